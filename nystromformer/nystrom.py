@@ -1,0 +1,403 @@
+"""Nyström attention: the paper, on one head of one sequence.
+
+Xiong et al., "Nyströmformer: A Nyström-Based Algorithm for Approximating
+Self-Attention", AAAI 2021. With s = 1/√H, landmarks Q̃, K̃ [M, H] (the means of M
+segments of the queries and of the keys) and A = softmax(s Q̃ K̃ᵀ),
+
+    softmax(s Q Kᵀ) V  ≈  softmax(s Q K̃ᵀ) · [ A⁺ · ( softmax(s Q̃ Kᵀ) V ) ]      (13)
+
+Read from the right it is two ordinary attentions around an M × M matrix,
+attend(Q, K̃, Z · attend(Q̃, K, V)) with Z ≈ A⁺: nothing larger than T × M exists.
+
+Letters: B batch, T query length, S key length, N heads, H head dim, M landmarks.
+
+Where this differs from the published code, on purpose:
+
+* Segments divide the *valid* tokens. Padding therefore changes nothing, every length
+  works with every M, and M ≥ the number of valid tokens is exact attention. Without
+  padding and with M dividing the length it is the paper, equation by equation;
+  `segments="padded"` keeps the published behaviour for comparison.
+* Z₀ is scaled by the norms of its own matrix, not by the largest of the batch, so an
+  example does not depend on its neighbours.
+* A, Z and the softmax statistics are at least float32 at the highest precision,
+  whatever the dtype outside.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from nystromformer.masking import key_mask
+
+Precision = jax.lax.PrecisionLike
+SEGMENTS = ("valid", "padded")
+
+
+def at_least_float32(dtype: jax.typing.DTypeLike) -> jnp.dtype:
+    """The dtype of statistics and accumulators: float32, or float64 for float64."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
+    """The segment of each token: ⌊r · min(M, n) / n⌋ for rank r among the n valid.
+
+    Args:
+      mask: [S] bool, True = a token that counts; any pattern.
+      num_landmarks: M; S · M must stay below 2³¹.
+
+    Returns:
+      [S] int32, M for tokens that do not count.
+    """
+    if mask.shape[0] * num_landmarks >= 2**31:
+        raise ValueError(
+            f"length {mask.shape[0]} × num_landmarks {num_landmarks} must be below 2³¹"
+        )
+    rank = jnp.cumsum(mask, dtype=jnp.int32) - 1
+    num_valid = jnp.maximum(rank[-1] + 1, 1)
+    ids = rank * jnp.minimum(num_landmarks, num_valid) // num_valid
+    return jnp.where(mask, ids, num_landmarks)
+
+
+def segment_means(
+    x: jax.Array, num_landmarks: int, mask: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Landmarks: the means of M contiguous segments of the valid tokens.
+
+    Args:
+      x: [S, H].
+      num_landmarks: M ≥ 1; M segments of n valid tokens differ by at most one token,
+        and with n ≤ M every token is a segment of its own.
+      mask: [S] bool, True = counts; None = all. What stands at False (NaN too) has no
+        influence on values or gradients.
+
+    Returns:
+      landmarks [M, H] in at least float32, zero where the segment has no tokens, and
+      exists [M] bool, which of them have any.
+    """
+    length, head_dim = x.shape
+    wide = at_least_float32(x.dtype)
+    if mask is None and length % num_landmarks == 0:
+        segments = x.reshape(num_landmarks, length // num_landmarks, head_dim)
+        return segments.mean(1, dtype=wide), jnp.ones(num_landmarks, bool)
+    if mask is None:
+        mask = jnp.ones(length, bool)
+    ids = segment_ids(mask, num_landmarks)
+    member = ids == jnp.arange(num_landmarks)[:, None]  # [M, S]
+    counts = member.sum(1)
+    sums = jnp.einsum(
+        "ms,sh->mh",
+        member.astype(x.dtype),
+        jnp.where(mask[:, None], x, 0),
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=wide,
+    )
+    return sums / jnp.maximum(counts, 1)[:, None], counts > 0
+
+
+def iterative_pinv(matrix: jax.Array, num_iters: int = 6) -> jax.Array:
+    """A⁺ by the third-order iteration of Razavi et al. (2014), eq. (11) of the paper.
+
+        Z₀ = Aᵀ / (‖A‖₁ ‖A‖∞),
+        Zⱼ₊₁ = ¼ Zⱼ (13 I − A Zⱼ (15 I − A Zⱼ (7 I − A Zⱼ)))
+
+    Six iterations are far from converged on softmax matrices and so a *regularised*
+    inverse; that is the method as published, and its gradient goes through them.
+
+    Args:
+      matrix: A [..., M, M]; each matrix is scaled by its own norms (maximum column
+        sum and maximum row sum of absolute values).
+      num_iters: number of iterations.
+
+    Returns:
+      Z [..., M, M] in at least float32.
+    """
+    a = matrix.astype(at_least_float32(matrix.dtype))
+    eye = jnp.eye(a.shape[-1], dtype=a.dtype)
+
+    def matmul(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
+
+    norm_1 = jnp.abs(a).sum(-2).max(-1)
+    norm_inf = jnp.abs(a).sum(-1).max(-1)
+    z = a.mT / (norm_1 * norm_inf)[..., None, None]
+    for _ in range(num_iters):
+        az = matmul(a, z)
+        z = 0.25 * matmul(z, 13 * eye - matmul(az, 15 * eye - matmul(az, 7 * eye - az)))
+    return z
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None = None,
+    precision: Precision = None,
+) -> jax.Array:
+    """softmax(Q Kᵀ) V for scaled queries or keys, normalised after the product with V.
+
+    Args:
+      query: [T, H].
+      key: [S, H].
+      value: [S, H].
+      mask: [S] bool, True = attend; with nothing to attend to the result is finite.
+      precision: of both products; they accumulate in at least float32.
+
+    Returns:
+      [T, H] in at least float32.
+    """
+    wide = at_least_float32(query.dtype)
+    scores = jnp.einsum(
+        "th,sh->ts", query, key, precision=precision, preferred_element_type=wide
+    )
+    if mask is not None:
+        scores = jnp.where(mask, scores, jnp.finfo(wide).min)
+    largest = lax.stop_gradient(scores.max(-1, keepdims=True))
+    weights = jnp.exp(scores - largest)  # [T, S]
+    product = jnp.einsum(
+        "ts,sh->th",
+        weights.astype(value.dtype),
+        value,
+        precision=precision,
+        preferred_element_type=wide,
+    )
+    return product / weights.sum(-1, keepdims=True)
+
+
+def nystrom(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    num_landmarks: int,
+    num_pinv_iters: int = 6,
+    segments: str = "valid",
+    precision: Precision = None,
+) -> jax.Array:
+    """Nyström attention of one head of one sequence, eq. (13).
+
+    Args:
+      query: [T, H].
+      key: [S, H].
+      value: [S, H].
+      mask: [S] bool, True = attend; None = all. With T = S it is taken for
+        self-attention: the mask also says which queries count in Q̃, and the rows it
+        excludes return finite values without meaning. With T ≠ S every query counts.
+      num_landmarks: M ≥ 1; M ≥ T or M ≥ the number n of valid keys is exact attention.
+      num_pinv_iters: iterations of `iterative_pinv`.
+      segments: "valid", or "padded" for the published treatment of padding: segments
+        of the padded length, in which excluded tokens count as zeros.
+      precision: of the products with T or S rows.
+
+    Returns:
+      [T, H] in at least float32.
+    """
+    self_attention = query.shape[0] == key.shape[0]
+    if mask is not None:  # a NaN times the zero cotangent of padding would be NaN
+        key = jnp.where(mask[:, None], key, 0)
+        value = jnp.where(mask[:, None], value, 0)
+        if self_attention:
+            query = jnp.where(mask[:, None], query, 0)
+    scale = query.shape[-1] ** -0.5
+    if num_landmarks >= min(query.shape[0], key.shape[0]):
+        return attend(query, key * scale, value, mask, precision=precision)
+
+    counts = mask if segments == "valid" else None  # the tokens that make landmarks
+    query_landmarks, _ = segment_means(
+        query, num_landmarks, counts if self_attention else None
+    )
+    key_landmarks, exists = segment_means(key, num_landmarks, counts)
+    query_landmarks, key_scaled = query_landmarks * scale, key_landmarks * scale
+
+    scores = jnp.matmul(query_landmarks, key_landmarks.T, precision="highest")
+    inverse = iterative_pinv(jax.nn.softmax(scores), num_pinv_iters)  # Z [M, M]
+    context = attend(
+        query_landmarks.astype(query.dtype), key, value, mask, precision=precision
+    )
+    middle = jnp.matmul(inverse, context, precision="highest")  # [M, H]
+    if counts is not None:
+        # With n ≤ M every landmark is a token, and its own value in the middle is
+        # exact. Only then do landmarks lack tokens: nothing above needs to mask them.
+        own = value[nth_valid(counts, num_landmarks)]
+        middle = jnp.where(counts.sum() <= num_landmarks, own, middle)
+    return attend(
+        query, key_scaled.astype(key.dtype), middle, exists, precision=precision
+    )
+
+
+def nth_valid(mask: jax.Array, count: int) -> jax.Array:
+    """The positions [count] of the first tokens that mask [S] lets through."""
+    ranks = jnp.arange(1, count + 1)
+    positions = jnp.searchsorted(jnp.cumsum(mask, dtype=jnp.int32), ranks)
+    return jnp.minimum(positions, mask.shape[0] - 1)
+
+
+def depthwise_conv(
+    value: jax.Array,
+    kernel: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    precision: Precision = None,
+) -> jax.Array:
+    """The skip connection of V: one odd kernel along the sequence for all of H.
+
+    Blocks × banded matrix: a block of outputs is a Toeplitz matrix times the block of
+    inputs with its margins, which is made of matmuls on every device.
+
+    Args:
+      value: [S, H].
+      kernel: [K], K odd, centred: output t = Σₖ kernel[k] · value[t + k − (K − 1)/2].
+      mask: [S] bool, False = counts as zero.
+      precision: of the product.
+
+    Returns:
+      [S, H] in at least float32.
+    """
+    length, head_dim = value.shape
+    size = kernel.shape[0]
+    margin = size // 2
+    block = max(32, size - 1)
+    num_blocks = -(-length // block)
+    if mask is not None:
+        value = jnp.where(mask[:, None], value, 0)
+    # Windows of block + 2 margins, cut from the block before, its own and the next.
+    blocks = jnp.pad(value, ((block, (num_blocks + 1) * block - length), (0, 0)))
+    blocks = blocks.reshape(num_blocks + 2, block, head_dim)
+    windows = jnp.concatenate(
+        [blocks[:-2, block - margin :], blocks[1:-1], blocks[2:, :margin]], axis=1
+    )  # [num_blocks, block + 2 margin, H]
+    offsets = jnp.arange(block + 2 * margin) - jnp.arange(block)[:, None]
+    inside = (offsets >= 0) & (offsets < size)
+    band = jnp.where(inside, kernel[jnp.clip(offsets, 0, size - 1)], 0)
+    out = jnp.einsum(
+        "tw,bwh->bth",
+        band.astype(value.dtype),
+        windows,
+        precision=precision,
+        preferred_element_type=at_least_float32(value.dtype),
+    )
+    return out.reshape(num_blocks * block, head_dim)[:length]
+
+
+def check_options(
+    *,
+    num_landmarks: int,
+    num_pinv_iters: int,
+    conv_kernel_size: int,
+    segments: str,
+) -> None:
+    """Raises ValueError for options of Nyström attention that make no sense."""
+    if num_landmarks < 1:
+        raise ValueError(f"num_landmarks must be at least 1, got {num_landmarks}")
+    if num_pinv_iters < 0:
+        raise ValueError(f"num_pinv_iters must not be negative, got {num_pinv_iters}")
+    if conv_kernel_size < 0 or (conv_kernel_size and conv_kernel_size % 2 == 0):
+        raise ValueError(
+            f"conv_kernel_size must be odd, or 0 for none, got {conv_kernel_size}"
+        )
+    if segments not in SEGMENTS:
+        raise ValueError(f"segments must be one of {SEGMENTS}, got {segments!r}")
+
+
+def nystrom_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    *,
+    num_landmarks: int = 64,
+    num_pinv_iters: int = 6,
+    conv_kernel: jax.Array | None = None,
+    segments: str = "valid",
+    dropout_rng: jax.Array | None = None,
+    dropout_rate: float = 0.0,
+    broadcast_dropout: bool = True,
+    deterministic: bool = True,
+    dtype: jax.typing.DTypeLike | None = None,
+    precision: Precision = None,
+    module: object = None,
+    is_causal: bool = False,
+) -> jax.Array:
+    """Nyström attention, `nystrom` lifted over heads and batch, with the skip of V.
+
+    Drops into `flax.nnx.MultiHeadAttention(attention_fn=…)` and
+    `flax.linen.MultiHeadDotProductAttention(attention_fn=…)`.
+
+    Args:
+      query: [B, T, N, H].
+      key: [B, S, N, H].
+      value: [B, S, N, H].
+      bias: must be None.
+      mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend.
+      num_landmarks: M ≥ 1. M ≥ the number of valid tokens is exact attention.
+      num_pinv_iters: iterations towards the pseudo-inverse.
+      conv_kernel: [K, N], K odd: depthwise convolution of V added to the output; needs
+        T = S.
+      segments: "valid" or "padded"; see `nystrom`.
+      dropout_rng, broadcast_dropout: of attention dropout, which is not defined here.
+      dropout_rate: must be 0 unless deterministic.
+      deterministic: True = no dropout.
+      dtype: of the products with T or S rows; None = the inputs'.
+      precision: of the same products.
+      module: must be None: there are no [T, S] weights to sow.
+      is_causal: must be False.
+
+    Returns:
+      [B, T, N, H] in dtype.
+
+    Raises:
+      ValueError: for what cannot be honoured, and for shapes and options that do not
+        fit.
+    """
+    mask = key_mask(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
+    kernel_size = 0 if conv_kernel is None else conv_kernel.shape[0]
+    check_options(
+        num_landmarks=num_landmarks,
+        num_pinv_iters=num_pinv_iters,
+        conv_kernel_size=kernel_size,
+        segments=segments,
+    )
+    if dropout_rate > 0 and not deterministic:
+        raise ValueError(
+            f"dropout_rate={dropout_rate}: dropout on attention weights is not defined "
+            "for nystrom, which never forms them; set it to 0"
+        )
+    if module is not None:
+        raise ValueError("nystrom never forms the [T, S] weights that sow_weights asks")
+    if conv_kernel is not None and query.shape[1] != key.shape[1]:
+        raise ValueError(
+            f"the convolution of V needs T = S, got {query.shape} and {key.shape}"
+        )
+    if conv_kernel is not None and conv_kernel.shape[1:] != query.shape[2:3]:
+        raise ValueError(
+            f"conv_kernel must be [K, N] with N = {query.shape[2]} heads, got "
+            f"{conv_kernel.shape}"
+        )
+    dtype = dtype or jnp.result_type(query, key, value)
+    query, key, value = (x.astype(dtype) for x in (query, key, value))
+
+    def one_head(
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        kernel: jax.Array | None,
+        mask: jax.Array | None,
+    ) -> jax.Array:
+        out = nystrom(
+            query,
+            key,
+            value,
+            mask,
+            num_landmarks=num_landmarks,
+            num_pinv_iters=num_pinv_iters,
+            segments=segments,
+            precision=precision,
+        )
+        if kernel is not None:
+            out += depthwise_conv(value, kernel, mask, precision=precision)
+        return out.astype(dtype)
+
+    over_heads = jax.vmap(one_head, in_axes=(1, 1, 1, 1, None), out_axes=1)
+    over_batch = jax.vmap(over_heads, in_axes=(0, 0, 0, None, 0))
+    return over_batch(query, key, value, conv_kernel, mask)
