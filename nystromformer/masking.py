@@ -63,3 +63,19 @@ def key_mask(
             "padding pass mask[:, None, None, :]"
         )
     return jnp.broadcast_to(mask.reshape(padded)[:, 0, 0, :], (batch, length))
+
+
+def zero_padding(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Zeros where mask [B, S] is False, so that not even a NaN there has influence.
+
+    With T = S the queries are taken for the same tokens and zeroed too: a NaN times
+    the zero cotangent of a padded output would be NaN.
+    """
+    if mask is None:
+        return query, key, value
+    keep = mask[:, :, None, None]
+    if query.shape[1] == key.shape[1]:
+        query = jnp.where(keep, query, 0)
+    return query, jnp.where(keep, key, 0), jnp.where(keep, value, 0)

@@ -1,0 +1,76 @@
+"""Every attention, behind one signature: one file each, one line in ATTENTIONS.
+
+Each is an `nnx.Module` whose `__call__` has the signature that
+`jax.nn.dot_product_attention`, `flax.nnx.MultiHeadAttention(attention_fn=…)` and
+`flax.linen.MultiHeadDotProductAttention(attention_fn=…)` share.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from flax import nnx
+
+from nystromformer.attention.base import Attention
+from nystromformer.attention.none import NoAttention
+from nystromformer.attention.nystrom import NystromAttention
+from nystromformer.attention.softmax import SoftmaxAttention
+
+ATTENTIONS: dict[str, type[Attention]] = {
+    "none": NoAttention,
+    "nystrom": NystromAttention,
+    "softmax": SoftmaxAttention,
+}
+
+_GIVEN_BY_THE_MODEL = {"self", "num_heads", "head_dim", "max_length", "rngs"}
+
+
+def attention_options(name: str) -> dict[str, inspect.Parameter]:
+    """The options of an attention, by name, with type and default."""
+    if name not in ATTENTIONS:
+        raise ValueError(f"unknown attention {name!r}; known: {', '.join(ATTENTIONS)}")
+    parameters = inspect.signature(ATTENTIONS[name].__init__).parameters
+    return {k: v for k, v in parameters.items() if k not in _GIVEN_BY_THE_MODEL}
+
+
+def check_attention(name: str, options: Mapping[str, Any]) -> None:
+    """Raises ValueError for an unknown attention, an unknown option or a wrong type."""
+    known = attention_options(name)
+    for option, value in options.items():
+        if option not in known:
+            raise ValueError(
+                f"attention {name!r} has no option {option!r}; known: "
+                f"{', '.join(known) or 'none'}"
+            )
+        wanted = known[option].annotation
+        fits = isinstance(value, (int, float) if wanted is float else wanted)
+        if not fits or (isinstance(value, bool) and wanted is not bool):
+            raise ValueError(
+                f"option {option!r} of attention {name!r} must be "
+                f"{wanted.__name__}, got {value!r}"
+            )
+
+
+def make_attention(
+    name: str,
+    *,
+    num_heads: int,
+    head_dim: int,
+    max_length: int,
+    rngs: nnx.Rngs,
+    **options: Any,
+) -> Attention:
+    """The attention of that name for N heads of H and sequences up to max_length.
+
+    Raises:
+      ValueError: for an unknown name or option (listing the known ones), and for
+        values that make no sense.
+    """
+    check_attention(name, options)
+    return ATTENTIONS[name](
+        num_heads=num_heads,
+        head_dim=head_dim,
+        max_length=max_length,
+        rngs=rngs,
+        **options,
+    )

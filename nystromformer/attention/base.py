@@ -1,0 +1,60 @@
+"""The one signature of every attention, and what the encoder may ask of it."""
+
+import jax
+from flax import nnx
+
+
+class Attention(nnx.Module):
+    """Base of every attention in the table.
+
+    num_projections: how many projections of x the attention uses: 3 = query, key and
+      value; 2 = one for query and key, and value; 1 = value. So none goes unused.
+    """
+
+    num_projections = 3
+
+    def __init__(
+        self, *, num_heads: int, head_dim: int, max_length: int, rngs: nnx.Rngs
+    ):
+        """N heads of H, sequences up to max_length; subclasses add their options."""
+
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        bias: jax.Array | None = None,
+        mask: jax.Array | None = None,
+        *,
+        dropout_rng: jax.Array | None = None,
+        dropout_rate: float = 0.0,
+        broadcast_dropout: bool = True,
+        deterministic: bool = True,
+        dtype: jax.typing.DTypeLike | None = None,
+        precision: jax.lax.PrecisionLike = None,
+        module: nnx.Module | None = None,
+        is_causal: bool = False,
+    ) -> jax.Array:
+        """Attends; the flax keywords are named because linen passes only what it sees.
+
+        Args:
+          query: [B, T, N, H].
+          key: [B, S, N, H].
+          value: [B, S, N, H].
+          bias: added to the scores, or None.
+          mask: bool, True = attend, broadcastable to [B, 1, 1, S] (exact attention
+            takes [B, N, T, S] too).
+          dropout_rng, dropout_rate, broadcast_dropout, deterministic: dropout on the
+            attention weights, where there are any.
+          dtype: of the large products and the output; None = the inputs'.
+          precision: of the large products.
+          module: where to sow the attention weights, or None.
+          is_causal: query t sees only keys ≤ t.
+
+        Returns:
+          [B, T, N, H] in dtype.
+
+        Raises:
+          ValueError: for what this attention cannot honour.
+        """
+        raise NotImplementedError

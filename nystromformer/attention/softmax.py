@@ -1,0 +1,141 @@
+"""Exact attention: the reference that every approximation is measured against."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from nystromformer.attention.base import Attention
+from nystromformer.masking import zero_padding
+
+
+def softmax_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    *,
+    dropout_rng: jax.Array | None = None,
+    dropout_rate: float = 0.0,
+    broadcast_dropout: bool = True,
+    deterministic: bool = True,
+    dtype: jax.typing.DTypeLike | None = None,
+    precision: jax.lax.PrecisionLike = None,
+    module: nnx.Module | None = None,
+    is_causal: bool = False,
+) -> jax.Array:
+    """softmax(Q Kᵀ / √H + bias) V, in O(T · S) memory.
+
+    Args:
+      query: [B, T, N, H].
+      key: [B, S, N, H].
+      value: [B, S, N, H].
+      bias: broadcastable to [B, N, T, S].
+      mask: bool, broadcastable to [B, N, T, S], True = attend. One that broadcasts to
+        [B, 1, 1, S] is taken for padding: nothing there has influence, not even NaN.
+      dropout_rng, dropout_rate, broadcast_dropout, deterministic: dropout on the
+        attention weights; broadcast_dropout shares one pattern over batch and heads.
+      dtype: of the computation; None = the inputs'.
+      precision: of both products.
+      module: where to sow the weights, or None.
+      is_causal: query t sees only keys ≤ t.
+
+    Returns:
+      [B, T, N, H] in dtype.
+    """
+    if mask is not None:
+        mask = jnp.asarray(mask).reshape((1,) * (4 - jnp.ndim(mask)) + jnp.shape(mask))
+        if mask.shape[1:3] == (1, 1):
+            of_keys = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
+            query, key, value = zero_padding(query, key, value, of_keys)
+    dtype = dtype or jnp.result_type(query, key, value)
+    query, key, value = (x.astype(dtype) for x in (query, key, value))
+    dropout = dropout_rate > 0 and not deterministic
+    if not dropout and module is None and precision is None:
+        return jax.nn.dot_product_attention(
+            query, key, value, bias, mask, is_causal=is_causal
+        )
+
+    wide = jnp.promote_types(dtype, jnp.float32)
+    scores = jnp.einsum(
+        "btnh,bsnh->bnts",
+        query,
+        key,
+        precision=precision,
+        preferred_element_type=wide,
+    )
+    scores *= query.shape[-1] ** -0.5
+    if bias is not None:
+        scores += bias
+    if is_causal:
+        causal = jnp.tril(jnp.ones(scores.shape[2:], bool))
+        mask = causal if mask is None else mask & causal
+    if mask is not None:
+        scores = jnp.where(mask, scores, jnp.finfo(wide).min)
+    weights = jax.nn.softmax(scores).astype(dtype)  # [B, N, T, S]
+    if module is not None:
+        module.sow(nnx.Intermediate, "attention_weights", weights)
+    if dropout:
+        if dropout_rng is None:
+            raise ValueError(f"dropout_rate={dropout_rate} needs a dropout_rng")
+        shape = (1, 1, *weights.shape[2:]) if broadcast_dropout else weights.shape
+        keep = jax.random.bernoulli(dropout_rng, 1 - dropout_rate, shape)
+        weights = jnp.where(keep, weights / (1 - dropout_rate), 0).astype(dtype)
+    return jnp.einsum(
+        "bnts,bsnh->btnh",
+        weights,
+        value,
+        precision=precision,
+        preferred_element_type=wide,
+    ).astype(dtype)
+
+
+class SoftmaxAttention(Attention):
+    """`softmax_attention` with its own dropout rate on the attention weights."""
+
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        head_dim: int,
+        max_length: int,
+        rngs: nnx.Rngs,
+        dropout_rate: float = 0.0,
+    ):
+        if not 0 <= dropout_rate < 1:
+            raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}")
+        self.dropout_rate = dropout_rate
+
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        bias: jax.Array | None = None,
+        mask: jax.Array | None = None,
+        *,
+        dropout_rng: jax.Array | None = None,
+        dropout_rate: float = 0.0,
+        broadcast_dropout: bool = True,
+        deterministic: bool = True,
+        dtype: jax.typing.DTypeLike | None = None,
+        precision: jax.lax.PrecisionLike = None,
+        module: nnx.Module | None = None,
+        is_causal: bool = False,
+    ) -> jax.Array:
+        """As `softmax_attention`; dropout_rate=0 means this module's own rate."""
+        return softmax_attention(
+            query,
+            key,
+            value,
+            bias,
+            mask,
+            dropout_rng=dropout_rng,
+            dropout_rate=dropout_rate or self.dropout_rate,
+            broadcast_dropout=broadcast_dropout,
+            deterministic=deterministic,
+            dtype=dtype,
+            precision=precision,
+            module=module,
+            is_causal=is_causal,
+        )
