@@ -1,0 +1,74 @@
+"""Task: what every task is. One subclass a task; its options are its fields."""
+
+import os
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import ClassVar, get_type_hints
+
+import numpy as np
+
+from lra_tasks import storage
+from lra_tasks.split import DataError, Split
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """A classification task over sequences of tokens.
+
+    Attributes:
+      name: its name in the table of tasks and its folder.
+      version: of the code that makes the data; raise it when the data change.
+      vocab_size: token ids are 0 to vocab_size - 1.
+      num_classes: labels are 0 to num_classes - 1.
+      num_inputs: sequences in one example, 1 or 2.
+      max_length: columns of a split's inputs: tokens, padding included.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[str]
+    vocab_size: ClassVar[int]
+    num_classes: ClassVar[int]
+    num_inputs: ClassVar[int] = 1
+    max_length: int
+
+    def __post_init__(self) -> None:
+        """Checks the options' types; a subclass goes on to check their values."""
+        for option, value in asdict(self).items():
+            expected = get_type_hints(type(self))[option]
+            if not isinstance(value, expected) or (
+                isinstance(value, bool) and expected is not bool
+            ):
+                kind = getattr(expected, "__name__", str(expected))
+                raise DataError(f"{self.name}: {option} must be {kind}, not {value!r}")
+
+    def require(self, condition: bool, message: str) -> None:
+        """Raises DataError with the task's name and `message` unless `condition`."""
+        if not condition:
+            raise DataError(f"{self.name}: {message}")
+
+    @abstractmethod
+    def make_splits(self) -> dict[str, Split]:
+        """Makes all splits; called once, when they are not on disk yet."""
+
+    def load(self, split: str, data_dir: str | os.PathLike[str] | None = None) -> Split:
+        """Reads one of SPLITS; makes and stores all of them the first time.
+
+        Args:
+          split: "train", "validation" or "test"; they have no example in common.
+          data_dir: where prepared data live; else $LRA_DATA_DIR, else
+            ~/.cache/lra_tasks.
+
+        Raises:
+          DataError: no such split; the sources are wrong, or the stored files damaged.
+          OSError: `data_dir` cannot be written, or the disk is full.
+        """
+        self.require(split in SPLITS, f"no split {split!r}: one of {', '.join(SPLITS)}")
+        recipe = storage.Recipe(self.name, self.version, asdict(self), self.make_splits)
+        return storage.load(recipe, split, data_dir)
+
+    def floors(self, train: Split, test: Split) -> dict[str, float]:
+        """Accuracy on `test`, 0 to 1, of trivial rules fitted on `train`, by name."""
+        majority = np.bincount(train.labels, minlength=self.num_classes).argmax()
+        return {"majority class": float(np.mean(test.labels == majority))}

@@ -1,0 +1,187 @@
+"""ListOps: nested lists of operators over digits; the label is the value.
+
+`[MAX 4 [MED 1 9 2 ] 0 ]` is 4. Nangia & Bowman 2018 (arXiv:1804.06028), in the
+lengths of Long Range Arena (Tay et al. 2021, arXiv:2011.04006). The expressions are
+drawn here; the released files are read when `source_dir` names their folder.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from lra_tasks.base import Task
+from lra_tasks.listops_generator import generate
+from lra_tasks.listops_language import (
+    APPLY,
+    CLOSE,
+    DIGITS,
+    FIRST_DIGIT,
+    FIRST_OPERATOR,
+    VOCABULARY,
+    decode,
+    encode,
+    evaluate,
+)
+from lra_tasks.progress import Progress
+from lra_tasks.split import DataError, Split
+
+__all__ = [
+    "VOCABULARY",
+    "ListOps",
+    "decode",
+    "encode",
+    "evaluate",
+    "generate",
+    "read_released",
+]
+
+RELEASED_FILES = {
+    "train": "basic_train.tsv",
+    "validation": "basic_val.tsv",
+    "test": "basic_test.tsv",
+}
+
+
+def read_released(path: Path, max_length: int) -> Split:
+    """Reads a released file: tab-separated, header Source and Target.
+
+    Raises:
+      DataError: naming file and line, for whatever is not as it should be.
+    """
+    if not path.is_file():
+        raise DataError(f"{path} is missing: source_dir must hold the released files")
+    with path.open("rb") as file:
+        num_examples = sum(1 for _ in file) - 1
+    if num_examples < 1:
+        raise DataError(f"{path} has no examples")
+    inputs = np.zeros((num_examples, max_length), np.uint8)
+    lengths, labels = np.zeros((2, num_examples), np.int32)
+    with path.open(encoding="utf-8") as file, Progress(path.name, num_examples) as bar:
+        for number, line in enumerate(file, start=1):
+            try:
+                columns = line.rstrip("\r\n").split("\t")
+                if number == 1:
+                    if columns != ["Source", "Target"]:
+                        raise DataError("the header is not Source<tab>Target")
+                    continue
+                ids, label = _parse_example(columns)
+                if len(ids) > max_length:
+                    raise DataError(f"{len(ids)} tokens, above max_length {max_length}")
+            except ValueError as error:
+                raise DataError(f"{path}, line {number}: {error}") from None
+            row = number - 2
+            inputs[row, : len(ids)], lengths[row], labels[row] = ids, len(ids), label
+            bar.update(1)
+    return Split(inputs, lengths, labels)
+
+
+def _parse_example(columns: list[str]) -> tuple[np.ndarray, int]:
+    if len(columns) != 2:
+        raise DataError(f"{len(columns)} columns, not 2")
+    source, target = columns
+    if target not in DIGITS:
+        raise DataError(f"the target {target!r} is not a digit")
+    value = evaluate(source)
+    if value != int(target):
+        raise DataError(f"the target is {target}, but the expression's value {value}")
+    return encode(source), value
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOps(Task):
+    """The benchmark by default; `generate` says what the options of the process mean.
+
+    With `source_dir`, a folder of RELEASED_FILES, these are read instead, and only
+    `max_length` counts. They are read once: data prepared from them stay as they are.
+    """
+
+    name: ClassVar[str] = "listops"
+    version: ClassVar[str] = "1.0.0"
+    vocab_size: ClassVar[int] = len(VOCABULARY)
+    num_classes: ClassVar[int] = 10
+    max_length: int = 2000
+    num_train: int = 96_000
+    num_validation: int = 2_000
+    num_test: int = 2_000
+    min_length: int = 501
+    longest: int = 1999
+    max_depth: int = 10
+    max_args: int = 10
+    seed: int = 0
+    source_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("num_train", "num_validation", "num_test"):
+            self.require(getattr(self, option) > 0, f"{option} must be at least 1")
+        self.require(self.seed >= 0, f"seed must not be negative, it is {self.seed}")
+        self.require(self.max_depth >= 2, "max_depth must be at least 2")
+        self.require(2 <= self.max_args <= 100, "max_args must be 2 to 100")
+        longest = min(self.longest, self.max_length)
+        self.require(
+            4 <= self.min_length <= longest,
+            f"min_length must be 4 (one operator, two digits) to {longest}, the "
+            f"smaller of longest and max_length; it is {self.min_length}",
+        )
+        if self.source_dir is not None:  # the same folder from wherever it is named
+            folder = Path(self.source_dir).expanduser().resolve()
+            object.__setattr__(self, "source_dir", str(folder))
+
+    def make_splits(self) -> dict[str, Split]:
+        if self.source_dir is not None:
+            return {
+                name: read_released(Path(self.source_dir) / file, self.max_length)
+                for name, file in RELEASED_FILES.items()
+            }
+        counts = (self.num_train, self.num_validation, self.num_test)
+        arrays = generate(
+            self.seed,
+            sum(counts),
+            min_length=self.min_length,
+            longest=self.longest,
+            max_length=self.max_length,
+            max_depth=self.max_depth,
+            max_args=self.max_args,
+        )
+        ends = np.cumsum(counts)[:-1]  # one draw, cut in three: no tree twice
+        parts = zip(*(np.split(array, ends) for array in arrays), strict=True)
+        return {
+            name: Split(*part) for name, part in zip(RELEASED_FILES, parts, strict=True)
+        }
+
+    def floors(self, train: Split, test: Split) -> dict[str, float]:
+        """Adds two rules that look at the root; a root that is a digit is the answer.
+
+        "root operator": the most frequent label of that root in `train`. "root operator
+        and its literal arguments": the root applied to those of its arguments that are
+        digits, and the first rule where there are none.
+        """
+        counts = np.zeros((self.vocab_size, self.num_classes), int)
+        np.add.at(counts, (train.inputs[:, 0], train.labels), 1)
+        absent = counts.sum(axis=1) == 0
+        counts[absent] = counts.sum(axis=0)  # roots that train lacks: the majority
+        roots = test.inputs[:, 0]
+        by_root = counts.argmax(axis=1)[roots]
+        by_root = np.where(
+            roots >= FIRST_DIGIT, roots.astype(int) - FIRST_DIGIT, by_root
+        )
+        by_literals = [
+            _apply_to_literals(ids, fallback)
+            for ids, fallback in zip(test.inputs, by_root, strict=True)
+        ]
+        return super().floors(train, test) | {
+            "root operator": float(np.mean(by_root == test.labels)),
+            "root operator and its literal arguments": float(
+                np.mean(np.array(by_literals) == test.labels)
+            ),
+        }
+
+
+def _apply_to_literals(ids: np.ndarray, fallback: int) -> int:
+    """The root operator of `ids` `[L]` applied to its arguments that are digits."""
+    opens = (ids >= FIRST_OPERATOR) & (ids < CLOSE)
+    depth = np.cumsum(opens.astype(int) - (ids == CLOSE))
+    literals = ids[(depth == 1) & (ids >= FIRST_DIGIT)].astype(int) - FIRST_DIGIT
+    return APPLY[VOCABULARY[ids[0]]](literals.tolist()) if len(literals) else fallback

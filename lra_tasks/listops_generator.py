@@ -1,0 +1,181 @@
+"""Draws ListOps expressions and their values, many trees at once, level by level."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lra_tasks.listops_language import CLOSE, FIRST_DIGIT, FIRST_OPERATOR, OPERATORS
+from lra_tasks.progress import Progress
+from lra_tasks.split import DataError
+
+TREES_PER_ROUND = 2048  # part of what a seed means: changing it changes the data
+ROUNDS_WITHOUT_NEWS = 100
+
+
+class _Level(NamedTuple):
+    """The operators at one depth of many trees, in the order of their parents."""
+
+    tree: np.ndarray  # [operators], which tree it belongs to; ascending
+    arity: np.ndarray  # [operators]
+    nested: np.ndarray  # [sum of arities], bool: this argument is an operator
+
+
+def _grow(
+    rng: np.random.Generator,
+    longest: int,
+    max_depth: int,
+    arities: tuple[int, int],
+    operator_probability: float,
+) -> tuple[list[_Level], np.ndarray]:
+    """Draws the shapes of TREES_PER_ROUND trees; also their lengths `[trees]`.
+
+    The length, 1 + Σ over operators of (1 + arity), depends on the shape alone, so the
+    operators' kinds and the digits, independent of it, are drawn for kept trees only.
+    Every root is an operator: a root that is a digit has length 1 and is never kept.
+    A tree beyond `longest` stops growing: it could only get longer. Each of the three
+    skips draws that cannot change which trees are kept nor their distribution.
+    """
+    length = np.ones(TREES_PER_ROUND, np.int64)
+    tree = np.arange(TREES_PER_ROUND)
+    levels = []
+    for depth in range(1, max_depth):
+        arity = rng.integers(*arities, size=len(tree), dtype=np.uint8, endpoint=True)
+        length += np.bincount(tree, 1 + arity, TREES_PER_ROUND).astype(np.int64)
+        fits = length[tree] <= longest
+        tree, arity = tree[fits], arity[fits]
+        nested = rng.random(arity.sum(dtype=np.int64), np.float32)
+        nested = nested < (operator_probability if depth + 1 < max_depth else 0)
+        levels.append(_Level(tree, arity, nested))
+        tree = np.repeat(tree, arity)[nested]
+    return levels, length
+
+
+def _keep(levels: list[_Level], kept: np.ndarray) -> Iterator[_Level]:
+    """The levels of the trees in `kept` (bool `[trees]`), renumbered from 0."""
+    number = np.cumsum(kept) - 1
+    for tree, arity, nested in levels:
+        stays = kept[tree]
+        yield _Level(number[tree[stays]], arity[stays], nested[np.repeat(stays, arity)])
+
+
+def _apply(kind: np.ndarray, arity: np.ndarray, arguments: np.ndarray) -> np.ndarray:
+    """Values of many operators `[n]`, their arguments `[arity.sum()]` in a row."""
+    table = np.full((len(arity), arity.max(initial=1)), 255, np.uint8)
+    present = np.arange(table.shape[1]) < arity[:, None]
+    table[present] = arguments
+    table_sum = np.sum(table, axis=1, where=present, dtype=np.int64)
+    table.sort(axis=1)  # 255 goes behind every digit
+    row = np.arange(len(table))
+    median = (table[row, (arity - 1) // 2] + table[row, arity // 2]) // 2
+    values = [table[:, 0], table[row, arity - 1], median, table_sum % 10]
+    return np.choose(kind, values).astype(np.uint8)  # in the order of OPERATORS
+
+
+def _write(
+    rng: np.random.Generator, levels: list[_Level], inputs: np.ndarray
+) -> np.ndarray:
+    """Fills `inputs` (zeros, [trees, L]) with the trees' tokens; returns the labels."""
+    size = np.empty(0, np.int64)  # tokens of each operator of the level below
+    value = np.empty(0, np.uint8)
+    layout = []
+    for _, arity, nested in reversed(levels):
+        kind = rng.integers(len(OPERATORS), size=len(arity), dtype=np.uint8)
+        values = rng.integers(10, size=len(nested), dtype=np.uint8)
+        sizes = np.ones(len(nested), np.int64)
+        values[nested], sizes[nested] = value, size
+        before = np.cumsum(sizes) - sizes  # tokens in front, over the whole level
+        first = np.cumsum(arity, dtype=np.int64) - arity  # each one's first argument
+        size = 2 + np.add.reduceat(sizes, first) if len(first) else first
+        value = _apply(kind, arity, values)
+        layout.append((kind, values, size, before - np.repeat(before[first], arity)))
+    flat = inputs.reshape(-1)
+    start = np.arange(len(inputs)) * inputs.shape[1]
+    for (_, arity, nested), (kind, values, size, offset) in zip(
+        levels, reversed(layout), strict=True
+    ):
+        flat[start] = FIRST_OPERATOR + kind
+        flat[start + size - 1] = CLOSE
+        position = np.repeat(start + 1, arity) + offset
+        flat[position] = FIRST_DIGIT + values  # an operator's place is written next
+        start = position[nested]
+    return value
+
+
+def generate(
+    seed: int,
+    num_examples: int,
+    *,
+    min_length: int = 501,
+    longest: int = 1999,
+    max_length: int = 2000,
+    max_depth: int = 10,
+    max_args: int = 10,
+    min_args: int = 2,
+    operator_probability: float = 0.25,
+    title: str = "listops: expressions",
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draws distinct expressions; the defaults are the benchmark's process.
+
+    From the root at depth 1: below `max_depth` a node is an operator with
+    `operator_probability`, at `max_depth` never, else a digit. Operators, digits and
+    `min_args` to `max_args` arguments are uniform. Of these trees those are kept for
+    which min_length ≤ length ≤ min(longest, max_length), length counting operators,
+    digits and closing brackets: 500 < length < 2000 as in the paper. A lone digit is
+    never kept.
+
+    Returns:
+      inputs uint8 `[num_examples, max_length]`, lengths int32 and labels int32
+      `[num_examples]`: a function of the arguments, the same on every machine.
+
+    Raises:
+      DataError: there are not that many such expressions, or hardly any.
+    """
+    inputs = np.zeros((num_examples, max_length), np.uint8)
+    lengths, labels = np.zeros((2, num_examples), np.int32)
+    seen: set[bytes] = set()
+    idle_rounds = 0
+    longest = min(longest, max_length)
+    rounds = _rounds(
+        np.random.Generator(np.random.Philox(seed)),
+        (min_length, longest),
+        max_length,
+        max_depth,
+        (min_args, max_args),
+        operator_probability,
+    )
+    with Progress(title, num_examples) as progress:
+        while len(seen) < num_examples:
+            before = len(seen)
+            for row, length, label in zip(*next(rounds), strict=True):
+                key = hashlib.blake2b(row[:length].tobytes(), digest_size=16).digest()
+                if key not in seen and len(seen) < num_examples:
+                    place = len(seen)
+                    inputs[place], lengths[place], labels[place] = row, length, label
+                    seen.add(key)
+            progress.update(len(seen) - before)
+            idle_rounds = 0 if len(seen) > before else idle_rounds + 1
+            if idle_rounds == ROUNDS_WITHOUT_NEWS:
+                raise DataError(
+                    f"found only {len(seen)} of {num_examples} different expressions "
+                    f"of {min_length} to {longest} tokens: ask for fewer, or widen "
+                    f"the lengths, max_depth ({max_depth}) or max_args ({max_args})"
+                )
+    return inputs, lengths, labels
+
+
+def _rounds(
+    rng: np.random.Generator,
+    limits: tuple[int, int],
+    max_length: int,
+    *process: Any,
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Endless rounds of inputs `[n, max_length]`, lengths and labels `[n]`."""
+    shortest, longest = limits
+    while True:
+        levels, lengths = _grow(rng, longest, *process)
+        kept = (shortest <= lengths) & (lengths <= longest)
+        inputs = np.zeros((kept.sum(), max_length), np.uint8)
+        labels = _write(rng, list(_keep(levels, kept)), inputs)
+        yield inputs, lengths[kept], labels

@@ -1,0 +1,219 @@
+"""Prepared splits on disk: made once, read back whole or not at all.
+
+A dataset is a folder that tensorflow-datasets (tfds) builds beside its place and
+renames when it is complete; one file a split, each record a block of many rows,
+padding left out. metadata.json keeps a sha256 of every split, checked when reading.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+from absl import logging
+from filelock import FileLock, Timeout
+
+from lra_tasks.split import DataError, Split
+
+BLOCK_BYTES = 2**21
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a dataset is made of; name, version and options pin its folder."""
+
+    name: str
+    version: str  # of the code that makes it, "1.0.0"
+    options: Mapping[str, Any]  # JSON values
+    make_splits: Callable[[], dict[str, Split]]
+
+    def folder(self, data_dir: str | os.PathLike[str] | None = None) -> Path:
+        """`data_dir`, else $LRA_DATA_DIR, else ~/.cache/lra_tasks, and below it."""
+        root = data_dir or os.environ.get("LRA_DATA_DIR") or "~/.cache/lra_tasks"
+        options = json.dumps(self.options, sort_keys=True).encode()
+        key = hashlib.sha256(options).hexdigest()[:16]
+        return Path(root).expanduser().absolute() / self.name / key / self.version
+
+
+def load(
+    recipe: Recipe, split: str, data_dir: str | os.PathLike[str] | None = None
+) -> Split:
+    """Reads one split; prepares the dataset first if it is not there.
+
+    Raises:
+      DataError: the files are damaged, or what `make_splits` finds wrong.
+      OSError: the folder cannot be written, or the disk is full.
+    """
+    folder = recipe.folder(data_dir)
+    if not folder.is_dir():
+        with _alone(folder):
+            if not folder.is_dir():  # the process we waited for may have made it
+                _prepare(recipe, folder)
+    with _quiet():
+        return _read(folder, split)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Holds the folder's lock, which dies with its process."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.parent / "lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        message = f"another process is preparing {folder}: waiting for it"
+        print(message, file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps tfds from logging every step of its own."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+class _Info(tfds.core.DatasetInfo):
+    def initialize_from_bucket(self) -> None:
+        """Asks no server for a dataset that is made here."""
+
+
+class _Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
+    """Writes ready-made splits.
+
+    Shard-based, because GeneratorBasedBuilder shuffles the records, for which it
+    needs TensorFlow beyond 1 GB.
+    """
+
+    def __init__(self, recipe: Recipe, splits: dict[str, Split], root: Path) -> None:
+        self.name = recipe.name  # pyright: ignore[reportAttributeAccessIssue]
+        self._recipe, self._splits = recipe, splits
+        key = recipe.folder(root).parent.name
+        config = tfds.core.BuilderConfig(name=key, version=recipe.version)
+        super().__init__(data_dir=root, config=config)
+
+    def _log_download_bytes(self) -> None:
+        """Prints nothing; nothing is downloaded."""
+
+    _log_download_done = _log_download_bytes
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        def column(shape: tuple[int | None, ...], dtype: type) -> tfds.features.Tensor:
+            return tfds.features.Tensor(shape=shape, dtype=dtype, encoding="bytes")
+
+        summaries = {
+            name: {
+                "shape": split.inputs.shape,
+                "dtype": split.inputs.dtype.name,
+                "paired": split.pairs is not None,
+                "sha256": split.content_hash(),
+            }
+            for name, split in self._splits.items()
+        }
+        (token_type,) = {split.inputs.dtype.type for split in self._splits.values()}
+        return _Info(
+            builder=self,
+            features=tfds.features.FeaturesDict(
+                {
+                    "tokens": column((None,), token_type),
+                    "lengths": column((None,), np.int32),
+                    "labels": column((None,), np.int32),
+                    "pairs": column((None, 2), np.int32),
+                }
+            ),
+            metadata=tfds.core.MetadataDict(
+                options=dict(self._recipe.options), splits=summaries
+            ),
+        )
+
+    def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, list[Any]]:
+        return {
+            name: [lambda split=split: enumerate(_blocks(split))]
+            for name, split in self._splits.items()
+        }
+
+
+def _prepare(recipe: Recipe, folder: Path) -> None:
+    for remains in folder.parent.glob("incomplete.*"):  # of a process that was killed
+        shutil.rmtree(remains)
+    splits = recipe.make_splits()
+    with (
+        _quiet(),
+        tempfile.TemporaryDirectory(prefix="incomplete.", dir=folder.parent) as scratch,
+    ):
+        builder = _Builder(recipe, splits, folder.parents[2])
+        try:
+            builder.download_and_prepare(
+                file_format="array_record",
+                download_dir=scratch,  # tfds wants one, empty as it stays
+                download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+            )
+        except RuntimeError as error:  # array_record's word for a full disk
+            raise OSError(f"{folder}: {str(error).partition(';')[0]}") from error
+
+
+def _blocks(split: Split) -> Iterator[dict[str, np.ndarray]]:
+    """Cuts every column into as many blocks; where one ends early, empty ones."""
+    width = split.inputs.shape[1]
+    rows = max(1, BLOCK_BYTES // (width * split.inputs.itemsize))
+    pairs = np.zeros((0, 2), np.int32) if split.pairs is None else split.pairs
+    for start in range(0, max(len(split.inputs), len(split.labels)), rows):
+        block = slice(start, start + rows)
+        lengths = split.lengths[block]
+        yield {
+            "tokens": split.inputs[block][_valid(lengths, width)],
+            "lengths": lengths,
+            "labels": split.labels[block],
+            "pairs": pairs[block],
+        }
+
+
+def _valid(lengths: np.ndarray, width: int) -> np.ndarray:
+    return np.arange(width) < lengths[:, None]  # [rows, width]
+
+
+def _read(folder: Path, name: str) -> Split:
+    """Puts the blocks of one split together again and checks their hash."""
+    columns: dict[str, list[np.ndarray]] = {"lengths": [], "labels": [], "pairs": []}
+    try:
+        builder = tfds.builder_from_directory(folder)
+        summary = (builder.info.metadata or {})["splits"][name]
+        rows, width = summary["shape"]
+        inputs = np.zeros((rows, width), summary["dtype"])
+        row = 0
+        for block in builder.as_data_source(split=name):
+            window = inputs[row : row + len(block["lengths"])]
+            window[_valid(block["lengths"], width)] = block["tokens"]
+            row += len(window)
+            for key, parts in columns.items():
+                parts.append(block[key])
+        lengths, labels, pairs = (np.concatenate(part) for part in columns.values())
+        split = Split(inputs, lengths, labels, pairs if summary["paired"] else None)
+        if split.content_hash() != summary["sha256"]:
+            raise ValueError("its sha256 is not the one noted when it was made")
+    except (PermissionError, MemoryError, ImportError):
+        raise
+    except Exception as error:  # whatever tfds, array_record and protobuf raise
+        reason = str(error).partition("\n")[0]
+        raise DataError(
+            f"the {name} split in {folder} is damaged ({reason}): "
+            "delete that folder and run again"
+        ) from error
+    return split

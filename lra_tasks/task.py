@@ -1,0 +1,34 @@
+"""The table of tasks, and the door to them."""
+
+from dataclasses import fields
+from typing import Any
+
+from lra_tasks.base import Task
+from lra_tasks.listops import ListOps
+from lra_tasks.split import DataError, Split
+
+__all__ = ["TASKS", "DataError", "Split", "Task", "get_task"]
+
+TASKS: dict[str, type[Task]] = {
+    "listops": ListOps,
+}
+
+
+def get_task(name: str, **options: Any) -> Task:
+    """The task of that name; `options` are the fields of its class.
+
+    >>> get_task("listops", max_length=64, min_length=10).vocab_size
+    16
+
+    Raises:
+      DataError: unknown name or option, or a value of wrong type or no sense.
+    """
+    if name not in TASKS:
+        raise DataError(f"unknown task {name!r}: one of {', '.join(TASKS)}")
+    known = [field.name for field in fields(TASKS[name])]
+    if unknown := [option for option in options if option not in known]:
+        raise DataError(
+            f"{name} has no option {', '.join(unknown)}: its options are "
+            f"{', '.join(known)}"
+        )
+    return TASKS[name](**options)
