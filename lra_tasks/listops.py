@@ -58,10 +58,10 @@ def read_released(path: Path, max_length: int) -> Split:
         raise DataError(f"{path} has no examples")
     inputs = np.zeros((num_examples, max_length), np.uint8)
     lengths, labels = np.zeros((2, num_examples), np.int32)
-    with path.open(encoding="utf-8") as file, Progress(path.name, num_examples) as bar:
+    with path.open("rb") as file, Progress(path.name, num_examples) as bar:
         for number, line in enumerate(file, start=1):
             try:
-                columns = line.rstrip("\r\n").split("\t")
+                columns = line.decode().rstrip("\r\n").split("\t")
                 if number == 1:
                     if columns != ["Source", "Target"]:
                         raise DataError("the header is not Source<tab>Target")
@@ -114,6 +114,11 @@ class ListOps(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.require(self.max_length >= 1, "max_length must be at least 1")
+        if self.source_dir is not None:  # the same folder from wherever it is named
+            folder = Path(self.source_dir).expanduser().resolve()
+            object.__setattr__(self, "source_dir", str(folder))
+            return
         for option in ("num_train", "num_validation", "num_test"):
             self.require(getattr(self, option) > 0, f"{option} must be at least 1")
         self.require(self.seed >= 0, f"seed must not be negative, it is {self.seed}")
@@ -125,9 +130,6 @@ class ListOps(Task):
             f"min_length must be 4 (one operator, two digits) to {longest}, the "
             f"smaller of longest and max_length; it is {self.min_length}",
         )
-        if self.source_dir is not None:  # the same folder from wherever it is named
-            folder = Path(self.source_dir).expanduser().resolve()
-            object.__setattr__(self, "source_dir", str(folder))
 
     def make_splits(self) -> dict[str, Split]:
         if self.source_dir is not None:

@@ -76,5 +76,6 @@ def evaluate(source: str) -> int:
         else:
             result = value
     if result is None:
-        raise DataError(f"{len(open_lists)} lists are open at the end")
+        missing = f"{len(open_lists)} closing brackets" if open_lists else "everything"
+        raise DataError(f"{missing} missing at the end")
     return result
