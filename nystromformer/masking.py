@@ -46,8 +46,8 @@ def key_mask(
     if is_causal:
         raise ValueError(
             "is_causal=True (shapes "
-            f"{query.shape}, {key.shape}) is not possible: a landmark, being a mean "
-            "over tokens, sees the future; use attention 'softmax'"
+            f"{query.shape}, {key.shape}) is not possible: this attention sums up the "
+            "keys, future ones among them; use attention 'softmax'"
         )
     if mask is None:
         return None
@@ -79,3 +79,20 @@ def zero_padding(
     if query.shape[1] == key.shape[1]:
         query = jnp.where(keep, query, 0)
     return query, jnp.where(keep, key, 0), jnp.where(keep, value, 0)
+
+
+def refuse_weights(
+    name: str, *, dropout_rate: float, deterministic: bool, module: object
+) -> None:
+    """Refuses what needs the [T, S] weights: dropout on them, and sowing them.
+
+    Raises:
+      ValueError: naming the attention.
+    """
+    if dropout_rate > 0 and not deterministic:
+        raise ValueError(
+            f"dropout_rate={dropout_rate}: dropout on attention weights is not defined "
+            f"for {name}, which never forms them; set it to 0"
+        )
+    if module is not None:
+        raise ValueError(f"{name} never forms the [T, S] weights that sow_weights asks")

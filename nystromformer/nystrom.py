@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.masking import key_mask
+from nystromformer.masking import key_mask, refuse_weights
 
 Precision = jax.lax.PrecisionLike
 SEGMENTS = ("valid", "padded")
@@ -358,13 +358,12 @@ def nystrom_attention(
         conv_kernel_size=kernel_size,
         segments=segments,
     )
-    if dropout_rate > 0 and not deterministic:
-        raise ValueError(
-            f"dropout_rate={dropout_rate}: dropout on attention weights is not defined "
-            "for nystrom, which never forms them; set it to 0"
-        )
-    if module is not None:
-        raise ValueError("nystrom never forms the [T, S] weights that sow_weights asks")
+    refuse_weights(
+        "nystrom",
+        dropout_rate=dropout_rate,
+        deterministic=deterministic,
+        module=module,
+    )
     if conv_kernel is not None and query.shape[1] != key.shape[1]:
         raise ValueError(
             f"the convolution of V needs T = S, got {query.shape} and {key.shape}"
