@@ -1,0 +1,86 @@
+"""The paper's settings, and each attention's options: what all tasks share.
+
+A config file names a task, its published settings (the paper preset) and a `quick`
+preset for two CPU cores. `--config=FILE:ARG` picks from them: ARG is an attention, a
+preset, or both, separated by a comma, as in `configs/listops.py:nystrom,quick`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict, config_dict
+
+# The paper's Table 3: what each attention was compared with. Everything else is equal.
+ATTENTIONS = {
+    "nystrom": {
+        "num_landmarks": 128,
+        "num_pinv_iters": 6,
+        "conv_kernel_size": 35,  # the skip connection of V; 0 = none
+        "segments": "valid",  # "padded": the published treatment of padding
+    },
+    "softmax": {
+        "dropout_rate": 0.1,  # on the attention weights
+    },
+    "none": {},  # returns V: the bag of tokens, the floor
+}
+
+MODEL = {
+    "num_layers": 2,
+    "num_heads": 2,
+    "model_dim": 64,
+    "mlp_dim": 128,
+    "dropout_rate": 0.1,
+    "dtype": "float32",  # or "bfloat16"
+    "remat": "none",  # "attention" and "block" recompute instead of storing
+    "pooling": "mean",  # over valid tokens; or "cls"
+}
+
+OPTIMIZER = {
+    "learning_rate": 1e-4,  # the peak; from peak/25, linear down to peak/25e4
+    "weight_decay": 0.0,
+    "b1": 0.9,
+    "b2": 0.999,
+    "eps": 1e-6,
+}
+
+
+def make_config(
+    arg: str | None,
+    *,
+    task: Mapping[str, Any],
+    optimizer: Mapping[str, Any],
+    train: Mapping[str, Any],
+    presets: Mapping[str, Mapping[str, Mapping[str, Any]]],
+) -> ConfigDict:
+    """The config of one task: the paper's settings, then those of the named preset.
+
+    Args:
+      arg: "ATTENTION", "PRESET", "ATTENTION,PRESET" or nothing: nystrom, paper.
+      task: name, max_length and the task's options.
+      optimizer: what differs from OPTIMIZER.
+      train: the group `train`.
+      presets: preset -> group -> key -> value; the preset's group "attention" holds
+        options for the attentions that have them.
+    """
+    name = "nystrom"
+    preset: Mapping[str, Mapping[str, Any]] = {}
+    for word in filter(None, (arg or "").split(",")):
+        if word in ATTENTIONS:
+            name = word
+        elif word in presets:
+            preset = presets[word]
+        elif word != "paper":
+            known = ", ".join([*ATTENTIONS, "paper", *presets])
+            raise ValueError(f"unknown attention or preset {word!r}; known: {known}")
+
+    options = ATTENTIONS[name]
+    changed = {k: v for k, v in preset.get("attention", {}).items() if k in options}
+    groups = {
+        "task": {"data_dir": config_dict.placeholder(str), **task},
+        "model": MODEL,
+        "optimizer": {**OPTIMIZER, **optimizer},
+        "train": {"seed": 0, "log_every": 50, **train},
+    }
+    config = {group: {**groups[group], **preset.get(group, {})} for group in groups}
+    config["attention"] = {"name": name, **options, **changed}
+    return ConfigDict(config)

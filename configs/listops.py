@@ -1,0 +1,47 @@
+"""ListOps: nested MIN, MAX, MED and sum-modulo-10 of digits; ten classes."""
+
+from ml_collections import ConfigDict, config_dict
+
+from configs.defaults import make_config
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """See `configs/defaults.py` for `arg`."""
+    return make_config(
+        arg,
+        task={
+            "name": "listops",
+            "max_length": 2000,
+            "num_train": 96_000,
+            "num_validation": 2_000,
+            "num_test": 2_000,
+            "min_length": 501,
+            "longest": 1_999,
+            "max_depth": 10,
+            "max_args": 10,
+            "seed": 0,  # of the data
+            "source_dir": config_dict.placeholder(str),  # of the released basic_*.tsv
+        },
+        optimizer={"warmup_steps": 1_000},
+        train={
+            "batch_size": 32,
+            "num_steps": 5_000,
+            "eval_every": 50,
+            "checkpoint_every": 250,
+        },
+        presets={"quick": QUICK},
+    )
+
+
+QUICK = {
+    "task": {
+        "max_length": 64,
+        "min_length": 10,
+        "longest": 64,
+        "max_depth": 3,
+        "max_args": 5,
+    },
+    "attention": {"num_landmarks": 16, "conv_kernel_size": 0},
+    "optimizer": {"learning_rate": 1e-3, "warmup_steps": 300},
+    "train": {"num_steps": 6_000, "eval_every": 500, "checkpoint_every": 500},
+}

@@ -1,0 +1,140 @@
+"""Checkpoints by orbax, each with a digest of what it holds.
+
+Orbax restores a flipped bit in array data without a word. So the sha256 of all leaves
+is stored beside them; on restoring, a step that is not whole is passed over for the
+next older one, and when none is whole that is an error, never a fresh start.
+"""
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+
+
+class CheckpointError(ValueError):
+    """Checkpoints that cannot be read or written; the message says what to do."""
+
+
+def digest(tree: Any) -> str:
+    """sha256 (hex) of the names, dtypes, shapes and bytes of all leaves."""
+    sha = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        array = np.asarray(leaf)
+        header = f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}"
+        sha.update(header.encode())
+        sha.update(np.ascontiguousarray(array).data)
+    return sha.hexdigest()
+
+
+class Checkpoints:
+    """The checkpoints of one run: the two newest steps are kept.
+
+    With read_only nothing in the folder is changed, damaged steps included.
+    """
+
+    def __init__(self, directory: Path, read_only: bool = False):
+        self.directory = directory
+        self.read_only = read_only
+        self.manager = ocp.CheckpointManager(
+            directory.absolute(),
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=None if read_only else 2,
+                enable_async_checkpointing=False,
+                cleanup_tmp_directories=not read_only,
+                create=not read_only,
+            ),
+        )
+
+    def save(self, step: int, state: Any, meta: dict[str, Any]) -> None:
+        """Saves a pytree of arrays and a JSON object as `step`, whole or not at all.
+
+        A step that was saved before is replaced.
+        """
+        host_state = jax.device_get(state)
+        leaves = _named_leaves(host_state)
+        meta = {**meta, "sha256": digest(host_state)}
+        try:
+            if step in self.manager.all_steps():
+                self.manager.delete(step)
+            self.manager.save(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(leaves),
+                    meta=ocp.args.JsonSave(meta),
+                ),
+                force=True,
+            )
+        except Exception as error:
+            raise CheckpointError(
+                f"could not save step {step} to {self.directory} "
+                f"({_first_line(error)}); older checkpoints are intact: free some "
+                "space or mend the folder, then run the same command again"
+            ) from error
+
+    def restore(self, abstract_state: Any) -> tuple[Any, dict[str, Any]] | None:
+        """The newest whole checkpoint, or None where there has been none.
+
+        Args:
+          abstract_state: a pytree of ShapeDtypeStructs.
+
+        Raises:
+          CheckpointError: there are checkpoints, but none is whole.
+        """
+        steps = sorted(self.manager.all_steps(), reverse=True)
+        damaged = []
+        for step in steps:
+            try:
+                state, meta = self._restore_step(step, abstract_state)
+            except Exception as error:
+                logging.warning("checkpoint %d: %s", step, _first_line(error))
+                damaged.append(step)
+                continue
+            for newer in damaged:
+                print(
+                    f"checkpoint {newer} in {self.directory} is damaged: going on "
+                    f"from step {step}"
+                )
+                if not self.read_only:
+                    shutil.rmtree(self.directory / str(newer))
+            if damaged:
+                self.manager.reload()
+            return state, meta
+        if damaged:
+            raise CheckpointError(
+                f"no whole checkpoint in {self.directory} (damaged: "
+                f"{', '.join(map(str, damaged))}); delete that folder to start again"
+            )
+        return None
+
+    def _restore_step(self, step: int, abstract_state: Any) -> tuple[Any, Any]:
+        abstract_leaves = _named_leaves(abstract_state)
+        restored = self.manager.restore(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardRestore(abstract_leaves),
+                meta=ocp.args.JsonRestore(),
+            ),
+        )
+        leaves = [restored["state"][name] for name in abstract_leaves]
+        state = jax.tree.unflatten(jax.tree.structure(abstract_state), leaves)
+        if digest(state) != restored["meta"].pop("sha256", None):
+            raise ValueError("its contents do not match their digest")
+        return state, restored["meta"]
+
+    def close(self) -> None:
+        self.manager.close()
+
+
+def _named_leaves(tree: Any) -> dict[str, Any]:
+    """The leaves by path: a plain layout that outlives changes of classes."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

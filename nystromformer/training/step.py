@@ -1,0 +1,184 @@
+"""The training step and the evaluation step: pure functions, compiled once.
+
+`nnx.split` once, `nnx.merge` inside. A chunk of steps is one device loop whose length
+is an argument, so chunks of every length share one compiled program and a step computes
+the same numbers in whatever chunk it falls.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from nystromformer.training.batches import Data
+from nystromformer.training.metrics import Totals, batch_totals
+
+
+class Weights(NamedTuple):
+    """What a model is made of: trained parameters, and its other variables."""
+
+    params: nnx.State
+    variables: nnx.State
+
+
+class State(NamedTuple):
+    """All that a run needs to go on. Scalars are arrays, so it is one pytree.
+
+    step: optimizer steps done.
+    totals: training metrics since the last log line.
+    evaluated: the last step at which validation was measured.
+    best, best_step, best_accuracy: the weights with the highest validation accuracy so
+      far (the first of equals), -1 before any.
+    """
+
+    step: jax.Array
+    weights: Weights
+    optimizer: optax.OptState
+    totals: Totals
+    evaluated: jax.Array
+    best: Weights
+    best_step: jax.Array
+    best_accuracy: jax.Array
+
+
+class Finite(NamedTuple):
+    """What was finite at the last step: the loss, and each parameter's gradient."""
+
+    loss: jax.Array
+    gradients: nnx.State
+
+    def culprits(self) -> list[str]:
+        """The names of what was not."""
+        found = [] if self.loss else ["the loss"]
+        for path, finite in jax.tree_util.tree_leaves_with_path(self.gradients):
+            if not finite:
+                name = ".".join(
+                    str(getattr(part, "key", getattr(part, "name", part)))
+                    for part in path
+                )
+                found.append(f"the gradient of {name.removesuffix('.value')}")
+        return found
+
+
+def split_weights(model: nnx.Module) -> tuple[nnx.GraphDef, Weights]:
+    """The static part of a model and its numbers."""
+    graphdef, params, variables = nnx.split(model, nnx.Param, ...)
+    return graphdef, Weights(params, variables)
+
+
+def make_init(
+    make_model: Callable[[nnx.Rngs], nnx.Module],
+    optimizer: optax.GradientTransformation,
+    seed: int,
+) -> Callable[[], State]:
+    """The state at step 0, as one compiled program; `eval_shape` it for its shapes."""
+
+    @jax.jit
+    def init() -> State:
+        _, weights = split_weights(make_model(nnx.Rngs(seed)))
+        return State(
+            step=jnp.zeros((), jnp.int32),
+            weights=weights,
+            optimizer=optimizer.init(weights.params),
+            totals=Totals.zero(),
+            evaluated=-jnp.ones((), jnp.int32),
+            best=weights,
+            best_step=-jnp.ones((), jnp.int32),
+            best_accuracy=-jnp.ones((), jnp.float32),
+        )
+
+    return init
+
+
+def make_train_chunk(
+    graphdef: nnx.GraphDef,
+    optimizer: optax.GradientTransformation,
+    seed: int,
+) -> Callable[[State, Data, jax.Array, Any], tuple[State, Finite]]:
+    """A compiled function that takes several steps.
+
+    Its arguments: the state (donated), the training data, the examples of each step
+    int32 [K, B], and how many ≤ K of these steps to take. It stops after the first
+    step at which something is not finite, which `Finite` then tells.
+
+    Dropout of a step depends on (seed, step) alone.
+    """
+    dropout_key = jax.random.fold_in(jax.random.key(seed), 1)
+
+    def loss_and_rest(
+        params: nnx.State, variables: nnx.State, step: jax.Array, batch: Any
+    ) -> tuple[jax.Array, tuple[Totals, nnx.State]]:
+        model = nnx.merge(graphdef, params, variables)
+        for _, module in nnx.iter_modules(model):
+            if at_step := getattr(module, "at_step", None):
+                at_step(step)
+        rng = jax.random.fold_in(dropout_key, step)
+        logits = model(batch.inputs, batch.mask, dropout_rng=rng)
+        totals = batch_totals(logits, batch.labels, batch.weights)
+        _, weights = split_weights(model)
+        return totals.loss / totals.weight, (totals, weights.variables)
+
+    def train_step(state: State, data: Data, indices: jax.Array) -> Any:
+        batch = data.take(indices, jnp.ones(indices.shape, jnp.float32))
+        (loss, (totals, variables)), gradients = jax.value_and_grad(
+            loss_and_rest, has_aux=True
+        )(state.weights.params, state.weights.variables, state.step, batch)
+        updates, optimizer_state = optimizer.update(
+            gradients, state.optimizer, state.weights.params
+        )
+        params = optax.apply_updates(state.weights.params, updates)
+        finite = jax.tree.map(lambda x: jnp.isfinite(x).all(), gradients)
+        state = state._replace(
+            step=state.step + 1,
+            weights=Weights(params, variables),  # type: ignore[arg-type]
+            optimizer=optimizer_state,
+            totals=state.totals.plus(totals),
+        )
+        return state, Finite(jnp.isfinite(loss), finite)
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def train_chunk(
+        state: State, data: Data, indices: jax.Array, num_steps: jax.Array
+    ) -> tuple[State, Finite]:
+        def go_on(carry: Any) -> jax.Array:
+            i, _, finite = carry
+            return (i < num_steps) & jnp.stack(jax.tree.leaves(finite)).all()
+
+        def body(carry: Any) -> Any:
+            i, state, _ = carry
+            return i + 1, *train_step(state, data, indices[i])
+
+        all_true = jax.tree.map(lambda _: jnp.array(True), state.weights.params)
+        start = (jnp.zeros((), jnp.int32), state, Finite(jnp.array(True), all_true))
+        _, state, finite = jax.lax.while_loop(go_on, body, start)
+        return state, finite
+
+    return train_chunk
+
+
+def make_eval_step(
+    graphdef: nnx.GraphDef,
+) -> Callable[[Weights, Data, jax.Array, jax.Array, Totals], Totals]:
+    """A compiled function that adds one batch, without dropout, to the totals.
+
+    Its arguments: weights, data, indices [B], weights of the examples [B], totals.
+    """
+
+    @jax.jit
+    def eval_step(
+        weights: Weights,
+        data: Data,
+        indices: jax.Array,
+        example_weights: jax.Array,
+        totals: Totals,
+    ) -> Totals:
+        model = nnx.merge(graphdef, *weights)
+        batch = data.take(indices, example_weights)
+        logits = model(batch.inputs, batch.mask)
+        return totals.plus(batch_totals(logits, batch.labels, batch.weights))
+
+    return eval_step

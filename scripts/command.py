@@ -1,0 +1,74 @@
+"""What every command shares: flags, one-line errors with exit status 2, signals."""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import NoReturn
+
+from absl import app, flags, logging
+
+from lra_tasks.task import DataError
+from nystromformer.config import ConfigError
+from nystromformer.training.checkpoint import CheckpointError
+from nystromformer.training.interrupt import Interrupted
+from nystromformer.training.loop import NotFiniteError
+
+BAD_INPUT = 2
+USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
+
+
+def run(main: Callable[[], None]) -> NoReturn:
+    """Parses the flags and runs a command.
+
+    Errors that a person can mend become one line on stderr and exit status 2; SIGTERM
+    and SIGINT end with 143 and 130. Anything else is a bug and shows its traceback.
+    """
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, _leave)
+
+    def guarded(argv: Sequence[str]) -> None:
+        logging.set_verbosity(logging.WARNING)
+        if len(argv) > 1:
+            _fail(f"unexpected argument {argv[1]!r}; options start with --")
+        try:
+            main()
+        except Interrupted as stopped:
+            print(f"{stopped}; saved. The same command again goes on from there.")
+            sys.exit(128 + stopped.signum)
+        except USER_ERRORS as error:
+            _fail(_one_line(error))
+
+    app.run(guarded, flags_parser=_parse_flags)
+    raise AssertionError("app.run returned")
+
+
+def _parse_flags(argv: list[str]) -> list[str]:
+    try:
+        return flags.FLAGS(argv)
+    except KeyError as error:
+        _fail(f"the config has no key {error.args[0]}; its file lists them")
+    except (flags.Error, AttributeError, OSError, TypeError, ValueError) as error:
+        _fail(_one_line(error))
+
+
+def _leave(signum: int, frame: FrameType | None) -> NoReturn:
+    """Before and after the training loop, which saves first, nothing is half-done."""
+    print(f"stopped by {signal.Signals(signum).name}", file=sys.stderr)
+    sys.exit(128 + signum)
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return (
+            f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        )
+    text = str(error)
+    if "Traceback" in text:  # an error in a config file, as ml_collections wraps it
+        text = text.strip().splitlines()[-1]
+    return " ".join(text.split())
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(BAD_INPUT)

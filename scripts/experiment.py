@@ -1,0 +1,143 @@
+"""Marries a task and a model: what a config says, as objects."""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from lra_tasks.task import Split, Task, get_task
+from nystromformer.classifier import PairClassifier, SequenceClassifier
+from nystromformer.config import Config, ConfigError
+from nystromformer.training.optimizer import make_optimizer
+from nystromformer.training.writer import write_json
+
+SPLITS = ("train", "validation", "test")
+CONFIG_FILE = "config.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """One config's task, model and optimizer."""
+
+    config: Config
+    task: Task
+
+    @classmethod
+    def from_config(cls, config: Config) -> "Experiment":
+        """Checks all that can be checked without data and without a compile.
+
+        Raises:
+          DataError: an unknown task or option.
+          ConfigError: a model that cannot be built for the task.
+        """
+        experiment = cls(config, get_task(config.task.name, **config.task.options))
+        try:
+            experiment.num_params  # noqa: B018 - builds the model in the abstract
+        except ValueError as error:
+            raise ConfigError(f"config.model, config.attention: {error}") from error
+        return experiment
+
+    def make_model(self, rngs: nnx.Rngs) -> SequenceClassifier:
+        """The model, with fresh parameters."""
+        model, attention = self.config.model, self.config.attention
+        pair = self.task.num_inputs == 2
+        classifier = PairClassifier if pair else SequenceClassifier
+        return classifier(
+            num_classes=self.task.num_classes,
+            vocab_size=self.task.vocab_size,
+            max_length=self.task.max_length,
+            num_layers=model.num_layers,
+            num_heads=model.num_heads,
+            model_dim=model.model_dim,
+            mlp_dim=model.mlp_dim,
+            dropout_rate=model.dropout_rate,
+            dtype=jnp.dtype(model.dtype),
+            remat=model.remat,
+            pooling=model.pooling,
+            attention=attention.name,
+            attention_options=attention.options,
+            rngs=rngs,
+        )
+
+    def make_optimizer(self) -> optax.GradientTransformation:
+        """The optimizer over this run's length."""
+        return make_optimizer(
+            num_steps=self.config.train.num_steps,
+            **dataclasses.asdict(self.config.optimizer),
+        )
+
+    @functools.cached_property
+    def num_params(self) -> int:
+        """How many numbers are trained; also runs the model once in the abstract."""
+        pair = (2,) if self.task.num_inputs == 2 else ()
+        inputs = jax.ShapeDtypeStruct((1, *pair, self.task.max_length), jnp.int32)
+
+        def shapes(inputs: jax.Array) -> Any:
+            model = self.make_model(nnx.Rngs(0))
+            model(inputs, inputs > 0, jax.random.key(0))
+            return nnx.state(model, nnx.Param)
+
+        return sum(x.size for x in jax.tree.leaves(jax.eval_shape(shapes, inputs)))
+
+    def load(self) -> dict[str, Split]:
+        """All splits, prepared first where they are not yet."""
+        data_dir = self.config.task.data_dir
+        splits = {name: self.task.load(name, data_dir) for name in SPLITS}
+        if splits["train"].num_examples < self.config.train.batch_size:
+            raise ConfigError(
+                f"config.train.batch_size={self.config.train.batch_size} is over the "
+                f"{splits['train'].num_examples} training examples"
+            )
+        return splits
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file, or one line that says which file is broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON ({error})") from error
+
+
+def open_workdir(workdir: Path, config: Config) -> None:
+    """Makes the folder and writes config.json, or checks that the config is the same.
+
+    Where the data lie may differ: a workdir moves between machines by copying.
+    """
+    workdir.mkdir(parents=True, exist_ok=True)
+    path = workdir / CONFIG_FILE
+    mapping = config.to_mapping()
+    if not path.exists():
+        if (workdir / "checkpoints").exists():
+            raise ConfigError(
+                f"{workdir} holds checkpoints but no {CONFIG_FILE}: name another "
+                "workdir, or delete it"
+            )
+        write_json(path, mapping)
+        return
+    theirs = read_config(workdir).to_mapping()
+    for group, fields in mapping.items():
+        for key in sorted({*fields, *theirs[group]} - {"data_dir"}):
+            ours, other = fields.get(key), theirs[group].get(key)
+            if ours != other:
+                raise ConfigError(
+                    f"{workdir} holds a run with another config: {group}.{key} is "
+                    f"{other!r} there, {ours!r} here; name another workdir"
+                )
+
+
+def read_config(workdir: Path) -> Config:
+    """The config of an existing workdir."""
+    path = workdir / CONFIG_FILE
+    if not path.is_file():
+        raise ConfigError(f"{workdir} is no run: it has no {CONFIG_FILE}")
+    try:
+        return Config.from_mapping(read_json(path))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error

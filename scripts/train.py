@@ -1,0 +1,112 @@
+"""Trains one model on one task, or goes on where that was stopped.
+
+    python scripts/train.py --config=configs/listops.py:nystrom --workdir=DIR \
+        [--config.group.key=value …]
+"""
+
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import flags
+from ml_collections import config_flags
+
+from nystromformer.config import Config
+from nystromformer.training.loop import Run, Schedule
+from nystromformer.training.writer import write_json
+from scripts import command
+from scripts.experiment import Experiment, open_workdir, read_json
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
+_WORKDIR = flags.DEFINE_string("workdir", None, "where the run lives; made if missing")
+flags.mark_flags_as_required(["config", "workdir"])
+
+VERSIONS_OF = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+def main() -> None:
+    config = Config.from_mapping(_CONFIG.value.to_dict())
+    experiment = Experiment.from_config(config)
+    workdir = Path(str(_WORKDIR.value)).expanduser()
+    open_workdir(workdir, config)
+    result_file = workdir / "result.json"
+    if result_file.exists():
+        print(f"{workdir} is finished; delete it to run again")
+        print(summary(read_json(result_file)))
+        return
+
+    print(
+        f"{config.task.name} with {config.attention.name}: "
+        f"{experiment.num_params:,} parameters, {config.train.num_steps:,} steps of "
+        f"{config.train.batch_size} on {device()}"
+    )
+    splits = experiment.load()
+    floors = experiment.task.floors(splits["train"], splits["test"])
+    schedule = Schedule(**dataclasses.asdict(config.train))
+    run = Run(
+        experiment.make_model, experiment.make_optimizer(), schedule, splits, workdir
+    )
+    outcome = run.fit()
+    result = {
+        "task": config.task.name,
+        "attention": config.attention.name,
+        "seed": config.train.seed,
+        "num_params": experiment.num_params,
+        **dataclasses.asdict(outcome),
+        "floors": floors,
+        "device": device(),
+        "versions": versions(),
+        "commit": commit(),
+        "data_sha256": {name: split.content_hash() for name, split in splits.items()},
+    }
+    write_json(result_file, result)
+    print(summary(result))
+
+
+def summary(result: dict[str, Any]) -> str:
+    """The result beside its floors, for people."""
+    lines = [
+        f"{result['task']} with {result['attention']}, seed {result['seed']}: best "
+        f"validation accuracy {result['validation_accuracy']:.2%} at step "
+        f"{result['best_step']:,}",
+        f"test accuracy {result['test_accuracy']:.2%} "
+        f"({result['test_examples']:,} examples)",
+    ]
+    for name, accuracy in result["floors"].items():
+        lines.append(f"  floor: {accuracy:6.2%}  {name}")
+    return "\n".join(lines)
+
+
+def device() -> str:
+    """What the run computes on."""
+    kind = jax.devices()[0].device_kind
+    if kind == "cpu":
+        return f"CPU {platform.machine()}, {os.cpu_count()} cores"
+    return f"{jax.device_count()} × {kind}"
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the libraries that decide the numbers."""
+    found = {name: importlib.metadata.version(name) for name in VERSIONS_OF}
+    return {"python": platform.python_version(), **found}
+
+
+def commit() -> str | None:
+    """The commit of this checkout, with + where files differ; None outside git."""
+    root = Path(__file__).parents[1]
+    described = subprocess.run(
+        ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip() or None
+
+
+if __name__ == "__main__":
+    command.run(main)
