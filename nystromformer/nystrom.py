@@ -82,7 +82,7 @@ def segment_means(
     if mask is None:
         mask = jnp.ones(length, bool)
     ids = segment_ids(mask, num_landmarks)
-    member = ids == jnp.arange(num_landmarks)[:, None]  # [M, S]
+    member = ids[None, :] == jnp.arange(num_landmarks)[:, None]  # [M, S]
     counts = member.sum(1)
     sums = jnp.einsum(
         "ms,sh->mh",
@@ -112,7 +112,7 @@ def iterative_pinv(matrix: jax.Array, num_iters: int = 6) -> jax.Array:
       Z [..., M, M] in at least float32.
     """
     a = matrix.astype(at_least_float32(matrix.dtype))
-    eye = jnp.eye(a.shape[-1], dtype=a.dtype)
+    eye = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
 
     def matmul(x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
@@ -150,7 +150,7 @@ def attend(
         "th,sh->ts", query, key, precision=precision, preferred_element_type=wide
     )
     if mask is not None:
-        scores = jnp.where(mask, scores, jnp.finfo(wide).min)
+        scores = jnp.where(mask[None, :], scores, jnp.finfo(wide).min)
     largest = lax.stop_gradient(scores.max(-1, keepdims=True))
     weights = jnp.exp(scores - largest)  # [T, S]
     product = jnp.einsum(
@@ -266,7 +266,7 @@ def depthwise_conv(
     windows = jnp.concatenate(
         [blocks[:-2, block - margin :], blocks[1:-1], blocks[2:, :margin]], axis=1
     )  # [num_blocks, block + 2 margin, H]
-    offsets = jnp.arange(block + 2 * margin) - jnp.arange(block)[:, None]
+    offsets = jnp.arange(block + 2 * margin)[None, :] - jnp.arange(block)[:, None]
     inside = (offsets >= 0) & (offsets < size)
     band = jnp.where(inside, kernel[jnp.clip(offsets, 0, size - 1)], 0)
     out = jnp.einsum(
