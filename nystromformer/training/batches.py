@@ -43,9 +43,10 @@ class Data(NamedTuple):
     def take(self, indices: jax.Array, weights: jax.Array) -> Batch:
         """The examples at indices [B]."""
         rows = indices if self.pairs is None else self.pairs[indices]  # [B] or [B, 2]
-        positions = jnp.arange(self.inputs.shape[-1])
+        inputs = self.inputs[rows].astype(jnp.int32)
+        positions = jax.lax.broadcasted_iota(jnp.int32, inputs.shape, inputs.ndim - 1)
         return Batch(
-            inputs=self.inputs[rows].astype(jnp.int32),
+            inputs=inputs,
             mask=positions < self.lengths[rows][..., None],
             labels=self.labels[indices],
             weights=weights,
