@@ -1,0 +1,247 @@
+"""The core against the paper in numpy, on one head of one sequence."""
+
+import functools
+import itertools
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer import nystrom as core
+from tests import paper
+from tests.tolerance import TOLERANCE, relative_error
+
+SCALES = (0.1, 1.0, 4.0)
+DTYPES = ("float32", "float64")
+
+
+def normal(seed, *shape, scale=1.0):
+    return scale * np.random.default_rng(seed).normal(size=shape)
+
+
+def masks(length):
+    """All valid, prefix padding, holes, first token masked, a single token."""
+    token = np.arange(length)
+    return [
+        np.ones(length, bool),
+        token < -(-2 * length // 3),
+        (token % 3 != 1) & (token % 5 != 4),
+        token > 0,
+        token == length // 2,
+    ]
+
+
+def smooth(seed, length, head_dim):
+    """Slow waves and a little noise: neighbours are alike, as in real sequences."""
+    time = np.linspace(0, 2 * np.pi, length)[:, None]
+    waves = [np.sin(k * time + normal(seed + k, 1, head_dim)) for k in (1, 2, 3)]
+    return sum(waves) + 0.02 * normal(seed, length, head_dim)
+
+
+@functools.cache
+def compiled(function, dtype, **options):
+    """The function in that dtype on numpy arrays, compiled once a shape."""
+    jitted = jax.jit(functools.partial(function, **options))
+
+    def call(*args):
+        with jax.enable_x64(dtype == "float64"):
+
+            def cast(x):
+                return jnp.asarray(x, bool if x.dtype == bool else dtype)
+
+            return jax.tree.map(np.asarray, jitted(*jax.tree.map(cast, args)))
+
+    return call
+
+
+def check(actual, expected):
+    assert relative_error(actual, expected) <= TOLERANCE[actual.dtype.name]
+
+
+def landmarks(x, mask=None, *, num_landmarks):
+    return core.segment_means(x, num_landmarks, mask)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("length", "num_landmarks"), [(13, 5), (67, 7), (7, 11)])
+def test_segment_means(length, num_landmarks, dtype):
+    function = compiled(landmarks, dtype, num_landmarks=num_landmarks)
+    for scale, mask in itertools.product(SCALES, masks(length)):
+        x = normal(1, length, 3, scale=scale)
+        expected = paper.segment_means(x, np.flatnonzero(mask), num_landmarks)
+        for args in [(x, mask), (x,)] if mask.all() else [(x, mask)]:
+            means, exists = function(*args)
+            assert means.dtype == dtype
+            check(means[: len(expected)], expected)
+            assert not means[len(expected) :].any()
+            assert exists.tolist() == [i < len(expected) for i in range(num_landmarks)]
+
+
+@hypothesis.given(
+    st.lists(st.booleans(), min_size=53, max_size=53),
+    st.sampled_from([1, 2, 7, 31, 53, 67]),
+)
+def test_segments_are_contiguous_balanced_and_all_used(mask, num_landmarks):
+    function = compiled(core.segment_ids, "float32", num_landmarks=num_landmarks)
+    ids = function(np.array(mask))
+    assert (ids[~np.array(mask)] == num_landmarks).all()
+    ids = ids[np.array(mask)].tolist()
+    assert ids == [
+        r * min(num_landmarks, len(ids)) // len(ids) for r in range(len(ids))
+    ]
+    sizes = [ids.count(i) for i in range(min(num_landmarks, len(ids)))]
+    assert ids == sorted(ids)
+    assert sum(sizes) == len(ids)
+    assert not sizes or max(sizes) - min(sizes) <= 1
+    assert all(sizes)
+
+
+def test_segment_ids_refuse_what_overflows_int32():
+    with pytest.raises(ValueError, match="length 65536 × num_landmarks 32768"):
+        core.segment_ids(jnp.ones(2**16, bool), 2**15)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_iterative_pinv_iterates_as_the_paper_each_matrix_by_its_own_norms(dtype):
+    a = np.stack(
+        [paper.softmax(normal(i, 7, 7, scale=s)) for i, s in enumerate(SCALES)]
+    )
+    for num_iters in (0, 1, 6):
+        z = compiled(core.iterative_pinv, dtype, num_iters=num_iters)(a)
+        assert z.dtype == dtype
+        for one, matrix in zip(z, a, strict=True):
+            check(one, paper.pinv(matrix, num_iters))
+    shared = max(paper.initial_scale(matrix) for matrix in a)
+    assert relative_error(paper.pinv(a[0], 6, shared), z[0]) > 0.01
+
+
+def test_lemma_1_the_error_is_cubed_by_an_iteration():
+    a = paper.softmax(normal(2, 5, 5, scale=4))
+    errors = []
+    for num_iters in range(25):
+        z = compiled(core.iterative_pinv, "float64", num_iters=num_iters)(a)
+        errors.append(np.linalg.norm(np.eye(5) - a @ z, 2))
+        if errors[-1] < 1e-4:
+            break
+    assert errors[-1] < 1e-4
+    for before, after in itertools.pairwise(errors):
+        assert after <= before**3
+        # What 1 − x (13 − x (15 − x (7 − x))) / 4 is at x = 1 − e.
+        assert after == pytest.approx(0.75 * before**3 + 0.25 * before**4, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_attend(dtype):
+    for scale, mask in itertools.product(SCALES, masks(29)):
+        q, k = normal(3, 13, 5, scale=scale), normal(4, 29, 5, scale=scale)
+        v = normal(5, 29, 5, scale=scale)
+        actual = compiled(core.attend, dtype)(q, k / np.sqrt(5), v, mask)
+        check(actual, paper.attention(q, k, v, np.flatnonzero(mask)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("queries", "keys", "num_landmarks"), [(13, 13, 5), (67, 67, 11), (31, 67, 7)]
+)
+def test_nystrom(queries, keys, num_landmarks, dtype):
+    function = compiled(core.nystrom, dtype, num_landmarks=num_landmarks)
+    for scale, mask in itertools.product(SCALES, masks(keys)):
+        q, k = normal(6, queries, 5, scale=scale), normal(7, keys, 5, scale=scale)
+        v = normal(8, keys, 5, scale=scale)
+        actual = function(q, k, v, mask)
+        assert actual.dtype == dtype
+        rows = mask if queries == keys else slice(None)
+        expected = paper.nystrom(q, k, v, mask, num_landmarks)
+        check(actual[rows], expected[rows])
+    assert np.isfinite(function(q, k, v, np.zeros(keys, bool))).all()
+
+
+@pytest.mark.parametrize(("length", "num_landmarks"), [(35, 5), (67, 7)])
+def test_nystrom_without_a_mask(length, num_landmarks):
+    for scale in SCALES:
+        q, k, v = normal(9, 3, length, 5, scale=scale)
+        actual = compiled(core.nystrom, "float32", num_landmarks=num_landmarks)(q, k, v)
+        check(actual, paper.nystrom(q, k, v, np.ones(length, bool), num_landmarks))
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "valid", "num_landmarks"),
+    [(31, 31, 11, 11), (31, 31, 7, 11), (31, 31, 29, 37), (17, 31, 11, 13)],
+    ids=["M = n", "n < M < L", "M > L", "T ≠ S"],
+)
+def test_enough_landmarks_are_exact_attention(queries, keys, valid, num_landmarks):
+    mask = np.isin(np.arange(keys), np.random.default_rng(0).permutation(keys)[:valid])
+    function = compiled(core.nystrom, "float32", num_landmarks=num_landmarks)
+    for scale in SCALES:
+        q, k = normal(10, queries, 5, scale=scale), normal(11, keys, 5, scale=scale)
+        v = normal(12, keys, 5, scale=scale)
+        rows = mask if queries == keys else slice(None)
+        expected = paper.attention(q, k, v, np.flatnonzero(mask))
+        check(function(q, k, v, mask)[rows], expected[rows])
+    if num_landmarks < keys:  # one landmark too few is not exact
+        mask = np.arange(keys) < num_landmarks + 1
+        rows = mask if queries == keys else slice(None)
+        expected = paper.attention(q, k, v, np.flatnonzero(mask))
+        assert relative_error(function(q, k, v, mask)[rows], expected[rows]) > 1e-3
+
+
+def composed(query, key, value, *, num_landmarks, num_iters):
+    """The Nyström form without the shortcut for M ≥ n."""
+    q, _ = core.segment_means(query, num_landmarks)
+    k, _ = core.segment_means(key, num_landmarks)
+    scale = query.shape[-1] ** -0.5
+    a = jax.nn.softmax(q @ k.T * scale)
+    context = core.attend(q, key * scale, value)
+    return core.attend(query, k * scale, core.iterative_pinv(a, num_iters) @ context)
+
+
+def test_lemma_2_all_tokens_as_landmarks_and_an_exact_inverse_are_exact():
+    q, k, v = normal(13, 3, 7, 5, scale=4)
+    expected = paper.attention(q, k, v, range(7))
+    options = {"num_landmarks": 7}
+    exact = compiled(composed, "float64", num_iters=50, **options)(q, k, v)
+    assert relative_error(exact, expected) < 1e-8  # A has a condition number of 1e3
+    rough = compiled(composed, "float64", num_iters=2, **options)(q, k, v)
+    assert relative_error(rough, expected) > 1e-2
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_proposition_1_bounds_the_error(scale):
+    everyone = range(67)
+    norm = functools.partial(np.linalg.norm, ord=np.inf)
+    q, k, v = normal(14, 3, 67, 5, scale=scale)
+    _, a, _ = paper.kernels(q, k, everyone, everyone, everyone, 3)
+    inverse = np.linalg.pinv(a)
+    z = compiled(core.iterative_pinv, "float64")(a)
+    error = compiled(core.nystrom, "float64", num_landmarks=3)(q, k, v)
+    error -= paper.attention(q, k, v, everyone)
+    assert norm(error) <= (1 + norm(inverse) + norm(inverse - z)) * norm(v)
+
+
+def test_close_to_softmax_on_smooth_inputs():
+    q, k, v = smooth(15, 127, 5), smooth(16, 127, 5), smooth(17, 127, 5)
+    expected = paper.attention(q, k, v, range(127))
+    error = {
+        num_iters: relative_error(
+            compiled(
+                core.nystrom, "float32", num_landmarks=17, num_pinv_iters=num_iters
+            )(q, k, v),
+            expected,
+        )
+        for num_iters in (1, 6)
+    }
+    assert error[6] < 0.1 < error[1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("length", "size"), [(1, 3), (13, 1), (67, 35), (131, 7)])
+def test_depthwise_conv(length, size, dtype):
+    for scale, mask in itertools.product(SCALES, masks(length)):
+        if not mask.any():
+            continue
+        v, kernel = normal(18, length, 3, scale=scale), normal(19, size, scale=scale)
+        actual = compiled(core.depthwise_conv, dtype)(v, kernel, mask)
+        check(actual, paper.convolution(v, kernel, mask))
