@@ -1,0 +1,253 @@
+"""Official archives: found or downloaded, checked, and read member by member.
+
+Nothing is ever unpacked to disk. An archive is a stranger: names that climb out of
+it, links and devices are refused even though only contents are read.
+"""
+
+import contextlib
+import hashlib
+import http.client
+import lzma
+import os
+import re
+import tarfile
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from filelock import FileLock
+
+from lra_tasks.progress import Progress
+from lra_tasks.split import DataError
+
+PathLike = str | os.PathLike[str]
+SECONDS_TO_ANSWER = 5.0
+CHUNK_BYTES = 2**20
+DAMAGES = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An official archive.
+
+    Attributes:
+      url: where it is published; its last part is the file's name.
+      num_bytes: its size.
+      md5: as published, or None where nothing is.
+      by_hand: too large to be downloaded unasked.
+    """
+
+    url: str
+    num_bytes: int
+    md5: str | None = None
+    by_hand: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
+
+    def __str__(self) -> str:
+        return f"{self.url} ({self.num_bytes / 1e6:,.0f} MB)"
+
+
+LRA_RELEASE = Archive(  # a plain tar file, whatever its name says
+    "https://storage.googleapis.com/long-range-arena/lra_release.gz",
+    num_bytes=7_700_000_000,
+    by_hand=True,
+)
+
+
+def obtain(
+    archives: Sequence[Archive],
+    folders: Sequence[str],
+    data_dir: Path,
+    source_dir: str | None = None,
+) -> Path:
+    """Finds the first of unpacked `folders` or `archives`, or downloads archives[0].
+
+    Args:
+      archives: all that will do.
+      folders: what they unpack to, as paths below the place of the archive.
+      data_dir: looked into first, and where the download goes.
+      source_dir: looked into instead if given, and nothing is downloaded: a folder
+        that holds one of them, or one of them itself.
+
+    Raises:
+      DataError: nothing there and no server either, or a wrong checksum.
+      OSError: `data_dir` cannot be written, or the disk is full.
+    """
+    place = Path(source_dir) if source_dir else data_dir
+    if folder := find_folder(place, folders):
+        return folder
+    for archive in archives:
+        for path in (place / archive.name, place):
+            if path.is_file() and path.name == archive.name:
+                _verify(path, archive, "delete it, or get it again")
+                return path
+    if source_dir or archives[0].by_hand:
+        names = ", ".join([*folders, *(archive.name for archive in archives)])
+        raise DataError(
+            f"{place} has none of {names}: get {archives[0]} and put it there"
+        )
+    return _download(archives[0], data_dir)
+
+
+def find_folder(place: Path, names: Sequence[str]) -> Path | None:
+    """The first of `names` below `place`, or `place` itself if it bears such a name."""
+    for name in names:
+        for path in (place / name, place):
+            if path.is_dir() and path.as_posix().endswith(f"/{name}"):
+                return path
+    return None
+
+
+def _verify(path: Path, archive: Archive, remedy: str) -> None:
+    if archive.md5 is None:
+        return
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "md5").hexdigest()
+    if found != archive.md5:
+        raise DataError(
+            f"{path} is damaged or incomplete: its md5 is {found}, not {archive.md5}; "
+            f"{remedy}"
+        )
+
+
+def _download(archive: Archive, folder: Path) -> Path:
+    """Through a .part file, which a broken download leaves and the next extends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / archive.name
+    part = path.with_name(path.name + ".part")
+    with FileLock(path.with_name(path.name + ".lock")):
+        if path.exists():  # the process we waited for has it
+            return path
+        _receive(archive, part)
+        try:
+            _verify(part, archive, "it is deleted: run again")
+        except DataError:
+            part.unlink()
+            raise
+        part.rename(path)
+    return path
+
+
+def _receive(archive: Archive, part: Path) -> None:
+    """Appends to `part` what it lacks of the archive."""
+    done = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(archive.url, headers={"Range": f"bytes={done}-"})
+    try:
+        response = urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER)
+    except (OSError, http.client.HTTPException) as error:
+        range_not_satisfiable = 416  # there is no more than we have
+        if done and getattr(error, "code", None) == range_not_satisfiable:
+            return
+        reason = getattr(error, "reason", error)
+        raise DataError(
+            f"{archive.name} is not in {part.parent} and cannot be downloaded "
+            f"({reason}): get {archive} and put it there"
+        ) from error
+    with response:
+        if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+            done = 0
+        total = done + int(response.headers.get("Content-Length") or 0)
+        try:
+            with (
+                part.open("ab" if done else "wb") as file,
+                Progress(archive.name, total) as progress,
+            ):
+                progress.update(done)
+                for chunk in _chunks(response):
+                    file.write(chunk)
+                    progress.update(len(chunk))
+        except OSError as error:  # as the disk says it, but where
+            raise OSError(error.errno, error.strerror, str(part)) from error
+    if (size := part.stat().st_size) < total:
+        raise DataError(
+            f"{archive.url} broke off after {size:,} of {total:,} bytes; run again: "
+            "it goes on from there"
+        )
+
+
+def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """What comes until the server ends or is gone."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        while chunk := response.read(CHUNK_BYTES):
+            yield chunk
+
+
+@contextlib.contextmanager
+def open_members(
+    path: Path, pattern: str
+) -> Iterator[Iterator[tuple[re.Match[str], IO[bytes]]]]:
+    """Reads the files below a folder, or in a tar archive of any compression.
+
+    Args:
+      path: the folder or the archive.
+      pattern: searched for in every file's name, "folder/…/file".
+
+    Yields:
+      An iterator over (match, open file) of the files that match; each file is to be
+      read before the next is asked for.
+
+    Raises:
+      DataError: from the `with` block too; the archive is damaged, or holds links,
+        devices or names that lead out of it.
+    """
+    if path.is_dir():
+        yield _files(path, re.compile(pattern))
+        return
+    try:
+        with tarfile.open(path) as tar:
+            yield _members(tar, path, re.compile(pattern))
+    except DAMAGES as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{path} is truncated or no tar archive: {reason}") from error
+    except OSError as error:  # gzip's word for a wrong checksum has no number
+        if error.errno is not None:
+            raise
+        raise DataError(f"{path} is damaged ({error})") from error
+
+
+def _files(
+    folder: Path, pattern: re.Pattern[str]
+) -> Iterator[tuple[re.Match[str], IO[bytes]]]:
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(place) / name
+            if match := pattern.search(path.relative_to(folder).as_posix()):
+                with path.open("rb") as file:
+                    yield match, file
+
+
+def _members(
+    tar: tarfile.TarFile, path: Path, pattern: re.Pattern[str]
+) -> Iterator[tuple[re.Match[str], IO[bytes]]]:
+    while (member := tar.next()) is not None:
+        tar.members.clear()  # pyright: ignore[reportAttributeAccessIssue] - it grows
+        name = PurePosixPath(member.name.replace("\\", "/"))
+        if name.is_absolute() or ".." in name.parts:
+            raise DataError(
+                f"{path}: {member.name!r} leads out of the archive: refused"
+            )
+        if not (member.isreg() or member.isdir()):
+            raise DataError(f"{path}: {member.name!r} is a link or a device: refused")
+        if member.isreg() and (match := pattern.search(str(name))):
+            content = tar.extractfile(member)
+            assert content is not None  # as it is a regular file
+            with content:
+                yield match, content
+    while tar.fileobj and tar.fileobj.read(CHUNK_BYTES):
+        pass  # gzip compares its checksum at the very end
+
+
+def read_whole(file: IO[bytes], name: str, max_bytes: int) -> bytes:
+    """Reads a file into memory, or raises DataError when it is over `max_bytes`."""
+    content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise DataError(f"{name} is longer than {max_bytes:,} bytes")
+    return content

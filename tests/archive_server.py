@@ -1,0 +1,61 @@
+"""An http server on this machine that can also break off, and archives to serve."""
+
+import contextlib
+import hashlib
+import io
+import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from lra_tasks.archives import Archive
+
+
+@contextlib.contextmanager
+def serve(content, break_off_after=None, ranges=True):
+    """Serves `content` under any path; yields the url and the Range headers it saw."""
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            wanted = self.headers.get("Range", "bytes=0-")
+            seen.append(wanted)
+            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+            start = start if ranges else 0
+            if start and start >= len(content):
+                self.send_error(416)
+                return
+            self.send_response(206 if ranges else 200)
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            self.wfile.write(content[start:break_off_after])
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", seen
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def archive_at(url, content, name="toy.tar.gz"):
+    md5 = hashlib.md5(content).hexdigest()
+    return Archive(f"{url}/{name}", num_bytes=len(content), md5=md5)
+
+
+def tar_of(files, mode="w:gz"):
+    """A tar archive of name -> bytes, or of TarInfo objects for what is no file."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=mode) as tar:
+        for name, content in files.items():
+            if isinstance(content, tarfile.TarInfo):
+                tar.addfile(content)
+                continue
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
