@@ -1,9 +1,11 @@
 """Task: what every task is. One subclass a task; its options are its fields."""
 
+import functools
 import os
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import ClassVar, get_type_hints
+from pathlib import Path
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 
@@ -34,7 +36,10 @@ class Task(ABC):
     max_length: int
 
     def __post_init__(self) -> None:
-        """Checks the options' types; a subclass goes on to check their values."""
+        """Checks the options' types; a subclass goes on to check their values.
+
+        A `source_dir` is the same folder from wherever it is named.
+        """
         for option, value in asdict(self).items():
             expected = get_type_hints(type(self))[option]
             if not isinstance(value, expected) or (
@@ -42,6 +47,9 @@ class Task(ABC):
             ):
                 kind = getattr(expected, "__name__", str(expected))
                 raise DataError(f"{self.name}: {option} must be {kind}, not {value!r}")
+        if source_dir := getattr(self, "source_dir", None):
+            folder = Path(source_dir).expanduser().resolve()
+            object.__setattr__(self, "source_dir", str(folder))
 
     def require(self, condition: bool, message: str) -> None:
         """Raises DataError with the task's name and `message` unless `condition`."""
@@ -49,24 +57,40 @@ class Task(ABC):
             raise DataError(f"{self.name}: {message}")
 
     @abstractmethod
-    def make_splits(self) -> dict[str, Split]:
-        """Makes all splits; called once, when they are not on disk yet."""
+    def make_splits(self, data_dir: Path) -> dict[str, Split]:
+        """Makes all splits; called once, when they are not on disk yet.
+
+        Args:
+          data_dir: where official archives are looked for, and put when downloaded.
+        """
+
+    @abstractmethod
+    def decode(self, tokens: np.ndarray) -> str | np.ndarray:
+        """The valid tokens `[n]` of a row for the eye: text, or a picture `[R, R]`."""
+
+    def pinned_options(self) -> dict[str, Any]:
+        """The options that the data depend on; others prepare the same data."""
+        return asdict(self)
+
+    def recipe(self, data_dir: str | os.PathLike[str] | None = None) -> storage.Recipe:
+        """What `load` hands to the storage."""
+        make = functools.partial(self.make_splits, storage.get_root(data_dir))
+        return storage.Recipe(self.name, self.version, self.pinned_options(), make)
 
     def load(self, split: str, data_dir: str | os.PathLike[str] | None = None) -> Split:
         """Reads one of SPLITS; makes and stores all of them the first time.
 
         Args:
           split: "train", "validation" or "test"; they have no example in common.
-          data_dir: where prepared data live; else $LRA_DATA_DIR, else
-            ~/.cache/lra_tasks.
+          data_dir: where prepared data live, and official archives are looked for;
+            else $LRA_DATA_DIR, else ~/.cache/lra_tasks.
 
         Raises:
           DataError: no such split; the sources are wrong, or the stored files damaged.
           OSError: `data_dir` cannot be written, or the disk is full.
         """
         self.require(split in SPLITS, f"no split {split!r}: one of {', '.join(SPLITS)}")
-        recipe = storage.Recipe(self.name, self.version, asdict(self), self.make_splits)
-        return storage.load(recipe, split, data_dir)
+        return storage.load(self.recipe(data_dir), split, data_dir)
 
     def floors(self, train: Split, test: Split) -> dict[str, float]:
         """Accuracy on `test`, 0 to 1, of trivial rules fitted on `train`, by name."""

@@ -115,9 +115,7 @@ class ListOps(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(self.max_length >= 1, "max_length must be at least 1")
-        if self.source_dir is not None:  # the same folder from wherever it is named
-            folder = Path(self.source_dir).expanduser().resolve()
-            object.__setattr__(self, "source_dir", str(folder))
+        if self.source_dir is not None:
             return
         for option in ("num_train", "num_validation", "num_test"):
             self.require(getattr(self, option) > 0, f"{option} must be at least 1")
@@ -131,7 +129,10 @@ class ListOps(Task):
             f"smaller of longest and max_length; it is {self.min_length}",
         )
 
-    def make_splits(self) -> dict[str, Split]:
+    def decode(self, tokens: np.ndarray) -> str:
+        return decode(tokens)
+
+    def make_splits(self, data_dir: Path) -> dict[str, Split]:
         if self.source_dir is not None:
             return {
                 name: read_released(Path(self.source_dir) / file, self.max_length)

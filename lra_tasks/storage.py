@@ -27,6 +27,12 @@ from lra_tasks.split import DataError, Split
 BLOCK_BYTES = 2**21
 
 
+def get_root(data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """`data_dir`, else $LRA_DATA_DIR, else ~/.cache/lra_tasks."""
+    root = data_dir or os.environ.get("LRA_DATA_DIR") or "~/.cache/lra_tasks"
+    return Path(root).expanduser().absolute()
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What a dataset is made of; name, version and options pin its folder."""
@@ -37,11 +43,10 @@ class Recipe:
     make_splits: Callable[[], dict[str, Split]]
 
     def folder(self, data_dir: str | os.PathLike[str] | None = None) -> Path:
-        """`data_dir`, else $LRA_DATA_DIR, else ~/.cache/lra_tasks, and below it."""
-        root = data_dir or os.environ.get("LRA_DATA_DIR") or "~/.cache/lra_tasks"
+        """Where it lies below `data_dir`."""
         options = json.dumps(self.options, sort_keys=True).encode()
         key = hashlib.sha256(options).hexdigest()[:16]
-        return Path(root).expanduser().absolute() / self.name / key / self.version
+        return get_root(data_dir) / self.name / key / self.version
 
 
 def load(
