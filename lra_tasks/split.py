@@ -31,6 +31,13 @@ class Split:
     def num_examples(self) -> int:
         return len(self.labels)
 
+    def take(self, examples: np.ndarray) -> "Split":
+        """The examples with these indices, in this order; documents all stay."""
+        labels = self.labels[examples]
+        if self.pairs is not None:
+            return Split(self.inputs, self.lengths, labels, self.pairs[examples])
+        return Split(self.inputs[examples], self.lengths[examples], labels)
+
     def content_hash(self) -> str:
         """sha256 (hex) of shapes, dtypes and values, the same on every machine."""
         digest = hashlib.sha256()
