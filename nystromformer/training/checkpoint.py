@@ -121,6 +121,9 @@ class Checkpoints:
             ),
         )
         leaves = [restored["state"][name] for name in abstract_leaves]
+        for (name, wanted), leaf in zip(abstract_leaves.items(), leaves, strict=True):
+            if (wanted.shape, wanted.dtype) != (leaf.shape, leaf.dtype):
+                raise ValueError(f"{name} is {leaf.shape}, not {wanted.shape}")
         state = jax.tree.unflatten(jax.tree.structure(abstract_state), leaves)
         if digest(state) != restored["meta"].pop("sha256", None):
             raise ValueError("its contents do not match their digest")

@@ -112,7 +112,7 @@ def make_train_chunk(
     def loss_and_rest(
         params: nnx.State, variables: nnx.State, step: jax.Array, batch: Any
     ) -> tuple[jax.Array, tuple[Totals, nnx.State]]:
-        model = nnx.merge(graphdef, params, variables)
+        model = nnx.merge(graphdef, params, variables, copy=True)
         for _, module in nnx.iter_modules(model):
             if at_step := getattr(module, "at_step", None):
                 at_step(step)

@@ -1,0 +1,44 @@
+# Each target sets up .venv by itself and never touches the system's Python.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: train test test-all test-parity lint clean
+
+train: .venv/ready ## ListOps, quick preset: a learnt model in minutes on two cores
+	$(BIN)/python scripts/train.py --config=configs/listops.py:nystrom,quick \
+		--workdir=runs/listops-quick
+
+test: .venv/ready-dev ## the suite, without what is slow
+	$(BIN)/python -m pytest -m "not slow and not parity"
+
+test-all: .venv/ready-dev ## with what is slow
+	$(BIN)/python -m pytest -m "not parity"
+
+test-parity: .venv/ready-parity ## against PyTorch and transformers
+	$(BIN)/python -m pytest -m parity
+
+lint: .venv/ready-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+
+clean:
+	rm -rf .venv runs
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/ready: requirements.txt pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-r requirements.txt -e .
+	touch $@
+
+.venv/ready-dev: requirements-dev.txt .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-r requirements-dev.txt
+	touch $@
+
+.venv/ready-parity: requirements-parity.txt .venv/ready-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-r requirements-parity.txt
+	touch $@

@@ -1,0 +1,67 @@
+"""A small real model and real arrays, on which a step compiles in a second."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from nystromformer.encoder import dropout
+from nystromformer.training.optimizer import make_optimizer
+
+VOCAB, LENGTH, CLASSES = 11, 7, 3
+
+
+class BagOfTokens(nnx.Module):
+    """Embedding, mean over valid tokens, dropout, linear: learns which token it saw."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.embedding = nnx.Embed(VOCAB, 13, rngs=rngs)
+        self.out = nnx.Linear(13, CLASSES, rngs=rngs)
+        self.calls = nnx.Variable(jnp.zeros((), jnp.int32))
+
+    def at_step(self, step: jax.Array) -> None:
+        self.calls[...] = step * 10
+
+    def __call__(self, inputs, mask, dropout_rng=None):
+        x = jnp.where(mask[..., None], self.embedding(inputs), 0).sum(1)
+        x = x / jnp.maximum(mask.sum(1), 1)[:, None]
+        return self.out(dropout(x, 0.25, dropout_rng))
+
+
+def make_split(seed: int, num_examples: int) -> SimpleNamespace:
+    """Examples whose label is their first token mod 3."""
+    rng = np.random.default_rng(seed)
+    inputs = rng.integers(1, VOCAB, (num_examples, LENGTH)).astype(np.uint8)
+    inputs[:, 1:] = inputs[:, :1]
+    lengths = rng.integers(1, LENGTH + 1, num_examples).astype(np.int32)
+    labels = (inputs[:, 0] % CLASSES).astype(np.int32)
+    return SimpleNamespace(inputs=inputs, lengths=lengths, labels=labels, pairs=None)
+
+
+@pytest.fixture
+def make_model():
+    return BagOfTokens
+
+
+@pytest.fixture
+def splits():
+    sizes = {"train": 103, "validation": 23, "test": 29}
+    return {
+        name: make_split(seed, size) for seed, (name, size) in enumerate(sizes.items())
+    }
+
+
+@pytest.fixture
+def optimizer():
+    return make_optimizer(
+        learning_rate=0.03,
+        warmup_steps=5,
+        num_steps=40,
+        weight_decay=0.0,
+        b1=0.9,
+        b2=0.999,
+        eps=1e-6,
+    )

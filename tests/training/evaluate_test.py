@@ -1,0 +1,39 @@
+"""Evaluation counts every example once, in any batch size."""
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from nystromformer.training.batches import Data
+from nystromformer.training.evaluate import evaluate
+from nystromformer.training.step import make_eval_step, split_weights
+
+
+def test_it_equals_the_accuracy_counted_by_hand_in_any_batch_size(make_model, splits):
+    graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
+    data = Data.put(splits["test"])
+    eval_step = make_eval_step(graphdef)
+
+    split = splits["test"]
+    mask = np.arange(split.inputs.shape[1]) < split.lengths[:, None]
+    logits = nnx.merge(graphdef, *weights)(split.inputs, mask)
+    right = int((np.asarray(logits).argmax(1) == split.labels).sum())
+    assert 0 < right < 29
+    for batch_size in (29, 8, 64):
+        metrics = evaluate(eval_step, weights, data, batch_size)
+        assert metrics is not None
+        assert metrics["examples"] == 29
+        assert metrics["accuracy"] == pytest.approx(right / 29)
+
+
+def test_it_ends_without_a_result_when_asked_to_stop(make_model, splits):
+    graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
+    asked = iter([False, True])
+    metrics = evaluate(
+        make_eval_step(graphdef),
+        weights,
+        Data.put(splits["test"]),
+        8,
+        should_stop=lambda: next(asked),
+    )
+    assert metrics is None

@@ -1,0 +1,119 @@
+"""A run: what it writes, that it resumes bit-equal, that it stops as it should."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from nystromformer.training import loop
+from nystromformer.training.interrupt import Interrupted
+from nystromformer.training.loop import NotFiniteError, Run, Schedule
+from nystromformer.training.optimizer import make_optimizer
+
+SCHEDULE = Schedule(
+    seed=0,
+    batch_size=8,
+    num_steps=40,
+    eval_every=8,
+    log_every=5,
+    checkpoint_every=12,
+)
+TIMES = ("examples_per_second",)
+
+
+@pytest.fixture
+def start(make_model, optimizer, splits, tmp_path):
+    """Makes the run in a workdir of this name, new or resumed."""
+
+    def start(name: str) -> Run:
+        workdir = tmp_path / name
+        workdir.mkdir(exist_ok=True)
+        return Run(make_model, optimizer, SCHEDULE, splits, workdir)
+
+    return start
+
+
+def lines(run_dir) -> list[dict]:
+    text = (run_dir / "metrics.jsonl").read_text()
+    found = [json.loads(line) for line in text.splitlines()]
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in found]
+
+
+def stop_at(monkeypatch, step: int, signum: int) -> None:
+    """Sends this process a signal as soon as the run has reached the step."""
+    update = loop.Progress.update
+
+    def update_and_stop(self, at, values, throughput):
+        update(self, at, values, throughput)
+        if at >= step:
+            os.kill(os.getpid(), signum)
+
+    monkeypatch.setattr(loop.Progress, "update", update_and_stop)
+
+
+def test_a_run_learns_logs_validates_and_tests(start, tmp_path):
+    outcome = start("whole").fit()
+    assert outcome.steps == 40
+    assert outcome.test_accuracy > 0.8
+    assert outcome.test_examples == 29
+    by_split = {}
+    for line in lines(tmp_path / "whole"):
+        by_split.setdefault(line["split"], []).append(line)
+    assert [line["step"] for line in by_split["train"]] == list(range(5, 41, 5))
+    validation = by_split["validation"]
+    assert [line["step"] for line in validation] == [8, 16, 24, 32, 40]
+    assert {line["examples"] for line in validation} == {23}
+    accuracies = [line["accuracy"] for line in validation]
+    assert outcome.validation_accuracy == pytest.approx(max(accuracies))
+    best = accuracies.index(max(accuracies))
+    assert outcome.best_step == validation[best]["step"]
+    assert by_split["test"][0]["accuracy"] == outcome.test_accuracy
+
+
+@pytest.mark.parametrize("step", [3, 16, 40])
+def test_a_stopped_run_goes_on_bit_equal(start, tmp_path, monkeypatch, step):
+    whole = start("whole").fit()
+    with monkeypatch.context() as patched:
+        stop_at(patched, step, signal.SIGTERM)
+        with pytest.raises(Interrupted, match="stopped by SIGTERM at step"):
+            start("stopped").fit()
+    resumed = start("stopped").fit()
+    assert resumed.params_sha256 == whole.params_sha256
+    assert resumed.test_loss == whole.test_loss
+    assert lines(tmp_path / "stopped") == lines(tmp_path / "whole")
+
+
+def test_a_run_that_lost_its_last_lines_and_steps_goes_on_bit_equal(
+    start, tmp_path, monkeypatch
+):
+    whole = start("whole").fit()
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.Run, "_save", lambda self: None)
+        patched.setattr(loop.Run, "_test", lambda self: None)
+        start("lost").fit()  # as after a kill before the first checkpoint
+    assert start("lost").fit().params_sha256 == whole.params_sha256
+    assert lines(tmp_path / "lost") == lines(tmp_path / "whole")
+
+
+def test_a_nan_stops_the_run_names_the_culprit_and_leaves_the_checkpoint(
+    make_model, splits, tmp_path
+):
+    optimizer = make_optimizer(
+        learning_rate=1e38,
+        warmup_steps=30,
+        num_steps=40,
+        weight_decay=1.0,
+        b1=0.9,
+        b2=0.999,
+        eps=1e-6,
+    )
+    with pytest.raises(NotFiniteError, match=r"step \d+: not finite: the loss, .*grad"):
+        Run(make_model, optimizer, SCHEDULE, splits, tmp_path).fit()
+
+
+def test_a_batch_larger_than_the_data_is_an_error(start, splits):
+    run = start("small")
+    run.data["train"] = run.data["train"]._replace(labels=run.data["train"].labels[:7])
+    with pytest.raises(ValueError, match="batch_size 8 is over the 7"):
+        run.fit()

@@ -1,0 +1,53 @@
+"""AdamW and its schedule against their formulas, written out in numpy."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer.training.optimizer import make_optimizer, warmup_linear
+
+
+def test_the_schedule_passes_through_its_three_corners_in_straight_lines():
+    rate = warmup_linear(1e-4, warmup_steps=100, num_steps=500)
+    corners = [(0, 1e-4 / 25), (100, 1e-4), (500, 1e-4 / 25 / 1e4)]
+    for step, value in corners:
+        assert float(rate(step)) == pytest.approx(value, rel=1e-4)
+    for (s0, r0), (s1, r1) in itertools.pairwise(corners):
+        assert float(rate((s0 + s1) // 2)) == pytest.approx((r0 + r1) / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 500])
+def test_the_schedule_without_or_with_nothing_but_warmup_is_finite(warmup_steps):
+    rate = warmup_linear(1e-4, warmup_steps, num_steps=500)
+    assert all(0 < float(rate(step)) <= 1.0001e-4 for step in (0, 250, 499))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_adamw_follows_its_formula(weight_decay):
+    b1, b2, eps = 0.9, 0.999, 1e-6
+    optimizer = make_optimizer(
+        learning_rate=0.1,
+        warmup_steps=2,
+        num_steps=9,
+        weight_decay=weight_decay,
+        b1=b1,
+        b2=b2,
+        eps=eps,
+    )
+    rate = warmup_linear(0.1, 2, 9)
+    rng = np.random.default_rng(0)
+    theta = expected = rng.normal(size=5)
+    theta = jnp.asarray(theta)
+    state = optimizer.init(theta)
+    m = v = np.zeros(5)
+    for t in range(1, 4):
+        gradient = rng.normal(size=5)
+        updates, state = optimizer.update(jnp.asarray(gradient), state, theta)
+        theta = theta + updates
+        m = b1 * m + (1 - b1) * gradient
+        v = b2 * v + (1 - b2) * gradient**2
+        step = (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps)
+        expected = expected - float(rate(t - 1)) * (step + weight_decay * expected)
+    np.testing.assert_allclose(theta, expected, rtol=1e-5)

@@ -1,0 +1,52 @@
+"""What a run leaves behind: whole JSON files, and lines that a resumed run cuts off."""
+
+import json
+
+import pytest
+
+from nystromformer.training.writer import MetricsWriter, write_json
+
+
+def read_lines(workdir):
+    text = (workdir / "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_lines_are_on_disk_as_soon_as_they_are_written(tmp_path):
+    writer = MetricsWriter(tmp_path)
+    writer.write(5, "train", {"loss": 0.5})
+    assert read_lines(tmp_path) == [{"step": 5, "split": "train", "loss": 0.5}]
+    assert writer.num_bytes() == (tmp_path / "metrics.jsonl").stat().st_size
+    writer.close()
+
+
+def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(tmp_path):
+    writer = MetricsWriter(tmp_path)
+    writer.write(5, "train", {"loss": 0.5})
+    belongs = writer.num_bytes()
+    writer.write(6, "train", {"loss": 0.4})
+    writer.close()
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 7, "spl')  # killed while writing
+
+    writer = MetricsWriter(tmp_path, belongs, step=5)
+    writer.write(6, "train", {"loss": 0.3})
+    writer.close()
+    assert [line["loss"] for line in read_lines(tmp_path)] == [0.5, 0.3]
+
+
+def test_event_files_for_tensorboard_are_written(tmp_path):
+    writer = MetricsWriter(tmp_path)
+    writer.write(5, "train", {"loss": 0.5})
+    writer.close()
+    (events,) = (tmp_path / "events").iterdir()
+    assert b"train/loss" in events.read_bytes()
+
+
+def test_json_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "result.json"
+    write_json(path, {"accuracy": 1})
+    with pytest.raises(TypeError):
+        write_json(path, {"accuracy": object()})
+    assert json.loads(path.read_text()) == {"accuracy": 1}
+    assert list(tmp_path.iterdir()) == [path]
