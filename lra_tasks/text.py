@@ -1,0 +1,141 @@
+"""Text: is a film review positive? Byte by byte.
+
+The 50,000 labelled IMDb reviews of Maas et al. 2011, as in Long Range Arena (Tay et
+al. 2021, arXiv:2011.04006): the first 4,000 bytes, `<br />` and all.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from lra_tasks import archives, byte_tokens
+from lra_tasks.archives import Archive
+from lra_tasks.base import Task
+from lra_tasks.partition import hold_out, separate
+from lra_tasks.progress import Progress
+from lra_tasks.split import DataError, Split
+
+POLARITIES = ("neg", "pos")  # the labels
+RATINGS = {"neg": range(1, 5), "pos": range(7, 11)}  # out of 10
+REVIEW = r"(?:^|/)(train|test)/(neg|pos)/([^/.][^/]*)$"
+MAX_REVIEW_BYTES = 2**20
+HELD_OUT = 0.1
+
+
+def read_reviews(
+    path: Path, reviews_per_class: int
+) -> dict[str, tuple[list[bytes], np.ndarray]]:
+    """Reads `aclImdb/`, or the archive of it: {train,test}/{neg,pos}/ID_RATING.txt.
+
+    Returns:
+      "train" and "test": reviews and labels `[2 * reviews_per_class]`, by label and ID.
+
+    Raises:
+      DataError: naming the file, for whatever is not as it should be.
+    """
+    found = {
+        (split, polarity): {} for split in ("train", "test") for polarity in POLARITIES
+    }
+    with (
+        archives.open_members(path, REVIEW) as members,
+        Progress("reviews", len(found) * reviews_per_class) as bar,
+    ):
+        for match, file in members:
+            split, polarity, name = match.groups()
+            where = f"{path}: {match.string}"
+            review = archives.read_whole(file, where, MAX_REVIEW_BYTES)
+            if not review:
+                raise DataError(f"{where} is empty")
+            found[split, polarity][_parse_name(name, polarity, where)] = review
+            bar.update(1)
+    for (split, polarity), reviews in found.items():
+        if len(reviews) != reviews_per_class:
+            raise DataError(
+                f"{path} is not whole: {split}/{polarity} has {len(reviews):,} "
+                f"reviews, not {reviews_per_class:,}"
+            )
+    labels = np.repeat(np.arange(2, dtype=np.int32), reviews_per_class)
+    ordered = {
+        key: [reviews[i] for i in sorted(reviews)] for key, reviews in found.items()
+    }
+    return {
+        split: (ordered[split, "neg"] + ordered[split, "pos"], labels)
+        for split in ("train", "test")
+    }
+
+
+def _parse_name(name: str, polarity: str, where: str) -> int:
+    """The ID of "ID_RATING.txt", whose rating must fit its folder."""
+    number, _, rating = name.removesuffix(".txt").partition("_")
+    if not (name.endswith(".txt") and number.isdecimal() and rating.isdecimal()):
+        raise DataError(f"{where} is not named ID_RATING.txt")
+    if int(rating) not in RATINGS[polarity]:
+        raise DataError(f"{where}: a rating of {rating} is not {polarity}")
+    return int(number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Task):
+    """The benchmark by default.
+
+    The archive, or the folder `aclImdb` it unpacks to, is looked for in data_dir, or in
+    `source_dir` if given, and downloaded otherwise. `validation` is "held_out", a tenth
+    of the training reviews drawn with `seed`, or "test": the practice of the published
+    results, which choose the best checkpoint on the very examples they report.
+    """
+
+    name: ClassVar[str] = "text"
+    version: ClassVar[str] = "1.0.0"
+    vocab_size: ClassVar[int] = byte_tokens.VOCAB_SIZE
+    num_classes: ClassVar[int] = 2
+    archive: ClassVar[Archive] = Archive(
+        "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+        num_bytes=84_125_825,
+        md5="7c2ac02c03563afcf9b574c7e56c153a",
+    )
+    reviews_per_class: ClassVar[int] = 12_500
+    max_length: int = 4000
+    validation: str = "held_out"
+    seed: int = 0
+    source_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require(self.max_length >= 1, "max_length must be at least 1")
+        self.require(self.seed >= 0, f"seed must not be negative, it is {self.seed}")
+        self.require(
+            self.validation in ("held_out", "test"),
+            f"validation must be held_out or test, not {self.validation!r}",
+        )
+
+    def load(self, split: str, data_dir: archives.PathLike | None = None) -> Split:
+        loaded = super().load(split, data_dir)
+        if split == "validation" and self.validation == "test":
+            print(
+                "text: validation is the test split, as in the published results: the "
+                "test accuracy of the best checkpoint is then too good",
+                file=sys.stderr,
+            )
+        return loaded
+
+    def make_splits(self, data_dir: Path) -> dict[str, Split]:
+        path = archives.obtain(
+            [self.archive], ["aclImdb"], data_dir, source_dir=self.source_dir
+        )
+        reviews = read_reviews(path, self.reviews_per_class)
+        dtype = byte_tokens.get_dtype(reviews["train"][0] + reviews["test"][0])
+        train, test = (
+            Split(*byte_tokens.encode(documents, self.max_length, dtype), labels)
+            for documents, labels in reviews.values()
+        )
+        if self.validation == "test":
+            return {"train": train, "validation": test, "test": test}
+        kept, held = hold_out(train.labels, HELD_OUT, self.seed)
+        splits = {"train": train.take(kept), "validation": train.take(held)}
+        return separate(self.name, {**splits, "test": test})
+
+    def decode(self, tokens: np.ndarray) -> str:
+        return byte_tokens.decode(tokens)
