@@ -1,0 +1,39 @@
+"""Retrieval: does one paper cite the other? 2 × 4,000 bytes, two classes.
+
+python scripts/train.py --config=configs/retrieval.py:nystrom --workdir=DIR
+
+The release is looked for in `task.data_dir` (7.7 GB: it is not downloaded unasked).
+`quick` reads the first 256 bytes of each paper.
+"""
+
+from ml_collections import ConfigDict, config_dict
+
+from configs.defaults import make_config
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """See `configs/defaults.py` for `arg`."""
+    return make_config(
+        arg,
+        task={
+            "name": "retrieval",
+            "max_length": 4000,
+            "source_dir": config_dict.placeholder(str),  # of lra_release or tsv_data
+        },
+        optimizer={"warmup_steps": 800},
+        train={
+            "batch_size": 32,
+            "num_steps": 30_000,
+            "eval_every": 300,
+            "checkpoint_every": 300,
+        },
+        presets={"quick": QUICK},
+    )
+
+
+QUICK = {
+    "task": {"max_length": 256},
+    "attention": {"num_landmarks": 32, "conv_kernel_size": 0},
+    "optimizer": {"learning_rate": 1e-3, "warmup_steps": 100},
+    "train": {"num_steps": 1_000, "eval_every": 250, "checkpoint_every": 500},
+}
