@@ -1,0 +1,182 @@
+"""Image: CIFAR-10 (Krizhevsky 2009) in grey, pixel by pixel.
+
+As in Long Range Arena (Tay et al. 2021, arXiv:2011.04006): the 1,024 intensities of a
+picture, row by row, are its tokens; 0 is black, not padding.
+"""
+
+import io
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lra_tasks import archives
+from lra_tasks.archives import Archive
+from lra_tasks.base import Task
+from lra_tasks.partition import hold_out, separate
+from lra_tasks.progress import Progress
+from lra_tasks.split import DataError, Split
+
+SIDE = 32
+NUM_PIXELS = SIDE * SIDE
+NUM_CLASSES = 10
+TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+BATCH = r"(?:^|/)(data_batch_[1-5]|test_batch)(\.bin)?$"
+MAX_BATCH_BYTES = 2**26
+HELD_OUT = 0.1
+
+
+def to_grey(rgb: np.ndarray) -> np.ndarray:
+    """0.2989 R + 0.5870 G + 0.1140 B, rounded: uint8 `[n, 3, ...]` -> `[n, ...]`.
+
+    In whole numbers, so that every machine rounds alike.
+    """
+    red, green, blue = (rgb[:, channel].astype(np.uint32) for channel in range(3))
+    return ((2989 * red + 5870 * green + 1140 * blue + 5000) // 10_000).astype(np.uint8)
+
+
+def read_batches(
+    path: Path, batch_size: int
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Reads the five training batches and the test batch, binary or pickled.
+
+    Args:
+      path: cifar-10-batches-{bin,py}/, or the archive of one.
+      batch_size: pictures in each batch.
+
+    Returns:
+      "train" and "test": grey uint8 `[n, 1024]` and labels int32 `[n]`.
+
+    Raises:
+      DataError: naming the batch, for whatever is not as it should be.
+    """
+    found = {}
+    with (
+        archives.open_members(path, BATCH) as members,
+        Progress("image", 6 * batch_size) as bar,
+    ):
+        for match, file in members:
+            where = f"{path}: {match.string}"
+            content = archives.read_whole(file, where, MAX_BATCH_BYTES)
+            parse = parse_binary if match[2] else parse_pickle
+            try:
+                rgb, labels = parse(content)
+                _check(rgb, labels, batch_size)
+            except DataError as error:
+                raise DataError(f"{where}: {error}") from None
+            grey = to_grey(rgb.reshape(-1, 3, NUM_PIXELS))
+            found[match[1]] = grey, labels.astype(np.int32)
+            bar.update(batch_size)
+    for name in (*TRAIN_BATCHES, "test_batch"):
+        if name not in found:
+            raise DataError(f"{path} has no {name}")
+    images, labels = zip(*(found[name] for name in TRAIN_BATCHES), strict=True)
+    train = np.concatenate(images), np.concatenate(labels)
+    return {"train": train, "test": found["test_batch"]}
+
+
+def _check(rgb: np.ndarray, labels: np.ndarray, batch_size: int) -> None:
+    if len(rgb) != batch_size or len(labels) != batch_size:
+        message = f"{len(rgb):,} pictures and {len(labels):,} labels, not"
+        raise DataError(f"{message} {batch_size:,} of each")
+    wrong = labels[(labels < 0) | (labels >= NUM_CLASSES)]
+    if len(wrong):
+        raise DataError(f"the label {wrong[0]} is not 0 to {NUM_CLASSES - 1}")
+
+
+def parse_binary(content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures uint8 `[n, 3072]` and labels `[n]` of records label, R, G, B."""
+    record = 1 + 3 * NUM_PIXELS
+    if len(content) % record:
+        raise DataError(f"{len(content):,} bytes are no whole records of {record:,}")
+    records = np.frombuffer(content, np.uint8).reshape(-1, record)
+    return records[:, 1:], records[:, 0]
+
+
+def parse_pickle(content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures uint8 `[n, 3072]` and labels `[n]` of a dict pickled by Python 2."""
+    try:
+        batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+        rgb, labels = batch[b"data"], np.array(batch[b"labels"])
+    except DataError:
+        raise
+    except Exception as error:  # whatever a wrong pickle runs into
+        raise DataError(f"not a batch in pickle format ({error!r})") from error
+    shape_is_right = isinstance(rgb, np.ndarray) and rgb.shape[1:] == (3 * NUM_PIXELS,)
+    if not shape_is_right or rgb.dtype != np.uint8:
+        raise DataError("its data is not a uint8 array [n, 3072]")
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DataError("its labels are not a list of integers")
+    return rgb, labels
+
+
+class _Unpickler(pickle.Unpickler):
+    """Admits numpy arrays and what needs no import; a pickle can else run anything."""
+
+    _admitted: ClassVar[dict[tuple[str, str], Any]] = {
+        ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._admitted:
+            raise DataError(f"the pickle asks for {module}.{name}: refused")
+        return self._admitted[module, name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image(Task):
+    """The benchmark by default.
+
+    An archive, or the folder it unpacks to, is looked for in data_dir, or in
+    `source_dir` if given, and downloaded otherwise. A tenth of each class of the
+    training pictures, drawn with `seed`, is the validation split.
+    """
+
+    name: ClassVar[str] = "image"
+    version: ClassVar[str] = "1.0.0"
+    vocab_size: ClassVar[int] = 256
+    num_classes: ClassVar[int] = NUM_CLASSES
+    archives: ClassVar[tuple[Archive, ...]] = (
+        Archive(
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+            num_bytes=170_052_171,
+            md5="c32a1d4ab5d03f1284b67883e8d87530",
+        ),
+        Archive(
+            "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+            num_bytes=170_498_071,
+            md5="c58f30108f718f92721af3b95e74349a",
+        ),
+    )
+    batch_size: ClassVar[int] = 10_000
+    max_length: int = NUM_PIXELS
+    seed: int = 0
+    source_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require(
+            self.max_length == NUM_PIXELS,
+            f"max_length must be {NUM_PIXELS}, all pixels; it is {self.max_length}",
+        )
+        self.require(self.seed >= 0, f"seed must not be negative, it is {self.seed}")
+
+    def make_splits(self, data_dir: Path) -> dict[str, Split]:
+        folders = ["cifar-10-batches-bin", "cifar-10-batches-py"]
+        path = archives.obtain(
+            self.archives, folders, data_dir, source_dir=self.source_dir
+        )
+        train, test = (
+            Split(pixels, np.full(len(labels), NUM_PIXELS, np.int32), labels)
+            for pixels, labels in read_batches(path, self.batch_size).values()
+        )
+        kept, held = hold_out(train.labels, HELD_OUT, self.seed)
+        splits = {"train": train.take(kept), "validation": train.take(held)}
+        return separate(self.name, {**splits, "test": test})
+
+    def decode(self, tokens: np.ndarray) -> np.ndarray:
+        return tokens.reshape(SIDE, SIDE)
