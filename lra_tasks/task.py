@@ -4,13 +4,19 @@ from dataclasses import fields
 from typing import Any
 
 from lra_tasks.base import Task
+from lra_tasks.image import Image
 from lra_tasks.listops import ListOps
+from lra_tasks.retrieval import Retrieval
 from lra_tasks.split import DataError, Split
+from lra_tasks.text import Text
 
 __all__ = ["TASKS", "DataError", "Split", "Task", "get_task"]
 
 TASKS: dict[str, type[Task]] = {
     "listops": ListOps,
+    "text": Text,
+    "retrieval": Retrieval,
+    "image": Image,
 }
 
 
