@@ -1,0 +1,281 @@
+"""The paddles of Pathfinder: what they look like and how one follows another.
+
+A contour is a chain of paddles, short antialiased lines that stand on whole
+pixels. A paddle is thus one of a few hundred stamps (360 directions for the first
+of a chain; one for each pixel of a small ring around a pivot for all others), and
+everything that growing and drawing ask about it is a row in a table, made here
+once. All tables are integers, so that a picture does not depend on the machine.
+
+Lengths are pixels, coordinates (y, x), angles radians with direction
+(sin, cos). Positions are flat indices into a canvas that is `pad` pixels larger
+than the picture on each side.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+DIFFICULTIES = {"easy": 6, "intermediate": 9, "hard": 14}  # contour_length
+NUM_DIRECTIONS = 360  # first paddles point along whole degrees
+OCCUPIED = 76  # a mask of more than 0.3 x 255 counts as occupied by a first paddle
+OVERLAP = 459  # 1.8 x 255: two masks whose sum reaches this overlap
+TURN_SCALE = 4096  # the weight of going straight ahead
+INK_SCALE = 4096  # the ink of a marker
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All that distinguishes one Pathfinder data set from another."""
+
+    resolution: int
+    contour_length: int  # paddles
+    num_distractors: int
+    padding: int = 1  # border that no contour may enter
+    paddle_length: int = 5
+    thickness: float = 1.0
+    antialias: int = 2
+    margins: tuple[int, ...] = (1,)  # free space around paddles; one is drawn per image
+    seed_distance: int = 12
+    marker_radius: float = 2.5
+    continuity: float = 1.8
+    contour_contrast: float = 1.0
+    distractor_contrast: float = 1.0
+    distractor_tries: int = 5  # random places; a distractor that fails is left out
+
+    @property
+    def distractor_length(self) -> int:
+        return self.contour_length // 3
+
+
+# Long Range Arena's parameters. Those of 256 are the ones its builder lists; what
+# it leaves out is the default of Linsley et al.'s generator.
+_PER_RESOLUTION = {
+    32: {
+        "num_distractors": 20,  # paddles in distractors, divided by their length below
+        "paddle_length": 2,
+        "thickness": 0.5,
+        "seed_distance": 7,
+        "marker_radius": 1.5,
+        "continuity": 1.0,
+        "contour_contrast": 1.5,
+        "distractor_contrast": 2.0,
+        "distractor_tries": 1,  # 1.2 of 5 distractors appear, as in the public pictures
+    },
+    64: {"num_distractors": 22, "contour_contrast": 0.8, "distractor_contrast": 0.8},
+    128: {
+        "num_distractors": 35,
+        "thickness": 1.5,
+        "margins": (2, 3),
+        "seed_distance": 20,
+        "marker_radius": 3.0,
+        "contour_contrast": 0.9,
+        "distractor_contrast": 0.9,
+    },
+    256: {
+        "num_distractors": 30,
+        "padding": 22,
+        "thickness": 2.0,
+        "margins": (3,),
+        "seed_distance": 27,
+        "marker_radius": 5.0,
+    },
+}
+
+RESOLUTIONS = tuple(_PER_RESOLUTION)
+
+
+def get_settings(resolution: int, difficulty: str) -> Settings:
+    """Returns the settings of a published data set; ValueError lists what exists."""
+    if resolution not in _PER_RESOLUTION:
+        raise ValueError(
+            f"resolution must be one of {list(_PER_RESOLUTION)}, got {resolution!r}"
+        )
+    if difficulty not in DIFFICULTIES:
+        raise ValueError(
+            f"difficulty must be one of {list(DIFFICULTIES)}, got {difficulty!r}"
+        )
+    options = dict(_PER_RESOLUTION[resolution])
+    contour_length = DIFFICULTIES[difficulty]
+    options["num_distractors"] //= contour_length // 3
+    return Settings(resolution, contour_length, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ragged:
+    """Lists of (offset, value) of differing length as two rectangular arrays.
+
+    A row is filled up with copies of its first entry, which harms neither a maximum
+    nor an assignment.
+    """
+
+    offsets: np.ndarray  # [S, Q]
+    values: np.ndarray  # [S, Q]
+
+    @classmethod
+    def of(cls, windows: np.ndarray, keep: np.ndarray, width: int) -> "Ragged":
+        """From windows [S, W, W] centred on position 0 of a canvas `width` wide."""
+        radius = windows.shape[1] // 2
+        y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
+        rows = windows.reshape(len(windows), -1)
+        keep = keep.reshape(rows.shape)
+        order = np.argsort(~keep, axis=1, kind="stable")[:, : keep.sum(axis=1).max()]
+        order = np.where(np.take_along_axis(keep, order, 1), order, order[:, :1])
+        offsets = (y * width + x).ravel()[order]
+        return cls(offsets, np.take_along_axis(rows, order, 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Paddles:
+    """Tables of all S paddles of one data set and margin, P ring pixels among them.
+
+    Paddles 0..359 are anchored at their tail and point along their degree; the
+    others are anchored at their head, one for each place of the head on the ring.
+    """
+
+    settings: Settings
+    margin: int
+    pad: int
+    width: int  # of the canvas
+    head: np.ndarray  # [S, 2] from the anchor to where the paddle ends
+    tail: np.ndarray  # [S, 2] from the anchor to where it begins
+    back: np.ndarray  # [S] from the tail of a first paddle to its pivot
+    step: np.ndarray  # [S] from the pivot to the next pivot
+    ring: np.ndarray  # [S] from the pivot to the head
+    bearing: np.ndarray  # [360] from the first contour's tail to the second's
+    choices: np.ndarray  # [S, C] the paddles that may follow this one
+    turn: np.ndarray  # [S, C] and their weights
+    mask: Ragged  # occupied pixels, 1..255 where 255 is wholly
+    core: Ragged  # those that can overlap another mask at all
+    body: Ragged  # those wholly occupied
+    disc: np.ndarray  # [K] from a pixel to all within the margin
+    ink: np.ndarray  # [2, S, W, W] brightness as part of a contour, of a distractor
+    marker: np.ndarray  # [W', W']
+
+    def position(self, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Picture coordinates to canvas positions."""
+        return (y + self.pad) * self.width + x + self.pad
+
+    def coordinates(self, position: np.ndarray) -> np.ndarray:
+        """Canvas positions [...] to picture coordinates (y, x) [..., 2]."""
+        return np.stack(np.divmod(position, self.width), axis=-1) - self.pad
+
+
+def along(angle: np.ndarray, distance: float, rounding=np.rint) -> np.ndarray:
+    """Whole-pixel displacements [..., 2] by a distance at angles."""
+    exact = distance * np.stack([np.sin(angle), np.cos(angle)], axis=-1)
+    return rounding(exact.round(9)).astype(np.int64)  # 2.5 is 2.5 on every machine
+
+
+def _disc(radius: int) -> np.ndarray:
+    """Displacements [K, 2] of the pixels within a radius."""
+    y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
+    inside = y**2 + x**2 <= radius**2
+    return np.stack([y[inside], x[inside]], axis=-1)
+
+
+def _dilate(windows: np.ndarray, radius: int) -> np.ndarray:
+    """Grey dilation of [S, W, W] by a disc; the windows grow by the radius."""
+    padded = np.pad(windows, [(0, 0), (2 * radius,) * 2, (2 * radius,) * 2])
+    size = windows.shape[1] + 2 * radius
+    shifted = (
+        padded[:, radius + y :, radius + x :][:, :size, :size] for y, x in _disc(radius)
+    )
+    return functools.reduce(np.maximum, shifted)
+
+
+def _shrink(blown: np.ndarray, radius: int) -> np.ndarray:
+    """Lanczos of [S, W, W] to [S, 2 radius + 1, 2 radius + 1], in 0..1."""
+    size = 2 * radius + 1, 2 * radius + 1
+    images = (Image.fromarray(window) for window in blown)
+    small = [image.resize(size, Image.Resampling.LANCZOS) for image in images]
+    return np.stack([np.asarray(image) for image in small]).astype(np.float64) / 255
+
+
+def _draw_lines(ends: np.ndarray, radius: int, width: int) -> np.ndarray:
+    """Lines from the middle of windows of that radius to ends [S, 2]."""
+    lines = []
+    for y, x in ends.tolist():
+        image = Image.new("L", (2 * radius + 1, 2 * radius + 1))
+        line = [(radius, radius), (radius + x, radius + y)]
+        ImageDraw.Draw(image).line(line, fill=255, width=width)
+        lines.append(np.asarray(image))
+    return np.stack(lines)
+
+
+def _stamps(settings: Settings, ends: np.ndarray, margin: int, width: int) -> dict:
+    """The picture and the masks of paddles from an anchor to blown-up ends [S, 2]."""
+    scale, thickness = settings.antialias, settings.thickness
+    radius = settings.paddle_length + int(np.ceil(thickness)) + margin
+    blown = _draw_lines(ends, radius * scale, round(thickness * scale))
+    ink = _shrink(blown.astype(np.float32), radius)
+    contrasts = [settings.contour_contrast, settings.distractor_contrast]
+    swollen = _dilate(blown, margin * scale)[:, margin * scale : -margin * scale]
+    swollen = swollen[:, :, margin * scale : -margin * scale]
+    mask = np.rint(_shrink(swollen, radius) * 255).astype(np.uint8)
+    return {
+        "ink": np.stack([np.rint(ink * c * INK_SCALE) for c in contrasts]).astype(
+            np.int16
+        ),
+        "mask": Ragged.of(mask, mask > 0, width),
+        "core": Ragged.of(mask, mask >= OVERLAP - 255, width),
+        "body": Ragged.of(mask, mask == 255, width),
+    }
+
+
+def _marker(settings: Settings) -> np.ndarray:
+    """A disc, [W, W]. Its centre is the first of the blown-up pixels of the middle."""
+    scale = settings.antialias
+    radius = int(np.ceil(settings.marker_radius)) + 3
+    side = np.arange((2 * radius + 1) * scale) - radius * scale
+    squared_distance = side[:, None] ** 2 + side**2
+    disc = np.where(squared_distance <= (settings.marker_radius * scale) ** 2, 255, 0)
+    ink = _shrink(disc[None].astype(np.uint8), radius)[0]
+    return np.rint(ink * INK_SCALE).astype(np.int16)
+
+
+@functools.lru_cache(maxsize=8)
+def get_paddles(settings: Settings, margin: int) -> Paddles:
+    """Makes the tables: a fraction of a second, once."""
+    length, scale = settings.paddle_length, settings.antialias
+    pad = length + 2 * margin + int(np.ceil(settings.thickness)) + 1
+    width = settings.resolution + 2 * pad
+    flat = np.array([width, 1])
+
+    circumference = int(np.ceil(2 * np.pi * (length + margin)))  # one per pixel of arc
+    arc = np.arange(circumference) / (length + margin)
+    # Heads are rounded down and pivots up, which is how the public generator does it
+    # and what its share of axis-parallel (brightest) paddles comes from.
+    ring = np.unique(along(arc, length + margin, np.floor), axis=0)
+    degrees = np.deg2rad(np.arange(NUM_DIRECTIONS) - NUM_DIRECTIONS // 2)
+    angle = np.concatenate([degrees, np.arctan2(ring[:, 0], ring[:, 1])])
+    forward = along(angle, length)
+    is_first = np.arange(len(angle))[:, None] < NUM_DIRECTIONS
+    ends = np.where(is_first, 1, -1) * along(angle, length * scale)
+
+    delta = np.abs(angle[:, None] - angle[NUM_DIRECTIONS:])
+    delta = np.minimum(delta, 2 * np.pi - delta) * settings.continuity
+    weight = np.cos(np.minimum(delta, np.pi / 2)).clip(0) ** 2
+    weight = np.rint(weight * TURN_SCALE).astype(np.int64)
+    order = np.argsort(-weight, axis=1, kind="stable")
+    order = order[:, : (weight > 0).sum(axis=1).max()]
+    ring_step = np.zeros(len(angle), np.int64)
+    ring_step[NUM_DIRECTIONS:] = ring @ flat
+    return Paddles(
+        settings=settings,
+        margin=margin,
+        pad=pad,
+        width=width,
+        head=np.where(is_first, forward, 0),
+        tail=np.where(is_first, 0, -forward),
+        back=-along(angle, margin) @ flat,
+        step=along(angle, length + 2 * margin, np.ceil) @ flat,
+        ring=ring_step,
+        bearing=along(degrees, settings.seed_distance) @ flat,
+        choices=order + NUM_DIRECTIONS,
+        turn=np.take_along_axis(weight, order, 1),
+        disc=_disc(margin) @ flat,
+        marker=_marker(settings),
+        **_stamps(settings, ends, margin, width),
+    )
