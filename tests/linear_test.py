@@ -1,0 +1,110 @@
+"""Linear attention against its sums written out, one query and one key at a time."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer.attention.linear import linear_attention
+from tests.tolerance import TOLERANCE, relative_error
+
+B, N, H = 2, 3, 5
+
+
+def normal(seed, *shape, scale=1.0):
+    return scale * np.random.default_rng(seed).normal(size=shape)
+
+
+def feature(x):
+    """ELU + 1 of a vector: x + 1 above zero, eˣ below."""
+    return np.array([y + 1 if y > 0 else np.exp(y) for y in x])
+
+
+def reference(query, key, value, mask):
+    """Eq. (4) of Katharopoulos et al.: a weight φ(q)·φ(k) for every valid pair."""
+    out = np.zeros((*query.shape[:3], value.shape[-1]))
+    for b, t, n in np.ndindex(out.shape[:3]):
+        total = 0.0
+        for s in np.flatnonzero(mask[b]):
+            weight = feature(query[b, t, n]) @ feature(key[b, s, n])
+            out[b, t, n] += weight * value[b, s, n]
+            total += weight
+        out[b, t, n] /= total
+    return out
+
+
+def attend(query, key, value, mask, dtype="float32"):
+    with jax.enable_x64(dtype == "float64"):
+        qkv = [jnp.asarray(x, dtype) for x in (query, key, value)]
+        return np.asarray(jax.jit(linear_attention)(*qkv, None, mask[:, None, None]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("num_queries", [13, 7])
+def test_equals_the_sums_written_out(num_queries, dtype):
+    mask = np.array([np.arange(13) < 11, np.arange(13) % 3 != 1])
+    for scale in (0.1, 1.0, 4.0):
+        query = normal(0, B, num_queries, N, H, scale=scale)
+        key, value = normal(1, B, 13, N, H, scale=scale), normal(2, B, 13, N, H)
+        out = attend(query, key, value, mask, dtype)
+        assert out.dtype == dtype
+        expected = reference(query, key, value, mask)
+        for b, valid in enumerate(mask if num_queries == 13 else [slice(None)] * B):
+            error = relative_error(out[b, valid], expected[b, valid])
+            assert error <= TOLERANCE[dtype]
+
+
+def test_a_padded_key_is_not_in_the_denominator():
+    """Its value is zero, so V alone would not tell; φ(0) = 1 would halve the result."""
+    ones = np.ones((1, 2, 1, H))
+    out = attend(0 * ones, 0 * ones, ones, np.array([[True, False]]))
+    np.testing.assert_allclose(out, ones, rtol=TOLERANCE["same"])
+
+
+def test_features_far_below_zero_keep_their_digits():
+    """ELU(−20) + 1 in float32 is −1 + 1 = 0, where e⁻²⁰ is meant."""
+    query, key = normal(0, 1, 7, 1, H) - 20, normal(1, 1, 7, 1, H) - 20
+    value, mask = normal(2, 1, 7, 1, H), np.ones((1, 7), bool)
+    out = attend(query, key, value, mask)
+    expected = reference(query, key, value, mask)
+    assert relative_error(out, expected) <= TOLERANCE["float32"]
+
+
+def test_features_of_nothing_are_finite():
+    """Where even e^x underflows there are no weights, and no NaN."""
+    x = np.full((1, 7, 1, H), -1e3)
+    out = attend(x, x, normal(0, *x.shape), np.ones((1, 7), bool))
+    assert np.isfinite(out).all()
+
+
+def test_gradient_is_that_of_the_sums():
+    """Central differences of the reference at one number of each input."""
+    mask = np.ones((1, 7), bool)
+    qkv = [normal(seed, 1, 7, 1, H) for seed in range(3)]
+    weights = normal(3, 1, 7, 1, H)
+    with jax.enable_x64(True):
+        _, pullback = jax.vjp(linear_attention, *map(jnp.asarray, qkv))
+        gradients = pullback(jnp.asarray(weights))
+    place, step = (0, 4, 0, 2), 1e-5
+    for i, gradient in enumerate(gradients):
+        sides = []
+        for sign in (1, -1):
+            moved = [x.copy() for x in qkv]
+            moved[i][place] += sign * step
+            sides.append((reference(*moved, mask) * weights).sum())
+        expected = (sides[0] - sides[1]) / (2 * step)
+        assert relative_error(gradient[place], expected) <= TOLERANCE["derivative"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"dropout_rate": 0.1, "deterministic": False}, "dropout_rate=0.1.*linear"),
+        ({"module": object()}, "linear never forms"),
+        ({"is_causal": True}, "is_causal"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(options, text):
+    x = jnp.ones((B, 7, N, H))
+    with pytest.raises(ValueError, match=text):
+        linear_attention(x, x, x, **options)
