@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import make_attention
+from nystromformer.attention.base import Attention
 
 REMAT = ("none", "attention", "block")
 
@@ -52,7 +53,8 @@ def rematerialised(module: nnx.Module) -> Callable[..., Any]:
 class SelfAttention(nnx.Module):
     """Projections around any attention of the table.
 
-    The attention says how many projections it uses, so none goes unused.
+    The attention says how many projections it uses, so none goes unused. Where the
+    layers share one attention, it is not kept here but comes with every call.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class SelfAttention(nnx.Module):
         x: jax.Array,
         mask: jax.Array | None = None,
         dropout_rng: jax.Array | None = None,
+        shared: Attention | None = None,
     ) -> jax.Array:
         """x [B, L, D], mask [B, L] bool -> [B, L, D]."""
         batch, length, model_dim = x.shape
@@ -97,7 +100,8 @@ class SelfAttention(nnx.Module):
             batch, length, self.num_projections, self.num_heads, head_dim
         )
         last = self.num_projections - 1
-        attended = self.attention(
+        attention = self.attention if shared is None else shared
+        attended = attention(
             projected[:, :, 0],
             projected[:, :, max(last - 1, 0)],
             projected[:, :, last],
@@ -176,13 +180,14 @@ class Block(nnx.Module):
         x: jax.Array,
         mask: jax.Array | None = None,
         dropout_rng: jax.Array | None = None,
+        shared: Attention | None = None,
     ) -> jax.Array:
         """x [B, L, D], mask [B, L] bool -> [B, L, D]."""
         rngs = split_rng(dropout_rng, 4)
         attention = self.attention
         if self.remat == "attention":
             attention = rematerialised(attention)
-        attended = attention(self.attention_norm(x), mask, rngs[0])
+        attended = attention(self.attention_norm(x), mask, rngs[0], shared)
         x = x + dropout(attended, self.dropout_rate, rngs[1])
         expanded = self.mlp(self.mlp_norm(x), rngs[2])
         return x + dropout(expanded, self.dropout_rate, rngs[3])
@@ -241,6 +246,11 @@ class Encoder(nnx.Module):
             )
             for _ in range(num_layers)
         )
+        self.shared = nnx.data(None)  # one attention for all layers, taken from them
+        if self.blocks and self.blocks[0].attention.attention.shared_across_layers:
+            self.shared = self.blocks[0].attention.attention
+            for block in self.blocks:
+                del block.attention.attention
         self.norm = nnx.LayerNorm(model_dim, epsilon=1e-5, dtype=dtype, rngs=rngs)
 
     def __call__(
@@ -265,7 +275,7 @@ class Encoder(nnx.Module):
         if mask is None:
             mask = jnp.ones(inputs.shape, bool)
         rngs = split_rng(dropout_rng, 1 + len(self.blocks))
-        x = self.embedding(inputs) + self.positions[:length]
+        x = self.embedding(inputs) + self.positions[None, :length]
         if self.cls is not None:
             cls = jnp.broadcast_to(self.cls[...], (batch, 1, x.shape[-1]))
             x = jnp.concatenate([cls, x], axis=1)
@@ -273,5 +283,5 @@ class Encoder(nnx.Module):
         x = dropout(x.astype(self.dtype), self.dropout_rate, rngs[0])
         for block, rng in zip(self.blocks, rngs[1:], strict=True):
             call = rematerialised(block) if self.remat == "block" else block
-            x = call(x, mask, rng)
+            x = call(x, mask, rng, self.shared)
         return self.norm(x), mask

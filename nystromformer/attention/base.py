@@ -9,9 +9,12 @@ class Attention(nnx.Module):
 
     num_projections: how many projections of x the attention uses: 3 = query, key and
       value; 2 = one for query and key, and value; 1 = value. So none goes unused.
+    shared_across_layers: one instance serves all layers: the encoder holds it, and its
+      blocks get it at every call, so that no variable is in the tree twice.
     """
 
     num_projections = 3
+    shared_across_layers = False
 
     def __init__(
         self, *, num_heads: int, head_dim: int, max_length: int, rngs: nnx.Rngs
