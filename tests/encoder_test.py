@@ -1,0 +1,178 @@
+"""The encoder: padding, dropout, rematerialisation, dtypes and limits."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from nystromformer.encoder import REMAT, Encoder, dropout
+from tests.jaxpr import equations
+from tests.tolerance import TOLERANCE, relative_error
+
+B, L, V, D = 3, 31, 13, 10
+LENGTHS = np.array([31, 19, 11])
+MASK = np.arange(L) < LENGTHS[:, None]
+# Few iterations: they are unrolled, and compiling takes most of the time.
+OPTIONS = {"num_landmarks": 7, "num_pinv_iters": 2, "conv_kernel_size": 5}
+INPUTS = np.random.default_rng(0).integers(0, V, (B, L))
+KEY = jax.random.key(1)
+
+
+def make(**options):
+    options = {
+        "vocab_size": V,
+        "max_length": L,
+        "model_dim": D,
+        "mlp_dim": 17,
+        "attention_options": OPTIONS,
+        "rngs": nnx.Rngs(0),
+    } | options
+    return Encoder(**options)
+
+
+@functools.cache
+def forward(**options):
+    graphdef, state = nnx.split(make(**options))
+    call = jax.jit(lambda state, *args: nnx.merge(graphdef, state)(*args))
+    return functools.partial(call, state)
+
+
+@functools.cache
+def gradients(remat):
+    """A loss's value and gradients, with dropout, and its state and function."""
+    graphdef, state = nnx.split(make(remat=remat, dropout_rate=0.3))
+
+    def loss(state, inputs, mask, rng):
+        x, _ = nnx.merge(graphdef, state)(inputs, mask, rng)
+        return jnp.where(
+            mask[:, :, None], x * jnp.cos(jnp.arange(D))[None, None], 0
+        ).sum()
+
+    def loss_of(state):
+        return loss(state, INPUTS, jnp.asarray(MASK), KEY)
+
+    return jax.value_and_grad(loss_of), state
+
+
+def rows_differ(actual, expected):
+    pairs = zip(actual, expected, MASK, strict=True)
+    return max(relative_error(a[m], e[m]) for a, e, m in pairs)
+
+
+def test_padding_and_what_stands_in_it_change_nothing():
+    out, mask = forward()(INPUTS, MASK)
+    np.testing.assert_array_equal(mask, MASK)
+    other_tokens = np.where(MASK, INPUTS, (INPUTS + 5) % V)
+    np.testing.assert_array_equal(forward()(other_tokens, MASK)[0][MASK], out[MASK])
+    assert rows_differ(forward()(other_tokens)[0], forward()(INPUTS)[0]) > 0.01
+    short = LENGTHS[1]
+    alone, _ = forward()(INPUTS[1:2, :short])
+    assert relative_error(out[1:2, :short], alone) <= TOLERANCE["float32"]
+
+
+def test_a_row_does_not_depend_on_its_batch():
+    out, _ = forward()(INPUTS, MASK)
+    for b in range(B):
+        others = np.arange(B)[:, None] != b
+        changed = np.where(others, (INPUTS * 7 + 3) % V, INPUTS)
+        again, _ = forward()(changed, np.where(others, MASK[:, ::-1], MASK))
+        assert relative_error(again[b][MASK[b]], out[b][MASK[b]]) <= TOLERANCE["same"]
+
+
+def test_positions_are_learned_one_a_token():
+    same_token = np.ones((1, L), int)
+    model = make(attention="none", attention_options={})
+    out, _ = model(same_token)
+    assert len(np.unique(np.round(np.asarray(out[0]), 4), axis=0)) == L
+    model.positions[...] = jnp.zeros((L, D))
+    out, _ = model(same_token)
+    assert len(np.unique(np.round(np.asarray(out[0]), 4), axis=0)) == 1
+
+
+def test_dropout_is_a_function_of_its_key_and_off_without():
+    function = forward(dropout_rate=0.3)
+    first, _ = function(INPUTS, MASK, KEY)
+    again, _ = function(INPUTS, MASK, KEY)
+    np.testing.assert_array_equal(first, again)
+    assert rows_differ(function(INPUTS, MASK, jax.random.key(2))[0], first) > 0.01
+    off, _ = function(INPUTS, MASK)
+    assert rows_differ(first, off) > 0.01
+    np.testing.assert_array_equal(off, forward()(INPUTS, MASK)[0])
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_dropout_keeps_the_mean(rate):
+    count = 10**5
+    out = np.asarray(dropout(jnp.ones(count), rate, KEY))
+    kept = out != 0
+    deviation = np.sqrt(rate * (1 - rate) / count)
+    assert abs(kept.mean() - (1 - rate)) < 5 * deviation
+    np.testing.assert_allclose(out[kept], 1 / (1 - rate), rtol=2**-15)
+    assert dropout(jnp.ones(3, jnp.bfloat16), rate, KEY).dtype == jnp.bfloat16
+
+
+def test_dropout_of_rate_zero_or_without_a_key_is_the_identity():
+    x = jnp.arange(5.0)
+    assert dropout(x, 0.0, KEY) is x
+    assert dropout(x, 0.3, None) is x
+
+
+@pytest.mark.parametrize("remat", REMAT[1:])
+def test_remat_recomputes_and_changes_nothing(remat):
+    plain, state = gradients("none")
+    recomputing, _ = gradients(remat)
+    (loss, grads), (again, regrads) = jax.jit(plain)(state), jax.jit(recomputing)(state)
+    assert relative_error(again, loss) <= TOLERANCE["float32"]
+    leaves = zip(jax.tree.leaves(regrads), jax.tree.leaves(grads), strict=True)
+    largest = max(float(jnp.abs(g).max()) for g in jax.tree.leaves(grads))
+    for one, other in leaves:
+        assert np.abs(one - other).max() <= TOLERANCE["float32"] * largest
+        assert np.asarray(other).any()
+    products = [
+        sum(e.primitive.name == "dot_general" for e in equations(function, state))
+        for function in (plain, recomputing)
+    ]
+    assert products[1] > products[0]
+
+
+def test_bfloat16_computes_in_bfloat16_on_float32_parameters():
+    model = make(dtype=jnp.bfloat16)
+    leaves = jax.tree.leaves(nnx.state(model))
+    assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
+    out, _ = forward(dtype=jnp.bfloat16)(INPUTS, MASK)
+    assert out.dtype == jnp.bfloat16
+    assert rows_differ(out, forward()(INPUTS, MASK)[0]) <= TOLERANCE["bfloat16"]
+
+
+def test_a_cls_token_stands_in_front_and_is_never_padding():
+    out, mask = forward(cls_token=True)(INPUTS, MASK)
+    assert out.shape == (B, L + 1, D)
+    np.testing.assert_array_equal(mask, np.c_[np.ones(B, bool), MASK])
+
+
+def test_no_two_modules_share_a_variable():
+    variables = [v for _, v in nnx.iter_graph(make()) if isinstance(v, nnx.Variable)]
+    assert len(variables) == len({id(v) for v in variables})
+    assert len(variables) == len(jax.tree.leaves(nnx.state(make())))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"model_dim": 11, "num_heads": 2}, "model_dim 11.*num_heads 2"),
+        ({"remat": "all"}, "remat.*none.*attention.*block.*'all'"),
+        ({"attention": "nistrom"}, "'nistrom'.*nystrom"),
+        ({"attention_options": {"landmarks": 3}}, "'landmarks'.*num_landmarks"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(options, text):
+    with pytest.raises(ValueError, match=text):
+        make(**options)
+
+
+def test_a_sequence_over_max_length_is_refused():
+    with pytest.raises(ValueError, match="length 32 is over max_length 31"):
+        make()(np.zeros((1, L + 1), int))
