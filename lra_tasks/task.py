@@ -6,6 +6,7 @@ from typing import Any
 from lra_tasks.base import Task
 from lra_tasks.image import Image
 from lra_tasks.listops import ListOps
+from lra_tasks.pathfinder import Pathfinder, PathX
 from lra_tasks.retrieval import Retrieval
 from lra_tasks.split import DataError, Split
 from lra_tasks.text import Text
@@ -17,6 +18,8 @@ TASKS: dict[str, type[Task]] = {
     "text": Text,
     "retrieval": Retrieval,
     "image": Image,
+    "pathfinder": Pathfinder,
+    "pathx": PathX,
 }
 
 
