@@ -1,0 +1,122 @@
+"""Prepares the data of one task, or of all, and says what came of it.
+
+    python scripts/prepare_data.py --task=NAME|all [--data_dir=DIR] [--num_workers=N]
+        [--option=source_dir=DIR …] [--show=DIR]
+
+Data that are there already are only read. DATA.md says where the data come from.
+"""
+
+import ast
+import os
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+from PIL import Image
+
+from lra_tasks.pathfinder import Pathfinder
+from lra_tasks.task import TASKS, DataError, Split, Task, get_task
+from scripts import command
+
+_TASK = flags.DEFINE_enum("task", "all", [*TASKS, "all"], "which data")
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "where archives and prepared data lie"
+)
+_WORKERS = flags.DEFINE_integer(
+    "num_workers", os.cpu_count(), "processes that draw Pathfinder", lower_bound=1
+)
+_OPTIONS = flags.DEFINE_multi_string("option", [], "KEY=VALUE, an option of the task")
+_SHOW = flags.DEFINE_string("show", None, "a folder for a few examples of each class")
+
+SPLITS = ("train", "validation", "test")
+SHOWN_PER_CLASS = 8
+SHOWN_CHARACTERS = 1_000
+ZOOM_TO = 96  # pixels a picture is enlarged to for the eye
+
+
+def main() -> None:
+    options = dict(_parse_option(text) for text in _OPTIONS.value)
+    if options and _TASK.value == "all":
+        raise DataError("--option needs one --task")
+    for name in TASKS if _TASK.value == "all" else [_TASK.value]:
+        drawn = issubclass(TASKS[name], Pathfinder)
+        workers = {"num_workers": _WORKERS.value} if drawn else {}
+        task = get_task(name, **{**workers, **options})
+        splits = {split: task.load(split, _DATA_DIR.value) for split in SPLITS}
+        print(f"{name}, in {task.recipe(_DATA_DIR.value).folder(_DATA_DIR.value)}")
+        for split, examples in splits.items():
+            print(f"  {split:10}  {describe(examples, task.num_classes)}")
+        if _SHOW.value:
+            print(f"  shown in {show(task, splits['train'], Path(_SHOW.value))}")
+
+
+def _parse_option(text: str) -> tuple[str, object]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise DataError(f"--option={text} is not KEY=VALUE")
+    try:
+        return key, ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return key, value  # a word
+
+
+def describe(split: Split, num_classes: int) -> str:
+    """Sizes, labels, lengths and the hash that two machines can compare."""
+    arrays = (split.inputs, split.lengths, split.labels, split.pairs)
+    megabytes = sum(array.nbytes for array in arrays if array is not None) / 1e6
+    documents = "" if split.pairs is None else f" of {len(split.inputs):,} documents"
+    shares = np.bincount(split.labels, minlength=num_classes) / split.num_examples
+    lengths = np.percentile(split.lengths, [0, 50, 90, 100]).astype(int)
+    return "; ".join(
+        [
+            f"{split.num_examples:,} examples{documents}, {megabytes:,.1f} MB",
+            f"labels {' '.join(f'{share:.1%}' for share in shares)}",
+            f"lengths (0, 50, 90, 100 %) {' '.join(f'{n:,}' for n in lengths)}",
+            f"sha256 {split.content_hash()}",
+        ]
+    )
+
+
+def show(task: Task, split: Split, folder: Path) -> Path:
+    """Writes the first examples of each class: a picture, or a text file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shown = [
+        (label, decode_example(task, split, index))
+        for label in range(task.num_classes)
+        for index in np.flatnonzero(split.labels == label)[:SHOWN_PER_CLASS]
+    ]
+    pictures = [view for _, (view, *_) in shown if isinstance(view, np.ndarray)]
+    if pictures:
+        path = folder / f"{task.name}.png"
+        contact_sheet(pictures).save(path)
+        return path
+    path = folder / f"{task.name}.txt"
+    with path.open("w", encoding="utf-8") as file:
+        for label, views in shown:
+            texts = [str(view)[:SHOWN_CHARACTERS] for view in views]
+            print(f"--- label {label}", *texts, sep="\n", file=file)
+    return path
+
+
+def decode_example(task: Task, split: Split, index: int) -> list[str | np.ndarray]:
+    """The one or two inputs of an example."""
+    rows = [index] if split.pairs is None else split.pairs[index]
+    return [task.decode(split.inputs[row, : split.lengths[row]]) for row in rows]
+
+
+def contact_sheet(pictures: list[np.ndarray]) -> Image.Image:
+    """Pictures `[R, R]` side by side, those of one class below each other."""
+    side = len(pictures[0])
+    zoom = max(1, ZOOM_TO // side)
+    pitch = side * zoom + 2  # a thin line between
+    columns = -(-len(pictures) // SHOWN_PER_CLASS)
+    sheet = np.full((SHOWN_PER_CLASS * pitch, columns * pitch), 128, np.uint8)
+    for number, picture in enumerate(pictures):
+        x, y = divmod(number, SHOWN_PER_CLASS)
+        window = sheet[y * pitch :, x * pitch :][: side * zoom, : side * zoom]
+        window[:] = picture.repeat(zoom, axis=0).repeat(zoom, axis=1)
+    return Image.fromarray(sheet)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,90 @@
+"""The command as a user runs it, on tiny inputs in the official formats."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAIRS = b"1.0\tA\tB\tfirst paper\tsecond paper\n0.0\tA\tC\tfirst paper\tthird\n"
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "scripts/prepare_data.py", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        **options,
+    )
+
+
+def failure(*arguments, **options):
+    done = run(*arguments, **options)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def write_pairs(folder):
+    folder.mkdir(parents=True)
+    for number, name in enumerate(("train", "eval", "test")):
+        content = PAIRS.replace(b"paper", b"paper %d" % number)
+        (folder / f"new_aan_pairs.{name}.tsv").write_bytes(content)
+
+
+def test_it_says_what_came_of_it_and_again_the_same(tmp_path):
+    write_pairs(tmp_path / "tsv_data")
+    arguments = ("--task=retrieval", f"--data_dir={tmp_path}", f"--show={tmp_path}")
+    first, again = (run(*arguments) for _ in range(2))
+    assert first.returncode == 0, first.stderr
+    assert again.stdout == first.stdout
+    assert again.stderr == ""
+    line = next(line for line in first.stdout.splitlines() if " train " in line)
+    assert "2 examples of 3 documents" in line
+    assert "labels 50.0% 50.0%" in line
+    assert "lengths (0, 50, 90, 100 %) 5 13 13 14" in line
+    assert re.search(r"sha256 [0-9a-f]{64}$", line)
+    shown = (tmp_path / "retrieval.txt").read_text()
+    assert shown.startswith("--- label 0\nfirst paper 0\nthird\n--- label 1\n")
+
+
+def test_pictures_are_shown_as_a_picture(tmp_path):
+    done = run(
+        "--task=pathfinder",
+        f"--data_dir={tmp_path}",
+        f"--show={tmp_path}",
+        "--num_workers=2",
+        "--option=num_examples=40",
+        "--option=difficulty=easy",
+    )
+    assert done.returncode == 0, done.stderr
+    sheet = np.asarray(PIL.Image.open(tmp_path / "pathfinder.png"))
+    assert sheet.shape == (8 * 98, 2 * 98)
+    assert 0 < (sheet == 255).mean() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task=txt"], "listops|text|retrieval|image|pathfinder|pathx|all"),
+        (["--task=text", "--option=seed"], "--option=seed is not KEY=VALUE"),
+        (["--task=retrieval"], "lra_release.gz (7,700 MB) and put it there"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_status_2(tmp_path, arguments, message):
+    assert message in failure(*arguments, f"--data_dir={tmp_path}")
+
+
+def test_a_damaged_source_is_one_line_and_leaves_nothing(tmp_path):
+    write_pairs(tmp_path / "tsv_data")
+    (tmp_path / "tsv_data" / "new_aan_pairs.eval.tsv").write_bytes(PAIRS[:-7])
+    assert "line 2: 4 columns" in failure("--task=retrieval", f"--data_dir={tmp_path}")
+    assert not list((tmp_path / "retrieval").rglob("*.json"))
