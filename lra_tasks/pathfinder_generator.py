@@ -142,9 +142,10 @@ def _check(seed: int, indices: Sequence[int] | np.ndarray) -> np.ndarray:
     if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise ValueError(f"seed must be an integer from 0 to 2**63 - 1, got {seed!r}")
     array = np.asarray(indices, None if len(indices) else np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or (array < 0).any():
+    numbers = array.astype(np.int64) if array.dtype.kind in "iu" else None
+    if numbers is None or numbers.ndim != 1 or (numbers < 0).any():
         raise ValueError("indices must be a list of integers from 0 on")
-    return array
+    return numbers
 
 
 # --- growing and drawing ------------------------------------------------------------
@@ -213,8 +214,7 @@ def _draw(growth: Growth, markers: np.ndarray) -> np.ndarray:
 
 def _generate_chunk(settings: Settings, seed: int, indices: np.ndarray):
     """Images and labels, as `generate` returns them."""
-    side = settings.resolution
-    images = np.empty((len(indices), side, side), np.uint8)
+    images = np.empty((len(indices), *[settings.resolution] * 2), np.uint8)
     labels = np.empty_like(indices)
     for rows, growth, markers, part in _grow(settings, seed, indices):
         images[rows], labels[rows] = _draw(growth, markers), part
