@@ -12,13 +12,25 @@ from typing import Any
 from flax import nnx
 
 from nystromformer.attention.base import Attention
+from nystromformer.attention.bigbird import BigBirdAttention
+from nystromformer.attention.linear import LinearAttention
+from nystromformer.attention.linformer import LinformerAttention
+from nystromformer.attention.longformer import LongformerAttention
 from nystromformer.attention.none import NoAttention
 from nystromformer.attention.nystrom import NystromAttention
+from nystromformer.attention.performer import PerformerAttention
+from nystromformer.attention.reformer import ReformerAttention
 from nystromformer.attention.softmax import SoftmaxAttention
 
 ATTENTIONS: dict[str, type[Attention]] = {
+    "bigbird": BigBirdAttention,
+    "linear": LinearAttention,
+    "linformer": LinformerAttention,
+    "longformer": LongformerAttention,
     "none": NoAttention,
     "nystrom": NystromAttention,
+    "performer": PerformerAttention,
+    "reformer": ReformerAttention,
     "softmax": SoftmaxAttention,
 }
 

@@ -1,0 +1,269 @@
+"""Performer: softmax attention in expectation, by positive random features (FAVOR+).
+
+Choromanski et al., "Rethinking Attention with Performers", ICLR 2021. For w ~ N(0, I)
+
+    exp(q·k) = E[exp(w·q − |q|²/2) · exp(w·k − |k|²/2)]                     (Lemma 1)
+
+so R features of each query and key, and linear attention between them, estimate
+softmax attention; rows w that are orthogonal in blocks of H estimate it better.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from nystromformer.attention.base import Attention
+from nystromformer.attention.linear import kernel_attend
+from nystromformer.masking import key_mask, refuse_weights, zero_padding
+
+KERNELS = ("softmax", "relu")
+RELU_EPSILON = 1e-3  # of the authors' code: no query is without a key
+
+
+class RandomProjection(nnx.Variable):
+    """What was drawn, not trained: in every checkpoint, without a gradient."""
+
+
+def draw_projection(key: jax.Array, num_features: int, head_dim: int) -> jax.Array:
+    """W [R, H]: each row N(0, I), every H consecutive rows orthogonal (section 2.4).
+
+    Args:
+      key: a random key.
+      num_features: R ≥ 1, a multiple of H or not.
+      head_dim: H.
+    """
+    of_directions, of_norms = jax.random.split(key)
+    num_blocks = -(-num_features // head_dim)
+    directions = jax.random.orthogonal(of_directions, head_dim, (num_blocks,))
+    directions = directions.reshape(-1, head_dim)[:num_features]
+    gaussian = jax.random.normal(of_norms, (num_features, head_dim))
+    return directions * jnp.linalg.norm(gaussian, axis=-1, keepdims=True)
+
+
+def softmax_features(
+    query: jax.Array,
+    key: jax.Array,
+    mask: jax.Array | None,
+    projection: jax.Array,
+    precision: jax.lax.PrecisionLike = None,
+) -> tuple[jax.Array, jax.Array]:
+    """exp(w·q) and exp(w·k − |k|²/2) of q, k scaled by H^(−1/4), up to what cancels.
+
+    What cancels in the normalised product: a factor of each query (so −|q|²/2 is left
+    out), and for each feature a factor c of its keys against 1/c of its queries. The
+    factors make the largest feature of every token, and the largest key of every
+    feature of an example's head, 1: nothing overflows, and no sum of weights is below
+    1, whatever the inputs.
+
+    Args:
+      query: [B, T, N, H].
+      key: [B, S, N, H].
+      mask: [B, S] bool, True = counts, or None.
+      projection: W [R, H].
+      precision: of the products.
+
+    Returns:
+      [B, T, N, R] and [B, S, N, R] in at least float32.
+    """
+    of_queries = project(query, projection, precision)
+    of_keys = project(key, projection, precision)
+    wide = of_keys.dtype
+    square = jnp.square(key.astype(wide)).sum(-1, keepdims=True)
+    of_keys -= square * (key.shape[-1] ** -0.5 / 2)
+    if mask is not None:
+        of_keys = jnp.where(mask[:, :, None, None], of_keys, jnp.finfo(wide).min)
+    largest_key = jax.lax.stop_gradient(of_keys.max(1, keepdims=True))
+    of_queries += largest_key
+    largest = jax.lax.stop_gradient(of_queries.max(-1, keepdims=True))
+    return jnp.exp(of_queries - largest), jnp.exp(of_keys - largest_key)
+
+
+def relu_features(
+    query: jax.Array,
+    key: jax.Array,
+    mask: jax.Array | None,
+    projection: jax.Array,
+    precision: jax.lax.PrecisionLike = None,
+) -> tuple[jax.Array, jax.Array]:
+    """max(w·x, 0) + ε of x scaled by H^(−1/4), zero for keys that do not count.
+
+    Shapes as for `softmax_features`.
+    """
+    query_features, key_features = (
+        jax.nn.relu(project(x, projection, precision)) + RELU_EPSILON
+        for x in (query, key)
+    )
+    if mask is not None:
+        key_features = jnp.where(mask[:, :, None, None], key_features, 0)
+    return query_features, key_features
+
+
+def project(
+    x: jax.Array, projection: jax.Array, precision: jax.lax.PrecisionLike
+) -> jax.Array:
+    """W x · H^(−1/4): [B, L, N, H], [R, H] -> [B, L, N, R] in at least float32."""
+    projected = jnp.einsum(
+        "blnh,rh->blnr",
+        x,
+        projection.astype(x.dtype),
+        precision=precision,
+        preferred_element_type=jnp.promote_types(x.dtype, jnp.float32),
+    )
+    return projected * x.shape[-1] ** -0.25
+
+
+def check_kernel(kernel: str) -> None:
+    """Raises ValueError for an unknown kernel."""
+    if kernel not in KERNELS:
+        raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
+
+
+def performer_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    *,
+    projection: jax.Array,
+    kernel: str = "softmax",
+    dropout_rng: jax.Array | None = None,
+    dropout_rate: float = 0.0,
+    broadcast_dropout: bool = True,
+    deterministic: bool = True,
+    dtype: jax.typing.DTypeLike | None = None,
+    precision: jax.lax.PrecisionLike = None,
+    module: object = None,
+    is_causal: bool = False,
+) -> jax.Array:
+    """FAVOR+ attention, in O((T + S) · R) memory.
+
+    Args:
+      query: [B, T, N, H].
+      key: [B, S, N, H].
+      value: [B, S, N, H].
+      bias: must be None.
+      mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend.
+      projection: W [R, H], of `draw_projection`; the same for all heads.
+      kernel: "softmax", or "relu" for the generalised attention with max(w·x, 0).
+      dropout_rng, broadcast_dropout: of attention dropout, which is not defined here.
+      dropout_rate: must be 0 unless deterministic.
+      deterministic: True = no dropout.
+      dtype: of the large products and the output; None = the inputs'.
+      precision: of the large products.
+      module: must be None: there are no [T, S] weights to sow.
+      is_causal: must be False.
+
+    Returns:
+      [B, T, N, H] in dtype.
+
+    Raises:
+      ValueError: for what cannot be honoured, and for shapes and options that do not
+        fit.
+    """
+    mask = key_mask(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
+    refuse_weights(
+        "performer",
+        dropout_rate=dropout_rate,
+        deterministic=deterministic,
+        module=module,
+    )
+    check_kernel(kernel)
+    if projection.ndim != 2 or projection.shape[1] != query.shape[-1]:
+        raise ValueError(
+            f"projection must be [R, H] with H = {query.shape[-1]}, got "
+            f"{projection.shape}"
+        )
+    dtype = dtype or jnp.result_type(query, key, value)
+    query, key, value = zero_padding(query, key, value, mask)
+    query, key, value = (x.astype(dtype) for x in (query, key, value))
+    features = softmax_features if kernel == "softmax" else relu_features
+    of_queries, of_keys = features(query, key, mask, projection, precision)
+    out = kernel_attend(
+        of_queries.astype(dtype), of_keys.astype(dtype), value, precision
+    )
+    return out.astype(dtype)
+
+
+class PerformerAttention(Attention):
+    """`performer_attention` with its projection, drawn once or anew every few steps.
+
+    Options:
+      num_features: R.
+      kernel: "softmax" or "relu".
+      redraw_every: steps between draws, for `at_step`; 0 = the first draw stays.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        head_dim: int,
+        max_length: int,
+        rngs: nnx.Rngs,
+        num_features: int = 256,
+        kernel: str = "softmax",
+        redraw_every: int = 0,
+    ):
+        check_kernel(kernel)
+        if num_features < 1:
+            raise ValueError(f"num_features must be at least 1, got {num_features}")
+        if redraw_every < 0:
+            raise ValueError(f"redraw_every must not be negative, got {redraw_every}")
+        self.num_features = num_features
+        self.head_dim = head_dim
+        self.kernel = kernel
+        self.redraw_every = redraw_every
+        # As numbers, not a typed key: every checkpoint format takes them.
+        self.key_data = RandomProjection(
+            jax.random.bits(rngs.params(), (2,), jnp.uint32)
+        )
+        self.projection = RandomProjection(self.draw(0))
+
+    def draw(self, number: int | jax.Array) -> jax.Array:
+        """The projection [R, H] of that number, the first being 0."""
+        key = jax.random.wrap_key_data(self.key_data[...], impl="threefry2x32")
+        return draw_projection(
+            jax.random.fold_in(key, number), self.num_features, self.head_dim
+        )
+
+    def at_step(self, step: int | jax.Array) -> None:
+        """Sets the projection of that training step, whatever came before."""
+        if self.redraw_every:
+            self.projection[...] = self.draw(step // self.redraw_every)
+
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        bias: jax.Array | None = None,
+        mask: jax.Array | None = None,
+        *,
+        dropout_rng: jax.Array | None = None,
+        dropout_rate: float = 0.0,
+        broadcast_dropout: bool = True,
+        deterministic: bool = True,
+        dtype: jax.typing.DTypeLike | None = None,
+        precision: jax.lax.PrecisionLike = None,
+        module: nnx.Module | None = None,
+        is_causal: bool = False,
+    ) -> jax.Array:
+        """As `performer_attention`."""
+        return performer_attention(
+            query,
+            key,
+            value,
+            bias,
+            mask,
+            projection=self.projection[...],
+            kernel=self.kernel,
+            dropout_rng=dropout_rng,
+            dropout_rate=dropout_rate,
+            broadcast_dropout=broadcast_dropout,
+            deterministic=deterministic,
+            dtype=dtype,
+            precision=precision,
+            module=module,
+            is_causal=is_causal,
+        )

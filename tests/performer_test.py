@@ -1,0 +1,230 @@
+"""Performer against its features written out, and against what it estimates."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from nystromformer.attention import make_attention
+from nystromformer.attention.performer import draw_projection, performer_attention
+from nystromformer.attention.softmax import softmax_attention
+from tests.tolerance import TOLERANCE, relative_error
+
+B, N, H, R = 2, 3, 5, 13
+
+
+def normal(seed, *shape, scale=1.0):
+    return scale * np.random.default_rng(seed).normal(size=shape)
+
+
+def feature(x, projection, kernel):
+    """φ of one vector, Lemma 1 and section 2.2, without any stabiliser."""
+    x = x / len(x) ** 0.25
+    if kernel == "relu":
+        return np.maximum(projection @ x, 0) + 1e-3
+    return np.exp(projection @ x - x @ x / 2)
+
+
+def reference(query, key, value, mask, projection, kernel):
+    """Eq. (4) of Choromanski et al., a weight φ(q)·φ(k) for every valid pair."""
+    out = np.zeros((*query.shape[:3], value.shape[-1]))
+    for b, t, n in np.ndindex(out.shape[:3]):
+        of_query = feature(query[b, t, n], projection, kernel)
+        weights = np.array(
+            [
+                of_query @ feature(key[b, s, n], projection, kernel)
+                for s in np.flatnonzero(mask[b])
+            ]
+        )
+        out[b, t, n] = weights @ value[b, mask[b], n] / weights.sum()
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("num_queries", [13, 7])
+@pytest.mark.parametrize("kernel", ["softmax", "relu"])
+def test_equals_the_features_written_out(kernel, num_queries, dtype):
+    """Examples and heads of very different scale: each needs its own stabiliser."""
+    mask = np.array([np.arange(13) < 11, np.arange(13) % 3 != 1])
+    projection = normal(3, R, H)
+    scale = np.array([0.1, 1.0, 4.0])[:, None]
+    query = normal(0, B, num_queries, N, H) * scale
+    key, value = normal(1, B, 13, N, H) * scale, normal(2, B, 13, N, H)
+    with jax.enable_x64(dtype == "float64"):
+        out = performer_attention(
+            *(jnp.asarray(x, dtype) for x in (query, key, value)),
+            mask=mask[:, None, None],
+            projection=jnp.asarray(projection, dtype),
+            kernel=kernel,
+        )
+        assert out.dtype == dtype
+    expected = reference(query, key, value, mask, projection, kernel)
+    for b, valid in enumerate(mask if num_queries == 13 else [slice(None)] * B):
+        for n in range(N):
+            error = relative_error(out[b, valid, n], expected[b, valid, n])
+            assert error <= TOLERANCE[dtype]
+
+
+def test_neither_overflows_nor_underflows():
+    """Logits of a thousand: float64 without stabilisers would have only 0 and ∞."""
+    query, key, value = (normal(s, 1, 11, 1, H) for s in range(3))
+    projection = normal(3, R, H)
+    big = [jnp.float32(x) for x in (40 * query, 40 * key, value)]
+    out = performer_attention(*big, projection=jnp.float32(projection))
+    q, k = 40 * query[0, :, 0] / H**0.25, 40 * key[0, :, 0] / H**0.25
+    of_queries = q @ projection.T
+    of_keys = k @ projection.T - (k * k).sum(1, keepdims=True) / 2
+    for t in range(11):  # the sum over features in logarithms
+        logits = of_queries[t] + of_keys  # [S, R]
+        weights = np.exp(logits - logits.max()).sum(1)
+        expected = weights @ value[0, :, 0] / weights.sum()
+        np.testing.assert_allclose(out[0, t, 0], expected, rtol=1e-3, atol=1e-3)
+
+
+def moments(projections, key_scale=1.0):
+    """Mean and standard error, over draws of W, of numerator and denominator.
+
+    With queries and keys small and few all is of order one, so no stabiliser is needed
+    to look at the two sums, which are unbiased; their quotient is not.
+    """
+    query, key = normal(0, 3, H, scale=0.7), normal(1, 11, H, scale=0.7)
+    value = np.c_[normal(2, 11, 2), np.ones(11)]
+    q, k = query / H**0.25, key_scale * key / H**0.25
+    of_queries = np.exp(projections @ q.T - (q * q).sum(1) / 2)  # [draws, R, T]
+    of_keys = np.exp(projections @ k.T - (k * k).sum(1) / 2)
+    sums = of_queries.mT @ of_keys @ value / projections.shape[1]
+    exact = np.exp(query @ key.T / np.sqrt(H)) @ value
+    return sums.mean(0), sums.std(0, ddof=1) / np.sqrt(len(sums)), exact
+
+
+@pytest.fixture(scope="module")
+def projections():
+    keys = jax.random.split(jax.random.key(0), 4001)
+    return np.asarray(jax.vmap(lambda key: draw_projection(key, R, H))(keys), float)
+
+
+def test_features_estimate_softmax_without_bias(projections):
+    """Within 4.5 standard errors in all of 9 numbers: by chance 6 of 100,000 fail."""
+    mean, error, exact = moments(projections)
+    assert (np.abs(mean - exact) < 4.5 * error).all()
+    for twin in [moments(1.05 * projections), moments(projections, key_scale=1.2)]:
+        assert (np.abs(twin[0] - exact) > 4.5 * twin[1]).any()
+
+
+def test_many_draws_average_to_softmax_attention(projections):
+    """The quotient has a bias of order 1/R, the variance of the mean is 1/draws."""
+    x = [jnp.float32(normal(s, 1, 11, 2, H, scale=0.7)) for s in range(3)]
+    attend = jax.jit(lambda w: performer_attention(*x, projection=w))
+    exact = softmax_attention(*x)
+
+    def average(rows):
+        """Of 40 draws of so many rows: error, and standard error, of the mean."""
+        stacked = projections[: 40 * rows // R + 1].reshape(-1, H)[: 40 * rows]
+        outs = np.stack([attend(jnp.float32(w)) for w in stacked.reshape(40, rows, H)])
+        return np.abs(outs.mean(0) - exact), outs.std(0, ddof=1) / np.sqrt(40)
+
+    error, standard_error = average(1300)
+    assert (error < 5 * standard_error).all()
+    assert error.max() < 0.01
+    wrong = np.abs(attend(jnp.float32(1.2 * projections[:1000].reshape(-1, H))) - exact)
+    assert wrong.max() > 0.02
+
+
+def test_projection_is_orthogonal_in_blocks_with_norms_of_gaussian_vectors(projections):
+    gram = projections @ projections.mT
+    for block in (slice(0, 5), slice(5, 10), slice(10, 13)):
+        inner = gram[:, block, block] * (1 - np.eye(len(range(R)[block])))
+        assert np.abs(inner).max() < 1e-4
+    assert (np.abs(gram[:, 0, 5:]) > 1e-2).any(0).all()
+    # |w|² is χ² with H degrees of freedom: mean H, variance 2H, and norms are drawn
+    # row by row.
+    square = np.square(projections).sum(-1).reshape(-1)
+    count = len(square)
+    assert abs(square.mean() - H) < 5 * np.sqrt(2 * H / count)
+    assert abs(square.var() - 2 * H) < 5 * np.sqrt((48 * H + 8 * H * H) / count)
+    assert draw_projection(jax.random.key(1), 3, 7).shape == (3, 7)
+
+
+def make(seed=0, **options):
+    return make_attention(
+        "performer",
+        num_heads=N,
+        head_dim=H,
+        max_length=17,
+        rngs=nnx.Rngs(seed),
+        **{"num_features": R, **options},
+    )
+
+
+def test_projection_is_kept_and_not_trained():
+    attention = make()
+    assert not jax.tree.leaves(nnx.state(attention, nnx.Param))
+    kept = nnx.state(attention)
+    assert {v.shape for v in jax.tree.leaves(kept)} == {(2,), (R, H)}
+    other = make(seed=1)
+    assert not np.isclose(attention.projection[...], other.projection[...]).any()
+    nnx.update(other, kept)
+    x = [jnp.float32(normal(s, B, 7, N, H)) for s in range(3)]
+    np.testing.assert_array_equal(attention(*x), other(*x))
+
+
+def test_redrawing_is_a_pure_function_of_the_step():
+    graphdef, state = nnx.split(make(redraw_every=3))
+
+    @jax.jit
+    def at_step(state, step):
+        attention = nnx.merge(graphdef, state)
+        attention.at_step(step)
+        return nnx.state(attention)
+
+    forwards, steps = [state], range(7)
+    for step in steps:
+        forwards.append(at_step(forwards[-1], step))
+    seen = [np.asarray(s["projection"][...]) for s in forwards]
+    np.testing.assert_allclose(seen[0], seen[1], rtol=TOLERANCE["same"])
+    for step in steps:  # from the start as from the step before
+        jumped = np.asarray(at_step(state, step)["projection"][...])
+        np.testing.assert_array_equal(jumped, seen[1 + step])
+        for other in steps:
+            is_same = np.array_equal(seen[1 + step], seen[1 + other])
+            assert is_same == (step // 3 == other // 3)
+
+
+def test_without_redrawing_every_step_has_the_first_projection():
+    attention = make()
+    first = np.asarray(attention.projection[...])
+    attention.at_step(1000)
+    np.testing.assert_array_equal(attention.projection[...], first)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"num_features": 0}, "num_features.*1.*0"),
+        ({"kernel": "gauss"}, "kernel.*softmax.*relu.*'gauss'"),
+        ({"redraw_every": -1}, "redraw_every.*-1"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, text):
+    with pytest.raises(ValueError, match=text):
+        make(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"dropout_rate": 0.1, "deterministic": False}, "dropout_rate=0.1.*performer"),
+        ({"module": object()}, "performer never forms"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(options, text):
+    x = jnp.ones((B, 7, N, H))
+    with pytest.raises(ValueError, match=text):
+        make()(x, x, x, **options)
+
+
+def test_a_projection_of_another_head_dim_is_refused():
+    x = jnp.ones((B, 7, N, H))
+    with pytest.raises(ValueError, match=r"H = 5.*\(13, 7\)"):
+        performer_attention(x, x, x, projection=jnp.ones((13, 7)))
