@@ -4,6 +4,8 @@ import hypothesis
 import jax
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Compiling takes most of the time of small tests; this halves it.
+jax.config.update("jax_disable_most_optimizations", True)
 
 # The same examples in every run; the first example compiles, so no deadline.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)

@@ -142,6 +142,12 @@ def test_attend(dtype):
         check(actual, paper.attention(q, k, v, np.flatnonzero(mask)))
 
 
+def test_attend_survives_scores_whose_exponential_overflows():
+    q, k, v = normal(3, 13, 5, scale=1e3), normal(4, 29, 5), normal(5, 29, 5)
+    actual = compiled(core.attend, "float32")(q, k / np.sqrt(5), v)
+    check(actual, v[(q @ k.T).argmax(1)])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("queries", "keys", "num_landmarks"), [(13, 13, 5), (67, 67, 11), (31, 67, 7)]
@@ -216,8 +222,8 @@ def test_proposition_1_bounds_the_error(scale):
     _, a, _ = paper.kernels(q, k, everyone, everyone, everyone, 3)
     inverse = np.linalg.pinv(a)
     z = compiled(core.iterative_pinv, "float64")(a)
-    error = compiled(core.nystrom, "float64", num_landmarks=3)(q, k, v)
-    error -= paper.attention(q, k, v, everyone)
+    out = compiled(core.nystrom, "float64", num_landmarks=3)(q, k, v)
+    error = out - paper.attention(q, k, v, everyone)
     assert norm(error) <= (1 + norm(inverse) + norm(inverse - z)) * norm(v)
 
 
