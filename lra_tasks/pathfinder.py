@@ -226,8 +226,11 @@ class Pathfinder(Task):
             num_workers=self.num_workers,
         )
         unfinished = path.with_suffix(".unfinished")
-        with unfinished.open("wb") as file:
-            np.savez_compressed(file, images=images, labels=labels)
+        try:
+            with unfinished.open("wb") as file:
+                np.savez_compressed(file, images=images, labels=labels)
+        except OSError as error:  # as the disk says it, but where
+            raise OSError(error.errno, error.strerror, str(unfinished)) from error
         os.replace(unfinished, path)
         return images, labels
 

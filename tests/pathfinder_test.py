@@ -1,6 +1,7 @@
 """Pathfinder: drawn in parts that survive a kill, or read from the released folders."""
 
 import io
+import resource
 import subprocess
 import sys
 import time
@@ -84,17 +85,21 @@ class InParts(Pathfinder):
     part_pixels = 30 * 1024
 
 task = InParts(difficulty="easy", num_examples=700)
-print(task.load("train", sys.argv[1]).content_hash())
+try:
+    print(task.load("train", sys.argv[1]).content_hash())
+except OSError as error:
+    sys.exit(f"{error.filename}: {error.strerror}")
 """
 
 
-def start(data_dir):
+def start(data_dir, **options):
     return subprocess.Popen(
         [sys.executable, "-c", PROCESS, str(data_dir)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[1],
+        **options,
     )
 
 
@@ -120,6 +125,19 @@ def test_a_killed_preparation_goes_on_where_it_was(tmp_path):
     expected, _ = start(tmp_path / "fresh").communicate(timeout=60)
     assert other.communicate()[0] == expected != ""
     assert not parts_in(tmp_path)
+
+
+def test_a_full_disk_is_one_line_and_no_dataset(tmp_path):
+    limit = (1009, 1009)  # bytes in a file; a part needs thousands
+    process = start(
+        tmp_path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    )
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert error.endswith("0.unfinished: File too large\n")
+    assert error.count("\n") == 1
+    assert not parts_in(tmp_path)
+    assert not list(tmp_path.rglob("*.json"))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped"])
