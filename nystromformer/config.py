@@ -136,7 +136,7 @@ def _value(wanted: Any, value: Any, path: str) -> Any:
     accepted = typing.get_args(wanted) or (wanted,)
     is_bool = isinstance(value, bool)
     if float in accepted and isinstance(value, int) and not is_bool:
-        return float(value)
+        value = float(value) if abs(value) < 2**53 else math.inf
     if not isinstance(value, accepted) or (is_bool and bool not in accepted):
         names = " or ".join(t.__name__ for t in accepted)
         raise ConfigError(f"{path} must be {names}, got {value!r}")

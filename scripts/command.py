@@ -46,9 +46,10 @@ def run(main: Callable[[], None]) -> NoReturn:
 def _parse_flags(argv: list[str]) -> list[str]:
     try:
         return flags.FLAGS(argv)
-    except KeyError as error:
-        _fail(f"the config has no key {error.args[0]}; its file lists them")
-    except (flags.Error, AttributeError, OSError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError) as error:
+        key = str(error).strip("\"'")
+        _fail(f"the config has no key {key}; its file lists them")
+    except (flags.Error, OSError, TypeError, ValueError) as error:
         _fail(_one_line(error))
 
 

@@ -59,6 +59,7 @@ class Checkpoints:
         leaves = _named_leaves(host_state)
         meta = {**meta, "sha256": digest(host_state)}
         try:
+            self._check_free_space(host_state)
             if step in self.manager.all_steps():
                 self.manager.delete(step)
             self.manager.save(
@@ -75,6 +76,14 @@ class Checkpoints:
                 f"({_first_line(error)}); older checkpoints are intact: free some "
                 "space or mend the folder, then run the same command again"
             ) from error
+
+    def _check_free_space(self, state: Any) -> None:
+        """Orbax on a full disk fails late and noisily: look before it starts."""
+        num_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(state))
+        needed = 2 * num_bytes + 2**20
+        free = shutil.disk_usage(self.directory).free
+        if free < needed:
+            raise OSError(f"{free:,} bytes free, {needed:,} wanted")
 
     def restore(self, abstract_state: Any) -> tuple[Any, dict[str, Any]] | None:
         """The newest whole checkpoint, or None where there has been none.

@@ -1,11 +1,15 @@
 """What a run leaves behind: metrics.jsonl, TensorBoard events, result.json."""
 
+import contextlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto import event_pb2
+from tensorboardX.summary import scalar
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -23,33 +27,44 @@ def write_json(path: Path, value: Any) -> None:
 
 
 class MetricsWriter:
-    """Appends to metrics.jsonl, one object a line, and to TensorBoard's event files.
+    """Appends to metrics.jsonl, one object a line, and to a TensorBoard event file.
 
     Args:
       workdir: an existing folder.
       num_bytes: how much of metrics.jsonl belongs to the state that the run goes on
         from; what a killed run wrote after it is cut off and written again.
-      step: the step of that state.
+      step: the step of that state; TensorBoard drops what it has from there on.
     """
 
     def __init__(self, workdir: Path, num_bytes: int = 0, step: int = 0):
-        self.file = open(workdir / "metrics.jsonl", "ab")  # noqa: SIM115
+        self.file = open(workdir / "metrics.jsonl", "ab", buffering=0)  # noqa: SIM115
         if self.file.tell() > num_bytes:
             self.file.truncate(num_bytes)
-        self.events = SummaryWriter(str(workdir / "events"), purge_step=step)
+        # Not SummaryWriter: its thread would report a full disk where nobody hears it.
+        events = workdir / "events"
+        events.mkdir(exist_ok=True)
+        self.events = EventsWriter(str(events / "events"), f".{os.getpid()}")
+        self._event(step, session_log={"status": 1})  # START
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
-        """One line: step, split and the values."""
+        """One line: step, split, values. Raises OSError when the disk is full."""
         line = json.dumps({"step": step, "split": split, **values}) + "\n"
         self.file.write(line.encode())
-        self.file.flush()
         for name, value in values.items():
-            self.events.add_scalar(f"{split}/{name}", value, step)
+            self._event(step, summary=scalar(f"{split}/{name}", value))
+        self.events.flush()
+
+    def _event(self, step: int, **content: Any) -> None:
+        event_type: Any = getattr(event_pb2, "Event")  # noqa: B009 - made at run time
+        event = event_type(step=step, wall_time=time.time(), **content)
+        self.events.write_event(event)
 
     def num_bytes(self) -> int:
         """The size of metrics.jsonl up to now."""
         return self.file.tell()
 
     def close(self) -> None:
+        """Every line is on disk already, so what fails here is no loss."""
         self.file.close()
-        self.events.close()
+        with contextlib.suppress(OSError):
+            self.events.close()

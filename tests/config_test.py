@@ -1,0 +1,114 @@
+"""The door: a good mapping comes back as it went in, any other ends in one line."""
+
+import contextlib
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs import listops
+from nystromformer.config import Config, ConfigError
+
+
+def mapping(arg: str = "nystrom") -> dict:
+    return listops.get_config(arg).to_dict()
+
+
+def changed(path: str, value: object) -> dict:
+    result = mapping()
+    group, key = path.split(".")
+    result[group][key] = value
+    return result
+
+
+@pytest.mark.parametrize("arg", ["nystrom", "softmax,quick", "none", "quick", ""])
+def test_presets_pass_and_come_back_as_they_went_in(arg):
+    config = Config.from_mapping(mapping(arg))
+    assert config.to_mapping() == mapping(arg)
+    assert Config.from_mapping(json.loads(json.dumps(config.to_mapping()))) == config
+
+
+def test_the_paper_preset_is_the_paper():
+    config = Config.from_mapping(mapping("nystrom,paper"))
+    model, optimizer, train = config.model, config.optimizer, config.train
+    assert (model.num_layers, model.model_dim, model.mlp_dim) == (2, 64, 128)
+    assert (model.num_heads, model.dropout_rate, model.pooling) == (2, 0.1, "mean")
+    assert (optimizer.learning_rate, optimizer.warmup_steps) == (1e-4, 1000)
+    assert (optimizer.b1, optimizer.b2, optimizer.eps) == (0.9, 0.999, 1e-6)
+    assert optimizer.weight_decay == 0
+    assert (train.batch_size, train.num_steps, train.eval_every) == (32, 5000, 50)
+    assert config.task.options["max_length"] == 2000
+    assert config.task.options["num_train"] == 96_000
+    assert config.attention.options["num_pinv_iters"] == 6
+    assert config.attention.options["conv_kernel_size"] == 35
+
+
+BAD = {
+    "train.num_step": (5, r"unknown key config\.train\.num_step; known: .*num_steps"),
+    "train.num_steps": ("5", r"config\.train\.num_steps must be int, got '5'"),
+    "train.batch_size": (True, r"config\.train\.batch_size must be int, got True"),
+    "train.seed": (-1, r"config\.train\.seed must be in"),
+    "train.eval_every": (0, r"config\.train\.eval_every must be positive, got 0"),
+    "model.dtype": ("float16", r"config\.model\.dtype must be one of .*got 'float16'"),
+    "model.dropout_rate": (1.0, r"config\.model\.dropout_rate must be in \[0, 1\)"),
+    "model.model_dim": (65, r"model_dim=65 is not num_heads=2 × a whole head dim"),
+    "optimizer.learning_rate": (float("nan"), "learning_rate must be finite"),
+    "optimizer.eps": (10**400, r"config\.optimizer\.eps must be finite"),
+    "optimizer.weight_decay": (-0.1, "weight_decay must not be negative"),
+    "optimizer.warmup_steps": (6000, r"warmup_steps=6000 must lie .*num_steps=5000"),
+    "task.data_dir": (3, r"config\.task\.data_dir must be str or NoneType, got 3"),
+    "attention.name": ("flash", r"unknown attention 'flash'; known: .*nystrom"),
+    "attention.landmarks": (3, r"no option 'landmarks'|option 'landmarks'"),
+    "attention.num_landmarks": (2.5, r"'num_landmarks' .* must be int, got 2\.5"),
+}
+
+
+@pytest.mark.parametrize("path", BAD)
+def test_what_cannot_work_is_one_line_that_names_the_key(path):
+    value, message = BAD[path]
+    with pytest.raises(ConfigError, match=message) as caught:
+        Config.from_mapping(changed(path, value))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_missing_is_named():
+    without_group, without_key = mapping(), mapping()
+    del without_group["model"], without_key["train"]["seed"]
+    with pytest.raises(ConfigError, match=r"config\.model is missing"):
+        Config.from_mapping(without_group)
+    with pytest.raises(ConfigError, match=r"config\.train\.seed is missing"):
+        Config.from_mapping(without_key)
+
+
+def test_a_whole_number_is_a_float_where_one_is_wanted():
+    config = Config.from_mapping(changed("optimizer.weight_decay", 0))
+    assert isinstance(config.optimizer.weight_decay, float)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+groups = sorted(mapping())
+keys = sorted({key for group in mapping().values() for key in group} | {"options", ""})
+
+
+@given(st.lists(st.tuples(st.sampled_from(groups), st.sampled_from(keys), values)))
+def test_any_mapping_is_a_config_or_one_error(changes):
+    candidate = copy.deepcopy(MAPPING)
+    for group, key, value in changes:
+        candidate[group][key] = value
+    with contextlib.suppress(ConfigError):
+        Config.from_mapping(candidate)
+
+
+@given(values)
+def test_anything_at_all_is_a_config_or_one_error(value):
+    with pytest.raises(ConfigError):
+        Config.from_mapping(value)
+
+
+MAPPING = mapping()

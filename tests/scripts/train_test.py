@@ -1,0 +1,146 @@
+"""The main job as a person runs it: to the end, killed, stopped, and misused."""
+
+import json
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+
+def result_of(workdir) -> dict:
+    return json.loads((workdir / "result.json").read_text())
+
+
+def test_a_run_prints_its_test_accuracy_beside_its_floors(finished):
+    workdir, printed = finished
+    result = result_of(workdir)
+    assert f"{result['num_params']:,} parameters" in printed
+    assert f"test accuracy {result['test_accuracy']:.2%}" in printed
+    assert result["test_examples"] == 50
+    for name, accuracy in result["floors"].items():
+        assert name in printed
+        assert f"{accuracy:.2%}" in printed
+    assert set(result["floors"]) >= {"majority class", "root operator"}
+    assert result["steps"] == 400
+    assert len(result["data_sha256"]["test"]) == 64
+
+
+def test_a_finished_run_says_so_and_does_nothing(commands, finished):
+    workdir, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+    again = commands.train(workdir)
+    assert again.returncode == 0
+    assert "is finished" in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
+
+
+def test_a_run_killed_at_three_random_moments_ends_with_the_same_bits(
+    commands, finished
+):
+    rng = random.Random(0)
+    workdir = commands.folder / "killed"
+    for _ in range(3):
+        process = commands.start("train.py", *commands.train_args(workdir))
+        while not (workdir / "metrics.jsonl").exists() and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0, 8))
+        process.kill()
+        process.communicate()
+    resumed = commands.train(workdir)
+    assert resumed.returncode == 0, resumed.stderr
+    whole, ours = result_of(finished[0]), result_of(workdir)
+    for key in ("params_sha256", "test_loss", "best_step", "validation_accuracy"):
+        assert ours[key] == whole[key]
+
+
+@pytest.mark.parametrize(
+    ("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+)
+def test_a_signal_saves_and_leaves_with_a_line(commands, finished, signum, status):
+    workdir = commands.folder / signum.name
+    process = commands.start("train.py", *commands.train_args(workdir))
+    metrics = workdir / "metrics.jsonl"
+    while not metrics.exists() or not metrics.stat().st_size:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert f"stopped by {signum.name} at step" in out
+    assert "saved" in out
+    assert "Traceback" not in err
+    resumed = commands.train(workdir)
+    assert "going on from step" in resumed.stdout
+    assert (
+        result_of(workdir)["params_sha256"] == result_of(finished[0])["params_sha256"]
+    )
+
+
+BAD = {
+    "--config.task.name=listopps": "unknown task 'listopps'",
+    "--config.task.max_depth=1": "max_depth must be at least 2",
+    "--config.attention.name=flash": "unknown attention 'flash'; known:",
+    "--config.train.no_such=1": "no key no_such",
+    "--config.train.num_steps=many": "invalid literal for int",
+    "--config.attention.num_landmarks=0": "num_landmarks must be at least 1, got 0",
+    "--config.attention.conv_kernel_size=4": "conv_kernel_size must be odd",
+    "--config.model.num_heads=3": "model_dim=8 is not num_heads=3",
+    "--config.model.remat=all": "remat must be one of",
+    "--config.train.batch_size=301": "over the 300 training examples",
+    "--config.train.seed=1": "another config: train.seed is 0 there, 1 here",
+    "--config.task.source_dir=/no/such": "basic_train.tsv is missing",
+    "--workdir=/dev/null/run": "/dev/null/run: Not a directory",
+    "--no_such_flag=1": "Unknown command line flag 'no_such_flag'",
+    "stray": "unexpected argument 'stray'",
+}
+
+
+def test_bad_input_is_one_line_and_status_2(commands, finished):
+    workdir, _ = finished
+    before = (workdir / "result.json").read_text()
+    for batch in (list(BAD)[:8], list(BAD)[8:]):
+        started = {}
+        for change in batch:
+            where = workdir if "seed" in change else commands.folder / "bad"
+            args = commands.train_args(where, change)
+            started[change] = commands.start("train.py", *args)
+        for change, process in started.items():
+            _, err = process.communicate(timeout=120)
+            assert process.returncode == 2, (change, err)
+            assert BAD[change] in err
+            assert err.startswith("error: ")
+            assert err.count("\n") == 1, err
+    assert (workdir / "result.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("arg", "message"),
+    [
+        ("listops.py:flash", "unknown attention or preset 'flash'; known: "),
+        ("no_such.py", "configs/no_such.py"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_one_line(commands, arg, message):
+    config = commands.train_args(commands.folder)[0].split("listops.py")[0] + arg
+    done = commands.run("train.py", config, f"--workdir={commands.folder}/none")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_full_disk_is_one_line_and_keeps_what_was_saved(commands, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs root")
+    try:
+        done = commands.train(disk / "run")
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.startswith("error: ")
+        assert "Traceback" not in done.stderr
+        assert not (disk / "run" / "result.json").exists()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
