@@ -123,7 +123,8 @@ def open_workdir(workdir: Path, config: Config) -> None:
         return
     theirs = read_config(workdir).to_mapping()
     for group, fields in mapping.items():
-        for key in sorted({*fields, *theirs[group]} - {"data_dir"}):
+        keys = {*fields, *theirs[group]} - {"data_dir"}
+        for key in sorted(keys, key=lambda key: (key != "name", key)):
             ours, other = fields.get(key), theirs[group].get(key)
             if ours != other:
                 raise ConfigError(

@@ -1,0 +1,57 @@
+"""What the README says, run."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import jax
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = re.findall(r"^    (python scripts/.*|make .*)$", README, re.MULTILINE)
+
+
+def test_there_are_snippets_and_commands_to_run():
+    assert len(SNIPPETS) == 1
+    assert {"make train", "make test"} <= {c.split("#")[0].strip() for c in COMMANDS}
+    assert sum(command.startswith("python scripts/") for command in COMMANDS) >= 2
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_a_snippet_runs_and_gives_the_shape_it_says(snippet):
+    assert len(snippet.split("\n\n")[1].strip().splitlines()) <= 8
+    names: dict = {}
+    with jax.numpy_rank_promotion("allow"):  # as in a reader's own program
+        exec(snippet, names)
+    assert names["y"].shape == (2, 4096, 512)
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in COMMANDS if c.startswith("python scripts/")]
+)
+def test_a_command_knows_its_flags_and_files(command):
+    script, *args = shlex.split(command.removeprefix("python "))
+    text = (ROOT / script).read_text()
+    for arg in args:
+        name, _, value = arg.removeprefix("--").partition("=")
+        assert f'"{name}"' in text
+        if name == "config":
+            assert (ROOT / value.split(":")[0]).is_file()
+
+
+def test_make_knows_its_targets():
+    targets = re.findall(r"`?make (train|test[a-z-]*|lint)\b", README)
+    for target in set(targets):
+        done = subprocess.run(
+            ["make", "--dry-run", target], cwd=ROOT, capture_output=True, check=False
+        )
+        assert done.returncode == 0, target
+
+
+def test_the_files_it_names_are_there():
+    tree = README.split("## What is where")[1].split("**A new attention**")[0]
+    for name in re.findall(r"^    (\S+)", tree, re.MULTILINE):
+        assert (ROOT / name).exists(), name
