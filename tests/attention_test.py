@@ -31,6 +31,7 @@ WITHOUT = {
     "linear memory": {"softmax"},  # it is the [T, S] matrix
     "refusal": {"softmax"},  # bias, causality and any mask are what it can do
     "equivariance": {"reformer", "bigbird"},  # each head draws its own buckets, blocks
+    "every value seen": {"reformer"},  # its buckets leave out distant tokens
     "bfloat16": {"reformer"},  # rounding moves a token to another bucket: a jump
 }
 
@@ -116,7 +117,8 @@ def test_garbage_in_padding_changes_no_output_and_no_gradient(name, garbage):
     for one, other in zip(dirty_grads, clean_grads, strict=True):
         np.testing.assert_array_equal(one, other)
         assert not np.asarray(one)[~MASK].any()
-    assert np.asarray(dirty_grads[2])[MASK].any(-1).all()
+    seen = np.asarray(dirty_grads[2])[MASK].any(-1)  # [valid tokens, N]
+    assert seen.any() if name in WITHOUT["every value seen"] else seen.all()
 
 
 @having("padding")
