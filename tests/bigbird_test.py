@@ -1,0 +1,164 @@
+"""BigBird: which blocks meet, and that nothing else does."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer.attention import make_attention
+from nystromformer.attention.bigbird import attended_blocks, bigbird_attention
+from tests import paper
+from tests.tolerance import TOLERANCE, relative_error
+
+H = 5
+
+
+def inputs(length, scale=1.0):
+    rng = np.random.default_rng(0)
+    return [scale * rng.normal(size=(length, H)) for _ in range(3)]
+
+
+@functools.cache
+def compiled(**options):
+    return jax.jit(functools.partial(bigbird_attention, **options))
+
+
+def attend(query, key, value, mask, dtype="float32", **options):
+    """`bigbird_attention` of one head of one sequence."""
+    with jax.enable_x64(dtype == "float64"):
+        x = [jnp.asarray(a, dtype)[None, :, None] for a in (query, key, value)]
+        out = compiled(**options)(*x, None, jnp.asarray(mask)[None, None, None])
+        return np.asarray(out)[0, :, 0]
+
+
+def window_and_ends(block, first, last):
+    return {b for b in (block - 1, block, block + 1) if first <= b <= last} | {
+        first,
+        last,
+    }
+
+
+def sets_of_blocks(valid, num_random_blocks, seed=0):
+    """Every block's set of blocks, from the table; no block stands in it twice."""
+    table = jax.jit(attended_blocks, static_argnums=1)
+    blocks, exists, _ = table(jnp.asarray(valid), num_random_blocks, seed)
+    rows = [
+        list(b[e]) for b, e in zip(np.asarray(blocks), np.asarray(exists), strict=True)
+    ]
+    assert all(len(set(row)) == len(row) for row in rows)
+    return [set(row) for row in rows]
+
+
+@pytest.mark.parametrize("num_random_blocks", [0, 1, 3, 13])
+@pytest.mark.parametrize(
+    ("first", "last", "num_blocks"),
+    [(0, 0, 1), (0, 1, 2), (0, 0, 7), (0, 3, 4), (0, 10, 13), (2, 16, 17)],
+)
+def test_window_ends_and_as_many_random_blocks_as_there_are(
+    first, last, num_blocks, num_random_blocks
+):
+    index = np.arange(num_blocks)
+    valid = (first <= index) & (index <= last)
+    sets = sets_of_blocks(valid, num_random_blocks)
+    for block in range(first, last + 1):
+        fixed = window_and_ends(block, first, last)
+        free = set(range(first, last + 1)) - fixed
+        assert fixed <= sets[block]
+        assert sets[block] - fixed <= free
+        assert len(sets[block] - fixed) == min(num_random_blocks, len(free))
+
+
+def test_random_blocks_are_uniform_over_the_free_ones():
+    draws, free = 3000, [1, 2, 3, 7, 8, 9]
+    table = jax.vmap(lambda seed: attended_blocks(jnp.ones(11, bool), 2, seed)[0])
+    random = np.asarray(table(jnp.arange(draws)))[:, 5, 5:]
+    counts = np.bincount(random.ravel(), minlength=11)
+    share = 2 / len(free)
+    assert counts.sum() == counts[free].sum()
+    assert abs(counts[free] - draws * share).max() < 5 * np.sqrt(
+        draws * share * (1 - share)
+    )
+
+
+def test_blocks_draw_independently_and_by_the_seed():
+    table = jax.jit(attended_blocks, static_argnums=1)
+    one, other = (
+        np.asarray(table(jnp.ones(101, bool), 1, seed)[0])[:, 5] for seed in (0, 1)
+    )
+    assert len(set(one)) > 40
+    assert (one != other).mean() > 0.9
+
+
+def test_padding_draws_no_other_blocks():
+    valid = np.arange(23) < 11
+    assert sets_of_blocks(valid, 3)[:11] == sets_of_blocks(valid[:11], 3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("scale", [0.1, 1, 4])
+@pytest.mark.parametrize(
+    ("length", "valid_length", "block_size", "num_random_blocks"),
+    [(1, 1, 3, 1), (31, 31, 1, 2), (67, 67, 3, 2), (67, 43, 5, 1), (67, 30, 64, 3)],
+)
+def test_is_the_paper(
+    length, valid_length, block_size, num_random_blocks, scale, dtype
+):
+    """Token by token, given the sets of blocks; holes in the mask too."""
+    qkv = inputs(length, scale)
+    mask = np.random.default_rng(1).random(length) < 0.8
+    mask[[0, valid_length - 1]] = True
+    mask[valid_length:] = False
+    options = {"block_size": block_size, "num_random_blocks": num_random_blocks}
+    last = (valid_length - 1) // block_size
+    sets = sets_of_blocks(np.arange(last + 1) <= last, num_random_blocks)
+    valid = np.flatnonzero(mask)
+    expected = np.zeros((length, H))
+    for t in valid:
+        block = t // block_size
+        seen = [
+            s for s in valid if s // block_size in sets[block] or block in (0, last)
+        ]
+        expected[t] = paper.attention(qkv[0][t : t + 1], *qkv[1:], seen)[0]
+    actual = attend(*qkv, mask, dtype, **options)
+    assert np.isfinite(actual).all()
+    assert relative_error(actual[mask], expected[mask]) <= TOLERANCE[dtype]
+
+
+def test_nothing_but_the_attended_blocks_is_seen():
+    query, key, _ = inputs(67)
+    options = {"block_size": 3, "num_random_blocks": 2, "seed": 7}
+    seen = attend(query, key, np.eye(67), np.ones(67, bool), **options) > 0
+    sets = sets_of_blocks(np.ones(23, bool), 2, seed=7)
+    t, s = np.indices((67, 67)) // 3
+    expected = np.vectorize(lambda i, j: j in sets[i] or i in (0, 22))(t, s)
+    np.testing.assert_array_equal(seen, expected)
+
+
+@pytest.mark.parametrize(
+    ("block_size", "num_random_blocks"), [(100, 0), (11, 0), (3, 8), (1, 26)]
+)
+def test_blocks_over_everything_are_softmax_attention(block_size, num_random_blocks):
+    query, key, value = inputs(31)
+    mask = np.arange(31) < 29
+    options = {"block_size": block_size, "num_random_blocks": num_random_blocks}
+    out = attend(query, key, value, mask, **options)
+    expected = paper.attention(query, key, value, list(range(29)))
+    assert relative_error(out[:29], expected[:29]) <= TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"block_size": 0}, "block_size must be at least 1, got 0"),
+        ({"num_random_blocks": -1}, "num_random_blocks must be 0 or more, got -1"),
+    ],
+)
+def test_senseless_options_are_refused(options, text):
+    with pytest.raises(ValueError, match=text):
+        attend(*inputs(7), np.ones(7, bool), **options)
+    with pytest.raises(ValueError, match=text):
+        make_attention(
+            "bigbird", num_heads=1, head_dim=H, max_length=7, rngs=None, **options
+        )
