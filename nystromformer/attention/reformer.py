@@ -1,0 +1,297 @@
+"""Reformer: each token attends to the tokens that fall into its hash bucket.
+
+Kitaev et al., "Reformer: The Efficient Transformer", ICLR 2020. With one projection for
+queries and keys and unit keys k_j = q_j / ‖q_j‖, token i attends to
+
+    o_i = Σ_{j ∈ P_i} exp(q_i · k_j − z(P_i)) v_j,    P_i = ∪_r P_i^(r)          (3)
+
+where P_i^(r) holds the tokens that round r hashes into the bucket of i. Tokens are
+sorted by bucket (and by position within one) and cut into chunks; chunk c looks at the
+chunks c − 1 and c, chunk 0 at itself alone (no wrapping around). A token attends to
+itself only when there is nothing else.
+
+As in the authors' code q_i · k_j is not divided by √H. As in the paper, and not in
+that code, tokens of another bucket in the same chunks are never seen, and what several
+rounds find counts once (N_ij of the appendix): the rounds together are one softmax.
+
+The number of buckets follows the number of valid tokens and padding sorts to the end:
+adding padding changes nothing. The rotations are constants, drawn from a seed.
+
+Letters: L sequence length, N heads, H head dim, R rounds of hashing, K rotated axes
+(2 K buckets), C chunks.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from nystromformer.attention.base import Attention
+from nystromformer.attention.blocks import attend_blocks, self_attention, to_blocks
+from nystromformer.nystrom import at_least_float32
+
+_SMALLEST_SQUARE = 1e-12  # of a key's length: shorter ones are not stretched to 1
+
+
+def random_rotations(seed: int, shape: tuple[int, int, int, int]) -> jax.Array:
+    """Normal [N, R, K, H]; axis k is the same for every K, so for every length."""
+    num_heads, num_hashes, num_axes, head_dim = shape
+
+    def axis(k: jax.Array) -> jax.Array:
+        # Named, so that a change of jax's default generator changes no model.
+        key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), k)
+        return jax.random.normal(key, (num_heads, num_hashes, head_dim), jnp.float32)
+
+    return jax.vmap(axis, out_axes=2)(jnp.arange(num_axes))
+
+
+def hash_buckets(
+    x: jax.Array, mask: jax.Array, rotations: jax.Array, bucket_size: int
+) -> jax.Array:
+    """Angular hashing: argmax [x R; −x R], no gradient.
+
+    Args:
+      x: [L, H].
+      mask: [L] bool, True = a token.
+      rotations: [R, K, H], K ≥ ⌈L / bucket_size⌉.
+      bucket_size: n valid tokens use the first ⌈n / bucket_size⌉ axes, two buckets
+        each; n ≤ bucket_size tokens are in one bucket.
+
+    Returns:
+      [R, L] int32: k for +axis k, K + k for −axis k, 2 K for padding.
+    """
+    num_axes, num_valid = rotations.shape[1], mask.sum()
+    wide = at_least_float32(x.dtype)
+    x, rotations = lax.stop_gradient(x).astype(wide), rotations.astype(wide)
+    # Highest precision: a bucket must not depend on how a product is rounded.
+    rotated = jnp.einsum("rkh,lh->rlk", rotations, x, precision="highest")
+    used = (jnp.arange(num_axes) * bucket_size < num_valid)[None, None]
+    axis = jnp.argmax(jnp.where(used, jnp.abs(rotated), -1), axis=-1)  # [R, L]
+    along = jnp.take_along_axis(rotated, axis[:, :, None], axis=-1)[:, :, 0]
+    bucket = jnp.where(along < 0, num_axes + axis, axis)
+    bucket = jnp.where(num_valid <= bucket_size, 0, bucket)
+    return jnp.where(mask[None], bucket, 2 * num_axes).astype(jnp.int32)
+
+
+def seen_tokens(
+    tokens: jax.Array,
+    bucket: jax.Array,
+    chunk: jax.Array,
+    dtype: jax.typing.DTypeLike,
+) -> tuple[jax.Array, jax.Array]:
+    """The tokens that chunks see in one round, and the bias of their scores.
+
+    Args:
+      tokens: [C, size] int32, the tokens in the order of this round.
+      bucket: [1 + R, L] int32, the bucket of each token in this and in every round.
+      chunk: [R, L] int32, the chunk of each token in every round.
+      dtype: of the bias.
+
+    Returns:
+      seen [C, 2 size] int32, the tokens of the chunk before and of its own, and the
+      bias [C, size, 2 size]: −log N_ij, the lowest number for what is not in
+      P_i^(r), and half of it for oneself.
+    """
+    num_chunks, size = tokens.shape
+    lowest = jnp.finfo(dtype).min
+    seen = jnp.concatenate([jnp.roll(tokens, 1, axis=0), tokens], axis=1)
+    same = bucket[:, tokens][..., None] == bucket[:, seen][:, :, None]
+    lag = chunk[:, tokens][..., None] - chunk[:, seen][:, :, None]
+    found = (same[1:] & (lag >= 0) & (lag <= 1)).sum(0)  # N_ij
+    # Rolling wrapped the last chunk around to the first.
+    before = (jnp.arange(num_chunks) > 0)[:, None] | (
+        jnp.arange(2 * size)[None] >= size
+    )
+    bias = -jnp.log(jnp.maximum(found, 1).astype(dtype))
+    bias = jnp.where(tokens[:, :, None] == seen[:, None], lowest / 2, bias)
+    return seen, jnp.where(same[0] & before[:, None], bias, lowest)
+
+
+def reformer(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array,
+    rotations: jax.Array,
+    *,
+    bucket_size: int,
+    precision: jax.lax.PrecisionLike = None,
+) -> jax.Array:
+    """LSH attention of one head of one sequence.
+
+    Args:
+      query: [L, H].
+      key: [L, H], hashed, and attended to at unit length; in the paper key = query.
+      value: [L, H].
+      mask: [L] bool, True = attend.
+      rotations: [R, K, H], K ≥ ⌈L / bucket_size⌉.
+      bucket_size: tokens in a chunk.
+      precision: of the products.
+
+    Returns:
+      [L, H] in at least float32.
+    """
+    length = query.shape[0]
+    wide = at_least_float32(query.dtype)
+    query, key, value, mask = (
+        to_blocks(x, bucket_size).reshape(-1, *x.shape[1:])
+        for x in (query, key, value, mask)
+    )
+    square = jnp.square(key.astype(wide)).sum(-1, keepdims=True)
+    unit_key = key * lax.rsqrt(jnp.maximum(square, _SMALLEST_SQUARE))
+    unit_key = unit_key.astype(key.dtype)
+
+    bucket = hash_buckets(key, mask, rotations, bucket_size)  # [R, L]
+    order = jnp.argsort(bucket, axis=1)  # tokens by rank; stable
+    rank = jnp.argsort(order, axis=1)  # s_i, ranks by token
+    chunk = rank // bucket_size
+
+    def one_round(tokens: jax.Array, here: jax.Array) -> tuple[jax.Array, jax.Array]:
+        buckets = jnp.concatenate([here[None], bucket])
+        seen, bias = seen_tokens(tokens, buckets, chunk, wide)
+        keys, values = unit_key[seen], value[seen]
+        return attend_blocks(query[tokens], keys, values, bias, precision)
+
+    in_chunks = order.reshape(len(order), -1, bucket_size)  # [R, C, size]
+    attended, z = jax.vmap(one_round)(in_chunks, bucket)
+    z = jnp.take_along_axis(z.reshape(rank.shape), rank, axis=1)  # [R, L]
+    attended = attended.reshape(*rank.shape, -1)
+    attended = jnp.take_along_axis(attended, rank[:, :, None], axis=1)  # [R, L, H]
+    return (jax.nn.softmax(z, axis=0)[:, :, None] * attended).sum(0)[:length]
+
+
+def check_options(*, num_hashes: int, bucket_size: int) -> None:
+    """Raises ValueError for options of Reformer that make no sense."""
+    if num_hashes < 1:
+        raise ValueError(f"num_hashes must be at least 1, got {num_hashes}")
+    if bucket_size < 2 or bucket_size % 2:
+        raise ValueError(
+            "bucket_size must be even and at least 2 (a chunk of bucket_size tokens is "
+            f"two average buckets), got {bucket_size}"
+        )
+
+
+def reformer_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    *,
+    num_hashes: int = 2,
+    bucket_size: int = 64,
+    seed: int = 0,
+    dropout_rng: jax.Array | None = None,
+    dropout_rate: float = 0.0,
+    broadcast_dropout: bool = True,
+    deterministic: bool = True,
+    dtype: jax.typing.DTypeLike | None = None,
+    precision: jax.lax.PrecisionLike = None,
+    module: object = None,
+    is_causal: bool = False,
+) -> jax.Array:
+    """LSH attention, `reformer` lifted over heads and batch.
+
+    Args:
+      query: [B, L, N, H].
+      key: [B, L, N, H]. In the paper key = query. Otherwise keys alone are hashed: a
+        token looks, with its query, at those whose keys are like its own key.
+      value: [B, L, N, H].
+      bias: must be None.
+      mask: None, or bool that broadcasts to [B, 1, 1, L], True = attend.
+      num_hashes: rounds of hashing, R ≥ 1.
+      bucket_size: tokens in a chunk of the sorted sequence; even, since a chunk is two
+        average buckets as in the paper, and up to so many tokens are one bucket.
+      seed: of the rotations, one for each head and round.
+      dropout_rng, dropout_rate, broadcast_dropout, deterministic: dropout of weights is
+        not defined here, so the rate must be 0 unless deterministic.
+      dtype: of the output and of all but the hashing; None = the inputs'.
+      precision: of the products; hashing has the highest.
+      module, is_causal: must be None and False.
+
+    Returns:
+      [B, L, N, H] in dtype.
+
+    Raises:
+      ValueError: for what cannot be honoured (T ≠ S too), and for senseless options.
+    """
+    check_options(num_hashes=num_hashes, bucket_size=bucket_size)
+    *_, length, num_heads, head_dim = key.shape
+    num_axes = -(-length // bucket_size)
+    rotations = random_rotations(seed, (num_heads, num_hashes, num_axes, head_dim))
+    return self_attention(
+        "reformer",
+        partial(reformer, bucket_size=bucket_size, precision=precision),
+        query,
+        key,
+        value,
+        bias,
+        mask,
+        rotations,
+        dropout_rate=dropout_rate,
+        deterministic=deterministic,
+        dtype=dtype,
+        module=module,
+        is_causal=is_causal,
+    )
+
+
+class ReformerAttention(Attention):
+    """`reformer_attention`; options as there. Without parameters."""
+
+    num_projections = 2
+
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        head_dim: int,
+        max_length: int,
+        rngs: nnx.Rngs,
+        num_hashes: int = 2,
+        bucket_size: int = 64,
+        seed: int = 0,
+    ):
+        check_options(num_hashes=num_hashes, bucket_size=bucket_size)
+        self.num_hashes = num_hashes
+        self.bucket_size = bucket_size
+        self.seed = seed
+
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        bias: jax.Array | None = None,
+        mask: jax.Array | None = None,
+        *,
+        dropout_rng: jax.Array | None = None,
+        dropout_rate: float = 0.0,
+        broadcast_dropout: bool = True,
+        deterministic: bool = True,
+        dtype: jax.typing.DTypeLike | None = None,
+        precision: jax.lax.PrecisionLike = None,
+        module: nnx.Module | None = None,
+        is_causal: bool = False,
+    ) -> jax.Array:
+        """As `reformer_attention`."""
+        return reformer_attention(
+            query,
+            key,
+            value,
+            bias,
+            mask,
+            num_hashes=self.num_hashes,
+            bucket_size=self.bucket_size,
+            seed=self.seed,
+            dropout_rng=dropout_rng,
+            dropout_rate=dropout_rate,
+            broadcast_dropout=broadcast_dropout,
+            deterministic=deterministic,
+            dtype=dtype,
+            precision=precision,
+            module=module,
+            is_causal=is_causal,
+        )

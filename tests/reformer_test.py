@@ -1,0 +1,226 @@
+"""Reformer: the union of the buckets, whatever the length, and never padding."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer.attention import make_attention
+from nystromformer.attention.reformer import (
+    hash_buckets,
+    random_rotations,
+    reformer_attention,
+)
+from tests.tolerance import TOLERANCE, relative_error
+
+H = 5
+
+
+def inputs(length, scale=1.0):
+    """Shared query and key, and value."""
+    rng = np.random.default_rng(0)
+    return [scale * rng.normal(size=(length, H)) for _ in range(2)]
+
+
+@functools.cache
+def compiled(**options):
+    return jax.jit(functools.partial(reformer_attention, **options))
+
+
+def attend(shared, value, mask, dtype="float32", key=None, **options):
+    """`reformer_attention` of one head of one sequence."""
+    key = shared if key is None else key
+    with jax.enable_x64(dtype == "float64"):
+        x = [jnp.asarray(a, dtype)[None, :, None] for a in (shared, key, value)]
+        out = compiled(**options)(*x, None, jnp.asarray(mask)[None, None, None])
+        return np.asarray(out)[0, :, 0]
+
+
+def rotations(num_hashes, num_axes, seed=0, num_heads=1):
+    drawn = random_rotations(seed, (num_heads, num_hashes, num_axes, H))
+    return np.asarray(drawn, float)
+
+
+def neighbours(key, valid, bucket_size, num_hashes, seed=0):
+    """∪_r P_i^(r) of every valid i: sections 2 and A of the paper, in plain loops."""
+    num_axes = -(-len(valid) // bucket_size)
+    found = {i: set() for i in valid}
+    for axes in rotations(num_hashes, num_axes, seed)[0]:
+        bucket = {}
+        for i in valid:
+            along = [axis @ key[i] for axis in axes]
+            bucket[i] = int(np.argmax(along + [-a for a in along]))
+            if len(valid) <= bucket_size:
+                bucket[i] = 0
+        ranked = sorted(valid, key=lambda i: (bucket[i], i))
+        chunk = {i: rank // bucket_size for rank, i in enumerate(ranked)}
+        for i in valid:
+            for j in valid:
+                if bucket[i] == bucket[j] and chunk[j] in (chunk[i] - 1, chunk[i]):
+                    found[i].add(j)
+    return found
+
+
+def reference(query, key, value, valid, found):
+    """Eq. (3): one softmax over the union, oneself only where there is nobody else."""
+    out = np.zeros_like(value)
+    for i in valid:
+        others = sorted(found[i] - {i}) or [i]
+        weights = {
+            j: np.exp(query[i] @ key[j] / np.linalg.norm(key[j])) for j in others
+        }
+        out[i] = sum(w * value[j] for j, w in weights.items()) / sum(weights.values())
+    return out
+
+
+CASES = [(1, 1, 4, 2), (7, 5, 8, 1), (31, 31, 2, 3), (67, 67, 8, 1), (67, 41, 6, 2)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("scale", [0.1, 1, 4])
+@pytest.mark.parametrize(("length", "num_valid", "bucket_size", "num_hashes"), CASES)
+def test_is_the_paper(length, num_valid, bucket_size, num_hashes, scale, dtype):
+    shared, value = inputs(length, scale)
+    valid = sorted(np.random.default_rng(1).permutation(length)[:num_valid].tolist())
+    mask = np.isin(np.arange(length), valid)
+    options = {"bucket_size": bucket_size, "num_hashes": num_hashes}
+    actual = attend(shared, value, mask, dtype, **options)
+    expected = reference(
+        shared, shared, value, valid, neighbours(shared, valid, **options)
+    )
+    assert np.isfinite(actual).all()
+    assert relative_error(actual[mask], expected[mask]) <= TOLERANCE[dtype]
+
+
+def test_queries_of_their_own_look_at_tokens_with_keys_like_their_own():
+    shared, value = inputs(67)
+    query, everyone = np.random.default_rng(1).normal(size=(67, H)), list(range(67))
+    options = {"bucket_size": 8, "num_hashes": 2}
+    actual = attend(query, value, np.ones(67, bool), key=shared, **options)
+    found = neighbours(shared, everyone, **options)
+    expected = reference(query, shared, value, everyone, found)
+    assert relative_error(actual, expected) <= TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize("num_hashes", [1, 3])
+@pytest.mark.parametrize("bucket_size", [30, 64])
+def test_one_bucket_is_softmax_attention_over_the_others(bucket_size, num_hashes):
+    shared, value = inputs(31)
+    mask = np.arange(31) < 29
+    options = {"bucket_size": bucket_size, "num_hashes": num_hashes}
+    out = attend(shared, value, mask, **options)
+    unit = shared / np.linalg.norm(shared, axis=1, keepdims=True)
+    weights = np.exp(shared @ unit.T) * mask * ~np.eye(31, dtype=bool)
+    expected = weights @ value / weights.sum(1, keepdims=True)
+    assert relative_error(out[:29], expected[:29]) <= TOLERANCE["float32"]
+
+
+def test_a_token_sees_itself_only_when_alone():
+    shared, _ = inputs(67)
+    weights = attend(shared, np.eye(67), np.ones(67, bool), bucket_size=4)
+    alone = np.diag(weights) > 0
+    assert 0 < alone.sum() < 33
+    np.testing.assert_allclose(weights[alone], np.eye(67)[alone], atol=1e-6)
+
+
+def test_several_rounds_find_more_and_count_it_once():
+    shared, _ = inputs(67, 0.1)
+    once, often = (
+        attend(shared, np.eye(67), np.ones(67, bool), bucket_size=8, num_hashes=n)
+        for n in (1, 6)
+    )
+    assert (often > 0).sum() > 1.5 * (once > 0).sum()
+    unit = shared / np.linalg.norm(shared, axis=1, keepdims=True)
+    for i, row in enumerate(often):  # the ratios are those of exp(q · k)
+        seen = np.flatnonzero(row)
+        ratios = row[seen] / np.exp(shared[i] @ unit[seen].T)
+        assert relative_error(ratios, np.full(len(seen), ratios[0])) <= 1e-5
+
+
+def test_the_smaller_the_angle_the_likelier_the_bucket():
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=(2, 997, H))
+    axes = jnp.asarray(rotations(1, 125)[0], jnp.float32)
+    hashed = [
+        np.asarray(
+            hash_buckets(jnp.asarray(y, jnp.float32), jnp.ones(997, bool), axes, 8)
+        )
+        for y in (x, 7 * x, -x, x + 0.1 * noise, x + 0.5 * noise)
+    ]
+    np.testing.assert_array_equal(hashed[1], hashed[0])
+    np.testing.assert_array_equal((hashed[2] - hashed[0]) % 250, 125)
+    near, far = ((h == hashed[0]).mean() for h in hashed[3:])
+    assert near - far > 5 * np.sqrt(0.25 / 997)
+    assert 1 > near > far > 5 / 250
+
+
+def test_rotations_do_not_depend_on_the_length():
+    np.testing.assert_array_equal(rotations(2, 3), rotations(2, 11)[:, :, :3])
+
+
+def test_rotations_are_normal_and_of_their_head_round_axis_and_seed():
+    drawn = np.concatenate([rotations(7, 31, seed, num_heads=3) for seed in (0, 1)])
+    assert abs(drawn.mean()) < 5 / np.sqrt(drawn.size)
+    assert abs(drawn.var() - 1) < 5 * np.sqrt(2 / drawn.size)
+    assert len(np.unique(drawn)) > 0.99 * drawn.size
+
+
+def test_heads_hash_differently():
+    shared, _ = inputs(67)
+    x = jnp.tile(jnp.asarray(shared, jnp.float32)[None, :, None], (1, 1, 2, 1))
+    value = jnp.tile(jnp.eye(67)[None, :, None], (1, 1, 2, 1))
+    out = reformer_attention(x, x, value, bucket_size=8)
+    assert ((out[0, :, 0] > 0) != (out[0, :, 1] > 0)).sum() > 67
+
+
+def test_the_gradient_is_that_of_the_attention_with_the_buckets_held():
+    shared, value = inputs(67)
+    direction = np.random.default_rng(1).normal(size=shared.shape)
+    with jax.enable_x64(True):
+
+        def loss(step):
+            x = jnp.asarray(shared + step * direction)[None, :, None]
+            v = jnp.asarray(value)[None, :, None]
+            return jnp.sin(reformer_attention(x, x, v, bucket_size=8)).sum()
+
+        slope = jax.jit(jax.grad(loss))(0.0)
+        difference = (loss(1e-5) - loss(-1e-5)) / 2e-5
+    assert relative_error(slope, difference) <= TOLERANCE["derivative"]
+
+
+@pytest.mark.parametrize("scale", [0.1, 1, 4])
+def test_bfloat16_is_near_float32_on_the_same_numbers(scale):
+    rounded = [jnp.asarray(x, jnp.bfloat16) for x in inputs(67, scale)]
+    everyone = np.ones(67, bool)
+    narrow = attend(*rounded, everyone, "bfloat16", bucket_size=8)
+    wide = attend(*rounded, everyone, bucket_size=8)
+    assert relative_error(narrow, wide) <= TOLERANCE["bfloat16"]
+
+
+def test_a_key_of_zeros_has_finite_gradients():
+    x = jnp.zeros((1, 7, 1, H))
+
+    def loss(x, v):
+        return reformer_attention(x, x, v, bucket_size=4).sum()
+
+    for grad in jax.grad(loss, argnums=(0, 1))(x, x + 1):
+        assert np.isfinite(grad).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"num_hashes": 0}, "num_hashes must be at least 1, got 0"),
+        ({"bucket_size": 7}, "bucket_size must be even and at least 2.*got 7"),
+        ({"bucket_size": 0}, "bucket_size must be even and at least 2.*got 0"),
+    ],
+)
+def test_senseless_options_are_refused(options, text):
+    with pytest.raises(ValueError, match=text):
+        attend(*inputs(7), np.ones(7, bool), **options)
+    with pytest.raises(ValueError, match=text):
+        make_attention(
+            "reformer", num_heads=1, head_dim=H, max_length=7, rngs=None, **options
+        )
