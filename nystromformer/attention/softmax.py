@@ -68,7 +68,7 @@ def softmax_attention(
     if bias is not None:
         scores += bias
     if is_causal:
-        causal = jnp.tril(jnp.ones(scores.shape[2:], bool))
+        causal = jnp.tril(jnp.ones((1, 1, *scores.shape[2:]), bool))
         mask = causal if mask is None else mask & causal
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(wide).min)
