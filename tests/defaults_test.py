@@ -1,0 +1,69 @@
+"""The paper preset is the authors' table; every preset of every task can run."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from configs.defaults import ATTENTIONS
+from lra_tasks.task import get_task
+from nystromformer.config import Config
+
+CONFIGS = sorted(
+    path.stem for path in (Path(__file__).parents[1] / "configs").glob("*")
+)
+TASKS = [name for name in CONFIGS if name not in ("defaults", "__pycache__")]
+
+# The authors' settings: length, batch size, steps, warm-up, validate every.
+PAPER = {
+    "listops": (2000, 32, 5_000, 1_000, 50),
+    "text": (4000, 32, 20_000, 8_000, 500),
+    "retrieval": (4000, 32, 30_000, 800, 300),
+    "image": (1024, 256, 35_000, 175, 175),
+    "pathfinder": (1024, 256, 62_400, 312, 312),
+}
+
+
+def make(task, arg=None):
+    return importlib.import_module(f"configs.{task}").get_config(arg)
+
+
+@pytest.mark.parametrize("task", PAPER)
+def test_the_paper_preset(task):
+    config = make(task)
+    train = config.train
+    assert PAPER[task] == (
+        config.task.max_length,
+        train.batch_size,
+        train.num_steps,
+        config.optimizer.warmup_steps,
+        train.eval_every,
+    )
+    model = config.model
+    assert (model.num_layers, model.model_dim, model.mlp_dim) == (2, 64, 128)
+    assert (model.num_heads, model.dropout_rate) == (2, 0.1)
+    optimizer = config.optimizer
+    assert (optimizer.learning_rate, optimizer.weight_decay) == (1e-4, 0)
+    assert (optimizer.b1, optimizer.b2, optimizer.eps) == (0.9, 0.999, 1e-6)
+
+
+@pytest.mark.parametrize("preset", ["paper", "quick"])
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("task", TASKS)
+def test_every_preset_passes_the_door(task, attention, preset):
+    config = make(task, f"{attention},{preset}")
+    checked = Config.from_mapping(config.to_dict())
+    assert checked.attention.name == attention
+    assert get_task(checked.task.name, **checked.task.options).name == task
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_an_unknown_word_lists_the_known(task):
+    with pytest.raises(ValueError, match=r"'nystrm'; known: .*softmax.*paper.*quick"):
+        make(task, "nystrm")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_preset_changes_options_of_attentions_that_have_them(task):
+    assert make(task, "nystrom,quick").attention != make(task, "nystrom").attention
+    assert make(task, "none,quick").attention == make(task, "none").attention
