@@ -166,3 +166,12 @@ def test_the_release_is_never_downloaded_unasked(tmp_path):
     ) as c:
         Retrieval().load("train", tmp_path)
     assert str(tmp_path) in str(c.value)
+
+
+def test_documents_alike_up_to_the_cut_are_one(tmp_path):
+    content = b"1\tA\tB\tsame start, one\tsame start, two\n"
+    write(tmp_path / "tsv_data", packed(test=content))
+    test = Retrieval(max_length=11).load("test", tmp_path)
+    assert test.pairs.tolist() == [[0, 0]]
+    assert len(test.inputs) == 1
+    assert len(Retrieval().load("test", tmp_path).inputs) == 2
