@@ -21,6 +21,27 @@ ATTENTIONS = {
     "softmax": {
         "dropout_rate": 0.1,  # on the attention weights
     },
+    "bigbird": {
+        "block_size": 64,  # of a window of three blocks, and of the two ends
+        "num_random_blocks": 3,
+    },
+    "linear": {},  # its feature map, ELU + 1, is fixed
+    "linformer": {
+        "projection_dim": 256,  # at most the length
+        "sharing": "key_value",  # one projection a layer for keys and values
+    },
+    "longformer": {
+        "window": 256,  # 128 neighbours on each side
+        "num_global": 0,  # first tokens that see, and are seen by, all
+    },
+    "performer": {
+        "num_features": 256,
+        "kernel": "softmax",  # or "relu"
+    },
+    "reformer": {
+        "num_hashes": 2,  # rounds
+        "bucket_size": 64,  # tokens in a chunk of the sorted sequence
+    },
     "none": {},  # returns V: the bag of tokens, the floor
 }
 

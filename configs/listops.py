@@ -41,7 +41,14 @@ QUICK = {
         "max_depth": 3,
         "max_args": 5,
     },
-    "attention": {"num_landmarks": 16, "conv_kernel_size": 0},
+    "attention": {
+        "num_landmarks": 16,
+        "conv_kernel_size": 0,
+        "block_size": 4,
+        "bucket_size": 16,
+        "projection_dim": 16,
+        "window": 16,
+    },
     "optimizer": {"learning_rate": 1e-3, "warmup_steps": 300},
     "train": {"num_steps": 6_000, "eval_every": 500, "checkpoint_every": 500},
 }

@@ -8,6 +8,7 @@ import pytest
 from configs.defaults import ATTENTIONS
 from lra_tasks.task import get_task
 from nystromformer.config import Config
+from scripts.experiment import Experiment
 
 CONFIGS = sorted(
     path.stem for path in (Path(__file__).parents[1] / "configs").glob("*")
@@ -55,6 +56,12 @@ def test_every_preset_passes_the_door(task, attention, preset):
     checked = Config.from_mapping(config.to_dict())
     assert checked.attention.name == attention
     assert get_task(checked.task.name, **checked.task.options).name == task
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_the_quick_options_fit_into_short_sequences(attention):
+    config = Config.from_mapping(make("listops", f"{attention},quick").to_dict())
+    Experiment.from_config(config)  # raises for what is too large
 
 
 @pytest.mark.parametrize("task", TASKS)
