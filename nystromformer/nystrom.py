@@ -27,10 +27,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nystromformer.landmarks import kmeans, random_tokens
 from nystromformer.masking import key_mask, refuse_weights
 
 Precision = jax.lax.PrecisionLike
 SEGMENTS = ("valid", "padded")
+LANDMARKS = ("segment_means", "random", "kmeans")
+INVERSES = ("iterative", "exact", "none")
 
 
 def at_least_float32(dtype: jax.typing.DTypeLike) -> jnp.dtype:
@@ -163,6 +166,27 @@ def attend(
     return product / weights.sum(-1, keepdims=True)
 
 
+def landmarks_by(
+    choice: str, x: jax.Array, num_landmarks: int, mask: jax.Array | None, seed: int
+) -> tuple[jax.Array, jax.Array]:
+    """`segment_means`, or for study what stands in LANDMARKS beside it."""
+    if choice == "random":
+        return random_tokens(x, num_landmarks, mask, seed)
+    means, exists = segment_means(x, num_landmarks, mask)
+    if choice == "kmeans":
+        means = kmeans(x, means, exists, mask)
+    return means, exists
+
+
+def inverse_by(choice: str, a: jax.Array, num_iters: int) -> jax.Array:
+    """`iterative_pinv`, or for study LAPACK's A⁺, or I for none."""
+    if choice == "none":
+        return jnp.eye(a.shape[-1], dtype=a.dtype)
+    if choice == "exact":
+        return jnp.linalg.pinv(a)
+    return iterative_pinv(a, num_iters)
+
+
 def nystrom(
     query: jax.Array,
     key: jax.Array,
@@ -172,6 +196,9 @@ def nystrom(
     num_landmarks: int,
     num_pinv_iters: int = 6,
     segments: str = "valid",
+    landmarks: str = "segment_means",
+    landmark_seed: int = 0,
+    inverse: str = "iterative",
     precision: Precision = None,
 ) -> jax.Array:
     """Nyström attention of one head of one sequence, eq. (13).
@@ -187,6 +214,11 @@ def nystrom(
       num_pinv_iters: iterations of `iterative_pinv`.
       segments: "valid", or "padded" for the published treatment of padding: segments
         of the padded length, in which excluded tokens count as zeros.
+      landmarks: for study "random" tokens or "kmeans" instead of "segment_means"; see
+        `nystromformer.landmarks`.
+      landmark_seed: of the random tokens.
+      inverse: for study "exact" (LAPACK's, singular values below 10 M ε of the largest
+        taken for 0), or "none" for the double softmax attend(Q, K̃, attend(Q̃, K, V)).
       precision: of the products with T or S rows.
 
     Returns:
@@ -203,18 +235,21 @@ def nystrom(
         return attend(query, key * scale, value, mask, precision=precision)
 
     counts = mask if segments == "valid" else None  # the tokens that make landmarks
-    query_landmarks, _ = segment_means(
-        query, num_landmarks, counts if self_attention else None
+    of_queries = counts if self_attention else None
+    query_landmarks, _ = landmarks_by(
+        landmarks, query, num_landmarks, of_queries, landmark_seed
     )
-    key_landmarks, exists = segment_means(key, num_landmarks, counts)
+    key_landmarks, exists = landmarks_by(
+        landmarks, key, num_landmarks, counts, landmark_seed
+    )
     query_landmarks, key_scaled = query_landmarks * scale, key_landmarks * scale
 
     scores = jnp.matmul(query_landmarks, key_landmarks.T, precision="highest")
-    inverse = iterative_pinv(jax.nn.softmax(scores), num_pinv_iters)  # Z [M, M]
+    z = inverse_by(inverse, jax.nn.softmax(scores), num_pinv_iters)  # [M, M]
     context = attend(
         query_landmarks.astype(query.dtype), key, value, mask, precision=precision
     )
-    middle = jnp.matmul(inverse, context, precision="highest")  # [M, H]
+    middle = jnp.matmul(z, context, precision="highest")  # [M, H]
     if counts is not None:
         # With n ≤ M every landmark is a token, and its own value in the middle is
         # exact. Only then do landmarks lack tokens: nothing above needs to mask them.
@@ -285,6 +320,8 @@ def check_options(
     num_pinv_iters: int,
     conv_kernel_size: int,
     segments: str,
+    landmarks: str = "segment_means",
+    inverse: str = "iterative",
 ) -> None:
     """Raises ValueError for options of Nyström attention that make no sense."""
     if num_landmarks < 1:
@@ -295,8 +332,13 @@ def check_options(
         raise ValueError(
             f"conv_kernel_size must be odd, or 0 for none, got {conv_kernel_size}"
         )
-    if segments not in SEGMENTS:
-        raise ValueError(f"segments must be one of {SEGMENTS}, got {segments!r}")
+    for name, value, known in (
+        ("segments", segments, SEGMENTS),
+        ("landmarks", landmarks, LANDMARKS),
+        ("inverse", inverse, INVERSES),
+    ):
+        if value not in known:
+            raise ValueError(f"{name} must be one of {known}, got {value!r}")
 
 
 def nystrom_attention(
@@ -310,6 +352,9 @@ def nystrom_attention(
     num_pinv_iters: int = 6,
     conv_kernel: jax.Array | None = None,
     segments: str = "valid",
+    landmarks: str = "segment_means",
+    landmark_seed: int = 0,
+    inverse: str = "iterative",
     dropout_rng: jax.Array | None = None,
     dropout_rate: float = 0.0,
     broadcast_dropout: bool = True,
@@ -334,7 +379,7 @@ def nystrom_attention(
       num_pinv_iters: iterations towards the pseudo-inverse.
       conv_kernel: [K, N], K odd: depthwise convolution of V added to the output; needs
         T = S.
-      segments: "valid" or "padded"; see `nystrom`.
+      segments, landmarks, landmark_seed, inverse: see `nystrom`.
       dropout_rng, broadcast_dropout: of attention dropout, which is not defined here.
       dropout_rate: must be 0 unless deterministic.
       deterministic: True = no dropout.
@@ -357,6 +402,8 @@ def nystrom_attention(
         num_pinv_iters=num_pinv_iters,
         conv_kernel_size=kernel_size,
         segments=segments,
+        landmarks=landmarks,
+        inverse=inverse,
     )
     refuse_weights(
         "nystrom",
@@ -391,6 +438,9 @@ def nystrom_attention(
             num_landmarks=num_landmarks,
             num_pinv_iters=num_pinv_iters,
             segments=segments,
+            landmarks=landmarks,
+            landmark_seed=landmark_seed,
+            inverse=inverse,
             precision=precision,
         )
         if kernel is not None:

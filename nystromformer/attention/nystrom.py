@@ -24,16 +24,24 @@ class NystromAttention(Attention):
         num_pinv_iters: int = 6,
         conv_kernel_size: int = 0,
         segments: str = "valid",
+        landmarks: str = "segment_means",
+        landmark_seed: int = 0,
+        inverse: str = "iterative",
     ):
         check_options(
             num_landmarks=num_landmarks,
             num_pinv_iters=num_pinv_iters,
             conv_kernel_size=conv_kernel_size,
             segments=segments,
+            landmarks=landmarks,
+            inverse=inverse,
         )
         self.num_landmarks = num_landmarks
         self.num_pinv_iters = num_pinv_iters
         self.segments = segments
+        self.landmarks = landmarks
+        self.landmark_seed = landmark_seed
+        self.inverse = inverse
         self.conv_kernel = nnx.data(None)
         if conv_kernel_size:
             bound = conv_kernel_size**-0.5
@@ -71,6 +79,9 @@ class NystromAttention(Attention):
             num_pinv_iters=self.num_pinv_iters,
             conv_kernel=None if self.conv_kernel is None else self.conv_kernel[...],
             segments=self.segments,
+            landmarks=self.landmarks,
+            landmark_seed=self.landmark_seed,
+            inverse=self.inverse,
             dropout_rng=dropout_rng,
             dropout_rate=dropout_rate,
             broadcast_dropout=broadcast_dropout,
