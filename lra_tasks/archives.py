@@ -14,7 +14,7 @@ import tarfile
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -142,6 +142,8 @@ def _receive(archive: Archive, part: Path) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER)
     except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         range_not_satisfiable = 416  # there is no more than we have
         if done and getattr(error, "code", None) == range_not_satisfiable:
             return
@@ -198,11 +200,15 @@ def open_members(
         devices or names that lead out of it.
     """
     if path.is_dir():
-        yield _files(path, re.compile(pattern))
+        with contextlib.closing(_files(path, re.compile(pattern))) as files:
+            yield files
         return
     try:
-        with tarfile.open(path) as tar:
-            yield _members(tar, path, re.compile(pattern))
+        with (
+            tarfile.open(path) as tar,
+            contextlib.closing(_members(tar, path, re.compile(pattern))) as members,
+        ):
+            yield members
     except DAMAGES as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path} is truncated or no tar archive: {reason}") from error
@@ -214,7 +220,7 @@ def open_members(
 
 def _files(
     folder: Path, pattern: re.Pattern[str]
-) -> Iterator[tuple[re.Match[str], IO[bytes]]]:
+) -> Generator[tuple[re.Match[str], IO[bytes]], None, None]:
     for place, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
@@ -226,7 +232,7 @@ def _files(
 
 def _members(
     tar: tarfile.TarFile, path: Path, pattern: re.Pattern[str]
-) -> Iterator[tuple[re.Match[str], IO[bytes]]]:
+) -> Generator[tuple[re.Match[str], IO[bytes]], None, None]:
     while (member := tar.next()) is not None:
         tar.members.clear()  # pyright: ignore[reportAttributeAccessIssue] - it grows
         name = PurePosixPath(member.name.replace("\\", "/"))
