@@ -1,6 +1,8 @@
 # Each target sets up .venv by itself and never touches the system's Python.
 PYTHON ?= python3
 BIN := .venv/bin
+# One process a core; a file stays in one process, which compiles its programs once.
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
 .PHONY: train test test-all test-parity lint clean
 
@@ -9,13 +11,13 @@ train: .venv/ready ## ListOps, quick preset: a learnt model in minutes on two co
 		--workdir=runs/listops-quick
 
 test: .venv/ready-dev ## the suite, without what is slow
-	$(BIN)/python -m pytest -m "not slow and not parity"
+	$(PYTEST) -m "not slow and not parity"
 
 test-all: .venv/ready-dev ## with what is slow
-	$(BIN)/python -m pytest -m "not parity"
+	$(PYTEST) -m "not parity"
 
 test-parity: .venv/ready-parity ## against PyTorch and transformers
-	$(BIN)/python -m pytest -m parity
+	$(PYTEST) -m parity
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check

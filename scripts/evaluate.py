@@ -15,7 +15,13 @@ from nystromformer.training.checkpoint import CheckpointError, Checkpoints, dige
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.step import make_eval_step, make_init
 from scripts import command
-from scripts.experiment import SPLITS, Experiment, read_config, read_json
+from scripts.experiment import (
+    RESULT_FILE,
+    SPLITS,
+    Experiment,
+    read_config,
+    read_json,
+)
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "a run of scripts/train.py")
 _SPLIT = flags.DEFINE_enum("split", "test", SPLITS, "which examples")
@@ -37,11 +43,11 @@ def main() -> None:
     if restored is None or restored[0].best_step < 0:
         raise ConfigError(f"{workdir} has no validated weights yet")
     best, best_step = restored[0].best, int(restored[0].best_step)
-    result_file = workdir / "result.json"
+    result_file = workdir / RESULT_FILE
     finished = result_file.exists()
     if finished and read_json(result_file).get("params_sha256") != digest(best):
         raise CheckpointError(
-            f"the weights in {workdir} are not those of its result.json"
+            f"the weights in {workdir} are not those of its {RESULT_FILE}"
         )
 
     data_dir = _DATA_DIR.value or config.task.data_dir

@@ -19,6 +19,7 @@ from nystromformer.training.writer import write_json
 
 SPLITS = ("train", "validation", "test")
 CONFIG_FILE = "config.json"
+RESULT_FILE = "result.json"
 
 
 @dataclasses.dataclass(frozen=True)

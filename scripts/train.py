@@ -5,28 +5,23 @@
 """
 
 import dataclasses
-import importlib.metadata
-import os
-import platform
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import jax
 from absl import flags
+from filelock import FileLock, Timeout
 from ml_collections import config_flags
 
-from nystromformer.config import Config
+from nystromformer.config import Config, ConfigError
 from nystromformer.training.loop import Run, Schedule
 from nystromformer.training.writer import write_json
 from scripts import command
-from scripts.experiment import Experiment, open_workdir, read_json
+from scripts.experiment import RESULT_FILE, Experiment, open_workdir, read_json
+from scripts.provenance import commit, device, versions
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "where the run lives; made if missing")
 flags.mark_flags_as_required(["config", "workdir"])
-
-VERSIONS_OF = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 def main() -> None:
@@ -34,12 +29,21 @@ def main() -> None:
     experiment = Experiment.from_config(config)
     workdir = Path(str(_WORKDIR.value)).expanduser()
     open_workdir(workdir, config)
-    result_file = workdir / "result.json"
+    result_file = workdir / RESULT_FILE
     if result_file.exists():
         print(f"{workdir} is finished; delete it to run again")
         print(summary(read_json(result_file)))
         return
+    try:
+        with FileLock(workdir / "lock", timeout=0):
+            train(experiment, workdir)
+    except Timeout:
+        raise ConfigError(f"another process is training in {workdir}") from None
 
+
+def train(experiment: Experiment, workdir: Path) -> None:
+    """Trains to the end, from wherever the workdir stands, and writes the result."""
+    config = experiment.config
     print(
         f"{config.task.name} with {config.attention.name}: "
         f"{experiment.num_params:,} parameters, {config.train.num_steps:,} steps of "
@@ -64,7 +68,7 @@ def main() -> None:
         "commit": commit(),
         "data_sha256": {name: split.content_hash() for name, split in splits.items()},
     }
-    write_json(result_file, result)
+    write_json(workdir / RESULT_FILE, result)
     print(summary(result))
 
 
@@ -80,32 +84,6 @@ def summary(result: dict[str, Any]) -> str:
     for name, accuracy in result["floors"].items():
         lines.append(f"  floor: {accuracy:6.2%}  {name}")
     return "\n".join(lines)
-
-
-def device() -> str:
-    """What the run computes on."""
-    kind = jax.devices()[0].device_kind
-    if kind == "cpu":
-        return f"CPU {platform.machine()}, {os.cpu_count()} cores"
-    return f"{jax.device_count()} × {kind}"
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the libraries that decide the numbers."""
-    found = {name: importlib.metadata.version(name) for name in VERSIONS_OF}
-    return {"python": platform.python_version(), **found}
-
-
-def commit() -> str | None:
-    """The commit of this checkout, with + where files differ; None outside git."""
-    root = Path(__file__).parents[1]
-    described = subprocess.run(
-        ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or None
 
 
 if __name__ == "__main__":

@@ -65,6 +65,12 @@ def test_a_signal_saves_and_leaves_with_a_line(commands, finished, signum, statu
     while not metrics.exists() or not metrics.stat().st_size:
         assert process.poll() is None
         time.sleep(0.05)
+    if signum == signal.SIGTERM:
+        process.send_signal(signal.SIGSTOP)  # so that it does not end meanwhile
+        second = commands.train(workdir)
+        process.send_signal(signal.SIGCONT)
+        assert second.returncode == 2
+        assert f"another process is training in {workdir}" in second.stderr
     process.send_signal(signum)
     out, err = process.communicate(timeout=60)
     assert process.returncode == status
