@@ -43,7 +43,6 @@ QUICK = {
     },
     "attention": {
         "num_landmarks": 16,
-        "conv_kernel_size": 0,
         "block_size": 4,
         "bucket_size": 16,
         "projection_dim": 16,
