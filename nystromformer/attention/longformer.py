@@ -76,19 +76,16 @@ def longformer(
     keys = neighbourhoods(key, size, margin)  # [C, size + 2w, H]
     values = neighbourhoods(value, size, margin)
     if num_global:  # their keys come once more, to every block
+        # With fewer valid tokens some of these are not, but then all valid tokens are
+        # global, and their rows are made below.
         tokens = nth_valid(mask, num_global)  # [G]
-        exists = jnp.arange(num_global) < mask.sum()
-
-        def with_all(x: jax.Array, of_globals: jax.Array, axis: int) -> jax.Array:
-            shape = (*x.shape[:axis], num_global, *x.shape[axis + 1 :])
-            return jnp.concatenate([x, jnp.broadcast_to(of_globals, shape)], axis)
-
+        shape = (len(keys), num_global)
         keys, values = (
-            with_all(keys, key[tokens], 1),
-            with_all(values, value[tokens], 1),
+            jnp.concatenate([x, jnp.broadcast_to(y[tokens], (*shape, y.shape[1]))], 1)
+            for x, y in ((keys, key), (values, value))
         )
-        allowed = with_all(allowed, exists, 2)
-
+        fill = ((0, 0), (0, 0), (0, num_global))
+        allowed = jnp.pad(allowed, fill, constant_values=True)
     bias = forbid(allowed, at_least_float32(query.dtype))
     out, _ = attend_blocks(to_blocks(query, size), keys, values, bias, precision)
     out = out.reshape(-1, out.shape[-1])[:length]
