@@ -31,7 +31,7 @@ def kernel_attend(
     """
     wide = jnp.promote_types(value.dtype, jnp.float32)
     product = {"precision": precision, "preferred_element_type": wide}
-    # [B, N, H, R], not [B, N, R, H]: for that XLA's CPU backend has no bfloat16 product.
+    # [B, N, H, R], as XLA's CPU backend has no bfloat16 product for [B, N, R, H].
     context = jnp.einsum("bsnr,bsnh->bnhr", key_features, value, **product)
     summed = jnp.einsum(
         "btnr,bnhr->btnh", query_features, context.astype(value.dtype), **product
