@@ -46,8 +46,8 @@ def key_mask(
     if is_causal:
         raise ValueError(
             "is_causal=True (shapes "
-            f"{query.shape}, {key.shape}) is not possible: this attention sums up the "
-            "keys, future ones among them; use attention 'softmax'"
+            f"{query.shape}, {key.shape}) is not possible: this attention looks at "
+            "keys of the future too; use attention 'softmax'"
         )
     if mask is None:
         return None

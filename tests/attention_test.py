@@ -30,9 +30,8 @@ OPTIONS = {
 WITHOUT = {
     "linear memory": {"softmax"},  # it is the [T, S] matrix
     "refusal": {"softmax"},  # bias, causality and any mask are what it can do
-    "equivariance": {"reformer", "bigbird"},  # each head draws its own buckets, blocks
+    "equivariance": {"reformer"},  # each head draws its own rotations
     "every value seen": {"reformer"},  # its buckets leave out distant tokens
-    "bfloat16": {"reformer"},  # rounding moves a token to another bucket: a jump
 }
 
 

@@ -16,8 +16,11 @@ DEVICE = {"jax", "flax", "optax", "orbax"}
 LANGUAGE = {"collections", "functools", "math", "typing"}
 MODELS = {f"nystromformer.{name}" for name in ORDER[:-1]}
 
-# Tested through another file: attentions by the contract of attention_test.
+# Tested through another file: attentions by the contract of attention_test, the parts
+# of the Pathfinder generator by pathfinder_generator_test.
 TESTED_ELSEWHERE = {
+    "lra_tasks/pathfinder_growth.py",
+    "lra_tasks/pathfinder_paddles.py",
     "nystromformer/__init__.py",
     "nystromformer/attention/base.py",
     "nystromformer/attention/none.py",
