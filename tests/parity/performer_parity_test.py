@@ -1,0 +1,83 @@
+"""Performer against the package performer-pytorch, with its projection copied.
+
+For the softmax kernel it adds ε = 1e-4 to every feature after scaling by the largest of
+the head; ours scales each feature by its own largest key and needs no ε, which shifts
+the estimate: with ε = 0 both are the same, since the scales cancel. For the ReLU kernel
+both have the authors' ε = 1e-3 and are the same as they stand. Masks it has none.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer.attention.performer import performer_attention
+from tests.tolerance import TOLERANCE, relative_error
+
+torch = pytest.importorskip("torch", reason="parity needs torch")
+
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.filterwarnings("ignore:distutils Version classes:DeprecationWarning"),
+]
+
+B, L, N, H, R = 3, 41, 2, 5, 17
+
+
+@pytest.fixture(scope="module")
+def package():
+    reason = "parity needs performer-pytorch"
+    return pytest.importorskip("performer_pytorch.performer_pytorch", reason=reason)
+
+
+def inputs(scale):
+    rng = np.random.default_rng(0)
+    return [torch.from_numpy(scale * rng.normal(size=(B, N, L, H))) for _ in range(3)]
+
+
+def ours(tensors, projection, kernel):
+    qkv = (jnp.asarray(x.transpose(1, 2).numpy(), jnp.float32) for x in tensors)
+    out = performer_attention(
+        *qkv, projection=jnp.asarray(projection.numpy(), jnp.float32), kernel=kernel
+    )
+    return np.asarray(out).swapaxes(1, 2)
+
+
+def their_softmax(package, tensors, projection, eps):
+    query, key, value = tensors
+    query, key = (
+        package.softmax_kernel(
+            x, projection_matrix=projection, is_query=is_query, eps=eps
+        )
+        for x, is_query in ((query, True), (key, False))
+    )
+    return package.linear_attention(query, key, value).numpy()
+
+
+@pytest.mark.parametrize("scale", [0.1, 1, 4])
+def test_the_softmax_kernel_is_theirs_without_epsilon(package, scale):
+    torch.manual_seed(0)
+    projection = package.gaussian_orthogonal_random_matrix(R, H)
+    tensors = inputs(scale)
+    actual = ours(tensors, projection, "softmax")
+    expected = their_softmax(package, tensors, projection, eps=0)
+    assert relative_error(actual, expected) < TOLERANCE["float32"]
+
+
+def test_their_epsilon_shifts_the_estimate(package):
+    torch.manual_seed(0)
+    projection = package.gaussian_orthogonal_random_matrix(R, H)
+    tensors = inputs(4)
+    shifted, exact = (
+        their_softmax(package, tensors, projection, eps=eps) for eps in (1e-4, 0)
+    )
+    assert relative_error(shifted, exact) > 10 * TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize("scale", [0.1, 1, 4])
+def test_the_relu_kernel_is_theirs(package, scale):
+    torch.manual_seed(0)
+    module = package.FastAttention(H, nb_features=R, generalized_attention=True)
+    tensors = inputs(scale)
+    expected = module(*tensors).numpy()
+    actual = ours(tensors, module.projection_matrix, "relu")
+    assert relative_error(actual, expected) < TOLERANCE["float32"]

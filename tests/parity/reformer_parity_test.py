@@ -1,0 +1,99 @@
+"""Reformer against LSHSelfAttention of transformers.
+
+The same are the hashing, given the rotations, and attention within one chunk: unit
+keys, no 1/√H, oneself only as a last resort. Not the same, on purpose: in several
+chunks theirs attends to tokens of other buckets too, wraps the first chunk around to
+the last, and counts a token once for every round that finds it. Ours is equation (3) of
+the paper. Theirs also adds 1e-6 to the mean square of a key before it divides by the
+root, which shortens small keys: hence no inputs of scale 0.1.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer.attention.reformer import hash_buckets, reformer_attention
+from tests.tolerance import TOLERANCE, relative_error
+
+torch = pytest.importorskip("torch", reason="parity needs torch")
+pytest.importorskip("transformers", reason="parity needs transformers")
+
+pytestmark = pytest.mark.parity
+
+B, N, H, CHUNK, R = 3, 2, 5, 16, 2
+
+
+def theirs(num_buckets=None):
+    from transformers.models.reformer.modeling_reformer import (
+        LSHSelfAttention,
+        ReformerConfig,
+    )
+
+    torch.manual_seed(0)
+    config = ReformerConfig(
+        hidden_size=N * H,
+        num_attention_heads=N,
+        attention_head_size=H,
+        lsh_attn_chunk_length=CHUNK,
+        lsh_attention_probs_dropout_prob=0.0,
+        num_hashes=R,
+        num_buckets=num_buckets,
+        hash_seed=0,
+        is_decoder=False,
+    )
+    return LSHSelfAttention(config).double().eval()
+
+
+def run(length, scale=1, mask=None):
+    """Ours and theirs at valid tokens."""
+    module = theirs(num_buckets=2 * -(-length // CHUNK))
+    mask = np.ones((B, length), bool) if mask is None else mask
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(scale * rng.normal(size=(B, length, N * H)))
+    with torch.no_grad():
+        expected = module(x, attention_mask=torch.from_numpy(mask))[0].numpy()
+        shared, value = (
+            jnp.asarray(layer(x).numpy().reshape(B, length, N, H), jnp.float32)
+            for layer in (module.query_key, module.value)
+        )
+    actual = reformer_attention(
+        shared,
+        shared,
+        value,
+        mask=jnp.asarray(mask)[:, None, None],
+        num_hashes=R,
+        bucket_size=CHUNK,
+    )
+    return np.asarray(actual).reshape(B, length, N * H)[mask], expected[mask]
+
+
+@pytest.mark.parametrize("lengths", [(13, 13, 13), (13, 7, 1)], ids=["full", "padded"])
+@pytest.mark.parametrize("scale", [1, 4])
+def test_one_chunk_is_theirs(scale, lengths):
+    mask = np.arange(13) < np.array(lengths)[:, None]
+    assert relative_error(*run(13, scale, mask)) < TOLERANCE["float32"]
+
+
+def test_in_several_chunks_theirs_sees_other_buckets():
+    assert relative_error(*run(4 * CHUNK)) > 0.1
+
+
+def test_the_buckets_are_theirs():
+    length = 4 * CHUNK
+    module = theirs(num_buckets=8)
+    x = np.random.default_rng(0).normal(size=(B, N, length, H))
+    found = module._hash_vectors(torch.from_numpy(x), R, None).reshape(B, N, R, length)
+    expected = found.numpy() - 8 * np.arange(R)[:, None]  # theirs counts rounds on
+    torch.manual_seed(module.hash_seed)
+    drawn = torch.randn((N, H, R, 4), dtype=torch.float64).numpy()
+    rotations = jnp.asarray(drawn.transpose(0, 2, 3, 1), jnp.float32)  # [N, R, K, H]
+
+    def one_head(x: jax.Array, rotations: jax.Array) -> jax.Array:
+        return hash_buckets(x, jnp.ones(length, bool), rotations, CHUNK)
+
+    over_heads = jax.vmap(one_head)
+    actual = jax.vmap(over_heads, in_axes=(0, None))(
+        jnp.asarray(x, jnp.float32), rotations
+    )
+    np.testing.assert_array_equal(actual, expected)
