@@ -212,10 +212,12 @@ def test_equal_options_compile_once(name):
     [
         ({"bias": np.ones((1, 1, 67, 67))}, r"bias.*\(1, 1, 67, 67\)"),
         ({"is_causal": True}, "is_causal"),
+        ({"dropout_rate": 0.5, "deterministic": False}, r"dropout_rate=0\.5"),
+        ({"module": nnx.Dict()}, "sow_weights"),
         ({"mask": np.ones((B, 1, 67, 67), bool)}, r"\(3, 1, 67, 67\)"),
         ({"mask": np.ones((B, N, 1, 67), bool)}, r"\(3, 2, 1, 67\)"),
     ],
-    ids=["bias", "causal", "queries", "heads"],
+    ids=["bias", "causal", "dropout", "sowing", "queries", "heads"],
 )
 def test_what_needs_the_whole_matrix_is_refused(name, options, text):
     with pytest.raises(ValueError, match=text):
@@ -286,7 +288,7 @@ def test_errors_list_what_is_known():
     with pytest.raises(ValueError, match=r"'nistrom'.*nystrom.*softmax"):
         make("nistrom")
     with pytest.raises(ValueError, match=r"'landmarks'.*num_landmarks.*segments"):
-        check_attention("nystrom", {"landmarks": 7})
+        check_attention("nystrom", {"landmark": 7})
     with pytest.raises(ValueError, match=r"'none'.*'x'.*none"):
         check_attention("none", {"x": 1})
 

@@ -60,7 +60,10 @@ BAD = {
     "optimizer.warmup_steps": (6000, r"warmup_steps=6000 must lie .*num_steps=5000"),
     "task.data_dir": (3, r"config\.task\.data_dir must be str or NoneType, got 3"),
     "attention.name": ("flash", r"unknown attention 'flash'; known: .*nystrom"),
-    "attention.landmarks": (3, r"no option 'landmarks'|option 'landmarks'"),
+    "attention.landmark": (
+        3,
+        r"'nystrom' has no option 'landmark'; known: .*landmarks",
+    ),
     "attention.num_landmarks": (2.5, r"'num_landmarks' .* must be int, got 2\.5"),
 }
 

@@ -165,7 +165,7 @@ def test_no_two_modules_share_a_variable():
         ({"model_dim": 11, "num_heads": 2}, "model_dim 11.*num_heads 2"),
         ({"remat": "all"}, "remat.*none.*attention.*block.*'all'"),
         ({"attention": "nistrom"}, "'nistrom'.*nystrom"),
-        ({"attention_options": {"landmarks": 3}}, "'landmarks'.*num_landmarks"),
+        ({"attention_options": {"landmark": 3}}, "'landmark'.*num_landmarks"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(options, text):

@@ -4,7 +4,7 @@ import jax
 from flax import nnx
 
 from nystromformer.attention.base import Attention
-from nystromformer.masking import key_mask, zero_padding
+from nystromformer.masking import key_mask, refuse_weights, zero_padding
 
 
 class NoAttention(Attention):
@@ -31,8 +31,14 @@ class NoAttention(Attention):
     ) -> jax.Array:
         """value [B, S, N, H] in dtype, zero where mask is False; needs T = S.
 
-        Dropout and precision have nothing to act on.
+        Precision has nothing to act on.
         """
+        refuse_weights(
+            "none",
+            dropout_rate=dropout_rate,
+            deterministic=deterministic,
+            module=module,
+        )
         mask = key_mask(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
         if query.shape[1] != key.shape[1]:
             raise ValueError(
