@@ -46,8 +46,7 @@ NOTES = f"""\
 
 def smooth_inputs(length: int) -> list[jax.Array]:
     """Query, key and value [1, L, N, H], as the notes say."""
-    shape = (3, 1, 1, NUM_HEADS, HEAD_DIM, NUM_WAVES)
-    phases = np.random.default_rng(0).uniform(size=shape)
+    phases = np.random.default_rng(0).random((3, 1, 1, NUM_HEADS, HEAD_DIM, NUM_WAVES))
     turns = np.arange(length)[:, None] / length * np.arange(1, 1 + NUM_WAVES)
     waves = np.sin(2 * np.pi * (turns[:, None, None] + phases)).sum(-1)
     return list(jnp.asarray((2 / NUM_WAVES) ** 0.5 * waves, jnp.float32))
@@ -85,7 +84,8 @@ def memory(name: str, length: int, *, backward: bool) -> float:
     gradient = jax.grad(lambda *args: forward(*args).sum(), argnums=(0, 1, 2, 3))
     x = jax.ShapeDtypeStruct((1, length, NUM_HEADS, HEAD_DIM), jnp.float32)
     program = jax.jit(gradient if backward else forward).lower(params, x, x, x)
-    return program.compile().memory_analysis().temp_size_in_bytes / 2**20
+    usage: Any = program.compile().memory_analysis()
+    return usage.temp_size_in_bytes / 2**20
 
 
 def num_params(name: str) -> int:
@@ -113,7 +113,7 @@ def main() -> None:
         f"- Commit: {commit()}\n- Device: {device()}\n- Versions: {found}\n",
         *(f"| {' | '.join(row)} |" for row in table),
     ]
-    Path(_OUT.value).write_text("\n".join([*lines, "", NOTES]), encoding="utf-8")
+    Path(str(_OUT.value)).write_text("\n".join([*lines, "", NOTES]), encoding="utf-8")
 
 
 if __name__ == "__main__":
