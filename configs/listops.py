@@ -49,5 +49,5 @@ QUICK = {
         "window": 16,
     },
     "optimizer": {"learning_rate": 1e-3, "warmup_steps": 300},
-    "train": {"num_steps": 6_000, "eval_every": 500, "checkpoint_every": 500},
+    "train": {"num_steps": 5_000, "eval_every": 500, "checkpoint_every": 500},
 }

@@ -26,13 +26,17 @@ embedding_init = nnx.initializers.normal(0.02)
 def dropout(x: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
     """Zeroes each number with probability `rate` and scales the rest; 16 bits a number.
 
-    The rate is rounded to a multiple of 2⁻¹⁶ and the scale fits the rounded one.
+    The rate is rounded to a multiple of 2⁻¹⁶ and the scale fits the rounded one. Both
+    halves of every word that the generator makes are used: `random.bits` would make a
+    word for each number, and dropout a third of a small model's step (on a CPU).
     """
     dropped = round(rate * 2**16)
     if rng is None or dropped == 0:
         return x
-    bits = jax.random.bits(rng, x.shape, jnp.uint16)
-    return jnp.where(bits >= dropped, x / (1 - dropped / 2**16), 0).astype(x.dtype)
+    words = jax.random.bits(rng, ((x.size + 1) // 2,), jnp.uint32)
+    halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(-1)
+    keep = halves[: x.size].reshape(x.shape) >= dropped
+    return jnp.where(keep, x / (1 - dropped / 2**16), 0).astype(x.dtype)
 
 
 def split_rng(rng: jax.Array | None, num: int) -> list[jax.Array | None]:
