@@ -94,6 +94,7 @@ def num_params(name: str) -> int:
 
 
 def main() -> None:
+    started_at = commit()
     columns = [f"{x} at {n:,}" for n in _LENGTHS.value for x in ("error", "MiB")]
     table = [["attention", "parameters", "to softmax", *columns]]
     exact = num_params("softmax")
@@ -110,7 +111,7 @@ def main() -> None:
     lines = [
         "# Attentions\n",
         f"- Command: `python scripts/attention_table.py {shlex.join(sys.argv[1:])}`",
-        f"- Commit: {commit()}\n- Device: {device()}\n- Versions: {found}\n",
+        f"- Commit: {started_at}\n- Device: {device()}\n- Versions: {found}\n",
         *(f"| {' | '.join(row)} |" for row in table),
     ]
     Path(str(_OUT.value)).write_text("\n".join([*lines, "", NOTES]), encoding="utf-8")
