@@ -33,9 +33,10 @@ def encode(source: str) -> np.ndarray:
     for position, token in enumerate(source.split()):
         if token in ("(", ")"):  # the released files binarise every list with them
             continue
-        if token not in VOCABULARY[1:]:
+        token_id = TOKEN_ID.get(token, 0)
+        if not token_id:  # unknown, or padding
             raise DataError(f"token {position} ({token!r}) is none of ListOps'")
-        ids.append(TOKEN_ID[token])
+        ids.append(token_id)
     return np.array(ids, np.uint8)
 
 
@@ -51,30 +52,37 @@ def evaluate(source: str) -> int:
     """
     open_lists: list[tuple[str, list[int]]] = []  # operator, values of its arguments
     result: int | None = None
+    open_parentheses = 0
     for position, token in enumerate(source.split()):
         if token in ("(", ")"):
+            open_parentheses += 1 if token == "(" else -1
+            if open_parentheses < 0:
+                raise DataError(f"token {position} (')') closes nothing")
             continue
-        where = f"token {position} ({token!r})"
         if result is not None:
+            where = f"token {position} ({token!r})"
             raise DataError(f"{where} follows the end of the expression")
         if token in APPLY:
             open_lists.append((token, []))
             continue
         if token == "]":
             if not open_lists:
-                raise DataError(f"{where} closes nothing")
+                raise DataError(f"token {position} (']') closes nothing")
             operator, values = open_lists.pop()
             if not values:
+                where = f"token {position} (']')"
                 raise DataError(f"{where} closes {operator} without arguments")
             value = APPLY[operator](values)
         elif token in DIGITS:
             value = int(token)
         else:
-            raise DataError(f"{where} is none of ListOps'")
+            raise DataError(f"token {position} ({token!r}) is none of ListOps'")
         if open_lists:
             open_lists[-1][1].append(value)
         else:
             result = value
+    if open_parentheses:
+        raise DataError(f"{open_parentheses} closing parentheses missing at the end")
     if result is None:
         missing = f"{len(open_lists)} closing brackets" if open_lists else "everything"
         raise DataError(f"{missing} missing at the end")

@@ -9,6 +9,7 @@ import jax
 from absl import flags
 from flax import nnx
 
+from lra_tasks.base import SPLITS
 from nystromformer.config import ConfigError
 from nystromformer.training.batches import Data
 from nystromformer.training.checkpoint import CheckpointError, Checkpoints, digest
@@ -17,10 +18,9 @@ from nystromformer.training.step import make_eval_step, make_init
 from scripts import command
 from scripts.experiment import (
     RESULT_FILE,
-    SPLITS,
     Experiment,
     read_config,
-    read_json,
+    read_result,
 )
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "a run of scripts/train.py")
@@ -43,9 +43,8 @@ def main() -> None:
     if restored is None or restored[0].best_step < 0:
         raise ConfigError(f"{workdir} has no validated weights yet")
     best, best_step = restored[0].best, int(restored[0].best_step)
-    result_file = workdir / RESULT_FILE
-    finished = result_file.exists()
-    if finished and read_json(result_file).get("params_sha256") != digest(best):
+    result = read_result(workdir)
+    if result and result["params_sha256"] != digest(best):
         raise CheckpointError(
             f"the weights in {workdir} are not those of its {RESULT_FILE}"
         )
@@ -57,7 +56,7 @@ def main() -> None:
         make_eval_step(graphdef), jax.device_put(best), data, config.train.batch_size
     )
     assert metrics is not None
-    state = "finished" if finished else "unfinished"
+    state = "finished" if result else "unfinished"
     print(
         f"{config.task.name} with {config.attention.name} ({state} run, step "
         f"{best_step:,}): {_SPLIT.value} accuracy {metrics['accuracy']:.2%}, loss "

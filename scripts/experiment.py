@@ -11,15 +11,19 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from lra_tasks.base import SPLITS
 from lra_tasks.task import Split, Task, get_task
 from nystromformer.classifier import PairClassifier, SequenceClassifier
 from nystromformer.config import Config, ConfigError
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.writer import write_json
 
-SPLITS = ("train", "validation", "test")
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
+RESULT_KEYS = {
+    *("task", "attention", "seed", "best_step", "validation_accuracy"),
+    *("test_accuracy", "test_examples", "floors", "params_sha256"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +136,17 @@ def open_workdir(workdir: Path, config: Config) -> None:
                     f"{workdir} holds a run with another config: {group}.{key} is "
                     f"{other!r} there, {ours!r} here; name another workdir"
                 )
+
+
+def read_result(workdir: Path) -> dict[str, Any] | None:
+    """What a finished run has found, or None where it is not finished."""
+    path = workdir / RESULT_FILE
+    if not path.exists():
+        return None
+    result = read_json(path)
+    if not isinstance(result, dict) or not result.keys() >= RESULT_KEYS:
+        raise ConfigError(f"{path} is no result of this program; delete it")
+    return result
 
 
 def read_config(workdir: Path) -> Config:

@@ -28,10 +28,14 @@ def versions() -> dict[str, str]:
 def commit() -> str | None:
     """The commit of this checkout, with + where files differ; None outside git."""
     root = Path(__file__).parents[1]
-    described = subprocess.run(
-        ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    describe = ("describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*")
+    try:
+        described = subprocess.run(
+            ["git", "-C", str(root), *describe],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:  # a machine without git
+        return None
     return described.stdout.strip() or None

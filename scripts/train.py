@@ -16,7 +16,7 @@ from nystromformer.config import Config, ConfigError
 from nystromformer.training.loop import Run, Schedule
 from nystromformer.training.writer import write_json
 from scripts import command
-from scripts.experiment import RESULT_FILE, Experiment, open_workdir, read_json
+from scripts.experiment import RESULT_FILE, Experiment, open_workdir, read_result
 from scripts.provenance import commit, device, versions
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
@@ -28,22 +28,22 @@ def main() -> None:
     config = Config.from_mapping(_CONFIG.value.to_dict())
     experiment = Experiment.from_config(config)
     workdir = Path(str(_WORKDIR.value)).expanduser()
-    open_workdir(workdir, config)
-    result_file = workdir / RESULT_FILE
-    if result_file.exists():
-        print(f"{workdir} is finished; delete it to run again")
-        print(summary(read_json(result_file)))
-        return
+    workdir.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(workdir / "lock", timeout=0):
-            train(experiment, workdir)
+            open_workdir(workdir, config)
+            result = read_result(workdir)
+            if result:
+                print(f"{workdir} is finished; delete it to run again")
+            print(summary(result or train(experiment, workdir)))
     except Timeout:
         raise ConfigError(f"another process is training in {workdir}") from None
 
 
-def train(experiment: Experiment, workdir: Path) -> None:
+def train(experiment: Experiment, workdir: Path) -> dict[str, Any]:
     """Trains to the end, from wherever the workdir stands, and writes the result."""
     config = experiment.config
+    started_at = commit()
     print(
         f"{config.task.name} with {config.attention.name}: "
         f"{experiment.num_params:,} parameters, {config.train.num_steps:,} steps of "
@@ -65,11 +65,11 @@ def train(experiment: Experiment, workdir: Path) -> None:
         "floors": floors,
         "device": device(),
         "versions": versions(),
-        "commit": commit(),
+        "commit": started_at,
         "data_sha256": {name: split.content_hash() for name, split in splits.items()},
     }
     write_json(workdir / RESULT_FILE, result)
-    print(summary(result))
+    return result
 
 
 def summary(result: dict[str, Any]) -> str:

@@ -42,6 +42,8 @@ def test_nesting_has_no_limit():
         ("[MAX 1 10 ]", r"token 2 \('10'\)"),
         ("( [FIRST 1 ) ]", r"token 1 \('\[FIRST'\)"),
         ("<pad>", "token 0"),
+        (") 5 (", r"token 0 \('\)'\) closes nothing"),
+        ("( ( [MAX 3 4 ] )", "1 closing parentheses missing"),
     ],
 )
 def test_what_is_no_expression(source, message):

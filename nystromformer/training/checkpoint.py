@@ -6,6 +6,7 @@ next older one, and when none is whole that is an error, never a fresh start.
 """
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,24 @@ def digest(tree: Any) -> str:
     return sha.hexdigest()
 
 
+def checksum(state: Any, meta: dict[str, Any]) -> str:
+    """sha256 (hex) of a whole checkpoint: the state's digest and the meta's JSON."""
+    text = digest(state) + json.dumps(meta, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 class Checkpoints:
     """The checkpoints of one run: the two newest steps are kept.
 
-    With read_only nothing in the folder is changed, damaged steps included.
+    A damaged step is moved out of the way, to `damaged-STEP` beside the directory, not
+    deleted. With read_only nothing is changed.
     """
 
     def __init__(self, directory: Path, read_only: bool = False):
         self.directory = directory
         self.read_only = read_only
+        if not read_only:
+            self._take_back_replaced()
         self.manager = ocp.CheckpointManager(
             directory.absolute(),
             options=ocp.CheckpointManagerOptions(
@@ -53,15 +63,17 @@ class Checkpoints:
     def save(self, step: int, state: Any, meta: dict[str, Any]) -> None:
         """Saves a pytree of arrays and a JSON object as `step`, whole or not at all.
 
-        A step that was saved before is replaced.
+        A step that was saved before is replaced, and kept until the new one is whole.
         """
         host_state = jax.device_get(state)
         leaves = _named_leaves(host_state)
-        meta = {**meta, "sha256": digest(host_state)}
+        meta = {**meta, "sha256": checksum(host_state, meta)}
+        before = self.directory / str(step)
         try:
             self._check_free_space(host_state)
-            if step in self.manager.all_steps():
-                self.manager.delete(step)
+            if before.exists():
+                before.rename(self._beside("replaced", step))
+                self.manager.reload()
             self.manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -71,11 +83,26 @@ class Checkpoints:
                 force=True,
             )
         except Exception as error:
+            self._take_back_replaced()
             raise CheckpointError(
                 f"could not save step {step} to {self.directory} "
                 f"({_first_line(error)}); older checkpoints are intact: free some "
                 "space or mend the folder, then run the same command again"
             ) from error
+        self._take_back_replaced()
+
+    def _beside(self, why: str, step: int) -> Path:
+        """A place for a step that is no longer one."""
+        return self.directory.with_name(f"{why}-{step}")
+
+    def _take_back_replaced(self) -> None:
+        """Back goes a step that was to be replaced, unless the new one is whole."""
+        for old in self.directory.parent.glob("replaced-*"):
+            new = self.directory / old.name.removeprefix("replaced-")
+            if new.exists():
+                shutil.rmtree(old)
+            else:
+                old.rename(new)
 
     def _check_free_space(self, state: Any) -> None:
         """Orbax on a full disk fails late and noisily: look before it starts."""
@@ -99,8 +126,10 @@ class Checkpoints:
         for step in steps:
             try:
                 state, meta = self._restore_step(step, abstract_state)
+            except MemoryError:
+                raise
             except Exception as error:
-                logging.warning("checkpoint %d: %s", step, _first_line(error))
+                logging.info("checkpoint %d: %s", step, _first_line(error))
                 damaged.append(step)
                 continue
             for newer in damaged:
@@ -109,7 +138,9 @@ class Checkpoints:
                     f"from step {step}"
                 )
                 if not self.read_only:
-                    shutil.rmtree(self.directory / str(newer))
+                    aside = self._beside("damaged", newer)
+                    shutil.rmtree(aside, ignore_errors=True)
+                    (self.directory / str(newer)).rename(aside)
             if damaged:
                 self.manager.reload()
             return state, meta
@@ -134,9 +165,10 @@ class Checkpoints:
             if (wanted.shape, wanted.dtype) != (leaf.shape, leaf.dtype):
                 raise ValueError(f"{name} is {leaf.shape}, not {wanted.shape}")
         state = jax.tree.unflatten(jax.tree.structure(abstract_state), leaves)
-        if digest(state) != restored["meta"].pop("sha256", None):
+        meta = restored["meta"]
+        if meta.pop("sha256", None) != checksum(state, meta):
             raise ValueError("its contents do not match their digest")
-        return state, restored["meta"]
+        return state, meta
 
     def close(self) -> None:
         self.manager.close()

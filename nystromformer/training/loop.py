@@ -1,6 +1,7 @@
 """The loop: train, validate, log, save, and go on from where it was stopped."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -186,13 +187,16 @@ class Run:
             self.state = self.state._replace(totals=Totals.zero())
 
     def _evaluate(self, weights: Weights, split: str) -> dict[str, float] | None:
-        return evaluate(
+        metrics = evaluate(
             self.eval_step,
             weights,
             self.data[split],
             self.schedule.batch_size,
             should_stop=lambda: self.stop.signum is not None,
         )
+        if metrics and not math.isfinite(metrics["loss"]):
+            raise NotFiniteError(f"step {self.step}: the {split} loss is not finite")
+        return metrics
 
     def _validate(self) -> None:
         """Measures the validation split and keeps the weights if they are the best."""

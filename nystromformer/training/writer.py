@@ -1,6 +1,7 @@
 """What a run leaves behind: metrics.jsonl, TensorBoard events, result.json."""
 
 import contextlib
+import errno
 import json
 import os
 import time
@@ -48,8 +49,12 @@ class MetricsWriter:
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
         """One line: step, split, values. Raises OSError when the disk is full."""
-        line = json.dumps({"step": step, "split": split, **values}) + "\n"
-        self.file.write(line.encode())
+        row = {"step": step, "split": split, **values}
+        line = f"{json.dumps(row, allow_nan=False)}\n".encode()
+        before = self.file.tell()
+        if self.file.write(line) < len(line):  # a disk that is full on the way
+            self.file.truncate(before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.file.name)
         for name, value in values.items():
             self._event(step, summary=scalar(f"{split}/{name}", value))
         self.events.flush()

@@ -39,6 +39,7 @@ BROKEN = {
         lambda w: shutil.rmtree(w / "checkpoints"),
         "no checkpoints yet",
     ),
+    "no result": (lambda w: (w / "result.json").write_text("{}"), "is no result of"),
     "other weights": (break_result, "are not those of its result.json"),
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -29,11 +30,16 @@ def test_a_run_prints_its_test_accuracy_beside_its_floors(finished):
 
 def test_a_finished_run_says_so_and_does_nothing(commands, finished):
     workdir, _ = finished
-    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+
+    def times():
+        files = [path for path in workdir.rglob("*") if path.name != "lock"]
+        return {path: path.stat().st_mtime_ns for path in files}
+
+    before = times()
     again = commands.train(workdir)
     assert again.returncode == 0
     assert "is finished" in again.stdout
-    assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
+    assert times() == before
 
 
 def test_a_run_killed_at_three_random_moments_ends_with_the_same_bits(
@@ -41,18 +47,63 @@ def test_a_run_killed_at_three_random_moments_ends_with_the_same_bits(
 ):
     rng = random.Random(0)
     workdir = commands.folder / "killed"
-    for _ in range(3):
+    metrics = workdir / "metrics.jsonl"
+
+    def changed_at() -> int:
+        return metrics.stat().st_mtime_ns if metrics.exists() else 0
+
+    def num_checkpoints() -> int:
+        return len([x for x in workdir.glob("checkpoints/*") if x.name.isdigit()])
+
+    for kill in range(3):
+        before = changed_at()
         process = commands.start("train.py", *commands.train_args(workdir))
-        while not (workdir / "metrics.jsonl").exists() and process.poll() is None:
-            time.sleep(0.05)
-        time.sleep(rng.uniform(0, 8))
+        while changed_at() == before or (kill == 1 and not num_checkpoints()):
+            assert process.poll() is None
+            time.sleep(0.02)
+        time.sleep(rng.uniform(0, 2))
         process.kill()
         process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    assert num_checkpoints() > 0
+    assert not (workdir / "result.json").exists()
     resumed = commands.train(workdir)
     assert resumed.returncode == 0, resumed.stderr
+    assert "going on from step" in resumed.stdout
     whole, ours = result_of(finished[0]), result_of(workdir)
     for key in ("params_sha256", "test_loss", "best_step", "validation_accuracy"):
         assert ours[key] == whole[key]
+
+
+def damage(step_folder) -> None:
+    files = [path for path in step_folder.rglob("*") if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_when_all_are_it_refuses(
+    commands, finished, tmp_path
+):
+    workdir = tmp_path / "run"
+    shutil.copytree(finished[0], workdir)
+    whole = result_of(workdir)
+    (workdir / "result.json").unlink()
+    damage(workdir / "checkpoints" / "400")
+    resumed = commands.train(workdir)
+    assert "checkpoint 400" in resumed.stdout
+    assert "going on from step 380" in resumed.stdout
+    assert result_of(workdir)["params_sha256"] == whole["params_sha256"]
+
+    (workdir / "result.json").unlink()
+    for folder in (workdir / "checkpoints").iterdir():
+        damage(folder)
+    refused = commands.train(workdir)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: no whole checkpoint in")
+    assert refused.stderr.count("\n") == 1
+    assert (workdir / "checkpoints" / "400").is_dir()
 
 
 @pytest.mark.parametrize(

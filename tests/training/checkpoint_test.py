@@ -81,6 +81,36 @@ def test_a_flipped_bit_makes_it_go_back_to_the_older_one_and_say_so(saved, capsy
     assert digest(state) == digest(make_state(10))
     assert "checkpoint 20" in capsys.readouterr().out
     assert not (saved / "20").exists()
+    assert (saved.parent / "damaged-20").is_dir()
+
+
+def test_a_changed_meta_is_noticed_too(saved):
+    (path,) = (saved / "20" / "meta").glob("metadata")
+    path.write_text(path.read_text().replace("at 20", "at 21"))
+    _, meta = restore(saved)
+    assert meta == {"note": "at 10"}
+
+
+def test_a_step_that_cannot_be_replaced_stays(saved, monkeypatch):
+    checkpoints = Checkpoints(saved)
+
+    def fail(*args, **options):
+        assert not (saved / "20").exists()
+        raise OSError("no")
+
+    monkeypatch.setattr(checkpoints.manager, "save", fail)
+    with pytest.raises(CheckpointError, match="could not save step 20"):
+        checkpoints.save(20, make_state(21), {})
+    checkpoints.close()
+    state, _ = restore(saved)
+    assert digest(state) == digest(make_state(20))
+
+
+def test_a_replacement_that_was_killed_half_way_is_taken_back(saved):
+    (saved / "20").rename(saved.parent / "replaced-20")
+    state, _ = restore(saved)
+    assert digest(state) == digest(make_state(20))
+    assert not (saved.parent / "replaced-20").exists()
 
 
 def test_reading_only_leaves_a_damaged_one_where_it_is(saved):
@@ -93,7 +123,8 @@ def test_reading_only_leaves_a_damaged_one_where_it_is(saved):
 def test_every_flipped_bit_and_truncation_is_noticed(saved):
     rng = random.Random(0)
     files = sorted(path for path in (saved / "20").rglob("*") if path.is_file())
-    good = {digest(make_state(10)), digest(make_state(20))}
+    good = {"at 10": digest(make_state(10)), "at 20": digest(make_state(20))}
+    went_back = 0
     originals = {path: path.read_bytes() for path in files}
     for path in rng.choices([p for p in files if originals[p]], k=12):
         content = bytearray(originals[path])
@@ -102,9 +133,11 @@ def test_every_flipped_bit_and_truncation_is_noticed(saved):
         else:
             content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         path.write_bytes(content)
-        state, _ = restore(saved, read_only=True)
-        assert digest(state) in good, path
+        state, meta = restore(saved, read_only=True)
+        assert digest(state) == good[meta["note"]], path
+        went_back += meta["note"] == "at 10"
         path.write_bytes(originals[path])
+    assert went_back > 0
 
 
 def test_when_none_is_whole_it_refuses(saved):

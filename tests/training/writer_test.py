@@ -1,6 +1,8 @@
 """What a run leaves behind: whole JSON files, and lines that a resumed run cuts off."""
 
 import json
+import resource
+import signal
 
 import pytest
 
@@ -33,6 +35,22 @@ def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(tmp_path):
     writer.write(6, "train", {"loss": 0.3})
     writer.close()
     assert [line["loss"] for line in read_lines(tmp_path)] == [0.5, 0.3]
+
+
+def test_half_a_line_on_a_full_disk_is_an_error_and_not_kept(tmp_path):
+    writer = MetricsWriter(tmp_path)
+    writer.write(5, "train", {"loss": 0.5})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (writer.num_bytes() + 7, hard))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            writer.write(6, "train", {"loss": 0.4})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    writer.close()
+    assert [line["step"] for line in read_lines(tmp_path)] == [5]
 
 
 def test_event_files_for_tensorboard_are_written(tmp_path):
