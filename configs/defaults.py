@@ -20,6 +20,7 @@ ATTENTIONS = {
     },
     "softmax": {
         "dropout_rate": 0.1,  # on the attention weights
+        "implementation": "auto",  # or "xla", "cudnn"; auto: cuDNN where it applies
     },
     "bigbird": {
         "block_size": 64,  # of a window of three blocks, and of the two ends

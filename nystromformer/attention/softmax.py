@@ -5,7 +5,18 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention.base import Attention
+from nystromformer.attention.flash import flash_attention, flash_obstacle
 from nystromformer.masking import zero_padding
+
+IMPLEMENTATIONS = ("auto", "xla", "cudnn")
+
+
+def check_implementation(implementation: str) -> None:
+    """Raises ValueError for what is not in IMPLEMENTATIONS."""
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(
+            f"implementation must be one of {IMPLEMENTATIONS}, got {implementation!r}"
+        )
 
 
 def softmax_attention(
@@ -15,6 +26,7 @@ def softmax_attention(
     bias: jax.Array | None = None,
     mask: jax.Array | None = None,
     *,
+    implementation: str = "auto",
     dropout_rng: jax.Array | None = None,
     dropout_rate: float = 0.0,
     broadcast_dropout: bool = True,
@@ -24,7 +36,7 @@ def softmax_attention(
     module: nnx.Module | None = None,
     is_causal: bool = False,
 ) -> jax.Array:
-    """softmax(Q Kᵀ / √H + bias) V, in O(T · S) memory.
+    """softmax(Q Kᵀ / √H + bias) V, in O(T · S) memory; by cuDNN in O(T + S).
 
     Args:
       query: [B, T, N, H].
@@ -33,6 +45,9 @@ def softmax_attention(
       bias: broadcastable to [B, N, T, S].
       mask: bool, broadcastable to [B, N, T, S], True = attend. One that broadcasts to
         [B, 1, 1, S] is taken for padding: nothing there has influence, not even NaN.
+      implementation: "cudnn", flash attention on a GPU in bfloat16 or float16, without
+        dropout, sowing, precision, bias, or a mask that varies over queries; "xla"; or
+        "auto", cuDNN where it applies.
       dropout_rng, dropout_rate, broadcast_dropout, deterministic: dropout on the
         attention weights; broadcast_dropout shares one pattern over batch and heads.
       dtype: of the computation; None = the inputs'.
@@ -42,7 +57,12 @@ def softmax_attention(
 
     Returns:
       [B, T, N, H] in dtype.
+
+    Raises:
+      ValueError: for implementation="cudnn" where it does not apply, saying why.
     """
+    check_implementation(implementation)
+    of_keys = None
     if mask is not None:
         mask = jnp.asarray(mask).reshape((1,) * (4 - jnp.ndim(mask)) + jnp.shape(mask))
         if mask.shape[1:3] == (1, 1):
@@ -51,6 +71,22 @@ def softmax_attention(
     dtype = dtype or jnp.result_type(query, key, value)
     query, key, value = (x.astype(dtype) for x in (query, key, value))
     dropout = dropout_rate > 0 and not deterministic
+    if implementation != "xla":
+        not_flash = {
+            "dropout": dropout,
+            "sowing": module is not None,
+            "precision": precision is not None,
+            "bias": bias is not None,
+            "mask over queries or heads": mask is not None and of_keys is None,
+            "is_causal beside a mask": is_causal and mask is not None,
+        }
+        asked = [name for name, is_asked in not_flash.items() if is_asked]
+        backend, head_dim = jax.default_backend(), query.shape[-1]
+        missing = flash_obstacle(backend, dtype, head_dim, asked)
+        if missing is None:
+            return flash_attention(query, key, value, of_keys, is_causal=is_causal)
+        if implementation == "cudnn":
+            raise ValueError(f"implementation='cudnn' needs {missing}")
     if not dropout and module is None and precision is None:
         return jax.nn.dot_product_attention(
             query, key, value, bias, mask, is_causal=is_causal
@@ -101,10 +137,13 @@ class SoftmaxAttention(Attention):
         max_length: int,
         rngs: nnx.Rngs,
         dropout_rate: float = 0.0,
+        implementation: str = "auto",
     ):
+        check_implementation(implementation)
         if not 0 <= dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}")
         self.dropout_rate = dropout_rate
+        self.implementation = implementation
 
     def __call__(
         self,
@@ -130,6 +169,7 @@ class SoftmaxAttention(Attention):
             value,
             bias,
             mask,
+            implementation=self.implementation,
             dropout_rng=dropout_rng,
             dropout_rate=dropout_rate or self.dropout_rate,
             broadcast_dropout=broadcast_dropout,

@@ -1,0 +1,68 @@
+"""cuDNN's flash attention: exact attention in O(T + S) memory, where it applies."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+
+def flash_obstacle(
+    backend: str, dtype: jax.typing.DTypeLike, head_dim: int, asked: Sequence[str]
+) -> str | None:
+    """What cuDNN's flash attention misses here, or None where it applies.
+
+    Args:
+      backend: as `jax.default_backend()` names it.
+      dtype: of the computation.
+      head_dim: H.
+      asked: what was asked for that the kernel does not do.
+    """
+    if asked:
+        return f"a call without {', '.join(asked)}"
+    if jnp.dtype(dtype) not in (jnp.bfloat16, jnp.float16):
+        return f"bfloat16 or float16, got {jnp.dtype(dtype)}"
+    if head_dim > 128 or head_dim % 8:
+        return f"a head dim that is a multiple of 8 up to 128, got {head_dim}"
+    return None if backend == "gpu" else f"a GPU, and the backend is {backend!r}"
+
+
+def flash_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    is_causal: bool = False,
+    implementation: Literal["xla", "cudnn"] = "cudnn",
+) -> jax.Array:
+    """Exact attention to the keys that count, known to the kernel by their number.
+
+    As a mask they would be a bias of [B, T, S] numbers with T and S even. But the order
+    of keys does not matter, so those that count are moved to the front.
+
+    Args:
+      query: [B, T, N, H].
+      key: [B, S, N, H].
+      value: [B, S, N, H], finite everywhere.
+      mask: [B, S] bool, True = attend; None = all, as it must be with is_causal. Where
+        nothing is True the first value is returned.
+      is_causal: query t sees only keys ≤ t.
+      implementation: "xla" runs anywhere, for comparison.
+
+    Returns:
+      [B, T, N, H].
+    """
+    num_valid = None
+    if mask is not None:
+        order = jnp.argsort(~mask, axis=1)[:, :, None, None]
+        key, value = (jnp.take_along_axis(x, order, axis=1) for x in (key, value))
+        num_valid = jnp.maximum(mask.sum(1, dtype=jnp.int32), 1)
+    return jax.nn.dot_product_attention(
+        query,
+        key,
+        value,
+        is_causal=is_causal,
+        key_value_seq_lengths=num_valid,
+        implementation=implementation,
+    )
