@@ -287,7 +287,7 @@ def test_drops_into_flax_linen(name):
 def test_errors_list_what_is_known():
     with pytest.raises(ValueError, match=r"'nistrom'.*nystrom.*softmax"):
         make("nistrom")
-    with pytest.raises(ValueError, match=r"'landmarks'.*num_landmarks.*segments"):
+    with pytest.raises(ValueError, match=r"'landmark'.*num_landmarks.*segments"):
         check_attention("nystrom", {"landmark": 7})
     with pytest.raises(ValueError, match=r"'none'.*'x'.*none"):
         check_attention("none", {"x": 1})

@@ -98,9 +98,14 @@ def test_the_model_and_the_steps_run_without_graph_mode(optimizer, splits):
             num_classes=3,
             vocab_size=11,
             max_length=7,
+            num_layers=1,
             model_dim=6,
             mlp_dim=5,
-            attention_options={"num_landmarks": 2, "conv_kernel_size": 3},
+            attention_options={
+                "num_landmarks": 2,
+                "num_pinv_iters": 1,
+                "conv_kernel_size": 3,
+            },
             rngs=rngs,
         )
 
