@@ -15,28 +15,14 @@ from flax import nnx
 
 from nystromformer.attention import make_attention
 from nystromformer.attention.base import Attention
+from nystromformer.dropout import dropout
 
 REMAT = ("none", "attention", "block")
 
-# As PyTorch's Linear starts, so as in the published runs: U(−1/√fan_in, 1/√fan_in).
+# As the kernels of PyTorch's Linear start, and so the published runs':
+# U(−1/√fan_in, 1/√fan_in). Biases start at zero.
 kernel_init = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 embedding_init = nnx.initializers.normal(0.02)
-
-
-def dropout(x: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
-    """Zeroes each number with probability `rate` and scales the rest; 16 bits a number.
-
-    The rate is rounded to a multiple of 2⁻¹⁶ and the scale fits the rounded one. Both
-    halves of every word that the generator makes are used: `random.bits` would make a
-    word for each number, and dropout a third of a small model's step (on a CPU).
-    """
-    dropped = round(rate * 2**16)
-    if rng is None or dropped == 0:
-        return x
-    words = jax.random.bits(rng, ((x.size + 1) // 2,), jnp.uint32)
-    halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(-1)
-    keep = halves[: x.size].reshape(x.shape) >= dropped
-    return jnp.where(keep, x / (1 - dropped / 2**16), 0).astype(x.dtype)
 
 
 def split_rng(rng: jax.Array | None, num: int) -> list[jax.Array | None]:
@@ -111,6 +97,7 @@ class SelfAttention(nnx.Module):
             projected[:, :, last],
             mask=None if mask is None else mask[:, None, None, :],
             dropout_rng=dropout_rng,
+            broadcast_dropout=False,
             deterministic=dropout_rng is None,
         )
         return self.out(attended.reshape(batch, length, model_dim))

@@ -12,6 +12,7 @@ SOURCES = sorted(
 )
 # From the bottom up: a module imports only what stands before it.
 ORDER = (
+    "dropout",
     *("masking", "landmarks", "nystrom", "matrices"),
     *("attention", "encoder", "classifier", "config"),
 )

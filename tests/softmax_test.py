@@ -1,5 +1,6 @@
 """Exact attention: the implementation chosen, and dropout of the weights."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from flax import nnx
 
 from nystromformer.attention import make_attention
 from nystromformer.attention.softmax import softmax_attention
+from tests.tolerance import TOLERANCE, relative_error
 
 B, L, N, H = 3, 7, 2, 8
 
@@ -56,3 +58,21 @@ def test_an_unknown_implementation_is_refused():
         make(implementation="flash")
     with pytest.raises(ValueError, match=text):
         softmax_attention(*inputs(), implementation="flash")
+
+
+@pytest.mark.parametrize("broadcast_dropout", [True, False])
+def test_dropout_falls_on_the_weights(broadcast_dropout):
+    """With V = I the output is the weights: dropped ones 0, the others twice."""
+    query, key, _ = inputs()
+    value = jnp.zeros((B, L, N, H)).at[:, jnp.arange(L), :, jnp.arange(L)].set(1)
+    options = {"dropout_rng": jax.random.key(0), "broadcast_dropout": broadcast_dropout}
+    exact = np.asarray(softmax_attention(query, key, value))[..., :L]
+    out = softmax_attention(
+        query, key, value, dropout_rate=0.5, deterministic=False, **options
+    )
+    out = np.asarray(out)[..., :L]  # [B, T, N, S]
+    kept = out != 0
+    assert relative_error(out[kept], 2 * exact[kept]) <= TOLERANCE["float32"]
+    draws = L * L if broadcast_dropout else kept.size
+    assert abs(kept.mean() - 0.5) < 5 * 0.5 / np.sqrt(draws)
+    assert (kept == kept[:1, :, :1]).all() == broadcast_dropout

@@ -6,6 +6,7 @@ from flax import nnx
 
 from nystromformer.attention.base import Attention
 from nystromformer.attention.flash import flash_attention, flash_obstacle
+from nystromformer.dropout import dropout
 from nystromformer.masking import zero_padding
 
 IMPLEMENTATIONS = ("auto", "xla", "cudnn")
@@ -70,10 +71,10 @@ def softmax_attention(
             query, key, value = zero_padding(query, key, value, of_keys)
     dtype = dtype or jnp.result_type(query, key, value)
     query, key, value = (x.astype(dtype) for x in (query, key, value))
-    dropout = dropout_rate > 0 and not deterministic
+    has_dropout = dropout_rate > 0 and not deterministic
     if implementation != "xla":
         not_flash = {
-            "dropout": dropout,
+            "dropout": has_dropout,
             "sowing": module is not None,
             "precision": precision is not None,
             "bias": bias is not None,
@@ -87,7 +88,7 @@ def softmax_attention(
             return flash_attention(query, key, value, of_keys, is_causal=is_causal)
         if implementation == "cudnn":
             raise ValueError(f"implementation='cudnn' needs {missing}")
-    if not dropout and module is None and precision is None:
+    if not has_dropout and module is None and precision is None:
         return jax.nn.dot_product_attention(
             query, key, value, bias, mask, is_causal=is_causal
         )
@@ -111,12 +112,11 @@ def softmax_attention(
     weights = jax.nn.softmax(scores).astype(dtype)  # [B, N, T, S]
     if module is not None:
         module.sow(nnx.Intermediate, "attention_weights", weights)
-    if dropout:
+    if has_dropout:
         if dropout_rng is None:
             raise ValueError(f"dropout_rate={dropout_rate} needs a dropout_rng")
-        shape = (1, 1, *weights.shape[2:]) if broadcast_dropout else weights.shape
-        keep = jax.random.bernoulli(dropout_rng, 1 - dropout_rate, shape)
-        weights = jnp.where(keep, weights / (1 - dropout_rate), 0).astype(dtype)
+        shared = (0, 1) if broadcast_dropout else ()
+        weights = dropout(weights, dropout_rate, dropout_rng, shared)
     return jnp.einsum(
         "bnts,bsnh->btnh",
         weights,
