@@ -17,6 +17,9 @@ ATTENTIONS = {
         "num_pinv_iters": 6,
         "conv_kernel_size": 35,  # the skip connection of V; 0 = none
         "segments": "valid",  # "padded": the published treatment of padding
+        "landmarks": "segment_means",  # for study "random" tokens or "kmeans"
+        "landmark_seed": 0,  # of the random tokens
+        "inverse": "iterative",  # for study "exact" or "none"
     },
     "softmax": {
         "dropout_rate": 0.1,  # on the attention weights
@@ -25,6 +28,7 @@ ATTENTIONS = {
     "bigbird": {
         "block_size": 64,  # of a window of three blocks, and of the two ends
         "num_random_blocks": 3,
+        "seed": 0,  # of the random blocks
     },
     "linear": {},  # its feature map, ELU + 1, is fixed
     "linformer": {
@@ -38,10 +42,12 @@ ATTENTIONS = {
     "performer": {
         "num_features": 256,
         "kernel": "softmax",  # or "relu"
+        "redraw_every": 0,  # steps between draws of the features; 0 = never again
     },
     "reformer": {
         "num_hashes": 2,  # rounds
         "bucket_size": 64,  # tokens in a chunk of the sorted sequence
+        "seed": 0,  # of the rotations
     },
     "none": {},  # returns V: the bag of tokens, the floor
 }

@@ -7,6 +7,8 @@ import pytest
 
 from configs.defaults import ATTENTIONS
 from lra_tasks.task import get_task
+from nystromformer.attention import ATTENTIONS as TABLE
+from nystromformer.attention import attention_options
 from nystromformer.config import Config
 from scripts.experiment import Experiment
 
@@ -46,6 +48,11 @@ def test_the_paper_preset(task):
     optimizer = config.optimizer
     assert (optimizer.learning_rate, optimizer.weight_decay) == (1e-4, 0)
     assert (optimizer.b1, optimizer.b2, optimizer.eps) == (0.9, 0.999, 1e-6)
+
+
+@pytest.mark.parametrize("attention", TABLE)
+def test_a_config_reaches_every_option_of_every_attention(attention):
+    assert ATTENTIONS[attention].keys() == attention_options(attention).keys()
 
 
 @pytest.mark.parametrize("preset", ["paper", "quick"])
