@@ -34,7 +34,8 @@ def random_tokens(
     length = x.shape[0]
     if mask is None:
         mask = jnp.ones(length, bool)
-    key = jax.random.key(seed)
+    # A key whose draws do not depend on what vmap draws beside them, as those of rbg do.
+    key = jax.random.key(seed, impl="threefry2x32")
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.cumsum(mask))
     # 32 bits even under x64: the same tokens in every precision.
     draws = jax.vmap(lambda key: jax.random.bits(key, dtype=jnp.uint32))(keys)

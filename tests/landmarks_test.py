@@ -188,6 +188,12 @@ def test_neither_padding_nor_other_sequences_matter(options):
         assert error <= TOLERANCE["float32"]
 
 
+def test_random_tokens_are_the_same_whatever_the_default_generator():
+    with jax.default_prng_impl("rbg"):
+        rbg = [drawn(length, seed=3).tolist() for length in (41, S)]
+    assert rbg == [drawn(length, seed=3).tolist() for length in (41, S)]
+
+
 @pytest.mark.parametrize(
     "options", [{"landmarks": c} for c in STUDY] + [{"inverse": "exact"}]
 )
