@@ -34,7 +34,7 @@ def random_tokens(
     length = x.shape[0]
     if mask is None:
         mask = jnp.ones(length, bool)
-    # A key whose draws do not depend on what vmap draws beside them, as those of rbg do.
+    # Under vmap the draws of an rbg key would depend on those beside them.
     key = jax.random.key(seed, impl="threefry2x32")
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.cumsum(mask))
     # 32 bits even under x64: the same tokens in every precision.
