@@ -293,6 +293,37 @@ def test_errors_list_what_is_known():
         check_attention("none", {"x": 1})
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "largest", "given"),
+    [
+        ("nystrom", "num_landmarks", 67, {}),
+        ("linformer", "projection_dim", 67, {}),
+        ("longformer", "window", 132, {}),
+        ("longformer", "num_global", 67, {"window": 4}),
+        ("bigbird", "block_size", 67, {"num_random_blocks": 0}),
+        ("bigbird", "num_random_blocks", 17, {"block_size": 4}),
+        ("reformer", "bucket_size", 68, {}),
+    ],
+)
+def test_what_is_larger_than_any_use_is_refused(name, option, largest, given):
+    make(name, options=given | {option: largest})
+    too_large = largest + (1 if largest % 2 else 2)  # even where it must be
+    text = rf"{option}.*{largest}.*got {too_large}"
+    with pytest.raises(ValueError, match=text):
+        make(name, options=given | {option: too_large})
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("nystrom", "landmark_seed"), ("bigbird", "seed"), ("reformer", "seed")],
+)
+def test_seeds_are_from_0_to_63_bits(name, option):
+    make(name, options=OPTIONS[name] | {option: 2**63 - 1})
+    for seed in (-1, 2**63):
+        with pytest.raises(ValueError, match=rf"{option} must be.*got {seed}"):
+            make(name, options=OPTIONS[name] | {option: seed})
+
+
 @pytest.mark.parametrize("value", [True, 7.0, "7", None])
 def test_options_of_the_wrong_type_are_refused(value):
     with pytest.raises(ValueError, match=r"'num_landmarks'.*'nystrom'.*int"):

@@ -4,6 +4,20 @@ import jax
 from flax import nnx
 
 
+def check_size(name: str, value: int, largest: int, max_length: int) -> None:
+    """Raises ValueError for more than sequences up to max_length have a use for."""
+    if value > largest:
+        raise ValueError(
+            f"{name} must be at most {largest} for max_length {max_length}, got {value}"
+        )
+
+
+def check_seed(name: str, seed: int) -> None:
+    """Raises ValueError for what is no seed of a random key."""
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"{name} must be from 0 to 2⁶³ − 1, got {seed}")
+
+
 class Attention(nnx.Module):
     """Base of every attention in the table.
 

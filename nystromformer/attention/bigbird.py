@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention
+from nystromformer.attention.base import Attention, check_seed, check_size
 from nystromformer.attention.blocks import (
     attend_blocks,
     forbid,
@@ -204,6 +204,10 @@ class BigBirdAttention(Attention):
         seed: int = 0,
     ):
         check_options(block_size=block_size, num_random_blocks=num_random_blocks)
+        check_size("block_size", block_size, max_length, max_length)
+        num_blocks = -(-max_length // block_size)
+        check_size("num_random_blocks", num_random_blocks, num_blocks, max_length)
+        check_seed("seed", seed)
         self.block_size = block_size
         self.num_random_blocks = num_random_blocks
         self.seed = seed

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention
+from nystromformer.attention.base import Attention, check_size
 from nystromformer.attention.blocks import (
     attend_blocks,
     forbid,
@@ -177,6 +177,9 @@ class LongformerAttention(Attention):
         num_global: int = 0,
     ):
         check_options(window=window, num_global=num_global)
+        all_others = max(2, 2 * (max_length - 1))
+        check_size("window", window, all_others, max_length)
+        check_size("num_global", num_global, max_length, max_length)
         self.window = window
         self.num_global = num_global
 

@@ -3,7 +3,7 @@
 import jax
 from flax import nnx
 
-from nystromformer.attention.base import Attention
+from nystromformer.attention.base import Attention, check_seed, check_size
 from nystromformer.nystrom import check_options, nystrom_attention
 
 
@@ -36,6 +36,8 @@ class NystromAttention(Attention):
             landmarks=landmarks,
             inverse=inverse,
         )
+        check_size("num_landmarks", num_landmarks, max_length, max_length)
+        check_seed("landmark_seed", landmark_seed)
         self.num_landmarks = num_landmarks
         self.num_pinv_iters = num_pinv_iters
         self.segments = segments

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from nystromformer.attention.base import Attention
+from nystromformer.attention.base import Attention, check_seed, check_size
 from nystromformer.attention.blocks import attend_blocks, self_attention, to_blocks
 from nystromformer.nystrom import at_least_float32
 
@@ -255,6 +255,9 @@ class ReformerAttention(Attention):
         seed: int = 0,
     ):
         check_options(num_hashes=num_hashes, bucket_size=bucket_size)
+        one_bucket = max_length + max_length % 2
+        check_size("bucket_size", bucket_size, one_bucket, max_length)
+        check_seed("seed", seed)
         self.num_hashes = num_hashes
         self.bucket_size = bucket_size
         self.seed = seed
