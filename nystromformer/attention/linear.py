@@ -69,7 +69,9 @@ def linear_attention(
       key: [B, S, N, H].
       value: [B, S, N, H].
       bias: must be None.
-      mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend.
+      mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
+        it is taken for self-attention: queries it excludes are padding, and their rows
+        have no meaning.
       dropout_rng, broadcast_dropout: of attention dropout, which is not defined here.
       dropout_rate: must be 0 unless deterministic.
       deterministic: True = no dropout.

@@ -48,7 +48,8 @@ def linformer_attention(
       value: [B, S, N, H].
       bias: must be None.
       mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. What it
-        excludes is zero before the projection.
+        excludes is zero before the projection. With T = S it is taken for
+        self-attention: queries it excludes are padding; their rows have no meaning.
       key_projection: E [k, max_length]; a shorter input uses the first S columns.
       value_projection: F [k, max_length]; None = E.
       dropout_rng, broadcast_dropout: of attention dropout, which is not defined here.

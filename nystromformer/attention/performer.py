@@ -143,7 +143,9 @@ def performer_attention(
       key: [B, S, N, H].
       value: [B, S, N, H].
       bias: must be None.
-      mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend.
+      mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
+        it is taken for self-attention: queries it excludes are padding, and their rows
+        have no meaning.
       projection: W [R, H], of `draw_projection`; the same for all heads.
       kernel: "softmax", or "relu" for the generalised attention with max(w·x, 0).
       dropout_rng, broadcast_dropout: of attention dropout, which is not defined here.

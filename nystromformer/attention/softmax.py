@@ -46,6 +46,7 @@ def softmax_attention(
       bias: broadcastable to [B, N, T, S].
       mask: bool, broadcastable to [B, N, T, S], True = attend. One that broadcasts to
         [B, 1, 1, S] is taken for padding: nothing there has influence, not even NaN.
+        With T = S queries there are padding too, and their rows have no meaning.
       implementation: "cudnn", flash attention on a GPU in bfloat16 or float16, without
         dropout, sowing, precision, bias, or a mask that varies over queries; "xla"; or
         "auto", cuDNN where it applies.
