@@ -33,6 +33,7 @@ NUM_HEADS, HEAD_DIM, NUM_WAVES = 2, 32, 8
 NO_SKIP = {"nystrom": {"conv_kernel_size": 0}}
 NOTES = f"""\
 - Parameters: of the paper preset's ListOps model, and the difference to softmax.
+  Beyond 10 %: linformer alone, by its projection of k × the maximal length a layer.
 - Error: ‖Y − Y*‖ / ‖Y*‖ (Frobenius) to exact attention Y*, one draw of whatever is
   random, nothing trained, nystrom without the convolution of V. Queries, keys and
   values are smooth: sums of {NUM_WAVES} sines of periods L, L/2, …, L/{NUM_WAVES}, of

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from configs import listops
+from configs.defaults import ATTENTIONS
 from nystromformer.config import Config, ConfigError
 from scripts.experiment import Experiment, open_workdir, read_config
 
@@ -24,6 +25,15 @@ def test_the_paper_preset_has_the_parameters_counted_by_hand():
     head = (d * f + f) + (f * classes + classes)
     by_hand = embeddings + layers * block + 2 * d + head
     assert Experiment.from_config(make_config()).num_params == by_hand
+
+
+@pytest.mark.parametrize("attention", sorted(ATTENTIONS.keys() - {"none"}))
+def test_every_attention_has_about_as_many_parameters_as_softmax(attention):
+    exact = Experiment.from_config(make_config("softmax")).num_params
+    found = Experiment.from_config(make_config(attention)).num_params
+    if attention == "linformer":
+        found -= 2 * 256 * 2000  # a projection [k, max_length] a layer
+    assert abs(found / exact - 1) <= 0.1
 
 
 @pytest.mark.parametrize(
