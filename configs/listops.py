@@ -1,4 +1,14 @@
-"""ListOps: nested MIN, MAX, MED and sum-modulo-10 of digits; ten classes."""
+"""ListOps: nested MIN, MAX, MED and sum-modulo-10 of digits; ten classes.
+
+python scripts/train.py --config=configs/listops.py:nystrom --workdir=DIR
+
+The paper's settings: 500 to 2,000 tokens, 5,000 steps. Not measured yet; the paper
+reports 37.15 % for Nyströmformer, 37.10 % for softmax.
+
+`:nystrom,quick` is for two CPU cores: expressions of 10 to 64 tokens. What it reaches
+stands in the README's table, beside the floors; at step 1,000 validation is near 47 %,
+at 2,000 near 52 %.
+"""
 
 from ml_collections import ConfigDict, config_dict
 

@@ -14,6 +14,10 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = re.findall(r"^    (python scripts/.*|make .*)$", README, re.MULTILINE)
 
 
+def test_nothing_is_left_to_fill_in():
+    assert not re.search(r"@[A-Z_]+@|TODO", README)
+
+
 def test_there_are_snippets_and_commands_to_run():
     assert len(SNIPPETS) == 1
     assert {"make train", "make test"} <= {c.split("#")[0].strip() for c in COMMANDS}
