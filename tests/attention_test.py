@@ -9,6 +9,7 @@ import pytest
 from flax import linen, nnx
 
 from nystromformer.attention import ATTENTIONS, check_attention, make_attention
+from nystromformer.encoder import Encoder
 from nystromformer.nystrom import nystrom_attention
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -334,3 +335,32 @@ def test_a_float_option_takes_an_int_but_no_bool():
     check_attention("softmax", {"dropout_rate": 0})
     with pytest.raises(ValueError, match=r"'dropout_rate'.*float.*True"):
         check_attention("softmax", {"dropout_rate": True})
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_an_encoder_has_no_projection_without_a_gradient(name):
+    encoder = Encoder(
+        vocab_size=5,
+        max_length=23,
+        num_layers=1,
+        model_dim=N * H,
+        mlp_dim=7,
+        attention=name,
+        attention_options=OPTIONS.get(name, {}),
+        rngs=nnx.Rngs(0),
+    )
+    graphdef, params, rest = nnx.split(encoder, nnx.Param, ...)
+    tokens = np.random.default_rng(0).integers(0, 5, (B, 23))
+
+    @jax.jit
+    @jax.grad
+    def gradient(params):
+        x, _ = nnx.merge(graphdef, params, rest)(tokens)
+        return (x * jnp.cos(jnp.arange(x.size)).reshape(x.shape)).sum()
+
+    gradients = nnx.to_pure_dict(gradient(params))
+    kernel = gradients["blocks"][0]["attention"]["project"]["kernel"]
+    slices = kernel.reshape(N * H, ATTENTIONS[name].num_projections, N * H)
+    assert np.abs(slices).max((0, 2)).min() > 1e-6
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
+        assert np.abs(leaf).max() > 0, jax.tree_util.keystr(path)
