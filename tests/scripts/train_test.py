@@ -160,7 +160,8 @@ def test_bad_input_is_one_line_and_status_2(commands, finished):
     for batch in (list(BAD)[:8], list(BAD)[8:]):
         started = {}
         for change in batch:
-            where = workdir if "seed" in change else commands.folder / "bad"
+            other = commands.folder / f"bad-{list(BAD).index(change)}"
+            where = workdir if "seed" in change else other
             args = commands.train_args(where, change)
             started[change] = commands.start("train.py", *args)
         for change, process in started.items():
