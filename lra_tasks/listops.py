@@ -23,6 +23,7 @@ from lra_tasks.listops_language import (
     decode,
     encode,
     evaluate,
+    evaluate_ids,
 )
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split
@@ -83,10 +84,11 @@ def _parse_example(columns: list[str]) -> tuple[np.ndarray, int]:
     source, target = columns
     if target not in DIGITS:
         raise DataError(f"the target {target!r} is not a digit")
-    value = evaluate(source)
+    ids = encode(source)
+    value = evaluate_ids(ids)
     if value != int(target):
         raise DataError(f"the target is {target}, but the expression's value {value}")
-    return encode(source), value
+    return ids, value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,10 @@ from lra_tasks.split import DataError
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 DIGITS = ("0", "1", "2", "3", "4", "5", "6", "7", "8", "9")
 VOCABULARY = ("<pad>", *OPERATORS, "]", *DIGITS)
-TOKEN_ID = {token: index for index, token in enumerate(VOCABULARY)}
+TOKEN_ID = {token: index for index, token in enumerate(VOCABULARY) if index}
 FIRST_OPERATOR, CLOSE, FIRST_DIGIT = (TOKEN_ID[token] for token in ("[MIN", "]", "0"))
+_PARENTHESES = np.zeros(256, np.int8)  # what a character adds to the depth
+_PARENTHESES[[ord("("), ord(")")]] = 1, -1
 
 
 def _median(values: Sequence[int]) -> int:
@@ -28,16 +30,29 @@ APPLY: dict[str, Callable[[Sequence[int]], int]] = {
 
 
 def encode(source: str) -> np.ndarray:
-    """Token ids, uint8 `[length]`, of an expression; parentheses are dropped."""
-    ids = []
-    for position, token in enumerate(source.split()):
-        if token in ("(", ")"):  # the released files binarise every list with them
-            continue
-        token_id = TOKEN_ID.get(token, 0)
-        if not token_id:  # unknown, or padding
-            raise DataError(f"token {position} ({token!r}) is none of ListOps'")
-        ids.append(token_id)
-    return np.array(ids, np.uint8)
+    """Token ids, uint8 `[length]`, of an expression.
+
+    The released files binarise every list with parentheses: they are dropped.
+
+    Raises:
+      DataError: naming the token, counted from 0 without parentheses, or the parenthesis
+        without its other half.
+    """
+    if "(" in source or ")" in source:
+        steps = _PARENTHESES[np.frombuffer(source.encode(), np.uint8)]
+        depth = np.cumsum(steps, dtype=np.int32)
+        if depth.min() < 0 or depth[-1]:
+            kind = "an opening" if depth.min() < 0 else "a closing"
+            raise DataError(f"{kind} parenthesis is missing")
+        source = source.replace("(", " ").replace(")", " ")
+    tokens = source.split()
+    try:
+        ids = bytes(map(TOKEN_ID.__getitem__, tokens))
+    except KeyError as error:
+        token = error.args[0]
+        position = tokens.index(token)
+        raise DataError(f"token {position} ({token!r}) is none of ListOps'") from None
+    return np.frombuffer(ids, np.uint8)
 
 
 def decode(ids: np.ndarray) -> str:
@@ -46,44 +61,37 @@ def decode(ids: np.ndarray) -> str:
 
 
 def evaluate(source: str) -> int:
-    """The value, 0-9, of an expression nested to any depth.
+    """The value, 0-9, of an expression nested to any depth; DataError as `encode`'s."""
+    return evaluate_ids(encode(source))
 
-    Raises DataError, saying at which token (counted from 0, parentheses included).
+
+def evaluate_ids(ids: np.ndarray) -> int:
+    """The value, 0-9, of an expression's token ids `[length]`.
+
+    Raises:
+      DataError: naming the token, counted from 0, that does not fit in there.
     """
-    open_lists: list[tuple[str, list[int]]] = []  # operator, values of its arguments
-    result: int | None = None
-    open_parentheses = 0
-    for position, token in enumerate(source.split()):
-        if token in ("(", ")"):
-            open_parentheses += 1 if token == "(" else -1
-            if open_parentheses < 0:
-                raise DataError(f"token {position} (')') closes nothing")
-            continue
-        if result is not None:
-            where = f"token {position} ({token!r})"
-            raise DataError(f"{where} follows the end of the expression")
-        if token in APPLY:
-            open_lists.append((token, []))
-            continue
-        if token == "]":
-            if not open_lists:
+    outer: list[tuple[int, list[int]]] = []  # what goes on when this list ends
+    operator, values = 0, []  # of this list; 0: outside of any
+    for position, token in enumerate(ids.tobytes()):
+        if token >= FIRST_DIGIT:
+            values.append(token - FIRST_DIGIT)
+        elif token != CLOSE:
+            outer.append((operator, values))
+            operator, values = token, []
+        else:
+            if not operator:
                 raise DataError(f"token {position} (']') closes nothing")
-            operator, values = open_lists.pop()
             if not values:
-                where = f"token {position} (']')"
-                raise DataError(f"{where} closes {operator} without arguments")
-            value = APPLY[operator](values)
-        elif token in DIGITS:
-            value = int(token)
-        else:
-            raise DataError(f"token {position} ({token!r}) is none of ListOps'")
-        if open_lists:
-            open_lists[-1][1].append(value)
-        else:
-            result = value
-    if open_parentheses:
-        raise DataError(f"{open_parentheses} closing parentheses missing at the end")
-    if result is None:
-        missing = f"{len(open_lists)} closing brackets" if open_lists else "everything"
-        raise DataError(f"{missing} missing at the end")
-    return result
+                name = VOCABULARY[operator]
+                raise DataError(
+                    f"token {position} (']') closes {name} without arguments"
+                )
+            value = APPLY[VOCABULARY[operator]](values)
+            operator, values = outer.pop()
+            values.append(value)
+    if outer:
+        raise DataError(f"{len(outer)} closing brackets missing at the end")
+    if len(values) != 1:
+        raise DataError(f"{len(values)} expressions, not one")
+    return values[0]

@@ -34,16 +34,18 @@ def test_nesting_has_no_limit():
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("", "everything missing"),
+        ("", "0 expressions, not one"),
+        ("7 7", "2 expressions, not one"),
         ("[MAX 1 [MIN 2 3 ]", "1 closing brackets missing"),
-        ("[MAX 1 2 ] ]", r"token 4 \('\]'\) follows the end"),
+        ("[MAX 1 2 ] ]", r"token 4 \('\]'\) closes nothing"),
         ("]", r"token 0 \('\]'\) closes nothing"),
         ("[MAX 1 [SM ] ]", r"token 3 \('\]'\) closes \[SM without arguments"),
         ("[MAX 1 10 ]", r"token 2 \('10'\)"),
-        ("( [FIRST 1 ) ]", r"token 1 \('\[FIRST'\)"),
+        ("( [FIRST 1 ) ]", r"token 0 \('\[FIRST'\)"),
         ("<pad>", "token 0"),
-        (") 5 (", r"token 0 \('\)'\) closes nothing"),
-        ("( ( [MAX 3 4 ] )", "1 closing parentheses missing"),
+        (") 5 (", "an opening parenthesis is missing"),
+        ("( ( [MAX 3 4 ] )", "a closing parenthesis is missing"),
+        ("( [MAX 1 2 ] ) 3", "2 expressions, not one"),
     ],
 )
 def test_what_is_no_expression(source, message):
