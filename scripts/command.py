@@ -18,21 +18,29 @@ BAD_INPUT = 2
 USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
 
 
-def run(main: Callable[[], None]) -> NoReturn:
+def run(main: Callable[..., None], arguments: str | None = None) -> NoReturn:
     """Parses the flags and runs a command.
 
     Errors that a person can mend become one line on stderr and exit status 2; SIGTERM
     and SIGINT end with 143 and 130. Anything else is a bug and shows its traceback.
+
+    Args:
+      main: the command.
+      arguments: what the words that are no flags name, as in "RUNS"; there must be at
+        least one, and main gets the list of them. None: there must be none.
     """
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
 
     def guarded(argv: Sequence[str]) -> None:
         logging.set_verbosity(logging.WARNING)
-        if len(argv) > 1:
-            _fail(f"unexpected argument {argv[1]!r}; options start with --")
+        words = argv[1:]
+        if words and not arguments:
+            _fail(f"unexpected argument {words[0]!r}; options start with --")
+        if arguments and not words:
+            _fail(f"no {arguments} given; --help says what they are")
         try:
-            main()
+            main(words) if arguments else main()
         except Interrupted as stopped:
             print(f"{stopped}; saved. The same command again goes on from there.")
             sys.exit(128 + stopped.signum)

@@ -9,19 +9,20 @@ import pytest
 from tests.scripts.conftest import ROOT
 
 
-def run_main(body: str) -> subprocess.CompletedProcess:
-    """A command whose main has this body."""
+def run_main(body: str, *words: str, asks_for: str = "") -> subprocess.CompletedProcess:
+    """A command whose main has this body, started with these words."""
+    arguments = f"arguments={asks_for!r}" if asks_for else ""
     program = f"""
         import os, signal
         from scripts import command
         from nystromformer.config import ConfigError
         from nystromformer.training.interrupt import Interrupted
-        def main():
+        def main(words=None):
             {body}
-        command.run(main)
+        command.run(main, {arguments})
     """
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
+        [sys.executable, "-c", textwrap.dedent(program), *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -49,3 +50,20 @@ def test_a_bug_keeps_its_traceback():
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "IndexError" in done.stderr
+
+
+def test_a_command_gets_the_arguments_that_it_asks_for_wherever_flags_stand():
+    done = run_main("print(words)", "a", "--verbosity=0", "b", asks_for="RUNS")
+    assert (done.returncode, done.stdout) == (0, "['a', 'b']\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "asks_for", "message"),
+    [
+        (["a"], "", "error: unexpected argument 'a'; options start with --\n"),
+        ([], "RUNS", "error: no RUNS given; --help says what they are\n"),
+    ],
+)
+def test_too_many_and_too_few_arguments_are_one_line(words, asks_for, message):
+    done = run_main("print('ran')", *words, asks_for=asks_for)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
