@@ -1,15 +1,14 @@
 """The matrices that people look at are those that attention computes with."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from nystromformer.attention.softmax import softmax_attention
-from nystromformer.matrices import nystrom_factors, nystrom_matrix, softmax_matrix
-from nystromformer.nystrom import nystrom
+from nystromformer.matrices import landmark_matrix, nystrom_matrix, softmax_matrix
+from nystromformer.nystrom import iterative_pinv, landmarks_by, nystrom
+from tests import paper
 from tests.tolerance import TOLERANCE, relative_error
 
 S, H, M = 23, 5, 7
@@ -42,47 +41,78 @@ def test_softmax_matrix_times_v_is_softmax_attention(mask, scale):
     assert relative_error(product, expected[0, :, 0]) <= TOLERANCE["float32"]
 
 
-OPTIONS = [
-    {"landmarks": landmarks, "inverse": inverse, "segments": segments}
-    for landmarks, inverse, segments in itertools.product(
-        ("segment_means", "random", "kmeans"),
-        ("iterative", "exact", "none"),
-        ("valid", "padded"),
-    )
-]
+OPTIONS = {
+    "default": {},
+    "random": {"landmarks": "random", "landmark_seed": 3},
+    "kmeans": {"landmarks": "kmeans", "inverse": "exact"},
+    "padded": {"segments": "padded", "inverse": "none", "num_pinv_iters": 2},
+}
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(o.values()))
-def test_the_factors_times_v_are_nystrom_attention(options, mask):
+@pytest.mark.parametrize("options", OPTIONS)
+def test_nystrom_matrix_times_v_is_nystrom_attention(options, mask):
     """For self- and cross-attention, few landmarks and more than tokens."""
-    options, mask = {**options, "landmark_seed": 3}, MASKS[mask]
+    mask = MASKS[mask]
     with jax.enable_x64(True):
         for length, num_landmarks in [(S, M), (S, 29), (13, M)]:
             query, key, value = (x.astype("float64") for x in inputs(length))
-            f, z, b = nystrom_factors(
-                query, key, mask, num_landmarks=num_landmarks, **options
-            )
-            m = z.shape[0]
-            assert (f.shape, z.shape, b.shape) == ((length, m), (m, m), (m, S))
-            assert m == (M if num_landmarks == M else S)
-            expected = nystrom(
-                query, key, value, mask, num_landmarks=num_landmarks, **options
-            )
+            changed = {**OPTIONS[options], "num_landmarks": num_landmarks}
+            matrix = nystrom_matrix(query, key, mask, **changed)
+            assert matrix.shape == (length, S)
+            assert matrix.dtype == "float64"
+            expected = nystrom(query, key, value, mask, **changed)
             valid = slice(None) if mask is None or length != S else mask
-            product = (f @ (z @ (b @ value)))[valid]
+            product = (matrix @ value)[valid]
             assert relative_error(product, expected[valid]) <= TOLERANCE["float64"]
-            matrix = nystrom_matrix(
-                query, key, mask, num_landmarks=num_landmarks, **options
-            )
-            assert (
-                relative_error((matrix @ value)[valid], expected[valid])
-                <= TOLERANCE["float64"]
-            )
             assert mask is None or not matrix[:, ~mask].any()
 
 
-def test_options_that_make_no_sense_are_refused():
+@pytest.mark.parametrize("mask", ["none", "padding", "holes"])
+def test_landmark_matrix_is_that_of_the_paper(mask):
+    with jax.enable_x64(True):
+        query, key, _ = (x.astype("float64") for x in inputs())
+        valid = list(range(S)) if mask == "none" else list(np.flatnonzero(MASKS[mask]))
+        _, expected, _ = paper.kernels(
+            *(np.asarray(x) for x in (query, key)), valid, valid, valid, M
+        )
+        a = landmark_matrix(query, key, MASKS[mask], num_landmarks=M)
+        assert relative_error(a, expected) <= TOLERANCE["float64"]
+
+
+@pytest.mark.parametrize("landmarks", ["segment_means", "random", "kmeans"])
+def test_the_inverse_of_the_landmark_matrix_is_the_one_that_attention_uses(landmarks):
+    options = {"num_landmarks": M, "landmarks": landmarks, "landmark_seed": 5}
+    mask = MASKS["padding"]
+    with jax.enable_x64(True):
+        query, key, _ = (x.astype("float64") for x in inputs())
+        query = key  # then landmarks are the same tokens on both sides
+        garbage = jnp.where(mask[:, None], query, jnp.nan)
+        a = landmark_matrix(garbage, garbage, mask, **options)
+        assert relative_error(a.sum(1), np.ones(M)) <= TOLERANCE["float64"]
+        means, exists = landmarks_by(landmarks, key, M, mask, 5)
+        f = softmax_matrix(query, means, exists)
+        b = softmax_matrix(means, key, mask)
+        for iters in (2, 6):
+            expected = nystrom_matrix(query, key, mask, num_pinv_iters=iters, **options)
+            product = f @ iterative_pinv(a, iters) @ b
+            keep = np.asarray(mask)
+            assert relative_error(product[keep], expected[keep]) <= TOLERANCE["float64"]
+
+
+def test_bfloat16_is_looked_at_in_float32():
+    query, key, _ = (x.astype("bfloat16") for x in inputs())
+    wide = [x.astype("float32") for x in (query, key)]
+    assert (softmax_matrix(query, key) == softmax_matrix(*wide)).all()
+    found = nystrom_matrix(query, key, num_landmarks=M)
+    assert found.dtype == "float32"
+    assert (found == nystrom_matrix(*wide, num_landmarks=M)).all()
+
+
+@pytest.mark.parametrize("function", [nystrom_matrix, landmark_matrix])
+def test_options_that_make_no_sense_are_refused(function):
     query, key, _ = inputs()
-    with pytest.raises(ValueError, match=r"inverse.*'svd'"):
-        nystrom_factors(query, key, num_landmarks=M, inverse="svd")
+    with pytest.raises(ValueError, match=r"landmarks.*'svd'"):
+        function(query, key, num_landmarks=M, landmarks="svd")
+    with pytest.raises(ValueError, match=r"num_landmarks must be at least 1"):
+        function(query, key, num_landmarks=0)
