@@ -11,7 +11,7 @@ from absl import app, flags, logging
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
 from nystromformer.training.checkpoint import CheckpointError
-from nystromformer.training.interrupt import Interrupted
+from nystromformer.training.interrupt import Interrupted, StopFlag
 from nystromformer.training.loop import NotFiniteError
 
 BAD_INPUT = 2
@@ -21,16 +21,17 @@ USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
 def run(main: Callable[..., None], arguments: str | None = None) -> NoReturn:
     """Parses the flags and runs a command.
 
-    Errors that a person can mend become one line on stderr and exit status 2; SIGTERM
-    and SIGINT end with 143 and 130. Anything else is a bug and shows its traceback.
+    Errors that a person can mend become one line on stderr and exit status 2; SIGTERM,
+    SIGINT and a time limit end with 143, 130 and 142. Anything else is a bug and shows
+    its traceback.
 
     Args:
       main: the command.
       arguments: what the words that are no flags name, as in "RUNS"; there must be at
         least one, and main gets the list of them. None: there must be none.
     """
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, _leave)
+    for signum in StopFlag.SIGNALS:
+        signal.signal(signum, _leave)
 
     def guarded(argv: Sequence[str]) -> None:
         logging.set_verbosity(logging.WARNING)
@@ -63,7 +64,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 def _leave(signum: int, frame: FrameType | None) -> NoReturn:
     """Before and after the training loop, which saves first, nothing is half-done."""
-    print(f"stopped by {signal.Signals(signum).name}", file=sys.stderr)
+    print(Interrupted(signum), file=sys.stderr)
     sys.exit(128 + signum)
 
 

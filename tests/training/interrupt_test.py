@@ -8,21 +8,23 @@ import pytest
 from nystromformer.training.interrupt import Interrupted, StopFlag
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_is_a_flag_and_the_second_has_its_old_effect(signum):
-    def old(signum, frame):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("signum", StopFlag.SIGNALS)
+def test_a_signal_is_a_flag_and_stays_one_when_the_cluster_repeats_it(signum):
+    with StopFlag() as stop:
+        assert stop.signum is None
+        os.kill(os.getpid(), signum)
+        assert stop.signum == signum
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.signum == signum
 
-    before = signal.signal(signum, old)
-    try:
-        with StopFlag() as stop:
-            assert stop.signum is None
-            os.kill(os.getpid(), signum)
-            assert stop.signum == signum
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signum)
-    finally:
-        signal.signal(signum, before)
+
+def test_only_the_second_ctrl_c_leaves_at_once():
+    with StopFlag() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.signum == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_the_old_handlers_come_back():
@@ -34,3 +36,5 @@ def test_the_old_handlers_come_back():
 
 def test_the_message_names_signal_and_step():
     assert str(Interrupted(signal.SIGTERM, 12)) == "stopped by SIGTERM at step 12"
+    assert str(Interrupted(signal.SIGINT)) == "stopped by SIGINT"
+    assert str(Interrupted(signal.SIGALRM, 3)) == "stopped by its time limit at step 3"
