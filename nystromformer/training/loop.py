@@ -49,7 +49,11 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a finished run has found. The tested weights are the best on validation."""
+    """What a finished run has found. The tested weights are the best on validation.
+
+    compiled_bytes: arguments and temporaries of the compiled train step.
+    peak_bytes: the most that the device held, where it counts.
+    """
 
     steps: int
     best_step: int
@@ -60,6 +64,8 @@ class Outcome:
     params_sha256: str
     wall_seconds: float
     examples_per_second: float | None
+    compiled_bytes: int | None
+    peak_bytes: int | None
 
 
 class Run:
@@ -88,9 +94,13 @@ class Run:
         self.data = {name: Data.put(split) for name, split in splits.items()}
         graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
         init = make_init(make_model, optimizer, schedule.seed)
-        self.train_chunk = make_train_chunk(graphdef, optimizer, schedule.seed)
+        self.train_chunk: Any = make_train_chunk(graphdef, optimizer, schedule.seed)
         self.eval_step = make_eval_step(graphdef)
         self.clock = {"wall_seconds": 0.0, "train_seconds": 0.0, "train_examples": 0}
+        self.memory: dict[str, int | None] = {
+            "compiled_bytes": None,
+            "peak_bytes": None,
+        }
         self.checkpoints = Checkpoints(workdir / "checkpoints")
         restored = self.checkpoints.restore(jax.eval_shape(init))
         metrics_bytes = 0
@@ -100,6 +110,7 @@ class Run:
             state, meta = restored
             self.state = jax.device_put(state)
             self.clock = meta["clock"]
+            self.memory = meta.get("memory", self.memory)
             metrics_bytes = meta["metrics_bytes"]
         self.step = int(self.state.step)
         self.saved = self.step if restored else None
@@ -110,7 +121,7 @@ class Run:
         """Trains to the end and tests the best weights.
 
         Raises:
-          Interrupted: on SIGTERM or SIGINT, after saving.
+          Interrupted: on SIGTERM, SIGINT or SIGALRM, after saving.
           NotFiniteError: a NaN or Inf; the last checkpoint stays as it was.
           CheckpointError: the state cannot be saved.
         """
@@ -162,9 +173,10 @@ class Run:
             len(self.data["train"].labels),
             schedule.batch_size,
         )
-        self.state, finite = self.train_chunk(
-            self.state, self.data["train"], jnp.asarray(indices), num_steps
-        )
+        batches = self.data["train"], jnp.asarray(indices), jnp.int32(num_steps)
+        if not self.chunk:
+            self._compile(*batches)
+        self.state, finite = self.train_chunk(self.state, *batches)
         self.step = int(self.state.step)
         if culprits := jax.device_get(finite).culprits():
             raise NotFiniteError(
@@ -185,6 +197,20 @@ class Run:
             means["examples_per_second"] = throughput
             self.writer.write(self.step, "train", means)
             self.state = self.state._replace(totals=Totals.zero())
+
+    def _compile(self, *batches: Any) -> None:
+        """Compiles the steps ahead of the first, which tells what memory they take."""
+        self.train_chunk = self.train_chunk.lower(self.state, *batches).compile()
+        if stats := self.train_chunk.memory_analysis():
+            self.memory["compiled_bytes"] = (
+                stats.argument_size_in_bytes + stats.temp_size_in_bytes
+            )
+
+    def _measure_peak(self) -> None:
+        """Device memory over all sessions of the run; the CPU does not count its own."""
+        stats = jax.local_devices()[0].memory_stats() or {}
+        now, before = stats.get("peak_bytes_in_use"), self.memory["peak_bytes"]
+        self.memory["peak_bytes"] = max(now or 0, before or 0) or None
 
     def _evaluate(self, weights: Weights, split: str) -> dict[str, float] | None:
         metrics = evaluate(
@@ -218,12 +244,28 @@ class Run:
 
     def _save(self) -> None:
         wall_seconds = self.clock["wall_seconds"] + time.monotonic() - self.started
+        self._measure_peak()
         meta = {
             "metrics_bytes": self.writer.num_bytes(),
             "clock": {**self.clock, "wall_seconds": wall_seconds},
+            "memory": self.memory,
         }
         self.checkpoints.save(self.step, self.state, meta)
         self.saved = self.step
+
+    def _keep_best(self) -> None:
+        """Leaves one checkpoint, of the best weights: the rest is zeros, stored as none.
+
+        What trains on is of no more use, and is three quarters of a workdir's size.
+        """
+        weights, optimizer = self.state.weights, self.state.optimizer
+        zeros = jax.tree.map(jnp.zeros_like, (weights, optimizer))
+        self.state = self.state._replace(weights=zeros[0], optimizer=zeros[1])
+        self._save()
+        manager = self.checkpoints.manager
+        for step in manager.all_steps():
+            if step != self.step:
+                manager.delete(step)
 
     def _test(self) -> Outcome:
         """Measures the test split, once, with the best weights."""
@@ -231,9 +273,11 @@ class Run:
         if metrics is None:
             assert self.stop.signum is not None
             raise Interrupted(self.stop.signum, self.step)
+        self._keep_best()
         self.writer.write(self.step, "test", metrics)
         clock = self.clock
         return Outcome(
+            **self.memory,
             steps=self.step,
             best_step=int(self.state.best_step),
             validation_accuracy=round(float(self.state.best_accuracy), 7),  # float32

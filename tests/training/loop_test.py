@@ -4,9 +4,11 @@ import json
 import os
 import signal
 
+import jax
 import pytest
 
 from nystromformer.training import loop
+from nystromformer.training.checkpoint import digest
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import NotFiniteError, Run, Schedule
 from nystromformer.training.optimizer import make_optimizer
@@ -79,8 +81,8 @@ def test_a_stopped_run_goes_on_bit_equal(start, tmp_path, monkeypatch, step):
         with pytest.raises(Interrupted, match="stopped by SIGTERM at step"):
             start("stopped").fit()
     resumed = start("stopped").fit()
-    assert resumed.params_sha256 == whole.params_sha256
-    assert resumed.test_loss == whole.test_loss
+    for name in ("params_sha256", "test_loss", "compiled_bytes"):
+        assert getattr(resumed, name) == getattr(whole, name)
     assert lines(tmp_path / "stopped") == lines(tmp_path / "whole")
 
 
@@ -117,3 +119,28 @@ def test_a_batch_larger_than_the_data_is_an_error(start, splits):
     run.data["train"] = run.data["train"]._replace(labels=run.data["train"].labels[:7])
     with pytest.raises(ValueError, match="batch_size 8 is over the 7"):
         run.fit()
+
+
+def test_it_tells_the_memory_of_a_train_step(start):
+    run = start("memory")
+    arguments = [run.state, run.data["train"]]
+    held = sum(leaf.nbytes for leaf in jax.tree.leaves(arguments) if leaf.ndim)
+    outcome = run.fit()
+    assert outcome.compiled_bytes > held
+    assert outcome.compiled_bytes < 100 * held
+    assert outcome.peak_bytes is None  # a CPU does not count
+    run.memory["peak_bytes"] = 7  # as an earlier session on an accelerator had saved
+    run._measure_peak()
+    assert run.memory["peak_bytes"] == 7
+
+
+def test_a_finished_run_keeps_its_best_weights_and_tests_them_again(start, tmp_path):
+    run = start("kept")
+    outcome = run.fit()
+    steps = [x.name for x in (tmp_path / "kept" / "checkpoints").iterdir()]
+    assert steps == ["40"]
+    again = start("kept")
+    assert digest(again.state.best) == outcome.params_sha256
+    trained = (again.state.weights.params, again.state.optimizer)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(trained))
+    assert again.fit().test_loss == outcome.test_loss
