@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from filelock import FileLock
-
+from lra_tasks.lock import hold
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError
 
@@ -122,7 +121,7 @@ def _download(archive: Archive, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / archive.name
     part = path.with_name(path.name + ".part")
-    with FileLock(path.with_name(path.name + ".lock")):
+    with hold(path.with_name(path.name + ".lock"), f"downloading {archive.name}"):
         if path.exists():  # the process we waited for has it
             return path
         _receive(archive, part)

@@ -35,8 +35,8 @@ def encode(source: str) -> np.ndarray:
     The released files binarise every list with parentheses: they are dropped.
 
     Raises:
-      DataError: naming the token, counted from 0 without parentheses, or the parenthesis
-        without its other half.
+      DataError: naming the token, counted from 0 without parentheses, or what
+        parenthesis is missing.
     """
     if "(" in source or ")" in source:
         steps = _PARENTHESES[np.frombuffer(source.encode(), np.uint8)]

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 from absl import logging
-from filelock import FileLock, Timeout
 
+from lra_tasks.lock import hold
 from lra_tasks.split import DataError, Split
 
 BLOCK_BYTES = 2**21
@@ -60,28 +59,12 @@ def load(
     """
     folder = recipe.folder(data_dir)
     if not folder.is_dir():
-        with _alone(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with hold(folder.with_name("lock"), f"preparing {folder}"):
             if not folder.is_dir():  # the process we waited for may have made it
                 _prepare(recipe, folder)
     with _quiet():
         return _read(folder, split)
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock, which dies with its process."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.parent / "lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        message = f"another process is preparing {folder}: waiting for it"
-        print(message, file=sys.stderr, flush=True)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager
@@ -213,12 +196,21 @@ def _read(folder: Path, name: str) -> Split:
         split = Split(inputs, lengths, labels, pairs if summary["paired"] else None)
         if split.content_hash() != summary["sha256"]:
             raise ValueError("its sha256 is not the one noted when it was made")
-    except (PermissionError, MemoryError):
+    except MemoryError:
         raise
     except Exception as error:  # whatever tfds, array_record and protobuf raise
+        _read_through(folder)
         reason = str(error).partition("\n")[0]
         raise DataError(
             f"the {name} split in {folder} is damaged ({reason}): "
             "delete that folder and run again"
         ) from error
     return split
+
+
+def _read_through(folder: Path) -> None:
+    """Raises OSError for a file that is not damaged but cannot be read."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            while file.read(BLOCK_BYTES):
+                pass

@@ -23,7 +23,7 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-def get_task(name: str, **options: Any) -> Task:
+def get_task(name: str, /, **options: Any) -> Task:
     """The task of that name; `options` are the fields of its class.
 
     >>> get_task("listops", max_length=64, min_length=10).vocab_size

@@ -5,11 +5,13 @@ import socket
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from lra_tasks.archives import obtain, open_members, read_whole
 from lra_tasks.split import DataError
@@ -59,6 +61,24 @@ def test_a_server_that_breaks_off_and_the_next_run(tmp_path, ranges):
         path = obtain([archive_at(url, NOISE)], [], tmp_path)
     assert seen == ["bytes=3000017-"]
     assert path.read_bytes() == NOISE
+
+
+def test_who_waits_for_another_download_says_so_and_takes_it(tmp_path, capsys):
+    archive = archive_at("http://127.0.0.1:1", NOISE)
+    lock = FileLock(tmp_path / "toy.tar.gz.lock", thread_local=False)
+    lock.acquire()
+
+    def finish():
+        (tmp_path / "toy.tar.gz").write_bytes(NOISE)
+        lock.release()
+
+    timer = threading.Timer(0.3, finish)
+    timer.start()
+    path = obtain([archive], [], tmp_path)
+    timer.join()
+    assert path.read_bytes() == NOISE
+    line = "another process is downloading toy.tar.gz: waiting for it\n"
+    assert capsys.readouterr().err == line
 
 
 def test_a_part_that_is_already_whole(tmp_path):

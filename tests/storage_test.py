@@ -173,6 +173,18 @@ def test_a_truncated_or_missing_file_is_noticed(tmp_path, pattern, keep):
         storage.load(made, "train", tmp_path)
 
 
+@pytest.mark.parametrize("pattern", ["*array_record*", "metadata.json"])
+def test_what_cannot_be_read_is_not_called_damaged(tmp_path, pattern):
+    made = recipe(make_images(307))
+    storage.load(made, "train", tmp_path)
+    (file,) = made.folder(tmp_path).glob(pattern)
+    file.unlink()
+    file.mkdir()  # root may read any file, but no folder as if it were one
+    with pytest.raises(IsADirectoryError) as caught:
+        storage.load(made, "train", tmp_path)
+    assert caught.value.filename == str(file)
+
+
 def test_two_processes_prepare_once(tmp_path):
     processes = [start(tmp_path) for _ in range(2)]
     said = [each.communicate(timeout=60) for each in processes]

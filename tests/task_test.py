@@ -24,6 +24,7 @@ def test_the_benchmark_is_the_default_and_options_reach_the_task():
     [
         ("listop", {}, "unknown task 'listop': one of listops"),
         ("listops", {"sead": 1}, "no option sead: its options are max_length, num_"),
+        ("listops", {"name": "text"}, "no option name: its options are max_length, "),
         ("listops", {"seed": "1"}, "seed must be int, not '1'"),
         ("listops", {"num_train": True}, "num_train must be int, not True"),
         ("listops", {"num_train": 1.5}, "num_train must be int, not 1.5"),

@@ -1,0 +1,45 @@
+"""Two processes and one lock."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from lra_tasks.lock import hold
+
+PROCESS = """
+import sys
+from pathlib import Path
+from lra_tasks.lock import hold
+with hold(Path(sys.argv[1]), "sleeping"):
+    print("mine", flush=True)
+    sys.stdin.read()
+"""
+
+
+def start(path):
+    return subprocess.Popen(
+        [sys.executable, "-c", PROCESS, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+
+
+def test_the_second_says_what_it_waits_for_and_gets_the_lock_of_a_killed_one(tmp_path):
+    first = start(tmp_path / "lock")
+    assert first.stdout.readline() == "mine\n"
+    second = start(tmp_path / "lock")
+    line = second.stderr.readline()
+    assert line == "another process is sleeping: waiting for it\n"
+    first.kill()
+    assert second.communicate("", timeout=60) == ("mine\n", "")
+    first.communicate()
+
+
+def test_a_free_lock_is_taken_without_a_word(tmp_path, capsys):
+    for _ in range(2):
+        with hold(tmp_path / "lock", "sleeping"):
+            pass
+    assert capsys.readouterr() == ("", "")
