@@ -10,6 +10,8 @@ Letters: S length, H head dim, M landmarks.
 import jax
 import jax.numpy as jnp
 
+from nystromformer.precision import at_least_float32
+
 KMEANS_STEPS = 3
 
 
@@ -45,7 +47,7 @@ def random_tokens(
         positions, (0, num_landmarks - len(winners)), constant_values=length
     )
     tokens = jnp.take(x, positions, axis=0, mode="fill", fill_value=0)  # [M, H]
-    wide = jnp.promote_types(x.dtype, jnp.float32)
+    wide = at_least_float32(x.dtype)
     return tokens.astype(wide), positions < length
 
 

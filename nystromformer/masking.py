@@ -96,3 +96,39 @@ def refuse_weights(
         )
     if module is not None:
         raise ValueError(f"{name} never forms the [T, S] weights that sow_weights asks")
+
+
+def admit(
+    name: str,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None,
+    mask: jax.Array | None,
+    *,
+    dropout_rate: float,
+    deterministic: bool,
+    dtype: jax.typing.DTypeLike | None,
+    module: object,
+    is_causal: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+    """All of the above: how an attention without [T, S] weights begins.
+
+    Args:
+      name: of the attention, for the messages.
+      query, …: as the attention was called.
+
+    Returns:
+      query, key and value in dtype (None = their own), with padding zeroed, and the
+      mask [B, S] or None.
+
+    Raises:
+      ValueError: for whatever cannot be honoured.
+    """
+    mask = key_mask(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
+    refuse_weights(
+        name, dropout_rate=dropout_rate, deterministic=deterministic, module=module
+    )
+    dtype = dtype or jnp.result_type(query, key, value)
+    query, key, value = zero_padding(query, key, value, mask)
+    return query.astype(dtype), key.astype(dtype), value.astype(dtype), mask

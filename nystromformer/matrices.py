@@ -11,13 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nystromformer.nystrom import (
-    at_least_float32,
-    attend,
-    check_options,
-    landmarks_by,
-    nystrom,
-)
+from nystromformer.nystrom import attend, check_options, landmarks_by, nystrom
+from nystromformer.precision import at_least_float32
 
 
 def softmax_matrix(

@@ -28,17 +28,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.landmarks import kmeans, random_tokens
-from nystromformer.masking import key_mask, refuse_weights
+from nystromformer.precision import at_least_float32
 
 Precision = jax.lax.PrecisionLike
 SEGMENTS = ("valid", "padded")
 LANDMARKS = ("segment_means", "random", "kmeans")
 INVERSES = ("iterative", "exact", "none")
-
-
-def at_least_float32(dtype: jax.typing.DTypeLike) -> jnp.dtype:
-    """The dtype of statistics and accumulators: float32, or float64 for float64."""
-    return jnp.promote_types(dtype, jnp.float32)
 
 
 def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
@@ -267,53 +262,6 @@ def nth_valid(mask: jax.Array, count: int) -> jax.Array:
     return jnp.minimum(positions, mask.shape[0] - 1)
 
 
-def depthwise_conv(
-    value: jax.Array,
-    kernel: jax.Array,
-    mask: jax.Array | None = None,
-    *,
-    precision: Precision = None,
-) -> jax.Array:
-    """The skip connection of V: one odd kernel along the sequence for all of H.
-
-    Blocks × banded matrix: a block of outputs is a Toeplitz matrix times the block of
-    inputs with its margins, which is made of matmuls on every device.
-
-    Args:
-      value: [S, H].
-      kernel: [K], K odd, centred: output t = Σₖ kernel[k] · value[t + k − (K − 1)/2].
-      mask: [S] bool, False = counts as zero.
-      precision: of the product.
-
-    Returns:
-      [S, H] in at least float32.
-    """
-    length, head_dim = value.shape
-    size = kernel.shape[0]
-    margin = size // 2
-    block = max(32, size - 1)
-    num_blocks = -(-length // block)
-    if mask is not None:
-        value = jnp.where(mask[:, None], value, 0)
-    # Windows of block + 2 margins, cut from the block before, its own and the next.
-    blocks = jnp.pad(value, ((block, (num_blocks + 1) * block - length), (0, 0)))
-    blocks = blocks.reshape(num_blocks + 2, block, head_dim)
-    windows = jnp.concatenate(
-        [blocks[:-2, block - margin :], blocks[1:-1], blocks[2:, :margin]], axis=1
-    )  # [num_blocks, block + 2 margin, H]
-    offsets = jnp.arange(block + 2 * margin)[None, :] - jnp.arange(block)[:, None]
-    inside = (offsets >= 0) & (offsets < size)
-    band = jnp.where(inside, kernel[jnp.clip(offsets, 0, size - 1)], 0)
-    out = jnp.einsum(
-        "tw,bwh->bth",
-        band.astype(value.dtype),
-        windows,
-        precision=precision,
-        preferred_element_type=at_least_float32(value.dtype),
-    )
-    return out.reshape(num_blocks * block, head_dim)[:length]
-
-
 def check_options(
     *,
     num_landmarks: int,
@@ -339,114 +287,3 @@ def check_options(
     ):
         if value not in known:
             raise ValueError(f"{name} must be one of {known}, got {value!r}")
-
-
-def nystrom_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    *,
-    num_landmarks: int = 64,
-    num_pinv_iters: int = 6,
-    conv_kernel: jax.Array | None = None,
-    segments: str = "valid",
-    landmarks: str = "segment_means",
-    landmark_seed: int = 0,
-    inverse: str = "iterative",
-    dropout_rng: jax.Array | None = None,
-    dropout_rate: float = 0.0,
-    broadcast_dropout: bool = True,
-    deterministic: bool = True,
-    dtype: jax.typing.DTypeLike | None = None,
-    precision: Precision = None,
-    module: object = None,
-    is_causal: bool = False,
-) -> jax.Array:
-    """Nyström attention, `nystrom` lifted over heads and batch, with the skip of V.
-
-    Drops into `flax.nnx.MultiHeadAttention(attention_fn=…)` and
-    `flax.linen.MultiHeadDotProductAttention(attention_fn=…)`.
-
-    Args:
-      query: [B, T, N, H].
-      key: [B, S, N, H].
-      value: [B, S, N, H].
-      bias: must be None.
-      mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend.
-      num_landmarks: M ≥ 1. M ≥ the number of valid tokens is exact attention.
-      num_pinv_iters: iterations towards the pseudo-inverse.
-      conv_kernel: [K, N], K odd: depthwise convolution of V added to the output; needs
-        T = S.
-      segments, landmarks, landmark_seed, inverse: see `nystrom`.
-      dropout_rng, broadcast_dropout: of attention dropout, which is not defined here.
-      dropout_rate: must be 0 unless deterministic.
-      deterministic: True = no dropout.
-      dtype: of the products with T or S rows; None = the inputs'.
-      precision: of the same products.
-      module: must be None: there are no [T, S] weights to sow.
-      is_causal: must be False.
-
-    Returns:
-      [B, T, N, H] in dtype.
-
-    Raises:
-      ValueError: for what cannot be honoured, and for shapes and options that do not
-        fit.
-    """
-    mask = key_mask(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
-    kernel_size = 0 if conv_kernel is None else conv_kernel.shape[0]
-    check_options(
-        num_landmarks=num_landmarks,
-        num_pinv_iters=num_pinv_iters,
-        conv_kernel_size=kernel_size,
-        segments=segments,
-        landmarks=landmarks,
-        inverse=inverse,
-    )
-    refuse_weights(
-        "nystrom",
-        dropout_rate=dropout_rate,
-        deterministic=deterministic,
-        module=module,
-    )
-    if conv_kernel is not None and query.shape[1] != key.shape[1]:
-        raise ValueError(
-            f"the convolution of V needs T = S, got {query.shape} and {key.shape}"
-        )
-    if conv_kernel is not None and conv_kernel.shape[1:] != query.shape[2:3]:
-        raise ValueError(
-            f"conv_kernel must be [K, N] with N = {query.shape[2]} heads, got "
-            f"{conv_kernel.shape}"
-        )
-    dtype = dtype or jnp.result_type(query, key, value)
-    query, key, value = (x.astype(dtype) for x in (query, key, value))
-
-    def one_head(
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        kernel: jax.Array | None,
-        mask: jax.Array | None,
-    ) -> jax.Array:
-        out = nystrom(
-            query,
-            key,
-            value,
-            mask,
-            num_landmarks=num_landmarks,
-            num_pinv_iters=num_pinv_iters,
-            segments=segments,
-            landmarks=landmarks,
-            landmark_seed=landmark_seed,
-            inverse=inverse,
-            precision=precision,
-        )
-        if kernel is not None:
-            out += depthwise_conv(value, kernel, mask, precision=precision)
-        return out.astype(dtype)
-
-    over_heads = jax.vmap(one_head, in_axes=(1, 1, 1, 1, None), out_axes=1)
-    over_batch = jax.vmap(over_heads, in_axes=(0, 0, 0, None, 0))
-    return over_batch(query, key, value, conv_kernel, mask)

@@ -9,8 +9,8 @@ import pytest
 from flax import linen, nnx
 
 from nystromformer.attention import ATTENTIONS, check_attention, make_attention
+from nystromformer.attention.nystrom import nystrom_attention
 from nystromformer.encoder import Encoder
-from nystromformer.nystrom import nystrom_attention
 from tests.tolerance import TOLERANCE, relative_error
 
 B, N, H, MAX_LENGTH = 3, 2, 5, 67

@@ -1,20 +1,27 @@
 """Where cuDNN's flash attention applies, and its treatment of padding, by XLA."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention.flash import flash_attention, flash_obstacle
+from nystromformer.attention.flash import (
+    cuda_capability,
+    flash_attention,
+    flash_obstacle,
+)
 from tests import paper
 from tests.tolerance import TOLERANCE, relative_error
 
 B, T, S, N, H = 4, 11, 31, 2, 5
-FITS = {"backend": "gpu", "dtype": jnp.bfloat16, "head_dim": 64, "asked": []}
+FITS = {"capability": 9.0, "dtype": jnp.bfloat16, "head_dim": 64, "asked": []}
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"dtype": "float16"}, {"head_dim": 128}, {"head_dim": 8}]
+    "change",
+    [{}, {"dtype": "float16"}, {"head_dim": 128}, {"head_dim": 8}, {"capability": 8.0}],
 )
 def test_it_applies_on_a_gpu_in_16_bits(change):
     assert flash_obstacle(**FITS | change) is None
@@ -23,8 +30,8 @@ def test_it_applies_on_a_gpu_in_16_bits(change):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"backend": "cpu"}, "a GPU, and the backend is 'cpu'"),
-        ({"backend": "tpu"}, "a GPU, and the backend is 'tpu'"),
+        ({"capability": 0.0}, "8.0 or more, got none"),
+        ({"capability": 7.5}, "8.0 or more, got one of 7.5"),
         ({"dtype": jnp.float32}, "bfloat16 or float16, got float32"),
         ({"head_dim": 136}, "a multiple of 8 up to 128, got 136"),
         ({"head_dim": 20}, "a multiple of 8 up to 128, got 20"),
@@ -33,6 +40,19 @@ def test_it_applies_on_a_gpu_in_16_bits(change):
 )
 def test_where_it_does_not_apply_it_says_why(change, text):
     assert text in flash_obstacle(**FITS | change)
+
+
+@pytest.mark.parametrize(
+    ("device", "capability"),
+    [
+        (types.SimpleNamespace(compute_capability="9.0"), 9.0),
+        (types.SimpleNamespace(compute_capability="gfx90a"), 0.0),  # ROCm
+        (types.SimpleNamespace(), 0.0),  # a CPU or TPU
+    ],
+)
+def test_only_cuda_has_a_capability(monkeypatch, device, capability):
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    assert cuda_capability() == capability
 
 
 def test_keys_that_count_are_attended_to_wherever_they_stand():

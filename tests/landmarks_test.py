@@ -9,8 +9,9 @@ import pytest
 from flax import nnx
 
 from nystromformer.attention import make_attention
+from nystromformer.attention.nystrom import nystrom_attention
 from nystromformer.landmarks import KMEANS_STEPS, kmeans, random_tokens
-from nystromformer.nystrom import nystrom, nystrom_attention, segment_means
+from nystromformer.nystrom import nystrom, segment_means
 from tests import paper
 from tests.tolerance import TOLERANCE, relative_error
 

@@ -12,22 +12,23 @@ SOURCES = sorted(
 )
 # From the bottom up: a module imports only what stands before it.
 ORDER = (
-    "dropout",
-    *("masking", "landmarks", "nystrom", "matrices"),
+    *("dropout", "precision", "masking", "convolution"),
+    *("landmarks", "nystrom", "matrices"),
     *("attention", "encoder", "classifier", "config"),
 )
 DEVICE = {"jax", "flax", "optax", "orbax"}
 LANGUAGE = {"collections", "functools", "math", "typing"}
 MODELS = {f"nystromformer.{name}" for name in ORDER[:-1]}
 
-# Tested through another file: attentions by the contract of attention_test, the parts
-# of the Pathfinder generator by pathfinder_generator_test.
+# Tested through another file: attentions by the contract of attention_test, as is the
+# precision; the parts of the Pathfinder generator by pathfinder_generator_test.
 TESTED_ELSEWHERE = {
     "lra_tasks/pathfinder_growth.py",
     "lra_tasks/pathfinder_paddles.py",
     "nystromformer/__init__.py",
     "nystromformer/attention/base.py",
     "nystromformer/attention/none.py",
+    "nystromformer/precision.py",
 }
 
 
@@ -99,7 +100,7 @@ def test_the_model_imports_downwards(name):
         assert not reaches(imports(path), above | {"nystromformer.training"}), path
 
 
-@pytest.mark.parametrize("name", ["masking", "landmarks", "nystrom", "matrices"])
+@pytest.mark.parametrize("name", ORDER[1 : ORDER.index("attention")])
 def test_the_core_needs_only_jax(name):
     names = imports(f"nystromformer/{name}.py")
     assert names == reaches(names, {"jax", "nystromformer"} | LANGUAGE)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from nystromformer.attention.nystrom import nystrom_attention
 from nystromformer.attention.softmax import softmax_attention
-from nystromformer.nystrom import nystrom_attention
 from tests import paper
 from tests.jaxpr import equations, quadratic_shapes
 from tests.tolerance import TOLERANCE, relative_error

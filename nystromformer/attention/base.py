@@ -1,5 +1,7 @@
 """The one signature of every attention, and what the encoder may ask of it."""
 
+from typing import Any
+
 import jax
 from flax import nnx
 
@@ -73,5 +75,28 @@ class Attention(nnx.Module):
 
         Raises:
           ValueError: for what this attention cannot honour.
+        """
+        return self.attend(
+            query,
+            key,
+            value,
+            bias,
+            mask,
+            dropout_rng=dropout_rng,
+            dropout_rate=dropout_rate,
+            broadcast_dropout=broadcast_dropout,
+            deterministic=deterministic,
+            dtype=dtype,
+            precision=precision,
+            module=module,
+            is_causal=is_causal,
+        )
+
+    def attend(self, *inputs: jax.Array | None, **flax: Any) -> jax.Array:
+        """What a subclass defines: its plain function with this module's options.
+
+        Args:
+          *inputs: query, key, value, bias and mask of `__call__`.
+          **flax: its keywords, all of them.
         """
         raise NotImplementedError

@@ -12,6 +12,7 @@ coincide (window and ends, in a short sequence) count once.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,8 @@ from nystromformer.attention.blocks import (
     self_attention,
     to_blocks,
 )
-from nystromformer.nystrom import at_least_float32, attend
+from nystromformer.nystrom import attend
+from nystromformer.precision import at_least_float32
 
 
 def attended_blocks(
@@ -212,39 +214,11 @@ class BigBirdAttention(Attention):
         self.num_random_blocks = num_random_blocks
         self.seed = seed
 
-    def __call__(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        bias: jax.Array | None = None,
-        mask: jax.Array | None = None,
-        *,
-        dropout_rng: jax.Array | None = None,
-        dropout_rate: float = 0.0,
-        broadcast_dropout: bool = True,
-        deterministic: bool = True,
-        dtype: jax.typing.DTypeLike | None = None,
-        precision: jax.lax.PrecisionLike = None,
-        module: nnx.Module | None = None,
-        is_causal: bool = False,
-    ) -> jax.Array:
-        """As `bigbird_attention`."""
+    def attend(self, *inputs: Any, **flax: Any) -> jax.Array:
         return bigbird_attention(
-            query,
-            key,
-            value,
-            bias,
-            mask,
+            *inputs,
             block_size=self.block_size,
             num_random_blocks=self.num_random_blocks,
             seed=self.seed,
-            dropout_rng=dropout_rng,
-            dropout_rate=dropout_rate,
-            broadcast_dropout=broadcast_dropout,
-            deterministic=deterministic,
-            dtype=dtype,
-            precision=precision,
-            module=module,
-            is_causal=is_causal,
+            **flax,
         )

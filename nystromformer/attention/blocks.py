@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.masking import key_mask, refuse_weights, zero_padding
-from nystromformer.nystrom import at_least_float32
+from nystromformer.masking import admit
+from nystromformer.precision import at_least_float32
 
 
 def to_blocks(x: jax.Array, size: int) -> jax.Array:
@@ -104,21 +104,27 @@ def self_attention(
     Raises:
       ValueError: for what cannot be honoured, T ≠ S among it.
     """
-    mask = key_mask(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
-    refuse_weights(
-        name, dropout_rate=dropout_rate, deterministic=deterministic, module=module
+    query, key, value, mask = admit(
+        name,
+        query,
+        key,
+        value,
+        bias,
+        mask,
+        dropout_rate=dropout_rate,
+        deterministic=deterministic,
+        dtype=dtype,
+        module=module,
+        is_causal=is_causal,
     )
     if query.shape[1] != key.shape[1]:
         raise ValueError(
             f"attention {name!r} is self-attention and so needs T = S, got "
             f"{query.shape} and {key.shape}"
         )
-    query, key, value = zero_padding(query, key, value, mask)
     if mask is None:
         mask = jnp.ones(key.shape[:2], bool)
-    dtype = dtype or jnp.result_type(query, key, value)
-    query, key, value = (x.astype(dtype) for x in (query, key, value))
     in_axes = (1, 1, 1, None) + (0,) * len(per_head)
     over_heads = jax.vmap(one_head, in_axes=in_axes, out_axes=1)
     over_batch = jax.vmap(over_heads, in_axes=(0,) * 4 + (None,) * len(per_head))
-    return over_batch(query, key, value, mask, *per_head).astype(dtype)
+    return over_batch(query, key, value, mask, *per_head).astype(value.dtype)

@@ -7,13 +7,19 @@ import jax
 import jax.numpy as jnp
 
 
+def cuda_capability() -> float:
+    """Of the default device, such as 9.0 for Hopper; 0 where that is no CUDA GPU."""
+    capability = getattr(jax.devices()[0], "compute_capability", "0")
+    return float(capability) if capability.replace(".", "").isdigit() else 0.0  # gfx90a
+
+
 def flash_obstacle(
-    backend: str, dtype: jax.typing.DTypeLike, head_dim: int, asked: Sequence[str]
+    capability: float, dtype: jax.typing.DTypeLike, head_dim: int, asked: Sequence[str]
 ) -> str | None:
     """What cuDNN's flash attention misses here, or None where it applies.
 
     Args:
-      backend: as `jax.default_backend()` names it.
+      capability: of the GPU, as `cuda_capability` says it.
       dtype: of the computation.
       head_dim: H.
       asked: what was asked for that the kernel does not do.
@@ -24,7 +30,10 @@ def flash_obstacle(
         return f"bfloat16 or float16, got {jnp.dtype(dtype)}"
     if head_dim > 128 or head_dim % 8:
         return f"a head dim that is a multiple of 8 up to 128, got {head_dim}"
-    return None if backend == "gpu" else f"a GPU, and the backend is {backend!r}"
+    if capability < 8:
+        got = f"one of {capability}" if capability else "none"
+        return f"a CUDA GPU of compute capability 8.0 or more, got {got}"
+    return None
 
 
 def flash_attention(

@@ -4,12 +4,14 @@ Katharopoulos et al., "Transformers are RNNs: Fast Autoregressive Transformers w
 Linear Attention", ICML 2020, without the causal mask.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from nystromformer.attention.base import Attention
-from nystromformer.masking import key_mask, refuse_weights, zero_padding
+from nystromformer.masking import admit
+from nystromformer.precision import at_least_float32
 
 
 def kernel_attend(
@@ -29,7 +31,7 @@ def kernel_attend(
     Returns:
       [B, T, N, H] in at least float32, zero where all weights are.
     """
-    wide = jnp.promote_types(value.dtype, jnp.float32)
+    wide = at_least_float32(value.dtype)
     product = {"precision": precision, "preferred_element_type": wide}
     # [B, N, H, R], as XLA's CPU backend has no bfloat16 product for [B, N, R, H].
     context = jnp.einsum("bsnr,bsnh->bnhr", key_features, value, **product)
@@ -86,58 +88,31 @@ def linear_attention(
     Raises:
       ValueError: for what cannot be honoured, and for shapes that do not fit.
     """
-    mask = key_mask(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
-    refuse_weights(
+    query, key, value, mask = admit(
         "linear",
+        query,
+        key,
+        value,
+        bias,
+        mask,
         dropout_rate=dropout_rate,
         deterministic=deterministic,
+        dtype=dtype,
         module=module,
+        is_causal=is_causal,
     )
-    dtype = dtype or jnp.result_type(query, key, value)
-    query, key, value = zero_padding(query, key, value, mask)
-    wide = jnp.promote_types(dtype, jnp.float32)
+    dtype, wide = value.dtype, at_least_float32(value.dtype)
     query_features, key_features = (
-        elu_plus_one(x.astype(dtype).astype(wide)).astype(dtype) for x in (query, key)
+        elu_plus_one(x.astype(wide)).astype(dtype) for x in (query, key)
     )
     if mask is not None:  # φ(0) is 1, not 0
         key_features = jnp.where(mask[:, :, None, None], key_features, 0)
-    out = kernel_attend(query_features, key_features, value.astype(dtype), precision)
+    out = kernel_attend(query_features, key_features, value, precision)
     return out.astype(dtype)
 
 
 class LinearAttention(Attention):
     """`linear_attention`; without parameters or options."""
 
-    def __call__(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        bias: jax.Array | None = None,
-        mask: jax.Array | None = None,
-        *,
-        dropout_rng: jax.Array | None = None,
-        dropout_rate: float = 0.0,
-        broadcast_dropout: bool = True,
-        deterministic: bool = True,
-        dtype: jax.typing.DTypeLike | None = None,
-        precision: jax.lax.PrecisionLike = None,
-        module: nnx.Module | None = None,
-        is_causal: bool = False,
-    ) -> jax.Array:
-        """As `linear_attention`."""
-        return linear_attention(
-            query,
-            key,
-            value,
-            bias,
-            mask,
-            dropout_rng=dropout_rng,
-            dropout_rate=dropout_rate,
-            broadcast_dropout=broadcast_dropout,
-            deterministic=deterministic,
-            dtype=dtype,
-            precision=precision,
-            module=module,
-            is_causal=is_causal,
-        )
+    def attend(self, *inputs: Any, **flax: Any) -> jax.Array:
+        return linear_attention(*inputs, **flax)

@@ -6,13 +6,16 @@ E, F [k, max_length], k ≪ S:
     softmax(Q (E K)ᵀ / √H) · (F V)                                               (7)
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention.base import Attention
-from nystromformer.masking import key_mask, refuse_weights, zero_padding
+from nystromformer.masking import admit
 from nystromformer.nystrom import attend
+from nystromformer.precision import at_least_float32
 
 SHARING = ("head", "key_value", "layer")
 
@@ -66,12 +69,18 @@ def linformer_attention(
     Raises:
       ValueError: for what cannot be honoured, and for shapes that do not fit.
     """
-    mask = key_mask(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
-    refuse_weights(
+    query, key, value, mask = admit(
         "linformer",
+        query,
+        key,
+        value,
+        bias,
+        mask,
         dropout_rate=dropout_rate,
         deterministic=deterministic,
+        dtype=dtype,
         module=module,
+        is_causal=is_causal,
     )
     if value_projection is None:
         value_projection = key_projection
@@ -86,9 +95,8 @@ def linformer_attention(
             f"keys of length {length} are longer than the max_length {max_length} "
             "that linformer's projection was made for"
         )
-    dtype = dtype or jnp.result_type(query, key, value)
-    query, key, value = zero_padding(query, key, value, mask)
-    query, key, value = (x.astype(dtype) for x in (query, key, value))
+
+    dtype = value.dtype
 
     def project(projection: jax.Array, x: jax.Array, scale: float = 1) -> jax.Array:
         projected = jnp.einsum(
@@ -96,7 +104,7 @@ def linformer_attention(
             projection[:, :length].astype(dtype),
             x,
             precision=precision,
-            preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+            preferred_element_type=at_least_float32(dtype),
         )
         return (scale * projected).astype(dtype)
 
@@ -145,39 +153,11 @@ class LinformerAttention(Attention):
         if sharing == "head":
             self.value_projection = nnx.Param(projection_init(rngs.params(), shape))
 
-    def __call__(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        bias: jax.Array | None = None,
-        mask: jax.Array | None = None,
-        *,
-        dropout_rng: jax.Array | None = None,
-        dropout_rate: float = 0.0,
-        broadcast_dropout: bool = True,
-        deterministic: bool = True,
-        dtype: jax.typing.DTypeLike | None = None,
-        precision: jax.lax.PrecisionLike = None,
-        module: nnx.Module | None = None,
-        is_causal: bool = False,
-    ) -> jax.Array:
-        """As `linformer_attention`."""
+    def attend(self, *inputs: Any, **flax: Any) -> jax.Array:
         of_values = self.value_projection
         return linformer_attention(
-            query,
-            key,
-            value,
-            bias,
-            mask,
+            *inputs,
             key_projection=self.key_projection[...],
             value_projection=None if of_values is None else of_values[...],
-            dropout_rng=dropout_rng,
-            dropout_rate=dropout_rate,
-            broadcast_dropout=broadcast_dropout,
-            deterministic=deterministic,
-            dtype=dtype,
-            precision=precision,
-            module=module,
-            is_causal=is_causal,
+            **flax,
         )

@@ -9,6 +9,7 @@ since they come from outside, and the window is the same in every layer.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,8 @@ from nystromformer.attention.blocks import (
     self_attention,
     to_blocks,
 )
-from nystromformer.nystrom import at_least_float32, attend, nth_valid
+from nystromformer.nystrom import attend, nth_valid
+from nystromformer.precision import at_least_float32
 
 _MIN_BLOCK = 32  # narrower blocks of queries make matrices too small to be fast
 
@@ -183,38 +185,10 @@ class LongformerAttention(Attention):
         self.window = window
         self.num_global = num_global
 
-    def __call__(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        bias: jax.Array | None = None,
-        mask: jax.Array | None = None,
-        *,
-        dropout_rng: jax.Array | None = None,
-        dropout_rate: float = 0.0,
-        broadcast_dropout: bool = True,
-        deterministic: bool = True,
-        dtype: jax.typing.DTypeLike | None = None,
-        precision: jax.lax.PrecisionLike = None,
-        module: nnx.Module | None = None,
-        is_causal: bool = False,
-    ) -> jax.Array:
-        """As `longformer_attention`."""
+    def attend(self, *inputs: Any, **flax: Any) -> jax.Array:
         return longformer_attention(
-            query,
-            key,
-            value,
-            bias,
-            mask,
+            *inputs,
             window=self.window,
             num_global=self.num_global,
-            dropout_rng=dropout_rng,
-            dropout_rate=dropout_rate,
-            broadcast_dropout=broadcast_dropout,
-            deterministic=deterministic,
-            dtype=dtype,
-            precision=precision,
-            module=module,
-            is_causal=is_causal,
+            **flax,
         )

@@ -8,13 +8,16 @@ so R features of each query and key, and linear attention between them, estimate
 softmax attention; rows w that are orthogonal in blocks of H estimate it better.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention.base import Attention
 from nystromformer.attention.linear import kernel_attend
-from nystromformer.masking import key_mask, refuse_weights, zero_padding
+from nystromformer.masking import admit
+from nystromformer.precision import at_least_float32
 
 KERNELS = ("softmax", "relu")
 RELU_EPSILON = 1e-3  # of the authors' code: no query is without a key
@@ -107,7 +110,7 @@ def project(
         x,
         projection.astype(x.dtype),
         precision=precision,
-        preferred_element_type=jnp.promote_types(x.dtype, jnp.float32),
+        preferred_element_type=at_least_float32(x.dtype),
     )
     return projected * x.shape[-1] ** -0.25
 
@@ -163,12 +166,18 @@ def performer_attention(
       ValueError: for what cannot be honoured, and for shapes and options that do not
         fit.
     """
-    mask = key_mask(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
-    refuse_weights(
+    query, key, value, mask = admit(
         "performer",
+        query,
+        key,
+        value,
+        bias,
+        mask,
         dropout_rate=dropout_rate,
         deterministic=deterministic,
+        dtype=dtype,
         module=module,
+        is_causal=is_causal,
     )
     check_kernel(kernel)
     if projection.ndim != 2 or projection.shape[1] != query.shape[-1]:
@@ -176,11 +185,9 @@ def performer_attention(
             f"projection must be [R, H] with H = {query.shape[-1]}, got "
             f"{projection.shape}"
         )
-    dtype = dtype or jnp.result_type(query, key, value)
-    query, key, value = zero_padding(query, key, value, mask)
-    query, key, value = (x.astype(dtype) for x in (query, key, value))
     features = softmax_features if kernel == "softmax" else relu_features
     of_queries, of_keys = features(query, key, mask, projection, precision)
+    dtype = value.dtype
     out = kernel_attend(
         of_queries.astype(dtype), of_keys.astype(dtype), value, precision
     )
@@ -234,38 +241,10 @@ class PerformerAttention(Attention):
         if self.redraw_every:
             self.projection[...] = self.draw(step // self.redraw_every)
 
-    def __call__(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        bias: jax.Array | None = None,
-        mask: jax.Array | None = None,
-        *,
-        dropout_rng: jax.Array | None = None,
-        dropout_rate: float = 0.0,
-        broadcast_dropout: bool = True,
-        deterministic: bool = True,
-        dtype: jax.typing.DTypeLike | None = None,
-        precision: jax.lax.PrecisionLike = None,
-        module: nnx.Module | None = None,
-        is_causal: bool = False,
-    ) -> jax.Array:
-        """As `performer_attention`."""
+    def attend(self, *inputs: Any, **flax: Any) -> jax.Array:
         return performer_attention(
-            query,
-            key,
-            value,
-            bias,
-            mask,
+            *inputs,
             projection=self.projection[...],
             kernel=self.kernel,
-            dropout_rng=dropout_rng,
-            dropout_rate=dropout_rate,
-            broadcast_dropout=broadcast_dropout,
-            deterministic=deterministic,
-            dtype=dtype,
-            precision=precision,
-            module=module,
-            is_causal=is_causal,
+            **flax,
         )

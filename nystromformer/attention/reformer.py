@@ -22,6 +22,7 @@ Letters: L sequence length, N heads, H head dim, R rounds of hashing, K rotated 
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ from jax import lax
 
 from nystromformer.attention.base import Attention, check_seed, check_size
 from nystromformer.attention.blocks import attend_blocks, self_attention, to_blocks
-from nystromformer.nystrom import at_least_float32
+from nystromformer.precision import at_least_float32
 
 _SMALLEST_SQUARE = 1e-12  # of a key's length: shorter ones are not stretched to 1
 
@@ -262,39 +263,11 @@ class ReformerAttention(Attention):
         self.bucket_size = bucket_size
         self.seed = seed
 
-    def __call__(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        bias: jax.Array | None = None,
-        mask: jax.Array | None = None,
-        *,
-        dropout_rng: jax.Array | None = None,
-        dropout_rate: float = 0.0,
-        broadcast_dropout: bool = True,
-        deterministic: bool = True,
-        dtype: jax.typing.DTypeLike | None = None,
-        precision: jax.lax.PrecisionLike = None,
-        module: nnx.Module | None = None,
-        is_causal: bool = False,
-    ) -> jax.Array:
-        """As `reformer_attention`."""
+    def attend(self, *inputs: Any, **flax: Any) -> jax.Array:
         return reformer_attention(
-            query,
-            key,
-            value,
-            bias,
-            mask,
+            *inputs,
             num_hashes=self.num_hashes,
             bucket_size=self.bucket_size,
             seed=self.seed,
-            dropout_rng=dropout_rng,
-            dropout_rate=dropout_rate,
-            broadcast_dropout=broadcast_dropout,
-            deterministic=deterministic,
-            dtype=dtype,
-            precision=precision,
-            module=module,
-            is_causal=is_causal,
+            **flax,
         )

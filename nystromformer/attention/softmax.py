@@ -1,13 +1,20 @@
 """Exact attention: the reference that every approximation is measured against."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention.base import Attention
-from nystromformer.attention.flash import flash_attention, flash_obstacle
+from nystromformer.attention.flash import (
+    cuda_capability,
+    flash_attention,
+    flash_obstacle,
+)
 from nystromformer.dropout import dropout
 from nystromformer.masking import zero_padding
+from nystromformer.precision import at_least_float32
 
 IMPLEMENTATIONS = ("auto", "xla", "cudnn")
 
@@ -83,8 +90,7 @@ def softmax_attention(
             "is_causal beside a mask": is_causal and mask is not None,
         }
         asked = [name for name, is_asked in not_flash.items() if is_asked]
-        backend, head_dim = jax.default_backend(), query.shape[-1]
-        missing = flash_obstacle(backend, dtype, head_dim, asked)
+        missing = flash_obstacle(cuda_capability(), dtype, query.shape[-1], asked)
         if missing is None:
             return flash_attention(query, key, value, of_keys, is_causal=is_causal)
         if implementation == "cudnn":
@@ -94,7 +100,7 @@ def softmax_attention(
             query, key, value, bias, mask, is_causal=is_causal
         )
 
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = at_least_float32(dtype)
     scores = jnp.einsum(
         "btnh,bsnh->bnts",
         query,
@@ -146,37 +152,10 @@ class SoftmaxAttention(Attention):
         self.dropout_rate = dropout_rate
         self.implementation = implementation
 
-    def __call__(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        bias: jax.Array | None = None,
-        mask: jax.Array | None = None,
-        *,
-        dropout_rng: jax.Array | None = None,
-        dropout_rate: float = 0.0,
-        broadcast_dropout: bool = True,
-        deterministic: bool = True,
-        dtype: jax.typing.DTypeLike | None = None,
-        precision: jax.lax.PrecisionLike = None,
-        module: nnx.Module | None = None,
-        is_causal: bool = False,
-    ) -> jax.Array:
-        """As `softmax_attention`; dropout_rate=0 means this module's own rate."""
+    def attend(self, *inputs: Any, **flax: Any) -> jax.Array:
+        flax["dropout_rate"] = flax["dropout_rate"] or self.dropout_rate
         return softmax_attention(
-            query,
-            key,
-            value,
-            bias,
-            mask,
+            *inputs,
             implementation=self.implementation,
-            dropout_rng=dropout_rng,
-            dropout_rate=dropout_rate or self.dropout_rate,
-            broadcast_dropout=broadcast_dropout,
-            deterministic=deterministic,
-            dtype=dtype,
-            precision=precision,
-            module=module,
-            is_causal=is_causal,
+            **flax,
         )
