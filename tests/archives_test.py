@@ -64,18 +64,19 @@ def test_a_server_that_breaks_off_and_the_next_run(tmp_path, ranges):
 
 
 def test_who_waits_for_another_download_says_so_and_takes_it(tmp_path, capsys):
-    archive = archive_at("http://127.0.0.1:1", NOISE)
-    lock = FileLock(tmp_path / "toy.tar.gz.lock", thread_local=False)
-    lock.acquire()
+    held = threading.Event()
 
-    def finish():
-        (tmp_path / "toy.tar.gz").write_bytes(NOISE)
-        lock.release()
+    def download():
+        with FileLock(tmp_path / "toy.tar.gz.lock"):
+            held.set()
+            time.sleep(0.3)
+            (tmp_path / "toy.tar.gz").write_bytes(NOISE)
 
-    timer = threading.Timer(0.3, finish)
-    timer.start()
-    path = obtain([archive], [], tmp_path)
-    timer.join()
+    other = threading.Thread(target=download)
+    other.start()
+    held.wait()
+    path = obtain([archive_at("http://127.0.0.1:1", NOISE)], [], tmp_path)
+    other.join()
     assert path.read_bytes() == NOISE
     line = "another process is downloading toy.tar.gz: waiting for it\n"
     assert capsys.readouterr().err == line

@@ -1,5 +1,6 @@
 """Two processes and one lock."""
 
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ def test_the_second_says_what_it_waits_for_and_gets_the_lock_of_a_killed_one(tmp
     second = start(tmp_path / "lock")
     line = second.stderr.readline()
     assert line == "another process is sleeping: waiting for it\n"
+    assert not select.select([second.stdout], [], [], 0.3)[0]
     first.kill()
     assert second.communicate("", timeout=60) == ("mine\n", "")
     first.communicate()
