@@ -6,6 +6,7 @@ Letters: S key length, H head dim, K kernel size.
 import jax
 import jax.numpy as jnp
 
+from nystromformer.blocks import neighbourhoods
 from nystromformer.precision import at_least_float32
 
 
@@ -33,16 +34,10 @@ def depthwise_conv(
     length, head_dim = value.shape
     size = kernel.shape[0]
     margin = size // 2
-    block = max(32, size - 1)
-    num_blocks = -(-length // block)
+    block = max(32, margin)
     if mask is not None:
         value = jnp.where(mask[:, None], value, 0)
-    # Windows of block + 2 margins, cut from the block before, its own and the next.
-    blocks = jnp.pad(value, ((block, (num_blocks + 1) * block - length), (0, 0)))
-    blocks = blocks.reshape(num_blocks + 2, block, head_dim)
-    windows = jnp.concatenate(
-        [blocks[:-2, block - margin :], blocks[1:-1], blocks[2:, :margin]], axis=1
-    )  # [num_blocks, block + 2 margin, H]
+    windows = neighbourhoods(value, block, margin)  # [C, block + 2 margin, H]
     offsets = jnp.arange(block + 2 * margin)[None, :] - jnp.arange(block)[:, None]
     inside = (offsets >= 0) & (offsets < size)
     band = jnp.where(inside, kernel[jnp.clip(offsets, 0, size - 1)], 0)
@@ -53,4 +48,4 @@ def depthwise_conv(
         precision=precision,
         preferred_element_type=at_least_float32(value.dtype),
     )
-    return out.reshape(num_blocks * block, head_dim)[:length]
+    return out.reshape(-1, head_dim)[:length]

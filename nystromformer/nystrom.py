@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nystromformer.blocks import ranks
 from nystromformer.landmarks import kmeans, random_tokens
 from nystromformer.precision import at_least_float32
 
@@ -50,7 +51,7 @@ def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
         raise ValueError(
             f"length {mask.shape[0]} × num_landmarks {num_landmarks} must be below 2³¹"
         )
-    rank = jnp.cumsum(mask, dtype=jnp.int32) - 1
+    rank = ranks(mask) - 1
     num_valid = jnp.maximum(rank[-1] + 1, 1)
     ids = rank * jnp.minimum(num_landmarks, num_valid) // num_valid
     return jnp.where(mask, ids, num_landmarks)
@@ -257,9 +258,9 @@ def nystrom(
 
 def nth_valid(mask: jax.Array, count: int) -> jax.Array:
     """The positions [count] of the first tokens that mask [S] lets through."""
-    ranks = jnp.arange(1, count + 1)
-    positions = jnp.searchsorted(jnp.cumsum(mask, dtype=jnp.int32), ranks)
-    return jnp.minimum(positions, mask.shape[0] - 1)
+    place = jnp.where(mask, ranks(mask) - 1, count)
+    last = jnp.full(count, mask.shape[0] - 1)
+    return last.at[place].min(jnp.arange(mask.shape[0]), mode="drop")
 
 
 def check_options(

@@ -1,15 +1,10 @@
-"""Self-attention in blocks: the blocks, their softmax, and what is refused."""
+"""Blocks of a sequence: every token once, its neighbours, its rank."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention.bigbird import bigbird_attention
-from nystromformer.attention.blocks import attend_blocks, forbid, to_blocks
-from nystromformer.attention.longformer import longformer_attention
-from nystromformer.attention.reformer import reformer_attention
-from tests import paper
-from tests.tolerance import TOLERANCE, relative_error
+from nystromformer.blocks import neighbourhoods, ranks, to_blocks
 
 
 @pytest.mark.parametrize("length", [1, 5, 6, 13])
@@ -22,41 +17,20 @@ def test_blocks_hold_every_token_once_and_then_zeros(length):
     assert not flat[length:].any()
 
 
-@pytest.mark.parametrize("scale", [0.1, 1, 4])
-def test_every_block_is_a_softmax_with_its_bias(scale):
-    rng = np.random.default_rng(0)
-    query, key, value, bias = (
-        scale * rng.normal(size=shape)
-        for shape in [(3, 5, 2), (3, 7, 2), (3, 7, 11), (3, 5, 7)]
-    )
-    allowed = rng.random((3, 5, 7)) < 0.7
-    biases = jnp.asarray(bias, jnp.float32) + forbid(jnp.asarray(allowed), jnp.float32)
-    x = [jnp.asarray(a, jnp.float32) for a in (query, key, value)]
-    out, z = attend_blocks(*x, biases, None)
-    scores = np.where(allowed, query @ key.swapaxes(1, 2) + bias, -np.inf)
-    expected = paper.softmax(scores) @ value
-    assert relative_error(out, expected) <= TOLERANCE["float32"]
-    expected = np.logaddexp.reduce(scores, axis=-1)
-    assert relative_error(z, expected) <= TOLERANCE["float32"]
+@pytest.mark.parametrize("length", [1, 5, 13, 23])
+@pytest.mark.parametrize(("size", "margin"), [(5, 0), (5, 2), (5, 5), (7, 3)])
+def test_margins_are_the_neighbours_and_zeros_beyond_the_ends(length, size, margin):
+    x = np.arange(1, 2 * length + 1).reshape(length, 2)
+    blocks = np.asarray(neighbourhoods(jnp.asarray(x), size, margin))
+    assert len(blocks) == -(-length // size)
+    for c, block in enumerate(blocks):
+        for i, row in enumerate(block):
+            at = c * size - margin + i
+            expected = x[at] if 0 <= at < length else [0, 0]
+            np.testing.assert_array_equal(row, expected)
 
 
-@pytest.mark.parametrize(
-    "attention", [bigbird_attention, longformer_attention, reformer_attention]
-)
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"key": (2, 5, 3, 7), "value": (2, 5, 3, 7)}, r"T = S.*\(2, 11, 3, 7\)"),
-        ({"dropout_rate": 0.1, "deterministic": False}, "dropout_rate=0.1"),
-        ({"module": object()}, "sow"),
-    ],
-    ids=["lengths", "dropout", "weights"],
-)
-def test_what_cannot_be_honoured_is_refused(attention, change, text):
-    arguments = dict.fromkeys(["query", "key", "value"], (2, 11, 3, 7)) | change
-    for name in ("query", "key", "value"):
-        arguments[name] = jnp.ones(arguments[name])
-    name = attention.__name__.removesuffix("_attention")
-    with pytest.raises(ValueError, match=text) as error:
-        attention(**arguments)
-    assert name in str(error.value)
+@pytest.mark.parametrize("length", [1, 7, 1024, 1031, 5003])
+def test_ranks_count_what_came_before(length):
+    mask = np.random.default_rng(length).random(length) < 0.6
+    np.testing.assert_array_equal(ranks(jnp.asarray(mask)), np.cumsum(mask))

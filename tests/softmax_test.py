@@ -30,7 +30,7 @@ def test_auto_runs_without_a_gpu(attend):
 
 
 def test_cudnn_without_a_gpu_says_why():
-    with pytest.raises(ValueError, match="'cudnn' needs a CUDA GPU.*got none"):
+    with pytest.raises(ValueError, match=r"'cudnn' needs a CUDA GPU.*got none"):
         make(implementation="cudnn")(*inputs(jnp.bfloat16))
 
 

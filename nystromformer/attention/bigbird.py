@@ -19,12 +19,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention.base import Attention, check_seed, check_size
-from nystromformer.attention.blocks import (
+from nystromformer.attention.block_attention import (
     attend_blocks,
     forbid,
     self_attention,
-    to_blocks,
 )
+from nystromformer.blocks import to_blocks
 from nystromformer.nystrom import attend
 from nystromformer.precision import at_least_float32
 

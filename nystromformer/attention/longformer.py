@@ -16,28 +16,16 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention.base import Attention, check_size
-from nystromformer.attention.blocks import (
+from nystromformer.attention.block_attention import (
     attend_blocks,
     forbid,
     self_attention,
-    to_blocks,
 )
+from nystromformer.blocks import neighbourhoods, to_blocks
 from nystromformer.nystrom import attend, nth_valid
 from nystromformer.precision import at_least_float32
 
 _MIN_BLOCK = 32  # narrower blocks of queries make matrices too small to be fast
-
-
-def neighbourhoods(x: jax.Array, size: int, margin: int) -> jax.Array:
-    """Blocks with margins: x [L, ...] -> [⌈L / size⌉, size + 2 margin, ...].
-
-    Block c holds x[c · size − margin : (c + 1) · size + margin], zeros (False) beyond
-    the ends; margin ≤ size.
-    """
-    blocks = to_blocks(x, size)
-    around = jnp.pad(blocks, [(1, 1)] + [(0, 0)] * x.ndim)
-    before, after = around[:-2, size - margin :], around[2:, :margin]
-    return jnp.concatenate([before, blocks, after], axis=1)
 
 
 def longformer(

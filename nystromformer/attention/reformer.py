@@ -30,7 +30,8 @@ from flax import nnx
 from jax import lax
 
 from nystromformer.attention.base import Attention, check_seed, check_size
-from nystromformer.attention.blocks import attend_blocks, self_attention, to_blocks
+from nystromformer.attention.block_attention import attend_blocks, self_attention
+from nystromformer.blocks import to_blocks
 from nystromformer.precision import at_least_float32
 
 _SMALLEST_SQUARE = 1e-12  # of a key's length: shorter ones are not stretched to 1

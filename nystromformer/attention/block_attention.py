@@ -17,13 +17,6 @@ from nystromformer.masking import admit
 from nystromformer.precision import at_least_float32
 
 
-def to_blocks(x: jax.Array, size: int) -> jax.Array:
-    """[L, ...] cut into [⌈L / size⌉, size, ...]; zeros (False) fill the last block."""
-    num_blocks = -(-x.shape[0] // size)
-    fill = [(0, num_blocks * size - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
-    return jnp.pad(x, fill).reshape(num_blocks, size, *x.shape[1:])
-
-
 def forbid(allowed: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
     """The bias of `attend_blocks` for a bool array: 0, or so low that weights are 0."""
     return jnp.where(allowed, 0, jnp.finfo(dtype).min)
