@@ -1,0 +1,78 @@
+"""Runs as files: what scripts/train.py leaves behind, with numbers that a test sets."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nystromformer.config import Config
+from nystromformer.training.writer import write_json
+
+FLOORS = {"majority class": 0.12, "root operator": 0.25}
+
+
+class Runs:
+    """Makes run folders below one folder.
+
+    A change is named group__key, as in attention__num_landmarks=16.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def config(self, arg="nystrom,quick", task="listops", seed=0, **changes) -> Config:
+        mapping = importlib.import_module(f"configs.{task}").get_config(arg).to_dict()
+        for path, value in {"train__seed": seed, **changes}.items():
+            group, key = path.split("__")
+            mapping[group][key] = value
+        return Config.from_mapping(mapping)
+
+    def unfinished(self, name: str, steps=(50,), **config: Any) -> Path:
+        """A run on its way, with a row of metrics for each split at these steps."""
+        workdir = self.folder / name
+        workdir.mkdir(parents=True)
+        write_json(workdir / "config.json", self.config(**config).to_mapping())
+        rows = [
+            {"step": step, "split": split, "loss": 1 / step, "accuracy": step / 5000}
+            for step in steps
+            for split in ("train", "validation")
+        ]
+        lines = [json.dumps(row) + "\n" for row in rows]
+        (workdir / "metrics.jsonl").write_text("".join(lines))
+        return workdir
+
+    def finished(
+        self, name: str, accuracy=0.5, result: dict[str, Any] | None = None, **config
+    ) -> Path:
+        """A run that has come to this test accuracy; `result` changes result.json."""
+        workdir = self.unfinished(name, steps=(2500, 5000), **config)
+        found = self.config(**config)
+        content = {
+            "task": found.task.name,
+            "attention": found.attention.name,
+            "seed": found.train.seed,
+            "num_params": 81942,
+            "steps": 5000,
+            "best_step": 4500,
+            "validation_accuracy": 0.5,
+            "test_accuracy": accuracy,
+            "test_loss": 1.1,
+            "test_examples": 2000,
+            "params_sha256": "f" * 64,
+            "wall_seconds": 350.26,
+            "examples_per_second": 500.0,
+            "floors": FLOORS,
+            "device": "CPU x86_64, 2 cores",
+            "versions": {"python": "3.11.7", "jax": "0.10.2"},
+            "commit": "c" * 40,
+            "data_sha256": dict.fromkeys(("train", "validation", "test"), "a" * 64),
+        }
+        write_json(workdir / "result.json", {**content, **(result or {})})
+        return workdir
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return Runs(tmp_path / "runs")
