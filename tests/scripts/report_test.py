@@ -1,0 +1,20 @@
+"""The report as a person asks for it: one command, or one line that says why not."""
+
+from tests.scripts.reporting.conftest import Runs
+
+
+def test_flags_may_stand_between_the_folders(commands, tmp_path):
+    runs = Runs(tmp_path)
+    one, other = runs.finished("one"), runs.unfinished("other", seed=1)
+    done = commands.run("report.py", str(one), f"--out={tmp_path}/out", str(other))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"1 of 2 runs finished; see {tmp_path}/out/report.html\n"
+    assert "<title>Report</title>" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_what_is_no_run_is_one_line(commands, tmp_path):
+    done = commands.run("report.py", str(tmp_path), f"--out={tmp_path}/out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {tmp_path} holds no run of scripts/train.py")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
