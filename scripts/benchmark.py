@@ -1,0 +1,232 @@
+"""Time, memory and work of every attention, as Table 1 of the paper, on this machine.
+
+python scripts/benchmark.py --out=DIR
+python scripts/benchmark.py --out=DIR --train_step
+python scripts/benchmark.py --out=DIR --against=OTHER.json
+
+writes DIR/README.md, benchmark.json and, of attentions, a figure. With --train_step it
+measures whole train steps of the tasks' paper presets; --peers adds PyTorch's in the
+same rounds. What does not fit the memory budget is compiled, not run. With --against
+nothing is measured: DIR/benchmark.json is compared with another.
+"""
+
+import functools
+import importlib
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from flax import nnx
+
+from lra_tasks.task import TASKS
+from nystromformer.config import DTYPES, ConfigError
+from scripts import command
+from scripts.benchmarking.curves import draw_curves
+from scripts.benchmarking.measure import fits, measure
+from scripts.benchmarking.memory import SHARE, free_bytes
+from scripts.benchmarking.programs import (
+    PASSES,
+    Program,
+    Sizes,
+    attention_program,
+    matmul_program,
+)
+from scripts.benchmarking.results import compare, read_results, write_results
+from scripts.benchmarking.tables import (
+    NOTES,
+    attention_tables,
+    memory_cell,
+    peer_table,
+    time_cell,
+    train_tables,
+)
+from scripts.benchmarking.train_steps import (
+    made_up_examples,
+    task_config,
+    train_program,
+)
+from scripts.benchmarking.variants import EVERY, Variant, parse_variants
+from scripts.experiment import Experiment
+from scripts.figures import save_figure
+from scripts.page import PAGE, open_folder, page, source, write_text
+
+TITLE = "Benchmark"
+LENGTHS = [2**k for k in range(9, 17)]  # 512 to 65,536
+LRA = ["listops", "text", "retrieval", "image", "pathfinder"]
+
+_OUT = flags.DEFINE_string("out", None, "the folder to write")
+_ATTENTION = flags.DEFINE_multi_string(
+    "attention", [*EVERY], "NAME or NAME-SIZE; repeat"
+)
+_OPTION = flags.DEFINE_multi_string("option", [], "ATTENTION.OPTION=VALUE; repeat")
+_LENGTH = flags.DEFINE_multi_integer("length", None, "tokens; repeat", 1)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", None, "default 1, or the task's", 1)
+_NUM_HEADS = flags.DEFINE_integer("num_heads", 2, "of an attention", 1)
+_HEAD_DIM = flags.DEFINE_integer("head_dim", 32, "of an attention", 1)
+_DTYPE = flags.DEFINE_enum("dtype", "float32", DTYPES, "of inputs, or of the model")
+_MEMORY_GB = flags.DEFINE_float(
+    "memory_gb",
+    None,
+    f"10⁹ bytes that one program may take; default {SHARE:.0%} of all",
+    0,
+)
+_REPEATS = flags.DEFINE_integer("repeats", 7, "rounds", 7)
+_TRAIN_STEP = flags.DEFINE_bool("train_step", False, "whole train steps of tasks")
+_TASK = flags.DEFINE_multi_enum("task", LRA, list(TASKS), "with --train_step; repeat")
+_PEERS = flags.DEFINE_bool("peers", False, "PyTorch's beside ours")
+_AGAINST = flags.DEFINE_string(
+    "against", None, "a benchmark.json to compare --out with"
+)
+_ANY_DEVICE = flags.DEFINE_bool(
+    "any_device", False, "with --against: other devices too"
+)
+flags.mark_flag_as_required("out")
+
+
+def main() -> None:
+    out = Path(str(_OUT.value)).expanduser()
+    if _AGAINST.value:
+        files = (out, Path(_AGAINST.value).expanduser())
+        ours, theirs = (read_results(path) for path in files)
+        print(*compare(ours, theirs, any_device=_ANY_DEVICE.value), sep="\n")
+        return
+    variants = parse_variants(_ATTENTION.value, _OPTION.value)
+    if _PEERS.value:
+        load_peers()
+        # Else JAX takes most of an accelerator's memory at once and leaves torch none.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    plan = plan_train_steps(variants) if _TRAIN_STEP.value else plan_attention(variants)
+    budget = memory_budget()
+    open_folder(out, TITLE)
+    results = {**source(), "memory_budget_bytes": budget, "rows": []}
+    if _PEERS.value:
+        results["versions"] |= load_peers().versions()
+    matmul = matmul_program(_DTYPE.value)
+    for make_programs in plan:
+        programs = make_programs(budget)
+        rows = measure(programs, matmul, rounds=_REPEATS.value, budget_bytes=budget)
+        for row in rows:
+            print(describe(row), flush=True)
+        results["rows"] += rows
+        write(out, results)  # whole each time: a stopped run leaves what it has
+
+
+def load_peers() -> Any:
+    """The module scripts.benchmarking.peers, which needs PyTorch."""
+    try:
+        return importlib.import_module("scripts.benchmarking.peers")
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"--peers needs {error.name}: pip install -r requirements-parity.txt"
+        ) from error
+
+
+def memory_budget() -> float:
+    """Bytes that one program may take."""
+    if _MEMORY_GB.value is not None:
+        return 1e9 * _MEMORY_GB.value
+    free = free_bytes()
+    if free is None:
+        raise ConfigError("how much memory is free is not known here: say --memory_gb")
+    return SHARE * free
+
+
+def plan_attention(variants: list[Variant]) -> list[Callable[[float], list[Program]]]:
+    """What makes the programs of each length, after a check of all of them."""
+    plan = []
+    for length in sorted(set(_LENGTH.value or LENGTHS)):
+        heads, head_dim = _NUM_HEADS.value, _HEAD_DIM.value
+        batch_size = _BATCH_SIZE.value or 1
+        sizes = Sizes(length, batch_size, heads, head_dim, _DTYPE.value)
+        for variant in variants:
+            shape = {"num_heads": heads, "head_dim": head_dim, "max_length": length}
+            nnx.eval_shape(functools.partial(variant.make, **shape))
+        plan.append(functools.partial(attention_group, variants, sizes))
+    return plan
+
+
+def attention_group(
+    variants: list[Variant], sizes: Sizes, budget: float
+) -> list[Program]:
+    """The programs of one length, and the peers of those within the budget."""
+    inputs = sizes.inputs()
+    ours = [
+        attention_program(variant, which_pass, sizes, inputs)
+        for variant, which_pass in itertools.product(variants, PASSES)
+    ]
+    if not _PEERS.value:
+        return ours
+    theirs = [load_peers().attention_peer(p, inputs) for p in ours if fits(p, budget)]
+    return [*ours, *(program for program in theirs if program)]
+
+
+def plan_train_steps(variants: list[Variant]) -> list[Callable[[float], list[Program]]]:
+    """What makes the programs of each task, after a check of all configs."""
+    if len(_LENGTH.value or []) > 1:
+        raise ConfigError("--train_step takes one --length, or that of each config")
+    changes = {
+        "max_length": _LENGTH.value[0] if _LENGTH.value else None,
+        "batch_size": _BATCH_SIZE.value,
+        "dtype": _DTYPE.value,
+    }
+    plan = []
+    for task in dict.fromkeys(_TASK.value):
+        experiments = {
+            variant.label: Experiment.from_config(task_config(task, variant, changes))
+            for variant in variants
+        }
+        plan.append(functools.partial(train_group, experiments))
+    return plan
+
+
+def train_group(experiments: dict[str, Experiment], budget: float) -> list[Program]:
+    """The programs of one task, and the peers of those within the budget."""
+    first = next(iter(experiments.values()))
+    data = made_up_examples(first.task, first.config.train.batch_size)
+    ours = [train_program(label, x, data) for label, x in experiments.items()]
+    if not _PEERS.value:
+        return ours
+    theirs = [
+        load_peers().train_peer(program, experiment.config, data)
+        for program, experiment in zip(ours, experiments.values(), strict=True)
+        if fits(program, budget)
+    ]
+    return [*ours, *(program for program in theirs if program)]
+
+
+def describe(row: dict[str, Any]) -> str:
+    """A row as a line."""
+    key = row["key"]
+    where = f"{key['task']} " if "task" in key else ""
+    return (
+        f"{where}{key['length']:,} {key['what']} {key['attention']}: "
+        f"{time_cell(row)} ms, {memory_cell(row)} MiB"
+    )
+
+
+def write(out: Path, results: dict[str, Any]) -> None:
+    """The JSON, the figure where there are curves, and the page."""
+    rows = results["rows"]
+    write_results(out, results)
+    lines = [
+        f"- Memory budget: {results['memory_budget_bytes'] / 1e9:.1f} · 10⁹ bytes\n"
+    ]
+    if _TRAIN_STEP.value:
+        lines += train_tables(rows)
+    else:
+        save_figure(draw_curves(rows), out / "attention")
+        key = rows[0]["key"]
+        lines += [
+            f"Batch {key['batch_size']}, {key['num_heads']} heads of "
+            f"{key['head_dim']}, {key['dtype']}.\n",
+            "![Time and memory against the length](attention.png)\n",
+            *attention_tables(rows),
+        ]
+    write_text(out / PAGE, page(TITLE, results, [*lines, *peer_table(rows), NOTES]))
+
+
+if __name__ == "__main__":
+    command.run(main)

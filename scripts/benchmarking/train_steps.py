@@ -1,0 +1,93 @@
+"""Whole train steps of a task's config, on made-up examples of its shapes."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from lra_tasks.task import Split, Task
+from nystromformer.config import Config, ConfigError
+from nystromformer.training.batches import Data
+from nystromformer.training.step import make_init, make_train_chunk
+from scripts.benchmarking.programs import Program, compile_program
+from scripts.benchmarking.variants import Variant
+from scripts.experiment import Experiment
+
+STEPS = 4  # in one run
+
+
+def task_config(task: str, variant: Variant, changes: Mapping[str, Any]) -> Config:
+    """The paper preset of configs/TASK.py with this attention.
+
+    Args:
+      task: the name of a file there.
+      variant: its options replace those of the config.
+      changes: of max_length, batch_size and dtype, where not None.
+
+    Raises:
+      ConfigError: a config that cannot run.
+    """
+    config = importlib.import_module(f"configs.{task}").get_config(variant.name)
+    mapping = config.to_dict()
+    groups = {"max_length": "task", "batch_size": "train", "dtype": "model"}
+    for name, value in changes.items():
+        if value is not None:
+            mapping[groups[name]][name] = value
+    mapping["attention"] = {"name": variant.name, **variant.options}
+    return Config.from_mapping(mapping)
+
+
+def made_up_examples(task: Task, batch_size: int) -> Data:
+    """Two batches of random tokens, each row between half full and full."""
+    rng = np.random.default_rng(0)
+    examples = 2 * batch_size
+    rows = (examples * task.num_inputs, task.max_length)
+    pairs = np.arange(rows[0], dtype=np.int32).reshape(examples, task.num_inputs)
+    return Data.put(
+        Split(
+            inputs=rng.integers(1, task.vocab_size, rows).astype(np.uint16),
+            lengths=rng.integers(rows[1] // 2, rows[1] + 1, rows[0]).astype(np.int32),
+            labels=rng.integers(0, task.num_classes, examples).astype(np.int32),
+            pairs=pairs if task.num_inputs == 2 else None,
+        )
+    )
+
+
+def train_program(label: str, experiment: Experiment, data: Data) -> Program:
+    """STEPS train steps in one compiled loop, as training takes them."""
+    config = experiment.config
+    make_model, optimizer = experiment.make_model, experiment.make_optimizer()
+    graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
+    batch_size = config.train.batch_size
+    indices = jax.device_put(
+        np.arange(STEPS * batch_size, dtype=np.int32).reshape(STEPS, batch_size)
+        % (2 * batch_size)
+    )
+    init = make_init(make_model, optimizer, seed=0)
+    chunk, cost = compile_program(
+        make_train_chunk(graphdef, optimizer, seed=0),
+        *(jax.eval_shape(init), data, indices, np.int32(STEPS)),
+    )
+    states = []  # the newest; a run takes it and leaves the next
+
+    def run() -> None:
+        state, finite = chunk(
+            states.pop() if states else init(), data, indices, np.int32(STEPS)
+        )
+        states.append(jax.block_until_ready(state))
+        if culprits := finite.culprits():
+            raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")
+
+    key = {
+        "what": "train step",
+        "task": config.task.name,
+        "attention": label,
+        "options": config.attention.options,
+        "length": experiment.task.max_length,
+        "batch_size": batch_size,
+        "dtype": config.model.dtype,
+    }
+    return Program(key, run, cost, steps=STEPS)
