@@ -111,20 +111,25 @@ def read_json(path: Path) -> Any:
 
 
 def open_workdir(workdir: Path, config: Config) -> None:
-    """Makes the folder and writes config.json, or checks that the config is the same.
+    """Makes the folder with its config.json, or checks that the config is the same."""
+    check_workdir(workdir, config)
+    workdir.mkdir(parents=True, exist_ok=True)
+    if not (workdir / CONFIG_FILE).exists():
+        write_json(workdir / CONFIG_FILE, config.to_mapping())
+
+
+def check_workdir(workdir: Path, config: Config) -> None:
+    """Raises ConfigError where a run of this config may not live; changes nothing.
 
     Where the data lie may differ: a workdir moves between machines by copying.
     """
-    workdir.mkdir(parents=True, exist_ok=True)
-    path = workdir / CONFIG_FILE
     mapping = config.to_mapping()
-    if not path.exists():
+    if not (workdir / CONFIG_FILE).exists():
         if (workdir / "checkpoints").exists():
             raise ConfigError(
                 f"{workdir} holds checkpoints but no {CONFIG_FILE}: name another "
                 "workdir, or delete it"
             )
-        write_json(path, mapping)
         return
     theirs = read_config(workdir).to_mapping()
     for group, fields in mapping.items():

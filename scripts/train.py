@@ -1,10 +1,14 @@
 """Trains one model on one task, or goes on where that was stopped.
 
     python scripts/train.py --config=configs/listops.py:nystrom --workdir=DIR \
-        [--config.group.key=value …]
+        [--config.group.key=value …] [--max_minutes=60]
+
+The same command again goes on where a run was stopped: by SIGTERM (exit status 143),
+Ctrl-C (130) or after --max_minutes (142), each of which saves first.
 """
 
 import dataclasses
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +20,22 @@ from nystromformer.config import Config, ConfigError
 from nystromformer.training.loop import Run, Schedule
 from nystromformer.training.writer import write_json
 from scripts import command
+from scripts.compilation_cache import keep_compiled_programs
 from scripts.experiment import RESULT_FILE, Experiment, open_workdir, read_result
 from scripts.provenance import commit, device, versions
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "where the run lives; made if missing")
+_MAX_MINUTES = flags.DEFINE_float(
+    "max_minutes", None, "save and stop after this time", lower_bound=0.001
+)
 flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main() -> None:
+    if _MAX_MINUTES.value:
+        signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
+    keep_compiled_programs()
     config = Config.from_mapping(_CONFIG.value.to_dict())
     experiment = Experiment.from_config(config)
     workdir = Path(str(_WORKDIR.value)).expanduser()

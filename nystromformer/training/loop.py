@@ -97,10 +97,7 @@ class Run:
         self.train_chunk: Any = make_train_chunk(graphdef, optimizer, schedule.seed)
         self.eval_step = make_eval_step(graphdef)
         self.clock = {"wall_seconds": 0.0, "train_seconds": 0.0, "train_examples": 0}
-        self.memory: dict[str, int | None] = {
-            "compiled_bytes": None,
-            "peak_bytes": None,
-        }
+        self.memory = dict[str, int | None](compiled_bytes=None, peak_bytes=None)
         self.checkpoints = Checkpoints(workdir / "checkpoints")
         restored = self.checkpoints.restore(jax.eval_shape(init))
         metrics_bytes = 0
@@ -207,7 +204,7 @@ class Run:
             )
 
     def _measure_peak(self) -> None:
-        """Device memory over all sessions of the run; the CPU does not count its own."""
+        """Device memory, over all sessions of the run; a CPU does not count it."""
         stats = jax.local_devices()[0].memory_stats() or {}
         now, before = stats.get("peak_bytes_in_use"), self.memory["peak_bytes"]
         self.memory["peak_bytes"] = max(now or 0, before or 0) or None
@@ -254,9 +251,10 @@ class Run:
         self.saved = self.step
 
     def _keep_best(self) -> None:
-        """Leaves one checkpoint, of the best weights: the rest is zeros, stored as none.
+        """Leaves one checkpoint, of the best weights alone: the rest is zeros.
 
-        What trains on is of no more use, and is three quarters of a workdir's size.
+        What training goes on from is of no more use and three quarters of the bytes;
+        zeros are stored as next to none.
         """
         weights, optimizer = self.state.weights, self.state.optimizer
         zeros = jax.tree.map(jnp.zeros_like, (weights, optimizer))

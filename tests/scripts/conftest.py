@@ -31,7 +31,11 @@ class Commands:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.env = {**os.environ, "LRA_DATA_DIR": str(folder / "data")}
+        self.env = {
+            **os.environ,
+            "LRA_DATA_DIR": str(folder / "data"),
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
+        }
 
     def start(self, script: str, *args: str) -> subprocess.Popen:
         return subprocess.Popen(

@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 import signal
 import subprocess
 import time
@@ -87,28 +86,37 @@ def test_a_damaged_checkpoint_is_passed_over_and_when_all_are_it_refuses(
     commands, finished, tmp_path
 ):
     workdir = tmp_path / "run"
-    shutil.copytree(finished[0], workdir)
-    whole = result_of(workdir)
-    (workdir / "result.json").unlink()
-    damage(workdir / "checkpoints" / "400")
+    checkpoints = workdir / "checkpoints"
+    process = commands.start("train.py", *commands.train_args(workdir))
+    while len([x for x in checkpoints.glob("*") if x.name.isdigit()]) < 2:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    older, newer = sorted(
+        (x for x in checkpoints.iterdir() if x.name.isdigit()),
+        key=lambda x: int(x.name),
+    )
+    damage(newer)
     resumed = commands.train(workdir)
-    assert "checkpoint 400" in resumed.stdout
-    assert "going on from step 380" in resumed.stdout
+    assert f"checkpoint {newer.name}" in resumed.stdout
+    assert f"going on from step {older.name}" in resumed.stdout
+    whole = result_of(finished[0])
     assert result_of(workdir)["params_sha256"] == whole["params_sha256"]
 
     (workdir / "result.json").unlink()
-    for folder in (workdir / "checkpoints").iterdir():
-        damage(folder)
+    damage(checkpoints / "400")
     refused = commands.train(workdir)
     assert refused.returncode == 2
     assert refused.stderr.startswith("error: no whole checkpoint in")
     assert refused.stderr.count("\n") == 1
-    assert (workdir / "checkpoints" / "400").is_dir()
+    assert (checkpoints / "400").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
-)
+STATUS = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGALRM: 142}
+
+
+@pytest.mark.parametrize(("signum", "status"), STATUS.items())
 def test_a_signal_saves_and_leaves_with_a_line(commands, finished, signum, status):
     workdir = commands.folder / signum.name
     process = commands.start("train.py", *commands.train_args(workdir))
@@ -125,14 +133,22 @@ def test_a_signal_saves_and_leaves_with_a_line(commands, finished, signum, statu
     process.send_signal(signum)
     out, err = process.communicate(timeout=60)
     assert process.returncode == status
-    assert f"stopped by {signum.name} at step" in out
+    why = "its time limit" if signum == signal.SIGALRM else signum.name
+    assert f"stopped by {why} at step" in out
     assert "saved" in out
     assert "Traceback" not in err
-    resumed = commands.train(workdir)
+    resumed = commands.train(workdir, "--max_minutes=9")
     assert "going on from step" in resumed.stdout
     assert (
         result_of(workdir)["params_sha256"] == result_of(finished[0])["params_sha256"]
     )
+
+
+def test_after_max_minutes_a_run_that_has_not_begun_ends_too(commands):
+    workdir = commands.folder / "late"
+    done = commands.train(workdir, "--max_minutes=0.001")
+    assert (done.returncode, done.stderr) == (142, "stopped by its time limit\n")
+    assert not (workdir / "result.json").exists()
 
 
 BAD = {
@@ -149,6 +165,7 @@ BAD = {
     "--config.train.seed=1": "another config: train.seed is 0 there, 1 here",
     "--config.task.source_dir=/no/such": "basic_train.tsv is missing",
     "--workdir=/dev/null/run": "/dev/null/run: Not a directory",
+    "--max_minutes=0": "0.0 is not number >= 0.001",
     "--no_such_flag=1": "Unknown command line flag 'no_such_flag'",
     "stray": "unexpected argument 'stray'",
 }
