@@ -14,7 +14,7 @@ from scripts.reporting.tables import accuracies, by_device, mebibytes
 
 COLORS = color_sequences["tab10"]
 LINES = ("-", "--", ":", "-.")
-LEGEND_COLUMNS, LEGEND_LINE = 2, 0.22  # inches
+LEGEND_LINE, LEGEND_LETTERS = 0.22, 36  # inches a line; letters in half the width
 EXACT = "softmax"
 
 
@@ -85,9 +85,9 @@ def _finish(figure: Figure) -> Figure:
     """A legend below the panel, which keeps its height."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     plain = [label.replace("$", r"\$") for label in labels]  # no mathematics
-    rows = -(-len(labels) // LEGEND_COLUMNS)
-    figure.set_figheight(HEIGHT + LEGEND_LINE * rows)
-    place = {"loc": "outside lower left", "ncols": LEGEND_COLUMNS, "frameon": False}
+    columns = 2 if max(map(len, labels)) <= LEGEND_LETTERS else 1
+    figure.set_figheight(HEIGHT + LEGEND_LINE * -(-len(labels) // columns))
+    place = {"loc": "outside lower left", "ncols": columns, "frameon": False}
     figure.legend(handles, plain, **place)
     return figure
 

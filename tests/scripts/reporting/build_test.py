@@ -47,9 +47,11 @@ def test_a_report_is_written_and_no_run(sweep, tmp_path):
     assert page.count("<img") == len(figures) / 2 == 4
 
 
-def test_the_same_runs_give_the_same_bytes(sweep, tmp_path):
+def test_the_same_runs_give_the_same_bytes(runs, tmp_path):
+    runs.finished("one")
+
     def made(name):
-        build([sweep], tmp_path / name)
+        build([runs.folder], tmp_path / name)
         files = [x for x in (tmp_path / name).rglob("*") if x.is_file()]
         return {x.relative_to(tmp_path / name): x.read_bytes() for x in files}
 

@@ -101,5 +101,5 @@ def test_a_dollar_sign_is_no_mathematics(runs, tmp_path):
     for landmarks in (16, 64):
         config = {"attention__num_landmarks": landmarks, "seed": 2}
         runs.finished(f"{landmarks}", result={"device": r"$\nonsense$"}, **config)
-    for name, figure in drawn(runs).items():
-        assert save_figure(figure, tmp_path / name)[0].stat().st_size > 0
+    png, _ = save_figure(drawn(runs)["landmarks_throughput"], tmp_path / "figure")
+    assert png.stat().st_size > 0
