@@ -26,8 +26,8 @@ def build(folders: Iterable[Path], out: Path) -> str:
     Returns a line that says what was done.
 
     Raises:
-      ConfigError: runs that cannot be read or compared, or an `out` that is taken.
-      OSError: `out` cannot be written; it is as it was.
+      ConfigError: runs that cannot be read or compared, or an `out` that is taken or
+        cannot be written.
     """
     out = out.expanduser().resolve()
     runs = read_runs(folders)

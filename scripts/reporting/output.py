@@ -44,12 +44,19 @@ def replacing(folder: Path) -> Iterator[Path]:
     """An empty folder to write to, which takes the place of `folder` at the end.
 
     After an error, or a signal that ends the program, `folder` is as it was.
+
+    Raises:
+      ConfigError: nothing can be written beside `folder`.
     """
     new, old = (
         folder.with_name(f".{folder.name}.{kind}.{os.getpid()}")
         for kind in ("new", "old")
     )
-    new.mkdir(parents=True)
+    try:
+        new.mkdir(parents=True)
+    except OSError as error:
+        message = f"--out={folder} cannot be written: {error.strerror}"
+        raise ConfigError(message) from error
     try:
         yield new
         if folder.exists():

@@ -105,7 +105,7 @@ def _summary(runs: list[Run]) -> list[str]:
     for key, word in (("commit", "Commit"), ("device", "Device")):
         found = dict.fromkeys(str(result.get(key) or NOTHING) for result in results)
         if found:
-            lines.append(f"{word}: {', '.join(found)}.")
+            lines.append(f"{word}: {'; '.join(found)}.")
     return lines
 
 

@@ -89,9 +89,8 @@ def test_after_bad_input_nothing_is_written(sweep, tmp_path, case):
 def test_an_out_that_cannot_be_leaves_the_runs_as_they_were(sweep, tmp_path):
     (tmp_path / "file").touch()
     before = snapshot(tmp_path)
-    for out in (sweep / "softmax" / "0" / "report", sweep, tmp_path / "file"):
-        with pytest.raises(ConfigError, match=r"--out="):
+    file = tmp_path / "file"
+    for out in (sweep / "softmax" / "0" / "report", sweep, file, file / "report"):
+        with pytest.raises(ConfigError, match=f"--out={out} "):
             build([sweep], out)
-    with pytest.raises(OSError, match="Not a directory"):
-        build([sweep], tmp_path / "file" / "report")
     assert snapshot(tmp_path) == before
