@@ -7,7 +7,7 @@ drawn here; the released files are read when `source_dir` names their folder.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -130,6 +130,11 @@ class ListOps(Task):
             f"min_length must be 4 (one operator, two digits) to {longest}, the "
             f"smaller of longest and max_length; it is {self.min_length}",
         )
+
+    def pinned_options(self) -> dict[str, Any]:
+        if self.source_dir is None:
+            return super().pinned_options()
+        return {"max_length": self.max_length, "source_dir": self.source_dir}
 
     def decode(self, tokens: np.ndarray) -> str:
         return decode(tokens)

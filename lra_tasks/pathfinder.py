@@ -5,11 +5,12 @@ Linsley et al. 2018 (arXiv:1805.08315) in the sizes of Long Range Arena (Tay et 
 `source_dir` names them. Path-X is the same at 128 × 128.
 """
 
+import contextlib
 import io
 import os
 import shutil
 import sys
-import zipfile
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +22,8 @@ from lra_tasks import archives
 from lra_tasks.archives import PathLike
 from lra_tasks.base import Task
 from lra_tasks.partition import separate
-from lra_tasks.pathfinder_generator import generate
+from lra_tasks.pathfinder_generator import PART_PIXELS, draw, generate
+from lra_tasks.pathfinder_paddles import get_settings
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split
 
@@ -36,14 +38,17 @@ RELEASED_FOLDERS = {
 RELEASED_SEED = 42  # of the permutation that cuts the released pictures in splits
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 MAX_PICTURE_BYTES = 2**20
+NO_PNG = (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError)
 
 
-def read_released(folder: Path, resolution: int) -> tuple[np.ndarray, np.ndarray]:
+def read_released(
+    folder: Path, resolution: int, seed: int = RELEASED_SEED
+) -> tuple[np.ndarray, np.ndarray]:
     """Reads imgs/K/sample_I.png as metadata/K.npy lists them, text despite its name.
 
     Returns:
-      Pictures uint8 `[n, R, R]` and labels int32 `[n]`. Empty files, of which the
-      release has one, are left out with a warning.
+      Pictures uint8 `[n, R, R]` and labels int32 `[n]`, permuted with the seed. Empty
+      files, of which the release has one, are left out with a warning.
 
     Raises:
       DataError: naming the file, for whatever is not as it should be.
@@ -51,24 +56,19 @@ def read_released(folder: Path, resolution: int) -> tuple[np.ndarray, np.ndarray
     listed = _read_metadata(folder)
     images = np.empty((len(listed), resolution, resolution), np.uint8)
     labels = np.empty(len(listed), np.int32)
-    count = 0
+    order = np.random.default_rng(seed).permutation(len(listed))
+    place_of = np.argsort(order)  # in memory once, and on disk from front to back
     with Progress("pictures", len(listed)) as bar:
-        for path, label in listed:
-            bar.update(1)
+        for place, (path, label) in zip(place_of, listed, strict=True):
             with path.open("rb") as file:
                 content = archives.read_whole(file, str(path), MAX_PICTURE_BYTES)
-            if not content:
-                print(f"{path} is empty: left out", file=sys.stderr)
-                continue
-            images[count], labels[count] = _parse_png(content, path, resolution), label
-            count += 1
-    if not count:
-        raise DataError(f"{folder} has no pictures")
-    return images[:count], labels[:count]
+            images[place], labels[place] = _parse_png(content, path, resolution), label
+            bar.update(1)
+    return images, labels
 
 
 def _read_metadata(folder: Path) -> list[tuple[Path, int]]:
-    """The pictures' files and labels, by file of metadata and line."""
+    """The pictures' files and labels, by file of metadata and line; no empty ones."""
     files = [path for path in folder.glob("metadata/*.npy") if path.stem.isdecimal()]
     listed = []
     for file in sorted(files, key=lambda path: int(path.stem)):
@@ -86,6 +86,9 @@ def _read_metadata(folder: Path) -> list[tuple[Path, int]]:
                 raise DataError(f"{where}: {place}/{name} leads out of the folder")
             if not path.is_file():
                 raise DataError(f"{where}: there is no {path}")
+            if not path.stat().st_size:
+                print(f"{path} is empty: left out", file=sys.stderr)
+                continue
             listed.append((path, int(label)))
     if not listed:
         raise DataError(f"{folder} has no metadata/K.npy with pictures in it")
@@ -93,14 +96,45 @@ def _read_metadata(folder: Path) -> list[tuple[Path, int]]:
 
 
 def _parse_png(content: bytes, path: Path, resolution: int) -> np.ndarray:
+    bomb = PIL.Image.DecompressionBombWarning  # of a size that no picture here has
     try:
-        with PIL.Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
+        with (
+            warnings.catch_warnings(action="error", category=bomb),
+            PIL.Image.open(io.BytesIO(content), formats=["PNG"]) as picture,
+        ):
             size = picture.size
             if size == (resolution, resolution):
                 return np.asarray(picture.convert("L"))
-    except (OSError, SyntaxError, ValueError) as error:
+    except (*NO_PNG, bomb) as error:
         raise DataError(f"{path} is no whole PNG picture ({error})") from error
     raise DataError(f"{path} is {size[0]}x{size[1]}, not {resolution}x{resolution}")
+
+
+def _part_path(folder: Path, indices: np.ndarray) -> Path:
+    return folder / f"{indices[0]}-{indices[-1]}.npz"
+
+
+def _read_part(path: Path) -> tuple[np.ndarray, np.ndarray] | None:
+    """Images and labels that a stopped preparation left, or None."""
+    if not path.exists():
+        return None
+    content = path.read_bytes()
+    try:
+        with np.load(io.BytesIO(content)) as kept:
+            return kept["images"], kept["labels"]
+    except Exception:  # whatever zipfile, zlib and numpy raise
+        print(f"{path} is damaged: drawn again", file=sys.stderr)
+        return None
+
+
+def _write_part(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
+    unfinished = path.with_suffix(".unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            np.savez_compressed(file, images=images, labels=labels)
+    except OSError as error:  # as the disk says it, but where
+        raise OSError(error.errno, error.strerror, str(unfinished)) from error
+    os.replace(unfinished, path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,15 +143,15 @@ class Pathfinder(Task):
 
     Pictures are kept in parts as they come, so that a preparation that was stopped
     goes on where it was. With `source_dir`, the release's `pathfinder32`, `…64`, … or
-    a folder above or below, its pictures are read instead and `num_examples`, `seed`
-    and `num_workers` do not count.
+    a folder above or below, its pictures are read instead, all of them, and
+    `num_examples`, `seed` and `num_workers` do not count.
     """
 
     name: ClassVar[str] = "pathfinder"
     version: ClassVar[str] = "1.0.0"
     vocab_size: ClassVar[int] = 256
     num_classes: ClassVar[int] = 2
-    part_pixels: ClassVar[int] = 2**23
+    part_pixels: ClassVar[int] = PART_PIXELS
     resolution: int = 32
     max_length: int = 1024
     difficulty: str = "hard"
@@ -149,7 +183,10 @@ class Pathfinder(Task):
         self.require(self.num_workers >= 1, "num_workers must be at least 1")
 
     def pinned_options(self) -> dict[str, Any]:
-        return {key: v for key, v in asdict(self).items() if key != "num_workers"}
+        idle = {"num_workers"} | (
+            {"num_examples", "seed"} if self.source_dir else set()
+        )
+        return {key: v for key, v in asdict(self).items() if key not in idle}
 
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
         loaded = super().load(split, data_dir)
@@ -160,8 +197,6 @@ class Pathfinder(Task):
         if self.source_dir is not None:
             folder = self._find_released(Path(self.source_dir))
             images, labels = read_released(folder, self.resolution)
-            order = np.random.default_rng(RELEASED_SEED).permutation(len(images))
-            images, labels = images[order], labels[order]
         else:  # picture i is independent of the others: the order is as good as any
             images, labels = self._generate(self._parts(data_dir))
         tokens = images.reshape(len(images), self.max_length)
@@ -194,44 +229,30 @@ class Pathfinder(Task):
         """The folder of pictures drawn so far, beside the dataset they are for."""
         return self.recipe(data_dir).folder(data_dir).with_name(f"parts-{self.version}")
 
-    def _generate(self, parts: Path) -> tuple[np.ndarray, np.ndarray]:
-        parts.mkdir(parents=True, exist_ok=True)
+    def _generate(self, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+        folder.mkdir(parents=True, exist_ok=True)
         images = np.empty(
             (self.num_examples, self.resolution, self.resolution), np.uint8
         )
         labels = np.empty(self.num_examples, np.int32)
         size = self.part_pixels // self.resolution**2
         with Progress(self.name, self.num_examples) as bar:
+            missing = []
             for start in range(0, self.num_examples, size):
-                part = slice(start, min(start + size, self.num_examples))
-                images[part], labels[part] = self._draw_part(parts, part)
-                bar.update(part.stop - start)
-        return images, labels
-
-    def _draw_part(self, parts: Path, part: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Pictures part.start to part.stop: as they were kept, or drawn and kept."""
-        path = parts / f"{part.start}.npz"
-        try:
-            with path.open("rb") as file, np.load(file) as kept:
-                return kept["images"], kept["labels"]
-        except FileNotFoundError:
-            pass
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
-            print(f"{path} is damaged: drawn again", file=sys.stderr)
-        images, labels = generate(
-            self.seed,
-            range(part.start, part.stop),
-            resolution=self.resolution,
-            difficulty=self.difficulty,
-            num_workers=self.num_workers,
-        )
-        unfinished = path.with_suffix(".unfinished")
-        try:
-            with unfinished.open("wb") as file:
-                np.savez_compressed(file, images=images, labels=labels)
-        except OSError as error:  # as the disk says it, but where
-            raise OSError(error.errno, error.strerror, str(unfinished)) from error
-        os.replace(unfinished, path)
+                indices = np.arange(start, min(start + size, self.num_examples))
+                if kept := _read_part(_part_path(folder, indices)):
+                    images[indices], labels[indices] = kept
+                    bar.update(len(indices))
+                else:
+                    missing.append(indices)
+            settings = get_settings(self.resolution, self.difficulty)
+            with contextlib.closing(
+                draw(settings, self.seed, missing, self.num_workers)
+            ) as drawn:
+                for indices, part in zip(missing, drawn, strict=True):
+                    _write_part(_part_path(folder, indices), *part)
+                    images[indices], labels[indices] = part
+                    bar.update(len(indices))
         return images, labels
 
     def decode(self, tokens: np.ndarray) -> np.ndarray:

@@ -9,12 +9,10 @@ round markers; its label is 1 when both markers sit on the ends of one contour, 
 Picture i is a function of (seed, i) and the settings alone, whatever the batch, the
 order and the number of processes. Resolutions are 32 (LRA's Pathfinder), 64, 128
 (Path-X) and 256; the difficulty (easy, intermediate, hard) is the length of the
-contours (6, 9, 14 paddles). LRA's benchmark is 32 hard. To look at some:
-
-    python -m lra_tasks.pathfinder_generator results/pathfinder_samples.png
+contours (6, 9, 14 paddles). LRA's benchmark is 32 hard.
 """
 
-import argparse
+import collections
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -22,22 +20,16 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
-from PIL import Image
-from tqdm import tqdm
 
 from lra_tasks.pathfinder_growth import Growth, Streams
-from lra_tasks.pathfinder_paddles import (
-    DIFFICULTIES,
-    RESOLUTIONS,
-    Settings,
-    get_paddles,
-    get_settings,
-)
+from lra_tasks.pathfinder_paddles import Settings, get_paddles, get_settings
+from lra_tasks.split import DataError
 
-_CHUNK_IMAGES, _CHUNK_PIXELS = 2**11, 2**24  # at most this many grow in lock-step
+PART_PIXELS = 2**22  # this many grow in lock-step: the fastest for all resolutions
 _LABEL_STREAM = 1  # the streams of a seed: 0 grows the pictures, 1 decides the labels
 
 
@@ -70,7 +62,6 @@ def generate(
     resolution: int = 32,
     difficulty: str = "hard",
     num_workers: int = 1,
-    progress: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draws the pictures with the given indices.
 
@@ -81,7 +72,6 @@ def generate(
       difficulty: "easy", "intermediate" or "hard".
       num_workers: processes; with more than one, a script needs the usual
         `if __name__ == "__main__":` since they are spawned.
-      progress: show a bar on a terminal.
 
     Returns:
       Images uint8 [n, R, R] and labels int64 [n].
@@ -92,15 +82,12 @@ def generate(
         raise ValueError(f"num_workers must be 1 or more, got {num_workers!r}")
     images = np.empty((len(indices), resolution, resolution), np.uint8)
     labels = np.empty(len(indices), np.int64)
-    size = min(_CHUNK_IMAGES, _CHUNK_PIXELS // resolution**2)
-    size = min(size, max(1, -(-len(indices) // num_workers)))
-    starts = range(0, len(indices), size)
-    jobs = [(settings, seed, indices[start : start + size]) for start in starts]
-    bar = tqdm(total=len(indices), unit="image", disable=None if progress else True)
-    with bar, contextlib.closing(_run(jobs, num_workers)) as results:
-        for start, done in zip(starts, results, strict=True):
-            images[start : start + size], labels[start : start + size] = done
-            bar.update(len(done[1]))
+    size = min(PART_PIXELS // resolution**2, max(1, -(-len(indices) // num_workers)))
+    parts = [slice(start, start + size) for start in range(0, len(indices), size)]
+    lists = [indices[part] for part in parts]
+    with contextlib.closing(draw(settings, seed, lists, num_workers)) as drawn:
+        for part, (some, their_labels) in zip(parts, drawn, strict=True):
+            images[part], labels[part] = some, their_labels
     return images, labels
 
 
@@ -189,7 +176,7 @@ def _stamp(canvas: np.ndarray, width: int, rows, position, windows: np.ndarray):
     canvas[here] = np.maximum(canvas[here], windows.reshape(-1, at.shape[1]))
 
 
-def _draw(growth: Growth, markers: np.ndarray) -> np.ndarray:
+def _paint(growth: Growth, markers: np.ndarray) -> np.ndarray:
     """Images uint8 [n, R, R]; the brightest pixel of each is 255."""
     p = growth.paddles
     n, slots = growth.anchor.shape
@@ -212,89 +199,70 @@ def _draw(growth: Growth, markers: np.ndarray) -> np.ndarray:
     return (canvas * 255 // brightest).astype(np.uint8)
 
 
-def _generate_chunk(settings: Settings, seed: int, indices: np.ndarray):
+def _draw_part(
+    settings: Settings, seed: int, indices: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Images and labels, as `generate` returns them."""
     images = np.empty((len(indices), *[settings.resolution] * 2), np.uint8)
     labels = np.empty_like(indices)
     for rows, growth, markers, part in _grow(settings, seed, indices):
-        images[rows], labels[rows] = _draw(growth, markers), part
+        images[rows], labels[rows] = _paint(growth, markers), part
     return images, labels
 
 
 # --- processes ----------------------------------------------------------------------
 
 
-def _run(jobs: list, num_workers: int):
-    """Yields the chunks in order. Fails, and ends, when a worker does."""
-    if num_workers == 1 or len(jobs) < 2:
-        for job in jobs:
-            yield _generate_chunk(*job)
+def draw(
+    settings: Settings, seed: int, parts: Sequence[np.ndarray], num_workers: int
+) -> Generator[tuple[np.ndarray, np.ndarray], None, None]:
+    """Yields images and labels, as `generate` returns them, of lists of indices.
+
+    A list grows in lock-step, `num_workers` of them at a time. Closing the generator
+    ends the processes.
+
+    Raises:
+      DataError: a process was killed.
+    """
+    if num_workers == 1 or len(parts) < 2:
+        for indices in parts:
+            yield _draw_part(settings, seed, indices)
         return
     others = set(multiprocessing.active_children())
     pool = concurrent.futures.ProcessPoolExecutor(
-        min(num_workers, len(jobs)),
+        min(num_workers, len(parts)),
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
     )
+    waiting = collections.deque()  # few, for a result stays in memory until it is taken
     try:
-        for future in [pool.submit(_generate_chunk, *job) for job in jobs]:
-            yield future.result()
-    except BaseException:  # Ctrl-C too: do not wait for pictures that nobody wants
+        for indices in parts:
+            waiting.append(pool.submit(_draw_part, settings, seed, indices))
+            if len(waiting) > 2 * num_workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BaseException as error:  # Ctrl-C too: nobody wants the other pictures
         for worker in set(multiprocessing.active_children()) - others:
             worker.terminate()
+        if isinstance(error, BrokenProcessPool):
+            raise DataError(
+                "a process that draws pictures was killed: run again, with fewer "
+                "num_workers if memory was short"
+            ) from error
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _start_worker():
+def _start_worker() -> None:
     """Leaves Ctrl-C to the parent process, and ends when that is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _end_with_parent():
+def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-# --- for the eye ---
-
-
-def contact_sheet(images: np.ndarray, columns: int = 8, pitch: int = 96) -> Image.Image:
-    """Pictures side by side, each enlarged to fill most of `pitch` pixels."""
-    zoom = max(1, pitch // images.shape[1])
-    pitch = max(pitch, images.shape[1])
-    sheet = Image.new("L", (columns * pitch, -(-len(images) // columns) * pitch))
-    for i, image in enumerate(images.repeat(zoom, axis=1).repeat(zoom, axis=2)):
-        row, column = divmod(i, columns)
-        border = (pitch - image.shape[0]) // 2
-        sheet.paste(
-            Image.fromarray(image), (column * pitch + border, row * pitch + border)
-        )
-    return sheet
-
-
-def _main():
-    parser = argparse.ArgumentParser(
-        description="Saves a sheet of Pathfinder pictures."
-    )
-    parser.add_argument("path")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--num_images", type=int, default=32)
-    parser.add_argument("--resolution", type=int, default=32, choices=RESOLUTIONS)
-    parser.add_argument("--difficulty", default="hard", choices=list(DIFFICULTIES))
-    args = parser.parse_args()
-    images, _ = generate(
-        args.seed,
-        range(args.num_images),
-        resolution=args.resolution,
-        difficulty=args.difficulty,
-    )
-    contact_sheet(images).save(args.path, optimize=True)
-
-
-if __name__ == "__main__":
-    _main()

@@ -62,6 +62,14 @@ def test_released_files_are_read(released, tmp_path):
     assert task.load("test", tmp_path / "data").labels.tolist() == [2]
 
 
+def test_what_does_not_count_for_released_files_makes_no_other_dataset(tmp_path):
+    plain = ListOps(source_dir=str(tmp_path))
+    same = ListOps(source_dir=str(tmp_path), seed=1, num_train=50, max_depth=3)
+    assert plain.recipe().folder(tmp_path) == same.recipe().folder(tmp_path)
+    others = (ListOps(), ListOps(seed=1), ListOps(source_dir=str(tmp_path / "other")))
+    assert len({task.recipe().folder(tmp_path) for task in (plain, *others)}) == 4
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -2,6 +2,7 @@
 its own geometry and a search for the markers that knows nothing of either."""
 
 import hashlib
+import multiprocessing
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from lra_tasks import pathfinder_generator as generator
 from lra_tasks.pathfinder_growth import Growth
 from lra_tasks.pathfinder_paddles import DIFFICULTIES, RESOLUTIONS, get_settings
+from lra_tasks.split import DataError
 
 # 1,000 pictures of the public generator at 32 hard.
 REFERENCE = {
@@ -196,9 +198,26 @@ def test_two_processes_give_the_same():
 
 
 def test_a_failing_worker_is_an_error():
-    jobs = [(get_settings(32, "hard"), 0, None)] * 2
     with pytest.raises((TypeError, AttributeError)):
-        list(generator._run(jobs, 2))
+        list(generator.draw(get_settings(32, "hard"), 0, [None, None], 2))
+
+
+def test_a_killed_worker_is_one_line():
+    parts = np.split(np.arange(4000), 8)
+    drawn = generator.draw(get_settings(32, "hard"), 0, parts, 2)
+    next(drawn)
+    multiprocessing.active_children()[0].kill()
+    with pytest.raises(DataError, match="a process that draws pictures was killed"):
+        list(drawn)
+    assert not multiprocessing.active_children()
+
+
+def test_nobody_draws_on_when_the_first_pictures_are_enough():
+    parts = np.split(np.arange(4000), 8)
+    drawn = generator.draw(get_settings(32, "hard"), 0, parts, 2)
+    next(drawn)
+    drawn.close()
+    assert not multiprocessing.active_children()
 
 
 def test_the_same_on_every_machine():

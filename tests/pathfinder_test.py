@@ -1,10 +1,12 @@
 """Pathfinder: drawn in parts that survive a kill, or read from the released folders."""
 
+import concurrent.futures
 import io
 import resource
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +54,19 @@ def test_parts_and_workers_do_not_show(tmp_path):
     assert one.folder(tmp_path) == other.folder(tmp_path)
 
 
+def test_all_parts_are_drawn_by_the_same_processes(tmp_path, monkeypatch):
+    pools = []
+
+    class Counted(concurrent.futures.ProcessPoolExecutor):
+        def __init__(self, *arguments, **options):
+            pools.append(arguments)
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", Counted)
+    InParts(**QUICK, num_workers=2).load("train", tmp_path)
+    assert pools == [(2,)]
+
+
 def test_options_reach_the_pictures(tmp_path):
     shown = {}
     for name, options in {
@@ -84,7 +99,7 @@ from lra_tasks.pathfinder import Pathfinder
 class InParts(Pathfinder):
     part_pixels = 30 * 1024
 
-task = InParts(difficulty="easy", num_examples=700)
+task = InParts(difficulty="easy", num_examples=1500)
 try:
     print(task.load("train", sys.argv[1]).content_hash())
 except OSError as error:
@@ -111,7 +126,7 @@ def test_a_killed_preparation_goes_on_where_it_was(tmp_path):
     process.kill()
     process.communicate()
     drawn = {path: path.stat().st_mtime_ns for path in parts_in(tmp_path).values()}
-    assert 4 <= len(drawn) < 24  # not all of them
+    assert 4 <= len(drawn) < 50  # not all of them
     other = start(tmp_path)
     again = {}
     while other.poll() is None:
@@ -134,7 +149,7 @@ def test_a_full_disk_is_one_line_and_no_dataset(tmp_path):
     )
     _, error = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert error.endswith("0.unfinished: File too large\n")
+    assert error.endswith("0-29.unfinished: File too large\n")
     assert error.count("\n") == 1
     assert not parts_in(tmp_path)
     assert not list(tmp_path.rglob("*.json"))
@@ -145,7 +160,7 @@ def test_a_damaged_part_is_drawn_again(tmp_path, capsys, damage):
     task = InParts(**QUICK)
     parts = task._parts(tmp_path)
     task.make_splits(tmp_path)
-    path = parts / "30.npz"
+    path = parts / "30-59.npz"
     content = bytearray(path.read_bytes())
     if damage == "flipped":
         content[len(content) // 2] ^= 1
@@ -153,9 +168,16 @@ def test_a_damaged_part_is_drawn_again(tmp_path, capsys, damage):
         content[: {"truncated": 1009, "emptied": 0}.get(damage, len(content))]
     )
     read = task.load("train", tmp_path)
-    assert "30.npz is damaged: drawn again" in capsys.readouterr().err
+    assert "30-59.npz is damaged: drawn again" in capsys.readouterr().err
     whole = Pathfinder(**QUICK).load("train", tmp_path / "whole")
     assert read.content_hash() == whole.content_hash()
+
+
+def test_a_part_that_cannot_be_read_is_not_called_damaged(tmp_path):
+    path = InParts(**QUICK)._parts(tmp_path) / "30-59.npz"
+    path.mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        InParts(**QUICK).load("train", tmp_path)
 
 
 def write_released(folder, num_images=40, side=32):
@@ -189,6 +211,17 @@ def test_the_released_folders_are_read(tmp_path):
     np.testing.assert_array_equal(found, labels[order])
 
 
+def test_what_does_not_count_for_released_pictures_makes_no_other_dataset(tmp_path):
+    released = {"source_dir": str(tmp_path)}
+    plain, same = (
+        Pathfinder(**released),
+        Pathfinder(**released, seed=1, num_examples=50),
+    )
+    assert plain.recipe(tmp_path).folder(tmp_path) == same.recipe().folder(tmp_path)
+    drawn = (Pathfinder(), Pathfinder(seed=1), Pathfinder(num_examples=50))
+    assert len({task.recipe().folder(tmp_path) for task in (plain, *drawn)}) == 4
+
+
 @pytest.mark.parametrize(
     ("place", "named"),
     [
@@ -220,9 +253,21 @@ def png(size):
     return buffer.getvalue()
 
 
+def declared(width, height):
+    """A PNG whose header alone is right, and says that it is that large."""
+    size = width.to_bytes(4, "big") + height.to_bytes(4, "big")
+    header = b"IHDR" + size + b"\x08\0\0\0\0"
+    checksum = zlib.crc32(header).to_bytes(4, "big")
+    whole = png((32, 32))
+    return whole[:8] + b"\0\0\0\x0d" + header + checksum + whole[33:]
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
+        ("imgs/3/sample_1.png", declared(33, 32), "sample_1.png is 33x32, not 32x32"),
+        ("imgs/3/sample_1.png", declared(10_007, 10_007), "no whole PNG .*bomb"),
+        ("imgs/3/sample_1.png", declared(100_003, 100_003), "no whole PNG .*bomb"),
         ("imgs/3/sample_1.png", png((31, 32)), "sample_1.png is 31x32, not 32x32"),
         ("imgs/3/sample_1.png", png((64, 64)), "sample_1.png is 64x64, not 32x32"),
         ("imgs/3/sample_1.png", png((32, 32))[:50], "sample_1.png is no whole PNG"),
