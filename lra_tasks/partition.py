@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lra_tasks.split import Split
+from lra_tasks.split import DataError, Split
 
 
 def hold_out(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, ...]:
@@ -34,6 +34,9 @@ def separate(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
     The test split stays as it is published; a line on stderr says how many were left
     out elsewhere. Equal are examples of equal tokens, whatever their labels; of pairs,
     in either order.
+
+    Raises:
+      DataError: no example of a split is left.
     """
     seen: set[bytes] = set()
     parts = {}
@@ -46,6 +49,8 @@ def separate(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
             message = f"{name}: {missing:,} examples left out of {split_name}: repeated"
             print(f"{message} in a split kept for evaluation", file=sys.stderr)
             split = split.take(np.flatnonzero(fresh))
+        if not split.num_examples:
+            raise DataError(f"no example of {split_name} is left")
         parts[split_name] = split
     return {split_name: parts[split_name] for split_name in splits}
 

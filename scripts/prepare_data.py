@@ -8,12 +8,14 @@ Data that are there already are only read. DATA.md says where the data come from
 
 import ast
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 from absl import flags
 from PIL import Image
 
+from lra_tasks.base import SPLITS
 from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.task import TASKS, DataError, Split, Task, get_task
 from scripts import command
@@ -28,7 +30,6 @@ _WORKERS = flags.DEFINE_integer(
 _OPTIONS = flags.DEFINE_multi_string("option", [], "KEY=VALUE, an option of the task")
 _SHOW = flags.DEFINE_string("show", None, "a folder for a few examples of each class")
 
-SPLITS = ("train", "validation", "test")
 SHOWN_PER_CLASS = 8
 SHOWN_CHARACTERS = 1_000
 ZOOM_TO = 96  # pixels a picture is enlarged to for the eye
@@ -38,16 +39,32 @@ def main() -> None:
     options = dict(_parse_option(text) for text in _OPTIONS.value)
     if options and _TASK.value == "all":
         raise DataError("--option needs one --task")
-    for name in TASKS if _TASK.value == "all" else [_TASK.value]:
-        drawn = issubclass(TASKS[name], Pathfinder)
-        workers = {"num_workers": _WORKERS.value} if drawn else {}
-        task = get_task(name, **{**workers, **options})
-        splits = {split: task.load(split, _DATA_DIR.value) for split in SPLITS}
-        print(f"{name}, in {task.recipe(_DATA_DIR.value).folder(_DATA_DIR.value)}")
-        for split, examples in splits.items():
-            print(f"  {split:10}  {describe(examples, task.num_classes)}")
-        if _SHOW.value:
-            print(f"  shown in {show(task, splits['train'], Path(_SHOW.value))}")
+    names = TASKS if _TASK.value == "all" else [_TASK.value]
+    errors = []
+    for task in [_make_task(name, options) for name in names]:
+        try:
+            prepare(task)
+        except (DataError, OSError) as error:  # the other tasks may have what they need
+            errors.append(f"error: {task.name}: {error}")
+    if errors:
+        print(*errors, sep="\n", file=sys.stderr)
+        sys.exit(command.BAD_INPUT)
+
+
+def _make_task(name: str, options: dict[str, object]) -> Task:
+    drawn = issubclass(TASKS[name], Pathfinder)
+    workers = {"num_workers": _WORKERS.value} if drawn else {}
+    return get_task(name, **{**workers, **options})
+
+
+def prepare(task: Task) -> None:
+    """Prepares all splits and prints what they are."""
+    splits = {split: task.load(split, _DATA_DIR.value) for split in SPLITS}
+    print(f"{task.name}, in {task.recipe(_DATA_DIR.value).folder(_DATA_DIR.value)}")
+    for split, examples in splits.items():
+        print(f"  {split:10}  {describe(examples, task.num_classes)}")
+    if _SHOW.value:
+        print(f"  shown in {show(task, splits['train'], Path(_SHOW.value))}")
 
 
 def _parse_option(text: str) -> tuple[str, object]:
@@ -81,20 +98,24 @@ def show(task: Task, split: Split, folder: Path) -> Path:
     """Writes the first examples of each class: a picture, or a text file."""
     folder.mkdir(parents=True, exist_ok=True)
     shown = [
-        (label, decode_example(task, split, index))
+        [
+            decode_example(task, split, index)
+            for index in np.flatnonzero(split.labels == label)[:SHOWN_PER_CLASS]
+        ]
         for label in range(task.num_classes)
-        for index in np.flatnonzero(split.labels == label)[:SHOWN_PER_CLASS]
     ]
-    pictures = [view for _, (view, *_) in shown if isinstance(view, np.ndarray)]
-    if pictures:
+    if isinstance(task.decode(split.inputs[0]), np.ndarray):
         path = folder / f"{task.name}.png"
-        contact_sheet(pictures).save(path)
+        contact_sheet([[np.asarray(view) for (view,) in row] for row in shown]).save(
+            path
+        )
         return path
     path = folder / f"{task.name}.txt"
     with path.open("w", encoding="utf-8") as file:
-        for label, views in shown:
-            texts = [str(view)[:SHOWN_CHARACTERS] for view in views]
-            print(f"--- label {label}", *texts, sep="\n", file=file)
+        for label, row in enumerate(shown):
+            for views in row:
+                texts = [str(view)[:SHOWN_CHARACTERS] for view in views]
+                print(f"--- label {label}", *texts, sep="\n", file=file)
     return path
 
 
@@ -104,17 +125,16 @@ def decode_example(task: Task, split: Split, index: int) -> list[str | np.ndarra
     return [task.decode(split.inputs[row, : split.lengths[row]]) for row in rows]
 
 
-def contact_sheet(pictures: list[np.ndarray]) -> Image.Image:
-    """Pictures `[R, R]` side by side, those of one class below each other."""
-    side = len(pictures[0])
+def contact_sheet(rows: list[list[np.ndarray]]) -> Image.Image:
+    """Pictures `[R, R]`, a row for each class."""
+    side = max(len(picture) for row in rows for picture in row)
     zoom = max(1, ZOOM_TO // side)
     pitch = side * zoom + 2  # a thin line between
-    columns = -(-len(pictures) // SHOWN_PER_CLASS)
-    sheet = np.full((SHOWN_PER_CLASS * pitch, columns * pitch), 128, np.uint8)
-    for number, picture in enumerate(pictures):
-        x, y = divmod(number, SHOWN_PER_CLASS)
-        window = sheet[y * pitch :, x * pitch :][: side * zoom, : side * zoom]
-        window[:] = picture.repeat(zoom, axis=0).repeat(zoom, axis=1)
+    sheet = np.full((len(rows) * pitch, SHOWN_PER_CLASS * pitch), 128, np.uint8)
+    for y, row in enumerate(rows):
+        for x, picture in enumerate(row):
+            window = sheet[y * pitch :, x * pitch :][: side * zoom, : side * zoom]
+            window[:] = picture.repeat(zoom, axis=0).repeat(zoom, axis=1)
     return Image.fromarray(sheet)
 
 

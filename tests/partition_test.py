@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lra_tasks.partition import hold_out, separate
-from lra_tasks.split import Split
+from lra_tasks.split import DataError, Split
 
 
 def split_of(rows, labels=None, pairs=None):
@@ -66,6 +66,16 @@ def test_pairs_are_equal_in_either_order():
     assert parts["train"].labels.tolist() == [10]
     assert parts["train"].pairs.tolist() == [[0, 1]]
     assert len(parts["train"].inputs) == 3
+
+
+def test_a_split_of_which_nothing_is_left_is_an_error():
+    splits = {
+        "train": split_of([[1], [2]]),
+        "validation": split_of([[5]]),
+        "test": split_of([[1], [2]]),
+    }
+    with pytest.raises(DataError, match="no example of train is left"):
+        separate("toy", splits)
 
 
 def test_disjoint_splits_stay_as_they_are(capsys):

@@ -67,7 +67,7 @@ def test_pictures_are_shown_as_a_picture(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     sheet = np.asarray(PIL.Image.open(tmp_path / "pathfinder.png"))
-    assert sheet.shape == (8 * 98, 2 * 98)
+    assert sheet.shape == (2 * 98, 8 * 98)
     assert 0 < (sheet == 255).mean() < 0.2
 
 
@@ -81,6 +81,35 @@ def test_pictures_are_shown_as_a_picture(tmp_path):
 )
 def test_what_is_wrong_is_one_line_and_status_2(tmp_path, arguments, message):
     assert message in failure(*arguments, f"--data_dir={tmp_path}")
+
+
+def test_all_are_tried_and_every_failure_is_a_line(tmp_path):
+    """No network, no archive: what cannot be had does not keep the rest waiting."""
+    write_pairs(tmp_path / "tsv_data")
+    (tmp_path / "aclImdb").mkdir()
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    for name in ("listops", "pathfinder", "pathx"):  # drawing all takes minutes
+        (tmp_path / name).touch()
+    done = run("--task=all", f"--data_dir={tmp_path}")
+    assert done.returncode == 2
+    assert done.stdout.startswith("retrieval, in ")
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    starts = [line.split(":")[1] for line in lines]
+    assert starts == [" listops", " text", " image", " pathfinder", " pathx"]
+    assert "train/neg has 0 reviews, not 12,500" in lines[1]
+    assert "has no data_batch_1" in lines[2]
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_left_for_a_split_is_one_line(tmp_path):
+    write_pairs(tmp_path / "tsv_data")
+    (tmp_path / "tsv_data" / "new_aan_pairs.eval.tsv").write_bytes(
+        (tmp_path / "tsv_data" / "new_aan_pairs.test.tsv").read_bytes()
+    )
+    done = run("--task=retrieval", f"--data_dir={tmp_path}")
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last == "error: retrieval: no example of validation is left"
 
 
 def test_a_damaged_source_is_one_line_and_leaves_nothing(tmp_path):
