@@ -1,0 +1,70 @@
+"""Sweeps that have a name: which attentions, with what changed, on which tasks.
+
+python scripts/sweep.py --plan=table3 --workdir=DIR [--preset=quick] [--tasks=listops]
+
+What a variant does not name is the task's preset. The first variant runs on all tasks
+with one seed before the second, and all of them before the second seed: so a sweep that
+is not finished yet compares as much as it can.
+"""
+
+NYSTROM = {"attention.name": "nystrom"}
+SOFTMAX = {"attention.name": "softmax"}
+
+PLANS = {
+    # The paper's Table 3: 128 landmarks are the preset, and so are Linformer's and
+    # Performer's 256 and Reformer's 2 hashes.
+    "table3": {
+        "tasks": ("listops", "text", "retrieval", "image", "pathfinder"),
+        "seeds": 3,
+        "variants": (
+            NYSTROM,
+            SOFTMAX,
+            {**NYSTROM, "attention.num_landmarks": 64},
+            {"attention.name": "linformer"},
+            {"attention.name": "performer"},
+            {"attention.name": "reformer"},
+        ),
+    },
+    # How many landmarks it takes.
+    "landmarks": {
+        "tasks": ("listops", "text"),
+        "seeds": 3,
+        "variants": (
+            {**NYSTROM, "attention.num_landmarks": 64},
+            SOFTMAX,
+            {**NYSTROM, "attention.num_landmarks": 16},
+            {**NYSTROM, "attention.num_landmarks": 256},
+            {**NYSTROM, "attention.num_landmarks": 32},
+            {**NYSTROM, "attention.num_landmarks": 128},
+        ),
+    },
+    # The same on expressions of up to 64 tokens: minutes a run on two CPU cores.
+    "quick_landmarks": {
+        "tasks": ("listops",),
+        "preset": "quick",
+        "seeds": 2,
+        "variants": (
+            {**NYSTROM, "attention.num_landmarks": 16},
+            SOFTMAX,
+            {**NYSTROM, "attention.num_landmarks": 4},
+            {**NYSTROM, "attention.num_landmarks": 8},
+            {**NYSTROM, "attention.num_landmarks": 32},
+            {"attention.name": "linformer"},
+        ),
+    },
+    # One thing changed at a time. The first two are the preset with the convolution of
+    # V and without: one of them is the preset itself.
+    "ablations": {
+        "tasks": ("listops", "image"),
+        "seeds": 3,
+        "variants": (
+            {**NYSTROM, "attention.conv_kernel_size": 35},
+            {**NYSTROM, "attention.conv_kernel_size": 0},
+            {**NYSTROM, "attention.landmarks": "random"},
+            {**NYSTROM, "attention.landmarks": "kmeans"},
+            {**NYSTROM, "attention.inverse": "exact"},
+            {**NYSTROM, "attention.inverse": "none"},
+            {**NYSTROM, "attention.segments": "padded"},
+        ),
+    },
+}

@@ -1,0 +1,184 @@
+"""The points of a sweep: a grid or a plan, times the seeds, as commands of train.py."""
+
+import dataclasses
+import itertools
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import config_flags
+from tqdm import tqdm
+
+from configs.defaults import ATTENTIONS
+from nystromformer.config import Config, ConfigError
+from scripts.experiment import Experiment, check_workdir, read_result
+
+TRAIN = Path(__file__).parents[1] / "train.py"
+
+Variant = dict[str, Any]  # config key, as in attention.num_landmarks -> value
+Mapping = dict[str, dict[str, Any]]  # group -> key -> value
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """What the points start from: a config file, its preset, and fixed changes."""
+
+    file: str
+    words: tuple[str, ...] = ()
+    changes: Variant = dataclasses.field(default_factory=dict)
+
+    def parse(self, variant: Variant) -> tuple[list[str], Mapping]:
+        """The flags of train.py and the config that it will read from them.
+
+        Keys that the variant's attention does not have are left out.
+        """
+        words = list(self.words)
+        if name := variant.get("attention.name"):
+            words = [str(name), *(word for word in words if word not in ATTENTIONS)]
+        file = f"--config={self.file}" + (f":{','.join(words)}" if words else "")
+        known = keys(_parse([file]))
+        changes = {**self.changes, **variant}
+        chosen = [
+            f"--config.{key}={value}"
+            for key, value in changes.items()
+            if key in known and key != "attention.name"
+        ]
+        return [file, *chosen], _parse([file, *chosen])
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One run. Its name is that of its folder in the sweep's."""
+
+    name: str
+    flags: tuple[str, ...]
+    config: Config
+
+    def command(self, folder: Path) -> list[str]:
+        """What runs it, as a list of words."""
+        workdir = f"--workdir={folder / self.name}"
+        return [sys.executable, str(TRAIN), *self.flags, workdir]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it trains on: about proportional to the time it takes."""
+        train, task = self.config.train, self.config.task.options
+        return train.num_steps * train.batch_size * task.get("max_length", 1)
+
+
+def keys(mapping: Mapping) -> set[str]:
+    """All keys of a config, as in attention.num_landmarks."""
+    return {f"{group}.{key}" for group, fields in mapping.items() for key in fields}
+
+
+def parse_grid(texts: Sequence[str]) -> list[Variant]:
+    """Every combination of `KEY=VALUE,VALUE` texts, the last key changing fastest.
+
+    Raises:
+      ConfigError: no such text, or a key or value that is there twice.
+    """
+    axes: dict[str, list[str]] = {}
+    for text in texts:
+        key, _, values = text.partition("=")
+        if not key or not values or not all(values.split(",")):
+            raise ConfigError(f"--grid={text} is not of the form KEY=VALUE,VALUE")
+        if key in axes:
+            raise ConfigError(f"--grid names {key} twice; put its values in one")
+        if key == "train.seed":
+            raise ConfigError("--grid cannot set train.seed: --seeds=3 is for seeds")
+        axes[key] = no_twice(values.split(","), f"--grid {key}")
+    combined = itertools.product(*axes.values())
+    return [dict(zip(axes, values, strict=True)) for values in combined]
+
+
+def no_twice(values: list[str], what: str) -> list[str]:
+    """The values, or a ConfigError for one that is there twice."""
+    for value in values:
+        if values.count(value) > 1:
+            raise ConfigError(f"{what} names {value} twice")
+    return values
+
+
+def make_points(
+    bases: Sequence[Base], variants: Sequence[Variant], num_seeds: int
+) -> list[Point]:
+    """All points: for each seed each variant on each base, in this order.
+
+    Raises:
+      ConfigError: a config that train.py would refuse, a key that no point has, or
+        two points that are the same.
+    """
+    points: dict[str, Point] = {}
+    for seed, variant, base in itertools.product(range(num_seeds), variants, bases):
+        point = _make_point(base, variant, seed)
+        points.setdefault(point.name, point)  # what it does not have changes nothing
+    _check_keys(bases, variants)
+    for one, other in itertools.combinations(points.values(), 2):
+        if one.config == other.config:
+            raise ConfigError(f"{one.name} and {other.name} are the same point")
+    return list(points.values())
+
+
+def check_points(points: Iterable[Point], folder: Path) -> None:
+    """Raises ConfigError or DataError for the first that cannot run in the folder."""
+    built = []
+    for point in tqdm(points, desc="checking", leave=False, disable=None):
+        try:
+            check_workdir(folder / point.name, point.config)
+            read_result(folder / point.name)
+            train = dataclasses.replace(point.config.train, seed=0)
+            config = dataclasses.replace(point.config, train=train)
+            if config not in built:  # seeds share a model
+                Experiment.from_config(config)
+                built.append(config)
+        except ValueError as error:
+            raise ConfigError(f"{point.name}: {error}") from error
+
+
+def _make_point(base: Base, variant: Variant, seed: int) -> Point:
+    chosen, mapping = base.parse(variant)
+    seed += mapping["train"]["seed"]
+    chosen = [x for x in chosen if not x.startswith("--config.train.seed=")]
+    mapping["train"]["seed"] = seed
+    config = Config.from_mapping(mapping)
+    known = keys(mapping) - {"attention.name"}
+    named = [
+        f"{key.removeprefix('attention.')}={value}"
+        for key, value in variant.items()
+        if key in known
+    ]
+    words = [config.task.name, config.attention.name, *named, f"seed{seed}"]
+    name = re.sub(r"[^\w.+=-]", "_", "-".join(words))
+    return Point(name, (*chosen, f"--config.train.seed={seed}"), config)
+
+
+def _check_keys(bases: Sequence[Base], variants: Sequence[Variant]) -> None:
+    """Raises ConfigError for a key that no point has: a typing mistake."""
+    known: set[str] = set()
+    for base, variant in itertools.product(bases, variants):
+        known |= keys(base.parse(variant)[1])
+    wanted = [key for item in (*bases, *variants) for key in _changes(item)]
+    for key in wanted:
+        if key not in known:
+            alike = [x for x in known if x.split(".")[0] == key.split(".")[0]]
+            listed = ", ".join(sorted(alike or known))
+            raise ConfigError(f"no point has the key {key}; known: {listed}")
+
+
+def _changes(item: Base | Variant) -> Variant:
+    return item.changes if isinstance(item, Base) else item
+
+
+def _parse(argv: list[str]) -> Mapping:
+    """A config as train.py reads it from these flags."""
+    argv = ["train.py", *argv]
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
+    try:
+        values(argv)
+    except (flags.Error, OSError, TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+    return getattr(values, "config").to_dict()  # noqa: B009 - made at run time
