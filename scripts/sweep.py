@@ -1,0 +1,182 @@
+"""Trains every point of a grid or a plan, each in a folder of its own.
+
+    python scripts/sweep.py --workdir=DIR --config=configs/listops.py:quick \
+        --grid=attention.name=nystrom,softmax --grid=attention.num_landmarks=16,32 \
+        [--seeds=3] [--config.group.key=value …]
+    python scripts/sweep.py --workdir=DIR --plan=table3 [--preset=quick] \
+        [--tasks=listops,text] [--data_dir=DATA]
+
+The same command goes on where it was stopped, here or where DIR was copied to: finished
+points are skipped, failed ones only tried again with --retry. Ctrl-C and --max_minutes
+let the runs save. Exit status: 0 all done, 1 some failed, 130, 143, 142 stopped by
+Ctrl-C, SIGTERM, --max_minutes.
+"""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import jax
+from absl import flags
+from filelock import FileLock, Timeout
+from ml_collections import config_flags
+
+from configs.plans import PLANS
+from lra_tasks.task import TASKS
+from nystromformer.config import ConfigError
+from nystromformer.training.writer import write_json
+from scripts import command
+from scripts.experiment import CONFIG_FILE, read_json
+from scripts.sweeping.grid import (
+    Base,
+    Point,
+    check_points,
+    make_points,
+    no_twice,
+    parse_grid,
+)
+from scripts.sweeping.local import run_locally
+from scripts.sweeping.process import FAILURE_FILE, failure
+from scripts.sweeping.slurm import check_slurm, run_on_slurm
+from scripts.sweeping.status import Status, state
+
+SWEEP_FILE = "sweep.json"  # every point that was asked for, and its flags
+SOME_FAILED = 1
+ROOT = Path(__file__).parents[1]
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "the sweep's folder; made if missing")
+_CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
+_GRID = flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE; may be repeated")
+_SEEDS = flags.DEFINE_integer("seeds", None, "runs of each point", lower_bound=1)
+_PLAN = flags.DEFINE_enum("plan", None, sorted(PLANS), "instead of --config")
+_PRESET = flags.DEFINE_string("preset", None, "of the plan's tasks, if not the plan's")
+_TASKS = flags.DEFINE_list("tasks", None, "instead of the plan's")
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "where the plan's data lie")
+_EXECUTOR = flags.DEFINE_enum("executor", "local", ["local", "slurm"], "where to run")
+_MAX_PARALLEL = flags.DEFINE_integer(
+    "max_parallel", None, "runs at a time; local: one an accelerator", lower_bound=1
+)
+_MAX_MINUTES = flags.DEFINE_float(
+    "max_minutes", None, "save and stop then; slurm: each run", lower_bound=0.001
+)
+_RETRY = flags.DEFINE_bool("retry", False, "try failed points again")
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the commands and do nothing")
+_PARTITION = flags.DEFINE_string("partition", None, "slurm: where")
+_TIME = flags.DEFINE_integer("time", None, "slurm: minutes of a job", lower_bound=5)
+_GPUS = flags.DEFINE_integer("gpus", None, "slurm: of each job", lower_bound=0)
+flags.mark_flag_as_required("workdir")
+
+
+def main() -> None:
+    jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
+    folder = Path(str(_WORKDIR.value)).expanduser()
+    points = planned() if _PLAN.value else gridded()
+    check_executor()
+    check_folder(folder)
+    check_points(points, folder)
+    if _DRY_RUN.value:
+        for point in points:
+            print(shlex.join(point.command(folder)))
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / "sweep.lock", timeout=0):
+            register(points, folder)
+            run(points, folder)
+    except Timeout:
+        raise ConfigError(f"another sweep is running in {folder}") from None
+    for point in points:
+        if error := failure(folder / point.name):
+            print(f"{folder / point.name} failed: {error}")
+    if any(state(folder / point.name) == "failed" for point in points):
+        print("the same command with --retry tries again what failed")
+        sys.exit(SOME_FAILED)
+
+
+def gridded() -> list[Point]:
+    """The points of --config and --grid."""
+    if _CONFIG.value is None:
+        raise ConfigError(f"name a --config, or a --plan: {', '.join(sorted(PLANS))}")
+    for flag in (_PRESET, _TASKS, _DATA_DIR):
+        if flag.value is not None:
+            raise ConfigError(f"--{flag.name} is for a --plan; the --config says it")
+    flag = flags.FLAGS["config"]
+    file, _, words = config_flags.get_config_filename(flag).partition(":")
+    changes = config_flags.get_override_values(flag)
+    base = Base(file, tuple(filter(None, words.split(","))), changes)
+    return make_points([base], parse_grid(_GRID.value), _SEEDS.value or 1)
+
+
+def planned() -> list[Point]:
+    """The points of --plan, times those of --grid."""
+    if _CONFIG.value is not None:
+        raise ConfigError("--config and --plan: name one of them")
+    plan = PLANS[str(_PLAN.value)]
+    preset = _PRESET.value or plan.get("preset", "paper")
+    changes = {"task.data_dir": _DATA_DIR.value} if _DATA_DIR.value else {}
+    bases = []
+    for task in no_twice(_TASKS.value or list(plan["tasks"]), "--tasks"):
+        if task not in TASKS:
+            raise ConfigError(f"unknown task {task!r}; known: {', '.join(TASKS)}")
+        file = os.path.relpath(ROOT / "configs" / f"{task}.py")
+        bases.append(Base(file, (preset,), changes))
+    grid = parse_grid(_GRID.value)
+    if taken := {key for variant in plan["variants"] for key in variant} & {*grid[0]}:
+        raise ConfigError(f"--grid names {min(taken)}, which the plan sets itself")
+    variants = [{**one, **other} for one in plan["variants"] for other in grid]
+    return make_points(bases, variants, _SEEDS.value or plan["seeds"])
+
+
+def check_executor() -> None:
+    """Raises ConfigError for flags that go with the other executor, or no SLURM."""
+    if _EXECUTOR.value == "slurm":
+        check_slurm()
+        return
+    for flag in (_PARTITION, _TIME, _GPUS):
+        if flag.value is not None:
+            raise ConfigError(f"--{flag.name} needs --executor=slurm")
+
+
+def check_folder(folder: Path) -> None:
+    """Raises ConfigError for a folder that holds something else."""
+    if (folder / CONFIG_FILE).exists():
+        raise ConfigError(f"{folder} is a run itself; name a folder for the sweep")
+    if folder.exists() and not (folder / SWEEP_FILE).exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is neither empty nor a sweep; name another folder")
+
+
+def register(points: list[Point], folder: Path) -> None:
+    """Adds the points to what this folder was asked for."""
+    path = folder / SWEEP_FILE
+    before = read_json(path) if path.exists() else {}
+    write_json(path, {**before, **{point.name: point.flags for point in points}})
+
+
+def run(points: list[Point], folder: Path) -> None:
+    """Runs what is left to run, and keeps saying where that stands."""
+    if _RETRY.value:
+        for point in points:
+            (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
+    status = Status(points, folder)
+    left = [point for point in points if state(folder / point.name) == "waiting"]
+    minutes = _MAX_MINUTES.value
+    try:
+        if _EXECUTOR.value == "slurm":
+            asked = {
+                "partition": _PARTITION.value,
+                "time": _TIME.value,
+                "gpus_per_node": _GPUS.value,
+                "array_parallelism": _MAX_PARALLEL.value,
+            }
+            parameters = {key: x for key, x in asked.items() if x is not None}
+            run_on_slurm(left, folder, status, parameters, minutes)
+        else:
+            run_locally(left, folder, status, _MAX_PARALLEL.value, minutes)
+    finally:
+        status.show(running=[])
+        status.close()
+
+
+if __name__ == "__main__":
+    command.run(main)
