@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
+
+from nystromformer.training.mesh import SEQ, one_device, put
 
 
 class Batch(NamedTuple):
@@ -24,7 +27,7 @@ class Batch(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A split on the device: inputs [rows, L], lengths [rows], labels [examples].
+    """A split on the devices: inputs [rows, L], lengths [rows], labels [examples].
 
     pairs int32 [examples, 2] names the two rows of each example; None = row i alone.
     """
@@ -35,10 +38,11 @@ class Data(NamedTuple):
     pairs: jax.Array | None
 
     @classmethod
-    def put(cls, split: Any) -> "Data":
-        """Copies anything with these four arrays to the device, once."""
-        arrays = (split.inputs, split.lengths, split.labels, split.pairs)
-        return cls(*jax.device_put(arrays))
+    def put(cls, split: Any, mesh: Mesh | None = None) -> "Data":
+        """Copies anything with these four arrays to the devices (None: one), once."""
+        mesh = mesh or one_device()
+        rest = put(mesh, (split.lengths, split.labels, split.pairs))
+        return cls(put(mesh, split.inputs, None, SEQ), *rest)
 
     def take(self, indices: jax.Array, weights: jax.Array) -> Batch:
         """The examples at indices [B]."""

@@ -13,8 +13,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.sharding import Mesh
 
 from nystromformer.training.batches import Data
+from nystromformer.training.mesh import one_device, whole
 from nystromformer.training.metrics import Totals, batch_totals
 
 
@@ -74,10 +76,11 @@ def make_init(
     make_model: Callable[[nnx.Rngs], nnx.Module],
     optimizer: optax.GradientTransformation,
     seed: int,
+    mesh: Mesh | None = None,
 ) -> Callable[[], State]:
     """The state at step 0, as one compiled program; `eval_shape` it for its shapes."""
 
-    @jax.jit
+    @functools.partial(jax.jit, out_shardings=whole(mesh or one_device()))
     def init() -> State:
         _, weights = split_weights(make_model(nnx.Rngs(seed)))
         return State(
@@ -98,6 +101,7 @@ def make_train_chunk(
     graphdef: nnx.GraphDef,
     optimizer: optax.GradientTransformation,
     seed: int,
+    mesh: Mesh | None = None,
 ) -> Callable[[State, Data, jax.Array, Any], tuple[State, Finite]]:
     """A compiled function that takes several steps.
 
@@ -105,8 +109,10 @@ def make_train_chunk(
     int32 [K, B], and how many ≤ K of these steps to take. It stops after the first
     step at which something is not finite, which `Finite` then tells.
 
-    Dropout of a step depends on (seed, step) alone.
+    Dropout of a step depends on (seed, step) alone. The batch is split over the mesh
+    (None: one device) as the indices and the data are; the state stays whole.
     """
+    everywhere = whole(mesh or one_device())
     dropout_key = jax.random.fold_in(jax.random.key(seed), 1)
 
     def loss_and_rest(
@@ -140,7 +146,7 @@ def make_train_chunk(
         )
         return state, Finite(jnp.isfinite(loss), finite)
 
-    @functools.partial(jax.jit, donate_argnums=0)
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=everywhere)
     def train_chunk(
         state: State, data: Data, indices: jax.Array, num_steps: jax.Array
     ) -> tuple[State, Finite]:

@@ -31,12 +31,12 @@ class BagOfTokens(nnx.Module):
         return self.out(dropout(x, 0.25, dropout_rng))
 
 
-def make_split(seed: int, num_examples: int) -> SimpleNamespace:
+def make_split(seed: int, num_examples: int, length: int = LENGTH) -> SimpleNamespace:
     """Examples whose label is their first token mod 3."""
     rng = np.random.default_rng(seed)
-    inputs = rng.integers(1, VOCAB, (num_examples, LENGTH)).astype(np.uint8)
+    inputs = rng.integers(1, VOCAB, (num_examples, length)).astype(np.uint8)
     inputs[:, 1:] = inputs[:, :1]
-    lengths = rng.integers(1, LENGTH + 1, num_examples).astype(np.int32)
+    lengths = rng.integers(1, length + 1, num_examples).astype(np.int32)
     labels = (inputs[:, 0] % CLASSES).astype(np.int32)
     return SimpleNamespace(inputs=inputs, lengths=lengths, labels=labels, pairs=None)
 

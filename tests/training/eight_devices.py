@@ -1,0 +1,151 @@
+"""What mesh_test compares, computed in a process that has eight devices.
+
+Prints one JSON object. A process of its own, as JAX's devices are counted once.
+"""
+
+import json
+import re
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+
+from nystromformer.attention import make_attention
+from nystromformer.classifier import SequenceClassifier
+from nystromformer.training.batches import Data, train_indices
+from nystromformer.training.mesh import DATA, SEQ, make_mesh, put
+from nystromformer.training.optimizer import make_optimizer
+from nystromformer.training.step import make_init, make_train_chunk, split_weights
+from tests.training.conftest import make_split
+
+OPTIONS = {
+    "nystrom": {"num_landmarks": 16, "conv_kernel_size": 35},
+    "linear": {},
+    "performer": {"num_features": 32},
+    "linformer": {"projection_dim": 16},
+}
+LENGTH, BATCH, STEPS = 128, 8, 50
+
+
+def losses(data_shards: int, seq_shards: int) -> list[float]:
+    """The mean loss of each of the first steps on such a mesh."""
+
+    def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
+        return SequenceClassifier(
+            num_classes=3,
+            vocab_size=11,
+            max_length=LENGTH,
+            num_layers=1,
+            attention_options=OPTIONS["nystrom"],
+            rngs=rngs,
+        )
+
+    devices = jax.devices()[: data_shards * seq_shards]
+    mesh = make_mesh(BATCH, LENGTH, seq_shards=seq_shards, devices=devices)
+    optimizer = make_optimizer(
+        learning_rate=1e-3,
+        warmup_steps=10,
+        num_steps=STEPS,
+        weight_decay=0.0,
+        b1=0.9,
+        b2=0.999,
+        eps=1e-6,
+    )
+    graphdef, _ = split_weights(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
+    state = make_init(make_model, optimizer, 0, mesh)()
+    chunk = make_train_chunk(graphdef, optimizer, 0, mesh)
+    data = Data.put(make_split(0, 103, LENGTH), mesh)
+    found = []
+    for step in range(STEPS):
+        state = state._replace(totals=jax.tree.map(jnp.zeros_like, state.totals))
+        indices = put(mesh, train_indices(0, step, 1, 103, BATCH), None, DATA)
+        state, finite = chunk(state, data, indices, 1)
+        assert not finite.culprits()
+        found.append(state.totals.means()["loss"])
+        assert state.totals.loss.sharding.is_fully_replicated
+    return found
+
+
+def attention(name: str, length: int, devices: int) -> Any:
+    """The compiled output and gradients of an attention, split along the length."""
+    mesh = make_mesh(1, devices, seq_shards=devices, devices=jax.devices()[:devices])
+    split = NamedSharding(mesh, PartitionSpec(None, SEQ))
+    module = make_attention(
+        name,
+        num_heads=2,
+        head_dim=16,
+        max_length=length,
+        rngs=nnx.Rngs(0),
+        **OPTIONS[name],
+    )
+
+    def pin(tree: Any) -> Any:
+        return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, split), tree)
+
+    @jax.jit
+    def output_and_gradients(query, key, value, mask, cotangent):
+        def forward(*inputs):
+            return module(*inputs, mask=mask[:, None, None])
+
+        *inputs, mask, cotangent = pin((query, key, value, mask, cotangent))
+        out, backward = jax.vjp(forward, *inputs)
+        return pin((out, *backward(cotangent)))
+
+    return output_and_gradients
+
+
+def difference(name: str, length: int) -> float:
+    """The largest relative error of output and gradients, eight against one device.
+
+    In float64: the gradient through the pseudo-inverse makes float32's rounding large.
+    """
+    jax.config.update("jax_enable_x64", True)
+    rng = np.random.default_rng(length)
+    query, key, value, cotangent = rng.normal(size=(4, 2, length, 2, 16))
+    mask = np.arange(length) < np.array([[length], [length * 2 // 3]])
+    cotangent = np.where(mask[:, :, None, None], cotangent, 0)
+    one, eight = (
+        attention(name, length, devices)(query, key, value, mask, cotangent)
+        for devices in (1, 8)
+    )
+    one, eight = (
+        [np.where(mask[:, :, None, None], x, 0) for x in found]
+        for found in (one, eight)
+    )
+    pairs = zip(one, eight, strict=True)
+    return max(float(np.linalg.norm(a - b) / np.linalg.norm(a)) for a, b in pairs)
+
+
+def cost(name: str, length: int, devices: int) -> dict[str, int]:
+    """Numbers told between devices, and bytes of temporaries on each; not run."""
+    shape = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
+    mask = jax.ShapeDtypeStruct((1, length), bool)
+    program = attention(name, length, devices)
+    compiled = program.lower(shape, shape, shape, mask, shape).compile()
+    told = 0
+    for line in compiled.as_text().splitlines():
+        collective = re.search(
+            r"= (.*) (all-gather|all-reduce|all-to-all|collective-permute"
+            r"|reduce-scatter)(-start)?\(",
+            line,
+        )
+        for shape_text in re.findall(
+            r"\w\[([\d,]*)\]", collective[1] if collective else ""
+        ):
+            told += int(np.prod([int(n) for n in shape_text.split(",") if n] or [1]))
+    return {"told": told, "temporaries": compiled.memory_analysis().temp_size_in_bytes}
+
+
+def main(what: str, *arguments: str) -> Any:
+    numbers = [int(text) if text.isdigit() else text for text in arguments]
+    return {"losses": losses, "difference": difference, "cost": cost}[what](*numbers)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 8)
+    jax.config.update("jax_disable_most_optimizations", True)
+    print(json.dumps(main(*sys.argv[1:])))
