@@ -38,7 +38,9 @@ class Run:
 
     @property
     def step(self) -> int:
-        """How far it is, as its metrics tell."""
+        """How far it is; unfinished, as its metrics tell."""
+        if self.result:
+            return self.config.train.num_steps
         return max((row["step"] for row in self.metrics), default=0)
 
     def curve(self, split: str, name: str) -> dict[int, float]:

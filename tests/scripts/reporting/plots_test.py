@@ -60,6 +60,7 @@ def test_memory_is_drawn_where_it_was_measured(runs):
 
 def test_one_number_of_landmarks_is_no_figure(runs):
     runs.finished("nystrom")
+    runs.unfinished("more", attention__num_landmarks=64)
     runs.finished("softmax", arg="softmax,quick")
     assert drawn(runs).keys() == {f"curves_{name}" for name in CURVES}
 

@@ -30,8 +30,9 @@ def test_folders_of_one_name_stay_apart(runs):
 def test_a_run_is_as_far_as_its_metrics(runs):
     runs.unfinished("begun", steps=(50, 1250))
     (runs.unfinished("started") / "metrics.jsonl").unlink()
-    begun, started = read_runs([runs.folder])
-    assert (begun.step, started.step) == (1250, 0)
+    (runs.finished("ended") / "metrics.jsonl").unlink()
+    begun, ended, started = read_runs([runs.folder])
+    assert (begun.step, ended.step, started.step) == (1250, 5000, 0)
     assert begun.curve("validation", "accuracy") == {50: 0.01, 1250: 0.25}
     assert started.curve("train", "loss") == {}
 
