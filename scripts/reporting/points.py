@@ -51,6 +51,7 @@ class Point:
 
     @property
     def finished(self) -> list[Run]:
+        """Its runs that have a result."""
         return [run for run in self.runs if run.result]
 
     @property

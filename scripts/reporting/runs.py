@@ -34,6 +34,7 @@ class Run:
 
     @property
     def seed(self) -> int:
+        """What tells it from the other runs of its point."""
         return self.config.train.seed
 
     @property

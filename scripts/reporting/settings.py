@@ -44,6 +44,7 @@ class Setting:
 
     @classmethod
     def of(cls, run: Run) -> "Setting":
+        """The setting of one run."""
         preset, changes = nearest_preset(run.config, IRRELEVANT)
         return cls(run, flatten(run.config, IRRELEVANT), preset, set(changes))
 
@@ -99,6 +100,7 @@ def phrase(key: str, value: Any) -> str:
 
 
 def refuse_duplicates(given: list[Setting]) -> None:
+    """Raises ConfigError for two runs that would count as two seeds and are one."""
     seen: dict[str, Run] = {}
     for one in given:
         other = seen.setdefault(repr(sorted(one.values.items())), one.run)
@@ -110,7 +112,7 @@ def refuse_duplicates(given: list[Setting]) -> None:
 
 
 def refuse_other_data(given: list[Setting]) -> None:
-    """Compares the hashes of what finished runs of equal task options have read."""
+    """Raises ConfigError for finished runs of equal task options and other hashes."""
     seen: dict[tuple[str, str], tuple[Run, str]] = {}
     for one in given:
         hashes = (one.run.result or {}).get("data_sha256") or {}

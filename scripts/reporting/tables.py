@@ -183,6 +183,7 @@ def by_device(point: Point) -> dict[str, Point]:
 
 
 def mebibytes(point: Point, key: str) -> list[float]:
+    """`values` of a number of bytes, in MiB."""
     return [value / MIB for value in point.values(key)]
 
 
