@@ -18,7 +18,7 @@ from scripts.sweeping.grid import Point
 from scripts.sweeping.process import Process
 from scripts.sweeping.status import Status, state
 
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_LOOKS = 1.0
 LEAST_MINUTES = 0.5  # a run that gets less would hardly start
 
 

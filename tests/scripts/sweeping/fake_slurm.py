@@ -60,12 +60,16 @@ def send(job: str, signum: int) -> None:
 
 
 def preempt(job: str, grace: float) -> None:
-    """SIGCONT and SIGTERM, SIGKILL after the grace time, and back into the queue."""
-    update(job, requeue=True)
+    """SIGCONT and SIGTERM, SIGKILL after the grace time, and back into the queue.
+
+    A job that has ended by then has ended.
+    """
     send(job, signal.SIGCONT)
     send(job, signal.SIGTERM)
     time.sleep(grace)
-    send(job, signal.SIGKILL)
+    if read(job)["state"] == "RUNNING":
+        update(job, requeue=True)
+        send(job, signal.SIGKILL)
 
 
 def sbatch(script: str) -> None:

@@ -105,7 +105,7 @@ def test_a_job_that_has_to_leave_saves_and_comes_back(
     folder = tmp_path / "sweep"
     points = [stub("a", LONG), stub("b")]
     if how == "preempted":
-        act = lambda: fake_slurm.preempt("100_0", grace=2.0)  # noqa: E731
+        act = lambda: fake_slurm.preempt("100_0", grace=4.0)  # noqa: E731
     else:
         act = lambda: fake_slurm.send("100_0", signal.SIGUSR2)  # noqa: E731
     thread = when(folder / "a" / "started", act)
