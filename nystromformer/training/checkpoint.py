@@ -16,6 +16,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
+from nystromformer.training.processes import is_first, wait_for_all
+
 
 class CheckpointError(ValueError):
     """Checkpoints that cannot be read or written; the message says what to do."""
@@ -50,6 +52,7 @@ class Checkpoints:
         self.read_only = read_only
         if not read_only:
             self._take_back_replaced()
+            wait_for_all("replaced checkpoints are back")
         self.manager = ocp.CheckpointManager(
             directory.absolute(),
             options=ocp.CheckpointManagerOptions(
@@ -71,9 +74,12 @@ class Checkpoints:
         before = self.directory / str(step)
         try:
             self._check_free_space(host_state)
-            if before.exists():
+            is_there = before.exists()
+            wait_for_all("looked for an older checkpoint")
+            if is_there and is_first():
                 before.rename(self._beside("replaced", step))
-                self.manager.reload()
+            wait_for_all("moved it aside")
+            self.manager.reload()
             self.manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -97,6 +103,8 @@ class Checkpoints:
 
     def _take_back_replaced(self) -> None:
         """Back goes a step that was to be replaced, unless the new one is whole."""
+        if not is_first():
+            return
         for old in self.directory.parent.glob("replaced-*"):
             new = self.directory / old.name.removeprefix("replaced-")
             if new.exists():
@@ -137,10 +145,12 @@ class Checkpoints:
                     f"checkpoint {newer} in {self.directory} is damaged: going on "
                     f"from step {step}"
                 )
-                if not self.read_only:
+                wait_for_all(f"restored step {step}")
+                if not self.read_only and is_first():
                     aside = self._beside("damaged", newer)
                     shutil.rmtree(aside, ignore_errors=True)
                     (self.directory / str(newer)).rename(aside)
+            wait_for_all("moved the damaged aside")
             if damaged:
                 self.manager.reload()
             return state, meta

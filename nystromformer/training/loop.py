@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import Mesh
 
 from nystromformer.training.batches import Data, train_indices
 from nystromformer.training.checkpoint import Checkpoints, digest
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.interrupt import Interrupted, StopFlag
+from nystromformer.training.mesh import DATA, one_device, put
 from nystromformer.training.metrics import Totals
+from nystromformer.training.processes import is_first, largest, of_first
 from nystromformer.training.progress import Progress
 from nystromformer.training.step import (
     Weights,
@@ -25,7 +27,7 @@ from nystromformer.training.step import (
     make_init,
     make_train_chunk,
 )
-from nystromformer.training.writer import MetricsWriter
+from nystromformer.training.writer import MetricsWriter, SilentWriter
 
 SECONDS_PER_CHUNK = 1.0  # between two looks at the clock, the signals and the metrics
 MAX_CHUNK = 512
@@ -76,7 +78,8 @@ class Run:
       optimizer: any optax transformation.
       schedule: how long and how often.
       splits: "train", "validation" and "test" -> arrays, as `Data.put` takes.
-      workdir: an existing folder.
+      workdir: an existing folder, the same for every process.
+      mesh: the devices; None = one.
 
     Raises:
       CheckpointError: there are checkpoints, but none can be read.
@@ -89,13 +92,17 @@ class Run:
         schedule: Schedule,
         splits: dict[str, Any],
         workdir: Path,
+        mesh: Mesh | None = None,
     ):
         self.schedule = schedule
-        self.data = {name: Data.put(split) for name, split in splits.items()}
+        self.mesh = mesh = mesh or one_device()
+        self.data = {name: Data.put(split, mesh) for name, split in splits.items()}
         graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
-        init = make_init(make_model, optimizer, schedule.seed)
-        self.train_chunk: Any = make_train_chunk(graphdef, optimizer, schedule.seed)
-        self.eval_step = make_eval_step(graphdef)
+        init = make_init(make_model, optimizer, schedule.seed, mesh)
+        self.train_chunk: Any = make_train_chunk(
+            graphdef, optimizer, schedule.seed, mesh
+        )
+        self.eval_step = make_eval_step(graphdef, mesh)
         self.clock = {"wall_seconds": 0.0, "train_seconds": 0.0, "train_examples": 0}
         self.memory = dict[str, int | None](compiled_bytes=None, peak_bytes=None)
         self.checkpoints = Checkpoints(workdir / "checkpoints")
@@ -105,13 +112,15 @@ class Run:
             self.state = init()
         else:
             state, meta = restored
-            self.state = jax.device_put(state)
+            self.state = put(mesh, state)
             self.clock = meta["clock"]
             self.memory = meta.get("memory", self.memory)
             metrics_bytes = meta["metrics_bytes"]
         self.step = int(self.state.step)
         self.saved = self.step if restored else None
-        self.writer = MetricsWriter(workdir, metrics_bytes, self.step)
+        self.writer = SilentWriter()
+        if is_first():
+            self.writer = MetricsWriter(workdir, metrics_bytes, self.step)
         self.chunk = 0  # steps in the next chunk; the first takes one, to compile
 
     def fit(self) -> Outcome:
@@ -143,11 +152,15 @@ class Run:
         if self._validation_due():
             self._validate()
         last = self.step == self.schedule.num_steps and not self._validation_due()
-        if self.stop.signum is not None:
+        if signum := self._signum():
             self._save()
-            raise Interrupted(self.stop.signum, self.step)
+            raise Interrupted(signum, self.step)
         if last or self.step % self.schedule.checkpoint_every == 0:
             self._save()
+
+    def _signum(self) -> int:
+        """The signal that asks this run to stop, whichever process got it; 0 = none."""
+        return largest(self.stop.signum or 0)
 
     def _validation_due(self) -> bool:
         at_end = self.step == self.schedule.num_steps
@@ -170,7 +183,11 @@ class Run:
             len(self.data["train"].labels),
             schedule.batch_size,
         )
-        batches = self.data["train"], jnp.asarray(indices), jnp.int32(num_steps)
+        batches = (
+            self.data["train"],
+            put(self.mesh, indices, None, DATA),
+            put(self.mesh, np.int32(num_steps)),
+        )
         if not self.chunk:
             self._compile(*batches)
         self.state, finite = self.train_chunk(self.state, *batches)
@@ -186,14 +203,14 @@ class Run:
             self.clock["train_seconds"] += seconds
             self.clock["train_examples"] += num_steps * schedule.batch_size
             self.chunk = round(SECONDS_PER_CHUNK / seconds * num_steps)
-        self.chunk = max(self.chunk, 1)
+        self.chunk = of_first(max(self.chunk, 1))
         means = self.state.totals.means()
         means.pop("examples")
         self.progress.update(self.step, means, throughput)
         if self.step % schedule.log_every == 0 or self.step == schedule.num_steps:
             means["examples_per_second"] = throughput
             self.writer.write(self.step, "train", means)
-            self.state = self.state._replace(totals=Totals.zero())
+            self._set(totals=Totals.zero())
 
     def _compile(self, *batches: Any) -> None:
         """Compiles the steps ahead of the first, which tells what memory they take."""
@@ -215,7 +232,8 @@ class Run:
             weights,
             self.data[split],
             self.schedule.batch_size,
-            should_stop=lambda: self.stop.signum is not None,
+            self.mesh,
+            should_stop=lambda: self._signum() > 0,
         )
         if metrics and not math.isfinite(metrics["loss"]):
             raise NotFiniteError(f"step {self.step}: the {split} loss is not finite")
@@ -227,17 +245,21 @@ class Run:
         if metrics is None:
             return
         self.writer.write(self.step, "validation", metrics)
-        self.state = self.state._replace(evaluated=jnp.int32(self.step))
-        if metrics["accuracy"] > self.state.best_accuracy:
-            self.state = self.state._replace(
-                best=jax.tree.map(jnp.copy, self.state.weights),
-                best_step=jnp.int32(self.step),
-                best_accuracy=jnp.float32(metrics["accuracy"]),
+        self._set(evaluated=np.int32(self.step))
+        if metrics["accuracy"] > float(self.state.best_accuracy):
+            self._set(
+                best=self.state.weights,
+                best_step=np.int32(self.step),
+                best_accuracy=np.float32(metrics["accuracy"]),
             )
         self.progress.say(
             f"step {self.step}: validation accuracy {metrics['accuracy']:.2%}, loss "
             f"{metrics['loss']:.4f}"
         )
+
+    def _set(self, **fields: Any) -> None:
+        """Replaces fields of the state by copies of these, on every device."""
+        self.state = self.state._replace(**put(self.mesh, fields))
 
     def _save(self) -> None:
         wall_seconds = self.clock["wall_seconds"] + time.monotonic() - self.started
@@ -257,7 +279,7 @@ class Run:
         zeros are stored as next to none.
         """
         weights, optimizer = self.state.weights, self.state.optimizer
-        zeros = jax.tree.map(jnp.zeros_like, (weights, optimizer))
+        zeros = jax.tree.map(np.zeros_like, jax.device_get((weights, optimizer)))
         self.state = self.state._replace(weights=zeros[0], optimizer=zeros[1])
         self._save()
         manager = self.checkpoints.manager
@@ -269,8 +291,7 @@ class Run:
         """Measures the test split, once, with the best weights."""
         metrics = self._evaluate(self.state.best, "test")
         if metrics is None:
-            assert self.stop.signum is not None
-            raise Interrupted(self.stop.signum, self.step)
+            raise Interrupted(self._signum(), self.step)
         self._keep_best()
         self.writer.write(self.step, "test", metrics)
         clock = self.clock

@@ -168,13 +168,14 @@ def make_train_chunk(
 
 def make_eval_step(
     graphdef: nnx.GraphDef,
+    mesh: Mesh | None = None,
 ) -> Callable[[Weights, Data, jax.Array, jax.Array, Totals], Totals]:
     """A compiled function that adds one batch, without dropout, to the totals.
 
     Its arguments: weights, data, indices [B], weights of the examples [B], totals.
     """
 
-    @jax.jit
+    @functools.partial(jax.jit, out_shardings=whole(mesh or one_device()))
     def eval_step(
         weights: Weights,
         data: Data,

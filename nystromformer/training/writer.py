@@ -73,3 +73,17 @@ class MetricsWriter:
         self.file.close()
         with contextlib.suppress(OSError):
             self.events.close()
+
+
+class SilentWriter:
+    """A MetricsWriter of the processes that do not write."""
+
+    def write(self, step: int, split: str, values: dict[str, float]) -> None:
+        """Nothing."""
+
+    def num_bytes(self) -> int:
+        """Zero."""
+        return 0
+
+    def close(self) -> None:
+        """Nothing."""
