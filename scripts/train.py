@@ -7,20 +7,26 @@ The same command again goes on where a run was stopped: by SIGTERM (exit status 
 Ctrl-C (130) or after --max_minutes (142), each of which saves first.
 """
 
+import contextlib
 import dataclasses
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 from filelock import FileLock, Timeout
+from jax.sharding import Mesh
 from ml_collections import config_flags
 
 from nystromformer.config import Config, ConfigError
 from nystromformer.training.loop import Run, Schedule
+from nystromformer.training.mesh import make_mesh
+from nystromformer.training.processes import is_first, wait_for_all
 from nystromformer.training.writer import write_json
 from scripts import command
 from scripts.compilation_cache import keep_compiled_programs
+from scripts.distributed import join, together
 from scripts.experiment import RESULT_FILE, Experiment, open_workdir, read_result
 from scripts.provenance import commit, device, versions
 
@@ -29,26 +35,45 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "where the run lives; made if mi
 _MAX_MINUTES = flags.DEFINE_float(
     "max_minutes", None, "save and stop after this time", lower_bound=0.001
 )
+_SEQ_SHARDS = flags.DEFINE_integer(
+    "seq_shards", 1, "devices that share one sequence; the rest share the batch", 1
+)
 flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main() -> None:
     if _MAX_MINUTES.value:
         signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
+    join()
     keep_compiled_programs()
     config = Config.from_mapping(_CONFIG.value.to_dict())
     experiment = Experiment.from_config(config)
     workdir = Path(str(_WORKDIR.value)).expanduser()
-    workdir.mkdir(parents=True, exist_ok=True)
+    with together(), whole_run(workdir, config):
+        result = read_result(workdir)
+        wait_for_all("looked for a result")
+        if result:
+            print(f"{workdir} is finished; delete it to run again")
+        print(summary(result or train(experiment, workdir)))
+
+
+@contextlib.contextmanager
+def whole_run(workdir: Path, config: Config) -> Iterator[None]:
+    """The workdir, opened and locked by the first process for all of them."""
+    if is_first():
+        workdir.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(workdir / "lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise ConfigError(f"another process is training in {workdir}") from None
+        open_workdir(workdir, config)
+    wait_for_all("opened the workdir")
     try:
-        with FileLock(workdir / "lock", timeout=0):
-            open_workdir(workdir, config)
-            result = read_result(workdir)
-            if result:
-                print(f"{workdir} is finished; delete it to run again")
-            print(summary(result or train(experiment, workdir)))
-    except Timeout:
-        raise ConfigError(f"another process is training in {workdir}") from None
+        yield
+    finally:
+        if is_first():
+            lock.release()
 
 
 def train(experiment: Experiment, workdir: Path) -> dict[str, Any]:
@@ -60,11 +85,17 @@ def train(experiment: Experiment, workdir: Path) -> dict[str, Any]:
         f"{experiment.num_params:,} parameters, {config.train.num_steps:,} steps of "
         f"{config.train.batch_size} on {device()}"
     )
+    mesh = mesh_of(config)
     splits = experiment.load()
     floors = experiment.task.floors(splits["train"], splits["test"])
     schedule = Schedule(**dataclasses.asdict(config.train))
     run = Run(
-        experiment.make_model, experiment.make_optimizer(), schedule, splits, workdir
+        experiment.make_model,
+        experiment.make_optimizer(),
+        schedule,
+        splits,
+        workdir,
+        mesh,
     )
     outcome = run.fit()
     result = {
@@ -79,8 +110,20 @@ def train(experiment: Experiment, workdir: Path) -> dict[str, Any]:
         "commit": started_at,
         "data_sha256": {name: split.content_hash() for name, split in splits.items()},
     }
-    write_json(workdir / RESULT_FILE, result)
+    if is_first():
+        write_json(workdir / RESULT_FILE, result)
     return result
+
+
+def mesh_of(config: Config) -> Mesh:
+    """All devices of all processes."""
+    batch_size, length = config.train.batch_size, config.task.options["max_length"]
+    try:
+        return make_mesh(batch_size, length, seq_shards=_SEQ_SHARDS.value)
+    except ValueError as error:
+        raise ConfigError(
+            f"{error}: choose another size, or other devices (CUDA_VISIBLE_DEVICES)"
+        ) from error
 
 
 def summary(result: dict[str, Any]) -> str:
