@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import time
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -209,6 +210,20 @@ def test_the_released_folders_are_read(tmp_path):
     np.testing.assert_array_equal(inputs, images[order])
     found = np.concatenate([split.labels for split in splits])
     np.testing.assert_array_equal(found, labels[order])
+
+
+def test_pictures_lie_in_memory_once(tmp_path):
+    images, _ = write_released(tmp_path / FOLDER.replace("32", "128"), 300, side=128)
+    options = {"resolution": 128, "max_length": 128 * 128}
+    task = Pathfinder(**options, source_dir=str(tmp_path))
+    tracemalloc.start()
+    try:
+        splits = task.make_splits(tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(split.num_examples for split in splits.values()) == 300
+    assert images.nbytes < peak < 1.5 * images.nbytes
 
 
 def test_what_does_not_count_for_released_pictures_makes_no_other_dataset(tmp_path):

@@ -198,6 +198,42 @@ def test_two_processes_prepare_once(tmp_path):
     assert "another process is preparing" in waited[0]
 
 
+# A process of its own, whose peak of memory is that of one load.
+MEMORY = """
+import resource
+import sys
+import numpy as np
+from lra_tasks import storage
+from lra_tasks.split import Split
+
+def make():
+    rows = np.full((100_003, 1024), 7, np.uint8)
+    lengths = np.full(len(rows), 1024, np.int32)
+    return {"train": Split(rows, lengths, lengths)}
+
+def peak():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+before = peak()
+storage.load(storage.Recipe("toy", "1.0.0", {}, make), "train", sys.argv[1])
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_loading_takes_the_memory_of_the_arrays_and_preparing_that_twice(tmp_path):
+    arrays = 100_003 * (1024 + 8)  # bytes
+    for copies in (2, 1):  # prepared and read; read
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=Path(__file__).parents[1],
+        )
+        assert int(done.stdout) < copies * arrays + 75_000_000, done.stderr
+
+
 def test_killed_at_any_moment_then_run_again(tmp_path):
     whole = start(tmp_path / "whole")
     wait_for_making(whole)
