@@ -3,14 +3,11 @@
 python scripts/attention_table.py --out=results/attentions.md
 """
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from absl import flags
 from flax import nnx
 
@@ -22,14 +19,15 @@ from nystromformer.attention.softmax import softmax_attention
 from nystromformer.config import Config, ConfigError
 from scripts import command
 from scripts.experiment import Experiment
-from scripts.provenance import commit, device, versions
+from scripts.page import page, source, write_text
+from scripts.smooth import NUM_WAVES, smooth_inputs
 
 _LENGTHS = flags.DEFINE_multi_integer("length", [2048, 8192], "columns", 1)
 _ATTENTIONS = flags.DEFINE_multi_enum("attention", list(ATTENTIONS), ATTENTIONS, "rows")
 _OUT = flags.DEFINE_string("out", None, "the Markdown file to write")
 flags.mark_flag_as_required("out")
 
-NUM_HEADS, HEAD_DIM, NUM_WAVES = 2, 32, 8
+NUM_HEADS, HEAD_DIM = 2, 32
 NO_SKIP = {"nystrom": {"conv_kernel_size": 0}}
 NOTES = f"""\
 - Parameters: of the paper preset's ListOps model, and the difference to softmax.
@@ -43,14 +41,6 @@ NOTES = f"""\
 - Memory: temporary MiB of the compiled program at batch 1, {NUM_HEADS} heads of
   {HEAD_DIM}, float32, without arguments and results: forward / forward and backward.
 """
-
-
-def smooth_inputs(length: int) -> list[jax.Array]:
-    """Query, key and value [1, L, N, H], as the notes say."""
-    phases = np.random.default_rng(0).random((3, 1, 1, NUM_HEADS, HEAD_DIM, NUM_WAVES))
-    turns = np.arange(length)[:, None] / length * np.arange(1, 1 + NUM_WAVES)
-    waves = np.sin(2 * np.pi * (turns[:, None, None] + phases)).sum(-1)
-    return list(jnp.asarray((2 / NUM_WAVES) ** 0.5 * waves, jnp.float32))
 
 
 def make(name: str, length: int, **options: Any) -> Attention:
@@ -70,7 +60,7 @@ def make(name: str, length: int, **options: Any) -> Attention:
 def error(name: str, length: int) -> float:
     """Relative to exact attention, without the skip connection of V."""
     attention = make(name, length, **NO_SKIP.get(name, {}))
-    inputs = smooth_inputs(length)
+    inputs = smooth_inputs(length, num_heads=NUM_HEADS, head_dim=HEAD_DIM)
     exact = softmax_attention(*inputs)
     return float(jnp.linalg.norm(attention(*inputs) - exact) / jnp.linalg.norm(exact))
 
@@ -95,7 +85,7 @@ def num_params(name: str) -> int:
 
 
 def main() -> None:
-    started_at = commit()
+    made_by = source()
     columns = [f"{x} at {n:,}" for n in _LENGTHS.value for x in ("error", "MiB")]
     table = [["attention", "parameters", "to softmax", *columns]]
     exact = num_params("softmax")
@@ -108,14 +98,8 @@ def main() -> None:
         table.append(row)
         print(*row, sep="  ", flush=True)
     table.insert(1, ["---", *["---:"] * (len(table[0]) - 1)])
-    found = ", ".join(f"{name} {version}" for name, version in versions().items())
-    lines = [
-        "# Attentions\n",
-        f"- Command: `python scripts/attention_table.py {shlex.join(sys.argv[1:])}`",
-        f"- Commit: {started_at}\n- Device: {device()}\n- Versions: {found}\n",
-        *(f"| {' | '.join(row)} |" for row in table),
-    ]
-    Path(str(_OUT.value)).write_text("\n".join([*lines, "", NOTES]), encoding="utf-8")
+    lines = [f"| {' | '.join(row)} |" for row in table]
+    write_text(Path(str(_OUT.value)), page("Attentions", made_by, [*lines, "", NOTES]))
 
 
 if __name__ == "__main__":
