@@ -18,6 +18,7 @@ LISTOPS = f"--config={ROOT}/configs/listops.py:nystrom,quick"
 TINY = [x for x in SMALL if "num_landmarks" not in x]
 
 
+@pytest.mark.slow
 def test_a_sweep_is_interrupted_moved_carried_on_and_retried(commands):
     folder = commands.folder / "sweep"
     grid = "--grid=attention.name=nystrom,none", "--grid=attention.num_landmarks=4"
