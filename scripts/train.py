@@ -5,6 +5,7 @@
 
 The same command again goes on where a run was stopped: by SIGTERM (exit status 143),
 Ctrl-C (130) or after --max_minutes (142), each of which saves first.
+JAX_ENABLE_COMPILATION_CACHE=false keeps no compiled programs for the next start.
 """
 
 import contextlib
