@@ -30,7 +30,7 @@ from scripts.smooth import smooth_inputs
 from scripts.trained_run import TrainedRun
 
 TITLE = "Approximation"
-ITERATIONS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
+ITERATIONS = [1, 2, 3, 4, 6, 8, 10, 12, 16, 20]
 PUBLISHED_ITERATIONS = 6
 HEADS, HEAD_DIM = 2, 32  # without a run
 
@@ -38,6 +38,9 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "a run of scripts/train.py")
 _OUT = flags.DEFINE_string("out", None, "the folder to write")
 _EXAMPLES = flags.DEFINE_integer("examples", 8, "sequences to look at", 1)
 _LANDMARKS = flags.DEFINE_multi_integer("landmarks", None, "numbers of them; repeat", 1)
+_ITERATIONS = flags.DEFINE_multi_integer(
+    "iterations", ITERATIONS, "towards the inverse; repeat", 0
+)
 _SPLIT = flags.DEFINE_enum("split", "validation", SPLITS, "of a run: which examples")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "of a run: where its data lie")
 _INPUTS = flags.DEFINE_enum("inputs", "smooth", ["smooth", "random"], "without a run")
@@ -116,7 +119,7 @@ def draw_all(out: Path, layers: list[Layer], counts: list[int]) -> list[str]:
     example = int(layers[0].mask.sum(1).argmax())
     pictures, of_matrices = errors.matrices(layers, example, variants)
     of_landmarks = errors.landmark_rows(layers, counts, PUBLISHED_ITERATIONS)
-    of_iterations = errors.iteration_rows(layers, counts, ITERATIONS)
+    of_iterations = errors.iteration_rows(layers, counts, _ITERATIONS.value)
     of_bound = errors.bound_rows(layers, counts, PUBLISHED_ITERATIONS)
     of_spectrum = errors.spectrum_rows(layers)
     figures = {

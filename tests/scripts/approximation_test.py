@@ -23,6 +23,7 @@ def unoptimized(commands):
 
 
 def run(commands, out, *args):
+    args = (*args, "--iterations=6")
     done = commands.run("approximation.py", f"--out={out}", *args)
     assert done.returncode == 0, done.stderr
     page = (out / "README.md").read_text()
