@@ -9,7 +9,7 @@ from flax import nnx
 
 from nystromformer.config import ConfigError
 from nystromformer.training.checkpoint import CheckpointError, Checkpoints, digest
-from nystromformer.training.step import State, make_init
+from nystromformer.training.step import State, graphdef_of, make_init
 from scripts.experiment import RESULT_FILE, Experiment, read_config, read_result
 
 
@@ -48,6 +48,5 @@ class TrainedRun:
 
     def model(self) -> Any:
         """The model with the best weights."""
-        make_model = self.experiment.make_model
-        graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
+        graphdef = graphdef_of(self.experiment.make_model)
         return nnx.merge(graphdef, *jax.device_put(self.state.best))

@@ -21,7 +21,8 @@ LANGUAGE = {"collections", "functools", "math", "typing"}
 MODELS = {f"nystromformer.{name}" for name in ORDER[:-1]}
 
 # Tested through another file: attentions by the contract of attention_test, as is the
-# precision; the parts of the Pathfinder generator by pathfinder_generator_test.
+# precision; the parts of the Pathfinder generator by pathfinder_generator_test; several
+# processes by distributed_test.
 TESTED_ELSEWHERE = {
     "lra_tasks/pathfinder_growth.py",
     "lra_tasks/pathfinder_paddles.py",
@@ -29,6 +30,7 @@ TESTED_ELSEWHERE = {
     "nystromformer/attention/base.py",
     "nystromformer/attention/none.py",
     "nystromformer/precision.py",
+    "nystromformer/training/processes.py",
 }
 
 

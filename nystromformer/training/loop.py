@@ -23,6 +23,7 @@ from nystromformer.training.processes import is_first, largest, of_first
 from nystromformer.training.progress import Progress
 from nystromformer.training.step import (
     Weights,
+    graphdef_of,
     make_eval_step,
     make_init,
     make_train_chunk,
@@ -97,7 +98,7 @@ class Run:
         self.schedule = schedule
         self.mesh = mesh = mesh or one_device()
         self.data = {name: Data.put(split, mesh) for name, split in splits.items()}
-        graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
+        graphdef = graphdef_of(make_model)
         init = make_init(make_model, optimizer, schedule.seed, mesh)
         self.train_chunk: Any = make_train_chunk(
             graphdef, optimizer, schedule.seed, mesh

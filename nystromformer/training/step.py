@@ -72,6 +72,11 @@ def split_weights(model: nnx.Module) -> tuple[nnx.GraphDef, Weights]:
     return graphdef, Weights(params, variables)
 
 
+def graphdef_of(make_model: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:
+    """The static part of the models that make_model makes; makes none."""
+    return nnx.graphdef(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
+
+
 def make_init(
     make_model: Callable[[nnx.Rngs], nnx.Module],
     optimizer: optax.GradientTransformation,

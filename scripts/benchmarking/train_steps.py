@@ -6,12 +6,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 
 from lra_tasks.task import Split, Task
 from nystromformer.config import Config, ConfigError
 from nystromformer.training.batches import Data
-from nystromformer.training.step import make_init, make_train_chunk
+from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 from scripts.benchmarking.programs import Program, compile_program
 from scripts.benchmarking.variants import Variant
 from scripts.experiment import Experiment
@@ -60,7 +59,7 @@ def train_program(label: str, experiment: Experiment, data: Data) -> Program:
     """STEPS train steps in one compiled loop, as training takes them."""
     config = experiment.config
     make_model, optimizer = experiment.make_model, experiment.make_optimizer()
-    graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
+    graphdef = graphdef_of(make_model)
     batch_size = config.train.batch_size
     indices = jax.device_put(
         np.arange(STEPS * batch_size, dtype=np.int32).reshape(STEPS, batch_size)

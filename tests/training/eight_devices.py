@@ -19,7 +19,7 @@ from nystromformer.classifier import SequenceClassifier
 from nystromformer.training.batches import Data, train_indices
 from nystromformer.training.mesh import DATA, SEQ, make_mesh, put
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.step import make_init, make_train_chunk, split_weights
+from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 from tests.training.conftest import make_split
 
 OPTIONS = {
@@ -55,7 +55,7 @@ def losses(data_shards: int, seq_shards: int) -> list[float]:
         b2=0.999,
         eps=1e-6,
     )
-    graphdef, _ = split_weights(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
+    graphdef = graphdef_of(make_model)
     state = make_init(make_model, optimizer, 0, mesh)()
     chunk = make_train_chunk(graphdef, optimizer, 0, mesh)
     data = Data.put(make_split(0, 103, LENGTH), mesh)
