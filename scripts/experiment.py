@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.writer import write_json
 
 CONFIG_FILE = "config.json"
+METRICS_FILE = "metrics.jsonl"
 RESULT_FILE = "result.json"
 RESULT_KEYS = {
     *("task", "attention", "seed", "best_step", "validation_accuracy"),
@@ -106,7 +108,7 @@ def read_json(path: Path) -> Any:
     """A JSON file, or one line that says which file is broken."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid JSON ({error})") from error
 
 
@@ -143,14 +145,43 @@ def check_workdir(workdir: Path, config: Config) -> None:
                 )
 
 
+def write_result(workdir: Path, result: dict[str, Any]) -> None:
+    """Writes what a finished run has found, sealed with its config and metrics."""
+    files = {
+        name: hashlib.sha256((workdir / name).read_bytes()).hexdigest()
+        for name in (CONFIG_FILE, METRICS_FILE)
+    }
+    sealed = {**result, "files_sha256": files}
+    write_json(workdir / RESULT_FILE, {**sealed, "sha256": _sha256(sealed)})
+
+
+def _sha256(result: dict[str, Any]) -> str:
+    """sha256 (hex) of a result's JSON, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()
+
+
 def read_result(workdir: Path) -> dict[str, Any] | None:
-    """What a finished run has found, or None where it is not finished."""
+    """What a finished run has found, or None where it is not finished.
+
+    Raises:
+      ConfigError: a bit of it, of its config or of its metrics is not what was written.
+    """
     path = workdir / RESULT_FILE
     if not path.exists():
         return None
     result = read_json(path)
     if not isinstance(result, dict) or not result.keys() >= RESULT_KEYS:
         raise ConfigError(f"{path} is no result of this program; delete it")
+    noted = result.pop("sha256", None)  # results of earlier versions have none
+    if noted and noted != _sha256(result):
+        raise ConfigError(f"{path} is damaged: copy it again, or delete it")
+    for name, sha256 in (result.get("files_sha256", {}) if noted else {}).items():
+        file = workdir / name
+        if file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
+            raise ConfigError(
+                f"{file} is not the one that {RESULT_FILE} was made with: copy it "
+                "again, or delete the folder and run again"
+            )
     return result
 
 

@@ -24,11 +24,10 @@ from nystromformer.config import Config, ConfigError
 from nystromformer.training.loop import Run, Schedule
 from nystromformer.training.mesh import make_mesh
 from nystromformer.training.processes import is_first, wait_for_all
-from nystromformer.training.writer import write_json
 from scripts import command
 from scripts.compilation_cache import keep_compiled_programs
 from scripts.distributed import join, together
-from scripts.experiment import RESULT_FILE, Experiment, open_workdir, read_result
+from scripts.experiment import Experiment, open_workdir, read_result, write_result
 from scripts.provenance import commit, device, versions
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
@@ -112,7 +111,7 @@ def train(experiment: Experiment, workdir: Path) -> dict[str, Any]:
         "data_sha256": {name: split.content_hash() for name, split in splits.items()},
     }
     if is_first():
-        write_json(workdir / RESULT_FILE, result)
+        write_result(workdir, result)
     return result
 
 

@@ -2,16 +2,21 @@
 
 import dataclasses
 import json
-import math
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from nystromformer.config import Config, ConfigError
-from scripts.experiment import CONFIG_FILE, RESULT_FILE, read_config, read_result
+from scripts.experiment import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    RESULT_FILE,
+    read_config,
+    read_result,
+)
 
-METRICS_FILE = "metrics.jsonl"
 NOT_RUNS = {"checkpoints", "events"}  # what lies inside a run
 
 
@@ -53,7 +58,7 @@ class Run:
 def is_finite(value: Any) -> TypeGuard[float]:
     """Whether it is a number that can be averaged and drawn."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
+    return is_number and abs(value) <= sys.float_info.max  # an integer may be larger
 
 
 def read_runs(folders: Iterable[Path]) -> list[Run]:
@@ -151,7 +156,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
             raise ConfigError(f"{path}:{number} is not valid JSON ({error})") from error

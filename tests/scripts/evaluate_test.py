@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from scripts.experiment import read_result, write_result
+
 
 def test_a_finished_run_gives_the_same_number_again(commands, finished):
     workdir, _ = finished
@@ -24,9 +26,7 @@ def test_a_moved_run_is_evaluated_where_it_is(commands, finished, tmp_path):
 
 
 def break_result(workdir):
-    path = workdir / "result.json"
-    result = json.loads(path.read_text())
-    path.write_text(json.dumps({**result, "params_sha256": "0" * 64}))
+    write_result(workdir, {**read_result(workdir), "params_sha256": "0" * 64})
 
 
 BROKEN = {

@@ -7,7 +7,13 @@ import pytest
 from configs import listops
 from configs.defaults import ATTENTIONS
 from nystromformer.config import Config, ConfigError
-from scripts.experiment import Experiment, open_workdir, read_config
+from scripts.experiment import (
+    Experiment,
+    open_workdir,
+    read_config,
+    read_result,
+    write_result,
+)
 
 
 def make_config(arg: str = "nystrom", **changes: object) -> Config:
@@ -82,3 +88,45 @@ def test_checkpoints_without_a_config_are_not_taken_over(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(ConfigError, match=r"holds checkpoints but no config\.json"):
         open_workdir(tmp_path, make_config())
+
+
+RESULT = {
+    "task": "listops",
+    "attention": "nystrom",
+    "seed": 0,
+    "best_step": 40,
+    "validation_accuracy": 0.5,
+    "test_accuracy": 0.25,
+    "test_examples": 50,
+    "floors": {"majority class": 0.125},
+    "params_sha256": "0" * 64,
+}
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "result.json"])
+def test_a_digit_changed_in_a_finished_run_is_noticed(tmp_path, name):
+    open_workdir(tmp_path, make_config())
+    (tmp_path / "metrics.jsonl").write_text('{"step": 40, "loss": 2.0}\n')
+    assert read_result(tmp_path) is None
+    write_result(tmp_path, RESULT)
+    assert RESULT.items() <= read_result(tmp_path).items()
+    path = tmp_path / name
+    path.write_text(path.read_text().replace("40", "41").replace("5000", "5001"))
+    with pytest.raises(ConfigError, match=rf"{name} is (damaged|not the one)"):
+        read_result(tmp_path)
+
+
+def test_a_finished_run_may_lose_its_metrics_and_be_of_an_earlier_version(tmp_path):
+    open_workdir(tmp_path, make_config())
+    (tmp_path / "metrics.jsonl").touch()
+    write_result(tmp_path, RESULT)
+    (tmp_path / "metrics.jsonl").unlink()
+    assert RESULT.items() <= read_result(tmp_path).items()
+    (tmp_path / "result.json").write_text(json.dumps(RESULT))
+    assert read_result(tmp_path) == RESULT
+
+
+def test_brackets_without_end_are_no_json(tmp_path):
+    (tmp_path / "config.json").write_text("[" * 100_003)
+    with pytest.raises(ConfigError, match=r"config\.json is not valid JSON"):
+        read_config(tmp_path)

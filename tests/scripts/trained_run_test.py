@@ -1,6 +1,5 @@
 """The best weights of a run, and what is none."""
 
-import json
 import shutil
 
 import jax
@@ -9,13 +8,14 @@ import pytest
 from nystromformer.config import ConfigError
 from nystromformer.training.checkpoint import CheckpointError, digest
 from nystromformer.training.step import split_weights
+from scripts.experiment import read_result, write_result
 from scripts.trained_run import TrainedRun
 
 
 def test_the_model_has_the_weights_that_were_tested(finished):
     workdir, _ = finished
     run = TrainedRun.load(workdir)
-    result = json.loads((workdir / "result.json").read_text())
+    result = read_result(workdir)
     assert run.result == result
     assert run.step == result["best_step"]
     _, weights = split_weights(run.model())
@@ -27,9 +27,8 @@ def test_what_is_no_trained_run_is_said(finished, tmp_path):
         TrainedRun.load(tmp_path)
     workdir = tmp_path / "run"
     shutil.copytree(finished[0], workdir)
-    path = workdir / "result.json"
-    result = json.loads(path.read_text())
-    path.write_text(json.dumps({**result, "params_sha256": "0" * 64}))
+    result = read_result(workdir)
+    write_result(workdir, {**result, "params_sha256": "0" * 64})
     with pytest.raises(CheckpointError, match=r"not those of its result\.json"):
         TrainedRun.load(workdir)
     shutil.rmtree(workdir / "checkpoints")

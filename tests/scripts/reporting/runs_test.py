@@ -51,6 +51,7 @@ def test_a_half_written_last_line_is_left_out(runs, end):
         ('{"step": 99, "spl', "is not valid JSON"),
         ("[1, 2]", "is no row of metrics"),
         ('{"split": "train"}', "is no row of metrics"),
+        ("[" * 100_003, "is not valid JSON"),
     ],
 )
 def test_a_broken_line_elsewhere_is_named_by_file_and_number(runs, line, message):
@@ -63,7 +64,7 @@ def test_a_broken_line_elsewhere_is_named_by_file_and_number(runs, line, message
 
 def test_a_value_that_is_no_number_is_not_drawn(runs):
     path = runs.unfinished("odd") / "metrics.jsonl"
-    rows = [(1, 0.5), (2, math.nan), (3, None), (4, True), (5, 0.25)]
+    rows = [(1, 0.5), (2, math.nan), (3, None), (4, True), (5, 0.25), (6, 10**400)]
     lines = [json.dumps({"step": s, "split": "train", "loss": x}) for s, x in rows]
     path.write_text("\n".join(lines))
     (run,) = read_runs([runs.folder])
