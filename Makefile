@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One process a core; a file stays in one process, which compiles its programs once.
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
-.PHONY: train test test-all test-parity lint clean
+.PHONY: train test test-all test-faults test-parity lint clean
 
 train: .venv/ready ## ListOps, quick preset: a learnt model in minutes on two cores
 	$(BIN)/python scripts/train.py --config=configs/listops.py:nystrom,quick \
@@ -15,6 +15,9 @@ test: .venv/ready-dev ## the suite, without what is slow
 
 test-all: .venv/ready-dev ## with what is slow
 	$(PYTEST) -m "not parity"
+
+test-faults: .venv/ready-dev ## kills, full disks, flipped bits; prints what came of it
+	$(BIN)/python -m pytest -m faults -rs
 
 test-parity: .venv/ready-parity ## against PyTorch and transformers
 	$(PYTEST) -m parity
