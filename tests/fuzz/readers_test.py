@@ -1,0 +1,142 @@
+"""Any bytes for what is downloaded: data, or one error that names what is wrong."""
+
+import contextlib
+import io
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lra_tasks import archives, image, listops, pathfinder, retrieval
+from lra_tasks.listops_language import VOCABULARY, decode, encode, evaluate
+from lra_tasks.split import DataError
+from tests.archive_server import tar_of
+from tests.image_test import changed, pickle_as_python_2
+
+words = st.sampled_from([*VOCABULARY, "(", ")", "10", "[FIRST", "\t", "\x00"])
+sources = st.lists(words, max_size=30).map(" ".join)
+
+
+@st.composite
+def mutated(draw, originals: list[bytes]) -> bytes:
+    """A good file with a few bytes replaced, put in or left out."""
+    content = bytearray(draw(st.sampled_from(originals)))
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, len(content)))
+        content[at : at + draw(st.integers(0, 3))] = draw(st.binary(max_size=4))
+    return bytes(content)
+
+
+@st.composite
+def expressions(draw, depth: int = 4) -> tuple[str, int]:
+    """An expression and its value, by the definitions of the four operators."""
+    if not depth or draw(st.booleans()):
+        digit = draw(st.integers(0, 9))
+        return str(digit), digit
+    arguments = draw(st.lists(expressions(depth - 1), min_size=1, max_size=4))
+    values = [value for _, value in arguments]
+    operator, value = draw(
+        st.sampled_from(
+            [
+                ("[MIN", min(values)),
+                ("[MAX", max(values)),
+                ("[MED", int(np.median(values))),
+                ("[SM", sum(values) % 10),
+            ]
+        )
+    )
+    return " ".join([operator, *(text for text, _ in arguments), "]"]), value
+
+
+@given(expressions())
+def test_an_expression_has_its_value_and_comes_back(expression):
+    source, value = expression
+    assert evaluate(source) == value
+    assert decode(encode(source)) == source
+
+
+@given(sources | st.text())
+def test_any_text_has_a_value_or_is_one_error(source):
+    with contextlib.suppress(DataError):
+        assert 0 <= evaluate(source) <= 9
+
+
+RELEASED = [b"Source\tTarget\n( ( [MAX 3 ) 4 ) ]\t4\n[MIN 1 2 ]\t1\n"]
+AAN = [b"1.0\tP1\tP2\tone text\tanother\n0\tP1\tP3\tone text\t\xff\xfe\r\n"]
+
+
+@given(mutated(RELEASED) | st.binary() | sources.map(str.encode))
+def test_any_released_listops_is_read_or_one_error(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "basic_train.tsv"
+    path.write_bytes(content)
+    with contextlib.suppress(DataError):
+        split = listops.read_released(path, 17)
+        assert split.lengths.min() > 0
+        assert split.inputs.max() < len(VOCABULARY)
+
+
+@given(mutated(AAN) | st.binary())
+def test_any_pairs_are_read_or_one_error(content):
+    with contextlib.suppress(DataError):
+        pairs = retrieval._read_file(io.BytesIO(content), "x.tsv", "train", 5)
+        assert all(0 < len(document) <= 5 for document in pairs.documents)
+        assert len(pairs.rows) == len(pairs.labels)
+        assert {row for pair in pairs.rows for row in pair} == set(
+            range(len(pairs.documents))
+        )
+
+
+PICKLES = [changed(), pickle_as_python_2({"labels": [1], "data": None})]
+
+
+@given(mutated(PICKLES) | st.binary())
+def test_any_pickle_is_pictures_or_one_error(content):
+    with contextlib.suppress(DataError):
+        rgb, labels = image.parse_pickle(content)
+        assert (rgb.dtype, rgb.shape[1:]) == (np.uint8, (3072,))
+        assert labels.ndim == 1
+
+
+@given(st.binary(max_size=9) | st.integers(0, 2).map(lambda n: bytes(3073 * n)))
+def test_any_binary_batch_is_pictures_or_one_error(content):
+    with contextlib.suppress(DataError):
+        rgb, labels = image.parse_binary(content)
+        assert rgb.shape == (len(labels), 3072)
+
+
+TARS = [
+    tar_of({"toy/a/1.txt": b"one" * 400, "toy/a/2.txt": b"two"}, mode)
+    for mode in ("w", "w:gz", "w:xz", "w:bz2")
+]
+
+
+@given(mutated(TARS) | st.binary())
+def test_any_archive_is_members_or_one_error(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "toy.tar"
+    path.write_bytes(content)
+    with (
+        contextlib.suppress(DataError),
+        archives.open_members(path, r"a/(\d)\.txt$") as members,
+    ):
+        for _, file in members:
+            archives.read_whole(file, "it", 2000)
+
+
+LISTED = [b"imgs/0 sample_0.png 0 1 x\nimgs/0 sample_1.png 1 0 x\n"]
+
+
+@given(
+    mutated(LISTED) | st.binary(),
+    mutated([b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(30)]) | st.binary(),
+)
+def test_any_released_pictures_are_read_or_one_error(
+    tmp_path_factory, metadata, picture
+):
+    folder = tmp_path_factory.getbasetemp() / "curv"
+    for place in ("metadata", "imgs/0"):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+    (folder / "metadata" / "0.npy").write_bytes(metadata)
+    for name in ("sample_0.png", "sample_1.png"):
+        (folder / "imgs" / "0" / name).write_bytes(picture)
+    with contextlib.suppress(DataError):
+        pathfinder.read_released(folder, 32)
