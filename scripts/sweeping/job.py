@@ -29,7 +29,7 @@ class Job:
         self.process = Process(self.command, self.workdir, os.environ)
         while (status := self.process.poll()) is None:
             time.sleep(0.5)
-        if status == 128 + signal.SIGTERM:
+        if status in (128 + signal.SIGTERM, -signal.SIGTERM):
             time.sleep(SECONDS_TO_SAVE)
         if status not in {0, *STOPPED}:
             sys.exit(abs(status))

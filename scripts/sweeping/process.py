@@ -13,7 +13,8 @@ from nystromformer.training.writer import write_json
 
 LOG_FILE = "log.txt"
 FAILURE_FILE = "failed.json"
-STOPPED = {128 + signum for signum in StopFlag.SIGNALS}  # saved: it can go on
+# It can go on: it has saved, or was asked to stop amid its imports.
+STOPPED = {status for x in StopFlag.SIGNALS for status in (128 + x, -x)}
 
 
 class Process:

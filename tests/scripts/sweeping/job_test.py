@@ -27,8 +27,10 @@ def test_the_status_of_a_job_is_that_of_a_run_that_failed(tmp_path, monkeypatch)
     assert (tmp_path / "new" / "log.txt").read_text() == "done\n"
     run(tmp_path, "raise SystemExit(142)")  # its own time limit: to be carried on
     assert job.SECONDS_TO_SAVE not in waited
-    run(tmp_path, "raise SystemExit(143)")  # SLURM's doing, which follows it up
-    assert waited[-1] == job.SECONDS_TO_SAVE
+    for program in ("raise SystemExit(143)", "import os; os.kill(os.getpid(), 15)"):
+        waited.clear()
+        run(tmp_path, program)  # SLURM's doing, which follows it up
+        assert waited[-1] == job.SECONDS_TO_SAVE
     for program, status in (("raise SystemExit(2)", 2), ("import os; os.abort()", 6)):
         with pytest.raises(SystemExit) as left:
             run(tmp_path, program)

@@ -54,6 +54,13 @@ def test_a_run_that_was_stopped_has_not_failed(tmp_path, status):
     assert failure(tmp_path) is None
 
 
+def test_a_run_that_was_stopped_amid_its_imports_has_not_failed(tmp_path):
+    process = start(tmp_path, "import time; time.sleep(60)")
+    process.stop()
+    assert end(process) == -signal.SIGTERM
+    assert failure(tmp_path) is None
+
+
 def test_stop_is_a_sigterm_and_ctrl_c_does_not_reach_it(tmp_path):
     program = (
         "import signal, sys, time\n"
