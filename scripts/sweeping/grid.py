@@ -35,17 +35,15 @@ class Base:
 
         Keys that the variant's attention does not have are left out.
         """
-        words = list(self.words)
-        if name := variant.get("attention.name"):
-            words = [str(name), *(word for word in words if word not in ATTENTIONS)]
+        words, changes = list(self.words), {**self.changes, **variant}
+        if name := changes.pop("attention.name", None):
+            if name not in ATTENTIONS:
+                listed = ", ".join(ATTENTIONS)
+                raise ConfigError(f"unknown attention {name!r}; known: {listed}")
+            words = [name, *(word for word in words if word not in ATTENTIONS)]
         file = f"--config={self.file}" + (f":{','.join(words)}" if words else "")
         known = keys(_parse([file]))
-        changes = {**self.changes, **variant}
-        chosen = [
-            f"--config.{key}={value}"
-            for key, value in changes.items()
-            if key in known and key != "attention.name"
-        ]
+        chosen = [f"--config.{k}={x}" for k, x in changes.items() if k in known]
         return [file, *chosen], _parse([file, *chosen])
 
 
@@ -114,7 +112,9 @@ def make_points(
     points: dict[str, Point] = {}
     for seed, variant, base in itertools.product(range(num_seeds), variants, bases):
         point = _make_point(base, variant, seed)
-        points.setdefault(point.name, point)  # what it does not have changes nothing
+        same = points.setdefault(point.name, point)
+        if same.config != point.config:  # else the variants differ in what it lacks
+            raise ConfigError(f"two points would be named {point.name}; sweep them apart")
     _check_keys(bases, variants)
     for one, other in itertools.combinations(points.values(), 2):
         if one.config == other.config:

@@ -51,6 +51,10 @@ def test_the_attention_of_the_config_holds_where_the_grid_names_none():
         "listops-softmax-train.batch_size=8-seed0"
     ]
     assert names("attention.name=linear", base=base) == ["listops-linear-seed0"]
+    base = Base(QUICK.file, ("softmax", "quick"), {"attention.name": "linear"})
+    assert names("train.batch_size=8", base=base) == [
+        "listops-linear-train.batch_size=8-seed0"
+    ]
 
 
 def test_the_flags_of_a_point_say_its_config(tmp_path):
@@ -77,7 +81,9 @@ BAD = {
     ("attention.landmarks_=4",): r"no point has the key .*_; known: attention\.conv",
     ("attentoin.name=x",): "no point has the key attentoin.name; known: .*train.seed",
     ("attention.name=softmax", "attention.num_landmarks=4"): "no point has the key",
-    ("attention.name=nystrom,flash",): "unknown attention or preset 'flash'; known:",
+    ("attention.name=nystrom,flash",): "unknown attention 'flash'; known: nystrom",
+    ("attention.name=nystrom,quick",): "unknown attention 'quick'; known: nystrom",
+    ("task.source_dir=a/b,a_b",): "two points would be named listops-.*_dir=a_b-seed0",
     ("train.batch_size=many",): "invalid literal for int",
     ("train.batch_size=8,1.5",): "1.5",
     ("train.batch_size=0",): "batch_size must be positive, got 0",
