@@ -18,6 +18,7 @@ import jax
 from absl import flags
 
 from nystromformer.config import ConfigError
+from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.processes import is_first
 
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes")
@@ -70,18 +71,20 @@ def join() -> None:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """While inside, a process that goes ends the others with one line, at once.
+    """While inside, an error of one of several processes ends them all, each at once.
 
-    Not as an exception: at its exit JAX would wait for what is gone.
+    Not by the usual way out: there JAX waits for those that are gone, and then aborts.
     """
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
+    except Interrupted:
+        raise
+    except Exception as error:
         if jax.process_count() == 1:
             raise
         print(
-            f"error: another process of this run is gone ({_first(error)}); start all "
-            "of them again: they go on from the last checkpoint",
+            f"error: {_first(error)}; if another process of this run is gone, start "
+            "all of them again: they go on from the last checkpoint",
             file=sys.stderr,
             flush=True,
         )

@@ -1,0 +1,123 @@
+"""One run in several real processes over gloo: the same run, whoever is killed."""
+
+import json
+import signal
+import socket
+import time
+
+import pytest
+
+SHORT = (
+    "--config.train.num_steps=50",
+    "--config.train.log_every=1",
+    "--config.train.eval_every=25",
+)
+
+
+def start(commands, count, workdir, *changes):
+    """All processes of one run."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    together = ("--distributed", f"--coordinator=127.0.0.1:{port}")
+    args = commands.train_args(workdir, *changes)
+    return [
+        commands.start(
+            "train.py",
+            *args,
+            *together,
+            f"--num_processes={count}",
+            f"--process_id={process_id}",
+        )
+        for process_id in range(count)
+    ]
+
+
+def finish(processes):
+    """Status and stderr of each, within a minute of the first that ends."""
+    ended = [process.communicate(timeout=300) for process in processes]
+    return [(p.returncode, err) for p, (_, err) in zip(processes, ended, strict=True)]
+
+
+def losses(workdir):
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return [line["loss"] for line in lines if line["split"] == "train"]
+
+
+@pytest.fixture(scope="module")
+def alone(commands):
+    workdir = commands.folder / "alone"
+    assert commands.train(workdir, *SHORT).returncode == 0
+    return workdir
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+def test_its_losses_are_those_of_one_process(commands, alone, count):
+    workdir = commands.folder / f"by-{count}"
+    for status, stderr in finish(start(commands, count, workdir, *SHORT)):
+        assert status == 0, stderr
+    assert losses(workdir) == pytest.approx(losses(alone), abs=1e-6)
+    results = [json.loads((w / "result.json").read_text()) for w in (alone, workdir)]
+    assert results[0]["test_accuracy"] == results[1]["test_accuracy"]
+
+
+def wait_for_checkpoint(workdir, processes):
+    while not list(workdir.glob("checkpoints/[0-9]*")):
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_four_saved_fewer_go_on_from(commands, alone, count):
+    workdir = commands.folder / f"from-4-by-{count}"
+    processes = start(commands, 4, workdir, *SHORT)
+    wait_for_checkpoint(workdir, processes)
+    processes[2].terminate()  # one hears it, all stop
+    for status, stderr in finish(processes):
+        assert status == 128 + signal.SIGTERM, stderr
+    assert not (workdir / "result.json").exists()
+    if count == 1:
+        assert commands.train(workdir, *SHORT).returncode == 0
+    else:
+        for status, stderr in finish(start(commands, count, workdir, *SHORT)):
+            assert status == 0, stderr
+    assert losses(workdir) == pytest.approx(losses(alone), abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_when_one_is_killed_the_others_say_so_and_all_can_go_on(
+    commands, alone, victim
+):
+    workdir = commands.folder / f"killed-{victim}"
+    processes = start(commands, 2, workdir, *SHORT)
+    wait_for_checkpoint(workdir, processes)
+    processes[victim].kill()
+    killed_at = time.monotonic()
+    (_, _), (status, stderr) = sorted(finish(processes))
+    assert time.monotonic() - killed_at < 60
+    ours = "start all of them again"
+    # Where the first process is the one, JAX's runtime may be faster than gloo.
+    assert (status == 1 and ours in stderr) or (
+        victim == 0 and status == -signal.SIGABRT and "Terminating process" in stderr
+    ), (status, stderr)
+    assert "Traceback" not in stderr
+    for status, stderr in finish(start(commands, 2, workdir, *SHORT)):
+        assert status == 0, stderr
+    assert losses(workdir) == pytest.approx(losses(alone), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--distributed", "--num_processes=2"], "--coordinator is missing"),
+        (["--seq_shards=3"], "seq_shards=3"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(commands, arguments, text):
+    refused = commands.train(commands.folder / "refused", *arguments)
+    assert refused.returncode == 2
+    assert text in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
