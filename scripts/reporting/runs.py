@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from lra_tasks.task import TASKS
 from nystromformer.config import Config, ConfigError
 from scripts.experiment import (
     CONFIG_FILE,
@@ -105,9 +106,15 @@ def read_run(workdir: Path, name: str) -> Run:
     """One run.
 
     Raises:
-      ConfigError: a broken file, or a result that is not of this config.
+      ConfigError: a broken file, an unknown task, or a result that is not of this
+        config.
     """
     config, result = read_config(workdir), read_result(workdir)
+    if config.task.name not in TASKS:
+        raise ConfigError(
+            f"{workdir / CONFIG_FILE}: unknown task {config.task.name!r}; known: "
+            f"{', '.join(TASKS)}"
+        )
     if result:
         _check_result(result, config, workdir / RESULT_FILE)
     return Run(name, workdir, config, result, read_metrics(workdir / METRICS_FILE))

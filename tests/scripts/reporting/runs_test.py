@@ -130,3 +130,13 @@ def test_what_is_no_folder_of_runs_is_named(runs):
     ]:
         with pytest.raises(ConfigError, match=message):
             read_runs([path])
+
+
+@pytest.mark.parametrize("task", ["chess", "", "../listops"])
+def test_a_run_of_an_unknown_task_is_named(runs, task):
+    path = runs.unfinished("foreign") / "config.json"
+    config = json.loads(path.read_text())
+    config["task"]["name"] = task
+    path.write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"foreign/config.json: .*known: listops"):
+        read_runs([runs.folder])
