@@ -15,7 +15,19 @@ from nystromformer.training.interrupt import Interrupted, StopFlag
 from nystromformer.training.loop import NotFiniteError
 
 BAD_INPUT = 2
+A_YEAR = 366 * 24 * 60.0  # in minutes
 USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
+
+
+def define_max_minutes(help_text: str) -> "flags.FlagHolder[float | None]":
+    """--max_minutes: after how much time to save and stop."""
+    flag = flags.DEFINE_float("max_minutes", None, help_text)
+    flags.register_validator(
+        flag,
+        lambda minutes: minutes is None or 0.001 <= minutes <= A_YEAR,
+        f"must be between 0.001 and {A_YEAR:.0f}",
+    )
+    return flag
 
 
 def run(main: Callable[..., None], arguments: str | None = None) -> NoReturn:

@@ -8,8 +8,8 @@
 
 The same command goes on where it was stopped, here or where DIR was copied to: finished
 points are skipped, failed ones only tried again with --retry. Ctrl-C and --max_minutes
-let the runs save. Exit status: 0 all done, 1 some failed, 130, 143, 142 stopped by
-Ctrl-C, SIGTERM, --max_minutes.
+let the runs save. Exit status: 0 all done, 1 some failed or, with SLURM, not finished;
+130, 143, 142 stopped by Ctrl-C, SIGTERM, --max_minutes.
 """
 
 import os
@@ -22,6 +22,7 @@ from absl import flags
 from filelock import FileLock, Timeout
 from ml_collections import config_flags
 
+from configs.defaults import ATTENTIONS
 from configs.plans import PLANS
 from lra_tasks.task import TASKS
 from nystromformer.config import ConfigError
@@ -36,13 +37,14 @@ from scripts.sweeping.grid import (
     no_twice,
     parse_grid,
 )
-from scripts.sweeping.local import run_locally
-from scripts.sweeping.process import FAILURE_FILE, failure
+from scripts.sweeping.local import LEAST_MINUTES, run_locally
+from scripts.sweeping.process import FAILURE_FILE
 from scripts.sweeping.slurm import check_slurm, run_on_slurm
-from scripts.sweeping.status import Status, state
+from scripts.sweeping.status import Status, all_done, state
 
 SWEEP_FILE = "sweep.json"  # every point that was asked for, and its flags
-SOME_FAILED = 1
+NOT_ALL_DONE = 1
+LOCK_FILE = "sweep.lock"
 ROOT = Path(__file__).parents[1]
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "the sweep's folder; made if missing")
@@ -57,9 +59,7 @@ _EXECUTOR = flags.DEFINE_enum("executor", "local", ["local", "slurm"], "where to
 _MAX_PARALLEL = flags.DEFINE_integer(
     "max_parallel", None, "runs at a time; local: one an accelerator", lower_bound=1
 )
-_MAX_MINUTES = flags.DEFINE_float(
-    "max_minutes", None, "save and stop then; slurm: each run", lower_bound=0.001
-)
+_MAX_MINUTES = command.define_max_minutes("save and stop then; slurm: each run")
 _RETRY = flags.DEFINE_bool("retry", False, "try failed points again")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the commands and do nothing")
 _PARTITION = flags.DEFINE_string("partition", None, "slurm: where")
@@ -81,17 +81,13 @@ def main() -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(folder / "sweep.lock", timeout=0):
+        with FileLock(folder / LOCK_FILE, timeout=0):
             register(points, folder)
             run(points, folder)
     except Timeout:
         raise ConfigError(f"another sweep is running in {folder}") from None
-    for point in points:
-        if error := failure(folder / point.name):
-            print(f"{folder / point.name} failed: {error}")
-    if any(state(folder / point.name) == "failed" for point in points):
-        print("the same command with --retry tries again what failed")
-        sys.exit(SOME_FAILED)
+    if not all_done([folder / point.name for point in points]):
+        sys.exit(NOT_ALL_DONE)
 
 
 def gridded() -> list[Point]:
@@ -114,6 +110,8 @@ def planned() -> list[Point]:
         raise ConfigError("--config and --plan: name one of them")
     plan = PLANS[str(_PLAN.value)]
     preset = _PRESET.value or plan.get("preset", "paper")
+    if {*preset.split(",")} & {*ATTENTIONS}:
+        raise ConfigError(f"--preset={preset}: the plan names the attentions itself")
     changes = {"task.data_dir": _DATA_DIR.value} if _DATA_DIR.value else {}
     bases = []
     for task in no_twice(_TASKS.value or list(plan["tasks"]), "--tasks"):
@@ -129,10 +127,16 @@ def planned() -> list[Point]:
 
 
 def check_executor() -> None:
-    """Raises ConfigError for flags that go with the other executor, or no SLURM."""
+    """Raises ConfigError for flags that the executor cannot take, or no SLURM."""
     if _EXECUTOR.value == "slurm":
         check_slurm()
         return
+    minutes = _MAX_MINUTES.value
+    if minutes is not None and minutes < LEAST_MINUTES:
+        raise ConfigError(
+            f"--max_minutes={minutes:g}: no run is started with less than "
+            f"{LEAST_MINUTES} left"
+        )
     for flag in (_PARTITION, _TIME, _GPUS):
         if flag.value is not None:
             raise ConfigError(f"--{flag.name} needs --executor=slurm")
@@ -142,15 +146,24 @@ def check_folder(folder: Path) -> None:
     """Raises ConfigError for a folder that holds something else."""
     if (folder / CONFIG_FILE).exists():
         raise ConfigError(f"{folder} is a run itself; name a folder for the sweep")
-    if folder.exists() and not (folder / SWEEP_FILE).exists() and any(folder.iterdir()):
+    others = {x.name for x in folder.iterdir()} if folder.exists() else set()
+    if not asked_before(folder) and others - {SWEEP_FILE, LOCK_FILE}:
         raise ConfigError(f"{folder} is neither empty nor a sweep; name another folder")
+
+
+def asked_before(folder: Path) -> dict[str, list[str]]:
+    """The points that this folder was asked for, and their flags."""
+    path = folder / SWEEP_FILE
+    before = read_json(path) if path.exists() else {}
+    if not isinstance(before, dict):
+        raise ConfigError(f"{path} is no list of points; name another folder")
+    return before
 
 
 def register(points: list[Point], folder: Path) -> None:
     """Adds the points to what this folder was asked for."""
-    path = folder / SWEEP_FILE
-    before = read_json(path) if path.exists() else {}
-    write_json(path, {**before, **{point.name: point.flags for point in points}})
+    asked = {point.name: point.flags for point in points}
+    write_json(folder / SWEEP_FILE, {**asked_before(folder), **asked})
 
 
 def run(points: list[Point], folder: Path) -> None:
@@ -174,7 +187,6 @@ def run(points: list[Point], folder: Path) -> None:
         else:
             run_locally(left, folder, status, _MAX_PARALLEL.value, minutes)
     finally:
-        status.show(running=[])
         status.close()
 
 

@@ -32,9 +32,7 @@ from scripts.provenance import commit, device, versions
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "where the run lives; made if missing")
-_MAX_MINUTES = flags.DEFINE_float(
-    "max_minutes", None, "save and stop after this time", lower_bound=0.001
-)
+_MAX_MINUTES = command.define_max_minutes("save and stop after this time")
 _SEQ_SHARDS = flags.DEFINE_integer(
     "seq_shards", 1, "devices that share one sequence; the rest share the batch", 1
 )

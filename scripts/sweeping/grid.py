@@ -114,7 +114,9 @@ def make_points(
         point = _make_point(base, variant, seed)
         same = points.setdefault(point.name, point)
         if same.config != point.config:  # else the variants differ in what it lacks
-            raise ConfigError(f"two points would be named {point.name}; sweep them apart")
+            raise ConfigError(
+                f"two points would be named {point.name}; sweep them apart"
+            )
     _check_keys(bases, variants)
     for one, other in itertools.combinations(points.values(), 2):
         if one.config == other.config:

@@ -97,3 +97,4 @@ def _end(running: Iterable[Process], status: Status) -> None:
     for process in running:
         process.wait()
         process.poll()
+    status.show(running=[])

@@ -62,6 +62,8 @@ def run_on_slurm(
     """
     path = folder / "slurm" / JOBS_FILE
     jobs: dict[str, str] = read_json(path) if path.exists() else {}
+    if not isinstance(jobs, dict):
+        raise ConfigError(f"{path} is no list of jobs; delete it")
     queued = _queue()
     new = [point for point in points if jobs.get(point.name) not in queued]
     if new:
@@ -80,6 +82,7 @@ def run_on_slurm(
         )
         sys.exit(128 + stop.signum)
     _record_failures(ours, folder)
+    status.show(running=[])
 
 
 def _submit(
@@ -124,6 +127,7 @@ def _record_failures(jobs: dict[str, str], folder: Path) -> None:
     for name, job in jobs.items():
         found = watcher.get_state(job, mode="cache").split()[0]
         if state(folder / name) == "waiting" and found not in NO_FAILURE:
+            (folder / name).mkdir(exist_ok=True)  # it may not have begun
             error = f"SLURM job {job}: {found}"
             write_json(folder / name / FAILURE_FILE, {"status": None, "error": error})
 

@@ -24,6 +24,19 @@ def state(workdir: Path) -> str:
     return "waiting" if failure(workdir) is None else "failed"
 
 
+def all_done(workdirs: Sequence[Path]) -> bool:
+    """Whether they are; says what has failed, and what to do about the rest."""
+    states = [state(workdir) for workdir in workdirs]
+    for workdir, found in zip(workdirs, states, strict=True):
+        if found == "failed":
+            print(f"{workdir} failed: {failure(workdir)}")
+    if "failed" in states:
+        print("the same command with --retry tries again what failed")
+    if "waiting" in states:
+        print("the same command goes on with what waits")
+    return {*states} <= {"done"}
+
+
 def fraction_done(workdir: Path, num_steps: int) -> float:
     """How much of a run has been trained, in [0, 1], from its last metrics line."""
     if (workdir / RESULT_FILE).exists():
@@ -76,7 +89,7 @@ class Status:
         trained, wanted = 0.0, 0
         for point in self.points:
             workdir = self.folder / point.name
-            if failure(workdir) is None:
+            if state(workdir) != "failed":
                 steps = point.config.train.num_steps
                 trained += point.tokens * fraction_done(workdir, steps)
                 wanted += point.tokens

@@ -67,6 +67,8 @@ BAD = {
     f"{LISTOPS} --config.train.nope=1": "the config has no key",
     f"{LISTOPS} --seeds=0": "--seeds=0",
     f"{LISTOPS} --max_minutes=0": "--max_minutes=0",
+    f"{LISTOPS} --max_minutes=nan": "--max_minutes=nan: must be between 0.001 and",
+    f"{LISTOPS} --max_minutes=0.2": "no run is started with less than 0.5 left",
     f"{LISTOPS} --executor=cloud": "value should be one of <local|slurm>",
     f"{LISTOPS} --executor=slurm": "this machine has no sbatch, squeue, sacct, scancel",
     f"{LISTOPS} --gpus=1": "--gpus needs --executor=slurm",
@@ -75,10 +77,12 @@ BAD = {
     "--plan=table3 --tasks=listops,chess": "unknown task 'chess'; known: listops",
     "--plan=table3 --tasks=listops,listops": "--tasks names listops twice",
     "--plan=table3 --preset=slow": "unknown attention or preset 'slow'; known:",
+    "--plan=table3 --preset=softmax,quick": "the plan names the attentions itself",
     "--plan=landmarks --grid=attention.num_landmarks=4": "which the plan sets itself",
     f"{LISTOPS} --workdir=RUN": "is a run itself; name a folder for the sweep",
     f"{LISTOPS} --workdir=FOREIGN": "is neither empty nor a sweep",
     f"{LISTOPS} --workdir=BUSY": "another sweep is running in",
+    f"{LISTOPS} --workdir=OTHER": "sweep.json is no list of points",
     f"{LISTOPS} --workdir=BROKEN": "config.json is not valid JSON",
     f"{LISTOPS} --workdir=/dev/null/x": "/dev/null/x: Not a directory",
 }
@@ -103,15 +107,16 @@ DRIVER = textwrap.dedent("""
 
 @pytest.fixture
 def folders(tmp_path):
-    """A run, something else, a sweep with a half-written config, one under way."""
-    names = ("RUN", "FOREIGN", "BROKEN", "BUSY")
-    run, foreign, broken, busy = (tmp_path / name for name in names)
+    """A run, other things, a sweep with a half-written config, one under way."""
+    names = ("RUN", "FOREIGN", "OTHER", "BROKEN", "BUSY")
+    run, foreign, other, broken, busy = (tmp_path / name for name in names)
     point = broken / "listops-nystrom-seed0"
-    for folder in (run, foreign, point, busy):
+    for folder in (run, foreign, other, point, busy):
         folder.mkdir(parents=True)
     (run / "config.json").write_text("{}")
     (foreign / "thesis.tex").write_text("")
-    (broken / "sweep.json").write_text("{}")
+    (other / "sweep.json").write_text("[]")
+    (broken / "sweep.json").write_text('{"listops-nystrom-seed0": []}')
     (busy / "sweep.json").write_text("{}")
     (point / "config.json").write_text('{"task": {')
     with FileLock(busy / "sweep.lock"):

@@ -69,8 +69,6 @@ def when(path: Path, action) -> threading.Thread:
 
 def run(points, folder, status, **parameters):
     folder.mkdir(exist_ok=True)
-    for point in points:
-        (folder / point.name).mkdir(exist_ok=True)
     line = status(points)
     line.folder = folder
     run_on_slurm(points, folder, line, parameters, max_minutes=None)
@@ -157,6 +155,16 @@ def test_a_job_that_slurm_ends_without_a_word_has_failed(
     run([stub("a", LONG)], folder, status)
     thread.join()
     assert failure(folder / "a") == "SLURM job 100: OUT_OF_MEMORY"
+
+
+def test_a_job_that_fails_before_its_point_begins_is_recorded(
+    status, stub, tmp_path, cluster
+):
+    folder = tmp_path / "sweep"
+    refusing = "#!/bin/sh\nexit 1\n"  # a node without this Python, say
+    (cluster / "bin" / "srun").write_text(refusing)
+    run([stub("a")], folder, status)
+    assert failure(folder / "a") == "SLURM job 100: FAILED"
 
 
 def test_a_machine_without_slurm_is_an_error(monkeypatch, tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.sweeping.status import fraction_done, state
+from scripts.sweeping.status import all_done, fraction_done, state
 
 
 def write_steps(workdir, text: str):
@@ -16,6 +16,19 @@ def test_a_folder_waits_until_it_is_done_or_has_failed(tmp_path):
     assert state(tmp_path) == "failed"
     (tmp_path / "result.json").write_text("{}")
     assert state(tmp_path) == "done"
+
+
+def test_a_point_that_is_done_has_not_failed_whatever_failed_before(tmp_path, capsys):
+    states = {"done": ["result", "failed"], "failed": ["failed"], "waiting": []}
+    for name, files in states.items():
+        (tmp_path / name).mkdir()
+        for file in files:
+            (tmp_path / name / f"{file}.json").write_text('{"error": "no data"}')
+    assert all_done([tmp_path / "done"])
+    assert capsys.readouterr().out == ""
+    for name, said in (("failed", "failed: no data\n"), ("waiting", "what waits\n")):
+        assert not all_done([tmp_path / "done", tmp_path / name])
+        assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -44,6 +57,7 @@ def test_the_line_counts_and_tells_the_time_left(tmp_path, stub, status, capsys)
     assert capsys.readouterr().out == "1 done, 0 running, 0 failed, 4 waiting\n"
 
     (tmp_path / "b" / "result.json").write_text("{}")
+    (tmp_path / "b" / "failed.json").write_text('{"error": "of an earlier try"}')
     write_steps(tmp_path / "c", '{"step": 2500}\n')
     write_steps(tmp_path / "e", "")
     (tmp_path / "e" / "failed.json").write_text('{"error": "no data"}')
