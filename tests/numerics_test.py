@@ -1,0 +1,169 @@
+"""Extremes: lengths, landmarks and logits far from any trained model's stay finite.
+
+The inputs are small integers times powers of two, the head dim is 4 and segments have
+2^k tokens, so that every logit is exact in float32: what the table of tolerances then
+bounds is the arithmetic of the method, however large the logits are.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from nystromformer.attention import ATTENTIONS, make_attention
+from nystromformer.attention.nystrom import nystrom_attention
+from nystromformer.training.loop import NotFiniteError, Run, Schedule
+from tests import paper
+from tests.attention_test import OPTIONS
+from tests.tolerance import TOLERANCE, relative_error
+from tests.training.conftest import BagOfTokens, optimizer, splits
+
+__all__ = ["optimizer", "splits"]
+
+H = 4
+SCALES = (2.0**-10, 1.0, 2.0**10)
+
+
+def random_rows(rng, length):
+    return rng.integers(-3, 4, (length, H))
+
+
+def constant_rows(rng, length):
+    return np.tile([1, -2, 0, 3], (length, 1))
+
+
+def duplicate_rows(rng, length):
+    return random_rows(rng, 2)[rng.integers(0, 2, length)]
+
+
+def one_hot_rows(rng, length):
+    return np.eye(H)[rng.integers(0, H, length)]
+
+
+KINDS = (random_rows, constant_rows, duplicate_rows, one_hot_rows)
+
+
+def extremes(length: int, dtype: str) -> list[jax.Array]:
+    """Query, key, value [B, L, 1, H]: each kind at each scale of the logits."""
+    rng = np.random.default_rng(length)
+    rows = [
+        [kind(rng, length) * factor for factor in (scale, 1, 1)]
+        for kind in KINDS
+        for scale in SCALES
+    ]
+    stacked = np.array(rows, np.float32)[:, :, :, None]  # [B, 3, L, 1, H]
+    return [jnp.asarray(stacked[:, i], dtype) for i in range(3)]
+
+
+def outputs_and_gradients(attention, qkv):
+    """Output, and the gradients of a sum of it that is not symmetric."""
+
+    def loss(qkv):
+        out = attention(*qkv)
+        weights = jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape)
+        return (out * weights).sum(), out
+
+    (_, out), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(qkv)
+    return out, gradients
+
+
+def check_finite(*arrays):
+    for array in arrays:
+        assert np.isfinite(np.asarray(array, np.float32)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("length", "num_landmarks"), [(1, 512), (67, 1), (256, 64)])
+def test_extremes_are_finite_forward_and_backward(length, num_landmarks, dtype):
+    attention = functools.partial(nystrom_attention, num_landmarks=num_landmarks)
+    out, gradients = outputs_and_gradients(attention, extremes(length, dtype))
+    assert out.dtype == dtype
+    check_finite(out, *gradients)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("length", "num_landmarks"),
+    [(4099, 64), (16_384, 512), (65_536, 1), (65_536, 64), (65_536, 512)],
+)
+def test_long_extremes_are_finite_forward_and_backward(length, num_landmarks, dtype):
+    attention = functools.partial(nystrom_attention, num_landmarks=num_landmarks)
+    qkv = extremes(length, dtype)
+    for row in range(len(qkv[0])):
+        alone = [x[row : row + 1] for x in qkv]
+        out, gradients = outputs_and_gradients(attention, alone)
+        check_finite(out, *gradients)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_every_attention_is_finite_at_extremes(name):
+    attention = make_attention(
+        name,
+        num_heads=1,
+        head_dim=H,
+        max_length=67,
+        rngs=nnx.Rngs(0),
+        **OPTIONS.get(name, {}),
+    )
+    out, gradients = outputs_and_gradients(attention, extremes(67, "float32"))
+    check_finite(out, *gradients)
+
+
+@pytest.mark.parametrize("num_landmarks", [1, 8, 64])
+def test_the_error_at_extremes_is_that_of_the_table(num_landmarks):
+    length = 64
+    qkv = extremes(length, "float32")
+    attention = functools.partial(nystrom_attention, num_landmarks=num_landmarks)
+    out = jax.jit(attention)(*qkv)
+    for row in range(len(out)):
+        head = [np.float64(x[row, :, 0]) for x in qkv]
+        expected = paper.nystrom(*head, np.ones(length), num_landmarks)
+        error = relative_error(out[row, :, 0], expected)
+        assert error <= TOLERANCE["float32"], (row, error)
+
+
+SCHEDULE = Schedule(
+    seed=0, batch_size=8, num_steps=40, eval_every=8, log_every=5, checkpoint_every=12
+)
+
+
+class Poisoned(BagOfTokens):
+    """Gives NaN at the 14th step, or from there on where it is evaluated."""
+
+    when: str
+
+    def __call__(self, inputs, mask, dropout_rng=None):
+        logits = super().__call__(inputs, mask, dropout_rng)
+        step = self.calls[...] // 10
+        bad = step == 13 if self.when == "training" else step > 13
+        if (dropout_rng is None) == (self.when == "training"):
+            return logits
+        return logits * jnp.where(bad, jnp.nan, 1)
+
+
+STOPPED = {
+    "training": r"step 14: not finite: the loss, the gradient of embedding\.embedding, "
+    r".*; the last checkpoint is step 12",
+    "validation": "step 16: the validation loss is not finite",
+}
+
+
+@pytest.mark.parametrize("when", STOPPED)
+def test_a_nan_stops_the_run_and_from_its_checkpoint_it_goes_on_bit_equal(
+    optimizer, splits, tmp_path, when
+):
+    def start(model, name):
+        (tmp_path / name).mkdir(exist_ok=True)
+        return Run(model, optimizer, SCHEDULE, splits, tmp_path / name)
+
+    poisoned = type("P", (Poisoned,), {"when": when})
+    with pytest.raises(NotFiniteError, match=STOPPED[when]):
+        start(poisoned, "run").fit()
+    steps = [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()]
+    assert steps == ["12"]
+    resumed, whole = start(BagOfTokens, "run").fit(), start(BagOfTokens, "whole").fit()
+    assert resumed.params_sha256 == whole.params_sha256
