@@ -152,12 +152,14 @@ def test_bad_input_is_one_line_and_status_2_and_starts_nothing(folders):
 
 def test_a_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
     folder = tmp_path / "with space"
+    folder.mkdir()
+    (folder / "sweep.lock").touch()  # of a sweep that was killed before it began
     args = LISTOPS, "--grid=attention.num_landmarks=4,8", "--seeds=2", "--dry_run"
     done = commands.run("sweep.py", f"--workdir={folder}", *args)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert len(lines) == 4
-    assert not folder.exists()
+    assert [path.name for path in folder.iterdir()] == ["sweep.lock"]
     checked = subprocess.run(f"{lines[2]} --only_check_args", shell=True, check=False)
     assert checked.returncode == 0
     workdir = folder / "listops-nystrom-num_landmarks=4-seed1"

@@ -182,3 +182,10 @@ def test_what_slurm_refuses_is_one_line(stub, status, tmp_path, cluster, capsys)
     assert re.fullmatch(r"[^\n]*", str(e.value))
     assert capsys.readouterr().err == ""
     assert not (tmp_path / "sweep" / "slurm" / "jobs.json").exists()
+
+
+def test_jobs_that_are_none_are_one_line(stub, status, tmp_path):
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm" / "jobs.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"jobs.json is no list of jobs; delete it"):
+        run([stub("a")], tmp_path, status)
