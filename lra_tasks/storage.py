@@ -181,6 +181,7 @@ def _read(folder: Path, name: str) -> Split:
     """Puts the blocks of one split together again and checks their hash."""
     columns: dict[str, list[np.ndarray]] = {"lengths": [], "labels": [], "pairs": []}
     try:
+        _refuse_foreign_classes(folder / "features.json")
         builder = tfds.builder_from_directory(folder)
         summary = (builder.info.metadata or {})["splits"][name]
         rows, width = summary["shape"]
@@ -206,6 +207,18 @@ def _read(folder: Path, name: str) -> Split:
             "delete that folder and run again"
         ) from error
     return split
+
+
+def _refuse_foreign_classes(path: Path) -> None:
+    """Raises ValueError for a class that is not of tfds, which would import it."""
+
+    def check(node: dict[str, Any]) -> None:
+        for key in ("pythonClassName", "type"):  # the second as old versions wrote it
+            name = str(node.get(key, "tensorflow_datasets."))
+            if not name.startswith("tensorflow_datasets."):
+                raise ValueError(f"{name} is no class of tensorflow_datasets")
+
+    json.loads(path.read_text(encoding="utf-8"), object_hook=check)
 
 
 def _read_through(folder: Path) -> None:

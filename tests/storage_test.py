@@ -1,5 +1,6 @@
 """Prepared data through what happens to disks and processes; no mocks."""
 
+import json
 import os
 import random
 import resource
@@ -170,6 +171,19 @@ def test_a_truncated_or_missing_file_is_noticed(tmp_path, pattern, keep):
     else:
         os.truncate(file, int(keep * file.stat().st_size))
     with pytest.raises(DataError, match="damaged"):
+        storage.load(made, "train", tmp_path)
+
+
+@pytest.mark.parametrize("key", ["pythonClassName", "type"])
+def test_no_module_is_imported_that_a_dataset_names(tmp_path, monkeypatch, key):
+    made = recipe(make_images(307))
+    storage.load(made, "train", tmp_path)
+    (tmp_path / "foreign.py").write_text("raise SystemExit('it ran')")
+    monkeypatch.syspath_prepend(tmp_path)
+    (path,) = made.folder(tmp_path).glob("features.json")
+    features = json.loads(path.read_text())
+    path.write_text(json.dumps({**features, key: "foreign.X"}))
+    with pytest.raises(DataError, match=r"foreign\.X is no class of tensorflow_data"):
         storage.load(made, "train", tmp_path)
 
 
