@@ -81,8 +81,8 @@ class Task(ABC):
         """Reads one of SPLITS; makes and stores all of them the first time.
 
         Args:
-          split: "train", "validation" or "test"; no example in common where
-            we draw them; released splits are taken as they are.
+          split: "train", "validation" or "test"; no example is in two of them, unless
+            an option asks for that.
           data_dir: where prepared data live, and official archives are looked for;
             else $LRA_DATA_DIR, else ~/.cache/lra_tasks.
 

@@ -25,6 +25,7 @@ from lra_tasks.listops_language import (
     evaluate,
     evaluate_ids,
 )
+from lra_tasks.partition import separate
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split
 
@@ -141,10 +142,11 @@ class ListOps(Task):
 
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
         if self.source_dir is not None:
-            return {
+            splits = {
                 name: read_released(Path(self.source_dir) / file, self.max_length)
                 for name, file in RELEASED_FILES.items()
             }
+            return separate(self.name, splits)
         counts = (self.num_train, self.num_validation, self.num_test)
         arrays = generate(
             self.seed,

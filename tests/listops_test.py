@@ -62,6 +62,14 @@ def test_released_files_are_read(released, tmp_path):
     assert task.load("test", tmp_path / "data").labels.tolist() == [2]
 
 
+def test_released_splits_have_no_expression_in_common(released, tmp_path, capsys):
+    with (released / "basic_train.tsv").open("a") as file:
+        file.write("( ( ( [SM 9 ) 9 ) ] )\t8\n")
+    task = ListOps(source_dir=str(released), max_length=64)
+    assert task.load("train", tmp_path / "data").labels.tolist() == [4, 1]
+    assert "listops: 1 examples left out of train" in capsys.readouterr().err
+
+
 def test_what_does_not_count_for_released_files_makes_no_other_dataset(tmp_path):
     plain = ListOps(source_dir=str(tmp_path))
     same = ListOps(source_dir=str(tmp_path), seed=1, num_train=50, max_depth=3)
