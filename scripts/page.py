@@ -31,7 +31,7 @@ def open_folder(out: Path, title: str) -> Path:
       OSError: it cannot be made.
     """
     page = out / PAGE
-    if page.exists() and not page.read_text("utf-8").startswith(f"# {title}\n"):
+    if page.exists() and not page.read_bytes().startswith(f"# {title}\n".encode()):
         raise ConfigError(f"{page} is another page: name another --out")
     out.mkdir(parents=True, exist_ok=True)
     return out

@@ -32,5 +32,8 @@ def test_a_folder_is_made_or_taken_again_but_not_from_another_page(tmp_path):
     assert [x.name for x in out.iterdir()] == [PAGE]
     with pytest.raises(ConfigError, match="is another page: name another --out"):
         open_folder(out, "Tit")
+    (out / PAGE).write_bytes(b"\xff\xfe")  # no UTF-8
+    with pytest.raises(ConfigError, match="is another page: name another --out"):
+        open_folder(out, "Title")
     with pytest.raises(OSError, match="README"):
         open_folder(out / PAGE, "Title")
