@@ -73,8 +73,8 @@ def _parse_option(text: str) -> tuple[str, object]:
         raise DataError(f"--option={text} is not KEY=VALUE")
     try:
         return key, ast.literal_eval(value)
-    except (SyntaxError, ValueError):
-        return key, value  # a word
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        return key, value  # a word, whatever it looks like
 
 
 def describe(split: Split, num_classes: int) -> str:

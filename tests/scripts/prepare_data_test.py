@@ -76,6 +76,7 @@ def test_pictures_are_shown_as_a_picture(tmp_path):
     [
         (["--task=txt"], "listops|text|retrieval|image|pathfinder|pathx|all"),
         (["--task=text", "--option=seed"], "--option=seed is not KEY=VALUE"),
+        (["--task=text", "--option=seed={[]:1}"], "seed must be int, not '{[]:1}'"),
         (["--task=retrieval"], "lra_release.gz (7,700 MB) and put it there"),
     ],
 )
