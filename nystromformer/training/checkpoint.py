@@ -16,7 +16,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
-from nystromformer.training.processes import is_first, wait_for_all
+from nystromformer.training.processes import (
+    is_first,
+    largest,
+    of_first,
+    wait_for_all,
+)
 
 
 class CheckpointError(ValueError):
@@ -127,19 +132,30 @@ class Checkpoints:
           abstract_state: a pytree of ShapeDtypeStructs.
 
         Raises:
-          CheckpointError: there are checkpoints, but none is whole.
+          CheckpointError: there are checkpoints, but none is whole, or not every
+            process sees them.
         """
         steps = sorted(self.manager.all_steps(), reverse=True)
+        newest = max(steps, default=-1)
+        if largest(newest != of_first(newest)):
+            raise CheckpointError(
+                f"{self.directory} is not the same for all processes: the workdir must "
+                "be on a disk that all of them see"
+            )
         damaged = []
         for step in steps:
             try:
-                state, meta = self._restore_step(step, abstract_state)
+                found = self._restore_step(step, abstract_state)
             except MemoryError:
                 raise
             except Exception as error:
                 logging.info("checkpoint %d: %s", step, _first_line(error))
+                found = None
+            # Raises where a process is gone: a step it was needed for is not damaged.
+            if largest(found is None) or found is None:
                 damaged.append(step)
                 continue
+            state, meta = found
             for newer in damaged:
                 print(
                     f"checkpoint {newer} in {self.directory} is damaged: going on "
