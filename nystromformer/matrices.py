@@ -72,7 +72,7 @@ def nystrom_matrix(
     )
 
 
-def landmark_matrix(
+def nystrom_factors(
     query: jax.Array,
     key: jax.Array,
     mask: jax.Array | None = None,
@@ -80,8 +80,10 @@ def landmark_matrix(
     num_landmarks: int,
     landmarks: str = "segment_means",
     landmark_seed: int = 0,
-) -> jax.Array:
-    """A = softmax(Q̃ K̃ᵀ / √H), whose inverse Nyström self-attention approximates.
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """F = softmax(Q K̃ᵀ), A = softmax(Q̃ K̃ᵀ), B = softmax(Q̃ Kᵀ) of self-attention.
+
+    `nystrom_matrix` is F Z B, with Z ≈ A⁺ as `inverse_by` has it.
 
     Args:
       query: [S, H].
@@ -90,8 +92,8 @@ def landmark_matrix(
       num_landmarks, landmarks, landmark_seed: as for `nystrom`.
 
     Returns:
-      [M, M] in at least float32. Where no more tokens than M count, attention is exact,
-      and this is no part of it.
+      F [S, M], A [M, M] and B [M, S] in at least float32. Where no more tokens than M
+      count, attention is exact, and these are no part of it.
 
     Raises:
       ValueError: for options that make no sense.
@@ -99,11 +101,15 @@ def landmark_matrix(
     _check(num_landmarks=num_landmarks, landmarks=landmarks)
     if mask is not None:
         query, key = (jnp.where(mask[:, None], x, 0) for x in (query, key))
-    means = (
+    of_queries, of_keys = (
         landmarks_by(landmarks, x, num_landmarks, mask, landmark_seed)[0]
         for x in (query, key)
     )
-    return softmax_matrix(*means)
+    return (
+        softmax_matrix(query, of_keys),
+        softmax_matrix(of_queries, of_keys),
+        softmax_matrix(of_queries, key, mask),
+    )
 
 
 def _check(**options: Any) -> None:

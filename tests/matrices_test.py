@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from nystromformer.attention.softmax import softmax_attention
-from nystromformer.matrices import landmark_matrix, nystrom_matrix, softmax_matrix
-from nystromformer.nystrom import iterative_pinv, landmarks_by, nystrom
+from nystromformer.matrices import nystrom_factors, nystrom_matrix, softmax_matrix
+from nystromformer.nystrom import iterative_pinv, nystrom
 from tests import paper
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -69,30 +69,31 @@ def test_nystrom_matrix_times_v_is_nystrom_attention(options, mask):
 
 
 @pytest.mark.parametrize("mask", ["none", "padding", "holes"])
-def test_landmark_matrix_is_that_of_the_paper(mask):
+def test_the_factors_are_those_of_the_paper(mask):
     with jax.enable_x64(True):
         query, key, _ = (x.astype("float64") for x in inputs())
         valid = list(range(S)) if mask == "none" else list(np.flatnonzero(MASKS[mask]))
-        _, expected, _ = paper.kernels(
+        of_paper = paper.kernels(
             *(np.asarray(x) for x in (query, key)), valid, valid, valid, M
         )
-        a = landmark_matrix(query, key, MASKS[mask], num_landmarks=M)
-        assert relative_error(a, expected) <= TOLERANCE["float64"]
+        ours = map(
+            np.asarray, nystrom_factors(query, key, MASKS[mask], num_landmarks=M)
+        )
+        (f, a, b), (paper_f, *rest) = ours, of_paper
+        found = f[valid], a, b[:, valid]
+        for x, expected in zip(found, (paper_f[valid], *rest), strict=True):
+            assert relative_error(x, expected) <= TOLERANCE["float64"]
 
 
 @pytest.mark.parametrize("landmarks", ["segment_means", "random", "kmeans"])
-def test_the_inverse_of_the_landmark_matrix_is_the_one_that_attention_uses(landmarks):
+def test_the_nystrom_matrix_is_the_product_of_its_factors(landmarks):
     options = {"num_landmarks": M, "landmarks": landmarks, "landmark_seed": 5}
     mask = MASKS["padding"]
     with jax.enable_x64(True):
         query, key, _ = (x.astype("float64") for x in inputs())
-        query = key  # then landmarks are the same tokens on both sides
-        garbage = jnp.where(mask[:, None], query, jnp.nan)
-        a = landmark_matrix(garbage, garbage, mask, **options)
+        noisy = [jnp.where(mask[:, None], x, jnp.nan) for x in (query, key)]
+        f, a, b = nystrom_factors(noisy[0], noisy[1], mask, **options)
         assert relative_error(a.sum(1), np.ones(M)) <= TOLERANCE["float64"]
-        means, exists = landmarks_by(landmarks, key, M, mask, 5)
-        f = softmax_matrix(query, means, exists)
-        b = softmax_matrix(means, key, mask)
         for iters in (2, 6):
             expected = nystrom_matrix(query, key, mask, num_pinv_iters=iters, **options)
             product = f @ iterative_pinv(a, iters) @ b
@@ -109,7 +110,7 @@ def test_bfloat16_is_looked_at_in_float32():
     assert (found == nystrom_matrix(*wide, num_landmarks=M)).all()
 
 
-@pytest.mark.parametrize("function", [nystrom_matrix, landmark_matrix])
+@pytest.mark.parametrize("function", [nystrom_matrix, nystrom_factors])
 def test_options_that_make_no_sense_are_refused(function):
     query, key, _ = inputs()
     with pytest.raises(ValueError, match=r"landmarks.*'svd'"):

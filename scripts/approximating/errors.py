@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nystromformer.matrices import landmark_matrix, nystrom_matrix, softmax_matrix
+from nystromformer.matrices import nystrom_factors, nystrom_matrix, softmax_matrix
 from nystromformer.nystrom import LANDMARKS, inverse_by, iterative_pinv, nystrom
 from scripts.approximating.capture import Layer
 
@@ -52,7 +52,7 @@ def error_and_bound(
         precision="highest",
     )
     difference = softmax_matrix(query, key, mask) @ value - found
-    a = landmark_matrix(query, key, mask, num_landmarks=num_landmarks)
+    _, a, _ = nystrom_factors(query, key, mask, num_landmarks=num_landmarks)
     inverse = jnp.linalg.pinv(a)
     z = iterative_pinv(a, num_pinv_iters)
     factor = 1 + _norm_inf(inverse) + _norm_inf(inverse - z)
@@ -71,7 +71,7 @@ def residual(
     inverse: str = "iterative",
 ) -> jax.Array:
     """‖A Z A − A‖ / ‖A‖ (Frobenius) of one head: how far Z is from an inverse."""
-    a = landmark_matrix(query, key, mask, num_landmarks=num_landmarks)
+    _, a, _ = nystrom_factors(query, key, mask, num_landmarks=num_landmarks)
     z = inverse_by(inverse, a, num_pinv_iters)
     return jnp.linalg.norm(a @ z @ a - a) / jnp.linalg.norm(a)
 
