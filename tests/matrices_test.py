@@ -74,7 +74,7 @@ def test_the_factors_are_those_of_the_paper(mask):
         query, key, _ = (x.astype("float64") for x in inputs())
         valid = list(range(S)) if mask == "none" else list(np.flatnonzero(MASKS[mask]))
         of_paper = paper.kernels(
-            *(np.asarray(x) for x in (query, key)), valid, valid, valid, M
+            np.asarray(query), np.asarray(key), valid, valid, valid, M
         )
         ours = map(
             np.asarray, nystrom_factors(query, key, MASKS[mask], num_landmarks=M)
