@@ -72,7 +72,7 @@ def test_nystrom_matrix_times_v_is_nystrom_attention(options, mask):
 def test_the_factors_are_those_of_the_paper(mask):
     with jax.enable_x64(True):
         query, key, _ = (x.astype("float64") for x in inputs())
-        valid = list(range(S)) if mask == "none" else list(np.flatnonzero(MASKS[mask]))
+        valid = (TOKEN if mask == "none" else np.flatnonzero(MASKS[mask])).tolist()
         of_paper = paper.kernels(
             np.asarray(query), np.asarray(key), valid, valid, valid, M
         )
