@@ -34,7 +34,7 @@ ITERATIONS = [1, 2, 3, 4, 6, 8, 10, 12, 16, 20]
 PUBLISHED_ITERATIONS = 6
 HEADS, HEAD_DIM = 2, 32  # without a run
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "a run of scripts/train.py")
+_WORKDIR = command.define_workdir("a run of scripts/train.py")
 _OUT = flags.DEFINE_string("out", None, "the folder to write")
 _EXAMPLES = flags.DEFINE_integer("examples", 8, "sequences to look at", 1)
 _LANDMARKS = flags.DEFINE_multi_integer("landmarks", None, "numbers of them; repeat", 1)

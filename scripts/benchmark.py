@@ -13,6 +13,7 @@ nothing is measured: DIR/benchmark.json is compared with another.
 import functools
 import importlib
 import itertools
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +128,8 @@ def load_peers() -> Any:
 def memory_budget() -> float:
     """Bytes that one program may take."""
     if _MEMORY_GB.value is not None:
+        if not math.isfinite(_MEMORY_GB.value):
+            raise ConfigError(f"--memory_gb={_MEMORY_GB.value} must be finite")
         return 1e9 * _MEMORY_GB.value
     free = free_bytes()
     if free is None:

@@ -30,6 +30,17 @@ def define_max_minutes(help_text: str) -> "flags.FlagHolder[float | None]":
     return flag
 
 
+def define_workdir(help_text: str) -> "flags.FlagHolder[str | None]":
+    """--workdir: a folder that this machine sees, not the name of a bucket."""
+    flag = flags.DEFINE_string("workdir", None, help_text)
+    flags.register_validator(
+        flag,
+        lambda workdir: workdir is None or "://" not in workdir,
+        "must be a folder; mount a bucket to use it",
+    )
+    return flag
+
+
 def run(main: Callable[..., None], arguments: str | None = None) -> NoReturn:
     """Parses the flags and runs a command.
 

@@ -20,6 +20,7 @@ from absl import flags
 from nystromformer.config import ConfigError
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.processes import is_first
+from scripts import command
 
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes")
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")
@@ -82,13 +83,14 @@ def together() -> Iterator[None]:
     except Exception as error:
         if jax.process_count() == 1:
             raise
-        print(
-            f"error: {_first(error)}; if another process of this run is gone, start "
-            "all of them again: they go on from the last checkpoint",
-            file=sys.stderr,
-            flush=True,
+        mendable = isinstance(error, command.USER_ERRORS)
+        advice = (
+            "; if another process of this run is gone, start all of them again: they "
+            "go on from the last checkpoint"
         )
-        os._exit(1)
+        message = f"error: {_first(error)}{'' if mendable else advice}"
+        print(message, file=sys.stderr, flush=True)
+        os._exit(command.BAD_INPUT if mendable else 1)
 
 
 def _first(error: BaseException) -> str:

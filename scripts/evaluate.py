@@ -8,13 +8,14 @@ from pathlib import Path
 from absl import flags
 
 from lra_tasks.base import SPLITS
+from nystromformer.config import ConfigError
 from nystromformer.training.batches import Data
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.step import make_eval_step, split_weights
 from scripts import command
 from scripts.trained_run import TrainedRun
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "a run of scripts/train.py")
+_WORKDIR = command.define_workdir("a run of scripts/train.py")
 _SPLIT = flags.DEFINE_enum("split", "test", SPLITS, "which examples")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "where the data lie, if elsewhere")
 flags.mark_flag_as_required("workdir")
@@ -24,7 +25,13 @@ def main() -> None:
     run = TrainedRun.load(Path(str(_WORKDIR.value)).expanduser())
     config = run.experiment.config
     data_dir = _DATA_DIR.value or config.task.data_dir
-    data = Data.put(run.experiment.task.load(_SPLIT.value, data_dir))
+    split = run.experiment.task.load(_SPLIT.value, data_dir)
+    if run.result and split.content_hash() != run.result["data_sha256"][_SPLIT.value]:
+        raise ConfigError(
+            f"the {_SPLIT.value} split here is not the one that this run was given: "
+            "mend source_dir, or name another --data_dir"
+        )
+    data = Data.put(split)
     graphdef, weights = split_weights(run.model())
     eval_step = make_eval_step(graphdef)
     metrics = evaluate(eval_step, weights, data, config.train.batch_size)

@@ -20,7 +20,8 @@ from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.task import TASKS, DataError, Split, Task, get_task
 from scripts import command
 
-_TASK = flags.DEFINE_enum("task", "all", [*TASKS, "all"], "which data")
+_TASK = flags.DEFINE_enum("task", None, [*TASKS, "all"], "which data")
+flags.mark_flag_as_required("task")
 _DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "where archives and prepared data lie"
 )
@@ -39,7 +40,7 @@ def main() -> None:
     options = dict(_parse_option(text) for text in _OPTIONS.value)
     if options and _TASK.value == "all":
         raise DataError("--option needs one --task")
-    names = TASKS if _TASK.value == "all" else [_TASK.value]
+    names = TASKS if _TASK.value == "all" else [str(_TASK.value)]
     errors = []
     for task in [_make_task(name, options) for name in names]:
         try:

@@ -28,7 +28,7 @@ from lra_tasks.task import TASKS
 from nystromformer.config import ConfigError
 from nystromformer.training.writer import write_json
 from scripts import command
-from scripts.experiment import CONFIG_FILE, read_json
+from scripts.experiment import CONFIG_FILE, open_workdir, read_json
 from scripts.sweeping.grid import (
     Base,
     Point,
@@ -47,7 +47,7 @@ NOT_ALL_DONE = 1
 LOCK_FILE = "sweep.lock"
 ROOT = Path(__file__).parents[1]
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "the sweep's folder; made if missing")
+_WORKDIR = command.define_workdir("the sweep's folder; made if missing")
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _GRID = flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE; may be repeated")
 _SEEDS = flags.DEFINE_integer("seeds", None, "runs of each point", lower_bound=1)
@@ -161,9 +161,14 @@ def asked_before(folder: Path) -> dict[str, list[str]]:
 
 
 def register(points: list[Point], folder: Path) -> None:
-    """Adds the points to what this folder was asked for."""
+    """Adds the points to what this folder was asked for.
+
+    Each gets its folder and config at once, so that the report knows what is missing.
+    """
     asked = {point.name: point.flags for point in points}
     write_json(folder / SWEEP_FILE, {**asked_before(folder), **asked})
+    for point in points:
+        open_workdir(folder / point.name, point.config)
 
 
 def run(points: list[Point], folder: Path) -> None:

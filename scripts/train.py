@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import flags
 from filelock import FileLock, Timeout
 from jax.sharding import Mesh
@@ -31,7 +32,7 @@ from scripts.experiment import Experiment, open_workdir, read_result, write_resu
 from scripts.provenance import commit, device, versions
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
-_WORKDIR = flags.DEFINE_string("workdir", None, "where the run lives; made if missing")
+_WORKDIR = command.define_workdir("where the run lives; made if missing")
 _MAX_MINUTES = command.define_max_minutes("save and stop after this time")
 _SEQ_SHARDS = flags.DEFINE_integer(
     "seq_shards", 1, "devices that share one sequence; the rest share the batch", 1
@@ -104,6 +105,8 @@ def train(experiment: Experiment, workdir: Path) -> dict[str, Any]:
         **dataclasses.asdict(outcome),
         "floors": floors,
         "device": device(),
+        "processes": jax.process_count(),
+        "mesh": dict(mesh.shape),
         "versions": versions(),
         "commit": started_at,
         "data_sha256": {name: split.content_hash() for name, split in splits.items()},

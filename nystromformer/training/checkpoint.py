@@ -95,6 +95,8 @@ class Checkpoints:
             )
         except Exception as error:
             self._take_back_replaced()
+            if jax.process_count() > 1 and not isinstance(error, OSError):
+                raise  # another process may be gone
             raise CheckpointError(
                 f"could not save step {step} to {self.directory} "
                 f"({_first_line(error)}); older checkpoints are intact: free some "

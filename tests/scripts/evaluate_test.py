@@ -29,6 +29,11 @@ def break_result(workdir):
     write_result(workdir, {**read_result(workdir), "params_sha256": "0" * 64})
 
 
+def break_data(workdir):
+    data = {"test": "0" * 64}
+    write_result(workdir, {**read_result(workdir), "data_sha256": data})
+
+
 BROKEN = {
     "no config": (
         lambda w: (w / "config.json").unlink(),
@@ -40,6 +45,7 @@ BROKEN = {
         "no checkpoints yet",
     ),
     "no result": (lambda w: (w / "result.json").write_text("{}"), "is no result of"),
+    "other data": (break_data, "the test split here is not the one that this run"),
     "other weights": (break_result, "are not those of its result.json"),
 }
 

@@ -84,6 +84,7 @@ BAD = {
     f"{LISTOPS} --workdir=BUSY": "another sweep is running in",
     f"{LISTOPS} --workdir=OTHER": "sweep.json is no list of points",
     f"{LISTOPS} --workdir=BROKEN": "config.json is not valid JSON",
+    f"{LISTOPS} --workdir=gs://bucket/x": "must be a folder; mount a bucket",
     f"{LISTOPS} --workdir=/dev/null/x": "/dev/null/x: Not a directory",
 }
 
