@@ -15,7 +15,7 @@ from scripts.experiment import Experiment
 CONFIGS = sorted(
     path.stem for path in (Path(__file__).parents[1] / "configs").glob("*")
 )
-TASKS = [name for name in CONFIGS if name not in ("defaults", "__pycache__")]
+TASKS = [name for name in CONFIGS if name not in ("defaults", "plans", "__pycache__")]
 
 # The authors' settings: length, batch size, steps, warm-up, validate every.
 PAPER = {

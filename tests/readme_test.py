@@ -39,7 +39,10 @@ def test_a_snippet_runs_and_gives_the_shape_it_says(snippet):
 def test_a_command_knows_its_flags_and_files(command):
     script, *args = shlex.split(command.removeprefix("python "))
     text = (ROOT / script).read_text()
-    for arg in args:
+    for module in re.findall(r"^from scripts(?:\.| import )(\w+)", text, re.MULTILINE):
+        source = ROOT / "scripts" / f"{module}.py"  # a flag may be of one it imports
+        text += source.read_text() if source.exists() else ""
+    for arg in filter(lambda arg: arg.startswith("--"), args):
         name, _, value = arg.removeprefix("--").partition("=")
         assert f'"{name}"' in text
         if name == "config":

@@ -29,6 +29,7 @@ def run(folder: Path, programs: str, environment: dict[str, str]) -> dict:
     return numbers(folder / "run")
 
 
+@pytest.mark.slow
 def test_hash_seed_locale_and_folder_change_no_bit(tmp_path, programs):
     one, other = (
         run(tmp_path / f"folder {number} ö", programs, environment)

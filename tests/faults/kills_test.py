@@ -86,6 +86,7 @@ def live(
     return hit
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_all_its_phases_ends_with_the_same_bits(
     commands, expected, tmp_path
 ):

@@ -36,6 +36,7 @@ def run(commands, out, *args):
     return tables, page
 
 
+@pytest.mark.slow
 def test_smooth_inputs_give_the_errors_of_the_paper(unoptimized, tmp_path):
     args = ("--inputs=smooth", "--length=24", "--examples=2", "--landmarks=5")
     tables, page = run(unoptimized, tmp_path / "out", *args)

@@ -26,6 +26,7 @@ def mib(cell):
     return float(forward), float(backward)
 
 
+@pytest.mark.slow
 def test_the_head_says_how_to_make_it_again(table):
     text, _ = table
     assert re.search(
@@ -35,6 +36,7 @@ def test_the_head_says_how_to_make_it_again(table):
     assert re.search(r"^- Versions: python 3\..* jax \d", text, re.M)
 
 
+@pytest.mark.slow
 def test_parameters_differ_by_the_kernels_of_nystrom(table):
     _, rows = table
     counts = {name: int(row[0].replace(",", "")) for name, row in rows.items()}
@@ -43,6 +45,7 @@ def test_parameters_differ_by_the_kernels_of_nystrom(table):
     assert rows["softmax"][1] == "+0.0%"
 
 
+@pytest.mark.slow
 def test_the_errors_are_those_of_the_method(table):
     _, rows = table
     errors = {name: [float(row[2]), float(row[4])] for name, row in rows.items()}
@@ -51,6 +54,7 @@ def test_the_errors_are_those_of_the_method(table):
     assert 0 < max(errors["nystrom"]) < min(errors["linear"])
 
 
+@pytest.mark.slow
 def test_softmax_holds_the_square_and_more_of_it_for_the_gradient(table):
     _, rows = table
     for length, cell in zip(LENGTHS, rows["softmax"][3::2], strict=True):

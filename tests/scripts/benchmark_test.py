@@ -92,6 +92,7 @@ def measured(unoptimized, tmp_path_factory):
     return (*run(unoptimized, out, *args), out)
 
 
+@pytest.mark.slow
 def test_every_attention_pass_and_length_has_a_row_of_seven_rounds(measured):
     results, rows, page, _ = measured
     names = ("softmax", "nystrom-8", "linformer-16")
@@ -109,6 +110,7 @@ def test_every_attention_pass_and_length_has_a_row_of_seven_rounds(measured):
     assert "| attention | 64 | 128 |" in page
 
 
+@pytest.mark.slow
 def test_a_result_says_where_it_comes_from_and_has_a_figure(measured):
     results, _, page, out = measured
     assert results["command"].startswith("python scripts/benchmark.py --out=")
@@ -119,6 +121,7 @@ def test_a_result_says_where_it_comes_from_and_has_a_figure(measured):
     assert (out / "attention.svg").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_result_against_itself_is_one_and_measures_nothing(commands, measured):
     *_, out = measured
     before = (out / "benchmark.json").read_bytes()
@@ -128,6 +131,7 @@ def test_a_result_against_itself_is_one_and_measures_nothing(commands, measured)
     assert (out / "benchmark.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_train_steps_of_a_task_with_two_sequences(unoptimized, tmp_path):
     sizes = ("--task=retrieval", "--batch_size=2", "--length=32")
     names = ("--attention=linear", "--attention=none")

@@ -113,10 +113,14 @@ def test_a_damaged_checkpoint_is_passed_over_and_when_all_are_it_refuses(
     assert (checkpoints / "400").is_dir()
 
 
-STATUS = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGALRM: 142}
-
-
-@pytest.mark.parametrize(("signum", "status"), STATUS.items())
+@pytest.mark.parametrize(
+    ("signum", "status"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGALRM, 142, marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_saves_and_leaves_with_a_line(commands, finished, signum, status):
     workdir = commands.folder / signum.name
     process = commands.start("train.py", *commands.train_args(workdir))

@@ -56,6 +56,7 @@ def test_the_first_layer_gets_the_projections_of_the_embedded_tokens():
     assert relative_error(second.query, first.query) > 0.1
 
 
+@pytest.mark.slow
 def test_recording_changes_no_logits():
     model, data = make("nystrom", num_landmarks=4), make_data()
     batch = data.take(jnp.arange(5), jnp.ones(5))
