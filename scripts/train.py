@@ -84,7 +84,7 @@ def train(experiment: Experiment, workdir: Path) -> dict[str, Any]:
         f"{experiment.num_params:,} parameters, {config.train.num_steps:,} steps of "
         f"{config.train.batch_size} on {device()}"
     )
-    mesh = mesh_of(config)
+    mesh = mesh_of(experiment)
     splits = experiment.load()
     floors = experiment.task.floors(splits["train"], splits["test"])
     schedule = Schedule(**dataclasses.asdict(config.train))
@@ -116,9 +116,10 @@ def train(experiment: Experiment, workdir: Path) -> dict[str, Any]:
     return result
 
 
-def mesh_of(config: Config) -> Mesh:
+def mesh_of(experiment: Experiment) -> Mesh:
     """All devices of all processes."""
-    batch_size, length = config.train.batch_size, config.task.options["max_length"]
+    batch_size = experiment.config.train.batch_size
+    length = experiment.task.max_length
     try:
         return make_mesh(batch_size, length, seq_shards=_SEQ_SHARDS.value)
     except ValueError as error:

@@ -209,6 +209,20 @@ def test_a_config_that_cannot_be_read_is_one_line(commands, arg, message):
     assert done.stderr.count("\n") == 1
 
 
+def test_a_config_may_leave_the_length_to_its_task(commands, tmp_path):
+    (tmp_path / "short.py").write_text(
+        "from configs import listops\n"
+        "def get_config():\n"
+        "    config = listops.get_config('nystrom,quick')\n"
+        "    del config.task.max_length\n"
+        "    return config\n"
+    )
+    args = (f"--config={tmp_path}/short.py", f"--workdir={tmp_path}/run")
+    done = commands.run("train.py", *args, "--seq_shards=2001")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: 1 devices cannot be split"), done.stderr
+
+
 def test_a_full_disk_is_one_line_and_keeps_what_was_saved(commands, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
