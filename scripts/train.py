@@ -28,7 +28,13 @@ from nystromformer.training.processes import is_first, wait_for_all
 from scripts import command
 from scripts.compilation_cache import keep_compiled_programs
 from scripts.distributed import join, together
-from scripts.experiment import Experiment, open_workdir, read_result, write_result
+from scripts.experiment import (
+    Experiment,
+    check_workdir,
+    open_workdir,
+    read_result,
+    write_result,
+)
 from scripts.provenance import commit, device, versions
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
@@ -58,8 +64,12 @@ def main() -> None:
 
 @contextlib.contextmanager
 def whole_run(workdir: Path, config: Config) -> Iterator[None]:
-    """The workdir, opened and locked by the first process for all of them."""
+    """The workdir, opened and locked by the first process for all of them.
+
+    What it may not take stays as it was, without even a lock.
+    """
     if is_first():
+        check_workdir(workdir, config)
         workdir.mkdir(parents=True, exist_ok=True)
         lock = FileLock(workdir / "lock")
         try:

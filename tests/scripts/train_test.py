@@ -223,6 +223,14 @@ def test_a_config_may_leave_the_length_to_its_task(commands, tmp_path):
     assert done.stderr.startswith("error: 1 devices cannot be split"), done.stderr
 
 
+def test_a_workdir_that_is_refused_stays_as_it_was(commands, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    done = commands.train(tmp_path)
+    assert done.returncode == 2
+    assert "holds checkpoints but no config.json" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+
+
 def test_a_full_disk_is_one_line_and_keeps_what_was_saved(commands, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
