@@ -79,12 +79,11 @@ class Checkpoints:
         before = self.directory / str(step)
         try:
             self._check_free_space(host_state)
-            is_there = before.exists()
-            wait_for_all("looked for an older checkpoint")
-            if is_there and is_first():
-                before.rename(self._beside("replaced", step))
-            wait_for_all("moved it aside")
-            self.manager.reload()
+            if step in self.manager.all_steps():
+                if is_first():
+                    before.rename(self._beside("replaced", step))
+                wait_for_all("moved it aside")
+                self.manager.reload()
             self.manager.save(
                 step,
                 args=ocp.args.Composite(

@@ -75,6 +75,19 @@ def test_a_step_that_is_saved_again_is_replaced(saved):
     assert digest(state) == digest(make_state(21))
 
 
+def test_only_a_step_that_is_replaced_is_looked_for_on_disk(saved, monkeypatch):
+    checkpoints = Checkpoints(saved)
+    looks = []
+    reload = checkpoints.manager.reload
+    monkeypatch.setattr(checkpoints.manager, "reload", lambda: looks.append(reload()))
+    checkpoints.save(30, make_state(30), {})
+    assert not looks
+    checkpoints.save(30, make_state(31), {})
+    assert len(looks) == 1
+    checkpoints.close()
+    assert digest(restore(saved)[0]) == digest(make_state(31))
+
+
 def test_a_flipped_bit_makes_it_go_back_to_the_older_one_and_say_so(saved, capsys):
     flip_a_bit(largest_file(saved / "20"))
     state, _ = restore(saved)
