@@ -103,6 +103,12 @@ class Checkpoints:
             ) from error
         self._take_back_replaced()
 
+    def keep_only(self, step: int) -> None:
+        """Deletes all other steps."""
+        for other in self.manager.all_steps():
+            if other != step:
+                self.manager.delete(other)
+
     def _beside(self, why: str, step: int) -> Path:
         """A place for a step that is no longer one."""
         return self.directory.with_name(f"{why}-{step}")

@@ -17,7 +17,8 @@ from nystromformer.training.batches import Data, train_indices
 from nystromformer.training.checkpoint import Checkpoints, digest
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.interrupt import Interrupted, StopFlag
-from nystromformer.training.mesh import DATA, one_device, put
+from nystromformer.training.memory import peak_bytes, program_bytes
+from nystromformer.training.mesh import DATA, copy, one_device, put
 from nystromformer.training.metrics import Totals
 from nystromformer.training.processes import is_first, largest, of_first
 from nystromformer.training.progress import Progress
@@ -54,7 +55,7 @@ class Schedule:
 class Outcome:
     """What a finished run has found. The tested weights are the best on validation.
 
-    compiled_bytes: arguments and temporaries of the compiled train step.
+    compiled_bytes: what the compiled train step holds at once.
     peak_bytes: the most that the device held, where it counts.
     """
 
@@ -189,8 +190,10 @@ class Run:
             put(self.mesh, indices, None, DATA),
             put(self.mesh, np.int32(num_steps)),
         )
-        if not self.chunk:
-            self._compile(*batches)
+        if not self.chunk:  # compiled ahead, which tells what memory it takes
+            self.train_chunk = self.train_chunk.lower(self.state, *batches).compile()
+            held = program_bytes(self.train_chunk)
+            self.memory["compiled_bytes"] = sum(held) if held else None
         self.state, finite = self.train_chunk(self.state, *batches)
         self.step = int(self.state.step)
         if culprits := jax.device_get(finite).culprits():
@@ -213,20 +216,6 @@ class Run:
             self.writer.write(self.step, "train", means)
             self._set(totals=Totals.zero())
 
-    def _compile(self, *batches: Any) -> None:
-        """Compiles the steps ahead of the first, which tells what memory they take."""
-        self.train_chunk = self.train_chunk.lower(self.state, *batches).compile()
-        if stats := self.train_chunk.memory_analysis():
-            self.memory["compiled_bytes"] = (
-                stats.argument_size_in_bytes + stats.temp_size_in_bytes
-            )
-
-    def _measure_peak(self) -> None:
-        """Device memory, over all sessions of the run; a CPU does not count it."""
-        stats = jax.local_devices()[0].memory_stats() or {}
-        now, before = stats.get("peak_bytes_in_use"), self.memory["peak_bytes"]
-        self.memory["peak_bytes"] = max(now or 0, before or 0) or None
-
     def _evaluate(self, weights: Weights, split: str) -> dict[str, float] | None:
         metrics = evaluate(
             self.eval_step,
@@ -248,8 +237,8 @@ class Run:
         self.writer.write(self.step, "validation", metrics)
         self._set(evaluated=np.int32(self.step))
         if metrics["accuracy"] > float(self.state.best_accuracy):
+            self.state = self.state._replace(best=copy(self.mesh, self.state.weights))
             self._set(
-                best=self.state.weights,
                 best_step=np.int32(self.step),
                 best_accuracy=np.float32(metrics["accuracy"]),
             )
@@ -259,12 +248,13 @@ class Run:
         )
 
     def _set(self, **fields: Any) -> None:
-        """Replaces fields of the state by copies of these, on every device."""
+        """Replaces fields of the state by these numbers, on every device."""
         self.state = self.state._replace(**put(self.mesh, fields))
 
     def _save(self) -> None:
         wall_seconds = self.clock["wall_seconds"] + time.monotonic() - self.started
-        self._measure_peak()
+        peaks = filter(None, (peak_bytes(), self.memory["peak_bytes"]))
+        self.memory["peak_bytes"] = max(peaks, default=None)  # over all sessions
         meta = {
             "metrics_bytes": self.writer.num_bytes(),
             "clock": {**self.clock, "wall_seconds": wall_seconds},
@@ -283,10 +273,7 @@ class Run:
         zeros = jax.tree.map(np.zeros_like, jax.device_get((weights, optimizer)))
         self.state = self.state._replace(weights=zeros[0], optimizer=zeros[1])
         self._save()
-        manager = self.checkpoints.manager
-        for step in manager.all_steps():
-            if step != self.step:
-                manager.delete(step)
+        self.checkpoints.keep_only(self.step)
 
     def _test(self) -> Outcome:
         """Measures the test split, once, with the best weights."""

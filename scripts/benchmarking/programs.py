@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from nystromformer.training.memory import program_bytes
 from scripts.benchmarking.memory import measured_peak
 from scripts.benchmarking.variants import Variant
 from scripts.smooth import smooth_inputs
@@ -75,16 +76,10 @@ def compile_program(function: Any, *args: Any) -> tuple[Callable[..., Any], Cost
     jitted = function if hasattr(function, "lower") else jax.jit(function)
     compiled = jitted.lower(*args).compile()
     seconds = time.perf_counter() - start
-    usage: Any = compiled.memory_analysis()
+    held = program_bytes(compiled)
+    assert held is not None
     analysis: Any = compiled.cost_analysis()
-    cost = Cost(
-        usage.argument_size_in_bytes,
-        usage.output_size_in_bytes - usage.alias_size_in_bytes,
-        usage.temp_size_in_bytes,
-        analysis.get("flops", 0.0),
-        seconds,
-    )
-    return compiled, cost
+    return compiled, Cost(*held, analysis.get("flops", 0.0), seconds)
 
 
 def attention_program(

@@ -88,6 +88,15 @@ def test_only_a_step_that_is_replaced_is_looked_for_on_disk(saved, monkeypatch):
     assert digest(restore(saved)[0]) == digest(make_state(31))
 
 
+def test_one_step_can_be_kept_alone(saved):
+    checkpoints = Checkpoints(saved)
+    checkpoints.keep_only(10)
+    assert [path.name for path in saved.iterdir()] == ["10"]
+    checkpoints.save(30, make_state(30), {})
+    checkpoints.close()
+    assert sorted(path.name for path in saved.iterdir()) == ["10", "30"]
+
+
 def test_a_flipped_bit_makes_it_go_back_to_the_older_one_and_say_so(saved, capsys):
     flip_a_bit(largest_file(saved / "20"))
     state, _ = restore(saved)

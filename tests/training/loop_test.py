@@ -129,9 +129,17 @@ def test_it_tells_the_memory_of_a_train_step(start):
     temporaries = run.train_chunk.memory_analysis().temp_size_in_bytes
     assert held <= outcome.compiled_bytes - temporaries < 2 * held + 2**16
     assert outcome.peak_bytes is None  # a CPU does not count
-    run.memory["peak_bytes"] = 7  # as an earlier session on an accelerator had saved
-    run._measure_peak()
-    assert run.memory["peak_bytes"] == 7
+
+
+@pytest.mark.parametrize(("now", "over_all"), [(None, 7), (5, 7), (11, 11)])
+def test_the_peak_is_that_of_all_sessions(start, monkeypatch, now, over_all):
+    with monkeypatch.context() as patched:
+        stop_at(patched, 3, signal.SIGTERM)
+        patched.setattr(loop, "peak_bytes", lambda: 7)
+        with pytest.raises(Interrupted):
+            start("sessions").fit()
+    monkeypatch.setattr(loop, "peak_bytes", lambda: now)
+    assert start("sessions").fit().peak_bytes == over_all
 
 
 def test_a_finished_run_keeps_its_best_weights_and_tests_them_again(start, tmp_path):

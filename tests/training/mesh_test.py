@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
-from nystromformer.training.mesh import make_mesh
+from nystromformer.training.mesh import copy, make_mesh, one_device, put
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,6 +66,16 @@ def test_what_devices_tell_each_other_does_not_grow_and_their_memory_falls(name)
     fewer = on_eight_devices("cost", name, 262_144, 2)
     assert 0 < long["told"] <= short["told"]
     assert long["temporaries"] < 0.3 * fewer["temporaries"]
+
+
+def test_a_copy_outlives_the_donation_of_its_original_and_lies_where_that_lay():
+    mesh = one_device()
+    original = put(mesh, {"x": np.arange(7.0)})
+    twin = copy(mesh, original)
+    assert twin["x"].sharding == original["x"].sharding
+    jax.jit(lambda tree: tree, donate_argnums=0)(original)
+    assert original["x"].is_deleted()
+    np.testing.assert_array_equal(twin["x"], np.arange(7.0))
 
 
 @pytest.mark.parametrize(
