@@ -21,11 +21,12 @@ from absl import flags
 from lra_tasks.base import SPLITS
 from nystromformer.config import ConfigError
 from nystromformer.training.batches import Data
+from nystromformer.training.writer import write_text
 from scripts import command
 from scripts.approximating import drawing, errors
 from scripts.approximating.capture import Layer, capture
 from scripts.figures import save_figure
-from scripts.page import PAGE, open_folder, page, source, write_text
+from scripts.page import PAGE, open_folder, page, source
 from scripts.smooth import smooth_inputs
 from scripts.trained_run import TrainedRun
 

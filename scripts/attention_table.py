@@ -17,9 +17,10 @@ from nystromformer.attention import make_attention
 from nystromformer.attention.base import Attention
 from nystromformer.attention.softmax import softmax_attention
 from nystromformer.config import Config, ConfigError
+from nystromformer.training.writer import write_text
 from scripts import command
 from scripts.experiment import Experiment
-from scripts.page import page, source, write_text
+from scripts.page import page, source
 from scripts.smooth import NUM_WAVES, smooth_inputs
 
 _LENGTHS = flags.DEFINE_multi_integer("length", [2048, 8192], "columns", 1)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nystromformer.config import ConfigError
+from nystromformer.training.writer import write_text as write_text
 from scripts.provenance import commit, device, versions
 
 PAGE = "README.md"
@@ -50,13 +51,3 @@ def page(title: str, made_by: Mapping[str, Any], lines: Iterable[str]) -> str:
         f"- Versions: {found}\n",
     ]
     return "\n".join([*head, *lines]).rstrip() + "\n"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -13,18 +13,22 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.summary import scalar
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file whole or not at all."""
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=2, ensure_ascii=False)
-            file.write("\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file whole or not at all."""
+    write_text(path, f"{json.dumps(value, indent=2, ensure_ascii=False)}\n")
 
 
 class MetricsWriter:

@@ -3,7 +3,8 @@
 import pytest
 
 from nystromformer.config import ConfigError
-from scripts.page import PAGE, open_folder, page, source, write_text
+from nystromformer.training.writer import write_text
+from scripts.page import PAGE, open_folder, page, source
 
 MADE_BY = {
     "command": "python scripts/some.py --x",

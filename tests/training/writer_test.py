@@ -1,12 +1,13 @@
 """What a run leaves behind: whole JSON files, and lines that a resumed run cuts off."""
 
 import json
+import os
 import resource
 import signal
 
 import pytest
 
-from nystromformer.training.writer import MetricsWriter, write_json
+from nystromformer.training.writer import MetricsWriter, write_json, write_text
 
 
 def read_lines(workdir):
@@ -59,6 +60,22 @@ def test_event_files_for_tensorboard_are_written(tmp_path):
     writer.close()
     (events,) = (tmp_path / "events").iterdir()
     assert b"train/loss" in events.read_bytes()
+
+
+def test_text_is_on_disk_before_it_takes_the_place_of_what_was_there(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "README.md"
+    write_text(path, "α\n")
+
+    def fail(descriptor):
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="no space"):
+        write_text(path, "β\n")
+    assert path.read_bytes() == "α\n".encode()
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_json_is_replaced_whole_or_not_at_all(tmp_path):
