@@ -69,7 +69,7 @@ def run(main: Callable[..., None], arguments: str | None = None) -> NoReturn:
             print(f"{stopped}; saved. The same command again goes on from there.")
             sys.exit(128 + stopped.signum)
         except USER_ERRORS as error:
-            _fail(_one_line(error))
+            _fail(one_line(error))
 
     app.run(guarded, flags_parser=_parse_flags)
     raise AssertionError("app.run returned")
@@ -82,7 +82,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
         key = str(error).strip("\"'")
         _fail(f"the config has no key {key}; its file lists them")
     except (flags.Error, OSError, TypeError, ValueError) as error:
-        _fail(_one_line(error))
+        _fail(one_line(error))
 
 
 def _leave(signum: int, frame: FrameType | None) -> NoReturn:
@@ -91,7 +91,8 @@ def _leave(signum: int, frame: FrameType | None) -> NoReturn:
     sys.exit(128 + signum)
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """An error that a person can mend, whole, as one line."""
     if isinstance(error, OSError) and error.strerror:
         return (
             f"{error.filename}: {error.strerror}" if error.filename else error.strerror

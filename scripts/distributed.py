@@ -18,6 +18,7 @@ import jax
 from absl import flags
 
 from nystromformer.config import ConfigError
+from nystromformer.training.errors import first_line
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.processes import is_first
 from scripts import command
@@ -63,7 +64,7 @@ def join() -> None:
         )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"the processes of this run did not find each other ({_first(error)}); "
+            f"the processes of this run did not find each other ({first_line(error)}); "
             f"outside SLURM and TPU pods give {', '.join(given)}"
         ) from error
     if not is_first():
@@ -88,10 +89,6 @@ def together() -> Iterator[None]:
             "; if another process of this run is gone, start all of them again: they "
             "go on from the last checkpoint"
         )
-        message = f"error: {_first(error)}{'' if mendable else advice}"
-        print(message, file=sys.stderr, flush=True)
+        said = command.one_line(error) if mendable else first_line(error) + advice
+        print(f"error: {said}", file=sys.stderr, flush=True)
         os._exit(command.BAD_INPUT if mendable else 1)
-
-
-def _first(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

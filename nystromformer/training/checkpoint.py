@@ -16,6 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
+from nystromformer.training.errors import first_line
 from nystromformer.training.processes import (
     is_first,
     largest,
@@ -98,7 +99,7 @@ class Checkpoints:
                 raise  # another process may be gone
             raise CheckpointError(
                 f"could not save step {step} to {self.directory} "
-                f"({_first_line(error)}); older checkpoints are intact: free some "
+                f"({first_line(error)}); older checkpoints are intact: free some "
                 "space or mend the folder, then run the same command again"
             ) from error
         self._take_back_replaced()
@@ -156,7 +157,7 @@ class Checkpoints:
             except MemoryError:
                 raise
             except Exception as error:
-                logging.info("checkpoint %d: %s", step, _first_line(error))
+                logging.info("checkpoint %d: %s", step, first_line(error))
                 found = None
             # Raises where a process is gone: a step it was needed for is not damaged.
             if largest(found is None) or found is None:
@@ -211,7 +212,3 @@ def _named_leaves(tree: Any) -> dict[str, Any]:
     """The leaves by path: a plain layout that outlives changes of classes."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,11 +1,16 @@
 """One run in several real processes over gloo: the same run, whoever is killed."""
 
 import json
+import os
 import signal
 import socket
 import time
 
+import jax
 import pytest
+
+from nystromformer.config import ConfigError
+from scripts.distributed import together
 
 SHORT = (
     "--config.train.num_steps=50",
@@ -107,6 +112,26 @@ def test_when_one_is_killed_the_others_say_so_and_all_can_go_on(
     for status, stderr in finish(start(commands, 2, workdir, *SHORT)):
         assert status == 0, stderr
     assert losses(workdir) == pytest.approx(losses(alone), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (FileNotFoundError(2, "No such file", "/no"), 2, "error: /no: No such file\n"),
+        (ConfigError("two\nlines"), 2, "error: two lines\n"),
+        (RuntimeError("gloo\nat 0x7f"), 1, "error: gloo; if another process of this"),
+    ],
+)
+def test_an_error_ends_all_with_one_line(monkeypatch, capsys, error, status, said):
+    exits = []
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(os, "_exit", exits.append)
+    with together():
+        raise error
+    printed = capsys.readouterr().err
+    assert exits == [status]
+    assert printed.startswith(said)
+    assert printed.count("\n") == 1
 
 
 @pytest.mark.parametrize(
