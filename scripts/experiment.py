@@ -17,10 +17,9 @@ from lra_tasks.task import Split, Task, get_task
 from nystromformer.classifier import PairClassifier, SequenceClassifier
 from nystromformer.config import Config, ConfigError
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.writer import write_json
+from nystromformer.training.writer import METRICS_FILE, write_json
 
 CONFIG_FILE = "config.json"
-METRICS_FILE = "metrics.jsonl"
 RESULT_FILE = "result.json"
 RESULT_KEYS = {
     *("task", "attention", "seed", "best_step", "validation_accuracy"),

@@ -12,6 +12,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
 from tensorboardX.summary import scalar
 
+METRICS_FILE = "metrics.jsonl"
+
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
@@ -42,7 +44,7 @@ class MetricsWriter:
     """
 
     def __init__(self, workdir: Path, num_bytes: int = 0, step: int = 0):
-        self.file = open(workdir / "metrics.jsonl", "ab", buffering=0)  # noqa: SIM115
+        self.file = open(workdir / METRICS_FILE, "ab", buffering=0)  # noqa: SIM115
         if self.file.tell() > num_bytes:
             self.file.truncate(num_bytes)
         # Not SummaryWriter: its thread would report a full disk where nobody hears it.

@@ -10,9 +10,9 @@ from typing import Any, TypeGuard
 
 from lra_tasks.task import TASKS
 from nystromformer.config import Config, ConfigError
+from nystromformer.training.writer import METRICS_FILE
 from scripts.experiment import (
     CONFIG_FILE,
-    METRICS_FILE,
     RESULT_FILE,
     read_config,
     read_result,

@@ -1,6 +1,7 @@
 """The points of a sweep: a grid or a plan, times the seeds, as commands of train.py."""
 
 import dataclasses
+import functools
 import itertools
 import re
 import sys
@@ -13,6 +14,7 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from configs.defaults import ATTENTIONS
+from lra_tasks.task import get_task
 from nystromformer.config import Config, ConfigError
 from scripts.experiment import Experiment, check_workdir, read_result
 
@@ -60,11 +62,12 @@ class Point:
         workdir = f"--workdir={folder / self.name}"
         return [sys.executable, str(TRAIN), *self.flags, workdir]
 
-    @property
+    @functools.cached_property
     def tokens(self) -> int:
         """How many tokens it trains on: about proportional to the time it takes."""
-        train, task = self.config.train, self.config.task.options
-        return train.num_steps * train.batch_size * task.get("max_length", 1)
+        train = self.config.train
+        task = get_task(self.config.task.name, **self.config.task.options)
+        return train.num_steps * train.batch_size * task.num_inputs * task.max_length
 
 
 def keys(mapping: Mapping) -> set[str]:

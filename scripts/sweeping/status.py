@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from nystromformer.training.writer import METRICS_FILE
 from scripts.experiment import RESULT_FILE
 from scripts.sweeping.grid import Point
 from scripts.sweeping.process import failure
@@ -42,7 +43,7 @@ def fraction_done(workdir: Path, num_steps: int) -> float:
     if (workdir / RESULT_FILE).exists():
         return 1.0
     try:
-        with open(workdir / "metrics.jsonl", "rb") as file:
+        with open(workdir / METRICS_FILE, "rb") as file:
             file.seek(max(0, file.seek(0, 2) - 2048))
             lines = file.read().split(b"\n")[:-1]  # what follows is half-written
         return min(1.0, json.loads(lines[-1])["step"] / num_steps)

@@ -1,5 +1,7 @@
 """Grids and plans as points: which there are, in which order, and what is refused."""
 
+import dataclasses
+
 import pytest
 
 from nystromformer.config import Config, ConfigError
@@ -118,3 +120,20 @@ def test_a_model_that_cannot_be_built_names_its_point(tmp_path):
     points = make_points([QUICK], parse_grid(["attention.num_landmarks=4,65"]), 1)
     with pytest.raises(ConfigError, match="listops-nystrom-num_landmarks=65-seed0: "):
         check_points(points, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("task", "inputs", "length"), [("text", 1, 4000), ("retrieval", 2, 4000)]
+)
+def test_the_tokens_are_those_of_the_task_said_in_the_config_or_not(
+    task, inputs, length
+):
+    base = Base(f"{ROOT}/configs/{task}.py")
+    [point] = make_points(
+        [base],
+        [{"train.num_steps": 7, "train.batch_size": 3, "optimizer.warmup_steps": 1}],
+        1,
+    )
+    assert point.tokens == 7 * 3 * inputs * length
+    del point.config.task.options["max_length"]
+    assert dataclasses.replace(point).tokens == point.tokens
