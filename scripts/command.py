@@ -1,16 +1,21 @@
 """What every command shares: flags, one-line errors with exit status 2, signals."""
 
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from absl import app, flags, logging
+from etils import epath
 
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
+from nystromformer.training.bucket import Folder
 from nystromformer.training.checkpoint import CheckpointError
+from nystromformer.training.errors import first_line
 from nystromformer.training.interrupt import Interrupted, StopFlag
 from nystromformer.training.loop import NotFiniteError
 
@@ -30,15 +35,40 @@ def define_max_minutes(help_text: str) -> "flags.FlagHolder[float | None]":
     return flag
 
 
-def define_workdir(help_text: str) -> "flags.FlagHolder[str | None]":
-    """--workdir: a folder that this machine sees, not the name of a bucket."""
+def define_workdir(
+    help_text: str, buckets: bool = False
+) -> "flags.FlagHolder[str | None]":
+    """--workdir: a folder that this machine sees, or, with buckets, in one of these."""
     flag = flags.DEFINE_string("workdir", None, help_text)
     flags.register_validator(
         flag,
-        lambda workdir: workdir is None or "://" not in workdir,
+        lambda name: not name or "://" not in name or buckets,
         "must be a folder; mount a bucket to use it",
     )
     return flag
+
+
+def folder(flag: "flags.FlagHolder[str | None]") -> Folder:
+    """What --workdir names, there or not.
+
+    Raises:
+      ConfigError: a bucket that cannot be opened from here.
+    """
+    name = str(flag.value)
+    if "://" not in name:
+        return Path(name).expanduser()
+    if not re.fullmatch(r"gs://[^/]+/.+", name):
+        raise ConfigError(f"--workdir={name} is neither a folder nor gs://BUCKET/RUN")
+    bucket = epath.Path(name)
+    try:
+        bucket.exists()
+    except ImportError as error:
+        raise ConfigError(
+            f"--workdir={name}: `pip install gcsfs` first, which opens buckets"
+        ) from error
+    except Exception as error:  # each library of a cloud has its own
+        raise ConfigError(f"--workdir={name}: {first_line(error)}") from error
+    return bucket
 
 
 def run(main: Callable[..., None], arguments: str | None = None) -> NoReturn:

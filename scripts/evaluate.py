@@ -3,8 +3,6 @@
 python scripts/evaluate.py --workdir=DIR --split=test
 """
 
-from pathlib import Path
-
 from absl import flags
 
 from lra_tasks.base import SPLITS
@@ -15,14 +13,14 @@ from nystromformer.training.step import make_eval_step, split_weights
 from scripts import command
 from scripts.trained_run import TrainedRun
 
-_WORKDIR = command.define_workdir("a run of scripts/train.py")
+_WORKDIR = command.define_workdir("a run of scripts/train.py", buckets=True)
 _SPLIT = flags.DEFINE_enum("split", "test", SPLITS, "which examples")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "where the data lie, if elsewhere")
 flags.mark_flag_as_required("workdir")
 
 
 def main() -> None:
-    run = TrainedRun.load(Path(str(_WORKDIR.value)).expanduser())
+    run = TrainedRun.load(command.folder(_WORKDIR))
     config = run.experiment.config
     data_dir = _DATA_DIR.value or config.task.data_dir
     split = run.experiment.task.load(_SPLIT.value, data_dir)

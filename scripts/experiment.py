@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from lra_tasks.base import SPLITS
 from lra_tasks.task import Split, Task, get_task
 from nystromformer.classifier import PairClassifier, SequenceClassifier
 from nystromformer.config import Config, ConfigError
+from nystromformer.training.bucket import Folder
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.writer import METRICS_FILE, write_json
 
@@ -103,7 +103,7 @@ class Experiment:
         return splits
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Folder) -> Any:
     """A JSON file, or one line that says which file is broken."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -111,7 +111,7 @@ def read_json(path: Path) -> Any:
         raise ConfigError(f"{path} is not valid JSON ({error})") from error
 
 
-def open_workdir(workdir: Path, config: Config) -> None:
+def open_workdir(workdir: Folder, config: Config) -> None:
     """Makes the folder with its config.json, or checks that the config is the same."""
     check_workdir(workdir, config)
     workdir.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def open_workdir(workdir: Path, config: Config) -> None:
         write_json(workdir / CONFIG_FILE, config.to_mapping())
 
 
-def check_workdir(workdir: Path, config: Config) -> None:
+def check_workdir(workdir: Folder, config: Config) -> None:
     """Raises ConfigError where a run of this config may not live; changes nothing.
 
     Where the data lie may differ: a workdir moves between machines by copying.
@@ -144,7 +144,7 @@ def check_workdir(workdir: Path, config: Config) -> None:
                 )
 
 
-def write_result(workdir: Path, result: dict[str, Any]) -> None:
+def write_result(workdir: Folder, result: dict[str, Any]) -> None:
     """Writes what a finished run has found, sealed with its config and metrics."""
     files = {
         name: hashlib.sha256((workdir / name).read_bytes()).hexdigest()
@@ -159,7 +159,7 @@ def _sha256(result: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()
 
 
-def read_result(workdir: Path) -> dict[str, Any] | None:
+def read_result(workdir: Folder) -> dict[str, Any] | None:
     """What a finished run has found, or None where it is not finished.
 
     Raises:
@@ -184,7 +184,7 @@ def read_result(workdir: Path) -> dict[str, Any] | None:
     return result
 
 
-def read_config(workdir: Path) -> Config:
+def read_config(workdir: Folder) -> Config:
     """The config of an existing workdir."""
     path = workdir / CONFIG_FILE
     if not path.is_file():

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +21,7 @@ from jax.sharding import Mesh
 from ml_collections import config_flags
 
 from nystromformer.config import Config, ConfigError
+from nystromformer.training.bucket import Folder, is_local
 from nystromformer.training.loop import Run, Schedule
 from nystromformer.training.mesh import make_mesh
 from nystromformer.training.processes import is_first, wait_for_all
@@ -38,7 +38,9 @@ from scripts.experiment import (
 from scripts.provenance import commit, device, versions
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
-_WORKDIR = command.define_workdir("where the run lives; made if missing")
+_WORKDIR = command.define_workdir(
+    "where the run lives, or gs://BUCKET/RUN; made if missing", buckets=True
+)
 _MAX_MINUTES = command.define_max_minutes("save and stop after this time")
 _SEQ_SHARDS = flags.DEFINE_integer(
     "seq_shards", 1, "devices that share one sequence; the rest share the batch", 1
@@ -53,7 +55,7 @@ def main() -> None:
     keep_compiled_programs()
     config = Config.from_mapping(_CONFIG.value.to_dict())
     experiment = Experiment.from_config(config)
-    workdir = Path(str(_WORKDIR.value)).expanduser()
+    workdir = command.folder(_WORKDIR)
     with together(), whole_run(workdir, config):
         result = read_result(workdir)
         wait_for_all("looked for a result")
@@ -63,29 +65,29 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def whole_run(workdir: Path, config: Config) -> Iterator[None]:
+def whole_run(workdir: Folder, config: Config) -> Iterator[None]:
     """The workdir, opened and locked by the first process for all of them.
 
-    What it may not take stays as it was, without even a lock.
+    What it may not take stays as it was, without even a lock. A bucket has no locks:
+    that no other run writes there is for people to see to.
     """
-    if is_first():
-        check_workdir(workdir, config)
-        workdir.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(workdir / "lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise ConfigError(f"another process is training in {workdir}") from None
-        open_workdir(workdir, config)
-    wait_for_all("opened the workdir")
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as stack:
         if is_first():
-            lock.release()
+            check_workdir(workdir, config)
+            workdir.mkdir(parents=True, exist_ok=True)
+            if is_local(workdir):
+                try:
+                    stack.enter_context(FileLock(workdir / "lock", timeout=0))
+                except Timeout:
+                    raise ConfigError(
+                        f"another process is training in {workdir}"
+                    ) from None
+            open_workdir(workdir, config)
+        wait_for_all("opened the workdir")
+        yield
 
 
-def train(experiment: Experiment, workdir: Path) -> dict[str, Any]:
+def train(experiment: Experiment, workdir: Folder) -> dict[str, Any]:
     """Trains to the end, from wherever the workdir stands, and writes the result."""
     config = experiment.config
     started_at = commit()

@@ -1,13 +1,13 @@
 """A run of scripts/train.py with the best weights that it has found."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import jax
 from flax import nnx
 
 from nystromformer.config import ConfigError
+from nystromformer.training.bucket import Folder
 from nystromformer.training.checkpoint import CheckpointError, Checkpoints, digest
 from nystromformer.training.step import State, graphdef_of, make_init
 from scripts.experiment import RESULT_FILE, Experiment, read_config, read_result
@@ -23,7 +23,7 @@ class TrainedRun:
     result: dict[str, Any] | None
 
     @classmethod
-    def load(cls, workdir: Path) -> "TrainedRun":
+    def load(cls, workdir: Folder) -> "TrainedRun":
         """Reads a workdir and changes nothing there.
 
         Raises:

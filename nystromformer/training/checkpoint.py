@@ -8,14 +8,15 @@ next older one, and when none is whole that is an error, never a fresh start.
 import hashlib
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
+from etils import epath
 
+from nystromformer.training.bucket import Folder, is_local
 from nystromformer.training.errors import first_line
 from nystromformer.training.processes import (
     is_first,
@@ -53,14 +54,14 @@ class Checkpoints:
     deleted. With read_only nothing is changed.
     """
 
-    def __init__(self, directory: Path, read_only: bool = False):
-        self.directory = directory
+    def __init__(self, directory: Folder, read_only: bool = False):
+        self.directory = epath.Path(directory)
         self.read_only = read_only
         if not read_only:
             self._take_back_replaced()
             wait_for_all("replaced checkpoints are back")
         self.manager = ocp.CheckpointManager(
-            directory.absolute(),
+            self.directory.absolute() if is_local(directory) else self.directory,
             options=ocp.CheckpointManagerOptions(
                 max_to_keep=None if read_only else 2,
                 enable_async_checkpointing=False,
@@ -72,19 +73,16 @@ class Checkpoints:
     def save(self, step: int, state: Any, meta: dict[str, Any]) -> None:
         """Saves a pytree of arrays and a JSON object as `step`, whole or not at all.
 
-        A step that was saved before is replaced, and kept until the new one is whole.
+        A step that was saved before is replaced, and kept until the new one is whole;
+        in a bucket, which cannot rename, the step before it is what is kept.
         """
         host_state = jax.device_get(state)
         leaves = _named_leaves(host_state)
         meta = {**meta, "sha256": checksum(host_state, meta)}
-        before = self.directory / str(step)
         try:
             self._check_free_space(host_state)
             if step in self.manager.all_steps():
-                if is_first():
-                    before.rename(self._beside("replaced", step))
-                wait_for_all("moved it aside")
-                self.manager.reload()
+                self._make_room(step)
             self.manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -110,23 +108,35 @@ class Checkpoints:
             if other != step:
                 self.manager.delete(other)
 
-    def _beside(self, why: str, step: int) -> Path:
+    def _make_room(self, step: int) -> None:
+        """Moves a step aside, where that can be done at once."""
+        if not is_local(self.directory):
+            self.manager.delete(step)
+            return
+        if is_first():
+            (self.directory / str(step)).rename(self._beside("replaced", step))
+        wait_for_all("moved it aside")
+        self.manager.reload()
+
+    def _beside(self, why: str, step: int) -> epath.Path:
         """A place for a step that is no longer one."""
         return self.directory.with_name(f"{why}-{step}")
 
     def _take_back_replaced(self) -> None:
         """Back goes a step that was to be replaced, unless the new one is whole."""
-        if not is_first():
+        if not is_first() or not is_local(self.directory):
             return
         for old in self.directory.parent.glob("replaced-*"):
             new = self.directory / old.name.removeprefix("replaced-")
             if new.exists():
-                shutil.rmtree(old)
+                old.rmtree()
             else:
                 old.rename(new)
 
     def _check_free_space(self, state: Any) -> None:
         """Orbax on a full disk fails late and noisily: look before it starts."""
+        if not is_local(self.directory):
+            return
         num_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(state))
         needed = 2 * num_bytes + 2**20
         free = shutil.disk_usage(self.directory).free
@@ -172,7 +182,7 @@ class Checkpoints:
                 wait_for_all(f"restored step {step}")
                 if not self.read_only and is_first():
                     aside = self._beside("damaged", newer)
-                    shutil.rmtree(aside, ignore_errors=True)
+                    aside.rmtree(missing_ok=True)
                     (self.directory / str(newer)).rename(aside)
             wait_for_all("moved the damaged aside")
             if damaged:

@@ -4,7 +4,6 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from nystromformer.training.batches import Data, train_indices
+from nystromformer.training.bucket import Folder
 from nystromformer.training.checkpoint import Checkpoints, digest
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.interrupt import Interrupted, StopFlag
@@ -80,7 +80,7 @@ class Run:
       optimizer: any optax transformation.
       schedule: how long and how often.
       splits: "train", "validation" and "test" -> arrays, as `Data.put` takes.
-      workdir: an existing folder, the same for every process.
+      workdir: an existing folder, or one in a bucket; the same for every process.
       mesh: the devices; None = one.
 
     Raises:
@@ -93,7 +93,7 @@ class Run:
         optimizer: optax.GradientTransformation,
         schedule: Schedule,
         splits: dict[str, Any],
-        workdir: Path,
+        workdir: Folder,
         mesh: Mesh | None = None,
     ):
         self.schedule = schedule

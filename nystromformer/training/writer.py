@@ -5,18 +5,22 @@ import errno
 import json
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
 from tensorboardX.summary import scalar
 
+from nystromformer.training.bucket import Folder, ObjectFile, is_local
+
 METRICS_FILE = "metrics.jsonl"
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Folder, text: str) -> None:
     """Writes a file whole or not at all."""
+    if not is_local(path):
+        path.write_text(text, encoding="utf-8")
+        return
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
@@ -28,13 +32,15 @@ def write_text(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Folder, value: Any) -> None:
     """Writes a JSON file whole or not at all."""
     write_text(path, f"{json.dumps(value, indent=2, ensure_ascii=False)}\n")
 
 
 class MetricsWriter:
     """Appends to metrics.jsonl, one object a line, and to a TensorBoard event file.
+
+    In a bucket there is no event file, and the newest lines come some seconds later.
 
     Args:
       workdir: an existing folder.
@@ -43,10 +49,18 @@ class MetricsWriter:
       step: the step of that state; TensorBoard drops what it has from there on.
     """
 
-    def __init__(self, workdir: Path, num_bytes: int = 0, step: int = 0):
-        self.file = open(workdir / METRICS_FILE, "ab", buffering=0)  # noqa: SIM115
+    def __init__(self, workdir: Folder, num_bytes: int = 0, step: int = 0):
+        path = workdir / METRICS_FILE
+        self.file: Any = (
+            open(path, "ab", buffering=0)  # noqa: SIM115
+            if is_local(path)
+            else ObjectFile(path)
+        )
         if self.file.tell() > num_bytes:
-            self.file.truncate(num_bytes)
+            self.file.seek(self.file.truncate(num_bytes))
+        self.events = None
+        if not is_local(path):
+            return
         # Not SummaryWriter: its thread would report a full disk where nobody hears it.
         events = workdir / "events"
         events.mkdir(exist_ok=True)
@@ -61,24 +75,29 @@ class MetricsWriter:
         if self.file.write(line) < len(line):  # a disk that is full on the way
             self.file.truncate(before)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.file.name)
+        if self.events is None:
+            return
         for name, value in values.items():
             self._event(step, summary=scalar(f"{split}/{name}", value))
         self.events.flush()
 
     def _event(self, step: int, **content: Any) -> None:
+        assert self.events is not None
         event_type: Any = getattr(event_pb2, "Event")  # noqa: B009 - made at run time
         event = event_type(step=step, wall_time=time.time(), **content)
         self.events.write_event(event)
 
     def num_bytes(self) -> int:
-        """The size of metrics.jsonl up to now."""
+        """The size of metrics.jsonl up to now, all of it written."""
+        self.file.flush()
         return self.file.tell()
 
     def close(self) -> None:
-        """Every line is on disk already, so what fails here is no loss."""
+        """The lines are written; what fails of the events is no loss."""
         self.file.close()
         with contextlib.suppress(OSError):
-            self.events.close()
+            if self.events is not None:
+                self.events.close()
 
 
 class SilentWriter:

@@ -3,9 +3,13 @@
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
+from etils import epath
 
+from nystromformer.config import ConfigError
+from scripts.command import folder
 from tests.scripts.conftest import ROOT
 
 
@@ -68,3 +72,28 @@ def test_a_command_gets_the_arguments_that_it_asks_for_wherever_flags_stand():
 def test_too_many_and_too_few_arguments_are_one_line(words, asks_for, message):
     done = run_main("print('ran')", *words, asks_for=asks_for)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
+
+
+def workdir(name: str) -> SimpleNamespace:
+    return SimpleNamespace(value=name)
+
+
+def test_a_workdir_is_a_folder_or_in_a_bucket(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert folder(workdir("~/run")) == tmp_path / "run"
+    for name in ("s3://bucket/run", "gs://bucket", "gs://bucket/", "gs:///run"):
+        with pytest.raises(ConfigError, match="is neither a folder nor gs://BUCKET/RU"):
+            folder(workdir(name))
+
+
+def test_a_bucket_that_cannot_be_opened_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
+    with pytest.raises(ConfigError, match="gs://bucket/run: `pip install gcsfs` first"):
+        folder(workdir("gs://bucket/run"))
+
+    def refuse(path):
+        raise RuntimeError("no credentials\nlong story")
+
+    monkeypatch.setattr(type(epath.Path()), "exists", refuse)
+    with pytest.raises(ConfigError, match=r"gs://bucket/run: no credentials$"):
+        folder(workdir("gs://bucket/run"))

@@ -169,6 +169,7 @@ BAD = {
     "--config.train.seed=1": "another config: train.seed is 0 there, 1 here",
     "--config.task.source_dir=/no/such": "basic_train.tsv is missing",
     "--workdir=/dev/null/run": "/dev/null/run: Not a directory",
+    "--workdir=s3://bucket/run": "s3://bucket/run is neither a folder nor gs://BUCKET",
     "--max_minutes=nan": "--max_minutes=nan: must be between 0.001 and",
     "--no_such_flag=1": "Unknown command line flag 'no_such_flag'",
     "stray": "unexpected argument 'stray'",

@@ -1,0 +1,121 @@
+"""A run's files in a bucket: whole objects, and never a rename or an append."""
+
+import json
+
+import pytest
+from etils import epath
+from etils.epath import backend
+from fsspec.implementations.memory import MemoryFileSystem
+
+from nystromformer.training import bucket, checkpoint
+from nystromformer.training.bucket import ObjectFile, is_local
+from nystromformer.training.checkpoint import Checkpoints, digest
+from nystromformer.training.writer import MetricsWriter, write_json
+from tests.training.checkpoint_test import ABSTRACT, make_state
+
+
+class Bucket(MemoryFileSystem):
+    """Objects in memory, and how often one was written; moves nothing."""
+
+    store = {}  # noqa: RUF012 - fsspec's way
+    pseudo_dirs = [""]  # noqa: RUF012
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.removeprefix("gs://"))
+
+    def open(self, path, mode="rb", **options):
+        assert "a" not in mode
+        return super().open(path, mode, **options)
+
+    def mv(self, *args, **options):
+        raise AssertionError("a bucket cannot rename")
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """gs://bucket/run, in memory."""
+    monkeypatch.setattr(Bucket, "store", {})
+    monkeypatch.setattr(Bucket, "pseudo_dirs", [""])
+    files = Bucket(skip_instance_cache=True)
+    monkeypatch.setattr(backend._FileSystemSpecBackend, "fs", lambda self, _: files)
+    return epath.Path("gs://bucket/run")
+
+
+def test_a_bucket_is_told_from_a_folder(run, tmp_path):
+    assert not is_local(run)
+    assert not is_local(run / "config.json")
+    assert is_local(tmp_path)
+    assert is_local(epath.Path(tmp_path))
+
+
+def test_json_is_one_object(run):
+    write_json(run / "config.json", {"α": 1})
+    assert json.loads((run / "config.json").read_text()) == {"α": 1}
+    assert [path.name for path in run.iterdir()] == ["config.json"]
+
+
+def test_lines_are_there_now_and_then_and_when_it_matters(run, monkeypatch):
+    monkeypatch.setattr(bucket, "SECONDS_BETWEEN_WRITES", 1e6)
+    writer = MetricsWriter(run)
+    metrics = run / "metrics.jsonl"
+    writer.write(1, "train", {"loss": 0.5})
+    assert metrics.read_text().count("\n") == 1  # the first at once
+    writer.write(2, "train", {"loss": 0.4})
+    assert metrics.read_text().count("\n") == 1
+    assert writer.num_bytes() == len(metrics.read_bytes())  # as a checkpoint asks
+    assert metrics.read_text().count("\n") == 2
+    writer.write(3, "train", {"loss": 0.3})
+    writer.close()
+    assert metrics.read_text().count("\n") == 3
+    assert [path.name for path in run.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(run):
+    writer = MetricsWriter(run)
+    writer.write(5, "train", {"loss": 0.5})
+    belongs = writer.num_bytes()
+    writer.write(6, "train", {"loss": 0.4})
+    writer.close()
+    writer = MetricsWriter(run, belongs, step=5)
+    assert writer.num_bytes() == belongs
+    writer.write(6, "train", {"loss": 0.3})
+    writer.close()
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["loss"] for line in lines] == [0.5, 0.3]
+
+
+def test_what_a_library_of_a_cloud_raises_is_an_error_of_the_system(run, monkeypatch):
+    class HttpError(Exception):
+        pass
+
+    def refuse(*args):
+        raise HttpError("forbidden\nmore")
+
+    file = ObjectFile(run / "metrics.jsonl")
+    monkeypatch.setattr(epath.Path, "write_bytes", refuse)
+    with pytest.raises(OSError, match=r"^gs://bucket/run/metrics\.jsonl: forbidden$"):
+        file.write(b"line\n")
+    with pytest.raises(OSError, match="forbidden"):
+        file.close()
+    monkeypatch.undo()
+
+
+def test_a_step_is_replaced_without_a_rename(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "is_local", lambda folder: False)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    for step in (10, 20):
+        checkpoints.save(step, make_state(step), {})
+    save = checkpoints.manager.save
+
+    def look_and_save(*args, **options):
+        there = sorted(path.name for path in tmp_path.rglob("[0-9]*0"))
+        assert there == ["10"]
+        save(*args, **options)
+
+    monkeypatch.setattr(checkpoints.manager, "save", look_and_save)
+    checkpoints.save(20, make_state(21), {})
+    state, _ = checkpoints.restore(ABSTRACT)
+    checkpoints.close()
+    assert digest(state) == digest(make_state(21))
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
