@@ -14,6 +14,7 @@ from typing import Any
 from nystromformer.attention import check_attention
 
 DTYPES = ("float32", "bfloat16")
+MAX_LAYERS = 64  # building that many takes half a minute
 
 
 class ConfigError(ValueError):
@@ -164,6 +165,11 @@ def _check_values(config: Config) -> None:
     for name, value in positive.items():
         if value <= 0:
             raise ConfigError(f"config.{name} must be positive, got {value}")
+    if model.num_layers > MAX_LAYERS:
+        raise ConfigError(
+            f"config.model.num_layers must be at most {MAX_LAYERS}, got "
+            f"{model.num_layers}"
+        )
     if model.model_dim % model.num_heads:
         raise ConfigError(
             f"config.model.model_dim={model.model_dim} is not num_heads="

@@ -114,7 +114,10 @@ def planned() -> list[Point]:
         raise ConfigError(f"--preset={preset}: the plan names the attentions itself")
     changes = {"task.data_dir": _DATA_DIR.value} if _DATA_DIR.value else {}
     bases = []
-    for task in no_twice(_TASKS.value or list(plan["tasks"]), "--tasks"):
+    tasks = list(plan["tasks"]) if _TASKS.value is None else _TASKS.value
+    if not tasks:
+        raise ConfigError("--tasks names none; without it, all of the plan's are run")
+    for task in no_twice(tasks, "--tasks"):
         if task not in TASKS:
             raise ConfigError(f"unknown task {task!r}; known: {', '.join(TASKS)}")
         file = os.path.relpath(ROOT / "configs" / f"{task}.py")

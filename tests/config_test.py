@@ -50,6 +50,10 @@ BAD = {
     "train.num_steps": ("5", r"config\.train\.num_steps must be int, got '5'"),
     "train.batch_size": (True, r"config\.train\.batch_size must be int, got True"),
     "train.seed": (-1, r"config\.train\.seed must be in"),
+    "model.num_layers": (
+        20_000,
+        r"config\.model\.num_layers must be at most 64, got 2",
+    ),
     "train.eval_every": (0, r"config\.train\.eval_every must be positive, got 0"),
     "model.dtype": ("float16", r"config\.model\.dtype must be one of .*got 'float16'"),
     "model.dropout_rate": (1.0, r"config\.model\.dropout_rate must be in \[0, 1\)"),

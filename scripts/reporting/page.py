@@ -99,14 +99,14 @@ class Report:
 
 
 def _summary(runs: list[Run]) -> list[str]:
-    """How many runs, and where they were made."""
+    """How many runs, where they were made, and why some failed."""
     results = [run.result for run in runs if run.result]
     lines = [f"{len(results)} of {len(runs)} runs finished."]
     for key, word in (("commit", "Commit"), ("device", "Device")):
         found = dict.fromkeys(str(result.get(key) or NOTHING) for result in results)
         if found:
             lines.append(f"{word}: {'; '.join(found)}.")
-    return lines
+    return lines + [f"{run.name} failed: {run.failure}" for run in runs if run.failure]
 
 
 def _data_uri(path: Path) -> str:

@@ -17,6 +17,7 @@ from scripts.experiment import (
     read_config,
     read_result,
 )
+from scripts.sweeping.process import failure
 
 NOT_RUNS = {"checkpoints", "events"}  # what lies inside a run
 
@@ -30,6 +31,7 @@ class Run:
         machine.
       result: what result.json says, None while it is not there.
       metrics: the whole lines of metrics.jsonl, in order.
+      failure: why a sweep gave it up, in one line.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Run:
     config: Config
     result: dict[str, Any] | None
     metrics: list[dict[str, Any]]
+    failure: str | None = None
 
     @property
     def seed(self) -> int:
@@ -117,7 +120,9 @@ def read_run(workdir: Path, name: str) -> Run:
         )
     if result:
         _check_result(result, config, workdir / RESULT_FILE)
-    return Run(name, workdir, config, result, read_metrics(workdir / METRICS_FILE))
+    metrics = read_metrics(workdir / METRICS_FILE)
+    why = None if result else failure(workdir)
+    return Run(name, workdir, config, result, metrics, why)
 
 
 def _check_result(result: dict[str, Any], config: Config, path: Path) -> None:

@@ -82,11 +82,13 @@ def num_stuck(point: Point) -> int:
 
 
 def accuracy(point: Point) -> str:
-    """As in "56.95 ± 0.31 (2 of 3, 1 at a floor, 500 of 5,000 steps)"."""
+    """As in "56.95 ± 0.31 (2 of 4, 1 at a floor, 1 failed, 0; 500 of 5,000 steps)"."""
     done, total = len(point.finished), len(point.runs)
     notes = [f"{done} of {total}" if done < total else f"{done}"] if done else []
     if stuck := num_stuck(point):
         notes.append(f"{stuck} at a floor")
+    if failed := sum(run.failure is not None for run in point.runs):
+        notes.append(f"{failed} failed")
     if done < total:
         notes.append(progress(point))
     return f"{spread(accuracies(point))} ({', '.join(notes)})"
@@ -222,6 +224,7 @@ def details(run: Run) -> dict[str, Any]:
         "attention": run.config.attention.name,
         "seed": run.seed,
         "steps": f"{run.step} of {run.config.train.num_steps}",
+        "failed": run.failure,
         **percent,
         "stuck_at_floor": floor_reached(run),
         "best_step": result.get("best_step"),

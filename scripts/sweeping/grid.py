@@ -109,9 +109,12 @@ def make_points(
     """All points: for each seed each variant on each base, in this order.
 
     Raises:
-      ConfigError: a config that train.py would refuse, a key that no point has, or
-        two points that are the same.
+      ConfigError: a config that train.py would refuse, a key that no point has or
+        that is given twice, or two points that are the same.
     """
+    for base, variant in itertools.product(bases, variants):
+        if twice := base.changes.keys() & variant.keys():
+            raise ConfigError(f"{min(twice)} is given twice: by --grid and beside it")
     points: dict[str, Point] = {}
     for seed, variant, base in itertools.product(range(num_seeds), variants, bases):
         point = _make_point(base, variant, seed)

@@ -72,8 +72,9 @@ class Process:
 def failure(workdir: Path) -> str | None:
     """Why the run in a workdir failed, or None where it did not."""
     try:
-        return str(json.loads((workdir / FAILURE_FILE).read_text())["error"])
+        error = json.loads((workdir / FAILURE_FILE).read_text())["error"]
+        return " ".join(str(error).split())
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return f"{FAILURE_FILE} cannot be read"

@@ -29,6 +29,7 @@ from scripts.sweeping.status import Status, state
 COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "srun")
 JOBS_FILE = "jobs.json"  # which job each point was submitted as
 SECONDS_BETWEEN_LOOKS = 20.0
+FAILED_LOOKS = 5  # in a row that are borne: a busy controller comes back
 MAX_TIMEOUTS = 100  # how often a job that ran out of time is queued again
 # What may end a job through no fault of the run: the same command submits it again.
 NO_FAILURE = {"CANCELLED", "COMPLETED", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "UNKNOWN"}
@@ -71,7 +72,7 @@ def run_on_slurm(
         write_json(path, jobs)
     ours = {point.name: jobs[point.name] for point in points}
     with StopFlag() as stop:
-        while stop.signum is None and (queued := _queue()).keys() & {*ours.values()}:
+        while (queued := _watched_queue(stop)).keys() & {*ours.values()}:
             status.show([n for n, job in ours.items() if queued.get(job) == "RUNNING"])
             _sleep(stop)
     if stop.signum is not None:
@@ -116,6 +117,17 @@ def _queue() -> dict[str, str]:
     if done.returncode:
         raise ConfigError(f"squeue: {done.stderr.strip()}")
     return dict(line.split() for line in done.stdout.splitlines() if line.strip())
+
+
+def _watched_queue(stop: StopFlag) -> dict[str, str]:
+    """The queue, looked at again where that fails; empty after a signal."""
+    for _ in range(FAILED_LOOKS):
+        if stop.signum is not None:
+            return {}
+        with contextlib.suppress(ConfigError):
+            return _queue()
+        _sleep(stop)
+    return _queue()
 
 
 def _record_failures(jobs: dict[str, str], folder: Path) -> None:

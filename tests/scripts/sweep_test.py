@@ -64,6 +64,9 @@ BAD = {
     f"{LISTOPS} --grid=train.batch_size=many": "invalid literal for int",
     f"{LISTOPS} --grid=attention.num_landmarks=4,100": "num_landmarks=100-seed0: ",
     f"{LISTOPS} --grid=train.batch_size=4,4": "names 4 twice",
+    f"{LISTOPS} --grid=train.batch_size=4,8 --config.train.batch_size=2": (
+        "train.batch_size is given twice: by --grid and beside it"
+    ),
     f"{LISTOPS} --config.train.nope=1": "the config has no key",
     f"{LISTOPS} --seeds=0": "--seeds=0",
     f"{LISTOPS} --max_minutes=0": "--max_minutes=0",
@@ -75,6 +78,7 @@ BAD = {
     "--config=configs/no_such.py": "no_such.py",
     "--plan=table4": "value should be one of <ablations|landmarks|",
     "--plan=table3 --tasks=listops,chess": "unknown task 'chess'; known: listops",
+    "--plan=table3 --tasks=": "--tasks names none; without it",
     "--plan=table3 --tasks=listops,listops": "--tasks names listops twice",
     "--plan=table3 --preset=slow": "unknown attention or preset 'slow'; known:",
     "--plan=table3 --preset=softmax,quick": "the plan names the attentions itself",

@@ -104,3 +104,12 @@ def test_runs_that_are_all_on_their_way_have_a_page_too(runs):
     assert "0 of 1 runs finished." in text
     assert "— (0 of 5,000 steps)" in text
     assert "Commit" not in text
+
+
+def test_why_a_run_failed_stands_in_the_summary(runs):
+    (runs.unfinished("a") / "failed.json").write_text(
+        '{"error": "killed by <SIGKILL>"}'
+    )
+    report = Report.of(group(read_runs([runs.folder])), {})
+    assert "runs/a failed: killed by <SIGKILL>" in report.summary
+    assert "runs/a failed: killed by &lt;SIGKILL&gt;" in report.html()

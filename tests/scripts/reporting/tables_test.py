@@ -60,6 +60,22 @@ def test_an_incomplete_sweep_gives_a_partial_table(runs):
     assert found["softmax"]["image"] == "40.00 (1)"
 
 
+def test_what_has_failed_is_counted_and_says_why(runs):
+    runs.finished("a", 0.5)
+    failed = runs.unfinished("b", seed=1)
+    runs.unfinished("c", seed=2)
+    for workdir in (
+        runs.folder / "a",
+        failed,
+    ):  # the first was tried again and finished
+        (workdir / "failed.json").write_text('{"error": "error: no\\ndata"}')
+    assert cells(accuracy_table(points(runs)))["nystrom"]["listops"] == (
+        "50.00 (1 of 3, 1 failed, 50; 50 of 5,000 steps)"
+    )
+    said = [details(run)["failed"] for run in read_runs([runs.folder])]
+    assert said == [None, "error: no data", None]
+
+
 def test_published_numbers_stand_beside_every_variant(runs):
     for landmarks in (16, 64):
         runs.finished(f"{landmarks}", attention__num_landmarks=landmarks)

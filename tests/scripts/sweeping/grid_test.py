@@ -122,6 +122,12 @@ def test_a_model_that_cannot_be_built_names_its_point(tmp_path):
         check_points(points, tmp_path)
 
 
+def test_a_key_of_the_grid_and_of_the_config_is_an_error():
+    base = Base(QUICK.file, ("quick",), {"train.batch_size": 2})
+    with pytest.raises(ConfigError, match=r"train\.batch_size is given twice: by --gr"):
+        names("train.batch_size=4,8", base=base)
+
+
 @pytest.mark.parametrize(
     ("task", "inputs", "length"), [("text", 1, 4000), ("retrieval", 2, 4000)]
 )

@@ -189,3 +189,38 @@ def test_jobs_that_are_none_are_one_line(stub, status, tmp_path):
     (tmp_path / "slurm" / "jobs.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"jobs.json is no list of jobs; delete it"):
         run([stub("a")], tmp_path, status)
+
+
+@pytest.fixture
+def busy(monkeypatch):
+    """Makes the queue fail this often after its first answer; gives all its answers."""
+
+    def busy(failures: int) -> list[bool]:
+        answers, queue = [], slurm._queue
+
+        def ask():
+            answers.append(not 0 < len(answers) <= failures)
+            if not answers[-1]:
+                raise ConfigError("squeue: Unable to contact slurm controller")
+            return queue()
+
+        monkeypatch.setattr(slurm, "_queue", ask)
+        return answers
+
+    return busy
+
+
+def test_a_queue_that_does_not_answer_for_a_while_is_asked_again(
+    stub, status, tmp_path, busy
+):
+    answers = busy(slurm.FAILED_LOOKS)
+    run([stub("a")], tmp_path / "sweep", status)
+    assert state(tmp_path / "sweep" / "a") == "done"
+    assert answers.count(False) == slurm.FAILED_LOOKS
+
+
+def test_a_queue_that_never_answers_is_an_error(stub, status, tmp_path, busy):
+    answers = busy(1000)
+    with pytest.raises(ConfigError, match="Unable to contact slurm controller"):
+        run([stub("a")], tmp_path / "sweep", status)
+    assert answers.count(False) == slurm.FAILED_LOOKS + 1
