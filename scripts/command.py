@@ -16,7 +16,7 @@ from nystromformer.config import ConfigError
 from nystromformer.training.bucket import Folder
 from nystromformer.training.checkpoint import CheckpointError
 from nystromformer.training.errors import first_line
-from nystromformer.training.interrupt import Interrupted, StopFlag
+from nystromformer.training.interrupt import Interrupted, catch, mute_terminal
 from nystromformer.training.loop import NotFiniteError
 
 BAD_INPUT = 2
@@ -75,16 +75,15 @@ def run(main: Callable[..., None], arguments: str | None = None) -> NoReturn:
     """Parses the flags and runs a command.
 
     Errors that a person can mend become one line on stderr and exit status 2; SIGTERM,
-    SIGINT and a time limit end with 143, 130 and 142. Anything else is a bug and shows
-    its traceback.
+    SIGINT, a time limit and a hang-up end with 143, 130, 142 and 129. Anything else is
+    a bug and shows its traceback.
 
     Args:
       main: the command.
       arguments: what the words that are no flags name, as in "RUNS"; there must be at
         least one, and main gets the list of them. None: there must be none.
     """
-    for signum in StopFlag.SIGNALS:
-        signal.signal(signum, _leave)
+    catch(_leave)
 
     def guarded(argv: Sequence[str]) -> None:
         logging.set_verbosity(logging.WARNING)
@@ -117,6 +116,8 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 def _leave(signum: int, frame: FrameType | None) -> NoReturn:
     """Before and after the training loop, which saves first, nothing is half-done."""
+    if signum == signal.SIGHUP:
+        mute_terminal()
     print(Interrupted(signum), file=sys.stderr)
     sys.exit(128 + signum)
 

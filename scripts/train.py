@@ -4,7 +4,7 @@
         [--config.group.key=value …] [--max_minutes=60]
 
 The same command again goes on where a run was stopped: by SIGTERM (exit status 143),
-Ctrl-C (130) or after --max_minutes (142), each of which saves first.
+Ctrl-C (130), a closed terminal (129) or after --max_minutes (142): all save first.
 JAX_ENABLE_COMPILATION_CACHE=false keeps no compiled programs for the next start.
 """
 

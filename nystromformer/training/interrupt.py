@@ -1,6 +1,9 @@
 """Signals as a flag that the training loop reads between chunks."""
 
+import os
 import signal
+import stat
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -16,6 +19,28 @@ class Interrupted(Exception):  # noqa: N818 - not an error
         self.signum = signum
 
 
+def catch(handler: Callable[[int, FrameType | None], Any]) -> dict[int, Any]:
+    """Sets the handler of all signals that ask to stop, and returns those before.
+
+    A hang-up that is ignored stays ignored: nohup asks for that.
+    """
+    before: dict[int, Any] = {x: signal.getsignal(x) for x in StopFlag.SIGNALS}
+    if before[signal.SIGHUP] is signal.SIG_IGN:
+        del before[signal.SIGHUP]
+    for signum in before:
+        signal.signal(signum, handler)
+    return before
+
+
+def mute_terminal() -> None:
+    """After a hang-up there is none to write to, and a write would be an error."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+            os.dup2(null, descriptor)
+    os.close(null)
+
+
 class StopFlag:
     """While entered, the first signal sets `signum`: a run saves its state and ends.
 
@@ -23,14 +48,14 @@ class StopFlag:
     none: a cluster sends it to each process of a job, and their parent passes it on.
     """
 
-    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGHUP)
 
     def __init__(self) -> None:
         self.signum: int | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopFlag":
-        self._before = {s: signal.signal(s, self._set) for s in self.SIGNALS}
+        self._before = catch(self._set)
         return self
 
     def __exit__(
@@ -43,6 +68,8 @@ class StopFlag:
             signal.signal(signum, handler)
 
     def _set(self, signum: int, frame: FrameType | None) -> None:
+        if signum == signal.SIGHUP:
+            mute_terminal()
         if self.signum is None:
             self.signum = signum
         if signum == signal.SIGINT:

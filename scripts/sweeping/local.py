@@ -92,8 +92,9 @@ def _start(
 def _end(running: Iterable[Process], status: Status) -> None:
     """Lets what still runs save and end."""
     for process in running:
-        status.say(f"{process.workdir.name} is asked to save and stop")
         process.stop()
+    for process in running:
+        status.say(f"{process.workdir.name} is asked to save and stop")
     for process in running:
         process.wait()
         process.poll()

@@ -41,6 +41,7 @@ def run_main(body: str, *words: str, asks_for: str = "") -> subprocess.Completed
         ("open('/no/such')", 2, "error: /no/such: No such file or directory\n"),
         ("os.kill(os.getpid(), signal.SIGTERM)", 143, "stopped by SIGTERM\n"),
         ("os.kill(os.getpid(), signal.SIGINT)", 130, "stopped by SIGINT\n"),
+        ("os.kill(os.getpid(), signal.SIGHUP)", 129, "stopped by SIGHUP\n"),
         ("signal.raise_signal(signal.SIGALRM)", 142, "stopped by its time limit\n"),
         ("raise Interrupted(signal.SIGTERM, 3)", 143, ""),
     ],

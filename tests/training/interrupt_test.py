@@ -1,7 +1,10 @@
 """Signals as a flag: real ones, sent to this process."""
 
 import os
+import pty
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -16,6 +19,45 @@ def test_a_signal_is_a_flag_and_stays_one_when_the_cluster_repeats_it(signum):
         assert stop.signum == signum
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signum == signum
+
+
+def test_nohup_is_heeded():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopFlag() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.signum is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+ON_A_TERMINAL = """
+import os, sys, time
+from nystromformer.training.interrupt import StopFlag
+os.open(os.ttyname(0), os.O_RDWR)  # which takes it as the session's terminal
+with StopFlag() as stop:
+    print("ready", flush=True)
+    while stop.signum is None:
+        time.sleep(0.02)
+print("saving", flush=True)
+open(sys.argv[1], "w").write(str(stop.signum))
+"""
+
+
+def test_when_the_terminal_is_closed_a_run_still_saves(tmp_path):
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_A_TERMINAL, str(tmp_path / "saved")],
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        start_new_session=True,
+    )
+    os.close(end)
+    assert b"ready" in os.read(terminal, 100)
+    os.close(terminal)
+    assert process.wait(timeout=30) == 0
+    assert (tmp_path / "saved").read_text() == str(int(signal.SIGHUP))
 
 
 def test_only_the_second_ctrl_c_leaves_at_once():

@@ -33,6 +33,7 @@ def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(tmp_path):
         file.write('{"step": 7, "spl')  # killed while writing
 
     writer = MetricsWriter(tmp_path, belongs, step=5)
+    assert writer.num_bytes() == belongs
     writer.write(6, "train", {"loss": 0.3})
     writer.close()
     assert [line["loss"] for line in read_lines(tmp_path)] == [0.5, 0.3]

@@ -94,7 +94,7 @@ def test_one_that_fails_does_not_hold_up_the_others(stub, status, tmp_path):
     assert state(tmp_path / "b") == "done"
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_lets_the_running_save_and_starts_no_other(
     stub, status, tmp_path, signum
 ):
