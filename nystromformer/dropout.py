@@ -7,6 +7,20 @@ import jax
 import jax.numpy as jnp
 
 
+def random_words(rng: jax.Array, size: int) -> jax.Array:
+    """uint32 [size]: a hash of each position and of two random words of the key.
+
+    The hash is triple32 of Wellons' hash-prospector, a sixth of the work of Threefry,
+    which took a tenth of a step on a CPU.
+    """
+    first, second = jax.random.bits(rng, (2,), jnp.uint32)
+    x = jax.lax.iota(jnp.uint32, size) + first
+    x = (x ^ (x >> 17)) * jnp.uint32(0xED5AD4BB)
+    x = (x ^ (x >> 11) ^ second) * jnp.uint32(0xAC4C1B51)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x31848BAB)
+    return x ^ (x >> 14)
+
+
 def dropout(
     x: jax.Array,
     rate: float,
@@ -16,8 +30,7 @@ def dropout(
     """Zeroes each number with probability `rate` and scales the rest; 16 bits a number.
 
     The rate is rounded to a multiple of 2⁻¹⁶ and the scale fits the rounded one. Both
-    halves of every word that the generator makes are used: `random.bits` would make a
-    word for each number, and dropout a third of a small model's step (on a CPU).
+    halves of every random word are used.
 
     Args:
       x: any shape.
@@ -33,7 +46,7 @@ def dropout(
         return x
     shape = [1 if axis in broadcast_dims else n for axis, n in enumerate(x.shape)]
     size = math.prod(shape)
-    words = jax.random.bits(rng, ((size + 1) // 2,), jnp.uint32)
+    words = random_words(rng, (size + 1) // 2)
     halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(-1)
     keep = halves[:size].reshape(shape) >= dropped
     return jnp.where(keep, x / (1 - dropped / 2**16), 0).astype(x.dtype)
