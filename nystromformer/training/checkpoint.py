@@ -74,23 +74,20 @@ class Checkpoints:
         """Saves a pytree of arrays and a JSON object as `step`, whole or not at all.
 
         A step that was saved before is replaced, and kept until the new one is whole;
-        in a bucket, which cannot rename, the step before it is what is kept.
+        in a bucket, which cannot rename, the step before it is what is kept, or, where
+        there is none, the new one is first saved as that.
         """
         host_state = jax.device_get(state)
         leaves = _named_leaves(host_state)
         meta = {**meta, "sha256": checksum(host_state, meta)}
+        args = ocp.args.Composite(
+            state=ocp.args.StandardSave(leaves), meta=ocp.args.JsonSave(meta)
+        )
         try:
             self._check_free_space(host_state)
             if step in self.manager.all_steps():
-                self._make_room(step)
-            self.manager.save(
-                step,
-                args=ocp.args.Composite(
-                    state=ocp.args.StandardSave(leaves),
-                    meta=ocp.args.JsonSave(meta),
-                ),
-                force=True,
-            )
+                self._make_room(step, args)
+            self.manager.save(step, args=args, force=True)
         except Exception as error:
             self._take_back_replaced()
             if jax.process_count() > 1 and not isinstance(error, OSError):
@@ -108,9 +105,11 @@ class Checkpoints:
             if other != step:
                 self.manager.delete(other)
 
-    def _make_room(self, step: int) -> None:
-        """Moves a step aside, where that can be done at once."""
+    def _make_room(self, step: int, args: ocp.args.Composite) -> None:
+        """Moves a step aside; in a bucket, deletes it once there is another."""
         if not is_local(self.directory):
+            if list(self.manager.all_steps()) == [step]:
+                self.manager.save(step - 1, args=args, force=True)
             self.manager.delete(step)
             return
         if is_first():

@@ -9,7 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from nystromformer.training import bucket, checkpoint
 from nystromformer.training.bucket import ObjectFile, is_local
-from nystromformer.training.checkpoint import Checkpoints, digest
+from nystromformer.training.checkpoint import CheckpointError, Checkpoints, digest
 from nystromformer.training.writer import MetricsWriter, write_json
 from tests.training.checkpoint_test import ABSTRACT, make_state
 
@@ -119,3 +119,32 @@ def test_a_step_is_replaced_without_a_rename(tmp_path, monkeypatch):
     checkpoints.close()
     assert digest(state) == digest(make_state(21))
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+
+
+def test_the_only_step_is_not_deleted_before_there_is_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "is_local", lambda folder: False)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.save(20, make_state(20), {})
+    save = checkpoints.manager.save
+    calls = []
+
+    def save_once(step, **options):
+        calls.append(step)
+        if step == 20:
+            raise OSError("no")
+        save(step, **options)
+
+    monkeypatch.setattr(checkpoints.manager, "save", save_once)
+    with pytest.raises(CheckpointError, match=r"could not save step 20 .*intact"):
+        checkpoints.save(20, make_state(21), {"note": "new"})
+    assert calls == [19, 20]
+    state, meta = checkpoints.restore(ABSTRACT)
+    assert (digest(state), meta) == (digest(make_state(21)), {"note": "new"})
+
+    monkeypatch.undo()
+    checkpoints.save(20, make_state(22), {})
+    checkpoints.keep_only(20)
+    state, _ = checkpoints.restore(ABSTRACT)
+    checkpoints.close()
+    assert digest(state) == digest(make_state(22))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["20"]
