@@ -5,6 +5,7 @@ is stored beside them; on restoring, a step that is not whole is passed over for
 next older one, and when none is whole that is an error, never a fresh start.
 """
 
+import glob
 import hashlib
 import json
 import shutil
@@ -52,10 +53,18 @@ class Checkpoints:
 
     A damaged step is moved out of the way, to `damaged-STEP` beside the directory, not
     deleted. With read_only nothing is changed.
+
+    Raises:
+      CheckpointError: for a folder that orbax would take for a pattern.
     """
 
     def __init__(self, directory: Folder, read_only: bool = False):
         self.directory = epath.Path(directory)
+        if glob.has_magic(str(self.directory.absolute())):
+            raise CheckpointError(
+                f"{self.directory}: checkpoints cannot be read back from a folder with "
+                "one of * ? [ in its name; choose another"
+            )
         self.read_only = read_only
         if not read_only:
             self._take_back_replaced()

@@ -135,6 +135,13 @@ def test_a_replacement_that_was_killed_half_way_is_taken_back(saved):
     assert not (saved.parent / "replaced-20").exists()
 
 
+@pytest.mark.parametrize("name", ["run[1]", "run*", "run?"])
+def test_a_folder_that_orbax_cannot_read_back_is_refused(tmp_path, name):
+    with pytest.raises(CheckpointError, match=r"one of \* \? \[ in its name"):
+        Checkpoints(tmp_path / name / "checkpoints")
+    assert not list(tmp_path.iterdir())
+
+
 def test_reading_only_leaves_a_damaged_one_where_it_is(saved):
     flip_a_bit(largest_file(saved / "20"))
     state, _ = restore(saved, read_only=True)
