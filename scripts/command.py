@@ -1,5 +1,6 @@
 """What every command shares: flags, one-line errors with exit status 2, signals."""
 
+import contextlib
 import re
 import signal
 import sys
@@ -116,9 +117,10 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 def _leave(signum: int, frame: FrameType | None) -> NoReturn:
     """Before and after the training loop, which saves first, nothing is half-done."""
+    with contextlib.suppress(OSError):  # of a terminal that is closed
+        print(Interrupted(signum), file=sys.stderr)
     if signum == signal.SIGHUP:
         mute_terminal()
-    print(Interrupted(signum), file=sys.stderr)
     sys.exit(128 + signum)
 
 

@@ -33,10 +33,13 @@ def catch(handler: Callable[[int, FrameType | None], Any]) -> dict[int, Any]:
 
 
 def mute_terminal() -> None:
-    """After a hang-up there is none to write to, and a write would be an error."""
+    """After a hang-up there is none to write to, and a write would be an error.
+
+    Nor is there what a pipe leads to: the hang-up was for that, too. Files stay.
+    """
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
-        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.dup2(null, descriptor)
     os.close(null)
 

@@ -3,6 +3,7 @@
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 
@@ -31,6 +32,11 @@ def test_nohup_is_heeded():
         signal.signal(signal.SIGHUP, before)
 
 
+def socket_pair() -> tuple[int, int]:
+    one, other = socket.socketpair()
+    return one.detach(), other.detach()
+
+
 ON_A_TERMINAL = """
 import os, sys, time
 from nystromformer.training.interrupt import StopFlag
@@ -56,6 +62,27 @@ def test_when_the_terminal_is_closed_a_run_still_saves(tmp_path):
     os.close(end)
     assert b"ready" in os.read(terminal, 100)
     os.close(terminal)
+    assert process.wait(timeout=30) == 0
+    assert (tmp_path / "saved").read_text() == str(int(signal.SIGHUP))
+
+
+IN_A_PIPE = ON_A_TERMINAL.replace("os.open", "# os.open")
+
+
+@pytest.mark.parametrize("make", [os.pipe, socket_pair])
+def test_when_the_reader_of_a_pipe_is_gone_with_the_terminal_a_run_still_saves(
+    tmp_path, make
+):
+    reader, end = make()
+    process = subprocess.Popen(
+        [sys.executable, "-c", IN_A_PIPE, str(tmp_path / "saved")],
+        stdout=end,
+        stderr=end,
+    )
+    os.close(end)
+    assert b"ready" in os.read(reader, 100)
+    os.close(reader)
+    process.send_signal(signal.SIGHUP)
     assert process.wait(timeout=30) == 0
     assert (tmp_path / "saved").read_text() == str(int(signal.SIGHUP))
 
