@@ -4,6 +4,7 @@ A bucket has no locks, and nothing in it is appended to or renamed in one go; bu
 object is there whole or not at all.
 """
 
+import contextlib
 import io
 import math
 import time
@@ -14,7 +15,8 @@ from etils import epath
 from nystromformer.training.errors import first_line
 
 Folder = Path | epath.Path
-SECONDS_BETWEEN_WRITES = 5.0  # a bucket takes one a second of the same object
+SECONDS_BETWEEN_WRITES = 5.0
+LEAST_SECONDS = 1.0  # a bucket takes one write a second of the same object
 
 
 def is_local(folder: Folder) -> bool:
@@ -25,31 +27,45 @@ def is_local(folder: Folder) -> bool:
 class ObjectFile(io.BytesIO):
     """An object's bytes, in memory: `flush` writes them, and `write` does now and then.
 
-    Starts at the end of what is there. Raises OSError where the bucket refuses.
+    Starts at the end of what is there.
     """
 
     def __init__(self, path: Folder):
         super().__init__(path.read_bytes() if path.exists() else b"")
         self.seek(0, io.SEEK_END)
-        self.path, self.name, self.written_at = path, str(path), -math.inf
+        self.path, self.name = path, str(path)
+        self.tried_at, self.written = -math.inf, True
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
-        """Appends; writes the object if the last time is a while ago."""
+        """Appends; if the last time is a while ago, tries to write the object."""
         size = super().write(data)
-        if time.monotonic() >= self.written_at + SECONDS_BETWEEN_WRITES:
-            self.flush()
+        self.written = False
+        if time.monotonic() >= self.tried_at + SECONDS_BETWEEN_WRITES:
+            with contextlib.suppress(OSError):
+                self.flush()
         return size
 
+    def truncate(self, size: int | None = None) -> int:
+        """Cuts off, which the next flush makes so in the bucket."""
+        self.written = False
+        return super().truncate(size)
+
     def flush(self) -> None:
-        """Writes the object."""
+        """Writes the object, where it is not yet; OSError if the bucket refuses."""
+        if self.written:
+            return
+        time.sleep(max(0.0, self.tried_at + LEAST_SECONDS - time.monotonic()))
+        self.tried_at = time.monotonic()
         try:
             self.path.write_bytes(self.getvalue())
         except Exception as error:  # each library of a cloud has its own
             raise OSError(f"{self.path}: {first_line(error)}") from error
-        self.written_at = time.monotonic()
+        self.written = True
 
     def close(self) -> None:
         """Writes the object, once."""
-        if not self.closed:
-            self.flush()
-        super().close()
+        try:
+            if not self.closed:
+                self.flush()
+        finally:
+            super().close()

@@ -282,6 +282,7 @@ class Run:
             raise Interrupted(self._signum(), self.step)
         self._keep_best()
         self.writer.write(self.step, "test", metrics)
+        self.writer.num_bytes()  # raises where that line cannot be written
         clock = self.clock
         return Outcome(
             **self.memory,

@@ -68,7 +68,10 @@ class MetricsWriter:
         self._event(step, session_log={"status": 1})  # START
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
-        """One line: step, split, values. Raises OSError when the disk is full."""
+        """One line: step, split, values. Raises OSError when the disk is full.
+
+        What a bucket refuses is tried again, at the latest by num_bytes.
+        """
         row = {"step": step, "split": split, **values}
         line = f"{json.dumps(row, allow_nan=False)}\n".encode()
         before = self.file.tell()
@@ -88,13 +91,14 @@ class MetricsWriter:
         self.events.write_event(event)
 
     def num_bytes(self) -> int:
-        """The size of metrics.jsonl up to now, all of it written."""
+        """The size of metrics.jsonl up to now, all of it written, or an OSError."""
         self.file.flush()
         return self.file.tell()
 
     def close(self) -> None:
-        """The lines are written; what fails of the events is no loss."""
-        self.file.close()
+        """What fails is no loss: no checkpoint or result counts on it."""
+        with contextlib.suppress(OSError):
+            self.file.close()
         with contextlib.suppress(OSError):
             if self.events is not None:
                 self.events.close()

@@ -94,11 +94,49 @@ def test_what_a_library_of_a_cloud_raises_is_an_error_of_the_system(run, monkeyp
 
     file = ObjectFile(run / "metrics.jsonl")
     monkeypatch.setattr(epath.Path, "write_bytes", refuse)
+    assert file.write(b"line\n") == 5
     with pytest.raises(OSError, match=r"^gs://bucket/run/metrics\.jsonl: forbidden$"):
-        file.write(b"line\n")
+        file.flush()
     with pytest.raises(OSError, match="forbidden"):
         file.close()
-    monkeypatch.undo()
+
+
+def test_a_line_that_is_refused_is_kept_and_ends_nothing_but_a_checkpoint(
+    run, monkeypatch
+):
+    writer = MetricsWriter(run)
+    metrics = run / "metrics.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(epath.Path, "write_bytes", lambda *_: 1 / 0)
+        writer.write(1, "train", {"loss": 0.5})
+        with pytest.raises(OSError, match="division by zero"):
+            writer.num_bytes()
+    assert not metrics.exists()
+    writer.write(2, "train", {"loss": 0.4})
+    assert writer.num_bytes() == len(metrics.read_bytes())
+    assert metrics.read_text().count("\n") == 2
+    monkeypatch.setattr(epath.Path, "write_bytes", lambda *_: 1 / 0)
+    writer.close()  # nothing is new
+    writer = MetricsWriter(run, num_bytes=3)
+    with pytest.raises(OSError, match="division by zero"):
+        writer.num_bytes()
+    writer.close()  # which would hide why the run ends
+
+
+def test_writes_of_an_object_are_a_while_apart(run, monkeypatch):
+    now, slept = [100.0], []
+    monkeypatch.setattr(bucket.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(bucket.time, "sleep", slept.append)
+    file = ObjectFile(run / "metrics.jsonl")
+    file.write(b"one\n")
+    now[0] += 0.25
+    file.write(b"two\n")
+    file.flush()
+    file.flush()
+    assert slept == [0, 0.75]
+    now[0] += 9
+    file.write(b"three\n")
+    assert slept == [0, 0.75, 0]
 
 
 def test_a_step_is_replaced_without_a_rename(tmp_path, monkeypatch):
