@@ -275,7 +275,9 @@ class Encoder(nnx.Module):
         # An outer product, so that the gradient is one too: XLA's sum over the batch
         # takes twenty times as long on a CPU.
         ones = jnp.ones(batch, self.positions.dtype)
-        positions = jnp.einsum("b,ld->bld", ones, self.positions[:length])
+        positions = jnp.einsum(
+            "b,ld->bld", ones, self.positions[:length], precision="highest"
+        )
         x = self.embedding(inputs) + positions
         if self.cls is not None:
             cls = jnp.broadcast_to(self.cls[...], (batch, 1, x.shape[-1]))

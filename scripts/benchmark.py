@@ -52,7 +52,7 @@ from scripts.benchmarking.train_steps import (
 from scripts.benchmarking.variants import EVERY, Variant, parse_variants
 from scripts.experiment import Experiment
 from scripts.figures import save_figure
-from scripts.page import PAGE, open_folder, page, source, write_text
+from scripts.page import PAGE, open_folder, page, source
 
 TITLE = "Benchmark"
 LENGTHS = [2**k for k in range(9, 17)]  # 512 to 65,536

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from nystromformer.config import ConfigError
-from nystromformer.training.writer import write_text as write_text
 from scripts.provenance import commit, device, versions
 
 PAGE = "README.md"

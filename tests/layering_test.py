@@ -12,7 +12,7 @@ SOURCES = sorted(
 )
 # From the bottom up: a module imports only what stands before it.
 ORDER = (
-    *("dropout", "precision", "blocks", "masking", "convolution"),
+    *("precision", "dropout", "gelu", "dense", "blocks", "masking", "convolution"),
     *("landmarks", "nystrom", "matrices"),
     *("attention", "encoder", "classifier", "config"),
 )

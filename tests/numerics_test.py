@@ -15,11 +15,22 @@ from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, make_attention
 from nystromformer.attention.nystrom import nystrom_attention
+from nystromformer.classifier import SequenceClassifier
+from nystromformer.training.batches import Data
 from nystromformer.training.loop import NotFiniteError, Run, Schedule
+from nystromformer.training.optimizer import make_optimizer
+from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 from tests import paper
 from tests.attention_test import OPTIONS
 from tests.tolerance import TOLERANCE, relative_error
-from tests.training.conftest import BagOfTokens, optimizer, splits
+from tests.training.conftest import (
+    CLASSES,
+    VOCAB,
+    BagOfTokens,
+    make_split,
+    optimizer,
+    splits,
+)
 
 __all__ = ["optimizer", "splits"]
 
@@ -130,6 +141,50 @@ def test_the_error_at_extremes_is_that_of_the_table(num_landmarks):
         expected = paper.nystrom(query, key, value, mask, num_landmarks)
         error = relative_error(out[row, :, 0], expected)
         assert error <= TOLERANCE["float32"], (row, error)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name != "nystrom"))
+        for name in ATTENTIONS
+    ],
+)
+def test_gradients_are_finite_from_the_first_step_to_the_200th(name, dtype):
+    """Steps too long by far, so that weights grow; rows of 1 to 31 tokens."""
+    data = Data.put(make_split(0, 64, length=31))
+    long_steps = make_optimizer(
+        learning_rate=0.5,
+        warmup_steps=0,
+        num_steps=1000,
+        weight_decay=0.0,
+        b1=0.9,
+        b2=0.999,
+        eps=1e-6,
+    )
+
+    def make_model(rngs):
+        return SequenceClassifier(
+            num_classes=CLASSES,
+            vocab_size=VOCAB,
+            max_length=31,
+            model_dim=8,
+            mlp_dim=8,
+            attention=name,
+            attention_options=OPTIONS.get(name, {}),
+            dtype=dtype,
+            rngs=rngs,
+        )
+
+    init = make_init(make_model, long_steps, seed=0)
+    chunk = make_train_chunk(graphdef_of(make_model), long_steps, seed=0)
+    indices = jnp.arange(200 * 8).reshape(200, 8) % 64
+    state, finite = chunk(init(), data, indices, 200)
+    assert finite.culprits() == []
+    assert int(state.step) == 200
+    largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(state.weights))
+    assert largest > 3  # else these steps tried nothing
 
 
 SCHEDULE = Schedule(

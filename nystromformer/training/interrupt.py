@@ -51,7 +51,10 @@ class StopFlag:
     none: a cluster sends it to each process of a job, and their parent passes it on.
     """
 
-    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGHUP)
+    SIGNALS = (
+        *(signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGHUP),
+        signal.SIGUSR2,  # a cluster's warning that the time is nearly up
+    )
 
     def __init__(self) -> None:
         self.signum: int | None = None

@@ -19,11 +19,11 @@ from tests.scripts.conftest import Commands
 FEW = ("preparing", "saving", "finishing")
 MANY = ("preparing", "training", "saving", "training", "saving", "finishing")
 MAX_DELAY = 0.3  # seconds between that point and the kill
-# SIGUSR2, a cluster's warning, is for the job above; to the run itself it is a kill.
 STATUS: dict[int, set[int]] = {
     signal.SIGKILL: {-signal.SIGKILL},
-    signal.SIGUSR2: {-signal.SIGUSR2},
-    signal.SIGTERM: {128 + signal.SIGTERM, -signal.SIGTERM},  # saved; not yet begun
+    # Saved; or not yet begun.
+    signal.SIGTERM: {128 + signal.SIGTERM, -signal.SIGTERM},
+    signal.SIGUSR2: {128 + signal.SIGUSR2, -signal.SIGUSR2},
 }
 
 

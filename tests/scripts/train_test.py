@@ -119,6 +119,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_when_all_are_it_refuses(
         (signal.SIGTERM, 143),
         pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
         pytest.param(signal.SIGALRM, 142, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR2, 140, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_saves_and_leaves_with_a_line(commands, finished, signum, status):
