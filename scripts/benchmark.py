@@ -24,6 +24,7 @@ from flax import nnx
 
 from lra_tasks.task import TASKS
 from nystromformer.config import DTYPES, ConfigError
+from nystromformer.training.writer import write_text
 from scripts import command
 from scripts.benchmarking.curves import draw_curves
 from scripts.benchmarking.measure import fits, measure
