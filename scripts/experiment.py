@@ -15,7 +15,7 @@ from lra_tasks.base import SPLITS
 from lra_tasks.task import Split, Task, get_task
 from nystromformer.classifier import PairClassifier, SequenceClassifier
 from nystromformer.config import Config, ConfigError
-from nystromformer.training.bucket import Folder
+from nystromformer.training.bucket import Folder, system_errors
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.writer import METRICS_FILE, write_json
 
@@ -105,8 +105,10 @@ class Experiment:
 
 def read_json(path: Folder) -> Any:
     """A JSON file, or one line that says which file is broken."""
+    with system_errors(path):
+        content = path.read_bytes()
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid JSON ({error})") from error
 
@@ -114,8 +116,10 @@ def read_json(path: Folder) -> Any:
 def open_workdir(workdir: Folder, config: Config) -> None:
     """Makes the folder with its config.json, or checks that the config is the same."""
     check_workdir(workdir, config)
-    workdir.mkdir(parents=True, exist_ok=True)
-    if not (workdir / CONFIG_FILE).exists():
+    with system_errors(workdir):
+        workdir.mkdir(parents=True, exist_ok=True)
+        new = not (workdir / CONFIG_FILE).exists()
+    if new:
         write_json(workdir / CONFIG_FILE, config.to_mapping())
 
 
@@ -125,8 +129,11 @@ def check_workdir(workdir: Folder, config: Config) -> None:
     Where the data lie may differ: a workdir moves between machines by copying.
     """
     mapping = config.to_mapping()
-    if not (workdir / CONFIG_FILE).exists():
-        if (workdir / "checkpoints").exists():
+    with system_errors(workdir):
+        new = not (workdir / CONFIG_FILE).exists()
+        orphans = new and (workdir / "checkpoints").exists()
+    if new:
+        if orphans:
             raise ConfigError(
                 f"{workdir} holds checkpoints but no {CONFIG_FILE}: name another "
                 "workdir, or delete it"
@@ -146,10 +153,7 @@ def check_workdir(workdir: Folder, config: Config) -> None:
 
 def write_result(workdir: Folder, result: dict[str, Any]) -> None:
     """Writes what a finished run has found, sealed with its config and metrics."""
-    files = {
-        name: hashlib.sha256((workdir / name).read_bytes()).hexdigest()
-        for name in (CONFIG_FILE, METRICS_FILE)
-    }
+    files = {name: _file_sha256(workdir / name) for name in (CONFIG_FILE, METRICS_FILE)}
     sealed = {**result, "files_sha256": files}
     write_json(workdir / RESULT_FILE, {**sealed, "sha256": _sha256(sealed)})
 
@@ -159,6 +163,12 @@ def _sha256(result: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()
 
 
+def _file_sha256(path: Folder) -> str | None:
+    """sha256 (hex) of a file, or None where there is none."""
+    with system_errors(path):
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+
+
 def read_result(workdir: Folder) -> dict[str, Any] | None:
     """What a finished run has found, or None where it is not finished.
 
@@ -166,8 +176,9 @@ def read_result(workdir: Folder) -> dict[str, Any] | None:
       ConfigError: a bit of it, of its config or of its metrics is not what was written.
     """
     path = workdir / RESULT_FILE
-    if not path.exists():
-        return None
+    with system_errors(path):
+        if not path.exists():
+            return None
     result = read_json(path)
     if not isinstance(result, dict) or not result.keys() >= RESULT_KEYS:
         raise ConfigError(f"{path} is no result of this program; delete it")
@@ -176,7 +187,7 @@ def read_result(workdir: Folder) -> dict[str, Any] | None:
         raise ConfigError(f"{path} is damaged: copy it again, or delete it")
     for name, sha256 in (result.get("files_sha256", {}) if noted else {}).items():
         file = workdir / name
-        if file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
+        if _file_sha256(file) not in (None, sha256):
             raise ConfigError(
                 f"{file} is not the one that {RESULT_FILE} was made with: copy it "
                 "again, or delete the folder and run again"
@@ -187,7 +198,9 @@ def read_result(workdir: Folder) -> dict[str, Any] | None:
 def read_config(workdir: Folder) -> Config:
     """The config of an existing workdir."""
     path = workdir / CONFIG_FILE
-    if not path.is_file():
+    with system_errors(path):
+        found = path.is_file()
+    if not found:
         raise ConfigError(f"{workdir} is no run: it has no {CONFIG_FILE}")
     try:
         return Config.from_mapping(read_json(path))

@@ -8,6 +8,7 @@ import contextlib
 import io
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from etils import epath
@@ -24,6 +25,17 @@ def is_local(folder: Folder) -> bool:
     return "://" not in str(folder)
 
 
+@contextlib.contextmanager
+def system_errors(path: Folder) -> Iterator[None]:
+    """Each library of a cloud has errors of its own: inside, they become OSErrors."""
+    try:
+        yield
+    except Exception as error:
+        if is_local(path):
+            raise
+        raise OSError(f"{path}: {first_line(error)}") from error
+
+
 class ObjectFile(io.BytesIO):
     """An object's bytes, in memory: `flush` writes them, and `write` does now and then.
 
@@ -31,7 +43,8 @@ class ObjectFile(io.BytesIO):
     """
 
     def __init__(self, path: Folder):
-        super().__init__(path.read_bytes() if path.exists() else b"")
+        with system_errors(path):
+            super().__init__(path.read_bytes() if path.exists() else b"")
         self.seek(0, io.SEEK_END)
         self.path, self.name = path, str(path)
         self.tried_at, self.written = -math.inf, True
@@ -56,10 +69,8 @@ class ObjectFile(io.BytesIO):
             return
         time.sleep(max(0.0, self.tried_at + LEAST_SECONDS - time.monotonic()))
         self.tried_at = time.monotonic()
-        try:
+        with system_errors(self.path):
             self.path.write_bytes(self.getvalue())
-        except Exception as error:  # each library of a cloud has its own
-            raise OSError(f"{self.path}: {first_line(error)}") from error
         self.written = True
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
 from tensorboardX.summary import scalar
 
-from nystromformer.training.bucket import Folder, ObjectFile, is_local
+from nystromformer.training.bucket import Folder, ObjectFile, is_local, system_errors
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -19,7 +19,8 @@ METRICS_FILE = "metrics.jsonl"
 def write_text(path: Folder, text: str) -> None:
     """Writes a file whole or not at all."""
     if not is_local(path):
-        path.write_text(text, encoding="utf-8")
+        with system_errors(path):
+            path.write_text(text, encoding="utf-8")
         return
     temporary = path.with_name(f"{path.name}.tmp")
     try:

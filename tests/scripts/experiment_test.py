@@ -3,12 +3,14 @@
 import json
 
 import pytest
+from etils import epath
 
 from configs import listops
 from configs.defaults import ATTENTIONS
 from nystromformer.config import Config, ConfigError
 from scripts.experiment import (
     Experiment,
+    check_workdir,
     open_workdir,
     read_config,
     read_result,
@@ -130,3 +132,32 @@ def test_brackets_without_end_are_no_json(tmp_path):
     (tmp_path / "config.json").write_text("[" * 100_003)
     with pytest.raises(ConfigError, match=r"config\.json is not valid JSON"):
         read_config(tmp_path)
+
+
+class HttpError(Exception):
+    """Of a library of a cloud."""
+
+
+def refuse(*args, **options):
+    raise HttpError("forbidden\nmore")
+
+
+@pytest.mark.parametrize("method", ["exists", "read_bytes", "mkdir", "write_text"])
+def test_what_a_cloud_refuses_is_an_error_of_the_system(tmp_path, monkeypatch, method):
+    bucket = epath.Path(tmp_path / "run")
+    open_workdir(bucket, make_config())
+    (bucket / "metrics.jsonl").touch()
+    write_result(bucket, RESULT)
+    monkeypatch.setattr("nystromformer.training.bucket.is_local", lambda _: False)
+    monkeypatch.setattr("nystromformer.training.writer.is_local", lambda _: False)
+    monkeypatch.setattr(type(bucket), method, refuse)
+    config = make_config()
+    calls = {
+        "exists": [lambda: read_result(bucket), lambda: check_workdir(bucket, config)],
+        "read_bytes": [lambda: read_config(bucket), lambda: read_result(bucket)],
+        "mkdir": [lambda: open_workdir(bucket, config)],
+        "write_text": [lambda: write_result(bucket, RESULT)],
+    }
+    for call in calls[method]:
+        with pytest.raises(OSError, match=r"/run.*: forbidden$"):
+            call()

@@ -99,6 +99,9 @@ def test_what_a_library_of_a_cloud_raises_is_an_error_of_the_system(run, monkeyp
         file.flush()
     with pytest.raises(OSError, match="forbidden"):
         file.close()
+    monkeypatch.setattr(type(run), "exists", refuse)
+    with pytest.raises(OSError, match="forbidden"):
+        MetricsWriter(run)
 
 
 def test_a_line_that_is_refused_is_kept_and_ends_nothing_but_a_checkpoint(
