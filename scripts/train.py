@@ -55,8 +55,7 @@ def main() -> None:
     keep_compiled_programs()
     config = Config.from_mapping(_CONFIG.value.to_dict())
     experiment = Experiment.from_config(config)
-    workdir = command.folder(_WORKDIR)
-    with together(), whole_run(workdir, config):
+    with together(), whole_run(workdir := command.folder(_WORKDIR), config):
         result = read_result(workdir)
         wait_for_all("looked for a result")
         if result:
@@ -74,8 +73,8 @@ def whole_run(workdir: Folder, config: Config) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if is_first():
             check_workdir(workdir, config)
-            workdir.mkdir(parents=True, exist_ok=True)
             if is_local(workdir):
+                workdir.mkdir(parents=True, exist_ok=True)
                 try:
                     stack.enter_context(FileLock(workdir / "lock", timeout=0))
                 except Timeout:

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 import jax
@@ -11,6 +13,7 @@ import pytest
 
 from nystromformer.config import ConfigError
 from scripts.distributed import together
+from tests.scripts.conftest import ROOT
 
 SHORT = (
     "--config.train.num_steps=50",
@@ -146,3 +149,28 @@ def test_what_does_not_fit_is_said_in_one_line(commands, arguments, text):
     assert refused.returncode == 2
     assert text in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_a_bucket_that_one_process_cannot_open_ends_all_of_them():
+    program = """
+import sys
+import jax
+from absl import flags
+from scripts import command, train
+
+def refuse(flag):
+    raise OSError("no such bucket")
+
+command.folder = refuse
+jax.process_count = lambda: 2
+flags.FLAGS(sys.argv)
+train.main()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "--config=configs/listops.py", "--workdir=x"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (2, "error: no such bucket\n")
