@@ -127,7 +127,7 @@ def _watched_queue(stop: StopFlag) -> dict[str, str]:
         with contextlib.suppress(ConfigError):
             return _queue()
         _sleep(stop)
-    return _queue()
+    return {} if stop.signum is not None else _queue()
 
 
 def _record_failures(jobs: dict[str, str], folder: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nystromformer.config import ConfigError
+from nystromformer.training.interrupt import StopFlag
 from scripts.sweeping import slurm
 from scripts.sweeping.process import failure
 from scripts.sweeping.slurm import check_slurm, run_on_slurm
@@ -224,3 +225,17 @@ def test_a_queue_that_never_answers_is_an_error(stub, status, tmp_path, busy):
     with pytest.raises(ConfigError, match="Unable to contact slurm controller"):
         run([stub("a")], tmp_path / "sweep", status)
     assert answers.count(False) == slurm.FAILED_LOOKS + 1
+
+
+def test_a_signal_while_the_queue_does_not_answer_is_no_error(monkeypatch, busy):
+    answers = busy(1000)
+    slurm._queue()
+    with StopFlag() as stop:
+
+        def sleep(stop):
+            if answers.count(False) == slurm.FAILED_LOOKS:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        monkeypatch.setattr(slurm, "_sleep", sleep)
+        assert slurm._watched_queue(stop) == {}
+        assert stop.signum == signal.SIGINT
