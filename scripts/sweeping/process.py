@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nystromformer.training.interrupt import StopFlag
 from nystromformer.training.writer import write_json
+from scripts.experiment import RESULT_FILE
 
 LOG_FILE = "log.txt"
 FAILURE_FILE = "failed.json"
@@ -70,11 +71,13 @@ class Process:
 
 
 def failure(workdir: Path) -> str | None:
-    """Why the run in a workdir failed, or None where it did not."""
+    """Why the run in a workdir failed, or None where it did not, as far as is known."""
     try:
+        if (workdir / RESULT_FILE).exists():
+            return None
         error = json.loads((workdir / FAILURE_FILE).read_text())["error"]
         return " ".join(str(error).split())
-    except FileNotFoundError:
+    except OSError:
         return None
     except (ValueError, KeyError, TypeError, RecursionError):
         return f"{FAILURE_FILE} cannot be read"

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -100,3 +101,13 @@ def test_it_can_be_waited_for_from_a_signal_handler_amid_a_poll(tmp_path):
 def test_a_reason_that_cannot_be_read_is_still_a_failure(tmp_path):
     (tmp_path / "failed.json").write_text(json.dumps(["?"]))
     assert failure(tmp_path) == "failed.json cannot be read"
+
+
+def test_what_may_not_be_read_or_is_done_is_no_failure(tmp_path, monkeypatch):
+    (tmp_path / "failed.json").write_text('{"error": "no data"}')
+    assert failure(tmp_path) == "no data"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", lambda _: os.open("/", os.O_WRONLY))
+        assert failure(tmp_path) is None
+    (tmp_path / "result.json").touch()
+    assert failure(tmp_path) is None
