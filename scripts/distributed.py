@@ -4,8 +4,8 @@
     python scripts/train.py --distributed --coordinator=HOST:PORT \
         --num_processes=4 --process_id=0 …                         anywhere else
 
-Every process has the same command, but for its number. The workdir and the data are on
-a disk that all of them see.
+Every process has the same command, but for its number. The data are on a disk that all
+of them see, the workdir there or in a bucket.
 """
 
 import contextlib
