@@ -166,7 +166,7 @@ class Checkpoints:
         if largest(newest != of_first(newest)):
             raise CheckpointError(
                 f"{self.directory} is not the same for all processes: the workdir must "
-                "be on a disk that all of them see"
+                "be in a place that all of them see"
             )
         damaged = []
         for step in steps:
