@@ -1,6 +1,7 @@
 """What every command shares: flags, one-line errors with exit status 2, signals."""
 
 import contextlib
+import os
 import re
 import signal
 import sys
@@ -85,6 +86,7 @@ def run(main: Callable[..., None], arguments: str | None = None) -> NoReturn:
         least one, and main gets the list of them. None: there must be none.
     """
     catch(_leave)
+    sys.unraisablehook = _leave_from_a_destructor
 
     def guarded(argv: Sequence[str]) -> None:
         logging.set_verbosity(logging.WARNING)
@@ -122,6 +124,15 @@ def _leave(signum: int, frame: FrameType | None) -> NoReturn:
     if signum == signal.SIGHUP:
         mute_terminal()
     sys.exit(128 + signum)
+
+
+def _leave_from_a_destructor(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Python ignores what is raised there: an exit must not be."""
+    if isinstance(unraisable.exc_value, SystemExit):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(unraisable.exc_value.code or 0))
+    sys.__unraisablehook__(unraisable)
 
 
 def one_line(error: BaseException) -> str:

@@ -43,6 +43,10 @@ def run_main(body: str, *words: str, asks_for: str = "") -> subprocess.Completed
         ("os.kill(os.getpid(), signal.SIGINT)", 130, "stopped by SIGINT\n"),
         ("os.kill(os.getpid(), signal.SIGHUP)", 129, "stopped by SIGHUP\n"),
         ("os.kill(os.getpid(), signal.SIGUSR2)", 140, "stopped by SIGUSR2\n"),
+        (
+            "type('A', (), {'__del__': lambda self: signal.raise_signal(15)})()",
+            *(143, "stopped by SIGTERM\n"),
+        ),
         ("signal.raise_signal(signal.SIGALRM)", 142, "stopped by its time limit\n"),
         ("raise Interrupted(signal.SIGTERM, 3)", 143, ""),
     ],
