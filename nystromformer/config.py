@@ -14,7 +14,7 @@ from typing import Any
 from nystromformer.attention import check_attention
 
 DTYPES = ("float32", "bfloat16")
-MAX_LAYERS = 64  # building that many takes half a minute
+MAX_LAYERS = 64  # the time to build more grows faster than their number
 
 
 class ConfigError(ValueError):

@@ -55,8 +55,7 @@ def dense_dot_general(
 
     On a CPU the gradient of the kernel is the sum of a product for each sequence, and
     takes the memory of them all. For one product of all rows XLA first writes them down
-    transposed, with whatever they come from computed once more: that was half of the
-    time of such a layer.
+    transposed, with whatever they come from computed once more.
 
     Raises:
       ValueError: other dimensions, or an option that is not None.

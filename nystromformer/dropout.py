@@ -10,8 +10,7 @@ import jax.numpy as jnp
 def random_words(rng: jax.Array, size: int) -> jax.Array:
     """uint32 [size]: a hash of each position and of two random words of the key.
 
-    The hash is triple32 of Wellons' hash-prospector, a sixth of the work of Threefry,
-    which took a tenth of a step on a CPU.
+    The hash is triple32 of Wellons' hash-prospector, far less work than Threefry.
     """
     first, second = jax.random.bits(rng, (2,), jnp.uint32)
     x = jax.lax.iota(jnp.uint32, size) + first

@@ -272,8 +272,8 @@ class Encoder(nnx.Module):
         if mask is None:
             mask = jnp.ones(inputs.shape, bool)
         rngs = split_rng(dropout_rng, 1 + len(self.blocks))
-        # An outer product, so that the gradient is one too: XLA's sum over the batch
-        # takes twenty times as long on a CPU.
+        # An outer product, so that the gradient is a product too: XLA's sum over the
+        # batch takes far longer on a CPU.
         ones = jnp.ones(batch, self.positions.dtype)
         positions = jnp.einsum(
             "b,ld->bld", ones, self.positions[:length], precision="highest"
