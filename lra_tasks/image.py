@@ -83,7 +83,11 @@ def _check(rgb: np.ndarray, labels: np.ndarray, batch_size: int) -> None:
         raise DataError(f"{message} {batch_size:,} of each")
     wrong = labels[(labels < 0) | (labels >= NUM_CLASSES)]
     if len(wrong):
-        raise DataError(f"the label {wrong[0]} is not 0 to {NUM_CLASSES - 1}")
+        raise DataError(_not_a_label(wrong[0]))
+
+
+def _not_a_label(label: int) -> str:
+    return f"the label {label} is not 0 to {NUM_CLASSES - 1}"
 
 
 def parse_binary(content: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -99,32 +103,59 @@ def parse_pickle(content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Pictures uint8 `[n, 3072]` and labels `[n]` of a dict pickled by Python 2."""
     try:
         batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
-        rgb, labels = batch[b"data"], np.array(batch[b"labels"])
+        data, labels = batch[b"data"], batch[b"labels"]
     except DataError:
         raise
     except Exception as error:  # whatever a wrong pickle runs into
         raise DataError(f"not a batch in pickle format ({error!r})") from error
-    shape_is_right = isinstance(rgb, np.ndarray) and rgb.shape[1:] == (3 * NUM_PIXELS,)
-    if not shape_is_right or rgb.dtype != np.uint8:
-        raise DataError("its data is not a uint8 array [n, 3072]")
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+    if type(labels) is not list or any(type(label) is not int for label in labels):
         raise DataError("its labels are not a list of integers")
-    return rgb, labels
+    wrong = [label for label in labels if not 0 <= label < NUM_CLASSES]
+    if wrong:
+        raise DataError(_not_a_label(wrong[0]))
+    return _bytes_of_array(data), np.array(labels, np.uint8)
+
+
+def _bytes_of_array(array: Any) -> np.ndarray:
+    """The array uint8 `[n, 3072]` that numpy pickled as these parts."""
+    size = 3 * NUM_PIXELS
+    match array:
+        case _Parts(
+            state=(1, (int(rows), 3072), _Parts(args=(b"u1", *_)), order, bytes(data))
+        ) if len(data) == rows * size:
+            flat = np.frombuffer(data, np.uint8)
+            return flat.reshape((rows, size), order="F" if order else "C")
+    raise DataError("its data is not a uint8 array [n, 3072]")
+
+
+class _Parts:
+    """What numpy would make an array or a type of, as it is in a pickle.
+
+    numpy itself is not to see it: a wrong state can crash it.
+    """
+
+    state: Any = None
+
+    def __init__(self, *args: Any):
+        self.args = args
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
 
 
 class _Unpickler(pickle.Unpickler):
-    """Admits numpy arrays and what needs no import; a pickle can else run anything."""
+    """Admits numpy's parts and what needs no import; a pickle can else run anything."""
 
-    _admitted: ClassVar[dict[tuple[str, str], Any]] = {
-        ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
+    _admitted: ClassVar[set[tuple[str, str]]] = {
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
     }
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._admitted:
             raise DataError(f"the pickle asks for {module}.{name}: refused")
-        return self._admitted[module, name]
+        return _Parts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from lra_tasks.image import Image, to_grey
+from lra_tasks.image import Image, parse_pickle, to_grey
 from lra_tasks.split import DataError
 from tests.archive_server import archive_at, serve, tar_of
 
@@ -195,6 +195,21 @@ def test_what_is_wrong_in_a_pickle(tmp_path, content, message):
     assert "data_batch_3" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "image").rglob("*.json"))
+
+
+def test_numpy_never_sees_a_pickle():
+    content = changed().replace(b"|NNNJ", b"|NNJ")
+    assert content != changed()
+    rgb, _ = parse_pickle(content)  # where numpy reads this state, the process crashes
+    np.testing.assert_array_equal(rgb, BATCHES["test_batch"][0])
+
+
+@pytest.mark.timeout(20)
+def test_a_list_in_itself_is_left_soon():
+    labels = []
+    labels += [labels, labels]
+    with pytest.raises(DataError, match="labels are not a list of integers"):
+        parse_pickle(changed(labels=labels))
 
 
 BINARY = as_binary()["cifar-10-batches-bin/data_batch_3.bin"]

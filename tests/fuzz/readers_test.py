@@ -86,7 +86,11 @@ def test_any_pairs_are_read_or_one_error(content):
         )
 
 
-PICKLES = [changed(), pickle_as_python_2({"labels": [1], "data": None})]
+PICKLES = [  # hardly any pictures: what is mutated is what numpy reads
+    changed(labels=[], data=np.zeros((0, 3072), np.uint8)),
+    changed(labels=[1], data=np.zeros((1, 3072), np.uint8, order="F")),
+    pickle_as_python_2({"labels": [1], "data": None}),
+]
 
 
 @given(mutated(PICKLES) | st.binary())
