@@ -46,6 +46,7 @@ from scripts.benchmarking.tables import (
     train_tables,
 )
 from scripts.benchmarking.train_steps import (
+    input_program,
     made_up_examples,
     task_config,
     train_program,
@@ -191,14 +192,15 @@ def train_group(experiments: dict[str, Experiment], budget: float) -> list[Progr
     first = next(iter(experiments.values()))
     data = made_up_examples(first.task, first.config.train.batch_size)
     ours = [train_program(label, x, data) for label, x in experiments.items()]
+    both = [*ours, input_program(first, data)]
     if not _PEERS.value:
-        return ours
+        return both
     theirs = [
         load_peers().train_peer(program, experiment.config, data)
         for program, experiment in zip(ours, experiments.values(), strict=True)
         if fits(program, budget)
     ]
-    return [*ours, *(program for program in theirs if program)]
+    return [*both, *(program for program in theirs if program)]
 
 
 def describe(row: dict[str, Any]) -> str:

@@ -19,6 +19,8 @@ NOTES = f"""\
 - Exponents: of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
 - Work: 10⁹ floating-point operations by the compiler / their rate as a share of the
   matmul's.
+- Input side: which examples, and their batch, which a train step makes itself; median
+  (upper quartile).
 - Over budget: compiled, not run, for memory.
 """
 
@@ -102,11 +104,34 @@ def train_tables(rows: Sequence[Row]) -> list[str]:
     lines += ["## Train steps a second", *pivot(chosen, rate_cell, "task")]
     lines += ["## Train step: MiB", *pivot(chosen, memory_cell, "task")]
     lines += ["## Train step: work", *pivot(chosen, work_cell, "task")]
-    return [
-        *lines,
-        "## Train step: seconds to compile",
-        *pivot(chosen, compile_cell, "task"),
+    compile_times = pivot(chosen, compile_cell, "task")
+    lines += ["## Train step: seconds to compile", *compile_times]
+    return [*lines, *input_table(rows)]
+
+
+def input_table(rows: Sequence[Row]) -> list[str]:
+    """Lines: the time of the input side ÷ that of a train step, round by round."""
+    inputs = {
+        row["key"]["task"]: row["seconds"]
+        for row in rows
+        if row["key"]["what"] == "input"
+    }
+
+    def share(row: Row) -> str:
+        if row["stopped"]:
+            return time_cell(row)
+        pairs = zip(inputs[row["key"]["task"]], row["seconds"], strict=True)
+        _, median, upper = quartiles([part / whole for part, whole in pairs])
+        return f"{median:.2%} ({upper:.2%})"
+
+    chosen = [
+        row
+        for row in rows
+        if row["key"]["what"] == "train step" and inputs.get(row["key"]["task"])
     ]
+    if not chosen:
+        return []
+    return ["## Input side: share of a train step", *pivot(chosen, share, "task")]
 
 
 def peer_table(rows: Sequence[Row]) -> list[str]:

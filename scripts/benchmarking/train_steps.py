@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lra_tasks.task import Split, Task
 from nystromformer.config import Config, ConfigError
-from nystromformer.training.batches import Data
+from nystromformer.training.batches import Batch, Data, train_indices
+from nystromformer.training.mesh import one_device, put
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 from scripts.benchmarking.programs import Program, compile_program
 from scripts.benchmarking.variants import Variant
@@ -80,13 +82,36 @@ def train_program(label: str, experiment: Experiment, data: Data) -> Program:
         if culprits := finite.culprits():
             raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")
 
-    key = {
-        "what": "train step",
-        "task": config.task.name,
-        "attention": label,
-        "options": config.attention.options,
+    options = config.attention.options
+    key = {"what": "train step", "attention": label, "options": options}
+    return Program(key | _sizes(experiment), run, cost, steps=STEPS)
+
+
+def input_program(experiment: Experiment, data: Data) -> Program:
+    """What STEPS steps need before a model: which examples, and their batches."""
+    batch_size = experiment.config.train.batch_size
+    num_examples, mesh = len(data.labels), one_device()
+
+    def take(data: Data, indices: jax.Array) -> Batch:
+        ones = jnp.ones(batch_size)
+        return jax.lax.map(lambda rows: data.take(rows, ones), indices)
+
+    def indices() -> jax.Array:
+        return put(mesh, train_indices(0, 0, STEPS, num_examples, batch_size))
+
+    compiled, cost = compile_program(take, data, indices())
+
+    def run() -> Batch:
+        return jax.block_until_ready(compiled(data, indices()))
+
+    key = {"what": "input", "attention": "input", "options": {}}
+    return Program(key | _sizes(experiment), run, cost, steps=STEPS)
+
+
+def _sizes(experiment: Experiment) -> dict[str, Any]:
+    return {
+        "task": experiment.config.task.name,
         "length": experiment.task.max_length,
-        "batch_size": batch_size,
-        "dtype": config.model.dtype,
+        "batch_size": experiment.config.train.batch_size,
+        "dtype": experiment.config.model.dtype,
     }
-    return Program(key, run, cost, steps=STEPS)

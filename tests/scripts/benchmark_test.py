@@ -136,12 +136,14 @@ def test_train_steps_of_a_task_with_two_sequences(unoptimized, tmp_path):
     sizes = ("--task=retrieval", "--batch_size=2", "--length=32")
     names = ("--attention=linear", "--attention=none")
     _, rows, page = run(unoptimized, tmp_path, "--train_step", *sizes, *names)
-    assert rows.keys() == {("train step", n, 32) for n in ("linear", "none")}
+    steps = {("train step", n, 32) for n in ("linear", "none")}
+    assert rows.keys() == {*steps, ("input", "input", 32)}
     for row in rows.values():
         assert len(row["seconds"]) == 7
         assert row["cost"]["flops"] > 0
     assert "## Train steps a second" in page
     assert "retrieval 2 × 32" in page
+    assert "| attention | retrieval |" in page.split("## Input side")[1]
 
 
 @pytest.mark.parametrize(

@@ -72,3 +72,15 @@ def test_a_peer_is_compared_round_by_round_with_ours_of_its_size():
     # 2, 4, 3, 1 and 4 times as long; the ratio of the medians would be 2.67.
     line = "| forward | hf-nystrom-8 ÷ nystrom-8 | 64 | 3.00 (2.00–4.00) | 2.00 |"
     assert [x for x in text.splitlines() if "÷" in x] == [line]
+
+
+def test_the_input_side_is_a_share_of_a_step_round_by_round():
+    step, other = row(what="train step"), row("softmax", what="train step")
+    put_in = row("input", what="input", seconds=[1e-5, 4e-5, 1.5e-5, 8e-5, 5e-5])
+    other |= {"seconds": None, "stopped": "ran out of memory"}
+    for each in (step, other, put_in):
+        each["key"] |= {"task": "text", "batch_size": 32}
+    text = "\n".join(train_tables([step, other, put_in]))
+    # 1, 2, 0.5, 2 and 1 %.
+    assert "| linear | 1.00% (2.00%) |\n| softmax | ran out of memory |" in text
+    assert "Input side" not in "\n".join(train_tables([step, other]))

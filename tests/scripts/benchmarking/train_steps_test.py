@@ -1,11 +1,13 @@
 """A step of a task's config trains; its sizes are the config's."""
 
 import jax
+import numpy as np
 import pytest
 
 from nystromformer.config import ConfigError
 from scripts.benchmarking.train_steps import (
     STEPS,
+    input_program,
     made_up_examples,
     task_config,
     train_program,
@@ -55,3 +57,13 @@ def test_a_run_takes_all_its_steps_and_goes_on_where_it_was(monkeypatch):
     key = program.key
     found = (key["what"], key["task"], key["length"], key["batch_size"])
     assert found == ("train step", "text", 16, 2)
+
+
+def test_the_input_side_makes_a_batch_a_step():
+    of = experiment("retrieval", max_length=16, batch_size=2)
+    program = input_program(of, made_up_examples(of.task, 2))
+    batch = program.run()
+    assert batch.inputs.shape == batch.mask.shape == (STEPS, 2, 2, 16)
+    assert len(np.unique(batch.inputs, axis=0)) > 1
+    assert program.steps == STEPS
+    assert program.key["task"] == "retrieval"
