@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import fsspec
 from absl import app, flags, logging
 from etils import epath
 
@@ -59,18 +60,26 @@ def folder(flag: "flags.FlagHolder[str | None]") -> Folder:
     name = str(flag.value)
     if "://" not in name:
         return Path(name).expanduser()
-    if not re.fullmatch(r"gs://[^/]+/.+", name):
+    match = re.fullmatch(r"(gs://[^/]+)/.+", name)
+    if not match:
         raise ConfigError(f"--workdir={name} is neither a folder nor gs://BUCKET/RUN")
-    bucket = epath.Path(name)
     try:
-        bucket.exists()
+        # Where credentials are refused, exists() would try for half a minute.
+        files: Any = fsspec.filesystem("gs", finalize_on_close=True)  # as epath's
+        files.credentials.maybe_refresh()
+        found = epath.Path(match[1]).exists()
     except ImportError as error:
         raise ConfigError(
             f"--workdir={name}: `pip install gcsfs` first, which opens buckets"
         ) from error
     except Exception as error:  # each library of a cloud has its own
         raise ConfigError(f"--workdir={name}: {first_line(error)}") from error
-    return bucket
+    if not found:
+        raise ConfigError(
+            f"--workdir={name}: there is no {match[1]}, or no permission to look at it "
+            "(storage.buckets.get)"
+        )
+    return epath.Path(name)
 
 
 def run(main: Callable[..., None], arguments: str | None = None) -> NoReturn:
@@ -90,6 +99,8 @@ def run(main: Callable[..., None], arguments: str | None = None) -> NoReturn:
 
     def guarded(argv: Sequence[str]) -> None:
         logging.set_verbosity(logging.WARNING)
+        # What orbax and gcsfs raise they log as well, with its traceback.
+        logging.get_absl_handler().addFilter(lambda record: not record.exc_info)
         words = argv[1:]
         if words and not arguments:
             _fail(f"unexpected argument {words[0]!r}; options start with --")

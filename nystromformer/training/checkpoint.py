@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
-from nystromformer.training.bucket import Folder, is_local
+from nystromformer.training.bucket import Folder, is_local, system_errors
 from nystromformer.training.errors import first_line
 from nystromformer.training.processes import (
     is_first,
@@ -69,15 +69,16 @@ class Checkpoints:
         if not read_only:
             self._take_back_replaced()
             wait_for_all("replaced checkpoints are back")
-        self.manager = ocp.CheckpointManager(
-            self.directory.absolute() if is_local(directory) else self.directory,
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=None if read_only else 2,
-                enable_async_checkpointing=False,
-                cleanup_tmp_directories=not read_only,
-                create=not read_only,
-            ),
-        )
+        with system_errors(self.directory):
+            self.manager = ocp.CheckpointManager(
+                self.directory.absolute() if is_local(directory) else self.directory,
+                options=ocp.CheckpointManagerOptions(
+                    max_to_keep=None if read_only else 2,
+                    enable_async_checkpointing=False,
+                    cleanup_tmp_directories=not read_only,
+                    create=not read_only,
+                ),
+            )
 
     def save(self, step: int, state: Any, meta: dict[str, Any]) -> None:
         """Saves a pytree of arrays and a JSON object as `step`, whole or not at all.
@@ -110,9 +111,10 @@ class Checkpoints:
 
     def keep_only(self, step: int) -> None:
         """Deletes all other steps."""
-        for other in self.manager.all_steps():
-            if other != step:
-                self.manager.delete(other)
+        with system_errors(self.directory):
+            for other in self.manager.all_steps():
+                if other != step:
+                    self.manager.delete(other)
 
     def _make_room(self, step: int, args: ocp.args.Composite) -> None:
         """Moves a step aside; in a bucket, deletes it once there is another."""
@@ -189,12 +191,11 @@ class Checkpoints:
                 )
                 wait_for_all(f"restored step {step}")
                 if not self.read_only and is_first():
-                    aside = self._beside("damaged", newer)
-                    aside.rmtree(missing_ok=True)
-                    (self.directory / str(newer)).rename(aside)
+                    self._move_aside(newer)
             wait_for_all("moved the damaged aside")
             if damaged:
-                self.manager.reload()
+                with system_errors(self.directory):
+                    self.manager.reload()
             return state, meta
         if damaged:
             raise CheckpointError(
@@ -202,6 +203,13 @@ class Checkpoints:
                 f"{', '.join(map(str, damaged))}); delete that folder to start again"
             )
         return None
+
+    def _move_aside(self, step: int) -> None:
+        """Where it is no longer a step, in place of an earlier one."""
+        aside = self._beside("damaged", step)
+        with system_errors(self.directory):
+            aside.rmtree(missing_ok=True)
+            (self.directory / str(step)).rename(aside)
 
     def _restore_step(self, step: int, abstract_state: Any) -> tuple[Any, Any]:
         abstract_leaves = _named_leaves(abstract_state)

@@ -6,7 +6,6 @@ import textwrap
 from types import SimpleNamespace
 
 import pytest
-from etils import epath
 
 from nystromformer.config import ConfigError
 from scripts.command import folder
@@ -92,14 +91,7 @@ def test_a_workdir_is_a_folder_or_in_a_bucket(monkeypatch, tmp_path):
             folder(workdir(name))
 
 
-def test_a_bucket_that_cannot_be_opened_is_one_line(monkeypatch):
+def test_a_bucket_that_nothing_here_opens_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
     with pytest.raises(ConfigError, match="gs://bucket/run: `pip install gcsfs` first"):
-        folder(workdir("gs://bucket/run"))
-
-    def refuse(path):
-        raise RuntimeError("no credentials\nlong story")
-
-    monkeypatch.setattr(type(epath.Path()), "exists", refuse)
-    with pytest.raises(ConfigError, match=r"gs://bucket/run: no credentials$"):
         folder(workdir("gs://bucket/run"))

@@ -189,3 +189,17 @@ def test_the_only_step_is_not_deleted_before_there_is_another(tmp_path, monkeypa
     checkpoints.close()
     assert digest(state) == digest(make_state(22))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["20"]
+
+
+def test_a_damaged_step_that_cannot_be_moved_is_an_error_of_the_system(
+    tmp_path, monkeypatch
+):
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    for step in (10, 20):
+        checkpoints.save(step, make_state(step), {})
+    (tmp_path / "checkpoints" / "20" / "meta" / "metadata").write_text("{}")
+    monkeypatch.setattr(bucket, "is_local", lambda folder: False)
+    monkeypatch.setattr(type(epath.Path()), "rename", lambda *_: 1 / 0)
+    with pytest.raises(OSError, match=r"checkpoints: division by zero$"):
+        checkpoints.restore(ABSTRACT)
+    checkpoints.close()
