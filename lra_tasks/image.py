@@ -6,6 +6,7 @@ picture, row by row, are its tokens; 0 is black, not padding.
 
 import io
 import pickle
+import pickletools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,6 +26,7 @@ NUM_CLASSES = 10
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 BATCH = r"(?:^|/)(data_batch_[1-5]|test_batch)(\.bin)?$"
 MAX_BATCH_BYTES = 2**26
+MAX_REPEATED = 20  # objects in one pickle; published ones repeat hardly any
 HELD_OUT = 0.1
 
 
@@ -102,6 +104,7 @@ def parse_binary(content: bytes) -> tuple[np.ndarray, np.ndarray]:
 def parse_pickle(content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Pictures uint8 `[n, 3072]` and labels `[n]` of a dict pickled by Python 2."""
     try:
+        _check_opcodes(content)
         batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
         data, labels = batch[b"data"], batch[b"labels"]
     except DataError:
@@ -114,6 +117,17 @@ def parse_pickle(content: bytes) -> tuple[np.ndarray, np.ndarray]:
     if wrong:
         raise DataError(_not_a_label(wrong[0]))
     return _bytes_of_array(data), np.array(labels, np.uint8)
+
+
+def _check_opcodes(content: bytes) -> None:
+    """Refuses what would take memory, or time, that its own size does not explain."""
+    reads = 0
+    for opcode, argument, _ in pickletools.genops(content):
+        if opcode.name.endswith("PUT") and (argument or 0) > len(content):
+            raise DataError(f"the pickle keeps an object as number {argument:,}")
+        reads += opcode.name.endswith("GET") or opcode.name == "DUP"
+    if reads > MAX_REPEATED:  # tuples of tuples: hashing one takes 2ⁿ steps
+        raise DataError(f"the pickle repeats objects {reads:,} times")
 
 
 def _bytes_of_array(array: Any) -> np.ndarray:

@@ -212,6 +212,17 @@ def test_a_list_in_itself_is_left_soon():
         parse_pickle(changed(labels=labels))
 
 
+@pytest.mark.timeout(20)
+def test_a_pickle_takes_no_more_memory_or_time_than_its_size_explains():
+    # A table of all objects up to this one would take 16 GiB.
+    far = b"\x80\x02}" + pickle.LONG_BINPUT + bytes([255, 255, 255, 63]) + b"."
+    with pytest.raises(DataError, match="keeps an object as number 1,073,741,823"):
+        parse_pickle(far)
+    twice = pickle.DUP + pickle.TUPLE2
+    with pytest.raises(DataError, match="repeats objects 60 times"):
+        parse_pickle(b"\x80\x02})" + 60 * twice + b"Ns.")
+
+
 BINARY = as_binary()["cifar-10-batches-bin/data_batch_3.bin"]
 
 
