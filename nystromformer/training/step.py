@@ -85,7 +85,12 @@ def make_init(
 ) -> Callable[[], State]:
     """The state at step 0, as one compiled program; `eval_shape` it for its shapes."""
 
-    @functools.partial(jax.jit, out_shardings=whole(mesh or one_device()))
+    # It runs once: to compile it with less care takes a third of the time.
+    @functools.partial(
+        jax.jit,
+        out_shardings=whole(mesh or one_device()),
+        compiler_options={"xla_backend_optimization_level": 1},
+    )
     def init() -> State:
         _, weights = split_weights(make_model(nnx.Rngs(seed)))
         return State(
