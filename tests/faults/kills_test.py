@@ -99,7 +99,7 @@ def test_a_run_killed_in_all_its_phases_ends_with_the_same_bits(
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("signum", "lives"),
-    [(signal.SIGKILL, 9), (signal.SIGTERM, 2), (signal.SIGUSR2, 2)],
+    [(signal.SIGKILL, 9), (signal.SIGTERM, 5), (signal.SIGUSR2, 4)],
 )
 def test_many_lives(commands, expected, tmp_path, capsys, signum, lives):
     hit = collections.Counter[str]()
