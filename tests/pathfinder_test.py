@@ -1,5 +1,6 @@
 """Pathfinder: drawn in parts that survive a kill, or read from the released folders."""
 
+import contextlib
 import concurrent.futures
 import io
 import resource
@@ -131,11 +132,9 @@ def test_a_killed_preparation_goes_on_where_it_was(tmp_path):
     other = start(tmp_path)
     again = {}
     while other.poll() is None:
-        for path in parts_in(tmp_path).values():
-            try:
+        with contextlib.suppress(FileNotFoundError):  # all done, and cleaned up
+            for path in parts_in(tmp_path).values():
                 again[path] = path.stat().st_mtime_ns
-            except FileNotFoundError:  # all done, and cleaned up
-                break
         time.sleep(0.01)
     assert {path: again.get(path) for path in drawn} == drawn
     expected, _ = start(tmp_path / "fresh").communicate(timeout=60)
