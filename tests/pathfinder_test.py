@@ -1,7 +1,7 @@
 """Pathfinder: drawn in parts that survive a kill, or read from the released folders."""
 
-import contextlib
 import concurrent.futures
+import contextlib
 import io
 import resource
 import subprocess
