@@ -4,18 +4,16 @@ As in Long Range Arena (Tay et al. 2021, arXiv:2011.04006): the 1,024 intensitie
 picture, row by row, are its tokens; 0 is black, not padding.
 """
 
-import io
-import pickle
-import pickletools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from lra_tasks import archives
 from lra_tasks.archives import Archive
 from lra_tasks.base import Task
+from lra_tasks.cifar_pickle import parse_pickle
 from lra_tasks.partition import hold_out, separate
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split
@@ -26,7 +24,6 @@ NUM_CLASSES = 10
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 BATCH = r"(?:^|/)(data_batch_[1-5]|test_batch)(\.bin)?$"
 MAX_BATCH_BYTES = 2**26
-MAX_REPEATED = 20  # objects in one pickle; published ones repeat hardly any
 HELD_OUT = 0.1
 
 
@@ -85,11 +82,7 @@ def _check(rgb: np.ndarray, labels: np.ndarray, batch_size: int) -> None:
         raise DataError(f"{message} {batch_size:,} of each")
     wrong = labels[(labels < 0) | (labels >= NUM_CLASSES)]
     if len(wrong):
-        raise DataError(_not_a_label(wrong[0]))
-
-
-def _not_a_label(label: int) -> str:
-    return f"the label {label} is not 0 to {NUM_CLASSES - 1}"
+        raise DataError(f"the label {wrong[0]} is not 0 to {NUM_CLASSES - 1}")
 
 
 def parse_binary(content: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -99,77 +92,6 @@ def parse_binary(content: bytes) -> tuple[np.ndarray, np.ndarray]:
         raise DataError(f"{len(content):,} bytes are no whole records of {record:,}")
     records = np.frombuffer(content, np.uint8).reshape(-1, record)
     return records[:, 1:], records[:, 0]
-
-
-def parse_pickle(content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures uint8 `[n, 3072]` and labels `[n]` of a dict pickled by Python 2."""
-    try:
-        _check_opcodes(content)
-        batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
-        data, labels = batch[b"data"], batch[b"labels"]
-    except DataError:
-        raise
-    except Exception as error:  # whatever a wrong pickle runs into
-        raise DataError(f"not a batch in pickle format ({error!r})") from error
-    if type(labels) is not list or any(type(label) is not int for label in labels):
-        raise DataError("its labels are not a list of integers")
-    wrong = [label for label in labels if not 0 <= label < NUM_CLASSES]
-    if wrong:
-        raise DataError(_not_a_label(wrong[0]))
-    return _bytes_of_array(data), np.array(labels, np.uint8)
-
-
-def _check_opcodes(content: bytes) -> None:
-    """Refuses what would take memory, or time, that its own size does not explain."""
-    reads = 0
-    for opcode, argument, _ in pickletools.genops(content):
-        if opcode.name.endswith("PUT") and (argument or 0) > len(content):
-            raise DataError(f"the pickle keeps an object as number {argument:,}")
-        reads += opcode.name.endswith("GET") or opcode.name == "DUP"
-    if reads > MAX_REPEATED:  # tuples of tuples: hashing one takes 2ⁿ steps
-        raise DataError(f"the pickle repeats objects {reads:,} times")
-
-
-def _bytes_of_array(array: Any) -> np.ndarray:
-    """The array uint8 `[n, 3072]` that numpy pickled as these parts."""
-    size = 3 * NUM_PIXELS
-    match array:
-        case _Parts(
-            state=(1, (int(rows), 3072), _Parts(args=(b"u1", *_)), order, bytes(data))
-        ) if len(data) == rows * size:
-            flat = np.frombuffer(data, np.uint8)
-            return flat.reshape((rows, size), order="F" if order else "C")
-    raise DataError("its data is not a uint8 array [n, 3072]")
-
-
-class _Parts:
-    """What numpy would make an array or a type of, as it is in a pickle.
-
-    numpy itself is not to see it: a wrong state can crash it.
-    """
-
-    state: Any = None
-
-    def __init__(self, *args: Any):
-        self.args = args
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class _Unpickler(pickle.Unpickler):
-    """Admits numpy's parts and what needs no import; a pickle can else run anything."""
-
-    _admitted: ClassVar[set[tuple[str, str]]] = {
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy", "ndarray"),
-        ("numpy", "dtype"),
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._admitted:
-            raise DataError(f"the pickle asks for {module}.{name}: refused")
-        return _Parts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,10 +50,9 @@ def test_what_would_run_it_is_seen():
     }
 
 
-def test_only_the_pictures_are_pickled():
+def test_nothing_is_unpickled():
     risky = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
-    found = {path.as_posix() for path in SOURCES if reaches(imports(path), risky)}
-    assert found == {"lra_tasks/image.py"}
+    assert not [path for path in SOURCES if reaches(imports(path), risky)]
 
 
 def read(path: Path) -> None:
