@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from logging import CRITICAL, getLogger
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -99,7 +100,9 @@ def run(main: Callable[..., None], arguments: str | None = None) -> NoReturn:
 
     def guarded(argv: Sequence[str]) -> None:
         logging.set_verbosity(logging.WARNING)
-        # What orbax and gcsfs raise they log as well, with its traceback.
+        # What orbax and gcsfs raise they log as well.
+        for name in ("fsspec", "gcsfs"):
+            getLogger(name).setLevel(CRITICAL)
         logging.get_absl_handler().addFilter(lambda record: not record.exc_info)
         words = argv[1:]
         if words and not arguments:

@@ -162,6 +162,7 @@ class Checkpoints:
         Raises:
           CheckpointError: there are checkpoints, but none is whole, or not every
             process sees them.
+          OSError: files of one cannot be read, so that it may be whole.
         """
         steps = sorted(self.manager.all_steps(), reverse=True)
         newest = max(steps, default=-1)
@@ -172,6 +173,8 @@ class Checkpoints:
             )
         damaged = []
         for step in steps:
+            with system_errors(self.directory):
+                _read_all(self.directory / str(step))
             try:
                 found = self._restore_step(step, abstract_state)
             except MemoryError:
@@ -238,3 +241,12 @@ def _named_leaves(tree: Any) -> dict[str, Any]:
     """The leaves by path: a plain layout that outlives changes of classes."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+
+
+def _read_all(folder: epath.Path) -> None:
+    """Raises where a disk or a bucket refuses a file: that is no damage."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            _read_all(path)
+        else:
+            path.read_bytes()

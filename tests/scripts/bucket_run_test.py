@@ -159,6 +159,18 @@ def test_a_damaged_checkpoint_is_put_aside(bucket, ours, finished, damage):
 
 
 @pytest.mark.slow
+def test_a_checkpoint_that_may_not_be_read_is_not_damaged(bucket, ours, finished):
+    stop(started_until(ours, bucket, SAVED.format(200)), signal.SIGKILL)
+    before = dict(bucket.objects)
+    bucket.refuses, bucket.status = "GET run/checkpoints/200/state/d", 403
+    assert f"error: {RUN}/checkpoints: " in refused(ours.train(RUN, FEW))
+    assert bucket.objects == before
+    bucket.refuses = "(?!)"
+    assert "going on from step 200" in ours.train(RUN, FEW).stdout
+    assert_same(bucket, finished)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "status", "message"),
     [

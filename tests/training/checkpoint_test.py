@@ -169,6 +169,19 @@ def test_every_flipped_bit_and_truncation_is_noticed(saved):
     assert went_back > 0
 
 
+def test_a_file_that_cannot_be_read_is_no_damage(saved):
+    file = largest_file(saved / "20")
+    content = file.read_bytes()
+    file.unlink()
+    file.symlink_to(file)
+    with pytest.raises(OSError, match=rf"symbolic links.*{file.name}"):
+        restore(saved)
+    file.unlink()
+    file.write_bytes(content)
+    state, _ = restore(saved)
+    assert digest(state) == digest(make_state(20))
+
+
 def test_when_none_is_whole_it_refuses(saved):
     for step in ("10", "20"):
         flip_a_bit(largest_file(saved / step))
