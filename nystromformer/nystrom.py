@@ -30,6 +30,7 @@ from jax import lax
 from nystromformer.blocks import ranks
 from nystromformer.landmarks import kmeans, random_tokens
 from nystromformer.precision import at_least_float32
+from nystromformer.sums import matmul_in_parts
 
 Precision = jax.lax.PrecisionLike
 SEGMENTS = ("valid", "padded")
@@ -152,8 +153,7 @@ def attend(
         scores = jnp.where(mask[None, :], scores, jnp.finfo(wide).min)
     largest = lax.stop_gradient(scores.max(-1, keepdims=True))
     weights = jnp.exp(scores - largest)  # [T, S]
-    product = jnp.einsum(
-        "ts,sh->th",
+    product = matmul_in_parts(
         weights.astype(value.dtype),
         value,
         precision=precision,
