@@ -16,7 +16,7 @@ SHORT, LONG = 2048, 4096
 
 @pytest.fixture(autouse=True)
 def optimised():
-    """As a user compiles, which the other tests do without."""
+    """With the passes that the other tests do without; its FLOPs are a user's."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)

@@ -46,5 +46,5 @@ def seconds_to_first_loss(arguments: Sequence[str], folder: Path) -> float:
         finally:
             process.kill()
             process.wait()
-        said = log.read_text().strip().rpartition("\n")[2]
-        raise ConfigError(said.removeprefix("error: "))
+        said = log.read_text().strip().rpartition("\n")[2].removeprefix("error: ")
+        raise ConfigError(said or f"train.py ended with status {process.returncode}")

@@ -19,8 +19,8 @@ NOTES = f"""\
 - Exponents: of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
 - Work: 10⁹ floating-point operations by the compiler / their rate as a share of the
   matmul's.
-- Input side: which examples, and their batch, which a train step makes itself; median
-  (upper quartile).
+- Input side: which examples, and their batch out of arrays that a cache holds, which a
+  train step makes itself; median (upper quartile).
 - Over budget: compiled, not run, for memory.
 """
 
@@ -127,7 +127,8 @@ def input_table(rows: Sequence[Row]) -> list[str]:
     chosen = [
         row
         for row in rows
-        if row["key"]["what"] == "train step" and inputs.get(row["key"]["task"])
+        if row["cost"] and row["key"]["what"] == "train step"
+        if inputs.get(row["key"]["task"])
     ]
     if not chosen:
         return []

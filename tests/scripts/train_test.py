@@ -2,11 +2,15 @@
 
 import json
 import random
+import re
 import signal
 import subprocess
 import time
 
+import jax
 import pytest
+
+from tests.scripts.conftest import Commands
 
 
 def result_of(workdir) -> dict:
@@ -25,6 +29,8 @@ def test_a_run_prints_its_test_accuracy_beside_its_floors(finished):
     assert set(result["floors"]) >= {"majority class", "root operator"}
     assert result["steps"] == 400
     assert len(result["data_sha256"]["test"]) == 64
+    assert result["versions"]["jax"] == jax.__version__
+    assert re.fullmatch(r"[0-9a-f]{40}\+?", result["commit"] or "0" * 40)  # or no git
 
 
 def test_a_finished_run_says_so_and_does_nothing(commands, finished):
@@ -72,6 +78,25 @@ def test_a_run_killed_at_three_random_moments_ends_with_the_same_bits(
     whole, ours = result_of(finished[0]), result_of(workdir)
     for key in ("params_sha256", "test_loss", "best_step", "validation_accuracy"):
         assert ours[key] == whole[key]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seq_shards", [1, 2])
+def test_the_devices_of_a_machine_share_the_work(commands, finished, seq_shards):
+    workdir = commands.folder / f"devices-{seq_shards}"
+    commands = Commands(commands.folder)
+    commands.env |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
+    done = commands.train(workdir, f"--seq_shards={seq_shards}")
+    assert done.returncode == 0, done.stderr
+    ours = result_of(workdir)
+    assert ours["mesh"] == {"data": 4 // seq_shards, "seq": seq_shards}
+
+    def losses(folder):
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        return [row["loss"] for row in rows if row["split"] == "train"][:5]
+
+    assert losses(workdir) == pytest.approx(losses(finished[0]), abs=1e-6)
 
 
 def damage(step_folder) -> None:

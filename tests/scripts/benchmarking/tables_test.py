@@ -2,6 +2,7 @@
 
 from scripts.benchmarking.tables import (
     attention_tables,
+    input_table,
     memory_cell,
     peer_table,
     pivot,
@@ -78,9 +79,12 @@ def test_the_input_side_is_a_share_of_a_step_round_by_round():
     step, other = row(what="train step"), row("softmax", what="train step")
     put_in = row("input", what="input", seconds=[1e-5, 4e-5, 1.5e-5, 8e-5, 5e-5])
     other |= {"seconds": None, "stopped": "ran out of memory"}
-    for each in (step, other, put_in):
+    peer = row("hf-linear", what="train step", cost=None)
+    for each in (step, other, peer, put_in):
         each["key"] |= {"task": "text", "batch_size": 32}
-    text = "\n".join(train_tables([step, other, put_in]))
+    text = "\n".join(input_table([step, other, peer, put_in]))
     # 1, 2, 0.5, 2 and 1 %.
     assert "| linear | 1.00% (2.00%) |\n| softmax | ran out of memory |" in text
-    assert "Input side" not in "\n".join(train_tables([step, other]))
+    assert "hf-linear" not in text
+    assert input_table([step, other]) == []
+    assert text in "\n".join(train_tables([step, other, put_in]))
