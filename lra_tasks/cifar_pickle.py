@@ -12,7 +12,7 @@ import numpy as np
 from lra_tasks.split import DataError
 
 NUM_BYTES = 3072  # of a picture: 32 × 32, red, green, blue
-MAX_OPCODES = 2**20  # of a pickle; a published one has some 30,000
+MAX_OPCODES = 2**20  # of a pickle; 10,000 labels and names are far less
 NAMES_OF_AN_ARRAY = {
     "numpy.core.multiarray _reconstruct",
     "numpy ndarray",

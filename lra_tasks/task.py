@@ -11,7 +11,7 @@ from lra_tasks.retrieval import Retrieval
 from lra_tasks.split import DataError, Split
 from lra_tasks.text import Text
 
-__all__ = ["TASKS", "DataError", "Split", "Task", "get_task"]
+__all__ = ["LRA", "TASKS", "DataError", "Split", "Task", "get_task"]
 
 TASKS: dict[str, type[Task]] = {
     "listops": ListOps,
@@ -21,6 +21,7 @@ TASKS: dict[str, type[Task]] = {
     "pathfinder": Pathfinder,
     "pathx": PathX,
 }
+LRA = tuple(name for name in TASKS if name != "pathx")  # those of the paper's Table 3
 
 
 def get_task(name: str, /, **options: Any) -> Task:

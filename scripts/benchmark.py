@@ -22,7 +22,7 @@ from typing import Any
 from absl import flags
 from flax import nnx
 
-from lra_tasks.task import TASKS
+from lra_tasks.task import LRA, TASKS
 from nystromformer.config import DTYPES, ConfigError
 from nystromformer.training.writer import write_text
 from scripts import command
@@ -58,7 +58,6 @@ from scripts.page import PAGE, open_folder, page, source
 
 TITLE = "Benchmark"
 LENGTHS = [2**k for k in range(9, 17)]  # 512 to 65,536
-LRA = ["listops", "text", "retrieval", "image", "pathfinder"]
 
 _OUT = flags.DEFINE_string("out", None, "the folder to write")
 _ATTENTION = flags.DEFINE_multi_string(
@@ -78,7 +77,9 @@ _MEMORY_GB = flags.DEFINE_float(
 )
 _REPEATS = flags.DEFINE_integer("repeats", 7, "rounds", 7)
 _TRAIN_STEP = flags.DEFINE_bool("train_step", False, "whole train steps of tasks")
-_TASK = flags.DEFINE_multi_enum("task", LRA, list(TASKS), "with --train_step; repeat")
+_TASK = flags.DEFINE_multi_enum(
+    "task", list(LRA), list(TASKS), "with --train_step; repeat"
+)
 _PEERS = flags.DEFINE_bool("peers", False, "PyTorch's beside ours")
 _AGAINST = flags.DEFINE_string(
     "against", None, "a benchmark.json to compare --out with"
@@ -192,15 +193,15 @@ def train_group(experiments: dict[str, Experiment], budget: float) -> list[Progr
     first = next(iter(experiments.values()))
     data = made_up_examples(first.task, first.config.train.batch_size)
     ours = [train_program(label, x, data) for label, x in experiments.items()]
-    both = [*ours, input_program(first, data)]
+    programs = [*ours, input_program(first, data)]
     if not _PEERS.value:
-        return both
+        return programs
     theirs = [
         load_peers().train_peer(program, experiment.config, data)
         for program, experiment in zip(ours, experiments.values(), strict=True)
         if fits(program, budget)
     ]
-    return [*both, *(program for program in theirs if program)]
+    return [*programs, *(program for program in theirs if program)]
 
 
 def describe(row: dict[str, Any]) -> str:

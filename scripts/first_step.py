@@ -15,17 +15,18 @@ from pathlib import Path
 
 from absl import flags
 
-from lra_tasks.task import TASKS
+from lra_tasks.task import LRA, TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.training.writer import write_json, write_text
 from scripts import command
 from scripts.benchmarking.measure import quartiles
-from scripts.benchmarking.starts import ROOT, seconds_to_first_loss
+from scripts.benchmarking.starts import seconds_to_first_loss
+from scripts.benchmarking.tables import markdown
 from scripts.page import PAGE, open_folder, page, source
 
 TITLE = "First step"
 FILE = "first_step.json"
-LRA = ["listops", "text", "retrieval", "image", "pathfinder"]
+CONFIGS = Path(__file__).parents[1] / "configs"
 STARTS = ("cold", "warm")
 NOTE = """\
 Seconds from the start of the process to the first loss: median (quartiles) of rounds
@@ -34,7 +35,7 @@ start just before.
 """
 
 _OUT = flags.DEFINE_string("out", None, "the folder to write")
-_TASK = flags.DEFINE_multi_enum("task", LRA, list(TASKS), "repeat")
+_TASK = flags.DEFINE_multi_enum("task", list(LRA), list(TASKS), "repeat")
 _ATTENTION = flags.DEFINE_multi_enum(
     "attention", ["nystrom"], list(ATTENTIONS), "repeat"
 )
@@ -55,7 +56,7 @@ def main() -> None:
     ]
     for _ in range(_ROUNDS.value):
         for row in rows:
-            config = f"{ROOT}/configs/{row['task']}.py:{row['attention']}"
+            config = f"{CONFIGS}/{row['task']}.py:{row['attention']}"
             changes = [f"--config.{change}" for change in _CHANGE.value]
             with tempfile.TemporaryDirectory() as folder:
                 for start in STARTS:
@@ -68,11 +69,11 @@ def main() -> None:
 
 def table(rows: Sequence[Mapping]) -> list[str]:
     """Lines of Markdown: a row for each task and attention."""
-    lines = ["| task | attention | cold | warm |", "| --- | --- | ---: | ---: |"]
-    for row in rows:
-        cells = [_cell(row[start]) for start in STARTS]
-        lines.append(f"| {row['task']} | {row['attention']} | {' | '.join(cells)} |")
-    return [*lines, ""]
+    body = [
+        [f"{row['task']}, {row['attention']}", *(_cell(row[start]) for start in STARTS)]
+        for row in rows
+    ]
+    return markdown([["seconds", *STARTS], *body])
 
 
 def _cell(seconds: Sequence[float]) -> str:

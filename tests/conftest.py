@@ -12,7 +12,7 @@ import pytest
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Compiling takes most of the time of small tests; each of these halves it. What the
+# Compiling takes most of the time of small tests; each of these shortens it. What the
 # tests start is compiled as ever.
 jax.config.update("jax_disable_most_optimizations", True)
 with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,6 @@
 """The start of a training run, as a process of its own, up to its first loss."""
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -10,8 +9,9 @@ from pathlib import Path
 
 from nystromformer.config import ConfigError
 from nystromformer.training.writer import METRICS_FILE
+from scripts.sweeping.grid import TRAIN
+from scripts.sweeping.process import Process, failure
 
-ROOT = Path(__file__).parents[2]
 SECONDS_BETWEEN_LOOKS = 0.01
 
 
@@ -25,26 +25,20 @@ def seconds_to_first_loss(arguments: Sequence[str], folder: Path) -> float:
     Raises:
       ConfigError: the process ended before; with the last line that it said.
     """
-    with tempfile.TemporaryDirectory(dir=folder) as parent:
-        metrics, log = Path(parent) / "run" / METRICS_FILE, Path(parent) / "log"
-        with open(log, "w") as errors:
-            started = time.perf_counter()
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, str(ROOT / "scripts" / "train.py"), *arguments),
-                    *(f"--workdir={parent}/run", "--config.train.log_every=1"),
-                ],
-                env={**os.environ, "JAX_COMPILATION_CACHE_DIR": f"{folder}/programs"},
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-            )
+    with tempfile.TemporaryDirectory(dir=folder) as workdir:
+        metrics = Path(workdir) / METRICS_FILE
+        command = [sys.executable, str(TRAIN), *arguments, f"--workdir={workdir}"]
+        command += ["--config.train.log_every=1"]
+        env = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(folder / "programs")}
+        started = time.perf_counter()
+        process = Process(command, Path(workdir), env)
         try:
-            while process.poll() is None:
+            while (status := process.poll()) is None:
                 if metrics.exists() and metrics.stat().st_size:
                     return time.perf_counter() - started
                 time.sleep(SECONDS_BETWEEN_LOOKS)
         finally:
-            process.kill()
-            process.wait()
-        said = log.read_text().strip().rpartition("\n")[2].removeprefix("error: ")
-        raise ConfigError(said or f"train.py ended with status {process.returncode}")
+            process.popen.kill()
+            process.popen.wait()
+        said = failure(Path(workdir)) or f"train.py ended with status {status}"
+        raise ConfigError(said.removeprefix("error: "))

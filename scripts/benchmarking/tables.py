@@ -127,7 +127,7 @@ def input_table(rows: Sequence[Row]) -> list[str]:
     chosen = [
         row
         for row in rows
-        if row["cost"] and row["key"]["what"] == "train step"
+        if row["key"]["what"] == "train step" and not _is_peer(row)
         if inputs.get(row["key"]["task"])
     ]
     if not chosen:
@@ -137,11 +137,7 @@ def input_table(rows: Sequence[Row]) -> list[str]:
 
 def peer_table(rows: Sequence[Row]) -> list[str]:
     """Lines: PyTorch's time and measured memory ÷ ours, round by round."""
-    peers = {
-        _sizes(row["key"]): row
-        for row in rows
-        if row["key"].get("attention", "").startswith(("hf-", "torch-"))
-    }
+    peers = {_sizes(row["key"]): row for row in rows if _is_peer(row)}
     table = [["what", "attention", "where", "time", "memory"]]
     for row in rows:
         other = peers.get(_sizes(row["key"]))
@@ -158,7 +154,7 @@ def peer_table(rows: Sequence[Row]) -> list[str]:
                 f"{memory[0] / memory[1]:.2f}" if all(memory) else DASH,
             ]
         )
-    return ["## Beside PyTorch", *_markdown(table)] if len(table) > 1 else []
+    return ["## Beside PyTorch", *markdown(table)] if len(table) > 1 else []
 
 
 def pivot(
@@ -178,13 +174,18 @@ def pivot(
             power = exponents.get(label)
             line.append(DASH if power is None else f"{power:.2f}")
         table.append(line)
-    return _markdown(table)
+    return markdown(table)
 
 
-def _markdown(table: Sequence[Sequence[str]]) -> list[str]:
+def markdown(table: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table, its heads first; numbers from the second column on."""
     head, *body = table
     rule = ["---", *["---:"] * (len(head) - 1)]
     return ["", *(f"| {' | '.join(line)} |" for line in (head, rule, *body)), ""]
+
+
+def _is_peer(row: Row) -> bool:
+    return row["key"].get("attention", "").startswith(("hf-", "torch-"))
 
 
 def _sizes(key: Mapping[str, Any]) -> str:
