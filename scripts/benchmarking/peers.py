@@ -76,13 +76,14 @@ def train_peer(ours: Program, config: Config, data: Data) -> Program | None:
     """Train steps of transformers' classifier of the same sizes, or None.
 
     Its length is the next multiple of the landmarks. Nothing is masked: with a padding
-    mask the classifier of transformers 5 raises an error.
+    mask the classifier of transformers 5 raises an error. For softmax its attentions
+    are replaced by torch's, with the same dropout on the weights.
     """
-    model, options = config.model, config.attention.options
-    is_published = PUBLISHED.items() <= options.items()
-    if config.attention.name != "nystrom" or not is_published or data.pairs is not None:
+    model, options, name = config.model, config.attention.options, config.attention.name
+    is_published = name == "nystrom" and PUBLISHED.items() <= options.items()
+    if not (is_published or name == "softmax") or data.pairs is not None:
         return None
-    num_landmarks = options["num_landmarks"]
+    num_landmarks = options.get("num_landmarks", 1)
     length = -(-data.inputs.shape[1] // num_landmarks) * num_landmarks
     torch.manual_seed(0)
     theirs = NystromformerForSequenceClassification(
@@ -96,11 +97,14 @@ def train_peer(ours: Program, config: Config, data: Data) -> Program | None:
             num_landmarks=num_landmarks,
             segment_means_seq_len=length,
             max_position_embeddings=length,
-            conv_kernel_size=options["conv_kernel_size"] or 1,
+            conv_kernel_size=options.get("conv_kernel_size") or 1,
             num_labels=int(data.labels.max()) + 1,
         )
     ).to(_device(), getattr(torch, model.dtype))
-    _drop_convolution(theirs, options)
+    if name == "softmax":
+        _attend_exactly(theirs, options["dropout_rate"])
+    else:
+        _drop_convolution(theirs, options)
     optimizer = torch.optim.AdamW(theirs.parameters(), config.optimizer.learning_rate)
     rows = np.zeros((len(data.inputs), length), np.int64)
     rows[:, : data.inputs.shape[1]] = np.asarray(data.inputs)
@@ -116,8 +120,28 @@ def train_peer(ours: Program, config: Config, data: Data) -> Program | None:
             optimizer.step()
         _finish()
 
-    key = {**ours.key, "attention": f"hf-{ours.key['attention']}"}
+    library = "torch" if name == "softmax" else "hf"
+    key = {**ours.key, "attention": f"{library}-{ours.key['attention']}"}
     return Program(key, run, steps=ours.steps, measured_peak=_peak())
+
+
+class ExactAttention(torch.nn.Module):
+    """torch's attention between the projections of one of transformers'."""
+
+    def __init__(self, theirs: Any, dropout_rate: float):
+        super().__init__()
+        self.query, self.key, self.value = theirs.query, theirs.key, theirs.value
+        self.num_heads, self.dropout_rate = theirs.num_attention_heads, dropout_rate
+
+    def forward(self, hidden: Any, *rest: Any) -> tuple[Any]:
+        qkv = (
+            project(hidden).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        context = torch.nn.functional.scaled_dot_product_attention(
+            *qkv, dropout_p=self.dropout_rate if self.training else 0.0
+        )
+        return (context.transpose(1, 2).flatten(2),)
 
 
 class Given(torch.nn.Module):
@@ -153,6 +177,11 @@ def _drop_convolution(model: Any, options: Mapping[str, Any]) -> None:
         if isinstance(module, NystromformerSelfAttention):
             module.conv_kernel_size = None
             del module.conv
+
+
+def _attend_exactly(model: Any, dropout_rate: float) -> None:
+    for layer in model.nystromformer.encoder.layer:
+        layer.attention.self = ExactAttention(layer.attention.self, dropout_rate)
 
 
 def _attend_with(module: Any, *qkv: Any) -> Any:

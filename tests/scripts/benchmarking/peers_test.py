@@ -63,19 +63,28 @@ def test_what_pytorch_has_not_got_has_no_peer():
     assert peers.attention_peer(ablation, inputs) is None
 
 
-def test_train_steps_change_the_weights_of_a_classifier_of_our_size(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "theirs", "of_attention"),
+    [
+        ("nystrom-8", "hf-nystrom-8", {(2, 1, 35, 1)}),
+        ("softmax", "torch-softmax", set()),
+    ],
+)
+def test_train_steps_change_the_weights_of_a_classifier_of_our_size(
+    name, theirs, of_attention, monkeypatch
+):
     made = []
     real = torch.optim.AdamW
     monkeypatch.setattr(
         torch.optim, "AdamW", lambda p, lr: made.extend(p := [*p]) or real(p, lr)
     )
-    [variant] = parse_variants(["nystrom-8"], [])
-    changes = {"max_length": 60, "batch_size": 2}  # padded to 64
+    [variant] = parse_variants([name], [])
+    changes = {"max_length": 60, "batch_size": 2}  # nystrom's is padded to 64
     experiment = Experiment.from_config(
         train_steps.task_config("text", variant, changes)
     )
     data = train_steps.made_up_examples(experiment.task, 2)
-    program = train_steps.train_program("nystrom-8", experiment, data)
+    program = train_steps.train_program(name, experiment, data)
     peer = peers.train_peer(program, experiment.config, data)
     before = [x.detach().clone() for x in made]
     peer.run()
@@ -83,4 +92,21 @@ def test_train_steps_change_the_weights_of_a_classifier_of_our_size(monkeypatch)
     moved = [bool((x != y).any()) for x, y in zip(made, before, strict=True)]
     assert sum(moved) >= len(moved) - 4  # without gradient: the pooling of BERT
     sizes = {tuple(x.shape) for x in made}
-    assert {(128, 64), (2, 1, 35, 1)} <= sizes
+    assert {(128, 64)} | of_attention <= sizes
+    assert peer.key == {**program.key, "attention": theirs}
+
+
+def test_exact_attention_of_a_train_step_is_ours_between_its_projections():
+    torch.manual_seed(0)
+    theirs = peers._self_attention({**ours("nystrom-8").key, "num_heads": 2})
+    module = peers.ExactAttention(theirs, dropout_rate=0.5)
+    hidden = torch.randn(1, 64, 16)
+    (found,) = module.eval()(hidden)
+    qkv = [
+        project(hidden).detach().numpy().reshape(1, 64, 2, 8)
+        for project in (theirs.query, theirs.key, theirs.value)
+    ]
+    expected = softmax_attention(*qkv).reshape(1, 64, 16)
+    assert relative_error(found.detach(), expected) <= TOLERANCE["float32"]
+    (dropped,) = module.train()(hidden)
+    assert relative_error(dropped.detach(), expected) > 0.1
