@@ -71,6 +71,13 @@ OPTIMIZER = {
     "eps": 1e-6,
 }
 
+TRAIN = {
+    "seed": 0,
+    "log_every": 50,
+    "micro_batches": 1,  # parts of a batch, one after another in less memory
+    "length_buckets": 1,  # lengths to pad to; more save time where lengths differ
+}
+
 
 def make_config(
     arg: str | None,
@@ -107,7 +114,7 @@ def make_config(
         "task": {"data_dir": config_dict.placeholder(str), **task},
         "model": MODEL,
         "optimizer": {**OPTIMIZER, **optimizer},
-        "train": {"seed": 0, "log_every": 50, **train},
+        "train": {**TRAIN, **train},
     }
     config = {group: {**groups[group], **preset.get(group, {})} for group in groups}
     config["attention"] = {"name": name, **options, **changed}

@@ -14,6 +14,7 @@ from typing import Any
 from nystromformer.attention import check_attention
 
 DTYPES = ("float32", "bfloat16")
+MAX_BUCKETS = 16  # a program is compiled for each
 MAX_LAYERS = 64  # the time to build more grows faster than their number
 
 
@@ -66,7 +67,15 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """How long and how often. All but the seed count steps or examples."""
+    """How long, how often, and in which parts.
+
+    seed: of the weights, the order of the examples and the dropout.
+    batch_size: examples a step.
+    num_steps, eval_every, log_every, checkpoint_every: in steps.
+    micro_batches: parts of a batch, one after another in less memory.
+    length_buckets: lengths to which sequences are padded; with more than one, examples
+      of like length share a part, or in evaluation a batch.
+    """
 
     seed: int
     batch_size: int
@@ -74,6 +83,8 @@ class TrainConfig:
     eval_every: int
     log_every: int
     checkpoint_every: int
+    micro_batches: int = 1  # what has a default may be missing, as in older workdirs
+    length_buckets: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,11 +130,15 @@ def _group(cls: type, mapping: Any, path: str) -> Any:
     if extra and "options" not in hints:
         unknown = next(iter(extra))
         raise ConfigError(f"unknown key {path}.{unknown}; known: {', '.join(known)}")
-    missing = [name for name in known if name not in mapping]
+    defaults = {x.name: x.default for x in dataclasses.fields(cls)}
+    required = [name for name in known if defaults[name] is dataclasses.MISSING]
+    missing = [name for name in required if name not in mapping]
     if missing:
         raise ConfigError(f"{path}.{missing[0]} is missing")
     fields = {
-        name: _value(hints[name], mapping[name], f"{path}.{name}") for name in known
+        name: _value(hints[name], mapping[name], f"{path}.{name}")
+        for name in known
+        if name in mapping
     }
     if "options" in hints:
         fields["options"] = extra
@@ -161,6 +176,8 @@ def _check_values(config: Config) -> None:
         "train.eval_every": train.eval_every,
         "train.log_every": train.log_every,
         "train.checkpoint_every": train.checkpoint_every,
+        "train.micro_batches": train.micro_batches,
+        "train.length_buckets": train.length_buckets,
     }
     for name, value in positive.items():
         if value <= 0:
@@ -196,6 +213,24 @@ def _check_values(config: Config) -> None:
         raise ConfigError(
             f"config.optimizer.warmup_steps={optimizer.warmup_steps} must lie between "
             f"0 and train.num_steps={train.num_steps}"
+        )
+    if train.batch_size % train.micro_batches:
+        raise ConfigError(
+            f"config.train.batch_size={train.batch_size} is not micro_batches="
+            f"{train.micro_batches} × a whole number"
+        )
+    if train.length_buckets > MAX_BUCKETS:
+        raise ConfigError(
+            f"config.train.length_buckets must be at most {MAX_BUCKETS}, got "
+            f"{train.length_buckets}"
+        )
+    if (
+        train.length_buckets > 1
+        and config.attention.options.get("segments") == "padded"
+    ):
+        raise ConfigError(
+            'config.attention.segments="padded" counts the padding: take '
+            "config.train.length_buckets=1"
         )
     if not 0 <= train.seed < 2**32:
         raise ConfigError(f"config.train.seed must be in [0, 2³²), got {train.seed}")

@@ -32,7 +32,10 @@ def main() -> None:
     data = Data.put(split)
     graphdef, weights = split_weights(run.model())
     eval_step = make_eval_step(graphdef)
-    metrics = evaluate(eval_step, weights, data, config.train.batch_size)
+    metrics = evaluate(
+        *(eval_step, weights, data, config.train.batch_size),
+        length_buckets=config.train.length_buckets,
+    )
     assert metrics is not None
     state = "finished" if run.result else "unfinished"
     print(

@@ -55,12 +55,14 @@ def main() -> None:
     keep_compiled_programs()
     config = Config.from_mapping(_CONFIG.value.to_dict())
     experiment = Experiment.from_config(config)
-    with together(), whole_run(workdir := command.folder(_WORKDIR), config):
-        result = read_result(workdir)
-        wait_for_all("looked for a result")
-        if result:
-            print(f"{workdir} is finished; delete it to run again")
-        print(summary(result or train(experiment, workdir)))
+    with together():
+        mesh = mesh_of(experiment)
+        with whole_run(workdir := command.folder(_WORKDIR), config):
+            result = read_result(workdir)
+            wait_for_all("looked for a result")
+            if result:
+                print(f"{workdir} is finished; delete it to run again")
+            print(summary(result or train(experiment, workdir, mesh)))
 
 
 @contextlib.contextmanager
@@ -86,7 +88,7 @@ def whole_run(workdir: Folder, config: Config) -> Iterator[None]:
         yield
 
 
-def train(experiment: Experiment, workdir: Folder) -> dict[str, Any]:
+def train(experiment: Experiment, workdir: Folder, mesh: Mesh) -> dict[str, Any]:
     """Trains to the end, from wherever the workdir stands, and writes the result."""
     config = experiment.config
     started_at = commit()
@@ -95,7 +97,6 @@ def train(experiment: Experiment, workdir: Folder) -> dict[str, Any]:
         f"{experiment.num_params:,} parameters, {config.train.num_steps:,} steps of "
         f"{config.train.batch_size} on {device()}"
     )
-    mesh = mesh_of(experiment)
     splits = experiment.load()
     floors = experiment.task.floors(splits["train"], splits["test"])
     schedule = Schedule(**dataclasses.asdict(config.train))
@@ -129,13 +130,19 @@ def train(experiment: Experiment, workdir: Folder) -> dict[str, Any]:
 
 def mesh_of(experiment: Experiment) -> Mesh:
     """All devices of all processes."""
-    batch_size = experiment.config.train.batch_size
-    length = experiment.task.max_length
+    train, shards = experiment.config.train, _SEQ_SHARDS.value
+    if shards > 1 and train.length_buckets > 1:
+        raise ConfigError(
+            f"--seq_shards={shards} takes sequences of one length: "
+            "config.train.length_buckets must be 1"
+        )
+    size = train.batch_size // train.micro_batches
     try:
-        return make_mesh(batch_size, length, seq_shards=_SEQ_SHARDS.value)
+        return make_mesh(size, experiment.task.max_length, seq_shards=shards)
     except ValueError as error:
         raise ConfigError(
-            f"{error}: choose another size, or other devices (CUDA_VISIBLE_DEVICES)"
+            f"{error}: choose another batch_size or micro_batches, or other devices "
+            "(CUDA_VISIBLE_DEVICES)"
         ) from error
 
 

@@ -55,6 +55,8 @@ BAD = {
         r"config\.model\.num_layers must be at most 64, got 2",
     ),
     "train.eval_every": (0, r"config\.train\.eval_every must be positive, got 0"),
+    "train.micro_batches": (5, r"batch_size=32 is not micro_batches=5 × a whole"),
+    "train.length_buckets": (17, r"config\.train\.length_buckets must be at most 16"),
     "model.dtype": ("float16", r"config\.model\.dtype must be one of .*got 'float16'"),
     "model.dropout_rate": (1.0, r"config\.model\.dropout_rate must be in \[0, 1\)"),
     "model.model_dim": (65, r"model_dim=65 is not num_heads=2 × a whole head dim"),
@@ -87,6 +89,20 @@ def test_what_is_missing_is_named():
         Config.from_mapping(without_group)
     with pytest.raises(ConfigError, match=r"config\.train\.seed is missing"):
         Config.from_mapping(without_key)
+
+
+def test_a_workdir_from_before_an_option_means_its_default():
+    older = mapping()
+    del older["train"]["micro_batches"], older["train"]["length_buckets"]
+    assert Config.from_mapping(older) == Config.from_mapping(mapping())
+
+
+def test_segments_that_count_padding_are_not_cut():
+    padded = changed("train.length_buckets", 2)
+    Config.from_mapping(padded)
+    padded["attention"]["segments"] = "padded"
+    with pytest.raises(ConfigError, match=r'segments="padded" counts the padding'):
+        Config.from_mapping(padded)
 
 
 def test_a_whole_number_is_a_float_where_one_is_wanted():

@@ -44,10 +44,21 @@ class Data(NamedTuple):
         rest = put(mesh, (split.lengths, split.labels, split.pairs))
         return cls(put(mesh, split.inputs, None, SEQ), *rest)
 
-    def take(self, indices: jax.Array, weights: jax.Array) -> Batch:
-        """The examples at indices [B]."""
-        rows = indices if self.pairs is None else self.pairs[indices]  # [B] or [B, 2]
-        inputs = self.inputs[rows].astype(jnp.int32)
+    def rows(self, indices: Any) -> Any:
+        """The rows of the examples at indices [B]: [B], or of pairs [B, 2]."""
+        return indices if self.pairs is None else self.pairs[indices]
+
+    def lengths_of(self, indices: Any) -> jax.Array:
+        """int32 [B]: of the examples at indices [B], of pairs the longer one."""
+        lengths = self.lengths[self.rows(indices)]
+        return lengths if self.pairs is None else lengths.max(-1)
+
+    def take(
+        self, indices: jax.Array, weights: jax.Array, length: int | None = None
+    ) -> Batch:
+        """The examples at indices [B], cut to a length that none is over (None: L)."""
+        rows = self.rows(indices)
+        inputs = self.inputs[rows][..., :length].astype(jnp.int32)
         positions = jax.lax.broadcasted_iota(jnp.int32, inputs.shape, inputs.ndim - 1)
         return Batch(
             inputs=inputs,

@@ -41,7 +41,7 @@ class NotFiniteError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """How long and how often; steps, and batch_size in examples."""
+    """How long and how often; as `nystromformer.config.TrainConfig` says it."""
 
     seed: int
     batch_size: int
@@ -49,6 +49,8 @@ class Schedule:
     eval_every: int
     log_every: int
     checkpoint_every: int
+    micro_batches: int = 1
+    length_buckets: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +104,12 @@ class Run:
         graphdef = graphdef_of(make_model)
         init = make_init(make_model, optimizer, schedule.seed, mesh)
         self.train_chunk: Any = make_train_chunk(
-            graphdef, optimizer, schedule.seed, mesh
+            graphdef,
+            optimizer,
+            schedule.seed,
+            mesh,
+            micro_batches=schedule.micro_batches,
+            length_buckets=schedule.length_buckets,
         )
         self.eval_step = make_eval_step(graphdef, mesh)
         self.clock = {"wall_seconds": 0.0, "train_seconds": 0.0, "train_examples": 0}
@@ -223,6 +230,7 @@ class Run:
             self.data[split],
             self.schedule.batch_size,
             self.mesh,
+            self.schedule.length_buckets,
             should_stop=lambda: self._signum() > 0,
         )
         if metrics and not math.isfinite(metrics["loss"]):

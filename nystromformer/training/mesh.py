@@ -27,7 +27,7 @@ def make_mesh(
     """The mesh of all devices, of all processes, or of those given.
 
     Args:
-      batch_size: examples of a step, over all devices.
+      batch_size: examples that all devices take together, a step or a part of one.
       length: of the sequences.
       seq_shards: over how many devices a sequence is split.
       devices: default all.
@@ -44,7 +44,7 @@ def make_mesh(
     shape = len(devices) // seq_shards, seq_shards
     if batch_size % shape[0]:
         raise ValueError(
-            f"batch_size={batch_size} cannot be split evenly over {shape[0]} devices"
+            f"{batch_size} examples cannot be split evenly over {shape[0]} devices"
         )
     if length % seq_shards:
         raise ValueError(

@@ -15,7 +15,8 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from nystromformer.training.batches import Data
+from nystromformer.training.batches import Batch, Data
+from nystromformer.training.gradients import batch_gradient
 from nystromformer.training.mesh import one_device, whole
 from nystromformer.training.metrics import Totals, batch_totals
 
@@ -112,6 +113,7 @@ def make_train_chunk(
     optimizer: optax.GradientTransformation,
     seed: int,
     mesh: Mesh | None = None,
+    **batching: int,
 ) -> Callable[[State, Data, jax.Array, Any], tuple[State, Finite]]:
     """A compiled function that takes several steps.
 
@@ -121,28 +123,33 @@ def make_train_chunk(
 
     Dropout of a step depends on (seed, step) alone. The batch is split over the mesh
     (None: one device) as the indices and the data are; the state stays whole.
+    `batching`: micro_batches and length_buckets of `batch_gradient`.
     """
     everywhere = whole(mesh or one_device())
     dropout_key = jax.random.fold_in(jax.random.key(seed), 1)
 
-    def loss_and_rest(
-        params: nnx.State, variables: nnx.State, step: jax.Array, batch: Any
-    ) -> tuple[jax.Array, tuple[Totals, nnx.State]]:
-        model = nnx.merge(graphdef, params, variables, copy=True)
-        for _, module in nnx.iter_modules(model):
-            if at_step := getattr(module, "at_step", None):
-                at_step(step)
-        rng = jax.random.fold_in(dropout_key, step)
-        logits = model(batch.inputs, batch.mask, dropout_rng=rng)
-        totals = batch_totals(logits, batch.labels, batch.weights)
-        _, weights = split_weights(model)
-        return totals.loss / totals.weight, (totals, weights.variables)
-
     def train_step(state: State, data: Data, indices: jax.Array) -> Any:
-        batch = data.take(indices, jnp.ones(indices.shape, jnp.float32))
-        (loss, (totals, variables)), gradients = jax.value_and_grad(
-            loss_and_rest, has_aux=True
-        )(state.weights.params, state.weights.variables, state.step, batch)
+        def loss(params: Any, variables: Any, batch: Batch, key: jax.Array) -> Any:
+            model = nnx.merge(graphdef, params, variables, copy=True)
+            for _, module in nnx.iter_modules(model):
+                if at_step := getattr(module, "at_step", None):
+                    at_step(state.step)
+            logits = model(batch.inputs, batch.mask, dropout_rng=key)
+            totals = batch_totals(logits, batch.labels, batch.weights)
+            _, weights = split_weights(model)
+            return totals.loss, (totals, weights.variables)
+
+        key = jax.random.fold_in(dropout_key, state.step)
+        gradients, totals, variables = batch_gradient(
+            loss,
+            state.weights.params,
+            state.weights.variables,
+            data,
+            indices,
+            key,
+            mesh=mesh,
+            **batching,
+        )
         updates, optimizer_state = optimizer.update(
             gradients, state.optimizer, state.weights.params
         )
@@ -154,7 +161,7 @@ def make_train_chunk(
             optimizer=optimizer_state,
             totals=state.totals.plus(totals),
         )
-        return state, Finite(jnp.isfinite(loss), finite)
+        return state, Finite(jnp.isfinite(totals.loss), finite)
 
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=everywhere)
     def train_chunk(
@@ -179,22 +186,26 @@ def make_train_chunk(
 def make_eval_step(
     graphdef: nnx.GraphDef,
     mesh: Mesh | None = None,
-) -> Callable[[Weights, Data, jax.Array, jax.Array, Totals], Totals]:
+) -> Callable[[Weights, Data, jax.Array, jax.Array, Totals, int], Totals]:
     """A compiled function that adds one batch, without dropout, to the totals.
 
-    Its arguments: weights, data, indices [B], weights of the examples [B], totals.
+    Its arguments: weights, data, indices [B], weights of the examples [B], totals, and
+    the length to which the examples are cut, for each of which it is compiled.
     """
 
-    @functools.partial(jax.jit, out_shardings=whole(mesh or one_device()))
+    @functools.partial(
+        jax.jit, static_argnums=5, out_shardings=whole(mesh or one_device())
+    )
     def eval_step(
         weights: Weights,
         data: Data,
         indices: jax.Array,
         example_weights: jax.Array,
         totals: Totals,
+        length: int,
     ) -> Totals:
         model = nnx.merge(graphdef, *weights)
-        batch = data.take(indices, example_weights)
+        batch = data.take(indices, example_weights, length)
         logits = model(batch.inputs, batch.mask)
         return totals.plus(batch_totals(logits, batch.labels, batch.weights))
 

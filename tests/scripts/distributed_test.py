@@ -142,11 +142,17 @@ def test_an_error_ends_all_with_one_line(monkeypatch, capsys, error, status, sai
     [
         (["--distributed", "--num_processes=2"], "--coordinator is missing"),
         (["--seq_shards=3"], "seq_shards=3"),
+        (
+            ["--seq_shards=2", "--config.train.length_buckets=2"],
+            "config.train.length_buckets must be 1",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said_in_one_line(commands, arguments, text):
-    refused = commands.train(commands.folder / "refused", *arguments)
+    workdir = commands.folder / "refused"
+    refused = commands.train(workdir, *arguments)
     assert refused.returncode == 2
+    assert not workdir.exists()
     assert text in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
 

@@ -31,8 +31,11 @@ OPTIONS = {
 LENGTH, BATCH, STEPS = 128, 8, 50
 
 
-def losses(data_shards: int, seq_shards: int) -> list[float]:
-    """The mean loss of each of the first steps on such a mesh."""
+def losses(data_shards: int, seq_shards: int, parts: int = 1) -> list[float]:
+    """The mean loss of each of the first steps on such a mesh.
+
+    parts: of each batch, and how many lengths they may have.
+    """
 
     def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
         return SequenceClassifier(
@@ -57,7 +60,8 @@ def losses(data_shards: int, seq_shards: int) -> list[float]:
     )
     graphdef = graphdef_of(make_model)
     state = make_init(make_model, optimizer, 0, mesh)()
-    chunk = make_train_chunk(graphdef, optimizer, 0, mesh)
+    batching = {"micro_batches": parts, "length_buckets": parts}
+    chunk = make_train_chunk(graphdef, optimizer, 0, mesh, **batching)
     data = Data.put(make_split(0, 103, LENGTH), mesh)
     found = []
     for step in range(STEPS):

@@ -26,6 +26,26 @@ def test_it_equals_the_accuracy_counted_by_hand_in_any_batch_size(make_model, sp
         assert metrics["accuracy"] == pytest.approx(right / 29)
 
 
+def test_examples_of_like_length_share_a_shorter_batch(make_model, splits):
+    graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
+    eval_step, data = make_eval_step(graphdef), Data.put(splits["test"])
+    seen = []
+
+    def watched(weights, data, indices, present, totals, length):
+        counted = np.asarray(indices)[np.asarray(present) > 0]
+        seen.append((length, counted))
+        assert splits["test"].lengths[counted].max() <= length
+        return eval_step(weights, data, indices, present, totals, length)
+
+    plain = evaluate(eval_step, weights, data, 8)
+    found = evaluate(watched, weights, data, 8, length_buckets=7)
+    assert plain is not None
+    assert found == pytest.approx(plain)
+    assert [length for length, _ in seen] == sorted(length for length, _ in seen)
+    assert seen[0][0] < 4  # of 7, with lengths spread evenly
+    assert sorted(np.concatenate([counted for _, counted in seen])) == [*range(29)]
+
+
 def test_it_ends_without_a_result_when_asked_to_stop(make_model, splits):
     graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
     asked = iter([False, True])

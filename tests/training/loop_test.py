@@ -1,5 +1,6 @@
 """A run: what it writes, that it resumes bit-equal, that it stops as it should."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -84,6 +85,24 @@ def test_a_stopped_run_goes_on_bit_equal(start, tmp_path, monkeypatch, step):
     for name in ("params_sha256", "test_loss", "compiled_bytes"):
         assert getattr(resumed, name) == getattr(whole, name)
     assert lines(tmp_path / "stopped") == lines(tmp_path / "whole")
+
+
+def test_a_run_in_parts_learns_and_goes_on_bit_equal(
+    make_model, optimizer, splits, tmp_path, monkeypatch
+):
+    in_parts = dataclasses.replace(SCHEDULE, micro_batches=2, length_buckets=3)
+
+    def start(name):
+        (tmp_path / name).mkdir(exist_ok=True)
+        return Run(make_model, optimizer, in_parts, splits, tmp_path / name)
+
+    whole = start("whole").fit()
+    assert whole.test_accuracy > 0.8
+    with monkeypatch.context() as patched:
+        stop_at(patched, 16, signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            start("stopped").fit()
+    assert start("stopped").fit().params_sha256 == whole.params_sha256
 
 
 def test_a_run_that_lost_its_last_lines_and_steps_goes_on_bit_equal(

@@ -53,6 +53,12 @@ def test_the_losses_are_those_of_one_device(alone, shape):
     assert on_eight_devices("losses", *shape) == pytest.approx(alone, abs=1e-6)
 
 
+@pytest.mark.slow
+def test_the_parts_of_a_batch_are_spread_over_the_devices():
+    alone = on_eight_devices("losses", 1, 1, 2)
+    assert on_eight_devices("losses", 4, 1, 2) == pytest.approx(alone, abs=1e-6)
+
+
 @pytest.mark.parametrize("name", ["nystrom", *SLOW])
 @pytest.mark.parametrize("length", [1031, pytest.param(1024, marks=pytest.mark.slow)])
 def test_an_attention_over_shards_is_the_attention(name, length):

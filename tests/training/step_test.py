@@ -116,7 +116,8 @@ def test_the_model_and_the_steps_run_without_graph_mode(optimizer, splits):
         data = Data.put(splits["train"])
         state, _ = chunk(init(), data, indices_from(0), 2)
         evaluated = make_eval_step(graphdef)(
-            state.weights, data, indices_from(0)[0], jnp.ones(BATCH), state.totals
+            *(state.weights, data, indices_from(0)[0], jnp.ones(BATCH)),
+            *(state.totals, data.inputs.shape[1]),
         )
         assert float(evaluated.weight) == 3 * BATCH
         return [np.asarray(leaf) for leaf in jax.tree.leaves(state.weights)]

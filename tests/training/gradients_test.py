@@ -1,0 +1,161 @@
+"""The gradient of a batch in parts is that of the whole."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.flatten_util import ravel_pytree
+
+from nystromformer.attention import ATTENTIONS
+from nystromformer.classifier import PairClassifier, SequenceClassifier
+from nystromformer.training.batches import Data
+from nystromformer.training.gradients import batch_gradient, bucket_lengths
+from nystromformer.training.metrics import batch_totals
+from nystromformer.training.step import split_weights
+from tests.tolerance import TOLERANCE, relative_error
+from tests.training.conftest import CLASSES, VOCAB, make_split
+
+LENGTH = 32
+SIZES = {
+    "num_classes": CLASSES,
+    "vocab_size": VOCAB,
+    "max_length": LENGTH,
+    "num_layers": 1,
+    "num_heads": 2,
+    "model_dim": 8,
+    "mlp_dim": 8,
+    "dropout_rate": 0.0,
+}
+
+# Small enough for 32 tokens; those not listed use their defaults.
+OPTIONS = {
+    "nystrom": {"num_landmarks": 5, "conv_kernel_size": 5},
+    "linformer": {"projection_dim": 11},
+    "performer": {"num_features": 13},
+    "reformer": {"bucket_size": 8},
+    "longformer": {"window": 4, "num_global": 2},
+    "bigbird": {"block_size": 4, "num_random_blocks": 1},
+}
+
+
+def classifier(name="nystrom", make=SequenceClassifier, **changes):
+    return make(
+        **{**SIZES, **changes},
+        attention=name,
+        attention_options=OPTIONS.get(name, {}),
+        rngs=nnx.Rngs(0),
+    )
+
+
+@pytest.fixture
+def data():
+    """Eight examples, one of them as long as the first of four lengths, one of all."""
+    split = make_split(0, 8, LENGTH)
+    split.inputs[:] = np.random.default_rng(1).integers(1, VOCAB, split.inputs.shape)
+    split.lengths[:] = [31, 8, 1, 9, 32, 3, 17, 8]
+    return Data.put(split)
+
+
+def gradient_of(model, data, indices=range(8), key=0, **batching):
+    """Jitted, with the model's own loss."""
+    graphdef, weights = split_weights(model)
+
+    def loss(params, variables, batch, key):
+        model = nnx.merge(graphdef, params, variables, copy=True)
+        logits = model(batch.inputs, batch.mask, dropout_rng=key)
+        totals = batch_totals(logits, batch.labels, batch.weights)
+        return totals.loss, (totals, variables)
+
+    run = jax.jit(lambda *where: batch_gradient(loss, *where, **batching))
+    return run(*weights, data, jnp.array(indices), jax.random.key(key))
+
+
+def check_equal(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    found, expected = (ravel_pytree(x._replace(variables=()))[0] for x in (one, other))
+    assert relative_error(found, expected) <= TOLERANCE["float32"]
+
+
+def test_lengths_are_even_steps_that_end_at_the_longest():
+    assert bucket_lengths(2000, 4) == (500, 1000, 1500, 2000)
+    assert bucket_lengths(10, 4) == (3, 5, 8, 10)
+    assert bucket_lengths(2, 8) == (1, 2)
+    assert bucket_lengths(64, 1) == (64,)
+
+
+@pytest.mark.parametrize(("parts", "buckets"), [(1, 4), (4, 1), (4, 4), (8, 2)])
+def test_parts_of_any_number_and_length_add_up_to_the_whole(data, parts, buckets):
+    model = classifier()
+    whole = gradient_of(model, data)
+    found = gradient_of(model, data, micro_batches=parts, length_buckets=buckets)
+    check_equal(found, whole)
+    assert float(whole.totals.weight) == 8
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_no_attention_notices(data, name):
+    model = classifier(name)
+    found = gradient_of(model, data, micro_batches=2, length_buckets=2)
+    check_equal(found, gradient_of(model, data))
+
+
+def test_a_pair_is_as_long_as_its_longer_text(data):
+    pairs = Data(
+        data.inputs, data.lengths, data.labels[:4], jnp.arange(8).reshape(4, 2)
+    )
+    model = classifier(make=PairClassifier)
+    found = gradient_of(model, pairs, range(4), micro_batches=4, length_buckets=4)
+    check_equal(found, gradient_of(model, pairs, range(4)))
+
+
+def test_each_part_draws_its_own_dropout(data):
+    model = classifier("none", dropout_rate=0.5)
+    one = gradient_of(model, data, [0], micro_batches=1, length_buckets=2)
+    same = gradient_of(model, data, [0, 0], micro_batches=2, length_buckets=2)
+    assert float(same.totals.loss) != pytest.approx(2 * float(one.totals.loss))
+
+
+def test_a_part_is_sorted_by_length_and_cut(data):
+    """The lengths that the loss gets, as it is called."""
+    seen = []
+
+    def loss(params, variables, batch, key):
+        jax.debug.callback(lambda mask: seen.append(mask), batch.mask)
+        zero = (params * batch.labels).sum()
+        return zero, (
+            batch_totals(jnp.zeros((2, CLASSES)), batch.labels, batch.weights),
+            (),
+        )
+
+    where = (jnp.ones(()), (), data, jnp.arange(8), jax.random.key(0))
+    batch_gradient(loss, *where, micro_batches=4, length_buckets=4)
+    jax.effects_barrier()
+    assert sorted(mask.shape[1] for mask in seen) == [8, 8, 24, 32]
+    assert sorted(map(sorted, (mask.sum(1).tolist() for mask in seen))) == [
+        [1, 3],
+        [8, 8],
+        [9, 17],
+        [31, 32],
+    ]
+
+
+def test_parts_take_less_memory(data):
+    """Of a batch whose activations are most of what a step holds."""
+    graphdef, weights = split_weights(classifier("none"))
+
+    def loss(params, variables, batch, key):
+        logits = nnx.merge(graphdef, params, variables)(batch.inputs, batch.mask)
+        totals = batch_totals(logits, batch.labels, batch.weights)
+        return totals.loss, (totals, variables)
+
+    def held(parts):
+        def run(*where):
+            return batch_gradient(loss, *where, micro_batches=parts)
+
+        where = (*weights, data, jnp.zeros(512, jnp.int32), jax.random.key(0))
+        memory = jax.jit(run).lower(*where).compile().memory_analysis()
+        assert memory is not None
+        return memory.temp_size_in_bytes
+
+    assert held(8) < held(1) / 4
