@@ -5,9 +5,10 @@ python scripts/benchmark.py --out=DIR --train_step
 python scripts/benchmark.py --out=DIR --against=OTHER.json
 
 writes DIR/README.md, benchmark.json and, of attentions, a figure. With --train_step it
-measures whole train steps of the tasks' paper presets; --peers adds PyTorch's in the
-same rounds. What does not fit the memory budget is compiled, not run. With --against
-nothing is measured: DIR/benchmark.json is compared with another.
+measures whole train steps of the tasks' paper presets, on made-up examples or, with
+--data_dir, on the tasks' own; --peers adds PyTorch's in the same rounds. What does not
+fit the memory budget is compiled, not run. With --against nothing is measured:
+DIR/benchmark.json is compared with another.
 """
 
 import functools
@@ -48,6 +49,7 @@ from scripts.benchmarking.tables import (
 from scripts.benchmarking.train_steps import (
     input_program,
     made_up_examples,
+    prepared_examples,
     task_config,
     train_program,
 )
@@ -79,6 +81,12 @@ _REPEATS = flags.DEFINE_integer("repeats", 7, "rounds", 7)
 _TRAIN_STEP = flags.DEFINE_bool("train_step", False, "whole train steps of tasks")
 _TASK = flags.DEFINE_multi_enum(
     "task", list(LRA), list(TASKS), "with --train_step; repeat"
+)
+_PARTS = flags.DEFINE_multi_integer(
+    "parts", [1], "micro_batches, and length_buckets, of a train step; repeat", 1
+)
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "with --train_step: where prepared data lie, to draw from"
 )
 _PEERS = flags.DEFINE_bool("peers", False, "PyTorch's beside ours")
 _AGAINST = flags.DEFINE_string(
@@ -180,10 +188,12 @@ def plan_train_steps(variants: list[Variant]) -> list[Callable[[float], list[Pro
     }
     plan = []
     for task in dict.fromkeys(_TASK.value):
-        experiments = {
-            variant.label: Experiment.from_config(task_config(task, variant, changes))
-            for variant in variants
-        }
+        experiments = {}
+        for variant, parts in itertools.product(variants, dict.fromkeys(_PARTS.value)):
+            batching = {"micro_batches": parts, "length_buckets": parts}
+            config = task_config(task, variant, changes | batching)
+            label = f"{variant.label} in {parts}" if parts > 1 else variant.label
+            experiments[label] = Experiment.from_config(config)
         plan.append(functools.partial(train_group, experiments))
     return plan
 
@@ -191,7 +201,12 @@ def plan_train_steps(variants: list[Variant]) -> list[Callable[[float], list[Pro
 def train_group(experiments: dict[str, Experiment], budget: float) -> list[Program]:
     """The programs of one task, and the peers of those within the budget."""
     first = next(iter(experiments.values()))
-    data = made_up_examples(first.task, first.config.train.batch_size)
+    sizes = first.task, first.config.train.batch_size
+    data = (
+        prepared_examples(*sizes, _DATA_DIR.value)
+        if _DATA_DIR.value
+        else made_up_examples(*sizes)
+    )
     ours = [train_program(label, x, data) for label, x in experiments.items()]
     programs = [*ours, input_program(first, data)]
     if not _PEERS.value:
@@ -199,7 +214,7 @@ def train_group(experiments: dict[str, Experiment], budget: float) -> list[Progr
     theirs = [
         load_peers().train_peer(program, experiment.config, data)
         for program, experiment in zip(ours, experiments.values(), strict=True)
-        if fits(program, budget)
+        if fits(program, budget) and experiment.config.train.micro_batches == 1
     ]
     return [*programs, *(program for program in theirs if program)]
 

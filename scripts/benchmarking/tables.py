@@ -21,6 +21,7 @@ NOTES = f"""\
   matmul's.
 - Input side: which examples, and their batch out of arrays that a cache holds, which a
   train step makes itself; median (upper quartile).
+- In N: each batch in N parts, padded to the next of N lengths.
 - Over budget: compiled, not run, for memory.
 """
 

@@ -26,25 +26,26 @@ def task_config(task: str, variant: Variant, changes: Mapping[str, Any]) -> Conf
     Args:
       task: the name of a file there.
       variant: its options replace those of the config.
-      changes: of max_length, batch_size and dtype, where not None.
+      changes: of max_length, batch_size, dtype, micro_batches and length_buckets,
+        where not None.
 
     Raises:
       ConfigError: a config that cannot run.
     """
     config = importlib.import_module(f"configs.{task}").get_config(variant.name)
     mapping = config.to_dict()
-    groups = {"max_length": "task", "batch_size": "train", "dtype": "model"}
+    groups = {"max_length": "task", "dtype": "model"}  # the others are of "train"
     for name, value in changes.items():
         if value is not None:
-            mapping[groups[name]][name] = value
+            mapping[groups.get(name, "train")][name] = value
     mapping["attention"] = {"name": variant.name, **variant.options}
     return Config.from_mapping(mapping)
 
 
 def made_up_examples(task: Task, batch_size: int) -> Data:
-    """Two batches of random tokens, each row between half full and full."""
+    """STEPS batches of random tokens, each row between half full and full."""
     rng = np.random.default_rng(0)
-    examples = 2 * batch_size
+    examples = STEPS * batch_size
     rows = (examples * task.num_inputs, task.max_length)
     pairs = np.arange(rows[0], dtype=np.int32).reshape(examples, task.num_inputs)
     return Data.put(
@@ -57,6 +58,19 @@ def made_up_examples(task: Task, batch_size: int) -> Data:
     )
 
 
+def prepared_examples(task: Task, batch_size: int, data_dir: str) -> Data:
+    """STEPS batches drawn from the task's own training examples, as prepared there."""
+    split = task.load("train", data_dir)
+    drawn = np.random.default_rng(0).permutation(split.num_examples)
+    drawn = drawn[: STEPS * batch_size]
+    rows, pairs = drawn, None
+    if split.pairs is not None:
+        rows = split.pairs[drawn].ravel()
+        pairs = np.arange(rows.size, dtype=np.int32).reshape(-1, 2)
+    labels = split.labels[drawn]
+    return Data.put(Split(split.inputs[rows], split.lengths[rows], labels, pairs))
+
+
 def train_program(label: str, experiment: Experiment, data: Data) -> Program:
     """STEPS train steps in one compiled loop, as training takes them."""
     config = experiment.config
@@ -65,11 +79,16 @@ def train_program(label: str, experiment: Experiment, data: Data) -> Program:
     batch_size = config.train.batch_size
     indices = jax.device_put(
         np.arange(STEPS * batch_size, dtype=np.int32).reshape(STEPS, batch_size)
-        % (2 * batch_size)
     )
     init = make_init(make_model, optimizer, seed=0)
     chunk, cost = compile_program(
-        make_train_chunk(graphdef, optimizer, seed=0),
+        make_train_chunk(
+            graphdef,
+            optimizer,
+            seed=0,
+            micro_batches=config.train.micro_batches,
+            length_buckets=config.train.length_buckets,
+        ),
         *(jax.eval_shape(init), data, indices, np.int32(STEPS)),
     )
     states = []  # the newest; a run takes it and leaves the next

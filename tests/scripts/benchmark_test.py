@@ -135,8 +135,10 @@ def test_a_result_against_itself_is_one_and_measures_nothing(commands, measured)
 def test_train_steps_of_a_task_with_two_sequences(unoptimized, tmp_path):
     sizes = ("--task=retrieval", "--batch_size=2", "--length=32")
     names = ("--attention=linear", "--attention=none")
-    _, rows, page = run(unoptimized, tmp_path, "--train_step", *sizes, *names)
-    steps = {("train step", n, 32) for n in ("linear", "none")}
+    parts = ("--parts=1", "--parts=2")
+    _, rows, page = run(unoptimized, tmp_path, "--train_step", *sizes, *names, *parts)
+    labels = ("linear", "linear in 2", "none", "none in 2")
+    steps = {("train step", label, 32) for label in labels}
     assert rows.keys() == {*steps, ("input", "input", 32)}
     for row in rows.values():
         assert len(row["seconds"]) == 7
@@ -152,6 +154,7 @@ def test_train_steps_of_a_task_with_two_sequences(unoptimized, tmp_path):
         (["--attention=nystrm-64"], "unknown attention 'nystrm'"),
         (["--length=0"], "length"),
         (["--train_step", "--task=listops", "--length=64"], "listops"),
+        (["--train_step", "--task=text", "--parts=3"], "micro_batches=3"),
         (["--against=benchmark.json"], "is not there; scripts/benchmark.py writes it"),
     ],
 )

@@ -4,11 +4,13 @@ import jax
 import numpy as np
 import pytest
 
+from lra_tasks.task import get_task
 from nystromformer.config import ConfigError
 from scripts.benchmarking.train_steps import (
     STEPS,
     input_program,
     made_up_examples,
+    prepared_examples,
     task_config,
     train_program,
 )
@@ -35,11 +37,24 @@ def test_the_config_is_the_papers_with_the_changes():
 def test_examples_have_the_shapes_of_the_task():
     task = experiment("retrieval", max_length=40).task
     data = made_up_examples(task, 3)
-    assert data.inputs.shape == (12, 40)
-    assert data.pairs.shape == (6, 2)
+    assert data.inputs.shape == (STEPS * 6, 40)
+    assert data.pairs.shape == (STEPS * 3, 2)
     assert 0 < data.inputs.min() <= data.inputs.max() < task.vocab_size
     assert 20 <= data.lengths.min() <= data.lengths.max() <= 40
     assert made_up_examples(experiment(max_length=40).task, 3).pairs is None
+
+
+def test_prepared_examples_are_the_tasks_own(tmp_path):
+    options = {"max_length": 40, "num_train": 20, "num_validation": 2, "num_test": 2}
+    short = {"min_length": 5, "longest": 40, "max_depth": 3, "max_args": 4, "seed": 0}
+    task = get_task("listops", **options, **short)
+    data = prepared_examples(task, 3, str(tmp_path))
+    split = task.load("train", str(tmp_path))
+    known = {row.tobytes(): i for i, row in enumerate(split.inputs)}
+    found = [known[row.tobytes()] for row in np.asarray(data.inputs)]
+    assert len(set(found)) == STEPS * 3
+    np.testing.assert_array_equal(data.lengths, split.lengths[found])
+    np.testing.assert_array_equal(data.labels, split.labels[found])
 
 
 def test_a_run_takes_all_its_steps_and_goes_on_where_it_was(monkeypatch):
