@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from nystromformer.attention import make_attention
-from nystromformer.attention.softmax import softmax_attention
+from nystromformer.attention.softmax import BLOCK, softmax_attention
 from tests.tolerance import TOLERANCE, relative_error
 
 B, L, N, H = 3, 7, 2, 8
@@ -76,3 +76,72 @@ def test_dropout_falls_on_the_weights(broadcast_dropout):
     draws = L * L if broadcast_dropout else kept.size
     assert abs(kept.mean() - 0.5) < 5 * 0.5 / np.sqrt(draws)
     assert (kept == kept[:1, :, :1]).all() == broadcast_dropout
+
+
+LONG = 2 * BLOCK + 37  # three blocks, the last one not full
+
+
+def long_inputs():
+    rng = np.random.default_rng(1)
+    return [jnp.asarray(rng.normal(size=(2, LONG, N, H)), jnp.float32) for _ in "qkv"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"mask": np.arange(LONG) < np.array([[[[LONG - 99]]], [[[300]]]])},
+        {"mask": np.random.default_rng(2).random((2, 1, LONG, LONG)) < 0.9},
+        {"bias": np.random.default_rng(3).normal(size=(1, N, LONG, LONG))},
+        {"bias": np.random.default_rng(3).normal(size=LONG), "is_causal": True},
+    ],
+    ids=["plain", "causal", "padding", "mask", "bias", "bias of keys"],
+)
+def test_blocks_of_queries_attend_as_all_at_once(options):
+    """Beside softmax over all at once in float64; and their gradients."""
+    query, key, value = long_inputs()
+    valid = np.ones((2, LONG), bool)
+    if (mask := options.get("mask")) is not None and mask.shape[2] == 1:
+        valid = mask[:, 0, 0]
+
+    def plain(query, key, value):
+        scores = jnp.einsum("btnh,bsnh->bnts", query, key) / H**0.5
+        bias = np.asarray(options.get("bias", 0.0))
+        scores += bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+        causal = np.tril(np.ones((1, 1, LONG, LONG), bool))
+        mask = causal if "is_causal" in options else True
+        scores = jnp.where(options.get("mask", True) & mask, scores, -jnp.inf)
+        return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), value)
+
+    def blocks(*qkv):
+        return softmax_attention(*qkv, **options)
+
+    def with_gradients(attend, qkv):
+        out, backward = jax.vjp(attend, *qkv)
+        cotangent = jnp.where(valid[..., None, None], jnp.cos(qkv[0]), 0)
+        return [jnp.where(valid[..., None, None], out, 0), *backward(cotangent)]
+
+    with jax.enable_x64(True):
+        wide = [np.asarray(x, np.float64) for x in (query, key, value)]
+        expected = with_gradients(plain, wide)
+    for one, other in zip(
+        with_gradients(blocks, (query, key, value)), expected, strict=True
+    ):
+        assert relative_error(one, other) <= TOLERANCE["float32"]
+
+
+def test_blocks_of_queries_draw_their_own_dropout():
+    query, key, _ = long_inputs()
+    value = jnp.ones_like(query)
+    out = softmax_attention(
+        jnp.zeros_like(query),
+        key,
+        value,
+        dropout_rate=0.5,
+        deterministic=False,
+        dropout_rng=jax.random.key(0),
+    )
+    kept = np.asarray(out)[0, :, 0, 0]  # how much of each query's weights is left
+    assert abs(kept.mean() - 1) < 5 / LONG
+    assert (kept[:BLOCK] != kept[BLOCK : 2 * BLOCK]).mean() > 0.9

@@ -1,5 +1,7 @@
 """Exact attention: the reference that every approximation is measured against."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,6 +19,7 @@ from nystromformer.masking import zero_padding
 from nystromformer.precision import at_least_float32
 
 IMPLEMENTATIONS = ("auto", "xla", "cudnn")
+BLOCK = 256  # queries at a time, where there are more than twice as many
 
 
 def check_implementation(implementation: str) -> None:
@@ -44,7 +47,7 @@ def softmax_attention(
     module: nnx.Module | None = None,
     is_causal: bool = False,
 ) -> jax.Array:
-    """softmax(Q Kᵀ / √H + bias) V, in O(T · S) memory; by cuDNN in O(T + S).
+    """softmax(Q Kᵀ / √H + bias) V, in O(T · S) work and O(T + S) memory.
 
     Args:
       query: [B, T, N, H].
@@ -61,7 +64,7 @@ def softmax_attention(
         attention weights; broadcast_dropout shares one pattern over batch and heads.
       dtype: of the computation; None = the inputs'.
       precision: of both products.
-      module: where to sow the weights, or None.
+      module: where to sow the weights, which takes O(T · S) memory, or None.
       is_causal: query t sees only keys ≤ t.
 
     Returns:
@@ -77,6 +80,8 @@ def softmax_attention(
         if mask.shape[1:3] == (1, 1):
             of_keys = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
             query, key, value = zero_padding(query, key, value, of_keys)
+    if bias is not None:
+        bias = jnp.asarray(bias).reshape((1,) * (4 - jnp.ndim(bias)) + jnp.shape(bias))
     dtype = dtype or jnp.result_type(query, key, value)
     query, key, value = (x.astype(dtype) for x in (query, key, value))
     has_dropout = dropout_rate > 0 and not deterministic
@@ -95,42 +100,97 @@ def softmax_attention(
             return flash_attention(query, key, value, of_keys, is_causal=is_causal)
         if implementation == "cudnn":
             raise ValueError(f"implementation='cudnn' needs {missing}")
-    if not has_dropout and module is None and precision is None:
-        return jax.nn.dot_product_attention(
-            query, key, value, bias, mask, is_causal=is_causal
-        )
-
-    wide = at_least_float32(dtype)
-    scores = jnp.einsum(
-        "btnh,bsnh->bnts",
-        query,
-        key,
+    if has_dropout and dropout_rng is None:
+        raise ValueError(f"dropout_rate={dropout_rate} needs a dropout_rng")
+    attend = functools.partial(
+        _attend,
+        key=key,
+        value=value,
+        is_causal=is_causal,
+        dropout_rate=dropout_rate if has_dropout else 0.0,
+        shared=(0, 1) if broadcast_dropout else (),
         precision=precision,
-        preferred_element_type=wide,
+        module=module,
     )
+    if module is not None or query.shape[1] <= 2 * BLOCK:
+        return attend(query, bias, mask, dropout_rng)
+    return _in_blocks(attend, query, bias, mask, dropout_rng)
+
+
+def _attend(
+    query: jax.Array,
+    bias: jax.Array | None,
+    mask: jax.Array | None,
+    rng: jax.Array | None,
+    first: int | jax.Array = 0,
+    *,
+    key: jax.Array,
+    value: jax.Array,
+    is_causal: bool,
+    dropout_rate: float,
+    shared: tuple[int, ...],
+    precision: jax.lax.PrecisionLike,
+    module: nnx.Module | None,
+) -> jax.Array:
+    """Exact attention of all queries, or of those from `first` on with their masks."""
+    wide = at_least_float32(query.dtype)
+    options: Any = {"precision": precision, "preferred_element_type": wide}
+    scores = jnp.einsum("btnh,bsnh->bnts", query, key, **options)
     scores *= query.shape[-1] ** -0.5
     if bias is not None:
         scores += bias
     if is_causal:
-        causal = jnp.tril(jnp.ones((1, 1, *scores.shape[2:]), bool))
+        ranks = first + jnp.arange(query.shape[1])
+        causal = (
+            ranks[None, None, :, None] >= jnp.arange(key.shape[1])[None, None, None]
+        )
         mask = causal if mask is None else mask & causal
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(wide).min)
-    weights = jax.nn.softmax(scores).astype(dtype)  # [B, N, T, S]
+    weights = jax.nn.softmax(scores).astype(query.dtype)  # [B, N, T, S]
     if module is not None:
         module.sow(nnx.Intermediate, "attention_weights", weights)
-    if has_dropout:
-        if dropout_rng is None:
-            raise ValueError(f"dropout_rate={dropout_rate} needs a dropout_rng")
-        shared = (0, 1) if broadcast_dropout else ()
-        weights = dropout(weights, dropout_rate, dropout_rng, shared)
-    return jnp.einsum(
-        "bnts,bsnh->btnh",
-        weights,
-        value,
-        precision=precision,
-        preferred_element_type=wide,
-    ).astype(dtype)
+    if dropout_rate:
+        weights = dropout(weights, dropout_rate, rng, shared)
+    out = jnp.einsum("bnts,bsnh->btnh", weights, value, **options)
+    return out.astype(query.dtype)
+
+
+def _in_blocks(
+    attend: Callable[..., jax.Array],
+    query: jax.Array,
+    bias: jax.Array | None,
+    mask: jax.Array | None,
+    rng: jax.Array | None,
+) -> jax.Array:
+    """attend(query, bias, mask, rng, first) for blocks of queries, one after another.
+
+    Each computes its weights again for the gradient.
+    """
+    length = query.shape[1]
+    num_blocks = -(-length // BLOCK)
+
+    def split(x: jax.Array | None, axis: int) -> jax.Array | None:
+        """Blocks first; None for what all queries share."""
+        if x is None or x.shape[axis] == 1:
+            return None
+        widths = [(0, 0)] * x.ndim
+        widths[axis] = (0, num_blocks * BLOCK - length)
+        shape = *x.shape[:axis], num_blocks, BLOCK, *x.shape[axis + 1 :]
+        return jnp.moveaxis(jnp.pad(x, widths).reshape(shape), axis, 0)
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def block(parts: Any) -> jax.Array:
+        query, its_bias, its_mask, rng, first = parts
+        its_bias = bias if its_bias is None else its_bias
+        its_mask = mask if its_mask is None else its_mask
+        return attend(query, its_bias, its_mask, rng, first)
+
+    rngs = None if rng is None else jax.random.split(rng, num_blocks)
+    firsts = BLOCK * jnp.arange(num_blocks)
+    parts = split(query, 1), split(bias, 2), split(mask, 2), rngs, firsts
+    out = jnp.moveaxis(jax.lax.map(block, parts), 0, 1)  # [B, blocks, BLOCK, N, H]
+    return out.reshape(len(query), -1, *query.shape[2:])[:, :length]
 
 
 class SoftmaxAttention(Attention):
