@@ -38,12 +38,13 @@ def measure(
     everyone = [matmul, *(program for program, _ in ran)]
     samples = interleaved([program.run for program in everyone], rounds)
     assert matmul.cost is not None
+    assert matmul.cost.flops
     rate = matmul.cost.flops / statistics.median(samples[0])
     for (program, row), seconds in zip(ran, samples[1:], strict=True):
         seconds = [x / program.steps for x in seconds]
         row["seconds"] = seconds
         row["matmul_flops_per_second"] = rate
-        if program.cost is not None and program.cost.flops > 0:
+        if program.cost is not None and program.cost.flops:
             median = statistics.median(seconds)
             row["matmul_share"] = program.cost.flops / median / rate
     return rows

@@ -12,6 +12,7 @@ from flax import nnx
 from nystromformer.training.memory import program_bytes
 from scripts.benchmarking.memory import measured_peak
 from scripts.benchmarking.variants import Variant
+from scripts.benchmarking.work import product_flops
 from scripts.smooth import smooth_inputs
 
 PASSES = ("forward", "forward+backward")
@@ -19,12 +20,12 @@ PASSES = ("forward", "forward+backward")
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What the compiler says: bytes, floating-point operations, seconds it took."""
+    """Bytes by the compiler, operations of `product_flops`, seconds to compile."""
 
     argument_bytes: int
     output_bytes: int
     temp_bytes: int
-    flops: float
+    flops: float | None
     compile_seconds: float
 
     @property
@@ -73,13 +74,13 @@ def compile_program(function: Any, *args: Any) -> tuple[Callable[..., Any], Cost
       *args: arrays or their `ShapeDtypeStruct`s.
     """
     start = time.perf_counter()
-    jitted = function if hasattr(function, "lower") else jax.jit(function)
-    compiled = jitted.lower(*args).compile()
+    jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
+    traced = jitted.trace(*args)
+    compiled = traced.lower().compile()
     seconds = time.perf_counter() - start
     held = program_bytes(compiled)
     assert held is not None
-    analysis: Any = compiled.cost_analysis()
-    return compiled, Cost(*held, analysis.get("flops", 0.0), seconds)
+    return compiled, Cost(*held, product_flops(traced.jaxpr.jaxpr), seconds)
 
 
 def attention_program(

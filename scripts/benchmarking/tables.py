@@ -17,8 +17,8 @@ NOTES = f"""\
   process's resident memory, where a few MiB mean little; {DASH} where a counter is
   silent. benchmark.json has the compiler's three parts.
 - Exponents: of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
-- Work: 10⁹ floating-point operations by the compiler / their rate as a share of the
-  matmul's.
+- Work: 10⁹ floating-point operations of matrix products / their rate as a share of the
+  large matmul's; — where the lengths of the data decide.
 - Input side: which examples, and their batch out of arrays that a cache holds, which a
   train step makes itself; median (upper quartile).
 - In N: each batch in N parts, padded to the next of N lengths.
@@ -50,9 +50,9 @@ def memory_cell(row: Row) -> str:
 
 def work_cell(row: Row) -> str:
     """10⁹ operations / share of the matmul's rate."""
-    flops = f"{row['cost']['flops'] / 1e9:.3g}" if row["cost"] else DASH
-    share = row["matmul_share"]
-    return f"{flops} / {DASH if share is None else f'{share:.0%}'}"
+    flops, share = row["cost"] and row["cost"]["flops"], row["matmul_share"]
+    work = DASH if flops is None else f"{flops / 1e9:.3g}"
+    return f"{work} / {DASH if share is None else f'{share:.0%}'}"
 
 
 def compile_cell(row: Row) -> str:

@@ -90,7 +90,12 @@ def test_a_stopped_run_goes_on_bit_equal(start, tmp_path, monkeypatch, step):
 def test_a_run_in_parts_learns_and_goes_on_bit_equal(
     make_model, optimizer, splits, tmp_path, monkeypatch
 ):
-    in_parts = dataclasses.replace(SCHEDULE, micro_batches=2, length_buckets=3)
+    batching = {"micro_batches": 2, "length_buckets": 3}
+    in_parts = dataclasses.replace(SCHEDULE, **batching)
+    told, make = [], loop.make_train_chunk
+    monkeypatch.setattr(
+        loop, "make_train_chunk", lambda *a, **b: told.append(b) or make(*a, **b)
+    )
 
     def start(name):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -98,6 +103,7 @@ def test_a_run_in_parts_learns_and_goes_on_bit_equal(
 
     whole = start("whole").fit()
     assert whole.test_accuracy > 0.8
+    assert told == [batching]
     with monkeypatch.context() as patched:
         stop_at(patched, 16, signal.SIGTERM)
         with pytest.raises(Interrupted):
