@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ import jinja2
 from scripts.reporting.points import Point
 from scripts.reporting.published import SOURCES
 from scripts.reporting.runs import Run
-from scripts.reporting.tables import NOTHING, Table, accuracy_table, cost_table, details
+from scripts.reporting.tables import (
+    NOTHING,
+    Table,
+    accuracy_table,
+    cost_table,
+    details,
+    marks,
+)
 
 NOTES = (
     "Test accuracy in per cent: the mean and sample standard deviation over seeds, and "
@@ -50,19 +58,34 @@ class Report:
 
     summary: list[str]
     accuracy: Table
+    notes: list[str]
     sections: list[Section]
     runs: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, points: list[Point], figures: dict[str, dict[str, Path]]) -> "Report":
-        """The report of these points; `figures` is task -> title -> SVG file."""
+    def of(
+        cls,
+        points: list[Point],
+        figures: dict[str, dict[str, Path]],
+        remarks: Mapping[str, str] = {},
+    ) -> "Report":
+        """The report of these points.
+
+        Args:
+          points: what was measured.
+          figures: task -> title -> SVG file.
+          remarks: task -> what its cells have to be read with.
+        """
         runs = [run for point in points for run in point.runs]
         sections = [
             Section(task, cost_table([p for p in points if p.task == task]), drawn)
             for task, drawn in figures.items()
         ]
-        table = accuracy_table(points)
-        return cls(_summary(runs), table, sections, [details(run) for run in runs])
+        table = accuracy_table(points, remarks)
+        letters = marks(remarks)
+        notes = [f"[{letters[task]}] {text}" for task, text in remarks.items()]
+        rows = [details(run) for run in runs]
+        return cls(_summary(runs), table, [*NOTES, *notes], sections, rows)
 
     def html(self) -> str:
         """One page; style and figures lie in it, and every text is escaped."""
@@ -74,9 +97,7 @@ class Report:
         )
         environment.filters["data_uri"] = _data_uri
         page = environment.get_template("page.html")
-        return page.render(
-            report=self, notes=NOTES, costs=COSTS, figures=FIGURES, nothing=NOTHING
-        )
+        return page.render(report=self, costs=COSTS, figures=FIGURES, nothing=NOTHING)
 
     def markdown(self) -> str:
         """The tables and figures; single runs are left to runs.csv."""
@@ -86,7 +107,7 @@ class Report:
             "## Test accuracy",
             self.accuracy.markdown(),
         ]
-        lines += ["\n".join(f"- {note}" for note in NOTES)]
+        lines += ["\n".join(f"- {note}" for note in self.notes)]
         for section in self.sections:
             lines += [f"## {section.task}", section.costs.markdown()]
             lines += [COSTS, FIGURES]

@@ -3,7 +3,8 @@
 import csv
 import io
 import statistics
-from collections.abc import Iterable, Sequence
+import string
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scripts.reporting.points import (
@@ -100,11 +101,18 @@ def _published(attention: str, task: str) -> str:
     return ", ".join(cited) or NOTHING
 
 
-def accuracy_table(points: list[Point]) -> Table:
+def marks(remarks: Mapping[str, str]) -> dict[str, str]:
+    """A letter for each task that has a remark."""
+    return dict(zip(remarks, string.ascii_lowercase, strict=False))
+
+
+def accuracy_table(points: list[Point], remarks: Mapping[str, str] = {}) -> Table:
     """Attentions × tasks; first the floors, and the published beside what is ours.
 
-    With all tasks of the benchmark their average too, where none is missing.
+    With all tasks of the benchmark their average too, where none is missing. Of a task
+    that has a remark each of our cells carries the remark's letter.
     """
+    letters = marks(remarks)
     tasks = list(dict.fromkeys(point.task for point in points))
     columns = [*tasks, "average"] if set(TASKS) <= set(tasks) else tasks
     header = [f"{name}{kind}" for name in columns for kind in ("", ", published")]
@@ -127,6 +135,7 @@ def accuracy_table(points: list[Point]) -> Table:
         row = [label]
         for name in columns:
             ours = accuracy(of[name]) if name in of else NOTHING
+            ours += f" [{letters[name]}]" if name in letters and name in of else ""
             row += [_average(of) if name == "average" else ours]
             row += [_published(attention, name)]
         rows.append(row)
@@ -139,7 +148,9 @@ def _average(of: dict[str, Point]) -> str:
     return number(statistics.fmean(map(statistics.fmean, values)) if whole else None)
 
 
-def accuracy_rows(points: list[Point]) -> list[dict[str, Any]]:
+def accuracy_rows(
+    points: list[Point], remarks: Mapping[str, str] = {}
+) -> list[dict[str, Any]]:
     """accuracy.csv: one row a point, accuracies in per cent."""
     rows = []
     for point in points:
@@ -158,6 +169,7 @@ def accuracy_rows(points: list[Point]) -> list[dict[str, Any]]:
                 "seeds_at_a_floor": num_stuck(point),
                 "unfinished": progress(point),
                 "floors": "; ".join(floors),
+                "remark": remarks.get(point.task),
                 **{f"published: {source}": found.get(source) for source in SOURCES},
             }
         )

@@ -49,6 +49,16 @@ def report(runs, tmp_path):
     return Report.of(points, {"listops": {NASTY: svg}})
 
 
+def test_a_remark_stands_below_the_table_and_in_both_pages(runs):
+    runs.finished("one", 0.5)
+    points = group(read_runs([runs.folder]))
+    report = Report.of(points, {}, {"listops": NASTY})
+    assert report.notes[-1] == f"[a] {NASTY}"
+    assert "50.00 (1) [a]" in Page(report.html()).text
+    assert NASTY in Page(report.html()).text
+    assert "50.00 (1) \\[a\\]" in report.markdown()
+
+
 def test_every_tag_is_closed_and_every_text_escaped(report):
     page = Page(report.html())
     assert "script" not in page.tags

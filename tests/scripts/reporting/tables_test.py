@@ -60,6 +60,17 @@ def test_an_incomplete_sweep_gives_a_partial_table(runs):
     assert found["softmax"]["image"] == "40.00 (1)"
 
 
+def test_each_of_our_cells_of_a_task_points_to_its_remark(runs):
+    finish_three(runs)
+    runs.finished("image", 0.4, task="image")
+    remarks = {"retrieval": "another split", "image": "JPEG"}
+    found = cells(accuracy_table(points(runs), remarks))["nystrom"]
+    assert found["image"] == "40.00 (1) [b]"
+    assert found["listops"] == "53.00 ± 3.61 (3)"
+    rows = {row["task"]: row["remark"] for row in accuracy_rows(points(runs), remarks)}
+    assert rows == {"image": "JPEG", "listops": None}
+
+
 def test_what_has_failed_is_counted_and_says_why(runs):
     runs.finished("a", 0.5)
     failed = runs.unfinished("b", seed=1)
@@ -132,6 +143,7 @@ def test_the_csv_has_the_numbers_by_themselves(runs):
         "seeds_at_a_floor": "0",
         "unfinished": "500 of 5,000 steps",
         "floors": "majority class 12.00%; root operator 25.00%",
+        "remark": "",
         "published: Xiong et al. 2021": "37.15",
         "published: a re-run": "38.51",
         "published: another re-run": "36.29",
