@@ -72,9 +72,9 @@ class TrainConfig:
     seed: of the weights, the order of the examples and the dropout.
     batch_size: examples a step.
     num_steps, eval_every, log_every, checkpoint_every: in steps.
-    micro_batches: parts of a batch, one after another in less memory.
-    length_buckets: lengths to which sequences are padded; with more than one, examples
-      of like length share a part, or in evaluation a batch.
+    micro_batches: parts of a batch, of like lengths, one after another in less memory.
+    length_buckets: lengths to which a part is padded; where examples are of one length
+      more only take longer to compile.
     """
 
     seed: int

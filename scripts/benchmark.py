@@ -25,6 +25,7 @@ from flax import nnx
 
 from lra_tasks.task import LRA, TASKS
 from nystromformer.config import DTYPES, ConfigError
+from nystromformer.training.batches import Data
 from nystromformer.training.writer import write_text
 from scripts import command
 from scripts.benchmarking.curves import draw_curves
@@ -86,7 +87,7 @@ _PARTS = flags.DEFINE_multi_integer(
     "parts", [1], "micro_batches, and length_buckets, of a train step; repeat", 1
 )
 _DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "with --train_step: where prepared data lie, to draw from"
+    "data_dir", None, "with --train_step: draw from the tasks' data, prepared there"
 )
 _PEERS = flags.DEFINE_bool("peers", False, "PyTorch's beside ours")
 _AGAINST = flags.DEFINE_string(
@@ -105,6 +106,8 @@ def main() -> None:
         ours, theirs = (read_results(path) for path in files)
         print(*compare(ours, theirs, any_device=_ANY_DEVICE.value), sep="\n")
         return
+    if not _TRAIN_STEP.value and (_DATA_DIR.value or _PARTS.value != [1]):
+        raise ConfigError("--data_dir and --parts are for --train_step")
     variants = parse_variants(_ATTENTION.value, _OPTION.value)
     if _PEERS.value:
         load_peers()
@@ -188,27 +191,34 @@ def plan_train_steps(variants: list[Variant]) -> list[Callable[[float], list[Pro
     }
     plan = []
     for task in dict.fromkeys(_TASK.value):
-        experiments = {}
+        experiments: dict[str, Experiment] = {}
         for variant, parts in itertools.product(variants, dict.fromkeys(_PARTS.value)):
             batching = {"micro_batches": parts, "length_buckets": parts}
             config = task_config(task, variant, changes | batching)
             label = f"{variant.label} in {parts}" if parts > 1 else variant.label
             experiments[label] = Experiment.from_config(config)
-        plan.append(functools.partial(train_group, experiments))
+        first = next(iter(experiments.values()))
+        sizes = first.task, first.config.train.batch_size
+        if _DATA_DIR.value:
+            data = prepared_examples(*sizes, _DATA_DIR.value)
+        else:
+            data = made_up_examples(*sizes)
+        plan.append(functools.partial(train_group, experiments, data))
     return plan
 
 
-def train_group(experiments: dict[str, Experiment], budget: float) -> list[Program]:
-    """The programs of one task, and the peers of those within the budget."""
-    first = next(iter(experiments.values()))
-    sizes = first.task, first.config.train.batch_size
-    data = (
-        prepared_examples(*sizes, _DATA_DIR.value)
-        if _DATA_DIR.value
-        else made_up_examples(*sizes)
-    )
+def train_group(
+    experiments: dict[str, Experiment], data: Data, budget: float
+) -> list[Program]:
+    """The programs of one task, and the peers of those within the budget.
+
+    What is taken in parts has no peer: PyTorch's takes the whole batch.
+    """
     ours = [train_program(label, x, data) for label, x in experiments.items()]
-    programs = [*ours, input_program(first, data)]
+    programs = [*ours, input_program(next(iter(experiments.values())), data)]
+    source = "prepared" if _DATA_DIR.value else "made up"
+    for program in programs:
+        program.key["examples"] = source
     if not _PEERS.value:
         return programs
     theirs = [

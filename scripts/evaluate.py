@@ -33,7 +33,10 @@ def main() -> None:
     graphdef, weights = split_weights(run.model())
     eval_step = make_eval_step(graphdef)
     metrics = evaluate(
-        *(eval_step, weights, data, config.train.batch_size),
+        eval_step,
+        weights,
+        data,
+        config.train.batch_size // config.train.micro_batches,
         length_buckets=config.train.length_buckets,
     )
     assert metrics is not None

@@ -27,6 +27,8 @@ def main(folders: list[str]) -> None:
         task, _, text = remark.partition("=")
         if not text.strip():
             raise ConfigError(f"--remark={remark} is not TASK=TEXT")
+        if task in remarks:
+            raise ConfigError(f"--remark={task}=… is there twice")
         remarks[task] = text
     out = Path(str(_OUT.value))
     print(build([Path(folder) for folder in folders], out, remarks))

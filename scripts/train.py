@@ -22,7 +22,7 @@ from ml_collections import config_flags
 
 from nystromformer.config import Config, ConfigError
 from nystromformer.training.bucket import Folder, is_local
-from nystromformer.training.loop import Run, Schedule
+from nystromformer.training.loop import Run
 from nystromformer.training.mesh import make_mesh
 from nystromformer.training.processes import is_first, wait_for_all
 from scripts import command
@@ -55,18 +55,16 @@ def main() -> None:
     keep_compiled_programs()
     config = Config.from_mapping(_CONFIG.value.to_dict())
     experiment = Experiment.from_config(config)
-    with together():
-        mesh = mesh_of(experiment)
-        with whole_run(workdir := command.folder(_WORKDIR), config):
-            result = read_result(workdir)
-            wait_for_all("looked for a result")
-            if result:
-                print(f"{workdir} is finished; delete it to run again")
-            print(summary(result or train(experiment, workdir, mesh)))
+    with together(), whole_run(workdir := command.folder(_WORKDIR), experiment):
+        result = read_result(workdir)
+        wait_for_all("looked for a result")
+        if result:
+            print(f"{workdir} is finished; delete it to run again")
+        print(summary(result or train(experiment, workdir)))
 
 
 @contextlib.contextmanager
-def whole_run(workdir: Folder, config: Config) -> Iterator[None]:
+def whole_run(workdir: Folder, experiment: Experiment) -> Iterator[None]:
     """The workdir, opened and locked by the first process for all of them.
 
     What it may not take stays as it was, without even a lock. A bucket has no locks:
@@ -74,7 +72,9 @@ def whole_run(workdir: Folder, config: Config) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         if is_first():
-            check_workdir(workdir, config)
+            check_workdir(workdir, experiment.config)
+            if read_result(workdir) is None:
+                mesh_of(experiment)  # or says why not
             if is_local(workdir):
                 workdir.mkdir(parents=True, exist_ok=True)
                 try:
@@ -83,12 +83,12 @@ def whole_run(workdir: Folder, config: Config) -> Iterator[None]:
                     raise ConfigError(
                         f"another process is training in {workdir}"
                     ) from None
-            open_workdir(workdir, config)
+            open_workdir(workdir, experiment.config)
         wait_for_all("opened the workdir")
         yield
 
 
-def train(experiment: Experiment, workdir: Folder, mesh: Mesh) -> dict[str, Any]:
+def train(experiment: Experiment, workdir: Folder) -> dict[str, Any]:
     """Trains to the end, from wherever the workdir stands, and writes the result."""
     config = experiment.config
     started_at = commit()
@@ -97,13 +97,13 @@ def train(experiment: Experiment, workdir: Folder, mesh: Mesh) -> dict[str, Any]
         f"{experiment.num_params:,} parameters, {config.train.num_steps:,} steps of "
         f"{config.train.batch_size} on {device()}"
     )
+    mesh = mesh_of(experiment)
     splits = experiment.load()
     floors = experiment.task.floors(splits["train"], splits["test"])
-    schedule = Schedule(**dataclasses.asdict(config.train))
     run = Run(
         experiment.make_model,
         experiment.make_optimizer(),
-        schedule,
+        config.train,
         splits,
         workdir,
         mesh,
@@ -141,8 +141,7 @@ def mesh_of(experiment: Experiment) -> Mesh:
         return make_mesh(size, experiment.task.max_length, seq_shards=shards)
     except ValueError as error:
         raise ConfigError(
-            f"{error}: choose another batch_size or micro_batches, or other devices "
-            "(CUDA_VISIBLE_DEVICES)"
+            f"{error}, or other devices (CUDA_VISIBLE_DEVICES)"
         ) from error
 
 

@@ -17,8 +17,9 @@ from flax import nnx
 from nystromformer.attention import ATTENTIONS, make_attention
 from nystromformer.attention.nystrom import nystrom_attention
 from nystromformer.classifier import SequenceClassifier
+from nystromformer.config import TrainConfig
 from nystromformer.training.batches import Data
-from nystromformer.training.loop import NotFiniteError, Run, Schedule
+from nystromformer.training.loop import NotFiniteError, Run
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 from tests import paper
 from tests.attention_test import OPTIONS
@@ -189,7 +190,7 @@ def test_gradients_are_finite_from_the_first_step_to_the_200th(name, dtype):
     assert largest > 3  # else these steps tried nothing
 
 
-SCHEDULE = Schedule(
+SCHEDULE = TrainConfig(
     seed=0, batch_size=8, num_steps=40, eval_every=8, log_every=5, checkpoint_every=12
 )
 

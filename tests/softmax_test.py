@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.attention import make_attention
+from nystromformer.attention import make_attention, softmax
 from nystromformer.attention.softmax import BLOCK, softmax_attention
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -129,6 +129,23 @@ def test_blocks_of_queries_attend_as_all_at_once(options):
         with_gradients(blocks, (query, key, value)), expected, strict=True
     ):
         assert relative_error(one, other) <= TOLERANCE["float32"]
+
+
+def test_blocks_lose_no_more_of_bfloat16_than_all_at_once(monkeypatch):
+    """Their gradients of keys and values are sums over 32 blocks."""
+    rng = np.random.default_rng(4)
+    x = [jnp.asarray(rng.normal(size=(1, 32 * 8, 1, H)), jnp.bfloat16) for _ in "qkv"]
+
+    def gradients(qkv):
+        def total(*qkv):
+            return softmax_attention(*qkv).astype(jnp.float32).sum()
+
+        return jax.grad(total, (0, 1, 2))(*qkv)
+
+    at_once, exact = gradients(x), gradients([y.astype(jnp.float32) for y in x])
+    monkeypatch.setattr(softmax, "BLOCK", 8)
+    for one, other, wide in zip(gradients(x), at_once, exact, strict=True):
+        assert relative_error(one, wide) <= 1.2 * relative_error(other, wide)
 
 
 def test_blocks_of_queries_draw_their_own_dropout():

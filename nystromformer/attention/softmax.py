@@ -104,8 +104,9 @@ def softmax_attention(
         raise ValueError(f"dropout_rate={dropout_rate} needs a dropout_rng")
     attend = functools.partial(
         _attend,
-        key=key,
-        value=value,
+        # Wide, as the blocks' gradients of them are summed in their dtype.
+        key=key.astype(at_least_float32(dtype)),
+        value=value.astype(at_least_float32(dtype)),
         is_causal=is_causal,
         dropout_rate=dropout_rate if has_dropout else 0.0,
         shared=(0, 1) if broadcast_dropout else (),
@@ -134,16 +135,16 @@ def _attend(
 ) -> jax.Array:
     """Exact attention of all queries, or of those from `first` on with their masks."""
     wide = at_least_float32(query.dtype)
+    key, value = key.astype(query.dtype), value.astype(query.dtype)
     options: Any = {"precision": precision, "preferred_element_type": wide}
     scores = jnp.einsum("btnh,bsnh->bnts", query, key, **options)
     scores *= query.shape[-1] ** -0.5
     if bias is not None:
         scores += bias
     if is_causal:
-        ranks = first + jnp.arange(query.shape[1])
-        causal = (
-            ranks[None, None, :, None] >= jnp.arange(key.shape[1])[None, None, None]
-        )
+        shape = (1, 1, *scores.shape[2:])
+        ranks = first + jax.lax.broadcasted_iota(jnp.int32, shape, 2)
+        causal = ranks >= jax.lax.broadcasted_iota(jnp.int32, shape, 3)
         mask = causal if mask is None else mask & causal
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(wide).min)

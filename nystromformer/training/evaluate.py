@@ -36,7 +36,8 @@ def evaluate(
     order = np.arange(len(data.labels))
     longest = np.full(len(order), buckets[-1])
     if len(buckets) > 1:
-        longest = np.asarray(data.lengths_of(order))
+        rows = order if data.pairs is None else np.asarray(data.pairs)
+        longest = np.asarray(data.lengths)[rows].reshape(len(order), -1).max(1)
         order = np.argsort(longest, kind="stable")
     for positions, present in zip(*eval_indices(len(order), batch_size), strict=True):
         batch = order[positions]

@@ -88,7 +88,9 @@ def batch_gradient(
             *(so_far.variables, indices, jax.random.fold_in(key, number)),
         )
         params = jax.tree.map(jnp.add, so_far.params, found.params)
-        return found._replace(params=params, totals=so_far.totals.plus(found.totals)), 0
+        return found._replace(
+            params=params, totals=so_far.totals.plus(found.totals)
+        ), None
 
     by_length = indices[jnp.argsort(data.lengths_of(indices))]
     parts = jax.lax.with_sharding_constraint(

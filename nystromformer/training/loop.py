@@ -12,6 +12,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
+from nystromformer.config import TrainConfig
 from nystromformer.training.batches import Data, train_indices
 from nystromformer.training.bucket import Folder
 from nystromformer.training.checkpoint import Checkpoints, digest
@@ -37,20 +38,6 @@ MAX_CHUNK = 512
 
 class NotFiniteError(ValueError):
     """A loss or gradient became NaN or infinite; the message names step and culprit."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """How long and how often; as `nystromformer.config.TrainConfig` says it."""
-
-    seed: int
-    batch_size: int
-    num_steps: int
-    eval_every: int
-    log_every: int
-    checkpoint_every: int
-    micro_batches: int = 1
-    length_buckets: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +80,7 @@ class Run:
         self,
         make_model: Callable[[nnx.Rngs], nnx.Module],
         optimizer: optax.GradientTransformation,
-        schedule: Schedule,
+        schedule: TrainConfig,
         splits: dict[str, Any],
         workdir: Folder,
         mesh: Mesh | None = None,
@@ -228,7 +215,7 @@ class Run:
             self.eval_step,
             weights,
             self.data[split],
-            self.schedule.batch_size,
+            self.schedule.batch_size // self.schedule.micro_batches,
             self.mesh,
             self.schedule.length_buckets,
             should_stop=lambda: self._signum() > 0,

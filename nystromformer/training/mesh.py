@@ -44,7 +44,8 @@ def make_mesh(
     shape = len(devices) // seq_shards, seq_shards
     if batch_size % shape[0]:
         raise ValueError(
-            f"{batch_size} examples cannot be split evenly over {shape[0]} devices"
+            f"{batch_size} examples cannot be split evenly over {shape[0]} devices: "
+            "choose another batch_size or micro_batches"
         )
     if length % seq_shards:
         raise ValueError(

@@ -113,7 +113,9 @@ def make_train_chunk(
     optimizer: optax.GradientTransformation,
     seed: int,
     mesh: Mesh | None = None,
-    **batching: int,
+    *,
+    micro_batches: int = 1,
+    length_buckets: int = 1,
 ) -> Callable[[State, Data, jax.Array, Any], tuple[State, Finite]]:
     """A compiled function that takes several steps.
 
@@ -121,9 +123,9 @@ def make_train_chunk(
     int32 [K, B], and how many ≤ K of these steps to take. It stops after the first
     step at which something is not finite, which `Finite` then tells.
 
-    Dropout of a step depends on (seed, step) alone. The batch is split over the mesh
-    (None: one device) as the indices and the data are; the state stays whole.
-    `batching`: micro_batches and length_buckets of `batch_gradient`.
+    Dropout of a step depends on (seed, step) and micro_batches alone. The batch is
+    split over the mesh (None: one device) as the indices and the data are; the state
+    stays whole. micro_batches, length_buckets: of `batch_gradient`.
     """
     everywhere = whole(mesh or one_device())
     dropout_key = jax.random.fold_in(jax.random.key(seed), 1)
@@ -148,7 +150,8 @@ def make_train_chunk(
             indices,
             key,
             mesh=mesh,
-            **batching,
+            micro_batches=micro_batches,
+            length_buckets=length_buckets,
         )
         updates, optimizer_state = optimizer.update(
             gradients, state.optimizer, state.weights.params

@@ -37,7 +37,7 @@ def measure(
     matmul.run()
     everyone = [matmul, *(program for program, _ in ran)]
     samples = interleaved([program.run for program in everyone], rounds)
-    assert matmul.cost is not None
+    assert matmul.cost
     assert matmul.cost.flops
     rate = matmul.cost.flops / statistics.median(samples[0])
     for (program, row), seconds in zip(ran, samples[1:], strict=True):

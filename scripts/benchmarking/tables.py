@@ -190,8 +190,9 @@ def _is_peer(row: Row) -> bool:
 
 
 def _sizes(key: Mapping[str, Any]) -> str:
-    """What ours and a peer have in common, as one name."""
+    """What ours, in however many parts, and a peer have in common, as one name."""
     family = key.get("attention", "").removeprefix("hf-").removeprefix("torch-")
+    family, *_ = family.partition(" in ")
     return repr(sorted({**key, "attention": family}.items(), key=lambda item: item[0]))
 
 

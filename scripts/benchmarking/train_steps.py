@@ -59,8 +59,16 @@ def made_up_examples(task: Task, batch_size: int) -> Data:
 
 
 def prepared_examples(task: Task, batch_size: int, data_dir: str) -> Data:
-    """STEPS batches drawn from the task's own training examples, as prepared there."""
+    """STEPS batches drawn from the task's own training examples.
+
+    They are prepared there first where they are not; ConfigError where they are few.
+    """
     split = task.load("train", data_dir)
+    if split.num_examples < STEPS * batch_size:
+        raise ConfigError(
+            f"{STEPS} steps of {batch_size} are more than the {split.num_examples:,} "
+            "examples: take a smaller --batch_size"
+        )
     drawn = np.random.default_rng(0).permutation(split.num_examples)
     drawn = drawn[: STEPS * batch_size]
     rows, pairs = drawn, None

@@ -14,23 +14,27 @@ from jax.extend import core
 def product_flops(jaxpr: core.Jaxpr) -> float | None:
     """Two for each multiplication in a dot product; None where the data decide.
 
-    A scan counts as often as it turns, a while loop, whose turns are data, once.
+    A scan counts as often as it turns, a while loop, whose turns are data, once. None
+    too for cuDNN's attention; decompositions (`inverse="exact"`) are not counted.
     """
+    count = _count(jaxpr)
+    return None if math.isnan(count) else count
+
+
+def _count(jaxpr: core.Jaxpr) -> float:
+    """`product_flops`, NaN for None."""
     total = 0.0
     for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
+        name = equation.primitive.name
+        inner = [_count(x) for x in _inner(equation)]
+        if name == "dot_general":
             total += _dot_flops(equation)
-            continue
-        inner = [product_flops(x) for x in _inner(equation)]
-        if None in inner:
-            return None
-        counts = [count for count in inner if count is not None]
-        if equation.primitive.name == "cond":
-            if len(set(counts)) > 1:
-                return None
-            counts = counts[:1]
-        turns = equation.params["length"] if equation.primitive.name == "scan" else 1
-        total += turns * sum(counts)
+        elif name.startswith("dot_product_attention"):
+            return math.nan
+        elif name == "cond":
+            total += inner[0] if len(set(inner)) == 1 else math.nan
+        else:
+            total += sum(inner) * equation.params.get("length", 1)
     return total
 
 

@@ -21,9 +21,7 @@ from scripts.reporting.runs import read_runs
 from scripts.reporting.tables import accuracy_rows, to_csv
 
 
-def build(
-    folders: Iterable[Path], out: Path, remarks: Mapping[str, str] | None = None
-) -> str:
+def build(folders: Iterable[Path], out: Path, remarks: Mapping[str, str] = {}) -> str:
     """Reads the runs in and below `folders` and writes the report to `out`.
 
     `remarks` is task -> what each of its cells has to be read with. Returns a line
@@ -33,7 +31,6 @@ def build(
       ConfigError: runs that cannot be read or compared, a remark on a task that has
         none, or an `out` that is taken or cannot be written.
     """
-    remarks = remarks or {}
     out = out.expanduser().resolve()
     runs = read_runs(folders)
     check_output(out, runs)

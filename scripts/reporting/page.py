@@ -18,6 +18,7 @@ from scripts.reporting.tables import (
     cost_table,
     details,
     marks,
+    plain,
 )
 
 NOTES = (
@@ -107,7 +108,7 @@ class Report:
             "## Test accuracy",
             self.accuracy.markdown(),
         ]
-        lines += ["\n".join(f"- {note}" for note in self.notes)]
+        lines += ["\n".join(f"- {plain(note)}" for note in self.notes)]
         for section in self.sections:
             lines += [f"## {section.task}", section.costs.markdown()]
             lines += [COSTS, FIGURES]

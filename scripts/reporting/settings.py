@@ -24,6 +24,8 @@ WORDS = {
     "task.max_length": "length {}",
     "train.batch_size": "batch {}",
     "train.num_steps": "{} steps",
+    "train.micro_batches": "{} parts",
+    "train.length_buckets": "{} lengths",
     "optimizer.learning_rate": "learning rate {}",
 }
 

@@ -31,12 +31,12 @@ class Table(NamedTuple):
     def markdown(self) -> str:
         """A Markdown table."""
         rule = ["---", *["---:"] * (len(self.header) - 1)]
-        lines = [[_plain(cell) for cell in row] for row in [self.header, *self.rows]]
+        lines = [[plain(cell) for cell in row] for row in [self.header, *self.rows]]
         lines.insert(1, rule)
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _plain(cell: str) -> str:
+def plain(cell: str) -> str:
     """A cell that Markdown does not read as markup."""
     for character in "\\`*_[]<>|":
         cell = cell.replace(character, f"\\{character}")
@@ -110,9 +110,15 @@ def accuracy_table(points: list[Point], remarks: Mapping[str, str] = {}) -> Tabl
     """Attentions × tasks; first the floors, and the published beside what is ours.
 
     With all tasks of the benchmark their average too, where none is missing. Of a task
-    that has a remark each of our cells carries the remark's letter.
+    that has a remark each of our cells carries the remark's letter, and so does what is
+    averaged over it.
     """
-    letters = marks(remarks)
+    signs = {task: f" [{letter}]" for task, letter in marks(remarks).items()}
+    signs["average"] = "".join(signs.values())
+
+    def signed(text: str, column: str) -> str:
+        return text if text == NOTHING else text + signs.get(column, "")
+
     tasks = list(dict.fromkeys(point.task for point in points))
     columns = [*tasks, "average"] if set(TASKS) <= set(tasks) else tasks
     header = [f"{name}{kind}" for name in columns for kind in ("", ", published")]
@@ -126,7 +132,11 @@ def accuracy_table(points: list[Point], remarks: Mapping[str, str] = {}) -> Tabl
     rows = [
         [
             words,
-            *(text for name in columns for text in (of.get(name, NOTHING), NOTHING)),
+            *(
+                text
+                for name in columns
+                for text in (signed(of.get(name, NOTHING), name), NOTHING)
+            ),
         ]
         for words, of in floors.items()
     ]
@@ -135,9 +145,8 @@ def accuracy_table(points: list[Point], remarks: Mapping[str, str] = {}) -> Tabl
         row = [label]
         for name in columns:
             ours = accuracy(of[name]) if name in of else NOTHING
-            ours += f" [{letters[name]}]" if name in letters and name in of else ""
-            row += [_average(of) if name == "average" else ours]
-            row += [_published(attention, name)]
+            ours = _average(of) if name == "average" else ours
+            row += [signed(ours, name), _published(attention, name)]
         rows.append(row)
     return Table(["attention", *header], rows)
 

@@ -6,7 +6,9 @@ from flax import nnx
 
 from nystromformer.training.batches import Data
 from nystromformer.training.evaluate import evaluate
+from nystromformer.training.metrics import Totals
 from nystromformer.training.step import make_eval_step, split_weights
+from tests.training.conftest import make_split
 
 
 def test_it_equals_the_accuracy_counted_by_hand_in_any_batch_size(make_model, splits):
@@ -44,6 +46,21 @@ def test_examples_of_like_length_share_a_shorter_batch(make_model, splits):
     assert [length for length, _ in seen] == sorted(length for length, _ in seen)
     assert seen[0][0] < 4  # of 7, with lengths spread evenly
     assert sorted(np.concatenate([counted for _, counted in seen])) == [*range(29)]
+
+
+def test_a_pair_goes_where_its_longer_text_fits():
+    split = make_split(0, 8)
+    split.lengths[:] = [1, 7, 2, 2, 1, 1, 3, 1]
+    split.pairs = np.arange(8, dtype=np.int32).reshape(4, 2)
+    split.labels = split.labels[:4]
+    seen = []
+
+    def watched(weights, data, indices, present, totals, length):
+        seen.append((length, np.asarray(indices).tolist()))
+        return totals.plus(Totals(*np.ones(3)))
+
+    evaluate(watched, None, Data.put(split), 2, length_buckets=7)  # type: ignore[arg-type]
+    assert seen == [(2, [2, 1]), (7, [3, 0])]
 
 
 def test_it_ends_without_a_result_when_asked_to_stop(make_model, splits):

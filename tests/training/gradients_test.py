@@ -140,6 +140,15 @@ def test_a_part_is_sorted_by_length_and_cut(data):
     ]
 
 
+def test_variables_go_from_part_to_part(data):
+    def loss(params, variables, batch, key):
+        totals = batch_totals(jnp.zeros((2, CLASSES)), batch.labels, batch.weights)
+        return params * totals.loss, (totals, variables + 1)
+
+    where = (jnp.ones(()), jnp.zeros(()), data, jnp.arange(8), jax.random.key(0))
+    assert batch_gradient(loss, *where, micro_batches=4).variables == 4
+
+
 def test_parts_take_less_memory(data):
     """Of a batch whose activations are most of what a step holds."""
     graphdef, weights = split_weights(classifier("none"))

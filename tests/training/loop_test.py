@@ -9,12 +9,13 @@ import jax
 import optax
 import pytest
 
+from nystromformer.config import TrainConfig
 from nystromformer.training import loop
 from nystromformer.training.checkpoint import digest
 from nystromformer.training.interrupt import Interrupted
-from nystromformer.training.loop import NotFiniteError, Run, Schedule
+from nystromformer.training.loop import NotFiniteError, Run
 
-SCHEDULE = Schedule(
+SCHEDULE = TrainConfig(
     seed=0,
     batch_size=8,
     num_steps=40,
@@ -92,7 +93,10 @@ def test_a_run_in_parts_learns_and_goes_on_bit_equal(
 ):
     batching = {"micro_batches": 2, "length_buckets": 3}
     in_parts = dataclasses.replace(SCHEDULE, **batching)
-    told, make = [], loop.make_train_chunk
+    told, make, sizes, measure = [], loop.make_train_chunk, [], loop.evaluate
+    monkeypatch.setattr(
+        loop, "evaluate", lambda *a, **b: sizes.append((a[3], a[5])) or measure(*a, **b)
+    )
     monkeypatch.setattr(
         loop, "make_train_chunk", lambda *a, **b: told.append(b) or make(*a, **b)
     )
@@ -104,6 +108,7 @@ def test_a_run_in_parts_learns_and_goes_on_bit_equal(
     whole = start("whole").fit()
     assert whole.test_accuracy > 0.8
     assert told == [batching]
+    assert set(sizes) == {(4, 3)}  # of evaluation too
     with monkeypatch.context() as patched:
         stop_at(patched, 16, signal.SIGTERM)
         with pytest.raises(Interrupted):

@@ -88,7 +88,7 @@ def test_a_copy_outlives_the_donation_of_its_original_and_lies_where_that_lay():
     ("batch_size", "length", "seq_shards", "text"),
     [
         (8, 7, 2, "max_length=7 .*seq_shards=2"),
-        (3, 8, 1, "batch_size=3 .* 2 devices"),
+        (3, 8, 1, "3 examples .* 2 devices: choose another batch_size"),
         (4, 9, 3, "2 devices .* seq_shards=3"),
     ],
 )

@@ -55,6 +55,8 @@ def test_prepared_examples_are_the_tasks_own(tmp_path):
     assert len(set(found)) == STEPS * 3
     np.testing.assert_array_equal(data.lengths, split.lengths[found])
     np.testing.assert_array_equal(data.labels, split.labels[found])
+    with pytest.raises(ConfigError, match="4 steps of 6 are more than the 20 examples"):
+        prepared_examples(task, 6, str(tmp_path))
 
 
 def test_a_run_takes_all_its_steps_and_goes_on_where_it_was(monkeypatch):

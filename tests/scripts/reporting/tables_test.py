@@ -67,6 +67,8 @@ def test_each_of_our_cells_of_a_task_points_to_its_remark(runs):
     found = cells(accuracy_table(points(runs), remarks))["nystrom"]
     assert found["image"] == "40.00 (1) [b]"
     assert found["listops"] == "53.00 ± 3.61 (3)"
+    floors = cells(accuracy_table(points(runs), remarks))["floor: majority class"]
+    assert (floors["image"][-4:], floors["listops"]) == (" [b]", "12.00")
     rows = {row["task"]: row["remark"] for row in accuracy_rows(points(runs), remarks)}
     assert rows == {"image": "JPEG", "listops": None}
 
