@@ -29,6 +29,7 @@ OPTIONS = {
 }
 # Where a property does not hold, and why.
 WITHOUT = {
+    "linear memory": {"softmax"},  # up to MAX_SCORES it is the [T, S] matrix
     "refusal": {"softmax"},  # bias, causality and any mask are what it can do
     "equivariance": {"reformer"},  # each head draws its own rotations
     "every value seen": {"reformer"},  # its buckets leave out distant tokens

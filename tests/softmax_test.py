@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from nystromformer.attention import make_attention, softmax
-from nystromformer.attention.softmax import BLOCK, softmax_attention
+from nystromformer.attention.softmax import softmax_attention
 from tests.tolerance import TOLERANCE, relative_error
 
 B, L, N, H = 3, 7, 2, 8
@@ -78,7 +78,12 @@ def test_dropout_falls_on_the_weights(broadcast_dropout):
     assert (kept == kept[:1, :, :1]).all() == broadcast_dropout
 
 
-LONG = 2 * BLOCK + 37  # three blocks, the last one not full
+LONG = 61  # in three blocks of 21, the last one not full
+
+
+@pytest.fixture
+def three_blocks(monkeypatch):
+    monkeypatch.setattr(softmax, "MAX_SCORES", 2 * N * LONG * 21)
 
 
 def long_inputs():
@@ -91,14 +96,14 @@ def long_inputs():
     [
         {},
         {"is_causal": True},
-        {"mask": np.arange(LONG) < np.array([[[[LONG - 99]]], [[[300]]]])},
+        {"mask": np.arange(LONG) < np.array([[[[LONG - 9]]], [[[30]]]])},
         {"mask": np.random.default_rng(2).random((2, 1, LONG, LONG)) < 0.9},
         {"bias": np.random.default_rng(3).normal(size=(1, N, LONG, LONG))},
         {"bias": np.random.default_rng(3).normal(size=LONG), "is_causal": True},
     ],
     ids=["plain", "causal", "padding", "mask", "bias", "bias of keys"],
 )
-def test_blocks_of_queries_attend_as_all_at_once(options):
+def test_blocks_of_queries_attend_as_all_at_once(options, three_blocks):
     """Beside softmax over all at once in float64; and their gradients."""
     query, key, value = long_inputs()
     valid = np.ones((2, LONG), bool)
@@ -143,12 +148,12 @@ def test_blocks_lose_no_more_of_bfloat16_than_all_at_once(monkeypatch):
         return jax.grad(total, (0, 1, 2))(*qkv)
 
     at_once, exact = gradients(x), gradients([y.astype(jnp.float32) for y in x])
-    monkeypatch.setattr(softmax, "BLOCK", 8)
+    monkeypatch.setattr(softmax, "MAX_SCORES", 8 * 32 * 8)
     for one, other, wide in zip(gradients(x), at_once, exact, strict=True):
         assert relative_error(one, wide) <= 1.2 * relative_error(other, wide)
 
 
-def test_blocks_of_queries_draw_their_own_dropout():
+def test_blocks_of_queries_draw_their_own_dropout(three_blocks):
     query, key, _ = long_inputs()
     value = jnp.ones_like(query)
     out = softmax_attention(
@@ -161,4 +166,18 @@ def test_blocks_of_queries_draw_their_own_dropout():
     )
     kept = np.asarray(out)[0, :, 0, 0]  # how much of each query's weights is left
     assert abs(kept.mean() - 1) < 5 / LONG
-    assert (kept[:BLOCK] != kept[BLOCK : 2 * BLOCK]).mean() > 0.9
+    assert (kept[:21] != kept[21:42]).mean() > 0.8
+
+
+def test_no_more_scores_are_held_than_are_allowed(monkeypatch):
+    x = jax.ShapeDtypeStruct((1, 512, N, H), jnp.float32)
+
+    def held():
+        gradient = jax.grad(lambda *qkv: softmax_attention(*qkv).sum(), (0, 1, 2))
+        memory = jax.jit(gradient).lower(x, x, x).compile().memory_analysis()
+        assert memory is not None
+        return memory.temp_size_in_bytes
+
+    at_once = held()
+    monkeypatch.setattr(softmax, "MAX_SCORES", N * 512 * 512 // 8)
+    assert held() < at_once / 4

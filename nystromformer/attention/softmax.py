@@ -1,6 +1,7 @@
 """Exact attention: the reference that every approximation is measured against."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from nystromformer.masking import zero_padding
 from nystromformer.precision import at_least_float32
 
 IMPLEMENTATIONS = ("auto", "xla", "cudnn")
-BLOCK = 256  # queries at a time, where there are more than twice as many
+MAX_SCORES = 2**27  # at a time; where there are more, queries go in blocks
 
 
 def check_implementation(implementation: str) -> None:
@@ -47,7 +48,7 @@ def softmax_attention(
     module: nnx.Module | None = None,
     is_causal: bool = False,
 ) -> jax.Array:
-    """softmax(Q Kᵀ / √H + bias) V, in O(T · S) work and O(T + S) memory.
+    """softmax(Q Kᵀ / √H + bias) V, in O(T · S) work and at most MAX_SCORES at a time.
 
     Args:
       query: [B, T, N, H].
@@ -113,9 +114,11 @@ def softmax_attention(
         precision=precision,
         module=module,
     )
-    if module is not None or query.shape[1] <= 2 * BLOCK:
+    num_scores = math.prod(query.shape[:3]) * key.shape[1]
+    if module is not None or num_scores <= MAX_SCORES:
         return attend(query, bias, mask, dropout_rng)
-    return _in_blocks(attend, query, bias, mask, dropout_rng)
+    num_blocks = min(-(-num_scores // MAX_SCORES), query.shape[1])
+    return _in_blocks(attend, num_blocks, query, bias, mask, dropout_rng)
 
 
 def _attend(
@@ -159,6 +162,7 @@ def _attend(
 
 def _in_blocks(
     attend: Callable[..., jax.Array],
+    num_blocks: int,
     query: jax.Array,
     bias: jax.Array | None,
     mask: jax.Array | None,
@@ -169,15 +173,15 @@ def _in_blocks(
     Each computes its weights again for the gradient.
     """
     length = query.shape[1]
-    num_blocks = -(-length // BLOCK)
+    size = -(-length // num_blocks)
 
     def split(x: jax.Array | None, axis: int) -> jax.Array | None:
         """Blocks first; None for what all queries share."""
         if x is None or x.shape[axis] == 1:
             return None
         widths = [(0, 0)] * x.ndim
-        widths[axis] = (0, num_blocks * BLOCK - length)
-        shape = *x.shape[:axis], num_blocks, BLOCK, *x.shape[axis + 1 :]
+        widths[axis] = (0, num_blocks * size - length)
+        shape = *x.shape[:axis], num_blocks, size, *x.shape[axis + 1 :]
         return jnp.moveaxis(jnp.pad(x, widths).reshape(shape), axis, 0)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
@@ -188,9 +192,9 @@ def _in_blocks(
         return attend(query, its_bias, its_mask, rng, first)
 
     rngs = None if rng is None else jax.random.split(rng, num_blocks)
-    firsts = BLOCK * jnp.arange(num_blocks)
+    firsts = size * jnp.arange(num_blocks)
     parts = split(query, 1), split(bias, 2), split(mask, 2), rngs, firsts
-    out = jnp.moveaxis(jax.lax.map(block, parts), 0, 1)  # [B, blocks, BLOCK, N, H]
+    out = jnp.moveaxis(jax.lax.map(block, parts), 0, 1)  # [B, blocks, size, N, H]
     return out.reshape(len(query), -1, *query.shape[2:])[:, :length]
 
 
