@@ -70,6 +70,20 @@ def test_its_losses_are_those_of_one_process(commands, alone, count):
     assert results[0]["test_accuracy"] == results[1]["test_accuracy"]
 
 
+@pytest.mark.slow
+def test_the_parts_of_a_batch_are_those_of_one_process(commands):
+    """Evaluation has batches of several lengths then, which all have to agree on."""
+    parts = ("--config.train.micro_batches=2", "--config.train.length_buckets=4")
+    workdirs = [commands.folder / "parts-alone", commands.folder / "parts-by-2"]
+    assert commands.train(workdirs[0], *SHORT, *parts).returncode == 0
+    for status, stderr in finish(start(commands, 2, workdirs[1], *SHORT, *parts)):
+        assert status == 0, stderr
+    one, two = map(losses, workdirs)
+    assert two == pytest.approx(one, abs=1e-6)
+    results = [json.loads((w / "result.json").read_text()) for w in workdirs]
+    assert results[0]["test_accuracy"] == results[1]["test_accuracy"]
+
+
 def wait_for_checkpoint(workdir, processes):
     while not list(workdir.glob("checkpoints/[0-9]*")):
         assert all(process.poll() is None for process in processes)

@@ -39,7 +39,7 @@ OPTIONS = {
 }
 
 
-def classifier(name="nystrom", make=SequenceClassifier, **changes):
+def classifier(name, make=SequenceClassifier, **changes):
     return make(
         **{**SIZES, **changes},
         attention=name,
@@ -86,14 +86,17 @@ def test_lengths_are_even_steps_that_end_at_the_longest():
 
 @pytest.mark.parametrize(("parts", "buckets"), [(1, 4), (4, 1), (4, 4), (8, 2)])
 def test_parts_of_any_number_and_length_add_up_to_the_whole(data, parts, buckets):
-    model = classifier()
+    model = classifier("linear")
     whole = gradient_of(model, data)
     found = gradient_of(model, data, micro_batches=parts, length_buckets=buckets)
     check_equal(found, whole)
     assert float(whole.totals.weight) == 8
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
+SLOW = [pytest.param(x, marks=pytest.mark.slow) for x in ATTENTIONS if x != "nystrom"]
+
+
+@pytest.mark.parametrize("name", ["nystrom", *SLOW])
 def test_no_attention_notices(data, name):
     model = classifier(name)
     found = gradient_of(model, data, micro_batches=2, length_buckets=2)
@@ -104,7 +107,7 @@ def test_a_pair_is_as_long_as_its_longer_text(data):
     pairs = Data(
         data.inputs, data.lengths, data.labels[:4], jnp.arange(8).reshape(4, 2)
     )
-    model = classifier(make=PairClassifier)
+    model = classifier("linear", make=PairClassifier)
     found = gradient_of(model, pairs, range(4), micro_batches=4, length_buckets=4)
     check_equal(found, gradient_of(model, pairs, range(4)))
 

@@ -63,7 +63,8 @@ def test_no_more_run_at_a_time_than_there_are_places(
     run(points, tmp_path, status, max_parallel)
     times = intervals(points, tmp_path)
     assert most_at_a_time(times) == most
-    assert [start for start, _, _ in times] == sorted(start for start, _, _ in times)
+    starts = [start for start, _, _ in times]  # of two at once either may be first
+    assert all(a < b for a, b in zip(starts, starts[most:], strict=False))
 
 
 def test_each_accelerator_has_one_run(stub, status, tmp_path, monkeypatch):
