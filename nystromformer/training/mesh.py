@@ -39,7 +39,7 @@ def make_mesh(
     if len(devices) % seq_shards:
         raise ValueError(
             f"{len(devices)} devices cannot be split into groups of seq_shards="
-            f"{seq_shards}"
+            f"{seq_shards}: choose another seq_shards"
         )
     shape = len(devices) // seq_shards, seq_shards
     if batch_size % shape[0]:
@@ -49,7 +49,8 @@ def make_mesh(
         )
     if length % seq_shards:
         raise ValueError(
-            f"max_length={length} cannot be split evenly into seq_shards={seq_shards}"
+            f"max_length={length} cannot be split evenly into seq_shards={seq_shards}: "
+            "choose another max_length or seq_shards"
         )
     axis_types = (AxisType.Auto, AxisType.Auto)
     return jax.make_mesh(shape, (DATA, SEQ), axis_types=axis_types, devices=devices)

@@ -13,6 +13,7 @@ from nystromformer.training.batches import Data
 from nystromformer.training.gradients import batch_gradient, bucket_lengths
 from nystromformer.training.metrics import batch_totals
 from nystromformer.training.step import split_weights
+from tests.attention_test import OPTIONS
 from tests.tolerance import TOLERANCE, relative_error
 from tests.training.conftest import CLASSES, VOCAB, make_split
 
@@ -26,16 +27,6 @@ SIZES = {
     "model_dim": 8,
     "mlp_dim": 8,
     "dropout_rate": 0.0,
-}
-
-# Small enough for 32 tokens; those not listed use their defaults.
-OPTIONS = {
-    "nystrom": {"num_landmarks": 5, "conv_kernel_size": 5},
-    "linformer": {"projection_dim": 11},
-    "performer": {"num_features": 13},
-    "reformer": {"bucket_size": 8},
-    "longformer": {"window": 4, "num_global": 2},
-    "bigbird": {"block_size": 4, "num_random_blocks": 1},
 }
 
 
