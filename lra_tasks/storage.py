@@ -166,15 +166,11 @@ def _blocks(split: Split) -> Iterator[dict[str, np.ndarray]]:
         block = slice(start, start + rows)
         lengths = split.lengths[block]
         yield {
-            "tokens": split.inputs[block][_valid(lengths, width)],
+            "tokens": split.inputs[block][np.arange(width) < lengths[:, None]],
             "lengths": lengths,
             "labels": split.labels[block],
             "pairs": pairs[block],
         }
-
-
-def _valid(lengths: np.ndarray, width: int) -> np.ndarray:
-    return np.arange(width) < lengths[:, None]  # [rows, width]
 
 
 def _read(folder: Path, name: str) -> Split:
@@ -189,7 +185,10 @@ def _read(folder: Path, name: str) -> Split:
         row = 0
         for block in builder.as_data_source(name):  # pyright: ignore[reportCallIssue]
             window = inputs[row : row + len(block["lengths"])]
-            window[_valid(block["lengths"], width)] = block["tokens"]
+            start = 0
+            for filled, length in zip(window, block["lengths"].tolist(), strict=True):
+                filled[:length] = block["tokens"][start : start + length]
+                start += length
             row += len(window)
             for key, parts in columns.items():
                 parts.append(block[key])

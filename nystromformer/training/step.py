@@ -128,7 +128,6 @@ def make_train_chunk(
     stays whole. micro_batches, length_buckets: of `batch_gradient`.
     """
     everywhere = whole(mesh or one_device())
-    dropout_key = jax.random.fold_in(jax.random.key(seed), 1)
 
     def train_step(state: State, data: Data, indices: jax.Array) -> Any:
         def loss(params: Any, variables: Any, batch: Batch, key: jax.Array) -> Any:
@@ -141,6 +140,7 @@ def make_train_chunk(
             _, weights = split_weights(model)
             return totals.loss, (totals, weights.variables)
 
+        dropout_key = jax.random.fold_in(jax.random.key(seed), 1)
         key = jax.random.fold_in(dropout_key, state.step)
         gradients, totals, variables = batch_gradient(
             loss,
