@@ -182,6 +182,30 @@ def _check_values(config: Config) -> None:
     for name, value in positive.items():
         if value <= 0:
             raise ConfigError(f"config.{name} must be positive, got {value}")
+    fractions = {
+        "model.dropout_rate": model.dropout_rate,
+        "optimizer.b1": optimizer.b1,
+        "optimizer.b2": optimizer.b2,
+    }
+    for name, value in fractions.items():
+        if not 0 <= value < 1:
+            raise ConfigError(f"config.{name} must be in [0, 1), got {value}")
+    _check_model(model)
+    _check_optimizer(optimizer, train.num_steps)
+    _check_train(train)
+    try:
+        check_attention(config.attention.name, config.attention.options)
+    except ValueError as error:
+        raise ConfigError(f"config.attention: {error}") from error
+    padded = config.attention.options.get("segments") == "padded"
+    if padded and train.length_buckets > 1:
+        raise ConfigError(
+            'config.attention.segments="padded" counts the padding: take '
+            "config.train.length_buckets=1"
+        )
+
+
+def _check_model(model: ModelConfig) -> None:
     if model.num_layers > MAX_LAYERS:
         raise ConfigError(
             f"config.model.num_layers must be at most {MAX_LAYERS}, got "
@@ -192,28 +216,26 @@ def _check_values(config: Config) -> None:
             f"config.model.model_dim={model.model_dim} is not num_heads="
             f"{model.num_heads} × a whole head dim"
         )
-    fractions = {
-        "model.dropout_rate": model.dropout_rate,
-        "optimizer.b1": optimizer.b1,
-        "optimizer.b2": optimizer.b2,
-    }
-    for name, value in fractions.items():
-        if not 0 <= value < 1:
-            raise ConfigError(f"config.{name} must be in [0, 1), got {value}")
     if model.dtype not in DTYPES:
         raise ConfigError(
             f"config.model.dtype must be one of {DTYPES}, got {model.dtype!r}"
         )
+
+
+def _check_optimizer(optimizer: OptimizerConfig, num_steps: int) -> None:
     if optimizer.weight_decay < 0:
         raise ConfigError(
             "config.optimizer.weight_decay must not be negative, got "
             f"{optimizer.weight_decay}"
         )
-    if not 0 <= optimizer.warmup_steps <= train.num_steps:
+    if not 0 <= optimizer.warmup_steps <= num_steps:
         raise ConfigError(
             f"config.optimizer.warmup_steps={optimizer.warmup_steps} must lie between "
-            f"0 and train.num_steps={train.num_steps}"
+            f"0 and train.num_steps={num_steps}"
         )
+
+
+def _check_train(train: TrainConfig) -> None:
     if train.batch_size % train.micro_batches:
         raise ConfigError(
             f"config.train.batch_size={train.batch_size} is not micro_batches="
@@ -224,17 +246,5 @@ def _check_values(config: Config) -> None:
             f"config.train.length_buckets must be at most {MAX_BUCKETS}, got "
             f"{train.length_buckets}"
         )
-    if (
-        train.length_buckets > 1
-        and config.attention.options.get("segments") == "padded"
-    ):
-        raise ConfigError(
-            'config.attention.segments="padded" counts the padding: take '
-            "config.train.length_buckets=1"
-        )
     if not 0 <= train.seed < 2**32:
         raise ConfigError(f"config.train.seed must be in [0, 2³²), got {train.seed}")
-    try:
-        check_attention(config.attention.name, config.attention.options)
-    except ValueError as error:
-        raise ConfigError(f"config.attention: {error}") from error
