@@ -16,7 +16,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from nystromformer.training.batches import Batch, Data
-from nystromformer.training.gradients import batch_gradient
+from nystromformer.training.gradients import Gradient, batch_gradient
 from nystromformer.training.mesh import one_device, whole
 from nystromformer.training.metrics import Totals, batch_totals
 
@@ -85,13 +85,12 @@ def make_init(
     mesh: Mesh | None = None,
 ) -> Callable[[], State]:
     """The state at step 0, as one compiled program; `eval_shape` it for its shapes."""
+    mesh = mesh or one_device()
+    # It runs once: with less care a CPU has it compiled much sooner.
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    options = {"xla_backend_optimization_level": 1} if on_cpu else None
 
-    # It runs once: it is compiled with less care, which is much faster.
-    @functools.partial(
-        jax.jit,
-        out_shardings=whole(mesh or one_device()),
-        compiler_options={"xla_backend_optimization_level": 1},
-    )
+    @functools.partial(jax.jit, out_shardings=whole(mesh), compiler_options=options)
     def init() -> State:
         _, weights = split_weights(make_model(nnx.Rngs(seed)))
         return State(
@@ -106,6 +105,53 @@ def make_init(
         )
 
     return init
+
+
+def _make_train_step(
+    graphdef: nnx.GraphDef,
+    optimizer: optax.GradientTransformation,
+    seed: int,
+    gradient_of: Callable[..., Gradient],
+) -> Callable[[State, Data, jax.Array], tuple[State, Finite]]:
+    """One step, on the examples at indices [B]; not compiled."""
+
+    def train_step(
+        state: State, data: Data, indices: jax.Array
+    ) -> tuple[State, Finite]:
+        def loss(params: Any, variables: Any, batch: Batch, key: jax.Array) -> Any:
+            model = nnx.merge(graphdef, params, variables, copy=True)
+            for _, module in nnx.iter_modules(model):
+                if at_step := getattr(module, "at_step", None):
+                    at_step(state.step)
+            logits = model(batch.inputs, batch.mask, dropout_rng=key)
+            totals = batch_totals(logits, batch.labels, batch.weights)
+            _, weights = split_weights(model)
+            return totals.loss, (totals, weights.variables)
+
+        dropout_key = jax.random.fold_in(jax.random.key(seed), 1)
+        key = jax.random.fold_in(dropout_key, state.step)
+        gradients, totals, variables = gradient_of(
+            loss,
+            state.weights.params,
+            state.weights.variables,
+            data,
+            indices,
+            key,
+        )
+        updates, optimizer_state = optimizer.update(
+            gradients, state.optimizer, state.weights.params
+        )
+        params = optax.apply_updates(state.weights.params, updates)
+        finite = jax.tree.map(lambda x: jnp.isfinite(x).all(), gradients)
+        state = state._replace(
+            step=state.step + 1,
+            weights=Weights(params, variables),  # type: ignore[arg-type]
+            optimizer=optimizer_state,
+            totals=state.totals.plus(totals),
+        )
+        return state, Finite(jnp.isfinite(totals.loss), finite)
+
+    return train_step
 
 
 def make_train_chunk(
@@ -127,44 +173,14 @@ def make_train_chunk(
     split over the mesh (None: one device) as the indices and the data are; the state
     stays whole. micro_batches, length_buckets: of `batch_gradient`.
     """
+    gradient_of = functools.partial(
+        batch_gradient,
+        mesh=mesh,
+        micro_batches=micro_batches,
+        length_buckets=length_buckets,
+    )
+    train_step = _make_train_step(graphdef, optimizer, seed, gradient_of)
     everywhere = whole(mesh or one_device())
-
-    def train_step(state: State, data: Data, indices: jax.Array) -> Any:
-        def loss(params: Any, variables: Any, batch: Batch, key: jax.Array) -> Any:
-            model = nnx.merge(graphdef, params, variables, copy=True)
-            for _, module in nnx.iter_modules(model):
-                if at_step := getattr(module, "at_step", None):
-                    at_step(state.step)
-            logits = model(batch.inputs, batch.mask, dropout_rng=key)
-            totals = batch_totals(logits, batch.labels, batch.weights)
-            _, weights = split_weights(model)
-            return totals.loss, (totals, weights.variables)
-
-        dropout_key = jax.random.fold_in(jax.random.key(seed), 1)
-        key = jax.random.fold_in(dropout_key, state.step)
-        gradients, totals, variables = batch_gradient(
-            loss,
-            state.weights.params,
-            state.weights.variables,
-            data,
-            indices,
-            key,
-            mesh=mesh,
-            micro_batches=micro_batches,
-            length_buckets=length_buckets,
-        )
-        updates, optimizer_state = optimizer.update(
-            gradients, state.optimizer, state.weights.params
-        )
-        params = optax.apply_updates(state.weights.params, updates)
-        finite = jax.tree.map(lambda x: jnp.isfinite(x).all(), gradients)
-        state = state._replace(
-            step=state.step + 1,
-            weights=Weights(params, variables),  # type: ignore[arg-type]
-            optimizer=optimizer_state,
-            totals=state.totals.plus(totals),
-        )
-        return state, Finite(jnp.isfinite(totals.loss), finite)
 
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=everywhere)
     def train_chunk(

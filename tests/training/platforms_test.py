@@ -1,0 +1,49 @@
+"""The whole training step is also a program for accelerators; lowered, not run."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from nystromformer.attention import ATTENTIONS
+from nystromformer.classifier import SequenceClassifier
+from nystromformer.training.batches import Data
+from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
+from tests.attention_test import OPTIONS
+from tests.training.conftest import CLASSES, VOCAB, make_split
+
+LENGTH = 32
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype"), [("cuda", "bfloat16"), ("tpu", "float32")]
+)
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_training_step_can_be_lowered(name, platform, dtype, optimizer):
+    def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
+        return SequenceClassifier(
+            num_classes=CLASSES,
+            vocab_size=VOCAB,
+            max_length=LENGTH,
+            num_layers=1,
+            model_dim=8,
+            mlp_dim=8,
+            dtype=jnp.dtype(dtype),
+            attention=name,
+            attention_options=OPTIONS.get(name, {}),
+            rngs=rngs,
+        )
+
+    state = jax.eval_shape(make_init(make_model, optimizer, seed=0))
+    chunk: Any = make_train_chunk(graphdef_of(make_model), optimizer, seed=0)
+    traced = chunk.trace(
+        state,
+        Data.put(make_split(0, 8, LENGTH)),
+        np.zeros((2, 4), np.int32),
+        np.int32(2),
+    )
+    program = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert "stablehlo.while" in program
