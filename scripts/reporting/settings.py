@@ -56,7 +56,8 @@ def names(given: list[Setting]) -> list[dict[str, Any]]:
 
     That is its preset, where runs of its task differ in it, and what they differ in
     beside. Options of an attention are compared among all runs of the attention, so
-    that one name stands for the same options in every task.
+    that one name stands for the same options in every task. Where each run changes one
+    option at most, as ablations do, the others go without saying.
     """
     of_task: dict[str, list[Setting]] = {}
     of_attention: dict[str, list[Setting]] = {}
@@ -65,6 +66,10 @@ def names(given: list[Setting]) -> list[dict[str, Any]]:
         of_attention.setdefault(one.run.config.attention.name, []).append(one)
     in_task = {name: _differences(peers) for name, peers in of_task.items()}
     in_attention = {name: _differences(peers) for name, peers in of_attention.items()}
+    understood = {
+        name: _understood(peers, in_attention[name])
+        for name, peers in of_attention.items()
+    }
     found = []
     for one in given:
         task, attention = one.run.config.task.name, one.run.config.attention.name
@@ -72,6 +77,8 @@ def names(given: list[Setting]) -> list[dict[str, Any]]:
         named = {PRESET: one.preset} if len(presets) > 1 else {}
         for key, value in one.values.items():
             option = key.startswith("attention.")
+            if key in understood[attention] - one.changed:
+                continue
             if key in (in_attention[attention] if option else in_task[task]):
                 named[key] = value
         found.append(named)
@@ -93,6 +100,22 @@ def _differences(peers: list[Setting]) -> set[str]:
         if within or (between and key in changed):
             differ.add(key)
     return differ
+
+
+def _understood(peers: list[Setting], options: set[str]) -> set[str]:
+    """Those of several options that need no name where they are the preset's.
+
+    A single option is named in all runs, which then read as a series; so is the number
+    of landmarks, which is an axis of figures.
+    """
+    ablated = {key for key in options if key.startswith("attention.")}
+    if len(ablated) < 2 or any(len(peer.changed & ablated) > 1 for peer in peers):
+        return set()
+    usual = {
+        key: {repr(peer.values.get(key)) for peer in peers if key not in peer.changed}
+        for key in ablated - {NUM_LANDMARKS}
+    }
+    return {key for key, values in usual.items() if len(values) == 1}
 
 
 def phrase(key: str, value: Any) -> str:

@@ -31,6 +31,56 @@ def test_options_are_named_where_runs_differ_in_them_in_order_of_size(runs):
     ]
 
 
+def test_ablations_are_named_by_the_one_option_that_each_changes(runs):
+    runs.finished("usual")
+    runs.finished("padded", attention__segments="padded")
+    runs.finished("without", attention__inverse="none")
+    assert labels(runs) == [
+        "nystrom",
+        "nystrom, inverse none",
+        "nystrom, segments padded",
+    ]
+
+
+def test_an_option_that_presets_of_tasks_set_otherwise_is_named_in_all_ablations(runs):
+    # ListOps' preset has the convolution, Image's has not.
+    runs.finished("listops", arg="nystrom,quick")
+    runs.finished("image", task="image", arg="nystrom,quick")
+    runs.finished("with", task="image", attention__conv_kernel_size=35)
+    runs.finished("padded", attention__segments="padded")
+    assert labels(runs) == [
+        "nystrom, convolution of 35",
+        "nystrom, convolution of 35, segments padded",
+        "nystrom, convolution of 0",
+        "nystrom, convolution of 35",
+    ]
+
+
+def test_landmarks_are_named_in_all_ablations(runs):
+    runs.finished("usual")
+    runs.finished("eight", attention__num_landmarks=8)
+    runs.finished("padded", attention__segments="padded")
+    assert labels(runs) == [
+        "nystrom, 8 landmarks",
+        "nystrom, 16 landmarks",
+        "nystrom, 16 landmarks, segments padded",
+    ]
+
+
+def test_a_grid_of_options_is_named_by_all_of_them(runs):
+    for landmarks in (8, 16):
+        for segments in ("padded", "valid"):
+            changes = {"num_landmarks": landmarks, "segments": segments}
+            changes = {f"attention__{key}": value for key, value in changes.items()}
+            runs.finished(f"{landmarks}-{segments}", **changes)
+    assert labels(runs) == [
+        "nystrom, 8 landmarks, segments padded",
+        "nystrom, 8 landmarks, segments valid",
+        "nystrom, 16 landmarks, segments padded",
+        "nystrom, 16 landmarks, segments valid",
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
