@@ -4,11 +4,42 @@ BIN := .venv/bin
 # One process a core; a file stays in one process, which compiles its programs once.
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
-.PHONY: train test test-all test-faults test-parity lint clean
+
+TASKS := listops text retrieval image pathfinder
+PLANS := --plan=table3 --plan=landmarks --plan=ablations
+DATA_DIR := $(if $(DATA),--data_dir=$(DATA))
+ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
+	"error: no accelerator here: .venv/bin/pip install \"jax[cuda13]\" or \"jax[tpu]\"")
+DTYPES := float32 bfloat16
+SPEED := $(DTYPES:%=results/speed/attention_%) $(DTYPES:%=results/speed/train_%)
+
+.PHONY: train paper speed test test-all test-faults test-parity lint clean
 
 train: .venv/ready ## ListOps, quick preset: a learnt model in minutes on two cores
 	$(BIN)/python scripts/train.py --config=configs/listops.py:nystrom,quick \
 		--workdir=runs/listops-quick
+
+# Where one sitting ended the next goes on. SWEEP=--max_minutes=8 limits it, and
+# REPORT="--remark='image=…'" says what a task's numbers have to be read with.
+paper: .venv/ready ## the paper's tables, on an accelerator; DATA=where the data lie
+	$(BIN)/python -c '$(ACCELERATOR)'
+	for task in $(TASKS); do \
+		$(BIN)/python scripts/prepare_data.py --task=$$task $(DATA_DIR); \
+	done
+	$(BIN)/python scripts/sweep.py --workdir=runs/paper $(PLANS) $(DATA_DIR) $(SWEEP); \
+	status=$$?; \
+	$(BIN)/python scripts/report.py runs/paper --out=results/paper $(REPORT); \
+	exit $$status
+
+speed: $(addsuffix /benchmark.json,$(SPEED)) ## Table 1 and train steps, on an accelerator
+
+results/speed/attention_%/benchmark.json: | .venv/ready
+	$(BIN)/python scripts/benchmark.py --out=$(@D) --dtype=$* --batch_size=2 \
+		--num_heads=8 --head_dim=64 --option=nystrom.conv_kernel_size=0
+
+results/speed/train_%/benchmark.json: | .venv/ready
+	$(BIN)/python scripts/benchmark.py --out=$(@D) --dtype=$* --train_step \
+		--option=softmax.dropout_rate=0.0
 
 test: .venv/ready-dev ## the suite, without what is slow
 	$(PYTEST) -m "not slow and not parity"
@@ -27,8 +58,8 @@ lint: .venv/ready-dev
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 
-clean:
-	rm -rf .venv runs
+clean: ## runs/ stay
+	rm -rf .venv
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -4,7 +4,8 @@ python scripts/sweep.py --plan=table3 --workdir=DIR [--preset=quick] [--tasks=li
 
 What a variant does not name is the task's preset. The first variant runs on all tasks
 with one seed before the second, and all of them before the second seed: so a sweep that
-is not finished yet compares as much as it can.
+is not finished yet compares as much as it can. `make paper` is table3, landmarks and
+ablations, in this order.
 """
 
 NYSTROM = {"attention.name": "nystrom"}

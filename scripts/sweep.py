@@ -3,11 +3,12 @@
     python scripts/sweep.py --workdir=DIR --config=configs/listops.py:quick \
         --grid=attention.name=nystrom,softmax --grid=attention.num_landmarks=16,32 \
         [--seeds=3] [--config.group.key=value …]
-    python scripts/sweep.py --workdir=DIR --plan=table3 [--preset=quick] \
-        [--tasks=listops,text] [--data_dir=DATA]
+    python scripts/sweep.py --workdir=DIR --plan=table3 [--plan=landmarks] \
+        [--preset=quick] [--tasks=listops,text] [--data_dir=DATA]
 
-The same command goes on where it was stopped, here or where DIR was copied to: finished
-points are skipped, failed ones only tried again with --retry. Ctrl-C and --max_minutes
+Of several plans one comes after another, without what an earlier one has. The same
+command goes on where it was stopped, here or where DIR was copied to: finished points
+are skipped, failed ones only tried again with --retry. Ctrl-C and --max_minutes
 let the runs save. Exit status: 0 all done, 1 some failed or, with SLURM, not finished;
 130, 143, 142, 129 stopped by Ctrl-C, SIGTERM, --max_minutes, a closed terminal.
 """
@@ -15,7 +16,10 @@ let the runs save. Exit status: 0 all done, 1 some failed or, with SLURM, not fi
 import os
 import shlex
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 from absl import flags
@@ -34,6 +38,7 @@ from scripts.sweeping.grid import (
     Point,
     check_points,
     make_points,
+    merged,
     no_twice,
     parse_grid,
 )
@@ -51,7 +56,9 @@ _WORKDIR = command.define_workdir("the sweep's folder; made if missing")
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _GRID = flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE; may be repeated")
 _SEEDS = flags.DEFINE_integer("seeds", None, "runs of each point", lower_bound=1)
-_PLAN = flags.DEFINE_enum("plan", None, sorted(PLANS), "instead of --config")
+_PLAN = flags.DEFINE_multi_enum(
+    "plan", [], sorted(PLANS), "instead of --config; repeat"
+)
 _PRESET = flags.DEFINE_string("preset", None, "of the plan's tasks, if not the plan's")
 _TASKS = flags.DEFINE_list("tasks", None, "instead of the plan's")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "where the plan's data lie")
@@ -69,6 +76,7 @@ flags.mark_flag_as_required("workdir")
 
 
 def main() -> None:
+    started = time.monotonic()
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
     folder = Path(str(_WORKDIR.value)).expanduser()
     points = planned() if _PLAN.value else gridded()
@@ -83,7 +91,7 @@ def main() -> None:
     try:
         with FileLock(folder / LOCK_FILE, timeout=0):
             register(points, folder)
-            run(points, folder)
+            run(points, folder, started)
     except Timeout:
         raise ConfigError(f"another sweep is running in {folder}") from None
     if not all_done([folder / point.name for point in points]):
@@ -105,10 +113,15 @@ def gridded() -> list[Point]:
 
 
 def planned() -> list[Point]:
-    """The points of --plan, times those of --grid."""
+    """The points of the plans, times those of --grid."""
     if _CONFIG.value is not None:
         raise ConfigError("--config and --plan: name one of them")
-    plan = PLANS[str(_PLAN.value)]
+    names = no_twice(list(_PLAN.value), "--plan")
+    return merged(points_of(PLANS[name]) for name in names)
+
+
+def points_of(plan: Mapping[str, Any]) -> list[Point]:
+    """Those of one plan, with what the flags say instead."""
     preset = _PRESET.value or plan.get("preset", "paper")
     if {*preset.split(",")} & {*ATTENTIONS}:
         raise ConfigError(f"--preset={preset}: the plan names the attentions itself")
@@ -174,8 +187,14 @@ def register(points: list[Point], folder: Path) -> None:
         open_workdir(folder / point.name, point.config)
 
 
-def run(points: list[Point], folder: Path) -> None:
-    """Runs what is left to run, and keeps saying where that stands."""
+def run(points: list[Point], folder: Path, started: float) -> None:
+    """Runs what is left to run, and keeps saying where that stands.
+
+    Args:
+      points: all of them.
+      folder: the sweep's.
+      started: when this command was, by time.monotonic(): its minutes run from there.
+    """
     if _RETRY.value:
         for point in points:
             (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
@@ -193,6 +212,8 @@ def run(points: list[Point], folder: Path) -> None:
             parameters = {key: x for key, x in asked.items() if x is not None}
             run_on_slurm(left, folder, status, parameters, minutes)
         else:
+            if minutes is not None:
+                minutes -= (time.monotonic() - started) / 60
             run_locally(left, folder, status, _MAX_PARALLEL.value, minutes)
     finally:
         status.close()

@@ -1,9 +1,11 @@
 """The named sweeps: what they compare, and that every point of them can run."""
 
+import re
+
 import pytest
 
 from configs.plans import PLANS
-from scripts.sweeping.grid import Base, check_points, make_points
+from scripts.sweeping.grid import Base, check_points, make_points, merged
 from tests.scripts.conftest import ROOT
 
 # How ml_collections reads a config file.
@@ -71,3 +73,13 @@ def test_a_plan_runs_on_a_small_preset(tmp_path):
     found = points("table3", preset="quick", tasks=["listops", "image"])
     assert {p.config.train.num_steps for p in found} == {5_000, 1_000}
     check_points(found[:4], tmp_path)
+
+
+def test_the_paper_is_all_plans_of_its_preset_and_trains_nothing_twice():
+    makefile = (ROOT / "Makefile").read_text()
+    names = re.findall(r"--plan=(\w+)", makefile)
+    assert sorted(names) == sorted(x for x in PLANS if not x.startswith("quick_"))
+    seeds = {PLANS[name]["seeds"] for name in names}
+    assert seeds == {3}
+    table, more = 5 * 6, 2 * 3 + 2 * 6  # three counts of landmarks, six ablations
+    assert len(merged(points(name) for name in names)) == table + more

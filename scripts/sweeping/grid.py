@@ -130,6 +130,24 @@ def make_points(
     return list(points.values())
 
 
+def merged(sweeps: Iterable[Sequence[Point]]) -> list[Point]:
+    """The points of several sweeps, without what an earlier one has by any name.
+
+    Raises:
+      ConfigError: two that differ and would have one name.
+    """
+    points: list[Point] = []
+    for point in itertools.chain(*sweeps):
+        if any(one.config == point.config for one in points):
+            continue
+        if any(one.name == point.name for one in points):
+            raise ConfigError(
+                f"two points would be named {point.name}; sweep them apart"
+            )
+        points.append(point)
+    return points
+
+
 def check_points(points: Iterable[Point], folder: Path) -> None:
     """Raises ConfigError or DataError for the first that cannot run in the folder."""
     built = []

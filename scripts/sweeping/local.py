@@ -57,13 +57,13 @@ def run_locally(
     places = deque(range(max_parallel or len(devices) or 1))
     waiting = deque(points)
     running: dict[Process, int] = {}
-    ends = time.monotonic() + 60 * max_minutes if max_minutes else None
+    ends = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     with StopFlag() as stop:
         try:
             while (running or waiting) and stop.signum is None:
                 for process in [p for p in running if p.poll() is not None]:
                     places.append(running.pop(process))
-                minutes = (ends - time.monotonic()) / 60 if ends else None
+                minutes = None if ends is None else (ends - time.monotonic()) / 60
                 if minutes is not None and minutes < LEAST_MINUTES:
                     waiting.clear()
                 while waiting and places:

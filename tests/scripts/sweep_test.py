@@ -82,6 +82,10 @@ BAD = {
     "--plan=table3 --preset=slow": "unknown attention or preset 'slow'; known:",
     "--plan=table3 --preset=softmax,quick": "the plan names the attentions itself",
     "--plan=landmarks --grid=attention.num_landmarks=4": "which the plan sets itself",
+    "--plan=table3 --plan=table3": "--plan names table3 twice",
+    "--plan=landmarks --plan=quick_landmarks --tasks=listops": (
+        "two points would be named listops-nystrom-num_landmarks=16-seed0; sweep"
+    ),
     f"{LISTOPS} --workdir=RUN": "is a run itself; name a folder for the sweep",
     f"{LISTOPS} --workdir=FOREIGN": "is neither empty nor a sweep",
     f"{LISTOPS} --workdir=BUSY": "another sweep is running in",

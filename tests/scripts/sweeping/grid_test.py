@@ -7,7 +7,13 @@ import pytest
 from nystromformer.config import Config, ConfigError
 from scripts.experiment import open_workdir
 from scripts.sweeping import grid
-from scripts.sweeping.grid import Base, check_points, make_points, parse_grid
+from scripts.sweeping.grid import (
+    Base,
+    check_points,
+    make_points,
+    merged,
+    parse_grid,
+)
 from tests.scripts.conftest import ROOT
 
 QUICK = Base(f"{ROOT}/configs/listops.py", ("quick",))
@@ -103,6 +109,17 @@ def test_a_change_of_the_config_that_no_point_has_is_an_error():
     assert names("attention.name=nystrom,softmax", base=base)
     with pytest.raises(ConfigError, match=r"no point has the key attention\.num_land"):
         names("attention.name=softmax", base=base)
+
+
+def test_of_several_sweeps_what_an_earlier_one_has_by_any_name_is_left_out():
+    # 16 landmarks are the preset's.
+    first = make_points([QUICK], parse_grid(["attention.name=nystrom,softmax"]), 1)
+    second = make_points([QUICK], parse_grid(["attention.num_landmarks=8,16"]), 1)
+    assert [point.name for point in merged([first, second])] == [
+        "listops-nystrom-seed0",
+        "listops-softmax-seed0",
+        "listops-nystrom-num_landmarks=8-seed0",
+    ]
 
 
 def test_a_folder_is_checked_before_anything_is_written(tmp_path):
