@@ -36,6 +36,7 @@ from scripts.benchmarking.programs import (
     Program,
     Sizes,
     attention_program,
+    copy_program,
     matmul_program,
 )
 from scripts.benchmarking.results import compare, read_results, write_results
@@ -119,10 +120,12 @@ def main() -> None:
     results = {**source(), "memory_budget_bytes": budget, "rows": []}
     if _PEERS.value:
         results["versions"] |= load_peers().versions()
-    matmul = matmul_program(_DTYPE.value)
+    yardsticks = matmul_program(_DTYPE.value), copy_program(_DTYPE.value)
     for make_programs in plan:
         programs = make_programs(budget)
-        rows = measure(programs, matmul, rounds=_REPEATS.value, budget_bytes=budget)
+        rows = measure(
+            programs, *yardsticks, rounds=_REPEATS.value, budget_bytes=budget
+        )
         for row in rows:
             print(describe(row), flush=True)
         results["rows"] += rows

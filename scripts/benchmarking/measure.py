@@ -17,13 +17,19 @@ def fits(program: Program, budget_bytes: float) -> bool:
 
 
 def measure(
-    programs: Sequence[Program], matmul: Program, *, rounds: int, budget_bytes: float
+    programs: Sequence[Program],
+    matmul: Program,
+    copy: Program,
+    *,
+    rounds: int,
+    budget_bytes: float,
 ) -> list[dict[str, Any]]:
     """A row of each program, as JSON: key, cost, what was measured, or what stopped it.
 
     Args:
       programs: what is not over the budget runs, all in the same rounds.
-      matmul: runs among them; rates are also given as shares of its rate.
+      matmul, copy: run among them; what the programs do in a second is also given as
+        a share of what these do.
       rounds: samples of each.
       budget_bytes: of one run.
     """
@@ -34,19 +40,25 @@ def measure(
     # The smallest first: a counter that cannot be reset then rises with each.
     work.sort(key=lambda pair: pair[0].cost.peak_bytes if pair[0].cost else 0)
     ran = [(p, row) for p, row in work if _first_run(p, row)]
-    matmul.run()
-    everyone = [matmul, *(program for program, _ in ran)]
+    everyone = [matmul, copy, *(program for program, _ in ran)]
+    for yardstick in (matmul, copy):
+        yardstick.run()
     samples = interleaved([program.run for program in everyone], rounds)
     assert matmul.cost
     assert matmul.cost.flops
-    rate = matmul.cost.flops / statistics.median(samples[0])
-    for (program, row), seconds in zip(ran, samples[1:], strict=True):
-        seconds = [x / program.steps for x in seconds]
-        row["seconds"] = seconds
-        row["matmul_flops_per_second"] = rate
+    assert copy.cost
+    assert copy.cost.moved_bytes
+    flops_rate = matmul.cost.flops / statistics.median(samples[0])
+    bytes_rate = copy.cost.moved_bytes / statistics.median(samples[1])
+    for (program, row), seconds in zip(ran, samples[2:], strict=True):
+        row["seconds"] = [x / program.steps for x in seconds]
+        row["matmul_flops_per_second"] = flops_rate
+        row["copy_bytes_per_second"] = bytes_rate
         if program.cost is not None and program.cost.flops:
-            median = statistics.median(seconds)
-            row["matmul_share"] = program.cost.flops / median / rate
+            median = statistics.median(row["seconds"])
+            row["matmul_share"] = program.cost.flops / median / flops_rate
+            if program.cost.moved_bytes:
+                row["copy_share"] = program.cost.moved_bytes / median / bytes_rate
     return rows
 
 
@@ -63,9 +75,9 @@ def _row(program: Program, budget_bytes: float) -> dict[str, Any]:
         row["cost"] = {**dataclasses.asdict(program.cost), "peak_bytes": peak}
         if not fits(program, budget_bytes):
             row["stopped"] = f"{_gib(peak)} is over the budget of {_gib(budget_bytes)}"
-    row |= dict.fromkeys(
-        ("measured_bytes", "seconds", "matmul_flops_per_second", "matmul_share")
-    )
+    row |= dict.fromkeys(("measured_bytes", "seconds"))
+    row |= dict.fromkeys(("matmul_flops_per_second", "matmul_share"))
+    row |= dict.fromkeys(("copy_bytes_per_second", "copy_share"))
     return row
 
 

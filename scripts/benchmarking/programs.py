@@ -20,11 +20,15 @@ PASSES = ("forward", "forward+backward")
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Bytes by the compiler, operations of `product_flops`, seconds to compile."""
+    """Bytes by the compiler, operations of `product_flops`, seconds to compile.
+
+    moved_bytes: what its kernels read and write, a loop taken for one of its turns.
+    """
 
     argument_bytes: int
     output_bytes: int
     temp_bytes: int
+    moved_bytes: float | None
     flops: float | None
     compile_seconds: float
 
@@ -80,7 +84,8 @@ def compile_program(function: Any, *args: Any) -> tuple[Callable[..., Any], Cost
     seconds = time.perf_counter() - start
     held = program_bytes(compiled)
     assert held is not None
-    return compiled, Cost(*held, product_flops(traced.jaxpr.jaxpr), seconds)
+    moved = (compiled.cost_analysis() or {}).get("bytes accessed")
+    return compiled, Cost(*held, moved, product_flops(traced.jaxpr.jaxpr), seconds)
 
 
 def attention_program(
@@ -119,9 +124,23 @@ def attention_program(
 
 
 def matmul_program(dtype: str) -> Program:
-    """A product of two large matrices: the rate that the machine can reach."""
+    """A product of two large matrices: the operations a second to be had here."""
     size = 1024 if jax.default_backend() == "cpu" else 8192
     matrix = jax.random.normal(jax.random.key(0), (size, size), dtype)
     compiled, cost = compile_program(jnp.matmul, matrix, matrix)
     key = {"what": "matmul", "size": size, "dtype": dtype}
     return Program(key, lambda: jax.block_until_ready(compiled(matrix, matrix)), cost)
+
+
+def copy_program(dtype: str) -> Program:
+    """A large array in, one out: the bytes a second to be had here."""
+    size = 2**24 if jax.default_backend() == "cpu" else 2**28
+    array = jnp.ones(size, dtype)
+    negative = jax.jit(jnp.negative, donate_argnums=0)  # no page is new
+    compiled, cost = compile_program(negative, array)
+    arrays = [array]
+
+    def run() -> None:
+        arrays.append(jax.block_until_ready(compiled(arrays.pop())))
+
+    return Program({"what": "copy", "size": size, "dtype": dtype}, run, cost)

@@ -18,7 +18,9 @@ NOTES = f"""\
   silent. benchmark.json has the compiler's three parts.
 - Exponents: of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
 - Work: 10⁹ floating-point operations of matrix products / their rate as a share of the
-  large matmul's; — where the lengths of the data decide.
+  large matmul's; {DASH} where the lengths of the data decide.
+- Traffic: 10⁹ bytes that the kernels read and write, by the compiler, which takes an
+  inner loop for one of its turns / their rate as a share of a large copy's.
 - Input side: which examples, and their batch out of arrays that a cache holds, which a
   train step makes itself; median (upper quartile).
 - In N: each batch in N parts, padded to the next of N lengths.
@@ -53,6 +55,14 @@ def work_cell(row: Row) -> str:
     flops, share = row["cost"] and row["cost"]["flops"], row["matmul_share"]
     work = DASH if flops is None else f"{flops / 1e9:.3g}"
     return f"{work} / {DASH if share is None else f'{share:.0%}'}"
+
+
+def traffic_cell(row: Row) -> str:
+    """10⁹ bytes / share of the copy's rate."""
+    share = row["copy_share"]
+    if share is None:
+        return DASH
+    return f"{row['cost']['moved_bytes'] / 1e9:.3g} / {share:.0%}"
 
 
 def compile_cell(row: Row) -> str:
@@ -92,7 +102,7 @@ def attention_tables(rows: Sequence[Row]) -> list[str]:
 
 
 def train_tables(rows: Sequence[Row]) -> list[str]:
-    """Lines: steps a second, memory, work and compile time of train steps by task."""
+    """Lines: of train steps by task what they take, and what of it the machine has."""
     chosen = [row for row in rows if row["key"]["what"] == "train step"]
     if not chosen:
         return []
@@ -105,6 +115,7 @@ def train_tables(rows: Sequence[Row]) -> list[str]:
     lines += ["## Train steps a second", *pivot(chosen, rate_cell, "task")]
     lines += ["## Train step: MiB", *pivot(chosen, memory_cell, "task")]
     lines += ["## Train step: work", *pivot(chosen, work_cell, "task")]
+    lines += ["## Train step: traffic", *pivot(chosen, traffic_cell, "task")]
     compile_times = pivot(chosen, compile_cell, "task")
     lines += ["## Train step: seconds to compile", *compile_times]
     return [*lines, *input_table(rows)]

@@ -11,6 +11,7 @@ from scripts.benchmarking.programs import (
     Sizes,
     attention_program,
     compile_program,
+    copy_program,
     matmul_program,
 )
 from scripts.benchmarking.variants import parse_variants
@@ -38,6 +39,13 @@ def test_the_matmul_is_one():
     program = matmul_program("float32")
     size = program.key["size"]
     assert program.cost.flops == 2 * size**3
+    program.run()
+
+
+def test_the_copy_reads_and_writes_its_array():
+    program = copy_program("float32")
+    assert program.cost.moved_bytes == 2 * 4 * program.key["size"]
+    program.run()
     program.run()
 
 

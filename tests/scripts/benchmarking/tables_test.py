@@ -8,13 +8,15 @@ from scripts.benchmarking.tables import (
     pivot,
     rate_cell,
     time_cell,
+    traffic_cell,
     train_tables,
     work_cell,
 )
 
 
 def row(name="linear", length=64, what="forward", **changes):
-    cost = {"peak_bytes": 3 * 2**20, "flops": 2e9, "compile_seconds": 0.51}
+    cost = {"peak_bytes": 3 * 2**20, "flops": 2e9, "moved_bytes": 4e9}
+    cost["compile_seconds"] = 0.51
     return {
         "key": {"what": what, "attention": name, "length": length, "options": {}},
         "cost": cost,
@@ -22,6 +24,7 @@ def row(name="linear", length=64, what="forward", **changes):
         "seconds": [0.001, 0.002, 0.003, 0.004, 0.005],
         "measured_bytes": 2**20,
         "matmul_share": 0.25,
+        "copy_share": 0.5,
         **changes,
     }
 
@@ -31,6 +34,8 @@ def test_cells():
     assert rate_cell(row()) == "333 (250–500)"
     assert memory_cell(row()) == "3 / 1"
     assert work_cell(row()) == "2 / 25%"
+    assert traffic_cell(row()) == "4 / 50%"
+    assert traffic_cell(row(copy_share=None)) == "—"
     stopped = row(stopped="5 GiB is over the budget of 1 GiB", seconds=None)
     assert time_cell(stopped) == rate_cell(stopped) == "over budget"
     assert memory_cell(row(cost=None, measured_bytes=None)) == "— / —"
