@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import numbers
-from tests.scripts.conftest import Commands
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -41,16 +40,10 @@ def refused(done: subprocess.CompletedProcess) -> str:
     return done.stderr
 
 
-def with_data_in(commands: Commands, data: Path) -> Commands:
-    other = Commands(commands.folder)
-    other.env = {**commands.env, "LRA_DATA_DIR": str(data)}
-    return other
-
-
 @pytest.mark.parametrize("kilobytes", [4, 40, 80])
 def test_no_room_for_the_data(commands, expected, tmp_path, kilobytes):
     with mounted(tmp_path / "disk", f"size={kilobytes}k") as disk:
-        ours = with_data_in(commands, disk)
+        ours = commands.but(LRA_DATA_DIR=str(disk))
         assert str(disk) in refused(ours.train(tmp_path / "run"))
         assert not list(disk.rglob("*.json"))
         resize(disk, "size=9m")
@@ -106,9 +99,8 @@ time.time = lambda: now() - 3600 * next(hours)
 
 def test_a_clock_that_runs_backwards_changes_nothing(commands, expected, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(BACKWARDS)
-    ours = Commands(commands.folder)
     places = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    ours.env = {**commands.env, "PYTHONPATH": os.pathsep.join(places)}
+    ours = commands.but(PYTHONPATH=os.pathsep.join(places))
     done = ours.train(tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert numbers(tmp_path / "run") == expected

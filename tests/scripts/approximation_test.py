@@ -9,7 +9,6 @@ import pytest
 
 from scripts.smooth import smooth_inputs
 from tests import paper
-from tests.scripts.conftest import Commands
 
 FIGURES = ("landmarks", "iterations", "bound", "spectrum", "matrices")
 
@@ -17,9 +16,7 @@ FIGURES = ("landmarks", "iterations", "bound", "spectrum", "matrices")
 @pytest.fixture(scope="module")
 def unoptimized(commands):
     """Its many small programs compile faster so."""
-    commands = Commands(commands.folder)
-    commands.env["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    return commands
+    return commands.but(JAX_DISABLE_MOST_OPTIMIZATIONS="1")
 
 
 def run(commands, out, *args):

@@ -7,8 +7,6 @@ import statistics
 import numpy as np
 import pytest
 
-from tests.scripts.conftest import Commands
-
 PASSES = ("forward", "forward+backward")
 
 
@@ -83,9 +81,7 @@ def test_operations_are_at_least_those_of_the_products(compiled):
 @pytest.fixture(scope="module")
 def unoptimized(commands):
     """Programs that compile faster, where it does not matter what they cost."""
-    commands = Commands(commands.folder)
-    commands.env["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    return commands
+    return commands.but(JAX_DISABLE_MOST_OPTIMIZATIONS="1")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tests.fake_gcs import serve
-from tests.scripts.conftest import ROOT, Commands
+from tests.scripts.conftest import ROOT
 from tests.scripts.train_test import result_of
 
 RUN = "gs://bucket/run"
@@ -30,23 +30,17 @@ def bucket():
         yield empty
 
 
-def commands_in(bucket, commands):
-    ours = Commands(commands.folder)
-    ours.env = {**commands.env, **bucket.env()}
-    return ours
-
-
 @pytest.fixture
 def ours(bucket, commands):
     """The commands, where gs://bucket is the fake one."""
-    return commands_in(bucket, commands)
+    return commands.but(**bucket.env())
 
 
 @pytest.fixture(scope="module")
 def whole(commands):
     """A bucket with a run that nothing interrupted, the commands, and what it said."""
     with serve() as bucket:
-        ours = commands_in(bucket, commands)
+        ours = commands.but(**bucket.env())
         yield bucket, ours, ours.train(RUN, FEW)
 
 

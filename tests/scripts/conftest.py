@@ -37,6 +37,12 @@ class Commands:
             "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
         }
 
+    def but(self, **env: str) -> "Commands":
+        """The same, with other environment variables."""
+        other = Commands(self.folder)
+        other.env = {**self.env, **env}
+        return other
+
     def start(self, script: str, *args: str) -> subprocess.Popen:
         return subprocess.Popen(
             [sys.executable, str(ROOT / "scripts" / script), *args],

@@ -31,8 +31,8 @@ OPTIONS = {
 LENGTH, BATCH, STEPS = 128, 8, 50
 
 
-def losses(data_shards: int, seq_shards: int, parts: int = 1) -> list[float]:
-    """The mean loss of each of the first steps on such a mesh.
+def training(data_shards: int, seq_shards: int, parts: int) -> tuple[Any, Any]:
+    """A compiled chunk of one step on such a mesh, and what `losses` runs it on.
 
     parts: of each batch, and how many lengths they may have.
     """
@@ -63,15 +63,30 @@ def losses(data_shards: int, seq_shards: int, parts: int = 1) -> list[float]:
     batching = {"micro_batches": parts, "length_buckets": parts}
     chunk = make_train_chunk(graphdef, optimizer, 0, mesh, **batching)
     data = Data.put(make_split(0, 103, LENGTH), mesh)
+    indices = [
+        put(mesh, train_indices(0, step, 1, 103, BATCH), None, DATA)
+        for step in range(STEPS)
+    ]
+    return chunk.lower(state, data, indices[0], 1).compile(), (state, data, indices)
+
+
+def losses(data_shards: int, seq_shards: int, parts: int = 1) -> list[float]:
+    """The mean loss of each of the first steps on such a mesh."""
+    chunk, (state, data, indices) = training(data_shards, seq_shards, parts)
     found = []
-    for step in range(STEPS):
+    for of_step in indices:
         state = state._replace(totals=jax.tree.map(jnp.zeros_like, state.totals))
-        indices = put(mesh, train_indices(0, step, 1, 103, BATCH), None, DATA)
-        state, finite = chunk(state, data, indices, 1)
+        state, finite = chunk(state, data, of_step, 1)
         assert not finite.culprits()
         found.append(state.totals.means()["loss"])
         assert state.totals.loss.sharding.is_fully_replicated
     return found
+
+
+def operations(data_shards: int, parts: int) -> float:
+    """Floating-point operations of one device in a step, by the compiler."""
+    chunk, _ = training(data_shards, 1, parts)
+    return chunk.cost_analysis()["flops"]
 
 
 def attention(name: str, length: int, devices: int) -> Any:
@@ -144,9 +159,12 @@ def cost(name: str, length: int, devices: int) -> dict[str, int]:
     return {"told": told, "temporaries": compiled.memory_analysis().temp_size_in_bytes}
 
 
+COMMANDS = {f.__name__: f for f in (losses, operations, difference, cost)}
+
+
 def main(what: str, *arguments: str) -> Any:
     numbers = [int(text) if text.isdigit() else text for text in arguments]
-    return {"losses": losses, "difference": difference, "cost": cost}[what](*numbers)
+    return COMMANDS[what](*numbers)
 
 
 if __name__ == "__main__":

@@ -62,10 +62,10 @@ def gradient_of(model, data, indices=range(8), key=0, **batching):
     return run(*weights, data, jnp.array(indices), jax.random.key(key))
 
 
-def check_equal(one, other):
+def check_equal(one, other, dtype="float32"):
     assert jax.tree.structure(one) == jax.tree.structure(other)
     found, expected = (ravel_pytree(x._replace(variables=()))[0] for x in (one, other))
-    assert relative_error(found, expected) <= TOLERANCE["float32"]
+    assert relative_error(found, expected) <= TOLERANCE[dtype]
 
 
 def test_lengths_are_even_steps_that_end_at_the_longest():
@@ -92,6 +92,21 @@ def test_no_attention_notices(data, name):
     model = classifier(name)
     found = gradient_of(model, data, micro_batches=2, length_buckets=2)
     check_equal(found, gradient_of(model, data))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pooling": "cls"},
+        pytest.param({"remat": "block"}, marks=pytest.mark.slow),
+        pytest.param({"dtype": "bfloat16"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_no_kind_of_model_notices(data, changes):
+    model = classifier("nystrom", **changes)
+    found = gradient_of(model, data, micro_batches=2, length_buckets=2)
+    check_equal(found, gradient_of(model, data), changes.get("dtype", "float32"))
 
 
 def test_a_pair_is_as_long_as_its_longer_text(data):

@@ -54,9 +54,15 @@ def test_the_losses_are_those_of_one_device(alone, shape):
 
 
 @pytest.mark.slow
-def test_the_parts_of_a_batch_are_spread_over_the_devices():
+def test_the_losses_of_a_batch_in_parts_are_those_of_one_device():
     alone = on_eight_devices("losses", 1, 1, 2)
     assert on_eight_devices("losses", 4, 1, 2) == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.parametrize("parts", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_batch_and_its_parts_are_spread_over_the_devices(parts):
+    alone, four = (on_eight_devices("operations", shards, parts) for shards in (1, 4))
+    assert four < alone / 3
 
 
 @pytest.mark.parametrize("name", ["nystrom", *SLOW])
