@@ -4,42 +4,43 @@ BIN := .venv/bin
 # One process a core; a file stays in one process, which compiles its programs once.
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
-
 TASKS := listops text retrieval image pathfinder
-PLANS := --plan=table3 --plan=landmarks --plan=ablations
+PLANS := table3 landmarks ablations
+ATTENTIONS := softmax nystrom-32 nystrom-64 nystrom-128 nystrom-256 linformer-256 \
+	performer-256 reformer-64 longformer-256 bigbird-64 linear none
 DATA_DIR := $(if $(DATA),--data_dir=$(DATA))
-ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
-	"error: no accelerator here: .venv/bin/pip install \"jax[cuda13]\" or \"jax[tpu]\"")
-DTYPES := float32 bfloat16
-SPEED := $(DTYPES:%=results/speed/attention_%) $(DTYPES:%=results/speed/train_%)
+# Of `paper` and `speed`; ACCELERATOR= where SLURM's nodes have what this one lacks.
+ACCELERATOR ?= import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
+	"error: no accelerator: .venv/bin/pip install \"jax[cuda13]\", or \"jax[tpu]\"")
 
-.PHONY: train paper speed test test-all test-faults test-parity lint clean
+.PHONY: train paper paper-report speed test test-all test-faults test-parity lint clean
 
 train: .venv/ready ## ListOps, quick preset: a learnt model in minutes on two cores
 	$(BIN)/python scripts/train.py --config=configs/listops.py:nystrom,quick \
 		--workdir=runs/listops-quick
 
-# Where one sitting ended the next goes on. SWEEP=--max_minutes=8 limits it, and
-# REPORT="--remark='image=…'" says what a task's numbers have to be read with.
+# SWEEP=--max_minutes=8 limits the sweep, and the next time goes on where it ended.
 paper: .venv/ready ## the paper's tables, on an accelerator; DATA=where the data lie
-	$(BIN)/python -c '$(ACCELERATOR)'
-	for task in $(TASKS); do \
-		$(BIN)/python scripts/prepare_data.py --task=$$task $(DATA_DIR); \
+	@$(BIN)/python -c '$(ACCELERATOR)'
+	-$(BIN)/python scripts/prepare_data.py $(TASKS:%=--task=%) $(DATA_DIR)
+	$(BIN)/python scripts/sweep.py --workdir=runs/paper $(PLANS:%=--plan=%) \
+		$(DATA_DIR) $(SWEEP)
+	$(MAKE) paper-report
+
+# REPORT="--remark='image=…'" says what a task's numbers have to be read with.
+paper-report: .venv/ready ## of what there is so far
+	$(BIN)/python scripts/report.py runs/paper --out=results/paper $(REPORT)
+
+speed: .venv/ready ## Table 1, and steps of every task, on an accelerator; PEERS=--peers
+	@$(BIN)/python -c '$(ACCELERATOR)'
+	set -e; for dtype in float32 bfloat16; do \
+		$(BIN)/python scripts/benchmark.py --out=results/speed/attention_$$dtype \
+			--dtype=$$dtype --batch_size=2 --num_heads=8 --head_dim=64 \
+			$(ATTENTIONS:%=--attention=%) --option=nystrom.conv_kernel_size=0 $(PEERS); \
+		$(BIN)/python scripts/benchmark.py --out=results/speed/train_$$dtype \
+			--dtype=$$dtype --train_step \
+			$(ATTENTIONS:%=--attention=%) --option=softmax.dropout_rate=0.0 $(PEERS); \
 	done
-	$(BIN)/python scripts/sweep.py --workdir=runs/paper $(PLANS) $(DATA_DIR) $(SWEEP); \
-	status=$$?; \
-	$(BIN)/python scripts/report.py runs/paper --out=results/paper $(REPORT); \
-	exit $$status
-
-speed: $(addsuffix /benchmark.json,$(SPEED)) ## Table 1 and train steps, on an accelerator
-
-results/speed/attention_%/benchmark.json: | .venv/ready
-	$(BIN)/python scripts/benchmark.py --out=$(@D) --dtype=$* --batch_size=2 \
-		--num_heads=8 --head_dim=64 --option=nystrom.conv_kernel_size=0
-
-results/speed/train_%/benchmark.json: | .venv/ready
-	$(BIN)/python scripts/benchmark.py --out=$(@D) --dtype=$* --train_step \
-		--option=softmax.dropout_rate=0.0
 
 test: .venv/ready-dev ## the suite, without what is slow
 	$(PYTEST) -m "not slow and not parity"
@@ -58,7 +59,7 @@ lint: .venv/ready-dev
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 
-clean: ## runs/ stay
+clean: ## keeps runs/
 	rm -rf .venv
 
 .venv/bin/python:

@@ -1,7 +1,7 @@
-"""Prepares the data of one task, or of all, and says what came of it.
+"""Prepares the data of tasks and says what came of it.
 
-    python scripts/prepare_data.py --task=NAME|all [--data_dir=DIR] [--num_workers=N]
-        [--option=source_dir=DIR …] [--show=DIR]
+    python scripts/prepare_data.py --task=NAME|all … [--data_dir=DIR]
+        [--num_workers=N] [--option=source_dir=DIR …] [--show=DIR]
 
 Data that are there already are only read. DATA.md says where the data come from.
 """
@@ -20,7 +20,7 @@ from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.task import TASKS, DataError, Split, Task, get_task
 from scripts import command
 
-_TASK = flags.DEFINE_enum("task", None, [*TASKS, "all"], "which data")
+_TASK = flags.DEFINE_multi_enum("task", None, [*TASKS, "all"], "which data; repeat")
 flags.mark_flag_as_required("task")
 _DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "where archives and prepared data lie"
@@ -38,9 +38,9 @@ ZOOM_TO = 96  # pixels a picture is enlarged to for the eye
 
 def main() -> None:
     options = dict(_parse_option(text) for text in _OPTIONS.value)
-    if options and _TASK.value == "all":
+    names = list(TASKS) if "all" in _TASK.value else list(dict.fromkeys(_TASK.value))
+    if options and len(names) > 1:
         raise DataError("--option needs one --task")
-    names = TASKS if _TASK.value == "all" else [str(_TASK.value)]
     errors = []
     for task in [_make_task(name, options) for name in names]:
         try:

@@ -6,9 +6,9 @@
     python scripts/sweep.py --workdir=DIR --plan=table3 [--plan=landmarks] \
         [--preset=quick] [--tasks=listops,text] [--data_dir=DATA]
 
-Of several plans one comes after another, without what an earlier one has. The same
-command goes on where it was stopped, here or where DIR was copied to: finished points
-are skipped, failed ones only tried again with --retry. Ctrl-C and --max_minutes
+Several plans run one after another; a point that an earlier one has is not run again.
+The same command goes on where it was stopped, here or where DIR was copied to: finished
+points are skipped, failed ones only tried again with --retry. Ctrl-C and --max_minutes
 let the runs save. Exit status: 0 all done, 1 some failed or, with SLURM, not finished;
 130, 143, 142, 129 stopped by Ctrl-C, SIGTERM, --max_minutes, a closed terminal.
 """
@@ -42,7 +42,7 @@ from scripts.sweeping.grid import (
     no_twice,
     parse_grid,
 )
-from scripts.sweeping.local import LEAST_MINUTES, run_locally
+from scripts.sweeping.local import LEAST_MINUTES, minutes_left, run_locally
 from scripts.sweeping.process import FAILURE_FILE
 from scripts.sweeping.slurm import check_slurm, run_on_slurm
 from scripts.sweeping.status import Status, all_done, state
@@ -194,6 +194,9 @@ def run(points: list[Point], folder: Path, started: float) -> None:
       points: all of them.
       folder: the sweep's.
       started: when this command was, by time.monotonic(): its minutes run from there.
+
+    Raises:
+      ConfigError: the minutes are over before a run could start.
     """
     if _RETRY.value:
         for point in points:
@@ -212,8 +215,8 @@ def run(points: list[Point], folder: Path, started: float) -> None:
             parameters = {key: x for key, x in asked.items() if x is not None}
             run_on_slurm(left, folder, status, parameters, minutes)
         else:
-            if minutes is not None:
-                minutes -= (time.monotonic() - started) / 60
+            if left and minutes is not None:
+                minutes = minutes_left(minutes, (time.monotonic() - started) / 60)
             run_locally(left, folder, status, _MAX_PARALLEL.value, minutes)
     finally:
         status.close()

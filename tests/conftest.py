@@ -20,6 +20,15 @@ with pytest.MonkeyPatch.context() as patch:
     patch.setenv("XLA_FLAGS", f"{flags} --xla_cpu_use_fusion_emitters=false")
     jax.local_devices()  # XLA reads its flags once
 
+
+@pytest.fixture
+def optimised():
+    """With the passes again, for what the compiler counts."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
 # The same examples in every run; the first example compiles, so no deadline.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tests")

@@ -10,16 +10,10 @@ import pytest
 
 from nystromformer.attention.nystrom import nystrom_attention
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 N, H, M = 2, 32, 64
 SHORT, LONG = 2048, 4096
-
-
-@pytest.fixture(autouse=True)
-def optimised():
-    """With the passes that the other tests do without; its FLOPs are a user's."""
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
 
 
 def compiled(length, *, gradient, masked):

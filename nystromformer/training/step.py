@@ -86,7 +86,7 @@ def make_init(
 ) -> Callable[[], State]:
     """The state at step 0, as one compiled program; `eval_shape` it for its shapes."""
     mesh = mesh or one_device()
-    # It runs once: with less care a CPU has it compiled much sooner.
+    # It runs once, and is compiled for a CPU much sooner with less optimisation.
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     options = {"xla_backend_optimization_level": 1} if on_cpu else None
 

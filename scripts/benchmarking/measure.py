@@ -47,9 +47,9 @@ def measure(
     assert matmul.cost
     assert matmul.cost.flops
     assert copy.cost
-    assert copy.cost.moved_bytes
+    assert copy.cost.bytes_accessed
     flops_rate = matmul.cost.flops / statistics.median(samples[0])
-    bytes_rate = copy.cost.moved_bytes / statistics.median(samples[1])
+    bytes_rate = copy.cost.bytes_accessed / statistics.median(samples[1])
     for (program, row), seconds in zip(ran, samples[2:], strict=True):
         row["seconds"] = [x / program.steps for x in seconds]
         row["matmul_flops_per_second"] = flops_rate
@@ -57,8 +57,8 @@ def measure(
         if program.cost is not None and program.cost.flops:
             median = statistics.median(row["seconds"])
             row["matmul_share"] = program.cost.flops / median / flops_rate
-            if program.cost.moved_bytes:
-                row["copy_share"] = program.cost.moved_bytes / median / bytes_rate
+            if program.cost.bytes_accessed:
+                row["copy_share"] = program.cost.bytes_accessed / median / bytes_rate
     return rows
 
 

@@ -22,13 +22,14 @@ PASSES = ("forward", "forward+backward")
 class Cost:
     """Bytes by the compiler, operations of `product_flops`, seconds to compile.
 
-    moved_bytes: what its kernels read and write, a loop taken for one of its turns.
+    bytes_accessed: what its kernels read and write, by the compiler, which takes a loop
+      for one of its turns and sees nothing in calls of libraries.
     """
 
     argument_bytes: int
     output_bytes: int
     temp_bytes: int
-    moved_bytes: float | None
+    bytes_accessed: float | None
     flops: float | None
     compile_seconds: float
 
@@ -84,8 +85,8 @@ def compile_program(function: Any, *args: Any) -> tuple[Callable[..., Any], Cost
     seconds = time.perf_counter() - start
     held = program_bytes(compiled)
     assert held is not None
-    moved = (compiled.cost_analysis() or {}).get("bytes accessed")
-    return compiled, Cost(*held, moved, product_flops(traced.jaxpr.jaxpr), seconds)
+    accessed = (compiled.cost_analysis() or {}).get("bytes accessed")
+    return compiled, Cost(*held, accessed, product_flops(traced.jaxpr.jaxpr), seconds)
 
 
 def attention_program(

@@ -20,7 +20,8 @@ NOTES = f"""\
 - Work: 10⁹ floating-point operations of matrix products / their rate as a share of the
   large matmul's; {DASH} where the lengths of the data decide.
 - Traffic: 10⁹ bytes that the kernels read and write, by the compiler, which takes an
-  inner loop for one of its turns / their rate as a share of a large copy's.
+  inner loop for one of its turns and sees nothing in calls of libraries / their rate as
+  a share of a large copy's; {DASH} as of work.
 - Input side: which examples, and their batch out of arrays that a cache holds, which a
   train step makes itself; median (upper quartile).
 - In N: each batch in N parts, padded to the next of N lengths.
@@ -62,7 +63,7 @@ def traffic_cell(row: Row) -> str:
     share = row["copy_share"]
     if share is None:
         return DASH
-    return f"{row['cost']['moved_bytes'] / 1e9:.3g} / {share:.0%}"
+    return f"{row['cost']['bytes_accessed'] / 1e9:.3g} / {share:.0%}"
 
 
 def compile_cell(row: Row) -> str:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from nystromformer.config import ConfigError
 from nystromformer.training.interrupt import Interrupted, StopFlag
 from scripts.sweeping.grid import Point
 from scripts.sweeping.process import Process
@@ -34,6 +35,20 @@ def accelerators() -> list[str]:
     )
     lines = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
     return [str(index) for index in range(len(lines))]
+
+
+def minutes_left(minutes: float, taken: float) -> float:
+    """Of --max_minutes after the points were checked.
+
+    Raises:
+      ConfigError: too few to start a run, so that the same command never would.
+    """
+    if minutes - taken < LEAST_MINUTES:
+        raise ConfigError(
+            f"--max_minutes={minutes:g}: checking the points took {taken:.2f} of them; "
+            f"no run is started with less than {LEAST_MINUTES} left"
+        )
+    return minutes - taken
 
 
 def run_locally(

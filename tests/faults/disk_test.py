@@ -43,7 +43,7 @@ def refused(done: subprocess.CompletedProcess) -> str:
 @pytest.mark.parametrize("kilobytes", [4, 40, 80])
 def test_no_room_for_the_data(commands, expected, tmp_path, kilobytes):
     with mounted(tmp_path / "disk", f"size={kilobytes}k") as disk:
-        ours = commands.but(LRA_DATA_DIR=str(disk))
+        ours = commands.with_env(LRA_DATA_DIR=str(disk))
         assert str(disk) in refused(ours.train(tmp_path / "run"))
         assert not list(disk.rglob("*.json"))
         resize(disk, "size=9m")
@@ -100,7 +100,7 @@ time.time = lambda: now() - 3600 * next(hours)
 def test_a_clock_that_runs_backwards_changes_nothing(commands, expected, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(BACKWARDS)
     places = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    ours = commands.but(PYTHONPATH=os.pathsep.join(places))
+    ours = commands.with_env(PYTHONPATH=os.pathsep.join(places))
     done = ours.train(tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert numbers(tmp_path / "run") == expected

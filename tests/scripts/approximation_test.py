@@ -16,7 +16,7 @@ FIGURES = ("landmarks", "iterations", "bound", "spectrum", "matrices")
 @pytest.fixture(scope="module")
 def unoptimized(commands):
     """Its many small programs compile faster so."""
-    return commands.but(JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+    return commands.with_env(JAX_DISABLE_MOST_OPTIMIZATIONS="1")
 
 
 def run(commands, out, *args):

@@ -81,7 +81,7 @@ def test_operations_are_at_least_those_of_the_products(compiled):
 @pytest.fixture(scope="module")
 def unoptimized(commands):
     """Programs that compile faster, where it does not matter what they cost."""
-    return commands.but(JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+    return commands.with_env(JAX_DISABLE_MOST_OPTIMIZATIONS="1")
 
 
 @pytest.fixture(scope="module")

@@ -33,14 +33,14 @@ def bucket():
 @pytest.fixture
 def ours(bucket, commands):
     """The commands, where gs://bucket is the fake one."""
-    return commands.but(**bucket.env())
+    return commands.with_env(**bucket.env())
 
 
 @pytest.fixture(scope="module")
 def whole(commands):
     """A bucket with a run that nothing interrupted, the commands, and what it said."""
     with serve() as bucket:
-        ours = commands.but(**bucket.env())
+        ours = commands.with_env(**bucket.env())
         yield bucket, ours, ours.train(RUN, FEW)
 
 

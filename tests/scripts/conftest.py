@@ -37,7 +37,7 @@ class Commands:
             "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
         }
 
-    def but(self, **env: str) -> "Commands":
+    def with_env(self, **env: str) -> "Commands":
         """The same, with other environment variables."""
         other = Commands(self.folder)
         other.env = {**self.env, **env}

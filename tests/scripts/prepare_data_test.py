@@ -100,6 +100,10 @@ def test_all_are_tried_and_every_failure_is_a_line(tmp_path):
     assert "train/neg has 0 reviews, not 12,500" in lines[1]
     assert "has no data_batch_1" in lines[2]
     assert "Traceback" not in done.stderr
+    two = run("--task=image", "--task=retrieval", f"--data_dir={tmp_path}")
+    assert two.returncode == 2
+    assert two.stdout == done.stdout
+    assert two.stderr.splitlines()[-1].startswith("error: image: ")
 
 
 def test_nothing_left_for_a_split_is_one_line(tmp_path):

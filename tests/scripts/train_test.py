@@ -82,7 +82,7 @@ def test_a_run_killed_at_three_random_moments_ends_with_the_same_bits(
 @pytest.mark.parametrize("seq_shards", [1, 2])
 def test_the_devices_of_a_machine_share_the_work(commands, finished, seq_shards):
     workdir = commands.folder / f"devices-{seq_shards}"
-    four = commands.but(JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="4")
+    four = commands.with_env(JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="4")
     done = four.train(workdir, f"--seq_shards={seq_shards}")
     assert done.returncode == 0, done.stderr
     ours = result_of(workdir)

@@ -44,7 +44,7 @@ def test_the_matmul_is_one():
 
 def test_the_copy_reads_and_writes_its_array():
     program = copy_program("float32")
-    assert program.cost.moved_bytes == 2 * 4 * program.key["size"]
+    assert program.cost.bytes_accessed == 2 * 4 * program.key["size"]
     program.run()
     program.run()
 

@@ -15,7 +15,7 @@ from scripts.benchmarking.tables import (
 
 
 def row(name="linear", length=64, what="forward", **changes):
-    cost = {"peak_bytes": 3 * 2**20, "flops": 2e9, "moved_bytes": 4e9}
+    cost = {"peak_bytes": 3 * 2**20, "flops": 2e9, "bytes_accessed": 4e9}
     cost["compile_seconds"] = 0.51
     return {
         "key": {"what": what, "attention": name, "length": length, "options": {}},

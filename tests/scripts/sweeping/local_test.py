@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from nystromformer.config import ConfigError
 from nystromformer.training.interrupt import Interrupted
 from scripts.sweeping import local
 from scripts.sweeping.local import accelerators, run_locally
@@ -144,3 +145,9 @@ def test_an_error_of_the_sweep_leaves_no_run_behind(
     with pytest.raises(OSError, match="disk full"):
         run_locally(line.points, tmp_path, line, None, None)
     assert (tmp_path / "a" / "saved").exists()
+
+
+def test_the_minutes_are_those_that_checking_left_and_too_few_are_an_error():
+    assert local.minutes_left(10, taken=0.75) == 9.25
+    with pytest.raises(ConfigError, match=r"took 0\.75 of them; no run is started"):
+        local.minutes_left(1, taken=0.75)
