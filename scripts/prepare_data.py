@@ -38,7 +38,8 @@ ZOOM_TO = 96  # pixels a picture is enlarged to for the eye
 
 def main() -> None:
     options = dict(_parse_option(text) for text in _OPTIONS.value)
-    names = list(TASKS) if "all" in _TASK.value else list(dict.fromkeys(_TASK.value))
+    asked = _TASK.value or []
+    names = list(TASKS) if "all" in asked else list(dict.fromkeys(asked))
     if options and len(names) > 1:
         raise DataError("--option needs one --task")
     errors = []
