@@ -10,7 +10,7 @@ ATTENTIONS := softmax nystrom-32 nystrom-64 nystrom-128 nystrom-256 linformer-25
 	performer-256 reformer-64 longformer-256 bigbird-64 linear none
 DATA_DIR := $(if $(DATA),--data_dir=$(DATA))
 # Of `paper` and `speed`; ACCELERATOR= where SLURM's nodes have what this one lacks.
-ACCELERATOR ?= import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
+ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
 	"error: no accelerator: .venv/bin/pip install \"jax[cuda13]\", or \"jax[tpu]\"")
 
 .PHONY: train paper paper-report speed test test-all test-faults test-parity lint clean
@@ -19,11 +19,12 @@ train: .venv/ready ## ListOps, quick preset: a learnt model in minutes on two co
 	$(BIN)/python scripts/train.py --config=configs/listops.py:nystrom,quick \
 		--workdir=runs/listops-quick
 
-# SWEEP=--max_minutes=8 limits the sweep, and the next time goes on where it ended.
+# SWEEP=--max_minutes=8 limits the sweep, and the next time goes on where it ended; what
+# there is is reported each time. SWEEP=--retry tries again what failed.
 paper: .venv/ready ## the paper's tables, on an accelerator; DATA=where the data lie
 	@$(BIN)/python -c '$(ACCELERATOR)'
 	-$(BIN)/python scripts/prepare_data.py $(TASKS:%=--task=%) $(DATA_DIR)
-	$(BIN)/python scripts/sweep.py --workdir=runs/paper $(PLANS:%=--plan=%) \
+	-$(BIN)/python scripts/sweep.py --workdir=runs/paper $(PLANS:%=--plan=%) \
 		$(DATA_DIR) $(SWEEP)
 	$(MAKE) paper-report
 

@@ -10,7 +10,8 @@ Several plans run one after another; a point that an earlier one has is not run 
 The same command goes on where it was stopped, here or where DIR was copied to: finished
 points are skipped, failed ones only tried again with --retry. Ctrl-C and --max_minutes
 let the runs save. Exit status: 0 all done, 1 some failed or, with SLURM, not finished;
-130, 143, 142, 129 stopped by Ctrl-C, SIGTERM, --max_minutes, a closed terminal.
+2 bad input, or too few minutes; 130, 143, 142, 129 stopped by Ctrl-C, SIGTERM,
+--max_minutes, a closed terminal.
 """
 
 import os

@@ -19,7 +19,7 @@ from transformers.models.nystromformer.modeling_nystromformer import (
     NystromformerSelfAttention,
 )
 
-from nystromformer.config import Config
+from nystromformer.config import Config, ConfigError
 from nystromformer.training.batches import Data
 from scripts.benchmarking.memory import measured_peak
 from scripts.benchmarking.programs import Program
@@ -191,7 +191,15 @@ def _attend_with(module: Any, *qkv: Any) -> Any:
 
 
 def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    """Where torch computes: as JAX, or ConfigError."""
+    if torch.cuda.is_available():
+        return "cuda"
+    if jax.default_backend() != "cpu":
+        raise ConfigError(
+            f"--peers: JAX has a {jax.default_backend()} and PyTorch has none: install "
+            "PyTorch for it, or leave the peers out"
+        )
+    return "cpu"
 
 
 def _tensor(x: Any) -> Any:

@@ -10,13 +10,15 @@ from scripts.benchmarking.programs import PASSES
 Row = Mapping[str, Any]
 DASH = "—"
 NOTES = f"""\
-- Time: median (quartiles) of rounds in which all programs of a length, and a large
-  matmul, take turns; the device is waited for, compiling is not in it.
+- Time: median (quartiles) of rounds in which all programs of a length, a large matmul
+  and a large copy take turns; the device is waited for, compiling is not in it.
+- Beside PyTorch: median (quartiles) of the rounds' ratios.
 - Memory: arguments, results and temporaries by the compiler / how far memory in use
   rises in one run, arguments not counted, by the device's counter or on a CPU by the
   process's resident memory, where a few MiB mean little; {DASH} where a counter is
   silent. benchmark.json has the compiler's three parts.
-- Exponents: of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
+- Exponents: of c · lengthᵖ, fitted from length {FIT_FROM:,} on; of softmax's memory
+  without meaning beyond 2²⁷ scores, as many as it holds at a time.
 - Work: 10⁹ floating-point operations of matrix products / their rate as a share of the
   large matmul's; {DASH} where the lengths of the data decide.
 - Traffic: 10⁹ bytes that the kernels read and write, by the compiler, which takes an

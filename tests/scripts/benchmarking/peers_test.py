@@ -8,6 +8,7 @@ pytest.importorskip("transformers", reason="peers need transformers")
 
 from nystromformer.attention.nystrom import nystrom_attention  # noqa: E402
 from nystromformer.attention.softmax import softmax_attention  # noqa: E402
+from nystromformer.config import ConfigError  # noqa: E402
 from scripts.benchmarking import peers, train_steps  # noqa: E402
 from scripts.benchmarking.programs import (  # noqa: E402
     PASSES,
@@ -52,6 +53,14 @@ def test_peers_attend_as_ours_do():
     )
     expected = softmax_attention(query, key, value)
     assert relative_error(exact.transpose(1, 2), expected) <= TOLERANCE["float32"]
+
+
+def test_a_gpu_of_jax_alone_is_an_error(monkeypatch):
+    program = ours("softmax")
+    monkeypatch.setattr(peers.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(peers.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="JAX has a gpu and PyTorch has none"):
+        peers.attention_peer(program, SIZES.inputs())
 
 
 def test_what_pytorch_has_not_got_has_no_peer():
