@@ -46,10 +46,10 @@ def test_memory_grows_with_the_length_and_the_work_of_softmax_with_its_square(
     assert growth("nystrom-64", "flops") <= 1.1
     assert growth("softmax", "flops") >= 2
     table = page.split(f"## {which_pass.replace('+', ' and ').capitalize()}: MiB")[1]
-    for name in ("softmax", "nystrom-64"):
+    for name, bend in (("softmax", 0.3), ("nystrom-64", 0.1)):
         line = next(x for x in table.splitlines() if x.startswith(f"| {name} "))
         fitted = float(line.split("|")[-2])
-        assert abs(fitted - growth(name, "peak_bytes")) <= 0.3
+        assert abs(fitted - growth(name, "peak_bytes")) <= bend
 
 
 def test_over_the_budget_nothing_runs_and_the_table_says_so(compiled):
