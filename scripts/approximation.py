@@ -20,22 +20,22 @@ from absl import flags
 
 from lra_tasks.base import SPLITS
 from nystromformer.config import ConfigError
-from nystromformer.training.batches import Data
+from nystromformer.lab import cli
+from nystromformer.lab.figures import save_figure
+from nystromformer.lab.page import PAGE, open_folder, page, source
+from nystromformer.lab.study import drawing, errors
+from nystromformer.lab.study.capture import Layer, capture
+from nystromformer.lab.study.smooth import smooth_inputs
+from nystromformer.lab.trained_run import TrainedRun
+from nystromformer.training.data import Data
 from nystromformer.training.writer import write_text
-from scripts import command
-from scripts.approximating import drawing, errors
-from scripts.approximating.capture import Layer, capture
-from scripts.figures import save_figure
-from scripts.page import PAGE, open_folder, page, source
-from scripts.smooth import smooth_inputs
-from scripts.trained_run import TrainedRun
 
 TITLE = "Approximation"
 ITERATIONS = [1, 2, 3, 4, 6, 8, 10, 12, 16, 20]
 PUBLISHED_ITERATIONS = 6
 HEADS, HEAD_DIM = 2, 32  # without a run
 
-_WORKDIR = command.define_workdir("a run of scripts/train.py")
+_WORKDIR = cli.define_workdir("a run of scripts/train.py")
 _OUT = flags.DEFINE_string("out", None, "the folder to write")
 _EXAMPLES = flags.DEFINE_integer("examples", 8, "sequences to look at", 1)
 _LANDMARKS = flags.DEFINE_multi_integer("landmarks", None, "numbers of them; repeat", 1)
@@ -176,4 +176,4 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

@@ -17,11 +17,11 @@ from nystromformer.attention import make_attention
 from nystromformer.attention.base import Attention
 from nystromformer.attention.softmax import softmax_attention
 from nystromformer.config import Config, ConfigError
+from nystromformer.lab import cli
+from nystromformer.lab.page import page, source
+from nystromformer.lab.run import Experiment
+from nystromformer.lab.study.smooth import NUM_WAVES, smooth_inputs
 from nystromformer.training.writer import write_text
-from scripts import command
-from scripts.experiment import Experiment
-from scripts.page import page, source
-from scripts.smooth import NUM_WAVES, smooth_inputs
 
 _LENGTHS = flags.DEFINE_multi_integer("length", [2048, 8192], "columns", 1)
 _ATTENTIONS = flags.DEFINE_multi_enum("attention", list(ATTENTIONS), ATTENTIONS, "rows")
@@ -104,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

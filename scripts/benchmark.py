@@ -25,13 +25,11 @@ from flax import nnx
 
 from lra_tasks.task import LRA, TASKS
 from nystromformer.config import DTYPES, ConfigError
-from nystromformer.training.batches import Data
-from nystromformer.training.writer import write_text
-from scripts import command
-from scripts.benchmarking.curves import draw_curves
-from scripts.benchmarking.measure import fits, measure
-from scripts.benchmarking.memory import SHARE, free_bytes
-from scripts.benchmarking.programs import (
+from nystromformer.lab import cli
+from nystromformer.lab.bench.curves import draw_curves
+from nystromformer.lab.bench.measure import fits, measure
+from nystromformer.lab.bench.memory import SHARE, free_bytes
+from nystromformer.lab.bench.programs import (
     PASSES,
     Program,
     Sizes,
@@ -39,8 +37,8 @@ from scripts.benchmarking.programs import (
     copy_program,
     matmul_program,
 )
-from scripts.benchmarking.results import compare, read_results, write_results
-from scripts.benchmarking.tables import (
+from nystromformer.lab.bench.results import compare, read_results, write_results
+from nystromformer.lab.bench.tables import (
     NOTES,
     attention_tables,
     memory_cell,
@@ -48,17 +46,19 @@ from scripts.benchmarking.tables import (
     time_cell,
     train_tables,
 )
-from scripts.benchmarking.train_steps import (
+from nystromformer.lab.bench.train_steps import (
     input_program,
     made_up_examples,
     prepared_examples,
     task_config,
     train_program,
 )
-from scripts.benchmarking.variants import EVERY, Variant, parse_variants
-from scripts.experiment import Experiment
-from scripts.figures import save_figure
-from scripts.page import PAGE, open_folder, page, source
+from nystromformer.lab.bench.variants import EVERY, Variant, parse_variants
+from nystromformer.lab.figures import save_figure
+from nystromformer.lab.page import PAGE, open_folder, page, source
+from nystromformer.lab.run import Experiment
+from nystromformer.training.data import Data
+from nystromformer.training.writer import write_text
 
 TITLE = "Benchmark"
 LENGTHS = [2**k for k in range(9, 17)]  # 512 to 65,536
@@ -133,9 +133,9 @@ def main() -> None:
 
 
 def load_peers() -> Any:
-    """The module scripts.benchmarking.peers, which needs PyTorch."""
+    """The module nystromformer.lab.bench.peers, which needs PyTorch."""
     try:
-        return importlib.import_module("scripts.benchmarking.peers")
+        return importlib.import_module("nystromformer.lab.bench.peers")
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"--peers needs {error.name}: pip install -r requirements-parity.txt"
@@ -264,4 +264,4 @@ def write(out: Path, results: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

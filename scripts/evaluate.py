@@ -7,20 +7,20 @@ from absl import flags
 
 from lra_tasks.base import SPLITS
 from nystromformer.config import ConfigError
-from nystromformer.training.batches import Data
+from nystromformer.lab import cli
+from nystromformer.lab.trained_run import TrainedRun
+from nystromformer.training.data import Data
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.step import make_eval_step, split_weights
-from scripts import command
-from scripts.trained_run import TrainedRun
 
-_WORKDIR = command.define_workdir("a run of scripts/train.py", buckets=True)
+_WORKDIR = cli.define_workdir("a run of scripts/train.py", buckets=True)
 _SPLIT = flags.DEFINE_enum("split", "test", SPLITS, "which examples")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "where the data lie, if elsewhere")
 flags.mark_flag_as_required("workdir")
 
 
 def main() -> None:
-    run = TrainedRun.load(command.folder(_WORKDIR))
+    run = TrainedRun.load(cli.folder(_WORKDIR))
     config = run.experiment.config
     data_dir = _DATA_DIR.value or config.task.data_dir
     split = run.experiment.task.load(_SPLIT.value, data_dir)
@@ -49,4 +49,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

@@ -17,12 +17,12 @@ from absl import flags
 
 from lra_tasks.task import LRA, TASKS
 from nystromformer.attention import ATTENTIONS
+from nystromformer.lab import cli
+from nystromformer.lab.bench.measure import quartiles
+from nystromformer.lab.bench.starts import seconds_to_first_loss
+from nystromformer.lab.bench.tables import markdown
+from nystromformer.lab.page import PAGE, open_folder, page, source
 from nystromformer.training.writer import write_json, write_text
-from scripts import command
-from scripts.benchmarking.measure import quartiles
-from scripts.benchmarking.starts import seconds_to_first_loss
-from scripts.benchmarking.tables import markdown
-from scripts.page import PAGE, open_folder, page, source
 
 TITLE = "First step"
 FILE = "first_step.json"
@@ -84,4 +84,4 @@ def _cell(seconds: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

@@ -18,7 +18,7 @@ from PIL import Image
 from lra_tasks.base import SPLITS
 from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.task import TASKS, DataError, Split, Task, get_task
-from scripts import command
+from nystromformer.lab import cli
 
 _TASK = flags.DEFINE_multi_enum("task", None, [*TASKS, "all"], "which data; repeat")
 flags.mark_flag_as_required("task")
@@ -50,7 +50,7 @@ def main() -> None:
             errors.append(f"error: {task.name}: {error}")
     if errors:
         print(*errors, sep="\n", file=sys.stderr)
-        sys.exit(command.BAD_INPUT)
+        sys.exit(cli.BAD_INPUT)
 
 
 def _make_task(name: str, options: dict[str, object]) -> Task:
@@ -141,4 +141,4 @@ def contact_sheet(rows: list[list[np.ndarray]]) -> Image.Image:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

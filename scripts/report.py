@@ -11,8 +11,8 @@ from pathlib import Path
 from absl import flags
 
 from nystromformer.config import ConfigError
-from scripts import command
-from scripts.reporting.build import build
+from nystromformer.lab import cli
+from nystromformer.lab.report.build import build
 
 _OUT = flags.DEFINE_string(
     "out", None, "the folder to write; an earlier report in it is replaced"
@@ -35,4 +35,4 @@ def main(folders: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main, arguments="RUNS")
+    cli.run(main, arguments="RUNS")

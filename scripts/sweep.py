@@ -31,10 +31,9 @@ from configs.defaults import ATTENTIONS
 from configs.plans import PLANS
 from lra_tasks.task import TASKS
 from nystromformer.config import ConfigError
-from nystromformer.training.writer import write_json
-from scripts import command
-from scripts.experiment import CONFIG_FILE, open_workdir, read_json
-from scripts.sweeping.grid import (
+from nystromformer.lab import cli
+from nystromformer.lab.run import CONFIG_FILE, open_workdir, read_json
+from nystromformer.lab.sweep.grid import (
     Base,
     Point,
     check_points,
@@ -43,17 +42,18 @@ from scripts.sweeping.grid import (
     no_twice,
     parse_grid,
 )
-from scripts.sweeping.local import LEAST_MINUTES, minutes_left, run_locally
-from scripts.sweeping.process import FAILURE_FILE
-from scripts.sweeping.slurm import check_slurm, run_on_slurm
-from scripts.sweeping.status import Status, all_done, state
+from nystromformer.lab.sweep.local import LEAST_MINUTES, minutes_left, run_locally
+from nystromformer.lab.sweep.process import FAILURE_FILE
+from nystromformer.lab.sweep.slurm import check_slurm, run_on_slurm
+from nystromformer.lab.sweep.status import Status, all_done, state
+from nystromformer.training.writer import write_json
 
 SWEEP_FILE = "sweep.json"  # every point that was asked for, and its flags
 NOT_ALL_DONE = 1
 LOCK_FILE = "sweep.lock"
 ROOT = Path(__file__).parents[1]
 
-_WORKDIR = command.define_workdir("the sweep's folder; made if missing")
+_WORKDIR = cli.define_workdir("the sweep's folder; made if missing")
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _GRID = flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE; may be repeated")
 _SEEDS = flags.DEFINE_integer("seeds", None, "runs of each point", lower_bound=1)
@@ -67,7 +67,7 @@ _EXECUTOR = flags.DEFINE_enum("executor", "local", ["local", "slurm"], "where to
 _MAX_PARALLEL = flags.DEFINE_integer(
     "max_parallel", None, "runs at a time; local: one an accelerator", lower_bound=1
 )
-_MAX_MINUTES = command.define_max_minutes("save and stop then; slurm: each run")
+_MAX_MINUTES = cli.define_max_minutes("save and stop then; slurm: each run")
 _RETRY = flags.DEFINE_bool("retry", False, "try failed points again")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the commands and do nothing")
 _PARTITION = flags.DEFINE_string("partition", None, "slurm: where")
@@ -224,4 +224,4 @@ def run(points: list[Point], folder: Path, started: float) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

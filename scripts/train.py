@@ -21,27 +21,27 @@ from jax.sharding import Mesh
 from ml_collections import config_flags
 
 from nystromformer.config import Config, ConfigError
-from nystromformer.training.bucket import Folder, is_local
-from nystromformer.training.loop import Run
-from nystromformer.training.mesh import make_mesh
-from nystromformer.training.processes import is_first, wait_for_all
-from scripts import command
-from scripts.compilation_cache import keep_compiled_programs
-from scripts.distributed import join, together
-from scripts.experiment import (
+from nystromformer.lab import cli
+from nystromformer.lab.compilation_cache import keep_compiled_programs
+from nystromformer.lab.distributed import join, together
+from nystromformer.lab.provenance import commit, device, versions
+from nystromformer.lab.run import (
     Experiment,
     check_workdir,
     open_workdir,
     read_result,
     write_result,
 )
-from scripts.provenance import commit, device, versions
+from nystromformer.training.bucket import Folder, is_local
+from nystromformer.training.devices import make_mesh
+from nystromformer.training.loop import Run
+from nystromformer.training.processes import is_first, wait_for_all
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
-_WORKDIR = command.define_workdir(
+_WORKDIR = cli.define_workdir(
     "where the run lives, or gs://BUCKET/RUN; made if missing", buckets=True
 )
-_MAX_MINUTES = command.define_max_minutes("save and stop after this time")
+_MAX_MINUTES = cli.define_max_minutes("save and stop after this time")
 _SEQ_SHARDS = flags.DEFINE_integer(
     "seq_shards", 1, "devices that share one sequence; the rest share the batch", 1
 )
@@ -55,7 +55,7 @@ def main() -> None:
     keep_compiled_programs()
     config = Config.from_mapping(_CONFIG.value.to_dict())
     experiment = Experiment.from_config(config)
-    with together(), whole_run(workdir := command.folder(_WORKDIR), experiment):
+    with together(), whole_run(workdir := cli.folder(_WORKDIR), experiment):
         result = read_result(workdir)
         wait_for_all("looked for a result")
         if result:
@@ -160,4 +160,4 @@ def summary(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

@@ -10,7 +10,7 @@ from lra_tasks.task import get_task
 from nystromformer.attention import ATTENTIONS as TABLE
 from nystromformer.attention import attention_options
 from nystromformer.config import Config
-from scripts.experiment import Experiment
+from nystromformer.lab.run import Experiment
 
 CONFIGS = sorted(
     path.stem for path in (Path(__file__).parents[1] / "configs").glob("*")

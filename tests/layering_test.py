@@ -3,35 +3,24 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("nystromformer", "lra_tasks", "configs", "scripts")
 SOURCES = sorted(
     path.relative_to(ROOT) for name in PACKAGES for path in (ROOT / name).rglob("*.py")
 )
-# From the bottom up: a module imports only what stands before it.
-ORDER = (
-    *("precision", "dropout", "gelu", "dense", "blocks", "masking", "convolution"),
-    *("landmarks", "nystrom", "matrices"),
-    *("attention", "encoder", "classifier", "config"),
+# Floors of the model, from the bottom up: a module imports only what stands below it.
+FLOORS = (
+    {"precision", "dropout", "gelu", "dense", "blocks", "masking", "sums"},
+    {"convolution", "landmarks"},
+    {"nystrom"},
+    {"matrices"},
+    {"attention"},
+    {"encoder"},
+    {"heads"},
+    {"config"},
 )
 DEVICE = {"jax", "flax", "optax", "orbax"}
-LANGUAGE = {"collections", "functools", "math", "typing"}
-MODELS = {f"nystromformer.{name}" for name in ORDER[:-1]}
-
-# Tested through another file: attentions by the contract of attention_test, as is the
-# precision; the parts of the Pathfinder generator by pathfinder_generator_test; several
-# processes by distributed_test.
-TESTED_ELSEWHERE = {
-    "lra_tasks/pathfinder_growth.py",
-    "lra_tasks/pathfinder_paddles.py",
-    "nystromformer/__init__.py",
-    "nystromformer/attention/base.py",
-    "nystromformer/attention/none.py",
-    "nystromformer/precision.py",
-    "nystromformer/training/processes.py",
-}
+PURE = {"jax", "nystromformer", "collections", "functools", "math", "typing"}
 
 
 def imports(path):
@@ -52,67 +41,59 @@ def reaches(names, packages):
     return {n for n in names for p in packages if n == p or n.startswith(f"{p}.")}
 
 
-def below(*packages):
-    return [
-        p for p in SOURCES if reaches({".".join(p.with_suffix("").parts)}, packages)
-    ]
+def forbidden(path):
+    """The packages that a source file must not import."""
+    room = ".".join(path.with_suffix("").parts)
+    floors = [{f"nystromformer.{name}" for name in floor} for floor in FLOORS]
+    if reaches({room}, {"lra_tasks"}):
+        return {*DEVICE, "nystromformer", "configs", "scripts"}
+    if reaches({room}, {"nystromformer.lab"}):
+        return {"scripts"}
+    if reaches({room}, {"nystromformer.training"}):
+        below_config = set().union(*floors[:-1])
+        return {"lra_tasks", "configs", "scripts", "nystromformer.lab", *below_config}
+    if reaches({room}, {"nystromformer"}) and room != "nystromformer.__init__":
+        floor = next(i for i, names in enumerate(floors) if reaches({room}, names))
+        above = set().union(*floors[floor + 1 :])
+        rooms = {"nystromformer.training", "nystromformer.lab"}
+        return {"lra_tasks", "configs", "scripts", *rooms, *above}
+    return set()
 
 
-def test_there_is_something_to_parse():
+def test_what_is_imported_is_seen():
     assert reaches(imports("nystromformer/encoder.py"), {"flax", "jax"})
     assert not reaches({"nystromformer.nystrom"}, {"nystromformer.nyst"})
+    assert "nystromformer.encoder" in forbidden(Path("nystromformer/nystrom.py"))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=str)
-def test_imports_are_absolute(path):
-    assert not {name for name in imports(path) if name.startswith(".")}
+def test_imports_point_downwards():
+    wrong = {str(p): reaches(imports(p), forbidden(p)) for p in SOURCES}
+    assert not {path: names for path, names in wrong.items() if names}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=str)
-def test_no_file_is_named_for_nothing(path):
-    assert path.stem not in {"util", "utils", "helper", "helpers", "common", "misc"}
+def test_imports_are_absolute():
+    assert not [p for p in SOURCES if any(n.startswith(".") for n in imports(p))]
 
 
-@pytest.mark.parametrize("path", below("nystromformer"), ids=str)
-def test_the_model_knows_neither_data_nor_configs_nor_scripts(path):
-    assert not reaches(imports(path), {"lra_tasks", "configs", "scripts"})
+def test_the_core_needs_only_jax():
+    for name in set().union(*FLOORS[:3]):
+        for path in SOURCES:
+            if path.as_posix() == f"nystromformer/{name}.py":
+                assert imports(path) == reaches(imports(path), PURE), path
 
 
-@pytest.mark.parametrize("path", below("lra_tasks"), ids=str)
-def test_the_data_knows_neither_the_device_nor_the_model(path):
-    unwanted = {*DEVICE, "nystromformer", "configs", "scripts"}
-    assert not reaches(imports(path), unwanted)
+def test_configs_are_plain_data():
+    plain = {"ml_collections", "configs", "collections", "typing"}
+    for path in SOURCES:
+        if path.parts[0] == "configs":
+            assert imports(path) == reaches(imports(path), plain), path
 
 
-@pytest.mark.parametrize("path", below("configs"), ids=str)
-def test_configs_are_plain_data(path):
-    names = imports(path)
-    assert names == reaches(names, {"ml_collections", "configs"} | LANGUAGE)
+def test_names_say_what_a_file_is_for():
+    vague = {"util", "utils", "helper", "helpers", "common", "misc"}
+    assert not [path for path in SOURCES if path.stem in vague]
 
 
-@pytest.mark.parametrize("path", below("nystromformer.training"), ids=str)
-def test_training_imports_no_model(path):
-    assert not reaches(imports(path), MODELS)
-
-
-@pytest.mark.parametrize("name", ORDER)
-def test_the_model_imports_downwards(name):
-    above = {f"nystromformer.{n}" for n in ORDER[ORDER.index(name) + 1 :]}
-    for path in below(f"nystromformer.{name}"):
-        assert not reaches(imports(path), above | {"nystromformer.training"}), path
-
-
-@pytest.mark.parametrize("name", ORDER[1 : ORDER.index("attention")])
-def test_the_core_needs_only_jax(name):
-    names = imports(f"nystromformer/{name}.py")
-    assert names == reaches(names, {"jax", "nystromformer"} | LANGUAGE)
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=str)
-def test_every_module_has_a_test_of_its_name(path):
-    if path.as_posix() in TESTED_ELSEWHERE:
-        return
-    stem = path.parent.name if path.stem == "__init__" else path.stem
-    if path.stem == "__init__" and len(ast.parse((ROOT / path).read_text()).body) <= 1:
-        return  # a docstring has no behaviour
-    assert list((ROOT / "tests").rglob(f"{stem}_test.py")), f"no {stem}_test.py"
+def test_no_file_is_two_thoughts():
+    long = {p: len((ROOT / p).read_text().splitlines()) for p in SOURCES}
+    assert not {str(p): n for p, n in long.items() if n > 300}

@@ -16,9 +16,9 @@ from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, make_attention
 from nystromformer.attention.nystrom import nystrom_attention
-from nystromformer.classifier import SequenceClassifier
 from nystromformer.config import TrainConfig
-from nystromformer.training.batches import Data
+from nystromformer.heads import SequenceClassifier
+from nystromformer.training.data import Data
 from nystromformer.training.loop import NotFiniteError, Run
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 from tests import paper

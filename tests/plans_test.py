@@ -5,8 +5,8 @@ import re
 import pytest
 
 from configs.plans import PLANS
-from scripts.sweeping.grid import Base, check_points, make_points, merged
-from tests.scripts.conftest import ROOT
+from nystromformer.lab.sweep.grid import Base, check_points, make_points, merged
+from tests.lab.conftest import ROOT
 
 # How ml_collections reads a config file.
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import numbers
-from tests.scripts.conftest import Commands
+from tests.lab.conftest import Commands
 
 SHORT = ("--config.train.num_steps=60", "--config.train.eval_every=20")
 ELSEWHERE = [

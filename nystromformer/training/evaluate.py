@@ -6,9 +6,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from nystromformer.training.batches import Data, eval_indices
+from nystromformer.training.data import Data, eval_indices
+from nystromformer.training.devices import DATA, one_device, put
 from nystromformer.training.gradients import bucket_lengths
-from nystromformer.training.mesh import DATA, one_device, put
 from nystromformer.training.metrics import Totals
 from nystromformer.training.step import Weights
 

@@ -16,8 +16,8 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from nystromformer.training.batches import Batch, Data
-from nystromformer.training.mesh import DATA, one_device
+from nystromformer.training.data import Batch, Data
+from nystromformer.training.devices import DATA, one_device
 from nystromformer.training.metrics import Totals
 
 # Of parameters, variables, batch and a random key: (summed loss, (totals, variables)).

@@ -13,13 +13,13 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from nystromformer.config import TrainConfig
-from nystromformer.training.batches import Data, train_indices
 from nystromformer.training.bucket import Folder
 from nystromformer.training.checkpoint import Checkpoints, digest
+from nystromformer.training.data import Data, train_indices
+from nystromformer.training.devices import DATA, copy, one_device, put
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.interrupt import Interrupted, StopFlag
 from nystromformer.training.memory import peak_bytes, program_bytes
-from nystromformer.training.mesh import DATA, copy, one_device, put
 from nystromformer.training.metrics import Totals
 from nystromformer.training.processes import is_first, largest, of_first
 from nystromformer.training.progress import Progress

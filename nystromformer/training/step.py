@@ -15,9 +15,9 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from nystromformer.training.batches import Batch, Data
+from nystromformer.training.data import Batch, Data
+from nystromformer.training.devices import one_device, whole
 from nystromformer.training.gradients import Gradient, batch_gradient
-from nystromformer.training.mesh import one_device, whole
 from nystromformer.training.metrics import Totals, batch_totals
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.scripts.conftest import commands, finished
+from tests.lab.conftest import commands, finished
 
 __all__ = ["commands", "finished"]
 

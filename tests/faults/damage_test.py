@@ -22,11 +22,11 @@ from lra_tasks import archives
 from lra_tasks.listops import ListOps
 from lra_tasks.split import DataError
 from nystromformer.config import ConfigError
+from nystromformer.lab.report.runs import read_run
+from nystromformer.lab.run import write_result
 from nystromformer.training.checkpoint import CheckpointError, Checkpoints, digest
-from scripts.experiment import write_result
-from scripts.reporting.runs import read_run
 from tests.archive_server import tar_of
-from tests.scripts.reporting.conftest import Runs
+from tests.lab.report.conftest import Runs
 
 # Orbax leaves coroutines behind when it fails, which Python reports at some later time.
 pytestmark = pytest.mark.filterwarnings(

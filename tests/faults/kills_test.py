@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import numbers
-from tests.scripts.conftest import Commands
+from tests.lab.conftest import Commands
 
 FEW = ("preparing", "saving", "finishing")
 MANY = ("preparing", "training", "saving", "training", "saving", "finishing")

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nystromformer.config import ConfigError
-from scripts.reporting.page import Report
-from scripts.reporting.points import group
-from scripts.reporting.runs import read_metrics, read_runs
+from nystromformer.lab.report.page import Report
+from nystromformer.lab.report.points import group
+from nystromformer.lab.report.runs import read_metrics, read_runs
 from tests.fuzz.json_values import values
-from tests.scripts.reporting.conftest import Runs
+from tests.lab.report.conftest import Runs
 
 keys = st.sampled_from(["step", "split", "loss", "accuracy"]) | st.text(max_size=3)
 rows = st.dictionaries(keys, values, max_size=5).map(json.dumps)

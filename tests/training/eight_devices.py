@@ -15,9 +15,9 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from nystromformer.attention import make_attention
-from nystromformer.classifier import SequenceClassifier
-from nystromformer.training.batches import Data, train_indices
-from nystromformer.training.mesh import DATA, SEQ, make_mesh, put
+from nystromformer.heads import SequenceClassifier
+from nystromformer.training.data import Data, train_indices
+from nystromformer.training.devices import DATA, SEQ, make_mesh, put
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 from tests.training.conftest import make_split

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.training.batches import Data
+from nystromformer.training.data import Data
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.metrics import Totals
 from nystromformer.training.step import make_eval_step, split_weights

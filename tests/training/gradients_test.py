@@ -8,8 +8,8 @@ from flax import nnx
 from jax.flatten_util import ravel_pytree
 
 from nystromformer.attention import ATTENTIONS
-from nystromformer.classifier import PairClassifier, SequenceClassifier
-from nystromformer.training.batches import Data
+from nystromformer.heads import PairClassifier, SequenceClassifier
+from nystromformer.training.data import Data
 from nystromformer.training.gradients import batch_gradient, bucket_lengths
 from nystromformer.training.metrics import batch_totals
 from nystromformer.training.step import split_weights

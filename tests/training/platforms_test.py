@@ -12,8 +12,8 @@ import pytest
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
-from nystromformer.classifier import SequenceClassifier
-from nystromformer.training.batches import Data
+from nystromformer.heads import SequenceClassifier
+from nystromformer.training.data import Data
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 from tests.attention_test import OPTIONS
 from tests.training.conftest import CLASSES, VOCAB, make_split

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.classifier import SequenceClassifier
-from nystromformer.training.batches import Data, train_indices
+from nystromformer.heads import SequenceClassifier
 from nystromformer.training.checkpoint import digest
+from nystromformer.training.data import Data, train_indices
 from nystromformer.training.step import (
     make_eval_step,
     make_init,

@@ -1,0 +1,1 @@
+"""The workshop: marries tasks and models, and measures what comes of it."""

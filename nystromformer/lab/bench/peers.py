@@ -1,0 +1,229 @@
+"""The same attentions and train steps in PyTorch, for those who have it.
+
+Nyström attention is that of transformers, without its projections; exact attention is
+torch's scaled_dot_product_attention. Each gets the numbers that ours gets.
+"""
+
+# pyright: reportMissingImports=false
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+import transformers
+from transformers.models.nystromformer.modeling_nystromformer import (
+    NystromformerConfig,
+    NystromformerForSequenceClassification,
+    NystromformerSelfAttention,
+)
+
+from nystromformer.config import Config, ConfigError
+from nystromformer.lab.bench.memory import measured_peak
+from nystromformer.lab.bench.programs import Program
+from nystromformer.training.data import Data
+
+PUBLISHED = {"landmarks": "segment_means", "inverse": "iterative", "num_pinv_iters": 6}
+
+
+def versions() -> dict[str, str]:
+    """Of the libraries that the peers come from."""
+    return {"torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def attention_peer(ours: Program, inputs: list[jax.Array]) -> Program | None:
+    """What PyTorch has for this attention and these sizes, or None.
+
+    transformers has the published options, and wants a length that is a multiple of
+    the landmarks; as many landmarks as tokens make it exact attention.
+    """
+    options, length = ours.key["options"], ours.key["length"]
+    tensors = [_tensor(x) for x in inputs]  # [B, L, N, H]
+    family = ours.key["attention"].partition("-")[0]
+    if family == "softmax":
+        tensors = [x.transpose(1, 2).contiguous() for x in tensors]  # [B, N, L, H]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        weights, name = [], "torch-softmax"
+    elif family == "nystrom" and PUBLISHED.items() <= options.items():
+        if length % options["num_landmarks"] or length == options["num_landmarks"]:
+            return None
+        module = _self_attention(ours.key)
+        name = f"hf-{ours.key['attention']}"
+        weights = [module.conv.weight] if options["conv_kernel_size"] else []
+        attend = functools.partial(_attend_with, module)
+    else:
+        return None
+    *qkv, cotangent = tensors
+
+    def run() -> None:
+        if ours.key["what"] == "forward":
+            with torch.no_grad():
+                attend(*qkv)
+        else:
+            leaves = [x.detach().requires_grad_() for x in qkv]
+            output = attend(*leaves)
+            torch.autograd.grad(
+                output, [*leaves, *weights], cotangent.reshape(output.shape)
+            )
+        _finish()
+
+    key = {**ours.key, "attention": name}
+    return Program(key, run, measured_peak=_peak())
+
+
+def train_peer(ours: Program, config: Config, data: Data) -> Program | None:
+    """Train steps of transformers' classifier of the same sizes, or None.
+
+    Its length is the next multiple of the landmarks. Nothing is masked: with a padding
+    mask the classifier of transformers 5 raises an error. For softmax its attentions
+    are replaced by torch's, with the same dropout on the weights.
+    """
+    model, options, name = config.model, config.attention.options, config.attention.name
+    is_published = name == "nystrom" and PUBLISHED.items() <= options.items()
+    if not (is_published or name == "softmax") or data.pairs is not None:
+        return None
+    num_landmarks = options.get("num_landmarks", 1)
+    length = -(-data.inputs.shape[1] // num_landmarks) * num_landmarks
+    torch.manual_seed(0)
+    theirs = NystromformerForSequenceClassification(
+        NystromformerConfig(
+            vocab_size=int(data.inputs.max()) + 1,
+            hidden_size=model.model_dim,
+            num_hidden_layers=model.num_layers,
+            num_attention_heads=model.num_heads,
+            intermediate_size=model.mlp_dim,
+            hidden_dropout_prob=model.dropout_rate,
+            num_landmarks=num_landmarks,
+            segment_means_seq_len=length,
+            max_position_embeddings=length,
+            conv_kernel_size=options.get("conv_kernel_size") or 1,
+            num_labels=int(data.labels.max()) + 1,
+        )
+    ).to(_device(), getattr(torch, model.dtype))
+    if name == "softmax":
+        _attend_exactly(theirs, options["dropout_rate"])
+    else:
+        _drop_convolution(theirs, options)
+    optimizer = torch.optim.AdamW(theirs.parameters(), config.optimizer.learning_rate)
+    rows = np.zeros((len(data.inputs), length), np.int64)
+    rows[:, : data.inputs.shape[1]] = np.asarray(data.inputs)
+    inputs, labels = _tensor(rows), _tensor(np.asarray(data.labels, np.int64))
+    size = config.train.batch_size
+
+    def run() -> None:
+        for step in range(ours.steps):
+            batch = slice(step * size, (step + 1) * size)
+            optimizer.zero_grad()
+            loss = theirs(inputs[batch], labels=labels[batch]).loss
+            loss.backward()
+            optimizer.step()
+        _finish()
+
+    library = "torch" if name == "softmax" else "hf"
+    key = {**ours.key, "attention": f"{library}-{ours.key['attention']}"}
+    return Program(key, run, steps=ours.steps, measured_peak=_peak())
+
+
+class ExactAttention(torch.nn.Module):
+    """torch's attention between the projections of one of transformers'."""
+
+    def __init__(self, theirs: Any, dropout_rate: float):
+        super().__init__()
+        self.query, self.key, self.value = theirs.query, theirs.key, theirs.value
+        self.num_heads, self.dropout_rate = theirs.num_attention_heads, dropout_rate
+
+    def forward(self, hidden: Any, *rest: Any) -> tuple[Any]:
+        qkv = (
+            project(hidden).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        context = torch.nn.functional.scaled_dot_product_attention(
+            *qkv, dropout_p=self.dropout_rate if self.training else 0.0
+        )
+        return (context.transpose(1, 2).flatten(2),)
+
+
+class Given(torch.nn.Module):
+    """In the place of a projection: what it would give, [B, L, N, H]."""
+
+    def __init__(self, x: Any):
+        super().__init__()
+        self.x = x.flatten(2)
+
+    def forward(self, hidden: Any) -> Any:
+        return self.x
+
+
+def _self_attention(key: dict[str, Any]) -> Any:
+    """transformers' module, to be called by `_attend_with`."""
+    torch.manual_seed(0)
+    module = NystromformerSelfAttention(
+        NystromformerConfig(
+            hidden_size=key["num_heads"] * key["head_dim"],
+            num_attention_heads=key["num_heads"],
+            num_landmarks=key["options"]["num_landmarks"],
+            segment_means_seq_len=key["length"],
+            conv_kernel_size=key["options"]["conv_kernel_size"] or 1,
+        )
+    )
+    _drop_convolution(module, key["options"])
+    return module.to(_device(), getattr(torch, key["dtype"])).eval()
+
+
+def _drop_convolution(model: Any, options: Mapping[str, Any]) -> None:
+    """Where ours has none: their config wants one, their module does not."""
+    for module in model.modules() if not options["conv_kernel_size"] else ():
+        if isinstance(module, NystromformerSelfAttention):
+            module.conv_kernel_size = None
+            del module.conv
+
+
+def _attend_exactly(model: Any, dropout_rate: float) -> None:
+    for layer in model.nystromformer.encoder.layer:
+        layer.attention.self = ExactAttention(layer.attention.self, dropout_rate)
+
+
+def _attend_with(module: Any, *qkv: Any) -> Any:
+    """The module on queries, keys and values [B, L, N, H] instead of their sources."""
+    module.query, module.key, module.value = map(Given, qkv)
+    return module(qkv[0].flatten(2))[0]
+
+
+def _device() -> str:
+    """Where torch computes: as JAX, or ConfigError."""
+    if torch.cuda.is_available():
+        return "cuda"
+    if jax.default_backend() != "cpu":
+        raise ConfigError(
+            f"--peers: JAX has a {jax.default_backend()} and PyTorch has none: install "
+            "PyTorch for it, or leave the peers out"
+        )
+    return "cpu"
+
+
+def _tensor(x: Any) -> Any:
+    """A copy on torch's device; by way of float32, for numpy has no bfloat16."""
+    if x.dtype.kind in "iu":
+        return torch.from_numpy(np.array(x)).to(_device())
+    tensor = torch.from_numpy(np.array(x, np.float32))
+    return tensor.to(_device(), getattr(torch, str(x.dtype)))
+
+
+def _finish() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _peak() -> Callable[[Callable[[], Any]], int | None]:
+    """torch's own counter on a GPU, else that of the process."""
+    if not torch.cuda.is_available():
+        return measured_peak
+
+    def peak(run: Callable[[], Any]) -> int:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        return torch.cuda.max_memory_allocated() - before
+
+    return peak

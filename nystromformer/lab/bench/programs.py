@@ -1,0 +1,147 @@
+"""An attention as a compiled program, and what the compiler says that it costs."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from nystromformer.lab.bench.memory import measured_peak
+from nystromformer.lab.bench.variants import Variant
+from nystromformer.lab.bench.work import product_flops
+from nystromformer.lab.study.smooth import smooth_inputs
+from nystromformer.training.memory import program_bytes
+
+PASSES = ("forward", "forward+backward")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Bytes by the compiler, operations of `product_flops`, seconds to compile.
+
+    bytes_accessed: what its kernels read and write, by the compiler, which takes a loop
+      for one of its turns and sees nothing in calls of libraries.
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    temp_bytes: int
+    bytes_accessed: float | None
+    flops: float | None
+    compile_seconds: float
+
+    @property
+    def peak_bytes(self) -> int:
+        """All that is alive at once."""
+        return self.argument_bytes + self.output_bytes + self.temp_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Something to measure.
+
+    key: what tells it from others, as JSON.
+    run: does it `steps` times and returns when that is done.
+    cost: of one step, where a compiler told.
+    measured_peak: the bytes that a run takes.
+    """
+
+    key: dict[str, Any]
+    run: Callable[[], Any]
+    cost: Cost | None = None
+    steps: int = 1
+    measured_peak: Callable[[Callable[[], Any]], int | None] = measured_peak
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Of one attention's inputs [B, L, N, H]."""
+
+    length: int
+    batch_size: int
+    num_heads: int
+    head_dim: int
+    dtype: str
+
+    def inputs(self) -> list[jax.Array]:
+        """Query, key, value, and a cotangent of the output, as numbers."""
+        return smooth_inputs(**dataclasses.asdict(self), count=4)
+
+
+def compile_program(function: Any, *args: Any) -> tuple[Callable[..., Any], Cost]:
+    """Compiles a function that may be jitted already; nothing is run.
+
+    Args:
+      function: of arrays and pytrees of them.
+      *args: arrays or their `ShapeDtypeStruct`s.
+    """
+    start = time.perf_counter()
+    jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
+    traced = jitted.trace(*args)
+    compiled = traced.lower().compile()
+    seconds = time.perf_counter() - start
+    held = program_bytes(compiled)
+    assert held is not None
+    accessed = (compiled.cost_analysis() or {}).get("bytes accessed")
+    return compiled, Cost(*held, accessed, product_flops(traced.jaxpr.jaxpr), seconds)
+
+
+def attention_program(
+    variant: Variant, which_pass: str, sizes: Sizes, inputs: list[jax.Array]
+) -> Program:
+    """One attention's forward pass, or with the gradient of all inputs and parameters.
+
+    Raises:
+      ConfigError: options that do not fit the length.
+    """
+    attention = variant.make(
+        num_heads=sizes.num_heads, head_dim=sizes.head_dim, max_length=sizes.length
+    )
+    graphdef, params, rest = nnx.split(attention, nnx.Param, ...)
+
+    def forward(rest: nnx.State, params: nnx.State, *qkv: jax.Array) -> jax.Array:
+        return nnx.merge(graphdef, params, rest)(*qkv)
+
+    def both(rest: nnx.State, cotangent: jax.Array, *primals: Any) -> Any:
+        output, pull = jax.vjp(lambda *x: forward(rest, *x), *primals)
+        return output, pull(cotangent)
+
+    *qkv, cotangent = inputs
+    if which_pass == "forward":
+        function, args = forward, (rest, params, *qkv)
+    else:
+        function, args = both, (rest, cotangent, params, *qkv)
+    compiled, cost = compile_program(function, *args)
+    key = {
+        "what": which_pass,
+        "attention": variant.label,
+        "options": variant.options,
+        **dataclasses.asdict(sizes),
+    }
+    return Program(key, lambda: jax.block_until_ready(compiled(*args)), cost)
+
+
+def matmul_program(dtype: str) -> Program:
+    """A product of two large matrices: the operations a second to be had here."""
+    size = 1024 if jax.default_backend() == "cpu" else 8192
+    matrix = jax.random.normal(jax.random.key(0), (size, size), dtype)
+    compiled, cost = compile_program(jnp.matmul, matrix, matrix)
+    key = {"what": "matmul", "size": size, "dtype": dtype}
+    return Program(key, lambda: jax.block_until_ready(compiled(matrix, matrix)), cost)
+
+
+def copy_program(dtype: str) -> Program:
+    """A large array in, one out: the bytes a second to be had here."""
+    size = 2**24 if jax.default_backend() == "cpu" else 2**28
+    array = jnp.ones(size, dtype)
+    negative = jax.jit(jnp.negative, donate_argnums=0)  # no page is new
+    compiled, cost = compile_program(negative, array)
+    arrays = [array]
+
+    def run() -> None:
+        arrays.append(jax.block_until_ready(compiled(arrays.pop())))
+
+    return Program({"what": "copy", "size": size, "dtype": dtype}, run, cost)

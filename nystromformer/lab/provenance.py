@@ -1,0 +1,41 @@
+"""Where a number comes from: device, versions, commit."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import jax
+
+VERSIONS_OF = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+def device() -> str:
+    """What the run computes on."""
+    kind = jax.devices()[0].device_kind
+    if kind == "cpu":
+        return f"CPU {platform.machine()}, {os.cpu_count()} cores"
+    return f"{jax.device_count()} × {kind}"
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the libraries that decide the numbers."""
+    found = {name: importlib.metadata.version(name) for name in VERSIONS_OF}
+    return {"python": platform.python_version(), **found}
+
+
+def commit() -> str | None:
+    """The commit of this checkout, with + where files differ; None outside git."""
+    root = Path(__file__).parents[2]
+    describe = ("describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*")
+    try:
+        described = subprocess.run(
+            ["git", "-C", str(root), *describe],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:  # a machine without git
+        return None
+    return described.stdout.strip() or None

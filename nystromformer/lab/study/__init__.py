@@ -1,0 +1,1 @@
+"""What the approximation does in a trained model."""

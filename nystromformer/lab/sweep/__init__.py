@@ -1,0 +1,1 @@
+"""Many runs: a grid or a plan, here or on SLURM."""

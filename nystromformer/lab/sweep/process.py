@@ -1,0 +1,83 @@
+"""One point as a process of train.py, with its log and, where it failed, the reason."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from nystromformer.lab.run import RESULT_FILE
+from nystromformer.training.interrupt import StopFlag
+from nystromformer.training.writer import write_json
+
+LOG_FILE = "log.txt"
+FAILURE_FILE = "failed.json"
+# It can go on: it has saved, or was asked to stop amid its imports.
+STOPPED = {status for x in StopFlag.SIGNALS for status in (128 + x, -x)}
+
+
+class Process:
+    """A command whose output goes to the log of an existing workdir."""
+
+    def __init__(self, command: list[str], workdir: Path, env: Mapping[str, str]):
+        self.workdir = workdir
+        (workdir / FAILURE_FILE).unlink(missing_ok=True)
+        # SLURM warns each process of a job by SIGUSR2, which is for the parent to hear.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+        with open(workdir / LOG_FILE, "ab") as log:
+            self.log_start = log.tell()
+            self.popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,  # Ctrl-C is for the sweep, which passes it on
+            )
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def poll(self) -> int | None:
+        """The exit status, or None while it runs; a failure is written down."""
+        status = self.popen.poll()
+        if status is not None and status != 0 and status not in STOPPED:
+            write_json(
+                self.workdir / FAILURE_FILE,
+                {"status": status, "error": self._last_line(status)},
+            )
+        return status
+
+    def stop(self) -> None:
+        """Asks it to save and end."""
+        with contextlib.suppress(ProcessLookupError):
+            self.popen.send_signal(signal.SIGTERM)
+
+    def wait(self) -> None:
+        """Until it has ended; may be called from a signal handler amid a poll."""
+        with contextlib.suppress(ChildProcessError):  # polled already
+            os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT)
+
+    def _last_line(self, status: int) -> str:
+        with open(self.workdir / LOG_FILE, "rb") as log:
+            log.seek(self.log_start)
+            lines = log.read().decode(errors="replace").split("\n")
+        said = [line.strip() for line in lines if line.strip()]
+        if status < 0:
+            name = signal.Signals(-status).name
+            hint = "; out of memory?" if name == "SIGKILL" else ""
+            return f"killed by {name}{hint}"
+        return said[-1] if said else f"exit status {status}"
+
+
+def failure(workdir: Path) -> str | None:
+    """Why the run in a workdir failed, or None where it did not, as far as is known."""
+    try:
+        if (workdir / RESULT_FILE).exists():
+            return None
+        error = json.loads((workdir / FAILURE_FILE).read_text())["error"]
+        return " ".join(str(error).split())
+    except OSError:
+        return None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"{FAILURE_FILE} cannot be read"

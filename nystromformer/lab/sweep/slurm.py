@@ -1,0 +1,151 @@
+"""A sweep on a SLURM cluster: one job array by submitit, then watching its folders.
+
+A job that is preempted or runs out of its time saves, and goes back into the queue.
+"""
+
+import contextlib
+import io
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import submitit
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+from submitit.slurm.slurm import SlurmInfoWatcher
+
+from nystromformer.config import ConfigError
+from nystromformer.lab.run import read_json
+from nystromformer.lab.sweep.grid import Point
+from nystromformer.lab.sweep.job import SECONDS_TO_SAVE, Job
+from nystromformer.lab.sweep.process import FAILURE_FILE
+from nystromformer.lab.sweep.status import Status, state
+from nystromformer.training.interrupt import StopFlag
+from nystromformer.training.writer import write_json
+
+COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "srun")
+JOBS_FILE = "jobs.json"  # which job each point was submitted as
+SECONDS_BETWEEN_LOOKS = 20.0
+FAILED_LOOKS = 5  # in a row that are borne: a busy controller comes back
+MAX_TIMEOUTS = 100  # how often a job that ran out of time is queued again
+# What may end a job through no fault of the run: the same command submits it again.
+NO_FAILURE = {"CANCELLED", "COMPLETED", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "UNKNOWN"}
+
+
+def check_slurm() -> None:
+    """Raises ConfigError where this machine has no SLURM."""
+    missing = [name for name in COMMANDS if shutil.which(name) is None]
+    if missing:
+        raise ConfigError(
+            f"--executor=slurm, but this machine has no {', '.join(missing)}: log in "
+            "to the cluster, or take --executor=local"
+        )
+
+
+def run_on_slurm(
+    points: Sequence[Point],
+    folder: Path,
+    status: Status,
+    parameters: dict[str, Any],
+    max_minutes: float | None,
+) -> None:
+    """Submits what is not in the queue yet and watches until all has left it.
+
+    A signal ends the watching, not the jobs.
+
+    Args:
+      points: those to run or to go on with.
+      parameters: of submitit's SlurmExecutor.
+      max_minutes: of each run.
+    """
+    path = folder / "slurm" / JOBS_FILE
+    jobs: dict[str, str] = read_json(path) if path.exists() else {}
+    if not isinstance(jobs, dict):
+        raise ConfigError(f"{path} is no list of jobs; delete it")
+    queued = _queue()
+    new = [point for point in points if jobs.get(point.name) not in queued]
+    if new:
+        jobs.update(_submit(new, folder, parameters, max_minutes))
+        write_json(path, jobs)
+    ours = {point.name: jobs[point.name] for point in points}
+    with StopFlag() as stop:
+        while (queued := _watched_queue(stop)).keys() & {*ours.values()}:
+            status.show([n for n, job in ours.items() if queued.get(job) == "RUNNING"])
+            _sleep(stop)
+    if stop.signum is not None:
+        arrays = sorted({job.split("_")[0] for job in ours.values()})
+        status.say(
+            "no longer watching; the jobs go on. The same command watches again; "
+            f"scancel {' '.join(arrays)} stops them, and they save"
+        )
+        sys.exit(128 + stop.signum)
+    _record_failures(ours, folder)
+    status.show(running=[])
+
+
+def _submit(
+    points: Sequence[Point],
+    folder: Path,
+    parameters: dict[str, Any],
+    max_minutes: float | None,
+) -> dict[str, str]:
+    """One array of all points: the job id of each."""
+    executor = submitit.SlurmExecutor(folder / "slurm", max_num_timeout=MAX_TIMEOUTS)
+    executor.update_parameters(
+        job_name=folder.name,
+        signal_delay_s=SECONDS_TO_SAVE,
+        additional_parameters={"requeue": True},
+        **parameters,
+    )
+    limit = [f"--max_minutes={max_minutes}"] if max_minutes else []
+    jobs = [Job(p.command(folder) + limit, folder / p.name) for p in points]
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # the error says it again
+            submitted = executor.submit_array(jobs)
+    except (FailedJobError, FailedSubmissionError) as error:
+        raise ConfigError(f"sbatch refuses: {error}") from error
+    return {p.name: job.job_id for p, job in zip(points, submitted, strict=True)}
+
+
+def _queue() -> dict[str, str]:
+    """Job id -> state, of this person's jobs that have not ended."""
+    command = ["squeue", "--me", "--array", "--noheader", "--format=%i %T"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ConfigError(f"squeue: {done.stderr.strip()}")
+    return dict(line.split() for line in done.stdout.splitlines() if line.strip())
+
+
+def _watched_queue(stop: StopFlag) -> dict[str, str]:
+    """The queue, looked at again where that fails; empty after a signal."""
+    for _ in range(FAILED_LOOKS):
+        if stop.signum is not None:
+            return {}
+        with contextlib.suppress(ConfigError):
+            return _queue()
+        _sleep(stop)
+    return {} if stop.signum is not None else _queue()
+
+
+def _record_failures(jobs: dict[str, str], folder: Path) -> None:
+    """Writes down why a job has ended that left neither a result nor a reason."""
+    watcher = SlurmInfoWatcher()
+    for job in jobs.values():
+        watcher.register_job(job)
+    watcher.update()
+    for name, job in jobs.items():
+        found = watcher.get_state(job, mode="cache").split()[0]
+        if state(folder / name) == "waiting" and found not in NO_FAILURE:
+            (folder / name).mkdir(exist_ok=True)  # it may not have begun
+            error = f"SLURM job {job}: {found}"
+            write_json(folder / name / FAILURE_FILE, {"status": None, "error": error})
+
+
+def _sleep(stop: StopFlag) -> None:
+    """Until the next look at the queue, or a signal."""
+    ends = time.monotonic() + SECONDS_BETWEEN_LOOKS
+    while stop.signum is None and time.monotonic() < ends:
+        time.sleep(0.2)

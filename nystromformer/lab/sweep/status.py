@@ -1,0 +1,107 @@
+"""Where a sweep stands: done, running, failed, waiting, and the time that is left."""
+
+import json
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from nystromformer.lab.run import RESULT_FILE
+from nystromformer.lab.sweep.grid import Point
+from nystromformer.lab.sweep.process import failure
+from nystromformer.training.writer import METRICS_FILE
+
+SECONDS_BETWEEN_LINES = 60.0
+
+
+def state(workdir: Path) -> str:
+    """Of a point's folder: "done", "failed", or else "waiting" to begin or to go on."""
+    if (workdir / RESULT_FILE).exists():
+        return "done"
+    return "waiting" if failure(workdir) is None else "failed"
+
+
+def all_done(workdirs: Sequence[Path]) -> bool:
+    """Whether they are; says what has failed, and what to do about the rest."""
+    states = [state(workdir) for workdir in workdirs]
+    for workdir, found in zip(workdirs, states, strict=True):
+        if found == "failed":
+            print(f"{workdir} failed: {failure(workdir)}")
+    if "failed" in states:
+        print("the same command with --retry tries again what failed")
+    if "waiting" in states:
+        print("the same command goes on with what waits")
+    return {*states} <= {"done"}
+
+
+def fraction_done(workdir: Path, num_steps: int) -> float:
+    """How much of a run has been trained, in [0, 1], from its last metrics line."""
+    if (workdir / RESULT_FILE).exists():
+        return 1.0
+    try:
+        with open(workdir / METRICS_FILE, "rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 2048))
+            lines = file.read().split(b"\n")[:-1]  # what follows is half-written
+        return min(1.0, json.loads(lines[-1])["step"] / num_steps)
+    except (OSError, IndexError, ValueError, KeyError, TypeError):
+        return 0.0
+
+
+class Status:
+    """A line that is kept up to date on a terminal, and repeated in a log file."""
+
+    def __init__(self, points: Sequence[Point], folder: Path):
+        self.points, self.folder = points, folder
+        self.bar = tqdm(bar_format="{desc}", disable=None)
+        self.started = time.monotonic()
+        self.trained_before, _ = self._tokens()
+        self.shown, self.shown_at = "", 0.0
+
+    def show(self, running: Collection[str]) -> None:
+        """Says where it stands, with points of these names running."""
+        states = Counter(
+            "running" if found == "waiting" and point.name in running else found
+            for point in self.points
+            for found in [state(self.folder / point.name)]
+        )
+        kinds = ("done", "running", "failed", "waiting")
+        counts = ", ".join(f"{states[kind]} {kind}" for kind in kinds)
+        line = f"{counts}{self._time_left()}"
+        self.bar.set_description_str(line)
+        late = time.monotonic() - self.shown_at >= SECONDS_BETWEEN_LINES
+        if self.bar.disable and (counts != self.shown or late):
+            self.say(line)
+            self.shown, self.shown_at = counts, time.monotonic()
+
+    def say(self, line: str) -> None:
+        """A line of its own."""
+        tqdm.write(line, file=sys.stdout)
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        self.bar.close()
+
+    def _tokens(self) -> tuple[float, int]:
+        """Trained, and wanted in all, of the points that have not failed."""
+        trained, wanted = 0.0, 0
+        for point in self.points:
+            workdir = self.folder / point.name
+            if state(workdir) != "failed":
+                steps = point.config.train.num_steps
+                trained += point.tokens * fraction_done(workdir, steps)
+                wanted += point.tokens
+        return trained, wanted
+
+    def _time_left(self) -> str:
+        """At the speed so far; nothing before there is one."""
+        trained, wanted = self._tokens()
+        since = trained - self.trained_before
+        if since <= 0 or trained >= wanted:
+            return ""
+        seconds = (time.monotonic() - self.started) * (wanted - trained) / since
+        minutes = math.ceil(seconds / 60)
+        return f", about {minutes // 60} h {minutes % 60:02} min left"

@@ -1,0 +1,103 @@
+"""Batches by index from arrays that stay on the device.
+
+Batch k of epoch e is a pure function of (seed, e, k): a resumed run needs no iterator.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from nystromformer.training.devices import SEQ, one_device, put
+
+
+class Batch(NamedTuple):
+    """inputs int32 [B, L] or [B, 2, L], mask bool alike, labels int32 [B], weights.
+
+    weights float32 [B]: 0 marks a filler row of a last, incomplete batch.
+    """
+
+    inputs: jax.Array
+    mask: jax.Array
+    labels: jax.Array
+    weights: jax.Array
+
+
+class Data(NamedTuple):
+    """A split on the devices: inputs [rows, L], lengths [rows], labels [examples].
+
+    pairs int32 [examples, 2] names the two rows of each example; None = row i alone.
+    """
+
+    inputs: jax.Array
+    lengths: jax.Array
+    labels: jax.Array
+    pairs: jax.Array | None
+
+    @classmethod
+    def put(cls, split: Any, mesh: Mesh | None = None) -> "Data":
+        """Copies anything with these four arrays to the devices (None: one), once."""
+        mesh = mesh or one_device()
+        rest = put(mesh, (split.lengths, split.labels, split.pairs))
+        return cls(put(mesh, split.inputs, None, SEQ), *rest)
+
+    def rows(self, indices: Any) -> Any:
+        """The rows of the examples at indices [B]: [B], or of pairs [B, 2]."""
+        return indices if self.pairs is None else self.pairs[indices]
+
+    def lengths_of(self, indices: Any) -> jax.Array:
+        """int32 [B]: of the examples at indices [B], of pairs the longer one."""
+        lengths = self.lengths[self.rows(indices)]
+        return lengths if self.pairs is None else lengths.max(-1)
+
+    def take(
+        self, indices: jax.Array, weights: jax.Array, length: int | None = None
+    ) -> Batch:
+        """The examples at indices [B], cut to a length that none is over (None: L)."""
+        rows = self.rows(indices)
+        inputs = self.inputs[rows][..., :length].astype(jnp.int32)
+        positions = jax.lax.broadcasted_iota(jnp.int32, inputs.shape, inputs.ndim - 1)
+        return Batch(
+            inputs=inputs,
+            mask=positions < self.lengths[rows][..., None],
+            labels=self.labels[indices],
+            weights=weights,
+        )
+
+
+@functools.lru_cache(maxsize=2)
+def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
+    order = np.random.default_rng((seed, epoch)).permutation(num_examples)
+    return order.astype(np.int32)
+
+
+def train_indices(
+    seed: int, first_step: int, num_steps: int, num_examples: int, batch_size: int
+) -> np.ndarray:
+    """The examples of steps first_step, …, int32 [num_steps, B].
+
+    Every epoch is a new permutation; its last num_examples mod B examples are left
+    out of that epoch, others in the next.
+    """
+    per_epoch = num_examples // batch_size
+    if per_epoch == 0:
+        raise ValueError(
+            f"batch_size {batch_size} is over the {num_examples} training examples"
+        )
+    indices = np.empty((num_steps, batch_size), np.int32)
+    for i in range(num_steps):
+        epoch, k = divmod(first_step + i, per_epoch)
+        order = _permutation(seed, epoch, num_examples)
+        indices[i] = order[k * batch_size : (k + 1) * batch_size]
+    return indices
+
+
+def eval_indices(num_examples: int, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every example once: indices int32 and weights float32, both [batches, B]."""
+    num_batches = -(-num_examples // batch_size)
+    position = np.arange(num_batches * batch_size).reshape(num_batches, batch_size)
+    weights = (position < num_examples).astype(np.float32)
+    return np.minimum(position, num_examples - 1).astype(np.int32), weights

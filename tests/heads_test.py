@@ -1,0 +1,177 @@
+"""Pooling, heads, and the model as a whole."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from nystromformer.heads import PairClassifier, SequenceClassifier, pool_mean
+from tests.jaxpr import quadratic_shapes
+from tests.tolerance import TOLERANCE, relative_error
+
+B, L, V, D, C = 3, 31, 13, 10, 7
+LENGTHS = np.array([31, 19, 11])
+MASK = np.arange(L) < LENGTHS[:, None]
+# Few iterations: they are unrolled, and compiling takes most of the time.
+OPTIONS = {"num_landmarks": 7, "num_pinv_iters": 2, "conv_kernel_size": 5}
+INPUTS = np.random.default_rng(0).integers(0, V, (B, L))
+
+
+def make(model=SequenceClassifier, **options):
+    options = {
+        "vocab_size": V,
+        "max_length": L,
+        "model_dim": D,
+        "mlp_dim": 17,
+        "num_classes": C,
+        "attention_options": OPTIONS,
+        "rngs": nnx.Rngs(0),
+    } | options
+    return model(**options)
+
+
+@functools.cache
+def forward(**options):
+    graphdef, state = nnx.split(make(**options))
+    call = jax.jit(lambda state, *args: nnx.merge(graphdef, state)(*args))
+    return functools.partial(call, state)
+
+
+def encode(model):
+    graphdef, state = nnx.split(model.encoder)
+    call = jax.jit(lambda state, *args: nnx.merge(graphdef, state)(*args))
+    return functools.partial(call, state)
+
+
+def count(model):
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
+
+
+def test_pool_mean_is_the_mean_over_valid_tokens():
+    x = np.random.default_rng(1).normal(size=(B, L, D)).astype(np.float32)
+    expected = [np.float64(row[:n]).mean(0) for row, n in zip(x, LENGTHS, strict=True)]
+    dirty = np.where(MASK[:, :, None], x, np.nan)
+    assert relative_error(pool_mean(dirty, MASK), expected) <= TOLERANCE["same"]
+    assert not pool_mean(x, np.zeros((B, L), bool)).any()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_padding_and_the_batch_change_no_logits(pooling):
+    function = forward(pooling=pooling)
+    logits = function(INPUTS, MASK)
+    assert logits.shape == (B, C)
+    other_tokens = np.where(MASK, INPUTS, (INPUTS + 5) % V)
+    np.testing.assert_array_equal(function(other_tokens, MASK), logits)
+    assert relative_error(function(other_tokens), function(INPUTS)) > 1e-3
+    alone = function(INPUTS[1:2, :19])
+    assert relative_error(logits[1:2], alone) <= TOLERANCE["float32"]
+    for b in range(B):
+        others = np.arange(B)[:, None] != b
+        changed = np.where(others, (INPUTS * 7 + 3) % V, INPUTS)
+        again = function(changed, np.where(others, MASK[:, ::-1], MASK))
+        assert relative_error(again[b], logits[b]) <= TOLERANCE["same"]
+
+
+def test_cls_pooling_reads_the_first_vector_alone():
+    model = make(pooling="cls")
+    x, _ = encode(model)(INPUTS, MASK)
+    expected = model.head(x[:, 0])
+    error = relative_error(forward(pooling="cls")(INPUTS, MASK), expected)
+    assert error <= TOLERANCE["float32"]
+
+
+def test_a_pair_is_one_encoder_and_four_features():
+    """Head on [x₀, x₁, x₀·x₁, x₀ − x₁], ReLU between two linear layers, in numpy."""
+    model = make(PairClassifier)
+    inputs = np.stack([INPUTS, (INPUTS * 3 + 1) % V], axis=1)
+    mask = np.stack([MASK, MASK[::-1]], axis=1)
+    pooled = []
+    for i in (0, 1):
+        x, _ = encode(model)(inputs[:, i], mask[:, i])
+        rows = zip(np.asarray(x, np.float64), mask[:, i], strict=True)
+        pooled.append(np.array([row[valid].mean(0) for row, valid in rows]))
+    x0, x1 = pooled
+    features = np.concatenate([x0, x1, x0 * x1, x0 - x1], axis=1)
+    head = [model.head.hidden, model.head.out]
+    (w0, b0), (w1, b1) = ((np.asarray(m.kernel), np.asarray(m.bias)) for m in head)
+    expected = np.maximum(features @ w0 + b0, 0) @ w1 + b1
+    logits = forward(model=PairClassifier)(inputs, mask)
+    assert relative_error(logits, expected) <= TOLERANCE["float32"]
+    swapped = forward(model=PairClassifier)(inputs[:, ::-1], mask[:, ::-1])
+    assert relative_error(swapped, expected) > 1e-3
+
+
+def test_bfloat16_gives_float32_logits_and_finite_float32_gradients():
+    graphdef, state = nnx.split(make(dtype=jnp.bfloat16))
+
+    def loss(state):
+        logits = nnx.merge(graphdef, state)(INPUTS, jnp.asarray(MASK))
+        assert logits.dtype == jnp.float32
+        return (logits * jnp.cos(jnp.arange(C))[None, :]).sum()
+
+    for grad in jax.tree.leaves(jax.jit(jax.grad(loss))(state)):
+        assert grad.dtype == jnp.float32
+        assert np.isfinite(grad).all()
+        assert np.asarray(grad).any()
+
+
+def test_the_whole_model_forms_nothing_of_length_squared():
+    length = 211
+
+    def find(attention, options):
+        model = make(attention=attention, attention_options=options, max_length=length)
+        graphdef, state = nnx.split(model)
+        inputs = np.zeros((B, length), int)
+        mask = jnp.ones((B, length), bool)
+
+        def loss(state):
+            return nnx.merge(graphdef, state)(inputs, mask).sum()
+
+        return quadratic_shapes(length, length, jax.grad(loss), state)
+
+    assert not find("nystrom", OPTIONS)
+    assert find("softmax", {})
+
+
+@pytest.mark.parametrize("model", [SequenceClassifier, PairClassifier])
+def test_parameters_of_the_paper_preset(model):
+    """2 layers of width 64 and FFN 128, counted layer by layer."""
+    vocab, length, classes, width, ffn, heads, conv = 16, 2048, 10, 64, 128, 2, 35
+
+    def linear(fan_in, fan_out):
+        return fan_in * fan_out + fan_out
+
+    norm = 2 * width
+    attention = 4 * linear(width, width) + conv * heads
+    block = 2 * norm + attention + linear(width, ffn) + linear(ffn, width)
+    embeddings = vocab * width + length * width
+    features = width if model is SequenceClassifier else 4 * width
+    head = linear(features, 128) + linear(128, classes)
+    expected = embeddings + 2 * block + norm + head
+
+    def build():
+        return model(
+            vocab_size=vocab,
+            max_length=length,
+            num_classes=classes,
+            attention_options={"conv_kernel_size": conv},
+            rngs=nnx.Rngs(0),
+        )
+
+    assert count(nnx.eval_shape(build)) == expected
+
+
+def test_no_two_modules_share_a_variable():
+    model = make(PairClassifier)
+    variables = [v for _, v in nnx.iter_graph(model) if isinstance(v, nnx.Variable)]
+    assert len(variables) == len({id(v) for v in variables})
+    nnx.split(model)
+    assert sum(v[...].size for v in variables) == count(model)
+
+
+def test_an_unknown_pooling_is_refused():
+    with pytest.raises(ValueError, match=r"pooling.*mean.*cls.*'max'"):
+        make(pooling="max")

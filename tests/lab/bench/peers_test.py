@@ -1,0 +1,121 @@
+"""PyTorch's programs compute what ours do."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="peers need torch")
+pytest.importorskip("transformers", reason="peers need transformers")
+
+from nystromformer.attention.nystrom import nystrom_attention  # noqa: E402
+from nystromformer.attention.softmax import softmax_attention  # noqa: E402
+from nystromformer.config import ConfigError  # noqa: E402
+from nystromformer.lab.bench import peers, train_steps  # noqa: E402
+from nystromformer.lab.bench.programs import (  # noqa: E402
+    PASSES,
+    Sizes,
+    attention_program,
+)
+from nystromformer.lab.bench.variants import parse_variants  # noqa: E402
+from nystromformer.lab.run import Experiment  # noqa: E402
+from tests.tolerance import TOLERANCE, relative_error  # noqa: E402
+
+pytestmark = pytest.mark.parity
+SIZES = Sizes(length=64, batch_size=1, num_heads=1, head_dim=8, dtype="float32")
+
+
+def ours(name, which_pass="forward", changes=()):
+    [variant] = parse_variants([name], changes)
+    return attention_program(variant, which_pass, SIZES, SIZES.inputs())
+
+
+@pytest.mark.parametrize("which_pass", PASSES)
+@pytest.mark.parametrize(
+    ("name", "theirs"), [("softmax", "torch-softmax"), ("nystrom-8", "hf-nystrom-8")]
+)
+def test_a_peer_runs_and_is_named_for_its_library(name, theirs, which_pass):
+    program = ours(name, which_pass)
+    peer = peers.attention_peer(program, SIZES.inputs())
+    assert peer.key == {**program.key, "attention": theirs}
+    peer.run()
+
+
+def test_peers_attend_as_ours_do():
+    """One head of one sequence, where both scale the first iterate alike."""
+    query, key, value, _ = SIZES.inputs()
+    tensors = [torch.from_numpy(np.array(x)) for x in (query, key, value)]
+    program = ours("nystrom-8", changes=["nystrom.conv_kernel_size=0"])
+    module = peers._self_attention(program.key)
+    found = peers._attend_with(module, *tensors).reshape(query.shape)
+    expected = nystrom_attention(query, key, value, num_landmarks=8)
+    assert relative_error(found.detach(), expected) <= TOLERANCE["float32"]
+    exact = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(1, 2) for x in tensors)
+    )
+    expected = softmax_attention(query, key, value)
+    assert relative_error(exact.transpose(1, 2), expected) <= TOLERANCE["float32"]
+
+
+def test_a_gpu_of_jax_alone_is_an_error(monkeypatch):
+    program = ours("softmax")
+    monkeypatch.setattr(peers.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(peers.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="JAX has a gpu and PyTorch has none"):
+        peers.attention_peer(program, SIZES.inputs())
+
+
+def test_what_pytorch_has_not_got_has_no_peer():
+    inputs = SIZES.inputs()
+    assert peers.attention_peer(ours("linear"), inputs) is None
+    for name in ("nystrom-7", "nystrom-64"):
+        assert peers.attention_peer(ours(name), inputs) is None
+    ablation = ours("nystrom-8", changes=["nystrom.inverse=none"])
+    assert peers.attention_peer(ablation, inputs) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs", "of_attention"),
+    [
+        ("nystrom-8", "hf-nystrom-8", {(2, 1, 35, 1)}),
+        ("softmax", "torch-softmax", set()),
+    ],
+)
+def test_train_steps_change_the_weights_of_a_classifier_of_our_size(
+    name, theirs, of_attention, monkeypatch
+):
+    made = []
+    real = torch.optim.AdamW
+    monkeypatch.setattr(
+        torch.optim, "AdamW", lambda p, lr: made.extend(p := [*p]) or real(p, lr)
+    )
+    [variant] = parse_variants([name], [])
+    changes = {"max_length": 60, "batch_size": 2}  # nystrom's is padded to 64
+    experiment = Experiment.from_config(
+        train_steps.task_config("text", variant, changes)
+    )
+    data = train_steps.made_up_examples(experiment.task, 2)
+    program = train_steps.train_program(name, experiment, data)
+    peer = peers.train_peer(program, experiment.config, data)
+    before = [x.detach().clone() for x in made]
+    peer.run()
+    assert peer.steps == program.steps
+    moved = [bool((x != y).any()) for x, y in zip(made, before, strict=True)]
+    assert sum(moved) >= len(moved) - 4  # without gradient: the pooling of BERT
+    sizes = {tuple(x.shape) for x in made}
+    assert {(128, 64)} | of_attention <= sizes
+    assert peer.key == {**program.key, "attention": theirs}
+
+
+def test_exact_attention_of_a_train_step_is_ours_between_its_projections():
+    torch.manual_seed(0)
+    theirs = peers._self_attention({**ours("nystrom-8").key, "num_heads": 2})
+    module = peers.ExactAttention(theirs, dropout_rate=0.5)
+    hidden = torch.randn(1, 64, 16)
+    (found,) = module.eval()(hidden)
+    qkv = [
+        project(hidden).detach().numpy().reshape(1, 64, 2, 8)
+        for project in (theirs.query, theirs.key, theirs.value)
+    ]
+    expected = softmax_attention(*qkv).reshape(1, 64, 16)
+    assert relative_error(found.detach(), expected) <= TOLERANCE["float32"]
+    (dropped,) = module.train()(hidden)
+    assert relative_error(dropped.detach(), expected) > 0.1

@@ -1,0 +1,97 @@
+"""Cells and tables of rows made by hand."""
+
+from nystromformer.lab.bench.tables import (
+    attention_tables,
+    input_table,
+    memory_cell,
+    peer_table,
+    pivot,
+    rate_cell,
+    time_cell,
+    traffic_cell,
+    train_tables,
+    work_cell,
+)
+
+
+def row(name="linear", length=64, what="forward", **changes):
+    cost = {"peak_bytes": 3 * 2**20, "flops": 2e9, "bytes_accessed": 4e9}
+    cost["compile_seconds"] = 0.51
+    return {
+        "key": {"what": what, "attention": name, "length": length, "options": {}},
+        "cost": cost,
+        "stopped": None,
+        "seconds": [0.001, 0.002, 0.003, 0.004, 0.005],
+        "measured_bytes": 2**20,
+        "matmul_share": 0.25,
+        "copy_share": 0.5,
+        **changes,
+    }
+
+
+def test_cells():
+    assert time_cell(row()) == "3 (2–4)"
+    assert rate_cell(row()) == "333 (250–500)"
+    assert memory_cell(row()) == "3 / 1"
+    assert work_cell(row()) == "2 / 25%"
+    assert traffic_cell(row()) == "4 / 50%"
+    assert traffic_cell(row(copy_share=None)) == "—"
+    stopped = row(stopped="5 GiB is over the budget of 1 GiB", seconds=None)
+    assert time_cell(stopped) == rate_cell(stopped) == "over budget"
+    assert memory_cell(row(cost=None, measured_bytes=None)) == "— / —"
+    assert work_cell(row(cost=None, matmul_share=None)) == "— / —"
+
+
+def test_a_pivot_has_every_attention_and_column_and_a_dash_for_none():
+    rows = [row("a", 64), row("b", 1024), row("b", 64)]
+    lines = pivot(rows, memory_cell, "length", {"a": None, "b": 1.234})
+    assert lines[1:-1] == [
+        "| attention | 64 | 1,024 | exponent |",
+        "| --- | ---: | ---: | ---: |",
+        "| a | 3 / 1 | — | — |",
+        "| b | 3 / 1 | 3 / 1 | 1.23 |",
+    ]
+
+
+def test_each_pass_has_four_tables_and_what_is_not_there_none():
+    assert attention_tables([]) == train_tables([]) == peer_table([row()]) == []
+    text = "\n".join(attention_tables([row(), row(what="forward+backward")]))
+    assert text.count("\n| linear |") == 8
+    assert "## Forward and backward: ms" in text
+
+
+def test_train_steps_are_by_task_with_their_sizes():
+    rows = [row(what="train step") for _ in range(2)]
+    for each, task in zip(rows, ("text", "image"), strict=True):
+        each["key"] |= {"task": task, "batch_size": 32}
+    text = "\n".join(train_tables(rows))
+    assert "text 32 × 64, image 32 × 64" in text
+    assert "| attention | text | image |" in text
+    assert "| linear | 333 (250–500) | 333 (250–500) |" in text
+
+
+def test_a_peer_is_compared_round_by_round_with_ours_of_its_size():
+    theirs = row("hf-nystrom-8", seconds=[0.002, 0.008, 0.009, 0.004, 0.02])
+    theirs["measured_bytes"] = 2**21
+    others = [row("hf-nystrom-8", length=128), row("nystrom-4")]
+    ours = [row("nystrom-8"), row("nystrom-8 in 4")]
+    text = "\n".join(peer_table([*ours, theirs, *others]))
+    # 2, 4, 3, 1 and 4 times as long; the ratio of the medians would be 2.67.
+    line = "| forward | hf-nystrom-8 ÷ nystrom-8 | 64 | 3.00 (2.00–4.00) | 2.00 |"
+    in_parts = line.replace("÷ nystrom-8", "÷ nystrom-8 in 4")
+    assert [x for x in text.splitlines() if "÷" in x] == [line, in_parts]
+
+
+def test_the_input_side_is_a_share_of_a_step_round_by_round():
+    step, other = row(what="train step"), row("softmax", what="train step")
+    put_in = row("input", what="input", seconds=[1e-5, 4e-5, 1.5e-5, 8e-5, 5e-5])
+    other |= {"seconds": None, "stopped": "ran out of memory"}
+    peer = row("hf-linear", what="train step", cost=None)
+    for each in (step, other, peer, put_in):
+        each["key"] |= {"task": "text", "batch_size": 32}
+    text = "\n".join(input_table([step, other, peer, put_in]))
+    # 1, 2, 0.5, 2 and 1 %.
+    assert "| linear | 1.00% (2.00%) |\n| softmax | ran out of memory |" in text
+    assert "hf-linear" not in text
+    assert input_table([step, other]) == []
+    assert text in "\n".join(train_tables([step, other, put_in]))

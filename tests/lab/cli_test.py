@@ -1,0 +1,97 @@
+"""One line and a status for what a person can mend; a traceback for a bug."""
+
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import pytest
+
+from nystromformer.config import ConfigError
+from nystromformer.lab.cli import folder
+from tests.lab.conftest import ROOT
+
+
+def run_main(body: str, *words: str, asks_for: str = "") -> subprocess.CompletedProcess:
+    """A command whose main has this body, started with these words."""
+    arguments = f"arguments={asks_for!r}" if asks_for else ""
+    program = f"""
+        import os, signal
+        from nystromformer.lab import cli
+        from nystromformer.config import ConfigError
+        from nystromformer.training.interrupt import Interrupted
+        def main(words=None):
+            {body}
+        cli.run(main, {arguments})
+    """
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ("raise ConfigError('two\\nlines')", 2, "error: two lines\n"),
+        ("open('/no/such')", 2, "error: /no/such: No such file or directory\n"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 143, "stopped by SIGTERM\n"),
+        ("os.kill(os.getpid(), signal.SIGINT)", 130, "stopped by SIGINT\n"),
+        ("os.kill(os.getpid(), signal.SIGHUP)", 129, "stopped by SIGHUP\n"),
+        ("os.kill(os.getpid(), signal.SIGUSR2)", 140, "stopped by SIGUSR2\n"),
+        (
+            "type('A', (), {'__del__': lambda self: signal.raise_signal(15)})()",
+            *(143, "stopped by SIGTERM\n"),
+        ),
+        ("signal.raise_signal(signal.SIGALRM)", 142, "stopped by its time limit\n"),
+        ("raise Interrupted(signal.SIGTERM, 3)", 143, ""),
+    ],
+)
+def test_what_a_person_causes_is_one_line_and_a_status(body, status, message):
+    done = run_main(body)
+    assert (done.returncode, done.stderr) == (status, message)
+
+
+def test_a_bug_keeps_its_traceback():
+    done = run_main("[][1]")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "IndexError" in done.stderr
+
+
+def test_a_command_gets_the_arguments_that_it_asks_for_wherever_flags_stand():
+    done = run_main("print(words)", "a", "--verbosity=0", "b", asks_for="RUNS")
+    assert (done.returncode, done.stdout) == (0, "['a', 'b']\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "asks_for", "message"),
+    [
+        (["a"], "", "error: unexpected argument 'a'; options start with --\n"),
+        ([], "RUNS", "error: no RUNS given; --help says what they are\n"),
+    ],
+)
+def test_too_many_and_too_few_arguments_are_one_line(words, asks_for, message):
+    done = run_main("print('ran')", *words, asks_for=asks_for)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
+
+
+def workdir(name: str) -> SimpleNamespace:
+    return SimpleNamespace(value=name)
+
+
+def test_a_workdir_is_a_folder_or_in_a_bucket(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert folder(workdir("~/run")) == tmp_path / "run"
+    for name in ("s3://bucket/run", "gs://bucket", "gs://bucket/", "gs:///run"):
+        with pytest.raises(ConfigError, match="is neither a folder nor gs://BUCKET/RU"):
+            folder(workdir(name))
+
+
+def test_a_bucket_that_nothing_here_opens_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
+    with pytest.raises(ConfigError, match="gs://bucket/run: `pip install gcsfs` first"):
+        folder(workdir("gs://bucket/run"))

@@ -1,0 +1,106 @@
+"""What the figures show is what the runs have found."""
+
+import pytest
+
+from nystromformer.lab.figures import save_figure
+from nystromformer.lab.report.plots import CURVES, figures, mean_curve
+from nystromformer.lab.report.points import group
+from nystromformer.lab.report.runs import read_runs
+
+
+def drawn(runs):
+    return figures(group(read_runs([runs.folder])))
+
+
+def sweep(runs, **result):
+    """Two seeds each of 16 and 64 landmarks and of softmax."""
+    found = {"nystrom-16": 0.40, "nystrom-64": 0.50, "softmax": 0.55}
+    for name, accuracy in found.items():
+        attention, _, landmarks = name.partition("-")
+        changes = {"attention__num_landmarks": int(landmarks)} if landmarks else {}
+        for seed, shift in enumerate((-0.01, 0.01)):
+            config = {"arg": f"{attention},quick", "seed": seed, **changes}
+            path = f"{name}-{seed}"
+            runs.finished(path, accuracy + shift, result=result, **config)
+
+
+def legend(figure):
+    (found,) = figure.legends
+    return {text.get_text() for text in found.get_texts()}
+
+
+def test_the_mean_ends_where_the_first_seed_ends():
+    seeds = [{50: 1.0, 100: 2.0, 150: 9.0}, {50: 3.0, 100: 6.0}]
+    assert mean_curve(seeds) == {50: 2.0, 100: 4.0}
+
+
+def test_accuracy_against_landmarks_with_exact_attention_as_a_line(runs):
+    sweep(runs)
+    figure = drawn(runs)["landmarks_accuracy"]
+    axes = figure.axes[0]
+    (bars,) = axes.containers
+    x, y = bars[0].get_data()
+    assert list(x) == [16, 64]
+    assert list(y) == pytest.approx([40, 50])
+    (segment, *_) = bars[2][0].get_segments()  # √2 points around the mean
+    assert [end[1] for end in segment] == pytest.approx([40 - 2**0.5, 40 + 2**0.5])
+    (exact,) = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert list(exact.get_ydata()) == pytest.approx([55, 55])
+    assert legend(figure) == {"nystrom", "softmax"}
+
+
+def test_memory_is_drawn_where_it_was_measured(runs):
+    sweep(runs, compiled_bytes=3 * 2**20)
+    found = drawn(runs)
+    assert "landmarks_throughput" in found
+    assert "landmarks_peak_memory" not in found
+    (bars,) = found["landmarks_compiled_memory"].axes[0].containers
+    assert list(bars[0].get_ydata()) == [3, 3]
+
+
+def test_one_number_of_landmarks_is_no_figure(runs):
+    runs.finished("nystrom")
+    runs.unfinished("more", attention__num_landmarks=64)
+    runs.finished("softmax", arg="softmax,quick")
+    assert drawn(runs).keys() == {f"curves_{name}" for name in CURVES}
+
+
+def test_throughput_of_two_devices_is_two_lines(runs):
+    sweep(runs)
+    for landmarks in (16, 64):
+        config = {"attention__num_landmarks": landmarks, "seed": 2}
+        result = {"device": "a GPU", "examples_per_second": 9000.0}
+        runs.finished(f"gpu-{landmarks}", result=result, **config)
+    found = drawn(runs)
+    cpu = "CPU x86_64, 2 cores"
+    assert legend(found["landmarks_throughput"]) == {
+        *(f"nystrom, {device}" for device in (cpu, "a GPU")),
+        f"softmax, {cpu}",
+    }
+    assert legend(found["landmarks_accuracy"]) == {"nystrom", "softmax"}
+
+
+def test_curves_have_a_thin_line_a_seed_and_a_thick_mean(runs):
+    runs.unfinished("a", steps=(500, 1000), seed=0)
+    runs.unfinished("b", steps=(500,), seed=1)
+    runs.unfinished("c", steps=(), seed=2)
+    figure = drawn(runs)["curves_validation"]
+    lines = [line for line in figure.axes[0].lines if len(line.get_xdata())]
+    thin, thick = ([x for x in lines if (x.get_lw() < 1) == t] for t in (True, False))
+    assert [list(line.get_xdata()) for line in thin] == [[500, 1000], [500]]
+    assert [list(line.get_ydata()) for line in thick] == [[10.0]]
+    assert legend(figure) == {"nystrom"}
+
+
+def test_runs_that_have_just_begun_have_no_figure(runs):
+    runs.unfinished("a", steps=())
+    assert drawn(runs) == {}
+
+
+def test_a_dollar_sign_is_no_mathematics(runs, tmp_path):
+    sweep(runs)
+    for landmarks in (16, 64):
+        config = {"attention__num_landmarks": landmarks, "seed": 2}
+        runs.finished(f"{landmarks}", result={"device": r"$\nonsense$"}, **config)
+    png, _ = save_figure(drawn(runs)["landmarks_throughput"], tmp_path / "figure")
+    assert png.stat().st_size > 0

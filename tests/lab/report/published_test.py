@@ -1,0 +1,21 @@
+"""The published numbers agree with the averages that were published with them."""
+
+import pytest
+
+from nystromformer.lab.report.published import PUBLISHED, SOURCES, TASKS, published
+
+ROWS = [(name, *row) for name, of in PUBLISHED.items() for row in of.items()]
+
+
+@pytest.mark.parametrize(("attention", "source", "row"), ROWS)
+def test_a_row_has_the_average_that_it_says(attention, source, row):
+    assert source in SOURCES
+    *accuracies, average = row
+    assert len(accuracies) == len(TASKS)
+    assert sum(accuracies) / len(TASKS) == pytest.approx(average, abs=0.0051)
+
+
+def test_numbers_are_found_by_attention_and_task():
+    assert published("softmax", "image") == {"Xiong et al. 2021": 38.20}
+    assert list(published("nystrom", "average").values()) == [58.95, 58.93, 57.61]
+    assert published("nystrom", "pathx") == published("none", "text") == {}

@@ -1,0 +1,153 @@
+"""Points on this machine: how many at a time, on which device, and how they stop."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from nystromformer.config import ConfigError
+from nystromformer.lab.sweep import local
+from nystromformer.lab.sweep.local import accelerators, run_locally
+from nystromformer.lab.sweep.process import failure
+from nystromformer.lab.sweep.status import state
+from nystromformer.training.interrupt import Interrupted
+from tests.lab.sweep.conftest import FINISH
+
+TIMED = f"""
+import time
+started = time.time()
+time.sleep(0.4)
+{FINISH}
+with open(os.path.join(workdir, "times"), "w") as file:
+    print(started, time.time(), os.environ["CUDA_VISIBLE_DEVICES"] or "-", file=file)
+"""
+ENDLESS = """
+import signal, sys, time
+def save(*_):
+    open(workdir + "/saved", "w").close()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+open(workdir + "/started", "w").close()
+time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(local, "SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def run(points, folder, status, max_parallel=None, max_minutes=None):
+    run_locally(points, folder, status(points), max_parallel, max_minutes)
+
+
+def intervals(points, folder):
+    """When each ran, and what it saw of the accelerators."""
+    found = []
+    for point in points:
+        start, end, device = (folder / point.name / "times").read_text().split()
+        found.append((float(start), float(end), device))
+    return found
+
+
+def most_at_a_time(times) -> int:
+    return max(sum(a <= start < b for a, b, _ in times) for start, _, _ in times)
+
+
+@pytest.mark.parametrize(("max_parallel", "most"), [(None, 1), (2, 2)])
+def test_no_more_run_at_a_time_than_there_are_places(
+    stub, status, tmp_path, max_parallel, most
+):
+    points = [stub(name, TIMED) for name in "abcd"]
+    run(points, tmp_path, status, max_parallel)
+    times = intervals(points, tmp_path)
+    assert most_at_a_time(times) == most
+    starts = [start for start, _, _ in times]  # of two at once either may be first
+    assert all(a < b for a, b in zip(starts, starts[most:], strict=False))
+
+
+def test_each_accelerator_has_one_run(stub, status, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
+    points = [stub(name, TIMED) for name in "abcd"]
+    run(points, tmp_path, status)
+    times = intervals(points, tmp_path)
+    assert most_at_a_time(times) == 2
+    for device in ("3", "GPU-5"):
+        assert most_at_a_time([x for x in times if x[2] == device]) == 1
+    assert {device for _, _, device in times} == {"3", "GPU-5"}
+
+
+def test_accelerators_are_those_that_are_visible_or_listed(monkeypatch, tmp_path):
+    assert accelerators() == []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: A'\necho '  MIG 1g'\necho 'GPU 1: A'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert accelerators() == ["0", "1"]
+
+
+def test_one_that_fails_does_not_hold_up_the_others(stub, status, tmp_path):
+    points = [stub("a", "raise SystemExit('error: no data')"), stub("b")]
+    run(points, tmp_path, status)
+    assert failure(tmp_path / "a") == "error: no data"
+    assert state(tmp_path / "b") == "done"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_the_running_save_and_starts_no_other(
+    stub, status, tmp_path, signum
+):
+    points = [stub(name, ENDLESS) for name in "abc"]
+
+    def interrupt():
+        while not all((tmp_path / name / "started").exists() for name in "ab"):
+            threading.Event().wait(0.02)
+        os.kill(os.getpid(), signum)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(Interrupted, match=f"stopped by {signum.name}"):
+        run(points, tmp_path, status, max_parallel=2)
+    thread.join()
+    assert (tmp_path / "a" / "saved").exists()
+    assert (tmp_path / "b" / "saved").exists()
+    assert not (tmp_path / "c").exists()
+    assert {state(tmp_path / name) for name in "abc"} == {"waiting"}
+
+
+def test_the_time_is_shared_and_starts_no_run_at_its_end(
+    stub, status, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(local, "LEAST_MINUTES", 0.999)
+    lines = f"import sys, time; time.sleep(0.3); print(sys.argv[1:]); {FINISH}"
+    points = [stub(name, lines) for name in "ab"]
+    with pytest.raises(Interrupted, match="its time limit"):
+        run(points, tmp_path, status, max_minutes=1.001)
+    assert state(tmp_path / "a") == "done"
+    (limit,) = eval((tmp_path / "a" / "log.txt").read_text())
+    assert 0.999 < float(limit.removeprefix("--max_minutes=")) <= 1.001
+    assert not (tmp_path / "b").exists()
+
+
+def test_an_error_of_the_sweep_leaves_no_run_behind(
+    stub, status, tmp_path, monkeypatch
+):
+    line = status([stub("a", ENDLESS)])
+
+    def show(running):
+        if (tmp_path / "a" / "started").exists():
+            raise OSError("disk full")
+
+    monkeypatch.setattr(line, "show", show)
+    with pytest.raises(OSError, match="disk full"):
+        run_locally(line.points, tmp_path, line, None, None)
+    assert (tmp_path / "a" / "saved").exists()
+
+
+def test_the_minutes_are_those_that_checking_left_and_too_few_are_an_error():
+    assert local.minutes_left(10, taken=0.75) == 9.25
+    with pytest.raises(ConfigError, match=r"took 0\.75 of them; no run is started"):
+        local.minutes_left(1, taken=0.75)

@@ -1,0 +1,80 @@
+"""Batches: pure functions of (seed, epoch, k); every example of an evaluation once."""
+
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer.training.data import Data, eval_indices, train_indices
+
+
+def test_an_epoch_is_a_permutation_less_its_remainder():
+    indices = train_indices(7, 0, 2 * 8, num_examples=103, batch_size=12)
+    first, second = indices[:8].ravel(), indices[8:].ravel()
+    for epoch in (first, second):
+        assert len(set(epoch)) == 96
+        assert set(epoch) <= set(range(103))
+    assert not np.array_equal(first, second)
+    assert set(range(103)) - set(first) != set(range(103)) - set(second)
+
+
+def test_a_batch_does_not_depend_on_where_the_run_was_resumed():
+    whole = train_indices(7, 0, 30, 103, 12)
+    parts = [train_indices(7, start, 5, 103, 12) for start in range(0, 30, 5)]
+    np.testing.assert_array_equal(whole, np.concatenate(parts))
+    assert not np.array_equal(whole, train_indices(8, 0, 30, 103, 12))
+
+
+def test_a_batch_larger_than_the_data_is_refused():
+    with pytest.raises(ValueError, match="batch_size 12 is over the 11"):
+        train_indices(0, 0, 1, 11, 12)
+
+
+@pytest.mark.parametrize(("num_examples", "batch_size"), [(24, 12), (29, 12), (5, 12)])
+def test_an_evaluation_counts_every_example_once(num_examples, batch_size):
+    indices, weights = eval_indices(num_examples, batch_size)
+    assert (
+        indices.shape == weights.shape == (-(-num_examples // batch_size), batch_size)
+    )
+    counted = np.bincount(indices.ravel(), weights.ravel(), num_examples)
+    np.testing.assert_array_equal(counted, np.ones(num_examples))
+
+
+def make_data(pairs=None):
+    return Data.put(
+        SimpleNamespace(
+            inputs=np.array([[1, 2, 3], [4, 5, 0], [6, 0, 0]], np.uint8),
+            lengths=np.array([3, 2, 1], np.int32),
+            labels=np.array([0, 1, 2], np.int32),
+            pairs=pairs,
+        )
+    )
+
+
+def test_a_batch_holds_tokens_mask_labels_and_weights():
+    batch = make_data().take(jnp.array([2, 1]), jnp.array([1.0, 0.0]))
+    assert batch.inputs.dtype == jnp.int32
+    np.testing.assert_array_equal(batch.inputs, [[6, 0, 0], [4, 5, 0]])
+    np.testing.assert_array_equal(batch.mask, [[1, 0, 0], [1, 1, 0]])
+    np.testing.assert_array_equal(batch.labels, [2, 1])
+    np.testing.assert_array_equal(batch.weights, [1, 0])
+
+
+def test_zero_within_the_length_is_a_token():
+    split = SimpleNamespace(
+        inputs=np.zeros((1, 3), np.uint8),
+        lengths=np.array([3], np.int32),
+        labels=np.array([0], np.int32),
+        pairs=None,
+    )
+    batch = Data.put(split).take(jnp.array([0]), jnp.ones(1))
+    assert batch.mask.all()
+
+
+def test_a_pair_takes_both_of_its_rows():
+    data = make_data(pairs=np.array([[0, 2], [2, 1], [1, 1]], np.int32))
+    batch = data.take(jnp.array([1]), jnp.ones(1))
+    np.testing.assert_array_equal(batch.inputs, [[[6, 0, 0], [4, 5, 0]]])
+    np.testing.assert_array_equal(batch.mask, [[[1, 0, 0], [1, 1, 0]]])
+    np.testing.assert_array_equal(batch.labels, [1])

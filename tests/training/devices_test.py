@@ -1,0 +1,104 @@
+"""A run spread over devices is the same run, and they tell each other little."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from nystromformer.training.devices import copy, make_mesh, one_device, put
+
+ROOT = Path(__file__).parents[2]
+
+
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("linear", "linformer", "performer")
+]
+
+
+def on_eight_devices(*what):
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.training.eight_devices", *map(str, what)],
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return on_eight_devices("losses", 1, 1)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2, 4),
+        pytest.param((8, 1), marks=pytest.mark.slow),
+        pytest.param((1, 8), marks=pytest.mark.slow),
+    ],
+)
+def test_the_losses_are_those_of_one_device(alone, shape):
+    assert len(alone) == 50
+    assert alone[-1] < alone[0] - 0.1
+    assert on_eight_devices("losses", *shape) == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_the_losses_of_a_batch_in_parts_are_those_of_one_device():
+    alone = on_eight_devices("losses", 1, 1, 2)
+    assert on_eight_devices("losses", 4, 1, 2) == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.parametrize("parts", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_batch_and_its_parts_are_spread_over_the_devices(parts):
+    alone, four = (on_eight_devices("operations", shards, parts) for shards in (1, 4))
+    assert four < alone / 3
+
+
+@pytest.mark.parametrize("name", ["nystrom", *SLOW])
+@pytest.mark.parametrize("length", [1031, pytest.param(1024, marks=pytest.mark.slow)])
+def test_an_attention_over_shards_is_the_attention(name, length):
+    assert on_eight_devices("difference", name, length) <= 1e-10
+
+
+@pytest.mark.parametrize("name", ["nystrom", *SLOW])
+def test_what_devices_tell_each_other_does_not_grow_and_their_memory_falls(name):
+    short = on_eight_devices("cost", name, 65_536, 8)
+    long = on_eight_devices("cost", name, 262_144, 8)
+    fewer = on_eight_devices("cost", name, 262_144, 2)
+    assert 0 < long["told"] <= short["told"]
+    assert long["temporaries"] < 0.3 * fewer["temporaries"]
+
+
+def test_a_copy_outlives_the_donation_of_its_original_and_lies_where_that_lay():
+    mesh = one_device()
+    original = put(mesh, {"x": np.arange(7.0)})
+    twin = copy(mesh, original)
+    assert twin["x"].sharding == original["x"].sharding
+    jax.jit(lambda tree: tree, donate_argnums=0)(original)
+    assert original["x"].is_deleted()
+    np.testing.assert_array_equal(twin["x"], np.arange(7.0))
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "length", "seq_shards", "text"),
+    [
+        (8, 7, 2, "max_length=7 .*seq_shards=2"),
+        (3, 8, 1, "3 examples .* 2 devices: choose another batch_size"),
+        (4, 9, 3, "2 devices .* seq_shards=3"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(batch_size, length, seq_shards, text):
+    devices = jax.devices()[:1] * 2
+    with pytest.raises(ValueError, match=text):
+        make_mesh(batch_size, length, seq_shards=seq_shards, devices=devices)
