@@ -1,4 +1,4 @@
-"""The paper's settings, and each attention's options: what all tasks share.
+"""The paper's settings: what all tasks share. An attention's stand in its file.
 
 A config file names a task, its published settings (the paper preset) and a `quick`
 preset for two CPU cores. `--config=FILE:ARG` picks from them: ARG is an attention, a
@@ -10,47 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
-# The paper's Table 3: what each attention was compared with. Everything else is equal.
-ATTENTIONS = {
-    "nystrom": {
-        "num_landmarks": 128,
-        "num_pinv_iters": 6,
-        "conv_kernel_size": 35,  # the skip connection of V; 0 = none
-        "segments": "valid",  # "padded": the published treatment of padding
-        "landmarks": "segment_means",  # for study "random" tokens or "kmeans"
-        "landmark_seed": 0,  # of the random tokens
-        "inverse": "iterative",  # for study "exact" or "none"
-    },
-    "softmax": {
-        "dropout_rate": 0.1,  # on the attention weights
-        "implementation": "auto",  # or "xla", "cudnn"; auto: cuDNN where it applies
-    },
-    "bigbird": {
-        "block_size": 64,  # of a window of three blocks, and of the two ends
-        "num_random_blocks": 3,
-        "seed": 0,  # of the random blocks
-    },
-    "linear": {},  # its feature map, ELU + 1, is fixed
-    "linformer": {
-        "projection_dim": 256,  # at most the length
-        "sharing": "key_value",  # one projection a layer for keys and values
-    },
-    "longformer": {
-        "window": 256,  # 128 neighbours on each side
-        "num_global": 0,  # first tokens that see, and are seen by, all
-    },
-    "performer": {
-        "num_features": 256,
-        "kernel": "softmax",  # or "relu"
-        "redraw_every": 0,  # steps between draws of the features; 0 = never again
-    },
-    "reformer": {
-        "num_hashes": 2,  # rounds
-        "bucket_size": 64,  # tokens in a chunk of the sorted sequence
-        "seed": 0,  # of the rotations
-    },
-    "none": {},  # returns V: the bag of tokens, the floor
-}
+from nystromformer.attention import ATTENTIONS
 
 MODEL = {
     "num_layers": 2,
@@ -108,7 +68,7 @@ def make_config(
             known = ", ".join([*ATTENTIONS, "paper", *presets])
             raise ValueError(f"unknown attention or preset {word!r}; known: {known}")
 
-    options = ATTENTIONS[name]
+    options = ATTENTIONS[name].defaults
     changed = {k: v for k, v in preset.get("attention", {}).items() if k in options}
     groups = {
         "task": {"data_dir": config_dict.placeholder(str), **task},

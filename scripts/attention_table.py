@@ -11,9 +11,8 @@ import jax.numpy as jnp
 from absl import flags
 from flax import nnx
 
-from configs.defaults import ATTENTIONS
 from configs.listops import get_config
-from nystromformer.attention import make_attention
+from nystromformer.attention import ATTENTIONS, make_attention
 from nystromformer.attention.base import Attention
 from nystromformer.attention.softmax import softmax_attention
 from nystromformer.config import Config, ConfigError
@@ -52,7 +51,7 @@ def make(name: str, length: int, **options: Any) -> Attention:
             head_dim=HEAD_DIM,
             max_length=length,
             rngs=nnx.Rngs(0),
-            **{**ATTENTIONS[name], **options},
+            **{**ATTENTIONS[name].defaults, **options},
         )
     except ValueError as error:
         raise ConfigError(f"{name} at --length={length}: {error}") from error

@@ -27,9 +27,9 @@ from absl import flags
 from filelock import FileLock, Timeout
 from ml_collections import config_flags
 
-from configs.defaults import ATTENTIONS
 from configs.plans import PLANS
 from lra_tasks.task import TASKS
+from nystromformer.attention import ATTENTIONS
 from nystromformer.config import ConfigError
 from nystromformer.lab import cli
 from nystromformer.lab.run import CONFIG_FILE, open_workdir, read_json

@@ -37,6 +37,31 @@ ATTENTIONS: dict[str, type[Attention]] = {
 _GIVEN_BY_THE_MODEL = {"self", "num_heads", "head_dim", "max_length", "rngs"}
 
 
+def register_attention(
+    name: str, cls: type[Attention], defaults: Mapping[str, Any] | None = None
+) -> None:
+    """Adds an attention of another package to the table.
+
+    Args:
+      name: as in `--config=FILE:NAME`; one that is not taken.
+      cls: a subclass of `Attention`.
+      defaults: replaces those of the class.
+
+    Raises:
+      ValueError: the name is taken, or there are defaults that are no options.
+    """
+    if ATTENTIONS.get(name, cls) is not cls:
+        raise ValueError(f"the name {name!r} is taken by {ATTENTIONS[name]}")
+    if defaults is not None:
+        cls.defaults = defaults
+    ATTENTIONS[name] = cls
+    try:
+        check_attention(name, cls.defaults)
+    except ValueError:
+        del ATTENTIONS[name]
+        raise
+
+
 def attention_options(name: str) -> dict[str, inspect.Parameter]:
     """The options of an attention, by name, with type and default."""
     if name not in ATTENTIONS:

@@ -1,6 +1,7 @@
 """The one signature of every attention, and what the encoder may ask of it."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 from flax import nnx
@@ -25,12 +26,17 @@ class Attention(nnx.Module):
 
     num_projections: how many projections of x the attention uses: 3 = query, key and
       value; 2 = one for query and key, and value; 1 = value. So none goes unused.
+    defaults: the options of the paper's experiments, which configs and benchmarks start
+      from; every option of `__init__` stands there.
+    size_option: the option that says how large it is, as 64 in "nystrom-64".
     shared_across_layers: one instance serves all layers: the encoder holds it, and its
       blocks get it at every call, so that no variable is in the tree twice.
     """
 
     num_projections = 3
     shared_across_layers = False
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    size_option: ClassVar[str | None] = None
 
     def __init__(
         self, *, num_heads: int, head_dim: int, max_length: int, rngs: nnx.Rngs

@@ -194,6 +194,13 @@ def bigbird_attention(
 class BigBirdAttention(Attention):
     """`bigbird_attention`; options as there. Without parameters."""
 
+    size_option = "block_size"
+    defaults = {
+        "block_size": 64,  # of a window of three blocks, and of the two ends
+        "num_random_blocks": 3,
+        "seed": 0,  # of the random blocks
+    }
+
     def __init__(
         self,
         *,

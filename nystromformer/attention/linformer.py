@@ -129,6 +129,12 @@ class LinformerAttention(Attention):
         many parameters.
     """
 
+    size_option = "projection_dim"
+    defaults = {
+        "projection_dim": 256,  # at most the length
+        "sharing": "key_value",  # one projection a layer for keys and values
+    }
+
     def __init__(
         self,
         *,

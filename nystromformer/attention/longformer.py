@@ -156,6 +156,12 @@ def longformer_attention(
 class LongformerAttention(Attention):
     """`longformer_attention`; options as there. Without parameters."""
 
+    size_option = "window"
+    defaults = {
+        "window": 256,  # 128 neighbours on each side
+        "num_global": 0,  # first tokens that see, and are seen by, all
+    }
+
     def __init__(
         self,
         *,

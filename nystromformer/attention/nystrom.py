@@ -129,6 +129,17 @@ class NystromAttention(Attention):
     The kernel [K, N] starts as U(−1/√K, 1/√K), as in the published code.
     """
 
+    size_option = "num_landmarks"
+    defaults = {
+        "num_landmarks": 128,
+        "num_pinv_iters": 6,
+        "conv_kernel_size": 35,  # the skip connection of V; 0 = none
+        "segments": "valid",  # "padded": the published treatment of padding
+        "landmarks": "segment_means",  # for study "random" tokens or "kmeans"
+        "landmark_seed": 0,  # of the random tokens
+        "inverse": "iterative",  # for study "exact" or "none"
+    }
+
     def __init__(
         self,
         *,

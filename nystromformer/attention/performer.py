@@ -203,6 +203,13 @@ class PerformerAttention(Attention):
       redraw_every: steps between draws, for `at_step`; 0 = the first draw stays.
     """
 
+    size_option = "num_features"
+    defaults = {
+        "num_features": 256,
+        "kernel": "softmax",  # or "relu"
+        "redraw_every": 0,  # steps between draws of the features; 0 = never again
+    }
+
     def __init__(
         self,
         *,

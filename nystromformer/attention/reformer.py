@@ -243,6 +243,13 @@ def reformer_attention(
 class ReformerAttention(Attention):
     """`reformer_attention`; options as there. Without parameters."""
 
+    size_option = "bucket_size"
+    defaults = {
+        "num_hashes": 2,  # rounds
+        "bucket_size": 64,  # tokens in a chunk of the sorted sequence
+        "seed": 0,  # of the rotations
+    }
+
     num_projections = 2
 
     def __init__(

@@ -201,6 +201,11 @@ def _in_blocks(
 class SoftmaxAttention(Attention):
     """`softmax_attention` with its own dropout rate on the attention weights."""
 
+    defaults = {
+        "dropout_rate": 0.1,  # on the attention weights
+        "implementation": "auto",  # or "xla", "cudnn"; auto: cuDNN where it applies
+    }
+
     def __init__(
         self,
         *,

@@ -6,7 +6,7 @@ import pytest
 from etils import epath
 
 from configs import listops
-from configs.defaults import ATTENTIONS
+from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config, ConfigError
 from nystromformer.lab.run import (
     Experiment,

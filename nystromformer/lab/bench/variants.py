@@ -7,19 +7,10 @@ from typing import Any
 
 from flax import nnx
 
-from configs.defaults import ATTENTIONS
-from nystromformer.attention import check_attention, make_attention
+from nystromformer.attention import ATTENTIONS, check_attention, make_attention
 from nystromformer.attention.base import Attention
 from nystromformer.config import ConfigError
 
-SIZES = {
-    "bigbird": "block_size",
-    "linformer": "projection_dim",
-    "longformer": "window",
-    "nystrom": "num_landmarks",
-    "performer": "num_features",
-    "reformer": "bucket_size",
-}
 EVERY = (
     *("softmax", "nystrom-32", "nystrom-64", "linformer-256", "longformer-256"),
     *("performer-256", "reformer-64", "bigbird-64", "linear", "none"),
@@ -84,12 +75,15 @@ def _parse_variant(label: str, changed: dict[str, dict[str, Any]]) -> Variant:
             f"unknown attention {name!r} in --attention={label}; known: "
             f"{', '.join(ATTENTIONS)}"
         )
-    options = {**ATTENTIONS[name]}
+    options = {**ATTENTIONS[name].defaults}
     if dash:
-        if name not in SIZES or not size.isdecimal():
-            sized = ", ".join(f"{name}-NUMBER" for name in SIZES)
-            raise ConfigError(f"--attention={label}: sizes are {sized}")
-        options[SIZES[name]] = int(size)
+        size_option = ATTENTIONS[name].size_option
+        if not size_option or not size.isdecimal():
+            sized = [name for name, cls in ATTENTIONS.items() if cls.size_option]
+            raise ConfigError(
+                f"--attention={label}: sizes are {'-NUMBER, '.join(sized)}-NUMBER"
+            )
+        options[size_option] = int(size)
     options |= changed.get(name, {})
     try:
         check_attention(name, options)

@@ -11,8 +11,8 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-from configs.defaults import ATTENTIONS
 from lra_tasks.task import TASKS
+from nystromformer.attention import ATTENTIONS
 from nystromformer.lab.report.runs import Run, is_finite
 from nystromformer.lab.report.settings import (
     PRESET,

@@ -13,8 +13,8 @@ from absl import flags
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from configs.defaults import ATTENTIONS
 from lra_tasks.task import get_task
+from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config, ConfigError
 from nystromformer.lab.run import Experiment, check_workdir, read_result
 

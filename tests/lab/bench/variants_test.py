@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs.defaults import ATTENTIONS
+from nystromformer.attention import ATTENTIONS
 from nystromformer.config import ConfigError
 from nystromformer.lab.bench.variants import EVERY, SIZES, parse_variants
 
@@ -19,9 +19,9 @@ def test_the_default_is_every_attention_with_the_sizes_of_table_1():
 def test_options_are_those_of_the_config_with_size_and_changes():
     changes = ["nystrom.conv_kernel_size=0", "nystrom.inverse=none"]
     bare, small = parse_variants(["softmax", "nystrom-16"], changes)
-    assert bare.options == ATTENTIONS["softmax"]
+    assert bare.options == ATTENTIONS["softmax"].defaults
     changed = {"num_landmarks": 16, "conv_kernel_size": 0, "inverse": "none"}
-    assert small.options == {**ATTENTIONS["nystrom"], **changed}
+    assert small.options == {**ATTENTIONS["nystrom"].defaults, **changed}
     attention = small.make(num_heads=2, head_dim=4, max_length=16)
     assert attention.num_landmarks == 16
 
