@@ -23,15 +23,15 @@ from nystromformer.attention.reformer import ReformerAttention
 from nystromformer.attention.softmax import SoftmaxAttention
 
 ATTENTIONS: dict[str, type[Attention]] = {
+    "nystrom": NystromAttention,
+    "softmax": SoftmaxAttention,
     "bigbird": BigBirdAttention,
     "linear": LinearAttention,
     "linformer": LinformerAttention,
     "longformer": LongformerAttention,
-    "none": NoAttention,
-    "nystrom": NystromAttention,
     "performer": PerformerAttention,
     "reformer": ReformerAttention,
-    "softmax": SoftmaxAttention,
+    "none": NoAttention,
 }
 
 _GIVEN_BY_THE_MODEL = {"self", "num_heads", "head_dim", "max_length", "rngs"}

@@ -17,8 +17,8 @@ from tests.training.checkpoint_test import ABSTRACT, make_state
 class Bucket(MemoryFileSystem):
     """Objects in memory, and how often one was written; moves nothing."""
 
-    store = {}  # noqa: RUF012 - fsspec's way
-    pseudo_dirs = [""]  # noqa: RUF012
+    store = {}
+    pseudo_dirs = [""]
 
     @classmethod
     def _strip_protocol(cls, path):
