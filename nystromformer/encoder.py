@@ -1,4 +1,4 @@
-"""The pre-LN encoder of the paper, with a pluggable attention.
+"""The encoder, with a pluggable attention: pre-LN as on the LRA, post-LN as in BERT.
 
 Randomness and masks are passed at call time and nothing is kept, so a module is a plain
 tree of parameters: `dropout_rng=None` means no dropout.
@@ -6,6 +6,7 @@ tree of parameters: `dropout_rng=None` means no dropout.
 Letters: B batch, L length, N heads, H head dim, D model dim, F FFN dim.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,12 +16,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import make_attention
-from nystromformer.attention.base import Attention
 from nystromformer.dense import dense_dot_general
 from nystromformer.dropout import dropout
 from nystromformer.gelu import gelu
 
 REMAT = ("none", "attention", "block")
+NORMS = ("pre", "post")
+GELUS = ("erf", "tanh")
 
 # As the kernels of PyTorch's Linear start, and so the published runs':
 # U(−1/√fan_in, 1/√fan_in). Biases start at zero.
@@ -29,6 +31,59 @@ embedding_init = nnx.initializers.normal(0.02)
 dense = functools.partial(
     nnx.Linear, kernel_init=kernel_init, dot_general=dense_dot_general
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig:
+    """What an encoder is made of; the defaults are the paper's encoder of the LRA.
+
+    vocab_size: ids of the inputs.
+    max_length: the longest input.
+    model_dim, num_heads: D, and N heads of H = D / N.
+    attention, attention_options: of `make_attention`.
+    dropout_rate: on the embeddings and on the output of each half of a block; with
+      norm="pre" also after the GELU.
+    norm: "pre": x + f(LN(x)), and a last LayerNorm; "post": LN(x + f(x)), as in BERT.
+    gelu: "erf", the exact one, or "tanh", its approximation.
+    num_token_types: 0 = no embedding of token types.
+    embedding_norm: LayerNorm on the sum of the embeddings.
+    cls_token: a learned vector in front of every sequence.
+    remat: what is recomputed in the backward pass instead of stored.
+    dtype: of the computation; parameters are float32.
+    """
+
+    vocab_size: int
+    max_length: int
+    num_layers: int = 2
+    num_heads: int = 2
+    model_dim: int = 64
+    mlp_dim: int = 128
+    attention: str = "nystrom"
+    attention_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dropout_rate: float = 0.1
+    norm: str = "pre"
+    gelu: str = "erf"
+    num_token_types: int = 0
+    embedding_norm: bool = False
+    cls_token: bool = False
+    remat: str = "none"
+    dtype: jax.typing.DTypeLike = jnp.float32
+
+    def __post_init__(self) -> None:
+        for name, known in (("remat", REMAT), ("norm", NORMS), ("gelu", GELUS)):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} must be one of {known}, got {getattr(self, name)!r}"
+                )
+        if self.model_dim % self.num_heads:
+            raise ValueError(
+                f"model_dim {self.model_dim} is not num_heads {self.num_heads} × a "
+                "whole head dim"
+            )
+
+    def norm_layer(self, rngs: nnx.Rngs) -> nnx.LayerNorm:
+        """A LayerNorm of D numbers."""
+        return nnx.LayerNorm(self.model_dim, epsilon=1e-5, dtype=self.dtype, rngs=rngs)
 
 
 def split_rng(rng: jax.Array | None, num: int) -> list[jax.Array | None]:
@@ -49,46 +104,31 @@ def rematerialised(module: nnx.Module) -> Callable[..., Any]:
 class SelfAttention(nnx.Module):
     """Projections around any attention of the table.
 
-    The attention says how many projections it uses, so none goes unused. Where the
-    layers share one attention, it is not kept here but comes with every call.
+    The attention says how many projections it uses, so none goes unused.
     """
 
-    def __init__(
-        self,
-        *,
-        model_dim: int,
-        num_heads: int,
-        max_length: int,
-        attention: str,
-        attention_options: Mapping[str, Any],
-        dtype: jax.typing.DTypeLike,
-        rngs: nnx.Rngs,
-    ):
-        if model_dim % num_heads:
-            raise ValueError(
-                f"model_dim {model_dim} is not num_heads {num_heads} × a whole head dim"
-            )
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        width = config.model_dim
         self.attention = make_attention(
-            attention,
-            num_heads=num_heads,
-            head_dim=model_dim // num_heads,
-            max_length=max_length,
+            config.attention,
+            num_heads=config.num_heads,
+            head_dim=width // config.num_heads,
+            max_length=config.max_length + config.cls_token,
             rngs=rngs,
-            **attention_options,
+            **config.attention_options,
         )
-        self.num_heads = num_heads
+        self.num_heads = config.num_heads
         self.num_projections = self.attention.num_projections
         self.project = dense(
-            model_dim, self.num_projections * model_dim, dtype=dtype, rngs=rngs
+            width, self.num_projections * width, dtype=config.dtype, rngs=rngs
         )
-        self.out = dense(model_dim, model_dim, dtype=dtype, rngs=rngs)
+        self.out = dense(width, width, dtype=config.dtype, rngs=rngs)
 
     def __call__(
         self,
         x: jax.Array,
         mask: jax.Array | None = None,
         dropout_rng: jax.Array | None = None,
-        shared: Attention | None = None,
     ) -> jax.Array:
         """x [B, L, D], mask [B, L] bool -> [B, L, D]."""
         batch, length, model_dim = x.shape
@@ -97,8 +137,7 @@ class SelfAttention(nnx.Module):
             part.reshape(batch, length, self.num_heads, head_dim)
             for part in jnp.split(self.project(x), self.num_projections, axis=-1)
         ]
-        attention = self.attention if shared is None else shared
-        attended = attention(
+        attended = self.attention(
             projected[0],
             projected[max(self.num_projections - 2, 0)],
             projected[-1],
@@ -111,167 +150,137 @@ class SelfAttention(nnx.Module):
 
 
 class Mlp(nnx.Module):
-    """Linear, GELU, Linear, with dropout after the GELU."""
+    """Linear, GELU, Linear."""
 
-    def __init__(
-        self,
-        *,
-        model_dim: int,
-        mlp_dim: int,
-        dropout_rate: float,
-        dtype: jax.typing.DTypeLike,
-        rngs: nnx.Rngs,
-    ):
-        self.expand = dense(model_dim, mlp_dim, dtype=dtype, rngs=rngs)
-        self.contract = dense(mlp_dim, model_dim, dtype=dtype, rngs=rngs)
-        self.dropout_rate = dropout_rate
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        width, hidden, dtype = config.model_dim, config.mlp_dim, config.dtype
+        self.expand = dense(width, hidden, dtype=dtype, rngs=rngs)
+        self.contract = dense(hidden, width, dtype=dtype, rngs=rngs)
+        self.approximate = config.gelu == "tanh"
+        self.dropout_rate = config.dropout_rate if config.norm == "pre" else 0.0
 
     def __call__(self, x: jax.Array, dropout_rng: jax.Array | None = None) -> jax.Array:
         """[B, L, D] -> [B, L, D]."""
-        hidden = gelu(self.expand(x))
+        hidden = self.expand(x)
+        hidden = jax.nn.gelu(hidden) if self.approximate else gelu(hidden)
         return self.contract(dropout(hidden, self.dropout_rate, dropout_rng))
 
 
 class Block(nnx.Module):
-    """x + Attention(LN(x)), then x + MLP(LN(x))."""
+    """Attention, then the MLP, each added to what it was given and normalised."""
 
-    def __init__(
-        self,
-        *,
-        model_dim: int,
-        num_heads: int,
-        mlp_dim: int,
-        max_length: int,
-        attention: str,
-        attention_options: Mapping[str, Any],
-        dropout_rate: float,
-        remat: str,
-        dtype: jax.typing.DTypeLike,
-        rngs: nnx.Rngs,
-    ):
-        self.attention_norm = nnx.LayerNorm(
-            model_dim, epsilon=1e-5, dtype=dtype, rngs=rngs
-        )
-        self.attention = SelfAttention(
-            model_dim=model_dim,
-            num_heads=num_heads,
-            max_length=max_length,
-            attention=attention,
-            attention_options=attention_options,
-            dtype=dtype,
-            rngs=rngs,
-        )
-        self.mlp_norm = nnx.LayerNorm(model_dim, epsilon=1e-5, dtype=dtype, rngs=rngs)
-        self.mlp = Mlp(
-            model_dim=model_dim,
-            mlp_dim=mlp_dim,
-            dropout_rate=dropout_rate,
-            dtype=dtype,
-            rngs=rngs,
-        )
-        self.dropout_rate = dropout_rate
-        self.remat = remat
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.attention_norm = config.norm_layer(rngs)
+        self.attention = SelfAttention(config, rngs=rngs)
+        self.mlp_norm = config.norm_layer(rngs)
+        self.mlp = Mlp(config, rngs=rngs)
+        self.dropout_rate = config.dropout_rate
+        self.remat = config.remat
+        self.pre_norm = config.norm == "pre"
 
     def __call__(
         self,
         x: jax.Array,
         mask: jax.Array | None = None,
         dropout_rng: jax.Array | None = None,
-        shared: Attention | None = None,
     ) -> jax.Array:
         """x [B, L, D], mask [B, L] bool -> [B, L, D]."""
         rngs = split_rng(dropout_rng, 4)
         attention = self.attention
         if self.remat == "attention":
             attention = rematerialised(attention)
-        attended = attention(self.attention_norm(x), mask, rngs[0], shared)
-        x = x + dropout(attended, self.dropout_rate, rngs[1])
-        expanded = self.mlp(self.mlp_norm(x), rngs[2])
-        return x + dropout(expanded, self.dropout_rate, rngs[3])
+        x = self._add(
+            x, self.attention_norm, lambda x: attention(x, mask, rngs[0]), rngs[1]
+        )
+        return self._add(x, self.mlp_norm, lambda x: self.mlp(x, rngs[2]), rngs[3])
+
+    def _add(
+        self,
+        x: jax.Array,
+        norm: Callable[[jax.Array], jax.Array],
+        function: Callable[[jax.Array], jax.Array],
+        dropout_rng: jax.Array | None,
+    ) -> jax.Array:
+        """x + f(LN(x)), or LN(x + f(x))."""
+        out = function(norm(x) if self.pre_norm else x)
+        x = x + dropout(out, self.dropout_rate, dropout_rng)
+        return x if self.pre_norm else norm(x)
 
 
 class Encoder(nnx.Module):
-    """Tokens to vectors: embedding + learned positions, blocks, a last LayerNorm.
+    """Tokens to vectors: embeddings and learned positions, then the blocks."""
 
-    With `cls_token` a learned vector is put in front of every sequence, so outputs and
-    mask are one longer than the inputs.
-    """
-
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        max_length: int,
-        num_layers: int = 2,
-        num_heads: int = 2,
-        model_dim: int = 64,
-        mlp_dim: int = 128,
-        attention: str = "nystrom",
-        attention_options: Mapping[str, Any] | None = None,
-        dropout_rate: float = 0.1,
-        remat: str = "none",
-        cls_token: bool = False,
-        dtype: jax.typing.DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
-    ):
-        if remat not in REMAT:
-            raise ValueError(f"remat must be one of {REMAT}, got {remat!r}")
-        self.max_length = max_length
-        self.dropout_rate = dropout_rate
-        self.remat = remat
-        self.dtype = dtype
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.max_length = config.max_length
+        self.dropout_rate = config.dropout_rate
+        self.remat = config.remat
+        self.dtype = config.dtype
+        width = config.model_dim
         self.embedding = nnx.Embed(
-            vocab_size, model_dim, embedding_init=embedding_init, rngs=rngs
+            config.vocab_size, width, embedding_init=embedding_init, rngs=rngs
         )
-        positions = embedding_init(rngs.params(), (max_length, model_dim))
+        positions = embedding_init(rngs.params(), (config.max_length, width))
         self.positions = nnx.Param(positions)
         self.cls = nnx.data(None)
-        if cls_token:
-            self.cls = nnx.Param(embedding_init(rngs.params(), (model_dim,)))
+        if config.cls_token:
+            self.cls = nnx.Param(embedding_init(rngs.params(), (width,)))
+        self.token_types = nnx.data(None)
+        if config.num_token_types:
+            shape = (config.num_token_types, width)
+            self.token_types = nnx.Param(embedding_init(rngs.params(), shape))
+        self.embedding_norm = nnx.data(None)
+        if config.embedding_norm:
+            self.embedding_norm = config.norm_layer(rngs)
         self.blocks = nnx.List(
-            Block(
-                model_dim=model_dim,
-                num_heads=num_heads,
-                mlp_dim=mlp_dim,
-                max_length=max_length + cls_token,
-                attention=attention,
-                attention_options=attention_options or {},
-                dropout_rate=dropout_rate,
-                remat=remat,
-                dtype=dtype,
-                rngs=rngs,
-            )
-            for _ in range(num_layers)
+            Block(config, rngs=rngs) for _ in range(config.num_layers)
         )
-        self.shared = nnx.data(None)  # one attention for all layers, taken from them
-        if self.blocks and self.blocks[0].attention.attention.shared_across_layers:
-            self.shared = self.blocks[0].attention.attention
-            for block in self.blocks:
-                del block.attention.attention
-        self.norm = nnx.LayerNorm(model_dim, epsilon=1e-5, dtype=dtype, rngs=rngs)
+        first, *others = (block.attention for block in self.blocks)
+        if first.attention.shared_across_layers:  # one object: one set of parameters
+            for other in others:
+                other.attention = first.attention
+        self.norm = nnx.data(None)
+        if config.norm == "pre":
+            self.norm = config.norm_layer(rngs)
 
     def __call__(
         self,
         inputs: jax.Array,
         mask: jax.Array | None = None,
         dropout_rng: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
+        token_types: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
         """Encodes.
 
         Args:
           inputs: [B, L] token ids, L ≤ max_length.
           mask: [B, L] bool, True = a token, False = padding; None = all are tokens.
           dropout_rng: a key, or None for no dropout.
+          token_types: [B, L] ids; None = all 0.
 
         Returns:
-          [B, L, D] in dtype and its mask [B, L] (L + 1 with a CLS token).
+          [B, L, D] in dtype and its mask [B, L] or None (L + 1 with a CLS token).
         """
-        batch, length = inputs.shape
+        length = inputs.shape[1]
         if length > self.max_length:
             raise ValueError(f"length {length} is over max_length {self.max_length}")
-        if mask is None:
-            mask = jnp.ones(inputs.shape, bool)
         rngs = split_rng(dropout_rng, 1 + len(self.blocks))
+        x = self._embed(inputs, token_types)
+        if self.cls is not None:
+            cls = jnp.broadcast_to(self.cls[...], (len(x), 1, x.shape[-1]))
+            x = jnp.concatenate([cls, x], axis=1)
+            if mask is not None:
+                mask = jnp.pad(mask, ((0, 0), (1, 0)), constant_values=True)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        x = dropout(x.astype(self.dtype), self.dropout_rate, rngs[0])
+        for block, rng in zip(self.blocks, rngs[1:], strict=True):
+            call = rematerialised(block) if self.remat == "block" else block
+            x = call(x, mask, rng)
+        return x if self.norm is None else self.norm(x), mask
+
+    def _embed(self, inputs: jax.Array, token_types: jax.Array | None) -> jax.Array:
+        """The sum of the embeddings of tokens, positions and types, [B, L, D]."""
+        batch, length = inputs.shape
         # An outer product, so that the gradient is a product too: XLA's sum over the
         # batch takes far longer on a CPU.
         ones = jnp.ones(batch, self.positions.dtype)
@@ -279,12 +288,8 @@ class Encoder(nnx.Module):
             "b,ld->bld", ones, self.positions[:length], precision="highest"
         )
         x = self.embedding(inputs) + positions
-        if self.cls is not None:
-            cls = jnp.broadcast_to(self.cls[...], (batch, 1, x.shape[-1]))
-            x = jnp.concatenate([cls, x], axis=1)
-            mask = jnp.pad(mask, ((0, 0), (1, 0)), constant_values=True)
-        x = dropout(x.astype(self.dtype), self.dropout_rate, rngs[0])
-        for block, rng in zip(self.blocks, rngs[1:], strict=True):
-            call = rematerialised(block) if self.remat == "block" else block
-            x = call(x, mask, rng, self.shared)
-        return self.norm(x), mask
+        if self.token_types is None:
+            return x
+        if token_types is None:
+            return x + self.token_types[0][None, None]
+        return x + self.token_types[...][token_types]

@@ -1,20 +1,30 @@
-"""From vectors to classes: pooling, and the classifiers of one sequence and of two."""
+"""From vectors to answers: pooling, classes of one sequence or two, masked tokens."""
 
-from typing import Any
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.encoder import Encoder, kernel_init
+from nystromformer.encoder import Encoder, EncoderConfig, kernel_init
 
-POOLINGS = ("mean", "cls")
+POOLINGS = ("mean", "max", "cls", "first")
 
 
-def pool_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
+def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """The mean over valid tokens: x [B, L, D], mask [B, L] -> float32 [B, D]."""
+    if mask is None:
+        return x.mean(1, dtype=jnp.float32)
     total = jnp.where(mask[:, :, None], x, 0).sum(1, dtype=jnp.float32)
     return total / jnp.maximum(mask.sum(1), 1)[:, None]
+
+
+def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The maximum over valid tokens: x [B, L, D], mask [B, L] -> float32 [B, D]."""
+    x = x.astype(jnp.float32)
+    if mask is not None:
+        x = jnp.where(mask[:, :, None], x, jnp.finfo(jnp.float32).min)
+    return x.max(1)
 
 
 class Head(nnx.Module):
@@ -34,54 +44,53 @@ class Head(nnx.Module):
 
 
 class SequenceClassifier(nnx.Module):
-    """One sequence, one class. `encoder_options` are those of `Encoder`."""
+    """One sequence, one class.
+
+    Args:
+      config: of the encoder.
+      num_classes: C.
+      pooling: "mean" or "max" over the valid tokens; "cls", a learned vector put in
+        front of the sequence; "first", the sequence's own first token.
+    """
 
     num_inputs = 1
+    features = 1  # vectors that the head sees
 
     def __init__(
         self,
+        config: EncoderConfig,
         *,
         num_classes: int,
         pooling: str = "mean",
-        model_dim: int = 64,
-        mlp_dim: int = 128,
         rngs: nnx.Rngs,
-        **encoder_options: Any,
     ):
         if pooling not in POOLINGS:
             raise ValueError(f"pooling must be one of {POOLINGS}, got {pooling!r}")
         self.pooling = pooling
-        self.encoder = Encoder(
-            model_dim=model_dim,
-            mlp_dim=mlp_dim,
-            cls_token=pooling == "cls",
-            rngs=rngs,
-            **encoder_options,
-        )
-        features = self.head_features(model_dim)
-        self.head = Head(features, mlp_dim, num_classes, rngs=rngs)
-
-    def head_features(self, model_dim: int) -> int:
-        """How many numbers the head sees."""
-        return model_dim
+        config = dataclasses.replace(config, cls_token=pooling == "cls")
+        self.encoder = Encoder(config, rngs=rngs)
+        features = self.features * config.model_dim
+        self.head = Head(features, config.mlp_dim, num_classes, rngs=rngs)
 
     def encode(
         self,
         inputs: jax.Array,
         mask: jax.Array | None,
         dropout_rng: jax.Array | None,
+        token_types: jax.Array | None = None,
     ) -> jax.Array:
         """inputs [B, L], mask [B, L] -> pooled float32 [B, D]."""
-        x, mask = self.encoder(inputs, mask, dropout_rng)
-        if self.pooling == "cls":
+        x, mask = self.encoder(inputs, mask, dropout_rng, token_types)
+        if self.pooling in ("cls", "first"):
             return x[:, 0].astype(jnp.float32)
-        return pool_mean(x, mask)
+        return (pool_max if self.pooling == "max" else pool_mean)(x, mask)
 
     def __call__(
         self,
         inputs: jax.Array,
         mask: jax.Array | None = None,
         dropout_rng: jax.Array | None = None,
+        token_types: jax.Array | None = None,
     ) -> jax.Array:
         """Classifies.
 
@@ -89,31 +98,38 @@ class SequenceClassifier(nnx.Module):
           inputs: [B, L] token ids.
           mask: [B, L] bool, False = padding; None = no padding.
           dropout_rng: a key, or None for no dropout.
+          token_types: [B, L] ids; None = all 0.
 
         Returns:
           Logits, float32 [B, C].
         """
-        return self.head(self.encode(inputs, mask, dropout_rng))
+        return self.head(self.encode(inputs, mask, dropout_rng, token_types))
 
 
 class PairClassifier(SequenceClassifier):
     """Two sequences, one class: one encoder, a head on [x₀, x₁, x₀·x₁, x₀ − x₁]."""
 
     num_inputs = 2
-
-    def head_features(self, model_dim: int) -> int:
-        return 4 * model_dim
+    features = 4
 
     def __call__(
         self,
         inputs: jax.Array,
         mask: jax.Array | None = None,
         dropout_rng: jax.Array | None = None,
+        token_types: jax.Array | None = None,
     ) -> jax.Array:
         """inputs [B, 2, L], mask [B, 2, L] -> logits float32 [B, C]."""
         batch, _, length = inputs.shape
-        flat_mask = None if mask is None else mask.reshape(2 * batch, length)
-        flat = inputs.reshape(2 * batch, length)
-        pooled = self.encode(flat, flat_mask, dropout_rng).reshape(batch, 2, -1)
+
+        def flat(x: jax.Array | None) -> jax.Array | None:
+            return None if x is None else x.reshape(2 * batch, length)
+
+        pooled = self.encode(
+            inputs.reshape(2 * batch, length),
+            flat(mask),
+            dropout_rng,
+            flat(token_types),
+        ).reshape(batch, 2, -1)
         x0, x1 = pooled[:, 0], pooled[:, 1]
         return self.head(jnp.concatenate([x0, x1, x0 * x1, x0 - x1], axis=-1))

@@ -28,7 +28,7 @@ from nystromformer.lab.study.capture import Layer, capture
 from nystromformer.lab.study.smooth import smooth_inputs
 from nystromformer.lab.trained_run import TrainedRun
 from nystromformer.training.data import Data
-from nystromformer.training.writer import write_text
+from nystromformer.training.files import write_text
 
 TITLE = "Approximation"
 ITERATIONS = [1, 2, 3, 4, 6, 8, 10, 12, 16, 20]

@@ -20,7 +20,7 @@ from nystromformer.lab import cli
 from nystromformer.lab.page import page, source
 from nystromformer.lab.run import Experiment
 from nystromformer.lab.study.smooth import NUM_WAVES, smooth_inputs
-from nystromformer.training.writer import write_text
+from nystromformer.training.files import write_text
 
 _LENGTHS = flags.DEFINE_multi_integer("length", [2048, 8192], "columns", 1)
 _ATTENTIONS = flags.DEFINE_multi_enum("attention", list(ATTENTIONS), ATTENTIONS, "rows")

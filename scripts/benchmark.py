@@ -58,7 +58,7 @@ from nystromformer.lab.figures import save_figure
 from nystromformer.lab.page import PAGE, open_folder, page, source
 from nystromformer.lab.run import Experiment
 from nystromformer.training.data import Data
-from nystromformer.training.writer import write_text
+from nystromformer.training.files import write_text
 
 TITLE = "Benchmark"
 LENGTHS = [2**k for k in range(9, 17)]  # 512 to 65,536

@@ -3,6 +3,7 @@
 python scripts/evaluate.py --workdir=DIR --split=test
 """
 
+import jax
 from absl import flags
 
 from lra_tasks.base import SPLITS
@@ -11,7 +12,8 @@ from nystromformer.lab import cli
 from nystromformer.lab.trained_run import TrainedRun
 from nystromformer.training.data import Data
 from nystromformer.training.evaluate import evaluate
-from nystromformer.training.step import make_eval_step, split_weights
+from nystromformer.training.objective import Totals
+from nystromformer.training.step import graphdef_of, make_eval_chunk
 
 _WORKDIR = cli.define_workdir("a run of scripts/train.py", buckets=True)
 _SPLIT = flags.DEFINE_enum("split", "test", SPLITS, "which examples")
@@ -29,22 +31,25 @@ def main() -> None:
             f"the {_SPLIT.value} split here is not the one that this run was given: "
             "mend source_dir, or name another --data_dir"
         )
-    data = Data.put(split)
-    graphdef, weights = split_weights(run.model())
-    eval_step = make_eval_step(graphdef)
+    objective = run.experiment.objective
     metrics = evaluate(
-        eval_step,
-        weights,
-        data,
+        make_eval_chunk(graphdef_of(run.experiment.make_model), objective),
+        Totals.zero(objective),
+        jax.device_put(run.weights),
+        Data.put(split),
         config.train.batch_size // config.train.micro_batches,
         length_buckets=config.train.length_buckets,
     )
     assert metrics is not None
     state = "finished" if run.result else "unfinished"
+    examples = int(metrics.pop("examples"))
+    shown = (
+        f"{name} {value:.4f}" if name.endswith("loss") else f"{name} {value:.2%}"
+        for name, value in metrics.items()
+    )
     print(
         f"{config.task.name} with {config.attention.name} ({state} run, step "
-        f"{run.step:,}): {_SPLIT.value} accuracy {metrics['accuracy']:.2%}, loss "
-        f"{metrics['loss']:.4f}, {int(metrics['examples']):,} examples"
+        f"{run.step:,}): {_SPLIT.value} {', '.join(shown)}, {examples:,} examples"
     )
 
 

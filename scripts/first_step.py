@@ -22,7 +22,7 @@ from nystromformer.lab.bench.measure import quartiles
 from nystromformer.lab.bench.starts import seconds_to_first_loss
 from nystromformer.lab.bench.tables import markdown
 from nystromformer.lab.page import PAGE, open_folder, page, source
-from nystromformer.training.writer import write_json, write_text
+from nystromformer.training.files import write_json, write_text
 
 TITLE = "First step"
 FILE = "first_step.json"

@@ -46,7 +46,7 @@ from nystromformer.lab.sweep.local import LEAST_MINUTES, minutes_left, run_local
 from nystromformer.lab.sweep.process import FAILURE_FILE
 from nystromformer.lab.sweep.slurm import check_slurm, run_on_slurm
 from nystromformer.lab.sweep.status import Status, all_done, state
-from nystromformer.training.writer import write_json
+from nystromformer.training.files import write_json
 
 SWEEP_FILE = "sweep.json"  # every point that was asked for, and its flags
 NOT_ALL_DONE = 1

@@ -9,7 +9,6 @@ JAX_ENABLE_COMPILATION_CACHE=false keeps no compiled programs for the next start
 """
 
 import contextlib
-import dataclasses
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -32,10 +31,9 @@ from nystromformer.lab.run import (
     read_result,
     write_result,
 )
-from nystromformer.training.bucket import Folder, is_local
-from nystromformer.training.devices import make_mesh
-from nystromformer.training.loop import Run
-from nystromformer.training.processes import is_first, wait_for_all
+from nystromformer.training.devices import is_first, make_mesh, wait_for_all
+from nystromformer.training.files import Folder, is_local
+from nystromformer.training.loop import Trainer
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = cli.define_workdir(
@@ -99,22 +97,23 @@ def train(experiment: Experiment, workdir: Folder) -> dict[str, Any]:
     )
     mesh = mesh_of(experiment)
     splits = experiment.load()
-    floors = experiment.task.floors(splits["train"], splits["test"])
-    run = Run(
+    floors = experiment.learning.floors(experiment.task, splits)
+    trainer = Trainer(
         experiment.make_model,
+        experiment.objective,
         experiment.make_optimizer(),
         config.train,
         splits,
         workdir,
         mesh,
     )
-    outcome = run.fit()
     result = {
         "task": config.task.name,
         "attention": config.attention.name,
         "seed": config.train.seed,
         "num_params": experiment.num_params,
-        **dataclasses.asdict(outcome),
+        "objective": config.objective.name,
+        **trainer.fit(),
         "floors": floors,
         "device": device(),
         "processes": jax.process_count(),
@@ -125,6 +124,7 @@ def train(experiment: Experiment, workdir: Folder) -> dict[str, Any]:
     }
     if is_first():
         write_result(workdir, result)
+    trainer.finish()
     return result
 
 
@@ -147,15 +147,20 @@ def mesh_of(experiment: Experiment) -> Mesh:
 
 def summary(result: dict[str, Any]) -> str:
     """The result beside its floors, for people."""
+    metric = result.get("metric", "accuracy")
+
+    def shown(value: float) -> str:
+        return f"{value:.4f}" if metric.endswith("loss") else f"{value:.2%}"
+
     lines = [
         f"{result['task']} with {result['attention']}, seed {result['seed']}: best "
-        f"validation accuracy {result['validation_accuracy']:.2%} at step "
+        f"validation {metric} {shown(result[f'validation_{metric}'])} at step "
         f"{result['best_step']:,}",
-        f"test accuracy {result['test_accuracy']:.2%} "
+        f"test {metric} {shown(result[f'test_{metric}'])} "
         f"({result['test_examples']:,} examples)",
     ]
-    for name, accuracy in result["floors"].items():
-        lines.append(f"  floor: {accuracy:6.2%}  {name}")
+    for name, value in result["floors"].items():
+        lines.append(f"  floor: {shown(value):>6}  {name}")
     return "\n".join(lines)
 
 

@@ -17,11 +17,10 @@ from etils import epath
 
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
-from nystromformer.training.bucket import Folder
-from nystromformer.training.checkpoint import CheckpointError
-from nystromformer.training.errors import first_line
+from nystromformer.training.files import Folder, first_line
 from nystromformer.training.interrupt import Interrupted, catch, mute_terminal
 from nystromformer.training.loop import NotFiniteError
+from nystromformer.training.weights import CheckpointError
 
 BAD_INPUT = 2
 A_YEAR = 366 * 24 * 60.0  # in minutes

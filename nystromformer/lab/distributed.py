@@ -19,9 +19,9 @@ from absl import flags
 
 from nystromformer.config import ConfigError
 from nystromformer.lab import cli
-from nystromformer.training.errors import first_line
+from nystromformer.training.devices import is_first
+from nystromformer.training.files import first_line
 from nystromformer.training.interrupt import Interrupted
-from nystromformer.training.processes import is_first
 
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes")
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")

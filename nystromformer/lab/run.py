@@ -14,10 +14,18 @@ from flax import nnx
 from lra_tasks.base import SPLITS
 from lra_tasks.task import Split, Task, get_task
 from nystromformer.config import Config, ConfigError
-from nystromformer.heads import PairClassifier, SequenceClassifier
-from nystromformer.training.bucket import Folder, system_errors
+from nystromformer.encoder import EncoderConfig
+from nystromformer.lab.objectives import Learning, find_objective
+from nystromformer.training.data import Batch
+from nystromformer.training.files import (
+    METRICS_FILE,
+    Folder,
+    system_errors,
+    write_json,
+)
+from nystromformer.training.objective import Objective
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.writer import METRICS_FILE, write_json
+from nystromformer.training.step import Weights, split_weights
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
@@ -49,44 +57,56 @@ class Experiment:
             raise ConfigError(f"config.model, config.attention: {error}") from error
         return experiment
 
-    def make_model(self, rngs: nnx.Rngs) -> SequenceClassifier:
+    @functools.cached_property
+    def learning(self) -> Learning:
+        """What the config's objective stands for."""
+        return find_objective(self.config.objective.name)
+
+    @functools.cached_property
+    def objective(self) -> Objective:
+        """What is learnt."""
+        try:
+            return self.learning.make_objective(
+                self.task, **self.config.objective.options
+            )
+        except TypeError as error:  # an option that it does not have
+            raise ConfigError(f"config.objective: {error}") from error
+
+    def make_model(self, rngs: nnx.Rngs) -> Any:
         """The model, with fresh parameters."""
-        model, attention = self.config.model, self.config.attention
-        pair = self.task.num_inputs == 2
-        classifier = PairClassifier if pair else SequenceClassifier
-        return classifier(
-            num_classes=self.task.num_classes,
+        model = self.config.model.model_dump()
+        pooling = model.pop("pooling")
+        config = EncoderConfig(
             vocab_size=self.task.vocab_size,
             max_length=self.task.max_length,
-            num_layers=model.num_layers,
-            num_heads=model.num_heads,
-            model_dim=model.model_dim,
-            mlp_dim=model.mlp_dim,
-            dropout_rate=model.dropout_rate,
-            dtype=jnp.dtype(model.dtype),
-            remat=model.remat,
-            pooling=model.pooling,
-            attention=attention.name,
-            attention_options=attention.options,
-            rngs=rngs,
+            attention=self.config.attention.name,
+            attention_options=self.config.attention.options,
+            **{**model, "dtype": jnp.dtype(model["dtype"])},
         )
+        return self.learning.make_model(config, self.task, pooling, rngs)
+
+    @functools.cached_property
+    def weight_shapes(self) -> Weights:
+        """Of the model's weights."""
+        return jax.eval_shape(lambda: split_weights(self.make_model(nnx.Rngs(0)))[1])
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """The optimizer over this run's length."""
         return make_optimizer(
-            num_steps=self.config.train.num_steps,
-            **dataclasses.asdict(self.config.optimizer),
+            num_steps=self.config.train.num_steps, **self.config.optimizer.model_dump()
         )
 
     @functools.cached_property
     def num_params(self) -> int:
-        """How many numbers are trained; also runs the model once in the abstract."""
+        """How many numbers are trained; also takes a batch in the abstract."""
         pair = (2,) if self.task.num_inputs == 2 else ()
         inputs = jax.ShapeDtypeStruct((1, *pair, self.task.max_length), jnp.int32)
+        one = jnp.zeros(1, jnp.int32)
 
         def shapes(inputs: jax.Array) -> Any:
             model = self.make_model(nnx.Rngs(0))
-            model(inputs, inputs > 0, jax.random.key(0))
+            batch = Batch(inputs, inputs > 0, one, jnp.ones(1), one)
+            self.objective(model, batch, jax.random.key(0))
             return nnx.state(model, nnx.Param)
 
         return sum(x.size for x in jax.tree.leaves(jax.eval_shape(shapes, inputs)))

@@ -15,25 +15,31 @@ from nystromformer.training.devices import SEQ, one_device, put
 
 
 class Batch(NamedTuple):
-    """inputs int32 [B, L] or [B, 2, L], mask bool alike, labels int32 [B], weights.
+    """What an objective sees of some examples.
 
-    weights float32 [B]: 0 marks a filler row of a last, incomplete batch.
+    inputs: int32 [B, L] or [B, 2, L].
+    mask: bool alike, False = padding; None where every example is full.
+    labels: int32 [B].
+    weights: float32 [B]; 0 marks a filler row of a last, incomplete batch.
+    indices: int32 [B], the examples in their split.
     """
 
     inputs: jax.Array
-    mask: jax.Array
+    mask: jax.Array | None
     labels: jax.Array
     weights: jax.Array
+    indices: jax.Array
 
 
 class Data(NamedTuple):
     """A split on the devices: inputs [rows, L], lengths [rows], labels [examples].
 
-    pairs int32 [examples, 2] names the two rows of each example; None = row i alone.
+    lengths is None where every row is full: then nothing pays for a mask. pairs int32
+    [examples, 2] names the two rows of each example; None = row i alone.
     """
 
     inputs: jax.Array
-    lengths: jax.Array
+    lengths: jax.Array | None
     labels: jax.Array
     pairs: jax.Array | None
 
@@ -41,7 +47,9 @@ class Data(NamedTuple):
     def put(cls, split: Any, mesh: Mesh | None = None) -> "Data":
         """Copies anything with these four arrays to the devices (None: one), once."""
         mesh = mesh or one_device()
-        rest = put(mesh, (split.lengths, split.labels, split.pairs))
+        full = (np.asarray(split.lengths) == split.inputs.shape[-1]).all()
+        lengths = None if full else split.lengths
+        rest = put(mesh, (lengths, split.labels, split.pairs))
         return cls(put(mesh, split.inputs, None, SEQ), *rest)
 
     def rows(self, indices: Any) -> Any:
@@ -50,6 +58,8 @@ class Data(NamedTuple):
 
     def lengths_of(self, indices: Any) -> jax.Array:
         """int32 [B]: of the examples at indices [B], of pairs the longer one."""
+        if self.lengths is None:
+            return jnp.full(len(indices), self.inputs.shape[-1], jnp.int32)
         lengths = self.lengths[self.rows(indices)]
         return lengths if self.pairs is None else lengths.max(-1)
 
@@ -59,13 +69,12 @@ class Data(NamedTuple):
         """The examples at indices [B], cut to a length that none is over (None: L)."""
         rows = self.rows(indices)
         inputs = self.inputs[rows][..., :length].astype(jnp.int32)
-        positions = jax.lax.broadcasted_iota(jnp.int32, inputs.shape, inputs.ndim - 1)
-        return Batch(
-            inputs=inputs,
-            mask=positions < self.lengths[rows][..., None],
-            labels=self.labels[indices],
-            weights=weights,
-        )
+        mask = None
+        if self.lengths is not None:
+            last = inputs.ndim - 1
+            positions = jax.lax.broadcasted_iota(jnp.int32, inputs.shape, last)
+            mask = positions < self.lengths[rows][..., None]
+        return Batch(inputs, mask, self.labels[indices], weights, indices)
 
 
 @functools.lru_cache(maxsize=2)

@@ -1,17 +1,20 @@
-"""How a run is spread over devices: by where its arrays lie.
+"""How a run is spread over devices and processes: by where its arrays lie.
 
 A mesh has the axes "data", over which the batch is split, and "seq", over which the
 length is. Parameters lie whole on every device, and the data too, but for the length.
 The programs know nothing of it: XLA follows the arrays and adds what the devices have
 to tell each other, which for an attention of linear cost does not grow with the length.
+
+Every process runs the same program, so whatever decides what comes next (a signal that
+one of them got, a clock) has to be the same number in all of them.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 DATA, SEQ = "data", "seq"
@@ -78,15 +81,57 @@ def put(mesh: Mesh, tree: Any, *spec: str | None) -> Any:
     return jax.tree.map(place, tree)
 
 
-def copy(mesh: Mesh, tree: Any) -> Any:
-    """Arrays that lie whole on the mesh, once more: to outlive a donation of these."""
-    return jax.jit(_copy, out_shardings=whole(mesh))(tree)
-
-
-def _copy(tree: Any) -> Any:
-    return jax.tree.map(jnp.copy, tree)
-
-
 def whole(mesh: Mesh) -> NamedSharding:
     """The placement of what every device has whole."""
     return NamedSharding(mesh, PartitionSpec())
+
+
+def is_first() -> bool:
+    """Whether this process is the one that speaks and writes."""
+    return jax.process_index() == 0
+
+
+def largest(value: int) -> int:
+    """The largest of all processes' values."""
+    if jax.process_count() == 1:
+        return value
+    return int(multihost_utils.process_allgather(np.int32(value)).max())
+
+
+def of_first(value: int) -> int:
+    """The first process's value."""
+    if jax.process_count() == 1:
+        return value
+    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+
+
+def wait_for_all(where: str) -> None:
+    """Returns when every process is there."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(where)
+
+
+class ProgramBytes(NamedTuple):
+    """Of a compiled program; outputs that lie in donated arguments count once."""
+
+    arguments: int
+    outputs: int
+    temporaries: int
+
+
+def program_bytes(compiled: Any) -> ProgramBytes | None:
+    """What a compiled program holds at once; None where the compiler does not tell."""
+    usage = compiled.memory_analysis()
+    if usage is None:
+        return None
+    return ProgramBytes(
+        usage.argument_size_in_bytes,
+        usage.output_size_in_bytes - usage.alias_size_in_bytes,
+        usage.temp_size_in_bytes,
+    )
+
+
+def peak_bytes() -> int | None:
+    """The most that this process has held on its first device; None on a CPU."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats.get("peak_bytes_in_use")

@@ -1,6 +1,8 @@
 """Exact evaluation: every example counted once, whatever the batch size."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,14 +11,16 @@ from jax.sharding import Mesh
 from nystromformer.training.data import Data, eval_indices
 from nystromformer.training.devices import DATA, one_device, put
 from nystromformer.training.gradients import bucket_lengths
-from nystromformer.training.metrics import Totals
+from nystromformer.training.objective import Totals
+from nystromformer.training.progress import Pace
 from nystromformer.training.step import Weights
 
-EvalStep = Callable[[Weights, Data, jax.Array, jax.Array, Totals, int], Totals]
+MAX_BATCHES = 64  # in one call of the device
 
 
 def evaluate(
-    eval_step: EvalStep,
+    eval_chunk: Callable[..., Totals],
+    zero: Totals,
     weights: Weights,
     data: Data,
     batch_size: int,
@@ -24,27 +28,55 @@ def evaluate(
     length_buckets: int = 1,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, float] | None:
-    """loss, accuracy and examples of a split; None when asked to stop on the way.
+    """The metrics of a split and its number of examples; None when asked to stop.
 
-    mesh (None = one device) is that of the weights and the data. With several
-    length_buckets examples of like length share a batch, which is cut to the shortest
-    of as many lengths that has room for them.
+    eval_chunk is of `make_eval_chunk`, zero of its objective. mesh (None = one device)
+    is that of the weights and the data. With several length_buckets examples of like
+    length share a batch, which is cut to the shortest of as many lengths that has room
+    for them.
     """
     mesh = mesh or one_device()
-    totals = put(mesh, Totals.zero())
+    totals = put(mesh, zero)
+    pace = Pace(MAX_BATCHES)
+    for length, batches in _by_length(data, batch_size, length_buckets):
+        while batches:
+            now, batches = batches[: pace.size], batches[pace.size :]
+            indices = np.zeros((MAX_BATCHES, batch_size), np.int32)
+            present = np.zeros((MAX_BATCHES, batch_size), np.float32)
+            for row, (examples, its_weights) in enumerate(now):
+                indices[row], present[row] = examples, its_weights
+            with pace.measure(len(now)):
+                totals = eval_chunk(
+                    weights,
+                    data,
+                    put(mesh, indices, None, DATA),
+                    put(mesh, present, None, DATA),
+                    put(mesh, np.int32(len(now))),
+                    totals,
+                    length=length,
+                )
+                jax.block_until_ready(totals)
+            if should_stop():
+                return None
+    return totals.means()
+
+
+def _by_length(
+    data: Data, batch_size: int, length_buckets: int
+) -> Iterator[tuple[int, list[Any]]]:
+    """Batches (examples [B], weights [B]) by the length that has room for them."""
     buckets = bucket_lengths(data.inputs.shape[-1], length_buckets)
     order = np.arange(len(data.labels))
     longest = np.full(len(order), buckets[-1])
-    if len(buckets) > 1:
+    if len(buckets) > 1 and data.lengths is not None:
         rows = order if data.pairs is None else np.asarray(data.pairs)
         longest = np.asarray(data.lengths)[rows].reshape(len(order), -1).max(1)
         order = np.argsort(longest, kind="stable")
-    for positions, present in zip(*eval_indices(len(order), batch_size), strict=True):
-        batch = order[positions]
-        length = buckets[int(np.searchsorted(buckets, longest[batch].max()))]
-        indices, example_weights = put(mesh, (batch, present), DATA)
-        totals = eval_step(weights, data, indices, example_weights, totals, length)
-        jax.block_until_ready(totals)
-        if should_stop():
-            return None
-    return totals.means()
+
+    def bucket(batch: tuple[np.ndarray, np.ndarray]) -> int:
+        return buckets[int(np.searchsorted(buckets, longest[batch[0]].max()))]
+
+    positions, present = eval_indices(len(order), batch_size)
+    batches = zip(order[positions], present, strict=True)
+    for length, group in itertools.groupby(batches, bucket):
+        yield length, list(group)

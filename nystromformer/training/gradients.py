@@ -18,10 +18,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nystromformer.training.data import Batch, Data
 from nystromformer.training.devices import DATA, one_device
-from nystromformer.training.metrics import Totals
+from nystromformer.training.objective import Totals
 
-# Of parameters, variables, batch and a random key: (summed loss, (totals, variables)).
-Loss = Callable[[Any, Any, Batch, jax.Array], tuple[jax.Array, tuple[Totals, Any]]]
+# Of parameters, variables, batch and a random key: (totals, variables after it).
+Forward = Callable[[Any, Any, Batch, jax.Array], tuple[Totals, Any]]
 
 
 class Gradient(NamedTuple):
@@ -39,7 +39,7 @@ def bucket_lengths(max_length: int, num_buckets: int) -> tuple[int, ...]:
 
 
 def batch_gradient(
-    loss: Loss,
+    forward: Forward,
     params: Any,
     variables: Any,
     data: Data,
@@ -53,7 +53,8 @@ def batch_gradient(
     """The gradient of the mean loss over the examples at indices [B].
 
     Args:
-      loss: to be summed over examples, and its gradient with respect to params.
+      forward: what the model makes of a batch; the mean loss is its totals' sum over
+        its weight.
       params, variables: of the model.
       data: where the examples are.
       indices: of the examples, int32 [B].
@@ -68,17 +69,12 @@ def batch_gradient(
     ) -> Gradient:
         batch = data.take(indices, jnp.ones(indices.shape, jnp.float32), length)
 
-        def share(params: Any) -> tuple[jax.Array, tuple[Totals, Any]]:
-            summed, rest = loss(params, variables, batch, key)
-            return summed / batch_size, rest
+        def summed(params: Any) -> tuple[jax.Array, tuple[Totals, Any]]:
+            totals, after = forward(params, variables, batch, key)
+            return totals.sums["loss"][0], (totals, after)
 
-        gradients, rest = jax.grad(share, has_aux=True)(params)
+        gradients, rest = jax.grad(summed, has_aux=True)(params)
         return Gradient(gradients, *rest)
-
-    (batch_size,) = indices.shape
-    lengths = bucket_lengths(data.inputs.shape[-1], length_buckets)
-    if micro_batches == len(lengths) == 1:
-        return part_gradient(lengths[0], variables, indices, key)
 
     def add_part(so_far: Gradient, part: Any) -> Any:
         number, indices = part
@@ -92,11 +88,20 @@ def batch_gradient(
             params=params, totals=so_far.totals.plus(found.totals)
         ), None
 
-    by_length = indices[jnp.argsort(data.lengths_of(indices))]
-    parts = jax.lax.with_sharding_constraint(
-        by_length.reshape(micro_batches, -1),
-        NamedSharding(mesh or one_device(), PartitionSpec(None, DATA)),
-    )
-    nothing = Gradient(jax.tree.map(jnp.zeros_like, params), Totals.zero(), variables)
-    numbered = jnp.arange(micro_batches), parts
-    return jax.lax.scan(add_part, nothing, numbered)[0]
+    lengths = bucket_lengths(data.inputs.shape[-1], length_buckets)
+    if micro_batches == len(lengths) == 1:
+        gradient = part_gradient(lengths[0], variables, indices, key)
+    else:
+        by_length = indices[jnp.argsort(data.lengths_of(indices))]
+        parts = jax.lax.with_sharding_constraint(
+            by_length.reshape(micro_batches, -1),
+            NamedSharding(mesh or one_device(), PartitionSpec(None, DATA)),
+        )
+        shapes = jax.eval_shape(
+            functools.partial(part_gradient, lengths[0]), variables, parts[0], key
+        )
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        start = nothing._replace(variables=variables)
+        gradient, _ = jax.lax.scan(add_part, start, (jnp.arange(micro_batches), parts))
+    weight = gradient.totals.sums["loss"][1]
+    return gradient._replace(params=jax.tree.map(lambda x: x / weight, gradient.params))

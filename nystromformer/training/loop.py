@@ -13,64 +13,72 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from nystromformer.config import TrainConfig
-from nystromformer.training.bucket import Folder
-from nystromformer.training.checkpoint import Checkpoints, digest
+from nystromformer.training.checkpoint import Checkpoints
 from nystromformer.training.data import Data, train_indices
-from nystromformer.training.devices import DATA, copy, one_device, put
+from nystromformer.training.devices import (
+    DATA,
+    is_first,
+    largest,
+    of_first,
+    one_device,
+    peak_bytes,
+    program_bytes,
+    put,
+)
 from nystromformer.training.evaluate import evaluate
+from nystromformer.training.files import Folder, MetricsWriter, SilentWriter
 from nystromformer.training.interrupt import Interrupted, StopFlag
-from nystromformer.training.memory import peak_bytes, program_bytes
-from nystromformer.training.metrics import Totals
-from nystromformer.training.processes import is_first, largest, of_first
-from nystromformer.training.progress import Progress
+from nystromformer.training.objective import Objective, Totals
+from nystromformer.training.progress import Pace, Progress
 from nystromformer.training.step import (
     Weights,
     graphdef_of,
-    make_eval_step,
+    make_eval_chunk,
     make_init,
     make_train_chunk,
 )
-from nystromformer.training.writer import MetricsWriter, SilentWriter
+from nystromformer.training.weights import digest
 
-SECONDS_PER_CHUNK = 1.0  # between two looks at the clock, the signals and the metrics
 MAX_CHUNK = 512
+SAVING_SHARE = 0.05  # of the time, at most, goes into checkpoints
 
 
 class NotFiniteError(ValueError):
     """A loss or gradient became NaN or infinite; the message names step and culprit."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What a finished run has found. The tested weights are the best on validation.
+@dataclasses.dataclass
+class Record:
+    """What a run remembers beside its arrays; JSON in every checkpoint.
 
+    evaluated: the last step at which validation was measured.
+    best_step, best_value: where the selected metric was best, the first of equals.
     compiled_bytes: what the compiled train step holds at once.
     peak_bytes: the most that the device held, where it counts.
     """
 
-    steps: int
-    best_step: int
-    validation_accuracy: float
-    test_accuracy: float
-    test_loss: float
-    test_examples: int
-    params_sha256: str
-    wall_seconds: float
-    examples_per_second: float | None
-    compiled_bytes: int | None
-    peak_bytes: int | None
+    wall_seconds: float = 0.0
+    train_seconds: float = 0.0
+    train_examples: int = 0
+    evaluated: int = -1
+    best_step: int | None = None
+    best_value: float | None = None
+    compiled_bytes: int | None = None
+    peak_bytes: int | None = None
 
 
-class Run:
+class Trainer:
     """One training run in a workdir, new or going on from its newest checkpoint.
 
     Args:
-      make_model: from rngs to a model(inputs, mask, dropout_rng) -> logits [B, C].
+      make_model: from rngs to a model that the objective can call.
+      objective: what is learnt.
       optimizer: any optax transformation.
       schedule: how long and how often.
       splits: "train", "validation" and "test" -> arrays, as `Data.put` takes.
       workdir: an existing folder, or one in a bucket; the same for every process.
       mesh: the devices; None = one.
+      start: weights to begin with instead of fresh ones, given the fresh ones.
 
     Raises:
       CheckpointError: there are checkpoints, but none can be read.
@@ -79,48 +87,57 @@ class Run:
     def __init__(
         self,
         make_model: Callable[[nnx.Rngs], nnx.Module],
+        objective: Objective,
         optimizer: optax.GradientTransformation,
         schedule: TrainConfig,
         splits: dict[str, Any],
         workdir: Folder,
         mesh: Mesh | None = None,
+        start: Callable[[Weights], Weights] | None = None,
     ):
-        self.schedule = schedule
+        self.schedule, self.objective = schedule, objective
         self.mesh = mesh = mesh or one_device()
         self.data = {name: Data.put(split, mesh) for name, split in splits.items()}
         graphdef = graphdef_of(make_model)
-        init = make_init(make_model, optimizer, schedule.seed, mesh)
+        init = make_init(make_model, optimizer, objective, mesh)
         self.train_chunk: Any = make_train_chunk(
             graphdef,
             optimizer,
-            schedule.seed,
+            objective,
             mesh,
             micro_batches=schedule.micro_batches,
             length_buckets=schedule.length_buckets,
         )
-        self.eval_step = make_eval_step(graphdef, mesh)
-        self.clock = {"wall_seconds": 0.0, "train_seconds": 0.0, "train_examples": 0}
-        self.memory = dict[str, int | None](compiled_bytes=None, peak_bytes=None)
-        self.checkpoints = Checkpoints(workdir / "checkpoints")
-        restored = self.checkpoints.restore(jax.eval_shape(init))
+        self.eval_chunk = make_eval_chunk(graphdef, objective, mesh)
+        self.record = Record()
+        self.best: tuple[int, Weights] | None = None
+        self.checkpoints = Checkpoints(workdir)
+        restored = self.checkpoints.restore(jax.eval_shape(init, np.uint32(0)))
         metrics_bytes = 0
         if restored is None:
-            self.state = init()
+            self.state = init(np.uint32(schedule.seed))
+            if start:
+                fresh = jax.device_get(self.state.weights)
+                self.state = self.state._replace(weights=put(mesh, start(fresh)))
         else:
-            state, meta = restored
+            state, meta, self.best = restored
             self.state = put(mesh, state)
-            self.clock = meta["clock"]
-            self.memory = meta.get("memory", self.memory)
+            self.record = Record(**meta["record"])
             metrics_bytes = meta["metrics_bytes"]
         self.step = int(self.state.step)
         self.saved = self.step if restored else None
+        self.saved_at, self.saving_seconds = time.monotonic(), 0.0
         self.writer = SilentWriter()
         if is_first():
             self.writer = MetricsWriter(workdir, metrics_bytes, self.step)
-        self.chunk = 0  # steps in the next chunk; the first takes one, to compile
+        self.pace = Pace(MAX_CHUNK)
 
-    def fit(self) -> Outcome:
+    def fit(self) -> dict[str, Any]:
         """Trains to the end and tests the best weights.
+
+        Returns:
+          For result.json: the metric that chose them, its best on validation, and all
+          metrics on the test split.
 
         Raises:
           Interrupted: on SIGTERM, SIGINT or SIGALRM, after saving.
@@ -139,7 +156,12 @@ class Run:
         finally:
             self.progress.close()
             self.writer.close()
-            self.checkpoints.close()
+
+    def finish(self) -> None:
+        """Deletes what only an unfinished run needs; the result has been written."""
+        assert self.best
+        self.checkpoints.finish(self.best)
+        self.checkpoints.close()
 
     def _advance(self) -> None:
         """One chunk of steps, and all that is due after it."""
@@ -151,7 +173,9 @@ class Run:
         if signum := self._signum():
             self._save()
             raise Interrupted(signum, self.step)
-        if last or self.step % self.schedule.checkpoint_every == 0:
+        if last or (
+            self.step % self.schedule.checkpoint_every == 0 and self._worth_saving()
+        ):
             self._save()
 
     def _signum(self) -> int:
@@ -161,16 +185,14 @@ class Run:
     def _validation_due(self) -> bool:
         at_end = self.step == self.schedule.num_steps
         due = at_end or (self.step and self.step % self.schedule.eval_every == 0)
-        return bool(due) and int(self.state.evaluated) < self.step
+        return bool(due) and self.record.evaluated < self.step
 
     def _train_chunk(self) -> None:
         """Trains for about a second, not past the next event."""
         schedule = self.schedule
         every = (schedule.log_every, schedule.eval_every, schedule.checkpoint_every)
         room = min(n - self.step % n for n in every)
-        room = min(room, schedule.num_steps - self.step)
-        num_steps = max(1, min(self.chunk, room, MAX_CHUNK))
-        started = time.monotonic()
+        num_steps = min(self.pace.size, room, schedule.num_steps - self.step)
         indices = np.zeros((MAX_CHUNK, schedule.batch_size), np.int32)
         indices[:num_steps] = train_indices(
             schedule.seed,
@@ -184,35 +206,37 @@ class Run:
             put(self.mesh, indices, None, DATA),
             put(self.mesh, np.int32(num_steps)),
         )
-        if not self.chunk:  # compiled ahead, which tells what memory it takes
-            self.train_chunk = self.train_chunk.lower(self.state, *batches).compile()
-            held = program_bytes(self.train_chunk)
-            self.memory["compiled_bytes"] = sum(held) if held else None
-        self.state, finite = self.train_chunk(self.state, *batches)
-        self.step = int(self.state.step)
+        first = self.progress.first_step is None
+        with self.pace.measure(num_steps):
+            if first:  # compiled ahead, which tells what memory it takes
+                lowered = self.train_chunk.lower(self.state, *batches)
+                self.train_chunk = lowered.compile()
+                held = program_bytes(self.train_chunk)
+                self.record.compiled_bytes = sum(held) if held else None
+            self.state, finite = self.train_chunk(self.state, *batches)
+            self.step = int(self.state.step)
         if culprits := jax.device_get(finite).culprits():
             raise NotFiniteError(
                 f"step {self.step}: not finite: {', '.join(culprits)}; the last "
                 f"checkpoint is step {self.saved}; a lower learning rate may help"
             )
-        seconds = time.monotonic() - started
-        throughput = num_steps * schedule.batch_size / seconds
-        if self.chunk:  # the first chunk is mostly compiling
-            self.clock["train_seconds"] += seconds
-            self.clock["train_examples"] += num_steps * schedule.batch_size
-            self.chunk = round(SECONDS_PER_CHUNK / seconds * num_steps)
-        self.chunk = of_first(max(self.chunk, 1))
+        throughput = num_steps * schedule.batch_size / self.pace.seconds
+        if not first:
+            self.record.train_seconds += self.pace.seconds
+            self.record.train_examples += num_steps * schedule.batch_size
         means = self.state.totals.means()
         means.pop("examples")
         self.progress.update(self.step, means, throughput)
         if self.step % schedule.log_every == 0 or self.step == schedule.num_steps:
             means["examples_per_second"] = throughput
             self.writer.write(self.step, "train", means)
-            self._set(totals=Totals.zero())
+            zero = put(self.mesh, Totals.zero(self.objective))
+            self.state = self.state._replace(totals=zero)
 
     def _evaluate(self, weights: Weights, split: str) -> dict[str, float] | None:
         metrics = evaluate(
-            self.eval_step,
+            self.eval_chunk,
+            Totals.zero(self.objective),
             weights,
             self.data[split],
             self.schedule.batch_size // self.schedule.micro_batches,
@@ -230,68 +254,61 @@ class Run:
         if metrics is None:
             return
         self.writer.write(self.step, "validation", metrics)
-        self._set(evaluated=np.int32(self.step))
-        if metrics["accuracy"] > float(self.state.best_accuracy):
-            self.state = self.state._replace(best=copy(self.mesh, self.state.weights))
-            self._set(
-                best_step=np.int32(self.step),
-                best_accuracy=np.float32(metrics["accuracy"]),
-            )
-        self.progress.say(
-            f"step {self.step}: validation accuracy {metrics['accuracy']:.2%}, loss "
-            f"{metrics['loss']:.4f}"
-        )
+        record, value = self.record, metrics[self.objective.select]
+        record.evaluated = self.step
+        sign = 1 if self.objective.higher_is_better else -1
+        if record.best_value is None or sign * value > sign * record.best_value:
+            record.best_step, record.best_value = self.step, value
+            self.best = self.step, jax.device_get(self.state.weights)
+        shown = (f"{k} {v:.4f}" for k, v in metrics.items() if k != "examples")
+        self.progress.say(f"step {self.step}: validation {', '.join(shown)}")
 
-    def _set(self, **fields: Any) -> None:
-        """Replaces fields of the state by these numbers, on every device."""
-        self.state = self.state._replace(**put(self.mesh, fields))
+    def _worth_saving(self) -> bool:
+        """Whether saving as long as last time leaves it a small share of the time."""
+        since = time.monotonic() - self.saved_at
+        return bool(of_first(int(SAVING_SHARE * since >= self.saving_seconds)))
 
     def _save(self) -> None:
-        wall_seconds = self.clock["wall_seconds"] + time.monotonic() - self.started
-        peaks = filter(None, (peak_bytes(), self.memory["peak_bytes"]))
-        self.memory["peak_bytes"] = max(peaks, default=None)  # over all sessions
+        if self.saved == self.step:
+            return
+        started = time.monotonic()
+        record = self.record
+        peaks = filter(None, (peak_bytes(), record.peak_bytes))
+        record.peak_bytes = max(peaks, default=None)  # over all sessions
         meta = {
             "metrics_bytes": self.writer.num_bytes(),
-            "clock": {**self.clock, "wall_seconds": wall_seconds},
-            "memory": self.memory,
+            "record": {
+                **dataclasses.asdict(record),
+                "wall_seconds": record.wall_seconds + started - self.started,
+            },
         }
-        self.checkpoints.save(self.step, self.state, meta)
-        self.saved = self.step
+        self.checkpoints.save(self.step, self.state, meta, self.best)
+        self.saved, self.saved_at = self.step, time.monotonic()
+        self.saving_seconds = self.saved_at - started
 
-    def _keep_best(self) -> None:
-        """Leaves one checkpoint, of the best weights alone: the rest is zeros.
-
-        What training goes on from is of no more use and three quarters of the bytes;
-        zeros are stored as next to none.
-        """
-        weights, optimizer = self.state.weights, self.state.optimizer
-        zeros = jax.tree.map(np.zeros_like, jax.device_get((weights, optimizer)))
-        self.state = self.state._replace(weights=zeros[0], optimizer=zeros[1])
-        self._save()
-        self.checkpoints.keep_only(self.step)
-
-    def _test(self) -> Outcome:
+    def _test(self) -> dict[str, Any]:
         """Measures the test split, once, with the best weights."""
-        metrics = self._evaluate(self.state.best, "test")
+        assert self.best
+        metrics = self._evaluate(put(self.mesh, self.best[1]), "test")
         if metrics is None:
             raise Interrupted(self._signum(), self.step)
-        self._keep_best()
         self.writer.write(self.step, "test", metrics)
         self.writer.num_bytes()  # raises where that line cannot be written
-        clock = self.clock
-        return Outcome(
-            **self.memory,
-            steps=self.step,
-            best_step=int(self.state.best_step),
-            validation_accuracy=round(float(self.state.best_accuracy), 7),  # float32
-            test_accuracy=metrics["accuracy"],
-            test_loss=metrics["loss"],
-            test_examples=int(metrics["examples"]),
-            params_sha256=digest(self.state.best),
-            wall_seconds=clock["wall_seconds"] + time.monotonic() - self.started,
-            examples_per_second=(
-                clock["train_examples"] / clock["train_seconds"]
-                if clock["train_seconds"]
+        record, metric = self.record, self.objective.select
+        return {
+            "steps": self.step,
+            "metric": metric,
+            "best_step": record.best_step,
+            f"validation_{metric}": record.best_value,
+            **{f"test_{name}": value for name, value in metrics.items()},
+            "test_examples": int(metrics["examples"]),
+            "params_sha256": digest(self.best[1]),
+            "wall_seconds": record.wall_seconds + time.monotonic() - self.started,
+            "examples_per_second": (
+                record.train_examples / record.train_seconds
+                if record.train_seconds
                 else None
             ),
-        )
+            "compiled_bytes": record.compiled_bytes,
+            "peak_bytes": record.peak_bytes,
+        }

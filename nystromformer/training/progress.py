@@ -1,9 +1,37 @@
-"""Progress of a run: a bar for people, a plain line now and then for a log file."""
+"""Progress of a run, for people, and how much to do between two looks at it."""
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 
 from tqdm import tqdm
+
+from nystromformer.training.devices import of_first
+
+SECONDS_PER_CHUNK = 1.0  # between two looks at the clock, the signals and the metrics
+
+
+class Pace:
+    """How many steps take about a second; the first time, one, which is compiled.
+
+    size: of the next chunk; the same number in every process.
+    """
+
+    def __init__(self, largest: int):
+        self.largest, self.size, self.seconds = largest, 1, 0.0
+        self._compiled = False
+
+    @contextlib.contextmanager
+    def measure(self, num_steps: int) -> Iterator[None]:
+        """Around the work on so many steps."""
+        started = time.monotonic()
+        yield
+        self.seconds = time.monotonic() - started
+        if self._compiled:
+            size = round(SECONDS_PER_CHUNK / self.seconds * num_steps)
+            self.size = of_first(min(max(size, 1), self.largest))
+        self._compiled = True
 
 
 class Progress:
@@ -20,16 +48,20 @@ class Progress:
             dynamic_ncols=True,
             disable=None,  # no bar where the output is no terminal
         )
-        self.started = self.last_line = time.monotonic()
-        self.first_step = step
+        self.say("compiling the training step…")
+        self.first_step: int | None = None  # that was not mostly compiling
 
     def update(self, step: int, values: dict[str, float], throughput: float) -> None:
         """Now at `step`, with the latest metrics and examples per second."""
+        now = time.monotonic()
+        if self.first_step is None:
+            self.first_step, self.started, self.last_line = step, now, now
+            self.bar.reset(self.num_steps)
+            self.bar.update(step)
         shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         shown += f"  {throughput:,.0f} examples/s"
         self.bar.set_postfix_str(shown, refresh=False)
         self.bar.update(step - self.bar.n)
-        now = time.monotonic()
         if self.bar.disable and now - self.last_line >= self.SECONDS_BETWEEN_LINES:
             self.last_line = now
             rate = (step - self.first_step) / (now - self.started)

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from nystromformer.training.data import Batch, Data
 from nystromformer.training.devices import one_device, whole
 from nystromformer.training.gradients import Gradient, batch_gradient
-from nystromformer.training.metrics import Totals, batch_totals
+from nystromformer.training.objective import Objective, Totals
 
 
 class Weights(NamedTuple):
@@ -29,23 +29,18 @@ class Weights(NamedTuple):
 
 
 class State(NamedTuple):
-    """All that a run needs to go on. Scalars are arrays, so it is one pytree.
+    """All that training needs to go on, as one pytree of arrays.
 
     step: optimizer steps done.
+    seed: of the weights and the dropout; another seed compiles nothing.
     totals: training metrics since the last log line.
-    evaluated: the last step at which validation was measured.
-    best, best_step, best_accuracy: the weights with the highest validation accuracy so
-      far (the first of equals), -1 before any.
     """
 
     step: jax.Array
+    seed: jax.Array
     weights: Weights
     optimizer: optax.OptState
     totals: Totals
-    evaluated: jax.Array
-    best: Weights
-    best_step: jax.Array
-    best_accuracy: jax.Array
 
 
 class Finite(NamedTuple):
@@ -56,15 +51,16 @@ class Finite(NamedTuple):
 
     def culprits(self) -> list[str]:
         """The names of what was not."""
+        leaves = jax.tree_util.tree_leaves_with_path(self.gradients)
         found = [] if self.loss else ["the loss"]
-        for path, finite in jax.tree_util.tree_leaves_with_path(self.gradients):
-            if not finite:
-                name = ".".join(
-                    str(getattr(part, "key", getattr(part, "name", part)))
-                    for part in path
-                )
-                found.append(f"the gradient of {name.removesuffix('.value')}")
-        return found
+        wrong = [leaf_name(path) for path, finite in leaves if not finite]
+        return found + [f"the gradient of {name}" for name in wrong]
+
+
+def leaf_name(path: Any) -> str:
+    """As in encoder.positions, for the path of a leaf of a pytree."""
+    parts = (getattr(part, "key", getattr(part, "name", part)) for part in path)
+    return ".".join(map(str, parts)).removesuffix(".value")
 
 
 def split_weights(model: nnx.Module) -> tuple[nnx.GraphDef, Weights]:
@@ -81,75 +77,66 @@ def graphdef_of(make_model: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:
 def make_init(
     make_model: Callable[[nnx.Rngs], nnx.Module],
     optimizer: optax.GradientTransformation,
-    seed: int,
+    objective: Objective,
     mesh: Mesh | None = None,
-) -> Callable[[], State]:
-    """The state at step 0, as one compiled program; `eval_shape` it for its shapes."""
+) -> Callable[[Any], State]:
+    """The state at step 0 of a seed (uint32), as one compiled program."""
     mesh = mesh or one_device()
     # It runs once, and is compiled for a CPU much sooner with less optimisation.
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     options = {"xla_backend_optimization_level": 1} if on_cpu else None
 
     @functools.partial(jax.jit, out_shardings=whole(mesh), compiler_options=options)
-    def init() -> State:
-        _, weights = split_weights(make_model(nnx.Rngs(seed)))
+    def init(seed: jax.Array) -> State:
+        _, weights = split_weights(make_model(nnx.Rngs(jax.random.key(seed))))
         return State(
             step=jnp.zeros((), jnp.int32),
+            seed=seed,
             weights=weights,
             optimizer=optimizer.init(weights.params),
-            totals=Totals.zero(),
-            evaluated=-jnp.ones((), jnp.int32),
-            best=weights,
-            best_step=-jnp.ones((), jnp.int32),
-            best_accuracy=-jnp.ones((), jnp.float32),
+            totals=Totals.zero(objective),
         )
 
     return init
 
 
-def _make_train_step(
+def make_train_step(
     graphdef: nnx.GraphDef,
     optimizer: optax.GradientTransformation,
-    seed: int,
-    gradient_of: Callable[..., Gradient],
+    objective: Objective,
+    gradient_of: Callable[..., Gradient] = batch_gradient,
 ) -> Callable[[State, Data, jax.Array], tuple[State, Finite]]:
     """One step, on the examples at indices [B]; not compiled."""
 
     def train_step(
         state: State, data: Data, indices: jax.Array
     ) -> tuple[State, Finite]:
-        def loss(params: Any, variables: Any, batch: Batch, key: jax.Array) -> Any:
+        def forward(
+            params: Any, variables: Any, batch: Batch, key: jax.Array
+        ) -> tuple[Totals, Any]:
             model = nnx.merge(graphdef, params, variables, copy=True)
             for _, module in nnx.iter_modules(model):
                 if at_step := getattr(module, "at_step", None):
                     at_step(state.step)
-            logits = model(batch.inputs, batch.mask, dropout_rng=key)
-            totals = batch_totals(logits, batch.labels, batch.weights)
-            _, weights = split_weights(model)
-            return totals.loss, (totals, weights.variables)
+            totals = Totals(objective(model, batch, key), batch.weights.sum())
+            return totals, split_weights(model)[1].variables
 
-        dropout_key = jax.random.fold_in(jax.random.key(seed), 1)
+        dropout_key = jax.random.fold_in(jax.random.key(state.seed), 1)
         key = jax.random.fold_in(dropout_key, state.step)
-        gradients, totals, variables = gradient_of(
-            loss,
-            state.weights.params,
-            state.weights.variables,
-            data,
-            indices,
-            key,
-        )
+        params, variables = state.weights
+        found = gradient_of(forward, params, variables, data, indices, key)
         updates, optimizer_state = optimizer.update(
-            gradients, state.optimizer, state.weights.params
+            found.params, state.optimizer, params
         )
-        params = optax.apply_updates(state.weights.params, updates)
-        finite = jax.tree.map(lambda x: jnp.isfinite(x).all(), gradients)
+        params = optax.apply_updates(params, updates)
+        finite = jax.tree.map(lambda x: jnp.isfinite(x).all(), found.params)
         state = state._replace(
             step=state.step + 1,
-            weights=Weights(params, variables),  # type: ignore[arg-type]
+            weights=Weights(params, found.variables),  # type: ignore[arg-type]
             optimizer=optimizer_state,
-            totals=state.totals.plus(totals),
+            totals=state.totals.plus(found.totals),
         )
-        return state, Finite(jnp.isfinite(totals.loss), finite)
+        return state, Finite(jnp.isfinite(found.totals.sums["loss"][0]), finite)
 
     return train_step
 
@@ -157,7 +144,7 @@ def _make_train_step(
 def make_train_chunk(
     graphdef: nnx.GraphDef,
     optimizer: optax.GradientTransformation,
-    seed: int,
+    objective: Objective,
     mesh: Mesh | None = None,
     *,
     micro_batches: int = 1,
@@ -179,7 +166,7 @@ def make_train_chunk(
         micro_batches=micro_batches,
         length_buckets=length_buckets,
     )
-    train_step = _make_train_step(graphdef, optimizer, seed, gradient_of)
+    train_step = make_train_step(graphdef, optimizer, objective, gradient_of)
     everywhere = whole(mesh or one_device())
 
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=everywhere)
@@ -202,30 +189,34 @@ def make_train_chunk(
     return train_chunk
 
 
-def make_eval_step(
-    graphdef: nnx.GraphDef,
-    mesh: Mesh | None = None,
-) -> Callable[[Weights, Data, jax.Array, jax.Array, Totals, int], Totals]:
-    """A compiled function that adds one batch, without dropout, to the totals.
+def make_eval_chunk(
+    graphdef: nnx.GraphDef, objective: Objective, mesh: Mesh | None = None
+) -> Callable[..., Totals]:
+    """A compiled function that adds several batches, without dropout, to the totals.
 
-    Its arguments: weights, data, indices [B], weights of the examples [B], totals, and
-    the length to which the examples are cut, for each of which it is compiled.
+    Its arguments: weights, data, the examples of each batch int32 [K, B], their weights
+    float32 [K, B], how many ≤ K of these batches to take, totals, and the length to
+    which the examples are cut, for each of which it is compiled.
     """
 
     @functools.partial(
-        jax.jit, static_argnums=5, out_shardings=whole(mesh or one_device())
+        jax.jit, static_argnames="length", out_shardings=whole(mesh or one_device())
     )
-    def eval_step(
+    def eval_chunk(
         weights: Weights,
         data: Data,
         indices: jax.Array,
         example_weights: jax.Array,
+        num_batches: jax.Array,
         totals: Totals,
         length: int,
     ) -> Totals:
-        model = nnx.merge(graphdef, *weights)
-        batch = data.take(indices, example_weights, length)
-        logits = model(batch.inputs, batch.mask)
-        return totals.plus(batch_totals(logits, batch.labels, batch.weights))
+        def add(i: jax.Array, totals: Totals) -> Totals:
+            model = nnx.merge(graphdef, *weights)
+            batch = data.take(indices[i], example_weights[i], length)
+            found = Totals(objective(model, batch, None), batch.weights.sum())
+            return totals.plus(found)
 
-    return eval_step
+        return jax.lax.fori_loop(0, num_batches, add, totals)
+
+    return eval_chunk

@@ -220,7 +220,7 @@ def test_credentials_that_are_refused_are_one_line_and_at_once(bucket, ours, tmp
 # More than gcsfs writes in one part.
 LARGE = """
 from etils import epath
-from nystromformer.training.bucket import ObjectFile
+from nystromformer.training.files import ObjectFile
 file = ObjectFile(epath.Path("gs://bucket/run/metrics.jsonl"))
 file.write(bytes(range(256)) * 50_000)
 file.close()

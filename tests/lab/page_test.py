@@ -4,7 +4,7 @@ import pytest
 
 from nystromformer.config import ConfigError
 from nystromformer.lab.page import PAGE, open_folder, page, source
-from nystromformer.training.writer import write_text
+from nystromformer.training.files import write_text
 
 MADE_BY = {
     "command": "python scripts/some.py --x",

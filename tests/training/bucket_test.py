@@ -8,9 +8,8 @@ from etils.epath import backend
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nystromformer.training import bucket, checkpoint
-from nystromformer.training.bucket import ObjectFile, is_local
 from nystromformer.training.checkpoint import CheckpointError, Checkpoints, digest
-from nystromformer.training.writer import MetricsWriter, write_json
+from nystromformer.training.files import MetricsWriter, ObjectFile, is_local, write_json
 from tests.training.checkpoint_test import ABSTRACT, make_state
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nystromformer.training.errors import first_line
+from nystromformer.training.files import first_line
 
 
 @pytest.mark.parametrize(

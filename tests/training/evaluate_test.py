@@ -6,7 +6,7 @@ from flax import nnx
 
 from nystromformer.training.data import Data
 from nystromformer.training.evaluate import evaluate
-from nystromformer.training.metrics import Totals
+from nystromformer.training.objective import Totals
 from nystromformer.training.step import make_eval_step, split_weights
 from tests.training.conftest import make_split
 

@@ -11,7 +11,7 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.heads import PairClassifier, SequenceClassifier
 from nystromformer.training.data import Data
 from nystromformer.training.gradients import batch_gradient, bucket_lengths
-from nystromformer.training.metrics import batch_totals
+from nystromformer.training.objective import batch_totals
 from nystromformer.training.step import split_weights
 from tests.attention_test import OPTIONS
 from tests.tolerance import TOLERANCE, relative_error

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from nystromformer.training.memory import peak_bytes, program_bytes
+from nystromformer.training.devices import peak_bytes, program_bytes
 
 
 @pytest.mark.parametrize("donated", [False, True])

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.training.metrics import Totals, batch_totals
+from nystromformer.training.objective import Totals, batch_totals
 
 
 def test_means_over_uneven_batches_equal_those_over_all_examples():

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from nystromformer.training.writer import MetricsWriter, write_json, write_text
+from nystromformer.training.files import MetricsWriter, write_json, write_text
 
 
 def read_lines(workdir):

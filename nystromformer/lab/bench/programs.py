@@ -13,7 +13,7 @@ from nystromformer.lab.bench.memory import measured_peak
 from nystromformer.lab.bench.variants import Variant
 from nystromformer.lab.bench.work import product_flops
 from nystromformer.lab.study.smooth import smooth_inputs
-from nystromformer.training.memory import program_bytes
+from nystromformer.training.devices import program_bytes
 
 PASSES = ("forward", "forward+backward")
 

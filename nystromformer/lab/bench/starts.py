@@ -10,7 +10,7 @@ from pathlib import Path
 from nystromformer.config import ConfigError
 from nystromformer.lab.sweep.grid import TRAIN
 from nystromformer.lab.sweep.process import Process, failure
-from nystromformer.training.writer import METRICS_FILE
+from nystromformer.training.files import METRICS_FILE
 
 SECONDS_BETWEEN_LOOKS = 0.01
 

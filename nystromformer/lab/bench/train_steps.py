@@ -88,22 +88,25 @@ def train_program(label: str, experiment: Experiment, data: Data) -> Program:
     indices = jax.device_put(
         np.arange(STEPS * batch_size, dtype=np.int32).reshape(STEPS, batch_size)
     )
-    init = make_init(make_model, optimizer, seed=0)
+    init = make_init(make_model, optimizer, experiment.objective)
     chunk, cost = compile_program(
         make_train_chunk(
             graphdef,
             optimizer,
-            seed=0,
+            experiment.objective,
             micro_batches=config.train.micro_batches,
             length_buckets=config.train.length_buckets,
         ),
-        *(jax.eval_shape(init), data, indices, np.int32(STEPS)),
+        *(jax.eval_shape(init, np.uint32(0)), data, indices, np.int32(STEPS)),
     )
     states = []  # the newest; a run takes it and leaves the next
 
     def run() -> None:
         state, finite = chunk(
-            states.pop() if states else init(), data, indices, np.int32(STEPS)
+            states.pop() if states else init(np.uint32(0)),
+            data,
+            indices,
+            np.int32(STEPS),
         )
         states.append(jax.block_until_ready(state))
         if culprits := finite.culprits():

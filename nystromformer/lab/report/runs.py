@@ -17,7 +17,7 @@ from nystromformer.lab.run import (
     read_result,
 )
 from nystromformer.lab.sweep.process import failure
-from nystromformer.training.writer import METRICS_FILE
+from nystromformer.training.files import METRICS_FILE
 
 NOT_RUNS = {"checkpoints", "events"}  # what lies inside a run
 

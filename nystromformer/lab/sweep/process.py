@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nystromformer.lab.run import RESULT_FILE
+from nystromformer.training.files import write_json
 from nystromformer.training.interrupt import StopFlag
-from nystromformer.training.writer import write_json
 
 LOG_FILE = "log.txt"
 FAILURE_FILE = "failed.json"

@@ -23,8 +23,8 @@ from nystromformer.lab.sweep.grid import Point
 from nystromformer.lab.sweep.job import SECONDS_TO_SAVE, Job
 from nystromformer.lab.sweep.process import FAILURE_FILE
 from nystromformer.lab.sweep.status import Status, state
+from nystromformer.training.files import write_json
 from nystromformer.training.interrupt import StopFlag
-from nystromformer.training.writer import write_json
 
 COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "srun")
 JOBS_FILE = "jobs.json"  # which job each point was submitted as

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from nystromformer.lab.run import RESULT_FILE
 from nystromformer.lab.sweep.grid import Point
 from nystromformer.lab.sweep.process import failure
-from nystromformer.training.writer import METRICS_FILE
+from nystromformer.training.files import METRICS_FILE
 
 SECONDS_BETWEEN_LINES = 60.0
 

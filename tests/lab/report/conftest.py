@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nystromformer.config import Config
-from nystromformer.training.writer import write_json
+from nystromformer.training.files import write_json
 
 FLOORS = {"majority class": 0.12, "root operator": 0.25}
 

@@ -1,0 +1,65 @@
+"""The objectives by name, each with the model that it asks for and its floors."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flax import nnx
+
+from lra_tasks.task import Task
+from nystromformer.config import ConfigError
+from nystromformer.encoder import EncoderConfig
+from nystromformer.heads import PairClassifier, SequenceClassifier
+from nystromformer.training.objective import Classification, Objective
+
+Splits = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Learning:
+    """What a config's `objective.name` stands for.
+
+    make_objective: from the task and `objective`'s options.
+    make_model: from the encoder's config, the task, the pooling and rngs.
+    floors: of the selected metric, from the task and its splits: name -> value.
+    """
+
+    make_objective: Callable[..., Objective]
+    make_model: Callable[[EncoderConfig, Task, str, nnx.Rngs], nnx.Module]
+    floors: Callable[[Task, Splits], dict[str, float]] = lambda task, splits: {}
+
+
+def classifier(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
+    """The classifier of one sequence or two, as the task has them."""
+    cls = PairClassifier if task.num_inputs == 2 else SequenceClassifier
+    return cls(config, num_classes=task.num_classes, pooling=pooling, rngs=rngs)
+
+
+OBJECTIVES = {
+    "classification": Learning(
+        lambda task: Classification(),
+        classifier,
+        lambda task, splits: task.floors(splits["train"], splits["test"]),
+    )
+}
+
+
+def register_objective(name: str, learning: Learning) -> None:
+    """Adds an objective of another package to the table.
+
+    Raises:
+      ValueError: the name is taken.
+    """
+    if OBJECTIVES.get(name, learning) is not learning:
+        raise ValueError(f"the name {name!r} is taken by {OBJECTIVES[name]}")
+    OBJECTIVES[name] = learning
+
+
+def find_objective(name: str) -> Learning:
+    """The objective of that name, or a ConfigError that lists the known ones."""
+    if name not in OBJECTIVES:
+        known = ", ".join(OBJECTIVES)
+        raise ConfigError(f"unknown config.objective.name {name!r}; known: {known}")
+    return OBJECTIVES[name]

@@ -1,0 +1,185 @@
+"""The files of a run, on a disk or in a bucket: whole or not at all.
+
+A run's folder may lie in a bucket, as gs://BUCKET/RUN. A bucket has no locks, and
+nothing in it is appended to or renamed in one go; but an object is there whole or not
+at all.
+"""
+
+import contextlib
+import errno
+import io
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+from tensorboardX import SummaryWriter
+
+Folder = Path | epath.Path
+METRICS_FILE = "metrics.jsonl"
+SECONDS_BETWEEN_WRITES = 5.0
+LEAST_SECONDS = 1.0  # a bucket takes one write a second of the same object
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, at most 200 characters, or its type."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def is_local(folder: Folder) -> bool:
+    """Whether it is a folder of this machine, not of a bucket."""
+    return "://" not in str(folder)
+
+
+@contextlib.contextmanager
+def system_errors(path: Folder) -> Iterator[None]:
+    """Each library of a cloud has errors of its own: inside, they become OSErrors."""
+    try:
+        yield
+    except Exception as error:
+        if is_local(path):
+            raise
+        raise OSError(f"{path}: {first_line(error)}") from error
+
+
+class ObjectFile(io.BytesIO):
+    """An object's bytes, in memory: `flush` writes them, and `write` does now and then.
+
+    Starts at the end of what is there.
+    """
+
+    def __init__(self, path: Folder):
+        with system_errors(path):
+            super().__init__(path.read_bytes() if path.exists() else b"")
+        self.seek(0, io.SEEK_END)
+        self.path, self.name = path, str(path)
+        self.tried_at, self.written = -math.inf, True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        """Appends; if the last time is a while ago, tries to write the object."""
+        size = super().write(data)
+        self.written = False
+        if time.monotonic() >= self.tried_at + SECONDS_BETWEEN_WRITES:
+            with contextlib.suppress(OSError):
+                self.flush()
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        """Cuts off, which the next flush makes so in the bucket."""
+        self.written = False
+        return super().truncate(size)
+
+    def flush(self) -> None:
+        """Writes the object, where it is not yet; OSError if the bucket refuses."""
+        if self.written:
+            return
+        time.sleep(max(0.0, self.tried_at + LEAST_SECONDS - time.monotonic()))
+        self.tried_at = time.monotonic()
+        with system_errors(self.path):
+            self.path.write_bytes(self.getvalue())
+        self.written = True
+
+    def close(self) -> None:
+        """Writes the object, once."""
+        try:
+            if not self.closed:
+                self.flush()
+        finally:
+            super().close()
+
+
+def write_text(path: Folder, text: str) -> None:
+    """Writes a file whole or not at all."""
+    if not is_local(path):
+        with system_errors(path):
+            path.write_text(text, encoding="utf-8")
+        return
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Folder, value: Any) -> None:
+    """Writes a JSON file whole or not at all."""
+    write_text(path, f"{json.dumps(value, indent=2, ensure_ascii=False)}\n")
+
+
+class MetricsWriter:
+    """Appends to metrics.jsonl, one object a line, and to a TensorBoard event file.
+
+    In a bucket there is no event file, and the newest lines come some seconds later.
+
+    Args:
+      workdir: an existing folder.
+      num_bytes: how much of metrics.jsonl belongs to the state that the run goes on
+        from; what a killed run wrote after it is cut off and written again.
+      step: the step of that state; TensorBoard drops what it has from there on.
+
+    Raises:
+      OSError: metrics.jsonl is a link: what it points at is not this run's.
+    """
+
+    def __init__(self, workdir: Folder, num_bytes: int = 0, step: int = 0):
+        path = workdir / METRICS_FILE
+        self.events = None
+        if not is_local(path):
+            self.file: Any = ObjectFile(path)
+        else:
+            if Path(path).is_symlink():
+                raise OSError(f"{path} is a link; delete it, or name another workdir")
+            self.file = open(path, "ab", buffering=0)  # noqa: SIM115
+            self.events = SummaryWriter(str(workdir / "events"), purge_step=step)
+        if self.file.tell() > num_bytes:
+            self.file.seek(self.file.truncate(num_bytes))
+
+    def write(self, step: int, split: str, values: dict[str, float]) -> None:
+        """One line: step, split, values. Raises OSError when the disk is full.
+
+        What a bucket refuses is tried again, at the latest by num_bytes.
+        """
+        row = {"step": step, "split": split, **values}
+        line = f"{json.dumps(row, allow_nan=False)}\n".encode()
+        before = self.file.tell()
+        if self.file.write(line) < len(line):  # a disk that is full on the way
+            self.file.truncate(before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.file.name)
+        if self.events is not None:
+            for name, value in values.items():
+                self.events.add_scalar(f"{split}/{name}", value, step)
+
+    def num_bytes(self) -> int:
+        """The size of metrics.jsonl up to now, all of it written, or an OSError."""
+        self.file.flush()
+        return self.file.tell()
+
+    def close(self) -> None:
+        """What fails is no loss: no checkpoint or result counts on it."""
+        with contextlib.suppress(OSError):
+            self.file.close()
+        with contextlib.suppress(OSError):
+            if self.events is not None:
+                self.events.close()
+
+
+class SilentWriter:
+    """A MetricsWriter of the processes that do not write."""
+
+    def write(self, step: int, split: str, values: dict[str, float]) -> None:
+        """Nothing."""
+
+    def num_bytes(self) -> int:
+        """Zero."""
+        return 0
+
+    def close(self) -> None:
+        """Nothing."""

@@ -1,0 +1,81 @@
+"""What is learnt: an objective says of a batch what it sums, and over how much.
+
+    objective(model, batch, key) -> {name: (sum, weight)}
+
+with `loss` among the names; key is None in an evaluation. From this come the gradient
+(of the loss's sum over its weight), the metrics, and which weights are the best.
+Randomness of an evaluation may depend on `batch.indices`, the examples, alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from nystromformer.training.data import Batch
+
+Sums = dict[str, tuple[jax.Array, jax.Array]]
+
+
+class Objective(Protocol):
+    """A function of model, batch and key, and what it is about.
+
+    metrics: the names that it returns.
+    select, higher_is_better: which of them chooses the best weights, on validation.
+    """
+
+    @property
+    def metrics(self) -> Sequence[str]: ...
+    @property
+    def select(self) -> str: ...
+    @property
+    def higher_is_better(self) -> bool: ...
+    def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums: ...
+
+
+class Classification:
+    """Cross-entropy of the model's logits [B, C] against the labels [B]."""
+
+    metrics = ("loss", "accuracy")
+    select = "accuracy"
+    higher_is_better = True
+
+    def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
+        """loss (nats) and accuracy (0 to 1), by the weights of the examples."""
+        logits = model(batch.inputs, batch.mask, dropout_rng=key)
+        weights, labels = batch.weights, batch.labels
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        correct = logits.argmax(-1) == labels
+        total = weights.sum()
+        return {
+            "loss": (jnp.where(weights > 0, loss * weights, 0).sum(), total),
+            "accuracy": ((correct * weights).sum(), total),
+        }
+
+
+class Totals(NamedTuple):
+    """Sums over batches, divided once: exact over batches of any size."""
+
+    sums: Sums
+    examples: jax.Array
+
+    @classmethod
+    def zero(cls, objective: Objective) -> "Totals":
+        """No examples."""
+        zero = jnp.zeros((), jnp.float32)
+        return cls(dict.fromkeys(objective.metrics, (zero, zero)), zero)
+
+    def plus(self, other: "Totals") -> "Totals":
+        """The sums over both."""
+        return jax.tree.map(jnp.add, self, other)
+
+    def means(self) -> dict[str, float]:
+        """Each metric, and how many examples they are of."""
+        sums: Mapping[str, Any] = jax.device_get(self.sums)
+        means = {
+            name: float(total) / float(weight) if weight else 0.0
+            for name, (total, weight) in sums.items()
+        }
+        return {**means, "examples": float(self.examples)}
