@@ -26,7 +26,8 @@ def changed(path: str, value: object) -> dict:
 @pytest.mark.parametrize("arg", ["nystrom", "softmax,quick", "none", "quick", ""])
 def test_presets_pass_and_come_back_as_they_went_in(arg):
     config = Config.from_mapping(mapping(arg))
-    assert config.to_mapping() == mapping(arg)
+    for group, values in mapping(arg).items():
+        assert config.to_mapping()[group].items() >= values.items()
     assert Config.from_mapping(json.loads(json.dumps(config.to_mapping()))) == config
 
 
@@ -46,25 +47,29 @@ def test_the_paper_preset_is_the_paper():
 
 
 BAD = {
-    "train.num_step": (5, r"unknown key config\.train\.num_step; known: .*num_steps"),
-    "train.num_steps": ("5", r"config\.train\.num_steps must be int, got '5'"),
-    "train.batch_size": (True, r"config\.train\.batch_size must be int, got True"),
-    "train.seed": (-1, r"config\.train\.seed must be in"),
-    "model.num_layers": (
-        20_000,
-        r"config\.model\.num_layers must be at most 64, got 2",
-    ),
-    "train.eval_every": (0, r"config\.train\.eval_every must be positive, got 0"),
+    "train.num_step": (5, r"unknown key config\.train\.num_step; .* mean num_steps\?"),
+    "train.sofa": (5, r"unknown key config\.train\.sofa; known: seed, .*num_steps"),
+    "train.num_steps": ("5", r"config\.train\.num_steps: .* valid integer, got '5'"),
+    "train.batch_size": (True, r"config\.train\.batch_size: .* integer, got True"),
+    "train.seed": (-1, r"config\.train\.seed: .* greater than or equal to 0, got -1"),
+    "model.num_layers": (20_000, r"num_layers: .* less than or equal to 64, got 20000"),
+    "train.eval_every": (0, r"config\.train\.eval_every: .* greater than 0, got 0"),
     "train.micro_batches": (5, r"batch_size=32 is not micro_batches=5 × a whole"),
-    "train.length_buckets": (17, r"config\.train\.length_buckets must be at most 16"),
-    "model.dtype": ("float16", r"config\.model\.dtype must be one of .*got 'float16'"),
-    "model.dropout_rate": (1.0, r"config\.model\.dropout_rate must be in \[0, 1\)"),
+    "train.length_buckets": (17, r"length_buckets: .* less than or equal to 16"),
+    "model.dtype": ("float16", r"dtype: .*'float32' or 'bfloat16', got 'float16'"),
+    "model.dropout_rate": (
+        1.0,
+        r"dropout_rate: .* less than 1, got 1\.0",
+    ),
     "model.model_dim": (65, r"model_dim=65 is not num_heads=2 × a whole head dim"),
-    "optimizer.learning_rate": (float("nan"), "learning_rate must be finite"),
-    "optimizer.eps": (10**400, r"config\.optimizer\.eps must be finite"),
-    "optimizer.weight_decay": (-0.1, "weight_decay must not be negative"),
+    "optimizer.learning_rate": (
+        float("nan"),
+        "learning_rate: .* finite number",
+    ),
+    "optimizer.eps": (10**400, r"config\.optimizer\.eps: .*number"),
+    "optimizer.weight_decay": (-0.1, "weight_decay: .* greater than or equal to 0"),
     "optimizer.warmup_steps": (6000, r"warmup_steps=6000 must lie .*num_steps=5000"),
-    "task.data_dir": (3, r"config\.task\.data_dir must be str or NoneType, got 3"),
+    "task.data_dir": (3, r"config\.task\.data_dir: .* string, got 3"),
     "attention.name": ("flash", r"unknown attention 'flash'; known: .*nystrom"),
     "attention.landmark": (
         3,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.encoder import REMAT, Encoder
+from nystromformer.encoder import REMAT, Encoder, EncoderConfig
 from tests.jaxpr import equations
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -28,9 +28,8 @@ def make(**options):
         "model_dim": D,
         "mlp_dim": 17,
         "attention_options": OPTIONS,
-        "rngs": nnx.Rngs(0),
     } | options
-    return Encoder(**options)
+    return Encoder(EncoderConfig(**options), rngs=nnx.Rngs(0))
 
 
 @functools.cache
@@ -147,10 +146,84 @@ def test_a_cls_token_stands_in_front_and_is_never_padding():
     np.testing.assert_array_equal(mask, np.c_[np.ones(B, bool), MASK])
 
 
-def test_no_two_modules_share_a_variable():
-    variables = [v for _, v in nnx.iter_graph(make()) if isinstance(v, nnx.Variable)]
-    assert len(variables) == len({id(v) for v in variables})
-    assert len(variables) == len(jax.tree.leaves(nnx.state(make())))
+def count(**options):
+    model = nnx.eval_shape(lambda: make(**options))
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
+
+
+def test_layers_that_share_an_attention_have_its_parameters_once_and_train_it():
+    options = {"attention": "linformer", "num_layers": 3, "attention_options": {}}
+
+    def with_sharing(sharing):
+        wanted = {"projection_dim": 5, "sharing": sharing}
+        return options | {"attention_options": wanted}
+
+    assert (
+        count(**with_sharing("key_value")) == count(**with_sharing("layer")) + 2 * 5 * L
+    )
+    model = make(**with_sharing("layer"))
+    graphdef, state = nnx.split(model)
+
+    def loss(state):
+        return nnx.merge(graphdef, state)(INPUTS)[0].std()
+
+    gradients = nnx.to_pure_dict(jax.grad(loss)(state))
+    shared = gradients["blocks"][0]["attention"]["attention"]["key_projection"]
+    assert np.asarray(shared).any()
+    merged = nnx.merge(graphdef, state)
+    first, *others = (block.attention.attention for block in merged.blocks)
+    assert all(other is first for other in others)
+
+
+def test_post_norm_normalises_every_sum_and_has_no_last_norm():
+    out, _ = forward(norm="post")(INPUTS, MASK)
+    np.testing.assert_allclose(out.mean(-1), 0, atol=1e-6)
+    np.testing.assert_allclose(out.std(-1), 1, atol=1e-3)
+    assert rows_differ(out, forward()(INPUTS, MASK)[0]) > 0.01
+    assert count(norm="post") == count() - 2 * D
+
+
+def test_a_block_is_its_formula_in_either_order():
+    """x + f(LN(x)) and LN(x + f(x)), from the block's own parts."""
+    x = jax.random.normal(KEY, (B, L, D))
+    for norm in ("pre", "post"):
+        block = make(norm=norm).blocks[0]
+        expected = x
+        parts = ((block.attention_norm, block.attention), (block.mlp_norm, block.mlp))
+        for ln, function in parts:
+            if norm == "pre":
+                expected = expected + function(ln(expected))
+            else:
+                expected = ln(expected + function(expected))
+        assert relative_error(block(x), expected) <= TOLERANCE["same"]
+
+
+def test_token_types_are_added_and_type_0_is_the_default():
+    function = forward(num_token_types=2)
+    types = np.tile(np.arange(L) > 5, (B, 1)).astype(int)
+    plain, _ = function(INPUTS, MASK)
+    zeros, _ = function(INPUTS, MASK, None, np.zeros((B, L), int))
+    np.testing.assert_array_equal(plain, zeros)
+    assert rows_differ(function(INPUTS, MASK, None, types)[0], plain) > 1e-3
+    assert count(num_token_types=2) == count() + 2 * D
+
+
+def test_the_norm_of_the_embeddings_hides_their_scale():
+    model = make(embedding_norm=True)
+    before, _ = model(INPUTS)
+    model.embedding.embedding[...] *= 100
+    model.positions[...] *= 100
+    assert relative_error(model(INPUTS)[0], before) < 0.05
+    plain = make()
+    before, _ = plain(INPUTS)
+    plain.embedding.embedding[...] *= 100
+    plain.positions[...] *= 100
+    assert relative_error(plain(INPUTS)[0], before) > 0.1
+
+
+def test_the_tanh_gelu_is_near_the_exact_one_and_not_it():
+    exact, tanh = (forward(gelu=gelu)(INPUTS, MASK)[0] for gelu in ("erf", "tanh"))
+    assert 1e-7 < rows_differ(tanh, exact) < 1e-2
 
 
 @pytest.mark.parametrize(
@@ -158,6 +231,7 @@ def test_no_two_modules_share_a_variable():
     [
         ({"model_dim": 11, "num_heads": 2}, "model_dim 11.*num_heads 2"),
         ({"remat": "all"}, "remat.*none.*attention.*block.*'all'"),
+        ({"norm": "middle"}, "norm.*pre.*post.*'middle'"),
         ({"attention": "nistrom"}, "'nistrom'.*nystrom"),
         ({"attention_options": {"landmark": 3}}, "'landmark'.*num_landmarks"),
     ],

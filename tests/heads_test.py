@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.heads import PairClassifier, SequenceClassifier, pool_mean
+from nystromformer.encoder import EncoderConfig
+from nystromformer.heads import (
+    PairClassifier,
+    SequenceClassifier,
+    pool_max,
+    pool_mean,
+)
 from tests.jaxpr import quadratic_shapes
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -20,17 +26,16 @@ OPTIONS = {"num_landmarks": 7, "num_pinv_iters": 2, "conv_kernel_size": 5}
 INPUTS = np.random.default_rng(0).integers(0, V, (B, L))
 
 
-def make(model=SequenceClassifier, **options):
+def make(model=SequenceClassifier, pooling="mean", **options):
     options = {
         "vocab_size": V,
         "max_length": L,
         "model_dim": D,
         "mlp_dim": 17,
-        "num_classes": C,
         "attention_options": OPTIONS,
-        "rngs": nnx.Rngs(0),
     } | options
-    return model(**options)
+    config = EncoderConfig(**options)
+    return model(config, num_classes=C, pooling=pooling, rngs=nnx.Rngs(0))
 
 
 @functools.cache
@@ -56,6 +61,22 @@ def test_pool_mean_is_the_mean_over_valid_tokens():
     dirty = np.where(MASK[:, :, None], x, np.nan)
     assert relative_error(pool_mean(dirty, MASK), expected) <= TOLERANCE["same"]
     assert not pool_mean(x, np.zeros((B, L), bool)).any()
+    assert relative_error(pool_mean(x), x.mean(1)) <= TOLERANCE["same"]
+
+
+def test_pool_max_is_the_largest_of_the_valid_tokens():
+    x = np.random.default_rng(1).normal(size=(B, L, D)).astype(np.float32) - 9
+    expected = [row[:n].max(0) for row, n in zip(x, LENGTHS, strict=True)]
+    np.testing.assert_array_equal(pool_max(x, MASK), expected)
+    np.testing.assert_array_equal(pool_max(x), x.max(1))
+
+
+def test_first_pooling_reads_the_first_token():
+    model = make(pooling="first")
+    x, _ = encode(model)(INPUTS, MASK)
+    assert x.shape == (B, L, D)
+    error = relative_error(forward(pooling="first")(INPUTS, MASK), model.head(x[:, 0]))
+    assert error <= TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -153,13 +174,12 @@ def test_parameters_of_the_paper_preset(model):
     expected = embeddings + 2 * block + norm + head
 
     def build():
-        return model(
+        config = EncoderConfig(
             vocab_size=vocab,
             max_length=length,
-            num_classes=classes,
             attention_options={"conv_kernel_size": conv},
-            rngs=nnx.Rngs(0),
         )
+        return model(config, num_classes=classes, rngs=nnx.Rngs(0))
 
     assert count(nnx.eval_shape(build)) == expected
 
@@ -173,5 +193,5 @@ def test_no_two_modules_share_a_variable():
 
 
 def test_an_unknown_pooling_is_refused():
-    with pytest.raises(ValueError, match=r"pooling.*mean.*cls.*'max'"):
-        make(pooling="max")
+    with pytest.raises(ValueError, match=r"pooling.*mean.*cls.*'sum'"):
+        make(pooling="sum")

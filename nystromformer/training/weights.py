@@ -41,7 +41,7 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 def save_weights(path: Folder, weights: Weights) -> None:
     """Writes the file, whole or not at all."""
     tensors = {
-        name: np.ascontiguousarray(leaf) for name, leaf in named_leaves(weights).items()
+        name: np.array(leaf, order="C") for name, leaf in named_leaves(weights).items()
     }
     content = safetensors.numpy.save(tensors, {"sha256": digest(weights)})
     with system_errors(path):

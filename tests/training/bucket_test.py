@@ -7,8 +7,8 @@ from etils import epath
 from etils.epath import backend
 from fsspec.implementations.memory import MemoryFileSystem
 
-from nystromformer.training import bucket, checkpoint
-from nystromformer.training.checkpoint import CheckpointError, Checkpoints, digest
+from nystromformer.training import files
+from nystromformer.training.checkpoint import Checkpoints
 from nystromformer.training.files import MetricsWriter, ObjectFile, is_local, write_json
 from tests.training.checkpoint_test import ABSTRACT, make_state
 
@@ -36,8 +36,8 @@ def run(monkeypatch):
     """gs://bucket/run, in memory."""
     monkeypatch.setattr(Bucket, "store", {})
     monkeypatch.setattr(Bucket, "pseudo_dirs", [""])
-    files = Bucket(skip_instance_cache=True)
-    monkeypatch.setattr(backend._FileSystemSpecBackend, "fs", lambda self, _: files)
+    store = Bucket(skip_instance_cache=True)
+    monkeypatch.setattr(backend._FileSystemSpecBackend, "fs", lambda self, _: store)
     return epath.Path("gs://bucket/run")
 
 
@@ -55,7 +55,7 @@ def test_json_is_one_object(run):
 
 
 def test_lines_are_there_now_and_then_and_when_it_matters(run, monkeypatch):
-    monkeypatch.setattr(bucket, "SECONDS_BETWEEN_WRITES", 1e6)
+    monkeypatch.setattr(files, "SECONDS_BETWEEN_WRITES", 1e6)
     writer = MetricsWriter(run)
     metrics = run / "metrics.jsonl"
     writer.write(1, "train", {"loss": 0.5})
@@ -127,8 +127,8 @@ def test_a_line_that_is_refused_is_kept_and_ends_nothing_but_a_checkpoint(
 
 def test_writes_of_an_object_are_a_while_apart(run, monkeypatch):
     now, slept = [100.0], []
-    monkeypatch.setattr(bucket.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(bucket.time, "sleep", slept.append)
+    monkeypatch.setattr(files.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(files.time, "sleep", slept.append)
     file = ObjectFile(run / "metrics.jsonl")
     file.write(b"one\n")
     now[0] += 0.25
@@ -141,63 +141,14 @@ def test_writes_of_an_object_are_a_while_apart(run, monkeypatch):
     assert slept == [0, 0.75, 0]
 
 
-def test_a_step_is_replaced_without_a_rename(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "is_local", lambda folder: False)
-    checkpoints = Checkpoints(tmp_path / "checkpoints")
-    for step in (10, 20):
-        checkpoints.save(step, make_state(step), {})
-    save = checkpoints.manager.save
-
-    def look_and_save(*args, **options):
-        there = {path.name for path in (tmp_path / "checkpoints").iterdir()}
-        assert {name for name in there if name.isdigit()} == {"10"}
-        save(*args, **options)
-
-    monkeypatch.setattr(checkpoints.manager, "save", look_and_save)
-    checkpoints.save(20, make_state(21), {})
-    state, _ = checkpoints.restore(ABSTRACT)
-    checkpoints.close()
-    assert digest(state) == digest(make_state(21))
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
-
-
-def test_the_only_step_is_not_deleted_before_there_is_another(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "is_local", lambda folder: False)
-    checkpoints = Checkpoints(tmp_path / "checkpoints")
-    checkpoints.save(20, make_state(20), {})
-    save = checkpoints.manager.save
-    calls = []
-
-    def save_once(step, **options):
-        calls.append(step)
-        if step == 20:
-            raise OSError("no")
-        save(step, **options)
-
-    monkeypatch.setattr(checkpoints.manager, "save", save_once)
-    with pytest.raises(CheckpointError, match=r"could not save step 20 .*intact"):
-        checkpoints.save(20, make_state(21), {"note": "new"})
-    assert calls == [19, 20]
-    state, meta = checkpoints.restore(ABSTRACT)
-    assert (digest(state), meta) == (digest(make_state(21)), {"note": "new"})
-
-    monkeypatch.undo()
-    checkpoints.save(20, make_state(22), {})
-    checkpoints.keep_only(20)
-    state, _ = checkpoints.restore(ABSTRACT)
-    checkpoints.close()
-    assert digest(state) == digest(make_state(22))
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["20"]
-
-
 def test_a_damaged_step_that_cannot_be_moved_is_an_error_of_the_system(
     tmp_path, monkeypatch
 ):
-    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints = Checkpoints(tmp_path)
     for step in (10, 20):
         checkpoints.save(step, make_state(step), {})
     (tmp_path / "checkpoints" / "20" / "meta" / "metadata").write_text("{}")
-    monkeypatch.setattr(bucket, "is_local", lambda folder: False)
+    monkeypatch.setattr(files, "is_local", lambda folder: False)
     monkeypatch.setattr(type(epath.Path()), "rename", lambda *_: 1 / 0)
     with pytest.raises(OSError, match=r"checkpoints: division by zero$"):
         checkpoints.restore(ABSTRACT)

@@ -59,9 +59,10 @@ def test_a_batch_holds_tokens_mask_labels_and_weights():
     np.testing.assert_array_equal(batch.mask, [[1, 0, 0], [1, 1, 0]])
     np.testing.assert_array_equal(batch.labels, [2, 1])
     np.testing.assert_array_equal(batch.weights, [1, 0])
+    np.testing.assert_array_equal(batch.indices, [2, 1])
 
 
-def test_zero_within_the_length_is_a_token():
+def test_zero_within_the_length_is_a_token_and_full_rows_have_no_mask():
     split = SimpleNamespace(
         inputs=np.zeros((1, 3), np.uint8),
         lengths=np.array([3], np.int32),
@@ -69,7 +70,7 @@ def test_zero_within_the_length_is_a_token():
         pairs=None,
     )
     batch = Data.put(split).take(jnp.array([0]), jnp.ones(1))
-    assert batch.mask.all()
+    assert batch.mask is None  # all count, and nothing pays for saying so
 
 
 def test_a_pair_takes_both_of_its_rows():

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import pytest
 
-from nystromformer.training.devices import copy, make_mesh, one_device, put
+from nystromformer.training.devices import make_mesh, peak_bytes, program_bytes
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,14 +80,16 @@ def test_what_devices_tell_each_other_does_not_grow_and_their_memory_falls(name)
     assert long["temporaries"] < 0.3 * fewer["temporaries"]
 
 
-def test_a_copy_outlives_the_donation_of_its_original_and_lies_where_that_lay():
-    mesh = one_device()
-    original = put(mesh, {"x": np.arange(7.0)})
-    twin = copy(mesh, original)
-    assert twin["x"].sharding == original["x"].sharding
-    jax.jit(lambda tree: tree, donate_argnums=0)(original)
-    assert original["x"].is_deleted()
-    np.testing.assert_array_equal(twin["x"], np.arange(7.0))
+@pytest.mark.parametrize("donated", [False, True])
+def test_what_a_program_holds_is_counted_once(donated):
+    add = jax.jit(jnp.add, donate_argnums=0 if donated else ())
+    arrays = [jax.ShapeDtypeStruct((1009,), jnp.float32)] * 2
+    held = program_bytes(add.lower(*arrays).compile())
+    assert held is not None
+    assert held.arguments == 2 * 4 * 1009
+    assert held.outputs == (0 if donated else 4 * 1009)
+    assert held.temporaries < 100
+    assert peak_bytes() is None  # a CPU does not count
 
 
 @pytest.mark.parametrize(

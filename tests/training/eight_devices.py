@@ -15,9 +15,11 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from nystromformer.attention import make_attention
+from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import SequenceClassifier
 from nystromformer.training.data import Data, train_indices
 from nystromformer.training.devices import DATA, SEQ, make_mesh, put
+from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 from tests.training.conftest import make_split
@@ -38,14 +40,13 @@ def training(data_shards: int, seq_shards: int, parts: int) -> tuple[Any, Any]:
     """
 
     def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
-        return SequenceClassifier(
-            num_classes=3,
+        config = EncoderConfig(
             vocab_size=11,
             max_length=LENGTH,
             num_layers=1,
             attention_options=OPTIONS["nystrom"],
-            rngs=rngs,
         )
+        return SequenceClassifier(config, num_classes=3, rngs=rngs)
 
     devices = jax.devices()[: data_shards * seq_shards]
     mesh = make_mesh(BATCH, LENGTH, seq_shards=seq_shards, devices=devices)
@@ -59,9 +60,10 @@ def training(data_shards: int, seq_shards: int, parts: int) -> tuple[Any, Any]:
         eps=1e-6,
     )
     graphdef = graphdef_of(make_model)
-    state = make_init(make_model, optimizer, 0, mesh)()
+    objective = Classification()
+    state = make_init(make_model, optimizer, objective, mesh)(np.uint32(0))
     batching = {"micro_batches": parts, "length_buckets": parts}
-    chunk = make_train_chunk(graphdef, optimizer, 0, mesh, **batching)
+    chunk = make_train_chunk(graphdef, optimizer, objective, mesh, **batching)
     data = Data.put(make_split(0, 103, LENGTH), mesh)
     indices = [
         put(mesh, train_indices(0, step, 1, 103, BATCH), None, DATA)
@@ -79,7 +81,7 @@ def losses(data_shards: int, seq_shards: int, parts: int = 1) -> list[float]:
         state, finite = chunk(state, data, of_step, 1)
         assert not finite.culprits()
         found.append(state.totals.means()["loss"])
-        assert state.totals.loss.sharding.is_fully_replicated
+        assert state.totals.examples.sharding.is_fully_replicated
     return found
 
 

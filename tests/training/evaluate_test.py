@@ -1,20 +1,25 @@
 """Evaluation counts every example once, in any batch size."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from flax import nnx
 
 from nystromformer.training.data import Data
 from nystromformer.training.evaluate import evaluate
-from nystromformer.training.objective import Totals
-from nystromformer.training.step import make_eval_step, split_weights
+from nystromformer.training.objective import Classification, Totals
+from nystromformer.training.step import make_eval_chunk, split_weights
 from tests.training.conftest import make_split
+
+OBJECTIVE = Classification()
+ZERO = Totals.zero(OBJECTIVE)
 
 
 def test_it_equals_the_accuracy_counted_by_hand_in_any_batch_size(make_model, splits):
     graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
     data = Data.put(splits["test"])
-    eval_step = make_eval_step(graphdef)
+    eval_chunk = make_eval_chunk(graphdef, OBJECTIVE)
 
     split = splits["test"]
     mask = np.arange(split.inputs.shape[1]) < split.lengths[:, None]
@@ -22,7 +27,7 @@ def test_it_equals_the_accuracy_counted_by_hand_in_any_batch_size(make_model, sp
     right = int((np.asarray(logits).argmax(1) == split.labels).sum())
     assert 0 < right < 29
     for batch_size in (29, 8, 64):
-        metrics = evaluate(eval_step, weights, data, batch_size)
+        metrics = evaluate(eval_chunk, ZERO, weights, data, batch_size)
         assert metrics is not None
         assert metrics["examples"] == 29
         assert metrics["accuracy"] == pytest.approx(right / 29)
@@ -30,17 +35,21 @@ def test_it_equals_the_accuracy_counted_by_hand_in_any_batch_size(make_model, sp
 
 def test_examples_of_like_length_share_a_shorter_batch(make_model, splits):
     graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
-    eval_step, data = make_eval_step(graphdef), Data.put(splits["test"])
+    data = Data.put(splits["test"])
+    eval_chunk = make_eval_chunk(graphdef, OBJECTIVE)
     seen = []
 
-    def watched(weights, data, indices, present, totals, length):
-        counted = np.asarray(indices)[np.asarray(present) > 0]
+    def watched(weights, data, indices, present, num_batches, totals, length):
+        of_these = np.arange(len(indices))[:, None] < num_batches
+        counted = np.asarray(indices)[(np.asarray(present) > 0) & of_these]
         seen.append((length, counted))
         assert splits["test"].lengths[counted].max() <= length
-        return eval_step(weights, data, indices, present, totals, length)
+        return eval_chunk(
+            weights, data, indices, present, num_batches, totals, length=length
+        )
 
-    plain = evaluate(eval_step, weights, data, 8)
-    found = evaluate(watched, weights, data, 8, length_buckets=7)
+    plain = evaluate(eval_chunk, ZERO, weights, data, 8)
+    found = evaluate(watched, ZERO, weights, data, 8, length_buckets=7)
     assert plain is not None
     assert found == pytest.approx(plain)
     assert [length for length, _ in seen] == sorted(length for length, _ in seen)
@@ -55,11 +64,13 @@ def test_a_pair_goes_where_its_longer_text_fits():
     split.labels = split.labels[:4]
     seen = []
 
-    def watched(weights, data, indices, present, totals, length):
-        seen.append((length, np.asarray(indices).tolist()))
-        return totals.plus(Totals(*np.ones(3)))
+    def watched(weights, data, indices, present, num_batches, totals, length):
+        assert num_batches == 1
+        seen.append((length, np.asarray(indices)[0].tolist()))
+        return totals
 
-    evaluate(watched, None, Data.put(split), 2, length_buckets=7)  # type: ignore[arg-type]
+    data: Any = Data.put(split)
+    evaluate(watched, ZERO, data, data, 2, length_buckets=7)
     assert seen == [(2, [2, 1]), (7, [3, 0])]
 
 
@@ -67,7 +78,8 @@ def test_it_ends_without_a_result_when_asked_to_stop(make_model, splits):
     graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
     asked = iter([False, True])
     metrics = evaluate(
-        make_eval_step(graphdef),
+        make_eval_chunk(graphdef, OBJECTIVE),
+        ZERO,
         weights,
         Data.put(splits["test"]),
         8,

@@ -8,18 +8,19 @@ from flax import nnx
 from jax.flatten_util import ravel_pytree
 
 from nystromformer.attention import ATTENTIONS
+from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import PairClassifier, SequenceClassifier
 from nystromformer.training.data import Data
 from nystromformer.training.gradients import batch_gradient, bucket_lengths
-from nystromformer.training.objective import batch_totals
+from nystromformer.training.objective import Classification, Totals
 from nystromformer.training.step import split_weights
 from tests.attention_test import OPTIONS
 from tests.tolerance import TOLERANCE, relative_error
 from tests.training.conftest import CLASSES, VOCAB, make_split
 
 LENGTH = 32
+OBJECTIVE = Classification()
 SIZES = {
-    "num_classes": CLASSES,
     "vocab_size": VOCAB,
     "max_length": LENGTH,
     "num_layers": 1,
@@ -30,13 +31,11 @@ SIZES = {
 }
 
 
-def classifier(name, make=SequenceClassifier, **changes):
-    return make(
-        **{**SIZES, **changes},
-        attention=name,
-        attention_options=OPTIONS.get(name, {}),
-        rngs=nnx.Rngs(0),
+def classifier(name, make=SequenceClassifier, pooling="mean", **changes):
+    config = EncoderConfig(
+        **{**SIZES, **changes}, attention=name, attention_options=OPTIONS.get(name, {})
     )
+    return make(config, num_classes=CLASSES, pooling=pooling, rngs=nnx.Rngs(0))
 
 
 @pytest.fixture
@@ -48,17 +47,27 @@ def data():
     return Data.put(split)
 
 
+def forward_of(graphdef):
+    def forward(params, variables, batch, key):
+        model = nnx.merge(graphdef, params, variables, copy=True)
+        sums = OBJECTIVE(model, batch, key)
+        return Totals(sums, batch.weights.sum()), variables
+
+    return forward
+
+
+def totals_of(loss, batch):
+    """With this sum of losses, of a batch's examples."""
+    weight = batch.weights.sum()
+    return Totals({"loss": (loss, weight)}, weight)
+
+
 def gradient_of(model, data, indices=range(8), key=0, **batching):
     """Jitted, with the model's own loss."""
     graphdef, weights = split_weights(model)
 
-    def loss(params, variables, batch, key):
-        model = nnx.merge(graphdef, params, variables, copy=True)
-        logits = model(batch.inputs, batch.mask, dropout_rng=key)
-        totals = batch_totals(logits, batch.labels, batch.weights)
-        return totals.loss, (totals, variables)
-
-    run = jax.jit(lambda *where: batch_gradient(loss, *where, **batching))
+    forward = forward_of(graphdef)
+    run = jax.jit(lambda *where: batch_gradient(forward, *where, **batching))
     return run(*weights, data, jnp.array(indices), jax.random.key(key))
 
 
@@ -81,7 +90,7 @@ def test_parts_of_any_number_and_length_add_up_to_the_whole(data, parts, buckets
     whole = gradient_of(model, data)
     found = gradient_of(model, data, micro_batches=parts, length_buckets=buckets)
     check_equal(found, whole)
-    assert float(whole.totals.weight) == 8
+    assert float(whole.totals.examples) == 8
 
 
 SLOW = [pytest.param(x, marks=pytest.mark.slow) for x in ATTENTIONS if x != "nystrom"]
@@ -122,23 +131,19 @@ def test_each_part_draws_its_own_dropout(data):
     model = classifier("none", dropout_rate=0.5)
     one = gradient_of(model, data, [0], micro_batches=1, length_buckets=2)
     same = gradient_of(model, data, [0, 0], micro_batches=2, length_buckets=2)
-    assert float(same.totals.loss) != pytest.approx(2 * float(one.totals.loss))
+    assert same.totals.means()["loss"] != pytest.approx(one.totals.means()["loss"])
 
 
 def test_a_part_is_sorted_by_length_and_cut(data):
     """The lengths that the loss gets, as it is called."""
     seen = []
 
-    def loss(params, variables, batch, key):
+    def forward(params, variables, batch, key):
         jax.debug.callback(lambda mask: seen.append(mask), batch.mask)
-        zero = (params * batch.labels).sum()
-        return zero, (
-            batch_totals(jnp.zeros((2, CLASSES)), batch.labels, batch.weights),
-            (),
-        )
+        return totals_of((params * batch.labels).sum(), batch), ()
 
     where = (jnp.ones(()), (), data, jnp.arange(8), jax.random.key(0))
-    batch_gradient(loss, *where, micro_batches=4, length_buckets=4)
+    batch_gradient(forward, *where, micro_batches=4, length_buckets=4)
     jax.effects_barrier()
     assert sorted(mask.shape[1] for mask in seen) == [8, 8, 24, 32]
     assert sorted(map(sorted, (mask.sum(1).tolist() for mask in seen))) == [
@@ -150,26 +155,22 @@ def test_a_part_is_sorted_by_length_and_cut(data):
 
 
 def test_variables_go_from_part_to_part(data):
-    def loss(params, variables, batch, key):
-        totals = batch_totals(jnp.zeros((2, CLASSES)), batch.labels, batch.weights)
-        return params * totals.loss, (totals, variables + 1)
+    def forward(params, variables, batch, key):
+        return totals_of(params * variables, batch), variables + 1
 
     where = (jnp.ones(()), jnp.zeros(()), data, jnp.arange(8), jax.random.key(0))
-    assert batch_gradient(loss, *where, micro_batches=4).variables == 4
+    assert batch_gradient(forward, *where, micro_batches=4).variables == 4
 
 
 def test_parts_take_less_memory(data):
     """Of a batch whose activations are most of what a step holds."""
     graphdef, weights = split_weights(classifier("none"))
 
-    def loss(params, variables, batch, key):
-        logits = nnx.merge(graphdef, params, variables)(batch.inputs, batch.mask)
-        totals = batch_totals(logits, batch.labels, batch.weights)
-        return totals.loss, (totals, variables)
+    forward = forward_of(graphdef)
 
     def held(parts):
         def run(*where):
-            return batch_gradient(loss, *where, micro_batches=parts)
+            return batch_gradient(forward, *where, micro_batches=parts)
 
         where = (*weights, data, jnp.zeros(512, jnp.int32), jax.random.key(0))
         memory = jax.jit(run).lower(*where).compile().memory_analysis()

@@ -12,8 +12,10 @@ import pytest
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
+from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import SequenceClassifier
 from nystromformer.training.data import Data
+from nystromformer.training.objective import Classification
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 from tests.attention_test import OPTIONS
 from tests.training.conftest import CLASSES, VOCAB, make_split
@@ -27,8 +29,7 @@ LENGTH = 32
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_a_training_step_can_be_lowered(name, platform, dtype, optimizer):
     def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
-        return SequenceClassifier(
-            num_classes=CLASSES,
+        config = EncoderConfig(
             vocab_size=VOCAB,
             max_length=LENGTH,
             num_layers=1,
@@ -37,11 +38,12 @@ def test_a_training_step_can_be_lowered(name, platform, dtype, optimizer):
             dtype=jnp.dtype(dtype),
             attention=name,
             attention_options=OPTIONS.get(name, {}),
-            rngs=rngs,
         )
+        return SequenceClassifier(config, num_classes=CLASSES, rngs=rngs)
 
-    state = jax.eval_shape(make_init(make_model, optimizer, seed=0))
-    chunk: Any = make_train_chunk(graphdef_of(make_model), optimizer, seed=0)
+    init = make_init(make_model, optimizer, Classification())
+    state = jax.eval_shape(init, np.uint32(0))
+    chunk: Any = make_train_chunk(graphdef_of(make_model), optimizer, Classification())
     traced = chunk.trace(
         state,
         Data.put(make_split(0, 8, LENGTH)),

@@ -7,7 +7,12 @@ import signal
 
 import pytest
 
-from nystromformer.training.files import MetricsWriter, write_json, write_text
+from nystromformer.training.files import (
+    MetricsWriter,
+    first_line,
+    write_json,
+    write_text,
+)
 
 
 def read_lines(workdir):
@@ -63,6 +68,15 @@ def test_event_files_for_tensorboard_are_written(tmp_path):
     assert b"train/loss" in events.read_bytes()
 
 
+def test_a_link_is_never_written_through(tmp_path):
+    target = tmp_path / "elsewhere"
+    target.write_text("theirs\n")
+    (tmp_path / "metrics.jsonl").symlink_to(target)
+    with pytest.raises(OSError, match=r"metrics\.jsonl is a link; delete it"):
+        MetricsWriter(tmp_path)
+    assert target.read_text() == "theirs\n"
+
+
 def test_text_is_on_disk_before_it_takes_the_place_of_what_was_there(
     tmp_path, monkeypatch
 ):
@@ -86,3 +100,15 @@ def test_json_is_replaced_whole_or_not_at_all(tmp_path):
         write_json(path, {"accuracy": object()})
     assert json.loads(path.read_text()) == {"accuracy": 1}
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("\n one \n two"), "one "),
+        (KeyError(), "KeyError"),
+        (ValueError("x" * 201), "x" * 200),
+    ],
+)
+def test_an_error_is_its_first_line_or_its_type(error, line):
+    assert first_line(error) == line

@@ -1,0 +1,51 @@
+"""Classification in numpy; totals exact over uneven batches, blind to filler rows."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer.training.data import Batch
+from nystromformer.training.objective import Classification, Totals
+
+OBJECTIVE = Classification()
+
+
+def totals_of(logits, labels, weights):
+    """Of a model that says these logits."""
+    inputs = jnp.zeros((len(labels), 1), jnp.int32)
+    batch = Batch(inputs, None, jnp.array(labels), jnp.array(weights), inputs[:, 0])
+
+    def model(inputs, mask, dropout_rng):
+        return jnp.asarray(logits)
+
+    sums = OBJECTIVE(model, batch, None)
+    assert list(sums) == list(OBJECTIVE.metrics)
+    return Totals(sums, batch.weights.sum())
+
+
+def test_means_over_uneven_batches_equal_those_over_all_examples():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(11, 5))
+    labels = rng.integers(0, 5, 11)
+    totals = Totals.zero(OBJECTIVE)
+    for start, stop in ((0, 3), (3, 4), (4, 11)):
+        rows = slice(start, stop)
+        totals = totals.plus(
+            totals_of(logits[rows], labels[rows], [1.0] * len(labels[rows]))
+        )
+
+    log_sum = np.log(np.exp(logits).sum(1))
+    loss = (log_sum - logits[np.arange(11), labels]).mean()
+    accuracy = (logits.argmax(1) == labels).mean()
+    assert 0 < accuracy < 1
+    assert totals.means() == {
+        "loss": pytest.approx(loss, rel=1e-5),
+        "accuracy": pytest.approx(accuracy),
+        "examples": 11,
+    }
+
+
+def test_a_filler_row_counts_nothing_even_when_it_is_not_finite():
+    totals = totals_of([[2.0, 0.0], [jnp.nan, jnp.inf]], [0, 0], [1.0, 0.0])
+    assert totals.means()["loss"] == pytest.approx(np.log1p(np.exp(-2)), rel=1e-5)
+    assert totals.means()["examples"] == 1
