@@ -32,7 +32,6 @@ from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import ConfigError
 from nystromformer.lab import cli
-from nystromformer.lab.run import CONFIG_FILE, open_workdir, read_json
 from nystromformer.lab.sweep.grid import (
     Base,
     Point,
@@ -46,6 +45,7 @@ from nystromformer.lab.sweep.local import LEAST_MINUTES, minutes_left, run_local
 from nystromformer.lab.sweep.process import FAILURE_FILE
 from nystromformer.lab.sweep.slurm import check_slurm, run_on_slurm
 from nystromformer.lab.sweep.status import Status, all_done, state
+from nystromformer.lab.workdir import CONFIG_FILE, open_workdir, read_json
 from nystromformer.training.files import write_json
 
 SWEEP_FILE = "sweep.json"  # every point that was asked for, and its flags

@@ -24,8 +24,8 @@ from nystromformer.lab import cli
 from nystromformer.lab.compilation_cache import keep_compiled_programs
 from nystromformer.lab.distributed import join, together
 from nystromformer.lab.provenance import commit, device, versions
-from nystromformer.lab.run import (
-    Experiment,
+from nystromformer.lab.run import Experiment
+from nystromformer.lab.workdir import (
     check_workdir,
     open_workdir,
     read_result,

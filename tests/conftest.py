@@ -1,11 +1,16 @@
 """Strictness for every test: what numpy would broadcast in silence is an error."""
 
 import os
+import shutil
 import signal
+from pathlib import Path
 
 import hypothesis
 import jax
 import pytest
+from filelock import FileLock
+
+from tests.commands import ROOT, Commands
 
 # Under nohup, or in a shell's background, signals are ignored that the tests send, and
 # would be in all that they start.
@@ -13,8 +18,14 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Compiling takes most of the time of small tests; each of these shortens it. What the
-# tests start is compiled as ever.
+# tests start is compiled as ever. Programs are kept for other workers and the next run.
+PROGRAMS = ROOT / ".pytest_cache" / "programs"
+worker = "PYTEST_XDIST_WORKER" in os.environ
+if not worker and sum(x.stat().st_size for x in PROGRAMS.glob("*")) > 2**30:
+    shutil.rmtree(PROGRAMS)
 jax.config.update("jax_disable_most_optimizations", True)
+jax.config.update("jax_compilation_cache_dir", str(PROGRAMS))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 with pytest.MonkeyPatch.context() as patch:
     flags = os.environ.get("XLA_FLAGS", "")
     patch.setenv("XLA_FLAGS", f"{flags} --xla_cpu_use_fusion_emitters=false")
@@ -32,3 +43,24 @@ def optimised():
 # The same examples in every run; the first example compiles, so no deadline.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tests")
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory) -> Commands:
+    """The scripts, in a folder of this worker."""
+    return Commands(tmp_path_factory.mktemp("commands"), PROGRAMS)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> tuple[Path, str]:
+    """The workdir of a run that nothing interrupted, and what it printed."""
+    folder = tmp_path_factory.getbasetemp()
+    if worker:
+        folder = folder.parent  # that of all workers, the first of which trains
+    printed = folder / "finished.txt"
+    with FileLock(folder / "finished.lock"):
+        if not printed.exists():
+            done = Commands(folder, PROGRAMS).train(folder / "finished")
+            assert done.returncode == 0, done.stderr
+            printed.write_text(done.stdout)
+    return folder / "finished", printed.read_text()

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import Commands
 from tests.faults.conftest import numbers
-from tests.lab.conftest import Commands
 
 SHORT = ("--config.train.num_steps=60", "--config.train.eval_every=20")
 ELSEWHERE = [
@@ -17,14 +17,12 @@ ELSEWHERE = [
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
     """What the first process compiles, the second reads: no part of the property."""
-    return str(tmp_path_factory.mktemp("programs"))
+    return tmp_path_factory.mktemp("programs")
 
 
-def run(folder: Path, programs: str, environment: dict[str, str]) -> dict:
+def run(folder: Path, programs: Path, environment: dict[str, str]) -> dict:
     folder.mkdir()
-    commands = Commands(folder)
-    commands.env |= {**environment, "JAX_COMPILATION_CACHE_DIR": programs}
-    done = commands.train(Path("run"), *SHORT)
+    done = Commands(folder, programs, environment).train(Path("run"), *SHORT)
     assert done.returncode == 0, done.stderr
     return numbers(folder / "run")
 

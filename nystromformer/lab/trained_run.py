@@ -7,7 +7,8 @@ import jax
 from flax import nnx
 
 from nystromformer.config import ConfigError
-from nystromformer.lab.run import RESULT_FILE, Experiment, read_config, read_result
+from nystromformer.lab.run import Experiment
+from nystromformer.lab.workdir import RESULT_FILE, read_config, read_result
 from nystromformer.training.checkpoint import read_best
 from nystromformer.training.files import Folder
 from nystromformer.training.step import Weights, graphdef_of

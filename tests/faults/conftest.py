@@ -1,14 +1,10 @@
-"""The commands of tests/scripts, and the numbers of a run that no fault touched."""
+"""The numbers of a run that no fault touched."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.lab.conftest import commands, finished
-
-__all__ = ["commands", "finished"]
 
 TIMES = {"wall_seconds", "examples_per_second", "files_sha256", "sha256"}
 

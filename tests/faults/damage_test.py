@@ -23,7 +23,7 @@ from lra_tasks.listops import ListOps
 from lra_tasks.split import DataError
 from nystromformer.config import ConfigError
 from nystromformer.lab.report.runs import read_run
-from nystromformer.lab.run import write_result
+from nystromformer.lab.workdir import write_result
 from nystromformer.training.checkpoint import CheckpointError, Checkpoints, digest
 from tests.archive_server import tar_of
 from tests.lab.report.conftest import Runs

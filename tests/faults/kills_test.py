@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import Commands
 from tests.faults.conftest import numbers
-from tests.lab.conftest import Commands
 
 FEW = ("preparing", "saving", "finishing")
 MANY = ("preparing", "training", "saving", "training", "saving", "finishing")
@@ -31,10 +31,7 @@ class Life:
     """One run in a folder of its own, and how far its files say it is."""
 
     def __init__(self, commands: Commands, folder: Path):
-        self.commands = Commands(folder)
-        self.commands.env["JAX_COMPILATION_CACHE_DIR"] = commands.env[
-            "JAX_COMPILATION_CACHE_DIR"
-        ]
+        self.commands = Commands(folder, commands.programs)
         folder.mkdir()
         self.workdir = folder / "run"
 

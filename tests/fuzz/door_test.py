@@ -12,7 +12,7 @@ from configs import image, listops, pathfinder, retrieval, text
 from lra_tasks.task import TASKS, DataError, get_task
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config, ConfigError
-from nystromformer.lab.run import read_config, read_result
+from nystromformer.lab.workdir import read_config, read_result
 from tests.fuzz.json_values import values
 
 MAPPINGS = [

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from nystromformer.lab.run import read_result, write_result
+from nystromformer.lab.workdir import read_result, write_result
 
 
 def test_a_finished_run_gives_the_same_number_again(commands, finished):

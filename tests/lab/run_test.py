@@ -8,8 +8,8 @@ from etils import epath
 from configs import listops
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config, ConfigError
-from nystromformer.lab.run import (
-    Experiment,
+from nystromformer.lab.run import Experiment
+from nystromformer.lab.workdir import (
     check_workdir,
     open_workdir,
     read_config,

@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from nystromformer.config import ConfigError
-from nystromformer.lab.run import read_result, write_result
 from nystromformer.lab.trained_run import TrainedRun
+from nystromformer.lab.workdir import read_result, write_result
 from nystromformer.training.checkpoint import CheckpointError, digest
 from nystromformer.training.step import split_weights
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from nystromformer.config import ConfigError
 from nystromformer.lab.bench.measure import quartiles
-from nystromformer.lab.run import read_json
+from nystromformer.lab.workdir import read_json
 from nystromformer.training.files import write_json
 
 FILE = "benchmark.json"

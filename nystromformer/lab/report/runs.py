@@ -10,13 +10,8 @@ from typing import Any, TypeGuard
 
 from lra_tasks.task import TASKS
 from nystromformer.config import Config, ConfigError
-from nystromformer.lab.run import (
-    CONFIG_FILE,
-    RESULT_FILE,
-    read_config,
-    read_result,
-)
 from nystromformer.lab.sweep.process import failure
+from nystromformer.lab.workdir import CONFIG_FILE, RESULT_FILE, read_config, read_result
 from nystromformer.training.files import METRICS_FILE
 
 NOT_RUNS = {"checkpoints", "events"}  # what lies inside a run

@@ -16,7 +16,8 @@ from tqdm import tqdm
 from lra_tasks.task import get_task
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config, ConfigError
-from nystromformer.lab.run import Experiment, check_workdir, read_result
+from nystromformer.lab.run import Experiment
+from nystromformer.lab.workdir import check_workdir, read_result
 
 TRAIN = Path(__file__).parents[3] / "scripts" / "train.py"
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from nystromformer.lab.run import RESULT_FILE
+from nystromformer.lab.workdir import RESULT_FILE
 from nystromformer.training.files import write_json
 from nystromformer.training.interrupt import StopFlag
 

@@ -18,11 +18,11 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.slurm.slurm import SlurmInfoWatcher
 
 from nystromformer.config import ConfigError
-from nystromformer.lab.run import read_json
 from nystromformer.lab.sweep.grid import Point
 from nystromformer.lab.sweep.job import SECONDS_TO_SAVE, Job
 from nystromformer.lab.sweep.process import FAILURE_FILE
 from nystromformer.lab.sweep.status import Status, state
+from nystromformer.lab.workdir import read_json
 from nystromformer.training.files import write_json
 from nystromformer.training.interrupt import StopFlag
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from nystromformer.lab.run import RESULT_FILE
 from nystromformer.lab.sweep.grid import Point
 from nystromformer.lab.sweep.process import failure
+from nystromformer.lab.workdir import RESULT_FILE
 from nystromformer.training.files import METRICS_FILE
 
 SECONDS_BETWEEN_LINES = 60.0

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from nystromformer.config import Config, ConfigError
-from nystromformer.lab.run import open_workdir
 from nystromformer.lab.sweep import grid
 from nystromformer.lab.sweep.grid import (
     Base,
@@ -14,6 +13,7 @@ from nystromformer.lab.sweep.grid import (
     merged,
     parse_grid,
 )
+from nystromformer.lab.workdir import open_workdir
 from tests.lab.conftest import ROOT
 
 QUICK = Base(f"{ROOT}/configs/listops.py", ("quick",))

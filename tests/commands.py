@@ -1,0 +1,148 @@
+"""The commands as a person starts them, on a small ListOps.
+
+Most are forked from a server that has imported the libraries and initialised none of
+JAX's backends: processes of their own, with their own signals and status, without the
+seconds of imports. What Python or a library reads at its start needs a cold one.
+"""
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import jax
+
+from tests.small import SMALL
+
+ROOT = Path(__file__).parents[1]
+READ_LATE = ("JAX_", "XLA_", "LRA_", "HOME", "PATH")  # or read again by `become`
+
+server = multiprocessing.get_context("forkserver")
+server.set_forkserver_preload(
+    [
+        *("tests.commands", "pytest", "optax", "orbax.checkpoint", "ml_collections"),
+        *("tensorflow_datasets", "array_record", "PIL.Image", "matplotlib.figure"),
+        *("nystromformer.lab.trained_run", "nystromformer.lab.distributed"),
+    ]
+)
+
+
+def become(script: str, args: tuple, cwd: Path, env: dict, streams: list) -> None:
+    """Makes this fork what `python script args` is."""
+    multiprocessing.current_process().daemon = False  # which may have no children
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    for descriptor, path in enumerate(streams, start=1):
+        with open(path, "wb") as file:
+            os.dup2(file.fileno(), descriptor)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - as to a pipe
+    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name, text in env.items():  # JAX has read them when it was imported
+        option = name.lower()
+        if option in jax.config.values and name.startswith("JAX_"):
+            kind = type(jax.config.values[option] or text)
+            value = text.lower() in ("1", "true", "yes", "on")
+            jax.config.update(option, value if kind is bool else kind(text))
+    sys.argv, sys.path[0] = [script, *args], os.path.dirname(script)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined] - as at Python's end
+        atexit._run_exitfuncs()
+
+
+class Forked:
+    """Of `subprocess.Popen` what the tests ask for."""
+
+    def __init__(self, script: str, args: tuple[str, ...], cwd: Path, env: dict):
+        self.streams = [tempfile.mkstemp()[1] for _ in ("stdout", "stderr")]
+        arguments = (script, args, cwd, env, self.streams)
+        self.process = server.Process(target=become, args=arguments, daemon=True)
+        self.process.start()
+        self.pid = self.process.pid or 0
+
+    @property
+    def returncode(self) -> int | None:
+        return self.process.exitcode
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def send_signal(self, signum: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        self.process.join(timeout)
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired(self.streams, timeout or 0)
+        return self.poll()
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        self.wait(timeout)
+        out, err = (Path(path).read_text() for path in self.streams)
+        return out, err
+
+
+class Commands:
+    """Starts scripts of this checkout from another folder.
+
+    Args:
+      folder: where they run, and prepare their data.
+      programs: where they keep what they compile.
+      env: other environment variables than those of the tests.
+    """
+
+    def __init__(self, folder: Path, programs: Path, env: dict[str, str] | None = None):
+        self.folder, self.programs, self.changes = folder, programs, env or {}
+        self.cold = not all(name.startswith(READ_LATE) for name in self.changes)
+        self.env = {
+            **os.environ,
+            "LRA_DATA_DIR": str(folder / "data"),
+            "JAX_COMPILATION_CACHE_DIR": str(programs),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            **self.changes,
+        }
+
+    def with_env(self, **env: str) -> "Commands":
+        """The same, with other environment variables."""
+        return Commands(self.folder, self.programs, {**self.changes, **env})
+
+    def start(self, script: str, *args: str) -> "subprocess.Popen | Forked":
+        path = str(ROOT / "scripts" / script)
+        if not self.cold:
+            return Forked(path, args, self.folder, self.env)
+        return subprocess.Popen(
+            [sys.executable, path, *args],
+            cwd=self.folder,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, script: str, *args: str) -> subprocess.CompletedProcess:
+        process = self.start(script, *args)
+        out, err = process.communicate(timeout=300)
+        return subprocess.CompletedProcess(args, process.returncode or 0, out, err)
+
+    def train_args(self, workdir: Path | str, *changes: str) -> tuple[str, ...]:
+        config = f"--config={ROOT}/configs/listops.py:nystrom,quick"
+        return config, f"--workdir={workdir}", *SMALL, *changes
+
+    def train(self, workdir: Path | str, *changes: str) -> subprocess.CompletedProcess:
+        return self.run("train.py", *self.train_args(workdir, *changes))
