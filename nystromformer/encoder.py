@@ -16,9 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import make_attention
-from nystromformer.dense import dense_dot_general
-from nystromformer.dropout import dropout
-from nystromformer.gelu import gelu
+from nystromformer.ops import dense_dot_general, dropout
 
 REMAT = ("none", "attention", "block")
 NORMS = ("pre", "post")
@@ -161,8 +159,7 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: jax.Array, dropout_rng: jax.Array | None = None) -> jax.Array:
         """[B, L, D] -> [B, L, D]."""
-        hidden = self.expand(x)
-        hidden = jax.nn.gelu(hidden) if self.approximate else gelu(hidden)
+        hidden = jax.nn.gelu(self.expand(x), approximate=self.approximate)
         return self.contract(dropout(hidden, self.dropout_rate, dropout_rng))
 
 

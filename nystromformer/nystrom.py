@@ -23,19 +23,17 @@ Where this differs from the published code, on purpose:
   whatever the dtype outside.
 """
 
+from collections.abc import Callable, Sequence
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.blocks import ranks
-from nystromformer.landmarks import kmeans, random_tokens
-from nystromformer.precision import at_least_float32
-from nystromformer.sums import matmul_in_parts
+from nystromformer.ops import at_least_float32, matmul_in_parts
 
 Precision = jax.lax.PrecisionLike
 SEGMENTS = ("valid", "padded")
-LANDMARKS = ("segment_means", "random", "kmeans")
-INVERSES = ("iterative", "exact", "none")
 
 
 def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
@@ -67,8 +65,7 @@ def segment_means(
       x: [S, H].
       num_landmarks: M ≥ 1; M segments of n valid tokens differ by at most one token,
         and with n ≤ M every token is a segment of its own.
-      mask: [S] bool, True = counts; None = all. What stands at False (NaN too) has no
-        influence on values or gradients.
+      mask: [S] bool, True = counts; None = all. What it excludes must be finite.
 
     Returns:
       landmarks [M, H] in at least float32, zero where the segment has no tokens, and
@@ -87,14 +84,16 @@ def segment_means(
     sums = jnp.einsum(
         "ms,sh->mh",
         member.astype(x.dtype),
-        jnp.where(mask[:, None], x, 0),
+        x,
         precision=lax.Precision.HIGHEST,
         preferred_element_type=wide,
     )
     return sums / jnp.maximum(counts, 1)[:, None], counts > 0
 
 
-def iterative_pinv(matrix: jax.Array, num_iters: int = 6) -> jax.Array:
+def iterative_pinv(
+    matrix: jax.Array, num_iters: int = 6, scale_over: Sequence[str] = ()
+) -> jax.Array:
     """A⁺ by the third-order iteration of Razavi et al. (2014), eq. (11) of the paper.
 
         Z₀ = Aᵀ / (‖A‖₁ ‖A‖∞),
@@ -107,6 +106,8 @@ def iterative_pinv(matrix: jax.Array, num_iters: int = 6) -> jax.Array:
       matrix: A [..., M, M]; each matrix is scaled by its own norms (maximum column
         sum and maximum row sum of absolute values).
       num_iters: number of iterations.
+      scale_over: names of vmapped axes along which the largest norms scale all, as in
+        the published code: over the batch and its heads.
 
     Returns:
       Z [..., M, M] in at least float32.
@@ -119,6 +120,8 @@ def iterative_pinv(matrix: jax.Array, num_iters: int = 6) -> jax.Array:
 
     norm_1 = jnp.abs(a).sum(-2).max(-1)
     norm_inf = jnp.abs(a).sum(-1).max(-1)
+    for axis in scale_over:
+        norm_1, norm_inf = (lax.all_gather(x, axis).max(0) for x in (norm_1, norm_inf))
     z = a.mT / (norm_1 * norm_inf)[..., None, None]
     for _ in range(num_iters):
         az = matmul(a, z)
@@ -162,27 +165,6 @@ def attend(
     return product / weights.sum(-1, keepdims=True)
 
 
-def landmarks_by(
-    choice: str, x: jax.Array, num_landmarks: int, mask: jax.Array | None, seed: int
-) -> tuple[jax.Array, jax.Array]:
-    """`segment_means`, or for study what stands in LANDMARKS beside it."""
-    if choice == "random":
-        return random_tokens(x, num_landmarks, mask, seed)
-    means, exists = segment_means(x, num_landmarks, mask)
-    if choice == "kmeans":
-        means = kmeans(x, means, exists, mask)
-    return means, exists
-
-
-def inverse_by(choice: str, a: jax.Array, num_iters: int) -> jax.Array:
-    """`iterative_pinv`, or for study LAPACK's A⁺, or I for none."""
-    if choice == "none":
-        return jnp.eye(a.shape[-1], dtype=a.dtype)
-    if choice == "exact":
-        return jnp.linalg.pinv(a)
-    return iterative_pinv(a, num_iters)
-
-
 def nystrom(
     query: jax.Array,
     key: jax.Array,
@@ -192,9 +174,8 @@ def nystrom(
     num_landmarks: int,
     num_pinv_iters: int = 6,
     segments: str = "valid",
-    landmarks: str = "segment_means",
-    landmark_seed: int = 0,
-    inverse: str = "iterative",
+    landmarks: Callable[..., tuple[jax.Array, jax.Array]] = segment_means,
+    inverse: Callable[[jax.Array, int], jax.Array] = iterative_pinv,
     precision: Precision = None,
 ) -> jax.Array:
     """Nyström attention of one head of one sequence, eq. (13).
@@ -203,45 +184,36 @@ def nystrom(
       query: [T, H].
       key: [S, H].
       value: [S, H].
-      mask: [S] bool, True = attend; None = all. With T = S it is taken for
-        self-attention: the mask also says which queries count in Q̃, and the rows it
-        excludes return finite values without meaning. With T ≠ S every query counts.
+      mask: [S] bool, True = attend; None = all. What it excludes must be zero. With
+        T = S it is taken for self-attention: the mask also says which queries count in
+        Q̃, and the rows it excludes return finite values without meaning. With T ≠ S
+        every query counts.
       num_landmarks: M ≥ 1; M ≥ T or M ≥ the number n of valid keys is exact attention.
       num_pinv_iters: iterations of `iterative_pinv`.
       segments: "valid", or "padded" for the published treatment of padding: segments
         of the padded length, in which excluded tokens count as zeros.
-      landmarks: for study "random" tokens or "kmeans" instead of "segment_means"; see
-        `nystromformer.landmarks`.
-      landmark_seed: of the random tokens.
-      inverse: for study "exact" (LAPACK's, singular values below 10 M ε of the largest
-        taken for 0), or "none" for the double softmax attend(Q, K̃, attend(Q̃, K, V)).
+      landmarks: (x [S, H], num_landmarks, mask) -> as `segment_means`, the paper's
+        choice; `nystromformer.study` has others.
+      inverse: (A, num_pinv_iters) -> Z likewise; that of `study` which is I gives the
+        double softmax attend(Q, K̃, attend(Q̃, K, V)).
       precision: of the products with T or S rows.
 
     Returns:
       [T, H] in at least float32.
     """
-    self_attention = query.shape[0] == key.shape[0]
-    if mask is not None:  # a NaN times the zero cotangent of padding would be NaN
-        key = jnp.where(mask[:, None], key, 0)
-        value = jnp.where(mask[:, None], value, 0)
-        if self_attention:
-            query = jnp.where(mask[:, None], query, 0)
     scale = query.shape[-1] ** -0.5
+    self_attention = query.shape[0] == key.shape[0]
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend(query, key * scale, value, mask, precision=precision)
 
     counts = mask if segments == "valid" else None  # the tokens that make landmarks
     of_queries = counts if self_attention else None
-    query_landmarks, _ = landmarks_by(
-        landmarks, query, num_landmarks, of_queries, landmark_seed
-    )
-    key_landmarks, exists = landmarks_by(
-        landmarks, key, num_landmarks, counts, landmark_seed
-    )
+    query_landmarks, _ = landmarks(query, num_landmarks, of_queries)
+    key_landmarks, exists = landmarks(key, num_landmarks, counts)
     query_landmarks, key_scaled = query_landmarks * scale, key_landmarks * scale
 
     scores = jnp.matmul(query_landmarks, key_landmarks.T, precision="highest")
-    z = inverse_by(inverse, jax.nn.softmax(scores), num_pinv_iters)  # [M, M]
+    z = inverse(jax.nn.softmax(scores), num_pinv_iters)  # [M, M]
     context = attend(
         query_landmarks.astype(query.dtype), key, value, mask, precision=precision
     )
@@ -264,27 +236,12 @@ def nth_valid(mask: jax.Array, count: int) -> jax.Array:
 
 
 def check_options(
-    *,
-    num_landmarks: int,
-    num_pinv_iters: int,
-    conv_kernel_size: int,
-    segments: str,
-    landmarks: str = "segment_means",
-    inverse: str = "iterative",
+    *, num_landmarks: int, num_pinv_iters: int = 6, segments: str = "valid"
 ) -> None:
-    """Raises ValueError for options of Nyström attention that make no sense."""
+    """Raises ValueError for options of `nystrom` that make no sense."""
     if num_landmarks < 1:
         raise ValueError(f"num_landmarks must be at least 1, got {num_landmarks}")
     if num_pinv_iters < 0:
         raise ValueError(f"num_pinv_iters must not be negative, got {num_pinv_iters}")
-    if conv_kernel_size < 0 or (conv_kernel_size and conv_kernel_size % 2 == 0):
-        raise ValueError(
-            f"conv_kernel_size must be odd, or 0 for none, got {conv_kernel_size}"
-        )
-    for name, value, known in (
-        ("segments", segments, SEGMENTS),
-        ("landmarks", landmarks, LANDMARKS),
-        ("inverse", inverse, INVERSES),
-    ):
-        if value not in known:
-            raise ValueError(f"{name} must be one of {known}, got {value!r}")
+    if segments not in SEGMENTS:
+        raise ValueError(f"segments must be one of {SEGMENTS}, got {segments!r}")

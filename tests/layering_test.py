@@ -10,10 +10,9 @@ SOURCES = sorted(
 )
 # Floors of the model, from the bottom up: a module imports only what stands below it.
 FLOORS = (
-    {"precision", "dropout", "gelu", "dense", "blocks", "masking", "sums"},
-    {"convolution", "landmarks"},
+    {"ops", "blocks"},
     {"nystrom"},
-    {"matrices"},
+    {"study"},
     {"attention"},
     {"encoder"},
     {"heads"},

@@ -1,10 +1,17 @@
-"""The one signature of every attention, and what the encoder may ask of it."""
+"""The one signature of every attention: what a mask may say, padding without influence.
 
-from collections.abc import Mapping
+Letters: B batch, T query length, S key length, N heads, H head dim.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
+from flax.linen import module as linen_module
+
+from nystromformer.ops import zeroed
 
 
 def check_size(name: str, value: int, largest: int, max_length: int) -> None:
@@ -21,11 +28,92 @@ def check_seed(name: str, seed: int) -> None:
         raise ValueError(f"{name} must be from 0 to 2⁶³ − 1, got {seed}")
 
 
+def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
+    """Raises ValueError unless they are [B, T, N, H] and twice [B, S, N, H]."""
+    shapes = f"{query.shape}, {key.shape}, {value.shape}"
+    if query.ndim != 4 or key.ndim != 4 or value.ndim != 4:
+        raise ValueError(
+            "query, key and value must be [B, T, N, H], [B, S, N, H], [B, S, N, H]; "
+            f"got {shapes}"
+        )
+    same_heads = query.shape[2:] == key.shape[2:] and value.shape[2] == key.shape[2]
+    same_batch = query.shape[0] == key.shape[0]
+    if not same_batch or not same_heads or value.shape[:2] != key.shape[:2]:
+        raise ValueError(
+            "query, key and value disagree in batch, heads, head dim or length: "
+            f"{shapes}"
+        )
+
+
+def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
+    """The mask [B, S] of the keys that a mask broadcastable to [B, 1, 1, S] means.
+
+    Raises:
+      ValueError: naming the shape of one that varies over queries or heads.
+    """
+    mask = jnp.asarray(mask)
+    if mask.dtype != jnp.bool_:
+        raise ValueError(f"mask must be boolean (True = attend), got {mask.dtype}")
+    shape, wanted = (1,) * (4 - mask.ndim) + mask.shape, (batch, 1, 1, length)
+    fits = all(n in (1, m) for n, m in zip(shape, wanted, strict=False))
+    if len(shape) != 4 or not fits:
+        raise ValueError(
+            f"mask of shape {mask.shape} does not broadcast to [B, 1, 1, S] = "
+            f"{wanted}: it must not vary over queries or heads; for padding pass "
+            "mask[:, None, None, :]"
+        )
+    return jnp.broadcast_to(mask.reshape(shape)[:, 0, 0, :], (batch, length))
+
+
+def zero_padding(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Zeros where mask [B, S] is False, so that not even a NaN there has influence.
+
+    With T = S the queries are taken for the same tokens and zeroed too: a NaN times
+    the zero cotangent of a padded output would be NaN.
+    """
+    of_queries = mask if query.shape[1] == key.shape[1] else None
+    return zeroed(query, of_queries), zeroed(key, mask), zeroed(value, mask)
+
+
+def over_batch_and_heads(
+    one_head: Callable[..., jax.Array],
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None,
+    *per_head: jax.Array | None,
+) -> jax.Array:
+    """one_head(query [T, H], key [S, H], value [S, H], mask [S], *per_head) lifted.
+
+    The axes have the names "batch" and "heads".
+
+    Args:
+      one_head: the function of one head of one sequence.
+      query: [B, T, N, H].
+      key: [B, S, N, H].
+      value: [B, S, N, H].
+      mask: [B, S] or None.
+      *per_head: [N, ...] or None, what each head brings along.
+
+    Returns:
+      [B, T, N, H].
+    """
+    extra = len(per_head)
+    of_heads = jax.vmap(
+        one_head, (1, 1, 1, None) + (0,) * extra, out_axes=1, axis_name="heads"
+    )
+    of_batch = jax.vmap(of_heads, (0,) * 4 + (None,) * extra, axis_name="batch")
+    return of_batch(query, key, value, mask, *per_head)
+
+
 class Attention(nnx.Module):
-    """Base of every attention in the table.
+    """Base of every attention in the table; a subclass writes `attend`.
 
     num_projections: how many projections of x the attention uses: 3 = query, key and
       value; 2 = one for query and key, and value; 1 = value. So none goes unused.
+    self_attention_only: it needs T = S.
     defaults: the options of the paper's experiments, which configs and benchmarks start
       from; every option of `__init__` stands there.
     size_option: the option that says how large it is, as 64 in "nystrom-64".
@@ -34,6 +122,7 @@ class Attention(nnx.Module):
     """
 
     num_projections = 3
+    self_attention_only = False
     shared_across_layers = False
     defaults: ClassVar[Mapping[str, Any]] = {}
     size_option: ClassVar[str | None] = None
@@ -57,7 +146,7 @@ class Attention(nnx.Module):
         deterministic: bool = True,
         dtype: jax.typing.DTypeLike | None = None,
         precision: jax.lax.PrecisionLike = None,
-        module: nnx.Module | None = None,
+        module: object = None,
         is_causal: bool = False,
     ) -> jax.Array:
         """Attends; the flax keywords are named because linen passes only what it sees.
@@ -66,15 +155,17 @@ class Attention(nnx.Module):
           query: [B, T, N, H].
           key: [B, S, N, H].
           value: [B, S, N, H].
-          bias: added to the scores, or None.
-          mask: bool, True = attend, broadcastable to [B, 1, 1, S] (exact attention
-            takes [B, N, T, S] too).
-          dropout_rng, dropout_rate, broadcast_dropout, deterministic: dropout on the
-            attention weights, where there are any.
+          bias: must be None, as all that needs the [T, S] weights.
+          mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
+            it is taken for self-attention: queries it excludes are padding too, and
+            their rows have no meaning.
+          dropout_rng, broadcast_dropout: of the dropout that is not there.
+          dropout_rate: of the weights: must be 0 unless deterministic.
+          deterministic: True = no dropout.
           dtype: of the large products and the output; None = the inputs'.
           precision: of the large products.
-          module: where to sow the attention weights, or None.
-          is_causal: query t sees only keys ≤ t.
+          module: where to sow the weights: must be None.
+          is_causal: must be False.
 
         Returns:
           [B, T, N, H] in dtype.
@@ -82,27 +173,63 @@ class Attention(nnx.Module):
         Raises:
           ValueError: for what this attention cannot honour.
         """
-        return self.attend(
-            query,
-            key,
-            value,
-            bias,
-            mask,
-            dropout_rng=dropout_rng,
-            dropout_rate=dropout_rate,
-            broadcast_dropout=broadcast_dropout,
-            deterministic=deterministic,
-            dtype=dtype,
-            precision=precision,
-            module=module,
-            is_causal=is_causal,
+        name = type(self).__name__
+        self._refuse_linen(name)
+        check_shapes(query, key, value)
+        for is_asked, what in (
+            (bias is not None, f"a bias of shape {getattr(bias, 'shape', ())}"),
+            (is_causal, "is_causal=True"),
+            (dropout_rate > 0 and not deterministic, f"dropout_rate={dropout_rate}"),
+            (module is not None, "sow_weights=True"),
+        ):
+            if is_asked:
+                raise ValueError(
+                    f"{what} needs the [T, S] weights of {query.shape} and {key.shape},"
+                    f" which {name} never forms: leave it out, or use softmax attention"
+                )
+        if self.self_attention_only and query.shape[1] != key.shape[1]:
+            raise ValueError(
+                f"{name} is self-attention and so needs T = S, got {query.shape} and "
+                f"{key.shape}"
+            )
+        if mask is not None:
+            mask = key_mask(mask, *key.shape[:2])
+        dtype = dtype or jnp.result_type(query, key, value)
+        query, key, value = (
+            x.astype(dtype) for x in zero_padding(query, key, value, mask)
         )
+        return self.attend(query, key, value, mask, precision).astype(dtype)
 
-    def attend(self, *inputs: jax.Array | None, **flax: Any) -> jax.Array:
-        """What a subclass defines: its plain function with this module's options.
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        precision: jax.lax.PrecisionLike,
+    ) -> jax.Array:
+        """The attention itself: [B, T, N, H] and twice [B, S, N, H] to [B, T, N, H].
+
+        A subclass need not repeat the types.
 
         Args:
-          *inputs: query, key, value, bias and mask of `__call__`.
-          **flax: its keywords, all of them.
+          query, key, value: all of one dtype; zero where the mask is False.
+          mask: [B, S] bool, True = attend, or None.
+          precision: of the large products.
         """
         raise NotImplementedError
+
+    def _refuse_linen(self, name: str) -> None:
+        """linen keeps no parameters of what it calls: they would stay as they are."""
+        caller = linen_module._context.module_stack[-1]
+        if caller is None or isinstance(caller, nnx.bridge.ToLinen):
+            return
+        if num_params := sum(
+            x.size for x in jax.tree.leaves(nnx.state(self, nnx.Param))
+        ):
+            raise ValueError(
+                f"{name} has {num_params:,} parameters, which linen's "
+                f"{type(caller).__name__} would never train: use it in "
+                "flax.nnx.MultiHeadAttention, or the whole nnx model by "
+                "flax.nnx.bridge.ToLinen"
+            )

@@ -12,21 +12,20 @@ coincide (window and ends, in a short sequence) count once.
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention, check_seed, check_size
+from nystromformer.attention.base import check_seed, check_size
 from nystromformer.attention.block_attention import (
+    BlockAttention,
     attend_blocks,
     forbid,
-    self_attention,
 )
 from nystromformer.blocks import to_blocks
 from nystromformer.nystrom import attend
-from nystromformer.precision import at_least_float32
+from nystromformer.ops import at_least_float32
 
 
 def attended_blocks(
@@ -70,129 +69,15 @@ def attended_blocks(
     return jnp.clip(blocks, 0, num_blocks - 1), exists, ends
 
 
-def bigbird(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: jax.Array,
-    *,
-    block_size: int,
-    num_random_blocks: int,
-    seed: int,
-    precision: jax.lax.PrecisionLike = None,
-) -> jax.Array:
-    """BigBird attention of one head of one sequence.
+class BigBirdAttention(BlockAttention):
+    """Window, ends and random blocks. Without parameters.
 
-    Args:
-      query: [L, H].
-      key: [L, H].
-      value: [L, H].
-      mask: [L] bool, True = attend.
-      block_size: b, tokens in a block.
-      num_random_blocks: r.
-      seed: of the random blocks.
-      precision: of the products.
-
-    Returns:
-      [L, H] in at least float32.
-    """
-    length, head_dim = query.shape
-    key = key * head_dim**-0.5
-    in_blocks = partial(to_blocks, size=block_size)
-    valid = in_blocks(mask)  # [C, b]
-    blocks, exists, ends = attended_blocks(valid.any(1), num_random_blocks, seed)
-
-    def gathered(x: jax.Array) -> jax.Array:  # [L, H] -> [C, (5 + r) b, H]
-        return in_blocks(x)[blocks].reshape(len(blocks), -1, x.shape[-1])
-
-    allowed = (valid[blocks] & exists[:, :, None]).reshape(len(blocks), 1, -1)
-    bias = forbid(allowed, at_least_float32(query.dtype))
-    queries = in_blocks(query)  # [C, b, H]
-    out, _ = attend_blocks(queries, gathered(key), gathered(value), bias, precision)
-    rows = queries[ends].reshape(-1, head_dim)
-    rows = attend(rows, key, value, mask, precision=precision)
-    out = out.at[ends].set(rows.reshape(2, block_size, -1))
-    return out.reshape(-1, out.shape[-1])[:length]
-
-
-def check_options(*, block_size: int, num_random_blocks: int) -> None:
-    """Raises ValueError for options of BigBird that make no sense."""
-    if block_size < 1:
-        raise ValueError(f"block_size must be at least 1, got {block_size}")
-    if num_random_blocks < 0:
-        raise ValueError(
-            f"num_random_blocks must be 0 or more, got {num_random_blocks}"
-        )
-
-
-def bigbird_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    *,
-    block_size: int = 64,
-    num_random_blocks: int = 3,
-    seed: int = 0,
-    dropout_rng: jax.Array | None = None,
-    dropout_rate: float = 0.0,
-    broadcast_dropout: bool = True,
-    deterministic: bool = True,
-    dtype: jax.typing.DTypeLike | None = None,
-    precision: jax.lax.PrecisionLike = None,
-    module: object = None,
-    is_causal: bool = False,
-) -> jax.Array:
-    """BigBird, `bigbird` lifted over heads and batch.
-
-    Args:
-      query: [B, L, N, H].
-      key: [B, L, N, H].
-      value: [B, L, N, H].
-      bias: must be None.
-      mask: None, or bool that broadcasts to [B, 1, 1, L], True = attend.
+    Options:
       block_size: tokens in a block, at least 1; the window is three blocks.
       num_random_blocks: blocks that a block attends to beside window and ends; fewer
         where there are not as many.
       seed: of the random blocks.
-      dropout_rng, dropout_rate, broadcast_dropout, deterministic: dropout of weights is
-        not defined here, so the rate must be 0 unless deterministic.
-      dtype: of the computation and the output; None = the inputs'.
-      precision: of the products.
-      module, is_causal: must be None and False.
-
-    Returns:
-      [B, L, N, H] in dtype.
-
-    Raises:
-      ValueError: for what cannot be honoured (T ≠ S too), and for senseless options.
     """
-    check_options(block_size=block_size, num_random_blocks=num_random_blocks)
-    return self_attention(
-        "bigbird",
-        partial(
-            bigbird,
-            block_size=block_size,
-            num_random_blocks=num_random_blocks,
-            seed=seed,
-            precision=precision,
-        ),
-        query,
-        key,
-        value,
-        bias,
-        mask,
-        dropout_rate=dropout_rate,
-        deterministic=deterministic,
-        dtype=dtype,
-        module=module,
-        is_causal=is_causal,
-    )
-
-
-class BigBirdAttention(Attention):
-    """`bigbird_attention`; options as there. Without parameters."""
 
     size_option = "block_size"
     defaults = {
@@ -212,7 +97,12 @@ class BigBirdAttention(Attention):
         num_random_blocks: int = 3,
         seed: int = 0,
     ):
-        check_options(block_size=block_size, num_random_blocks=num_random_blocks)
+        if block_size < 1:
+            raise ValueError(f"block_size must be at least 1, got {block_size}")
+        if num_random_blocks < 0:
+            raise ValueError(
+                f"num_random_blocks must be 0 or more, got {num_random_blocks}"
+            )
         check_size("block_size", block_size, max_length, max_length)
         num_blocks = -(-max_length // block_size)
         check_size("num_random_blocks", num_random_blocks, num_blocks, max_length)
@@ -221,11 +111,23 @@ class BigBirdAttention(Attention):
         self.num_random_blocks = num_random_blocks
         self.seed = seed
 
-    def attend(self, *inputs: Any, **flax: Any) -> jax.Array:
-        return bigbird_attention(
-            *inputs,
-            block_size=self.block_size,
-            num_random_blocks=self.num_random_blocks,
-            seed=self.seed,
-            **flax,
+    def one_head(self, query, key, value, mask, precision):
+        length, head_dim = query.shape
+        key = key * head_dim**-0.5
+        in_blocks = partial(to_blocks, size=self.block_size)
+        valid = in_blocks(mask)  # [C, b]
+        blocks, exists, ends = attended_blocks(
+            valid.any(1), self.num_random_blocks, self.seed
         )
+
+        def gathered(x: jax.Array) -> jax.Array:  # [L, H] -> [C, (5 + r) b, H]
+            return in_blocks(x)[blocks].reshape(len(blocks), -1, x.shape[-1])
+
+        allowed = (valid[blocks] & exists[:, :, None]).reshape(len(blocks), 1, -1)
+        bias = forbid(allowed, at_least_float32(query.dtype))
+        queries = in_blocks(query)  # [C, b, H]
+        out, _ = attend_blocks(queries, gathered(key), gathered(value), bias, precision)
+        rows = queries[ends].reshape(-1, head_dim)
+        rows = attend(rows, key, value, mask, precision=precision)
+        out = out.at[ends].set(rows.reshape(2, self.block_size, -1))
+        return out.reshape(-1, out.shape[-1])[:length]

@@ -7,14 +7,14 @@ Letters: B batch, L sequence length, N heads, H head dim, C blocks, each of T qu
 that meet S keys.
 """
 
-from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.masking import admit
-from nystromformer.precision import at_least_float32
+from nystromformer.attention.base import Attention, over_batch_and_heads
+from nystromformer.ops import at_least_float32
 
 
 def forbid(allowed: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
@@ -58,66 +58,23 @@ def attend_blocks(
     return product / total, (largest + jnp.log(total))[:, :, 0]
 
 
-def self_attention(
-    name: str,
-    one_head: Callable[..., jax.Array],
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None,
-    mask: jax.Array | None,
-    *per_head: jax.Array,
-    dropout_rate: float,
-    deterministic: bool,
-    dtype: jax.typing.DTypeLike | None,
-    module: object,
-    is_causal: bool,
-) -> jax.Array:
-    """`one_head` lifted over heads and batch, after every check that shapes allow.
+class BlockAttention(Attention):
+    """Self-attention whose subclass writes `one_head`."""
 
-    Args:
-      name: of the attention, for the messages.
-      one_head: (query [L, H], key [L, H], value [L, H], mask [L] bool, *per_head) ->
-        [L, H]; what stands at padding has been zeroed.
-      query: [B, L, N, H].
-      key: [B, L, N, H].
-      value: [B, L, N, H].
-      bias: must be None.
-      mask: None, or bool that broadcasts to [B, 1, 1, L], True = attend.
-      *per_head: [N, ...], what each head brings along.
-      dropout_rate: must be 0 unless deterministic.
-      deterministic: True = no dropout.
-      dtype: of the computation and the output; None = the inputs'.
-      module: must be None.
-      is_causal: must be False.
+    self_attention_only = True
 
-    Returns:
-      [B, L, N, H] in dtype.
+    def one_head(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array,
+        precision: jax.lax.PrecisionLike,
+    ) -> jax.Array:
+        """[L, H] and mask [L] bool to [L, H]; what the mask excludes is zero."""
+        raise NotImplementedError
 
-    Raises:
-      ValueError: for what cannot be honoured, T ≠ S among it.
-    """
-    query, key, value, mask = admit(
-        name,
-        query,
-        key,
-        value,
-        bias,
-        mask,
-        dropout_rate=dropout_rate,
-        deterministic=deterministic,
-        dtype=dtype,
-        module=module,
-        is_causal=is_causal,
-    )
-    if query.shape[1] != key.shape[1]:
-        raise ValueError(
-            f"attention {name!r} is self-attention and so needs T = S, got "
-            f"{query.shape} and {key.shape}"
-        )
-    if mask is None:
-        mask = jnp.ones(key.shape[:2], bool)
-    in_axes = (1, 1, 1, None) + (0,) * len(per_head)
-    over_heads = jax.vmap(one_head, in_axes=in_axes, out_axes=1)
-    over_batch = jax.vmap(over_heads, in_axes=(0,) * 4 + (None,) * len(per_head))
-    return over_batch(query, key, value, mask, *per_head).astype(value.dtype)
+    def attend(self, query, key, value, mask, precision):
+        mask = jnp.ones(key.shape[:2], bool) if mask is None else mask
+        one_head = partial(self.one_head, precision=precision)
+        return over_batch_and_heads(one_head, query, key, value, mask)

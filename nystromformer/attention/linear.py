@@ -4,14 +4,11 @@ Katharopoulos et al., "Transformers are RNNs: Fast Autoregressive Transformers w
 Linear Attention", ICML 2020, without the causal mask.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention
-from nystromformer.masking import admit
-from nystromformer.precision import at_least_float32
+from nystromformer.ops import at_least_float32, zeroed
 
 
 def kernel_attend(
@@ -48,71 +45,13 @@ def elu_plus_one(x: jax.Array) -> jax.Array:
     return jnp.where(x > 0, x + 1, jnp.exp(jnp.minimum(x, 0)))
 
 
-def linear_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    *,
-    dropout_rng: jax.Array | None = None,
-    dropout_rate: float = 0.0,
-    broadcast_dropout: bool = True,
-    deterministic: bool = True,
-    dtype: jax.typing.DTypeLike | None = None,
-    precision: jax.lax.PrecisionLike = None,
-    module: object = None,
-    is_causal: bool = False,
-) -> jax.Array:
-    """Attention with weights φ(q)·φ(k) / Σₛ φ(q)·φ(kₛ), φ = ELU + 1.
-
-    Args:
-      query: [B, T, N, H].
-      key: [B, S, N, H].
-      value: [B, S, N, H].
-      bias: must be None.
-      mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
-        it is taken for self-attention: queries it excludes are padding, and their rows
-        have no meaning.
-      dropout_rng, broadcast_dropout: of attention dropout, which is not defined here.
-      dropout_rate: must be 0 unless deterministic.
-      deterministic: True = no dropout.
-      dtype: of the large products and the output; None = the inputs'.
-      precision: of the large products.
-      module: must be None: there are no [T, S] weights to sow.
-      is_causal: must be False.
-
-    Returns:
-      [B, T, N, H] in dtype.
-
-    Raises:
-      ValueError: for what cannot be honoured, and for shapes that do not fit.
-    """
-    query, key, value, mask = admit(
-        "linear",
-        query,
-        key,
-        value,
-        bias,
-        mask,
-        dropout_rate=dropout_rate,
-        deterministic=deterministic,
-        dtype=dtype,
-        module=module,
-        is_causal=is_causal,
-    )
-    dtype, wide = value.dtype, at_least_float32(value.dtype)
-    query_features, key_features = (
-        elu_plus_one(x.astype(wide)).astype(dtype) for x in (query, key)
-    )
-    if mask is not None:  # φ(0) is 1, not 0
-        key_features = jnp.where(mask[:, :, None, None], key_features, 0)
-    out = kernel_attend(query_features, key_features, value, precision)
-    return out.astype(dtype)
-
-
 class LinearAttention(Attention):
-    """`linear_attention`; without parameters or options."""
+    """Weights φ(q)·φ(k) / Σₛ φ(q)·φ(kₛ), φ = ELU + 1; without parameters or options."""
 
-    def attend(self, *inputs: Any, **flax: Any) -> jax.Array:
-        return linear_attention(*inputs, **flax)
+    def attend(self, query, key, value, mask, precision):
+        wide = at_least_float32(value.dtype)
+        query_features, key_features = (
+            elu_plus_one(x.astype(wide)).astype(value.dtype) for x in (query, key)
+        )
+        key_features = zeroed(key_features, mask)  # φ(0) is 1, not 0
+        return kernel_attend(query_features, key_features, value, precision)

@@ -1,132 +1,79 @@
-"""Nyström attention: `nystrom` over heads and batch, and the convolution of V."""
+"""Nyström attention: `nystrom` over heads and batch, and the convolution of V.
 
+Letters: B batch, T query length, S key length, N heads, H head dim, K kernel size.
+"""
+
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention, check_seed, check_size
-from nystromformer.convolution import depthwise_conv
-from nystromformer.masking import key_mask, refuse_weights
-from nystromformer.nystrom import check_options, nystrom
+from nystromformer.attention.base import (
+    Attention,
+    check_seed,
+    check_size,
+    over_batch_and_heads,
+)
+from nystromformer.blocks import neighbourhoods
+from nystromformer.nystrom import check_options, iterative_pinv, nystrom
+from nystromformer.ops import at_least_float32
+from nystromformer.study import inverse_by, landmarks_by
+
+INVERSE_SCALES = ("own", "batch")
 
 
-def nystrom_attention(
-    query: jax.Array,
-    key: jax.Array,
+def depthwise_conv(
     value: jax.Array,
-    bias: jax.Array | None = None,
-    mask: jax.Array | None = None,
+    kernel: jax.Array,
     *,
-    num_landmarks: int = 64,
-    num_pinv_iters: int = 6,
-    conv_kernel: jax.Array | None = None,
-    segments: str = "valid",
-    landmarks: str = "segment_means",
-    landmark_seed: int = 0,
-    inverse: str = "iterative",
-    dropout_rng: jax.Array | None = None,
-    dropout_rate: float = 0.0,
-    broadcast_dropout: bool = True,
-    deterministic: bool = True,
-    dtype: jax.typing.DTypeLike | None = None,
     precision: jax.lax.PrecisionLike = None,
-    module: object = None,
-    is_causal: bool = False,
 ) -> jax.Array:
-    """Nyström attention, `nystrom` lifted over heads and batch, with the skip of V.
+    """The skip connection of V: one odd kernel along the sequence for all of H.
 
-    Drops into `flax.nnx.MultiHeadAttention(attention_fn=…)` and
-    `flax.linen.MultiHeadDotProductAttention(attention_fn=…)`.
+    Blocks × banded matrix: a block of outputs is a Toeplitz matrix times the block of
+    inputs with its margins, which is made of matmuls on every device.
 
     Args:
-      query: [B, T, N, H].
-      key: [B, S, N, H].
-      value: [B, S, N, H].
-      bias: must be None.
-      mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend.
-      num_landmarks: M ≥ 1. M ≥ the number of valid tokens is exact attention.
-      num_pinv_iters: iterations towards the pseudo-inverse.
-      conv_kernel: [K, N], K odd: depthwise convolution of V added to the output; needs
-        T = S.
-      segments, landmarks, landmark_seed, inverse: see `nystrom`.
-      dropout_rng, broadcast_dropout: of attention dropout, which is not defined here.
-      dropout_rate: must be 0 unless deterministic.
-      deterministic: True = no dropout.
-      dtype: of the products with T or S rows; None = the inputs'.
-      precision: of the same products.
-      module: must be None: there are no [T, S] weights to sow.
-      is_causal: must be False.
+      value: [S, H], zero where it does not count.
+      kernel: [K], K odd, centred: output t = Σₖ kernel[k] · value[t + k − (K − 1)/2].
+      precision: of the product.
 
     Returns:
-      [B, T, N, H] in dtype.
-
-    Raises:
-      ValueError: for what cannot be honoured, and for shapes and options that do not
-        fit.
+      [S, H] in at least float32.
     """
-    mask = key_mask(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
-    kernel_size = 0 if conv_kernel is None else conv_kernel.shape[0]
-    check_options(
-        num_landmarks=num_landmarks,
-        num_pinv_iters=num_pinv_iters,
-        conv_kernel_size=kernel_size,
-        segments=segments,
-        landmarks=landmarks,
-        inverse=inverse,
+    length, head_dim = value.shape
+    size = kernel.shape[0]
+    margin = size // 2
+    block = max(32, margin)
+    windows = neighbourhoods(value, block, margin)  # [C, block + 2 margin, H]
+    offsets = jnp.arange(block + 2 * margin)[None, :] - jnp.arange(block)[:, None]
+    inside = (offsets >= 0) & (offsets < size)
+    band = jnp.where(inside, kernel[jnp.clip(offsets, 0, size - 1)], 0)
+    out = jnp.einsum(
+        "tw,bwh->bth",
+        band.astype(value.dtype),
+        windows,
+        precision=precision,
+        preferred_element_type=at_least_float32(value.dtype),
     )
-    refuse_weights(
-        "nystrom",
-        dropout_rate=dropout_rate,
-        deterministic=deterministic,
-        module=module,
-    )
-    if conv_kernel is not None and query.shape[1] != key.shape[1]:
-        raise ValueError(
-            f"the convolution of V needs T = S, got {query.shape} and {key.shape}"
-        )
-    if conv_kernel is not None and conv_kernel.shape[1:] != query.shape[2:3]:
-        raise ValueError(
-            f"conv_kernel must be [K, N] with N = {query.shape[2]} heads, got "
-            f"{conv_kernel.shape}"
-        )
-    dtype = dtype or jnp.result_type(query, key, value)
-    query, key, value = (x.astype(dtype) for x in (query, key, value))
-
-    def one_head(
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        kernel: jax.Array | None,
-        mask: jax.Array | None,
-    ) -> jax.Array:
-        out = nystrom(
-            query,
-            key,
-            value,
-            mask,
-            num_landmarks=num_landmarks,
-            num_pinv_iters=num_pinv_iters,
-            segments=segments,
-            landmarks=landmarks,
-            landmark_seed=landmark_seed,
-            inverse=inverse,
-            precision=precision,
-        )
-        if kernel is not None:
-            out += depthwise_conv(value, kernel, mask, precision=precision)
-        return out.astype(dtype)
-
-    over_heads = jax.vmap(one_head, in_axes=(1, 1, 1, 1, None), out_axes=1)
-    over_batch = jax.vmap(over_heads, in_axes=(0, 0, 0, None, 0))
-    return over_batch(query, key, value, conv_kernel, mask)
+    return out.reshape(-1, head_dim)[:length]
 
 
 class NystromAttention(Attention):
-    """`nystrom_attention`; options as there, conv_kernel_size K odd or 0 for none.
+    """Nyström attention, eq. (13), and the convolution of V.
 
-    The kernel [K, N] starts as U(−1/√K, 1/√K), as in the published code.
+    Options:
+      num_landmarks: M ≥ 1. M ≥ the number of valid tokens is exact attention.
+      num_pinv_iters: iterations towards the pseudo-inverse.
+      conv_kernel_size: K odd, or 0 for none. The kernel [K, N] of the skip connection
+        starts as U(−1/√K, 1/√K), as in the published code.
+      segments: of the "valid" tokens, or "padded" for the published treatment of them.
+      landmarks, inverse: of `study.LANDMARKS` and `study.INVERSES`.
+      landmark_seed: of the tokens drawn.
+      inverse_scale: Z₀ scaled by each matrix's "own" norms, or by the largest of the
+        "batch" and its heads as published: an example then depends on its neighbours.
     """
 
     size_option = "num_landmarks"
@@ -135,9 +82,10 @@ class NystromAttention(Attention):
         "num_pinv_iters": 6,
         "conv_kernel_size": 35,  # the skip connection of V; 0 = none
         "segments": "valid",  # "padded": the published treatment of padding
-        "landmarks": "segment_means",  # for study "random" tokens or "kmeans"
-        "landmark_seed": 0,  # of the random tokens
+        "landmarks": "segment_means",  # for study "random", "kmeans" or "farthest"
+        "landmark_seed": 0,  # of the tokens drawn
         "inverse": "iterative",  # for study "exact" or "none"
+        "inverse_scale": "own",  # "batch": as published, one for batch and heads
     }
 
     def __init__(
@@ -154,24 +102,30 @@ class NystromAttention(Attention):
         landmarks: str = "segment_means",
         landmark_seed: int = 0,
         inverse: str = "iterative",
+        inverse_scale: str = "own",
     ):
         check_options(
             num_landmarks=num_landmarks,
             num_pinv_iters=num_pinv_iters,
-            conv_kernel_size=conv_kernel_size,
             segments=segments,
-            landmarks=landmarks,
-            inverse=inverse,
         )
         check_size("num_landmarks", num_landmarks, max_length, max_length)
         check_seed("landmark_seed", landmark_seed)
+        check_kernel_size(conv_kernel_size)
+        landmarks_by(landmarks)
+        inverse_by(inverse)
+        if inverse_scale not in INVERSE_SCALES:
+            raise ValueError(
+                f"inverse_scale must be one of {INVERSE_SCALES}, got {inverse_scale!r}"
+            )
         self.num_landmarks = num_landmarks
         self.num_pinv_iters = num_pinv_iters
         self.segments = segments
         self.landmarks = landmarks
         self.landmark_seed = landmark_seed
         self.inverse = inverse
-        self.conv_kernel = nnx.data(None)
+        self.inverse_scale = inverse_scale
+        self.conv_kernel: nnx.Param | jax.Array | None = nnx.data(None)
         if conv_kernel_size:
             bound = conv_kernel_size**-0.5
             shape = (conv_kernel_size, num_heads)
@@ -180,15 +134,104 @@ class NystromAttention(Attention):
             )
             self.conv_kernel = nnx.Param(kernel)
 
-    def attend(self, *inputs: Any, **flax: Any) -> jax.Array:
-        return nystrom_attention(
-            *inputs,
-            num_landmarks=self.num_landmarks,
-            num_pinv_iters=self.num_pinv_iters,
-            conv_kernel=None if self.conv_kernel is None else self.conv_kernel[...],
-            segments=self.segments,
-            landmarks=self.landmarks,
-            landmark_seed=self.landmark_seed,
-            inverse=self.inverse,
-            **flax,
-        )
+    def attend(self, query, key, value, mask, precision):
+        landmarks = landmarks_by(self.landmarks, self.landmark_seed)
+        inverse = inverse_by(self.inverse)
+        if self.inverse == "iterative" and self.inverse_scale == "batch":
+            inverse = partial(iterative_pinv, scale_over=("heads", "batch"))
+
+        def one_head(query, key, value, mask, kernel):
+            out = nystrom(
+                query,
+                key,
+                value,
+                mask,
+                num_landmarks=self.num_landmarks,
+                num_pinv_iters=self.num_pinv_iters,
+                segments=self.segments,
+                landmarks=landmarks,
+                inverse=inverse,
+                precision=precision,
+            )
+            if kernel is not None:
+                out += depthwise_conv(value, kernel, precision=precision)
+            return out.astype(query.dtype)
+
+        kernels = None if self.conv_kernel is None else self.conv_kernel[...].T
+        if kernels is not None and query.shape[1] != key.shape[1]:
+            raise ValueError(
+                f"the convolution of V needs T = S, got {query.shape} and {key.shape}"
+            )
+        return over_batch_and_heads(one_head, query, key, value, mask, kernels)
+
+
+def nystrom_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    *,
+    num_landmarks: int = 64,
+    num_pinv_iters: int = 6,
+    conv_kernel: jax.Array | None = None,
+    dropout_rng: jax.Array | None = None,
+    dropout_rate: float = 0.0,
+    broadcast_dropout: bool = True,
+    deterministic: bool = True,
+    dtype: jax.typing.DTypeLike | None = None,
+    precision: jax.lax.PrecisionLike = None,
+    module: object = None,
+    is_causal: bool = False,
+    **options: Any,
+) -> jax.Array:
+    """`NystromAttention` as a function, for any `attention_fn=…` of flax.
+
+    Args:
+      query, key, value, bias, mask, dropout_rng, …: as for every `Attention`.
+      num_landmarks, num_pinv_iters, **options: as for `NystromAttention`.
+      conv_kernel: [K, N], K odd, of the convolution of V, which needs T = S; or None.
+
+    Returns:
+      [B, T, N, H] in dtype.
+
+    Raises:
+      ValueError: for what cannot be honoured, and for shapes and options that do not
+        fit.
+    """
+    attention = NystromAttention(
+        num_heads=query.shape[2],
+        head_dim=query.shape[-1],
+        max_length=max(num_landmarks, *key.shape),
+        rngs=nnx.Rngs(),
+        num_landmarks=num_landmarks,
+        num_pinv_iters=num_pinv_iters,
+        **options,
+    )
+    if conv_kernel is not None:
+        check_kernel_size(conv_kernel.shape[0])
+        if conv_kernel.shape[1:] != query.shape[2:3]:
+            raise ValueError(
+                f"conv_kernel must be [K, N] with N = {query.shape[2]} heads, got "
+                f"{conv_kernel.shape}"
+            )
+        attention.conv_kernel = nnx.data(conv_kernel)
+    return attention(
+        query,
+        key,
+        value,
+        bias,
+        mask,
+        dropout_rate=dropout_rate,
+        deterministic=deterministic,
+        dtype=dtype,
+        precision=precision,
+        module=module,
+        is_causal=is_causal,
+    )
+
+
+def check_kernel_size(size: int) -> None:
+    """Raises ValueError for what is no size of a kernel."""
+    if size < 0 or (size and size % 2 == 0):
+        raise ValueError(f"conv_kernel_size must be odd, or 0 for none, got {size}")

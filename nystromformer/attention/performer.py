@@ -8,18 +8,14 @@ so R features of each query and key, and linear attention between them, estimate
 softmax attention; rows w that are orthogonal in blocks of H estimate it better.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention.base import Attention
 from nystromformer.attention.linear import kernel_attend
-from nystromformer.masking import admit
-from nystromformer.precision import at_least_float32
+from nystromformer.ops import at_least_float32, zeroed
 
-KERNELS = ("softmax", "relu")
 RELU_EPSILON = 1e-3  # of the authors' code: no query is without a key
 
 
@@ -96,9 +92,7 @@ def relu_features(
         jax.nn.relu(project(x, projection, precision)) + RELU_EPSILON
         for x in (query, key)
     )
-    if mask is not None:
-        key_features = jnp.where(mask[:, :, None, None], key_features, 0)
-    return query_features, key_features
+    return query_features, zeroed(key_features, mask)
 
 
 def project(
@@ -115,87 +109,11 @@ def project(
     return projected * x.shape[-1] ** -0.25
 
 
-def check_kernel(kernel: str) -> None:
-    """Raises ValueError for an unknown kernel."""
-    if kernel not in KERNELS:
-        raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
-
-
-def performer_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    *,
-    projection: jax.Array,
-    kernel: str = "softmax",
-    dropout_rng: jax.Array | None = None,
-    dropout_rate: float = 0.0,
-    broadcast_dropout: bool = True,
-    deterministic: bool = True,
-    dtype: jax.typing.DTypeLike | None = None,
-    precision: jax.lax.PrecisionLike = None,
-    module: object = None,
-    is_causal: bool = False,
-) -> jax.Array:
-    """FAVOR+ attention, in O((T + S) · R) memory.
-
-    Args:
-      query: [B, T, N, H].
-      key: [B, S, N, H].
-      value: [B, S, N, H].
-      bias: must be None.
-      mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
-        it is taken for self-attention: queries it excludes are padding, and their rows
-        have no meaning.
-      projection: W [R, H], of `draw_projection`; the same for all heads.
-      kernel: "softmax", or "relu" for the generalised attention with max(w·x, 0).
-      dropout_rng, broadcast_dropout: of attention dropout, which is not defined here.
-      dropout_rate: must be 0 unless deterministic.
-      deterministic: True = no dropout.
-      dtype: of the large products and the output; None = the inputs'.
-      precision: of the large products.
-      module: must be None: there are no [T, S] weights to sow.
-      is_causal: must be False.
-
-    Returns:
-      [B, T, N, H] in dtype.
-
-    Raises:
-      ValueError: for what cannot be honoured, and for shapes and options that do not
-        fit.
-    """
-    query, key, value, mask = admit(
-        "performer",
-        query,
-        key,
-        value,
-        bias,
-        mask,
-        dropout_rate=dropout_rate,
-        deterministic=deterministic,
-        dtype=dtype,
-        module=module,
-        is_causal=is_causal,
-    )
-    check_kernel(kernel)
-    if projection.ndim != 2 or projection.shape[1] != query.shape[-1]:
-        raise ValueError(
-            f"projection must be [R, H] with H = {query.shape[-1]}, got "
-            f"{projection.shape}"
-        )
-    features = softmax_features if kernel == "softmax" else relu_features
-    of_queries, of_keys = features(query, key, mask, projection, precision)
-    dtype = value.dtype
-    out = kernel_attend(
-        of_queries.astype(dtype), of_keys.astype(dtype), value, precision
-    )
-    return out.astype(dtype)
+KERNELS = {"softmax": softmax_features, "relu": relu_features}
 
 
 class PerformerAttention(Attention):
-    """`performer_attention` with its projection, drawn once or anew every few steps.
+    """FAVOR+ attention in O((T + S) · R) memory, with one projection for all heads.
 
     Options:
       num_features: R.
@@ -221,7 +139,8 @@ class PerformerAttention(Attention):
         kernel: str = "softmax",
         redraw_every: int = 0,
     ):
-        check_kernel(kernel)
+        if kernel not in KERNELS:
+            raise ValueError(f"kernel must be one of {tuple(KERNELS)}, got {kernel!r}")
         if num_features < 1:
             raise ValueError(f"num_features must be at least 1, got {num_features}")
         if redraw_every < 0:
@@ -248,10 +167,10 @@ class PerformerAttention(Attention):
         if self.redraw_every:
             self.projection[...] = self.draw(step // self.redraw_every)
 
-    def attend(self, *inputs: Any, **flax: Any) -> jax.Array:
-        return performer_attention(
-            *inputs,
-            projection=self.projection[...],
-            kernel=self.kernel,
-            **flax,
+    def attend(self, query, key, value, mask, precision):
+        features = KERNELS[self.kernel]
+        of_queries, of_keys = (
+            x.astype(value.dtype)
+            for x in features(query, key, mask, self.projection[...], precision)
         )
+        return kernel_attend(of_queries, of_keys, value, precision)

@@ -22,17 +22,21 @@ Letters: L sequence length, N heads, H head dim, R rounds of hashing, K rotated 
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from nystromformer.attention.base import Attention, check_seed, check_size
-from nystromformer.attention.block_attention import attend_blocks, self_attention
+from nystromformer.attention.base import (
+    Attention,
+    check_seed,
+    check_size,
+    over_batch_and_heads,
+)
+from nystromformer.attention.block_attention import attend_blocks
 from nystromformer.blocks import to_blocks
-from nystromformer.precision import at_least_float32
+from nystromformer.ops import at_least_float32
 
 _SMALLEST_SQUARE = 1e-12  # of a key's length: shorter ones are not stretched to 1
 
@@ -164,93 +168,27 @@ def reformer(
     return (jax.nn.softmax(z, axis=0)[:, :, None] * attended).sum(0)[:length]
 
 
-def check_options(*, num_hashes: int, bucket_size: int) -> None:
-    """Raises ValueError for options of Reformer that make no sense."""
-    if num_hashes < 1:
-        raise ValueError(f"num_hashes must be at least 1, got {num_hashes}")
-    if bucket_size < 2 or bucket_size % 2:
-        raise ValueError(
-            "bucket_size must be even and at least 2 (a chunk of bucket_size tokens is "
-            f"two average buckets), got {bucket_size}"
-        )
+class ReformerAttention(Attention):
+    """LSH attention. Without parameters.
 
+    In the paper key = query. Otherwise keys alone are hashed: a token looks, with its
+    query, at those whose keys are like its own key.
 
-def reformer_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    *,
-    num_hashes: int = 2,
-    bucket_size: int = 64,
-    seed: int = 0,
-    dropout_rng: jax.Array | None = None,
-    dropout_rate: float = 0.0,
-    broadcast_dropout: bool = True,
-    deterministic: bool = True,
-    dtype: jax.typing.DTypeLike | None = None,
-    precision: jax.lax.PrecisionLike = None,
-    module: object = None,
-    is_causal: bool = False,
-) -> jax.Array:
-    """LSH attention, `reformer` lifted over heads and batch.
-
-    Args:
-      query: [B, L, N, H].
-      key: [B, L, N, H]. In the paper key = query. Otherwise keys alone are hashed: a
-        token looks, with its query, at those whose keys are like its own key.
-      value: [B, L, N, H].
-      bias: must be None.
-      mask: None, or bool that broadcasts to [B, 1, 1, L], True = attend.
+    Options:
       num_hashes: rounds of hashing, R ≥ 1.
       bucket_size: tokens in a chunk of the sorted sequence; even, since a chunk is two
         average buckets as in the paper, and up to so many tokens are one bucket.
       seed: of the rotations, one for each head and round.
-      dropout_rng, dropout_rate, broadcast_dropout, deterministic: dropout of weights is
-        not defined here, so the rate must be 0 unless deterministic.
-      dtype: of the output and of all but the hashing; None = the inputs'.
-      precision: of the products; hashing has the highest.
-      module, is_causal: must be None and False.
-
-    Returns:
-      [B, L, N, H] in dtype.
-
-    Raises:
-      ValueError: for what cannot be honoured (T ≠ S too), and for senseless options.
     """
-    check_options(num_hashes=num_hashes, bucket_size=bucket_size)
-    *_, length, num_heads, head_dim = key.shape
-    num_axes = -(-length // bucket_size)
-    rotations = random_rotations(seed, (num_heads, num_hashes, num_axes, head_dim))
-    return self_attention(
-        "reformer",
-        partial(reformer, bucket_size=bucket_size, precision=precision),
-        query,
-        key,
-        value,
-        bias,
-        mask,
-        rotations,
-        dropout_rate=dropout_rate,
-        deterministic=deterministic,
-        dtype=dtype,
-        module=module,
-        is_causal=is_causal,
-    )
 
-
-class ReformerAttention(Attention):
-    """`reformer_attention`; options as there. Without parameters."""
-
+    num_projections = 2
+    self_attention_only = True
     size_option = "bucket_size"
     defaults = {
         "num_hashes": 2,  # rounds
         "bucket_size": 64,  # tokens in a chunk of the sorted sequence
         "seed": 0,  # of the rotations
     }
-
-    num_projections = 2
 
     def __init__(
         self,
@@ -263,7 +201,13 @@ class ReformerAttention(Attention):
         bucket_size: int = 64,
         seed: int = 0,
     ):
-        check_options(num_hashes=num_hashes, bucket_size=bucket_size)
+        if num_hashes < 1:
+            raise ValueError(f"num_hashes must be at least 1, got {num_hashes}")
+        if bucket_size < 2 or bucket_size % 2:
+            raise ValueError(
+                "bucket_size must be even and at least 2 (a chunk of bucket_size "
+                f"tokens is two average buckets), got {bucket_size}"
+            )
         one_bucket = max_length + max_length % 2
         check_size("bucket_size", bucket_size, one_bucket, max_length)
         check_seed("seed", seed)
@@ -271,11 +215,12 @@ class ReformerAttention(Attention):
         self.bucket_size = bucket_size
         self.seed = seed
 
-    def attend(self, *inputs: Any, **flax: Any) -> jax.Array:
-        return reformer_attention(
-            *inputs,
-            num_hashes=self.num_hashes,
-            bucket_size=self.bucket_size,
-            seed=self.seed,
-            **flax,
+    def attend(self, query, key, value, mask, precision):
+        mask = jnp.ones(key.shape[:2], bool) if mask is None else mask
+        *_, length, num_heads, head_dim = key.shape
+        num_axes = -(-length // self.bucket_size)
+        rotations = random_rotations(
+            self.seed, (num_heads, self.num_hashes, num_axes, head_dim)
         )
+        one_head = partial(reformer, bucket_size=self.bucket_size, precision=precision)
+        return over_batch_and_heads(one_head, query, key, value, mask, rotations)

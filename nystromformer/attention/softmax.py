@@ -9,15 +9,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention
+from nystromformer.attention.base import Attention, zero_padding
 from nystromformer.attention.flash import (
     cuda_capability,
     flash_attention,
     flash_obstacle,
 )
-from nystromformer.dropout import dropout
-from nystromformer.masking import zero_padding
-from nystromformer.precision import at_least_float32
+from nystromformer.ops import at_least_float32, dropout
 
 IMPLEMENTATIONS = ("auto", "xla", "cudnn")
 MAX_SCORES = 2**27  # at a time; where there are more, queries go in blocks
@@ -222,10 +220,7 @@ class SoftmaxAttention(Attention):
         self.dropout_rate = dropout_rate
         self.implementation = implementation
 
-    def attend(self, *inputs: Any, **flax: Any) -> jax.Array:
-        flax["dropout_rate"] = flax["dropout_rate"] or self.dropout_rate
-        return softmax_attention(
-            *inputs,
-            implementation=self.implementation,
-            **flax,
-        )
+    @functools.wraps(Attention.__call__)  # linen passes only what it sees
+    def __call__(self, *inputs: Any, **flax: Any) -> jax.Array:
+        flax["dropout_rate"] = flax.get("dropout_rate") or self.dropout_rate
+        return softmax_attention(*inputs, implementation=self.implementation, **flax)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.dropout import dropout
+from nystromformer.ops import dropout
 from nystromformer.training.optimizer import make_optimizer
 
 VOCAB, LENGTH, CLASSES = 11, 7, 3

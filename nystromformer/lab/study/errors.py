@@ -14,9 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from nystromformer.lab.study.capture import Layer
-from nystromformer.matrices import nystrom_factors, nystrom_matrix, softmax_matrix
-from nystromformer.nystrom import LANDMARKS, inverse_by, iterative_pinv, nystrom
+from nystromformer.nystrom import iterative_pinv
+from nystromformer.study import (
+    inverse_by,
+    nystrom_kernels,
+    nystrom_rows,
+    softmax_matrix,
+)
 
+ALL = slice(None)
+LANDMARKS = ("segment_means", "random", "kmeans")  # of the supplement's Fig. 1
 Row = dict[str, Any]
 Measure = Callable[..., dict[str, jax.Array]]
 
@@ -26,7 +33,7 @@ def output_error(
 ) -> jax.Array:
     """‖ŜV − SV‖ / ‖SV‖ (Frobenius) of one head [L, H], over the rows of mask [L]."""
     exact = softmax_matrix(query, key, mask) @ value
-    found = nystrom(query, key, value, mask, precision="highest", **options)
+    found = nystrom_rows(query, key, ALL, mask, **options) @ value
     keep = mask[:, None]
     distance = jnp.linalg.norm(jnp.where(keep, found - exact, 0))
     return distance / jnp.linalg.norm(jnp.where(keep, exact, 0))
@@ -45,14 +52,10 @@ def error_and_bound(
 
     ‖·‖∞ is the largest row sum of absolute values.
     """
-    found = nystrom(
-        *(query, key, value, mask),
-        num_landmarks=num_landmarks,
-        num_pinv_iters=num_pinv_iters,
-        precision="highest",
-    )
+    sizes = {"num_landmarks": num_landmarks, "num_pinv_iters": num_pinv_iters}
+    found = nystrom_rows(query, key, ALL, mask, **sizes) @ value
     difference = softmax_matrix(query, key, mask) @ value - found
-    _, a, _ = nystrom_factors(query, key, mask, num_landmarks=num_landmarks)
+    _, a, _ = nystrom_kernels(query, key, mask, num_landmarks=num_landmarks)
     inverse = jnp.linalg.pinv(a)
     z = iterative_pinv(a, num_pinv_iters)
     factor = 1 + _norm_inf(inverse) + _norm_inf(inverse - z)
@@ -71,8 +74,8 @@ def residual(
     inverse: str = "iterative",
 ) -> jax.Array:
     """‖A Z A − A‖ / ‖A‖ (Frobenius) of one head: how far Z is from an inverse."""
-    _, a, _ = nystrom_factors(query, key, mask, num_landmarks=num_landmarks)
-    z = inverse_by(inverse, a, num_pinv_iters)
+    _, a, _ = nystrom_kernels(query, key, mask, num_landmarks=num_landmarks)
+    z = inverse_by(inverse)(a, num_pinv_iters)
     return jnp.linalg.norm(a @ z @ a - a) / jnp.linalg.norm(a)
 
 
@@ -153,7 +156,7 @@ def matrices(
     Args:
       layers: of all examples.
       example: which.
-      variants: options of `nystrom_matrix`, one Ŝ each.
+      variants: options of `nystrom_rows`, one Ŝ each.
 
     Returns:
       For each head S and the Ŝ [n, n], and for each Ŝ a row with its relative error.
@@ -161,7 +164,9 @@ def matrices(
     functions = [
         lambda query, key, _, mask: softmax_matrix(query, key, mask),
         *(
-            lambda query, key, _, mask, x=options: nystrom_matrix(query, key, mask, **x)
+            lambda query, key, _, mask, x=options: nystrom_rows(
+                query, key, ALL, mask, **x
+            )
             for options in variants
         ),
     ]
