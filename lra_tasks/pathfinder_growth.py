@@ -72,9 +72,8 @@ class Growth:
         # hundreds; so a small batch makes several for each picture at a time.
         num_images = len(self.streams.state)
         self.attempts = max(1, MIN_ROWS // max(1, num_images))
-        images = np.repeat(np.arange(num_images), self.attempts)
-        self.streams = self.streams.take(images)
-        n = len(images)
+        n = num_images * self.attempts
+        self.streams = self.streams.take(np.arange(n) // self.attempts)
         self.rows = np.arange(n)
         self.contour_slots = 2 * settings.contour_length
         slots = settings.num_distractors * settings.distractor_length
@@ -97,6 +96,11 @@ class Growth:
         self._grow_contours()
         self._grow_distractors()
         return self
+
+    def tips(self) -> np.ndarray:
+        """Canvas positions [n, 2, 2] of where the two contours begin, then end."""
+        length = self.paddles.settings.contour_length
+        return self.anchor[:, [[0, length], [length - 1, 2 * length - 1]]]
 
     # --- one paddle -----------------------------------------------------------
 
@@ -204,6 +208,11 @@ class Growth:
             count[growing] += 1
 
             done = growing[count[growing] == 2 * length]
+            tips = np.sort(self.tips()[done].reshape(-1, 4), axis=1)
+            shared = done[(tips[:, 1:] == tips[:, :-1]).any(axis=1)]
+            count[shared] = 0  # no marker there would say which contour it is on
+            attempt[shared] += self.attempts
+            done = done[count[done] > 0]
             np.minimum.at(best, image[done], attempt[done])
             done = done[attempt[done] == best[image[done]]]
             winner[image[done]] = done
@@ -220,10 +229,8 @@ class Growth:
         self.occupied = self.occupied[rows]
         self.anchor, self.stamp = self.anchor[rows], self.stamp[rows]
         self.has_distractor = self.has_distractor[rows]
-        self.end_anchor, self.end_stamp = (
-            self.end_anchor[:, rows],
-            self.end_stamp[:, rows],
-        )
+        self.end_anchor = self.end_anchor[:, rows]
+        self.end_stamp = self.end_stamp[:, rows]
         self.end_pivot = self.end_pivot[:, rows]
 
     # --- distractors ----------------------------------------------------------
