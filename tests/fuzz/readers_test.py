@@ -7,11 +7,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lra_tasks import archives, cifar_pickle, image, listops, pathfinder, retrieval
+from lra_tasks import archives, cifar_pickle, listops, pathfinder, retrieval
 from lra_tasks.listops_language import VOCABULARY, decode, encode, evaluate
 from lra_tasks.split import DataError
 from tests.archive_server import tar_of
-from tests.image_test import changed, pickle_as_python_2
+from tests.cifar_batches import changed, pickle_as_python_2
 
 words = st.sampled_from([*VOCABULARY, "(", ")", "10", "[FIRST", "\t", "\x00"])
 sources = st.lists(words, max_size=30).map(" ".join)
@@ -104,13 +104,6 @@ def test_any_pickle_is_pictures_or_one_error(content):
         said = str(error)
     assert len(said) < 150
     assert said == "" or said.isprintable()
-
-
-@given(st.binary(max_size=9) | st.integers(0, 2).map(lambda n: bytes(3073 * n)))
-def test_any_binary_batch_is_pictures_or_one_error(content):
-    with contextlib.suppress(DataError):
-        rgb, labels = image.parse_binary(content)
-        assert rgb.shape == (len(labels), 3072)
 
 
 TARS = [
