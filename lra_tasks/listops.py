@@ -22,7 +22,7 @@ from lra_tasks.listops_language import (
     VOCABULARY,
     decode,
     encode,
-    evaluate_ids,
+    evaluate,
 )
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split, separate
@@ -71,7 +71,7 @@ def _parse_example(line: str) -> tuple[np.ndarray, int]:
     if target not in DIGITS:
         raise DataError(f"the target {target!r} is not a digit")
     ids = encode(source)
-    value = evaluate_ids(ids)
+    value = evaluate(ids)
     if value != int(target):
         raise DataError(f"the target is {target}, but the expression's value {value}")
     return ids, value

@@ -80,11 +80,6 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
 
 
-class _Info(tfds.core.DatasetInfo):
-    def initialize_from_bucket(self) -> None:
-        """Asks no server for a dataset that is made here."""
-
-
 class _Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     """Writes ready-made splits.
 
@@ -119,19 +114,17 @@ class _Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
             for name, split in self._splits.items()
         }
         (token_type,) = {split.inputs.dtype.type for split in self._splits.values()}
-        return _Info(
+        columns = {
+            "tokens": column((None,), token_type),
+            "lengths": column((None,), np.int32),
+            "labels": column((None,), np.int32),
+            "pairs": column((None, 2), np.int32),
+        }
+        metadata = {"options": dict(self._options), "splits": summaries}
+        return tfds.core.DatasetInfo(
             builder=self,
-            features=tfds.features.FeaturesDict(
-                {
-                    "tokens": column((None,), token_type),
-                    "lengths": column((None,), np.int32),
-                    "labels": column((None,), np.int32),
-                    "pairs": column((None, 2), np.int32),
-                }
-            ),
-            metadata=tfds.core.MetadataDict(
-                options=dict(self._options), splits=summaries
-            ),
+            features=tfds.features.FeaturesDict(columns),
+            metadata=tfds.core.MetadataDict(metadata),
         )
 
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, list[Any]]:

@@ -51,14 +51,14 @@ def expressions(draw, depth: int = 4) -> tuple[str, int]:
 @given(expressions())
 def test_an_expression_has_its_value_and_comes_back(expression):
     source, value = expression
-    assert evaluate(source) == value
+    assert evaluate(encode(source)) == value
     assert decode(encode(source)) == source
 
 
 @given(sources | st.text())
 def test_any_text_has_a_value_or_is_one_error(source):
     with contextlib.suppress(DataError):
-        assert 0 <= evaluate(source) <= 9
+        assert 0 <= evaluate(encode(source)) <= 9
 
 
 RELEASED = [b"Source\tTarget\n( ( [MAX 3 ) 4 ) ]\t4\n[MIN 1 2 ]\t1\n"]
