@@ -144,9 +144,9 @@ def test_no_paddle_overlaps_the_mask_it_was_placed_beside(hard, monkeypatch):
     def extend(self, contour, rows):
         before = self.occupied[rows].astype(int)
         success = original(self, contour, rows)
-        p, stamp = self.paddles, self.end_stamp[contour, rows]
+        p, (anchor, stamp, _) = self.paddles, self.end[:, contour, rows]
         dense = np.zeros_like(before)
-        at = self.end_anchor[contour, rows][:, None] + p.mask.offsets[stamp]
+        at = anchor[:, None] + p.mask.offsets[stamp]
         np.put_along_axis(dense, at, p.mask.values[stamp].astype(int), axis=1)
         accepted.append((before + dense).max(axis=1)[success])
         return success
