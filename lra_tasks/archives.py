@@ -24,6 +24,7 @@ from lra_tasks.progress import Progress
 from lra_tasks.split import DataError
 
 PathLike = str | os.PathLike[str]
+Members = Generator[tuple[re.Match[str], IO[bytes]], None, None]
 SECONDS_TO_ANSWER = 5.0
 CHUNK_BYTES = 2**20
 DAMAGES = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
@@ -143,9 +144,8 @@ def _receive(archive: Archive, part: Path) -> None:
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
-        range_not_satisfiable = 416  # there is no more than we have
-        if done and getattr(error, "code", None) == range_not_satisfiable:
-            return
+            if done and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                return  # there is no more than we have
         reason = getattr(error, "reason", error)
         raise DataError(
             f"{archive.name} is not in {part.parent} and cannot be downloaded "
@@ -181,9 +181,7 @@ def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def open_members(
-    path: Path, pattern: str
-) -> Iterator[Iterator[tuple[re.Match[str], IO[bytes]]]]:
+def open_members(path: Path, pattern: str) -> Iterator[Members]:
     """Reads the files below a folder, or in a tar archive of any compression.
 
     Args:
@@ -196,18 +194,16 @@ def open_members(
 
     Raises:
       DataError: from the `with` block too; the archive is damaged, or holds links,
-        devices or names that lead out of it.
+        devices or names that lead out of it; a file of the folder is no regular one.
     """
-    if path.is_dir():
-        with contextlib.closing(_files(path, re.compile(pattern))) as files:
-            yield files
-        return
     try:
-        with (
-            tarfile.open(path) as tar,
-            contextlib.closing(_members(tar, path, re.compile(pattern))) as members,
-        ):
-            yield members
+        with contextlib.ExitStack() as stack:
+            if path.is_dir():
+                members = _files(path, re.compile(pattern))
+            else:
+                tar = stack.enter_context(tarfile.open(path))
+                members = _members(tar, path, re.compile(pattern))
+            yield stack.enter_context(contextlib.closing(members))
     except DAMAGES as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path} is truncated or no tar archive: {reason}") from error
@@ -217,28 +213,23 @@ def open_members(
         raise DataError(f"{path} is damaged ({error})") from error
 
 
-def _files(
-    folder: Path, pattern: re.Pattern[str]
-) -> Generator[tuple[re.Match[str], IO[bytes]], None, None]:
+def _files(folder: Path, pattern: re.Pattern[str]) -> Members:
     for place, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
             path = Path(place) / name
             if match := pattern.search(path.relative_to(folder).as_posix()):
-                with path.open("rb") as file:
+                with open_regular(path) as file:
                     yield match, file
 
 
-def _members(
-    tar: tarfile.TarFile, path: Path, pattern: re.Pattern[str]
-) -> Generator[tuple[re.Match[str], IO[bytes]], None, None]:
+def _members(tar: tarfile.TarFile, path: Path, pattern: re.Pattern[str]) -> Members:
     while (member := tar.next()) is not None:
         tar.members.clear()  # pyright: ignore[reportAttributeAccessIssue] - it grows
         name = PurePosixPath(member.name.replace("\\", "/"))
         if name.is_absolute() or ".." in name.parts:
-            raise DataError(
-                f"{path}: {member.name!r} leads out of the archive: refused"
-            )
+            reason = "leads out of the archive"
+            raise DataError(f"{path}: {member.name!r} {reason}: refused")
         if not (member.isreg() or member.isdir()):
             raise DataError(f"{path}: {member.name!r} is a link or a device: refused")
         if member.isreg() and (match := pattern.search(str(name))):
@@ -248,6 +239,13 @@ def _members(
                 yield match, content
     while tar.fileobj and tar.fileobj.read(CHUNK_BYTES):
         pass  # gzip compares its checksum at the very end
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Opens a file, unless it is a pipe or a device, whose bytes may never end."""
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is no regular file: refused")
+    return path.open("rb")
 
 
 def read_whole(file: IO[bytes], name: str, max_bytes: int) -> bytes:

@@ -40,13 +40,15 @@ class Task(ABC):
 
         A `source_dir` is the same folder from wherever it is named.
         """
+        expected = get_type_hints(type(self))
         for option, value in asdict(self).items():
-            expected = get_type_hints(type(self))[option]
-            if not isinstance(value, expected) or (
-                isinstance(value, bool) and expected is not bool
-            ):
-                kind = getattr(expected, "__name__", str(expected))
+            fits = isinstance(value, expected[option])
+            if not fits or (isinstance(value, bool) and expected[option] is not bool):
+                kind = getattr(expected[option], "__name__", str(expected[option]))
                 raise DataError(f"{self.name}: {option} must be {kind}, not {value!r}")
+        self.require(self.max_length >= 1, "max_length must be at least 1")
+        seed = getattr(self, "seed", 0)
+        self.require(0 <= seed < 2**63, f"seed must be 0 to 2⁶³-1, not {seed}")
         if source_dir := getattr(self, "source_dir", None):
             folder = Path(source_dir).expanduser().resolve()
             object.__setattr__(self, "source_dir", str(folder))
@@ -72,10 +74,10 @@ class Task(ABC):
         """The options that the data depend on; others prepare the same data."""
         return asdict(self)
 
-    def recipe(self, data_dir: str | os.PathLike[str] | None = None) -> storage.Recipe:
-        """What `load` hands to the storage."""
-        make = functools.partial(self.make_splits, storage.get_root(data_dir))
-        return storage.Recipe(self.name, self.version, self.pinned_options(), make)
+    def folder(self, data_dir: str | os.PathLike[str] | None = None) -> Path:
+        """Where its prepared data lie."""
+        options = self.pinned_options()
+        return storage.get_folder(self.name, options, self.version, data_dir)
 
     def load(self, split: str, data_dir: str | os.PathLike[str] | None = None) -> Split:
         """Reads one of SPLITS; makes and stores all of them the first time.
@@ -91,7 +93,9 @@ class Task(ABC):
           OSError: `data_dir` cannot be written, or the disk is full.
         """
         self.require(split in SPLITS, f"no split {split!r}: one of {', '.join(SPLITS)}")
-        return storage.load(self.recipe(data_dir), split, data_dir)
+        make = functools.partial(self.make_splits, storage.get_root(data_dir))
+        folder = self.folder(data_dir)
+        return storage.load(folder, split, make, self.pinned_options())
 
     def floors(self, train: Split, test: Split) -> dict[str, float]:
         """Accuracy on `test`, 0 to 1, of trivial rules fitted on `train`, by name."""

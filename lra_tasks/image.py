@@ -14,9 +14,8 @@ from lra_tasks import archives
 from lra_tasks.archives import Archive
 from lra_tasks.base import Task
 from lra_tasks.cifar_pickle import parse_pickle
-from lra_tasks.partition import hold_out, separate
 from lra_tasks.progress import Progress
-from lra_tasks.split import DataError, Split
+from lra_tasks.split import DataError, Split, hold_out, separate
 
 SIDE = 32
 NUM_PIXELS = SIDE * SIDE
@@ -130,13 +129,10 @@ class Image(Task):
             self.max_length == NUM_PIXELS,
             f"max_length must be {NUM_PIXELS}, all pixels; it is {self.max_length}",
         )
-        self.require(self.seed >= 0, f"seed must not be negative, it is {self.seed}")
 
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
         folders = ["cifar-10-batches-bin", "cifar-10-batches-py"]
-        path = archives.obtain(
-            self.archives, folders, data_dir, source_dir=self.source_dir
-        )
+        path = archives.obtain(self.archives, folders, data_dir, self.source_dir)
         train, test = (
             Split(pixels, np.full(len(labels), NUM_PIXELS, np.int32), labels)
             for pixels, labels in read_batches(path, self.batch_size).values()

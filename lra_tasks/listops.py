@@ -23,21 +23,9 @@ from lra_tasks.listops_language import (
     decode,
     encode,
     evaluate,
-    evaluate_ids,
 )
-from lra_tasks.partition import separate
 from lra_tasks.progress import Progress
-from lra_tasks.split import DataError, Split
-
-__all__ = [
-    "VOCABULARY",
-    "ListOps",
-    "decode",
-    "encode",
-    "evaluate",
-    "generate",
-    "read_released",
-]
+from lra_tasks.split import DataError, Split, separate
 
 RELEASED_FILES = {
     "train": "basic_train.tsv",
@@ -55,38 +43,35 @@ def read_released(path: Path, max_length: int) -> Split:
     if not path.is_file():
         raise DataError(f"{path} is missing: source_dir must hold the released files")
     with path.open("rb") as file:
-        num_examples = sum(1 for _ in file) - 1
-    if num_examples < 1:
+        header, lines = file.readline(), file.readlines()
+    if not lines:
         raise DataError(f"{path} has no examples")
-    inputs = np.zeros((num_examples, max_length), np.uint8)
-    lengths, labels = np.zeros((2, num_examples), np.int32)
-    with path.open("rb") as file, Progress(path.name, num_examples) as bar:
-        for number, line in enumerate(file, start=1):
+    if header.rstrip(b"\r\n") != b"Source\tTarget":
+        raise DataError(f"{path}, line 1: the header is not Source<tab>Target")
+    inputs = np.zeros((len(lines), max_length), np.uint8)
+    lengths, labels = np.zeros((2, len(lines)), np.int32)
+    with Progress(path.name, len(lines)) as bar:
+        for row, line in enumerate(lines):
             try:
-                columns = line.decode().rstrip("\r\n").split("\t")
-                if number == 1:
-                    if columns != ["Source", "Target"]:
-                        raise DataError("the header is not Source<tab>Target")
-                    continue
-                ids, label = _parse_example(columns)
+                ids, labels[row] = _parse_example(line.decode().rstrip("\r\n"))
                 if len(ids) > max_length:
                     raise DataError(f"{len(ids)} tokens, above max_length {max_length}")
             except ValueError as error:
-                raise DataError(f"{path}, line {number}: {error}") from None
-            row = number - 2
-            inputs[row, : len(ids)], lengths[row], labels[row] = ids, len(ids), label
+                raise DataError(f"{path}, line {row + 2}: {error}") from None
+            inputs[row, : len(ids)], lengths[row] = ids, len(ids)
             bar.update(1)
     return Split(inputs, lengths, labels)
 
 
-def _parse_example(columns: list[str]) -> tuple[np.ndarray, int]:
+def _parse_example(line: str) -> tuple[np.ndarray, int]:
+    columns = line.split("\t")
     if len(columns) != 2:
         raise DataError(f"{len(columns)} columns, not 2")
     source, target = columns
     if target not in DIGITS:
         raise DataError(f"the target {target!r} is not a digit")
     ids = encode(source)
-    value = evaluate_ids(ids)
+    value = evaluate(ids)
     if value != int(target):
         raise DataError(f"the target is {target}, but the expression's value {value}")
     return ids, value
@@ -117,12 +102,10 @@ class ListOps(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(self.max_length >= 1, "max_length must be at least 1")
         if self.source_dir is not None:
             return
         for option in ("num_train", "num_validation", "num_test"):
             self.require(getattr(self, option) > 0, f"{option} must be at least 1")
-        self.require(self.seed >= 0, f"seed must not be negative, it is {self.seed}")
         self.require(self.max_depth >= 2, "max_depth must be at least 2")
         self.require(2 <= self.max_args <= 100, "max_args must be 2 to 100")
         longest = min(self.longest, self.max_length)
@@ -148,20 +131,12 @@ class ListOps(Task):
             }
             return separate(self.name, splits)
         counts = (self.num_train, self.num_validation, self.num_test)
-        arrays = generate(
-            self.seed,
-            sum(counts),
-            min_length=self.min_length,
-            longest=self.longest,
-            max_length=self.max_length,
-            max_depth=self.max_depth,
-            max_args=self.max_args,
-        )
+        process = ("min_length", "longest", "max_length", "max_depth", "max_args")
+        options = {name: getattr(self, name) for name in process}
+        arrays = generate(self.seed, sum(counts), **options)
         ends = np.cumsum(counts)[:-1]  # one draw, cut in three: no tree twice
-        parts = zip(*(np.split(array, ends) for array in arrays), strict=True)
-        return {
-            name: Split(*part) for name, part in zip(RELEASED_FILES, parts, strict=True)
-        }
+        splits = map(Split, *(np.split(array, ends) for array in arrays))
+        return dict(zip(RELEASED_FILES, splits, strict=True))
 
     def floors(self, train: Split, test: Split) -> dict[str, float]:
         """Adds two rules that look at the root; a root that is a digit is the answer.

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from lra_tasks.progress import Progress
 from lra_tasks.split import DataError
 
 TREES_PER_ROUND = 2048  # part of what a seed means: changing it changes the data
+OPERATOR_SHARE = 0.25  # of the nodes that may be one
 ROUNDS_WITHOUT_NEWS = 100
 
 
@@ -23,11 +24,7 @@ class _Level(NamedTuple):
 
 
 def _grow(
-    rng: np.random.Generator,
-    longest: int,
-    max_depth: int,
-    arities: tuple[int, int],
-    operator_probability: float,
+    rng: np.random.Generator, longest: int, max_depth: int, max_args: int
 ) -> tuple[list[_Level], np.ndarray]:
     """Draws the shapes of TREES_PER_ROUND trees; also their lengths `[trees]`.
 
@@ -41,12 +38,12 @@ def _grow(
     tree = np.arange(TREES_PER_ROUND)
     levels = []
     for depth in range(1, max_depth):
-        arity = rng.integers(*arities, size=len(tree), dtype=np.uint8, endpoint=True)
+        arity = rng.integers(2, max_args, len(tree), np.uint8, endpoint=True)
         length += np.bincount(tree, 1 + arity, TREES_PER_ROUND).astype(np.int64)
         fits = length[tree] <= longest
         tree, arity = tree[fits], arity[fits]
         nested = rng.random(arity.sum(dtype=np.int64), np.float32)
-        nested = nested < (operator_probability if depth + 1 < max_depth else 0)
+        nested = nested < (OPERATOR_SHARE if depth + 1 < max_depth else 0)
         levels.append(_Level(tree, arity, nested))
         tree = np.repeat(tree, arity)[nested]
     return levels, length
@@ -112,18 +109,14 @@ def generate(
     max_length: int = 2000,
     max_depth: int = 10,
     max_args: int = 10,
-    min_args: int = 2,
-    operator_probability: float = 0.25,
-    title: str = "listops: expressions",
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draws distinct expressions; the defaults are the benchmark's process.
 
-    From the root at depth 1: below `max_depth` a node is an operator with
-    `operator_probability`, at `max_depth` never, else a digit. Operators, digits and
-    `min_args` to `max_args` arguments are uniform. Of these trees those are kept for
-    which min_length ≤ length ≤ min(longest, max_length), length counting operators,
-    digits and closing brackets: 500 < length < 2000 as in the paper. A lone digit is
-    never kept.
+    From the root at depth 1: below `max_depth` a node is an operator with probability
+    0.25, at `max_depth` never, else a digit. Operators, digits and 2 to `max_args`
+    arguments are uniform. Of these trees those are kept for which min_length ≤ length ≤
+    min(longest, max_length), length counting operators, digits and closing brackets:
+    500 < length < 2000 as in the paper. A lone digit is never kept.
 
     Returns:
       inputs uint8 `[num_examples, max_length]`, lengths int32 and labels int32
@@ -134,21 +127,18 @@ def generate(
     """
     inputs = np.zeros((num_examples, max_length), np.uint8)
     lengths, labels = np.zeros((2, num_examples), np.int32)
+    longest = min(longest, max_length)
+    rng = np.random.Generator(np.random.Philox(seed))
     seen: set[bytes] = set()
     idle_rounds = 0
-    longest = min(longest, max_length)
-    rounds = _rounds(
-        np.random.Generator(np.random.Philox(seed)),
-        (min_length, longest),
-        max_length,
-        max_depth,
-        (min_args, max_args),
-        operator_probability,
-    )
-    with Progress(title, num_examples) as progress:
+    with Progress("listops: expressions", num_examples) as progress:
         while len(seen) < num_examples:
             before = len(seen)
-            for row, length, label in zip(*next(rounds), strict=True):
+            levels, sizes = _grow(rng, longest, max_depth, max_args)
+            kept = (min_length <= sizes) & (sizes <= longest)
+            rows = np.zeros((kept.sum(), max_length), np.uint8)
+            values = _write(rng, list(_keep(levels, kept)), rows)
+            for row, length, label in zip(rows, sizes[kept], values, strict=True):
                 key = hashlib.blake2b(row[:length].tobytes(), digest_size=16).digest()
                 if key not in seen and len(seen) < num_examples:
                     place = len(seen)
@@ -163,19 +153,3 @@ def generate(
                     f"the lengths, max_depth ({max_depth}) or max_args ({max_args})"
                 )
     return inputs, lengths, labels
-
-
-def _rounds(
-    rng: np.random.Generator,
-    limits: tuple[int, int],
-    max_length: int,
-    *process: Any,
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Endless rounds of inputs `[n, max_length]`, lengths and labels `[n]`."""
-    shortest, longest = limits
-    while True:
-        levels, lengths = _grow(rng, longest, *process)
-        kept = (shortest <= lengths) & (lengths <= longest)
-        inputs = np.zeros((kept.sum(), max_length), np.uint8)
-        labels = _write(rng, list(_keep(levels, kept)), inputs)
-        yield inputs, lengths[kept], labels

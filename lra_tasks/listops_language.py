@@ -60,13 +60,8 @@ def decode(ids: np.ndarray) -> str:
     return " ".join(VOCABULARY[index] for index in ids if index)
 
 
-def evaluate(source: str) -> int:
-    """The value, 0-9, of an expression nested to any depth; DataError as `encode`'s."""
-    return evaluate_ids(encode(source))
-
-
-def evaluate_ids(ids: np.ndarray) -> int:
-    """The value, 0-9, of an expression's token ids `[length]`.
+def evaluate(ids: np.ndarray) -> int:
+    """The value, 0-9, of an expression's token ids `[length]`, nested to any depth.
 
     Raises:
       DataError: naming the token, counted from 0, that does not fit in there.
@@ -82,12 +77,10 @@ def evaluate_ids(ids: np.ndarray) -> int:
         else:
             if not operator:
                 raise DataError(f"token {position} (']') closes nothing")
+            name = VOCABULARY[operator]
             if not values:
-                name = VOCABULARY[operator]
-                raise DataError(
-                    f"token {position} (']') closes {name} without arguments"
-                )
-            value = APPLY[VOCABULARY[operator]](values)
+                raise DataError(f"token {position} (']') closes an empty {name}")
+            value = APPLY[name](values)
             operator, values = outer.pop()
             values.append(value)
     if outer:

@@ -21,16 +21,12 @@ import PIL.Image
 from lra_tasks import archives
 from lra_tasks.archives import PathLike
 from lra_tasks.base import Task
-from lra_tasks.partition import separate
-from lra_tasks.pathfinder_generator import PART_PIXELS, draw, generate
-from lra_tasks.pathfinder_paddles import get_settings
+from lra_tasks.pathfinder_generator import PART_PIXELS, draw
+from lra_tasks.pathfinder_paddles import RESOLUTIONS
 from lra_tasks.progress import Progress
-from lra_tasks.split import DataError, Split
+from lra_tasks.split import DataError, Split, separate
 
-__all__ = ["PathX", "Pathfinder", "generate", "read_released"]
-
-RESOLUTIONS = (32, 64, 128, 256)
-RELEASED_FOLDERS = {
+RELEASED_FOLDERS = {  # by difficulty
     "easy": "curv_baseline",
     "intermediate": "curv_contour_length_9",
     "hard": "curv_contour_length_14",
@@ -38,17 +34,16 @@ RELEASED_FOLDERS = {
 RELEASED_SEED = 42  # of the permutation that cuts the released pictures in splits
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 MAX_PICTURE_BYTES = 2**20
-NO_PNG = (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError)
+BOMB = PIL.Image.DecompressionBombWarning  # of a size that no picture here has
+NO_PNG = (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError, BOMB)
 
 
-def read_released(
-    folder: Path, resolution: int, seed: int = RELEASED_SEED
-) -> tuple[np.ndarray, np.ndarray]:
+def read_released(folder: Path, resolution: int) -> tuple[np.ndarray, np.ndarray]:
     """Reads imgs/K/sample_I.png as metadata/K.npy lists them, text despite its name.
 
     Returns:
-      Pictures uint8 `[n, R, R]` and labels int32 `[n]`, permuted with the seed. Empty
-      files, of which the release has one, are left out with a warning.
+      Pictures uint8 `[n, R, R]` and labels int32 `[n]`, permuted with RELEASED_SEED.
+      Empty files, of which the release has one, are left out with a warning.
 
     Raises:
       DataError: naming the file, for whatever is not as it should be.
@@ -56,13 +51,11 @@ def read_released(
     listed = _read_metadata(folder)
     images = np.empty((len(listed), resolution, resolution), np.uint8)
     labels = np.empty(len(listed), np.int32)
-    order = np.random.default_rng(seed).permutation(len(listed))
+    order = np.random.default_rng(RELEASED_SEED).permutation(len(listed))
     place_of = np.argsort(order)  # in memory once, and on disk from front to back
     with Progress("pictures", len(listed)) as bar:
         for place, (path, label) in zip(place_of, listed, strict=True):
-            with path.open("rb") as file:
-                content = archives.read_whole(file, str(path), MAX_PICTURE_BYTES)
-            images[place], labels[place] = _parse_png(content, path, resolution), label
+            images[place], labels[place] = _read_png(path, resolution), label
             bar.update(1)
     return images, labels
 
@@ -72,51 +65,56 @@ def _read_metadata(folder: Path) -> list[tuple[Path, int]]:
     files = [path for path in folder.glob("metadata/*.npy") if path.stem.isdecimal()]
     listed = []
     for file in sorted(files, key=lambda path: int(path.stem)):
-        lines = file.read_bytes().decode("ascii", "backslashreplace").splitlines()
+        with archives.open_regular(file) as content:
+            lines = content.read().decode("ascii", "backslashreplace").splitlines()
         for number, line in enumerate(lines, start=1):
-            words = line.split()
-            where = f"{file}, line {number}"
-            if len(words) < 4:
-                raise DataError(f"{where}: {len(words)} columns, not 4 or more")
-            place, name, _, label = words[:4]
-            path = folder / place / name
-            if label not in ("0", "1"):
-                raise DataError(f"{where}: the label {label!r} is not 0 or 1")
-            if ".." in path.parts or not path.is_relative_to(folder):
-                raise DataError(f"{where}: {place}/{name} leads out of the folder")
-            if not path.is_file():
-                raise DataError(f"{where}: there is no {path}")
-            if not path.stat().st_size:
+            try:
+                path, label = _parse_line(line, folder)
+            except DataError as error:
+                raise DataError(f"{file}, line {number}: {error}") from None
+            if path.stat().st_size:
+                listed.append((path, label))
+            else:
                 print(f"{path} is empty: left out", file=sys.stderr)
-                continue
-            listed.append((path, int(label)))
     if not listed:
         raise DataError(f"{folder} has no metadata/K.npy with pictures in it")
     return listed
 
 
-def _parse_png(content: bytes, path: Path, resolution: int) -> np.ndarray:
-    bomb = PIL.Image.DecompressionBombWarning  # of a size that no picture here has
+def _parse_line(line: str, folder: Path) -> tuple[Path, int]:
+    words = line.split()
+    if len(words) < 4:
+        raise DataError(f"{len(words)} columns, not 4 or more")
+    place, name, _, label = words[:4]
+    path = folder / place / name
+    if label not in ("0", "1"):
+        raise DataError(f"the label {label!r} is not 0 or 1")
+    if ".." in path.parts or not path.is_relative_to(folder):
+        raise DataError(f"{place}/{name} leads out of the folder")
+    if not path.is_file():
+        raise DataError(f"there is no {path}")
+    return path, int(label)
+
+
+def _read_png(path: Path, resolution: int) -> np.ndarray:
+    with path.open("rb") as file:
+        content = archives.read_whole(file, str(path), MAX_PICTURE_BYTES)
     try:
         with (
-            warnings.catch_warnings(action="error", category=bomb),
+            warnings.catch_warnings(action="error", category=BOMB),
             PIL.Image.open(io.BytesIO(content), formats=["PNG"]) as picture,
         ):
             size = picture.size
             if size == (resolution, resolution):
                 return np.asarray(picture.convert("L"))
-    except (*NO_PNG, bomb) as error:
+    except NO_PNG as error:
         raise DataError(f"{path} is no whole PNG picture ({error})") from error
     raise DataError(f"{path} is {size[0]}x{size[1]}, not {resolution}x{resolution}")
 
 
-def _part_path(folder: Path, indices: np.ndarray) -> Path:
-    return folder / f"{indices[0]}-{indices[-1]}.npz"
-
-
 def _read_part(path: Path) -> tuple[np.ndarray, np.ndarray] | None:
     """Images and labels that a stopped preparation left, or None."""
-    if not path.exists():
+    if not path.is_file():
         return None
     content = path.read_bytes()
     try:
@@ -148,7 +146,7 @@ class Pathfinder(Task):
     """
 
     name: ClassVar[str] = "pathfinder"
-    version: ClassVar[str] = "1.0.0"
+    version: ClassVar[str] = "1.1.0"
     vocab_size: ClassVar[int] = 256
     num_classes: ClassVar[int] = 2
     part_pixels: ClassVar[int] = PART_PIXELS
@@ -162,14 +160,15 @@ class Pathfinder(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        side, pixels = self.resolution, self.resolution**2
         self.require(
-            self.resolution in RESOLUTIONS,
-            f"resolution must be one of {RESOLUTIONS}, not {self.resolution}",
+            side in RESOLUTIONS,
+            f"resolution must be one of {RESOLUTIONS}, not {side}",
         )
         self.require(
-            self.max_length == self.resolution**2,
-            f"max_length must be {self.resolution**2:,}, all pixels of resolution "
-            f"{self.resolution}; it is {self.max_length:,}",
+            self.max_length == pixels,
+            f"max_length must be {pixels:,}, all pixels of resolution {side}; it is "
+            f"{self.max_length:,}",
         )
         self.require(
             self.difficulty in RELEASED_FOLDERS,
@@ -177,15 +176,12 @@ class Pathfinder(Task):
             f"{self.difficulty!r}",
         )
         self.require(self.num_examples >= 10, "num_examples must be at least 10")
-        self.require(
-            0 <= self.seed < 2**63, f"seed must be 0 to 2⁶³-1, not {self.seed}"
-        )
         self.require(self.num_workers >= 1, "num_workers must be at least 1")
 
     def pinned_options(self) -> dict[str, Any]:
-        idle = {"num_workers"} | (
-            {"num_examples", "seed"} if self.source_dir else set()
-        )
+        idle = {"num_workers"}
+        if self.source_dir:
+            idle |= {"num_examples", "seed"}
         return {key: v for key, v in asdict(self).items() if key not in idle}
 
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
@@ -198,26 +194,19 @@ class Pathfinder(Task):
             folder = self._find_released(Path(self.source_dir))
             images, labels = read_released(folder, self.resolution)
         else:  # picture i is independent of the others: the order is as good as any
-            images, labels = self._generate(self._parts(data_dir))
+            images, labels = self._draw(self._parts(data_dir))
         tokens = images.reshape(len(images), self.max_length)
         lengths = np.full(len(images), self.max_length, np.int32)
         ends = np.cumsum([round(share * len(images)) for share in SHARES.values()])
-        parts = zip(
-            *(np.split(array, ends[:-1]) for array in (tokens, lengths, labels)),
-            strict=True,
-        )
-        splits = {name: Split(*part) for name, part in zip(SHARES, parts, strict=True)}
-        return separate(self.name, splits)
+        cut = (np.split(array, ends[:-1]) for array in (tokens, lengths, labels))
+        splits = map(Split, *cut)
+        return separate(self.name, dict(zip(SHARES, splits, strict=True)))
 
     def _find_released(self, source_dir: Path) -> Path:
         name = RELEASED_FOLDERS[self.difficulty]
         below = f"pathfinder{self.resolution}/{name}"
-        names = [
-            f"lra_release/lra_release/{below}",
-            f"lra_release/{below}",
-            below,
-            name,
-        ]
+        above = ("lra_release/lra_release/", "lra_release/", "")
+        names = [*(f"{place}{below}" for place in above), name]
         if folder := archives.find_folder(source_dir, names):
             return folder
         raise DataError(
@@ -227,32 +216,33 @@ class Pathfinder(Task):
 
     def _parts(self, data_dir: PathLike | None) -> Path:
         """The folder of pictures drawn so far, beside the dataset they are for."""
-        return self.recipe(data_dir).folder(data_dir).with_name(f"parts-{self.version}")
+        return self.folder(data_dir).with_name(f"parts-{self.version}")
 
-    def _generate(self, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    def _draw(self, folder: Path) -> tuple[np.ndarray, np.ndarray]:
         folder.mkdir(parents=True, exist_ok=True)
-        images = np.empty(
-            (self.num_examples, self.resolution, self.resolution), np.uint8
-        )
+        side, size = self.resolution, self.part_pixels // self.resolution**2
+        images = np.empty((self.num_examples, side, side), np.uint8)
         labels = np.empty(self.num_examples, np.int32)
-        size = self.part_pixels // self.resolution**2
+        everyone = np.arange(self.num_examples)
+        parts = np.split(everyone, everyone[size::size])
+        paths = [folder / f"{part[0]}-{part[-1]}.npz" for part in parts]
         with Progress(self.name, self.num_examples) as bar:
-            missing = []
-            for start in range(0, self.num_examples, size):
-                indices = np.arange(start, min(start + size, self.num_examples))
-                if kept := _read_part(_part_path(folder, indices)):
-                    images[indices], labels[indices] = kept
-                    bar.update(len(indices))
+            missing = {}
+            for part, path in zip(parts, paths, strict=True):
+                if kept := _read_part(path):
+                    images[part], labels[part] = kept
+                    bar.update(len(part))
                 else:
-                    missing.append(indices)
-            settings = get_settings(self.resolution, self.difficulty)
+                    missing[path] = part
+            options = {"resolution": side, "difficulty": self.difficulty}
+            todo = list(missing.values())
             with contextlib.closing(
-                draw(settings, self.seed, missing, self.num_workers)
+                draw(todo, self.seed, self.num_workers, **options)
             ) as drawn:
-                for indices, part in zip(missing, drawn, strict=True):
-                    _write_part(_part_path(folder, indices), *part)
-                    images[indices], labels[indices] = part
-                    bar.update(len(indices))
+                for (path, part), pictures in zip(missing.items(), drawn, strict=True):
+                    _write_part(path, *pictures)
+                    images[part], labels[part] = pictures
+                    bar.update(len(part))
         return images, labels
 
     def decode(self, tokens: np.ndarray) -> np.ndarray:

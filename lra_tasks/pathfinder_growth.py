@@ -72,9 +72,8 @@ class Growth:
         # hundreds; so a small batch makes several for each picture at a time.
         num_images = len(self.streams.state)
         self.attempts = max(1, MIN_ROWS // max(1, num_images))
-        images = np.repeat(np.arange(num_images), self.attempts)
-        self.streams = self.streams.take(images)
-        n = len(images)
+        n = num_images * self.attempts
+        self.streams = self.streams.take(np.arange(n) // self.attempts)
         self.rows = np.arange(n)
         self.contour_slots = 2 * settings.contour_length
         slots = settings.num_distractors * settings.distractor_length
@@ -82,11 +81,8 @@ class Growth:
         self.anchor = np.zeros((n, self.contour_slots + slots), np.int64)
         self.stamp = np.zeros_like(self.anchor)
         self.has_distractor = np.zeros((n, settings.num_distractors), bool)
-        # The growing ends: the last paddle and its pivot, per contour.
-        self.end_anchor = np.zeros((2, n), np.int64)
-        self.end_stamp = np.zeros((2, n), np.int64)
-        self.end_pivot = np.zeros((2, n), np.int64)
-
+        # The growing ends: anchor, stamp and pivot of each contour's last paddle.
+        self.end = np.zeros((3, 2, n), np.int64)
         blank = np.full((p.width, p.width), 255, np.uint8)
         border = p.pad + settings.padding
         blank[border : p.width - border, border : p.width - border] = 0
@@ -98,14 +94,20 @@ class Growth:
         self._grow_distractors()
         return self
 
+    def tips(self) -> np.ndarray:
+        """Canvas positions [n, 2, 2] of where the two contours begin, then end."""
+        length = self.paddles.settings.contour_length
+        return self.anchor[:, [[0, length], [length - 1, 2 * length - 1]]]
+
     # --- one paddle -----------------------------------------------------------
 
     def _start(self, rows: np.ndarray) -> np.ndarray:
         """Where the masks of rows start in the flat array of all."""
         return rows * self.paddles.width**2
 
-    def _mark(self, rows, anchor, stamp):
-        """Enters paddles into the masks."""
+    def _finish(self, contour, rows):
+        """Enters the last paddles of contours into the masks."""
+        anchor, stamp, _ = self.end[:, contour, rows]
         table, flat = self.paddles.mask, self.occupied.reshape(-1)
         at = (self._start(rows) + anchor)[:, None] + table.offsets[stamp]
         flat[at] = np.maximum(flat[at], table.values[stamp])
@@ -120,8 +122,8 @@ class Growth:
     def _extend(self, contour, rows) -> np.ndarray:
         """Adds a paddle to the end of contours [r]; returns the success [r]."""
         p = self.paddles
-        last = self.end_stamp[contour, rows]
-        pivot = self.end_pivot[contour, rows] + p.step[last]
+        _, last, pivot = self.end[:, contour, rows]
+        pivot += p.step[last]
         choices = p.choices[last]  # [r, C]
         heads = pivot[:, None] + p.ring[choices]
         at = (self._start(rows)[:, None] + heads)[:, :, None] + p.disc
@@ -138,27 +140,20 @@ class Growth:
             anchor, stamp = heads[todo, pick], choices[todo, pick]
             free = ~self._overlaps(rows[todo], anchor, stamp)
             done = todo[free]
-            end = contour[done], rows[done]
-            self._mark(rows[done], self.end_anchor[end], self.end_stamp[end])
-            self.end_anchor[end], self.end_stamp[end] = anchor[free], stamp[free]
-            self.end_pivot[end] = pivot[done]
+            self._finish(contour[done], rows[done])
+            end = anchor[free], stamp[free], pivot[done]
+            self.end[:, contour[done], rows[done]] = end
             success[done] = True
             todo = todo[~free]
         return success
 
     def _record(self, contour, rows, slot):
-        self.anchor[rows, slot] = self.end_anchor[contour, rows]
-        self.stamp[rows, slot] = self.end_stamp[contour, rows]
+        anchor, stamp, _ = self.end[:, contour, rows]
+        self.anchor[rows, slot], self.stamp[rows, slot] = anchor, stamp
 
     def _begin(self, contour, rows, tail, stamp):
         """Makes first paddles the ends of contours."""
-        self.end_anchor[contour, rows], self.end_stamp[contour, rows] = tail, stamp
-        self.end_pivot[contour, rows] = tail + self.paddles.back[stamp]
-
-    def _finish(self, contour, rows):
-        """Enters the last paddles too."""
-        end = contour, rows
-        self._mark(rows, self.end_anchor[end], self.end_stamp[end])
+        self.end[:, contour, rows] = tail, stamp, tail + self.paddles.back[stamp]
 
     # --- the two contours -----------------------------------------------------
 
@@ -204,6 +199,11 @@ class Growth:
             count[growing] += 1
 
             done = growing[count[growing] == 2 * length]
+            tips = np.sort(self.tips()[done].reshape(-1, 4), axis=1)
+            shared = done[(tips[:, 1:] == tips[:, :-1]).any(axis=1)]
+            count[shared] = 0  # no marker there would say which contour it is on
+            attempt[shared] += self.attempts
+            done = done[count[done] > 0]
             np.minimum.at(best, image[done], attempt[done])
             done = done[attempt[done] == best[image[done]]]
             winner[image[done]] = done
@@ -220,11 +220,7 @@ class Growth:
         self.occupied = self.occupied[rows]
         self.anchor, self.stamp = self.anchor[rows], self.stamp[rows]
         self.has_distractor = self.has_distractor[rows]
-        self.end_anchor, self.end_stamp = (
-            self.end_anchor[:, rows],
-            self.end_stamp[:, rows],
-        )
-        self.end_pivot = self.end_pivot[:, rows]
+        self.end = self.end[:, :, rows]
 
     # --- distractors ----------------------------------------------------------
 

@@ -87,15 +87,7 @@ RESOLUTIONS = tuple(_PER_RESOLUTION)
 
 
 def get_settings(resolution: int, difficulty: str) -> Settings:
-    """Returns the settings of a published data set; ValueError lists what exists."""
-    if resolution not in _PER_RESOLUTION:
-        raise ValueError(
-            f"resolution must be one of {list(_PER_RESOLUTION)}, got {resolution!r}"
-        )
-    if difficulty not in DIFFICULTIES:
-        raise ValueError(
-            f"difficulty must be one of {list(DIFFICULTIES)}, got {difficulty!r}"
-        )
+    """The settings of a data set, one of RESOLUTIONS and of DIFFICULTIES."""
     options = dict(_PER_RESOLUTION[resolution])
     contour_length = DIFFICULTIES[difficulty]
     options["num_distractors"] //= contour_length // 3

@@ -14,9 +14,8 @@ import numpy as np
 from lra_tasks import archives, byte_tokens
 from lra_tasks.archives import Archive
 from lra_tasks.base import Task
-from lra_tasks.partition import separate
 from lra_tasks.progress import Progress
-from lra_tasks.split import DataError, Split
+from lra_tasks.split import DataError, Split, separate
 
 PAIRS = r"(?:^|/)new_aan_pairs\.(train|eval|test)\.tsv$"
 FILE_OF = {"train": "train", "validation": "eval", "test": "test"}
@@ -113,17 +112,10 @@ class Retrieval(Task):
     max_length: int = 4000
     source_dir: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(self.max_length >= 1, "max_length must be at least 1")
-
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
-        path = archives.obtain(
-            [self.archive],
-            ["lra_release/tsv_data", "lra_release/lra_release/tsv_data", "tsv_data"],
-            data_dir,
-            source_dir=self.source_dir,
-        )
+        above = ("lra_release/", "lra_release/lra_release/", "")
+        folders = [f"{place}tsv_data" for place in above]
+        path = archives.obtain([self.archive], folders, data_dir, self.source_dir)
         found = read_pairs(path, self.max_length)
         dtype = byte_tokens.get_dtype(
             document for pairs in found.values() for document in pairs.documents

@@ -1,6 +1,8 @@
-"""Split: the examples of one split as plain arrays, and DataError."""
+"""Split: the examples of one split as plain arrays; which example belongs to which."""
 
 import hashlib
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,3 +51,53 @@ class Split:
             little_endian = array.dtype.newbyteorder("<")
             digest.update(np.ascontiguousarray(array, little_endian).data)
         return digest.hexdigest()
+
+    def digests(self) -> list[bytes]:
+        """One for each example's tokens, whatever its label; of a pair in any order."""
+        rows = [
+            hashlib.blake2b(row[:length].tobytes(), digest_size=16).digest()
+            for row, length in zip(self.inputs, self.lengths, strict=True)
+        ]
+        if self.pairs is None:
+            return rows
+        return [b"".join(sorted((rows[a], rows[b]))) for a, b in self.pairs]
+
+
+def hold_out(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, ...]:
+    """Draws a share of each class, rounded to whole examples, of labels `[n]`.
+
+    Returns:
+      The indices kept and those held out, each ascending.
+    """
+    rng = np.random.default_rng(seed)
+    held = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        held[rng.permutation(members)[: round(share * len(members))]] = True
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def separate(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
+    """Leaves out of train what is also in validation or test, and so on.
+
+    The test split stays as it is published; a line on stderr says how many were left
+    out elsewhere. Equal are examples of equal digests.
+
+    Raises:
+      DataError: no example of a split is left.
+    """
+    seen: set[bytes] = set()
+    parts = {}
+    for split_name in ("test", "validation", "train"):
+        split = splits[split_name]
+        digests = split.digests()
+        fresh = np.array([digest not in seen for digest in digests], bool)
+        seen.update(digests)
+        if missing := np.count_nonzero(~fresh):
+            message = f"{name}: {missing:,} examples left out of {split_name}: repeated"
+            print(f"{message} in a split kept for evaluation", file=sys.stderr)
+            split = split.take(np.flatnonzero(fresh))
+        if not split.num_examples:
+            raise DataError(f"no example of {split_name} is left")
+        parts[split_name] = split
+    return {split_name: parts[split_name] for split_name in splits}

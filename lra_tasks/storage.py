@@ -12,7 +12,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,37 +31,40 @@ def get_root(data_dir: str | os.PathLike[str] | None = None) -> Path:
     return Path(root).expanduser().absolute()
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What a dataset is made of; name, version and options pin its folder."""
-
-    name: str
-    version: str  # of the code that makes it, "1.0.0"
-    options: Mapping[str, Any]  # JSON values
-    make_splits: Callable[[], dict[str, Split]]
-
-    def folder(self, data_dir: str | os.PathLike[str] | None = None) -> Path:
-        """Where it lies below `data_dir`."""
-        options = json.dumps(self.options, sort_keys=True).encode()
-        key = hashlib.sha256(options).hexdigest()[:16]
-        return get_root(data_dir) / self.name / key / self.version
+def get_folder(
+    name: str,
+    options: Mapping[str, Any],
+    version: str,
+    data_dir: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Where a dataset lies: name, options (JSON values) and version pin it."""
+    key = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16]
+    return get_root(data_dir) / name / key / version
 
 
 def load(
-    recipe: Recipe, split: str, data_dir: str | os.PathLike[str] | None = None
+    folder: Path,
+    split: str,
+    make_splits: Callable[[], dict[str, Split]],
+    options: Mapping[str, Any],
 ) -> Split:
     """Reads one split; prepares the dataset first if it is not there.
+
+    Args:
+      folder: as `get_folder` gives it.
+      split: the name of one that `make_splits` makes.
+      make_splits: called when there is no such folder yet.
+      options: noted in the dataset for whoever looks into it.
 
     Raises:
       DataError: the files are damaged, or what `make_splits` finds wrong.
       OSError: the folder cannot be written, or the disk is full.
     """
-    folder = recipe.folder(data_dir)
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with hold(folder.with_name("lock"), f"preparing {folder}"):
             if not folder.is_dir():  # the process we waited for may have made it
-                _prepare(recipe, folder)
+                _prepare(folder, make_splits, options)
     with _quiet():
         return _read(folder, split)
 
@@ -90,12 +92,13 @@ class _Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     needs TensorFlow beyond 1 GB.
     """
 
-    def __init__(self, recipe: Recipe, splits: dict[str, Split], root: Path) -> None:
-        self.name = recipe.name  # pyright: ignore[reportAttributeAccessIssue]
-        self._recipe, self._splits = recipe, splits
-        key = recipe.folder(root).parent.name
-        config = tfds.core.BuilderConfig(name=key, version=recipe.version)
-        super().__init__(data_dir=root, config=config)
+    def __init__(
+        self, folder: Path, splits: dict[str, Split], options: Mapping[str, Any]
+    ) -> None:
+        self.name = folder.parents[1].name  # pyright: ignore[reportAttributeAccessIssue]
+        self._splits, self._options = splits, options
+        config = tfds.core.BuilderConfig(name=folder.parent.name, version=folder.name)
+        super().__init__(data_dir=folder.parents[2], config=config)
 
     def _log_download_bytes(self) -> None:
         """Prints nothing; nothing is downloaded."""
@@ -116,19 +119,17 @@ class _Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
             for name, split in self._splits.items()
         }
         (token_type,) = {split.inputs.dtype.type for split in self._splits.values()}
+        columns = {
+            "tokens": column((None,), token_type),
+            "lengths": column((None,), np.int32),
+            "labels": column((None,), np.int32),
+            "pairs": column((None, 2), np.int32),
+        }
+        metadata = {"options": dict(self._options), "splits": summaries}
         return _Info(
             builder=self,
-            features=tfds.features.FeaturesDict(
-                {
-                    "tokens": column((None,), token_type),
-                    "lengths": column((None,), np.int32),
-                    "labels": column((None,), np.int32),
-                    "pairs": column((None, 2), np.int32),
-                }
-            ),
-            metadata=tfds.core.MetadataDict(
-                options=dict(self._recipe.options), splits=summaries
-            ),
+            features=tfds.features.FeaturesDict(columns),
+            metadata=tfds.core.MetadataDict(metadata),
         )
 
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, list[Any]]:
@@ -138,15 +139,19 @@ class _Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
         }
 
 
-def _prepare(recipe: Recipe, folder: Path) -> None:
+def _prepare(
+    folder: Path,
+    make_splits: Callable[[], dict[str, Split]],
+    options: Mapping[str, Any],
+) -> None:
     for remains in folder.parent.glob("incomplete.*"):  # of a process that was killed
         shutil.rmtree(remains)
-    splits = recipe.make_splits()
+    splits = make_splits()
     with (
         _quiet(),
         tempfile.TemporaryDirectory(prefix="incomplete.", dir=folder.parent) as scratch,
     ):
-        builder = _Builder(recipe, splits, folder.parents[2])
+        builder = _Builder(folder, splits, options)
         try:
             builder.download_and_prepare(
                 file_format="array_record",
@@ -177,6 +182,9 @@ def _read(folder: Path, name: str) -> Split:
     """Puts the blocks of one split together again and checks their hash."""
     columns: dict[str, list[np.ndarray]] = {"lengths": [], "labels": [], "pairs": []}
     try:
+        for path in folder.iterdir():
+            if not path.is_file():  # a pipe or a device may never end
+                raise ValueError(f"{path.name} is no regular file")
         _refuse_foreign_classes(folder / "features.json")
         builder = tfds.builder_from_directory(folder)
         summary = (builder.info.metadata or {})["splits"][name]
@@ -199,7 +207,9 @@ def _read(folder: Path, name: str) -> Split:
     except MemoryError:
         raise
     except Exception as error:  # whatever tfds, array_record and protobuf raise
-        _read_through(folder)
+        for path in folder.iterdir():
+            if path.is_file():  # what cannot be read at all is no damage
+                path.read_bytes()
         reason = str(error).partition("\n")[0]
         raise DataError(
             f"the {name} split in {folder} is damaged ({reason}): "
@@ -218,11 +228,3 @@ def _refuse_foreign_classes(path: Path) -> None:
                 raise ValueError(f"{name} is no class of tensorflow_datasets")
 
     json.loads(path.read_text(encoding="utf-8"), object_hook=check)
-
-
-def _read_through(folder: Path) -> None:
-    """Raises OSError for a file that is not damaged but cannot be read."""
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            while file.read(BLOCK_BYTES):
-                pass

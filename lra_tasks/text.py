@@ -14,9 +14,8 @@ import numpy as np
 from lra_tasks import archives, byte_tokens
 from lra_tasks.archives import Archive
 from lra_tasks.base import Task
-from lra_tasks.partition import hold_out, separate
 from lra_tasks.progress import Progress
-from lra_tasks.split import DataError, Split
+from lra_tasks.split import DataError, Split, hold_out, separate
 
 POLARITIES = ("neg", "pos")  # the labels
 RATINGS = {"neg": range(1, 5), "pos": range(7, 11)}  # out of 10
@@ -51,20 +50,16 @@ def read_reviews(
                 raise DataError(f"{where} is empty")
             found[split, polarity][_parse_name(name, polarity, where)] = review
             bar.update(1)
+    ordered = {"train": [], "test": []}
     for (split, polarity), reviews in found.items():
         if len(reviews) != reviews_per_class:
             raise DataError(
                 f"{path} is not whole: {split}/{polarity} has {len(reviews):,} "
                 f"reviews, not {reviews_per_class:,}"
             )
+        ordered[split] += [reviews[i] for i in sorted(reviews)]
     labels = np.repeat(np.arange(2, dtype=np.int32), reviews_per_class)
-    ordered = {
-        key: [reviews[i] for i in sorted(reviews)] for key, reviews in found.items()
-    }
-    return {
-        split: (ordered[split, "neg"] + ordered[split, "pos"], labels)
-        for split in ("train", "test")
-    }
+    return {split: (reviews, labels) for split, reviews in ordered.items()}
 
 
 def _parse_name(name: str, polarity: str, where: str) -> int:
@@ -104,8 +99,6 @@ class Text(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(self.max_length >= 1, "max_length must be at least 1")
-        self.require(self.seed >= 0, f"seed must not be negative, it is {self.seed}")
         self.require(
             self.validation in ("held_out", "test"),
             f"validation must be held_out or test, not {self.validation!r}",
@@ -122,9 +115,7 @@ class Text(Task):
         return loaded
 
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
-        path = archives.obtain(
-            [self.archive], ["aclImdb"], data_dir, source_dir=self.source_dir
-        )
+        path = archives.obtain([self.archive], ["aclImdb"], data_dir, self.source_dir)
         reviews = read_reviews(path, self.reviews_per_class)
         dtype = byte_tokens.get_dtype(reviews["train"][0] + reviews["test"][0])
         train, test = (

@@ -62,7 +62,7 @@ def _make_task(name: str, options: dict[str, object]) -> Task:
 def prepare(task: Task) -> None:
     """Prepares all splits and prints what they are."""
     splits = {split: task.load(split, _DATA_DIR.value) for split in SPLITS}
-    print(f"{task.name}, in {task.recipe(_DATA_DIR.value).folder(_DATA_DIR.value)}")
+    print(f"{task.name}, in {task.folder(_DATA_DIR.value)}")
     for split, examples in splits.items():
         print(f"  {split:10}  {describe(examples, task.num_classes)}")
     if _SHOW.value:

@@ -1,13 +1,16 @@
-"""An http server on this machine that can also break off, and archives to serve."""
+"""An http server that can also break off, and archives and folders to read."""
 
 import contextlib
 import hashlib
 import io
+import resource
+import signal
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from lra_tasks.archives import Archive
+from lra_tasks.base import SPLITS
 
 
 @contextlib.contextmanager
@@ -59,3 +62,34 @@ def tar_of(files, mode="w:gz"):
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def write(folder, files):
+    """Writes name -> bytes below a folder; those of None are left out."""
+    for name, content in files.items():
+        if content is not None:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+
+@contextlib.contextmanager
+def full_disk(num_bytes):
+    """No file of this process may grow beyond a limit."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def load_all(task, data_dir):
+    """The train, validation and test splits."""
+    return [task.load(split, data_dir) for split in SPLITS]
+
+
+def hashes(task, data_dir):
+    return [split.content_hash() for split in load_all(task, data_dir)]

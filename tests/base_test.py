@@ -63,11 +63,11 @@ def test_a_source_dir_is_one_folder_however_it_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     folders = {
-        Toy(source_dir=name).recipe(tmp_path).folder(tmp_path)
+        Toy(source_dir=name).folder(tmp_path)
         for name in ("real", "./real/", str(tmp_path / "real"), "link")
     }
     assert len(folders) == 1
-    assert Toy().recipe(tmp_path).folder(tmp_path) not in folders
+    assert Toy().folder(tmp_path) not in folders
 
 
 def test_the_majority_is_that_of_train():

@@ -3,7 +3,6 @@
 import select
 import subprocess
 import sys
-from pathlib import Path
 
 from lra_tasks.lock import hold
 
@@ -17,21 +16,15 @@ with hold(Path(sys.argv[1]), "sleeping"):
 """
 
 
-def start(path):
-    return subprocess.Popen(
-        [sys.executable, "-c", PROCESS, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-    )
-
-
 def test_the_second_says_what_it_waits_for_and_gets_the_lock_of_a_killed_one(tmp_path):
-    first = start(tmp_path / "lock")
+    def start():
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        command = [sys.executable, "-c", PROCESS, str(tmp_path / "lock")]
+        return subprocess.Popen(command, text=True, **pipes)
+
+    first = start()
     assert first.stdout.readline() == "mine\n"
-    second = start(tmp_path / "lock")
+    second = start()
     line = second.stderr.readline()
     assert line == "another process is sleeping: waiting for it\n"
     assert not select.select([second.stdout], [], [], 0.3)[0]

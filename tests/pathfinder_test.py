@@ -1,13 +1,11 @@
 """Pathfinder: drawn in parts that survive a kill, or read from the released folders."""
 
 import concurrent.futures
-import contextlib
 import io
-import resource
+import os
 import subprocess
 import sys
 import time
-import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -15,8 +13,10 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from lra_tasks.pathfinder import Pathfinder, PathX, generate
+from lra_tasks.pathfinder import Pathfinder
+from lra_tasks.pathfinder_generator import generate
 from lra_tasks.split import DataError
+from tests.archive_server import full_disk, load_all
 
 QUICK = {"difficulty": "easy", "num_examples": 110}
 FOLDER = "pathfinder32/curv_contour_length_14"
@@ -24,10 +24,6 @@ FOLDER = "pathfinder32/curv_contour_length_14"
 
 class InParts(Pathfinder):
     part_pixels = 30 * 1024
-
-
-def load_all(task, data_dir):
-    return [task.load(split, data_dir) for split in ("train", "validation", "test")]
 
 
 def parts_in(data_dir):
@@ -47,16 +43,7 @@ def test_the_splits_are_all_pictures_once(tmp_path):
     assert not label_of
 
 
-def test_parts_and_workers_do_not_show(tmp_path):
-    one = Pathfinder(**QUICK).load("train", tmp_path / "a")
-    for number, task in enumerate((InParts(**QUICK), InParts(**QUICK, num_workers=2))):
-        other = task.load("train", tmp_path / str(number))
-        assert other.content_hash() == one.content_hash()
-    one, other = (Pathfinder(**QUICK, num_workers=n).recipe(tmp_path) for n in (1, 2))
-    assert one.folder(tmp_path) == other.folder(tmp_path)
-
-
-def test_all_parts_are_drawn_by_the_same_processes(tmp_path, monkeypatch):
+def test_parts_and_workers_do_not_show(tmp_path, monkeypatch):
     pools = []
 
     class Counted(concurrent.futures.ProcessPoolExecutor):
@@ -65,32 +52,27 @@ def test_all_parts_are_drawn_by_the_same_processes(tmp_path, monkeypatch):
             super().__init__(*arguments, **options)
 
     monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", Counted)
-    InParts(**QUICK, num_workers=2).load("train", tmp_path)
-    assert pools == [(2,)]
+    one = Pathfinder(**QUICK).load("train", tmp_path / "a")
+    for number, task in enumerate((InParts(**QUICK), InParts(**QUICK, num_workers=2))):
+        other = task.load("train", tmp_path / str(number))
+        assert other.content_hash() == one.content_hash()
+    assert pools == [(2,)]  # all parts are drawn by the same processes
+    one, other = (Pathfinder(**QUICK, num_workers=n).folder(tmp_path) for n in (1, 2))
+    assert one == other
 
 
 def test_options_reach_the_pictures(tmp_path):
-    shown = {}
-    for name, options in {
-        "plain": {},
-        "seed": {"seed": 1},
-        "difficulty": {"difficulty": "hard"},
-        "resolution": {"resolution": 64, "max_length": 4096},
-    }.items():
+    for options in (
+        {"seed": 1},
+        {"difficulty": "hard"},
+        {"resolution": 64, "max_length": 4096},
+    ):
         task = Pathfinder(**{**QUICK, "num_examples": 10, **options})
-        split = task.load("train", tmp_path)
-        picture = task.decode(split.inputs[0])
-        images, _ = generate(
+        picture = task.decode(task.load("train", tmp_path).inputs[0])
+        (image,), _ = generate(
             task.seed, [0], resolution=task.resolution, difficulty=task.difficulty
         )
-        np.testing.assert_array_equal(picture, images[0])
-        shown[name] = picture.tobytes()
-    assert len(set(shown.values())) == 4
-
-
-def test_path_x_is_pathfinder_at_128():
-    task = PathX()
-    assert (task.name, task.max_length, task.resolution) == ("pathx", 16_384, 128)
+        np.testing.assert_array_equal(picture, image)
 
 
 # A process of its own, killed while it draws.
@@ -101,83 +83,53 @@ from lra_tasks.pathfinder import Pathfinder
 class InParts(Pathfinder):
     part_pixels = 30 * 1024
 
-task = InParts(difficulty="easy", num_examples=1500)
-try:
-    print(task.load("train", sys.argv[1]).content_hash())
-except OSError as error:
-    sys.exit(f"{error.filename}: {error.strerror}")
+InParts(difficulty="easy", num_examples=1500).load("train", sys.argv[1])
 """
 
 
-def start(data_dir, **options):
-    return subprocess.Popen(
-        [sys.executable, "-c", PROCESS, str(data_dir)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-        **options,
-    )
-
-
 def test_a_killed_preparation_goes_on_where_it_was(tmp_path):
-    process = start(tmp_path)
+    process = subprocess.Popen([sys.executable, "-c", PROCESS, str(tmp_path)])
     while len(parts_in(tmp_path)) < 4:
         assert process.poll() is None
         time.sleep(0.01)
     process.kill()
-    process.communicate()
+    process.wait()
     drawn = {path: path.stat().st_mtime_ns for path in parts_in(tmp_path).values()}
     assert 4 <= len(drawn) < 50  # not all of them
-    other = start(tmp_path)
-    again = {}
-    while other.poll() is None:
-        with contextlib.suppress(FileNotFoundError):  # all done, and cleaned up
-            for path in parts_in(tmp_path).values():
-                again[path] = path.stat().st_mtime_ns
-        time.sleep(0.01)
-    assert {path: again.get(path) for path in drawn} == drawn
-    expected, _ = start(tmp_path / "fresh").communicate(timeout=60)
-    assert other.communicate()[0] == expected != ""
+    task = InParts(difficulty="easy", num_examples=1500)
+    again = task.make_splits(tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in drawn} == drawn
+    expected = Pathfinder(difficulty="easy", num_examples=1500).make_splits(tmp_path)
+    for name, split in again.items():
+        assert split.content_hash() == expected[name].content_hash()
+    task.load("train", tmp_path)
     assert not parts_in(tmp_path)
 
 
 def test_a_full_disk_is_one_line_and_no_dataset(tmp_path):
-    limit = (1009, 1009)  # bytes in a file; a part needs thousands
-    process = start(
-        tmp_path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    )
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert error.endswith("0-29.unfinished: File too large\n")
-    assert error.count("\n") == 1
+    with full_disk(1009), pytest.raises(OSError, match="File too large") as caught:
+        InParts(**QUICK).load("train", tmp_path)
+    assert caught.value.filename.endswith("0-29.unfinished")
     assert not parts_in(tmp_path)
     assert not list(tmp_path.rglob("*.json"))
 
 
-@pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped"])
+@pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped", "a pipe"])
 def test_a_damaged_part_is_drawn_again(tmp_path, capsys, damage):
     task = InParts(**QUICK)
-    parts = task._parts(tmp_path)
-    task.make_splits(tmp_path)
-    path = parts / "30-59.npz"
+    whole = task.make_splits(tmp_path)["train"]
+    path = task._parts(tmp_path) / "30-59.npz"
     content = bytearray(path.read_bytes())
     if damage == "flipped":
         content[len(content) // 2] ^= 1
-    path.write_bytes(
-        content[: {"truncated": 1009, "emptied": 0}.get(damage, len(content))]
-    )
+    path.write_bytes(content[: {"truncated": 1009, "emptied": 0}.get(damage)])
+    if damage == "a pipe":
+        path.unlink()
+        os.mkfifo(path)
     read = task.load("train", tmp_path)
-    assert "30-59.npz is damaged: drawn again" in capsys.readouterr().err
-    whole = Pathfinder(**QUICK).load("train", tmp_path / "whole")
+    said = "30-59.npz is damaged: drawn again" in capsys.readouterr().err
+    assert said == (damage != "a pipe")
     assert read.content_hash() == whole.content_hash()
-
-
-def test_a_part_that_cannot_be_read_is_not_called_damaged(tmp_path):
-    path = InParts(**QUICK)._parts(tmp_path) / "30-59.npz"
-    path.mkdir(parents=True)
-    with pytest.raises(IsADirectoryError):
-        InParts(**QUICK).load("train", tmp_path)
 
 
 def write_released(folder, num_images=40, side=32):
@@ -211,37 +163,22 @@ def test_the_released_folders_are_read(tmp_path):
     np.testing.assert_array_equal(found, labels[order])
 
 
-def test_pictures_lie_in_memory_once(tmp_path):
-    images, _ = write_released(tmp_path / FOLDER.replace("32", "128"), 300, side=128)
-    options = {"resolution": 128, "max_length": 128 * 128}
-    task = Pathfinder(**options, source_dir=str(tmp_path))
-    tracemalloc.start()
-    try:
-        splits = task.make_splits(tmp_path)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert sum(split.num_examples for split in splits.values()) == 300
-    assert images.nbytes < peak < 1.5 * images.nbytes
-
-
 def test_what_does_not_count_for_released_pictures_makes_no_other_dataset(tmp_path):
     released = {"source_dir": str(tmp_path)}
     plain, same = (
         Pathfinder(**released),
         Pathfinder(**released, seed=1, num_examples=50),
     )
-    assert plain.recipe(tmp_path).folder(tmp_path) == same.recipe().folder(tmp_path)
+    assert plain.folder(tmp_path) == same.folder(tmp_path)
     drawn = (Pathfinder(), Pathfinder(seed=1), Pathfinder(num_examples=50))
-    assert len({task.recipe().folder(tmp_path) for task in (plain, *drawn)}) == 4
+    assert len({task.folder(tmp_path) for task in (plain, *drawn)}) == 4
 
 
 @pytest.mark.parametrize(
     ("place", "named"),
     [
         ("lra_release/lra_release", ""),
-        ("lra_release/lra_release", "lra_release"),
-        ("lra_release", ""),
+        ("lra_release", "lra_release"),
         ("", "pathfinder32"),
         ("", FOLDER),
     ],
@@ -261,30 +198,23 @@ def test_empty_files_are_left_out_with_a_warning(tmp_path, capsys):
     assert capsys.readouterr().err == f"{empty} is empty: left out\n"
 
 
-def png(size):
+def png(side, declared=None):
+    """A picture, whose header may say that it is larger."""
     buffer = io.BytesIO()
-    PIL.Image.new("L", size).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def declared(width, height):
-    """A PNG whose header alone is right, and says that it is that large."""
-    size = width.to_bytes(4, "big") + height.to_bytes(4, "big")
-    header = b"IHDR" + size + b"\x08\0\0\0\0"
-    checksum = zlib.crc32(header).to_bytes(4, "big")
-    whole = png((32, 32))
-    return whole[:8] + b"\0\0\0\x0d" + header + checksum + whole[33:]
+    PIL.Image.new("L", (side, side)).save(buffer, "PNG")
+    content = buffer.getvalue()
+    if declared is None:
+        return content
+    header = b"IHDR" + 2 * declared.to_bytes(4, "big") + b"\x08\0\0\0\0"
+    return content[:12] + header + zlib.crc32(header).to_bytes(4, "big") + content[33:]
 
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("imgs/3/sample_1.png", declared(33, 32), "sample_1.png is 33x32, not 32x32"),
-        ("imgs/3/sample_1.png", declared(10_007, 10_007), "no whole PNG .*bomb"),
-        ("imgs/3/sample_1.png", declared(100_003, 100_003), "no whole PNG .*bomb"),
-        ("imgs/3/sample_1.png", png((31, 32)), "sample_1.png is 31x32, not 32x32"),
-        ("imgs/3/sample_1.png", png((64, 64)), "sample_1.png is 64x64, not 32x32"),
-        ("imgs/3/sample_1.png", png((32, 32))[:50], "sample_1.png is no whole PNG"),
+        ("imgs/3/sample_1.png", png(32, 33), "sample_1.png is 33x33, not 32x32"),
+        ("imgs/3/sample_1.png", png(32, 100_003), "no whole PNG .*bomb"),
+        ("imgs/3/sample_1.png", png(32)[:50], "sample_1.png is no whole PNG"),
         ("imgs/3/sample_1.png", b"GIF89a", "sample_1.png is no whole PNG"),
         ("imgs/3/sample_1.png", b"x" * 2**20 + b"x", "longer than 1,048,576 bytes"),
         ("imgs/3/sample_1.png", None, r"3.npy, line 2: there is no .*sample_1.png"),
@@ -294,7 +224,6 @@ def declared(width, height):
             "line 1: the label '2' is",
         ),
         ("metadata/3.npy", b"imgs/3 sample_0.png 0\n", "line 1: 3 columns, not 4"),
-        ("metadata/3.npy", b"\xff\n", "line 1: 1 columns, not 4"),
         ("metadata/3.npy", b"../.. x.png 0 1\n", "line 1: .* leads out of the folder"),
         ("metadata/3.npy", b"/etc x.png 0 1\n", "line 1: .* leads out of the folder"),
     ],
@@ -329,13 +258,8 @@ def test_no_released_folder_at_all(tmp_path):
     [
         ({"resolution": 48}, r"resolution must be one of \(32, 64, 128, 256\), not 48"),
         ({"resolution": 64}, "max_length must be 4,096, all pixels of resolution 64"),
-        ({"max_length": 512}, "max_length must be 1,024"),
-        (
-            {"difficulty": "harder"},
-            "difficulty must be one of easy, intermediate, hard",
-        ),
+        ({"difficulty": "harder"}, "difficulty must be one of easy, intermediate, h"),
         ({"num_examples": 9}, "num_examples must be at least 10"),
-        ({"seed": -1}, "seed must be 0 to"),
         ({"num_workers": 0}, "num_workers must be at least 1"),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 
 from lra_tasks.retrieval import Retrieval
 from lra_tasks.split import DataError
-from tests.archive_server import tar_of
+from tests.archive_server import hashes, load_all, tar_of, write
 
 PAPERS = {
     "P1": b"Nystr\xc3\xb6m \"quoted\" ' b'",
@@ -43,21 +43,11 @@ def packed(**changes):
     return {name: content for name, content in files.items() if content is not None}
 
 
-def write(folder, files):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-
-
-def load_all(task, data_dir):
-    return [task.load(split, data_dir) for split in ("train", "validation", "test")]
-
-
 def document(split, row):
     return bytes((split.inputs[row, : split.lengths[row]] - 1).astype(np.uint8))
 
 
-def test_each_document_is_kept_once_and_pairs_name_them(tmp_path):
+def test_each_document_is_kept_once_and_pairs_name_them(tmp_path, capsys):
     write(tmp_path / BELOW, packed())
     splits = load_all(Retrieval(max_length=17), tmp_path)
     assert [split.labels.tolist() for split in splits] == [[1, 0, 1, 0], [0, 1], [1]]
@@ -68,26 +58,22 @@ def test_each_document_is_kept_once_and_pairs_name_them(tmp_path):
             assert [document(split, row) for row in pair] == expected
     assert {split.inputs.dtype for split in splits} == {np.dtype(np.uint16)}
     assert splits[2].inputs[0, 0] == 256  # \xff
+    said = "4 pairs in new_aan_pairs.train.tsv, the release has 147,086"
+    assert said in capsys.readouterr().err
 
 
 def test_folder_archive_and_windows_line_ends_are_the_same_data(tmp_path):
     members = {f"{BELOW}/{name}": content for name, content in packed().items()}
-    others = {
-        "lra_release/lra_release/listops-1000/basic_train.tsv": b"Source\tTarget\n"
-    }
+    other = {"lra_release/listops-1000/basic_train.tsv": b"Source\tTarget\n"}
     windows = {name: text.replace(b"\n", b"\r\n") for name, text in packed().items()}
-    write(tmp_path / "a", {"lra_release.gz": tar_of(others | members, "w")})
-    write(tmp_path / "b", {"lra_release.gz": tar_of(members | others, "w:gz")})
+    write(tmp_path / "a", {"lra_release.gz": tar_of(other | members, "w")})
+    write(tmp_path / "b", {"lra_release.gz": tar_of(members | other, "w:gz")})
     write(tmp_path / "c" / "tsv_data", packed())
     write(tmp_path / "d" / "lra_release" / "tsv_data", windows)
-    write(tmp_path / "e" / "tsv_data", packed())
-    hashes = []
-    for name in "abcd":
-        splits = load_all(Retrieval(), tmp_path / name)
-        hashes.append([split.content_hash() for split in splits])
-    task = Retrieval(source_dir=str(tmp_path / "e" / "tsv_data"))
-    hashes.append([split.content_hash() for split in load_all(task, tmp_path / "f")])
-    assert all(each == hashes[0] for each in hashes)
+    found = [hashes(Retrieval(), tmp_path / name) for name in "abcd"]
+    task = Retrieval(source_dir=str(tmp_path / "c" / "tsv_data"))
+    found.append(hashes(task, tmp_path / "e"))
+    assert all(each == found[0] for each in found)
 
 
 def test_nothing_behind_the_three_files_is_read(tmp_path):
@@ -99,21 +85,11 @@ def test_nothing_behind_the_three_files_is_read(tmp_path):
 
 def test_a_pair_in_train_and_test_counts_in_test_only(tmp_path, capsys):
     swapped = row(b"1.0", "P5", "P3") + b"\n"
-    write(
-        tmp_path / "tsv_data",
-        packed(train=packed()["new_aan_pairs.train.tsv"] + swapped),
-    )
+    train = packed()["new_aan_pairs.train.tsv"] + swapped
+    write(tmp_path / "tsv_data", packed(train=train))
     splits = load_all(Retrieval(), tmp_path)
     assert [split.num_examples for split in splits] == [4, 2, 1]
     assert "1 examples left out of train" in capsys.readouterr().err
-
-
-def test_another_number_of_pairs_than_released_is_said(tmp_path, capsys):
-    write(tmp_path / "tsv_data", packed())
-    load_all(Retrieval(), tmp_path)
-    assert "4 pairs in new_aan_pairs.train.tsv, the release has 147,086" in (
-        capsys.readouterr().err
-    )
 
 
 GOOD = row(b"1.0", "P1", "P2") + b"\n"
@@ -125,26 +101,14 @@ GOOD = row(b"1.0", "P1", "P2") + b"\n"
         (b"", "eval.tsv has no pairs"),
         (None, "has no new_aan_pairs.eval.tsv"),
         (GOOD + b"1.0\tP1\tP2\tonly one\n", r"eval.tsv, line 2: 4 columns, not 5"),
-        (GOOD + b"1.0\tP1\tP2\tone\ttwo\tthree\n", "line 2: 6 columns, not 5"),
-        (GOOD[:-70], "line 1: 4 columns, not 5"),
         (GOOD + b"\n", "line 2: 1 columns, not 5"),
         (GOOD + b"2.0\tP1\tP2\tone\ttwo\n", r"line 2: the label b'2\.0' is not 0 or 1"),
-        (
-            b"label\tid1\tid2\ttext1\ttext2\n",
-            "line 1: the label b'label' is not 0 or 1",
-        ),
         (b"\xff\tP1\tP2\tone\ttwo\n", r"line 1: the label b'\\xff' is not 0 or 1"),
-        (GOOD + b"1.0\tP1\tP2\t\ttwo\n", "line 2: an empty document"),
         (GOOD + b"1.0\tP1\tP2\tone\t\n", "line 2: an empty document"),
     ],
 )
-@pytest.mark.parametrize("form", ["folder", "archive"])
-def test_what_is_wrong_in_a_file(tmp_path, form, content, message):
-    files = packed(eval=content)
-    if form == "folder":
-        write(tmp_path / "lra_release" / "tsv_data", files)
-    else:
-        write(tmp_path, {"lra_release.gz": tar_of(files, "w")})
+def test_what_is_wrong_in_a_file(tmp_path, content, message):
+    write(tmp_path / "lra_release" / "tsv_data", packed(eval=content))
     with pytest.raises(DataError, match=message) as caught:
         Retrieval().load("train", tmp_path)
     assert str(tmp_path) in str(caught.value)
@@ -152,20 +116,18 @@ def test_what_is_wrong_in_a_file(tmp_path, form, content, message):
     assert not list((tmp_path / "retrieval").rglob("*.json"))
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5])
-def test_a_truncated_release(tmp_path, share):
+def test_a_truncated_release(tmp_path):
     content = tar_of({f"{BELOW}/{n}": text * 500 for n, text in packed().items()}, "w")
-    write(tmp_path, {"lra_release.gz": content[: int(share * len(content))]})
+    write(tmp_path, {"lra_release.gz": content[: len(content) // 5]})
     with pytest.raises(DataError, match=r"truncated|has no new_aan_pairs|columns"):
         Retrieval().load("train", tmp_path)
 
 
 def test_the_release_is_never_downloaded_unasked(tmp_path):
-    with pytest.raises(
-        DataError, match=r"get https:.*lra_release.gz \(7,700 MB\)"
-    ) as c:
+    message = r"get https:.*lra_release.gz \(7,700 MB\)"
+    with pytest.raises(DataError, match=message) as caught:
         Retrieval().load("train", tmp_path)
-    assert str(tmp_path) in str(c.value)
+    assert str(tmp_path) in str(caught.value)
 
 
 def test_documents_alike_up_to_the_cut_are_one(tmp_path):

@@ -1,11 +1,11 @@
-"""The content hash sees every value, shape and dtype."""
+"""Hashes see every bit; splits are drawn alike in every run, and share nothing."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
-from lra_tasks.split import Split
+from lra_tasks.split import DataError, Split, hold_out, separate
 
 SPLIT = Split(
     inputs=np.array([[3, 1, 2, 0, 0], [4, 5, 6, 7, 1], [9, 0, 0, 0, 0]], np.uint8),
@@ -15,30 +15,19 @@ SPLIT = Split(
 )
 
 
-def test_examples_of_a_paired_split_are_its_pairs():
-    assert SPLIT.num_examples == 2
-
-
-@pytest.mark.parametrize("column", ["inputs", "lengths", "labels", "pairs"])
-def test_hash_changes_with_any_bit(column):
-    changed = getattr(SPLIT, column).copy()
-    changed.flat[-1] ^= 1
-    other = dataclasses.replace(SPLIT, **{column: changed})
-    assert other.content_hash() != SPLIT.content_hash()
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
+def test_hash_changes_with_any_bit_and_with_the_form():
+    changes = [
         {"inputs": SPLIT.inputs.astype(np.uint16)},
         {"inputs": SPLIT.inputs.reshape(5, 3)},
         {"pairs": None},
         {"lengths": SPLIT.labels, "labels": SPLIT.lengths},
-    ],
-)
-def test_hash_changes_with_the_form(changed):
-    other = dataclasses.replace(SPLIT, **changed)
-    assert other.content_hash() != SPLIT.content_hash()
+    ]
+    for column in ("inputs", "lengths", "labels", "pairs"):
+        changed = getattr(SPLIT, column).copy()
+        changed.flat[-1] ^= 1
+        changes.append({column: changed})
+    others = {dataclasses.replace(SPLIT, **each).content_hash() for each in changes}
+    assert len(others | {SPLIT.content_hash()}) == 9
 
 
 def test_hash_is_of_values_not_of_memory():
@@ -46,3 +35,73 @@ def test_hash_is_of_values_not_of_memory():
     big_endian = SPLIT.lengths.astype(">i4")
     same = dataclasses.replace(SPLIT, inputs=strided, lengths=big_endian)
     assert same.content_hash() == SPLIT.content_hash()
+
+
+def split_of(rows, labels=None, pairs=None):
+    inputs = np.zeros((len(rows), 7), np.uint8)
+    for row, values in zip(inputs, rows, strict=True):
+        row[: len(values)] = values
+    lengths = np.array([len(row) for row in rows], np.int32)
+    labels = np.arange(len(rows)) if labels is None else labels
+    pairs = None if pairs is None else np.array(pairs, np.int32)
+    return Split(inputs, lengths, np.array(labels, np.int32), pairs)
+
+
+def test_hold_out_takes_its_share_of_each_class():
+    labels = np.random.default_rng(0).permutation([0] * 130 + [1] * 70 + [5] * 10)
+    kept, held = hold_out(labels, 0.1, seed=3)
+    assert sorted([*kept, *held]) == list(range(210))
+    assert np.bincount(labels[held]).tolist() == [13, 7, 0, 0, 0, 1]
+    assert (np.diff(kept) > 0).all()
+    assert (np.diff(held) > 0).all()
+
+
+def test_hold_out_is_a_function_of_the_seed():
+    labels = np.arange(997) % 2
+    first, again, other = (
+        hold_out(labels, 0.1, seed)[1].tolist() for seed in (3, 3, 4)
+    )
+    assert first == again != other
+    assert max(first) > 900  # drawn from all of them
+    assert min(first) < 97
+
+
+def test_what_evaluation_holds_is_left_out_elsewhere(capsys):
+    splits = {
+        "train": split_of([[1, 2], [3], [4, 4], [1, 2, 0], [3, 5], [3, 5]]),
+        "validation": split_of([[3], [7], [4]]),
+        "test": split_of([[7], [1, 2], [7]]),
+    }
+    parts = separate("toy", splits)
+    assert list(parts) == ["train", "validation", "test"]
+    # [1, 2] is in test, [3] in validation; [1, 2, 0] only looks like [1, 2] when padded
+    assert parts["train"].labels.tolist() == [2, 3, 4, 5]
+    assert parts["train"].lengths.tolist() == [2, 3, 2, 2]
+    assert parts["validation"].labels.tolist() == [0, 2]
+    assert parts["test"] is splits["test"]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1] for line in lines] == [
+        " 1 examples left out of validation",
+        " 2 examples left out of train",
+    ]
+    assert separate("toy", parts) == parts
+    assert capsys.readouterr().err == ""
+
+
+def test_pairs_are_equal_in_either_order():
+    splits = {
+        "train": split_of([[1], [2], [3]], [10, 11, 12], [[0, 1], [1, 2], [0, 0]]),
+        "validation": split_of([[3], [2]], [20], [[0, 1]]),
+        "test": split_of([[9], [1]], [30], [[1, 1]]),
+    }
+    parts = separate("toy", splits)
+    assert parts["train"].labels.tolist() == [10]
+    assert parts["train"].pairs.tolist() == [[0, 1]]
+    assert len(parts["train"].inputs) == 3
+
+
+def test_a_split_of_which_nothing_is_left_is_an_error():
+    splits = {"train": split_of([[1], [2]]), "validation": split_of([[5]])}
+    splits["test"] = split_of([[1], [2]], [1, 0])  # labels make no example different
+    with pytest.raises(DataError, match="no example of train is left"):
+        separate("toy", splits)
