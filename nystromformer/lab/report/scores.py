@@ -35,10 +35,10 @@ def scale(metric: str) -> int:
     return 100 if is_rate(metric) else 1
 
 
-def heading(what: str, metric: str, kind: str = "") -> str:
+def heading(what: str, metric: str) -> str:
     """As in "listops accuracy, %"."""
     unit = ", %" if is_rate(metric) else ""
-    return f"{what} {metric.replace('_', ' ')}{kind}{unit}"
+    return f"{what} {metric.replace('_', ' ')}{unit}"
 
 
 def scores(point: Frame) -> list[float]:
@@ -99,7 +99,7 @@ def score_table(frame: Frame, remarks: Mapping[str, str] = {}) -> Frame:
         )
         row[columns[task, metric]] = score(point) + sign
         if first["paper"] and metric == "accuracy":
-            beside[task] = heading(task, metric, ", published")
+            beside[task] = f"{task} published, %"
             row[beside[task]] = _cited(first["attention"], task)
         for name, value in floors_of(point).items():
             words = ", ".join([f"floor: {name}", *_data_words(first)])
@@ -109,7 +109,7 @@ def score_table(frame: Frame, remarks: Mapping[str, str] = {}) -> Frame:
         columns[AVERAGE, ""] = heading(AVERAGE, "accuracy")
         rows[name][columns[AVERAGE, ""]] = f"{mean:.2f}{''.join(signs.values())}"
         if cited:
-            beside[AVERAGE] = heading(AVERAGE, "accuracy", ", published")
+            beside[AVERAGE] = f"{AVERAGE} published, %"
             rows[name][beside[AVERAGE]] = cited
     last = [beside[task] for task in (*LRA, AVERAGE) if task in beside]
     table = pd.DataFrame.from_dict({**floors, **rows}, orient="index")
