@@ -39,6 +39,7 @@ WORDS = {
     "train.micro_batches": "{} parts",
     "train.length_buckets": "{} lengths",
     "train.init_from": "from {}",
+    "objective.name": "{}",
     "optimizer.learning_rate": "learning rate {}",
 }
 FOUND = (  # in result.json, as it stands there
@@ -57,6 +58,9 @@ def make_frame(runs: Sequence[Run]) -> tuple[Frame, list[str]]:
     """
     frame = pd.DataFrame([_row(run) for run in runs], dtype=object)
     frame = frame.where(frame.notna(), None)
+    learnt = ["task", "objective.name"]  # says the metric of what is not finished
+    first = frame.groupby(learnt)["metric"].transform("first")
+    frame["metric"] = frame["metric"].fillna(first).fillna("accuracy")
     frame, doubles = _without_doubles(frame)
     frame, others = _without_other_data(frame)
     text = settings(frame).map(repr)
@@ -96,13 +100,15 @@ def label(attention: str, named: dict[str, Any], without: str = "") -> str:
 def phrase(key: str, value: Any) -> str:
     """One setting in words."""
     text = f"{value:,}" if type(value) is int else str(value)
+    if (key, value) == ("train.init_from", None):
+        text = "scratch"
     return WORDS.get(key, f"{key.removeprefix('attention.')} {{}}").format(text)
 
 
 def _row(run: Run) -> dict[str, Any]:
     config, result = run.config, run.result
     preset, changes = nearest_preset(config, IRRELEVANT | {SEED})
-    task, metric = config["task"]["name"], result.get("metric", "accuracy")
+    task, metric = config["task"]["name"], result.get("metric")
     flat = {key: x for key, x in flatten(config).items() if key not in IRRELEVANT}
     if source := flat.get("train.init_from"):  # each seed has a source of its own
         own = rf"seed{flat[SEED]}\b"
@@ -118,7 +124,7 @@ def _row(run: Run) -> dict[str, Any]:
         "paper": is_paper(task, preset, changes),
         "finished": bool(result),
         "test": result.get(f"test_{metric}"),
-        "floor": floor_reached(result, metric),
+        "floor": floor_reached(result, metric) if metric else None,
         **{key: result.get(key) for key in FOUND},
         **{x: str(result[x]) if result.get(x) else None for x in ("device", "commit")},
         **flat,
@@ -239,7 +245,7 @@ def _place(row: Any) -> tuple:
     known = list(ATTENTIONS)
     place = known.index(row.attention) if row.attention in known else len(known)
     sizes = [
-        (key, *((0, x, "") if type(x) in (int, float) else (1, 0, repr(x))))
+        (key, *((0, x, "") if type(x) in (int, float) else (x is not None, 0, repr(x))))
         for key, x in sorted(row.named.items())
     ]
     return place, row.attention, sizes

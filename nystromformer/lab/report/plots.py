@@ -77,7 +77,7 @@ def curves_of(frame: Frame) -> list[tuple[str, str]]:
         for name, value in row.items()
         if row["split"] == "validation" and is_finite(value)
     }
-    metrics = sorted(found - {"step", "split", "loss"})
+    metrics = sorted(found - {"step", "loss", "examples", "examples_per_second"})
     return [*(("validation", metric) for metric in metrics), ("train", "loss")]
 
 

@@ -29,7 +29,7 @@ class Runs:
         mapping = importlib.import_module(f"configs.{task}").get_config(arg).to_dict()
         for path, value in {"train__seed": seed, **changes}.items():
             group, key = path.split("__")
-            mapping[group][key] = value
+            mapping.setdefault(group, {})[key] = value
         return Config.from_mapping(mapping).to_mapping()
 
     def unfinished(self, name: str, steps=(50,), **config: Any) -> Path:

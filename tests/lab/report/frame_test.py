@@ -216,3 +216,22 @@ def test_a_loss_is_at_a_floor_where_it_is_above_all():
 
 def test_an_unfinished_run_is_at_no_floor():
     assert floor_reached({}, "accuracy") is None
+
+
+def test_runs_of_another_objective_are_named_and_have_its_metric(runs):
+    masked = {"metric": "loss", "validation_loss": 2.0, "test_loss": 2.0}
+    runs.finished("one", objective__name="masked", result={**masked, "floors": {}})
+    runs.unfinished("two", objective__name="masked", seed=1)
+    runs.finished("three")
+    assert list(zip(read(runs)[0]["label"], read(runs)[0]["metric"], strict=True)) == [
+        ("nystrom, classification", "accuracy"),
+        *[("nystrom, masked", "loss")] * 2,
+    ]
+
+
+def test_starting_weights_of_each_seed_are_one_setting(runs):
+    for seed in (0, 1):
+        source = f"/runs/pretrain-seed{seed}"
+        runs.finished(f"{seed}", seed=seed, train__init_from=source)
+    runs.finished("scratch")
+    assert labels(runs) == ["nystrom, from scratch", "nystrom, from pretrain-seed*"]
