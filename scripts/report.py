@@ -1,11 +1,12 @@
-"""What runs have found: tables, figures and one page, with every number's command.
+"""Tables, figures and one page of what runs have found, with every number's command.
 
     python scripts/report.py RUNS… --out=DIR [--remark="image=its pixels were JPEG" …]
 
-RUNS are workdirs of scripts/train.py, or folders with such somewhere below. What is
-remarked on a task stands below the table, and each of its cells points to it.
+RUNS are workdirs of scripts/train.py, or folders with such somewhere below. A remark on
+a task is printed below the table, and each of the task's cells points to it.
 """
 
+import sys
 from pathlib import Path
 
 from absl import flags
@@ -22,6 +23,8 @@ flags.mark_flag_as_required("out")
 
 
 def main(folders: list[str]) -> None:
+    if not _OUT.value:
+        raise ConfigError("--out is empty: name a folder")
     remarks = {}
     for remark in _REMARK.value:
         task, _, text = remark.partition("=")
@@ -30,8 +33,10 @@ def main(folders: list[str]) -> None:
         if task in remarks:
             raise ConfigError(f"--remark={task}=… is there twice")
         remarks[task] = text
-    out = Path(str(_OUT.value))
-    print(build([Path(folder) for folder in folders], out, remarks))
+    *warnings, done = build([Path(x) for x in folders], Path(_OUT.value), remarks)
+    for warning in warnings:
+        print(warning, file=sys.stderr)
+    print(done)
 
 
 if __name__ == "__main__":

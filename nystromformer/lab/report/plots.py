@@ -3,14 +3,21 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pandas as pd
 from matplotlib import color_sequences
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nystromformer.lab.figures import HEIGHT, new_figure
-from nystromformer.lab.report.points import Point, mean_and_sd
-from nystromformer.lab.report.settings import NUM_LANDMARKS
-from nystromformer.lab.report.tables import accuracies, by_device, mebibytes
+from nystromformer.lab.report.frame import NUM_LANDMARKS, Frame, label, points, values
+from nystromformer.lab.report.runs import is_finite
+from nystromformer.lab.report.scores import (
+    by_device,
+    heading,
+    mean_and_sd,
+    mebibytes,
+    scale,
+    scores,
+)
 
 COLORS = color_sequences["tab10"]
 LINES = ("-", "--", ":", "-.")
@@ -18,59 +25,60 @@ LEGEND_LINE, LEGEND_LETTERS = 0.22, 36  # inches a line; letters in half the wid
 EXACT = "softmax"
 
 
-class Curve(NamedTuple):
-    """One metric against the step."""
-
-    split: str
-    metric: str
-    title: str
-    factor: float = 1.0
-
-
 class Quantity(NamedTuple):
-    """One number of a point against its number of landmarks."""
+    """One cost of a point against its number of landmarks."""
 
     name: str
     title: str
-    values: Callable[[Point], list[float]]
-    costs: bool  # it belongs to a device
+    values: Callable[[Frame], list[float]]
 
 
-CURVES = {
-    "validation": Curve("validation", "accuracy", "validation accuracy, %", 100),
-    "loss": Curve("train", "loss", "train loss, nats"),
-}
-QUANTITIES = (
-    Quantity("accuracy", "test accuracy, %", accuracies, False),
+COSTS = (
     Quantity(
         "throughput",
         "training, examples/s",
-        lambda point: point.values("examples_per_second"),
-        True,
+        lambda point: values(point, "examples_per_second"),
     ),
     Quantity(
         "compiled_memory",
         "memory of the compiled step, MiB",
         lambda point: mebibytes(point, "compiled_bytes"),
-        True,
     ),
     Quantity(
         "peak_memory",
         "peak memory of the device, MiB",
         lambda point: mebibytes(point, "peak_bytes"),
-        True,
     ),
 )
 
 
-def figures(points: list[Point]) -> dict[str, Figure]:
-    """All figures of one task's points that have something to show, by name."""
-    drawn = {
-        f"landmarks_{quantity.name}": landmarks_figure(points, quantity)
-        for quantity in QUANTITIES
-    }
-    drawn |= {f"curves_{name}": curves_figure(points, CURVES[name]) for name in CURVES}
+def figures(frame: Frame) -> dict[str, Figure]:
+    """All figures of one task that have something to show, by name."""
+    drawn: dict[str, Figure | None] = {}
+    for metric in dict.fromkeys(frame["metric"]):
+        of = frame[frame["metric"] == metric]
+        quantity = Quantity(metric, heading("test", metric), scores)
+        drawn[f"landmarks_{metric}"] = landmarks_figure(of, quantity, {"": of})
+    for quantity in COSTS:
+        drawn[f"landmarks_{quantity.name}"] = landmarks_figure(
+            frame, quantity, by_device(frame)
+        )
+    for split, metric in curves_of(frame):
+        drawn[f"curves_{split}_{metric}"] = curves_figure(frame, split, metric)
     return {name: figure for name, figure in drawn.items() if figure}
+
+
+def curves_of(frame: Frame) -> list[tuple[str, str]]:
+    """The loss of training, and each metric of validation beside the loss."""
+    found = {
+        name
+        for run in frame["run"]
+        for row in run.metrics
+        for name, value in row.items()
+        if row["split"] == "validation" and is_finite(value)
+    }
+    metrics = sorted(found - {"step", "loss", "examples", "examples_per_second"})
+    return [*(("validation", metric) for metric in metrics), ("train", "loss")]
 
 
 def _style(index: int) -> dict[str, Any]:
@@ -84,7 +92,7 @@ def _style(index: int) -> dict[str, Any]:
 def _finish(figure: Figure) -> Figure:
     """A legend below the panel, which keeps its height."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    plain = [label.replace("$", r"\$") for label in labels]  # no mathematics
+    plain = [text.replace("$", r"\$") for text in labels]  # no mathematics
     columns = 2 if max(map(len, labels)) <= LEGEND_LETTERS else 1
     figure.set_figheight(HEIGHT + LEGEND_LINE * -(-len(labels) // columns))
     place = {"loc": "outside lower left", "ncols": columns, "frameon": False}
@@ -92,81 +100,70 @@ def _finish(figure: Figure) -> Figure:
     return figure
 
 
-def curves_figure(points: list[Point], curve: Curve) -> Figure | None:
+def curves_figure(frame: Frame, split: str, metric: str) -> Figure | None:
     """Seeds as thin lines, their mean, where all have a value, as a thick one."""
     figure = new_figure()
     axes = figure.axes[0]
-    for index, point in enumerate(points):
-        seeds = [run.curve(curve.split, curve.metric) for run in point.runs]
-        if not any(seeds):
+    for index, point in enumerate(points(frame)):
+        curves = [run.curve(split, metric) for run in point["run"]]
+        seeds = [pd.Series(curve) * scale(metric) for curve in curves if curve]
+        if not seeds:
             continue
         style = _style(index)
         for seed in seeds:
-            values = [curve.factor * value for value in seed.values()]
-            axes.plot(list(seed), values, **style, linewidth=0.6, alpha=0.5)
-        mean = mean_curve([seed for seed in seeds if seed])
-        values = [curve.factor * value for value in mean.values()]
+            axes.plot(seed.index, seed, **style, linewidth=0.6, alpha=0.5)
+        mean = pd.concat(seeds, axis=1, join="inner").sort_index().mean(axis=1)
         style |= {"linewidth": 2, "marker": "o" if len(mean) == 1 else None}
-        axes.plot(list(mean), values, **style, label=point.label())
+        axes.plot(mean.index, mean, **style, label=point["label"].iloc[0])
     if not axes.has_data():
         return None
-    axes.set(xlabel="step", ylabel=curve.title, title=points[0].task)
+    nats = metric == "loss" and set(frame["metric"]) == {"accuracy"}  # cross-entropy
+    title = f"{frame['task'].iloc[0]}: {split} {metric.replace('_', ' ')}"
+    axes.set(
+        xlabel="step", ylabel=heading(split, metric) + ", nats" * nats, title=title
+    )
     return _finish(figure)
 
 
-def mean_curve(seeds: list[dict[int, float]]) -> dict[int, float]:
-    """Step -> mean, at the steps that all seeds have."""
-    steps = sorted(set.intersection(*(set(seed) for seed in seeds)))
-    return {step: sum(seed[step] for seed in seeds) / len(seeds) for step in steps}
-
-
-def landmarks_figure(points: list[Point], quantity: Quantity) -> Figure | None:
+def landmarks_figure(
+    frame: Frame, quantity: Quantity, apart: dict[str, Frame]
+) -> Figure | None:
     """One line for each setting with several numbers of landmarks, exact attention
     as horizontal lines; error bars are a standard deviation over seeds."""
-    measured = [
-        (device, same)
-        for point in points
-        for device, same in (
-            by_device(point) if quantity.costs else {"": point}
-        ).items()
-        if quantity.values(same)
-    ]
-    devices = {device for device, _ in measured}
     lines: dict[str, dict[int, list[float]]] = {}
     exact: dict[str, list[float]] = {}
-    for device, point in measured:
-        where = f", {device}" if len(devices) > 1 else ""
-        if point.attention == EXACT:
-            exact[point.label() + where] = quantity.values(point)
-        elif NUM_LANDMARKS in point.named:
-            line = lines.setdefault(point.label(without=NUM_LANDMARKS) + where, {})
-            line[point.named[NUM_LANDMARKS]] = quantity.values(point)
-    lines = {label: line for label, line in lines.items() if len(line) > 1}
+    apart = {name: of for name, of in apart.items() if quantity.values(of)}
+    for name, of in apart.items():
+        where = f", {name}" if len(apart) > 1 else ""
+        for point in points(of):
+            first, found = point.iloc[0], quantity.values(point)
+            if found and first["attention"] == EXACT:
+                exact[first["label"] + where] = found
+            elif found and NUM_LANDMARKS in first["named"]:
+                words = label(first["attention"], first["named"], NUM_LANDMARKS)
+                count = first[NUM_LANDMARKS]
+                lines.setdefault(words + where, {})[count] = found
+    lines = {words: line for words, line in lines.items() if len(line) > 1}
     if not lines:
         return None
     figure = new_figure()
     axes = figure.axes[0]
-    for index, (label, line) in enumerate(lines.items()):
-        _draw_line(axes, label, line, _style(index))
-    for index, (label, values) in enumerate(exact.items()):
-        mean, sd = mean_and_sd(values)
+    for index, (words, line) in enumerate(lines.items()):
+        counts = sorted(line)
+        means, sds = zip(*(mean_and_sd(line[count]) for count in counts), strict=True)
+        bars = [sd or 0 for sd in sds]
+        style = {**_style(index), "marker": "o", "capsize": 3, "label": words}
+        axes.errorbar(counts, means, bars, **style)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.minorticks_off()
+    for index, (words, found) in enumerate(exact.items()):
+        mean, sd = mean_and_sd(found)
         assert mean is not None
         stroke = LINES[(index + 1) % len(LINES)]
-        axes.axhline(mean, color="black", linestyle=stroke, label=label)
+        axes.axhline(mean, color="black", linestyle=stroke, label=words)
         if sd is not None:
             axes.axhspan(mean - sd, mean + sd, color="black", alpha=0.08, linewidth=0)
-    axes.set(xlabel="landmarks", ylabel=quantity.title, title=points[0].task)
+    title = f"{frame['task'].iloc[0]}: {quantity.title.split(',')[0]} by landmarks"
+    axes.set(xlabel="landmarks", ylabel=quantity.title, title=title)
     return _finish(figure)
-
-
-def _draw_line(
-    axes: Axes, label: str, line: dict[int, list[float]], style: dict[str, Any]
-) -> None:
-    counts = sorted(line)
-    spreads = [mean_and_sd(line[count]) for count in counts]
-    means = [mean for mean, _ in spreads if mean is not None]
-    sds = [sd or 0 for _, sd in spreads]
-    axes.errorbar(counts, means, sds, **style, marker="o", capsize=3, label=label)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [str(count) for count in counts])
-    axes.minorticks_off()

@@ -1,51 +1,82 @@
 """Which preset of configs/ a run comes from, and the command that makes it again."""
 
+import functools
 import importlib
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
+from lra_tasks.task import LRA, TASKS
+from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config
 
 PRESETS = ("paper", "quick", "gpu")  # a task need not have all
+Settings = Mapping[str, Mapping[str, Any]]  # group -> key -> value
+# What leaves a run the paper's: how a batch is cut, when it is validated, and the
+# number of landmarks, which stands in the row's name.
+STILL_PAPER = {
+    *("train.seed", "train.micro_batches", "train.length_buckets", "train.eval_every"),
+    *("model.remat", "attention.num_landmarks"),
+}
 
 
-def flatten(config: Config, without: frozenset[str] | set[str]) -> dict[str, Any]:
-    """The config as "group.key" -> value, without some of the keys."""
-    return {
-        f"{group}.{key}": value
-        for group, fields in config.to_mapping().items()
-        for key, value in fields.items()
-        if f"{group}.{key}" not in without
-    }
+def flatten(config: Settings) -> dict[str, Any]:
+    """The config as "group.key" -> value."""
+    return {f"{group}.{k}": x for group, of in config.items() for k, x in of.items()}
 
 
-def nearest_preset(
-    config: Config, without: frozenset[str] | set[str] = frozenset()
-) -> tuple[str, dict[str, Any]]:
+@functools.cache
+def _settings(task: str, attention: str, preset: str) -> dict[str, Any] | None:
+    """What a preset says, or None where the task has none of that name."""
+    module = importlib.import_module(f"configs.{task}")
+    try:
+        mapping = module.get_config(f"{attention},{preset}").to_dict()
+    except ValueError:
+        return None
+    return flatten(Config.from_mapping(mapping).to_mapping())
+
+
+def nearest_preset(config: Settings, without: set[str]) -> tuple[str, dict[str, Any]]:
     """The preset with the fewest differences, and these: "group.key" -> value.
 
-    Keys in `without` do not count.
+    A task of another package has none: "". Keys in `without` do not count, nor do the
+    options of another package's attention.
     """
-    module = importlib.import_module(f"configs.{config.task.name}")
-    ours, changes = flatten(config, without), {}
+    task, attention = config["task"]["name"], config["attention"]["name"]
+    if task not in TASKS:
+        return "", {}
+    known = attention in ATTENTIONS
+    ours = {
+        key: value
+        for key, value in flatten(config).items()
+        if key not in without and (known or not key.startswith("attention."))
+    }
+    changes = {}
     for preset in PRESETS:
-        try:
-            theirs = module.get_config(f"{config.attention.name},{preset}")
-        except ValueError:  # this task has no such preset
-            continue
-        theirs = flatten(Config.from_mapping(theirs.to_dict()), without)
-        changes[preset] = {
-            key: value
-            for key, value in ours.items()
-            if key not in theirs or theirs[key] != value
-        }
+        theirs = _settings(task, attention if known else "none", preset)
+        if theirs is not None:
+            changes[preset] = {
+                key: value
+                for key, value in ours.items()
+                if key not in theirs or theirs[key] != value
+            }
     return min(changes.items(), key=lambda item: len(item[1]))
 
 
-def command(config: Config, workdir: str) -> str:
-    """The command line of scripts/train.py; where the data lie is left out."""
+def is_paper(task: str, preset: str, changes: Mapping[str, Any]) -> bool:
+    """Whether published numbers of the task may stand beside such a run."""
+    return task in LRA and preset == "paper" and changes.keys() <= STILL_PAPER
+
+
+def command(config: Settings, workdir: str) -> str | None:
+    """The command line of scripts/train.py; where the data lie is left out.
+
+    None for what another package has brought: its config file is not known here.
+    """
+    name, attention = config["task"]["name"], config["attention"]["name"]
+    if name not in TASKS or attention not in ATTENTIONS:
+        return None
     preset, changes = nearest_preset(config, without={"task.data_dir"})
-    name, attention = config.task.name, config.attention.name
     suffix = "" if preset == "paper" else f",{preset}"
     words = [
         *("python", "scripts/train.py"),

@@ -3,7 +3,7 @@
 Plain data: copied from the sources, not measured here.
 """
 
-TASKS = ("listops", "text", "retrieval", "image", "pathfinder")
+from lra_tasks.task import LRA
 
 XIONG, RERUN, THIRD = "Xiong et al. 2021", "a re-run", "another re-run"
 SOURCES = {
@@ -18,7 +18,7 @@ SOURCES = {
     THIRD: "independent, of Nyströmformer with 128 landmarks",
 }
 
-# attention -> source -> accuracies in the order of TASKS, and their average as printed.
+# attention -> source -> accuracies in the order of LRA, and their average as printed.
 PUBLISHED = {
     "softmax": {XIONG: (37.10, 65.02, 79.35, 38.20, 74.16, 58.77)},
     "reformer": {XIONG: (19.05, 64.88, 78.64, 43.29, 69.36, 55.04)},
@@ -34,7 +34,7 @@ PUBLISHED = {
 
 def published(attention: str, task: str) -> dict[str, float]:
     """Source -> accuracy in per cent; `task` may be "average". Empty where unknown."""
-    columns = (*TASKS, "average")
+    columns = (*LRA, "average")
     if task not in columns:
         return {}
     column = columns.index(task)

@@ -1,16 +1,27 @@
 """The whole folder of a report, or one error and nothing."""
 
 import csv
+import json
+import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 
 from nystromformer.config import ConfigError
-from nystromformer.lab.report.build import build
+from nystromformer.lab.report.build import build, check_output, to_csv
+from nystromformer.lab.report.runs import read_runs
+
+QUICK = Path(__file__).parents[3] / "results" / "listops_quick" / "runs.csv"
 
 
 def snapshot(folder):
     return {path: path.lstat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
+
+
+def read_csv(path):
+    with open(path, encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 @pytest.fixture
@@ -27,70 +38,153 @@ def sweep(runs):
 def test_a_report_is_written_and_no_run(sweep, tmp_path):
     before = snapshot(sweep)
     said = build([sweep / "nystrom", sweep / "softmax"], tmp_path / "out")
-    assert said == f"3 of 4 runs finished; see {tmp_path}/out/report.html"
+    assert said == [f"3 of 4 runs finished; see {tmp_path}/out/report.html"]
     assert snapshot(sweep) == before
-    with open(tmp_path / "out" / "accuracy.csv", encoding="utf-8") as file:
-        found = {row["variant"]: row["test_accuracy"] for row in csv.DictReader(file)}
-    assert found == {
+    rows = read_csv(tmp_path / "out" / "accuracy.csv")
+    assert {row["variant"]: row["mean"] for row in rows} == {
         "nystrom, 16 landmarks": "51.60",
         "nystrom, 64 landmarks": "56.40",
         "softmax": "60.00",
     }
-    with open(tmp_path / "out" / "runs.csv", encoding="utf-8") as file:
-        names = [row["run"] for row in csv.DictReader(file)]
-    assert names == [
-        *("nystrom/16", "nystrom/64"),
-        *("softmax/0", "softmax/1"),
-    ]
+    names = [row["run"] for row in read_csv(tmp_path / "out" / "runs.csv")]
+    assert names == ["nystrom/16", "nystrom/64", "softmax/0", "softmax/1"]
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     figures = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
     assert page.count("<img") == len(figures) / 2 == 4
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["out", "runs"]
 
 
-def test_the_same_runs_give_the_same_bytes(runs, tmp_path):
-    runs.finished("one")
+def test_a_report_takes_the_place_of_an_earlier_one_and_has_the_same_bytes(
+    runs, tmp_path
+):
+    def made():
+        build([runs.folder], tmp_path / "out")
+        files = [x for x in (tmp_path / "out").rglob("*") if x.is_file()]
+        return {x.relative_to(tmp_path): x.read_bytes() for x in files}
 
-    def made(name):
-        build([runs.folder], tmp_path / name)
-        files = [x for x in (tmp_path / name).rglob("*") if x.is_file()]
-        return {x.relative_to(tmp_path / name): x.read_bytes() for x in files}
-
-    assert made("one") == made("other")
-
-
-def break_line(sweep):
-    path = sweep / "nystrom" / "16" / "metrics.jsonl"
-    path.write_text("{\n" + path.read_text())
+    first = runs.finished("one")
+    before = made()
+    assert made() == before
+    runs.finished("other", task="image")
+    shutil.rmtree(first)
+    after = {path.name for path in made()}
+    assert "image_curves_train_loss.svg" in after
+    assert "listops_curves_train_loss.svg" not in after
 
 
-BAD = {
-    "none": (lambda s: None, "none", "none: no such folder"),
-    "empty": (lambda s: (s / "x").mkdir(), "x", "x holds no run"),
-    "file": (lambda s: (s / "x").touch(), "x", "x is a file"),
-    "line": (break_line, ".", r"16/metrics\.jsonl:1 is not valid JSON"),
-    "twice": (
-        lambda s: shutil.copytree(s / "softmax", s / "copy"),
-        ".",
-        "copy/0 and .*softmax/0 hold the same settings and seed",
-    ),
+def test_what_is_damaged_foreign_or_doubled_is_left_out_with_a_warning(sweep, tmp_path):
+    shutil.copytree(sweep / "softmax", sweep / "copy")
+    (sweep / "nystrom" / "16" / "metrics.jsonl").write_text("{\n{}\n")
+    (sweep / "foreign").mkdir()
+    (sweep / "foreign" / "config.json").write_text('{"model_type": "bert"}')
+    *warnings, done = build([sweep], tmp_path / "out")
+    assert done.startswith("2 of 3 runs finished")
+    names = ["runs/foreign", "runs/nystrom/16", "runs/softmax/0", "runs/softmax/1"]
+    for name, warning in zip(names, warnings, strict=True):
+        assert warning.startswith(f"warning: {name} is left out: ")
+        text = (tmp_path / "out" / "report.md").read_text()
+        assert f"Warning: {name} is left out" in text
+
+
+def test_runs_of_which_none_can_be_read_are_an_error(runs, tmp_path):
+    (runs.unfinished("one") / "config.json").write_text("{")
+    before = snapshot(tmp_path)
+    with pytest.raises(ConfigError, match=r"runs/one is left out: .*not valid JSON"):
+        build([runs.folder], tmp_path / "out")
+    assert snapshot(tmp_path) == before
+
+
+MINE = {
+    "report.md": "# Report\n\nWhat I think of it.\n",
+    "report.html": "<p>mine</p>",
+    "figures/x.png": "a picture",
+    "notes.txt": "",
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_after_bad_input_nothing_is_written(sweep, tmp_path, case):
-    damage, given, message = BAD[case]
-    damage(sweep)
-    before = snapshot(tmp_path)
-    with pytest.raises(ConfigError, match=message):
-        build([sweep / given], tmp_path / "out")
-    assert snapshot(tmp_path) == before
+@pytest.mark.parametrize("name", MINE)
+def test_a_folder_that_is_no_report_is_never_written_over(runs, tmp_path, name):
+    runs.finished("one")
+    path = tmp_path / "thesis" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(MINE[name])
+    with pytest.raises(ConfigError, match="not empty and was not made by this command"):
+        build([runs.folder], tmp_path / "thesis")
+    assert path.read_text() == MINE[name]
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "figures/mine.png", "figures/a/b.png"])
+def test_a_report_with_files_of_somebody_else_is_never_written_over(
+    runs, tmp_path, name
+):
+    runs.finished("one")
+    build([runs.folder], tmp_path / "out")
+    path = tmp_path / "out" / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    with pytest.raises(ConfigError, match=r"--out=.*out holds .*, which is no part"):
+        build([runs.folder], tmp_path / "out")
+    assert path.exists()
 
 
 def test_an_out_that_cannot_be_leaves_the_runs_as_they_were(sweep, tmp_path):
-    (tmp_path / "file").touch()
-    before = snapshot(tmp_path)
     file = tmp_path / "file"
-    for out in (sweep / "softmax" / "0" / "report", sweep, file, file / "report"):
+    file.touch()
+    before = snapshot(tmp_path)
+    for out in (sweep / "softmax" / "0" / "report", sweep, file):
         with pytest.raises(ConfigError, match=f"--out={out} "):
             build([sweep], out)
+    with pytest.raises(OSError, match="file"):
+        build([sweep], file / "report")
     assert snapshot(tmp_path) == before
+    check_output(sweep / "report", read_runs([sweep])[0])  # beside the runs
+
+
+def test_after_an_error_the_earlier_report_is_as_it_was(runs, tmp_path, monkeypatch):
+    runs.finished("one")
+    build([runs.folder], tmp_path / "out")
+    before = snapshot(tmp_path / "out")
+
+    def full(*_):
+        raise SystemExit(143)
+
+    monkeypatch.setattr("nystromformer.lab.report.build.score_rows", full)
+    with pytest.raises(SystemExit):
+        build([runs.folder], tmp_path / "out")
+    assert snapshot(tmp_path / "out") == before
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["out", "runs"]
+
+
+def test_no_cell_is_a_formula_of_a_spreadsheet():
+    text = to_csv([{"a": "=1+1", "b": "-0.50", "c": "@x", "d": None, "e": -3}])
+    assert text.splitlines() == ["a,b,c,d,e", "'=1+1,-0.50,'@x,,-3"]
+
+
+def test_the_committed_quick_runs_give_their_table_again(runs, tmp_path):
+    """From runs.csv: the config by its command, the result by its columns."""
+    rows = read_csv(QUICK)
+    for row in rows:
+        _, _, config, *changes, _ = shlex.split(row["command"])
+        pairs = [x.removeprefix("--config.").split("=", 1) for x in changes]
+        settings = {key.replace(".", "__"): json.loads(value) for key, value in pairs}
+        settings["seed"] = settings.pop("train__seed", 0)
+        settings["arg"] = config.partition(":")[2]
+        found = {
+            "validation_accuracy": float(row["validation_accuracy"]) / 100,
+            "params_sha256": row["run"],
+        }
+        accuracy = float(row["test_accuracy"]) / 100
+        runs.finished(row["run"], accuracy, result=found, **settings)
+    build([runs.folder / "landmarks"], tmp_path / "out")
+    ours = {row["run"]: row for row in read_csv(tmp_path / "out" / "runs.csv")}
+    same = ("task", "attention", "seed", "steps", "test_accuracy", "command")
+    for row in rows:
+        assert {key: ours[row["run"]][key] for key in same} == {
+            key: row[key] for key in same
+        }
+    theirs = read_csv(QUICK.with_name("accuracy.csv"))
+    table = read_csv(tmp_path / "out" / "accuracy.csv")
+    for one, other in zip(table, theirs, strict=True):
+        assert one["variant"] == other["variant"]
+        assert one["mean"] in (other.get("mean"), other.get("test_accuracy"))
+        assert one["standard_deviation"] == other["standard_deviation"]

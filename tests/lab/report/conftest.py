@@ -22,21 +22,24 @@ class Runs:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def config(self, arg="nystrom,quick", task="listops", seed=0, **changes) -> Config:
+    def config(
+        self, arg="nystrom,quick", task="listops", seed=0, **changes
+    ) -> dict[str, Any]:
+        """A config as its file and flags give it."""
         mapping = importlib.import_module(f"configs.{task}").get_config(arg).to_dict()
         for path, value in {"train__seed": seed, **changes}.items():
             group, key = path.split("__")
-            mapping[group][key] = value
-        return Config.from_mapping(mapping)
+            mapping.setdefault(group, {})[key] = value
+        return Config.from_mapping(mapping).to_mapping()
 
     def unfinished(self, name: str, steps=(50,), **config: Any) -> Path:
         """A run on its way, with a row of metrics for each split at these steps."""
         workdir = self.folder / name
         workdir.mkdir(parents=True)
-        write_json(workdir / "config.json", self.config(**config).to_mapping())
+        write_json(workdir / "config.json", self.config(**config))
         rows = [
-            {"step": step, "split": split, "loss": 1 / step, "accuracy": step / 5000}
-            for step in steps
+            {"step": step, "split": split, "loss": 1 / step, "accuracy": x}
+            for step, x in ((step, min(0.9, step / 10_000)) for step in steps)
             for split in ("train", "validation")
         ]
         lines = [json.dumps(row) + "\n" for row in rows]
@@ -47,15 +50,16 @@ class Runs:
         self, name: str, accuracy=0.5, result: dict[str, Any] | None = None, **config
     ) -> Path:
         """A run that has come to this test accuracy; `result` changes result.json."""
-        workdir = self.unfinished(name, steps=(2500, 5000), **config)
         found = self.config(**config)
+        steps = found["train"]["num_steps"]
+        workdir = self.unfinished(name, steps=(steps // 2, steps), **config)
         content = {
-            "task": found.task.name,
-            "attention": found.attention.name,
-            "seed": found.train.seed,
+            "task": found["task"]["name"],
+            "attention": found["attention"]["name"],
+            "seed": found["train"]["seed"],
             "num_params": 81942,
-            "steps": 5000,
-            "best_step": 4500,
+            "steps": steps,
+            "best_step": steps // 2,
             "validation_accuracy": 0.5,
             "test_accuracy": accuracy,
             "test_loss": 1.1,

@@ -3,13 +3,13 @@
 import pytest
 
 from nystromformer.lab.figures import save_figure
-from nystromformer.lab.report.plots import CURVES, figures, mean_curve
-from nystromformer.lab.report.points import group
+from nystromformer.lab.report.frame import make_frame
+from nystromformer.lab.report.plots import figures
 from nystromformer.lab.report.runs import read_runs
 
 
 def drawn(runs):
-    return figures(group(read_runs([runs.folder])))
+    return figures(make_frame(read_runs([runs.folder])[0])[0])
 
 
 def sweep(runs, **result):
@@ -27,11 +27,6 @@ def sweep(runs, **result):
 def legend(figure):
     (found,) = figure.legends
     return {text.get_text() for text in found.get_texts()}
-
-
-def test_the_mean_ends_where_the_first_seed_ends():
-    seeds = [{50: 1.0, 100: 2.0, 150: 9.0}, {50: 3.0, 100: 6.0}]
-    assert mean_curve(seeds) == {50: 2.0, 100: 4.0}
 
 
 def test_accuracy_against_landmarks_with_exact_attention_as_a_line(runs):
@@ -62,7 +57,7 @@ def test_one_number_of_landmarks_is_no_figure(runs):
     runs.finished("nystrom")
     runs.unfinished("more", attention__num_landmarks=64)
     runs.finished("softmax", arg="softmax,quick")
-    assert drawn(runs).keys() == {f"curves_{name}" for name in CURVES}
+    assert drawn(runs).keys() == {"curves_validation_accuracy", "curves_train_loss"}
 
 
 def test_throughput_of_two_devices_is_two_lines(runs):
@@ -80,16 +75,30 @@ def test_throughput_of_two_devices_is_two_lines(runs):
     assert legend(found["landmarks_accuracy"]) == {"nystrom", "softmax"}
 
 
-def test_curves_have_a_thin_line_a_seed_and_a_thick_mean(runs):
+def test_curves_have_a_thin_line_a_seed_and_a_mean_as_far_as_all_have_come(runs):
     runs.unfinished("a", steps=(500, 1000), seed=0)
     runs.unfinished("b", steps=(500,), seed=1)
     runs.unfinished("c", steps=(), seed=2)
-    figure = drawn(runs)["curves_validation"]
+    figure = drawn(runs)["curves_validation_accuracy"]
     lines = [line for line in figure.axes[0].lines if len(line.get_xdata())]
     thin, thick = ([x for x in lines if (x.get_lw() < 1) == t] for t in (True, False))
     assert [list(line.get_xdata()) for line in thin] == [[500, 1000], [500]]
-    assert [list(line.get_ydata()) for line in thick] == [[10.0]]
+    assert [list(line.get_ydata()) for line in thick] == [[5.0]]
     assert legend(figure) == {"nystrom"}
+
+
+def test_each_metric_of_validation_has_a_figure_in_its_unit(runs):
+    path = runs.unfinished("a") / "metrics.jsonl"
+    values = '"loss": 3.0, "mlm_accuracy": 0.25, "perplexity": 20.1'
+    path.write_text(f'{{"step": 5, "split": "validation", {values}}}\n')
+    found = drawn(runs)
+    titles = {name: figure.axes[0].get_ylabel() for name, figure in found.items()}
+    assert titles == {
+        "curves_validation_mlm_accuracy": "validation mlm accuracy, %",
+        "curves_validation_perplexity": "validation perplexity",
+    }
+    line = found["curves_validation_mlm_accuracy"].axes[0].lines[0]
+    assert list(line.get_ydata()) == [25.0]
 
 
 def test_runs_that_have_just_begun_have_no_figure(runs):

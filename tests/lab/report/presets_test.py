@@ -9,12 +9,12 @@ from absl import flags
 from ml_collections import config_flags
 
 from nystromformer.config import Config
-from nystromformer.lab.report.presets import command, nearest_preset
+from nystromformer.lab.report.presets import command, is_paper, nearest_preset
 
 ROOT = Path(__file__).parents[3]
 
 
-def parse(line: str) -> Config:
+def parse(line: str) -> dict:
     """What the flags of scripts/train.py make of a command line."""
     python, script, *args = shlex.split(line)
     assert (python, script) == ("python", "scripts/train.py")
@@ -25,7 +25,7 @@ def parse(line: str) -> Config:
     flags.DEFINE_string("workdir", None, "", flag_values=values)
     values(sys.argv)
     assert values.workdir == "some run"
-    return Config.from_mapping(values.config.to_dict())
+    return Config.from_mapping(values.config.to_dict()).to_mapping()
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,27 @@ def test_the_command_says_only_what_differs_from_the_preset(runs):
 
 
 def test_the_nearest_preset_has_the_fewest_differences(runs):
-    assert nearest_preset(runs.config("nystrom")) == ("paper", {})
+    assert nearest_preset(runs.config("nystrom"), set()) == ("paper", {})
     changed = runs.config("nystrom,quick", train__num_steps=700)
-    assert nearest_preset(changed) == ("quick", {"train.num_steps": 700})
+    assert nearest_preset(changed, set()) == ("quick", {"train.num_steps": 700})
     assert nearest_preset(changed, {"train.num_steps"}) == ("quick", {})
+
+
+def test_what_another_package_brings_has_no_command_and_no_options_of_a_preset(runs):
+    config = runs.config("nystrom", train__num_steps=700, optimizer__warmup_steps=7)
+    mine = {**config, "attention": {"name": "of_mine", "depth": 3}}
+    changes = {"optimizer.warmup_steps": 7, "train.num_steps": 700}
+    assert nearest_preset(mine, set()) == ("paper", changes)
+    assert command(mine, "x") is None
+    chess = {**config, "task": {"name": "chess"}}
+    assert nearest_preset(chess, set()) == ("", {})
+    assert command(chess, "x") is None
+
+
+def test_published_numbers_stand_beside_the_paper_preset_alone():
+    assert is_paper("text", "paper", {})
+    assert is_paper("text", "paper", {"attention.num_landmarks": 64})
+    assert not is_paper("text", "paper", {"train.num_steps": 700})
+    assert not is_paper("text", "quick", {})
+    assert not is_paper("pathx", "paper", {})
+    assert not is_paper("chess", "paper", {})

@@ -2,15 +2,19 @@
 
 import pytest
 
-from nystromformer.config import ConfigError
-from nystromformer.lab.report.points import group
+from nystromformer.lab.report.frame import floor_reached, make_frame, points, values
 from nystromformer.lab.report.runs import read_runs
 
 OTHER = {"data_sha256": {"train": "a" * 64, "validation": "b" * 64}}
 
 
+def read(runs):
+    """The frame, and what is left out of it."""
+    return make_frame(read_runs([runs.folder])[0])
+
+
 def labels(runs):
-    return [point.label() for point in group(read_runs([runs.folder]))]
+    return [point["label"].iloc[0] for point in points(read(runs)[0])]
 
 
 def test_runs_that_differ_in_the_seed_need_no_name(runs):
@@ -137,22 +141,97 @@ def test_where_data_lie_and_what_is_written_when_makes_no_difference(runs):
     assert labels(runs) == ["nystrom"]
 
 
-@pytest.mark.parametrize("second", ["finished", "unfinished"])
-def test_one_seed_twice_is_an_error_that_names_both(runs, second):
-    runs.finished("one", seed=4)
-    getattr(runs, second)("two", seed=4, task__data_dir="/there")
-    with pytest.raises(ConfigError, match=r"one and .*two hold the same settings"):
-        labels(runs)
+def test_a_double_counts_once_and_is_named(runs):
+    runs.finished("one", 0.4, seed=4)
+    runs.finished("same", 0.4, seed=4, task__data_dir="/there")
+    runs.finished("unlike", 0.6, seed=4)
+    runs.unfinished("begun", seed=4)
+    frame, left_out = read(runs)
+    assert values(frame, "test") == [0.4]
+    assert left_out == [
+        f"runs/{name} is left out: it has the settings and seed of runs/one and {why}"
+        for name, why in [
+            ("same", "counts once"),
+            ("unlike", "has another result"),
+            ("begun", "counts once"),
+        ]
+    ]
 
 
-def test_other_data_under_the_same_settings_are_an_error_that_names_both(runs):
+def test_other_data_under_the_same_settings_are_left_out_and_named(runs):
     runs.finished("one")
     runs.finished("two", arg="softmax,quick", result=OTHER)
-    with pytest.raises(ConfigError, match=r"one and .*two have read other validation"):
-        labels(runs)
-
-
-def test_other_data_of_other_settings_are_not_compared(runs):
-    runs.finished("short")
-    runs.finished("long", task__max_length=128, result=OTHER)
+    runs.finished("long", task__max_length=128, result=OTHER)  # its data are its own
     assert labels(runs) == ["nystrom, length 64", "nystrom, length 128"]
+    (said,) = read(runs)[1]
+    assert said.startswith("runs/two is left out: it has read other validation data")
+
+
+def test_a_point_holds_its_seeds_in_order_and_only_finite_numbers_count(runs):
+    found = [None, float("nan"), 3, "fast"]
+    for seed, value in zip((2, 1, 3, 0), found, strict=True):
+        runs.finished(f"{value}", seed=seed, result={"peak_bytes": value})
+    (point,) = points(read(runs)[0])
+    assert list(point["seed"]) == [0, 1, 2, 3]
+    assert values(point, "peak_bytes") == [3]
+
+
+def test_tasks_and_attentions_stand_in_the_order_of_their_tables(runs):
+    for task in ("image", "listops"):
+        for attention in ("none", "softmax", "nystrom"):
+            runs.finished(f"{task}-{attention}", task=task, arg=f"{attention},quick")
+    found = read(runs)[0]
+    assert list(zip(found["task"], found["attention"], strict=True)) == [
+        (task, attention)
+        for task in ("listops", "image")
+        for attention in ("nystrom", "softmax", "none")
+    ]
+
+
+# Of 100 examples at a floor of 0.5, two standard deviations are 0.1.
+@pytest.mark.parametrize(
+    ("value", "floors", "stuck"),
+    [
+        (0.59, {"half": 0.5}, "half"),
+        (0.61, {"half": 0.5}, None),
+        (0.41, {"half": 0.5, "low": 0.1}, "half"),
+        (0.39, {"half": 0.5, "low": 0.1}, None),
+        (0.02, {"half": 0.5, "low": 0.1}, "low"),
+        (0.3, {"half": 0.5}, "half"),
+        (0.9, {}, None),
+    ],
+)
+def test_a_run_within_two_standard_deviations_is_at_a_floor(value, floors, stuck):
+    result = {"test_accuracy": value, "floors": floors, "test_examples": 100}
+    assert floor_reached(result, "accuracy") == stuck
+
+
+def test_a_loss_is_at_a_floor_where_it_is_above_all():
+    floors = {"unigram": 2.5, "bigram": 2.0}
+    found = [
+        floor_reached({"test_loss": x, "floors": floors}, "loss") for x in (2.2, 3)
+    ]
+    assert found == [None, "unigram"]
+
+
+def test_an_unfinished_run_is_at_no_floor():
+    assert floor_reached({}, "accuracy") is None
+
+
+def test_runs_of_another_objective_are_named_and_have_its_metric(runs):
+    masked = {"metric": "loss", "validation_loss": 2.0, "test_loss": 2.0}
+    runs.finished("one", objective__name="masked", result={**masked, "floors": {}})
+    runs.unfinished("two", objective__name="masked", seed=1)
+    runs.finished("three")
+    assert list(zip(read(runs)[0]["label"], read(runs)[0]["metric"], strict=True)) == [
+        ("nystrom, classification", "accuracy"),
+        *[("nystrom, masked", "loss")] * 2,
+    ]
+
+
+def test_starting_weights_of_each_seed_are_one_setting(runs):
+    for seed in (0, 1):
+        source = f"/runs/pretrain-seed{seed}"
+        runs.finished(f"{seed}", seed=seed, train__init_from=source)
+    runs.finished("scratch")
+    assert labels(runs) == ["nystrom, from scratch", "nystrom, from pretrain-seed*"]

@@ -1,0 +1,280 @@
+"""The tables of a report, as data frames of text: scores, costs, single runs."""
+
+import statistics
+import string
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from lra_tasks.task import LRA
+from nystromformer.lab.report.frame import Frame, phrase, points, values
+from nystromformer.lab.report.presets import command
+from nystromformer.lab.report.published import SOURCES, published
+from nystromformer.lab.report.runs import is_finite, is_rate
+
+NOTHING = "—"
+MIB = 2**20
+AVERAGE = "average"
+
+
+def mean_and_sd(values: list[float]) -> tuple[float | None, float | None]:
+    """Mean and sample standard deviation; None where there are too few values."""
+    mean = statistics.fmean(values) if values else None
+    return mean, statistics.stdev(values) if len(values) > 1 else None
+
+
+def spread(values: list[float], form: str = ".2f") -> str:
+    """As in "56.95 ± 0.31"; one value stands alone, and none is a dash."""
+    mean, sd = mean_and_sd(values)
+    return " ± ".join(f"{x:{form}}" for x in (mean, sd) if x is not None) or NOTHING
+
+
+def scale(metric: str) -> int:
+    """Rates are shown in per cent."""
+    return 100 if is_rate(metric) else 1
+
+
+def heading(what: str, metric: str) -> str:
+    """As in "listops accuracy, %"."""
+    unit = ", %" if is_rate(metric) else ""
+    return f"{what} {metric.replace('_', ' ')}{unit}"
+
+
+def scores(point: Frame) -> list[float]:
+    """Test values of the finished runs, rates in per cent."""
+    return [scale(point["metric"].iloc[0]) * x for x in values(point, "test")]
+
+
+def progress(point: Frame) -> str:
+    """How far its unfinished runs are, as in "500; 1,000 of 5,000 steps"."""
+    unfinished = [run for run in point["run"] if not run.result]
+    if not unfinished:
+        return ""
+    steps = "; ".join(f"{run.step:,}" for run in unfinished)
+    return f"{steps} of {unfinished[0].config['train']['num_steps']:,} steps"
+
+
+def score(point: Frame) -> str:
+    """As in "56.95 ± 0.31 (2 of 4, 1 at a floor, 1 failed, 0; 500 of 5,000 steps)"."""
+    done, total = len(scores(point)), len(point)
+    notes = [f"{done} of {total}" if done < total else f"{done}"] if done else []
+    if stuck := point["floor"].notna().sum():
+        notes.append(f"{stuck} at a floor")
+    if share := max(values(point, "exact_share"), default=0):
+        notes.append(f"exact for {share:.1%}")
+    if failed := sum(run.failure is not None for run in point["run"]):
+        notes.append(f"{failed} failed")
+    if done < total:
+        notes.append(progress(point))
+    return f"{spread(scores(point))} ({', '.join(notes)})"
+
+
+def marks(remarks: Mapping[str, str]) -> dict[str, str]:
+    """As in " [a]": a letter for each task that has a remark."""
+    letters = zip(remarks, string.ascii_lowercase, strict=False)
+    return {task: f" [{letter}]" for task, letter in letters}
+
+
+def score_table(frame: Frame, remarks: Mapping[str, str] = {}) -> Frame:
+    """Attentions × tasks and metrics; the floors first, the published columns last.
+
+    With all tasks of the benchmark their average too, where none is missing. Of a task
+    that has a remark each of our cells carries the remark's letter, and so does what is
+    averaged over it. Published numbers stand in the rows of the paper preset.
+    """
+    signs = marks(remarks)
+    floors: dict[str, dict[str, str]] = {}
+    rows: dict[str, dict[str, str]] = {}
+    pairs = frame[["task", "metric"]].drop_duplicates().to_numpy()
+    columns = {tuple(pair): heading(*pair) for pair in pairs}
+    beside: dict[str, str] = {}
+    for point in sorted(points(frame), key=lambda point: point["place"].iloc[0]):
+        first = point.iloc[0]
+        row = rows.setdefault(first["label"], {})
+        task, metric, sign = (
+            first["task"],
+            first["metric"],
+            signs.get(first["task"], ""),
+        )
+        row[columns[task, metric]] = score(point) + sign
+        if first["paper"] and metric == "accuracy":
+            beside[task] = f"{task} published, %"
+            row[beside[task]] = _cited(first["attention"], task)
+        for name, value in floors_of(point).items():
+            words = ", ".join([f"floor: {name}", *_data_words(first)])
+            text = f"{scale(metric) * value:.2f}{sign}"
+            floors.setdefault(words, {})[columns[task, metric]] = text
+    for name, (mean, cited) in _averages(frame).items():
+        columns[AVERAGE, ""] = heading(AVERAGE, "accuracy")
+        rows[name][columns[AVERAGE, ""]] = f"{mean:.2f}{''.join(signs.values())}"
+        if cited:
+            beside[AVERAGE] = f"{AVERAGE} published, %"
+            rows[name][beside[AVERAGE]] = cited
+    last = [beside[task] for task in (*LRA, AVERAGE) if task in beside]
+    table = pd.DataFrame.from_dict({**floors, **rows}, orient="index")
+    table = table.reindex(columns=[*columns.values(), *last]).fillna(NOTHING)
+    return table.reset_index(names="attention")
+
+
+def floors_of(point: Frame) -> dict[str, float]:
+    """Of its data, which its runs share; empty before one is finished."""
+    return next((floors for floors in point["floors"] if floors), {})
+
+
+def _data_words(row: Any) -> list[str]:
+    """As in "length 512": what tells its data from others of the same task."""
+    keys = [key for key in row["named"] if key.startswith(("task.", "preset"))]
+    return [phrase(key, row["named"][key]) for key in keys]
+
+
+def _cited(attention: str, task: str) -> str:
+    found = published(attention, task)
+    cited = [f"{found[x]:.2f} [{n}]" for n, x in enumerate(SOURCES, 1) if x in found]
+    return ", ".join(cited) or NOTHING
+
+
+def _averages(frame: Frame) -> dict[str, tuple[float, str]]:
+    """Label -> mean over all tasks of the benchmark, and what is published beside."""
+    found = {}
+    for name, of in frame[frame["metric"] == "accuracy"].groupby("label"):
+        of_task = {task: scores(same) for task, same in of.groupby("task")}
+        if all(of_task.get(task) for task in LRA):
+            mean = statistics.fmean(statistics.fmean(of_task[task]) for task in LRA)
+            cited = _cited(of["attention"].iloc[0], AVERAGE) if all(of["paper"]) else ""
+            found[name] = mean, cited
+    return found
+
+
+def score_rows(frame: Frame, remarks: Mapping[str, str] = {}) -> list[dict[str, Any]]:
+    """accuracy.csv: one row a point, rates in per cent."""
+    rows = []
+    for point in points(frame):
+        first, (mean, sd) = point.iloc[0], mean_and_sd(scores(point))
+        unit = scale(first["metric"])
+        floors = [f"{x} {unit * value:.2f}" for x, value in floors_of(point).items()]
+        found = published(first["attention"], first["task"]) if first["paper"] else {}
+        rows.append(
+            {
+                **first[["task", "attention"]],
+                "variant": first["label"],
+                "settings": ", ".join(said(first)),
+                "metric": heading("test", first["metric"]),
+                "mean": None if mean is None else f"{mean:.2f}",
+                "standard_deviation": None if sd is None else f"{sd:.2f}",
+                "seeds": len(scores(point)),
+                "seeds_at_a_floor": point["floor"].notna().sum(),
+                "exact_share": max(values(point, "exact_share"), default=None),
+                "unfinished": progress(point),
+                "floors": "; ".join(floors),
+                "remark": remarks.get(first["task"]),
+                **{f"published: {source}": found.get(source) for source in SOURCES},
+            }
+        )
+    return rows
+
+
+def said(row: Any) -> list[str]:
+    """The preset of configs/ and what differs from it, or the main settings."""
+    if row["preset"]:
+        words = [phrase(key, row[key]) for key in row["changes"]]
+        return [f"{row['preset']} preset", *words]
+    keys = ("train.num_steps", "train.batch_size", "optimizer.learning_rate")
+    return [phrase(key, row[key]) for key in keys]
+
+
+def shared(frame: Frame) -> list[str]:
+    """What all rows say of their settings, and their device where it is one."""
+    rows = [said(point.iloc[0]) for point in points(frame)]
+    devices = list(frame["device"].dropna().unique())
+    common = [words for words in rows[0] if all(words in row for row in rows)]
+    return [*common, *(devices if len(devices) == 1 else [])]
+
+
+def by_device(frame: Frame) -> dict[str, Frame]:
+    """The finished runs apart by device: costs of two devices have no mean."""
+    done = frame[frame["finished"].astype(bool)]
+    return dict(iter(done.groupby(done["device"].fillna(NOTHING), sort=False)))
+
+
+def mebibytes(point: Frame, key: str) -> list[float]:
+    """`values` of a number of bytes, in MiB."""
+    return [value / MIB for value in values(point, key)]
+
+
+def cost_table(frame: Frame) -> Frame:
+    """Throughput and memory of the points of one task, a row a device.
+
+    What all rows share of their settings is left to `shared`.
+    """
+    rows, common = [], shared(frame)
+    for point in points(frame):
+        label = point["label"].iloc[0]
+        words = [x for x in said(point.iloc[0]) if x not in common]
+        for device, same in (by_device(point) or {NOTHING: point}).items():
+            row = {
+                "attention": label,
+                "settings": ", ".join(x for x in words if x not in label.split(", ")),
+                "parameters": spread(values(same, "num_params")[:1], ",.0f"),
+                "training, examples/s": values(same, "examples_per_second"),
+                "compiled, MiB": mebibytes(same, "compiled_bytes"),
+                "peak, MiB": mebibytes(same, "peak_bytes"),
+                "device": "" if device in common else device,
+            }
+            rows.append(
+                {k: x if type(x) is str else spread(x, ",.1f") for k, x in row.items()}
+            )
+    table = pd.DataFrame(rows)
+    return table[[name for name in table if {*table[name]} - {"", NOTHING}]]
+
+
+def details(row: Any, metrics: Iterable[str]) -> dict[str, Any]:
+    """runs.csv: all that one run has to say of itself; rates in per cent."""
+    run, result = row["run"], row["run"].result
+    versions = [f"{name} {x}" for name, x in result.get("versions", {}).items()]
+    hashes, seconds = result.get("data_sha256", {}), result.get("wall_seconds")
+    found = {
+        key: f"{scale(metric) * result[key]:.2f}" if key in result else None
+        for metric in metrics
+        for key in (f"validation_{metric}", f"test_{metric}")
+    }
+    return {
+        "run": run.name,
+        **row[["task", "attention", "seed"]],
+        "steps": f"{run.step} of {run.config['train']['num_steps']}",
+        "failed": run.failure,
+        **found,
+        "stuck_at_floor": row["floor"],
+        "exact_share": row["exact_share"],
+        "best_step": result.get("best_step"),
+        "parameters": row["num_params"],
+        "wall_seconds": f"{seconds:.1f}" if is_finite(seconds) else None,
+        **row[["device", "commit"]],
+        "versions": ", ".join(versions),
+        **{f"{x}_data_sha256": hashes.get(x) for x in ("train", "validation", "test")},
+        "command": command(run.config, run.name),
+    }
+
+
+def paired_table(frame: Frame) -> Frame:
+    """Differences, seed by seed, to the first of the runs that share all but one
+    named setting; a row for each other one with at least two seeds in common."""
+    rows = []
+    for (task, metric, _), of in frame.groupby(["task", "metric", "attention"]):
+        column = heading(task, metric).replace("%", "points")
+        keys = {key for named in of["named"] for key in named}
+        for key in sorted(keys):
+            others = of[["attention", *sorted(keys - {key})]].map(repr)
+            for _, alike in of.groupby(others.agg("\n".join, axis=1), sort=False):
+                base, *more = points(alike)
+                for point in more:
+                    both = [x.set_index("seed")["test"] for x in (point, base)]
+                    ours, theirs = (x.dropna() * scale(metric) for x in both)
+                    found = list((ours - theirs).dropna())
+                    row = {
+                        "attention": point["label"].iloc[0],
+                        "compared with": phrase(key, base[key].iloc[0]),
+                        column: f"{spread(found)} ({len(found)})",
+                    }
+                    rows += [row] if len(found) > 1 else []
+    return pd.DataFrame(rows).fillna("")

@@ -1,0 +1,230 @@
+"""Cells and CSV values, computed by hand."""
+
+import pytest
+
+from nystromformer.lab.report.frame import make_frame
+from nystromformer.lab.report.runs import read_runs
+from nystromformer.lab.report.scores import (
+    NOTHING,
+    cost_table,
+    details,
+    mean_and_sd,
+    paired_table,
+    score_rows,
+    score_table,
+    shared,
+    spread,
+)
+
+LRA = ("listops", "text", "retrieval", "image", "pathfinder")
+
+
+def frame(runs):
+    return make_frame(read_runs([runs.folder])[0])[0]
+
+
+def cells(table):
+    """Row name -> column name -> text."""
+    return table.set_index("attention").to_dict("index")
+
+
+def scores(runs, remarks=None):
+    return cells(score_table(frame(runs), remarks or {}))
+
+
+def finish_three(runs, **config):
+    for seed, accuracy in enumerate([0.50, 0.52, 0.57]):
+        runs.finished(f"{config}-{seed}", accuracy, seed=seed, **config)
+
+
+def test_mean_and_sample_standard_deviation():
+    assert mean_and_sd([50.0, 52.0, 57.0]) == (53.0, pytest.approx(13**0.5))
+    assert [spread([50.0]), spread([])] == ["50.00", NOTHING]
+
+
+def test_an_incomplete_sweep_gives_a_partial_table(runs):
+    finish_three(runs)
+    runs.unfinished("more", seed=3, steps=(500,))
+    runs.unfinished("softmax-0", arg="softmax,quick", steps=(1000, 4000))
+    runs.unfinished("softmax-1", arg="softmax,quick", seed=1, steps=())
+    runs.finished("image", 0.12, arg="softmax,quick", task="image")
+    found = scores(runs)
+    assert found["nystrom"]["listops accuracy, %"] == (
+        "53.00 ± 3.61 (3 of 4, 500 of 5,000 steps)"  # √((9 + 1 + 16) / 2) = √13
+    )
+    assert found["nystrom"]["image accuracy, %"] == NOTHING
+    assert found["softmax"]["listops accuracy, %"] == "— (4,000; 0 of 5,000 steps)"
+    assert found["softmax"]["image accuracy, %"] == "12.00 (1, 1 at a floor)"
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "floor", "cells"),
+    [
+        ("f1", 0.884, 0.5, {"text f1, %": ["50.00", "88.40 (1)"]}),
+        ("nll", 2.006, 3.3, {"text nll": ["3.30", "2.01 (1)"]}),
+    ],
+)
+def test_another_metric_has_a_column_in_its_unit(runs, metric, value, floor, cells):
+    found = {f"{split}_{metric}": value for split in ("validation", "test")}
+    result = {"metric": metric, "floors": {"unigram": floor}, **found}
+    runs.finished("one", result=result, task="text")
+    table = score_table(frame(runs)).drop(columns="attention")
+    assert table.to_dict("list") == cells
+
+
+def test_the_share_that_is_exact_by_construction_stands_in_the_cell(runs):
+    runs.finished("usual", result={"exact_share": 0.834})
+    runs.finished("none", arg="softmax,quick", result={"exact_share": 0})
+    found = {name: row["listops accuracy, %"] for name, row in scores(runs).items()}
+    assert found["nystrom"] == "50.00 (1, exact for 83.4%)"
+    assert found["softmax"] == "50.00 (1)"
+
+
+def test_each_of_our_cells_of_a_task_points_to_its_remark(runs):
+    finish_three(runs)
+    runs.finished("image", 0.4, task="image")
+    remarks = {"retrieval": "another split", "image": "JPEG"}
+    found = scores(runs, remarks)
+    assert found["nystrom"]["image accuracy, %"] == "40.00 (1) [b]"
+    assert found["nystrom"]["listops accuracy, %"] == "53.00 ± 3.61 (3)"
+    assert found["floor: majority class"]["image accuracy, %"] == "12.00 [b]"
+    rows = {row["task"]: row["remark"] for row in score_rows(frame(runs), remarks)}
+    assert rows == {"image": "JPEG", "listops": None}
+
+
+def test_what_has_failed_is_counted(runs):
+    folders = [runs.finished("a"), runs.unfinished("b", seed=1)]
+    runs.unfinished("c", seed=2)
+    for workdir in folders:  # the first was tried again and finished
+        (workdir / "failed.json").write_text('{"error": "error: no\\ndata"}')
+    assert scores(runs)["nystrom"]["listops accuracy, %"] == (
+        "50.00 (1 of 3, 1 failed, 50; 50 of 5,000 steps)"
+    )
+    rows = [details(row, ["accuracy"]) for _, row in frame(runs).iterrows()]
+    assert [row["failed"] for row in rows] == [None, "error: no data", None]
+
+
+def test_published_numbers_stand_in_columns_apart_beside_the_paper_preset(runs):
+    runs.finished("quick")
+    runs.finished("paper", arg="nystrom")
+    runs.finished("64", arg="nystrom", attention__num_landmarks=64)
+    runs.finished("shorter", arg="softmax", train__num_steps=4000)
+    runs.finished("none", arg="none")
+    table = score_table(frame(runs))
+    assert list(table)[1:] == ["listops accuracy, %", "listops published, %"]
+    found = {name: row[list(table)[-1]] for name, row in cells(table).items()}
+    theirs = "37.15 [1], 38.51 [2], 36.29 [3]"
+    assert {name for name, text in found.items() if text == theirs} == {
+        f"nystrom, paper preset, {n} landmarks, 5,000 steps" for n in (64, 128)
+    }
+    assert {*found.values()} == {theirs, NOTHING}
+    rows = score_rows(frame(runs))
+    assert sorted(row["published: a re-run"] or 0 for row in rows) == [
+        0,
+        0,
+        0,
+        38.51,
+        38.51,
+    ]
+
+
+def test_floors_stand_first_and_belong_to_their_data(runs):
+    runs.finished("short")
+    runs.finished("long", task__max_length=128, result={"floors": {"root": 0.3333}})
+    assert score_table(frame(runs)).to_numpy()[:3].tolist() == [
+        ["floor: majority class, length 64", "12.00"],
+        ["floor: root operator, length 64", "25.00"],
+        ["floor: root, length 128", "33.33"],
+    ]
+
+
+def test_the_average_needs_all_five_tasks(runs):
+    for task, accuracy in zip(LRA[:-1], (0.1, 0.2, 0.3, 0.4), strict=True):
+        for name in ("softmax", "none"):
+            runs.finished(f"{task}-{name}", accuracy, task=task, arg=name)
+    assert "average accuracy, %" not in score_table(frame(runs))
+    for seed, accuracy in enumerate((0.5, 0.7)):
+        changes = {"task": "pathfinder", "arg": "softmax", "seed": seed}
+        runs.finished(f"last{seed}", accuracy, **changes)
+    runs.unfinished("last-2", task="pathfinder", arg="none")
+    found = scores(runs, {"image": "JPEG"})
+    # (10 + 20 + 30 + 40 + 60) / 5
+    assert found["softmax"]["average accuracy, %"] == "32.00 [a]"
+    assert found["softmax"]["average published, %"] == "58.77 [1]"
+    assert found["none"]["average accuracy, %"] == NOTHING
+
+
+def test_the_csv_has_the_numbers_by_themselves(runs):
+    finish_three(runs)
+    runs.unfinished("more", seed=3, steps=(500,))
+    runs.unfinished("softmax", arg="softmax,quick", steps=(750,))
+    ours, softmax = score_rows(frame(runs))
+    assert ours == {
+        "task": "listops",
+        "attention": "nystrom",
+        "variant": "nystrom",
+        "settings": "quick preset",
+        "metric": "test accuracy, %",
+        "mean": "53.00",
+        "standard_deviation": "3.61",
+        "seeds": 3,
+        "seeds_at_a_floor": 0,
+        "exact_share": None,
+        "unfinished": "500 of 5,000 steps",
+        "floors": "majority class 12.00; root operator 25.00",
+        "remark": None,
+        "published: Xiong et al. 2021": None,
+        "published: a re-run": None,
+        "published: another re-run": None,
+    }
+    assert softmax["mean"] is softmax["standard_deviation"] is None
+    assert softmax["unfinished"] == "750 of 5,000 steps"
+
+
+def test_costs_of_two_devices_have_no_mean(runs):
+    costs = {"examples_per_second": 400.0, "compiled_bytes": 3 * 2**20}
+    runs.finished("a", seed=0, result=costs)
+    runs.finished("b", seed=1, result={**costs, "examples_per_second": 600.0})
+    runs.finished("c", seed=2, result={"device": "a GPU", "peak_bytes": 2**30})
+    found = cost_table(frame(runs)).set_index("device").to_dict("index")
+    kept = ["training, examples/s", "compiled, MiB", "peak, MiB"]
+    assert {name: [row[x] for x in kept] for name, row in found.items()} == {
+        "CPU x86_64, 2 cores": ["500.0 ± 141.4", "3.0 ± 0.0", NOTHING],
+        "a GPU": ["500.0", NOTHING, "1,024.0"],
+    }
+
+
+def test_what_all_rows_share_is_said_once(runs):
+    for landmarks in (8, 24):
+        changes = {"attention__num_landmarks": landmarks, "train__batch_size": 8}
+        runs.finished(f"{landmarks}", **changes)
+    assert shared(frame(runs)) == ["quick preset", "batch 8", "CPU x86_64, 2 cores"]
+    table = cost_table(frame(runs))
+    assert list(table) == ["attention", "parameters", "training, examples/s"]
+    assert list(table["attention"]) == ["nystrom, 8 landmarks", "nystrom, 24 landmarks"]
+
+
+def test_details_are_what_a_reader_needs_to_make_the_run_again(runs):
+    runs.finished("a", 0.5695, seed=1, result={"wall_seconds": 350.26})
+    runs.unfinished("b", seed=2, steps=(50, 100))
+    found, begun = (details(row, ["accuracy"]) for _, row in frame(runs).iterrows())
+    assert found["command"].endswith("--config.train.seed=1 --workdir=runs/a")
+    assert found["test_accuracy"] == "56.95"
+    assert found["steps"] == "5000 of 5000"
+    assert found["wall_seconds"] == "350.3"
+    assert found["versions"] == "python 3.11.7, jax 0.10.2"
+    assert found["commit"] == "c" * 40
+    assert found["test_data_sha256"] == "a" * 64
+    assert found.keys() == begun.keys()
+    assert begun["steps"] == "100 of 5000"
+    assert begun["test_accuracy"] is begun["wall_seconds"] is None
+
+
+def test_pairs_are_differences_of_the_same_seeds(runs):
+    finish_three(runs)
+    for seed, accuracy in ((0, 0.51), (2, 0.61), (7, 0.99)):
+        runs.finished(f"{seed}", accuracy, seed=seed, attention__segments="padded")
+    runs.finished("other", 0.9, attention__inverse="none")
+    assert paired_table(frame(runs)).to_numpy().tolist() == [
+        ["nystrom, segments padded", "segments valid", "2.50 ± 2.12 (2)"]  # 1 and 4
+    ]
