@@ -1,5 +1,6 @@
 """A page of results: Markdown, and on top of it where its numbers come from."""
 
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
@@ -12,11 +13,16 @@ from nystromformer.lab.provenance import commit, device, versions
 PAGE = "README.md"
 
 
+def command() -> str:
+    """The command line that runs now."""
+    script = Path(sys.argv[0]).name
+    return shlex.join(["python", f"scripts/{script}", *sys.argv[1:]])
+
+
 def source() -> dict[str, Any]:
     """Command, commit, device and versions; to be taken before the work begins."""
-    script = Path(sys.argv[0]).name
     return {
-        "command": shlex.join(["python", f"scripts/{script}", *sys.argv[1:]]),
+        "command": command(),
         "commit": commit(),
         "device": device(),
         "versions": versions(),
@@ -26,15 +32,45 @@ def source() -> dict[str, Any]:
 def open_folder(out: Path, title: str) -> Path:
     """Makes the folder of a page, or takes the one of an earlier page of that title.
 
+    A new folder gets the page's first lines at once, and so is known again after a
+    kill.
+
     Raises:
-      ConfigError: there is another README.md.
+      ConfigError: the folder is not empty and this program did not make it.
       OSError: it cannot be made.
     """
-    page = out / PAGE
-    if page.exists() and not page.read_bytes().startswith(f"# {title}\n".encode()):
-        raise ConfigError(f"{page} is another page: name another --out")
-    out.mkdir(parents=True, exist_ok=True)
+    head = f"# {title}\n\n- Command: `"
+    if not made_here(out, PAGE, re.escape(head) + "python scripts/"):
+        out.mkdir(parents=True, exist_ok=True)
+        (out / PAGE).write_text(f"{head}{command()}`\n\nNot finished.\n", "utf-8")
     return out
+
+
+def made_here(out: Path, page: str, first_lines: str) -> bool:
+    """Whether `out` is a folder of an earlier page; False: it is new or empty.
+
+    Args:
+      out: where to write.
+      page: the file that tells.
+      first_lines: a pattern that its beginning matches.
+
+    Raises:
+      ConfigError: it is a file, or a folder that holds something else.
+    """
+    if not out.exists():
+        return False
+    if not out.is_dir():
+        raise ConfigError(f"--out={out} is a file: name a folder")
+    if not any(out.iterdir()):
+        return False
+    file = out / page
+    text = file.read_text("utf-8", "replace") if file.is_file() else ""
+    if not re.match(first_lines, text):
+        raise ConfigError(
+            f"--out={out} is not empty and was not made by this command: name another "
+            "folder"
+        )
+    return True
 
 
 def page(title: str, made_by: Mapping[str, Any], lines: Iterable[str]) -> str:

@@ -26,15 +26,23 @@ def test_the_source_is_the_command_that_runs(monkeypatch):
     assert source()["command"] == "python scripts/some.py '--x=a b'"
 
 
-def test_a_folder_is_made_or_taken_again_but_not_from_another_page(tmp_path):
+def test_a_folder_is_made_or_taken_again_and_no_other_is_touched(tmp_path):
     out = open_folder(tmp_path / "new" / "folder", "Title")
+    assert open_folder(out, "Title") == out  # of a command that was killed
     write_text(out / PAGE, page("Title", MADE_BY, []))
+    (out / "figure.png").touch()
     assert open_folder(out, "Title") == out
-    assert [x.name for x in out.iterdir()] == [PAGE]
-    with pytest.raises(ConfigError, match="is another page: name another --out"):
+    assert [x.name for x in sorted(out.iterdir())] == [PAGE, "figure.png"]
+    refused = "was not made by this command: name another folder"
+    with pytest.raises(ConfigError, match=refused):
         open_folder(out, "Tit")
-    (out / PAGE).write_bytes(b"\xff\xfe")  # no UTF-8
-    with pytest.raises(ConfigError, match="is another page: name another --out"):
+    for mine in (b"# Title\n\nMy own thoughts.\n", b"\xff\xfe"):
+        (out / PAGE).write_bytes(mine)
+        with pytest.raises(ConfigError, match=refused):
+            open_folder(out, "Title")
+        assert (out / PAGE).read_bytes() == mine
+    (out / PAGE).unlink()  # what is left is still somebody's
+    with pytest.raises(ConfigError, match=refused):
         open_folder(out, "Title")
-    with pytest.raises(OSError, match="README"):
-        open_folder(out / PAGE, "Title")
+    with pytest.raises(ConfigError, match="is a file"):
+        open_folder(out / "figure.png", "Title")
