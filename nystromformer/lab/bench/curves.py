@@ -9,18 +9,17 @@ from matplotlib.figure import Figure
 
 from nystromformer.lab.bench.measure import quartiles
 from nystromformer.lab.bench.programs import PASSES
-from nystromformer.lab.bench.variants import EVERY
 from nystromformer.lab.figures import new_figure
 
 FIT_FROM = 2048  # below it, what does not depend on the length shows
 MARKERS = "os^Dv"
 
+Curves = dict[str, dict[int, float]]
 
-def points(
-    rows: Sequence[Mapping[str, Any]], what: str, quantity: str
-) -> dict[str, dict[int, float]]:
+
+def points(rows: Sequence[Mapping[str, Any]], what: str, quantity: str) -> Curves:
     """attention -> length -> "seconds" or "bytes", where there is such a number."""
-    curves: dict[str, dict[int, float]] = {}
+    curves: Curves = {}
     for row in rows:
         key = row["key"]
         if key["what"] != what:
@@ -48,50 +47,43 @@ def exponent(curve: Mapping[int, float]) -> float | None:
 def draw_curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Time and compiled memory against the length, a row of panels for each pass."""
     figure = new_figure(len(PASSES), 2)
-    for i, which_pass in enumerate(PASSES):
-        seconds = points(rows, which_pass, "seconds")
-        megabytes = {
-            label: {n: x / 2**20 for n, x in curve.items()}
-            for label, curve in points(rows, which_pass, "bytes").items()
-        }
-        time_axes, memory_axes = figure.axes[2 * i : 2 * i + 2]
-        _draw(time_axes, {k: _scaled(v, 1e3) for k, v in seconds.items()})
-        time_axes.set(title=f"{which_pass}: time", ylabel="ms")
-        _draw(memory_axes, megabytes)
-        memory_axes.set(title=f"{which_pass}: memory, compiled", ylabel="MiB")
+    panels = iter(figure.axes)
+    for which_pass in PASSES:
+        for quantity, title, unit, factor in (
+            ("seconds", "time", "ms", 1e3),
+            ("bytes", "memory, compiled", "MiB", 2**-20),
+        ):
+            axes = next(panels)
+            axes.set(title=f"{which_pass}: {title}", ylabel=unit)
+            _draw(axes, points(rows, which_pass, quantity), factor)
     return figure
 
 
-def _scaled(curve: Mapping[int, float], factor: float) -> dict[int, float]:
-    return {n: factor * value for n, value in curve.items()}
-
-
-def _draw(axes: Axes, curves: Mapping[str, Mapping[int, float]]) -> None:
-    families = list(dict.fromkeys(label.partition("-")[0] for label in EVERY))
-    seen: dict[str, int] = {}
-    lengths: set[int] = set()
+def _draw(axes: Axes, curves: Curves, factor: float) -> None:
+    """One colour a family of attentions, dashed where it is a peer's."""
+    families: dict[str, int] = {}  # how many lines each has
     for label, curve in curves.items():
-        if not curve:
-            continue
         prefix, _, rest = label.partition("-")
         peer = prefix in ("hf", "torch")
         family = (rest if peer else label).partition("-")[0]
-        nth = seen[family] = seen.get(family, -1) + 1
+        families[family] = families.get(family, -1) + 1
+        if not curve:
+            continue
         power = exponent(curve)
         axes.plot(
-            *([*curve], [*curve.values()]),
-            color=f"C{families.index(family)}",
+            [*curve],
+            [factor * value for value in curve.values()],
+            color=f"C{[*families].index(family)}",
             linestyle="--" if peer else "-",
-            marker=MARKERS[nth % len(MARKERS)],
+            marker=MARKERS[families[family] % len(MARKERS)],
             markersize=4,
             label=label if power is None else f"{label}  n^{power:.2f}",
         )
-        lengths |= curve.keys()
-    ticks = sorted(lengths)
+    ticks = sorted({length for curve in curves.values() for length in curve})
     axes.set(xscale="log", yscale="log", xlabel="length")
     axes.set_xticks(ticks, [f"{n:,}" for n in ticks], rotation=30)
     axes.minorticks_off()
-    if lengths:
+    if ticks:
         axes.legend(
             fontsize="x-small",
             loc="center left",

@@ -2,13 +2,15 @@
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from nystromformer.lab.bench.clock import interleaved
 from nystromformer.lab.bench.programs import Program
+
+LEAST_SECONDS = 0.02  # of one sample; what is shorter runs several times in it
 
 
 def fits(program: Program, budget_bytes: float) -> bool:
@@ -34,37 +36,63 @@ def measure(
       budget_bytes: of one run.
     """
     rows = [_row(program, budget_bytes) for program in programs]
-    work = [
-        (p, row) for p, row in zip(programs, rows, strict=True) if fits(p, budget_bytes)
-    ]
+    work = [pair for pair in zip(programs, rows, strict=True) if not pair[1]["stopped"]]
     # The smallest first: a counter that cannot be reset then rises with each.
     work.sort(key=lambda pair: pair[0].cost.peak_bytes if pair[0].cost else 0)
-    ran = [(p, row) for p, row in work if _first_run(p, row)]
-    everyone = [matmul, copy, *(program for program, _ in ran)]
+    work = [(program, row) for program, row in work if _first_run(program, row)]
+    everyone = [matmul, copy, *(program for program, _ in work)]
     for yardstick in (matmul, copy):
         yardstick.run()
     samples = interleaved([program.run for program in everyone], rounds)
-    assert matmul.cost
-    assert matmul.cost.flops
-    assert copy.cost
-    assert copy.cost.bytes_accessed
-    flops_rate = matmul.cost.flops / statistics.median(samples[0])
-    bytes_rate = copy.cost.bytes_accessed / statistics.median(samples[1])
-    for (program, row), seconds in zip(ran, samples[2:], strict=True):
+    of_matmul: Any = matmul.cost
+    of_copy: Any = copy.cost
+    flops_rate = of_matmul.flops / statistics.median(samples[0])
+    bytes_rate = of_copy.bytes_accessed / statistics.median(samples[1])
+    for (program, row), seconds in zip(work, samples[2:], strict=True):
         row["seconds"] = [x / program.steps for x in seconds]
         row["matmul_flops_per_second"] = flops_rate
         row["copy_bytes_per_second"] = bytes_rate
-        if program.cost is not None and program.cost.flops:
-            median = statistics.median(row["seconds"])
-            row["matmul_share"] = program.cost.flops / median / flops_rate
-            if program.cost.bytes_accessed:
-                row["copy_share"] = program.cost.bytes_accessed / median / bytes_rate
+        cost, median = program.cost, statistics.median(row["seconds"])
+        if cost and cost.flops:
+            row["matmul_share"] = cost.flops / median / flops_rate
+            if cost.bytes_accessed:
+                row["copy_share"] = cost.bytes_accessed / median / bytes_rate
     return rows
 
 
-def quartiles(seconds: Sequence[float]) -> tuple[float, float, float]:
+def interleaved(
+    runs: Sequence[Callable[[], Any]],
+    rounds: int,
+    now: Callable[[], float] = time.perf_counter,
+) -> list[list[float]]:
+    """Seconds of one call of each, `rounds` times, so that noise meets all alike.
+
+    Each round begins with another one, so that none always follows the same.
+
+    Args:
+      runs: each returns when its work is done; all have run before.
+      rounds: samples of each.
+      now: the clock.
+    """
+
+    def seconds(run: Callable[[], Any], calls: int) -> float:
+        start = now()
+        for _ in range(calls):
+            run()
+        return (now() - start) / calls
+
+    calls = [1 + int(LEAST_SECONDS / max(seconds(run, 1), 1e-6)) for run in runs]
+    samples: list[list[float]] = [[] for _ in runs]
+    for turn in range(rounds):
+        for i in range(len(runs)):
+            which = (i + turn) % len(runs)
+            samples[which].append(seconds(runs[which], calls[which]))
+    return samples
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     """Lower quartile, median, upper quartile."""
-    lower, median, upper = statistics.quantiles(seconds, n=4, method="inclusive")
+    lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
     return lower, median, upper
 
 
@@ -74,11 +102,11 @@ def _row(program: Program, budget_bytes: float) -> dict[str, Any]:
         peak = program.cost.peak_bytes
         row["cost"] = {**dataclasses.asdict(program.cost), "peak_bytes": peak}
         if not fits(program, budget_bytes):
-            row["stopped"] = f"{_gib(peak)} is over the budget of {_gib(budget_bytes)}"
+            gib = [f"{x / 2**30:.2f} GiB" for x in (peak, budget_bytes)]
+            row["stopped"] = f"{gib[0]} is over the budget of {gib[1]}"
     row |= dict.fromkeys(("measured_bytes", "seconds"))
     row |= dict.fromkeys(("matmul_flops_per_second", "matmul_share"))
-    row |= dict.fromkeys(("copy_bytes_per_second", "copy_share"))
-    return row
+    return row | dict.fromkeys(("copy_bytes_per_second", "copy_share"))
 
 
 def _first_run(program: Program, row: dict[str, Any]) -> bool:
@@ -87,13 +115,8 @@ def _first_run(program: Program, row: dict[str, Any]) -> bool:
         program.run()
         row["measured_bytes"] = program.measured_peak(program.run)
     except (jax.errors.JaxRuntimeError, MemoryError) as error:
-        if "RESOURCE_EXHAUSTED" not in str(error) and not isinstance(
-            error, MemoryError
-        ):
+        of_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+        if not of_memory:
             raise
         row["stopped"] = "ran out of memory"
     return row["stopped"] is None
-
-
-def _gib(num_bytes: float) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB"

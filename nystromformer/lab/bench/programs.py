@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.lab.bench.memory import measured_peak
+from nystromformer.lab.bench.counters import measured_peak
+from nystromformer.lab.bench.flops import product_flops
 from nystromformer.lab.bench.variants import Variant
-from nystromformer.lab.bench.work import product_flops
 from nystromformer.lab.study.smooth import smooth_inputs
 from nystromformer.training.devices import program_bytes
 
@@ -47,6 +47,7 @@ class Program:
     run: does it `steps` times and returns when that is done.
     cost: of one step, where a compiler told.
     measured_peak: the bytes that a run takes.
+    compiled: as the compiler gave it.
     """
 
     key: dict[str, Any]
@@ -54,6 +55,7 @@ class Program:
     cost: Cost | None = None
     steps: int = 1
     measured_peak: Callable[[Callable[[], Any]], int | None] = measured_peak
+    compiled: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,13 +73,19 @@ class Sizes:
         return smooth_inputs(**dataclasses.asdict(self), count=4)
 
 
-def compile_program(function: Any, *args: Any) -> tuple[Callable[..., Any], Cost]:
+def compile_program(function: Any, *args: Any, device: Any = None) -> tuple[Any, Cost]:
     """Compiles a function that may be jitted already; nothing is run.
 
     Args:
       function: of arrays and pytrees of them.
       *args: arrays or their `ShapeDtypeStruct`s.
+      device: one that may not be there; None = where the arrays are.
     """
+    if device is not None:
+        there = jax.sharding.SingleDeviceSharding(device)
+        args = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), args
+        )
     start = time.perf_counter()
     jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
     traced = jitted.trace(*args)
@@ -90,7 +98,11 @@ def compile_program(function: Any, *args: Any) -> tuple[Callable[..., Any], Cost
 
 
 def attention_program(
-    variant: Variant, which_pass: str, sizes: Sizes, inputs: list[jax.Array]
+    variant: Variant,
+    which_pass: str,
+    sizes: Sizes,
+    inputs: list[jax.Array],
+    device: Any = None,
 ) -> Program:
     """One attention's forward pass, or with the gradient of all inputs and parameters.
 
@@ -114,14 +126,14 @@ def attention_program(
         function, args = forward, (rest, params, *qkv)
     else:
         function, args = both, (rest, cotangent, params, *qkv)
-    compiled, cost = compile_program(function, *args)
-    key = {
-        "what": which_pass,
-        "attention": variant.label,
-        "options": variant.options,
-        **dataclasses.asdict(sizes),
-    }
-    return Program(key, lambda: jax.block_until_ready(compiled(*args)), cost)
+    compiled, cost = compile_program(function, *args, device=device)
+    key = {"what": which_pass, "attention": variant.label, "options": variant.options}
+    return Program(
+        {**key, **dataclasses.asdict(sizes)},
+        lambda: jax.block_until_ready(compiled(*args)),
+        cost,
+        compiled=compiled,
+    )
 
 
 def matmul_program(dtype: str) -> Program:

@@ -1,6 +1,5 @@
 """benchmark.json: rows and where they come from; two of them side by side."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,17 +7,11 @@ from typing import Any
 from nystromformer.config import ConfigError
 from nystromformer.lab.bench.measure import quartiles
 from nystromformer.lab.workdir import read_json
-from nystromformer.training.files import write_json
 
 FILE = "benchmark.json"
 FORMAT = "nystromformer benchmark 1"
-FIELDS = {"format", "command", "commit", "device", "versions", "rows"}
+FIELDS = {"commit", "device", "versions", "rows"}
 ROW_FIELDS = {"key", "cost", "stopped", "seconds", "measured_bytes", "matmul_share"}
-
-
-def write_results(out: Path, results: Mapping[str, Any]) -> None:
-    """Writes DIR/benchmark.json."""
-    write_json(out / FILE, {"format": FORMAT, **results})
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -58,34 +51,21 @@ def compare(
             f"measured on different devices: {ours['device']!r} and "
             f"{theirs['device']!r}; --any_device compares them all the same"
         )
-    others = {_name(row["key"]): row for row in theirs["rows"]}
-    pairs = [
-        (row, others[_name(row["key"])])
-        for row in ours["rows"]
-        if _name(row["key"]) in others
-    ]
-    if not pairs:
-        raise ConfigError("the two files have no row of the same sizes in common")
     lines = [f"time and memory of {ours['commit']} ÷ those of {theirs['commit']}"]
-    for row, other in pairs:
+    for row in ours["rows"]:
         key = row["key"]
-        where = " ".join(str(key[x]) for x in ("task", "length") if x in key)
-        time = _ratio(
-            *(
-                quartiles(x["seconds"])[1] if x["seconds"] else None
-                for x in (row, other)
+        for other in (x for x in theirs["rows"] if x["key"] == key):
+            where = " ".join(str(key[x]) for x in ("task", "length") if x in key)
+            pair = row, other
+            time = _ratio(*(x["seconds"] and quartiles(x["seconds"])[1] for x in pair))
+            memory = _ratio(*(x["cost"] and x["cost"]["peak_bytes"] for x in pair))
+            lines.append(
+                f"{key['what']:17} {key['attention']:16} {where:>14} "
+                f"time {time} memory {memory}"
             )
-        )
-        memory = _ratio(*(x["cost"] and x["cost"]["peak_bytes"] for x in (row, other)))
-        lines.append(
-            f"{key['what']:17} {key['attention']:16} {where:>14} "
-            f"time {time} memory {memory}"
-        )
+    if len(lines) == 1:
+        raise ConfigError("the two files have no row of the same sizes in common")
     return lines
-
-
-def _name(key: Mapping[str, Any]) -> str:
-    return json.dumps(key, sort_keys=True)
 
 
 def _ratio(ours: float | None, theirs: float | None) -> str:

@@ -14,10 +14,11 @@ from nystromformer.lab.bench.programs import Program, compile_program
 from nystromformer.lab.bench.variants import Variant
 from nystromformer.lab.run import Experiment
 from nystromformer.training.data import Batch, Data, train_indices
-from nystromformer.training.devices import one_device, put
+from nystromformer.training.devices import make_mesh, one_device, put
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 
 STEPS = 4  # in one run
+GROUPS = {"max_length": "task", "dtype": "model"}  # of a config; else "train"
 
 
 def task_config(task: str, variant: Variant, changes: Mapping[str, Any]) -> Config:
@@ -34,10 +35,9 @@ def task_config(task: str, variant: Variant, changes: Mapping[str, Any]) -> Conf
     """
     config = importlib.import_module(f"configs.{task}").get_config(variant.name)
     mapping = config.to_dict()
-    groups = {"max_length": "task", "dtype": "model"}  # the others are of "train"
     for name, value in changes.items():
         if value is not None:
-            mapping[groups.get(name, "train")][name] = value
+            mapping[GROUPS.get(name, "train")][name] = value
     mapping["attention"] = {"name": variant.name, **variant.options}
     return Config.from_mapping(mapping)
 
@@ -79,42 +79,46 @@ def prepared_examples(task: Task, batch_size: int, data_dir: str) -> Data:
     return Data.put(Split(split.inputs[rows], split.lengths[rows], labels, pairs))
 
 
-def train_program(label: str, experiment: Experiment, data: Data) -> Program:
-    """STEPS train steps in one compiled loop, as training takes them."""
-    config = experiment.config
-    make_model, optimizer = experiment.make_model, experiment.make_optimizer()
-    graphdef = graphdef_of(make_model)
-    batch_size = config.train.batch_size
-    indices = jax.device_put(
-        np.arange(STEPS * batch_size, dtype=np.int32).reshape(STEPS, batch_size)
+def train_program(
+    label: str, experiment: Experiment, data: Data, device: Any = None
+) -> Program:
+    """STEPS train steps in one compiled loop, as training takes them.
+
+    Args:
+      label: of the attention.
+      experiment: of the task, with that attention.
+      data: STEPS batches.
+      device: one that may not be there, on which nothing runs; None = the first.
+    """
+    train = experiment.config.train
+    optimizer = experiment.make_optimizer()
+    indices = np.arange(STEPS * train.batch_size, dtype=np.int32)
+    indices = jax.device_put(indices.reshape(STEPS, train.batch_size))
+    mesh = one_device() if device is None else make_mesh(1, 1, devices=[device])
+    init = make_init(experiment.make_model, optimizer, experiment.objective)
+    train_chunk = make_train_chunk(
+        graphdef_of(experiment.make_model),
+        optimizer,
+        experiment.objective,
+        mesh=mesh,
+        micro_batches=train.micro_batches,
+        length_buckets=train.length_buckets,
     )
-    init = make_init(make_model, optimizer, experiment.objective)
-    chunk, cost = compile_program(
-        make_train_chunk(
-            graphdef,
-            optimizer,
-            experiment.objective,
-            micro_batches=config.train.micro_batches,
-            length_buckets=config.train.length_buckets,
-        ),
-        *(jax.eval_shape(init, np.uint32(0)), data, indices, np.int32(STEPS)),
-    )
+    rest = data, indices, np.int32(STEPS)
+    shapes, seed = jax.eval_shape(init, np.uint32(0)), np.uint32(0)
+    compiled, cost = compile_program(train_chunk, shapes, *rest, device=device)
     states = []  # the newest; a run takes it and leaves the next
 
     def run() -> None:
-        state, finite = chunk(
-            states.pop() if states else init(np.uint32(0)),
-            data,
-            indices,
-            np.int32(STEPS),
-        )
+        state, finite = compiled(states.pop() if states else init(seed), *rest)
         states.append(jax.block_until_ready(state))
         if culprits := finite.culprits():
             raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")
 
-    options = config.attention.options
+    options = experiment.config.attention.options
     key = {"what": "train step", "attention": label, "options": options}
-    return Program(key | _sizes(experiment), run, cost, steps=STEPS)
+    key |= _sizes(experiment)
+    return Program(key, run, cost, steps=STEPS, compiled=compiled)
 
 
 def input_program(experiment: Experiment, data: Data) -> Program:
@@ -130,12 +134,13 @@ def input_program(experiment: Experiment, data: Data) -> Program:
         return put(mesh, train_indices(0, 0, STEPS, num_examples, batch_size))
 
     compiled, cost = compile_program(take, data, indices())
-
-    def run() -> Batch:
-        return jax.block_until_ready(compiled(data, indices()))
-
-    key = {"what": "input", "attention": "input", "options": {}}
-    return Program(key | _sizes(experiment), run, cost, steps=STEPS)
+    key = {"what": "input", "attention": "input", "options": {}} | _sizes(experiment)
+    return Program(
+        key,
+        lambda: jax.block_until_ready(compiled(data, indices())),
+        cost,
+        steps=STEPS,
+    )
 
 
 def _sizes(experiment: Experiment) -> dict[str, Any]:

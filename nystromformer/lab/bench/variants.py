@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +12,7 @@ from nystromformer.attention import ATTENTIONS, check_attention, make_attention
 from nystromformer.attention.base import Attention
 from nystromformer.config import ConfigError
 
-EVERY = (
-    *("softmax", "nystrom-32", "nystrom-64", "linformer-256", "longformer-256"),
-    *("performer-256", "reformer-64", "bigbird-64", "linear", "none"),
-)
+TABLE_1 = ("softmax", "nystrom-32", "nystrom-64", "linformer-256", "longformer-256")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,21 +25,25 @@ class Variant:
 
     def make(self, *, num_heads: int, head_dim: int, max_length: int) -> Attention:
         """The attention, with fresh parameters; ConfigError where it cannot be."""
+        sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": max_length}
         try:
-            return make_attention(
-                self.name,
-                num_heads=num_heads,
-                head_dim=head_dim,
-                max_length=max_length,
-                rngs=nnx.Rngs(0),
-                **self.options,
-            )
+            return make_attention(self.name, **sizes, rngs=nnx.Rngs(0), **self.options)
         except ValueError as error:
             raise ConfigError(f"{self.label} at {max_length:,}: {error}") from error
 
 
+def every_label() -> list[str]:
+    """The rows of Table 1, then each other attention of the table at its own size."""
+    labels = [*TABLE_1]
+    for name, cls in ATTENTIONS.items():
+        if not any(label.partition("-")[0] == name for label in TABLE_1):
+            size = cls.size_option and cls.defaults[cls.size_option]
+            labels.append(f"{name}-{size}" if size else name)
+    return labels
+
+
 def parse_variants(labels: Sequence[str], changes: Sequence[str]) -> list[Variant]:
-    """Attentions with the options of configs/defaults.py, their size, and changes.
+    """Attentions with their defaults, the size in their label, and changes.
 
     Args:
       labels: each NAME or NAME-SIZE.
@@ -53,42 +55,35 @@ def parse_variants(labels: Sequence[str], changes: Sequence[str]) -> list[Varian
     """
     changed: dict[str, dict[str, Any]] = {}
     for change in changes:
-        path, equals, value = change.partition("=")
-        name, dot, option = path.partition(".")
-        if not (equals and dot):
+        match = re.fullmatch(r"([^.=]+)\.([^=]+)=(.*)", change)
+        if not match:
             raise ConfigError(f"--option={change} is not ATTENTION.OPTION=VALUE")
-        changed.setdefault(name, {})[option] = _value(value)
+        changed.setdefault(match[1], {})[match[2]] = _value(match[3])
     variants = [_parse_variant(label, changed) for label in labels]
-    if unused := changed.keys() - {variant.name for variant in variants}:
-        raise ConfigError(
-            f"--option={min(unused)}.…: none of the attentions is {min(unused)}"
-        )
-    if twice := {label for label in labels if labels.count(label) > 1}:
-        raise ConfigError(f"--attention={min(twice)} is there twice")
+    for name in changed.keys() - {variant.name for variant in variants}:
+        raise ConfigError(f"--option={name}.…: none of the attentions is {name}")
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ConfigError(f"--attention={label} is there twice")
     return variants
 
 
 def _parse_variant(label: str, changed: dict[str, dict[str, Any]]) -> Variant:
-    name, dash, size = label.partition("-")
-    if name not in ATTENTIONS:
-        raise ConfigError(
-            f"unknown attention {name!r} in --attention={label}; known: "
-            f"{', '.join(ATTENTIONS)}"
-        )
-    options = {**ATTENTIONS[name].defaults}
-    if dash:
-        size_option = ATTENTIONS[name].size_option
-        if not size_option or not size.isdecimal():
-            sized = [name for name, cls in ATTENTIONS.items() if cls.size_option]
-            raise ConfigError(
-                f"--attention={label}: sizes are {'-NUMBER, '.join(sized)}-NUMBER"
-            )
-        options[size_option] = int(size)
-    options |= changed.get(name, {})
+    name = label if label in ATTENTIONS else label.partition("-")[0]
+    size = label[len(name) + 1 :]
     try:
+        check_attention(name, {})
+        options = {**ATTENTIONS[name].defaults}
+        if label != name:
+            size_option = ATTENTIONS[name].size_option
+            if not size_option or not size.isdecimal():
+                sized = [name for name, cls in ATTENTIONS.items() if cls.size_option]
+                raise ValueError(f"sizes are {'-NUMBER, '.join(sized)}-NUMBER")
+            options[size_option] = int(size)
+        options |= changed.get(name, {})
         check_attention(name, options)
     except ValueError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(f"--attention={label}: {error}") from error
     return Variant(label, name, options)
 
 

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from nystromformer.config import ConfigError
-from nystromformer.heads import SequenceClassifier
 from nystromformer.training.data import Data
 
 
@@ -26,21 +25,19 @@ class Recorder:
     """In the place of an attention: does what it does, and keeps what it was given."""
 
     def __init__(self, attention: Any):
-        self.attention = attention
-        self.layers: list[Layer] = []
+        self.attention, self.layer = attention, None
 
     def __call__(
         self, query: Any, key: Any, value: Any, mask: Any = None, **flax: Any
     ) -> jax.Array:
         """Arguments as of an attention; mask [B, 1, 1, L]."""
-        if mask is None:
-            mask = jnp.ones((query.shape[0], 1, 1, query.shape[1]), bool)
-        q, k, v = (np.asarray(x, np.float64) for x in (query, key, value))
-        self.layers.append(Layer(q, k, v, np.asarray(mask[:, 0, 0])))
+        valid = np.ones(query.shape[:2], bool) if mask is None else mask[:, 0, 0]
+        arrays = (np.asarray(x, np.float64) for x in (query, key, value))
+        self.layer = Layer(*arrays, mask=np.asarray(valid))
         return self.attention(query, key, value, mask=mask, **flax)
 
 
-def capture(model: SequenceClassifier, data: Data, examples: np.ndarray) -> list[Layer]:
+def capture(model: Any, data: Data, examples: np.ndarray) -> list[Layer]:
     """What the attention of each layer gets, without dropout.
 
     Args:
@@ -51,16 +48,12 @@ def capture(model: SequenceClassifier, data: Data, examples: np.ndarray) -> list
     Raises:
       ConfigError: an attention that has no queries and keys.
     """
-    encoder: Any = model.encoder
-    if any(block.attention.num_projections == 1 for block in encoder.blocks):
-        raise ConfigError("attention 'none' has no queries and keys to look at")
-    if encoder.shared is None:
-        recorders = [Recorder(block.attention.attention) for block in encoder.blocks]
-        for block, recorder in zip(encoder.blocks, recorders, strict=True):
-            block.attention.attention = recorder
-    else:
-        recorders = [Recorder(encoder.shared)]
-        encoder.shared = recorders[0]
+    model.encoder.remat = "none"
+    for block in model.encoder.blocks:
+        if block.attention.num_projections == 1:
+            raise ConfigError("attention 'none' has no queries and keys to look at")
+        block.remat = "none"
+        block.attention.attention = Recorder(block.attention.attention)
     batch = data.take(jnp.asarray(examples), jnp.ones(len(examples)))
     model(batch.inputs, batch.mask)
-    return [layer for recorder in recorders for layer in recorder.layers]
+    return [block.attention.attention.layer for block in model.encoder.blocks]

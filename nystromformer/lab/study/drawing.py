@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,22 +11,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from nystromformer.lab.figures import new_figure
+from nystromformer.lab.study.deviation import Pictures
 
 Rows = Sequence[Mapping[str, Any]]
 CELL = 2.2  # inches of a matrix
+MOST_LABELS = 40  # tokens that are written at an axis
 
 
 def draw_landmarks(rows: Rows) -> Figure:
     """Error against the number of landmarks, a line for each choice of them."""
-    figure, panels = _panels(rows)
-    for where, axes in panels.items():
-        for choice in dict.fromkeys(row["landmarks"] for row in rows):
-            chosen = [r for r in _of(rows, where) if r["landmarks"] == choice]
-            _draw_medians(axes, chosen, "num_landmarks", "error", choice)
+    figure, panels = _panels(rows, ("layer", "head"))
+    for axes, chosen in panels:
+        for choice, of_choice in _apart(chosen, "landmarks"):
+            _draw_medians(axes, of_choice, "num_landmarks", "error", choice)
         counts = sorted({row["num_landmarks"] for row in rows})
-        axes.set(
-            xscale="log", yscale="log", xlabel="landmarks", ylabel="relative error"
-        )
+        axes.set(xscale="log", yscale="log", xlabel="landmarks")
+        axes.set(ylabel="relative error")
         axes.set_xticks(counts, [str(n) for n in counts])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.legend(frameon=False)
@@ -35,16 +35,16 @@ def draw_landmarks(rows: Rows) -> Figure:
 
 def draw_iterations(rows: Rows) -> Figure:
     """Error against pinv iterations; dashed with the exact inverse."""
-    figure, panels = _panels(rows)
-    for where, axes in panels.items():
-        counts = sorted({row["num_landmarks"] for row in _of(rows, where)})
-        for i, count in enumerate(counts):
-            chosen = [r for r in _of(rows, where) if r["num_landmarks"] == count]
-            iterated = [r for r in chosen if r["inverse"] == "iterative"]
-            exact = [r["error"] for r in chosen if r["inverse"] == "exact"]
-            label = f"{count} landmarks"
-            _draw_medians(axes, iterated, "num_pinv_iters", "error", label, f"C{i}")
-            axes.axhline(float(np.median(exact)), color=f"C{i}", linestyle="--")
+    figure, panels = _panels(rows, ("layer", "head"))
+    for axes, chosen in panels:
+        for i, (count, of_count) in enumerate(_apart(chosen, "num_landmarks")):
+            color, by_inverse = f"C{i}", dict(_apart(of_count, "inverse"))
+            _draw_medians(
+                *(axes, by_inverse["iterative"], "num_pinv_iters", "error"),
+                *(f"{count} landmarks", color),
+            )
+            exact = np.median([row["error"] for row in by_inverse["exact"]])
+            axes.axhline(float(exact), color=color, linestyle="--")
         axes.set(yscale="log", xlabel="iterations", ylabel="relative error")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.plot([], [], color="grey", linestyle="--", label="exact inverse")
@@ -53,74 +53,112 @@ def draw_iterations(rows: Rows) -> Figure:
 
 
 def draw_bound(rows: Rows) -> Figure:
-    """Error against the bound of Proposition 1, a panel for each layer."""
-    layers = sorted({row["layer"] for row in rows})
-    figure = new_figure(1, len(layers))
-    for layer, axes in zip(layers, figure.axes, strict=True):
-        chosen = [row for row in rows if row["layer"] == layer]
-        for count in sorted({row["num_landmarks"] for row in chosen}):
-            points = [r for r in chosen if r["num_landmarks"] == count]
-            bounds, errors = ([r[x] for r in points] for x in ("bound", "error"))
-            axes.scatter(bounds, errors, s=9, label=f"{count} landmarks")
-        ends = [
-            f([r[x] for r in chosen for x in ("bound", "error")]) for f in (min, max)
-        ]
+    """‖ŜV − SV‖∞ against the bound of Proposition 1, a panel for each layer."""
+    figure, panels = _panels(rows, ("layer",))
+    for axes, chosen in panels:
+        for count, of_count in _apart(chosen, "num_landmarks"):
+            points = np.array([(row["bound"], row["distance"]) for row in of_count])
+            axes.scatter(*points.T, s=9, label=f"{count} landmarks")
+        values = [row[x] for row in chosen for x in ("bound", "distance")]
+        ends = [min(values), max(values)]
         axes.plot(ends, ends, color="grey", linestyle="--", label="error = bound")
-        axes.set(xscale="log", yscale="log", title=f"layer {layer}")
-        axes.set(xlabel="bound", ylabel="‖SV − ŜV‖∞")
+        axes.set(xscale="log", yscale="log", xlabel="bound", ylabel="‖SV − ŜV‖∞")
         axes.legend(frameon=False)
     return figure
 
 
 def draw_spectrum(rows: Rows) -> Figure:
-    """Singular values of the attention matrix: median and quartiles over examples."""
-    layers = sorted({row["layer"] for row in rows})
-    figure = new_figure(1, len(layers))
-    for layer, axes in zip(layers, figure.axes, strict=True):
-        for head in sorted({row["head"] for row in rows}):
-            chosen = _of(rows, (layer, head))
-            _draw_medians(axes, chosen, "index", "singular_value", f"head {head}")
-        axes.set(yscale="log", title=f"layer {layer}", xlabel="index")
-        axes.set(ylabel="singular value / largest")
-        axes.legend(frameon=False)
+    """How fast the singular values of S add up to their sum, as Linformer's Fig. 1.
+
+    Left the share of the sum that the first r of n values have, a line of medians for
+    each layer and head; right the share of the first quarter of them.
+    """
+    figure = new_figure(1, 2)
+    left, right = figure.axes
+    shares = np.linspace(0, 1, 65)
+    at_quarter = {}
+    for layer, of_layer in _apart(rows, "layer"):
+        for head, of_head in _apart(of_layer, "head"):
+            curves = []
+            for _, of_example in _apart(of_head, "example"):
+                sums = np.cumsum([0.0, *(row["singular_value"] for row in of_example)])
+                ranks = np.linspace(0, 1, len(sums))
+                curves.append(np.interp(shares, ranks, sums / sums[-1]))
+            median = np.median(curves, axis=0)
+            at_quarter[layer, head] = median[len(shares) // 4]
+            style = {
+                "color": f"C{layer}",
+                "linestyle": ("-", "--", ":", "-.")[head % 4],
+            }
+            left.plot(shares, median, label=f"layer {layer}, head {head}", **style)
+    left.axvline(0.25, color="grey", linewidth=0.8)
+    left.set(xlabel="rank / n", ylabel="share of the sum of singular values")
+    left.legend(frameon=False)
+    size = np.max([*at_quarter], axis=0) + 1
+    table = np.array([*at_quarter.values()]).reshape(size)
+    image = right.imshow(table, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+    for (layer, head), value in at_quarter.items():
+        right.text(head, layer, f"{value:.2f}", color="white", ha="center", va="center")
+    right.set(xlabel="head", ylabel="layer", title="share at rank n / 4")
+    right.set_xticks(range(size[1]))
+    right.set_yticks(range(size[0]))
+    right.grid(visible=False)
+    figure.colorbar(image, ax=right)
     return figure
 
 
-def draw_matrices(
-    pictures: Sequence[Sequence[np.ndarray]], rows: Rows, titles: Sequence[str]
-) -> Figure:
-    """A row for each head: S, and each Ŝ with its error, in the colours of S."""
-    figure = new_figure(len(pictures), len(titles))
-    figure.set_size_inches(CELL * len(titles), CELL * len(pictures) + 0.6)
-    places = dict.fromkeys((row["layer"], row["head"]) for row in rows)
-    grid = np.array(figure.axes, object).reshape(len(pictures), len(titles))
-    for (layer, head), line, matrices in zip(places, grid, pictures, strict=True):
-        errors = [row["error"] for row in _of(rows, (layer, head))]
-        largest = np.quantile(matrices[0], 0.995)
-        for axes, matrix, title in zip(line, matrices, titles, strict=True):
-            axes.imshow(matrix, vmin=0, vmax=largest, cmap="viridis")
-            axes.set(xticks=[], yticks=[])
+def draw_pictures(pictures: Pictures, tokens: Sequence[str] = ()) -> Figure:
+    """A row for each head: a matrix, and others in its colours with their errors.
+
+    Args:
+      pictures: (layer, head) -> title -> matrix, the one that others stand for first.
+      tokens: of the sequence; a few stand at the axes.
+    """
+    rows, columns = len(pictures), len(next(iter(pictures.values())))
+    figure = new_figure(rows, columns)
+    figure.set_size_inches(CELL * columns + 0.8, CELL * rows + 0.6)
+    grid = np.array(figure.axes, object).reshape(rows, columns)
+    for line, ((layer, head), titled) in zip(grid, pictures.items(), strict=True):
+        exact = next(iter(titled.values()))
+        low, high = np.quantile(exact, (0.005, 0.995))
+        for axes, (title, matrix) in zip(line, titled.items(), strict=True):
+            image = axes.imshow(matrix, vmin=min(low, 0), vmax=high, cmap="viridis")
+            axes.set(xticks=[], yticks=[], title=title if axes in grid[0] else "")
             axes.grid(visible=False)
-            if axes in grid[0]:
-                axes.set_title(title)
+            if len(matrix) == len(tokens) <= MOST_LABELS:
+                size = 72 * CELL / (1.5 * len(tokens) + 12)  # points
+                axes.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=size)
+                axes.set_yticks(range(len(tokens)), tokens, fontsize=size)
+            if matrix is not exact:
+                axes.set_xlabel(f"error {relative_error(matrix, exact):.2f}")
         line[0].set_ylabel(f"layer {layer}, head {head}")
-        for axes, error in zip(line[1:], errors, strict=True):
-            axes.set_xlabel(f"error {error:.2f}")
+        figure.colorbar(image, ax=[*line], extend="both", shrink=0.9)
     return figure
 
 
-def _panels(rows: Rows) -> tuple[Figure, dict[tuple[int, int], Axes]]:
-    """A row of panels for each layer, a column for each head."""
-    layers, heads = (sorted({row[x] for row in rows}) for x in ("layer", "head"))
-    figure = new_figure(len(layers), len(heads))
-    panels = dict(zip(itertools.product(layers, heads), figure.axes, strict=True))
-    for (layer, head), axes in panels.items():
-        axes.set_title(f"layer {layer}, head {head}")
+def relative_error(matrix: np.ndarray, exact: np.ndarray) -> float:
+    """‖matrix − exact‖ / ‖exact‖ (Frobenius)."""
+    return float(np.linalg.norm(matrix - exact) / np.linalg.norm(exact))
+
+
+def _apart(rows: Rows, name: str) -> Iterator[tuple[Any, list[Mapping[str, Any]]]]:
+    """The rows of each value of a field, in the order of their appearance."""
+    for value in dict.fromkeys(row[name] for row in rows):
+        yield value, [row for row in rows if row[name] == value]
+
+
+def _panels(
+    rows: Rows, names: Sequence[str]
+) -> tuple[Figure, list[tuple[Axes, list[Mapping[str, Any]]]]]:
+    """A row of panels for each layer, a column for each head; or one row of layers."""
+    places = [sorted({row[name] for row in rows}) for name in names]
+    figure = new_figure(*([1] + [len(x) for x in places])[-2:])
+    panels = []
+    for axes, place in zip(figure.axes, itertools.product(*places), strict=True):
+        axes.set_title(", ".join(map("{} {}".format, names, place)))
+        chosen = [r for r in rows if tuple(r[name] for name in names) == place]
+        panels.append((axes, chosen))
     return figure, panels
-
-
-def _of(rows: Rows, where: tuple[int, int]) -> list[Mapping[str, Any]]:
-    return [row for row in rows if (row["layer"], row["head"]) == where]
 
 
 def _draw_medians(
@@ -129,12 +167,12 @@ def _draw_medians(
     values = defaultdict(list)
     for row in rows:
         values[row[x]].append(row[y])
-    quartiles = [np.quantile(values[k], (0.25, 0.5, 0.75)) for k in sorted(values)]
-    if not quartiles:
+    if not values:
         return
-    lower, median, upper = np.transpose(quartiles)
-    marker = "o" if len(values) < 30 else ""
-    [line] = axes.plot(
-        sorted(values), median, marker=marker, markersize=4, label=label, color=color
+    places = sorted(values)
+    lower, median, upper = np.transpose(
+        [np.quantile(values[place], (0.25, 0.5, 0.75)) for place in places]
     )
-    axes.fill_between(sorted(values), lower, upper, alpha=0.2, color=line.get_color())
+    style = {"marker": "o" if len(places) < 30 else "", "markersize": 4}
+    [line] = axes.plot(places, median, label=label, color=color, **style)
+    axes.fill_between(places, lower, upper, alpha=0.2, color=line.get_color())

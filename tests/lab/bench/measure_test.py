@@ -1,9 +1,15 @@
-"""Who runs, who does not, and what a row says of it."""
+"""Who runs, who does not, in which turns, and what a row says of it."""
 
 import jax
 import pytest
 
-from nystromformer.lab.bench.measure import fits, measure, quartiles
+from nystromformer.lab.bench.measure import (
+    LEAST_SECONDS,
+    fits,
+    interleaved,
+    measure,
+    quartiles,
+)
 from nystromformer.lab.bench.programs import (
     Cost,
     Program,
@@ -81,3 +87,29 @@ def test_memory_that_runs_out_is_a_row_and_other_errors_are_not(yardsticks):
 
 def test_quartiles_of_seven():
     assert quartiles([7, 1, 5, 3, 2, 6, 4]) == (2.5, 4, 5.5)
+
+
+class Clock:
+    """Programs of known length, and the order in which they ran."""
+
+    def __init__(self):
+        self.time, self.log = 0.0, []
+
+    def program(self, name, seconds):
+        def run():
+            self.time += seconds
+            self.log.append(name)
+
+        return run
+
+
+def test_all_take_turns_each_begins_a_round_and_short_ones_run_several_times():
+    clock = Clock()
+    runs = [clock.program(x, 1.0) for x in "abc"]
+    assert interleaved(runs, 3, lambda: clock.time) == [[1.0] * 3] * 3
+    assert "".join(clock.log) == "abc" + "abc" + "bca" + "cab"
+    runs = [clock.program("long", 3.0), clock.program("short", LEAST_SECONDS / 8)]
+    long, short = interleaved(runs, 7, lambda: clock.time)
+    assert long == pytest.approx([3.0] * 7)
+    assert short == pytest.approx([LEAST_SECONDS / 8] * 7)
+    assert clock.log.count("short") > 7 * 8

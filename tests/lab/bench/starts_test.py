@@ -1,9 +1,12 @@
-"""A real process of train.py, killed at its first step."""
+"""Real processes of train.py, killed at their first step."""
+
+import json
 
 import pytest
 
 from nystromformer.config import ConfigError
-from nystromformer.lab.bench.starts import seconds_to_first_loss
+from nystromformer.lab.bench.starts import first_steps, seconds_to_first_loss
+from tests.lab.conftest import SMALL
 
 
 def test_a_second_start_compiles_nothing(commands, tmp_path, monkeypatch):
@@ -27,7 +30,19 @@ def test_a_second_start_compiles_nothing(commands, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["programs"]
 
 
-def test_a_run_that_does_not_start_is_its_own_line(commands, tmp_path):
-    arguments = commands.train_args(tmp_path, "--config.train.no_such=1")
-    with pytest.raises(ConfigError, match=r"^the config has no key no_such; its file"):
-        seconds_to_first_loss([arguments[0], arguments[-1]], tmp_path)
+@pytest.mark.slow
+def test_every_start_is_in_the_file_and_the_table(commands, tmp_path, monkeypatch):
+    monkeypatch.setenv("LRA_DATA_DIR", commands.env["LRA_DATA_DIR"])
+    changes = [flag.removeprefix("--config.") for flag in SMALL]
+    first_steps(tmp_path, ["listops"], ["nystrom"], changes, rounds=2)
+    results = json.loads((tmp_path / "first_step.json").read_text())
+    [row] = results["rows"]
+    assert (row["task"], row["attention"]) == ("listops", "nystrom")
+    assert len(row["cold"]) == len(row["warm"]) == 2
+    page = (tmp_path / "README.md").read_text()
+    assert f"| listops, nystrom | {sum(row['cold']) / 2:.1f} (" in page
+
+
+def test_a_run_that_does_not_start_is_its_own_line(tmp_path):
+    with pytest.raises(ConfigError, match="no_such"):
+        first_steps(tmp_path, ["listops"], ["nystrom"], ["train.no_such=1"], 1)

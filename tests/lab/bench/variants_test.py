@@ -2,19 +2,36 @@
 
 import pytest
 
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import ATTENTIONS, register_attention
+from nystromformer.attention.softmax import SoftmaxAttention
 from nystromformer.config import ConfigError
-from nystromformer.lab.bench.variants import EVERY, parse_variants
+from nystromformer.lab.bench.variants import TABLE_1, every_label, parse_variants
 
 
 def test_the_default_is_every_attention_with_the_sizes_of_table_1():
-    variants = parse_variants(EVERY, [])
+    variants = parse_variants(every_label(), [])
     assert {v.name for v in variants} == set(ATTENTIONS)
     options = {v.label: ATTENTIONS[v.name].size_option for v in variants}
     sizes = {v.label: v.options.get(options[v.label]) for v in variants}
-    assert (sizes["nystrom-32"], sizes["nystrom-64"]) == (32, 64)
-    assert (sizes["linformer-256"], sizes["longformer-256"]) == (256, 256)
+    assert [*sizes][:5] == [*TABLE_1]
+    assert (sizes["nystrom-32"], sizes["linformer-256"]) == (32, 256)
     assert all(label.endswith(f"-{size}") for label, size in sizes.items() if size)
+
+
+def test_an_attention_of_a_users_own_has_its_size(monkeypatch):
+    class Mine(SoftmaxAttention):
+        size_option = "width"
+        defaults = {"width": 5}
+
+        def __init__(self, *, width: int, **sizes):
+            super().__init__(**sizes)
+
+    monkeypatch.setattr("nystromformer.attention.ATTENTIONS", table := {**ATTENTIONS})
+    monkeypatch.setattr("nystromformer.lab.bench.variants.ATTENTIONS", table)
+    register_attention("my-own", Mine)
+    assert every_label()[-1] == "my-own-5"
+    [plain, sized] = parse_variants(["my-own", "nystrom-7"], ["my-own.width=7"])
+    assert (plain.options, sized.options["num_landmarks"]) == ({"width": 7}, 7)
 
 
 def test_options_are_those_of_the_config_with_size_and_changes():
@@ -35,7 +52,6 @@ def test_options_are_those_of_the_config_with_size_and_changes():
         (["nystrom-many"], [], "sizes are"),
         (["linear", "linear"], [], "linear is there twice"),
         (["nystrom-4"], ["nystrom=3"], "is not ATTENTION.OPTION=VALUE"),
-        (["nystrom-4"], ["nystrom.size=3"], "no option 'size'"),
         (["nystrom-4"], ["nystrom.inverse=3"], "must be str"),
         (["nystrom-4"], ["linear.x=3"], "none of the attentions is linear"),
     ],

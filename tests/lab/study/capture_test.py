@@ -6,34 +6,28 @@ import pytest
 from flax import nnx
 
 from nystromformer.config import ConfigError
+from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import PairClassifier, SequenceClassifier
 from nystromformer.lab.study.capture import capture
 from nystromformer.training.data import Data
 from tests.tolerance import TOLERANCE, relative_error
 
 L, N, D = 11, 3, 6
-SIZES = {
-    "num_classes": 2,
-    "vocab_size": 7,
-    "max_length": L,
-    "num_layers": 2,
-    "num_heads": N,
-    "model_dim": D,
-    "mlp_dim": 5,
-}
+SIZES = {"vocab_size": 7, "max_length": L, "num_heads": N, "model_dim": D, "mlp_dim": 5}
 
 
-def make(attention, classifier=SequenceClassifier, **options):
-    return classifier(
-        **SIZES, attention=attention, attention_options=options, rngs=nnx.Rngs(0)
+def make(attention, classifier=SequenceClassifier, remat="none", **options):
+    config = EncoderConfig(
+        **SIZES, attention=attention, attention_options=options, remat=remat
     )
+    return classifier(config, num_classes=2, rngs=nnx.Rngs(0))
 
 
-def make_data(pairs=None):
+def make_data(lengths=(3, 11, 7, 9, 5), pairs=None):
     rng = np.random.default_rng(0)
     return Data(
         inputs=jnp.asarray(rng.integers(1, 7, (5, L))),
-        lengths=jnp.asarray([3, 11, 7, 9, 5]),
+        lengths=lengths and jnp.asarray(lengths),
         labels=jnp.zeros(5, jnp.int32),
         pairs=pairs,
     )
@@ -65,16 +59,17 @@ def test_recording_changes_no_logits():
     assert (model(batch.inputs, batch.mask) == before).all()
 
 
-def test_a_shared_attention_is_recorded_once_a_layer():
-    model = make("linformer", projection_dim=4, sharing="layer")
-    assert model.encoder.shared is not None
-    layers = capture(model, make_data(), np.arange(2))
+@pytest.mark.parametrize("remat", ["none", "attention", "block"])
+def test_a_shared_attention_without_a_mask_is_recorded_once_a_layer(remat):
+    model = make("linformer", remat=remat, projection_dim=4, sharing="layer")
+    layers = capture(model, make_data(lengths=None), np.arange(2))
     assert [layer.query.shape for layer in layers] == [(2, L, N, D // N)] * 2
+    assert all(layer.mask.all() for layer in layers)
 
 
 def test_both_sequences_of_a_pair_are_examples():
-    pairs = jnp.asarray([[0, 1], [2, 3]])
-    layers = capture(make("softmax", PairClassifier), make_data(pairs), np.array([1]))
+    data = make_data(pairs=jnp.asarray([[0, 1], [2, 3]]))
+    layers = capture(make("softmax", PairClassifier), data, np.array([1]))
     assert layers[0].mask.sum(1).tolist() == [7, 9]
 
 

@@ -1,6 +1,7 @@
 """Lines and pictures are those of the rows."""
 
 import numpy as np
+import pytest
 
 from nystromformer.lab.study import drawing
 
@@ -38,34 +39,47 @@ def test_the_exact_inverse_is_a_line_of_its_own():
     data += rows(num_landmarks=4, inverse="exact", num_pinv_iters=0)
     for row in data[-8:]:
         row["error"] *= 10
-    panel = drawing.draw_iterations(data).axes[0]
-    iterated, exact, _ = panel.lines
+    iterated, exact, _ = drawing.draw_iterations(data).axes[0].lines
     assert list(iterated.get_xdata()) == [6]
     assert list(iterated.get_ydata()) == [2]
     assert set(exact.get_ydata()) == {20}
 
 
 def test_every_point_of_the_bound_is_drawn():
-    first, second = drawing.draw_bound(rows(num_landmarks=4, bound=9.0)).axes
-    for panel in (first, second):
+    data = [{**row, "distance": row["error"]} for row in rows(bound=9.0)]
+    data = [{**row, "num_landmarks": 4} for row in data]
+    for panel in drawing.draw_bound(data).axes:
         [points] = panel.collections
-        expected = [[9, 1], [9, 3]] * 2
-        assert points.get_offsets().tolist() == expected
+        assert points.get_offsets().tolist() == [[9, 1], [9, 3]] * 2
 
 
-def test_the_spectrum_has_a_line_for_each_head():
-    data = [{**row, "singular_value": 1 / i} for i in (1, 2) for row in rows(index=i)]
-    panels = drawing.draw_spectrum(data).axes
-    assert [len(panel.lines) for panel in panels] == [2, 2]
-    assert list(panels[0].lines[0].get_ydata()) == [1, 0.5]
+def test_the_spectrum_adds_up_to_one_and_its_quarter_is_the_heat_map():
+    values = (5.0, 3.0, 1.0, 1.0)
+    data = [
+        {**row, "index": i, "singular_value": value * (1 + row["head"] * (i == 1))}
+        for row in rows()
+        for i, value in enumerate(values, 1)
+    ]
+    left, right, _ = drawing.draw_spectrum(data).axes
+    first, second = (np.array(line.get_ydata()) for line in left.lines[:2])
+    assert first[[0, 16, 32, 48, 64]] == pytest.approx([0, 0.5, 0.8, 0.9, 1])
+    assert second[16] == pytest.approx(10 / 15)
+    heat = right.images[0].get_array()
+    np.testing.assert_allclose(heat, [[0.5, 2 / 3]] * 2)
 
 
-def test_matrices_stand_side_by_side_with_their_errors():
-    pictures = [[np.full((3, 3), i + j) for j in range(2)] for i in range(4)]
-    data = [row for row in rows(num_landmarks=4) if row["example"] == 0]
-    axes = drawing.draw_matrices(pictures, data, ["exact", "4"]).axes
-    shown = [panel.images[0].get_array()[0, 0] for panel in axes]
-    assert shown == [0, 1, 1, 2, 2, 3, 3, 4]
-    assert [panel.get_title() for panel in axes[:2]] == ["exact", "4"]
-    assert [panel.get_xlabel() for panel in axes[:2]] == ["", "error 1.00"]
-    assert axes[2].get_ylabel() == "layer 0, head 1"
+def test_matrices_stand_side_by_side_with_errors_tokens_and_a_colour_bar():
+    one = np.eye(3)
+    pictures = {
+        (0, 0): {"exact": one, "4": 2 * one},
+        (0, 1): {"exact": 3 * one, "4": 3 * one.copy()},
+    }
+    figure = drawing.draw_pictures(pictures, ["a", "b", "c"])
+    panels, bars = figure.axes[:4], figure.axes[4:]
+    shown = [panel.images[0].get_array()[0, 0] for panel in panels]
+    assert shown == [1, 2, 3, 3]
+    assert [panel.get_title() for panel in panels[:2]] == ["exact", "4"]
+    assert [p.get_xlabel() for p in panels] == ["", "error 1.00", "", "error 0.00"]
+    assert panels[2].get_ylabel() == "layer 0, head 1"
+    assert [x.get_text() for x in panels[1].get_xticklabels()] == ["a", "b", "c"]
+    assert len(bars) == 2  # one a head

@@ -5,9 +5,9 @@ of libraries.
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
+import jax
 from jax.extend import core
 
 
@@ -25,31 +25,27 @@ def _count(jaxpr: core.Jaxpr) -> float:
     """`product_flops`, NaN for None."""
     total = 0.0
     for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        inner = [_count(x) for x in _inner(equation)]
+        name, params = equation.primitive.name, equation.params
+        # The bodies of a loop, the branches of a condition, what a call calls.
+        inner = [
+            _count(getattr(x, "jaxpr", x))
+            for x in jax.tree.leaves([*params.values()], is_leaf=_is_jaxpr)
+            if _is_jaxpr(x)
+        ]
         if name == "dot_general":
-            total += _dot_flops(equation)
+            (contracted, _), _ = params["dimension_numbers"]
+            left: Any = equation.invars[0].aval
+            out: Any = equation.outvars[0].aval
+            sums = math.prod(left.shape[i] for i in contracted)
+            total += 2.0 * math.prod(out.shape) * sums
         elif name.startswith("dot_product_attention"):
             return math.nan
         elif name == "cond":
             total += inner[0] if len(set(inner)) == 1 else math.nan
         else:
-            total += sum(inner) * equation.params.get("length", 1)
+            total += sum(inner) * params.get("length", 1)
     return total
 
 
-def _dot_flops(equation: core.JaxprEqn) -> float:
-    (contracted, _), _ = equation.params["dimension_numbers"]
-    left: Any = equation.invars[0].aval
-    out: Any = equation.outvars[0].aval
-    return 2.0 * math.prod(out.shape) * math.prod(left.shape[i] for i in contracted)
-
-
-def _inner(equation: core.JaxprEqn) -> Iterator[core.Jaxpr]:
-    """The bodies of a loop, the branches of a condition, what a call calls."""
-    for value in equation.params.values():
-        for x in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(x, core.ClosedJaxpr):
-                yield x.jaxpr
-            elif isinstance(x, core.Jaxpr):
-                yield x
+def _is_jaxpr(x: Any) -> bool:
+    return isinstance(x, core.Jaxpr | core.ClosedJaxpr)

@@ -1,6 +1,6 @@
 """Cells and tables of rows made by hand."""
 
-from nystromformer.lab.bench.tables import (
+from nystromformer.lab.bench.summary import (
     attention_tables,
     input_table,
     memory_cell,
@@ -44,8 +44,9 @@ def test_cells():
 
 def test_a_pivot_has_every_attention_and_column_and_a_dash_for_none():
     rows = [row("a", 64), row("b", 1024), row("b", 64)]
-    lines = pivot(rows, memory_cell, "length", {"a": None, "b": 1.234})
-    assert lines[1:-1] == [
+    growth = {"a": None, "b": 1.234}
+    lines = pivot("MiB", rows, memory_cell, "length", growth)
+    assert lines[2:-1] == [
         "| attention | 64 | 1,024 | exponent |",
         "| --- | ---: | ---: | ---: |",
         "| a | 3 / 1 | — | — |",
@@ -58,6 +59,16 @@ def test_each_pass_has_four_tables_and_what_is_not_there_none():
     text = "\n".join(attention_tables([row(), row(what="forward+backward")]))
     assert text.count("\n| linear |") == 8
     assert "## Forward and backward: ms" in text
+    assert "×" not in text
+
+
+def test_time_and_memory_are_factors_of_softmax_at_that_length():
+    exact = row("softmax", seconds=[0.06] * 7, cost={**row()["cost"]})
+    exact["cost"]["peak_bytes"] = 10 * 3 * 2**20
+    text = "\n".join(attention_tables([exact, row(), row(length=128)]))
+    assert "| linear | 3 (2–4) · 20× | 3 (2–4) |" in text
+    assert "| linear | 3 / 1 · 10× | 3 / 1 |" in text
+    assert "| softmax | 60 (60–60) |" in text
 
 
 def test_train_steps_are_by_task_with_their_sizes():

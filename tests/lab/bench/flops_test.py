@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from nystromformer.lab.bench.work import product_flops
+from nystromformer.lab.bench.flops import product_flops
 
 A, B = jnp.ones((3, 4, 5)), jnp.ones((3, 5, 7))
 ONE = 2 * 3 * 4 * 5 * 7

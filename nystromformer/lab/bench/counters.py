@@ -24,27 +24,22 @@ def measured_peak(run: Callable[[], Any]) -> int | None:
     By the device's counter. It cannot be reset, so None where the process has used more
     before. On a CPU by the resident memory of the process, where Linux shows it.
     """
-    before = jax.devices()[0].memory_stats()
-    if before:
+    device = jax.devices()[0]
+    if before := device.memory_stats():
         run()
-        after = jax.devices()[0].memory_stats() or before
-        if after["peak_bytes_in_use"] == before["peak_bytes_in_use"]:
-            return None
-        return after["peak_bytes_in_use"] - before["bytes_in_use"]
-    resident = _reset_resident_peak()
-    run()
-    peak = _proc("/proc/self/status", "VmHWM")
-    return None if resident is None or peak is None else max(peak - resident, 0)
-
-
-def _reset_resident_peak() -> int | None:
-    """Gives freed memory back and returns what is resident; None where it cannot."""
+        after = device.memory_stats() or before
+        rose = after["peak_bytes_in_use"] > before["peak_bytes_in_use"]
+        return after["peak_bytes_in_use"] - before["bytes_in_use"] if rose else None
     try:
         ctypes.CDLL(None).malloc_trim(0)  # else what was freed before hides a peak
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from VmRSS
     except (OSError, AttributeError):
+        run()
         return None
-    return _proc("/proc/self/status", "VmRSS")
+    resident = _proc("/proc/self/status", "VmRSS")
+    run()
+    peak = _proc("/proc/self/status", "VmHWM")
+    return None if resident is None or peak is None else max(peak - resident, 0)
 
 
 def _proc(path: str, name: str) -> int | None:
