@@ -1,6 +1,6 @@
 """Trains one model on one task, or goes on where that was stopped.
 
-    python scripts/train.py --config=configs/listops.py:nystrom --workdir=DIR \
+    python scripts/train.py --config=configs/listops.py:nystrom --workdir=DIR
         [--config.group.key=value …] [--max_minutes=60]
 
 The same command again goes on where a run was stopped: by SIGTERM (exit status 143),
@@ -9,6 +9,7 @@ JAX_ENABLE_COMPILATION_CACHE=false keeps no compiled programs for the next start
 """
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -20,10 +21,9 @@ from jax.sharding import Mesh
 from ml_collections import config_flags
 
 from nystromformer.config import Config, ConfigError
-from nystromformer.lab import cli
+from nystromformer.lab import cli, provenance
 from nystromformer.lab.compilation_cache import keep_compiled_programs
 from nystromformer.lab.distributed import join, together
-from nystromformer.lab.provenance import commit, device, versions
 from nystromformer.lab.run import Experiment
 from nystromformer.lab.workdir import (
     check_workdir,
@@ -51,9 +51,11 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
     join()
     keep_compiled_programs()
-    config = Config.from_mapping(_CONFIG.value.to_dict())
-    experiment = Experiment.from_config(config)
-    with together(), whole_run(workdir := cli.folder(_WORKDIR), experiment):
+    experiment = Experiment.from_config(Config.from_mapping(_CONFIG.value.to_dict()))
+    with together():
+        workdir = cli.folder(_WORKDIR)
+        if is_first():
+            check_workdir(workdir, experiment.config)
         result = read_result(workdir)
         wait_for_all("looked for a result")
         if result:
@@ -61,18 +63,77 @@ def main() -> None:
         print(summary(result or train(experiment, workdir)))
 
 
-@contextlib.contextmanager
-def whole_run(workdir: Folder, experiment: Experiment) -> Iterator[None]:
-    """The workdir, opened and locked by the first process for all of them.
+def train(experiment: Experiment, workdir: Folder) -> dict[str, Any]:
+    """Trains to the end, from wherever the workdir stands, and writes the result.
 
-    What it may not take stays as it was, without even a lock. A bucket has no locks:
-    that no other run writes there is for people to see to.
+    Nothing is written before the data, the devices and the memory are there.
+    """
+    config = experiment.config
+    print(
+        f"{config.task.name} with {config.attention.name}: "
+        f"{experiment.num_params:,} parameters, {config.train.num_steps:,} steps of "
+        f"{config.train.batch_size} on {provenance.device()}"
+    )
+    check_memory(experiment.num_params)
+    mesh = mesh_of(experiment)
+    splits = experiment.load()
+    floors = experiment.learning.floors(experiment.task, splits)
+    with opened(workdir, config):
+        trainer = Trainer(
+            experiment.make_model,
+            experiment.objective,
+            experiment.make_optimizer(),
+            config.train,
+            splits,
+            workdir,
+            mesh,
+        )
+        sessions = trainer.record.sessions
+        if changed := provenance.note_session(sessions, trainer.step):
+            print(f"since the last session: {', '.join(changed)}")
+        result = {
+            "task": config.task.name,
+            "attention": config.attention.name,
+            "seed": config.train.seed,
+            "num_params": experiment.num_params,
+            "objective": config.objective.name,
+            **trainer.fit(),
+            "floors": floors,
+            "processes": jax.process_count(),
+            "mesh": dict(mesh.shape),
+            **{key: sessions[-1][key] for key in ("device", "versions", "commit")},
+            "sessions": sessions,
+            "data_sha256": {
+                name: split.content_hash() for name, split in splits.items()
+            },
+        }
+        if is_first():
+            write_result(workdir, result)
+        trainer.finish()
+    return result
+
+
+def check_memory(num_params: int) -> None:
+    """Raises ConfigError where the state of training alone cannot fit."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    room = stats.get("bytes_limit", machine)
+    needed = 16 * num_params  # float32: weights, gradient, Adam's two moments
+    if needed > room:
+        raise ConfigError(
+            f"{num_params:,} parameters take {needed / 1e9:,.0f} GB to train, and here "
+            f"are {room / 1e9:,.0f}: choose a smaller config.model"
+        )
+
+
+@contextlib.contextmanager
+def opened(workdir: Folder, config: Config) -> Iterator[None]:
+    """The workdir, made and locked by the first process for all of them.
+
+    A bucket has no locks: that no other run writes there is for people to see to.
     """
     with contextlib.ExitStack() as stack:
         if is_first():
-            check_workdir(workdir, experiment.config)
-            if read_result(workdir) is None:
-                mesh_of(experiment)  # or says why not
             if is_local(workdir):
                 workdir.mkdir(parents=True, exist_ok=True)
                 try:
@@ -81,51 +142,9 @@ def whole_run(workdir: Folder, experiment: Experiment) -> Iterator[None]:
                     raise ConfigError(
                         f"another process is training in {workdir}"
                     ) from None
-            open_workdir(workdir, experiment.config)
+            open_workdir(workdir, config)
         wait_for_all("opened the workdir")
         yield
-
-
-def train(experiment: Experiment, workdir: Folder) -> dict[str, Any]:
-    """Trains to the end, from wherever the workdir stands, and writes the result."""
-    config = experiment.config
-    started_at = commit()
-    print(
-        f"{config.task.name} with {config.attention.name}: "
-        f"{experiment.num_params:,} parameters, {config.train.num_steps:,} steps of "
-        f"{config.train.batch_size} on {device()}"
-    )
-    mesh = mesh_of(experiment)
-    splits = experiment.load()
-    floors = experiment.learning.floors(experiment.task, splits)
-    trainer = Trainer(
-        experiment.make_model,
-        experiment.objective,
-        experiment.make_optimizer(),
-        config.train,
-        splits,
-        workdir,
-        mesh,
-    )
-    result = {
-        "task": config.task.name,
-        "attention": config.attention.name,
-        "seed": config.train.seed,
-        "num_params": experiment.num_params,
-        "objective": config.objective.name,
-        **trainer.fit(),
-        "floors": floors,
-        "device": device(),
-        "processes": jax.process_count(),
-        "mesh": dict(mesh.shape),
-        "versions": versions(),
-        "commit": started_at,
-        "data_sha256": {name: split.content_hash() for name, split in splits.items()},
-    }
-    if is_first():
-        write_result(workdir, result)
-    trainer.finish()
-    return result
 
 
 def mesh_of(experiment: Experiment) -> Mesh:

@@ -1,5 +1,10 @@
-"""A model and a task that compile and train in seconds, as flags."""
+"""Small settings that several tests share: they compile and train in seconds."""
 
+import importlib
+
+from nystromformer.config import Config
+
+# Flags of scripts/train.py.
 SMALL = (
     "--config.model.num_layers=1",
     "--config.model.model_dim=8",
@@ -14,3 +19,12 @@ SMALL = (
     "--config.train.eval_every=40",
     "--config.train.checkpoint_every=20",
 )
+
+
+def make_config(arg: str = "nystrom", task: str = "listops", **changes) -> Config:
+    """A task's config; a change is named group__key, as in train__seed=7."""
+    mapping = importlib.import_module(f"configs.{task}").get_config(arg).to_dict()
+    for path, value in changes.items():
+        group, key = path.split("__")
+        mapping[group][key] = value
+    return Config.from_mapping(mapping)

@@ -1,10 +1,12 @@
-"""What every command shares: flags, one-line errors with exit status 2, signals."""
+"""What every command shares: flags, help, one-line errors with status 2, signals."""
 
 import contextlib
+import difflib
 import os
 import re
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from logging import CRITICAL, getLogger
 from pathlib import Path
@@ -12,6 +14,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import fsspec
+import jax
 from absl import app, flags, logging
 from etils import epath
 
@@ -43,6 +46,7 @@ def define_workdir(
 ) -> "flags.FlagHolder[str | None]":
     """--workdir: a folder that this machine sees, or, with buckets, in one of these."""
     flag = flags.DEFINE_string("workdir", None, help_text)
+    flags.register_validator(flag, lambda name: name != "", "is empty: name a folder")
     flags.register_validator(
         flag,
         lambda name: not name or "://" not in name or buckets,
@@ -85,9 +89,9 @@ def folder(flag: "flags.FlagHolder[str | None]") -> Folder:
 def run(main: Callable[..., None], arguments: str | None = None) -> NoReturn:
     """Parses the flags and runs a command.
 
-    Errors that a person can mend become one line on stderr and exit status 2; SIGTERM,
-    SIGINT, a time limit and a hang-up end with 143, 130, 142 and 129. Anything else is
-    a bug and shows its traceback.
+    Errors that a person can mend become one line on stderr and exit status 2; a signal
+    or a time limit ends with 128 + its number. Anything else is a bug and shows its
+    traceback.
 
     Args:
       main: the command.
@@ -110,24 +114,112 @@ def run(main: Callable[..., None], arguments: str | None = None) -> NoReturn:
             _fail(f"no {arguments} given; --help says what they are")
         try:
             main(words) if arguments else main()
+            sys.stdout.flush()
+        except BrokenPipeError:  # of `… | head`
+            mute_terminal()
+            sys.exit(128 + signal.SIGHUP)
         except Interrupted as stopped:
             print(f"{stopped}; saved. The same command again goes on from there.")
             sys.exit(128 + stopped.signum)
         except USER_ERRORS as error:
             _fail(one_line(error))
+        except Exception:
+            _check_devices()
+            raise
 
     app.run(guarded, flags_parser=_parse_flags)
     raise AssertionError("app.run returned")
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
+    asked = {"--help", "-help", "-h"} & {*argv}
+    given = _config_of(argv)
+    file = Path(given.partition(":")[0])
+    if given and not file.is_file():
+        _fail(f"there is no config file {file}")
+    sys.path.append(str(file.parent.resolve()))  # it may import modules beside it
+    words = []
     try:
-        return flags.FLAGS(argv)
-    except (AttributeError, KeyError) as error:
-        key = str(error).strip("\"'")
-        _fail(f"the config has no key {key}; its file lists them")
-    except (flags.Error, OSError, TypeError, ValueError) as error:
-        _fail(one_line(error))
+        words = flags.FLAGS([word for word in argv if word not in asked])
+    except flags.Error as error:
+        if not asked:
+            _fail(one_line(error))
+    except Exception as error:  # a config is a program, and may raise anything
+        _fail(_config_error(error, given, argv))
+    if asked:
+        _print_help()
+        sys.exit(0)
+    return words
+
+
+def _config_of(argv: Sequence[str]) -> str:
+    """What --config names, as in FILE.py:nystrom; "" where nothing does."""
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        if word.startswith("--config="):
+            return word.removeprefix("--config=")
+        if word == "--config":
+            return following
+    return ""
+
+
+def _print_help() -> None:
+    """The command's docstring, its flags, and the keys of the config that is given."""
+    values: Any = flags.FLAGS
+    for module, found in values.flags_by_module_dict().items():
+        if module.startswith(__package__):
+            for flag in found:
+                values.register_key_flag_for_module(sys.argv[0], flag)
+    print(sys.modules["__main__"].__doc__, values.main_module_help(), sep="\n")
+    if "config" in values and values["config"].value is None:
+        print("\n--help beside --config=FILE.py lists the config's keys and values.")
+    elif "config" in values:
+        print("\nconfig:")
+        for key, value in _dotted(values["config"].value.to_dict()).items():
+            print(f"  --config.{key}={'' if value is None else value}")
+
+
+def _dotted(groups: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values by their keys, as in train.num_steps."""
+    found = {}
+    for name, value in groups.items():
+        inner = isinstance(value, dict)
+        path = f"{prefix}{name}"
+        found |= _dotted(value, f"{path}.") if inner else {path: value}
+    return found
+
+
+def _config_error(error: Exception, given: str, argv: Sequence[str]) -> str:
+    """What is wrong with a config file, or with a key that it does not have."""
+    name = given.partition(":")[0]
+    trace = "".join(traceback.format_exception(error))
+    lines = re.findall(rf'File ".*{re.escape(Path(name).name)}", line (\d+)', trace)
+    said = f"{type(error).__name__}: {error}"
+    if "has no attribute 'get_config'" in said:
+        return f"{name} has no function get_config"
+    if isinstance(error, (ValueError, OSError)):
+        return one_line(error)
+    if lines:
+        return f"{name}, line {lines[-1]}: {' '.join(said.split())}"
+    config: Any = flags.FLAGS["config"].parser.parse(given)
+    known = _dotted(config.to_dict())
+    for key in re.findall(r"--(?:no)?config\.([\w.]+)", " ".join(argv)):
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]}?" if near else "--help lists them"
+            return f"the config has no key {key}; {hint}"
+    return one_line(error)
+
+
+def _check_devices() -> None:
+    """Leaves with one line where JAX has no device: no error then is another's."""
+    try:
+        jax.devices()
+    except Exception as error:
+        wanted = os.environ.get("JAX_PLATFORMS", "")
+        _fail(
+            f"JAX finds no device where JAX_PLATFORMS={wanted}: unset it, or install "
+            f"jax for that ({first_line(error)})"
+        )
 
 
 def _leave(signum: int, frame: FrameType | None) -> NoReturn:
@@ -156,7 +248,7 @@ def one_line(error: BaseException) -> str:
         )
     text = str(error)
     if "Traceback" in text:  # an error in a config file, as ml_collections wraps it
-        text = text.strip().splitlines()[-1]
+        text = re.sub(r"^\w+: ", "", text.strip().splitlines()[-1])
     return " ".join(text.split())
 
 

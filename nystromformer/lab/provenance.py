@@ -5,10 +5,39 @@ import os
 import platform
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import jax
 
 VERSIONS_OF = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+def session() -> dict[str, Any]:
+    """All of it, of this process."""
+    return {"device": device(), "versions": versions(), "commit": commit()}
+
+
+def note_session(sessions: list[dict[str, Any]], step: int) -> list[str]:
+    """Adds this session, which begins at a step, unless it is as the one before.
+
+    Returns:
+      What is other now, as in "jax 0.10.3 instead of 0.10.2".
+    """
+    now = session()
+    before = {**sessions[-1]} if sessions else {}
+    before.pop("step", None)
+    if now == before:
+        return []
+    sessions.append({"step": step, **now})
+    ours, theirs = (
+        {"device": x["device"], "commit": x["commit"], **x["versions"]} if x else {}
+        for x in (now, before)
+    )
+    return [
+        f"{name} {ours.get(name)} instead of {theirs[name]}"
+        for name in theirs
+        if ours.get(name) != theirs[name]
+    ]
 
 
 def device() -> str:

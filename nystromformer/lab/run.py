@@ -38,7 +38,7 @@ class Experiment:
         experiment = cls(config, get_task(config.task.name, **config.task.options))
         try:
             experiment.num_params  # noqa: B018 - builds the model in the abstract
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise ConfigError(f"config.model, config.attention: {error}") from error
         return experiment
 

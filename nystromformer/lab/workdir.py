@@ -15,8 +15,8 @@ from nystromformer.training.files import (
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
 RESULT_KEYS = {
-    *("task", "attention", "seed", "best_step", "validation_accuracy"),
-    *("test_accuracy", "test_examples", "floors", "params_sha256"),
+    *("task", "attention", "seed", "best_step", "test_examples", "floors"),
+    "params_sha256",
 }
 
 
@@ -35,28 +35,26 @@ def open_workdir(workdir: Folder, config: Config) -> None:
     check_workdir(workdir, config)
     with system_errors(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
-        new = not (workdir / CONFIG_FILE).exists()
-    if new:
+        begun = (workdir / CONFIG_FILE).exists() and _has_saved(workdir)
+    if not begun:
         write_json(workdir / CONFIG_FILE, config.to_mapping())
 
 
 def check_workdir(workdir: Folder, config: Config) -> None:
     """Raises ConfigError where a run of this config may not live; changes nothing.
 
-    Where the data lie may differ: a workdir moves between machines by copying.
+    Where a run has saved nothing yet, another may begin. Where the data lie may differ:
+    a workdir moves between machines by copying.
     """
-    mapping = config.to_mapping()
     with system_errors(workdir):
-        new = not (workdir / CONFIG_FILE).exists()
-        orphans = new and (workdir / "checkpoints").exists()
-    if new:
-        if orphans:
+        if not _has_saved(workdir):
+            return
+        if not (workdir / CONFIG_FILE).exists():
             raise ConfigError(
                 f"{workdir} holds checkpoints but no {CONFIG_FILE}: name another "
                 "workdir, or delete it"
             )
-        return
-    theirs = read_config(workdir).to_mapping()
+    mapping, theirs = config.to_mapping(), read_config(workdir).to_mapping()
     for group, fields in mapping.items():
         keys = {*fields, *theirs[group]} - {"data_dir"}
         for key in sorted(keys, key=lambda key: (key != "name", key)):
@@ -66,6 +64,14 @@ def check_workdir(workdir: Folder, config: Config) -> None:
                     f"{workdir} holds a run with another config: {group}.{key} is "
                     f"{other!r} there, {ours!r} here; name another workdir"
                 )
+
+
+def _has_saved(workdir: Folder) -> bool:
+    """Whether there is anything that a run could go on from, or has found."""
+    saved = (workdir / "checkpoints", workdir / "best")
+    return (workdir / RESULT_FILE).exists() or any(
+        folder.is_dir() and any(folder.iterdir()) for folder in saved
+    )
 
 
 def write_result(workdir: Folder, result: dict[str, Any]) -> None:
@@ -97,7 +103,7 @@ def read_result(workdir: Folder) -> dict[str, Any] | None:
         if not path.exists():
             return None
     result = read_json(path)
-    if not isinstance(result, dict) or not result.keys() >= RESULT_KEYS:
+    if not _is_result(result):
         raise ConfigError(f"{path} is no result of this program; delete it")
     noted = result.pop("sha256", None)  # results of earlier versions have none
     if noted and noted != _sha256(result):
@@ -110,6 +116,14 @@ def read_result(workdir: Folder) -> dict[str, Any] | None:
                 "again, or delete the folder and run again"
             )
     return result
+
+
+def _is_result(found: Any) -> bool:
+    """Whether it holds what every version has written."""
+    if not isinstance(found, dict):
+        return False
+    metric = found.get("metric", "accuracy")
+    return found.keys() >= {*RESULT_KEYS, f"validation_{metric}", f"test_{metric}"}
 
 
 def read_config(workdir: Folder) -> Config:

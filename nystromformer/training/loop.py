@@ -55,6 +55,7 @@ class Record:
     best_step, best_value: where the selected metric was best, the first of equals.
     compiled_bytes: what the compiled train step holds at once.
     peak_bytes: the most that the device held, where it counts.
+    sessions: what it ran on and with, and from which step.
     """
 
     wall_seconds: float = 0.0
@@ -65,6 +66,7 @@ class Record:
     best_value: float | None = None
     compiled_bytes: int | None = None
     peak_bytes: int | None = None
+    sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 class Trainer:

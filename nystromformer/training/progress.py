@@ -1,6 +1,7 @@
 """Progress of a run, for people, and how much to do between two looks at it."""
 
 import contextlib
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from tqdm import tqdm
 
 from nystromformer.training.devices import of_first
+from nystromformer.training.interrupt import mute_terminal
 
 SECONDS_PER_CHUNK = 1.0  # between two looks at the clock, the signals and the metrics
 
@@ -69,9 +71,13 @@ class Progress:
             self.say(f"step {step}/{self.num_steps}  {shown}  {left:.0f} s left")
 
     def say(self, line: str) -> None:
-        """A line of its own, above the bar."""
-        tqdm.write(line, file=sys.stdout)
-        sys.stdout.flush()
+        """A line of its own, above the bar. A pipe that is closed is a hang-up."""
+        try:
+            tqdm.write(line, file=sys.stdout)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            mute_terminal()
+            signal.raise_signal(signal.SIGHUP)
 
     def close(self) -> None:
         self.bar.close()
