@@ -27,7 +27,7 @@ Pictures = dict[tuple[int, int], dict[Any, np.ndarray]]
 def nystrom_matrix(
     query: jax.Array, key: jax.Array, mask: jax.Array | None = None, **options: Any
 ) -> jax.Array:
-    """All rows of the matrix that `nystrom` applies, [L, L]; options of `nystrom_rows`."""
+    """The matrix [L, L] that `nystrom` applies; options as for `nystrom_rows`."""
     return nystrom_rows(query, key, slice(None), mask, **options)
 
 

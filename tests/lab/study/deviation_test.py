@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from nystromformer.lab.study.capture import Layer
-from nystromformer.lab.study.deviation import matrices, measure_heads, middle, spectra
+from nystromformer.lab.study.deviation import (
+    matrices,
+    measure_heads,
+    middle,
+    nystrom_matrix,
+    spectra,
+)
 from nystromformer.study import softmax_matrix
 from tests import paper
 
