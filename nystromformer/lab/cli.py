@@ -20,10 +20,10 @@ from etils import epath
 
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
+from nystromformer.training.arrays import CheckpointError
 from nystromformer.training.files import Folder, first_line
 from nystromformer.training.interrupt import Interrupted, catch, mute_terminal
 from nystromformer.training.loop import NotFiniteError
-from nystromformer.training.weights import CheckpointError
 
 BAD_INPUT = 2
 A_YEAR = 366 * 24 * 60.0  # in minutes

@@ -9,10 +9,10 @@ from flax import nnx
 from nystromformer.config import ConfigError
 from nystromformer.lab.run import Experiment
 from nystromformer.lab.workdir import RESULT_FILE, read_config, read_result
+from nystromformer.training.arrays import CheckpointError, digest
 from nystromformer.training.checkpoint import read_best
 from nystromformer.training.files import Folder
 from nystromformer.training.step import Weights, graphdef_of
-from nystromformer.training.weights import CheckpointError, digest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -92,21 +92,27 @@ class ObjectFile(io.BytesIO):
             super().close()
 
 
-def write_text(path: Folder, text: str) -> None:
-    """Writes a file whole or not at all."""
-    if not is_local(path):
-        with system_errors(path):
-            path.write_text(text, encoding="utf-8")
-        return
+def write_bytes(path: Folder, content: bytes) -> None:
+    """Writes a file whole or not at all; makes its folder."""
+    with system_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not is_local(path):
+            path.write_bytes(content)
+            return
     temporary = path.with_name(f"{path.name}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Folder, text: str) -> None:
+    """Writes a file whole or not at all."""
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Folder, value: Any) -> None:

@@ -13,6 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from nystromformer.config import TrainConfig
+from nystromformer.training.arrays import digest
 from nystromformer.training.checkpoint import Checkpoints
 from nystromformer.training.data import Data, train_indices
 from nystromformer.training.devices import (
@@ -37,7 +38,6 @@ from nystromformer.training.step import (
     make_init,
     make_train_chunk,
 )
-from nystromformer.training.weights import digest
 
 MAX_CHUNK = 512
 SAVING_SHARE = 0.05  # of the time, at most, goes into checkpoints
@@ -163,7 +163,6 @@ class Trainer:
         """Deletes what only an unfinished run needs; the result has been written."""
         assert self.best
         self.checkpoints.finish(self.best)
-        self.checkpoints.close()
 
     def _advance(self) -> None:
         """One chunk of steps, and all that is due after it."""

@@ -8,9 +8,10 @@ from etils.epath import backend
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nystromformer.training import files
+from nystromformer.training.arrays import digest
 from nystromformer.training.checkpoint import Checkpoints
 from nystromformer.training.files import MetricsWriter, ObjectFile, is_local, write_json
-from tests.training.checkpoint_test import ABSTRACT, make_state
+from tests.training.states import ABSTRACT, best_of, make_state
 
 
 class Bucket(MemoryFileSystem):
@@ -141,15 +142,12 @@ def test_writes_of_an_object_are_a_while_apart(run, monkeypatch):
     assert slept == [0, 0.75, 0]
 
 
-def test_a_damaged_step_that_cannot_be_moved_is_an_error_of_the_system(
-    tmp_path, monkeypatch
-):
-    checkpoints = Checkpoints(tmp_path)
-    for step in (10, 20):
-        checkpoints.save(step, make_state(step), {})
-    (tmp_path / "checkpoints" / "20" / "meta" / "metadata").write_text("{}")
-    monkeypatch.setattr(files, "is_local", lambda folder: False)
-    monkeypatch.setattr(type(epath.Path()), "rename", lambda *_: 1 / 0)
-    with pytest.raises(OSError, match=r"checkpoints: division by zero$"):
-        checkpoints.restore(ABSTRACT)
-    checkpoints.close()
+def test_checkpoints_are_objects(run):
+    checkpoints = Checkpoints(run)
+    for step in (10, 20, 30):
+        checkpoints.save(step, make_state(step), {}, best_of(step))
+    assert sorted(path.name for path in run.iterdir()) == ["best", "checkpoints"]
+    state, _, (step, _) = Checkpoints(run).restore(ABSTRACT)
+    assert (digest(state), step) == (digest(make_state(30)), 25)
+    checkpoints.finish(best_of(30))
+    assert [path.name for path in (run / "best").iterdir()] == ["25.safetensors"]

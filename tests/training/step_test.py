@@ -8,6 +8,7 @@ from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import SequenceClassifier
+from nystromformer.training.arrays import digest
 from nystromformer.training.data import Data, train_indices
 from nystromformer.training.devices import one_device, put
 from nystromformer.training.objective import Classification
@@ -17,7 +18,6 @@ from nystromformer.training.step import (
     make_train_chunk,
     split_weights,
 )
-from nystromformer.training.weights import digest
 
 BATCH = 8
 SEED = np.uint32(0)

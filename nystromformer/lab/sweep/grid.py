@@ -156,8 +156,8 @@ def check_points(points: Iterable[Point], folder: Path) -> None:
         try:
             check_workdir(folder / point.name, point.config)
             read_result(folder / point.name)
-            train = dataclasses.replace(point.config.train, seed=0)
-            config = dataclasses.replace(point.config, train=train)
+            train = point.config.train.model_copy(update={"seed": 0})
+            config = point.config.model_copy(update={"train": train})
             if config not in built:  # seeds share a model
                 Experiment.from_config(config)
                 built.append(config)

@@ -1,24 +1,29 @@
-"""A model's weights in a file of their own, readable without the rest of a run.
+"""Arrays in a file of their own, readable by anyone: safetensors, and a digest.
 
-The format is safetensors: names, dtypes and shapes, then the bytes. A flipped bit would
-be read without a word, so the digest of all leaves stands in the file's metadata.
+A flipped bit would be read without a word, so the sha256 of all names, dtypes, shapes
+and bytes stands in the file's metadata, beside whatever JSON belongs to the arrays.
 """
 
 import hashlib
 import json
-import os
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 import safetensors.numpy
 
-from nystromformer.training.files import Folder, first_line, is_local, system_errors
-from nystromformer.training.step import Weights, leaf_name
+from nystromformer.training.files import Folder, first_line, system_errors, write_bytes
+from nystromformer.training.step import leaf_name
+
+Tree = TypeVar("Tree")
 
 
 class CheckpointError(ValueError):
     """Weights or checkpoints that cannot be read or written; says what to do."""
+
+
+class DamagedError(CheckpointError):
+    """A file that is not what was written."""
 
 
 def digest(tree: Any) -> str:
@@ -38,37 +43,24 @@ def named_leaves(tree: Any) -> dict[str, Any]:
     return {leaf_name(path): leaf for path, leaf in leaves}
 
 
-def save_weights(path: Folder, weights: Weights) -> None:
-    """Writes the file, whole or not at all."""
-    tensors = {
-        name: np.array(leaf, order="C") for name, leaf in named_leaves(weights).items()
-    }
-    content = safetensors.numpy.save(tensors, {"sha256": digest(weights)})
-    with system_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not is_local(path):
-            path.write_bytes(content)
-            return
-        temporary = path.with_name(f"{path.name}.tmp")
-        try:
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+def save_arrays(path: Folder, tree: Any, meta: dict[str, Any] | None = None) -> None:
+    """Writes a pytree of arrays and a JSON object, whole or not at all."""
+    tensors = {k: np.array(v, order="C") for k, v in named_leaves(tree).items()}
+    text = json.dumps(meta or {}, sort_keys=True)
+    noted = {"meta": text, "sha256": _seal(tree, text)}
+    write_bytes(path, safetensors.numpy.save(tensors, noted))
 
 
-def load_weights(path: Folder, shapes: Weights) -> Weights:
-    """The weights of a file, on the host.
+def load_arrays(path: Folder, shapes: Tree) -> tuple[Tree, dict[str, Any]]:
+    """The arrays of a file, on the host, and its JSON object.
 
     Args:
-      path: a file of `save_weights`.
+      path: a file of `save_arrays`.
       shapes: what they have to be, as `jax.eval_shape` gives it.
 
     Raises:
-      CheckpointError: the file is damaged, or of another model.
+      DamagedError: the file is not what was written.
+      CheckpointError: it holds other arrays.
       OSError: it cannot be read.
     """
     with system_errors(path):
@@ -76,9 +68,10 @@ def load_weights(path: Folder, shapes: Weights) -> Weights:
     try:
         tensors = safetensors.numpy.load(content)
         size = int.from_bytes(content[:8], "little")
-        noted = json.loads(content[8 : 8 + size])["__metadata__"]["sha256"]
+        noted = json.loads(content[8 : 8 + size])["__metadata__"]
+        meta, sha256 = noted["meta"], noted["sha256"]
     except Exception as error:  # the library's own, and what JSON and keys raise
-        raise CheckpointError(f"{path} is damaged ({first_line(error)})") from error
+        raise DamagedError(f"{path} is damaged ({first_line(error)})") from error
     wanted = named_leaves(shapes)
     for name in sorted(wanted.keys() ^ tensors.keys()):
         where = "lacks" if name in wanted else "has another model's"
@@ -90,9 +83,11 @@ def load_weights(path: Folder, shapes: Weights) -> Weights:
                 f"{shape.dtype} {shape.shape}"
             )
     leaves = [tensors[name] for name in wanted]
-    weights = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
-    if digest(weights) != noted:
-        raise CheckpointError(
-            f"{path} is damaged: its contents do not match its digest"
-        )
-    return weights
+    tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+    if _seal(tree, meta) != sha256:
+        raise DamagedError(f"{path} is damaged: it does not match its digest")
+    return tree, json.loads(meta)
+
+
+def _seal(tree: Any, meta: str) -> str:
+    return hashlib.sha256((digest(tree) + meta).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Weights as a file: back they come, or one line says what is wrong."""
+"""Arrays as a file: back they come, or one line says what is wrong."""
 
 import jax
 import jax.numpy as jnp
@@ -7,13 +7,13 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file
 
-from nystromformer.training.step import split_weights
-from nystromformer.training.weights import (
+from nystromformer.training.arrays import (
     CheckpointError,
     digest,
-    load_weights,
-    save_weights,
+    load_arrays,
+    save_arrays,
 )
+from nystromformer.training.step import split_weights
 
 
 @pytest.fixture
@@ -24,8 +24,9 @@ def weights(make_model):
 
 def test_they_come_back_bit_for_bit_and_anyone_can_read_them(weights, tmp_path):
     path = tmp_path / "best" / "3.safetensors"
-    save_weights(path, weights)
-    assert digest(load_weights(path, weights)) == digest(weights)
+    save_arrays(path, weights, {"note": "α"})
+    assert load_arrays(path, weights)[1] == {"note": "α"}
+    assert digest(load_arrays(path, weights)[0]) == digest(weights)
     theirs = load_file(path)
     assert sorted(theirs) == [
         *("params.embedding.embedding", "params.out.bias", "params.out.kernel"),
@@ -39,27 +40,27 @@ def test_they_come_back_bit_for_bit_and_anyone_can_read_them(weights, tmp_path):
 
 def test_what_is_not_the_models_is_named(weights, tmp_path):
     path = tmp_path / "3.safetensors"
-    save_weights(path, weights)
+    save_arrays(path, weights)
     fewer = weights._replace(variables={})
     with pytest.raises(CheckpointError, match=r"has another model's variables\.calls"):
-        load_weights(path, fewer)
-    save_weights(path, fewer)
+        load_arrays(path, fewer)
+    save_arrays(path, fewer)
     with pytest.raises(CheckpointError, match=r"lacks variables\.calls"):
-        load_weights(path, weights)
+        load_arrays(path, weights)
     wider = jax.tree.map(lambda x: jnp.zeros((*x.shape, 2), x.dtype), fewer)
     with pytest.raises(CheckpointError, match=r"embedding is float32 \(11, 13\), not"):
-        load_weights(path, wider)
+        load_arrays(path, wider)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 700, -1])
 def test_damage_is_one_line(weights, tmp_path, cut):
     path = tmp_path / "3.safetensors"
-    save_weights(path, weights)
+    save_arrays(path, weights)
     content = bytearray(path.read_bytes())
     content[-50] ^= 1
     path.write_bytes(content if cut == 700 else content[:cut])
     with pytest.raises(CheckpointError, match=r"3\.safetensors is damaged"):
-        load_weights(path, weights)
+        load_arrays(path, weights)
 
 
 def test_the_digest_sees_names_shapes_dtypes_and_values():
