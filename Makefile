@@ -13,7 +13,10 @@ DATA_DIR := $(if $(DATA),--data_dir=$(DATA))
 ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
 	"error: no accelerator: .venv/bin/pip install \"jax[cuda13]\", or \"jax[tpu]\"")
 
-.PHONY: train paper paper-report speed test test-all test-faults test-parity lint clean
+.PHONY: help train paper paper-report speed test test-all test-faults test-parity lint clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 train: .venv/ready ## ListOps, quick preset: a learnt model in minutes on two cores
 	$(BIN)/python scripts/train.py --config=configs/listops.py:nystrom,quick \
@@ -29,7 +32,7 @@ paper: .venv/ready ## the paper's tables, on an accelerator; DATA=where the data
 	$(MAKE) paper-report
 
 # REPORT="--remark='image=…'" says what a task's numbers have to be read with.
-paper-report: .venv/ready ## of what there is so far
+paper-report: .venv/ready ## reports what `make paper` has trained so far
 	$(BIN)/python scripts/report.py runs/paper --out=results/paper $(REPORT)
 
 speed: .venv/ready ## Table 1, and steps of every task, on an accelerator; PEERS=--peers
@@ -43,24 +46,24 @@ speed: .venv/ready ## Table 1, and steps of every task, on an accelerator; PEERS
 			$(ATTENTIONS:%=--attention=%) --option=softmax.dropout_rate=0.0 $(PEERS); \
 	done
 
-test: .venv/ready-dev ## the suite, without what is slow
+test: .venv/ready-dev ## the tests, without the slow ones
 	$(PYTEST) -m "not slow and not parity"
 
-test-all: .venv/ready-dev ## with what is slow
+test-all: .venv/ready-dev ## all tests but parity
 	$(PYTEST) -m "not parity"
 
-test-faults: .venv/ready-dev ## kills, full disks, flipped bits; prints what came of it
+test-faults: .venv/ready-dev ## kills, full disks and flipped bits, many times
 	$(BIN)/python -m pytest -m faults -rs
 
-test-parity: .venv/ready-parity ## against PyTorch and transformers
+test-parity: .venv/ready-parity ## comparisons with PyTorch and transformers
 	$(PYTEST) -m parity
 
-lint: .venv/ready-dev
+lint: .venv/ready-dev ## style and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 
-clean: ## keeps runs/
+clean: ## removes .venv; keeps runs/
 	rm -rf .venv
 
 .venv/bin/python:

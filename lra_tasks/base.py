@@ -70,6 +70,10 @@ class Task(ABC):
     def decode(self, tokens: np.ndarray) -> str | np.ndarray:
         """The valid tokens `[n]` of a row for the eye: text, or a picture `[R, R]`."""
 
+    def encode(self, text: str) -> np.ndarray:
+        """The tokens `[n]` of a text, n ≤ max_length, where the task is of texts."""
+        raise DataError(f"{self.name}: give token ids, its inputs are no texts")
+
     def pinned_options(self) -> dict[str, Any]:
         """The options that the data depend on; others prepare the same data."""
         return asdict(self)

@@ -123,6 +123,14 @@ class ListOps(Task):
     def decode(self, tokens: np.ndarray) -> str:
         return decode(tokens)
 
+    def encode(self, text: str) -> np.ndarray:
+        tokens = encode(text)
+        self.require(
+            0 < len(tokens) <= self.max_length,
+            f"{len(tokens):,} tokens are not from 1 to max_length={self.max_length}",
+        )
+        return tokens
+
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
         if self.source_dir is not None:
             splits = {

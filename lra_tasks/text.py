@@ -130,3 +130,6 @@ class Text(Task):
 
     def decode(self, tokens: np.ndarray) -> str:
         return byte_tokens.decode(tokens)
+
+    def encode(self, text: str) -> np.ndarray:
+        return byte_tokens.encode_text(text, self.max_length)

@@ -1,1 +1,33 @@
-"""Nyströmformer in JAX and Flax: the attention, the encoder, and how to train it."""
+"""Nyströmformer in JAX and Flax: the attention, the encoder, and a trained run.
+
+This needs jax, flax and numpy alone; `load_run` needs the extra [train].
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from nystromformer.attention import ATTENTIONS, make_attention, register_attention
+from nystromformer.attention.nystrom import nystrom_attention
+from nystromformer.encoder import Encoder, EncoderConfig
+from nystromformer.heads import PairClassifier, SequenceClassifier
+
+if TYPE_CHECKING:
+    from nystromformer.lab.trained_run import load_run
+
+__all__ = [
+    "ATTENTIONS",
+    "Encoder",
+    "EncoderConfig",
+    "PairClassifier",
+    "SequenceClassifier",
+    "load_run",
+    "make_attention",
+    "nystrom_attention",
+    "register_attention",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "load_run":
+        return importlib.import_module("nystromformer.lab.trained_run").load_run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from absl import flags
 from lra_tasks.base import SPLITS
 from nystromformer.config import ConfigError
 from nystromformer.lab import cli
-from nystromformer.lab.trained_run import TrainedRun
+from nystromformer.lab.trained_run import load_run
 from nystromformer.training.data import Data
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Totals
@@ -22,11 +22,12 @@ flags.mark_flag_as_required("workdir")
 
 
 def main() -> None:
-    run = TrainedRun.load(cli.folder(_WORKDIR))
-    config = run.experiment.config
+    run = load_run(cli.folder(_WORKDIR))
+    config = run.config
     data_dir = _DATA_DIR.value or config.task.data_dir
-    split = run.experiment.task.load(_SPLIT.value, data_dir)
-    if run.result and split.content_hash() != run.result["data_sha256"][_SPLIT.value]:
+    split = run.task.load(_SPLIT.value, data_dir)
+    noted = (run.result or {}).get("data_sha256", {})  # earlier versions have none
+    if noted and split.content_hash() != noted[_SPLIT.value]:
         raise ConfigError(
             f"the {_SPLIT.value} split here is not the one that this run was given: "
             "mend source_dir, or name another --data_dir"

@@ -57,6 +57,8 @@ def versions() -> dict[str, str]:
 def commit() -> str | None:
     """The commit of this checkout, with + where files differ; None outside git."""
     root = Path(__file__).parents[2]
+    if not (root / ".git").exists():  # installed, perhaps within another's repository
+        return None
     describe = ("describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*")
     try:
         described = subprocess.run(

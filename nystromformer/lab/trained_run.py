@@ -1,12 +1,19 @@
 """A run of scripts/train.py with the best weights that it has found."""
 
 import dataclasses
-from typing import Any
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from etils import epath
 from flax import nnx
 
-from nystromformer.config import ConfigError
+from lra_tasks.task import Task
+from nystromformer.config import Config, ConfigError
 from nystromformer.lab.run import Experiment
 from nystromformer.lab.workdir import RESULT_FILE, read_config, read_result
 from nystromformer.training.arrays import CheckpointError, digest
@@ -14,37 +21,143 @@ from nystromformer.training.checkpoint import read_best
 from nystromformer.training.files import Folder
 from nystromformer.training.step import Weights, graphdef_of
 
+PREDICTED_AT_ONCE = 32  # examples
+
+
+class Prediction(NamedTuple):
+    """classes: int [B], the most probable; probabilities: float32 [B, C]."""
+
+    classes: np.ndarray
+    probabilities: np.ndarray
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainedRun:
-    """experiment: what its config says; step: of the best weights; result: or None."""
+    """One run's model, and what it was made from.
+
+    experiment: what its config says.
+    weights: the best on validation, on the host; step: at which they were found.
+    result: the content of result.json, None where the run is not finished.
+    """
 
     experiment: Experiment
     weights: Weights
     step: int
     result: dict[str, Any] | None
 
-    @classmethod
-    def load(cls, workdir: Folder) -> "TrainedRun":
-        """Reads a workdir and changes nothing there.
+    @property
+    def config(self) -> Config:
+        """What the run was started with."""
+        return self.experiment.config
 
-        Raises:
-          ConfigError: it is no run, or has no validated weights yet.
-          CheckpointError: its weights are damaged, or not those of its result.
-        """
-        experiment = Experiment.from_config(read_config(workdir))
-        found = read_best(workdir, experiment.weight_shapes)
-        if found is None:
-            raise ConfigError(f"{workdir} has no validated weights yet")
-        step, weights = found
-        result = read_result(workdir)
-        if result and result["params_sha256"] != digest(weights):
-            raise CheckpointError(
-                f"the weights in {workdir} are not those of its {RESULT_FILE}"
-            )
-        return cls(experiment, weights, step, result)
+    @property
+    def task(self) -> Task:
+        """Whose examples it was trained on; `run.task.load("test")` reads them."""
+        return self.experiment.task
 
+    @functools.cached_property
     def model(self) -> Any:
-        """The model with the best weights."""
+        """The model with the best weights: of inputs and a mask it gives logits."""
         graphdef = graphdef_of(self.experiment.make_model)
         return nnx.merge(graphdef, *jax.device_put(self.weights))
+
+    def predict(
+        self, inputs: Any, lengths: np.ndarray | Sequence[int] | None = None
+    ) -> Prediction:
+        """Classifies examples.
+
+        Args:
+          inputs: texts, or pairs of texts where the task has two inputs; or token ids
+            [B, L] ([B, 2, L]), L ≤ the task's max_length.
+          lengths: of token ids [B] ([B, 2]); None = they have no padding.
+
+        Raises:
+          DataError: a text that is none of the task's.
+          ValueError: token ids that do not fit, or a run that learnt no classes.
+        """
+        if self.config.objective.name != "classification":
+            raise ValueError(f"{self.config.objective.name} predicts no classes")
+        if not hasattr(inputs, "dtype"):
+            inputs, lengths = self._encode(inputs)
+        tokens, valid = self._padded(np.asarray(inputs), lengths)
+        found = np.zeros((len(tokens), self.task.num_classes), np.float32)
+        for start in range(0, len(tokens), PREDICTED_AT_ONCE):
+            rows = np.arange(start, start + PREDICTED_AT_ONCE).clip(max=len(tokens) - 1)
+            found[rows] = self._probabilities(tokens[rows], valid[rows])
+        return Prediction(found.argmax(-1), found)
+
+    def _encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids [B, (2,) L] and lengths [B, (2)] of texts, or pairs of them."""
+        pair = self.task.num_inputs == 2
+        flat = [text for both in texts for text in both] if pair else list(texts)
+        encoded = [self.task.encode(text) for text in flat]
+        tokens = np.zeros((len(flat), self.task.max_length), np.int32)
+        for row, ids in zip(tokens, encoded, strict=True):
+            row[: len(ids)] = ids
+        lengths = np.array([len(ids) for ids in encoded], np.int32)
+        shape = (-1, 2) if pair else (-1,)
+        return tokens.reshape(*shape, self.task.max_length), lengths.reshape(shape)
+
+    def _padded(
+        self, tokens: np.ndarray, lengths: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids [B, (2,) max_length] and lengths [B, (2)], checked."""
+        task, length = self.task, tokens.shape[-1]
+        rows = (2,) if task.num_inputs == 2 else ()
+        if tokens.shape[1:-1] != rows or length > task.max_length:
+            wanted = ", ".join(map(str, ("B", *rows, "L")))
+            raise ValueError(
+                f"token ids must be [{wanted}] with L ≤ {task.max_length}, got "
+                f"{tokens.shape}"
+            )
+        if tokens.size and not 0 <= tokens.min() <= tokens.max() < task.vocab_size:
+            raise ValueError(f"token ids must be from 0 to {task.vocab_size - 1}")
+        full = np.full(tokens.shape[:-1], length, np.int32)
+        lengths = full if lengths is None else np.asarray(lengths, np.int32)
+        if lengths.shape != full.shape:
+            raise ValueError(f"lengths must be {full.shape}, got {lengths.shape}")
+        spare = [(0, 0)] * (tokens.ndim - 1) + [(0, task.max_length - length)]
+        return np.pad(tokens.astype(np.int32), spare), lengths
+
+    @functools.cached_property
+    def _probabilities(self) -> Any:
+        """The compiled model: token ids and lengths to float32 [B, C]."""
+        graphdef, state = nnx.split(self.model)
+
+        @jax.jit
+        def probabilities(tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+            position = jax.lax.broadcasted_iota(
+                tokens.dtype, tokens.shape, tokens.ndim - 1
+            )
+            mask = position < lengths[..., None]
+            return jax.nn.softmax(nnx.merge(graphdef, state)(tokens, mask))
+
+        return probabilities
+
+
+def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
+    """The run of a workdir of scripts/train.py, a folder or gs://BUCKET/RUN.
+
+    >>> run = load_run("runs/listops-quick")  # doctest: +SKIP
+    >>> run.predict(["[MAX 2 9 [MIN 4 7 ] 0 ]"]).classes  # doctest: +SKIP
+    array([9])
+
+    Changes nothing there.
+
+    Raises:
+      ConfigError: it is no run, or has no validated weights yet.
+      CheckpointError: its weights are damaged, or not those of its result.
+    """
+    name = str(workdir)
+    folder: Folder = epath.Path(name) if "://" in name else Path(name).expanduser()
+    experiment = Experiment.from_config(read_config(folder))
+    found = read_best(folder, experiment.weight_shapes)
+    if found is None:
+        raise ConfigError(f"{folder} has no validated weights yet")
+    step, weights = found
+    result = read_result(folder)
+    if result and result["params_sha256"] != digest(weights):
+        raise CheckpointError(
+            f"the weights in {folder} are not those of its {RESULT_FILE}"
+        )
+    return TrainedRun(experiment, weights, step, result)

@@ -1,36 +1,103 @@
-"""The best weights of a run, and what is none."""
+"""The best weights of a run, what they predict, and what is no run."""
 
 import shutil
 
 import jax
+import numpy as np
 import pytest
+from flax import nnx
 
+import nystromformer
+from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
+from nystromformer.lab.run import Experiment
 from nystromformer.lab.trained_run import TrainedRun
 from nystromformer.lab.workdir import read_result, write_result
-from nystromformer.training.checkpoint import CheckpointError, digest
 from nystromformer.training.step import split_weights
+from nystromformer.training.weights import CheckpointError, digest
+from tests.small import make_config
 
 
-def test_the_model_has_the_weights_that_were_tested(finished):
-    workdir, _ = finished
-    run = TrainedRun.load(workdir)
-    result = read_result(workdir)
+@pytest.fixture(scope="module")
+def run(finished):
+    return nystromformer.load_run(str(finished[0]))
+
+
+@pytest.fixture(scope="module")
+def test_split(finished, run):
+    return run.task.load("test", finished[0].parent / "data")
+
+
+def test_the_model_has_the_weights_that_were_tested(finished, run):
+    result = read_result(finished[0])
     assert run.result == result
     assert run.step == result["best_step"]
-    _, weights = split_weights(run.model())
+    _, weights = split_weights(run.model)
     assert digest(jax.device_get(weights)) == result["params_sha256"]
+
+
+def test_its_predictions_are_as_good_as_its_result_says(run, test_split):
+    found = run.predict(test_split.inputs, test_split.lengths)
+    np.testing.assert_allclose(found.probabilities.sum(-1), 1, rtol=1e-5)
+    accuracy = np.mean(found.classes == test_split.labels)
+    assert accuracy == pytest.approx(run.result["test_accuracy"])
+    right = found.probabilities[np.arange(len(test_split.labels)), test_split.labels]
+    assert -np.log(right).mean() == pytest.approx(run.result["test_loss"], rel=1e-4)
+
+
+def test_texts_are_what_their_token_ids_are(run, test_split):
+    rows = [slice(0, n) for n in test_split.lengths]
+    ids = [x[row] for x, row in zip(test_split.inputs, rows, strict=True)]
+    by_text = run.predict([run.task.decode(tokens) for tokens in ids])
+    by_ids = run.predict(test_split.inputs, test_split.lengths)
+    np.testing.assert_array_equal(by_text.probabilities, by_ids.probabilities)
+    [alone] = run.predict(ids[0][None]).probabilities  # neither padded nor with others
+    np.testing.assert_allclose(alone, by_ids.probabilities[0], rtol=1e-5)
+    assert run.predict([]).probabilities.shape == (0, 10)
+
+
+def test_pairs_of_texts_are_what_their_token_ids_are():
+    changes = {"task__max_length": 31, "attention__num_landmarks": 4}
+    config = make_config("nystrom,quick", "retrieval", **changes)
+    experiment = Experiment.from_config(config)
+    _, weights = split_weights(experiment.make_model(nnx.Rngs(0)))
+    run = TrainedRun(experiment, jax.device_get(weights), 0, None)
+    texts = ["one", "another", "a third", "ö" * 40]
+    ids = np.zeros((4, 31), np.uint16)
+    for row, text in zip(ids, texts, strict=True):
+        content = np.frombuffer(text.encode()[:31], np.uint8)
+        row[: len(content)] = content.astype(int) + 1
+    lengths = (ids > 0).sum(-1).reshape(2, 2)
+    by_ids = run.predict(ids.reshape(2, 2, 31), lengths).probabilities
+    assert by_ids.shape == (2, 2)
+    by_text = run.predict([texts[:2], texts[2:]]).probabilities
+    np.testing.assert_array_equal(by_text, by_ids)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "message"),
+    [
+        (["[MAX 2 x ]"], DataError, r"token 2 \('x'\) is none of ListOps'"),
+        (["[MAX" + " 1" * 64 + " ]"], DataError, "66 tokens are not from 1 to"),
+        (np.zeros((3, 65), int), ValueError, r"must be \[B, L\] with L ≤ 64"),
+        (np.zeros((3, 2, 9), int), ValueError, r"must be \[B, L\] with L ≤ 64"),
+        (np.full((3, 9), 16), ValueError, "token ids must be from 0 to 15"),
+    ],
+)
+def test_what_it_cannot_read_is_said(run, inputs, error, message):
+    with pytest.raises(error, match=message):
+        run.predict(inputs)
 
 
 def test_what_is_no_trained_run_is_said(finished, tmp_path):
     with pytest.raises(ConfigError, match="is no run"):
-        TrainedRun.load(tmp_path)
+        nystromformer.load_run(tmp_path)
     workdir = tmp_path / "run"
     shutil.copytree(finished[0], workdir)
     result = read_result(workdir)
     write_result(workdir, {**result, "params_sha256": "0" * 64})
     with pytest.raises(CheckpointError, match=r"not those of its result\.json"):
-        TrainedRun.load(workdir)
-    shutil.rmtree(workdir / "checkpoints")
-    with pytest.raises(ConfigError, match="has no checkpoints yet"):
-        TrainedRun.load(workdir)
+        nystromformer.load_run(workdir)
+    shutil.rmtree(workdir / "best")
+    with pytest.raises(ConfigError, match="has no validated weights yet"):
+        nystromformer.load_run(workdir)

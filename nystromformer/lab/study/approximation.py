@@ -26,7 +26,7 @@ from nystromformer.lab.study.deviation import (
     spectra,
 )
 from nystromformer.lab.study.smooth import smooth_inputs
-from nystromformer.lab.trained_run import TrainedRun
+from nystromformer.lab.trained_run import load_run
 from nystromformer.study import LANDMARKS, softmax_matrix
 from nystromformer.training.data import Data
 from nystromformer.training.files import write_text
@@ -76,7 +76,7 @@ def approximation(flags: Any) -> None:
 
 def from_run(flags: Any) -> Subject:
     """What the layers of a trained run get, for the longest examples of a split."""
-    run = TrainedRun.load(Path(flags.workdir).expanduser())
+    run = load_run(flags.workdir)
     config, task = run.experiment.config, run.experiment.task
     split = task.load(flags.split, flags.data_dir or config.task.data_dir)
     rows = (
@@ -90,7 +90,7 @@ def from_run(flags: Any) -> Subject:
         )
     others = longest[longest != example][: flags.examples - 1]
     chosen = np.array([example, *others])
-    layers = capture(run.model(), Data.put(split), chosen)
+    layers = capture(run.model, Data.put(split), chosen)
     options = config.attention.options.items()
     found = ", ".join(f"{name}={value}" for name, value in options)
     tested = f", test accuracy {run.result['test_accuracy']:.2%}" if run.result else ""

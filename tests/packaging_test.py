@@ -1,0 +1,76 @@
+"""What is installed: the wheel alone, and what its extras bring."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+
+import pytest
+
+from tests.commands import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def requirements(name: str) -> set[str]:
+    lines = (ROOT / f"{name}.txt").read_text().splitlines()
+    return {line for line in lines if not line.startswith("#")}
+
+
+def test_the_requirements_are_those_of_the_extras():
+    extras = PROJECT["optional-dependencies"]
+    needed = {*PROJECT["dependencies"], *extras["train"], *extras["report"]}
+    assert requirements("requirements") == needed | {*extras["hf"]}
+    assert requirements("requirements-dev") == {*extras["dev"]}
+
+
+# With what pip would not have installed hidden from it.
+ALONE = """
+import sys
+for name in ("pydantic", "safetensors", "ml_collections", "tensorboardX", "tqdm"):
+    sys.modules[name] = None
+import nystromformer
+assert not nystromformer.__file__.startswith(ROOT), nystromformer.__file__
+names = [name for name in nystromformer.__all__ if name != "load_run"]
+assert all(getattr(nystromformer, name) for name in names)
+print(*(name for name in sys.modules if name in ("lra_tasks", "pandas", "matplotlib")))
+"""
+TOGETHER = """
+import nystromformer, configs.listops
+from nystromformer.config import Config
+from nystromformer.lab.run import Experiment
+from nystromformer.lab.provenance import commit
+config = Config.from_mapping(configs.listops.get_config("nystrom,quick").to_dict())
+print(nystromformer.load_run.__name__, Experiment.from_config(config).num_params)
+assert commit() is None
+"""
+
+
+@pytest.mark.slow
+def test_the_wheel_works_outside_the_tree(tmp_path):
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    source = ["git", "-C", ROOT, "archive", "--format=zip", "HEAD"]
+    # A copy, in which the build may leave what it likes.
+    with open(tmp_path / "source.zip", "wb") as file:
+        subprocess.run(source, stdout=file, check=True)
+    with zipfile.ZipFile(tmp_path / "source.zip") as archive:
+        archive.extractall(tmp_path / "source")
+    wheel = [*pip, "wheel", "--no-deps", f"--wheel-dir={tmp_path}", tmp_path / "source"]
+    subprocess.run(wheel, check=True)
+    [built] = tmp_path.glob("nystromformer_jax-*.whl")
+    names = zipfile.ZipFile(built).namelist()
+    tops = {name.partition("/")[0] for name in names if ".dist-info" not in name}
+    assert tops == {"nystromformer", "lra_tasks", "configs"}
+    assert "nystromformer/lab/report/page.html" in names
+    install = [*pip, "install", "--no-deps", f"--target={tmp_path / 'site'}", built]
+    subprocess.run(install, check=True)
+    for program, said in ((ALONE, ""), (TOGETHER, "load_run 81942")):
+        done = subprocess.run(
+            [sys.executable, "-c", f"ROOT = {str(ROOT)!r}\n{program}"],
+            env={"PYTHONPATH": str(tmp_path / "site"), "JAX_PLATFORMS": "cpu"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout.strip()) == (0, said), done.stderr
