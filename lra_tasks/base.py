@@ -11,8 +11,9 @@ import numpy as np
 
 from lra_tasks import storage
 from lra_tasks.split import DataError, Split
+from lra_tasks.subwords import Vocabulary
 
-SPLITS = ("train", "validation", "test")
+SPLITS: tuple[str, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,7 @@ class Task(ABC):
       num_classes: labels are 0 to num_classes - 1.
       num_inputs: sequences in one example, 1 or 2.
       max_length: columns of a split's inputs: tokens, padding included.
+      vocabulary: of a task of sub-words between [CLS] and [SEP]; else None.
     """
 
     name: ClassVar[str]
@@ -33,6 +35,7 @@ class Task(ABC):
     vocab_size: ClassVar[int]
     num_classes: ClassVar[int]
     num_inputs: ClassVar[int] = 1
+    vocabulary: ClassVar[Vocabulary | None] = None
     max_length: int
 
     def __post_init__(self) -> None:
@@ -52,6 +55,21 @@ class Task(ABC):
         if source_dir := getattr(self, "source_dir", None):
             folder = Path(source_dir).expanduser().resolve()
             object.__setattr__(self, "source_dir", str(folder))
+
+    @property
+    def special_tokens(self) -> tuple[int, ...]:
+        """Ids that stand for no content, never to be masked or predicted."""
+        return self.vocabulary.special if self.vocabulary else ()
+
+    @property
+    def mask_token(self) -> int:
+        """The id that hides a token: [MASK], or one more than the data use."""
+        return self.vocabulary.mask if self.vocabulary else self.vocab_size
+
+    @property
+    def separator(self) -> int | None:
+        """The id of [SEP], behind which token types change; None without types."""
+        return self.vocabulary.sep if self.vocabulary else None
 
     def require(self, condition: bool, message: str) -> None:
         """Raises DataError with the task's name and `message` unless `condition`."""
