@@ -13,7 +13,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import chain, pairwise, product
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,8 +29,7 @@ from lra_tasks.subwords import Vocabulary, open_vocabulary
 SHARES = (0.8, 0.9)  # of the documents: train below the first, test above the second
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+")
 MAX_DOCUMENT_BYTES = 2**26
-ABOUT_FILE, VOCABULARY_FILE = "about.json", "tokenizer.json"
-COLUMNS = {"inputs": np.uint16, "lengths": np.int32, "labels": np.int32}
+DIGESTS_FILE, VOCABULARY_FILE = "sha256.json", "tokenizer.json"
 
 
 def read_documents(folder: Path, pattern: str, blank_lines: bool) -> Iterator[str]:
@@ -49,23 +48,21 @@ def read_documents(folder: Path, pattern: str, blank_lines: bool) -> Iterator[st
         if path.is_dir():
             continue
         with archives.open_regular(path) as file:
-            parts, size = [], 0
+            content = bytearray()
             while line := file.readline(MAX_DOCUMENT_BYTES):
-                ends = blank_lines and not line.strip()
-                parts.append(line)
-                size += len(line)
-                if size > MAX_DOCUMENT_BYTES:
+                content += line
+                if len(content) > MAX_DOCUMENT_BYTES:
                     message = f"a document of over {MAX_DOCUMENT_BYTES:,} bytes"
                     raise DataError(f"{path} holds {message}: divide it")
-                if ends:
-                    yield from _decode(parts, path)
-                    parts, size = [], 0
-            yield from _decode(parts, path)
+                if blank_lines and not line.strip():
+                    yield from _decode(content, path)
+                    content.clear()
+            yield from _decode(content, path)
 
 
-def _decode(parts: list[bytes], path: Path) -> Iterator[str]:
+def _decode(content: bytearray, path: Path) -> Iterator[str]:
     try:
-        text = b"".join(parts).decode("utf-8-sig").strip()
+        text = content.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is no UTF-8 text ({error.reason})") from None
     if "\0" in text:
@@ -172,13 +169,31 @@ class Corpus(Task):
         self.require(split in SPLITS, f"no split {split!r}: one of {', '.join(SPLITS)}")
         folder = self.folder(data_dir)
         storage.make_once(folder, lambda: self._prepare(folder))
-        if self.tokenizer == "bpe":
-            vocabulary = open_vocabulary(str(folder / VOCABULARY_FILE))
-            object.__setattr__(self, "vocabulary", vocabulary)
-        return _read(folder, split)
+        try:
+            if self.tokenizer == "bpe":
+                vocabulary = open_vocabulary(str(folder / VOCABULARY_FILE))
+                object.__setattr__(self, "vocabulary", vocabulary)
+            with archives.open_regular(folder / DIGESTS_FILE) as file:
+                noted = json.load(file)
+            path = folder / f"{split}.bin"
+            for name in {path.name, VOCABULARY_FILE} & noted.keys():
+                if _sha256(folder / name) != noted[name]:
+                    raise ValueError(f"the sha256 of {name} is not the one noted")
+        except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
+            raise DataError(
+                f"the {split} split in {folder} is damaged ({error}): delete that "
+                "folder and run again"
+            ) from error
+        records = np.memmap(path, self._record(), "r")
+        return Split(*(records[column] for column in ("inputs", "lengths", "labels")))
 
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
         return {split: self.load(split, data_dir) for split in SPLITS}
+
+    def _record(self) -> np.dtype:
+        """An example on disk."""
+        inputs = ("inputs", np.uint16, (self.max_length,))
+        return np.dtype([inputs, ("lengths", np.int32), ("labels", np.int32)])
 
     def _documents(self) -> Iterator[tuple[str, str]]:
         """Documents, each with its split."""
@@ -197,86 +212,58 @@ class Corpus(Task):
                 if split == "train":
                     yield document
 
-        with tempfile.TemporaryDirectory(
-            prefix="incomplete.", dir=folder.parent
-        ) as scratch:
-            made = Path(scratch) / "made"
+        scratch = tempfile.TemporaryDirectory(prefix="incomplete.", dir=folder.parent)
+        with scratch as name:
+            made = Path(name) / "made"
             made.mkdir()
-            name = self.tokenizer
-            if name == "bpe":
-                name = str(made / VOCABULARY_FILE)
-                subwords.train(texts_of_train(), self.vocab_size, Path(name))
+            vocabulary = self.vocabulary
+            if self.tokenizer == "bpe":
+                subwords.train(
+                    texts_of_train(), self.vocab_size, made / VOCABULARY_FILE
+                )
+                vocabulary = subwords.Vocabulary(str(made / VOCABULARY_FILE))
             else:
-                collections.deque(texts_of_train(), maxlen=0)
+                collections.deque(texts_of_train(), maxlen=0)  # counts
             self.require(
                 min(counts.values()) > 0,
                 f"{sum(counts.values()):,} documents in {self.source_dir} (pattern "
                 f"{self.pattern}) are too few for {', '.join(SPLITS)}; documents="
                 "blank_lines divides files at blank lines",
             )
-            rows = self._write(made, subwords.Vocabulary(name), sum(counts.values()))
-            for split in SPLITS:
-                self.require(
-                    rows[split] > 0,
-                    f"no document of {split} has two sentences (ended by . ! or ?)",
-                )
-            digests = {path.name: _sha256(path) for path in made.glob("*.bin")}
-            about = {"options": self.pinned_options(), "rows": rows, "sha256": digests}
-            (made / ABOUT_FILE).write_text(json.dumps(about), encoding="utf-8")
+            self._write(made, vocabulary, sum(counts.values()))
+            digests = {path.name: _sha256(path) for path in made.iterdir()}
+            (made / DIGESTS_FILE).write_text(json.dumps(digests), encoding="utf-8")
             made.rename(folder)
 
-    def _write(self, folder: Path, vocabulary: Vocabulary, total: int) -> dict:
-        """Writes all examples as they come; returns how many each split has."""
+    def _write(self, folder: Path, vocabulary: Vocabulary, total: int) -> None:
+        """Writes all examples as they come."""
         rng = np.random.default_rng(self.seed)
-        rows = dict[str, int].fromkeys(SPLITS, 0)
+        record = np.zeros(1, self._record())
         with contextlib.ExitStack() as stack, Progress("corpus", total) as bar:
             files = {
-                key: stack.enter_context(_path(folder, *key).open("wb"))
-                for key in product(SPLITS, COLUMNS)
+                split: stack.enter_context((folder / f"{split}.bin").open("wb"))
+                for split in SPLITS
             }
             for split, document in self._documents():
                 sentences = vocabulary.encode(SENTENCE_END.split(document))
-                width = self.max_length
-                for row, label in make_examples(sentences, vocabulary, width, rng):
-                    padded = row + [vocabulary.pad] * (width - len(row))
-                    for values, (column, dtype) in zip(
-                        (padded, len(row), label), COLUMNS.items(), strict=True
-                    ):
-                        files[split, column].write(np.array(values, dtype).tobytes())
-                    rows[split] += 1
+                for row, label in make_examples(
+                    sentences, vocabulary, self.max_length, rng
+                ):
+                    padded = row + [vocabulary.pad] * (self.max_length - len(row))
+                    record[0] = padded, len(row), label
+                    files[split].write(record.tobytes())
                 bar.update(1)
-        return rows
+        for split in SPLITS:
+            self.require(
+                (folder / f"{split}.bin").stat().st_size > 0,
+                f"no document of {split} has two sentences (ended by . ! or ?)",
+            )
 
     def decode(self, tokens: np.ndarray) -> str:
         """The text; that of learnt sub-words once data are loaded."""
         return self.vocabulary.decode(tokens)
 
 
-def _path(folder: Path, split: str, column: str) -> Path:
-    return folder / f"{split}-{column}.bin"
-
-
 def _sha256(path: Path) -> str:
     with archives.open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _read(folder: Path, split: str) -> Split:
-    """Maps the arrays of one split, after a look at their sha256."""
-    try:
-        with archives.open_regular(folder / ABOUT_FILE) as file:
-            about = json.load(file)
-        rows, width = about["rows"][split], about["options"]["max_length"]
-        arrays = []
-        for column, dtype in COLUMNS.items():
-            path = _path(folder, split, column)
-            if _sha256(path) != about["sha256"][path.name]:
-                raise ValueError(f"the sha256 of {path.name} is not the one noted")
-            shape = (rows, width) if column == "inputs" else (rows,)
-            arrays.append(np.memmap(path, dtype, "r", shape=shape))
-    except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
-        raise DataError(
-            f"the {split} split in {folder} is damaged ({error}): delete that folder "
-            "and run again"
-        ) from error
-    return Split(*arrays)

@@ -7,6 +7,7 @@ A vocabulary is "byte", whose tokens are the bytes behind five special ones, or 
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,7 @@ def train(texts: Iterable[str], vocab_size: int, path: Path) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(tokenizer.to_str(), encoding="utf-8")
-    unfinished.replace(path)
+    path.write_text(tokenizer.to_str(), encoding="utf-8")
 
 
 class Vocabulary:
@@ -82,6 +81,7 @@ class Vocabulary:
             raise DataError(f"{path} is no tokenizer.json ({reason})") from error
         self._library.no_padding()
         self._library.no_truncation()
+        self._library.encode_special_tokens = True  # "[SEP]" in a text is text
         ids = [self._library.token_to_id(token) for token in SPECIAL]
         if None in ids or ids[0] != 0:
             raise DataError(f"{path} has not the tokens {', '.join(SPECIAL)}, first 0")
@@ -101,20 +101,16 @@ class Vocabulary:
 
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids `[n]`, special ones as `[CLS]`."""
-        parts, plain = [], []
-        for token in [*ids.tolist(), self.pad]:
-            if token not in self.special:
-                plain.append(token)
-                continue
-            if self._library is None:
-                text = bytes(i - len(SPECIAL) for i in plain)
+        parts = []
+        for special, run in itertools.groupby(ids.tolist(), self.special.__contains__):
+            if special:
+                parts += [SPECIAL[self.special.index(token)] for token in run]
+            elif self._library is None:
+                text = bytes(token - len(SPECIAL) for token in run)
                 parts.append(text.decode("utf-8", "backslashreplace").strip())
             else:
-                parts.append(self._library.decode(plain).strip())
-            plain = []
-            if token != self.pad:
-                parts.append(SPECIAL[self.special.index(token)])
-        return " ".join(part for part in parts if part)
+                parts.append(self._library.decode(list(run)).strip())
+        return " ".join(parts)
 
     def row(
         self, first: Sequence[int], second: Sequence[int] | None, max_length: int

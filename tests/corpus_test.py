@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from lra_tasks import subwords
 from lra_tasks.corpus import make_examples, read_documents
 from lra_tasks.split import DataError
 from lra_tasks.subwords import Vocabulary, token_types
@@ -165,12 +166,13 @@ def test_what_is_no_corpus(tmp_path, files, message):
 
 def test_damage_is_noticed(tmp_path):
     write(tmp_path / "text", FILES)
-    task = corpus(tmp_path / "text")
+    task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
     task.load("train", tmp_path)
-    for name in ("train-inputs.bin", "about.json"):
+    for name in ("train.bin", "sha256.json", "tokenizer.json"):
         path = task.folder(tmp_path) / name
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        subwords.open_vocabulary.cache_clear()
         with pytest.raises(DataError, match="delete that folder and run again"):
             task.load("train", tmp_path)
         path.write_bytes(content)

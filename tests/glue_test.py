@@ -135,6 +135,15 @@ def test_a_pair_is_cut_at_its_longer_text():
         assert len(row) - row.index(3) - 2 == kept[1]
 
 
+def test_the_name_of_a_special_token_in_a_text_is_text(tmp_path):
+    subwords.train(["a [SEP] b"] * 9, 300, tmp_path / "tokenizer.json")
+    for name in ("byte", str(tmp_path / "tokenizer.json")):
+        vocabulary = Vocabulary(name)
+        (ids,) = vocabulary.encode(["a [SEP] b"])
+        assert not set(ids) & set(vocabulary.special)
+        assert vocabulary.decode(np.array(ids)) == "a [SEP] b"
+
+
 def test_reviews_on_the_sub_words_of_another_run(tmp_path):
     reviews = {
         f"aclImdb/{split}/{polarity}/{i}_{rating}.txt": f"{split} {i} film".encode()
