@@ -3,6 +3,7 @@
 import functools
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
@@ -87,6 +88,19 @@ class Task(ABC):
     @abstractmethod
     def decode(self, tokens: np.ndarray) -> str | np.ndarray:
         """The valid tokens `[n]` of a row for the eye: text, or a picture `[R, R]`."""
+
+    def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs `[n, max_length]` and lengths `[n]` of texts, as `decode` shows them.
+
+        For a task of sub-words a text may be a pair of them.
+
+        Raises:
+          DataError: the task's inputs are no text, or this is none of its language.
+        """
+        self.require(self.vocabulary is not None, "its inputs are not made from text")
+        assert self.vocabulary is not None
+        pairs = [(text,) if isinstance(text, str) else text for text in texts]
+        return self.vocabulary.rows(pairs, self.max_length)
 
     def pinned_options(self) -> dict[str, Any]:
         """The options that the data depend on; others prepare the same data."""

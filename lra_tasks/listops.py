@@ -5,6 +5,7 @@ lengths of Long Range Arena (Tay et al. 2021, arXiv:2011.04006). The expressions
 drawn here; the released files are read when `source_dir` names their folder.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -119,6 +120,17 @@ class ListOps(Task):
         if self.source_dir is None:
             return super().pinned_options()
         return {"max_length": self.max_length, "source_dir": self.source_dir}
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        rows = [encode(text) for text in texts]
+        longest = max(map(len, rows), default=0)
+        self.require(
+            longest <= self.max_length, f"{longest} tokens: max_length is less"
+        )
+        inputs = np.zeros((len(rows), self.max_length), np.uint8)
+        for row, ids in zip(inputs, rows, strict=True):
+            row[: len(ids)] = ids
+        return inputs, np.array([len(ids) for ids in rows], np.int32)
 
     def decode(self, tokens: np.ndarray) -> str:
         return decode(tokens)

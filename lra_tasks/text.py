@@ -5,6 +5,7 @@ al. 2021, arXiv:2011.04006): the first 4,000 bytes, `<br />` and all.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -145,12 +146,14 @@ class Text(Task):
         return separate(self.name, {**splits, "test": test})
 
     def _encode(
-        self, documents: list[bytes], dtype: Any
+        self, reviews: list[bytes], dtype: Any
     ) -> tuple[np.ndarray, np.ndarray]:
         if self.vocabulary is None:
-            return byte_tokens.encode(documents, self.max_length, dtype)
-        texts = [(document.decode(errors="replace"),) for document in documents]
-        return self.vocabulary.rows(texts, self.max_length)
+            return byte_tokens.encode(reviews, self.max_length, dtype)
+        return super().encode([review.decode(errors="replace") for review in reviews])
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        return self._encode([text.encode() for text in texts], np.uint8)
 
     def decode(self, tokens: np.ndarray) -> str:
         if self.vocabulary is None:

@@ -53,6 +53,27 @@ def test_a_source_dir_is_one_folder_however_it_is_named(tmp_path, monkeypatch):
     assert len({task.folder(tmp_path) for task in tasks}) == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("listops", ["[MAX 3 4 ]", "[SM 3 [MIN 0 9 ] ]"]),
+        ("text", ["naïve", "日本<br />"]),
+        ("retrieval", ["one paper", "another"]),
+        ("glue", ["a fine film", "one"]),
+    ],
+)
+def test_texts_become_inputs_and_come_back(name, texts):
+    task = get_task(name)
+    inputs, lengths = task.encode(texts)
+    assert inputs.shape == (2, task.max_length)
+    back = [task.decode(row[:n]) for row, n in zip(inputs, lengths, strict=True)]
+    assert [
+        text.removeprefix("[CLS] ").removesuffix(" [SEP]") for text in back
+    ] == texts
+    with pytest.raises(DataError, match="image: its inputs are not made from text"):
+        get_task("image").encode(texts)
+
+
 def test_an_unknown_split_is_turned_away_before_any_work(tmp_path):
     with pytest.raises(DataError, match="'val': one of train, validation, test"):
         get_task("listops").load("val", tmp_path)
