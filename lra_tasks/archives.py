@@ -16,6 +16,7 @@ import urllib.request
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -241,7 +242,7 @@ def _members(tar: tarfile.TarFile, path: Path, pattern: re.Pattern[str]) -> Memb
         pass  # gzip compares its checksum at the very end
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def open_regular(path: Path) -> BufferedReader:
     """Opens a file, unless it is a pipe or a device, whose bytes may never end."""
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is no regular file: refused")

@@ -3,6 +3,7 @@
 import functools
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
@@ -11,8 +12,9 @@ import numpy as np
 
 from lra_tasks import storage
 from lra_tasks.split import DataError, Split
+from lra_tasks.subwords import Vocabulary
 
-SPLITS = ("train", "validation", "test")
+SPLITS: tuple[str, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,7 @@ class Task(ABC):
       num_classes: labels are 0 to num_classes - 1.
       num_inputs: sequences in one example, 1 or 2.
       max_length: columns of a split's inputs: tokens, padding included.
+      vocabulary: of a task of sub-words between [CLS] and [SEP]; else None.
     """
 
     name: ClassVar[str]
@@ -33,6 +36,7 @@ class Task(ABC):
     vocab_size: ClassVar[int]
     num_classes: ClassVar[int]
     num_inputs: ClassVar[int] = 1
+    vocabulary: ClassVar[Vocabulary | None] = None
     max_length: int
 
     def __post_init__(self) -> None:
@@ -53,6 +57,21 @@ class Task(ABC):
             folder = Path(source_dir).expanduser().resolve()
             object.__setattr__(self, "source_dir", str(folder))
 
+    @property
+    def special_tokens(self) -> tuple[int, ...]:
+        """Ids that stand for no content, never to be masked or predicted."""
+        return self.vocabulary.special if self.vocabulary else ()
+
+    @property
+    def mask_token(self) -> int:
+        """The id that hides a token: [MASK], or one more than the data use."""
+        return self.vocabulary.mask if self.vocabulary else self.vocab_size
+
+    @property
+    def separator(self) -> int | None:
+        """The id of [SEP], behind which token types change; None without types."""
+        return self.vocabulary.sep if self.vocabulary else None
+
     def require(self, condition: bool, message: str) -> None:
         """Raises DataError with the task's name and `message` unless `condition`."""
         if not condition:
@@ -70,9 +89,18 @@ class Task(ABC):
     def decode(self, tokens: np.ndarray) -> str | np.ndarray:
         """The valid tokens `[n]` of a row for the eye: text, or a picture `[R, R]`."""
 
-    def encode(self, text: str) -> np.ndarray:
-        """The tokens `[n]` of a text, n ≤ max_length, where the task is of texts."""
-        raise DataError(f"{self.name}: give token ids, its inputs are no texts")
+    def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs `[n, max_length]` and lengths `[n]` of texts, as `decode` shows them.
+
+        For a task of sub-words a text may be a pair of them.
+
+        Raises:
+          DataError: the task's inputs are no text, or this is none of its language.
+        """
+        self.require(self.vocabulary is not None, "its inputs are not made from text")
+        assert self.vocabulary is not None
+        pairs = [(text,) if isinstance(text, str) else text for text in texts]
+        return self.vocabulary.rows(pairs, self.max_length)
 
     def pinned_options(self) -> dict[str, Any]:
         """The options that the data depend on; others prepare the same data."""

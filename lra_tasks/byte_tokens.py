@@ -34,12 +34,6 @@ def encode(
     return tokens, lengths
 
 
-def encode_text(text: str, max_length: int) -> np.ndarray:
-    """The first `max_length` bytes of one text in UTF-8 as tokens, int32 `[n]`."""
-    values = np.frombuffer(text.encode()[:max_length], np.uint8)
-    return values.astype(np.int32) + 1
-
-
 def decode(tokens: np.ndarray) -> str:
     """The text of tokens `[n]`; what is not UTF-8 shows as \\xff."""
     values = (tokens[tokens > 0] - 1).astype(np.uint8)

@@ -5,6 +5,7 @@ lengths of Long Range Arena (Tay et al. 2021, arXiv:2011.04006). The expressions
 drawn here; the released files are read when `source_dir` names their folder.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -120,16 +121,20 @@ class ListOps(Task):
             return super().pinned_options()
         return {"max_length": self.max_length, "source_dir": self.source_dir}
 
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        rows = [encode(text) for text in texts]
+        for row in rows:
+            self.require(
+                0 < len(row) <= self.max_length,
+                f"{len(row):,} tokens are not from 1 to max_length={self.max_length}",
+            )
+        inputs = np.zeros((len(rows), self.max_length), np.uint8)
+        for row, ids in zip(inputs, rows, strict=True):
+            row[: len(ids)] = ids
+        return inputs, np.array([len(ids) for ids in rows], np.int32)
+
     def decode(self, tokens: np.ndarray) -> str:
         return decode(tokens)
-
-    def encode(self, text: str) -> np.ndarray:
-        tokens = encode(text)
-        self.require(
-            0 < len(tokens) <= self.max_length,
-            f"{len(tokens):,} tokens are not from 1 to max_length={self.max_length}",
-        )
-        return tokens
 
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
         if self.source_dir is not None:

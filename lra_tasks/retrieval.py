@@ -5,6 +5,7 @@ al. 2021, arXiv:2011.04006): the first 4,000 bytes of both papers.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar
@@ -130,8 +131,9 @@ class Retrieval(Task):
             )
         return separate(self.name, splits)
 
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        documents = [text.encode() for text in texts]
+        return byte_tokens.encode(documents, self.max_length, np.uint8)
+
     def decode(self, tokens: np.ndarray) -> str:
         return byte_tokens.decode(tokens)
-
-    def encode(self, text: str) -> np.ndarray:
-        return byte_tokens.encode_text(text, self.max_length)

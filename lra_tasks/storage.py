@@ -60,13 +60,25 @@ def load(
       DataError: the files are damaged, or what `make_splits` finds wrong.
       OSError: the folder cannot be written, or the disk is full.
     """
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with hold(folder.with_name("lock"), f"preparing {folder}"):
-            if not folder.is_dir():  # the process we waited for may have made it
-                _prepare(folder, make_splits, options)
+    make_once(folder, lambda: _prepare(folder, make_splits, options))
     with _quiet():
         return _read(folder, split)
+
+
+def make_once(folder: Path, make: Callable[[], None]) -> None:
+    """Calls `make`, one process at a time, unless the folder is there.
+
+    It is to work in a folder "incomplete.*" beside and to rename that in the end; what
+    a process that was killed has left of such is removed first.
+    """
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with hold(folder.with_name("lock"), f"preparing {folder}"):
+        if not folder.is_dir():  # the process we waited for may have made it
+            for remains in folder.parent.glob("incomplete.*"):
+                shutil.rmtree(remains)
+            make()
 
 
 @contextlib.contextmanager
@@ -144,8 +156,6 @@ def _prepare(
     make_splits: Callable[[], dict[str, Split]],
     options: Mapping[str, Any],
 ) -> None:
-    for remains in folder.parent.glob("incomplete.*"):  # of a process that was killed
-        shutil.rmtree(remains)
     splits = make_splits()
     with (
         _quiet(),

@@ -5,9 +5,10 @@ al. 2021, arXiv:2011.04006): the first 4,000 bytes, `<br />` and all.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from lra_tasks.archives import Archive
 from lra_tasks.base import Task
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split, hold_out, separate
+from lra_tasks.subwords import open_vocabulary
 
 POLARITIES = ("neg", "pos")  # the labels
 RATINGS = {"neg": range(1, 5), "pos": range(7, 11)}  # out of 10
@@ -80,6 +82,8 @@ class Text(Task):
     `source_dir` if given, and downloaded otherwise. `validation` is "held_out", a tenth
     of the training reviews drawn with `seed`, or "test": the practice of the published
     results, which choose the best checkpoint on the very examples they report.
+    `tokenizer` is None for the benchmark's bytes, or what pre-training used, "byte" or
+    the path of its tokenizer.json: then a review is `[CLS] tokens [SEP]`.
     """
 
     name: ClassVar[str] = "text"
@@ -96,13 +100,26 @@ class Text(Task):
     validation: str = "held_out"
     seed: int = 0
     source_dir: str | None = None
+    tokenizer: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.tokenizer is not None:
+            self.require(self.max_length >= 3, "max_length must be at least 3")
+            vocabulary = open_vocabulary(self.tokenizer)
+            object.__setattr__(self, "vocabulary", vocabulary)
+            object.__setattr__(self, "vocab_size", vocabulary.vocab_size)
         self.require(
             self.validation in ("held_out", "test"),
             f"validation must be held_out or test, not {self.validation!r}",
         )
+
+    def pinned_options(self) -> dict[str, Any]:
+        options = super().pinned_options()
+        del options["tokenizer"]
+        if self.vocabulary:
+            options["tokenizer"] = self.vocabulary.digest
+        return options
 
     def load(self, split: str, data_dir: archives.PathLike | None = None) -> Split:
         loaded = super().load(split, data_dir)
@@ -119,7 +136,7 @@ class Text(Task):
         reviews = read_reviews(path, self.reviews_per_class)
         dtype = byte_tokens.get_dtype(reviews["train"][0] + reviews["test"][0])
         train, test = (
-            Split(*byte_tokens.encode(documents, self.max_length, dtype), labels)
+            Split(*self._encode(documents, dtype), labels)
             for documents, labels in reviews.values()
         )
         if self.validation == "test":
@@ -128,8 +145,17 @@ class Text(Task):
         splits = {"train": train.take(kept), "validation": train.take(held)}
         return separate(self.name, {**splits, "test": test})
 
-    def decode(self, tokens: np.ndarray) -> str:
-        return byte_tokens.decode(tokens)
+    def _encode(
+        self, reviews: list[bytes], dtype: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if self.vocabulary is None:
+            return byte_tokens.encode(reviews, self.max_length, dtype)
+        return super().encode([review.decode(errors="replace") for review in reviews])
 
-    def encode(self, text: str) -> np.ndarray:
-        return byte_tokens.encode_text(text, self.max_length)
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        return self._encode([text.encode() for text in texts], np.uint8)
+
+    def decode(self, tokens: np.ndarray) -> str:
+        if self.vocabulary is None:
+            return byte_tokens.decode(tokens)
+        return self.vocabulary.decode(tokens)

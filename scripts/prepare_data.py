@@ -17,7 +17,7 @@ from PIL import Image
 
 from lra_tasks.base import SPLITS
 from lra_tasks.pathfinder import Pathfinder
-from lra_tasks.task import TASKS, DataError, Split, Task, get_task
+from lra_tasks.task import LRA, TASKS, DataError, Split, Task, get_task
 from nystromformer.lab import cli
 
 _TASK = flags.DEFINE_multi_enum("task", None, [*TASKS, "all"], "which data; repeat")
@@ -39,7 +39,7 @@ ZOOM_TO = 96  # pixels a picture is enlarged to for the eye
 def main() -> None:
     options = dict(_parse_option(text) for text in _OPTIONS.value)
     asked = _TASK.value or []
-    names = list(TASKS) if "all" in asked else list(dict.fromkeys(asked))
+    names = [*LRA, "pathx"] if "all" in asked else list(dict.fromkeys(asked))
     if options and len(names) > 1:
         raise DataError("--option needs one --task")
     errors = []

@@ -1,7 +1,6 @@
 """The generator against the process as one would write it down: a recursion."""
 
 import collections
-import hashlib
 import random
 
 import numpy as np
@@ -131,17 +130,3 @@ def test_same_seed_same_data_on_every_machine():
     assert Split(*generate(1, 509, **SHORT)).content_hash() != digest
     more = generate(0, 1013, **SHORT)
     assert Split(*(array[:509] for array in more)).content_hash() == digest
-
-
-@pytest.mark.slow
-def test_the_whole_benchmark():
-    inputs, lengths, labels = generate(0, 100_000)
-    assert lengths.min() == 501
-    assert lengths.max() == 1999
-    hashes = {hashlib.sha256(row.tobytes()).digest() for row in inputs}
-    assert len(hashes) == 100_000
-    share = np.bincount(labels) / len(labels)
-    # A deviation of 0.175 in the benchmark's 2,000 test examples is 0.0085.
-    assert abs(share.max() - 0.175) < 3 * 0.0085
-    for k in range(0, 100_000, 997):
-        assert evaluate(inputs[k, : lengths[k]]) == labels[k]

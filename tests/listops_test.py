@@ -82,7 +82,6 @@ def test_what_does_not_count_for_released_files_makes_no_other_dataset(tmp_path)
         ("Source\tTarget\n[MAX 3 4 ]\t3\n", "line 2: the target is 3, but .* 4$"),
         ("Source\tTarget\n[MAX 3 4\t4\n", "line 2: 1 closing brackets missing"),
         ("Source\tTarget\n[MAX 3 x ]\t4\n", "line 2: token 2"),
-        ("Source\tTarget\n" + "[MAX 3 4 ]\t4\n\n", "line 3: 1 columns"),
         ("Source\tTarget\n[MAX" + " 1" * 63 + " ]\t1\n", "line 2: 65 tokens, above"),
         ("Source\tTarget\n[MAX 3 \xff ]\t4\n", "line 2: .* can't decode byte 0xff"),
         (None, "basic_val.tsv is missing"),
@@ -121,13 +120,3 @@ def test_floors_by_hand():
         "root operator": 4 / 5,
         "root operator and its literal arguments": 4 / 5,
     }
-
-
-@pytest.mark.slow
-def test_floors_of_the_benchmark_process(tmp_path):
-    # On the benchmark's own 2,000 test examples they are 17.5, 37.2 and 46.9 %;
-    # 20,000 of ours: a standard deviation of the difference is at most 1.2 %.
-    task = ListOps(num_train=20_000, num_validation=1, num_test=20_000)
-    floors = task.floors(*(task.load(name, tmp_path) for name in ("train", "test")))
-    expected = [0.175, 0.372, 0.469]
-    np.testing.assert_allclose(list(floors.values()), expected, atol=0.036)

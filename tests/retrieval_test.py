@@ -116,13 +116,6 @@ def test_what_is_wrong_in_a_file(tmp_path, content, message):
     assert not list((tmp_path / "retrieval").rglob("*.json"))
 
 
-def test_a_truncated_release(tmp_path):
-    content = tar_of({f"{BELOW}/{n}": text * 500 for n, text in packed().items()}, "w")
-    write(tmp_path, {"lra_release.gz": content[: len(content) // 5]})
-    with pytest.raises(DataError, match=r"truncated|has no new_aan_pairs|columns"):
-        Retrieval().load("train", tmp_path)
-
-
 def test_the_release_is_never_downloaded_unasked(tmp_path):
     message = r"get https:.*lra_release.gz \(7,700 MB\)"
     with pytest.raises(DataError, match=message) as caught:

@@ -28,6 +28,8 @@ def test_the_benchmark_is_the_default_and_options_reach_the_task():
         ("listop", {}, "unknown task 'listop': one of listops"),
         ("listops", {"sead": 1}, "no option sead: its options are max_length, num_"),
         ("listops", {"num_train": 1.5}, "num_train must be int, not 1.5"),
+        ("listops", {"num_train": True}, "num_train must be int, not True"),
+        ("listops", {"source_dir": 3}, r"source_dir must be str \| None, not 3"),
         ("listops", {"seed": -1}, "seed must be 0 to 2⁶³-1, not -1"),
         ("text", {"max_length": 0}, "max_length must be at least 1"),
         ("listops", {"num_test": 0}, "num_test must be at least 1"),
@@ -41,6 +43,35 @@ def test_the_benchmark_is_the_default_and_options_reach_the_task():
 def test_what_is_turned_away(name, options, message):
     with pytest.raises(DataError, match=message):
         get_task(name, **options)
+
+
+def test_a_source_dir_is_one_folder_however_it_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    names = (None, "real", "./real/", str(tmp_path / "real"), "link")
+    tasks = [get_task("listops", source_dir=name) for name in names]
+    assert len({task.folder(tmp_path) for task in tasks}) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("listops", ["[MAX 3 4 ]", "[SM 3 [MIN 0 9 ] ]"]),
+        ("text", ["naïve", "日本<br />"]),
+        ("retrieval", ["one paper", "another"]),
+        ("glue", ["a fine film", "one"]),
+    ],
+)
+def test_texts_become_inputs_and_come_back(name, texts):
+    task = get_task(name)
+    inputs, lengths = task.encode(texts)
+    assert inputs.shape == (2, task.max_length)
+    back = [task.decode(row[:n]) for row, n in zip(inputs, lengths, strict=True)]
+    assert [
+        text.removeprefix("[CLS] ").removesuffix(" [SEP]") for text in back
+    ] == texts
+    with pytest.raises(DataError, match="image: its inputs are not made from text"):
+        get_task("image").encode(texts)
 
 
 def test_an_unknown_split_is_turned_away_before_any_work(tmp_path):

@@ -62,7 +62,7 @@ def test_long_reviews_are_cut(tmp_path):
     assert bytes(test.inputs[3] - 1) == REVIEWS["aclImdb/test/neg/3_2.txt"][:31]
 
 
-def test_archive_folder_and_download_are_the_same_data(tmp_path):
+def test_archive_folder_and_download_are_the_same_data(tmp_path, monkeypatch):
     content = tar_of(REVIEWS)
     write(tmp_path / "folder", REVIEWS)
     write(tmp_path, {"by_hand/a.tar.gz": content, "source/a.tar.gz": content})
@@ -75,6 +75,8 @@ def test_archive_folder_and_download_are_the_same_data(tmp_path):
             hashes(task_class(source_dir=source), tmp_path / place)
             for place, source in sources.items()
         ]
+    monkeypatch.setenv("LRA_DATA_DIR", str(tmp_path / "folder"))
+    found.append(hashes(TinyText(seed=0), None))
     assert len(seen) == 1
     assert all(each == found[0] for each in found)
 

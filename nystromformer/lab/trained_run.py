@@ -90,11 +90,7 @@ class TrainedRun:
         """Token ids [B, (2,) L] and lengths [B, (2)] of texts, or pairs of them."""
         pair = self.task.num_inputs == 2
         flat = [text for both in texts for text in both] if pair else list(texts)
-        encoded = [self.task.encode(text) for text in flat]
-        tokens = np.zeros((len(flat), self.task.max_length), np.int32)
-        for row, ids in zip(tokens, encoded, strict=True):
-            row[: len(ids)] = ids
-        lengths = np.array([len(ids) for ids in encoded], np.int32)
+        tokens, lengths = self.task.encode(flat)
         shape = (-1, 2) if pair else (-1,)
         return tokens.reshape(*shape, self.task.max_length), lengths.reshape(shape)
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from nystromformer.training.weights import CheckpointError, digest
 
 import nystromformer
 from lra_tasks.task import DataError
@@ -14,7 +15,6 @@ from nystromformer.lab.run import Experiment
 from nystromformer.lab.trained_run import TrainedRun
 from nystromformer.lab.workdir import read_result, write_result
 from nystromformer.training.step import split_weights
-from nystromformer.training.weights import CheckpointError, digest
 from tests.small import make_config
 
 

@@ -1,0 +1,150 @@
+"""Sub-words: texts as rows `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` of token ids.
+
+A vocabulary is "byte", whose tokens are the bytes behind five special ones, or a
+`tokenizer.json` of the `tokenizers` library with the same special ones, such as
+`train` writes.
+"""
+
+import functools
+import hashlib
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lra_tasks.split import DataError
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MAX_VOCAB_SIZE = 2**16  # tokens are uint16
+
+
+def _library() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise DataError(
+            "sub-words need the tokenizers library: pip install tokenizers"
+        ) from error
+    return tokenizers
+
+
+def train(texts: Iterable[str], vocab_size: int, path: Path) -> None:
+    """Learns byte-level BPE (Radford et al. 2019) and writes it to a tokenizer.json.
+
+    The same texts give the same file; any text can be encoded, none is [UNK].
+    """
+    library = _library()
+    tokenizer = library.Tokenizer(library.models.BPE(unk_token="[UNK]"))
+    level = library.pre_tokenizers.ByteLevel
+    tokenizer.pre_tokenizer = level(add_prefix_space=True)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(level.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    path.write_text(tokenizer.to_str(), encoding="utf-8")
+
+
+class Vocabulary:
+    """Token ids of texts and back.
+
+    Attributes:
+      vocab_size: ids are 0 to vocab_size - 1; 0 is padding.
+      special: the ids of SPECIAL, which stand for no text.
+      digest: what pins it in a dataset's options.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Opens "byte" or the path of a tokenizer.json; DataError if it is neither."""
+        self._library = None
+        if name == "byte":
+            self.special, self.digest = tuple(range(len(SPECIAL))), name
+            self.vocab_size = len(SPECIAL) + 256
+        else:
+            self._open(Path(name).expanduser())
+        self.pad, self.unknown, self.cls, self.sep, self.mask = self.special
+
+    def _open(self, path: Path) -> None:
+        if not path.is_file():
+            raise DataError(f"the tokenizer is byte or a tokenizer.json, not {path}")
+        content = path.read_bytes()
+        library = _library()
+        try:
+            self._library = library.Tokenizer.from_buffer(content)
+        except Exception as error:  # the library raises no narrower one
+            reason = str(error).partition("\n")[0]
+            raise DataError(f"{path} is no tokenizer.json ({reason})") from error
+        self._library.no_padding()
+        self._library.no_truncation()
+        self._library.encode_special_tokens = True  # "[SEP]" in a text is text
+        ids = [self._library.token_to_id(token) for token in SPECIAL]
+        if None in ids or ids[0] != 0:
+            raise DataError(f"{path} has not the tokens {', '.join(SPECIAL)}, first 0")
+        self.special = tuple(ids)
+        self.digest = hashlib.sha256(content).hexdigest()[:16]
+        self.vocab_size = self._library.get_vocab_size()
+        if self.vocab_size > MAX_VOCAB_SIZE:
+            raise DataError(f"{path} has more than {MAX_VOCAB_SIZE:,} tokens")
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text alone, no special ones among them."""
+        if self._library is None:
+            spaced = (f" {text}".encode() for text in texts)  # as before sub-words
+            return [[len(SPECIAL) + byte for byte in text] for text in spaced]
+        found = self._library.encode_batch(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in found]
+
+    def decode(self, ids: np.ndarray) -> str:
+        """The text of ids `[n]`, special ones as `[CLS]`."""
+        parts = []
+        for special, run in itertools.groupby(ids.tolist(), self.special.__contains__):
+            if special:
+                parts += [SPECIAL[self.special.index(token)] for token in run]
+            elif self._library is None:
+                text = bytes(token - len(SPECIAL) for token in run)
+                parts.append(text.decode("utf-8", "backslashreplace").strip())
+            else:
+                parts.append(self._library.decode(list(run)).strip())
+        return " ".join(parts)
+
+    def row(
+        self, first: Sequence[int], second: Sequence[int] | None, max_length: int
+    ) -> list[int]:
+        """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]; the longer is cut."""
+        if second is None:
+            return [self.cls, *first[: max_length - 2], self.sep]
+        room = max_length - 3
+        kept = max(room - len(second), (room + 1) // 2)
+        first = first[:kept]
+        return [self.cls, *first, self.sep, *second[: room - len(first)], self.sep]
+
+    def rows(
+        self, texts: Sequence[Sequence[str]], max_length: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of n single texts or pairs: uint16 `[n, max_length]` and lengths `[n]`."""
+        inputs = np.zeros((len(texts), max_length), np.uint16)
+        lengths = np.zeros(len(texts), np.int32)
+        for start in range(0, len(texts), 1024):
+            part = texts[start : start + 1024]
+            columns = [self.encode(column) for column in zip(*part, strict=True)]
+            for i, (first, *second) in enumerate(zip(*columns, strict=True), start):
+                row = self.row(first, second[0] if second else None, max_length)
+                inputs[i, : len(row)], lengths[i] = row, len(row)
+        return inputs, lengths
+
+
+@functools.lru_cache(maxsize=4)
+def open_vocabulary(name: str) -> Vocabulary:
+    """See `Vocabulary`; one that is open already is not read again."""
+    return Vocabulary(name)
+
+
+def token_types(inputs: Any, sep: int) -> Any:
+    """0 up to the first [SEP] of a row, 1 behind it: of NumPy's or JAX's arrays."""
+    ends = (inputs == sep).astype("int32")
+    return (ends.cumsum(-1) - ends > 0).astype("int32")

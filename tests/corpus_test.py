@@ -1,0 +1,197 @@
+"""Corpus: documents to pairs of parts, in order or swapped, on sub-words or bytes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from lra_tasks import subwords
+from lra_tasks.corpus import make_examples, read_documents
+from lra_tasks.split import DataError
+from lra_tasks.subwords import Vocabulary, token_types
+from lra_tasks.task import get_task
+from tests.archive_server import load_all, write
+
+pytest.importorskip("tokenizers")
+
+CLS, SEP, FIRST_BYTE = 2, 3, 5
+BYTES = Vocabulary("byte")
+
+
+def make_documents(count=60):
+    draw = np.random.default_rng(0)
+    for number in range(count):
+        sentences = [
+            f"Nº{number}, {i}: {'ab ' * int(draw.integers(1, 9))}end."
+            for i in range(12)
+        ]
+        yield " ".join(sentences)
+
+
+DOCUMENTS = list(make_documents())
+FILES = {f"{i % 7}/{i}.txt": text.encode() for i, text in enumerate(DOCUMENTS)}
+
+
+def corpus(folder, **options):
+    small = {"max_length": 96, "tokenizer": "byte"}
+    return get_task("corpus", source_dir=str(folder), **small | options)
+
+
+def parts_of(task, split):
+    """(first, second, label) of each example, as texts."""
+    for row, length, label in zip(
+        *(np.asarray(column) for column in (split.inputs, split.lengths, split.labels)),
+        strict=True,
+    ):
+        _, first, second, last = (
+            task.decode(row[:length]).replace("[CLS]", "[SEP]").split("[SEP]")
+        )
+        assert not last
+        yield first.strip(), second.strip(), label
+
+
+@pytest.mark.parametrize("tokenizer", ["byte", "bpe"])
+def test_parts_follow_one_another_and_label_says_in_which_order(tmp_path, tokenizer):
+    write(tmp_path / "text", FILES)
+    task = corpus(tmp_path / "text", tokenizer=tokenizer, vocab_size=300)
+    splits = load_all(task, tmp_path)
+    whole = {0: [], 1: []}
+    documents_of = []
+    for split in splits:
+        documents = set()
+        for first, second, label in parts_of(task, split):
+            before, after = (first, second) if label else (second, first)
+            (document,) = [d for d in DOCUMENTS if f"{before} {after}" in d]
+            documents.add(document)
+            whole[label].append(len(first) > len(second))
+        documents_of.append(documents)
+    assert set.union(*documents_of) == set(DOCUMENTS)
+    assert sum(map(len, documents_of)) == len(DOCUMENTS)
+    assert len(documents_of[0]) > 40
+    shares = [np.mean(longer) for longer in whole.values()]
+    assert np.abs(np.array(shares) - 0.5).max() < 0.12  # lengths do not tell
+
+
+def test_rows_are_as_of_bert(tmp_path):
+    write(tmp_path / "text", FILES)
+    task = corpus(tmp_path / "text")
+    train = task.load("train", tmp_path)
+    assert train.inputs.shape[1] == 96
+    assert (train.inputs.dtype, train.labels.dtype) == (np.uint16, np.int32)
+    assert isinstance(train.inputs, np.memmap)
+    assert (train.inputs[:, 0] == CLS).all()
+    assert ((train.inputs == SEP).sum(1) == 2).all()
+    assert (train.inputs[np.arange(len(train.inputs)), train.lengths - 1] == SEP).all()
+    assert ((train.inputs > 0).sum(1) == train.lengths).all()
+    assert train.lengths.mean() > 60
+    assert set(np.unique(train.labels)) == {0, 1}
+    assert (task.vocab_size, task.mask_token, task.separator) == (261, 4, SEP)
+    assert task.special_tokens == (0, 1, 2, 3, 4)
+    types = token_types(np.array([[CLS, 9, SEP, 8, 8, SEP, 0]]), SEP)
+    assert types.tolist() == [[0, 0, 0, 1, 1, 1, 1]]
+
+
+PROCESS = """
+import sys
+from lra_tasks.task import get_task
+options = {"source_dir": sys.argv[1], "max_length": 96, "vocab_size": 300}
+task = get_task("corpus", **options)
+print(task.load("train", sys.argv[2]).content_hash(), task.vocabulary.digest)
+"""
+
+
+def test_every_process_makes_the_same_and_another_run_can_use_the_vocabulary(tmp_path):
+    write(tmp_path / "text", FILES)
+    task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
+    train = task.load("train", tmp_path)
+    said = subprocess.run(
+        [sys.executable, "-c", PROCESS, tmp_path / "text", tmp_path / "other"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert said.split() == [train.content_hash(), task.vocabulary.digest]
+    file = task.vocabulary_file(tmp_path)
+    again = corpus(tmp_path / "text", tokenizer=str(file))
+    assert again.vocab_size == task.vocabulary.vocab_size == 300
+    assert again.load("train", tmp_path).content_hash() == train.content_hash()
+    moved = tmp_path / "moved.json"
+    moved.write_bytes(file.read_bytes())
+    assert corpus(tmp_path / "text", tokenizer=str(moved)).folder() == again.folder()
+
+
+def test_long_sentences_are_divided_and_nothing_is_lost():
+    sentences = [[FIRST_BYTE + i] * n for i, n in enumerate((50, 3, 7, 0, 29, 11))]
+    for seed in range(9):
+        rng = np.random.default_rng(seed)
+        rows = list(make_examples(sentences, BYTES, 32, rng))
+        assert all(len(row) <= 32 for row, _ in rows)
+        kept = sum(len(row) - 3 for row, _ in rows)
+        assert kept > 70  # of 100; what is left alone has nothing to follow it
+
+
+@pytest.mark.parametrize("blank_lines", [False, True])
+def test_a_document_is_a_file_or_stands_between_blank_lines(tmp_path, blank_lines):
+    write(tmp_path, {"b.txt": b"\n\nOne.\nTwo.\n \nThree.", "a.txt": b"", "c.md": b"x"})
+    documents = list(read_documents(tmp_path, "*.txt", blank_lines))
+    divided = ["One.\nTwo.", "Three."]
+    assert documents == (divided if blank_lines else ["One.\nTwo.\n \nThree."])
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "0 documents in .* are too few"),
+        ({"a.txt": b"One. Two. " * 99}, "1 documents .* documents=blank_lines"),
+        ({f"{i}.txt": b"no end %d" % i for i in range(60)}, "has two sentences"),
+        ({"a.txt": b"caf\xe9 au lait."}, r"a\.txt is no UTF-8 text"),
+        ({"a.txt": b"zip\0file."}, r"a\.txt is no text: it has a zero byte"),
+        ("pipe", r"a\.txt is no regular file"),
+    ],
+)
+def test_what_is_no_corpus(tmp_path, files, message):
+    (tmp_path / "text").mkdir()
+    if files == "pipe":
+        os.mkfifo(tmp_path / "text" / "a.txt")
+    else:
+        write(tmp_path / "text", files)
+    with pytest.raises(DataError, match=message) as caught:
+        corpus(tmp_path / "text").load("train", tmp_path)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.glob("corpus/*/*")] == ["lock"]
+
+
+def test_damage_is_noticed(tmp_path):
+    write(tmp_path / "text", FILES)
+    task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
+    task.load("train", tmp_path)
+    for name in ("train.bin", "sha256.json", "tokenizer.json"):
+        path = task.folder(tmp_path) / name
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        subwords.open_vocabulary.cache_clear()
+        with pytest.raises(DataError, match="delete that folder and run again"):
+            task.load("train", tmp_path)
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{}", "is no tokenizer.json"),
+        (None, "the tokenizer is byte or a tokenizer.json, not"),
+        (
+            json.dumps(
+                {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
+            ).encode(),
+            r"has not the tokens \[PAD\]",
+        ),
+    ],
+)
+def test_what_is_no_vocabulary(tmp_path, content, message):
+    write(tmp_path, {"x.json": content})
+    with pytest.raises(DataError, match=message):
+        corpus(tmp_path, tokenizer=str(tmp_path / "x.json"))
