@@ -94,7 +94,7 @@ BAD = {
     ("task.source_dir=a/b,a_b",): "two points would be named listops-.*_dir=a_b-seed0",
     ("train.batch_size=many",): "invalid literal for int",
     ("train.batch_size=8,1.5",): "1.5",
-    ("train.batch_size=0",): "batch_size must be positive, got 0",
+    ("train.batch_size=0",): "batch_size: .*greater than 0, got 0",
 }
 
 
