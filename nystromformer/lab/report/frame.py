@@ -59,7 +59,7 @@ def make_frame(runs: Sequence[Run]) -> tuple[Frame, list[str]]:
     frame = pd.DataFrame([_row(run) for run in runs], dtype=object)
     frame = frame.where(frame.notna(), None)
     learnt = ["task", "objective.name"]  # says the metric of what is not finished
-    first = frame.groupby(learnt)["metric"].transform("first")
+    first: Any = frame.groupby(learnt)["metric"].transform("first")
     frame["metric"] = frame["metric"].fillna(first).fillna("accuracy")
     frame, doubles = _without_doubles(frame)
     frame, others = _without_other_data(frame)

@@ -143,11 +143,8 @@ def _check_result(result: dict[str, Any], config: Any, path: Path) -> None:
         if not isinstance(result.setdefault(key, {}), dict):
             raise ConfigError(f"{path}: {key} must be a group, got {result[key]!r}")
     metric = result.setdefault("metric", "accuracy")
-    if not isinstance(metric, str):
-        raise ConfigError(f"{path}: metric must be a name, got {metric!r}")
-    wanted = [f"{split}_{metric}" for split in ("validation", "test")]
-    found = {**result["floors"], **{key: result.get(key) for key in wanted}}
-    for key, value in found.items():
+    of_metric = {key: result[key] for key in (f"validation_{metric}", f"test_{metric}")}
+    for key, value in {**result["floors"], **of_metric}.items():
         if not is_finite(value) or (is_rate(metric) and not 0 <= value <= 1):
             raise ConfigError(f"{path}: {key} cannot be {value!r}")
     for key in ("test_examples", "best_step"):

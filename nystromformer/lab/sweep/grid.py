@@ -113,22 +113,27 @@ def make_points(
       ConfigError: a config that train.py would refuse, a key that no point has or
         that is given twice, or two points that are the same.
     """
+    known: set[str] = set()
     for base, variant in itertools.product(bases, variants):
         if twice := base.changes.keys() & variant.keys():
             raise ConfigError(f"{min(twice)} is given twice: by --grid and beside it")
-    points: dict[str, Point] = {}
+        known |= keys(base.parse(variant)[1])
+    points: list[Point] = []
     for seed, variant, base in itertools.product(range(num_seeds), variants, bases):
         point = _make_point(base, variant, seed)
-        same = points.setdefault(point.name, point)
-        if same.config != point.config:  # else the variants differ in what it lacks
-            raise ConfigError(
-                f"two points would be named {point.name}; sweep them apart"
-            )
-    _check_keys(bases, variants)
-    for one, other in itertools.combinations(points.values(), 2):
+        if point not in points:  # the variants differ in what its attention lacks
+            points.append(point)
+    wanted = [key for base in bases for key in base.changes]
+    for key in [*wanted, *(key for variant in variants for key in variant)]:
+        if key not in known:
+            alike = [x for x in known if x.split(".")[0] == key.split(".")[0]]
+            listed = ", ".join(sorted(alike or known))
+            raise ConfigError(f"no point has the key {key}; known: {listed}")
+    _refuse_one_name(points)
+    for one, other in itertools.combinations(points, 2):
         if one.config == other.config:
             raise ConfigError(f"{one.name} and {other.name} are the same point")
-    return list(points.values())
+    return points
 
 
 def merged(sweeps: Iterable[Sequence[Point]]) -> list[Point]:
@@ -139,14 +144,17 @@ def merged(sweeps: Iterable[Sequence[Point]]) -> list[Point]:
     """
     points: list[Point] = []
     for point in itertools.chain(*sweeps):
-        if any(one.config == point.config for one in points):
-            continue
-        if any(one.name == point.name for one in points):
-            raise ConfigError(
-                f"two points would be named {point.name}; sweep them apart"
-            )
-        points.append(point)
+        if all(one.config != point.config for one in points):
+            points.append(point)
+    _refuse_one_name(points)
     return points
+
+
+def _refuse_one_name(points: Sequence[Point]) -> None:
+    names = [point.name for point in points]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two points would be named {name}; sweep them apart")
 
 
 def check_points(points: Iterable[Point], folder: Path) -> None:
@@ -156,11 +164,11 @@ def check_points(points: Iterable[Point], folder: Path) -> None:
         try:
             check_workdir(folder / point.name, point.config)
             read_result(folder / point.name)
-            train = point.config.train.model_copy(update={"seed": 0})
-            config = point.config.model_copy(update={"train": train})
-            if config not in built:  # seeds share a model
-                Experiment.from_config(config)
-                built.append(config)
+            mapping = point.config.to_mapping()
+            mapping["train"]["seed"] = 0
+            if mapping not in built:  # seeds share a model
+                Experiment.from_config(point.config)
+                built.append(mapping)
         except ValueError as error:
             raise ConfigError(f"{point.name}: {error}") from error
 
@@ -180,23 +188,6 @@ def _make_point(base: Base, variant: Variant, seed: int) -> Point:
     words = [config.task.name, config.attention.name, *named, f"seed{seed}"]
     name = re.sub(r"[^\w.+=-]", "_", "-".join(words))
     return Point(name, (*chosen, f"--config.train.seed={seed}"), config)
-
-
-def _check_keys(bases: Sequence[Base], variants: Sequence[Variant]) -> None:
-    """Raises ConfigError for a key that no point has: a typing mistake."""
-    known: set[str] = set()
-    for base, variant in itertools.product(bases, variants):
-        known |= keys(base.parse(variant)[1])
-    wanted = [key for item in (*bases, *variants) for key in _changes(item)]
-    for key in wanted:
-        if key not in known:
-            alike = [x for x in known if x.split(".")[0] == key.split(".")[0]]
-            listed = ", ".join(sorted(alike or known))
-            raise ConfigError(f"no point has the key {key}; known: {listed}")
-
-
-def _changes(item: Base | Variant) -> Variant:
-    return item.changes if isinstance(item, Base) else item
 
 
 def _parse(argv: list[str]) -> Mapping:

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from nystromformer.config import ConfigError
 from nystromformer.lab.sweep.grid import Point
@@ -37,18 +39,19 @@ def accelerators() -> list[str]:
     return [str(index) for index in range(len(lines))]
 
 
-def minutes_left(minutes: float, taken: float) -> float:
-    """Of --max_minutes after the points were checked.
+def check_minutes(minutes: float | None, taken: float = 0.0) -> None:
+    """Raises ConfigError where --max_minutes leaves too few to start a run.
 
-    Raises:
-      ConfigError: too few to start a run, so that the same command never would.
+    Args:
+      minutes: of the flag.
+      taken: of these by checking the points.
     """
-    if minutes - taken < LEAST_MINUTES:
+    if minutes is not None and minutes - taken < LEAST_MINUTES:
+        spent = f"checking the points took {taken:.2f} of them; " if taken else ""
         raise ConfigError(
-            f"--max_minutes={minutes:g}: checking the points took {taken:.2f} of them; "
-            f"no run is started with less than {LEAST_MINUTES} left"
+            f"--max_minutes={minutes:g}: {spent}no run is started with less than "
+            f"{LEAST_MINUTES} left"
         )
-    return minutes - taken
 
 
 def run_locally(
@@ -56,14 +59,17 @@ def run_locally(
     folder: Path,
     status: Status,
     max_parallel: int | None,
-    max_minutes: float | None,
+    ends: float | None,
 ) -> None:
     """Runs the points in order, as many at a time as there are places.
+
+    A point that another process trains, such as one that a killed sweep has left and
+    that still saves, waits until that has ended.
 
     Args:
       points: those to run or to go on with.
       max_parallel: places; by default one for each accelerator, or one.
-      max_minutes: what all of it may take: each run stops and saves in time.
+      ends: when all of it has to, by time.monotonic(): each run saves in time.
 
     Raises:
       Interrupted: on a signal or at the end of the time, when all runs have saved.
@@ -72,7 +78,6 @@ def run_locally(
     places = deque(range(max_parallel or len(devices) or 1))
     waiting = deque(points)
     running: dict[Process, int] = {}
-    ends = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     with StopFlag() as stop:
         try:
             while (running or waiting) and stop.signum is None:
@@ -81,16 +86,35 @@ def run_locally(
                 minutes = None if ends is None else (ends - time.monotonic()) / 60
                 if minutes is not None and minutes < LEAST_MINUTES:
                     waiting.clear()
-                while waiting and places:
-                    point, place = waiting.popleft(), places.popleft()
-                    device = devices[place % len(devices)] if devices else None
-                    running[_start(point, folder, device, minutes)] = place
+                for point in [x for x in waiting if not busy(folder / x.name)]:
+                    if places:
+                        place = places.popleft()
+                        device = devices[place % len(devices)] if devices else None
+                        running[_start(point, folder, device, minutes)] = place
+                        waiting.remove(point)
                 status.show([process.workdir.name for process in running])
                 time.sleep(SECONDS_BETWEEN_LOOKS)
         finally:
-            _end(running, status)
+            for process in running:
+                process.stop()
+                status.say(f"{process.workdir.name} is asked to save and stop")
+            for process in running:
+                process.wait()
+                process.poll()
+            status.show(running=[])
     if any(state(folder / point.name) == "waiting" for point in points):
         raise Interrupted(stop.signum or (signal.SIGALRM if ends else signal.SIGTERM))
+
+
+def busy(workdir: Path) -> bool:
+    """Whether a process trains in it."""
+    lock = workdir / "lock"
+    try:
+        if lock.exists():
+            FileLock(lock, timeout=0).acquire().lock.release()
+    except Timeout:
+        return True
+    return False
 
 
 def _start(
@@ -102,15 +126,3 @@ def _start(
     limit = [] if minutes is None else [f"--max_minutes={minutes:.3f}"]
     visible = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
     return Process(point.command(folder) + limit, workdir, {**os.environ, **visible})
-
-
-def _end(running: Iterable[Process], status: Status) -> None:
-    """Lets what still runs save and end."""
-    for process in running:
-        process.stop()
-    for process in running:
-        status.say(f"{process.workdir.name} is asked to save and stop")
-    for process in running:
-        process.wait()
-        process.poll()
-    status.show(running=[])

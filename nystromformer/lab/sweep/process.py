@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,15 @@ LOG_FILE = "log.txt"
 FAILURE_FILE = "failed.json"
 # It can go on: it has saved, or was asked to stop amid its imports.
 STOPPED = {status for x in StopFlag.SIGNALS for status in (128 + x, -x)}
+# Becomes the command, which gets a SIGTERM (15) when its parent (the first word) is
+# gone, even by kill -9. Not in preexec_fn: it would fork this program's threads.
+WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 15)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(143)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 class Process:
@@ -24,6 +34,9 @@ class Process:
     def __init__(self, command: list[str], workdir: Path, env: Mapping[str, str]):
         self.workdir = workdir
         (workdir / FAILURE_FILE).unlink(missing_ok=True)
+        if sys.platform == "linux":
+            parent = str(os.getpid())
+            command = [sys.executable, "-ISc", WITH_PARENT, parent, *command]
         # SLURM warns each process of a job by SIGUSR2, which is for the parent to hear.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
         with open(workdir / LOG_FILE, "ab") as log:
@@ -42,10 +55,8 @@ class Process:
         """The exit status, or None while it runs; a failure is written down."""
         status = self.popen.poll()
         if status is not None and status != 0 and status not in STOPPED:
-            write_json(
-                self.workdir / FAILURE_FILE,
-                {"status": status, "error": self._last_line(status)},
-            )
+            failed = {"status": status, "error": self._last_line(status)}
+            write_json(self.workdir / FAILURE_FILE, failed)
         return status
 
     def stop(self) -> None:
@@ -65,8 +76,7 @@ class Process:
         said = [line.strip() for line in lines if line.strip()]
         if status < 0:
             name = signal.Signals(-status).name
-            hint = "; out of memory?" if name == "SIGKILL" else ""
-            return f"killed by {name}{hint}"
+            return f"killed by {name}{'; out of memory?' * (name == 'SIGKILL')}"
         return said[-1] if said else f"exit status {status}"
 
 

@@ -5,7 +5,9 @@ A job that is preempted or runs out of its time saves, and goes back into the qu
 
 import contextlib
 import io
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -15,12 +17,12 @@ from typing import Any
 
 import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
+from submitit.helpers import DelayedSubmission
 from submitit.slurm.slurm import SlurmInfoWatcher
 
 from nystromformer.config import ConfigError
 from nystromformer.lab.sweep.grid import Point
-from nystromformer.lab.sweep.job import SECONDS_TO_SAVE, Job
-from nystromformer.lab.sweep.process import FAILURE_FILE
+from nystromformer.lab.sweep.process import FAILURE_FILE, STOPPED, Process
 from nystromformer.lab.sweep.status import Status, state
 from nystromformer.lab.workdir import read_json
 from nystromformer.training.files import write_json
@@ -29,10 +31,40 @@ from nystromformer.training.interrupt import StopFlag
 COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "srun")
 JOBS_FILE = "jobs.json"  # which job each point was submitted as
 SECONDS_BETWEEN_LOOKS = 20.0
+SECONDS_TO_SAVE = 120  # between SLURM's warning and the end of the job's time
 FAILED_LOOKS = 5  # in a row that are borne: a busy controller comes back
 MAX_TIMEOUTS = 100  # how often a job that ran out of time is queued again
 # What may end a job through no fault of the run: the same command submits it again.
 NO_FAILURE = {"CANCELLED", "COMPLETED", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "UNKNOWN"}
+
+
+class Job:
+    """What submitit carries to the cluster: one point's command."""
+
+    def __init__(self, command: list[str], workdir: Path):
+        self.command, self.workdir = command, workdir
+        self.process: Process | None = None
+
+    def __call__(self) -> None:
+        """Runs it; ends with its exit status where it failed.
+
+        After a SIGTERM it waits for what SLURM does next: requeues, or kills.
+        """
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        self.process = Process(self.command, self.workdir, os.environ)
+        while (status := self.process.poll()) is None:
+            time.sleep(0.5)
+        if status in (128 + signal.SIGTERM, -signal.SIGTERM):
+            time.sleep(SECONDS_TO_SAVE)
+        if status not in {0, *STOPPED}:
+            sys.exit(abs(status))
+
+    def checkpoint(self) -> DelayedSubmission:
+        """Called by submitit before the job is queued again: saves and stops."""
+        if self.process is not None:
+            self.process.stop()
+            self.process.wait()
+        return DelayedSubmission(Job(self.command, self.workdir))
 
 
 def check_slurm() -> None:

@@ -16,6 +16,7 @@ from nystromformer.lab.workdir import RESULT_FILE
 from nystromformer.training.files import METRICS_FILE
 
 SECONDS_BETWEEN_LINES = 60.0
+MOST_NAMES = 4  # of running points in a line
 
 
 def state(workdir: Path) -> str:
@@ -27,15 +28,15 @@ def state(workdir: Path) -> str:
 
 def all_done(workdirs: Sequence[Path]) -> bool:
     """Whether they are; says what has failed, and what to do about the rest."""
-    states = [state(workdir) for workdir in workdirs]
-    for workdir, found in zip(workdirs, states, strict=True):
+    states = {workdir: state(workdir) for workdir in workdirs}
+    for workdir, found in states.items():
         if found == "failed":
             print(f"{workdir} failed: {failure(workdir)}")
-    if "failed" in states:
-        print("the same command with --retry tries again what failed")
-    if "waiting" in states:
-        print("the same command goes on with what waits")
-    return {*states} <= {"done"}
+    if "failed" in states.values():
+        print("failed runs are skipped unless you pass --retry")
+    if "waiting" in states.values():
+        print("the same command goes on with the runs that wait")
+    return {*states.values()} <= {"done"}
 
 
 def fraction_done(workdir: Path, num_steps: int) -> float:
@@ -63,19 +64,20 @@ class Status:
 
     def show(self, running: Collection[str]) -> None:
         """Says where it stands, with points of these names running."""
-        states = Counter(
-            "running" if found == "waiting" and point.name in running else found
-            for point in self.points
-            for found in [state(self.folder / point.name)]
-        )
+        states = {point.name: state(self.folder / point.name) for point in self.points}
+        now = [name for name in running if states.get(name) == "waiting"]
+        counts = Counter({**states, **dict.fromkeys(now, "running")}.values())
         kinds = ("done", "running", "failed", "waiting")
-        counts = ", ".join(f"{states[kind]} {kind}" for kind in kinds)
-        line = f"{counts}{self._time_left()}"
-        self.bar.set_description_str(line)
+        line = ", ".join(f"{counts[kind]} {kind}" for kind in kinds)
+        if now:
+            more = ["…"] if len(now) > MOST_NAMES else []
+            line += f"; now {', '.join([*now[:MOST_NAMES], *more])}"
         late = time.monotonic() - self.shown_at >= SECONDS_BETWEEN_LINES
-        if self.bar.disable and (counts != self.shown or late):
-            self.say(line)
-            self.shown, self.shown_at = counts, time.monotonic()
+        text = line + self._time_left()
+        self.bar.set_description_str(text)
+        if self.bar.disable and (line != self.shown or late):
+            self.say(text)
+            self.shown, self.shown_at = line, time.monotonic()
 
     def say(self, line: str) -> None:
         """A line of its own."""

@@ -94,7 +94,7 @@ BAD = {
     ("task.source_dir=a/b,a_b",): "two points would be named listops-.*_dir=a_b-seed0",
     ("train.batch_size=many",): "invalid literal for int",
     ("train.batch_size=8,1.5",): "1.5",
-    ("train.batch_size=0",): "batch_size must be positive, got 0",
+    ("train.batch_size=0",): "batch_size: .*greater than 0, got 0",
 }
 
 
@@ -129,6 +129,7 @@ def test_a_folder_is_checked_before_anything_is_written(tmp_path):
 
     theirs = grid._parse([*other.flags, "--config.train.num_steps=7000"])
     open_workdir(tmp_path / other.name, Config.from_mapping(theirs))
+    (tmp_path / other.name / "best" / "700").mkdir(parents=True)  # it has begun
     with pytest.raises(ConfigError, match=r"landmarks=8-seed0: .*num_steps is 7000"):
         check_points([one, other], tmp_path)
 

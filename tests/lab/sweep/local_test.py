@@ -2,9 +2,13 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
+from filelock import FileLock
 
 from nystromformer.config import ConfigError
 from nystromformer.lab.sweep import local
@@ -39,8 +43,8 @@ def quick(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-def run(points, folder, status, max_parallel=None, max_minutes=None):
-    run_locally(points, folder, status(points), max_parallel, max_minutes)
+def run(points, folder, status, max_parallel=None, ends=None):
+    run_locally(points, folder, status(points), max_parallel, ends)
 
 
 def intervals(points, folder):
@@ -125,7 +129,7 @@ def test_the_time_is_shared_and_starts_no_run_at_its_end(
     lines = f"import sys, time; time.sleep(0.3); print(sys.argv[1:]); {FINISH}"
     points = [stub(name, lines) for name in "ab"]
     with pytest.raises(Interrupted, match="its time limit"):
-        run(points, tmp_path, status, max_minutes=1.001)
+        run(points, tmp_path, status, ends=time.monotonic() + 60.06)
     assert state(tmp_path / "a") == "done"
     (limit,) = eval((tmp_path / "a" / "log.txt").read_text())
     assert 0.999 < float(limit.removeprefix("--max_minutes=")) <= 1.001
@@ -148,6 +152,41 @@ def test_an_error_of_the_sweep_leaves_no_run_behind(
 
 
 def test_the_minutes_are_those_that_checking_left_and_too_few_are_an_error():
-    assert local.minutes_left(10, taken=0.75) == 9.25
+    local.check_minutes(10, taken=0.75)
+    local.check_minutes(None, taken=99)
     with pytest.raises(ConfigError, match=r"took 0\.75 of them; no run is started"):
-        local.minutes_left(1, taken=0.75)
+        local.check_minutes(1, taken=0.75)
+
+
+def test_a_point_that_another_process_trains_waits_for_its_end(stub, status, tmp_path):
+    (tmp_path / "a").mkdir()
+    lock = FileLock(tmp_path / "a" / "lock", thread_local=False)
+    lock.acquire()
+    points = [stub("a", TIMED), stub("b", TIMED)]
+    thread = threading.Timer(2.0, lock.release)
+    thread.start()
+    run(points, tmp_path, status)
+    thread.join()
+    (first, *_), (second, *_) = intervals(points[::-1], tmp_path)
+    assert first < second  # b before a
+    assert failure(tmp_path / "a") is None
+
+
+def test_after_a_kill_of_the_sweep_its_run_saves_and_ends(stub, tmp_path):
+    """As the kernel or a person does it: nothing is told, nothing cleaned up."""
+    program = stub("a", ENDLESS).command(tmp_path)
+    (tmp_path / "a").mkdir()
+    sweep = f"""
+import os, pathlib, time
+from nystromformer.lab.sweep.process import Process
+Process({program!r}, pathlib.Path({str(tmp_path / "a")!r}), os.environ)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", sweep]) as parent:
+        while not (tmp_path / "a" / "started").exists():
+            time.sleep(0.05)
+        parent.kill()
+    ends = time.monotonic() + 20
+    while not (tmp_path / "a" / "saved").exists():
+        assert time.monotonic() < ends
+        time.sleep(0.05)

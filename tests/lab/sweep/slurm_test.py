@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 import signal
 import sys
@@ -14,11 +15,13 @@ import pytest
 from nystromformer.config import ConfigError
 from nystromformer.lab.sweep import slurm
 from nystromformer.lab.sweep.process import failure
-from nystromformer.lab.sweep.slurm import check_slurm, run_on_slurm
+from nystromformer.lab.sweep.slurm import Job, check_slurm, run_on_slurm
 from nystromformer.lab.sweep.status import state
 from nystromformer.training.interrupt import StopFlag
 from tests.lab.sweep import fake_slurm
 from tests.lab.sweep.conftest import FINISH
+
+pytestmark = pytest.mark.slow
 
 # Is stopped at its first start, when it saves; goes on at its second.
 LONG = f"""
@@ -239,3 +242,39 @@ def test_a_signal_while_the_queue_does_not_answer_is_no_error(monkeypatch, busy)
         monkeypatch.setattr(slurm, "_sleep", sleep)
         assert slurm._watched_queue(stop) == {}
         assert stop.signum == signal.SIGINT
+
+
+def run_job(workdir, program: str) -> None:
+    Job([sys.executable, "-c", program], workdir)()
+
+
+def test_the_status_of_a_job_is_that_of_a_run_that_failed(tmp_path, monkeypatch):
+    waited = []
+    sleep = slurm.time.sleep
+
+    def count(seconds):
+        waited.append(seconds)
+        sleep(min(seconds, 0.1))
+
+    monkeypatch.setattr(slurm.time, "sleep", count)
+    run_job(tmp_path / "new", "print('done')")
+    assert (tmp_path / "new" / "log.txt").read_text() == "done\n"
+    run_job(tmp_path, "raise SystemExit(142)")  # its own time limit: to be carried on
+    assert slurm.SECONDS_TO_SAVE not in waited
+    for program in ("raise SystemExit(143)", "import os; os.kill(os.getpid(), 15)"):
+        waited.clear()
+        run_job(tmp_path, program)  # SLURM's doing, which follows it up
+        assert waited[-1] == slurm.SECONDS_TO_SAVE
+    for program, status in (("raise SystemExit(2)", 2), ("import os; os.abort()", 6)):
+        with pytest.raises(SystemExit) as left:
+            run_job(tmp_path, program)
+        assert left.value.code == status
+    assert failure(tmp_path) == "killed by SIGABRT"
+
+
+def test_what_is_queued_again_is_the_same_command_not_begun(tmp_path):
+    first = Job([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path)
+    submission = first.checkpoint()  # warned before it has started
+    again = pickle.loads(pickle.dumps(submission.function))
+    assert (again.command, again.workdir) == (first.command, first.workdir)
+    assert again.process is None

@@ -26,7 +26,10 @@ def test_a_point_that_is_done_has_not_failed_whatever_failed_before(tmp_path, ca
             (tmp_path / name / f"{file}.json").write_text('{"error": "no data"}')
     assert all_done([tmp_path / "done"])
     assert capsys.readouterr().out == ""
-    for name, said in (("failed", "failed: no data\n"), ("waiting", "what waits\n")):
+    for name, said in (
+        ("failed", "failed: no data\n"),
+        ("waiting", "that wait\n"),
+    ):
         assert not all_done([tmp_path / "done", tmp_path / name])
         assert said in capsys.readouterr().out
 
@@ -64,7 +67,9 @@ def test_the_line_counts_and_tells_the_time_left(tmp_path, stub, status, capsys)
     line.started -= 600  # half a run in ten minutes, one and a half to go
     line.show(running=["c", "b"])  # b has not ended yet, but has its result
     shown = capsys.readouterr().out
-    assert shown.startswith("2 done, 1 running, 1 failed, 1 waiting, about 0 h 3")
+    assert shown.startswith(
+        "2 done, 1 running, 1 failed, 1 waiting; now c, about 0 h 3"
+    )
     assert shown.endswith("min left\n")
     line.show(running=["c", "b"])
     assert capsys.readouterr().out == ""  # nothing new
