@@ -2,12 +2,14 @@
 
 python scripts/benchmark.py --out=DIR
 python scripts/benchmark.py --out=DIR --train_step
+python scripts/benchmark.py --out=DIR --compile_for=h200 --compilers=FOLDER
 python scripts/benchmark.py --out=DIR --against=OTHER.json
 
 writes DIR/README.md, benchmark.json and, of attentions, a figure. With --train_step it
 measures whole train steps of the tasks' paper presets, on made-up examples or, with
 --data_dir, on the tasks' own; --peers adds PyTorch's in the same rounds. What does not
-fit the memory budget is compiled, not run. With --against nothing is measured:
+fit the memory budget is compiled, not run. With --compile_for nothing is measured, but
+estimated from what a compiler makes for a device that is not there; with --against
 DIR/benchmark.json is compared with another.
 """
 
@@ -17,6 +19,7 @@ from lra_tasks.task import LRA, TASKS
 from nystromformer.config import DTYPES
 from nystromformer.lab import cli
 from nystromformer.lab.bench.benchmark import benchmark
+from nystromformer.lab.bench.targets import TARGETS
 
 flags.DEFINE_string("out", None, "the folder to write", required=True)
 flags.DEFINE_multi_string("attention", None, "NAME or NAME-SIZE; repeat; default all")
@@ -36,6 +39,8 @@ flags.DEFINE_multi_integer(
 )
 flags.DEFINE_string("data_dir", None, "with --train_step: draw from the tasks' data")
 flags.DEFINE_bool("peers", False, "PyTorch's beside ours")
+flags.DEFINE_enum("compile_for", None, [*TARGETS], "estimate for such a device")
+flags.DEFINE_string("compilers", None, "the folder of the compilers for it")
 flags.DEFINE_string("against", None, "a benchmark.json to compare --out with")
 flags.DEFINE_bool("any_device", False, "with --against: other devices too")
 

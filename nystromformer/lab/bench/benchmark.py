@@ -9,6 +9,7 @@ from typing import Any
 from nystromformer.config import ConfigError
 from nystromformer.lab.bench.counters import SHARE, free_bytes
 from nystromformer.lab.bench.curves import draw_curves
+from nystromformer.lab.bench.estimates import estimate_groups
 from nystromformer.lab.bench.groups import attention_groups, load_peers, train_groups
 from nystromformer.lab.bench.measure import fits, measure
 from nystromformer.lab.bench.programs import copy_program, matmul_program
@@ -21,6 +22,7 @@ from nystromformer.lab.bench.summary import (
     time_cell,
     train_tables,
 )
+from nystromformer.lab.bench.targets import absent_device
 from nystromformer.lab.bench.variants import every_label, parse_variants
 from nystromformer.lab.figures import save_figure
 from nystromformer.lab.page import PAGE, open_folder, page, source
@@ -43,12 +45,18 @@ def benchmark(flags: Any) -> None:
         except ImportError as error:
             raise ConfigError(f"--load={module}: {error}") from error
     variants = parse_variants(flags.attention or every_label(), flags.option)
+    if flags.peers and flags.compile_for:
+        raise ConfigError("--compile_for runs nothing: leave out --peers")
+    device = flags.compile_for and absent_device(flags.compile_for, flags.compilers)
     if flags.peers:
         load_peers()
         # Else JAX takes most of an accelerator's memory at once and leaves torch none.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     plan = train_groups if flags.train_step else attention_groups
     groups = plan(flags, variants)
+    if device:
+        estimate_groups(groups, out, flags.compile_for, device)
+        return
     budget = memory_budget(flags.memory_gb)
     open_folder(out, TITLE)
     results = {**source(), "memory_budget_bytes": budget, "rows": []}
@@ -56,7 +64,7 @@ def benchmark(flags: Any) -> None:
         results["versions"] |= load_peers().versions()
     yardsticks = matmul_program(flags.dtype), copy_program(flags.dtype)
     for group in groups:
-        programs = group.programs()
+        programs = [*group.programs()]
         if flags.peers:
             programs += group.peers([p for p in programs if fits(p, budget)])
         rows = measure(programs, *yardsticks, rounds=flags.repeats, budget_bytes=budget)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from flax import nnx
@@ -36,13 +37,11 @@ class AttentionGroup:
     variants: list[Variant]
     sizes: Sizes
 
-    def programs(self, device: Any = None) -> list[Program]:
-        """Each attention's passes, compiled."""
+    def programs(self, device: Any = None) -> Iterator[Program]:
+        """Each attention's passes, compiled, for a device that may not be there."""
         inputs = self.sizes.inputs()
-        return [
-            attention_program(variant, which_pass, self.sizes, inputs, device)
-            for variant, which_pass in itertools.product(self.variants, PASSES)
-        ]
+        for variant, which_pass in itertools.product(self.variants, PASSES):
+            yield attention_program(variant, which_pass, self.sizes, inputs, device)
 
     def peers(self, programs: list[Program]) -> list[Program]:
         """PyTorch's of these programs, where it has them."""
@@ -59,18 +58,17 @@ class TrainGroup:
     data: Data
     examples: str
 
-    def programs(self, device: Any = None) -> list[Program]:
-        """Each attention's steps, compiled, and where they run the input side."""
-        ours = [
-            train_program(label, experiment, self.data, device)
-            for label, experiment in self.experiments.items()
-        ]
+    def programs(self, device: Any = None) -> Iterator[Program]:
+        """Each attention's steps, compiled, and where they can run the input side."""
+        for label, experiment in self.experiments.items():
+            program = train_program(label, experiment, self.data, device)
+            program.key["examples"] = self.examples
+            yield program
         if device is None:
             experiment = next(iter(self.experiments.values()))
-            ours.append(input_program(experiment, self.data))
-        for program in ours:
+            program = input_program(experiment, self.data)
             program.key["examples"] = self.examples
-        return ours
+            yield program
 
     def peers(self, programs: list[Program]) -> list[Program]:
         """PyTorch's of these programs; it takes no batch in parts."""

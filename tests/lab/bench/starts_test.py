@@ -6,7 +6,7 @@ import pytest
 
 from nystromformer.config import ConfigError
 from nystromformer.lab.bench.starts import first_steps, seconds_to_first_loss
-from tests.lab.conftest import SMALL
+from tests.small import SMALL
 
 
 def test_a_second_start_compiles_nothing(commands, tmp_path, monkeypatch):

@@ -1,0 +1,117 @@
+"""Programs compiled for a device that is not there, and what they would take."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from nystromformer.lab.bench.hlo_cost import kernel_bytes
+from nystromformer.lab.bench.programs import Program
+from nystromformer.lab.bench.summary import DASH, Row, pivot
+from nystromformer.lab.bench.targets import EFFICIENCY, TARGETS, Target
+from nystromformer.lab.page import PAGE, open_folder, page, source
+from nystromformer.training.files import write_json, write_text
+
+TITLE = "Estimates"
+FILE = "estimates.json"
+NOTES = """\
+- Nothing here was measured: the programs were compiled for a {name} on a machine
+  without one. Of train steps one is counted.
+- Estimate: each kernel takes {kernel:.1f} µs and its bytes at {share:.0%} of
+  {bandwidth:.2f} TB/s, at least {least:.1f} µs; all together no less than the floors.
+  Nothing is autotuned: expect 1.3 to 1.5 times as much on a GPU. Of a TPU nothing is
+  known of what a kernel takes beside its bytes: small programs take more.
+- Floors: all bytes at {bandwidth:.2f} TB/s / all FLOPs at {peak:.0f} TFLOP/s; products
+  of float32 at higher precision than JAX's default take more.
+- Bytes: what each kernel reads and writes; of slices and updates only the part, of a
+  branch the larger side, without a TPU's fast memory.
+- FLOPs: of matrix products; {dash} where the lengths of the data decide.
+- Memory: arguments, results and temporaries by the compiler.
+"""
+
+
+def estimate_groups(groups: Iterable[Any], out: Path, name: str, device: Any) -> None:
+    """Writes README.md and estimates.json of all programs of the benchmark's groups.
+
+    Args:
+      groups: their `programs` are compiled for the device.
+      out: the folder.
+      name: of the device in TARGETS.
+      device: as of `absent_device`.
+    """
+    target, rows = TARGETS[name], []
+    results = {**source(), "compiled_for": name, "rows": rows}
+    open_folder(out, TITLE)
+    for group in groups:
+        for program in group.programs(device):
+            rows.append(estimate(program, target))
+            print(describe(rows[-1]), flush=True)
+            write_json(out / FILE, results)
+            text = NOTES.format(
+                name=name,
+                kernel=1e6 * target.kernel_seconds,
+                least=1e6 * target.least_seconds,
+                share=EFFICIENCY,
+                bandwidth=target.bandwidth / 1e12,
+                peak=getattr(target, program.key["dtype"]) / 1e12,
+                dash=DASH,
+            )
+            write_text(out / PAGE, page(TITLE, results, [*tables(rows), text]))
+    print(f"{out / PAGE} has the tables")
+
+
+def estimate(program: Program, target: Target) -> dict[str, Any]:
+    """A row of JSON."""
+    sizes, cost = kernel_bytes(program.compiled.as_text()), program.cost
+    assert cost is not None
+    peak = getattr(target, program.key["dtype"])
+    floors = sum(sizes) / target.bandwidth, (cost.flops or 0) / peak
+    return {
+        "key": program.key,
+        "estimated_seconds": max(sum(map(target.seconds, sizes)), *floors),
+        "bytes_floor_seconds": floors[0],
+        "flops_floor_seconds": floors[1],
+        "kernels": len(sizes),
+        "bytes": sum(sizes),
+        "flops": cost.flops,
+        "memory_bytes": cost.peak_bytes,
+        "compile_seconds": cost.compile_seconds,
+    }
+
+
+def tables(rows: list[dict[str, Any]]) -> list[str]:
+    """Lines: for each pass, or train steps, what its programs would take."""
+    across = "task" if "task" in rows[0]["key"] else "length"
+    lines = []
+    for what in dict.fromkeys(row["key"]["what"] for row in rows):
+        chosen = [row for row in rows if row["key"]["what"] == what]
+        name = what.replace("+", " and ").capitalize()
+        title = f"{name}: estimated ms (floors: bytes / FLOPs)"
+        lines += pivot(title, chosen, _time_cell, across)
+        for title, field, unit, form in (
+            ("kernels", "kernels", 1, ",.0f"),
+            ("GB moved", "bytes", 1e9, ".3g"),
+            ("GFLOP", "flops", 1e9, ".4g"),
+            ("MiB of memory", "memory_bytes", 2**20, ",.1f"),
+            ("seconds to compile", "compile_seconds", 1, ".0f"),
+        ):
+
+            def cell(row: Row, field=field, unit=unit, form=form) -> str:
+                return DASH if row[field] is None else format(row[field] / unit, form)
+
+            lines += pivot(f"{name}: {title}", chosen, cell, across)
+    return lines
+
+
+def describe(row: Row) -> str:
+    """A row as a line."""
+    key = row["key"]
+    return (
+        f"{key.get('task', '')} {key['length']:,} {key['what']} {key['attention']}: "
+        f"estimated {_time_cell(row)} ms, {row['kernels']:,} kernels"
+    ).strip()
+
+
+def _time_cell(row: Row) -> str:
+    names = ("estimated_seconds", "bytes_floor_seconds", "flops_floor_seconds")
+    whole, by_bytes, by_flops = (f"{1e3 * row[name]:.3g}" for name in names)
+    return f"{whole} ({by_bytes} / {by_flops})"
