@@ -1,8 +1,9 @@
 """The paper's settings: what all tasks share. An attention's stand in its file.
 
 A config file names a task, its published settings (the paper preset) and a `quick`
-preset for two CPU cores. `--config=FILE:ARG` picks from them: ARG is an attention, a
-preset, or both, separated by a comma, as in `configs/listops.py:nystrom,quick`.
+preset for two CPU cores. `--config=FILE:ARG` picks from them: ARG is an attention and
+presets, separated by commas, as in `configs/listops.py:nystrom,quick`; of two presets
+the later wins.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from typing import Any
 from ml_collections import ConfigDict, config_dict
 
 from nystromformer.attention import ATTENTIONS
+
+OBJECTIVE = {"name": "classification"}
 
 MODEL = {
     "num_layers": 2,
@@ -50,7 +53,7 @@ def make_config(
     """The config of one task: the paper's settings, then those of the named preset.
 
     Args:
-      arg: "ATTENTION", "PRESET", "ATTENTION,PRESET" or nothing: nystrom, paper.
+      arg: an attention and presets, separated by commas; nothing: nystrom, paper.
       task: name, max_length and the task's options.
       optimizer: what differs from OPTIMIZER.
       train: the group `train`.
@@ -58,24 +61,25 @@ def make_config(
         options for the attentions that have them.
     """
     name = "nystrom"
-    preset: Mapping[str, Mapping[str, Any]] = {}
+    groups: dict[str, dict[str, Any]] = {
+        "task": {"data_dir": config_dict.placeholder(str), **task},
+        "objective": dict(OBJECTIVE),
+        "model": dict(MODEL),
+        "attention": {},
+        "optimizer": {**OPTIMIZER, **optimizer},
+        "train": {**TRAIN, **train},
+    }
     for word in filter(None, (arg or "").split(",")):
         if word in ATTENTIONS:
             name = word
         elif word in presets:
-            preset = presets[word]
+            for group, changes in presets[word].items():
+                groups[group] |= changes
         elif word != "paper":
             known = ", ".join([*ATTENTIONS, "paper", *presets])
             raise ValueError(f"unknown attention or preset {word!r}; known: {known}")
 
-    options = ATTENTIONS[name].defaults
-    changed = {k: v for k, v in preset.get("attention", {}).items() if k in options}
-    groups = {
-        "task": {"data_dir": config_dict.placeholder(str), **task},
-        "model": MODEL,
-        "optimizer": {**OPTIMIZER, **optimizer},
-        "train": {**TRAIN, **train},
-    }
-    config = {group: {**groups[group], **preset.get(group, {})} for group in groups}
-    config["attention"] = {"name": name, **options, **changed}
-    return ConfigDict(config)
+    options, changed = ATTENTIONS[name].defaults, groups["attention"]
+    known = {key: value for key, value in changed.items() if key in options}
+    groups["attention"] = {"name": name, **options, **known}
+    return ConfigDict(groups)

@@ -9,6 +9,7 @@ from absl import flags
 from lra_tasks.base import SPLITS
 from nystromformer.config import ConfigError
 from nystromformer.lab import cli
+from nystromformer.lab.objectives import shown
 from nystromformer.lab.trained_run import load_run
 from nystromformer.training.data import Data
 from nystromformer.training.evaluate import evaluate
@@ -44,10 +45,7 @@ def main() -> None:
     assert metrics is not None
     state = "finished" if run.result else "unfinished"
     examples = int(metrics.pop("examples"))
-    shown = (
-        f"{name} {value:.4f}" if name.endswith("loss") else f"{name} {value:.2%}"
-        for name, value in metrics.items()
-    )
+    shown = (f"{name} {shown(name, value)}" for name, value in metrics.items())
     print(
         f"{config.task.name} with {config.attention.name} ({state} run, step "
         f"{run.step:,}): {_SPLIT.value} {', '.join(shown)}, {examples:,} examples"

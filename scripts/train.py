@@ -24,6 +24,7 @@ from nystromformer.config import Config, ConfigError
 from nystromformer.lab import cli, provenance
 from nystromformer.lab.compilation_cache import keep_compiled_programs
 from nystromformer.lab.distributed import join, together
+from nystromformer.lab.objectives import shown
 from nystromformer.lab.run import Experiment
 from nystromformer.lab.workdir import (
     check_workdir,
@@ -168,18 +169,15 @@ def summary(result: dict[str, Any]) -> str:
     """The result beside its floors, for people."""
     metric = result.get("metric", "accuracy")
 
-    def shown(value: float) -> str:
-        return f"{value:.4f}" if metric.endswith("loss") else f"{value:.2%}"
-
     lines = [
         f"{result['task']} with {result['attention']}, seed {result['seed']}: best "
-        f"validation {metric} {shown(result[f'validation_{metric}'])} at step "
+        f"validation {metric} {shown(metric, result[f'validation_{metric}'])} at step "
         f"{result['best_step']:,}",
-        f"test {metric} {shown(result[f'test_{metric}'])} "
+        f"test {metric} {shown(metric, result[f'test_{metric}'])} "
         f"({result['test_examples']:,} examples)",
     ]
     for name, value in result["floors"].items():
-        lines.append(f"  floor: {shown(value):>6}  {name}")
+        lines.append(f"  floor: {shown(metric, value):>6}  {name}")
     return "\n".join(lines)
 
 

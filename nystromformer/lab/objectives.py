@@ -46,6 +46,19 @@ OBJECTIVES = {
 }
 
 
+RATES = {"accuracy", "f1", "precision", "recall"}  # the last words of their names
+
+
+def is_rate(metric: str) -> bool:
+    """Whether a metric is a share, to be shown in percent, as mlm_accuracy is."""
+    return metric.rpartition("_")[2] in RATES
+
+
+def shown(metric: str, value: float) -> str:
+    """The value of a metric, for people."""
+    return f"{value:.2%}" if is_rate(metric) else f"{value:.4f}"
+
+
 def register_objective(name: str, learning: Learning) -> None:
     """Adds an objective of another package to the table.
 
