@@ -102,7 +102,9 @@ def check_output(folder: Path, runs: Sequence[Run]) -> None:
             )
     if not made_here(folder, TEXT, FIRST_LINES):
         return
-    linked = re.findall(r"\]\((figures/\S+)\.svg\)", (folder / TEXT).read_text("utf-8"))
+    linked = re.findall(
+        r"\]\((figures/\S+)\.svg\)", (folder / TEXT).read_text("utf-8", "replace")
+    )
     own = {f"{stem}.{kind}" for stem in linked for kind in ("svg", "png")}
     own |= {PAGE, TEXT, FIGURES, SCORES, RUNS, LATEX}
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}

@@ -103,10 +103,17 @@ def run_on_slurm(
         jobs.update(_submit(new, folder, parameters, max_minutes))
         write_json(path, jobs)
     ours = {point.name: jobs[point.name] for point in points}
+    queued, failures = dict.fromkeys(ours.values(), "PENDING"), 0
     with StopFlag() as stop:
-        while (queued := _watched_queue(stop)).keys() & {*ours.values()}:
+        while stop.signum is None and queued.keys() & {*ours.values()}:
             status.show([n for n, job in ours.items() if queued.get(job) == "RUNNING"])
             _sleep(stop)
+            try:
+                queued, failures = _queue(), 0
+            except ConfigError:
+                failures += 1
+                if failures > FAILED_LOOKS and stop.signum is None:
+                    raise
     if stop.signum is not None:
         arrays = sorted({job.split("_")[0] for job in ours.values()})
         status.say(
@@ -149,17 +156,6 @@ def _queue() -> dict[str, str]:
     if done.returncode:
         raise ConfigError(f"squeue: {done.stderr.strip()}")
     return dict(line.split() for line in done.stdout.splitlines() if line.strip())
-
-
-def _watched_queue(stop: StopFlag) -> dict[str, str]:
-    """The queue, looked at again where that fails; empty after a signal."""
-    for _ in range(FAILED_LOOKS):
-        if stop.signum is not None:
-            return {}
-        with contextlib.suppress(ConfigError):
-            return _queue()
-        _sleep(stop)
-    return {} if stop.signum is not None else _queue()
 
 
 def _record_failures(jobs: dict[str, str], folder: Path) -> None:

@@ -14,7 +14,7 @@ from nystromformer.lab.sweep.grid import (
     parse_grid,
 )
 from nystromformer.lab.workdir import open_workdir
-from tests.lab.conftest import ROOT
+from tests.commands import ROOT
 
 QUICK = Base(f"{ROOT}/configs/listops.py", ("quick",))
 

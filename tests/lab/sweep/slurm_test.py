@@ -17,7 +17,6 @@ from nystromformer.lab.sweep import slurm
 from nystromformer.lab.sweep.process import failure
 from nystromformer.lab.sweep.slurm import Job, check_slurm, run_on_slurm
 from nystromformer.lab.sweep.status import state
-from nystromformer.training.interrupt import StopFlag
 from tests.lab.sweep import fake_slurm
 from tests.lab.sweep.conftest import FINISH
 
@@ -195,53 +194,26 @@ def test_jobs_that_are_none_are_one_line(stub, status, tmp_path):
         run([stub("a")], tmp_path, status)
 
 
-@pytest.fixture
-def busy(monkeypatch):
-    """Makes the queue fail this often after its first answer; gives all its answers."""
-
-    def busy(failures: int) -> list[bool]:
-        answers, queue = [], slurm._queue
-
-        def ask():
-            answers.append(not 0 < len(answers) <= failures)
-            if not answers[-1]:
-                raise ConfigError("squeue: Unable to contact slurm controller")
-            return queue()
-
-        monkeypatch.setattr(slurm, "_queue", ask)
-        return answers
-
-    return busy
-
-
-def test_a_queue_that_does_not_answer_for_a_while_is_asked_again(
-    stub, status, tmp_path, busy
+@pytest.mark.parametrize("failures", [slurm.FAILED_LOOKS, 1000])
+def test_a_queue_that_does_not_answer_is_asked_again_for_a_while(
+    stub, status, tmp_path, monkeypatch, failures
 ):
-    answers = busy(slurm.FAILED_LOOKS)
-    run([stub("a")], tmp_path / "sweep", status)
-    assert state(tmp_path / "sweep" / "a") == "done"
-    assert answers.count(False) == slurm.FAILED_LOOKS
+    answers, queue = [], slurm._queue
 
+    def ask():
+        answers.append(not 0 < len(answers) <= failures)
+        if not answers[-1]:
+            raise ConfigError("squeue: Unable to contact slurm controller")
+        return queue()
 
-def test_a_queue_that_never_answers_is_an_error(stub, status, tmp_path, busy):
-    answers = busy(1000)
-    with pytest.raises(ConfigError, match="Unable to contact slurm controller"):
+    monkeypatch.setattr(slurm, "_queue", ask)
+    if failures == slurm.FAILED_LOOKS:
         run([stub("a")], tmp_path / "sweep", status)
-    assert answers.count(False) == slurm.FAILED_LOOKS + 1
-
-
-def test_a_signal_while_the_queue_does_not_answer_is_no_error(monkeypatch, busy):
-    answers = busy(1000)
-    slurm._queue()
-    with StopFlag() as stop:
-
-        def sleep(stop):
-            if answers.count(False) == slurm.FAILED_LOOKS:
-                os.kill(os.getpid(), signal.SIGINT)
-
-        monkeypatch.setattr(slurm, "_sleep", sleep)
-        assert slurm._watched_queue(stop) == {}
-        assert stop.signum == signal.SIGINT
+        assert state(tmp_path / "sweep" / "a") == "done"
+    else:
+        with pytest.raises(ConfigError, match="Unable to contact slurm controller"):
+            run([stub("a")], tmp_path / "sweep", status)
+    assert answers.count(False) == min(failures, slurm.FAILED_LOOKS + 1)
 
 
 def run_job(workdir, program: str) -> None:
