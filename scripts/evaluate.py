@@ -45,10 +45,10 @@ def main() -> None:
     assert metrics is not None
     state = "finished" if run.result else "unfinished"
     examples = int(metrics.pop("examples"))
-    shown = (f"{name} {shown(name, value)}" for name, value in metrics.items())
+    found = (f"{name} {shown(name, value)}" for name, value in metrics.items())
     print(
         f"{config.task.name} with {config.attention.name} ({state} run, step "
-        f"{run.step:,}): {_SPLIT.value} {', '.join(shown)}, {examples:,} examples"
+        f"{run.step:,}): {_SPLIT.value} {', '.join(found)}, {examples:,} examples"
     )
 
 

@@ -15,8 +15,9 @@ import pandas as pd
 
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
+from nystromformer.lab.objectives import is_rate
 from nystromformer.lab.report.presets import flatten, is_paper, nearest_preset
-from nystromformer.lab.report.runs import Run, is_finite, is_rate
+from nystromformer.lab.report.runs import Run, is_finite
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 SEED, PRESET, NUM_LANDMARKS = "train.seed", "preset", "attention.num_landmarks"

@@ -10,12 +10,12 @@ from typing import Any, TypeGuard
 
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config, ConfigError
+from nystromformer.lab.objectives import is_rate
 from nystromformer.lab.sweep.process import failure
 from nystromformer.lab.workdir import CONFIG_FILE, RESULT_FILE, read_json, read_result
 from nystromformer.training.files import METRICS_FILE
 
 NOT_RUNS = {"checkpoints", "best", "events"}  # what lies inside a run
-RATES = {"accuracy", "f1", "precision", "recall"}  # the last word of their names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +55,6 @@ def is_finite(value: Any) -> TypeGuard[float]:
     """Whether it is a number that can be averaged and drawn."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) <= sys.float_info.max  # an integer may be larger
-
-
-def is_rate(metric: str) -> bool:
-    """Whether a metric of this name lies in [0, 1] and is shown in per cent."""
-    return metric.split("_")[-1] in RATES
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:

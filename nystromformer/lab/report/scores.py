@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 
 from lra_tasks.task import LRA
+from nystromformer.lab.objectives import is_rate
 from nystromformer.lab.report.frame import Frame, phrase, points, values
 from nystromformer.lab.report.presets import command
 from nystromformer.lab.report.published import SOURCES, published
-from nystromformer.lab.report.runs import is_finite, is_rate
+from nystromformer.lab.report.runs import is_finite
 
 NOTHING = "—"
 MIB = 2**20
