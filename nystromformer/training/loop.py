@@ -31,6 +31,7 @@ from nystromformer.training.files import Folder, MetricsWriter, SilentWriter
 from nystromformer.training.interrupt import Interrupted, StopFlag
 from nystromformer.training.objective import Objective, Totals
 from nystromformer.training.progress import Pace, Progress
+from nystromformer.training.record import Record
 from nystromformer.training.step import (
     Weights,
     graphdef_of,
@@ -45,28 +46,6 @@ SAVING_SHARE = 0.05  # of the time, at most, goes into checkpoints
 
 class NotFiniteError(ValueError):
     """A loss or gradient became NaN or infinite; the message names step and culprit."""
-
-
-@dataclasses.dataclass
-class Record:
-    """What a run remembers beside its arrays; JSON in every checkpoint.
-
-    evaluated: the last step at which validation was measured.
-    best_step, best_value: where the selected metric was best, the first of equals.
-    compiled_bytes: what the compiled train step holds at once.
-    peak_bytes: the most that the device held, where it counts.
-    sessions: what it ran on and with, and from which step.
-    """
-
-    wall_seconds: float = 0.0
-    train_seconds: float = 0.0
-    train_examples: int = 0
-    evaluated: int = -1
-    best_step: int | None = None
-    best_value: float | None = None
-    compiled_bytes: int | None = None
-    peak_bytes: int | None = None
-    sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 class Trainer:
@@ -255,11 +234,8 @@ class Trainer:
         if metrics is None:
             return
         self.writer.write(self.step, "validation", metrics)
-        record, value = self.record, metrics[self.objective.select]
-        record.evaluated = self.step
-        sign = 1 if self.objective.higher_is_better else -1
-        if record.best_value is None or sign * value > sign * record.best_value:
-            record.best_step, record.best_value = self.step, value
+        value = metrics[self.objective.select]
+        if self.record.validated(self.step, value, self.objective.higher_is_better):
             self.best = self.step, jax.device_get(self.state.weights)
         shown = (f"{k} {v:.4f}" for k, v in metrics.items() if k != "examples")
         self.progress.say(f"step {self.step}: validation {', '.join(shown)}")
@@ -273,19 +249,22 @@ class Trainer:
         if self.saved == self.step:
             return
         started = time.monotonic()
-        record = self.record
-        peaks = filter(None, (peak_bytes(), record.peak_bytes))
-        record.peak_bytes = max(peaks, default=None)  # over all sessions
+        self._note_time()
         meta = {
             "metrics_bytes": self.writer.num_bytes(),
-            "record": {
-                **dataclasses.asdict(record),
-                "wall_seconds": record.wall_seconds + started - self.started,
-            },
+            "record": dataclasses.asdict(self.record),
         }
         self.checkpoints.save(self.step, self.state, meta, self.best)
         self.saved, self.saved_at = self.step, time.monotonic()
         self.saving_seconds = self.saved_at - started
+
+    def _note_time(self) -> None:
+        """Adds what has passed since the last time, and the memory's peak."""
+        now = time.monotonic()
+        self.record.wall_seconds += now - self.started
+        self.started = now
+        peaks = filter(None, (peak_bytes(), self.record.peak_bytes))
+        self.record.peak_bytes = max(peaks, default=None)  # over all sessions
 
     def _test(self) -> dict[str, Any]:
         """Measures the test split, once, with the best weights."""
@@ -295,21 +274,9 @@ class Trainer:
             raise Interrupted(self._signum(), self.step)
         self.writer.write(self.step, "test", metrics)
         self.writer.num_bytes()  # raises where that line cannot be written
-        record, metric = self.record, self.objective.select
+        self._note_time()
         return {
             "steps": self.step,
-            "metric": metric,
-            "best_step": record.best_step,
-            f"validation_{metric}": record.best_value,
-            **{f"test_{name}": value for name, value in metrics.items()},
-            "test_examples": int(metrics["examples"]),
+            **self.record.findings(self.objective.select, metrics),
             "params_sha256": digest(self.best[1]),
-            "wall_seconds": record.wall_seconds + time.monotonic() - self.started,
-            "examples_per_second": (
-                record.train_examples / record.train_seconds
-                if record.train_seconds
-                else None
-            ),
-            "compiled_bytes": record.compiled_bytes,
-            "peak_bytes": record.peak_bytes,
         }

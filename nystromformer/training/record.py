@@ -1,0 +1,50 @@
+"""What a run remembers beside its arrays, and what result.json says of it."""
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass
+class Record:
+    """What a run remembers beside its arrays; JSON in every checkpoint.
+
+    evaluated: the last step at which validation was measured.
+    best_step, best_value: where the selected metric was best, the first of equals.
+    compiled_bytes: what the compiled train step holds at once.
+    peak_bytes: the most that the device held, where it counts.
+    sessions: what it ran on and with, and from which step.
+    """
+
+    wall_seconds: float = 0.0
+    train_seconds: float = 0.0
+    train_examples: int = 0
+    evaluated: int = -1
+    best_step: int | None = None
+    best_value: float | None = None
+    compiled_bytes: int | None = None
+    peak_bytes: int | None = None
+    sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def validated(self, step: int, value: float, higher_is_better: bool) -> bool:
+        """Notes the selected metric of a step; says whether it is the best so far."""
+        self.evaluated = step
+        sign = 1 if higher_is_better else -1
+        better = self.best_value is None or sign * value > sign * self.best_value
+        if better:
+            self.best_step, self.best_value = step, value
+        return better
+
+    def findings(self, metric: str, test: dict[str, float]) -> dict[str, Any]:
+        """For result.json; `test` holds all metrics of the test split."""
+        seconds, examples = self.train_seconds, self.train_examples
+        return {
+            "metric": metric,
+            "best_step": self.best_step,
+            f"validation_{metric}": self.best_value,
+            **{f"test_{name}": value for name, value in test.items()},
+            "test_examples": int(test["examples"]),
+            "wall_seconds": self.wall_seconds,
+            "examples_per_second": examples / seconds if seconds else None,
+            "compiled_bytes": self.compiled_bytes,
+            "peak_bytes": self.peak_bytes,
+        }
