@@ -10,7 +10,6 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.base import (
     Attention,
     key_mask,
-    over_batch_and_heads,
     zero_padding,
 )
 from nystromformer.attention.nystrom import nystrom_attention
@@ -24,18 +23,33 @@ QUERY, KEY = np.ones((B, T, N, H)), np.ones((B, S, N, H))
 MASK = np.array([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]], bool)
 
 
-class Recorder(Attention):
-    """Remembers what `attend` was given."""
+class Weighted(Attention):
+    """Tells what each head of each sequence was given."""
 
-    def attend(self, query, key, value, mask, precision):
-        self.given = nnx.static((query, key, value, mask, precision))
-        return query
+    def per_head(self, length):
+        return (jnp.arange(N) + length,)
+
+    def attend(self, query, key, value, mask, precision, number):
+        assert query.dtype == key.dtype == value.dtype
+        count = len(key) if mask is None else mask.sum()
+        position = jax.lax.axis_index("batch") + 2 * jax.lax.axis_index("heads")
+        extra = number + 100 * count + (7 if precision == "high" else 0) + position
+        return query + (2 * key + 3 * value).sum(0)[None] + extra.astype(query.dtype)
 
 
 def attended(query=QUERY, key=KEY, value=KEY, **given):
-    recorder = Recorder(num_heads=N, head_dim=H, max_length=S, rngs=nnx.Rngs(0))
-    recorder(*map(jnp.asarray, (query, key, value)), **given)
-    return recorder.given.value
+    attention = Weighted(num_heads=N, head_dim=H, max_length=S, rngs=nnx.Rngs(0))
+    return attention(*map(jnp.asarray, (query, key, value)), **given)
+
+
+def test_every_head_of_every_sequence_is_lifted_with_what_is_its_own():
+    query, key, value = (normal(i, B, n, N, H) for i, n in enumerate((T, S, S)))
+    out = attended(query, key, value, mask=MASK[:, None, None], precision="high")
+    sums = ((2 * key + 3 * value) * MASK[:, :, None, None]).sum(1, keepdims=True)
+    number = np.arange(N) + S + 7 + 100 * MASK.sum(1)[:, None]
+    number = number + np.arange(B)[:, None] + 2 * np.arange(N)
+    expected = query + sums + number[:, None, :, None]
+    assert relative_error(out, expected) <= TOLERANCE["same"]
 
 
 @pytest.mark.parametrize(
@@ -51,17 +65,12 @@ def attended(query=QUERY, key=KEY, value=KEY, **given):
 )
 def test_what_broadcasts_becomes_a_mask_of_keys(mask, expected):
     np.testing.assert_array_equal(key_mask(mask, B, S), expected)
-    *_, given, _ = attended(mask=mask)
-    np.testing.assert_array_equal(given, expected)
 
 
-def test_attend_is_given_one_dtype_no_mask_and_the_precision():
-    narrow = [x.astype(np.float16) for x in (QUERY, KEY, KEY)]
-    *inputs, mask, precision = attended(*narrow, dtype="bfloat16", precision="high")
-    assert {x.dtype for x in inputs} == {jnp.dtype("bfloat16")}
-    assert (mask, precision) == (None, "high")
-    *inputs, _, _ = attended(narrow[0], *map(np.float32, narrow[1:]))
-    assert {x.dtype for x in inputs} == {jnp.dtype("float32")}
+def test_the_output_has_the_dtype_asked_for_or_that_of_the_inputs():
+    narrow = QUERY.astype(np.float16)
+    assert attended(narrow, dtype="bfloat16").dtype == "bfloat16"
+    assert attended(narrow, KEY.astype(np.float16), KEY).dtype == "float32"
 
 
 REFUSED = {
@@ -71,7 +80,7 @@ REFUSED = {
     "mask of queries": ({"mask": np.ones((1, 1, 1, T), bool)}, r"\(1, 1, 1, 3\)"),
     "mask of 5 axes": ({"mask": np.ones((1, B, 1, 1, S), bool)}, r"1, 2, 1, 1, 5\)"),
     "mask of numbers": ({"mask": np.ones((B, 1, 1, S), np.float32)}, "float32"),
-    "bias": ({"bias": np.ones((1, 1, T, S))}, r"bias.*\(1, 1, 3, 5\).*Recorder"),
+    "bias": ({"bias": np.ones((1, 1, T, S))}, r"bias.*\(1, 1, 3, 5\).*Weighted"),
     "causal": ({"is_causal": True}, r"is_causal.*\(2, 3, 7, 11\)"),
     "dropout": ({"dropout_rate": 0.3, "deterministic": False}, "dropout_rate=0.3"),
     "sowing": ({"module": nnx.Dict()}, "sow_weights"),
@@ -122,20 +131,6 @@ def test_queries_of_another_sequence_are_not_masked():
     query, key, _ = zero_padding(QUERY, KEY, KEY, MASK)
     assert query is QUERY
     assert not key[~MASK].any()
-
-
-def test_one_head_meets_its_own_rows():
-    x = [jnp.asarray(normal(i, B, S, N, H), jnp.float32) for i in range(3)]
-
-    def one_head(query, key, value, mask, number):
-        batch, heads = jax.lax.axis_index("batch"), jax.lax.axis_index("heads")
-        return query + 2 * key + 3 * value * mask[:, None] + number + batch * heads
-
-    out = over_batch_and_heads(one_head, *x, jnp.asarray(MASK), jnp.arange(N))
-    b, n = (np.arange(size) for size in (B, N))
-    expected = x[0] + 2 * x[1] + 3 * x[2] * MASK[:, :, None, None]
-    expected += (n + b[:, None] * n)[:, None, :, None]
-    np.testing.assert_allclose(out, expected, rtol=TOLERANCE["same"])
 
 
 DROP_INS = {
@@ -201,10 +196,10 @@ def test_without_parameters_it_drops_into_flax_linen():
 def test_with_parameters_linen_would_freeze_them_and_so_is_refused():
     with pytest.raises(ValueError, match=r"10 parameters.*MultiHeadDotP.*nnx"):
         in_linen(DROP_INS["nystrom"])
-    with pytest.raises(ValueError, match="77 parameters, which linen's Linen"):
-        attention = make("linformer", projection_dim=7, max_length=11)
-        Linen(attention).init(jax.random.key(0), jnp.ones((1, 11, 2, 5)))
     x = jnp.ones((1, 11, 2, 5))
+    layer = Linen(make("linformer", projection_dim=7, max_length=11))
+    with pytest.raises(ValueError, match="77 parameters, which linen's Linen"):
+        layer.init(jax.random.key(0), x)
     assert DROP_INS["nystrom"](x, x, x).shape == x.shape  # outside all is well
 
 

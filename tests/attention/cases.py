@@ -49,12 +49,13 @@ def inputs(length=MAX_LENGTH, dtype=np.float32):
 
 @functools.cache
 def compiled(name, **options):
-    """One call of that attention as a function of its arrays, compiled once a shape."""
-    graphdef, state = nnx.split(make(name, 1, max_length=1024, **options))
+    """An attention of one head, as a function of arrays, compiled once a shape."""
+    given = {"num_heads": 1, "head_dim": H, "max_length": 1024, "rngs": nnx.Rngs(0)}
+    graphdef, state = nnx.split(make_attention(name, **given, **options))
     return jax.jit(lambda *inputs: nnx.merge(graphdef, state)(*inputs))
 
 
-def one_head(name, query, key, value, mask, dtype="float32", **options):
+def one_head(name, query, key, value, mask, dtype="float64", **options):
     """Of one sequence: query [T, H], key and value [S, H], mask [S], in that dtype."""
     with jax.enable_x64(dtype == "float64"):
         x = [jnp.asarray(a, dtype)[None, :, None] for a in (query, key, value)]

@@ -10,7 +10,7 @@ from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, check_attention, register_attention
 from nystromformer.attention.base import Attention
-from tests.attention.cases import B, H, MASK, MAX_LENGTH, N, OPTIONS, inputs, make
+from tests.attention.cases import MASK, MAX_LENGTH, OPTIONS, B, H, N, inputs, make
 from tests.tolerance import TOLERANCE, relative_error
 
 KEEP = MASK[:, :, None, None]
@@ -162,7 +162,7 @@ def test_extremes_are_finite_forward_and_backward(name):
 
 @having("linear memory")
 def test_memory_is_linear_in_length(name):
-    """Of the gradient, with the default options, at 2,048 and 8,192 tokens."""
+    """Of the gradient, with the default options, at 4,096 and 8,192 tokens."""
 
     def temporary_bytes(length):
         given = {"num_heads": 1, "head_dim": H, "max_length": length}
@@ -176,7 +176,7 @@ def test_memory_is_linear_in_length(name):
         memory = gradient.lower(state, x, x, x).compile().memory_analysis()
         return memory.temp_size_in_bytes
 
-    assert temporary_bytes(8192) <= 2.2**2 * max(temporary_bytes(2048), 1024)
+    assert temporary_bytes(8192) <= 2.2 * max(temporary_bytes(4096), 1024)
 
 
 @every_attention
@@ -204,7 +204,7 @@ class Shifted(Attention):
         self.by = by
 
     def attend(self, query, key, value, mask, precision):
-        return jnp.roll(value, self.by, axis=1)
+        return jnp.roll(value, self.by, axis=0)
 
 
 def test_an_attention_of_another_package_registers_itself():

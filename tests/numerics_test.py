@@ -1,0 +1,107 @@
+"""Extremes of training: steps too long by far, and a NaN that stops the run."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nystromformer.attention import ATTENTIONS
+from nystromformer.config import TrainConfig
+from nystromformer.heads import SequenceClassifier
+from nystromformer.training.data import Data
+from nystromformer.training.loop import NotFiniteError, Run
+from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
+from tests.attention.cases import OPTIONS
+from tests.training.conftest import (
+    CLASSES,
+    VOCAB,
+    BagOfTokens,
+    make_split,
+    optimizer,
+    splits,
+)
+
+__all__ = ["optimizer", "splits"]
+
+
+def check_finite(*arrays):
+    for array in arrays:
+        assert np.isfinite(np.asarray(array, np.float32)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name != "nystrom"))
+        for name in ATTENTIONS
+    ],
+)
+def test_gradients_are_finite_from_the_first_step_to_the_200th(name, dtype):
+    """Steps too long by far, so that weights grow; rows of 1 to 31 tokens."""
+    data = Data.put(make_split(0, 64, length=31))
+    long_steps = optax.adam(0.5, eps=1e-6)
+
+    def make_model(rngs):
+        return SequenceClassifier(
+            num_classes=CLASSES,
+            vocab_size=VOCAB,
+            max_length=31,
+            model_dim=8,
+            mlp_dim=8,
+            attention=name,
+            attention_options=OPTIONS.get(name, {}),
+            dtype=dtype,
+            rngs=rngs,
+        )
+
+    init = make_init(make_model, long_steps, seed=0)
+    chunk = make_train_chunk(graphdef_of(make_model), long_steps, seed=0)
+    indices = jnp.arange(200 * 8).reshape(200, 8) % 64
+    state, finite = chunk(init(), data, indices, 200)
+    assert finite.culprits() == []
+    assert int(state.step) == 200
+    largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(state.weights))
+    assert largest > 3  # else these steps tried nothing
+
+
+SCHEDULE = TrainConfig(
+    seed=0, batch_size=8, num_steps=40, eval_every=8, log_every=5, checkpoint_every=12
+)
+
+
+class Poisoned(BagOfTokens):
+    """Gives NaN at the 14th step, or from there on where it is evaluated."""
+
+    when: str
+
+    def __call__(self, inputs, mask, dropout_rng=None):
+        logits = super().__call__(inputs, mask, dropout_rng)
+        step = self.calls[...] // 10
+        bad = step == 13 if self.when == "training" else step > 13
+        if (dropout_rng is None) == (self.when == "training"):
+            return logits
+        return logits * jnp.where(bad, jnp.nan, 1)
+
+
+STOPPED = {
+    "training": r"step 14: not finite: the loss, the gradient of embedding\.embedding, "
+    r".*; the last checkpoint is step 12",
+    "validation": "step 16: the validation loss is not finite",
+}
+
+
+@pytest.mark.parametrize("when", STOPPED)
+def test_a_nan_stops_the_run_and_leaves_the_last_checkpoint_whole(
+    optimizer, splits, tmp_path, when
+):
+    poisoned = type("P", (Poisoned,), {"when": when})
+    with pytest.raises(NotFiniteError, match=STOPPED[when]):
+        Run(poisoned, optimizer, SCHEDULE, splits, tmp_path).fit()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["12"]
+    again = Run(BagOfTokens, optimizer, SCHEDULE, splits, tmp_path)
+    again.writer.close()
+    again.checkpoints.close()
+    assert again.step == 12
+    check_finite(*jax.tree.leaves((again.state.weights, again.state.optimizer)))
