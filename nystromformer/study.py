@@ -59,7 +59,7 @@ def farthest_positions(
         positions, nearest = so_far
         winner = jnp.argmax(nearest)
         position = jnp.where(nearest[winner] < 0, len(mask), winner)
-        distance = jnp.square(x - x[winner]).sum(-1)
+        distance = jnp.square(x - x[winner][None]).sum(-1)
         nearest = jnp.where(nearest < 0, -1, jnp.minimum(nearest, distance))
         return positions.at[i].set(position), nearest.at[winner].set(-1)
 

@@ -13,6 +13,7 @@ from flax import nnx
 
 from nystromformer.attention.base import Attention
 from nystromformer.attention.bigbird import BigBirdAttention
+from nystromformer.attention.efficient import EfficientAttention
 from nystromformer.attention.linear import LinearAttention
 from nystromformer.attention.linformer import LinformerAttention
 from nystromformer.attention.longformer import LongformerAttention
@@ -26,6 +27,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "nystrom": NystromAttention,
     "softmax": SoftmaxAttention,
     "bigbird": BigBirdAttention,
+    "efficient": EfficientAttention,
     "linear": LinearAttention,
     "linformer": LinformerAttention,
     "longformer": LongformerAttention,

@@ -1,9 +1,11 @@
 """The one signature of every attention: what a mask may say, padding without influence.
 
+An attention is written for one head of one sequence and lifted here.
+
 Letters: B batch, T query length, S key length, N heads, H head dim.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -68,44 +70,17 @@ def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
 def zero_padding(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Zeros where mask [B, S] is False, so that not even a NaN there has influence.
+    """Zeros where the mask is False, so that not even a NaN there has influence.
 
-    With T = S the queries are taken for the same tokens and zeroed too: a NaN times
-    the zero cotangent of a padded output would be NaN.
+    Of one head with mask [S], or of a batch with mask [B, S]. With T = S the queries
+    are taken for the same tokens and zeroed too: a NaN times the zero cotangent of a
+    padded output would be NaN.
     """
-    of_queries = mask if query.shape[1] == key.shape[1] else None
+    if mask is None:
+        return query, key, value
+    tokens = mask.ndim - 1
+    of_queries = mask if query.shape[tokens] == key.shape[tokens] else None
     return zeroed(query, of_queries), zeroed(key, mask), zeroed(value, mask)
-
-
-def over_batch_and_heads(
-    one_head: Callable[..., jax.Array],
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: jax.Array | None,
-    *per_head: jax.Array | None,
-) -> jax.Array:
-    """one_head(query [T, H], key [S, H], value [S, H], mask [S], *per_head) lifted.
-
-    The axes have the names "batch" and "heads".
-
-    Args:
-      one_head: the function of one head of one sequence.
-      query: [B, T, N, H].
-      key: [B, S, N, H].
-      value: [B, S, N, H].
-      mask: [B, S] or None.
-      *per_head: [N, ...] or None, what each head brings along.
-
-    Returns:
-      [B, T, N, H].
-    """
-    extra = len(per_head)
-    of_heads = jax.vmap(
-        one_head, (1, 1, 1, None) + (0,) * extra, out_axes=1, axis_name="heads"
-    )
-    of_batch = jax.vmap(of_heads, (0,) * 4 + (None,) * extra, axis_name="batch")
-    return of_batch(query, key, value, mask, *per_head)
 
 
 class Attention(nnx.Module):
@@ -195,10 +170,23 @@ class Attention(nnx.Module):
         if mask is not None:
             mask = key_mask(mask, *key.shape[:2])
         dtype = dtype or jnp.result_type(query, key, value)
-        query, key, value = (
-            x.astype(dtype) for x in zero_padding(query, key, value, mask)
-        )
-        return self.attend(query, key, value, mask, precision).astype(dtype)
+        per_head = self.per_head(key.shape[1])
+
+        def one_head(query, key, value, mask, *own):
+            # Zeroed here, as then XLA keeps one copy of each for all that follows.
+            query, key, value = zero_padding(query, key, value, mask)
+            return self.attend(query, key, value, mask, precision, *own).astype(dtype)
+
+        axes = (1, 1, 1, None) + (0,) * len(per_head)
+        heads = jax.vmap(one_head, axes, out_axes=1, axis_name="heads")
+        axes = (0,) * 4 + (None,) * len(per_head)
+        batch = jax.vmap(heads, axes, axis_name="batch")
+        query, key, value = (x.astype(dtype) for x in (query, key, value))
+        return batch(query, key, value, mask, *per_head)
+
+    def per_head(self, length: int) -> tuple[jax.Array, ...]:
+        """What each head brings along for keys of that length: arrays [N, ...]."""
+        return ()
 
     def attend(
         self,
@@ -207,15 +195,22 @@ class Attention(nnx.Module):
         value: jax.Array,
         mask: jax.Array | None,
         precision: jax.lax.PrecisionLike,
+        *own: jax.Array,
     ) -> jax.Array:
-        """The attention itself: [B, T, N, H] and twice [B, S, N, H] to [B, T, N, H].
+        """The attention of one head of one sequence, lifted by vmap.
 
-        A subclass need not repeat the types.
+        A subclass need not repeat the types. The axes of vmap are "batch" and "heads".
 
         Args:
-          query, key, value: all of one dtype; zero where the mask is False.
-          mask: [B, S] bool, True = attend, or None.
+          query: [T, H], as key and value of one dtype, and zero where mask is False.
+          key: [S, H].
+          value: [S, H].
+          mask: [S] bool, True = attend, or None.
           precision: of the large products.
+          *own: this head's rows of `per_head`.
+
+        Returns:
+          [T, H].
         """
         raise NotImplementedError
 

@@ -17,12 +17,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import check_seed, check_size
-from nystromformer.attention.block_attention import (
-    BlockAttention,
-    attend_blocks,
-    forbid,
-)
+from nystromformer.attention.base import Attention, check_seed, check_size
+from nystromformer.attention.block_attention import attend_blocks, forbid
 from nystromformer.blocks import to_blocks
 from nystromformer.nystrom import attend
 from nystromformer.ops import at_least_float32
@@ -69,7 +65,7 @@ def attended_blocks(
     return jnp.clip(blocks, 0, num_blocks - 1), exists, ends
 
 
-class BigBirdAttention(BlockAttention):
+class BigBirdAttention(Attention):
     """Window, ends and random blocks. Without parameters.
 
     Options:
@@ -79,6 +75,7 @@ class BigBirdAttention(BlockAttention):
       seed: of the random blocks.
     """
 
+    self_attention_only = True
     size_option = "block_size"
     defaults = {
         "block_size": 64,  # of a window of three blocks, and of the two ends
@@ -111,7 +108,8 @@ class BigBirdAttention(BlockAttention):
         self.num_random_blocks = num_random_blocks
         self.seed = seed
 
-    def one_head(self, query, key, value, mask, precision):
+    def attend(self, query, key, value, mask, precision):
+        mask = jnp.ones(len(key), bool) if mask is None else mask
         length, head_dim = query.shape
         key = key * head_dim**-0.5
         in_blocks = partial(to_blocks, size=self.block_size)

@@ -7,13 +7,10 @@ Letters: B batch, L sequence length, N heads, H head dim, C blocks, each of T qu
 that meet S keys.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.attention.base import Attention, over_batch_and_heads
 from nystromformer.ops import at_least_float32
 
 
@@ -56,25 +53,3 @@ def attend_blocks(
     )
     total = weights.sum(-1, keepdims=True)
     return product / total, (largest + jnp.log(total))[:, :, 0]
-
-
-class BlockAttention(Attention):
-    """Self-attention whose subclass writes `one_head`."""
-
-    self_attention_only = True
-
-    def one_head(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        mask: jax.Array,
-        precision: jax.lax.PrecisionLike,
-    ) -> jax.Array:
-        """[L, H] and mask [L] bool to [L, H]; what the mask excludes is zero."""
-        raise NotImplementedError
-
-    def attend(self, query, key, value, mask, precision):
-        mask = jnp.ones(key.shape[:2], bool) if mask is None else mask
-        one_head = partial(self.one_head, precision=precision)
-        return over_batch_and_heads(one_head, query, key, value, mask)

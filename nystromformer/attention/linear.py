@@ -20,24 +20,24 @@ def kernel_attend(
     """φ(Q) (φ(K)ᵀ V) / (φ(Q) Σₛ φ(K)ₛ), eq. (5): O(S · R) for R features.
 
     Args:
-      query_features: φ(Q) [B, T, N, R], not negative.
-      key_features: φ(K) [B, S, N, R], not negative, zero for keys that do not count.
-      value: [B, S, N, H].
+      query_features: φ(Q) [T, R], not negative.
+      key_features: φ(K) [S, R], not negative, zero for keys that do not count.
+      value: [S, H].
       precision: of the large products; they accumulate in at least float32.
 
     Returns:
-      [B, T, N, H] in at least float32, zero where all weights are.
+      [T, H] in at least float32, zero where all weights are.
     """
     wide = at_least_float32(value.dtype)
     product = {"precision": precision, "preferred_element_type": wide}
-    # [B, N, H, R], as XLA's CPU backend has no bfloat16 product for [B, N, R, H].
-    context = jnp.einsum("bsnr,bsnh->bnhr", key_features, value, **product)
+    # [H, R], as XLA's CPU backend has no bfloat16 product for [R, H].
+    context = jnp.einsum("sr,sh->hr", key_features, value, **product)
     summed = jnp.einsum(
-        "btnr,bnhr->btnh", query_features, context.astype(value.dtype), **product
+        "tr,hr->th", query_features, context.astype(value.dtype), **product
     )
-    total = key_features.sum(1, dtype=wide)  # [B, N, R]
-    weight = jnp.einsum("btnr,bnr->btn", query_features.astype(wide), total, **product)
-    return summed / jnp.where(weight > 0, weight, 1)[..., None]
+    total = key_features.sum(0, dtype=wide)  # [R]
+    weight = jnp.einsum("tr,r->t", query_features.astype(wide), total, **product)
+    return summed / jnp.where(weight > 0, weight, 1)[:, None]
 
 
 def elu_plus_one(x: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention, over_batch_and_heads
+from nystromformer.attention.base import Attention
 from nystromformer.nystrom import attend
 from nystromformer.ops import at_least_float32
 
@@ -67,6 +67,8 @@ class LinformerAttention(Attention):
             )
         if sharing not in SHARING:
             raise ValueError(f"sharing must be one of {SHARING}, got {sharing!r}")
+        self.num_heads = num_heads
+        self.max_length = max_length
         self.shared_across_layers = sharing in ("layer", "head_layers")
         shape = (projection_dim, max_length)
         if sharing in ("none", "head_layers"):
@@ -77,32 +79,29 @@ class LinformerAttention(Attention):
         if sharing in ("none", "head"):
             self.value_projection = nnx.Param(init(rngs.params(), shape))
 
-    def attend(self, query, key, value, mask, precision):
-        length, dtype = key.shape[1], value.dtype
-        of_keys = self.key_projection[...]
-        of_values = of_keys
-        if self.value_projection is not None:
-            of_values = self.value_projection[...]
-        if length > of_keys.shape[-1]:
+    def per_head(self, length):
+        if length > self.max_length:
             raise ValueError(
                 f"keys of length {length} are longer than the max_length "
-                f"{of_keys.shape[-1]} that linformer's projection was made for"
+                f"{self.max_length} that linformer's projection was made for"
             )
+        of_keys = of_values = self.key_projection[...]
+        if self.value_projection is not None:
+            of_values = self.value_projection[...]
+        shape = self.num_heads, of_keys.shape[-2], length
+        return tuple(
+            jnp.broadcast_to(x[..., :length], shape) for x in (of_keys, of_values)
+        )
 
+    def attend(self, query, key, value, mask, precision, of_keys, of_values):
         def project(projection: jax.Array, x: jax.Array, scale: float) -> jax.Array:
-            """[k, max_length] or [N, k, max_length], [B, S, N, H] -> [B, k, N, H]."""
-            projected = jnp.einsum(
-                "ks,bsnh->bknh" if projection.ndim == 2 else "nks,bsnh->bknh",
-                projection[..., :length].astype(dtype),
+            projected = jnp.matmul(
+                projection.astype(x.dtype),
                 x,
                 precision=precision,
-                preferred_element_type=at_least_float32(dtype),
+                preferred_element_type=at_least_float32(x.dtype),
             )
-            return (scale * projected).astype(dtype)
-
-        def one_head(query, key, value, _):
-            return attend(query, key, value, precision=precision)
+            return (scale * projected).astype(x.dtype)
 
         key = project(of_keys, key, query.shape[-1] ** -0.5)
-        value = project(of_values, value, 1.0)
-        return over_batch_and_heads(one_head, query, key, value, None)
+        return attend(query, key, project(of_values, value, 1.0), precision=precision)

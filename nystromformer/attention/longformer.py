@@ -11,12 +11,8 @@ since they come from outside, and the window is the same in every layer.
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import check_size
-from nystromformer.attention.block_attention import (
-    BlockAttention,
-    attend_blocks,
-    forbid,
-)
+from nystromformer.attention.base import Attention, check_size
+from nystromformer.attention.block_attention import attend_blocks, forbid
 from nystromformer.blocks import neighbourhoods, to_blocks
 from nystromformer.nystrom import attend, nth_valid
 from nystromformer.ops import at_least_float32
@@ -24,7 +20,7 @@ from nystromformer.ops import at_least_float32
 _MIN_BLOCK = 32  # narrower blocks of queries make matrices too small to be fast
 
 
-class LongformerAttention(BlockAttention):
+class LongformerAttention(Attention):
     """A band and global tokens. Without parameters.
 
     Options:
@@ -32,6 +28,7 @@ class LongformerAttention(BlockAttention):
       num_global: how many of the first valid tokens see, and are seen by, all.
     """
 
+    self_attention_only = True
     size_option = "window"
     defaults = {
         "window": 256,  # 128 neighbours on each side
@@ -61,7 +58,8 @@ class LongformerAttention(BlockAttention):
         self.window = window
         self.num_global = num_global
 
-    def one_head(self, query, key, value, mask, precision):
+    def attend(self, query, key, value, mask, precision):
+        mask = jnp.ones(len(key), bool) if mask is None else mask
         length = query.shape[0]
         margin = min(self.window // 2, length)  # w
         size = max(margin, _MIN_BLOCK)

@@ -10,12 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import (
-    Attention,
-    check_seed,
-    check_size,
-    over_batch_and_heads,
-)
+from nystromformer.attention.base import Attention, check_seed, check_size
 from nystromformer.blocks import neighbourhoods
 from nystromformer.nystrom import check_options, iterative_pinv, nystrom
 from nystromformer.ops import at_least_float32
@@ -134,35 +129,32 @@ class NystromAttention(Attention):
             )
             self.conv_kernel = nnx.Param(kernel)
 
-    def attend(self, query, key, value, mask, precision):
-        landmarks = landmarks_by(self.landmarks, self.landmark_seed)
+    def per_head(self, length):
+        return () if self.conv_kernel is None else (self.conv_kernel[...].T,)
+
+    def attend(self, query, key, value, mask, precision, kernel=None):
         inverse = inverse_by(self.inverse)
         if self.inverse == "iterative" and self.inverse_scale == "batch":
             inverse = partial(iterative_pinv, scale_over=("heads", "batch"))
-
-        def one_head(query, key, value, mask, kernel):
-            out = nystrom(
-                query,
-                key,
-                value,
-                mask,
-                num_landmarks=self.num_landmarks,
-                num_pinv_iters=self.num_pinv_iters,
-                segments=self.segments,
-                landmarks=landmarks,
-                inverse=inverse,
-                precision=precision,
-            )
-            if kernel is not None:
-                out += depthwise_conv(value, kernel, precision=precision)
-            return out.astype(query.dtype)
-
-        kernels = None if self.conv_kernel is None else self.conv_kernel[...].T
-        if kernels is not None and query.shape[1] != key.shape[1]:
+        out = nystrom(
+            query,
+            key,
+            value,
+            mask,
+            num_landmarks=self.num_landmarks,
+            num_pinv_iters=self.num_pinv_iters,
+            segments=self.segments,
+            landmarks=landmarks_by(self.landmarks, self.landmark_seed),
+            inverse=inverse,
+            precision=precision,
+        )
+        if kernel is None:
+            return out
+        if len(query) != len(key):
             raise ValueError(
-                f"the convolution of V needs T = S, got {query.shape} and {key.shape}"
+                f"the convolution of V needs T = S, got {len(query)} and {len(key)}"
             )
-        return over_batch_and_heads(one_head, query, key, value, mask, kernels)
+        return out + depthwise_conv(value, kernel, precision=precision)
 
 
 def nystrom_attention(

@@ -51,18 +51,18 @@ def softmax_features(
     What cancels in the normalised product: a factor of each query (so −|q|²/2 is left
     out), and for each feature a factor c of its keys against 1/c of its queries. The
     factors make the largest feature of every token, and the largest key of every
-    feature of an example's head, 1: nothing overflows, and no sum of weights is below
+    feature, 1: nothing overflows, and no sum of weights is below
     1, whatever the inputs.
 
     Args:
-      query: [B, T, N, H].
-      key: [B, S, N, H].
-      mask: [B, S] bool, True = counts, or None.
+      query: [T, H].
+      key: [S, H].
+      mask: [S] bool, True = counts, or None.
       projection: W [R, H].
       precision: of the products.
 
     Returns:
-      [B, T, N, R] and [B, S, N, R] in at least float32.
+      [T, R] and [S, R] in at least float32.
     """
     of_queries = project(query, projection, precision)
     of_keys = project(key, projection, precision)
@@ -70,8 +70,8 @@ def softmax_features(
     square = jnp.square(key.astype(wide)).sum(-1, keepdims=True)
     of_keys -= square * (key.shape[-1] ** -0.5 / 2)
     if mask is not None:
-        of_keys = jnp.where(mask[:, :, None, None], of_keys, jnp.finfo(wide).min)
-    largest_key = jax.lax.stop_gradient(of_keys.max(1, keepdims=True))
+        of_keys = jnp.where(mask[:, None], of_keys, jnp.finfo(wide).min)
+    largest_key = jax.lax.stop_gradient(of_keys.max(0, keepdims=True))
     of_queries += largest_key
     largest = jax.lax.stop_gradient(of_queries.max(-1, keepdims=True))
     return jnp.exp(of_queries - largest), jnp.exp(of_keys - largest_key)
@@ -98,9 +98,9 @@ def relu_features(
 def project(
     x: jax.Array, projection: jax.Array, precision: jax.lax.PrecisionLike
 ) -> jax.Array:
-    """W x · H^(−1/4): [B, L, N, H], [R, H] -> [B, L, N, R] in at least float32."""
+    """W x · H^(−1/4): [L, H], [R, H] -> [L, R] in at least float32."""
     projected = jnp.einsum(
-        "blnh,rh->blnr",
+        "lh,rh->lr",
         x,
         projection.astype(x.dtype),
         precision=precision,

@@ -21,19 +21,12 @@ Letters: L sequence length, N heads, H head dim, R rounds of hashing, K rotated 
 (2 K buckets), C chunks.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from nystromformer.attention.base import (
-    Attention,
-    check_seed,
-    check_size,
-    over_batch_and_heads,
-)
+from nystromformer.attention.base import Attention, check_seed, check_size
 from nystromformer.attention.block_attention import attend_blocks
 from nystromformer.blocks import to_blocks
 from nystromformer.ops import at_least_float32
@@ -115,59 +108,6 @@ def seen_tokens(
     return seen, jnp.where(same[0] & before[:, None], bias, lowest)
 
 
-def reformer(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: jax.Array,
-    rotations: jax.Array,
-    *,
-    bucket_size: int,
-    precision: jax.lax.PrecisionLike = None,
-) -> jax.Array:
-    """LSH attention of one head of one sequence.
-
-    Args:
-      query: [L, H].
-      key: [L, H], hashed, and attended to at unit length; in the paper key = query.
-      value: [L, H].
-      mask: [L] bool, True = attend.
-      rotations: [R, K, H], K ≥ ⌈L / bucket_size⌉.
-      bucket_size: tokens in a chunk.
-      precision: of the products.
-
-    Returns:
-      [L, H] in at least float32.
-    """
-    length = query.shape[0]
-    wide = at_least_float32(query.dtype)
-    query, key, value, mask = (
-        to_blocks(x, bucket_size).reshape(-1, *x.shape[1:])
-        for x in (query, key, value, mask)
-    )
-    square = jnp.square(key.astype(wide)).sum(-1, keepdims=True)
-    unit_key = key * lax.rsqrt(jnp.maximum(square, _SMALLEST_SQUARE))
-    unit_key = unit_key.astype(key.dtype)
-
-    bucket = hash_buckets(key, mask, rotations, bucket_size)  # [R, L]
-    order = jnp.argsort(bucket, axis=1)  # tokens by rank; stable
-    rank = jnp.argsort(order, axis=1)  # s_i, ranks by token
-    chunk = rank // bucket_size
-
-    def one_round(tokens: jax.Array, here: jax.Array) -> tuple[jax.Array, jax.Array]:
-        buckets = jnp.concatenate([here[None], bucket])
-        seen, bias = seen_tokens(tokens, buckets, chunk, wide)
-        keys, values = unit_key[seen], value[seen]
-        return attend_blocks(query[tokens], keys, values, bias, precision)
-
-    in_chunks = order.reshape(len(order), -1, bucket_size)  # [R, C, size]
-    attended, z = jax.vmap(one_round)(in_chunks, bucket)
-    z = jnp.take_along_axis(z.reshape(rank.shape), rank, axis=1)  # [R, L]
-    attended = attended.reshape(*rank.shape, -1)
-    attended = jnp.take_along_axis(attended, rank[:, :, None], axis=1)  # [R, L, H]
-    return (jax.nn.softmax(z, axis=0)[:, :, None] * attended).sum(0)[:length]
-
-
 class ReformerAttention(Attention):
     """LSH attention. Without parameters.
 
@@ -211,16 +151,45 @@ class ReformerAttention(Attention):
         one_bucket = max_length + max_length % 2
         check_size("bucket_size", bucket_size, one_bucket, max_length)
         check_seed("seed", seed)
+        self.num_heads = num_heads
+        self.head_dim = head_dim
         self.num_hashes = num_hashes
         self.bucket_size = bucket_size
         self.seed = seed
 
-    def attend(self, query, key, value, mask, precision):
-        mask = jnp.ones(key.shape[:2], bool) if mask is None else mask
-        *_, length, num_heads, head_dim = key.shape
+    def per_head(self, length):
         num_axes = -(-length // self.bucket_size)
-        rotations = random_rotations(
-            self.seed, (num_heads, self.num_hashes, num_axes, head_dim)
+        shape = self.num_heads, self.num_hashes, num_axes, self.head_dim
+        return (random_rotations(self.seed, shape),)
+
+    def attend(self, query, key, value, mask, precision, rotations):
+        mask = jnp.ones(len(key), bool) if mask is None else mask
+        length = query.shape[0]
+        wide = at_least_float32(query.dtype)
+        query, key, value, mask = (
+            to_blocks(x, self.bucket_size).reshape(-1, *x.shape[1:])
+            for x in (query, key, value, mask)
         )
-        one_head = partial(reformer, bucket_size=self.bucket_size, precision=precision)
-        return over_batch_and_heads(one_head, query, key, value, mask, rotations)
+        square = jnp.square(key.astype(wide)).sum(-1, keepdims=True)
+        unit_key = key * lax.rsqrt(jnp.maximum(square, _SMALLEST_SQUARE))
+        unit_key = unit_key.astype(key.dtype)
+
+        bucket = hash_buckets(key, mask, rotations, self.bucket_size)  # [R, L]
+        order = jnp.argsort(bucket, axis=1)  # tokens by rank; stable
+        rank = jnp.argsort(order, axis=1)  # s_i, ranks by token
+        chunk = rank // self.bucket_size
+
+        def one_round(
+            tokens: jax.Array, here: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
+            buckets = jnp.concatenate([here[None], bucket])
+            seen, bias = seen_tokens(tokens, buckets, chunk, wide)
+            keys, values = unit_key[seen], value[seen]
+            return attend_blocks(query[tokens], keys, values, bias, precision)
+
+        in_chunks = order.reshape(len(order), -1, self.bucket_size)  # [R, C, size]
+        attended, z = jax.vmap(one_round)(in_chunks, bucket)
+        z = jnp.take_along_axis(z.reshape(rank.shape), rank, axis=1)  # [R, L]
+        attended = attended.reshape(*rank.shape, -1)
+        attended = jnp.take_along_axis(attended, rank[:, :, None], axis=1)  # [R, L, H]
+        return (jax.nn.softmax(z, axis=0)[:, :, None] * attended).sum(0)[:length]

@@ -113,9 +113,9 @@ def softmax_attention(
         module=module,
     )
     num_scores = math.prod(query.shape[:3]) * key.shape[1]
-    if module is not None or num_scores <= MAX_SCORES:
-        return attend(query, bias, mask, dropout_rng)
     num_blocks = min(-(-num_scores // MAX_SCORES), query.shape[1])
+    if module is not None or num_blocks <= 1:
+        return attend(query, bias, mask, dropout_rng)
     return _in_blocks(attend, num_blocks, query, bias, mask, dropout_rng)
 
 

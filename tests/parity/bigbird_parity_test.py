@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention.bigbird import attended_blocks, bigbird_attention
+from nystromformer.attention.bigbird import attended_blocks
+from tests.attention.cases import make
 from tests.tolerance import TOLERANCE, relative_error
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -52,11 +53,10 @@ def run(mask, scale=1, their_seed=0):
     with torch.no_grad():
         expected = module(x, band, rows, columns, blocked, blocked)[0].numpy()
         qkv = [layer(x).numpy() for layer in (module.query, module.key, module.value)]
-    actual = bigbird_attention(
+    attention = make("bigbird", N, H, L, block_size=BLOCK, num_random_blocks=R)
+    actual = attention(
         *(jnp.asarray(y.reshape(B, L, N, H), jnp.float32) for y in qkv),
         mask=jnp.asarray(mask)[:, None, None],
-        block_size=BLOCK,
-        num_random_blocks=R,
     )
     return np.asarray(actual).reshape(B, L, N * H)[mask], expected[mask]
 

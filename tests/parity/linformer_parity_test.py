@@ -7,8 +7,9 @@ is of the projections E = F alone. Masks it has none.
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from nystromformer.attention.linformer import linformer_attention
+from tests.attention.cases import make
 from tests.tolerance import TOLERANCE, relative_error
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -38,11 +39,14 @@ def run(length, scale=1, share_projection=False, share_kv=False):
         expected = module(x).numpy()
         of_values = getattr(module, "to_v", torch.nn.Linear(N * H, N * H).double())
         qkv = [layer(x).numpy() for layer in (module.to_q, module.to_k, of_values)]
+    sharing = "head" if len(projections) == 2 else "key_value"
+    attention = make("linformer", N, H, MAX_LENGTH, projection_dim=K, sharing=sharing)
     names = ("key_projection", "value_projection")
-    given = dict(zip(names, projections, strict=False))
-    actual = linformer_attention(
-        *(jnp.asarray(y.reshape(B, length, N, H), jnp.float32) for y in qkv),
-        **{k: jnp.asarray(p.detach().numpy().T, jnp.float32) for k, p in given.items()},
+    for name, projection in zip(names, projections, strict=False):
+        copied = jnp.asarray(projection.detach().numpy().T, jnp.float32)
+        setattr(attention, name, nnx.Param(copied))
+    actual = attention(
+        *(jnp.asarray(y.reshape(B, length, N, H), jnp.float32) for y in qkv)
     )
     return np.asarray(actual).reshape(expected.shape), expected
 

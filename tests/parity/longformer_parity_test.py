@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention.longformer import longformer_attention
+from tests.attention.cases import make
 from tests.tolerance import TOLERANCE, relative_error
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -53,11 +53,10 @@ def run(num_global, mask, scale=1, copied=True):
             is_global_attn=num_global > 0,
         )[0].numpy()
         qkv = [layer(x).numpy() for layer in (module.query, module.key, module.value)]
-    actual = longformer_attention(
+    attention = make("longformer", N, H, L, window=WINDOW, num_global=num_global)
+    actual = attention(
         *(jnp.asarray(y.reshape(B, L, N, H), jnp.float32) for y in qkv),
         mask=jnp.asarray(mask)[:, None, None],
-        window=WINDOW,
-        num_global=num_global,
     )
     return np.asarray(actual).reshape(B, L, N * H)[mask], expected[mask]
 

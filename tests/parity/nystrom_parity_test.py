@@ -2,7 +2,8 @@
 
 Theirs scales Z₀ by the largest column sum of the whole batch, ours by each matrix's
 own, so that an example does not depend on its neighbours. One head of one example at a
-time theirs has nothing else to scale by, and both are the same.
+time theirs has nothing else to scale by, and both are the same; as with
+`inverse_scale="batch"` at once.
 """
 
 import copy
@@ -51,7 +52,7 @@ def one_head(module, n):
     return single
 
 
-def run(scale):
+def run(scale, inverse_scale="own"):
     """Ours, theirs one head of one example at a time, and theirs at once: [B, L, D]."""
     module = theirs()
     rng = np.random.default_rng(0)
@@ -72,6 +73,7 @@ def run(scale):
         value,
         num_landmarks=M,
         conv_kernel=jnp.asarray(kernel.numpy(), jnp.float32),
+        inverse_scale=inverse_scale,
     )
     return np.asarray(ours).reshape(B, L, N * H), torch.cat(singles).numpy(), at_once
 
@@ -82,6 +84,12 @@ def test_ours_is_theirs_one_head_of_one_example_at_a_time(scale):
     for example in range(B):
         error = relative_error(ours[example], one_at_a_time[example])
         assert error < TOLERANCE["float32"], example
+
+
+@pytest.mark.parametrize("scale", [0.1, 1, 4])
+def test_with_one_scale_for_the_batch_ours_is_theirs_at_once(scale):
+    ours, _, at_once = run(scale, inverse_scale="batch")
+    assert relative_error(ours, at_once) < TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize("scale", [1, 4])  # below, every A is almost the same

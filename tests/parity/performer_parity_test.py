@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention.performer import performer_attention
+from nystromformer.attention.performer import RandomProjection
+from tests.attention.cases import make
 from tests.tolerance import TOLERANCE, relative_error
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -36,9 +37,10 @@ def inputs(scale):
 
 def ours(tensors, projection, kernel):
     qkv = (jnp.asarray(x.transpose(1, 2).numpy(), jnp.float32) for x in tensors)
-    out = performer_attention(
-        *qkv, projection=jnp.asarray(projection.numpy(), jnp.float32), kernel=kernel
-    )
+    attention = make("performer", N, H, L, num_features=R, kernel=kernel)
+    drawn = jnp.asarray(projection.numpy(), jnp.float32)
+    attention.projection = RandomProjection(drawn)
+    out = attention(*qkv)
     return np.asarray(out).swapaxes(1, 2)
 
 

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention.reformer import hash_buckets, reformer_attention
+from nystromformer.attention.reformer import hash_buckets
+from tests.attention.cases import make
 from tests.tolerance import TOLERANCE, relative_error
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -57,13 +58,12 @@ def run(length, scale=1, mask=None):
             jnp.asarray(layer(x).numpy().reshape(B, length, N, H), jnp.float32)
             for layer in (module.query_key, module.value)
         )
-    actual = reformer_attention(
+    attention = make("reformer", N, H, length + CHUNK, num_hashes=R, bucket_size=CHUNK)
+    actual = attention(
         shared,
         shared,
         value,
         mask=jnp.asarray(mask)[:, None, None],
-        num_hashes=R,
-        bucket_size=CHUNK,
     )
     return np.asarray(actual).reshape(B, length, N * H)[mask], expected[mask]
 

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention.linear import linear_attention
 from nystromformer.attention.softmax import softmax_attention
+from tests.attention.cases import make
 from tests.tolerance import TOLERANCE, relative_error
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -29,7 +29,7 @@ def their_linear(query, key, value, mask):
 
 PAIRS = {
     "softmax": (softmax_attention, their_softmax),
-    "linear": (linear_attention, their_linear),
+    "linear": (make("linear"), their_linear),
 }
 
 

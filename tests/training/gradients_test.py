@@ -14,7 +14,7 @@ from nystromformer.training.data import Data
 from nystromformer.training.gradients import batch_gradient, bucket_lengths
 from nystromformer.training.objective import Classification, Totals
 from nystromformer.training.step import split_weights
-from tests.attention_test import OPTIONS
+from tests.attention.cases import OPTIONS
 from tests.tolerance import TOLERANCE, relative_error
 from tests.training.conftest import CLASSES, VOCAB, make_split
 

@@ -17,7 +17,7 @@ from nystromformer.heads import SequenceClassifier
 from nystromformer.training.data import Data
 from nystromformer.training.objective import Classification
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
-from tests.attention_test import OPTIONS
+from tests.attention.cases import OPTIONS
 from tests.training.conftest import CLASSES, VOCAB, make_split
 
 LENGTH = 32

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention.nystrom import nystrom_attention
+from nystromformer.attention.nystrom import depthwise_conv, nystrom_attention
 from nystromformer.attention.softmax import softmax_attention
 from tests import paper
+from tests.attention.cases import make
 from tests.jaxpr import equations, quadratic_shapes
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -59,51 +60,6 @@ def test_lifts_the_paper_over_batch_and_heads_with_the_skip_of_v():
             expected += paper.convolution(args[2], KERNEL[:, n], MASK[b])
             error = relative_error(out[b, :, n][MASK[b]], expected[MASK[b]])
             assert error <= TOLERANCE["float32"]
-
-
-def test_a_row_does_not_depend_on_its_batch():
-    q, k, v = inputs()
-    mask = key_mask(MASK)
-    together = compiled()(q, k, v, None, mask)
-    for b in range(B):
-        row = slice(b, b + 1)
-        alone = compiled()(q[row], k[row], v[row], None, mask[row])
-        error = relative_error(together[row][:, MASK[b]], alone[:, MASK[b]])
-        assert error <= TOLERANCE["same"]
-
-
-def test_one_scale_for_the_batch_would_make_a_row_depend_on_it():
-    heads = [[np.float64(x[b, :, 0]) for x in inputs()] for b in range(B)]
-    everyone = range(L)
-    matrices = [
-        paper.kernels(q, k, everyone, everyone, everyone, M)[1] for q, k, _ in heads
-    ]
-    largest = max(paper.initial_scale(a) for a in matrices)
-    moved = [
-        relative_error(
-            paper.nystrom(*head, np.ones(L), M, 6, largest),
-            paper.nystrom(*head, np.ones(L), M),
-        )
-        for head in heads
-    ]
-    assert max(moved) > 0.01
-
-
-@pytest.mark.parametrize("garbage", [np.nan, np.inf, 1e30])
-def test_garbage_in_padding_changes_no_output_and_no_gradient(garbage):
-    (_, clean), grads = gradients()(*inputs(), KERNEL, key_mask(MASK))
-    dirty_inputs = [np.where(MASK[:, :, None, None], x, garbage) for x in inputs()]
-    (_, dirty), dirty_grads = gradients()(
-        *map(np.float32, dirty_inputs), KERNEL, key_mask(MASK)
-    )
-    np.testing.assert_array_equal(dirty, clean)
-    for one, other in zip(dirty_grads, grads, strict=True):
-        np.testing.assert_array_equal(one, other)
-    for grad in dirty_grads[:3]:
-        assert not np.asarray(grad)[~MASK].any()
-        assert np.asarray(grad)[MASK].any(-1).all()
-    unmasked = compiled()(*map(np.float32, dirty_inputs))
-    assert not np.allclose(unmasked[1, :41], clean[1, :41], rtol=0.1)
 
 
 @pytest.mark.parametrize("segments", ["valid", "padded"])
@@ -207,44 +163,87 @@ def test_bfloat16_keeps_the_inverse_and_the_softmaxes_in_float32():
     assert {e.outvars[0].aval.dtype for e in exponentials} == {jnp.dtype("float32")}
 
 
-def test_bfloat16_output_is_near_the_float32_output_on_the_same_inputs():
-    args = [jnp.asarray(x, jnp.bfloat16) for x in inputs()]
-    options = {"mask": key_mask(MASK), "conv_kernel": KERNEL}
-    out = compiled()(*args, **options)
-    assert out.dtype == jnp.bfloat16
-    expected = compiled(dtype=jnp.float32)(*args, **options)
-    assert expected.dtype == jnp.float32
-    for b in range(B):
-        error = relative_error(out[b][MASK[b]], expected[b][MASK[b]])
-        assert error <= TOLERANCE["bfloat16"]
-
-
-CROSS = {"other": 53}
 REFUSED = {
-    "bias": ({}, {"bias": np.ones((1, 1, L, L))}, r"bias.*\(1, 1, 67, 67\)"),
-    "causal": ({}, {"is_causal": True}, r"is_causal.*\(3, 67, 2, 5\)"),
-    "mask over queries": (
-        {},
-        {"mask": np.ones((B, 1, L, L), bool)},
-        r"\(3, 1, 67, 67\)",
-    ),
-    "mask over heads": ({}, {"mask": np.ones((B, N, 1, L), bool)}, r"\(3, 2, 1, 67\)"),
-    "mask of numbers": ({}, {"mask": np.ones((B, 1, 1, L), np.float32)}, "float32"),
-    "mask length": ({}, {"mask": np.ones((B, 1, 1, 61), bool)}, r"\(3, 1, 1, 61\)"),
-    "mask of queries": (CROSS, {"mask": np.ones((B, 1, 1, L), bool)}, r"1, 1, 67\)"),
-    "dropout": ({}, {"dropout_rate": 0.3, "deterministic": False}, "dropout_rate=0.3"),
-    "sow": ({}, {"module": object()}, "weights"),
     "no landmarks": ({}, {"num_landmarks": 0}, "num_landmarks.*got 0"),
-    "iterations": ({}, {"num_pinv_iters": -1}, "num_pinv_iters.*-1"),
     "even kernel": ({}, {"conv_kernel": np.ones((4, N))}, "odd.*got 4"),
-    "conv across": (CROSS, {"conv_kernel": KERNEL}, r"T = S.*67.*53"),
+    "conv across": ({"other": 53}, {"conv_kernel": KERNEL}, r"T = S.*67.*53"),
     "conv heads": ({}, {"conv_kernel": np.ones((5, 3))}, r"N = 2.*\(5, 3\)"),
-    "segments": ({}, {"segments": "even"}, "'valid', 'padded'.*'even'"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_honoured_is_refused_by_name(case):
+def test_what_does_not_fit_is_refused(case):
     shape, options, text = REFUSED[case]
     with pytest.raises(ValueError, match=text):
         nystrom_attention(*inputs(**shape), **options)
+
+
+def test_one_scale_for_the_batch_is_the_published_one():
+    """The largest norms of all heads of all examples scale Z₀, and its gradient."""
+    q, k, v = inputs()
+    heads = [[np.float64(x[b, :, n]) for x in (q, k, v)] for b, n in np.ndindex(B, N)]
+    everyone = range(L)
+    norms = [
+        (np.abs(a).sum(0).max(), np.abs(a).sum(1).max())
+        for q, k, _ in heads
+        for a in [paper.kernels(q, k, everyone, everyone, everyone, M)[1]]
+    ]
+    scale = np.prod(np.max(norms, axis=0))
+    out, own = (
+        np.asarray(compiled(inverse_scale=name)(q, k, v)) for name in ("batch", "own")
+    )
+    for i, (b, n) in enumerate(np.ndindex(B, N)):
+        expected = paper.nystrom(*heads[i], np.ones(L), M, 6, scale)
+        assert relative_error(out[b, :, n], expected) <= TOLERANCE["float32"]
+    assert relative_error(own, out) > 0.01
+
+    with jax.enable_x64(True):
+        x = [jnp.asarray(y, "float64") for y in (q, k, v)]
+        weights = jnp.cos(jnp.arange(out.size)).reshape(out.shape)
+
+        @jax.jit
+        def loss(query):
+            out = nystrom_attention(
+                query, *x[1:], num_landmarks=M, inverse_scale="batch"
+            )
+            return (out * weights).sum()
+
+        direction = jnp.sin(jnp.arange(out.size)).reshape(out.shape)
+        slope = (jax.grad(loss)(x[0]) * direction).sum()
+        step = 1e-5 * direction
+        difference = (loss(x[0] + step) - loss(x[0] - step)) / 2e-5
+    assert relative_error(slope, difference) <= TOLERANCE["derivative"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("length", "size"), [(1, 3), (13, 1), (67, 35), (131, 7)])
+def test_the_convolution_is_the_sum_over_the_neighbours_that_count(length, size, dtype):
+    rng, token = np.random.default_rng(length), np.arange(length)
+    value, kernel = rng.normal(size=(length, 3)), rng.normal(size=size)
+    for mask in (token >= 0, token < -(-2 * length // 3), token % 3 != 1):
+        with jax.enable_x64(dtype == "float64"):
+            kept = jnp.asarray(value * mask[:, None], dtype)
+            actual = jax.jit(depthwise_conv)(kept, jnp.asarray(kernel, dtype))
+        assert actual.dtype == dtype
+        expected = paper.convolution(value, kernel, mask)
+        assert relative_error(actual, expected) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"segments": "padded"},
+        {"landmarks": "random", "landmark_seed": 5},
+        {"inverse": "none"},
+        {"num_pinv_iters": 2},
+        {"inverse_scale": "batch"},
+    ],
+)
+def test_the_module_passes_its_options_on(options):
+    x = [jnp.asarray(y) for y in inputs()]
+    given = {"num_landmarks": M, **options}
+    mask = key_mask(MASK)
+    out = make("nystrom", **given)(*x, mask=mask)
+    assert relative_error(out, nystrom_attention(*x, mask=mask, **given)) == 0
+    given.popitem()
+    assert relative_error(nystrom_attention(*x, mask=mask, **given), out) > 1e-3

@@ -1,15 +1,13 @@
 """BigBird: which blocks meet, and that nothing else does."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention import make_attention
-from nystromformer.attention.bigbird import attended_blocks, bigbird_attention
+from nystromformer.attention.bigbird import attended_blocks
 from tests import paper
+from tests.attention.cases import one_head
 from tests.tolerance import TOLERANCE, relative_error
 
 H = 5
@@ -18,19 +16,6 @@ H = 5
 def inputs(length, scale=1.0):
     rng = np.random.default_rng(0)
     return [scale * rng.normal(size=(length, H)) for _ in range(3)]
-
-
-@functools.cache
-def compiled(**options):
-    return jax.jit(functools.partial(bigbird_attention, **options))
-
-
-def attend(query, key, value, mask, dtype="float32", **options):
-    """`bigbird_attention` of one head of one sequence."""
-    with jax.enable_x64(dtype == "float64"):
-        x = [jnp.asarray(a, dtype)[None, :, None] for a in (query, key, value)]
-        out = compiled(**options)(*x, None, jnp.asarray(mask)[None, None, None])
-        return np.asarray(out)[0, :, 0]
 
 
 def window_and_ends(block, first, last):
@@ -96,15 +81,12 @@ def test_padding_draws_no_other_blocks():
     assert sets_of_blocks(valid, 3)[:11] == sets_of_blocks(valid[:11], 3)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 @pytest.mark.parametrize(
     ("length", "valid_length", "block_size", "num_random_blocks"),
     [(1, 1, 3, 1), (31, 31, 1, 2), (67, 67, 3, 2), (67, 43, 5, 1), (67, 30, 64, 3)],
 )
-def test_is_the_paper(
-    length, valid_length, block_size, num_random_blocks, scale, dtype
-):
+def test_is_the_paper(length, valid_length, block_size, num_random_blocks, scale):
     """Token by token, given the sets of blocks; holes in the mask too."""
     qkv = inputs(length, scale)
     mask = np.random.default_rng(1).random(length) < 0.8
@@ -121,15 +103,15 @@ def test_is_the_paper(
             s for s in valid if s // block_size in sets[block] or block in (0, last)
         ]
         expected[t] = paper.attention(qkv[0][t : t + 1], *qkv[1:], seen)[0]
-    actual = attend(*qkv, mask, dtype, **options)
+    actual = one_head("bigbird", *qkv, mask, "float64", **options)
     assert np.isfinite(actual).all()
-    assert relative_error(actual[mask], expected[mask]) <= TOLERANCE[dtype]
+    assert relative_error(actual[mask], expected[mask]) <= TOLERANCE["float64"]
 
 
 def test_nothing_but_the_attended_blocks_is_seen():
     query, key, _ = inputs(67)
     options = {"block_size": 3, "num_random_blocks": 2, "seed": 7}
-    seen = attend(query, key, np.eye(67), np.ones(67, bool), **options) > 0
+    seen = one_head("bigbird", query, key, np.eye(67), np.ones(67, bool), **options) > 0
     sets = sets_of_blocks(np.ones(23, bool), 2, seed=7)
     t, s = np.indices((67, 67)) // 3
     expected = np.vectorize(lambda i, j: j in sets[i] or i in (0, 22))(t, s)
@@ -143,22 +125,6 @@ def test_blocks_over_everything_are_softmax_attention(block_size, num_random_blo
     query, key, value = inputs(31)
     mask = np.arange(31) < 29
     options = {"block_size": block_size, "num_random_blocks": num_random_blocks}
-    out = attend(query, key, value, mask, **options)
+    out = one_head("bigbird", query, key, value, mask, **options)
     expected = paper.attention(query, key, value, list(range(29)))
     assert relative_error(out[:29], expected[:29]) <= TOLERANCE["float32"]
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"block_size": 0}, "block_size must be at least 1, got 0"),
-        ({"num_random_blocks": -1}, "num_random_blocks must be 0 or more, got -1"),
-    ],
-)
-def test_senseless_options_are_refused(options, text):
-    with pytest.raises(ValueError, match=text):
-        attend(*inputs(7), np.ones(7, bool), **options)
-    with pytest.raises(ValueError, match=text):
-        make_attention(
-            "bigbird", num_heads=1, head_dim=H, max_length=7, rngs=None, **options
-        )

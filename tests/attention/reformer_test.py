@@ -1,18 +1,15 @@
 """Reformer: the union of the buckets, whatever the length, and never padding."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention import make_attention
 from nystromformer.attention.reformer import (
     hash_buckets,
     random_rotations,
-    reformer_attention,
 )
+from tests.attention.cases import compiled, make, one_head
 from tests.tolerance import TOLERANCE, relative_error
 
 H = 5
@@ -24,18 +21,10 @@ def inputs(length, scale=1.0):
     return [scale * rng.normal(size=(length, H)) for _ in range(2)]
 
 
-@functools.cache
-def compiled(**options):
-    return jax.jit(functools.partial(reformer_attention, **options))
-
-
-def attend(shared, value, mask, dtype="float32", key=None, **options):
-    """`reformer_attention` of one head of one sequence."""
+def attend(shared, value, mask, key=None, **options):
+    """LSH attention of one sequence with shared queries and keys."""
     key = shared if key is None else key
-    with jax.enable_x64(dtype == "float64"):
-        x = [jnp.asarray(a, dtype)[None, :, None] for a in (shared, key, value)]
-        out = compiled(**options)(*x, None, jnp.asarray(mask)[None, None, None])
-        return np.asarray(out)[0, :, 0]
+    return one_head("reformer", shared, key, value, mask, **options)
 
 
 def rotations(num_hashes, num_axes, seed=0, num_heads=1):
@@ -78,20 +67,19 @@ def reference(query, key, value, valid, found):
 CASES = [(1, 1, 4, 2), (7, 5, 8, 1), (31, 31, 2, 3), (67, 67, 8, 1), (67, 41, 6, 2)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 @pytest.mark.parametrize(("length", "num_valid", "bucket_size", "num_hashes"), CASES)
-def test_is_the_paper(length, num_valid, bucket_size, num_hashes, scale, dtype):
+def test_is_the_paper(length, num_valid, bucket_size, num_hashes, scale):
     shared, value = inputs(length, scale)
     valid = sorted(np.random.default_rng(1).permutation(length)[:num_valid].tolist())
     mask = np.isin(np.arange(length), valid)
     options = {"bucket_size": bucket_size, "num_hashes": num_hashes}
-    actual = attend(shared, value, mask, dtype, **options)
+    actual = attend(shared, value, mask, **options)
     expected = reference(
         shared, shared, value, valid, neighbours(shared, valid, **options)
     )
     assert np.isfinite(actual).all()
-    assert relative_error(actual[mask], expected[mask]) <= TOLERANCE[dtype]
+    assert relative_error(actual[mask], expected[mask]) <= TOLERANCE["float64"]
 
 
 def test_queries_of_their_own_look_at_tokens_with_keys_like_their_own():
@@ -128,7 +116,13 @@ def test_a_token_sees_itself_only_when_alone():
 def test_several_rounds_find_more_and_count_it_once():
     shared, _ = inputs(67, 0.1)
     once, often = (
-        attend(shared, np.eye(67), np.ones(67, bool), bucket_size=8, num_hashes=n)
+        attend(
+            shared,
+            np.eye(67),
+            np.ones(67, bool),
+            bucket_size=8,
+            num_hashes=n,
+        )
         for n in (1, 6)
     )
     assert (often > 0).sum() > 1.5 * (once > 0).sum()
@@ -171,7 +165,7 @@ def test_heads_hash_differently():
     shared, _ = inputs(67)
     x = jnp.tile(jnp.asarray(shared, jnp.float32)[None, :, None], (1, 1, 2, 1))
     value = jnp.tile(jnp.eye(67)[None, :, None], (1, 1, 2, 1))
-    out = reformer_attention(x, x, value, bucket_size=8)
+    out = make("reformer", bucket_size=8)(x, x, value)
     assert ((out[0, :, 0] > 0) != (out[0, :, 1] > 0)).sum() > 67
 
 
@@ -183,44 +177,18 @@ def test_the_gradient_is_that_of_the_attention_with_the_buckets_held():
         def loss(step):
             x = jnp.asarray(shared + step * direction)[None, :, None]
             v = jnp.asarray(value)[None, :, None]
-            return jnp.sin(reformer_attention(x, x, v, bucket_size=8)).sum()
+            return jnp.sin(compiled("reformer", bucket_size=8)(x, x, v)).sum()
 
         slope = jax.jit(jax.grad(loss))(0.0)
         difference = (loss(1e-5) - loss(-1e-5)) / 2e-5
     assert relative_error(slope, difference) <= TOLERANCE["derivative"]
 
 
-@pytest.mark.parametrize("scale", [0.1, 1, 4])
-def test_bfloat16_is_near_float32_on_the_same_numbers(scale):
-    rounded = [jnp.asarray(x, jnp.bfloat16) for x in inputs(67, scale)]
-    everyone = np.ones(67, bool)
-    narrow = attend(*rounded, everyone, "bfloat16", bucket_size=8)
-    wide = attend(*rounded, everyone, bucket_size=8)
-    assert relative_error(narrow, wide) <= TOLERANCE["bfloat16"]
-
-
 def test_a_key_of_zeros_has_finite_gradients():
     x = jnp.zeros((1, 7, 1, H))
 
     def loss(x, v):
-        return reformer_attention(x, x, v, bucket_size=4).sum()
+        return compiled("reformer", bucket_size=4)(x, x, v).sum()
 
     for grad in jax.grad(loss, argnums=(0, 1))(x, x + 1):
         assert np.isfinite(grad).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"num_hashes": 0}, "num_hashes must be at least 1, got 0"),
-        ({"bucket_size": 7}, "bucket_size must be even and at least 2.*got 7"),
-        ({"bucket_size": 0}, "bucket_size must be even and at least 2.*got 0"),
-    ],
-)
-def test_senseless_options_are_refused(options, text):
-    with pytest.raises(ValueError, match=text):
-        attend(*inputs(7), np.ones(7, bool), **options)
-    with pytest.raises(ValueError, match=text):
-        make_attention(
-            "reformer", num_heads=1, head_dim=H, max_length=7, rngs=None, **options
-        )

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.attention import make_attention, softmax
+from nystromformer.attention import softmax
 from nystromformer.attention.softmax import softmax_attention
+from tests.attention import cases
 from tests.tolerance import TOLERANCE, relative_error
 
 B, L, N, H = 3, 7, 2, 8
@@ -19,8 +20,7 @@ def inputs(dtype=jnp.float32):
 
 
 def make(**options):
-    given = {"num_heads": N, "head_dim": H, "max_length": L, "rngs": nnx.Rngs(0)}
-    return make_attention("softmax", **given, **options)
+    return cases.make("softmax", N, H, L, **options)
 
 
 @pytest.mark.parametrize("attend", [softmax_attention, make().__call__])
@@ -50,14 +50,6 @@ def test_cudnn_without_a_gpu_says_why():
 def test_what_cudnn_does_not_do_is_refused(options, text):
     with pytest.raises(ValueError, match=text):
         softmax_attention(*inputs(jnp.bfloat16), implementation="cudnn", **options)
-
-
-def test_an_unknown_implementation_is_refused():
-    text = "implementation.*auto.*xla.*cudnn.*'flash'"
-    with pytest.raises(ValueError, match=text):
-        make(implementation="flash")
-    with pytest.raises(ValueError, match=text):
-        softmax_attention(*inputs(), implementation="flash")
 
 
 @pytest.mark.parametrize("broadcast_dropout", [True, False])
@@ -167,6 +159,14 @@ def test_blocks_of_queries_draw_their_own_dropout(three_blocks):
     kept = np.asarray(out)[0, :, 0, 0]  # how much of each query's weights is left
     assert abs(kept.mean() - 1) < 5 / LONG
     assert (kept[:21] != kept[21:42]).mean() > 0.8
+
+
+def test_one_query_with_more_scores_than_are_allowed_attends_at_once(monkeypatch):
+    query, key, value = long_inputs()
+    expected = softmax_attention(query, key, value)[:, :1]
+    monkeypatch.setattr(softmax, "MAX_SCORES", 2 * N * LONG // 3)
+    out = softmax_attention(query[:, :1], key, value)
+    assert relative_error(out, expected) <= TOLERANCE["same"]
 
 
 def test_no_more_scores_are_held_than_are_allowed(monkeypatch):

@@ -1,0 +1,26 @@
+"""Efficient attention: softmax of the queries times softmax of the keys.
+
+Shen et al., "Efficient Attention: Attention with Linear Complexities", WACV 2021: with
+ρ_q(Q) a softmax over the features of each query and ρ_k(K) one over the tokens of each
+feature of the keys, ρ_q(Q) (ρ_k(K)ᵀ V). Each row of ρ_q(Q) ρ_k(K)ᵀ sums to 1.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from nystromformer.attention.base import Attention
+from nystromformer.ops import at_least_float32
+
+
+class EfficientAttention(Attention):
+    """ρ_q(Q) (ρ_k(K)ᵀ V) in O((T + S) · H²). Without parameters or options."""
+
+    def attend(self, query, key, value, mask, precision):
+        dtype, wide = value.dtype, at_least_float32(value.dtype)
+        product = {"precision": precision, "preferred_element_type": wide}
+        where = None if mask is None else mask[:, None]
+        of_queries = jax.nn.softmax(query.astype(wide), axis=1).astype(dtype)
+        # Where nothing counts all weights are 0.
+        of_keys = jax.nn.softmax(key.astype(wide), axis=0, where=where).astype(dtype)
+        context = jnp.einsum("sk,sh->hk", of_keys, value, **product)  # [H, H]
+        return jnp.einsum("tk,hk->th", of_queries, context.astype(dtype), **product)

@@ -1,0 +1,293 @@
+"""The contract of every attention in the table; listing one is testing it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from nystromformer.attention import ATTENTIONS, check_attention, register_attention
+from nystromformer.attention.base import Attention
+from tests.attention.cases import MASK, MAX_LENGTH, OPTIONS, B, H, N, inputs, make
+from tests.tolerance import TOLERANCE, relative_error
+
+KEEP = MASK[:, :, None, None]
+# Where a property does not hold, and why.
+WITHOUT = {
+    "linear memory": {"softmax"},  # up to MAX_SCORES it is the [T, S] matrix
+    "equivariance": {"reformer"},  # each head draws its own rotations
+    "every value seen": {"reformer"},  # its buckets leave out distant tokens
+}
+every_attention = pytest.mark.parametrize("name", ATTENTIONS)
+
+
+def having(property_name):
+    names = [n for n in ATTENTIONS if n not in WITHOUT[property_name]]
+    return pytest.mark.parametrize("name", names)
+
+
+@functools.cache
+def program(name):
+    """The one program of [B, 67, N, H]: outputs, and gradients at valid ones.
+
+    A function of query, key and value, of the mask [B, 67], and of other parameters:
+    its gradients are those of parameters, query, key and value.
+    """
+    graphdef, params, rest = nnx.split(make(name), nnx.Param, ...)
+
+    def loss(params, qkv, rest, mask):
+        out = nnx.merge(graphdef, params, rest)(*qkv, mask=mask[:, None, None])
+        kept = jnp.where(mask[:, :, None, None], out, 0)
+        weights = jnp.cos(jnp.arange(kept.size)).reshape(kept.shape)
+        return (kept * weights).sum(), out
+
+    gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+
+    def run(qkv, mask=MASK, exchange=lambda state: state):
+        state = exchange(params), qkv, exchange(rest), jnp.asarray(mask)
+        (_, out), grads = gradient(*state)
+        return np.asarray(out), jax.tree.map(np.asarray, grads)
+
+    return run
+
+
+def check_rows(actual, expected, mask, tolerance):
+    assert actual.shape == expected.shape
+    for one, other, valid in zip(actual, expected, mask, strict=True):
+        assert relative_error(one[valid], other[valid]) <= TOLERANCE[tolerance]
+
+
+@every_attention
+def test_any_length_and_adding_padding_changes_nothing(name):
+    short = make(name)(*inputs(13))
+    assert short.shape == (B, 13, N, H)
+    assert short.dtype == jnp.float32
+    mask = np.arange(MAX_LENGTH) < np.full((B, 1), 13)
+    padded, _ = program(name)(inputs(), mask)
+    check_rows(padded[:, :13], short, mask[:, :13], "float32")
+
+
+@every_attention
+@pytest.mark.parametrize("garbage", [np.nan, 1e30])
+def test_garbage_in_padding_changes_no_output_and_no_gradient(name, garbage):
+    clean, clean_grads = program(name)([jnp.where(KEEP, x, 0) for x in inputs()])
+    dirty, dirty_grads = program(name)([jnp.where(KEEP, x, garbage) for x in inputs()])
+    assert np.isfinite(dirty).all()
+    np.testing.assert_array_equal(dirty[MASK], clean[MASK])
+    jax.tree.map(np.testing.assert_array_equal, dirty_grads, clean_grads)
+    for grad in dirty_grads[1]:
+        assert not grad[~MASK].any()
+    seen = dirty_grads[1][2][MASK].any(-1)  # [valid tokens, N]
+    assert seen.any() if name in WITHOUT["every value seen"] else seen.all()
+    without, _ = program(name)(
+        [jnp.where(KEEP, x, garbage) for x in inputs()], np.ones_like(MASK)
+    )
+    assert not np.allclose(without[~MASK], dirty[~MASK], rtol=0.1)
+
+
+@every_attention
+def test_a_row_of_nothing_but_padding_is_finite(name):
+    mask = MASK & np.array([True, False, True])[:, None]
+    out, grads = program(name)(inputs(), mask)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((out, grads)))
+
+
+@every_attention
+def test_a_row_does_not_depend_on_its_batch(name):
+    together, _ = program(name)(inputs())
+    for b in range(B):
+        others = np.arange(B) != b
+        changed = [x.at[others].multiply(-3.0) for x in inputs()]
+        mask = np.where(others[:, None], MASK[:, ::-1], MASK)
+        out, _ = program(name)(changed, mask)
+        check_rows(out[b : b + 1], together[b : b + 1], MASK[b : b + 1], "same")
+
+
+@having("equivariance")
+def test_heads_are_independent_and_alike(name):
+    """Heads exchanged, in inputs and parameters, are outputs exchanged."""
+
+    def per_head(x):
+        return x[(slice(None),) * x.shape.index(N) + (slice(None, None, -1),)]
+
+    def exchange(state):
+        return jax.tree.map(lambda x: per_head(x) if N in x.shape else x, state)
+
+    out, _ = program(name)(inputs())
+    exchanged, _ = program(name)([x[:, :, ::-1] for x in inputs()], exchange=exchange)
+    check_rows(exchanged[:, :, ::-1], out, MASK, "same")
+
+
+@every_attention
+def test_what_is_projected_and_every_parameter_has_a_gradient(name):
+    _, (params, qkv) = program(name)(inputs(), np.ones_like(MASK))
+    for grad in jax.tree.leaves(params):
+        assert grad.any()
+    used = [bool(grad.any()) for grad in qkv]
+    assert used == [ATTENTIONS[name].num_projections > 1] * 2 + [True]
+
+
+@every_attention
+def test_bfloat16_is_near_float32(name):
+    graphdef, state = nnx.split(make(name))
+    call = jax.jit(lambda *x: nnx.merge(graphdef, state)(*x))
+    rounded = inputs(dtype=jnp.bfloat16)
+    out = call(*rounded, None, jnp.asarray(MASK)[:, None, None])
+    assert out.dtype == jnp.bfloat16
+    wide, _ = program(name)([x.astype(jnp.float32) for x in rounded])
+    check_rows(np.asarray(out, np.float32), wide, MASK, "bfloat16")
+
+
+KINDS = {
+    "random": lambda rng: rng.integers(-3, 4, (MAX_LENGTH, H)),
+    "constant": lambda rng: np.tile([1, -2, 0, 3, 0], (MAX_LENGTH, 1)),
+    "duplicates": lambda rng: rng.integers(-3, 4, (2, H))[rng.integers(0, 2, 67)],
+    "one-hot": lambda rng: np.eye(H)[rng.integers(0, H, MAX_LENGTH)],
+}
+
+
+@every_attention
+def test_extremes_are_finite_forward_and_backward(name):
+    """Rows of each kind; logits 2^−10, 1 and 2^10 times their size."""
+    rng, scales = np.random.default_rng(0), np.array([2.0**-10, 1, 2.0**10])
+    for kind in KINDS.values():
+        rows = np.array([[kind(rng) for _ in range(N)] for _ in range(3)], np.float32)
+        rows = np.broadcast_to(rows.swapaxes(1, 2)[:, None], (3, B, MAX_LENGTH, N, H))
+        query = rows[0] * scales[:, None, None, None].astype(np.float32)
+        results = program(name)([jnp.asarray(x) for x in (query, rows[1], rows[2])])
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(results))
+
+
+@having("linear memory")
+def test_memory_is_linear_in_length(name):
+    """Of the gradient, with the default options, at 4,096 and 8,192 tokens."""
+
+    def temporary_bytes(length):
+        given = {"num_heads": 1, "head_dim": H, "max_length": length}
+        graphdef, state = nnx.split(ATTENTIONS[name](**given, rngs=nnx.Rngs(0)))
+
+        def total(state, *x):
+            return nnx.merge(graphdef, state)(*x).sum()
+
+        x = jax.ShapeDtypeStruct((1, length, 1, H), jnp.float32)
+        gradient = jax.jit(jax.grad(total, argnums=(1, 2, 3)))
+        memory = gradient.lower(state, x, x, x).compile().memory_analysis()
+        return memory.temp_size_in_bytes
+
+    assert temporary_bytes(8192) <= 2.2 * max(temporary_bytes(4096), 1024)
+
+
+@every_attention
+def test_equal_options_compile_once(name):
+    one, other = (nnx.graphdef(make(name)) for _ in range(2))
+    assert one == other
+    assert hash(one) == hash(other)
+
+
+@every_attention
+def test_every_option_stands_in_the_defaults_of_experiments(name):
+    cls = ATTENTIONS[name]
+    check_attention(name, cls.defaults)
+    given = {"num_heads": N, "head_dim": H, "max_length": 512, "rngs": nnx.Rngs(0)}
+    cls(**given, **cls.defaults)
+    assert cls.size_option is None or cls.size_option in cls.defaults
+
+
+class Shifted(Attention):
+    """Each token gets its neighbour's value: an attention of another package."""
+
+    self_attention_only = True
+
+    def __init__(self, *, num_heads, head_dim, max_length, rngs, by: int = 1):
+        self.by = by
+
+    def attend(self, query, key, value, mask, precision):
+        return jnp.roll(value, self.by, axis=0)
+
+
+def test_an_attention_of_another_package_registers_itself():
+    x = inputs(13)
+    try:
+        register_attention("shifted", Shifted, {"by": 2})
+        np.testing.assert_array_equal(make("shifted", by=2)(*x), jnp.roll(x[2], 2, 1))
+        with pytest.raises(ValueError, match="'shifted' is taken"):
+            register_attention("shifted", Attention)
+        with pytest.raises(ValueError, match=r"'shifted'.*'of'.*by"):
+            make("shifted", of=1)
+    finally:
+        del ATTENTIONS["shifted"]
+    with pytest.raises(ValueError, match="no option 'of'"):
+        register_attention("shifted", Shifted, {"of": 2})
+    assert "shifted" not in ATTENTIONS
+
+
+def test_errors_list_what_is_known():
+    with pytest.raises(ValueError, match=r"'nistrom'.*nystrom.*softmax"):
+        make("nistrom")
+    with pytest.raises(ValueError, match=r"'landmark'.*num_landmarks.*segments"):
+        check_attention("nystrom", {"landmark": 7})
+    with pytest.raises(ValueError, match=r"'none'.*'x'.*none"):
+        check_attention("none", {"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "smallest", "largest", "given"),
+    [
+        ("nystrom", "num_landmarks", 1, 67, {}),
+        ("nystrom", "landmark_seed", 0, 2**63 - 1, OPTIONS["nystrom"]),
+        ("linformer", "projection_dim", 1, 67, {}),
+        ("longformer", "window", 2, 132, {}),
+        ("longformer", "num_global", 0, 67, {"window": 4}),
+        ("bigbird", "block_size", 1, 67, {"num_random_blocks": 0}),
+        ("bigbird", "num_random_blocks", 0, 17, {"block_size": 4}),
+        ("bigbird", "seed", 0, 2**63 - 1, OPTIONS["bigbird"]),
+        ("reformer", "bucket_size", 2, 68, {}),
+        ("reformer", "num_hashes", 1, None, OPTIONS["reformer"]),
+        ("reformer", "seed", 0, 2**63 - 1, OPTIONS["reformer"]),
+        ("performer", "num_features", 1, None, {}),
+        ("performer", "redraw_every", 0, None, {}),
+        ("nystrom", "num_pinv_iters", 0, None, OPTIONS["nystrom"]),
+    ],
+)
+def test_what_is_out_of_range_is_refused(name, option, smallest, largest, given):
+    step = 2 if option in ("window", "bucket_size") else 1  # these must be even
+    for value, wrong in ((smallest, smallest - step), (largest, (largest or 0) + step)):
+        if value is not None:
+            make(name, **given | {option: value})
+            with pytest.raises(ValueError, match=rf"{option}.*got {wrong}"):
+                make(name, **given | {option: wrong})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("nystrom", {"conv_kernel_size": 4}, "conv_kernel_size.*odd.*got 4"),
+        ("nystrom", {"segments": "even"}, "'valid', 'padded'.*'even'"),
+        ("nystrom", {"landmarks": "means"}, "segment_means.*farthest.*'means'"),
+        ("nystrom", {"inverse": "svd"}, "iterative.*exact.*none.*'svd'"),
+        ("nystrom", {"inverse_scale": "head"}, "own.*batch.*'head'"),
+        ("linformer", {"projection_dim": 7, "sharing": "heads"}, "key_value.*'heads'"),
+        ("longformer", {"window": 7}, "window must be even.*got 7"),
+        ("reformer", {"bucket_size": 7}, "bucket_size must be even.*got 7"),
+        ("performer", {"kernel": "gauss"}, "softmax.*relu.*'gauss'"),
+        ("softmax", {"dropout_rate": 1.0}, r"dropout_rate.*1\.0"),
+        ("softmax", {"implementation": "flash"}, "auto.*xla.*cudnn.*'flash'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(name, options, text):
+    with pytest.raises(ValueError, match=text):
+        make(name, **options)
+
+
+@pytest.mark.parametrize("value", [True, 7.0, "7", None])
+def test_options_of_the_wrong_type_are_refused(value):
+    with pytest.raises(ValueError, match=r"'num_landmarks'.*'nystrom'.*int"):
+        check_attention("nystrom", {"num_landmarks": value})
+
+
+def test_a_float_option_takes_an_int_but_no_bool():
+    check_attention("softmax", {"dropout_rate": 0})
+    with pytest.raises(ValueError, match=r"'dropout_rate'.*float.*True"):
+        check_attention("softmax", {"dropout_rate": True})

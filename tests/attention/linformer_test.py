@@ -1,0 +1,113 @@
+"""Linformer against its formula, its limit, and what shares a projection."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from nystromformer.attention.softmax import softmax_attention
+from tests.attention import cases
+from tests.attention.cases import normal
+from tests.tolerance import TOLERANCE, relative_error
+
+B, N, H, MAX_LENGTH, K = 2, 3, 5, 17, 7
+
+
+def reference(query, key, value, mask, of_keys, of_values):
+    """Eq. (7) of Wang et al., one head at a time, over the valid columns."""
+    out = np.zeros((*query.shape[:3], value.shape[-1]))
+    for b, n in np.ndindex(query.shape[0], query.shape[2]):
+        valid = np.flatnonzero(mask[b])
+        projected_keys = of_keys[n][:, valid] @ key[b, valid, n]
+        projected_values = of_values[n][:, valid] @ value[b, valid, n]
+        for t, q in enumerate(query[b, :, n]):
+            scores = projected_keys @ q / np.sqrt(len(q))
+            weights = np.exp(scores - scores.max())
+            out[b, t, n] = weights @ projected_values / weights.sum()
+    return out
+
+
+SHAPES = {  # of the projections of keys and values, the latter if of its own
+    "none": [(N, K, MAX_LENGTH)] * 2,
+    "head": [(K, MAX_LENGTH)] * 2,
+    "key_value": [(K, MAX_LENGTH)],
+    "layer": [(K, MAX_LENGTH)],
+    "head_layers": [(N, K, MAX_LENGTH)],
+}
+
+
+def make(**options):
+    return cases.make("linformer", N, H, MAX_LENGTH, **{"projection_dim": K, **options})
+
+
+@pytest.mark.parametrize("num_queries", [13, 11])
+@pytest.mark.parametrize("sharing", SHAPES)
+def test_equals_the_paper_with_padding_and_shorter_inputs(sharing, num_queries):
+    mask = np.array([np.arange(13) < 11, np.arange(13) % 3 != 1])
+    projections = [normal(3 + i, *s, scale=0.3) for i, s in enumerate(SHAPES[sharing])]
+    per_head = [np.broadcast_to(x, (N, K, MAX_LENGTH)) for x in projections]
+    with jax.enable_x64(True):
+        attention = make(sharing=sharing)
+        attention.key_projection = nnx.Param(jnp.asarray(projections[0]))
+        if len(projections) == 2:
+            attention.value_projection = nnx.Param(jnp.asarray(projections[1]))
+        for scale in (0.1, 1.0, 4.0):
+            query = normal(0, B, num_queries, N, H, scale=scale)
+            key, value = normal(1, B, 13, N, H, scale=scale), normal(2, B, 13, N, H)
+            inputs = (jnp.asarray(x) for x in (query, key, value))
+            out = np.asarray(attention(*inputs, mask=mask[:, None, None]))
+            expected = reference(query, key, value, mask, per_head[0], per_head[-1])
+            for b, valid in enumerate(mask if num_queries == 13 else [slice(None)] * B):
+                error = relative_error(out[b, valid], expected[b, valid])
+                assert error <= TOLERANCE["float64"]
+
+
+def test_identity_projections_are_softmax_attention():
+    attention = make(projection_dim=13)
+    for scale in (0.1, 1.0, 4.0):
+        x = [jnp.float32(normal(s, B, 13, N, H, scale=scale)) for s in range(3)]
+        attention.key_projection = nnx.Param(jnp.eye(13, MAX_LENGTH))
+        out = attention(*x)
+        assert relative_error(out, softmax_attention(*x)) <= TOLERANCE["float32"]
+        attention.key_projection = nnx.Param(jnp.eye(13, MAX_LENGTH)[1:])
+        assert relative_error(attention(*x), softmax_attention(*x)) > 1e-2
+
+
+@pytest.mark.parametrize("sharing", SHAPES)
+def test_every_projection_is_trained(sharing):
+    graphdef, params = nnx.split(make(sharing=sharing))
+    x = [jnp.float32(normal(s, B, 13, N, H)) for s in range(3)]
+    gradients = jax.grad(lambda p: jnp.sin(nnx.merge(graphdef, p)(*x)).sum())(params)
+    leaves = jax.tree.leaves(gradients)
+    assert [leaf.shape for leaf in leaves] == SHAPES[sharing]
+    for leaf in leaves:  # the columns in use, and no other
+        assert np.asarray(leaf)[..., :13].all()
+        assert not np.asarray(leaf)[..., 13:].any()
+
+
+@pytest.mark.parametrize("sharing", ["head", "none"])
+def test_projections_of_keys_and_values_start_apart_and_keep_their_length(sharing):
+    attention = make(sharing=sharing, projection_dim=MAX_LENGTH)
+    of_keys, of_values = attention.key_projection[...], attention.value_projection[...]
+    assert not np.isclose(of_keys, of_values).all()
+    bound = np.sqrt(3 / (2 * MAX_LENGTH))  # U(−bound, bound): variance 1/(L + k)
+    for projection in (of_keys, of_values):
+        assert 0.9 * bound < np.abs(projection).max() <= bound
+
+
+def test_a_layer_shares_for_all_and_head_layers_for_each_head():
+    for sharing, is_shared in {
+        "layer": True,
+        "head_layers": True,
+        "none": False,
+    }.items():
+        assert make(sharing=sharing).shared_across_layers == is_shared
+    drawn = make(sharing="head_layers", projection_dim=MAX_LENGTH).key_projection[...]
+    assert abs(drawn.std() - 0.02) < 5 * 0.02 / np.sqrt(2 * drawn.size)  # as published
+
+
+def test_inputs_that_do_not_fit_are_refused():
+    x = jnp.ones((B, MAX_LENGTH + 1, N, H))
+    with pytest.raises(ValueError, match=r"length 18 .*max_length 17"):
+        make()(x, x, x)

@@ -1,0 +1,137 @@
+"""Dropout draws as it should; products are those of jax, with fewer digits lost."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer.ops import (
+    LONG,
+    dense_dot_general,
+    dropout,
+    matmul_in_parts,
+    random_words,
+    zeroed,
+)
+from tests.tolerance import TOLERANCE, relative_error
+
+KEY = jax.random.key(1)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_dropout_keeps_the_mean(rate):
+    count = 10**5
+    out = np.asarray(dropout(jnp.ones(count), rate, KEY))
+    kept = out != 0
+    deviation = np.sqrt(rate * (1 - rate) / count)
+    assert abs(kept.mean() - (1 - rate)) < 5 * deviation
+    np.testing.assert_allclose(out[kept], 1 / (1 - rate), rtol=2**-15)
+    assert dropout(jnp.ones(3, jnp.bfloat16), rate, KEY).dtype == jnp.bfloat16
+
+
+def test_dropout_of_rate_zero_or_without_a_key_is_the_identity():
+    x = jnp.arange(5.0)
+    assert dropout(x, 0.0, KEY) is x
+    assert dropout(x, 0.3, None) is x
+
+
+def test_each_number_has_its_own_draw_but_along_the_dimensions_that_share_one():
+    x = jnp.ones((3, 2, 31, 37))
+    own = np.asarray(dropout(x, 0.5, KEY)).reshape(6, -1)
+    agreement = np.corrcoef(own) - np.eye(6)
+    assert abs(agreement).max() < 5 / np.sqrt(31 * 37)
+    shared = np.asarray(dropout(x, 0.5, KEY, broadcast_dims=(0, 1)))
+    np.testing.assert_array_equal(shared, np.broadcast_to(shared[:1, :1], x.shape))
+    assert (shared[0, 0] == 0).any()
+    assert (shared[0, 0] != 0).any()
+
+
+def test_random_words_are_uniform_and_without_correlation():
+    """Each bit, each 16-bit half, neighbours in position, and keys split from one."""
+    count = 2**16
+    words = np.stack([random_words(key, count) for key in jax.random.split(KEY, 4)])
+    bits = np.unpackbits(words.view(np.uint8), axis=1).reshape(4, count, 32)
+    assert abs(bits.mean(1) - 0.5).max() < 5 * 0.5 / np.sqrt(count)
+    for half in words.view(np.uint16).reshape(8, -1):
+        expected = half.size / 256
+        for byte in (half & 255, half >> 8):
+            chi2 = ((np.bincount(byte, minlength=256) - expected) ** 2 / expected).sum()
+            assert abs(chi2 - 255) < 5 * np.sqrt(2 * 255)
+    signs = 2 * bits[0].astype(np.float32) - 1
+    for lag in (1, 2, 3, 32, 64, 128, 2048):
+        assert abs(signs[lag:].T @ signs[:-lag] / count).max() < 5 / np.sqrt(count)
+    of_keys = (2 * bits.astype(np.float32) - 1).reshape(4, -1)
+    correlation = of_keys @ of_keys.T / of_keys.shape[1] - np.eye(4)
+    assert abs(correlation).max() < 5 / np.sqrt(of_keys.shape[1])
+
+
+def numbers(x):
+    return ((x.ndim - 1,), (0,)), ((), ())
+
+
+@pytest.mark.parametrize("device", ["cpu", "another"])
+@pytest.mark.parametrize("shape", [(7, 5), (3, 7, 5), (2, 3, 7, 5)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dense_product_and_gradients_are_those_of_dot_general(
+    shape, dtype, device, monkeypatch
+):
+    if device != "cpu":
+        monkeypatch.setattr(
+            jax.lax, "platform_dependent", lambda *args, cpu, default: default(*args)
+        )
+    x, kernel, cotangent = (
+        jnp.asarray(np.random.default_rng(i).normal(size=size), dtype)
+        for i, size in enumerate((shape, (5, 4), (*shape[:-1], 4)))
+    )
+    ours = jax.vjp(lambda *x: dense_dot_general(*x, numbers(x[0])), x, kernel)
+    plain = jax.vjp(lambda *x: jax.lax.dot_general(*x, numbers(x[0])), x, kernel)
+    results = ((out, *pull(cotangent)) for out, pull in (ours, plain))
+    for one, other in zip(*results, strict=True):
+        assert one.dtype == other.dtype
+        assert (
+            relative_error(one, other)
+            <= TOLERANCE["same" if dtype == "float32" else "bfloat16"]
+        )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "highest"},
+        {"preferred_element_type": "float32"},
+        {"dimension_numbers": (((0,), (0,)), ((), ()))},
+    ],
+    ids=lambda x: next(iter(x)),
+)
+def test_what_the_dense_product_does_not_do_is_refused(options):
+    x = jnp.ones((5, 5), "bfloat16")
+    with pytest.raises(ValueError, match=r"no options and dimension numbers"):
+        dense_dot_general(x, x, **{"dimension_numbers": numbers(x)} | options)
+
+
+A_LONG_PRIME = 5003  # no divisor: the sum stays whole
+
+
+@pytest.mark.parametrize("length", [1, LONG, LONG + 6, A_LONG_PRIME, 65_536])
+def test_a_product_in_parts_is_the_product(length):
+    rng = np.random.default_rng(length)
+    a, b = rng.random((3, length), np.float32), rng.random((length, 5), np.float32)
+    found = matmul_in_parts(jnp.asarray(a), jnp.asarray(b))
+    expected = a.astype(float) @ b.astype(float)
+    assert relative_error(found, expected) <= TOLERANCE["float32"]
+
+
+def test_terms_that_are_alike_are_added_without_loss():
+    terms = jnp.resize(jnp.array([1, 0.36787944, 0.0183]), (1, 65_536))
+    found = matmul_in_parts(terms, jnp.ones((65_536, 4)))
+    expected = np.asarray(terms, float) @ np.ones((65_536, 4))
+    assert relative_error(found, expected) <= TOLERANCE["float32"]
+
+
+def test_zeroed_takes_even_nan_away():
+    x = jnp.full((2, 3, 5), jnp.nan)
+    mask = jnp.asarray([[True, False, False]] * 2)
+    out = np.asarray(zeroed(x, mask))
+    assert np.isnan(out[:, 0]).all()
+    assert not out[:, 1:].any()
+    assert zeroed(x, None) is x

@@ -1,0 +1,405 @@
+"""Beside the paper: other landmarks and inverses, and the matrix, its factors, rows."""
+
+import functools
+import itertools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer import study
+from nystromformer.nystrom import iterative_pinv, nystrom
+from nystromformer.study import KMEANS_STEPS, inverse_by, kmeans, landmarks_by
+from tests import paper
+from tests.attention.cases import normal
+from tests.jaxpr import quadratic_shapes
+from tests.tolerance import TOLERANCE, relative_error
+
+S, H, M = 67, 5, 7
+TOKEN = np.arange(S)
+MASKS = {"all": TOKEN >= 0, "padding": TOKEN < 41, "holes": (TOKEN % 3 != 1)}
+STUDY = ("random", "farthest", "kmeans")
+
+
+def inputs(dtype="float64", scale=1.0):
+    return [jnp.asarray(normal(seed, S, H, scale=scale), dtype) for seed in range(3)]
+
+
+def lloyd(x, means):
+    """The textbook's k-means, a token and a cluster at a time."""
+    for _ in range(KMEANS_STEPS):
+        nearest = [np.argmin([((row - c) ** 2).sum() for c in means]) for row in x]
+        clusters = [x[np.equal(nearest, m)] for m in range(len(means))]
+        means = [
+            c.mean(0) if len(c) else old for c, old in zip(clusters, means, strict=True)
+        ]
+    return np.array(means)
+
+
+def random_tokens(x, num_landmarks, mask, seed):
+    return landmarks_by("random", seed)(x, num_landmarks, mask)
+
+
+@functools.cache
+def drawn(length, seed=0):
+    """Positions of the random tokens: each token's one number is its position."""
+    x = jnp.arange(1.0, length + 1)[:, None]
+    tokens, exists = random_tokens(x, M, None, seed)
+    return np.asarray(tokens[:, 0])[np.asarray(exists)].astype(int) - 1
+
+
+def spread(x, valid, count, first):
+    """Farthest-point sampling of valid positions, one after another."""
+    chosen = [first]
+    while len(chosen) < min(count, len(valid)):
+        left = [t for t in valid if t not in chosen]
+        nearest = [min(((x[t] - x[c]) ** 2).sum() for c in chosen) for t in left]
+        chosen.append(left[int(np.argmax(nearest))])
+    return sorted(chosen)
+
+
+def of_options(
+    *qkv, mask=None, landmarks="segment_means", inverse="iterative", **sizes
+):
+    """`nystrom` with landmarks and inverse by name."""
+    functions = {"landmarks": landmarks_by(landmarks), "inverse": inverse_by(inverse)}
+    return nystrom(*qkv, mask, **functions, **sizes)
+
+
+def test_random_tokens_are_distinct_valid_tokens_in_order():
+    x = normal(0, S, H)
+    for mask in MASKS.values():
+        tokens, exists = random_tokens(jnp.float32(x), M, jnp.asarray(mask), 0)
+        tokens = np.asarray(tokens)
+        assert exists.all()
+        at = [
+            np.flatnonzero((np.float32(x) == token).all(1)).item() for token in tokens
+        ]
+        assert at == sorted(set(at))
+        assert mask[at].all()
+        # The ranks among the valid tokens are those of a sequence without padding.
+        assert (np.flatnonzero(mask)[drawn(mask.sum())] == at).all()
+
+
+def test_random_tokens_are_drawn_uniformly_and_by_the_seed():
+    draws = np.array([drawn(11, seed) for seed in range(300)])
+    counts = np.bincount(draws.ravel(), minlength=11)
+    expected = 300 * M / 11  # hypergeometric: each token is in or out of a draw
+    deviation = np.sqrt(300 * M / 11 * (1 - M / 11))
+    assert (np.abs(counts - expected) < 4.5 * deviation).all()
+    assert len({tuple(d) for d in draws}) > 150  # of the 330 sets
+
+
+def test_kmeans_is_lloyds_algorithm_from_the_segment_means():
+    for scale, mask in zip((0.1, 1.0, 4.0), MASKS.values(), strict=True):
+        x = normal(3, S, H, scale=scale)
+        start = paper.segment_means(x, list(np.flatnonzero(mask)), M)
+        expected = lloyd(x[mask], start)
+        assert relative_error(start, expected) > 0.1
+        with jax.enable_x64(True):
+            kept = jnp.where(mask[:, None], x, 0)
+            means, _ = kmeans(kept, M, jnp.asarray(mask))
+        assert relative_error(means, expected) <= TOLERANCE["float64"]
+
+
+def test_a_cluster_without_tokens_keeps_its_mean(monkeypatch):
+    start = jnp.float32([[0.0], [500.0], [10.0]]), jnp.ones(3, bool)
+    monkeypatch.setattr(study, "segment_means", lambda *_: start)
+    means, _ = kmeans(jnp.float32([[0.0], [1.0], [10.0], [11.0]]), 3, None)
+    np.testing.assert_array_equal(means, [[0.5], [500.0], [10.5]])
+
+
+def test_farthest_tokens_are_those_of_the_loop_from_a_drawn_one():
+    firsts = set()
+    for seed, mask in itertools.product(range(5), MASKS.values()):
+        x, valid = normal(0, S, H), np.flatnonzero(mask).tolist()
+        with jax.enable_x64(True):
+            choose = landmarks_by("farthest", seed)
+            tokens, exists = choose(jnp.asarray(x), M, jnp.asarray(mask))
+            few, _ = choose(jnp.asarray(x), M, jnp.asarray(mask & (TOKEN > 61)))
+        assert exists.all()
+        at = [
+            np.flatnonzero((x == token).all(1)).item() for token in np.asarray(tokens)
+        ]
+        first = study.random_positions(jnp.asarray(mask), 1, seed)[0].item()
+        firsts.add(first)
+        assert at == spread(x, valid, M, first)
+        alike = np.flatnonzero(mask & (TOKEN > 61))
+        np.testing.assert_array_equal(few[: len(alike)], x[alike])
+        assert not few[len(alike) :].any()
+    assert len(firsts) > 5
+
+
+def test_farthest_tokens_that_are_alike_are_each_chosen_once():
+    tokens, exists = landmarks_by("farthest")(jnp.ones((5, 1)), 4, None)
+    np.testing.assert_array_equal(tokens, np.ones((4, 1)))
+    assert exists.all()
+    _, exists = landmarks_by("farthest")(jnp.ones((3, 1)), 4, None)
+    np.testing.assert_array_equal(exists, [True, True, True, False])
+
+
+def test_gradient_of_kmeans_is_that_of_means_with_fixed_members():
+    x = normal(3, S, H)
+    with jax.enable_x64(True):
+
+        def loss(x):
+            means, _ = kmeans(x, M, None)
+            return (means * weights).sum(), means
+
+        weights = jnp.asarray(normal(4, M, H))
+        (_, means), gradient = jax.value_and_grad(loss, has_aux=True)(jnp.asarray(x))
+    # Nothing moves between clusters for a step this small, so differences see the same.
+    step = 1e-5
+    for place in [(0, 0), (31, 2), (66, 4)]:
+        sides = []
+        for sign in (1, -1):
+            moved = x.copy()
+            moved[place] += sign * step
+            start = paper.segment_means(moved, list(range(S)), M)
+            sides.append((lloyd(moved, start) * np.asarray(weights)).sum())
+        expected = (sides[0] - sides[1]) / (2 * step)
+        assert relative_error(gradient[place], expected) <= TOLERANCE["derivative"]
+    assert np.isfinite(means).all()
+
+
+def from_landmarks(q, k, query, key, value, inverse):
+    """Eq. (13) with given landmarks and inverse, in numpy."""
+    scale = 1 / np.sqrt(H)
+    f, a = paper.softmax(query @ k.T * scale), paper.softmax(q @ k.T * scale)
+    return f @ (inverse(a) @ (paper.softmax(q @ key.T * scale) @ value))
+
+
+@pytest.mark.parametrize("choice", STUDY)
+def test_nystrom_uses_these_landmarks(choice):
+    with jax.enable_x64(True):
+        query, key, value = inputs()
+        out = of_options(query, key, value, num_landmarks=M, landmarks=choice)
+    query, key, value = map(np.asarray, (query, key, value))
+    if choice == "random":
+        q, k = query[drawn(S)], key[drawn(S)]
+    elif choice == "farthest":
+        first = study.random_positions(jnp.ones(S, bool), 1, 0)[0].item()
+        q, k = (x[spread(x, range(S), M, first)] for x in (query, key))
+    else:
+        q, k = (lloyd(x, paper.segment_means(x, range(S), M)) for x in (query, key))
+    iterate = functools.partial(paper.pinv, num_iters=6)
+    expected = from_landmarks(q, k, query, key, value, iterate)
+    assert relative_error(out, expected) <= TOLERANCE["float64"]
+
+
+@pytest.mark.parametrize(
+    ("inverse", "of"),
+    [
+        ("exact", functools.partial(np.linalg.pinv, rcond=1e-13)),
+        ("none", lambda a: np.eye(M)),
+    ],
+)
+def test_nystrom_uses_these_inverses(inverse, of):
+    with jax.enable_x64(True):
+        query, key, value = inputs(scale=2.0)
+        out = of_options(query, key, value, num_landmarks=M, inverse=inverse)
+    query, key, value = map(np.asarray, (query, key, value))
+    q, k = (paper.segment_means(x, range(S), M) for x in (query, key))
+    expected = from_landmarks(q, k, query, key, value, of)
+    assert relative_error(out, expected) <= TOLERANCE["float64"]
+
+
+@pytest.mark.parametrize("choice", STUDY)
+def test_as_many_landmarks_as_valid_tokens_are_exact_attention(choice):
+    mask = jnp.asarray(TOKEN % 17 == 3)  # 4 valid tokens
+    x, valid = inputs("float32"), list(np.flatnonzero(mask))
+    x = [jnp.where(mask[:, None], y, 0) for y in x]
+    expected = paper.attention(*map(np.asarray, x), valid)[valid]
+    for inverse, num_landmarks in (("iterative", 4), ("exact", M), ("none", 71)):
+        options = {"landmarks": choice, "inverse": inverse}
+        out = of_options(*x, mask=mask, num_landmarks=num_landmarks, **options)
+        assert relative_error(out[mask], expected) <= TOLERANCE["float32"]
+    twin = of_options(*x, mask=mask, num_landmarks=3, landmarks=choice)
+    assert relative_error(twin[mask], expected) > 1e-2
+
+
+def test_padding_does_not_matter_under_another_default_generator():
+    x = jnp.arange(1.0, S + 1)[:, None]
+    with jax.default_prng_impl("rbg"):
+        padded, _ = random_tokens(x, M, jnp.asarray(MASKS["holes"]), 3)
+        alone, _ = random_tokens(x[MASKS["holes"]], M, None, 3)
+    np.testing.assert_array_equal(padded, alone)
+
+
+@pytest.mark.parametrize(
+    "options", [{"landmarks": c} for c in STUDY] + [{"inverse": "exact"}]
+)
+def test_gradients_are_those_of_differences(options):
+    with jax.enable_x64(True):
+        x = inputs(scale=2.0)
+        attend = jax.jit(functools.partial(of_options, num_landmarks=M, **options))
+        out, pullback = jax.vjp(attend, *x)
+        weights = jnp.asarray(normal(4, *out.shape))
+        gradients = pullback(weights)
+        for i, place in [(0, (3, 1)), (1, (40, 2)), (2, (66, 4))]:
+            sides = []
+            for step in (1e-5, -1e-5):
+                moved = [*x]
+                moved[i] = x[i].at[place].add(step)
+                sides.append((attend(*moved) * weights).sum())
+            expected = (sides[0] - sides[1]) / 2e-5
+            error = relative_error(gradients[i][place], expected)
+            assert error <= TOLERANCE["derivative"]
+
+
+def test_gradient_of_the_exact_inverse_is_finite_where_landmarks_are_alike():
+    """A of rank 1 in float32, and A of nothing but padding."""
+    constant = jnp.ones((S, H))
+    mask = jnp.asarray(MASKS["padding"])
+
+    def loss(x, mask):
+        x = jnp.where(mask[:, None], x, 0)
+        return of_options(x, x, x, mask=mask, num_landmarks=M, inverse="exact").sum()
+
+    for keep in (mask, jnp.zeros(S, bool)):
+        assert np.isfinite(jax.grad(loss)(constant, keep)).all()
+
+
+def product(factors):
+    f, z, b = map(np.asarray, factors)
+    return f @ z @ b
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"landmarks": "random", "landmark_seed": 3},
+        {"landmarks": "kmeans", "inverse": "exact"},
+        {"segments": "padded", "inverse": "none"},
+        {"num_pinv_iters": 2},
+    ],
+    ids=str,
+)
+def test_factors_and_rows_are_those_of_the_matrix_that_nystrom_applies(options):
+    """Of self- and cross-attention, few landmarks and more than tokens, all masks."""
+    named = {"landmarks": "segment_means", "landmark_seed": 0, "inverse": "iterative"}
+    named |= {k: v for k, v in options.items() if k in named}
+    functions = {
+        "landmarks": landmarks_by(named["landmarks"], named["landmark_seed"]),
+        "inverse": inverse_by(named["inverse"]),
+    }
+    rest = {k: v for k, v in options.items() if k not in named}
+    few = TOKEN % 17 == 3
+    with jax.enable_x64(True):
+        _, key, value = inputs()
+        sizes = [(S, M), (S, 71), (13, M), (5, M)] if not options else [(S, M)]
+        for length, count in sizes:
+            query = jnp.asarray(normal(0, length, H))
+            for mask in (None, MASKS["holes"], few):
+                keep = np.ones(S, bool) if mask is None else mask
+                mine = keep if length == S else slice(None)
+                given = None if mask is None else jnp.asarray(mask)
+                zeroed = [jnp.where(keep[:, None], x, 0) for x in (key, value)]
+                q = jnp.where(keep[:, None], query, 0) if length == S else query
+                expected = nystrom(
+                    q, *zeroed, given, num_landmarks=count, **functions, **rest
+                )
+                noisy = [jnp.where(keep[:, None], x, jnp.nan) for x in (key, value)]
+                of = (query, noisy[0], given)
+                matrix = product(
+                    study.nystrom_factors(*of, num_landmarks=count, **options)
+                )
+                found = (matrix @ zeroed[1])[mine]
+                assert relative_error(found, expected[mine]) <= TOLERANCE["float64"]
+                assert not matrix[:, ~keep].any()
+                at = jnp.asarray([4, 0])
+                rows = study.nystrom_rows(
+                    query, noisy[0], at, given, num_landmarks=count, **options
+                )
+                assert relative_error(rows, matrix[at]) <= TOLERANCE["float64"]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_kernels_are_those_of_the_paper_and_rows_of_all_tokens_softmax(mask):
+    mask = MASKS[mask]
+    valid = np.flatnonzero(mask).tolist()
+    with jax.enable_x64(True):
+        query, key, _ = inputs()
+        x = query, key, jnp.asarray(mask)
+        f, a, b = map(np.asarray, study.nystrom_kernels(*x, num_landmarks=M))
+        rows = study.nystrom_rows(*x[:2], slice(None), x[2], num_landmarks=S)
+        exact = np.asarray(study.softmax_matrix(*x))
+    q, k = np.asarray(query), np.asarray(key)
+    expected = paper.kernels(q, k, valid, valid, valid, M)
+    for found, other in zip((f[valid], a, b[:, valid]), expected, strict=True):
+        other = other[valid] if len(other) == S else other
+        assert relative_error(found, other) <= TOLERANCE["float64"]
+    softmax = paper.softmax(q @ k[valid].T / np.sqrt(H))
+    assert relative_error(exact[:, valid], softmax) <= TOLERANCE["float64"]
+    assert relative_error(rows[np.array(valid)], exact[valid]) <= TOLERANCE["float64"]
+
+
+def test_a_row_of_50_000_tokens_costs_no_matrix_of_them():
+    long = 101
+    x = [jnp.asarray(normal(i, long, H), "float32") for i in range(2)]
+    mask = jnp.ones(long, bool)
+
+    def row(query, key, mask):
+        return study.nystrom_rows(query, key, jnp.zeros(1, int), mask, num_landmarks=M)
+
+    assert not quadratic_shapes(long, long, row, *x, mask)
+    assert quadratic_shapes(long, long, study.softmax_matrix, *x)
+    x = [jnp.asarray(normal(i, 50_000, 64), "float32") for i in range(2)]
+    call = jax.jit(lambda q, k: study.nystrom_rows(q, k, jnp.zeros(1, int)))
+    jax.block_until_ready(call(*x))
+    start = time.process_time()
+    assert np.isfinite(call(*x)).all()
+    assert (
+        time.process_time() - start < 2
+    )  # well under a second where nothing else runs
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_standard_nystrom_samples_rows_and_columns_of_softmax(mask):
+    mask = MASKS[mask]
+    valid = np.flatnonzero(mask)
+    at = valid[drawn(len(valid))]
+    with jax.enable_x64(True):
+        query, key, _ = inputs()
+        x = query, key, jnp.asarray(mask)
+        found = np.asarray(study.standard_nystrom(*x, num_landmarks=M))
+        whole = np.asarray(study.standard_nystrom(*x, num_landmarks=S))
+        s = np.asarray(study.softmax_matrix(*x))
+    expected = s[:, at] @ np.linalg.pinv(s[np.ix_(at, at)]) @ s[at]
+    assert relative_error(found[valid], expected[valid]) <= 1e-9  # cond of S[J, J]
+    assert relative_error(found[at], s[at]) <= 1e-9  # what was sampled is exact
+    assert relative_error(whole[valid], s[valid]) <= 1e-6
+    assert relative_error(found[valid], s[valid]) > 1e-2
+
+
+def test_lemma_1_holds_on_matrices_without_full_rank_until_float32_rounds():
+    """‖A (A⁺ − Z)‖ is cubed by an iteration, down to what float32 can hold."""
+    factors = paper.softmax(normal(2, 7, 3, scale=2)), paper.softmax(normal(3, 3, 7))
+    a = factors[0] @ factors[1]  # rank 3, rows sum to 1
+    inverse = np.linalg.pinv(a, rcond=1e-10)
+
+    def error(num_iters, dtype):
+        with jax.enable_x64(True):
+            z = iterative_pinv(jnp.asarray(a, dtype), num_iters)
+        return np.linalg.norm(a @ (inverse - np.asarray(z, float)), 2)
+
+    errors = [error(n, "float64") for n in range(30)]
+    steps = [(x, y) for x, y in itertools.pairwise(errors) if y > 1e-9]
+    assert len(steps) >= 5
+    assert all(after <= before**3 * (1 + 1e-9) for before, after in steps)
+    assert min(errors) < 1e-9
+    rounded = [error(n, "float32") for n in range(30)]
+    assert min(rounded) > 1e-7
+    np.testing.assert_allclose(rounded[:5], errors[:5], rtol=1e-3)
+
+
+def test_options_that_make_no_sense_are_refused():
+    query, key, _ = inputs("float32")
+    for function in (study.nystrom_factors, study.nystrom_kernels):
+        with pytest.raises(ValueError, match=r"landmarks.*'svd'"):
+            function(query, key, num_landmarks=M, landmarks="svd")
+        with pytest.raises(ValueError, match="num_landmarks must be at least 1"):
+            function(query, key, num_landmarks=0)
