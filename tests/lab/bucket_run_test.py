@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
+from tests.commands import ROOT
 from tests.fake_gcs import serve
-from tests.lab.conftest import ROOT
-from tests.lab.train_test import result_of
+from tests.small import result_of
 
 RUN = "gs://bucket/run"
 FEW = "--config.train.checkpoint_every=100"  # each waits for the metrics, a second

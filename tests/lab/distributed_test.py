@@ -56,10 +56,19 @@ def alone(commands):
     return workdir
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_its_losses_are_those_of_one_process(commands, alone, count):
-    workdir = commands.folder / f"by-{count}"
-    for status, stderr in finish(start(commands, count, workdir, *SHORT)):
+def test_two_processes_train_as_one(commands, finished):
+    workdir = commands.folder / "by-2"
+    for status, stderr in finish(start(commands, 2, workdir)):
+        assert status == 0, stderr
+    assert losses(workdir)[:5] == pytest.approx(losses(finished[0])[:5], abs=1e-6)
+    result = json.loads((workdir / "result.json").read_text())
+    assert (result["processes"], result["mesh"]) == (2, {"data": 2, "seq": 1})
+
+
+@pytest.mark.slow
+def test_the_losses_of_four_are_those_of_one_process(commands, alone):
+    workdir = commands.folder / "by-4"
+    for status, stderr in finish(start(commands, 4, workdir, *SHORT)):
         assert status == 0, stderr
     assert losses(workdir) == pytest.approx(losses(alone), abs=1e-6)
     results = [json.loads((w / "result.json").read_text()) for w in (alone, workdir)]

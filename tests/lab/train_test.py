@@ -12,13 +12,9 @@ import jax
 import pytest
 
 from tests.commands import ROOT
-from tests.small import SMALL
+from tests.small import SMALL, result_of
 
 SAME = ("params_sha256", "test_loss", "best_step", "validation_accuracy")
-
-
-def result_of(workdir) -> dict:
-    return json.loads((workdir / "result.json").read_text())
 
 
 def assert_same(workdir, finished) -> None:
