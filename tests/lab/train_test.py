@@ -3,14 +3,17 @@
 import json
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import pytest
 
+from nystromformer.training.checkpoint import steps_in
 from tests.commands import ROOT
 from tests.small import SMALL, result_of
 
@@ -48,9 +51,10 @@ def stop(process, signum) -> str:
     return out
 
 
-def steps_in(workdir) -> list[int]:
-    folders = (workdir / "checkpoints").glob("*")
-    return sorted(int(path.name) for path in folders if path.name.isdigit())
+def checkpoints(workdir) -> list[Path]:
+    """Newest first."""
+    folder = workdir / "checkpoints"
+    return [folder / f"{step}.safetensors" for step in steps_in(folder)]
 
 
 def test_a_run_prints_its_test_accuracy_beside_its_floors(finished):
@@ -86,7 +90,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(commands, finish
     workdir = commands.folder / "killed"
     for kill in range(3):
         process = start(commands, workdir)
-        while kill == 1 and not steps_in(workdir):
+        while kill == 1 and not checkpoints(workdir):
             assert process.poll() is None
             time.sleep(0.005)
         time.sleep(rng.uniform(0, 0.2))
@@ -107,7 +111,7 @@ def test_a_signal_saves_and_another_process_does_not_train_there(commands, finis
     assert f"another process is training in {workdir}" in second.stderr
     out = stop(process, signal.SIGTERM)
     step = re.search(r"stopped by SIGTERM at step (\d+); saved", out)[1]
-    assert steps_in(workdir)[-1] == int(step)
+    assert checkpoints(workdir)[0].stem == step
     changed = commands.train(workdir, "--config.train.seed=1")
     assert changed.returncode == 2
     assert "another config: train.seed is 0 there, 1 here" in changed.stderr
@@ -131,12 +135,10 @@ def test_every_signal_that_asks_to_stop_saves(commands, finished, signum):
     assert_same(workdir, finished)
 
 
-def damage(step_folder) -> None:
-    files = [path for path in step_folder.rglob("*") if path.is_file()]
-    largest = max(files, key=lambda path: path.stat().st_size)
-    content = bytearray(largest.read_bytes())
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
-    largest.write_bytes(content)
+    file.write_bytes(content)
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_when_all_are_it_refuses(
@@ -144,26 +146,22 @@ def test_a_damaged_checkpoint_is_passed_over_and_when_all_are_it_refuses(
 ):
     for _ in range(2):  # sessions, each of which saves as it is stopped
         stop(start(commands, tmp_path), signal.SIGTERM)
-    older, newer = steps_in(tmp_path)[-2:]
-    damage(tmp_path / "checkpoints" / str(newer))
-    process = start(commands, tmp_path)
-    out = stop(process, signal.SIGTERM)
-    assert f"checkpoint {newer} in" in out
-    assert f"going on from step {older}\n" in out
-    assert commands.train(tmp_path, "--max_minutes=9").returncode == 0
+    newer, older = checkpoints(tmp_path)
+    shutil.copytree(tmp_path, tmp_path / "other")
+    damage(newer)
+    resumed = commands.train(tmp_path)
+    assert f"checkpoint {newer.stem} in" in resumed.stdout
+    assert f"going on from step {older.stem}\n" in resumed.stdout
     assert_same(tmp_path, finished)
 
-
-def test_when_all_checkpoints_are_damaged_it_refuses(commands, tmp_path):
-    stop(start(commands, tmp_path), signal.SIGTERM)
-    steps = steps_in(tmp_path)
-    for step in steps:
-        damage(tmp_path / "checkpoints" / str(step))
-    refused = commands.train(tmp_path)
+    files = checkpoints(tmp_path / "other")
+    for file in files:
+        damage(file)
+    refused = commands.train(tmp_path / "other")
     assert refused.returncode == 2
     assert refused.stderr.startswith("error: no whole checkpoint in")
     assert refused.stderr.count("\n") == 1
-    assert steps_in(tmp_path) == steps
+    assert checkpoints(tmp_path / "other") == files
 
 
 @pytest.mark.slow
@@ -196,7 +194,7 @@ def test_a_closed_pipe_saves_and_leaves(commands, tmp_path):
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 128 + signal.SIGHUP
-    assert steps_in(tmp_path / "run")
+    assert checkpoints(tmp_path / "run")
 
 
 def test_after_max_minutes_a_run_that_has_not_begun_ends_too(commands):
