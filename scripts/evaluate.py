@@ -3,6 +3,8 @@
 python scripts/evaluate.py --workdir=DIR --split=test
 """
 
+import runpy
+
 import jax
 from absl import flags
 
@@ -19,10 +21,15 @@ from nystromformer.training.step import graphdef_of, make_eval_chunk
 _WORKDIR = cli.define_workdir("a run of scripts/train.py", buckets=True)
 _SPLIT = flags.DEFINE_enum("split", "test", SPLITS, "which examples")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "where the data lie, if elsewhere")
+_CONFIG = flags.DEFINE_string(
+    "config", None, "the run's config file, where it brings its own attention or task"
+)
 flags.mark_flag_as_required("workdir")
 
 
 def main() -> None:
+    if _CONFIG.value:
+        runpy.run_path(_CONFIG.value.partition(":")[0])
     run = load_run(cli.folder(_WORKDIR))
     config = run.config
     data_dir = _DATA_DIR.value or config.task.data_dir

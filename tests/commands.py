@@ -123,7 +123,7 @@ class Commands:
         return Commands(self.folder, self.programs, {**self.changes, **env})
 
     def start(self, script: str, *args: str) -> "subprocess.Popen | Forked":
-        path = str(ROOT / "scripts" / script)
+        path = str(ROOT / "scripts" / script)  # or a path that is absolute
         if not self.cold:
             return Forked(path, args, self.folder, self.env)
         return subprocess.Popen(

@@ -1,6 +1,9 @@
 """Small settings that several tests share: they compile and train in seconds."""
 
 import importlib
+import json
+from pathlib import Path
+from typing import Any
 
 from nystromformer.config import Config
 
@@ -28,3 +31,8 @@ def make_config(arg: str = "nystrom", task: str = "listops", **changes) -> Confi
         group, key = path.split("__")
         mapping[group][key] = value
     return Config.from_mapping(mapping)
+
+
+def result_of(workdir: Path) -> dict[str, Any]:
+    """What a finished run has found."""
+    return json.loads((workdir / "result.json").read_text())

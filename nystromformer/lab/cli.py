@@ -170,12 +170,13 @@ def _print_help() -> None:
             for flag in found:
                 values.register_key_flag_for_module(sys.argv[0], flag)
     print(sys.modules["__main__"].__doc__, values.main_module_help(), sep="\n")
-    if "config" in values and values["config"].value is None:
-        print("\n--help beside --config=FILE.py lists the config's keys and values.")
-    elif "config" in values:
+    config = values["config"].value if "config" in values else None
+    if hasattr(config, "to_dict"):
         print("\nconfig:")
-        for key, value in _dotted(values["config"].value.to_dict()).items():
+        for key, value in _dotted(config.to_dict()).items():
             print(f"  --config.{key}={'' if value is None else value}")
+    elif "config" in values:
+        print("\n--help beside --config=FILE.py lists the config's keys and values.")
 
 
 def _dotted(groups: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -44,8 +44,8 @@ class Life:
         return {
             "preparing": lambda: any(self.commands.folder.glob("data/*/*/*")),
             "training": lambda: self._size() not in (0, size),
-            "saving": lambda: any(checkpoints.glob("*-tmp*")),
-            "finishing": lambda: (checkpoints / "400").exists(),
+            "saving": lambda: any(checkpoints.glob("*.tmp")),
+            "finishing": lambda: (checkpoints / "400.safetensors").exists(),
         }[phase]()
 
     def kill(self, phase: str, signum: int, delay: float) -> str:
@@ -77,9 +77,10 @@ def live(
     left = {path.name for path in life.workdir.iterdir()}
     assert left <= {
         *("config.json", "metrics.jsonl", "result.json"),
-        *("events", "checkpoints", "lock"),
+        *("events", "checkpoints", "best", "lock"),
     }
-    assert [path.name for path in (life.workdir / "checkpoints").iterdir()] == ["400"]
+    assert not [*(life.workdir / "checkpoints").iterdir()]
+    assert len([*(life.workdir / "best").iterdir()]) == 1
     return hit
 
 

@@ -3,16 +3,58 @@
 import json
 import random
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import jax
 import pytest
 
+from nystromformer.training.checkpoint import steps_in
+from tests.commands import ROOT
+from tests.small import SMALL, result_of
 
-def result_of(workdir) -> dict:
-    return json.loads((workdir / "result.json").read_text())
+SAME = ("params_sha256", "test_loss", "best_step", "validation_accuracy")
+
+
+def assert_same(workdir, finished) -> None:
+    """The same bits as those of the run that nothing interrupted."""
+    ours, whole = result_of(workdir), result_of(finished[0])
+    assert {key: ours[key] for key in SAME} == {key: whole[key] for key in SAME}
+
+
+def start(commands, workdir):
+    """A run that has just written more metrics than there were."""
+    metrics = workdir / "metrics.jsonl"
+
+    def size() -> int:
+        return metrics.stat().st_size if metrics.exists() else 0
+
+    before = size()
+    process = commands.start("train.py", *commands.train_args(workdir))
+    while size() <= before:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    return process
+
+
+def stop(process, signum) -> str:
+    """What it prints on a signal, which it heeds."""
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err, err
+    expected = -signum if signum == signal.SIGKILL else 128 + signum
+    assert process.returncode == expected, (out, err)
+    return out
+
+
+def checkpoints(workdir) -> list[Path]:
+    """Newest first."""
+    folder = workdir / "checkpoints"
+    return [folder / f"{step}.safetensors" for step in steps_in(folder)]
 
 
 def test_a_run_prints_its_test_accuracy_beside_its_floors(finished):
@@ -25,7 +67,6 @@ def test_a_run_prints_its_test_accuracy_beside_its_floors(finished):
         assert name in printed
         assert f"{accuracy:.2%}" in printed
     assert set(result["floors"]) >= {"majority class", "root operator"}
-    assert result["steps"] == 400
     assert len(result["data_sha256"]["test"]) == 64
     assert result["versions"]["jax"] == jax.__version__
     assert re.fullmatch(r"[0-9a-f]{40}\+?", result["commit"] or "0" * 40)  # or no git
@@ -35,8 +76,7 @@ def test_a_finished_run_says_so_and_does_nothing(commands, finished):
     workdir, _ = finished
 
     def times():
-        files = [path for path in workdir.rglob("*") if path.name != "lock"]
-        return {path: path.stat().st_mtime_ns for path in files}
+        return {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
 
     before = times()
     again = commands.train(workdir)
@@ -45,37 +85,83 @@ def test_a_finished_run_says_so_and_does_nothing(commands, finished):
     assert times() == before
 
 
-def test_a_run_killed_at_three_random_moments_ends_with_the_same_bits(
-    commands, finished
-):
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(commands, finished):
     rng = random.Random(0)
     workdir = commands.folder / "killed"
-    metrics = workdir / "metrics.jsonl"
-
-    def changed_at() -> int:
-        return metrics.stat().st_mtime_ns if metrics.exists() else 0
-
-    def num_checkpoints() -> int:
-        return len([x for x in workdir.glob("checkpoints/*") if x.name.isdigit()])
-
     for kill in range(3):
-        before = changed_at()
-        process = commands.start("train.py", *commands.train_args(workdir))
-        while changed_at() == before or (kill == 1 and not num_checkpoints()):
+        process = start(commands, workdir)
+        while kill == 1 and not checkpoints(workdir):
             assert process.poll() is None
-            time.sleep(0.02)
-        time.sleep(rng.uniform(0, 2))
-        process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-    assert num_checkpoints() > 0
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0, 0.2))
+        stop(process, signal.SIGKILL)
     assert not (workdir / "result.json").exists()
     resumed = commands.train(workdir)
-    assert resumed.returncode == 0, resumed.stderr
-    assert "going on from step" in resumed.stdout
-    whole, ours = result_of(finished[0]), result_of(workdir)
-    for key in ("params_sha256", "test_loss", "best_step", "validation_accuracy"):
-        assert ours[key] == whole[key]
+    assert "going on from step" in resumed.stdout, resumed.stderr
+    assert_same(workdir, finished)
+
+
+def test_a_signal_saves_and_another_process_does_not_train_there(commands, finished):
+    workdir = commands.folder / "stopped"
+    process = start(commands, workdir)
+    process.send_signal(signal.SIGSTOP)  # so that it does not end meanwhile
+    second = commands.train(workdir)
+    process.send_signal(signal.SIGCONT)
+    assert second.returncode == 2
+    assert f"another process is training in {workdir}" in second.stderr
+    out = stop(process, signal.SIGTERM)
+    step = re.search(r"stopped by SIGTERM at step (\d+); saved", out)[1]
+    assert checkpoints(workdir)[0].stem == step
+    changed = commands.train(workdir, "--config.train.seed=1")
+    assert changed.returncode == 2
+    assert "another config: train.seed is 0 there, 1 here" in changed.stderr
+    resumed = commands.with_env(PATH="/no/git").train(workdir)
+    assert f"going on from step {step}\n" in resumed.stdout
+    assert_same(workdir, finished)
+    first, *others = result_of(workdir)["sessions"]
+    if first["commit"]:  # the tests may run outside git
+        said = f"since the last session: commit None instead of {first['commit']}\n"
+        assert said in resumed.stdout
+        assert [(x["step"], x["commit"]) for x in others] == [(int(step), None)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGALRM, signal.SIGUSR2])
+def test_every_signal_that_asks_to_stop_saves(commands, finished, signum):
+    workdir = commands.folder / signum.name
+    why = "its time limit" if signum == signal.SIGALRM else signum.name
+    assert f"stopped by {why} at step" in stop(start(commands, workdir), signum)
+    commands.train(workdir)
+    assert_same(workdir, finished)
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_when_all_are_it_refuses(
+    commands, finished, tmp_path
+):
+    for _ in range(2):  # sessions, each of which saves as it is stopped
+        stop(start(commands, tmp_path), signal.SIGTERM)
+    newer, older = checkpoints(tmp_path)
+    shutil.copytree(tmp_path, tmp_path / "other")
+    damage(newer)
+    resumed = commands.train(tmp_path)
+    assert f"checkpoint {newer.stem} in" in resumed.stdout
+    assert f"going on from step {older.stem}\n" in resumed.stdout
+    assert_same(tmp_path, finished)
+
+    files = checkpoints(tmp_path / "other")
+    for file in files:
+        damage(file)
+    refused = commands.train(tmp_path / "other")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: no whole checkpoint in")
+    assert refused.stderr.count("\n") == 1
+    assert checkpoints(tmp_path / "other") == files
 
 
 @pytest.mark.slow
@@ -96,79 +182,19 @@ def test_the_devices_of_a_machine_share_the_work(commands, finished, seq_shards)
     assert losses(workdir) == pytest.approx(losses(finished[0]), abs=1e-6)
 
 
-def damage(step_folder) -> None:
-    files = [path for path in step_folder.rglob("*") if path.is_file()]
-    largest = max(files, key=lambda path: path.stat().st_size)
-    content = bytearray(largest.read_bytes())
-    content[len(content) // 2] ^= 1
-    largest.write_bytes(content)
-
-
-def test_a_damaged_checkpoint_is_passed_over_and_when_all_are_it_refuses(
-    commands, finished, tmp_path
-):
-    workdir = tmp_path / "run"
-    checkpoints = workdir / "checkpoints"
-    process = commands.start("train.py", *commands.train_args(workdir))
-    while len([x for x in checkpoints.glob("*") if x.name.isdigit()]) < 2:
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.kill()
-    process.communicate()
-    older, newer = sorted(
-        (x for x in checkpoints.iterdir() if x.name.isdigit()),
-        key=lambda x: int(x.name),
-    )
-    damage(newer)
-    resumed = commands.train(workdir)
-    assert f"checkpoint {newer.name}" in resumed.stdout
-    assert f"going on from step {older.name}" in resumed.stdout
-    whole = result_of(finished[0])
-    assert result_of(workdir)["params_sha256"] == whole["params_sha256"]
-
-    (workdir / "result.json").unlink()
-    damage(checkpoints / "400")
-    refused = commands.train(workdir)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("error: no whole checkpoint in")
-    assert refused.stderr.count("\n") == 1
-    assert (checkpoints / "400").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("signum", "status"),
-    [
-        (signal.SIGTERM, 143),
-        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
-        pytest.param(signal.SIGALRM, 142, marks=pytest.mark.slow),
-        pytest.param(signal.SIGUSR2, 140, marks=pytest.mark.slow),
-    ],
-)
-def test_a_signal_saves_and_leaves_with_a_line(commands, finished, signum, status):
-    workdir = commands.folder / signum.name
-    process = commands.start("train.py", *commands.train_args(workdir))
-    metrics = workdir / "metrics.jsonl"
-    while not metrics.exists() or not metrics.stat().st_size:
-        assert process.poll() is None
-        time.sleep(0.05)
-    if signum == signal.SIGTERM:
-        process.send_signal(signal.SIGSTOP)  # so that it does not end meanwhile
-        second = commands.train(workdir)
-        process.send_signal(signal.SIGCONT)
-        assert second.returncode == 2
-        assert f"another process is training in {workdir}" in second.stderr
-    process.send_signal(signum)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == status
-    why = "its time limit" if signum == signal.SIGALRM else signum.name
-    assert f"stopped by {why} at step" in out
-    assert "saved" in out
-    assert "Traceback" not in err
-    resumed = commands.train(workdir, "--max_minutes=9")
-    assert "going on from step" in resumed.stdout
-    assert (
-        result_of(workdir)["params_sha256"] == result_of(finished[0])["params_sha256"]
-    )
+def test_a_closed_pipe_saves_and_leaves(commands, tmp_path):
+    """A cold process, as `python scripts/train.py … | head -2` starts it."""
+    args = commands.train_args(tmp_path / "run", "--config.train.num_steps=40000")
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *args]
+    with subprocess.Popen(
+        command, env=commands.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        while not process.stdout.readline().startswith(b"step 40: validation"):
+            assert process.poll() is None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 128 + signal.SIGHUP
+    assert checkpoints(tmp_path / "run")
 
 
 def test_after_max_minutes_a_run_that_has_not_begun_ends_too(commands):
@@ -180,75 +206,82 @@ def test_after_max_minutes_a_run_that_has_not_begun_ends_too(commands):
 
 BAD = {
     "--config.task.name=listopps": "unknown task 'listopps'",
-    "--config.task.max_depth=1": "max_depth must be at least 2",
     "--config.attention.name=flash": "unknown attention 'flash'; known:",
-    "--config.train.no_such=1": "no key no_such",
+    "--config.train.num_step=1": "no key train.num_step; did you mean train.num_steps?",
     "--config.train.num_steps=many": "invalid literal for int",
-    "--config.attention.num_landmarks=0": "num_landmarks must be at least 1, got 0",
     "--config.attention.conv_kernel_size=4": "conv_kernel_size must be odd",
-    "--config.model.num_heads=3": "model_dim=8 is not num_heads=3",
-    "--config.model.remat=all": "remat must be one of",
+    "--config.model.mlp_dim=100000000000": "parameters take 57,600 GB to train, and",
     "--config.train.batch_size=301": "over the 300 training examples",
-    "--config.train.seed=1": "another config: train.seed is 0 there, 1 here",
     "--config.task.source_dir=/no/such": "basic_train.tsv is missing",
+    "--workdir=": "--workdir=: is empty: name a folder",
     "--workdir=/dev/null/run": "/dev/null/run: Not a directory",
     "--workdir=s3://bucket/run": "s3://bucket/run is neither a folder nor gs://BUCKET",
     "--max_minutes=nan": "--max_minutes=nan: must be between 0.001 and",
-    "--no_such_flag=1": "Unknown command line flag 'no_such_flag'",
+    "--seq_shards=3": "seq_shards=3",
+    "--num_processes=2": "--num_processes, --process_id go with --distributed",
     "stray": "unexpected argument 'stray'",
 }
 
 
-def test_bad_input_is_one_line_and_status_2(commands, finished):
-    workdir, _ = finished
-    before = (workdir / "result.json").read_text()
-    for batch in (list(BAD)[:8], list(BAD)[8:]):
-        started = {}
-        for change in batch:
-            other = commands.folder / f"bad-{list(BAD).index(change)}"
-            where = workdir if "seed" in change else other
-            args = commands.train_args(where, change)
-            started[change] = commands.start("train.py", *args)
+def test_bad_input_is_one_line_and_leaves_nothing(commands, tmp_path):
+    changes = list(BAD)
+    for batch in (changes[:5], changes[5:10], changes[10:]):
+        started = {
+            change: commands.start(
+                "train.py", *commands.train_args(tmp_path / "run", change)
+            )
+            for change in batch
+        }
         for change, process in started.items():
             _, err = process.communicate(timeout=120)
             assert process.returncode == 2, (change, err)
             assert BAD[change] in err
             assert err.startswith("error: ")
             assert err.count("\n") == 1, err
-    assert (workdir / "result.json").read_text() == before
+    assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("arg", "message"),
-    [
-        ("listops.py:flash", "unknown attention or preset 'flash'; known: "),
-        ("no_such.py", "configs/no_such.py"),
-    ],
-)
-def test_a_config_that_cannot_be_read_is_one_line(commands, arg, message):
-    config = commands.train_args(commands.folder)[0].split("listops.py")[0] + arg
-    done = commands.run("train.py", config, f"--workdir={commands.folder}/none")
+CONFIGS = {
+    "def get_config():\n    return nothing": "line 2: NameError: name 'nothing' is not",
+    "import no_such_module": "line 1: ModuleNotFoundError: No module named 'no_such",
+    "def get_config(:": "line 1: SyntaxError: invalid syntax",
+    "x = 1": "mine.py has no function get_config",
+    None: "there is no config file",
+}
+
+
+@pytest.mark.parametrize("content", CONFIGS)
+def test_a_config_that_cannot_be_read_is_one_line(commands, tmp_path, content):
+    path = tmp_path / "mine.py"
+    if content:
+        path.write_text(content)
+    done = commands.run("train.py", f"--config={path}", f"--workdir={tmp_path}/run")
     assert done.returncode == 2
-    assert message in done.stderr
+    assert CONFIGS[content] in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_config_may_leave_the_length_to_its_task(commands, tmp_path):
-    (tmp_path / "short.py").write_text(
-        "from configs import listops\n"
-        "def get_config():\n"
-        "    config = listops.get_config('nystrom,quick')\n"
-        "    del config.task.max_length\n"
-        "    return config\n"
-    )
-    args = (f"--config={tmp_path}/short.py", f"--workdir={tmp_path}/run")
-    done = commands.run("train.py", *args, "--seq_shards=2001")
+def test_a_platform_that_is_not_there_is_one_line(commands, tmp_path):
+    done = commands.with_env(JAX_PLATFORMS="cuda").train(tmp_path / "run")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: 1 devices cannot be split"), done.stderr
+    assert "error: JAX finds no device where JAX_PLATFORMS=cuda: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_has_every_flag_and_every_key_with_its_value(commands):
+    config = commands.train_args(commands.folder)[0]
+    done = commands.run("train.py", config, "--help", "--config.train.seed=7")
+    assert done.returncode == 0, done.stderr
+    for flag in ("workdir", "max_minutes", "[no]distributed", "seq_shards"):
+        assert f"\n  --{flag}: " in done.stdout
+    assert "\n  --config.train.seed=7\n" in done.stdout
+    assert "\n  --config.attention.num_landmarks=16\n" in done.stdout
+    keys = {flag.partition("=")[0] for flag in SMALL}
+    assert keys <= set(re.findall(r"^  (--config\.[\w.]+)", done.stdout, re.MULTILINE))
 
 
 def test_a_workdir_that_is_refused_stays_as_it_was(commands, tmp_path):
-    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "20").mkdir(parents=True)
     done = commands.train(tmp_path)
     assert done.returncode == 2
     assert "holds checkpoints but no config.json" in done.stderr

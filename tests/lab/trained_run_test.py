@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from nystromformer.training.weights import CheckpointError, digest
 
 import nystromformer
 from lra_tasks.task import DataError
@@ -14,6 +13,7 @@ from nystromformer.config import ConfigError
 from nystromformer.lab.run import Experiment
 from nystromformer.lab.trained_run import TrainedRun
 from nystromformer.lab.workdir import read_result, write_result
+from nystromformer.training.arrays import CheckpointError, digest
 from nystromformer.training.step import split_weights
 from tests.small import make_config
 
