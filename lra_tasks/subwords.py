@@ -87,7 +87,7 @@ class Vocabulary:
             raise DataError(f"{path} has not the tokens {', '.join(SPECIAL)}, first 0")
         self.special = tuple(ids)
         self.digest = hashlib.sha256(content).hexdigest()[:16]
-        self.vocab_size = self._library.get_vocab_size()
+        self.vocab_size = 1 + max(self._library.get_vocab().values())
         if self.vocab_size > MAX_VOCAB_SIZE:
             raise DataError(f"{path} has more than {MAX_VOCAB_SIZE:,} tokens")
 
