@@ -6,7 +6,7 @@ from typing import Any
 
 from nystromformer.lab.bench.hlo_cost import kernel_bytes
 from nystromformer.lab.bench.programs import Program
-from nystromformer.lab.bench.summary import DASH, Row, pivot
+from nystromformer.lab.bench.summary import DASH, Row, describe, pivot
 from nystromformer.lab.bench.targets import EFFICIENCY, TARGETS, Target
 from nystromformer.lab.page import PAGE, open_folder, page, source
 from nystromformer.training.files import write_json, write_text
@@ -29,33 +29,31 @@ NOTES = """\
 """
 
 
-def estimate_groups(groups: Iterable[Any], out: Path, name: str, device: Any) -> None:
-    """Writes README.md and estimates.json of all programs of the benchmark's groups.
+def write_estimates(programs: Iterable[Program], out: Path, name: str) -> None:
+    """Writes README.md and estimates.json of programs as they are compiled.
 
     Args:
-      groups: their `programs` are compiled for the device.
+      programs: of one dtype.
       out: the folder.
-      name: of the device in TARGETS.
-      device: as of `absent_device`.
+      name: the device that they are compiled for, of TARGETS.
     """
     target, rows = TARGETS[name], []
     results = {**source(), "compiled_for": name, "rows": rows}
     open_folder(out, TITLE)
-    for group in groups:
-        for program in group.programs(device):
-            rows.append(estimate(program, target))
-            print(describe(rows[-1]), flush=True)
-            write_json(out / FILE, results)
-            text = NOTES.format(
-                name=name,
-                kernel=1e6 * target.kernel_seconds,
-                least=1e6 * target.least_seconds,
-                share=EFFICIENCY,
-                bandwidth=target.bandwidth / 1e12,
-                peak=getattr(target, program.key["dtype"]) / 1e12,
-                dash=DASH,
-            )
-            write_text(out / PAGE, page(TITLE, results, [*tables(rows), text]))
+    for program in programs:
+        rows.append(estimate(program, target))
+        print(describe(rows[-1], f"estimated {_time_cell(rows[-1])} ms"), flush=True)
+        notes = NOTES.format(
+            name=name,
+            kernel=1e6 * target.kernel_seconds,
+            least=1e6 * target.least_seconds,
+            share=EFFICIENCY,
+            bandwidth=target.bandwidth / 1e12,
+            peak=getattr(target, program.key["dtype"]) / 1e12,
+            dash=DASH,
+        )
+        write_json(out / FILE, results)
+        write_text(out / PAGE, page(TITLE, results, [*tables(rows), notes]))
     print(f"{out / PAGE} has the tables")
 
 
@@ -63,18 +61,19 @@ def estimate(program: Program, target: Target) -> dict[str, Any]:
     """A row of JSON."""
     sizes, cost = kernel_bytes(program.compiled.as_text()), program.cost
     assert cost is not None
-    peak = getattr(target, program.key["dtype"])
-    floors = sum(sizes) / target.bandwidth, (cost.flops or 0) / peak
+    seconds = sum(map(target.seconds, sizes))
+    by_bytes = sum(sizes) / target.bandwidth
+    by_flops = (cost["flops"] or 0) / getattr(target, program.key["dtype"])
     return {
         "key": program.key,
-        "estimated_seconds": max(sum(map(target.seconds, sizes)), *floors),
-        "bytes_floor_seconds": floors[0],
-        "flops_floor_seconds": floors[1],
+        "estimated_seconds": max(seconds, by_bytes, by_flops),
+        "bytes_floor_seconds": by_bytes,
+        "flops_floor_seconds": by_flops,
         "kernels": len(sizes),
         "bytes": sum(sizes),
-        "flops": cost.flops,
-        "memory_bytes": cost.peak_bytes,
-        "compile_seconds": cost.compile_seconds,
+        "flops": cost["flops"],
+        "memory_bytes": cost["peak_bytes"],
+        "compile_seconds": cost["compile_seconds"],
     }
 
 
@@ -100,15 +99,6 @@ def tables(rows: list[dict[str, Any]]) -> list[str]:
 
             lines += pivot(f"{name}: {title}", chosen, cell, across)
     return lines
-
-
-def describe(row: Row) -> str:
-    """A row as a line."""
-    key = row["key"]
-    return (
-        f"{key.get('task', '')} {key['length']:,} {key['what']} {key['attention']}: "
-        f"estimated {_time_cell(row)} ms, {row['kernels']:,} kernels"
-    ).strip()
 
 
 def _time_cell(row: Row) -> str:

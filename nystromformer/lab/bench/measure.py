@@ -1,6 +1,5 @@
 """From programs to rows: each run once for its memory, then all in turns for time."""
 
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ LEAST_SECONDS = 0.02  # of one sample; what is shorter runs several times in it
 
 def fits(program: Program, budget_bytes: float) -> bool:
     """Whether the program may run, as far as its compiler says what it takes."""
-    return program.cost is None or program.cost.peak_bytes <= budget_bytes
+    return program.cost is None or program.cost["peak_bytes"] <= budget_bytes
 
 
 def measure(
@@ -38,25 +37,26 @@ def measure(
     rows = [_row(program, budget_bytes) for program in programs]
     work = [pair for pair in zip(programs, rows, strict=True) if not pair[1]["stopped"]]
     # The smallest first: a counter that cannot be reset then rises with each.
-    work.sort(key=lambda pair: pair[0].cost.peak_bytes if pair[0].cost else 0)
+    work.sort(key=lambda pair: pair[0].cost["peak_bytes"] if pair[0].cost else 0)
     work = [(program, row) for program, row in work if _first_run(program, row)]
     everyone = [matmul, copy, *(program for program, _ in work)]
     for yardstick in (matmul, copy):
         yardstick.run()
     samples = interleaved([program.run for program in everyone], rounds)
-    of_matmul: Any = matmul.cost
-    of_copy: Any = copy.cost
-    flops_rate = of_matmul.flops / statistics.median(samples[0])
-    bytes_rate = of_copy.bytes_accessed / statistics.median(samples[1])
+    rates = [
+        (yardstick.cost or {})[what] / statistics.median(seconds)
+        for yardstick, what, seconds in zip(
+            (matmul, copy), ("flops", "bytes_accessed"), samples, strict=False
+        )
+    ]
     for (program, row), seconds in zip(work, samples[2:], strict=True):
         row["seconds"] = [x / program.steps for x in seconds]
-        row["matmul_flops_per_second"] = flops_rate
-        row["copy_bytes_per_second"] = bytes_rate
+        row["matmul_flops_per_second"], row["copy_bytes_per_second"] = rates
         cost, median = program.cost, statistics.median(row["seconds"])
-        if cost and cost.flops:
-            row["matmul_share"] = cost.flops / median / flops_rate
-            if cost.bytes_accessed:
-                row["copy_share"] = cost.bytes_accessed / median / bytes_rate
+        if cost and cost["flops"]:
+            row["matmul_share"] = cost["flops"] / median / rates[0]
+            if cost["bytes_accessed"]:
+                row["copy_share"] = cost["bytes_accessed"] / median / rates[1]
     return rows
 
 
@@ -67,12 +67,8 @@ def interleaved(
 ) -> list[list[float]]:
     """Seconds of one call of each, `rounds` times, so that noise meets all alike.
 
-    Each round begins with another one, so that none always follows the same.
-
-    Args:
-      runs: each returns when its work is done; all have run before.
-      rounds: samples of each.
-      now: the clock.
+    All have run before. Each round begins with another one, so that none always follows
+    the same.
     """
 
     def seconds(run: Callable[[], Any], calls: int) -> float:
@@ -97,13 +93,10 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _row(program: Program, budget_bytes: float) -> dict[str, Any]:
-    row: dict[str, Any] = {"key": program.key, "cost": None, "stopped": None}
-    if program.cost is not None:
-        peak = program.cost.peak_bytes
-        row["cost"] = {**dataclasses.asdict(program.cost), "peak_bytes": peak}
-        if not fits(program, budget_bytes):
-            gib = [f"{x / 2**30:.2f} GiB" for x in (peak, budget_bytes)]
-            row["stopped"] = f"{gib[0]} is over the budget of {gib[1]}"
+    row = {"key": program.key, "cost": program.cost, "stopped": None}
+    if program.cost and not fits(program, budget_bytes):
+        peak, budget = program.cost["peak_bytes"] / 2**30, budget_bytes / 2**30
+        row["stopped"] = f"{peak:.2f} GiB is over the budget of {budget:.2f} GiB"
     row |= dict.fromkeys(("measured_bytes", "seconds"))
     row |= dict.fromkeys(("matmul_flops_per_second", "matmul_share"))
     return row | dict.fromkeys(("copy_bytes_per_second", "copy_share"))

@@ -20,11 +20,14 @@ from transformers.models.nystromformer.modeling_nystromformer import (
 )
 
 from nystromformer.config import Config, ConfigError
-from nystromformer.lab.bench.memory import measured_peak
+from nystromformer.lab.bench.counters import measured_peak
 from nystromformer.lab.bench.programs import Program
+from nystromformer.lab.bench.train_steps import STEPS
 from nystromformer.training.data import Data
 
 PUBLISHED = {"landmarks": "segment_means", "inverse": "iterative", "num_pinv_iters": 6}
+
+attend_exactly = torch.nn.functional.scaled_dot_product_attention
 
 
 def versions() -> dict[str, str]:
@@ -32,32 +35,30 @@ def versions() -> dict[str, str]:
     return {"torch": torch.__version__, "transformers": transformers.__version__}
 
 
-def attention_peer(ours: Program, inputs: list[jax.Array]) -> Program | None:
-    """What PyTorch has for this attention and these sizes, or None.
+def attention_peer(key: dict[str, Any], inputs: list[jax.Array]) -> Program | None:
+    """What PyTorch has for the attention of our program of that key, or None.
 
     transformers has the published options, and wants a length that is a multiple of
     the landmarks; as many landmarks as tokens make it exact attention.
     """
-    options, length = ours.key["options"], ours.key["length"]
+    options, length = key["options"], key["length"]
     tensors = [_tensor(x) for x in inputs]  # [B, L, N, H]
-    family = ours.key["attention"].partition("-")[0]
+    family = key["attention"].partition("-")[0]
     if family == "softmax":
         tensors = [x.transpose(1, 2).contiguous() for x in tensors]  # [B, N, L, H]
-        attend = torch.nn.functional.scaled_dot_product_attention
-        weights, name = [], "torch-softmax"
+        attend, weights, name = attend_exactly, [], "torch-softmax"
     elif family == "nystrom" and PUBLISHED.items() <= options.items():
         if length % options["num_landmarks"] or length == options["num_landmarks"]:
             return None
-        module = _self_attention(ours.key)
-        name = f"hf-{ours.key['attention']}"
+        module = self_attention(key)
+        attend, name = functools.partial(attend_with, module), f"hf-{key['attention']}"
         weights = [module.conv.weight] if options["conv_kernel_size"] else []
-        attend = functools.partial(_attend_with, module)
     else:
         return None
     *qkv, cotangent = tensors
 
     def run() -> None:
-        if ours.key["what"] == "forward":
+        if key["what"] == "forward":
             with torch.no_grad():
                 attend(*qkv)
         else:
@@ -68,20 +69,21 @@ def attention_peer(ours: Program, inputs: list[jax.Array]) -> Program | None:
             )
         _finish()
 
-    key = {**ours.key, "attention": name}
-    return Program(key, run, measured_peak=_peak())
+    return Program({**key, "attention": name}, run, measured_peak=_peak())
 
 
-def train_peer(ours: Program, config: Config, data: Data) -> Program | None:
+def train_peer(key: dict[str, Any], config: Config, data: Data) -> Program | None:
     """Train steps of transformers' classifier of the same sizes, or None.
 
     Its length is the next multiple of the landmarks. Nothing is masked: with a padding
     mask the classifier of transformers 5 raises an error. For softmax its attentions
-    are replaced by torch's, with the same dropout on the weights.
+    are replaced by torch's, with the same dropout on the weights. It takes a batch
+    whole.
     """
     model, options, name = config.model, config.attention.options, config.attention.name
-    is_published = name == "nystrom" and PUBLISHED.items() <= options.items()
-    if not (is_published or name == "softmax") or data.pairs is not None:
+    published = name == "nystrom" and PUBLISHED.items() <= options.items()
+    whole = config.train.micro_batches == 1 and data.pairs is None
+    if not whole or not (published or name == "softmax"):
         return None
     num_landmarks = options.get("num_landmarks", 1)
     length = -(-data.inputs.shape[1] // num_landmarks) * num_landmarks
@@ -100,11 +102,12 @@ def train_peer(ours: Program, config: Config, data: Data) -> Program | None:
             conv_kernel_size=options.get("conv_kernel_size") or 1,
             num_labels=int(data.labels.max()) + 1,
         )
-    ).to(_device(), getattr(torch, model.dtype))
-    if name == "softmax":
-        _attend_exactly(theirs, options["dropout_rate"])
-    else:
-        _drop_convolution(theirs, options)
+    )
+    for module in _drop_convolution(theirs, options):
+        if name == "softmax":
+            rate = options["dropout_rate"]
+            module.forward = functools.partial(exact_forward, module, rate)
+    theirs.to(_device(), getattr(torch, model.dtype))
     optimizer = torch.optim.AdamW(theirs.parameters(), config.optimizer.learning_rate)
     rows = np.zeros((len(data.inputs), length), np.int64)
     rows[:, : data.inputs.shape[1]] = np.asarray(data.inputs)
@@ -112,36 +115,26 @@ def train_peer(ours: Program, config: Config, data: Data) -> Program | None:
     size = config.train.batch_size
 
     def run() -> None:
-        for step in range(ours.steps):
+        for step in range(STEPS):
             batch = slice(step * size, (step + 1) * size)
             optimizer.zero_grad()
-            loss = theirs(inputs[batch], labels=labels[batch]).loss
-            loss.backward()
+            theirs(inputs[batch], labels=labels[batch]).loss.backward()
             optimizer.step()
         _finish()
 
     library = "torch" if name == "softmax" else "hf"
-    key = {**ours.key, "attention": f"{library}-{ours.key['attention']}"}
-    return Program(key, run, steps=ours.steps, measured_peak=_peak())
+    key = {**key, "attention": f"{library}-{key['attention']}"}
+    return Program(key, run, steps=STEPS, measured_peak=_peak())
 
 
-class ExactAttention(torch.nn.Module):
+def exact_forward(theirs: Any, dropout_rate: float, hidden: Any, *_: Any) -> tuple:
     """torch's attention between the projections of one of transformers'."""
-
-    def __init__(self, theirs: Any, dropout_rate: float):
-        super().__init__()
-        self.query, self.key, self.value = theirs.query, theirs.key, theirs.value
-        self.num_heads, self.dropout_rate = theirs.num_attention_heads, dropout_rate
-
-    def forward(self, hidden: Any, *rest: Any) -> tuple[Any]:
-        qkv = (
-            project(hidden).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
-            for project in (self.query, self.key, self.value)
-        )
-        context = torch.nn.functional.scaled_dot_product_attention(
-            *qkv, dropout_p=self.dropout_rate if self.training else 0.0
-        )
-        return (context.transpose(1, 2).flatten(2),)
+    qkv = (
+        project(hidden).unflatten(2, (theirs.num_attention_heads, -1)).transpose(1, 2)
+        for project in (theirs.query, theirs.key, theirs.value)
+    )
+    context = attend_exactly(*qkv, dropout_p=dropout_rate if theirs.training else 0.0)
+    return (context.transpose(1, 2).flatten(2),)
 
 
 class Given(torch.nn.Module):
@@ -155,8 +148,8 @@ class Given(torch.nn.Module):
         return self.x
 
 
-def _self_attention(key: dict[str, Any]) -> Any:
-    """transformers' module, to be called by `_attend_with`."""
+def self_attention(key: dict[str, Any]) -> Any:
+    """transformers' module, to be called by `attend_with`."""
     torch.manual_seed(0)
     module = NystromformerSelfAttention(
         NystromformerConfig(
@@ -171,23 +164,19 @@ def _self_attention(key: dict[str, Any]) -> Any:
     return module.to(_device(), getattr(torch, key["dtype"])).eval()
 
 
-def _drop_convolution(model: Any, options: Mapping[str, Any]) -> None:
-    """Where ours has none: their config wants one, their module does not."""
-    for module in model.modules() if not options["conv_kernel_size"] else ():
-        if isinstance(module, NystromformerSelfAttention):
-            module.conv_kernel_size = None
-            del module.conv
-
-
-def _attend_exactly(model: Any, dropout_rate: float) -> None:
-    for layer in model.nystromformer.encoder.layer:
-        layer.attention.self = ExactAttention(layer.attention.self, dropout_rate)
-
-
-def _attend_with(module: Any, *qkv: Any) -> Any:
+def attend_with(module: Any, *qkv: Any) -> Any:
     """The module on queries, keys and values [B, L, N, H] instead of their sources."""
     module.query, module.key, module.value = map(Given, qkv)
     return module(qkv[0].flatten(2))[0]
+
+
+def _drop_convolution(model: Any, options: Mapping[str, Any]) -> list[Any]:
+    """Its attentions, without one where ours has none, which their config rules out."""
+    found = [x for x in model.modules() if isinstance(x, NystromformerSelfAttention)]
+    for module in found if not options.get("conv_kernel_size") else ():
+        module.conv_kernel_size = None
+        del module.conv
+    return found
 
 
 def _device() -> str:

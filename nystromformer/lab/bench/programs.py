@@ -1,6 +1,7 @@
 """An attention as a compiled program, and what the compiler says that it costs."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,26 +18,7 @@ from nystromformer.training.devices import program_bytes
 
 PASSES = ("forward", "forward+backward")
 
-
-@dataclasses.dataclass(frozen=True)
-class Cost:
-    """Bytes by the compiler, operations of `product_flops`, seconds to compile.
-
-    bytes_accessed: what its kernels read and write, by the compiler, which takes a loop
-      for one of its turns and sees nothing in calls of libraries.
-    """
-
-    argument_bytes: int
-    output_bytes: int
-    temp_bytes: int
-    bytes_accessed: float | None
-    flops: float | None
-    compile_seconds: float
-
-    @property
-    def peak_bytes(self) -> int:
-        """All that is alive at once."""
-        return self.argument_bytes + self.output_bytes + self.temp_bytes
+Cost = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +27,10 @@ class Program:
 
     key: what tells it from others, as JSON.
     run: does it `steps` times and returns when that is done.
-    cost: of one step, where a compiler told.
+    cost: of one step, as of `compile_program`, where a compiler told.
     measured_peak: the bytes that a run takes.
     compiled: as the compiler gave it.
+    peer: of the module `peers`, the same in PyTorch, or None.
     """
 
     key: dict[str, Any]
@@ -56,6 +39,7 @@ class Program:
     steps: int = 1
     measured_peak: Callable[[Callable[[], Any]], int | None] = measured_peak
     compiled: Any = None
+    peer: Callable[[Any], "Program | None"] = lambda peers: None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +52,7 @@ class Sizes:
     head_dim: int
     dtype: str
 
+    @functools.lru_cache(maxsize=1)  # noqa: B019 - the programs of one size come together
     def inputs(self) -> list[jax.Array]:
         """Query, key, value, and a cotangent of the output, as numbers."""
         return smooth_inputs(**dataclasses.asdict(self), count=4)
@@ -80,6 +65,11 @@ def compile_program(function: Any, *args: Any, device: Any = None) -> tuple[Any,
       function: of arrays and pytrees of them.
       *args: arrays or their `ShapeDtypeStruct`s.
       device: one that may not be there; None = where the arrays are.
+
+    Returns:
+      The program; and bytes by the compiler, operations of `product_flops` and seconds
+      to compile. bytes_accessed is what its kernels read and write: the compiler takes
+      a loop for one of its turns and sees nothing in calls of libraries.
     """
     if device is not None:
         there = jax.sharding.SingleDeviceSharding(device)
@@ -93,25 +83,26 @@ def compile_program(function: Any, *args: Any, device: Any = None) -> tuple[Any,
     seconds = time.perf_counter() - start
     held = program_bytes(compiled)
     assert held is not None
-    accessed = (compiled.cost_analysis() or {}).get("bytes accessed")
-    return compiled, Cost(*held, accessed, product_flops(traced.jaxpr.jaxpr), seconds)
+    return compiled, {
+        "argument_bytes": held.arguments,
+        "output_bytes": held.outputs,
+        "temp_bytes": held.temporaries,
+        "peak_bytes": sum(held),  # all that is alive at once
+        "bytes_accessed": (compiled.cost_analysis() or {}).get("bytes accessed"),
+        "flops": product_flops(traced.jaxpr.jaxpr),
+        "compile_seconds": seconds,
+    }
 
 
 def attention_program(
-    variant: Variant,
-    which_pass: str,
-    sizes: Sizes,
-    inputs: list[jax.Array],
-    device: Any = None,
+    variant: Variant, which_pass: str, sizes: Sizes, device: Any = None
 ) -> Program:
     """One attention's forward pass, or with the gradient of all inputs and parameters.
 
     Raises:
       ConfigError: options that do not fit the length.
     """
-    attention = variant.make(
-        num_heads=sizes.num_heads, head_dim=sizes.head_dim, max_length=sizes.length
-    )
+    attention = variant.make(sizes.num_heads, sizes.head_dim, sizes.length)
     graphdef, params, rest = nnx.split(attention, nnx.Param, ...)
 
     def forward(rest: nnx.State, params: nnx.State, *qkv: jax.Array) -> jax.Array:
@@ -121,18 +112,20 @@ def attention_program(
         output, pull = jax.vjp(lambda *x: forward(rest, *x), *primals)
         return output, pull(cotangent)
 
-    *qkv, cotangent = inputs
+    *qkv, cotangent = inputs = sizes.inputs()
     if which_pass == "forward":
         function, args = forward, (rest, params, *qkv)
     else:
         function, args = both, (rest, cotangent, params, *qkv)
     compiled, cost = compile_program(function, *args, device=device)
     key = {"what": which_pass, "attention": variant.label, "options": variant.options}
+    key |= dataclasses.asdict(sizes)
     return Program(
-        {**key, **dataclasses.asdict(sizes)},
-        lambda: jax.block_until_ready(compiled(*args)),
-        cost,
+        key,
+        run=lambda: jax.block_until_ready(compiled(*args)),
+        cost=cost,
         compiled=compiled,
+        peer=lambda peers: peers.attention_peer(key, inputs),
     )
 
 
@@ -148,10 +141,9 @@ def matmul_program(dtype: str) -> Program:
 def copy_program(dtype: str) -> Program:
     """A large array in, one out: the bytes a second to be had here."""
     size = 2**24 if jax.default_backend() == "cpu" else 2**28
-    array = jnp.ones(size, dtype)
+    arrays = [jnp.ones(size, dtype)]
     negative = jax.jit(jnp.negative, donate_argnums=0)  # no page is new
-    compiled, cost = compile_program(negative, array)
-    arrays = [array]
+    compiled, cost = compile_program(negative, *arrays)
 
     def run() -> None:
         arrays.append(jax.block_until_ready(compiled(arrays.pop())))

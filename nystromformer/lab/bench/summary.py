@@ -51,14 +51,13 @@ def rate_cell(row: Row) -> str:
 def memory_cell(row: Row) -> str:
     """MiB: by the compiler / measured."""
     both = (row["cost"] and row["cost"]["peak_bytes"], row["measured_bytes"])
-    return " / ".join(DASH if x is None else f"{x / 2**20:.4g}" for x in both)
+    return " / ".join(_number(x, 2**20, ".4g") for x in both)
 
 
 def work_cell(row: Row) -> str:
     """10⁹ operations / share of the matmul's rate."""
-    flops, share = row["cost"] and row["cost"]["flops"], row["matmul_share"]
-    work = DASH if flops is None else f"{flops / 1e9:.3g}"
-    return f"{work} / {DASH if share is None else f'{share:.0%}'}"
+    work = _number(row["cost"] and row["cost"]["flops"], 1e9, ".3g")
+    return f"{work} / {_number(row['matmul_share'], 1, '.0%')}"
 
 
 def traffic_cell(row: Row) -> str:
@@ -70,63 +69,58 @@ def traffic_cell(row: Row) -> str:
 
 def compile_cell(row: Row) -> str:
     """Seconds."""
-    return f"{row['cost']['compile_seconds']:.1f}" if row["cost"] else DASH
+    return _number(row["cost"] and row["cost"]["compile_seconds"], 1, ".1f")
 
 
-def attention_tables(rows: Sequence[Row]) -> list[str]:
-    """Lines: for each pass time, memory, work and compile time by length."""
+COMPILING = ("seconds to compile", compile_cell)
+
+
+def describe(row: Row, found: str = "") -> str:
+    """A row as a line: what it is of, and what was found."""
+    key = row["key"]
+    found = found or f"{time_cell(row)} ms, {memory_cell(row)} MiB"
+    where = f"{key.get('task', '')} {key['length']:,}".strip()
+    return f"{where} {key['what']} {key['attention']}: {found}"
+
+
+def tables(rows: Sequence[Row]) -> list[str]:
+    """Lines: all tables of which there are rows."""
     lines = []
     for which_pass in PASSES:
-        chosen = [row for row in rows if row["key"]["what"] == which_pass]
         name = which_pass.replace("+", " and ").capitalize()
+        chosen = [row for row in rows if row["key"]["what"] == which_pass]
         for unit, cell, quantity in (
             ("ms", time_cell, "seconds"),
             ("MiB", memory_cell, "bytes"),
+            ("work", work_cell, ""),
+            (*COMPILING, ""),
         ):
-            curves = points(rows, which_pass, quantity)
-            lines += pivot(
-                f"{name}: {unit}",
-                chosen,
-                lambda row, cell=cell, curves=curves: cell(row) + factor(row, curves),
-                "length",
-                {label: exponent(curve) for label, curve in curves.items()},
-            )
-        lines += pivot(f"{name}: work", chosen, work_cell, "length")
-        lines += pivot(f"{name}: seconds to compile", chosen, compile_cell, "length")
-    return lines
-
-
-def factor(row: Row, curves: Mapping[str, Mapping[int, float]]) -> str:
-    """What softmax takes at this length ÷ what this row takes, as in " · 3.1×"."""
-    label, length = row["key"]["attention"], row["key"]["length"]
-    ours, exact = (curves.get(x, {}).get(length) for x in (label, "softmax"))
-    if not (ours and exact) or label == "softmax":
-        return ""
-    return f" · {exact / ours:,.{1 if exact < 10 * ours else 0}f}×"
-
-
-def train_tables(rows: Sequence[Row]) -> list[str]:
-    """Lines: of train steps by task what they take, and what of it the machine has."""
-    chosen = [row for row in rows if row["key"]["what"] == "train step"]
-    sizes = {key["task"]: key for key in (row["key"] for row in chosen)}
+            curves = points(chosen, which_pass, quantity) if quantity else {}
+            lines += pivot(f"{name}: {unit}", chosen, cell, "length", curves)
+    steps = [row for row in rows if row["key"]["what"] == "train step"]
+    sizes = {key["task"]: key for key in (row["key"] for row in steps)}
     listed = ", ".join(
         f"{task} {key['batch_size']} × {key['length']:,}" for task, key in sizes.items()
     )
-    lines = [f"Batch × length: {listed}.", ""] if chosen else []
-    lines += pivot("Train steps a second", chosen, rate_cell, "task")
-    lines += pivot("Train step: MiB", chosen, memory_cell, "task")
-    lines += pivot("Train step: work", chosen, work_cell, "task")
-    lines += pivot("Train step: traffic", chosen, traffic_cell, "task")
-    lines += pivot("Train step: seconds to compile", chosen, compile_cell, "task")
-    return [*lines, *input_table(rows)]
+    lines += [f"Batch × length: {listed}.", ""] if steps else []
+    lines += pivot("Train steps a second", steps, rate_cell, "task")
+    for unit, cell in (
+        ("MiB", memory_cell),
+        ("work", work_cell),
+        ("traffic", traffic_cell),
+        COMPILING,
+    ):
+        lines += pivot(f"Train step: {unit}", steps, cell, "task")
+    return [*lines, *input_table(rows), *peer_table(rows)]
 
 
 def input_table(rows: Sequence[Row]) -> list[str]:
     """Lines: the time of the input side ÷ that of a train step, round by round."""
+    keyed = [(row["key"]["what"], row) for row in rows]
     inputs = {
         row["key"]["task"]: row["seconds"]
-        for row in rows
-        if row["key"]["what"] == "input" and row["seconds"]
+        for what, row in keyed
+        if what == "input" and row["seconds"]
     }
 
     def share(row: Row) -> str:
@@ -136,30 +130,30 @@ def input_table(rows: Sequence[Row]) -> list[str]:
         _, median, upper = quartiles([part / whole for part, whole in pairs])
         return f"{median:.2%} ({upper:.2%})"
 
-    steps = [row for row in rows if row["key"]["what"] == "train step"]
-    chosen = [row for row in steps if not _peer(row) if row["key"]["task"] in inputs]
+    steps = [row for what, row in keyed if what == "train step" and not _peer(row)]
+    chosen = [row for row in steps if row["key"]["task"] in inputs]
     return pivot("Input side: share of a train step", chosen, share, "task")
 
 
 def peer_table(rows: Sequence[Row]) -> list[str]:
     """Lines: PyTorch's time and measured memory ÷ ours, round by round."""
-    peers = [row for row in rows if _peer(row) and row["seconds"]]
     table = []
-    for row in rows:
-        key = row["key"]
+    for ours in (row for row in rows if row["seconds"]):
+        key = ours["key"]
         family = key.get("attention", "").partition(" in ")[0]  # in so many parts
-        for other in peers:
-            if other["key"] != {**key, "attention": f"{_peer(other)}-{family}"}:
+        for theirs in (row for row in rows if _peer(row) and row["seconds"]):
+            if theirs["key"] != {**key, "attention": f"{_peer(theirs)}-{family}"}:
                 continue
-            if not row["seconds"]:
-                continue
-            pairs = zip(other["seconds"], row["seconds"], strict=True)
-            memory = (other["measured_bytes"], row["measured_bytes"])
+            pairs = zip(theirs["seconds"], ours["seconds"], strict=True)
+            memory = theirs["measured_bytes"], ours["measured_bytes"]
             table.append(
                 [
-                    *(key["what"], f"{other['key']['attention']} ÷ {key['attention']}"),
+                    *(
+                        key["what"],
+                        f"{theirs['key']['attention']} ÷ {key['attention']}",
+                    ),
                     f"{key.get('task', '')} {key['length']:,}".strip(),
-                    _spread([theirs / ours for theirs, ours in pairs], ".2f"),
+                    _spread([x / y for x, y in pairs], ".2f"),
                     f"{memory[0] / memory[1]:.2f}" if all(memory) else DASH,
                 ]
             )
@@ -172,21 +166,44 @@ def pivot(
     rows: Sequence[Row],
     cell: Callable[[Row], str],
     across: str,
-    exponents: Mapping[str, float | None] | None = None,
+    curves: Mapping[str, Mapping[int, float]] = {},
 ) -> list[str]:
-    """Lines: a row for each attention and a column for each `across`; none of none."""
-    columns = list(dict.fromkeys(row["key"][across] for row in rows))
-    cells = {(row["key"]["attention"], row["key"][across]): cell(row) for row in rows}
+    """Lines: a row for each attention and a column for each `across`; none of none.
+
+    Args:
+      title: of the section.
+      rows: one for each cell.
+      cell: its text.
+      across: a key.
+      curves: attention -> length -> value: its factors of softmax and exponents show.
+    """
+    labels, columns = (
+        list(dict.fromkeys(row["key"][x] for row in rows))
+        for x in ("attention", across)
+    )
+    cells = {
+        (row["key"]["attention"], row["key"][across]): cell(row) + _factor(row, curves)
+        for row in rows
+    }
+    table = [
+        [label, *(cells.get((label, column), DASH) for column in columns)]
+        for label in labels
+    ]
     heads = [f"{c:,}" if isinstance(c, int) else c for c in columns]
-    table = []
-    for label in dict.fromkeys(row["key"]["attention"] for row in rows):
-        line = [label, *(cells.get((label, c), DASH) for c in columns)]
-        if exponents is not None:
-            power = exponents.get(label)
-            line.append(DASH if power is None else f"{power:.2f}")
-        table.append(line)
-    head = ["attention", *heads, *(["exponent"] if exponents is not None else [])]
-    return _section(title, head, table)
+    if curves:
+        heads.append("exponent")
+        for line in table:
+            line.append(_number(exponent(curves.get(line[0], {})), 1, ".2f"))
+    return _section(title, ["attention", *heads], table)
+
+
+def _factor(row: Row, curves: Mapping[str, Mapping[int, float]]) -> str:
+    """What softmax takes at this length ÷ what this row takes, as in " · 3.1×"."""
+    label, length = row["key"]["attention"], row["key"]["length"]
+    ours, exact = (curves.get(x, {}).get(length) for x in (label, "softmax"))
+    if not (ours and exact) or label == "softmax":
+        return ""
+    return f" · {exact / ours:,.{1 if exact < 10 * ours else 0}f}×"
 
 
 def _section(
@@ -199,6 +216,10 @@ def _section(
 def _spread(values: Sequence[float], form: str = ".3g") -> str:
     lower, median, upper = quartiles(values)
     return f"{median:{form}} ({lower:{form}}–{upper:{form}})"
+
+
+def _number(value: float | None, unit: float, form: str) -> str:
+    return DASH if value is None else format(value / unit, form)
 
 
 def _peer(row: Row) -> str:

@@ -44,16 +44,15 @@ def task_config(task: str, variant: Variant, changes: Mapping[str, Any]) -> Conf
 
 def made_up_examples(task: Task, batch_size: int) -> Data:
     """STEPS batches of random tokens, each row between half full and full."""
-    rng = np.random.default_rng(0)
-    examples = STEPS * batch_size
-    rows = (examples * task.num_inputs, task.max_length)
-    pairs = np.arange(rows[0], dtype=np.int32).reshape(examples, task.num_inputs)
+    rng, length = np.random.default_rng(0), task.max_length
+    examples, rows = STEPS * batch_size, STEPS * batch_size * task.num_inputs
+    pairs = np.arange(rows, dtype=np.int32).reshape(examples, task.num_inputs)
     return Data.put(
         Split(
-            inputs=rng.integers(1, task.vocab_size, rows).astype(np.uint16),
-            lengths=rng.integers(rows[1] // 2, rows[1] + 1, rows[0]).astype(np.int32),
-            labels=rng.integers(0, task.num_classes, examples).astype(np.int32),
-            pairs=pairs if task.num_inputs == 2 else None,
+            rng.integers(1, task.vocab_size, (rows, length)).astype(np.uint16),
+            rng.integers(length // 2, length + 1, rows).astype(np.int32),
+            rng.integers(0, task.num_classes, examples).astype(np.int32),
+            pairs if task.num_inputs == 2 else None,
         )
     )
 
@@ -70,8 +69,8 @@ def prepared_examples(task: Task, batch_size: int, data_dir: str) -> Data:
             "examples: take a smaller --batch_size"
         )
     drawn = np.random.default_rng(0).permutation(split.num_examples)
-    drawn = drawn[: STEPS * batch_size]
-    rows, pairs = drawn, None
+    drawn = rows = drawn[: STEPS * batch_size]
+    pairs = None
     if split.pairs is not None:
         rows = split.pairs[drawn].ravel()
         pairs = np.arange(rows.size, dtype=np.int32).reshape(-1, 2)
@@ -80,7 +79,11 @@ def prepared_examples(task: Task, batch_size: int, data_dir: str) -> Data:
 
 
 def train_program(
-    label: str, experiment: Experiment, data: Data, device: Any = None
+    label: str,
+    experiment: Experiment,
+    data: Data,
+    examples: str = "made up",
+    device: Any = None,
 ) -> Program:
     """STEPS train steps in one compiled loop, as training takes them.
 
@@ -88,24 +91,22 @@ def train_program(
       label: of the attention.
       experiment: of the task, with that attention.
       data: STEPS batches.
+      examples: what they are.
       device: one that may not be there, on which nothing runs; None = the first.
     """
-    train = experiment.config.train
-    optimizer = experiment.make_optimizer()
+    train, optimizer = experiment.config.train, experiment.make_optimizer()
     indices = np.arange(STEPS * train.batch_size, dtype=np.int32)
     indices = jax.device_put(indices.reshape(STEPS, train.batch_size))
     mesh = one_device() if device is None else make_mesh(1, 1, devices=[device])
-    init = make_init(experiment.make_model, optimizer, experiment.objective)
+    objective, make_model = experiment.objective, experiment.make_model
+    init, seed = make_init(make_model, optimizer, objective), np.uint32(0)
     train_chunk = make_train_chunk(
-        graphdef_of(experiment.make_model),
-        optimizer,
-        experiment.objective,
+        *(graphdef_of(make_model), optimizer, objective),
         mesh=mesh,
         micro_batches=train.micro_batches,
         length_buckets=train.length_buckets,
     )
-    rest = data, indices, np.int32(STEPS)
-    shapes, seed = jax.eval_shape(init, np.uint32(0)), np.uint32(0)
+    shapes, rest = jax.eval_shape(init, seed), (data, indices, np.int32(STEPS))
     compiled, cost = compile_program(train_chunk, shapes, *rest, device=device)
     states = []  # the newest; a run takes it and leaves the next
 
@@ -115,13 +116,17 @@ def train_program(
         if culprits := finite.culprits():
             raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")
 
-    options = experiment.config.attention.options
-    key = {"what": "train step", "attention": label, "options": options}
-    key |= _sizes(experiment)
-    return Program(key, run, cost, steps=STEPS, compiled=compiled)
+    key = _key("train step", label, experiment, examples)
+    return Program(
+        *(key, run, cost, STEPS),
+        compiled=compiled,
+        peer=lambda peers: peers.train_peer(key, experiment.config, data),
+    )
 
 
-def input_program(experiment: Experiment, data: Data) -> Program:
+def input_program(
+    experiment: Experiment, data: Data, examples: str = "made up"
+) -> Program:
     """What STEPS steps need before a model: which examples, and their batches."""
     batch_size = experiment.config.train.batch_size
     num_examples, mesh = len(data.labels), one_device()
@@ -134,19 +139,24 @@ def input_program(experiment: Experiment, data: Data) -> Program:
         return put(mesh, train_indices(0, 0, STEPS, num_examples, batch_size))
 
     compiled, cost = compile_program(take, data, indices())
-    key = {"what": "input", "attention": "input", "options": {}} | _sizes(experiment)
-    return Program(
-        key,
-        lambda: jax.block_until_ready(compiled(data, indices())),
-        cost,
-        steps=STEPS,
-    )
+
+    def run() -> Batch:
+        return jax.block_until_ready(compiled(data, indices()))
+
+    return Program(_key("input", "input", experiment, examples), run, cost, STEPS)
 
 
-def _sizes(experiment: Experiment) -> dict[str, Any]:
+def _key(
+    what: str, label: str, experiment: Experiment, examples: str
+) -> dict[str, Any]:
+    config = experiment.config
     return {
-        "task": experiment.config.task.name,
+        "what": what,
+        "attention": label,
+        "options": {} if what == "input" else config.attention.options,
+        "task": config.task.name,
         "length": experiment.task.max_length,
-        "batch_size": experiment.config.train.batch_size,
-        "dtype": experiment.config.model.dtype,
+        "batch_size": config.train.batch_size,
+        "dtype": config.model.dtype,
+        "examples": examples,
     }

@@ -23,23 +23,24 @@ class Variant:
     name: str
     options: dict[str, Any]
 
-    def make(self, *, num_heads: int, head_dim: int, max_length: int) -> Attention:
+    def make(self, num_heads: int, head_dim: int, length: int) -> Attention:
         """The attention, with fresh parameters; ConfigError where it cannot be."""
-        sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": max_length}
+        sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": length}
         try:
             return make_attention(self.name, **sizes, rngs=nnx.Rngs(0), **self.options)
         except ValueError as error:
-            raise ConfigError(f"{self.label} at {max_length:,}: {error}") from error
+            raise ConfigError(f"{self.label} at {length:,}: {error}") from error
 
 
 def every_label() -> list[str]:
     """The rows of Table 1, then each other attention of the table at its own size."""
-    labels = [*TABLE_1]
-    for name, cls in ATTENTIONS.items():
-        if not any(label.partition("-")[0] == name for label in TABLE_1):
-            size = cls.size_option and cls.defaults[cls.size_option]
-            labels.append(f"{name}-{size}" if size else name)
-    return labels
+    named = {label.partition("-")[0] for label in TABLE_1}
+    sizes = {
+        name: cls.size_option and cls.defaults[cls.size_option]
+        for name, cls in ATTENTIONS.items()
+        if name not in named
+    }
+    return [*TABLE_1, *(f"{name}-{n}" if n else name for name, n in sizes.items())]
 
 
 def parse_variants(labels: Sequence[str], changes: Sequence[str]) -> list[Variant]:

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from nystromformer.lab.bench.estimates import estimate, tables
-from nystromformer.lab.bench.programs import Cost, Program
+from nystromformer.lab.bench.programs import Program
 from nystromformer.lab.bench.targets import TARGETS
 
 TEXT = """\
@@ -25,7 +25,7 @@ class Compiled:
 
 @pytest.mark.parametrize("flops", [None, 1e12])
 def test_an_estimate_is_that_of_its_kernels_and_above_its_floors(flops):
-    cost = Cost(1, 2, 3, None, flops, compile_seconds=9)
+    cost = {"peak_bytes": 6, "flops": flops, "compile_seconds": 9}
     key = {"what": "forward", "attention": "none", "length": 64, "dtype": "float32"}
     program = Program(key, run=print, cost=cost, compiled=Compiled())
     row = estimate(program, TARGETS["h200"])

@@ -24,8 +24,9 @@ SIZES = Sizes(length=64, batch_size=1, num_heads=1, head_dim=8, dtype="float32")
 
 
 def ours(name, which_pass="forward", changes=()):
+    """The key of our program."""
     [variant] = parse_variants([name], changes)
-    return attention_program(variant, which_pass, SIZES, SIZES.inputs())
+    return attention_program(variant, which_pass, SIZES).key
 
 
 @pytest.mark.parametrize("which_pass", PASSES)
@@ -33,9 +34,9 @@ def ours(name, which_pass="forward", changes=()):
     ("name", "theirs"), [("softmax", "torch-softmax"), ("nystrom-8", "hf-nystrom-8")]
 )
 def test_a_peer_runs_and_is_named_for_its_library(name, theirs, which_pass):
-    program = ours(name, which_pass)
-    peer = peers.attention_peer(program, SIZES.inputs())
-    assert peer.key == {**program.key, "attention": theirs}
+    key = ours(name, which_pass)
+    peer = peers.attention_peer(key, SIZES.inputs())
+    assert peer.key == {**key, "attention": theirs}
     peer.run()
 
 
@@ -43,9 +44,9 @@ def test_peers_attend_as_ours_do():
     """One head of one sequence, where both scale the first iterate alike."""
     query, key, value, _ = SIZES.inputs()
     tensors = [torch.from_numpy(np.array(x)) for x in (query, key, value)]
-    program = ours("nystrom-8", changes=["nystrom.conv_kernel_size=0"])
-    module = peers._self_attention(program.key)
-    found = peers._attend_with(module, *tensors).reshape(query.shape)
+    key = ours("nystrom-8", changes=["nystrom.conv_kernel_size=0"])
+    module = peers.self_attention(key)
+    found = peers.attend_with(module, *tensors).reshape(query.shape)
     expected = nystrom_attention(query, key, value, num_landmarks=8)
     assert relative_error(found.detach(), expected) <= TOLERANCE["float32"]
     exact = torch.nn.functional.scaled_dot_product_attention(
@@ -56,11 +57,11 @@ def test_peers_attend_as_ours_do():
 
 
 def test_a_gpu_of_jax_alone_is_an_error(monkeypatch):
-    program = ours("softmax")
+    key = ours("softmax")
     monkeypatch.setattr(peers.jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(peers.torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="JAX has a gpu and PyTorch has none"):
-        peers.attention_peer(program, SIZES.inputs())
+        peers.attention_peer(key, SIZES.inputs())
 
 
 def test_what_pytorch_has_not_got_has_no_peer():
@@ -94,7 +95,7 @@ def test_train_steps_change_the_weights_of_a_classifier_of_our_size(
     )
     data = train_steps.made_up_examples(experiment.task, 2)
     program = train_steps.train_program(name, experiment, data)
-    peer = peers.train_peer(program, experiment.config, data)
+    peer = program.peer(peers)
     before = [x.detach().clone() for x in made]
     peer.run()
     assert peer.steps == program.steps
@@ -107,15 +108,14 @@ def test_train_steps_change_the_weights_of_a_classifier_of_our_size(
 
 def test_exact_attention_of_a_train_step_is_ours_between_its_projections():
     torch.manual_seed(0)
-    theirs = peers._self_attention({**ours("nystrom-8").key, "num_heads": 2})
-    module = peers.ExactAttention(theirs, dropout_rate=0.5)
+    theirs = peers.self_attention({**ours("nystrom-8"), "num_heads": 2})
     hidden = torch.randn(1, 64, 16)
-    (found,) = module.eval()(hidden)
+    (found,) = peers.exact_forward(theirs.eval(), 0.5, hidden)
     qkv = [
         project(hidden).detach().numpy().reshape(1, 64, 2, 8)
         for project in (theirs.query, theirs.key, theirs.value)
     ]
     expected = softmax_attention(*qkv).reshape(1, 64, 16)
     assert relative_error(found.detach(), expected) <= TOLERANCE["float32"]
-    (dropped,) = module.train()(hidden)
+    (dropped,) = peers.exact_forward(theirs.train(), 0.5, hidden)
     assert relative_error(dropped.detach(), expected) > 0.1

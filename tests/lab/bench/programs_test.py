@@ -21,30 +21,30 @@ def test_the_cost_of_a_product_is_that_by_hand():
     x = jax.ShapeDtypeStruct((30, 70), jnp.float32)
     y = jax.ShapeDtypeStruct((70, 110), jnp.float32)
     _, cost = compile_program(jnp.matmul, x, y)
-    assert cost.flops == 2 * 30 * 70 * 110
-    assert cost.argument_bytes == 4 * (30 * 70 + 70 * 110)
-    assert cost.output_bytes == 4 * 30 * 110
-    parts = cost.argument_bytes + cost.output_bytes + cost.temp_bytes
-    assert cost.peak_bytes == parts
-    assert cost.compile_seconds > 0
+    assert cost["flops"] == 2 * 30 * 70 * 110
+    assert cost["argument_bytes"] == 4 * (30 * 70 + 70 * 110)
+    assert cost["output_bytes"] == 4 * 30 * 110
+    parts = cost["argument_bytes"] + cost["output_bytes"] + cost["temp_bytes"]
+    assert cost["peak_bytes"] == parts
+    assert cost["compile_seconds"] > 0
 
 
 def test_a_donated_argument_is_not_counted_twice():
     function = jax.jit(lambda x: x + 1, donate_argnums=0)
     _, cost = compile_program(function, jax.ShapeDtypeStruct((1000,), jnp.float32))
-    assert cost.peak_bytes < 1.5 * 4000
+    assert cost["peak_bytes"] < 1.5 * 4000
 
 
 def test_the_matmul_is_one():
     program = matmul_program("float32")
     size = program.key["size"]
-    assert program.cost.flops == 2 * size**3
+    assert program.cost["flops"] == 2 * size**3
     program.run()
 
 
 def test_the_copy_reads_and_writes_its_array():
     program = copy_program("float32")
-    assert program.cost.bytes_accessed == 2 * 4 * program.key["size"]
+    assert program.cost["bytes_accessed"] == 2 * 4 * program.key["size"]
     program.run()
     program.run()
 
@@ -56,7 +56,7 @@ def test_a_program_computes_attention_and_all_its_gradients(which_pass, monkeypa
     outputs = []
     monkeypatch.setattr(jax, "block_until_ready", outputs.append)
     [variant] = parse_variants(["softmax"], [])
-    program = attention_program(variant, which_pass, sizes, inputs)
+    program = attention_program(variant, which_pass, sizes)
     program.run()
     *qkv, cotangent = inputs
     expected, pull = jax.vjp(softmax_attention, *qkv)
@@ -75,9 +75,9 @@ def test_parameters_get_a_gradient_too():
     for kernel in (0, 35):
         changes = [f"nystrom.conv_kernel_size={kernel}"]
         [variant] = parse_variants(["nystrom-8"], changes)
-        program = attention_program(variant, "forward+backward", sizes, sizes.inputs())
+        program = attention_program(variant, "forward+backward", sizes)
         costs[kernel] = program.cost
     # The kernel [35, 2] goes in, and its gradient comes out.
-    more = costs[35].output_bytes - costs[0].output_bytes
+    more = costs[35]["output_bytes"] - costs[0]["output_bytes"]
     assert 4 * 35 * 2 <= more <= 4 * 35 * 2 + 16
-    assert costs[35].argument_bytes - costs[0].argument_bytes == 4 * 35 * 2
+    assert costs[35]["argument_bytes"] - costs[0]["argument_bytes"] == 4 * 35 * 2

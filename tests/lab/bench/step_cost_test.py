@@ -41,5 +41,5 @@ def test_a_step_makes_each_product_thrice_and_holds_no_more_arrays(label):
     assert cost
     multiplications, arrays = COSTS[label]
     expected = 3 * 2 * TOKENS * LAYERS * multiplications
-    assert 1 <= cost.flops / expected < 1.04  # the convolution of V, the positions
-    assert cost.temp_bytes / (4 * TOKENS * MODEL_DIM) < arrays
+    assert 1 <= cost["flops"] / expected < 1.04  # the convolution of V, the positions
+    assert cost["temp_bytes"] / (4 * TOKENS * MODEL_DIM) < arrays

@@ -1,15 +1,14 @@
 """Cells and tables of rows made by hand."""
 
 from nystromformer.lab.bench.summary import (
-    attention_tables,
     input_table,
     memory_cell,
     peer_table,
     pivot,
     rate_cell,
+    tables,
     time_cell,
     traffic_cell,
-    train_tables,
     work_cell,
 )
 
@@ -44,19 +43,19 @@ def test_cells():
 
 def test_a_pivot_has_every_attention_and_column_and_a_dash_for_none():
     rows = [row("a", 64), row("b", 1024), row("b", 64)]
-    growth = {"a": None, "b": 1.234}
-    lines = pivot("MiB", rows, memory_cell, "length", growth)
+    curves = {"a": {64: 1.0}, "b": {2048: 2.0, 4096: 8.0}}
+    lines = pivot("MiB", rows, memory_cell, "length", curves)
     assert lines[2:-1] == [
         "| attention | 64 | 1,024 | exponent |",
         "| --- | ---: | ---: | ---: |",
         "| a | 3 / 1 | — | — |",
-        "| b | 3 / 1 | 3 / 1 | 1.23 |",
+        "| b | 3 / 1 | 3 / 1 | 2.00 |",
     ]
 
 
 def test_each_pass_has_four_tables_and_what_is_not_there_none():
-    assert attention_tables([]) == train_tables([]) == peer_table([row()]) == []
-    text = "\n".join(attention_tables([row(), row(what="forward+backward")]))
+    assert tables([]) == peer_table([row()]) == []
+    text = "\n".join(tables([row(), row(what="forward+backward")]))
     assert text.count("\n| linear |") == 8
     assert "## Forward and backward: ms" in text
     assert "×" not in text
@@ -65,7 +64,7 @@ def test_each_pass_has_four_tables_and_what_is_not_there_none():
 def test_time_and_memory_are_factors_of_softmax_at_that_length():
     exact = row("softmax", seconds=[0.06] * 7, cost={**row()["cost"]})
     exact["cost"]["peak_bytes"] = 10 * 3 * 2**20
-    text = "\n".join(attention_tables([exact, row(), row(length=128)]))
+    text = "\n".join(tables([exact, row(), row(length=128)]))
     assert "| linear | 3 (2–4) · 20× | 3 (2–4) |" in text
     assert "| linear | 3 / 1 · 10× | 3 / 1 |" in text
     assert "| softmax | 60 (60–60) |" in text
@@ -75,7 +74,7 @@ def test_train_steps_are_by_task_with_their_sizes():
     rows = [row(what="train step") for _ in range(2)]
     for each, task in zip(rows, ("text", "image"), strict=True):
         each["key"] |= {"task": task, "batch_size": 32}
-    text = "\n".join(train_tables(rows))
+    text = "\n".join(tables(rows))
     assert "text 32 × 64, image 32 × 64" in text
     assert "| attention | text | image |" in text
     assert "| linear | 333 (250–500) | 333 (250–500) |" in text
@@ -105,4 +104,4 @@ def test_the_input_side_is_a_share_of_a_step_round_by_round():
     assert "| linear | 1.00% (2.00%) |\n| softmax | ran out of memory |" in text
     assert "hf-linear" not in text
     assert input_table([step, other]) == []
-    assert text in "\n".join(train_tables([step, other, put_in]))
+    assert text in "\n".join(tables([step, other, put_in]))

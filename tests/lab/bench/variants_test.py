@@ -40,7 +40,7 @@ def test_options_are_those_of_the_config_with_size_and_changes():
     assert bare.options == ATTENTIONS["softmax"].defaults
     changed = {"num_landmarks": 16, "conv_kernel_size": 0, "inverse": "none"}
     assert small.options == {**ATTENTIONS["nystrom"].defaults, **changed}
-    attention = small.make(num_heads=2, head_dim=4, max_length=16)
+    attention = small.make(2, 4, 16)
     assert attention.num_landmarks == 16
 
 
@@ -64,4 +64,4 @@ def test_what_is_wrong_is_said(labels, changes, message):
 def test_a_size_that_does_not_fit_names_the_attention_and_the_length():
     [variant] = parse_variants(["linformer-64"], [])
     with pytest.raises(ConfigError, match=r"linformer-64 at 32: projection_dim"):
-        variant.make(num_heads=1, head_dim=4, max_length=32)
+        variant.make(1, 4, 32)
