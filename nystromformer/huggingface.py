@@ -10,7 +10,6 @@ padded tokens into the convolution.
 import dataclasses
 import functools
 import json
-import operator
 import os
 from pathlib import Path
 from typing import Any
@@ -190,9 +189,9 @@ def _read_config(path: Path) -> tuple[dict[str, Any], EncoderConfig]:
         }.items():
             if settings[name] not in known:
                 raise ValueError(f"{name} must be one of {[*known]}")
-        sizes: dict[str, Any] = {
-            ours: operator.index(settings[theirs]) for theirs, ours in SIZES.items()
-        }
+        sizes: dict[str, Any] = {x: settings[theirs] for theirs, x in SIZES.items()}
+        if any(type(size) is not int or size < 1 for size in sizes.values()):
+            raise ValueError(f"{', '.join(SIZES)} must be whole numbers above 0")
         config = EncoderConfig(
             **sizes,
             dropout_rate=settings["hidden_dropout_prob"],
@@ -212,8 +211,8 @@ def _settings_of(model: Any) -> dict[str, Any]:
     encoder = model if isinstance(model, Encoder) else model.encoder
     block = encoder.blocks[0]
     attention = block.attention.attention
-    parts = (encoder.token_types, encoder.embedding_norm)
-    if not isinstance(attention, NystromAttention) or None in parts:
+    types, norm = encoder.token_types, encoder.embedding_norm
+    if not isinstance(attention, NystromAttention) or types is None or norm is None:
         raise PretrainedError(
             "the published form has Nyström attention (exact with num_landmarks = "
             "max_length), token types and a LayerNorm of the embeddings"
@@ -230,7 +229,7 @@ def _settings_of(model: Any) -> dict[str, Any]:
         "num_attention_heads": block.attention.num_heads,
         "hidden_size": encoder.embedding.features,
         "intermediate_size": block.mlp.expand.out_features,
-        "type_vocab_size": encoder.token_types.shape[0],
+        "type_vocab_size": types.shape[0],
         "hidden_act": "gelu_new" if block.mlp.approximate else "gelu",
         "hidden_dropout_prob": encoder.dropout_rate,
         "attention_probs_dropout_prob": 0.0,
