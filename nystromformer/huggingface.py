@@ -7,10 +7,10 @@ run at O(L · M). Two differences are on purpose: Z₀ is scaled by each matrix'
 padded tokens into the convolution.
 """
 
-import dataclasses
 import functools
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,17 +91,10 @@ def load_pretrained(
     folder = Path(folder).expanduser()
     if head not in HEADS:
         raise ValueError(f"head must be one of {[*HEADS]}, got {head!r}")
-    if attention not in ("exact", "nystrom"):
-        raise ValueError(f"attention must be exact or nystrom, got {attention!r}")
-    if attention == "exact" and num_landmarks is not None:
-        raise ValueError('num_landmarks is of attention="nystrom"')
-    settings, config = _read_config(folder / CONFIG_FILE)
-    count = num_landmarks or settings["num_landmarks"]
-    options = {
-        "num_landmarks": config.max_length if attention == "exact" else count,
-        "conv_kernel_size": settings["conv_kernel_size"] or 0,
-    }
-    config = dataclasses.replace(config, attention_options=options, dtype=dtype)
+    settings = read_settings(folder)
+    config = encoder_config(
+        settings, attention=attention, num_landmarks=num_landmarks, dtype=dtype
+    )
     tensors, arguments = read_tensors(folder), {}
     if head is None:
         tensors = {name: x for name, x in tensors.items() if name.startswith(BASE)}
@@ -174,8 +167,13 @@ def load_tokenizer(folder: PathLike) -> Any:
         raise PretrainedError(f"{path}: {error}") from error
 
 
-def _read_config(path: Path) -> tuple[dict[str, Any], EncoderConfig]:
-    """config.json, and its encoder without what the caller chooses."""
+def read_settings(folder: PathLike) -> dict[str, Any]:
+    """What config.json says, with `dtype`, its tensors'.
+
+    Raises:
+      PretrainedError: it is damaged, or not of the published form.
+    """
+    path = Path(folder).expanduser() / CONFIG_FILE
     content = path.read_bytes()
     try:
         settings = {"layer_norm_eps": 1e-5, "torch_dtype": "float32"}
@@ -189,21 +187,43 @@ def _read_config(path: Path) -> tuple[dict[str, Any], EncoderConfig]:
         }.items():
             if settings[name] not in known:
                 raise ValueError(f"{name} must be one of {[*known]}")
-        sizes: dict[str, Any] = {x: settings[theirs] for theirs, x in SIZES.items()}
-        if any(type(size) is not int or size < 1 for size in sizes.values()):
+        if any(type(settings[name]) is not int or settings[name] < 1 for name in SIZES):
             raise ValueError(f"{', '.join(SIZES)} must be whole numbers above 0")
-        config = EncoderConfig(
-            **sizes,
-            dropout_rate=settings["hidden_dropout_prob"],
-            norm="post",
-            gelu=GELUS[settings["hidden_act"]],
-            embedding_norm=True,
-        )
-    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+        encoder_config(settings)
+    except (ValueError, TypeError, KeyError) as error:
         raise PretrainedError(
             f"{path} is not of the published form: {error}"
         ) from error
-    return settings, config
+    return settings
+
+
+def encoder_config(
+    settings: Mapping[str, Any],
+    *,
+    attention: str = "exact",
+    num_landmarks: int | None = None,
+    dtype: jax.typing.DTypeLike = jnp.float32,
+) -> EncoderConfig:
+    """Of `read_settings`; arguments as of `load_pretrained`."""
+    if attention not in ("exact", "nystrom"):
+        raise ValueError(f"attention must be exact or nystrom, got {attention!r}")
+    if attention == "exact" and num_landmarks is not None:
+        raise ValueError('num_landmarks is of attention="nystrom"')
+    if attention == "exact":
+        num_landmarks = settings["max_position_embeddings"]
+    elif num_landmarks is None:
+        num_landmarks = settings["num_landmarks"]
+    kernel_size = settings["conv_kernel_size"] or 0
+    options = {"num_landmarks": num_landmarks, "conv_kernel_size": kernel_size}
+    return EncoderConfig(
+        **{ours: settings[theirs] for theirs, ours in SIZES.items()},
+        attention_options=options,
+        dropout_rate=settings["hidden_dropout_prob"],
+        norm="post",
+        gelu=GELUS[settings["hidden_act"]],
+        embedding_norm=True,
+        dtype=dtype,
+    )
 
 
 def _settings_of(model: Any) -> dict[str, Any]:
