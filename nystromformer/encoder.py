@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import make_attention
-from nystromformer.ops import dense_dot_general, dropout
+from nystromformer.ops import at_least_float32, dense_dot_general, dropout
 
 REMAT = ("none", "attention", "block")
 NORMS = ("pre", "post")
@@ -214,7 +214,11 @@ class Encoder(nnx.Module):
         self.dtype = config.dtype
         width = config.model_dim
         self.embedding = nnx.Embed(
-            config.vocab_size, width, embedding_init=embedding_init, rngs=rngs
+            config.vocab_size,
+            width,
+            dtype=at_least_float32(config.dtype),
+            embedding_init=embedding_init,
+            rngs=rngs,
         )
         positions = embedding_init(rngs.params(), (config.max_length, width))
         self.positions = nnx.Param(positions)

@@ -6,7 +6,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.encoder import Encoder, EncoderConfig, kernel_init
+from nystromformer.encoder import (
+    Encoder,
+    EncoderConfig,
+    dense,
+    kernel_init,
+    split_rng,
+)
+from nystromformer.ops import at_least_float32, dropout
 
 POOLINGS = ("mean", "max", "cls", "first")
 
@@ -133,3 +140,72 @@ class PairClassifier(SequenceClassifier):
         ).reshape(batch, 2, -1)
         x0, x1 = pooled[:, 0], pooled[:, 1]
         return self.head(jnp.concatenate([x0, x1, x0 * x1, x0 - x1], axis=-1))
+
+
+class MaskedLanguageModel(nnx.Module):
+    """A token for every place: Linear, GELU, LayerNorm, and the embedding as decoder.
+
+    As in BERT and the published Nyströmformer: the decoder's bias is its own.
+    """
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.encoder = Encoder(config, rngs=rngs)
+        width = config.model_dim
+        self.transform = dense(width, width, dtype=config.dtype, rngs=rngs)
+        self.norm = config.norm_layer(rngs)
+        self.bias = nnx.Param(jnp.zeros(config.vocab_size))
+        self.approximate = config.gelu == "tanh"
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        mask: jax.Array | None = None,
+        dropout_rng: jax.Array | None = None,
+        token_types: jax.Array | None = None,
+    ) -> jax.Array:
+        """Arguments as of `SequenceClassifier` -> logits of `decode`, [B, L, V]."""
+        x, _ = self.encoder(inputs, mask, dropout_rng, token_types)
+        return self.decode(x)
+
+    def decode(self, x: jax.Array) -> jax.Array:
+        """The encoder's vectors [..., D] -> logits [..., V] in at least float32."""
+        hidden = jax.nn.gelu(self.transform(x), approximate=self.approximate)
+        embedding = self.encoder.embedding.embedding[...]
+        logits = jnp.einsum(
+            "...d,vd->...v",
+            self.norm(hidden),
+            embedding.astype(x.dtype),
+            preferred_element_type=at_least_float32(x.dtype),
+        )
+        return logits + jnp.broadcast_to(self.bias[...], logits.shape)
+
+
+class FirstTokenClassifier(nnx.Module):
+    """One sequence or pair between special tokens, one class, read from the first.
+
+    The head of the published Nyströmformer: dropout, Linear, GELU, dropout, Linear on
+    [CLS], in at least float32.
+    """
+
+    def __init__(self, config: EncoderConfig, *, num_classes: int, rngs: nnx.Rngs):
+        self.encoder = Encoder(config, rngs=rngs)
+        width = config.model_dim
+        self.hidden = nnx.Linear(width, width, kernel_init=kernel_init, rngs=rngs)
+        self.out = nnx.Linear(width, num_classes, kernel_init=kernel_init, rngs=rngs)
+        self.approximate = config.gelu == "tanh"
+        self.dropout_rate = config.dropout_rate
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        mask: jax.Array | None = None,
+        dropout_rng: jax.Array | None = None,
+        token_types: jax.Array | None = None,
+    ) -> jax.Array:
+        """Arguments as of `SequenceClassifier` -> logits [B, C]."""
+        rngs = split_rng(dropout_rng, 3)
+        x, _ = self.encoder(inputs, mask, rngs[0], token_types)
+        x = x[:, 0].astype(at_least_float32(x.dtype))
+        hidden = self.hidden(dropout(x, self.dropout_rate, rngs[1]))
+        hidden = jax.nn.gelu(hidden, approximate=self.approximate)
+        return self.out(dropout(hidden, self.dropout_rate, rngs[2]))

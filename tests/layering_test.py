@@ -16,6 +16,8 @@ FLOORS = (
     {"attention"},
     {"encoder"},
     {"heads"},
+    {"torch_layout"},
+    {"huggingface"},
     {"config"},
 )
 DEVICE = {"jax", "flax", "optax", "orbax"}

@@ -1,0 +1,183 @@
+"""Whole models of transformers, randomly initialised, beside ours of the same weights.
+
+Logits and the gradient of every weight, in float64, where both are the same
+mathematics: exact attention; Nyström attention of one head and one example, or with Z₀
+scaled over the batch. Never with padding, which theirs lets into the convolution.
+"""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from nystromformer.huggingface import load_pretrained, save_pretrained
+from nystromformer.torch_layout import read_tensors
+from tests.tolerance import TOLERANCE, relative_error
+
+torch = pytest.importorskip("torch", reason="parity needs torch")
+transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+
+pytestmark = pytest.mark.parity
+
+L, M, V, C = 30, 6, 53, 3
+SIZES = {
+    "small": {"hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 2},
+    "wide": {"hidden_size": 20, "num_attention_heads": 5, "num_hidden_layers": 3},
+    "one head": {"hidden_size": 7, "num_attention_heads": 1, "num_hidden_layers": 1},
+}
+CLASSES = {"masked_lm": "MaskedLM", "classification": "SequenceClassification"}
+
+
+@pytest.fixture(autouse=True)
+def _double():
+    with jax.enable_x64(True):
+        yield
+
+
+def make(head, folder, sizes="small", landmarks=L):
+    torch.manual_seed(0)
+    config = transformers.NystromformerConfig(
+        vocab_size=V,
+        intermediate_size=31,
+        max_position_embeddings=L,
+        conv_kernel_size=13,
+        layer_norm_eps=1e-5,
+        num_landmarks=landmarks,
+        segment_means_seq_len=L,
+        num_labels=C,
+        pad_token_id=0,  # gets no gradient from the embedding: not among the inputs
+        **SIZES[sizes],
+    )
+    model = getattr(transformers, f"NystromformerFor{CLASSES[head]}")(config)
+    for parameter in model.parameters():  # uneven attention, no bias of zeros
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    model = model.double().eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def make_batch(head, batch):
+    rng = np.random.default_rng(0)
+    inputs, types = rng.integers(1, V, (batch, L)), rng.integers(0, 2, (batch, L))
+    if head == "classification":
+        return inputs, types, rng.integers(0, C, batch)
+    return inputs, types, rng.integers(0, V, (batch, L))
+
+
+def run_theirs(model, batch):
+    """Logits, and gradients by name."""
+    inputs, types, labels = map(torch.from_numpy, batch)
+    logits = model(input_ids=inputs, token_type_ids=types).logits
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+    loss.backward()
+    gradients = {x: p.grad.numpy() for x, p in model.named_parameters()}
+    return logits.detach().numpy(), gradients
+
+
+def run_ours(model, batch, folder):
+    """Logits, and gradients by their names, by way of a file."""
+    inputs, types, labels = batch
+    graphdef, state = nnx.split(model)
+
+    @jax.jit
+    def forward(state):
+        logits = nnx.merge(graphdef, state)(inputs, token_types=types)
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+        return loss, logits
+
+    gradient, logits = jax.grad(forward, has_aux=True)(state)
+    save_pretrained(nnx.merge(graphdef, gradient), folder)
+    return logits, read_tensors(folder)
+
+
+def compare(head, tmp_path, model, batch=4, inverse_scale="own", **options):
+    """The largest error of the logits and of the gradients."""
+    ours = load_pretrained(tmp_path, head=head, dtype=jnp.float64, **options)
+    for block in ours.encoder.blocks:
+        block.attention.attention.inverse_scale = inverse_scale
+    data = make_batch(head, batch)
+    folder = tmp_path / "-".join(
+        ["gradient", inverse_scale, *map(str, options.values())]
+    )
+    logits, gradients = run_ours(ours, data, folder)
+    their_logits, their_gradients = run_theirs(model, data)
+    assert gradients.keys() == their_gradients.keys()
+    errors = {"logits": relative_error(logits, their_logits)}
+    for name, x in their_gradients.items():
+        assert gradients[name].dtype == x.dtype == np.float64
+        errors[name] = relative_error(gradients[name], x)
+        if name.endswith("self.key.bias") and np.abs(x).max() < 1e-12:
+            # Exact attention does not see it: rounding on both sides.
+            errors[name] = np.abs(gradients[name]).max()
+    return max(errors.values())
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("head", CLASSES)
+def test_exact_attention(head, sizes, tmp_path):
+    model = make(head, tmp_path, sizes)
+    assert compare(head, tmp_path, model) < TOLERANCE["float64"]
+
+
+@pytest.mark.parametrize("head", CLASSES)
+def test_nystrom_of_one_head_and_one_example(head, tmp_path):
+    model = make(head, tmp_path, "one head", M)
+    error = compare(head, tmp_path, model, batch=1, attention="nystrom")
+    assert error < TOLERANCE["float64"]
+
+
+@pytest.mark.parametrize("head", CLASSES)
+def test_nystrom_with_the_inverse_scaled_over_the_batch(head, tmp_path):
+    model = make(head, tmp_path, "small", M)
+    options = {"attention": "nystrom", "inverse_scale": "batch"}
+    assert compare(head, tmp_path, model, **options) < TOLERANCE["float64"]
+
+
+def test_what_must_differ_does(tmp_path):
+    model = make("masked_lm", tmp_path, "small", M)
+    for options in (
+        {"attention": "nystrom"},  # Z₀ by each matrix
+        {"attention": "nystrom", "inverse_scale": "batch", "num_landmarks": 5},
+        {},
+    ):
+        model.zero_grad()
+        assert compare("masked_lm", tmp_path, model, **options) > 1e-3
+
+
+@pytest.mark.parametrize("head", CLASSES)
+def test_ours_is_read_by_transformers(head, tmp_path):
+    make(head, tmp_path / "a")
+    theirs = read_tensors(tmp_path / "a")
+    ours = load_pretrained(tmp_path / "a", head=head, dtype=jnp.float64)
+    save_pretrained(ours, tmp_path / "b", like=tmp_path / "a")
+    save_pretrained(ours, tmp_path / "c")
+    cls = getattr(transformers, f"NystromformerFor{CLASSES[head]}")
+    inputs = make_batch(head, 2)[0]
+    for folder in ("b", "c"):
+        model, info = cls.from_pretrained(tmp_path / folder, output_loading_info=True)
+        assert not any(info.values())
+        found = model.double()(input_ids=torch.from_numpy(inputs)).logits
+        found = found.detach().numpy()
+        assert relative_error(ours(inputs), found) < TOLERANCE["float64"]
+    saved = read_tensors(tmp_path / "b")
+    assert saved.keys() == theirs.keys()
+    assert all(saved[x].tobytes() == theirs[x].tobytes() for x in theirs)
+
+
+def test_the_file_of_torch(tmp_path):
+    model = make("masked_lm", tmp_path)
+    wanted = load_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    found = load_pretrained(tmp_path)
+    for x, y in zip(
+        *(jax.tree.leaves(nnx.state(m)) for m in (found, wanted)), strict=True
+    ):
+        np.testing.assert_array_equal(x, y)
+    torch.save({"x": Path()}, tmp_path / "pytorch_model.bin")  # a pickle that calls
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin cannot be read"):
+        load_pretrained(tmp_path)
