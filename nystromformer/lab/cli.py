@@ -170,7 +170,7 @@ def _print_help() -> None:
             for flag in found:
                 values.register_key_flag_for_module(sys.argv[0], flag)
     print(sys.modules["__main__"].__doc__, values.main_module_help(), sep="\n")
-    config = values["config"].value if "config" in values else None
+    config: Any = values["config"].value if "config" in values else None
     if hasattr(config, "to_dict"):
         print("\nconfig:")
         for key, value in _dotted(config.to_dict()).items():

@@ -291,7 +291,7 @@ def test_a_workdir_that_is_refused_stays_as_it_was(commands, tmp_path):
 def test_a_full_disk_is_one_line_and_keeps_what_was_saved(commands, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting a file system needs root")
     try:
