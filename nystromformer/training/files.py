@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from etils import epath
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto import event_pb2
+from tensorboardX.summary import scalar
 
 Folder = Path | epath.Path
 METRICS_FILE = "metrics.jsonl"
@@ -144,7 +146,11 @@ class MetricsWriter:
             if Path(path).is_symlink():
                 raise OSError(f"{path} is a link; delete it, or name another workdir")
             self.file = open(path, "ab", buffering=0)  # noqa: SIM115
-            self.events = SummaryWriter(str(workdir / "events"), purge_step=step)
+            # Not SummaryWriter: its thread would print a full disk's traceback.
+            (workdir / "events").mkdir(exist_ok=True)
+            name = str(workdir / "events" / "events")
+            self.events = EventsWriter(name, f".{os.getpid()}")
+            self._event(step, session_log={"status": 1})  # START: purges later steps
         if self.file.tell() > num_bytes:
             self.file.seek(self.file.truncate(num_bytes))
 
@@ -161,7 +167,14 @@ class MetricsWriter:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.file.name)
         if self.events is not None:
             for name, value in values.items():
-                self.events.add_scalar(f"{split}/{name}", value, step)
+                self._event(step, summary=scalar(f"{split}/{name}", value))
+            self.events.flush()
+
+    def _event(self, step: int, **content: Any) -> None:
+        assert self.events is not None
+        event_type: Any = getattr(event_pb2, "Event")  # noqa: B009 - made at run time
+        event = event_type(step=step, wall_time=time.time(), **content)
+        self.events.write_event(event)
 
     def num_bytes(self) -> int:
         """The size of metrics.jsonl up to now, all of it written, or an OSError."""
