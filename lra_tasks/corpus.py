@@ -94,13 +94,14 @@ def make_examples(
     sentences = [sentence for sentence in sentences if sentence]
     if len(sentences) < 2:
         return
+    step = 1 if rng.integers(2) else -1
     room = max_length - 3
     pieces: list[list[int]] = []
     for sentence in sentences:
         number = -(-len(sentence) // (room // 2))
-        ends = [len(sentence) * i // number for i in range(number + 1)]
+        rest = number - 1 if step < 0 else 0  # rounded in the mirror as well
+        ends = [(len(sentence) * i + rest) // number for i in range(number + 1)]
         pieces += [sentence[start:end] for start, end in pairwise(ends)]
-    step = 1 if rng.integers(2) else -1
     chunk: list[list[int]] = []
     for piece in [*pieces[::step], None]:
         if piece is not None and sum(map(len, chunk)) + len(piece) <= room:

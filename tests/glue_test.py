@@ -102,10 +102,14 @@ def test_mrpc_as_microsoft_publishes_it(tmp_path):
 def test_malformed_lines_are_left_out_with_a_word(tmp_path, capsys):
     files = official()
     files["QQP/train.tsv"] += b"61\t1\t2\tbroken off\n"
+    files["QQP/dev.tsv"] += b"62\t1\t2\tHow 7?\tWhy 7?\t0\n"  # in train too
     write(tmp_path, files)
     task = get_task("glue", subset="qqp", source_dir=str(tmp_path), max_length=64)
-    assert task.load("train", tmp_path / "data").num_examples == 54
-    assert "QQP/train.tsv: 1 malformed lines left out" in capsys.readouterr().err
+    splits = load_all(task, tmp_path / "data")
+    assert splits[0].num_examples + splits[1].num_examples == 59
+    said = capsys.readouterr().err
+    assert "QQP/train.tsv: 1 malformed lines left out" in said
+    assert "1 examples left out of" in said
 
 
 @pytest.mark.parametrize(
