@@ -14,6 +14,7 @@ from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from lra_tasks.task import get_task
 from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
 from nystromformer.huggingface import (
@@ -22,7 +23,11 @@ from nystromformer.huggingface import (
     load_tokenizer,
     save_pretrained,
 )
+from nystromformer.lab.workdir import read_config
 from nystromformer.torch_layout import POSITIONS, WORDS, read_tensors
+from nystromformer.training.arrays import digest
+from nystromformer.training.checkpoint import read_best
+from nystromformer.training.step import split_weights
 from tests.tolerance import TOLERANCE, relative_error
 
 V, L, D, F, N, K, C = 23, 13, 6, 17, 3, 5, 7
@@ -293,3 +298,26 @@ def test_the_published_checkpoint(tmp_path):
     shifted = model(np.array([found.ids]))[0, masked]
     france = logits.argmax()
     assert jax.nn.log_softmax(shifted)[france] < jax.nn.log_softmax(logits)[france]
+
+
+def test_the_door_makes_a_workdir(commands, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]  # as published
+    names = [*special, *(f"w{i}" for i in range(V - len(special)))]
+    words = {name: i for i, name in enumerate(names)}
+    words = tokenizers.models.WordLevel(words, "<unk>")
+    published(tmp_path / "a")
+    tokenizers.Tokenizer(words).save(str(tmp_path / "a" / "tokenizer.json"))
+    flags = f"--from={tmp_path / 'a'}", f"--workdir={tmp_path / 'run'}"
+    done = commands.run("import_weights.py", *flags)
+    assert done.returncode == 0, done.stderr
+    config = read_config(tmp_path / "run")
+    assert config.attention.options["num_landmarks"] == L
+    assert get_task(config.task.name, **config.task.options).mask_token == 4
+    _, weights = split_weights(load_pretrained(tmp_path / "a"))
+    _, found = read_best(tmp_path / "run", weights)
+    assert digest(found) == digest(weights)
+    again = commands.run("import_weights.py", *flags)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert again.stderr.count("\n") == 1
+    assert "holds a run" in again.stderr
