@@ -82,8 +82,9 @@ class Vocabulary:
         self._library.no_padding()
         self._library.no_truncation()
         self._library.encode_special_tokens = True  # "[SEP]" in a text is text
-        ids = [self._library.token_to_id(token) for token in SPECIAL]
-        if None in ids or ids[0] != 0:
+        known = self._library.get_vocab()
+        ids = [known.get(x, known.get(f"<{x[1:-1].lower()}>")) for x in SPECIAL]
+        if None in ids or ids[0] != 0:  # published ones have <pad> and <unk>
             raise DataError(f"{path} has not the tokens {', '.join(SPECIAL)}, first 0")
         self.special = tuple(ids)
         self.digest = hashlib.sha256(content).hexdigest()[:16]

@@ -86,20 +86,18 @@ def load_pretrained(
     Raises:
       PretrainedError: the folder is damaged, or not of the published form.
       ValueError: an argument that makes no sense.
-      OSError: the folder cannot be read.
     """
     folder = Path(folder).expanduser()
     if head not in HEADS:
         raise ValueError(f"head must be one of {[*HEADS]}, got {head!r}")
     settings = read_settings(folder)
-    config = encoder_config(
-        settings, attention=attention, num_landmarks=num_landmarks, dtype=dtype
-    )
+    chosen = {"attention": attention, "num_landmarks": num_landmarks, "dtype": dtype}
+    config = encoder_config(settings, **chosen)
     tensors, arguments = read_tensors(folder), {}
     if head is None:
         tensors = {name: x for name, x in tensors.items() if name.startswith(BASE)}
     if head == "classification":
-        arguments["num_classes"] = len(tensors.get("classifier.out_proj.weight", "?"))
+        arguments["num_classes"] = len(tensors.get("classifier.out_proj.weight", [0]))
     make = functools.partial(HEADS[head][0], config, **arguments)
     graphdef, state = nnx.split(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
     leaves, wide = _leaves(state), at_least_float32(dtype)
@@ -168,11 +166,7 @@ def load_tokenizer(folder: PathLike) -> Any:
 
 
 def read_settings(folder: PathLike) -> dict[str, Any]:
-    """What config.json says, with `dtype`, its tensors'.
-
-    Raises:
-      PretrainedError: it is damaged, or not of the published form.
-    """
+    """config.json, checked, with `dtype`: that of the tensors."""
     path = Path(folder).expanduser() / CONFIG_FILE
     content = path.read_bytes()
     try:
@@ -191,9 +185,7 @@ def read_settings(folder: PathLike) -> dict[str, Any]:
             raise ValueError(f"{', '.join(SIZES)} must be whole numbers above 0")
         encoder_config(settings)
     except (ValueError, TypeError, KeyError) as error:
-        raise PretrainedError(
-            f"{path} is not of the published form: {error}"
-        ) from error
+        raise PretrainedError(f"{path} is not as published: {error}") from error
     return settings
 
 
@@ -209,10 +201,11 @@ def encoder_config(
         raise ValueError(f"attention must be exact or nystrom, got {attention!r}")
     if attention == "exact" and num_landmarks is not None:
         raise ValueError('num_landmarks is of attention="nystrom"')
-    if attention == "exact":
-        num_landmarks = settings["max_position_embeddings"]
-    elif num_landmarks is None:
-        num_landmarks = settings["num_landmarks"]
+    if num_landmarks is None:
+        exact = attention == "exact"
+        num_landmarks = settings[
+            "max_position_embeddings" if exact else "num_landmarks"
+        ]
     kernel_size = settings["conv_kernel_size"] or 0
     options = {"num_landmarks": num_landmarks, "conv_kernel_size": kernel_size}
     return EncoderConfig(
@@ -233,10 +226,8 @@ def _settings_of(model: Any) -> dict[str, Any]:
     attention = block.attention.attention
     types, norm = encoder.token_types, encoder.embedding_norm
     if not isinstance(attention, NystromAttention) or types is None or norm is None:
-        raise PretrainedError(
-            "the published form has Nyström attention (exact with num_landmarks = "
-            "max_length), token types and a LayerNorm of the embeddings"
-        )
+        parts = "Nyström attention, token types and a LayerNorm of the embeddings"
+        raise PretrainedError(f"the published form has {parts}")
     kernel, count = attention.conv_kernel, attention.num_landmarks
     exact = count >= encoder.max_length
     classes = model.out.out_features if isinstance(model, FirstTokenClassifier) else 2

@@ -1,6 +1,7 @@
 """Pooling, heads, and the model as a whole."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,8 @@ from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import (
+    FirstTokenClassifier,
+    MaskedLanguageModel,
     PairClassifier,
     SequenceClassifier,
     pool_max,
@@ -195,3 +198,43 @@ def test_no_two_modules_share_a_variable():
 def test_an_unknown_pooling_is_refused():
     with pytest.raises(ValueError, match=r"pooling.*mean.*cls.*'sum'"):
         make(pooling="sum")
+
+
+def gelu(x, kind):
+    if kind == "erf":
+        return x * (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2
+    return x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2
+
+
+@pytest.mark.parametrize("kind", ["erf", "tanh"])
+def test_the_heads_of_the_published_form_in_numpy(kind):
+    config = EncoderConfig(
+        vocab_size=V,
+        max_length=L,
+        model_dim=D,
+        gelu=kind,
+        attention_options=OPTIONS,
+        dropout_rate=0.5,
+    )
+    masked = MaskedLanguageModel(config, rngs=nnx.Rngs(0))
+    masked.bias[...] = np.arange(V, dtype=np.float32)
+    masked.transform.kernel[...] *= 5  # where both GELUs differ
+    x, _ = encode(masked)(INPUTS, MASK)
+    x = np.asarray(x, np.float64)
+    hidden = gelu(x @ np.asarray(masked.transform.kernel), kind)
+    norm = hidden - hidden.mean(-1, keepdims=True)
+    norm /= np.sqrt(hidden.var(-1, keepdims=True) + 1e-5)
+    expected = norm @ np.asarray(masked.encoder.embedding.embedding).T + np.arange(V)
+    assert (
+        relative_error(nnx.jit(masked)(INPUTS, MASK), expected) <= TOLERANCE["float32"]
+    )
+
+    model = FirstTokenClassifier(config, num_classes=C, rngs=nnx.Rngs(0))
+    model.hidden.kernel[...] *= 5
+    x = np.asarray(encode(model)(INPUTS, MASK)[0], np.float64)[:, 0]
+    hidden = gelu(x @ np.asarray(model.hidden.kernel), kind)
+    expected = hidden @ np.asarray(model.out.kernel)
+    logits = nnx.jit(model)(INPUTS, MASK)
+    assert relative_error(logits, expected) <= TOLERANCE["float32"]
+    dropped = nnx.jit(model)(INPUTS, MASK, jax.random.key(0))
+    assert relative_error(dropped, logits) > 0.1

@@ -14,6 +14,7 @@ from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from lra_tasks.task import get_task
 from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
 from nystromformer.huggingface import (
@@ -22,7 +23,11 @@ from nystromformer.huggingface import (
     load_tokenizer,
     save_pretrained,
 )
+from nystromformer.lab.workdir import read_config
 from nystromformer.torch_layout import POSITIONS, WORDS, read_tensors
+from nystromformer.training.arrays import digest
+from nystromformer.training.checkpoint import read_best
+from nystromformer.training.step import split_weights
 from tests.tolerance import TOLERANCE, relative_error
 
 V, L, D, F, N, K, C = 23, 13, 6, 17, 3, 5, 7
@@ -70,45 +75,40 @@ def write(folder, tensors):
 
 def places(model, head):
     """Their names, each with our numbers in their layout."""
-    e = model if head is None else model.encoder
-    found = {
-        WORDS: e.embedding.embedding,
-        POSITIONS: e.positions,
-        "nystromformer.embeddings.token_type_embeddings.weight": e.token_types,
-        "nystromformer.embeddings.LayerNorm": e.embedding_norm,
-    }
+    encoder = model if head is None else model.encoder
+    base = "nystromformer.embeddings"
+    found = {WORDS: encoder.embedding.embedding, POSITIONS: encoder.positions}
+    found[f"{base}.token_type_embeddings.weight"] = encoder.token_types
+    modules = {f"{base}.LayerNorm": encoder.embedding_norm}
     if head == "masked_lm":
         found["cls.predictions.bias"] = model.bias
-        found["cls.predictions.transform.dense"] = model.transform
-        found["cls.predictions.transform.LayerNorm"] = model.norm
+        modules["cls.predictions.transform.dense"] = model.transform
+        modules["cls.predictions.transform.LayerNorm"] = model.norm
     elif head:
-        found["classifier.dense"] = model.hidden
-        found["classifier.out_proj"] = model.out
-    for i, block in enumerate(e.blocks):
-        at, project = f"nystromformer.encoder.layer.{i}", block.attention.project
-        kernels, biases = (
-            jnp.split(project.kernel[...], 3, 1),
-            jnp.split(project.bias[...], 3),
-        )
-        for name, kernel, bias in zip(
-            ("query", "key", "value"), kernels, biases, strict=True
-        ):
-            found[f"{at}.attention.self.{name}.weight"] = kernel.T
-            found[f"{at}.attention.self.{name}.bias"] = bias
-        kernel = block.attention.attention.conv_kernel[...]
-        found[f"{at}.attention.self.conv.weight"] = kernel.T.reshape(N, 1, K, 1)
-        found[f"{at}.attention.output.dense"] = block.attention.out
-        found[f"{at}.attention.output.LayerNorm"] = block.attention_norm
-        found[f"{at}.intermediate.dense"] = block.mlp.expand
-        found[f"{at}.output.dense"] = block.mlp.contract
-        found[f"{at}.output.LayerNorm"] = block.mlp_norm
-    for name, module in [*found.items()]:
-        if isinstance(module, nnx.Module):
-            del found[name]
-            norm = isinstance(module, nnx.LayerNorm)
-            found[f"{name}.weight"] = module.scale if norm else module.kernel[...].T
-            found[f"{name}.bias"] = module.bias
+        modules |= {"classifier.dense": model.hidden, "classifier.out_proj": model.out}
+    for i, block in enumerate(encoder.blocks):
+        layer = f"nystromformer.encoder.layer.{i}"
+        attention, own = f"{layer}.attention.self", block.attention
+        for j, name in enumerate(("query", "key", "value")):
+            columns = slice(j * D, (j + 1) * D)
+            found[f"{attention}.{name}.weight"] = own.project.kernel[:, columns].T
+            found[f"{attention}.{name}.bias"] = own.project.bias[columns]
+        kernel = own.attention.conv_kernel[...].T.reshape(N, 1, K, 1)
+        found[f"{attention}.conv.weight"] = kernel
+        modules[f"{layer}.attention.output.dense"] = own.out
+        modules[f"{layer}.attention.output.LayerNorm"] = block.attention_norm
+        modules[f"{layer}.intermediate.dense"] = block.mlp.expand
+        modules[f"{layer}.output.dense"] = block.mlp.contract
+        modules[f"{layer}.output.LayerNorm"] = block.mlp_norm
+    for name, module in modules.items():
+        norm = isinstance(module, nnx.LayerNorm)
+        found[f"{name}.weight"] = module.scale if norm else module.kernel[...].T
+        found[f"{name}.bias"] = module.bias
     return found
+
+
+def contents(tensors):
+    return {name: x.tobytes() for name, x in tensors.items()}
 
 
 @pytest.mark.parametrize("head", MODELS)
@@ -129,20 +129,14 @@ def test_out_and_in_again_bit_for_bit(head, tmp_path):
     model = load_pretrained(tmp_path / "a", head=head, attention="nystrom")
     save_pretrained(model, tmp_path / "b", like=tmp_path / "a")
     saved = load_file(tmp_path / "b" / "model.safetensors")
-    assert {x: t.tobytes() for x, t in saved.items()} == {
-        x: t.tobytes() for x, t in theirs.items()
-    }
+    assert contents(saved) == contents(theirs)
     for name in ("config.json", "tokenizer.json"):
-        assert (tmp_path / "b" / name).read_bytes() == (
-            tmp_path / "a" / name
-        ).read_bytes()
+        copies = [(tmp_path / folder / name).read_bytes() for folder in "ab"]
+        assert copies[0] == copies[1]
     save_pretrained(model, tmp_path / "c")
     again = load_pretrained(tmp_path / "c", head=head, attention="nystrom")
     assert nnx.graphdef(again) == nnx.graphdef(model)
-    for x, y in zip(
-        *(jax.tree.leaves(nnx.state(m)) for m in (model, again)), strict=True
-    ):
-        assert x.tobytes() == y.tobytes()
+    assert digest(nnx.state(again)) == digest(nnx.state(model))
     with pytest.raises(PretrainedError, match="holds a model already"):
         save_pretrained(model, tmp_path / "b")
 
@@ -168,18 +162,11 @@ def without(tensors, name):
 REFUSED = {
     "missing": (lambda x: without(x, QUERY), f"lacks {QUERY}"),
     "extra": (lambda x: x | {"cls.seq": x[QUERY]}, r"takes, cls\.seq"),
-    "misnamed": (lambda x: without(x, QUERY) | {f"{QUERY}s": x[QUERY]}, QUERY),
-    "transposed": (
-        lambda x: x | {EXPAND: x[EXPAND].T},
-        rf"{EXPAND} is float32 \(6, 17",
-    ),
+    "transposed": (lambda x: x | {EXPAND: x[EXPAND].T}, rf"{EXPAND} is float32 \(6"),
     "shuffled": (lambda x: x | {EXPAND: x[QUERY], QUERY: x[EXPAND]}, "float32"),
     "float16": (lambda x: x | {QUERY: x[QUERY].astype("f2")}, f"{QUERY} is float16"),
     "int32": (lambda x: x | {QUERY: x[QUERY].view("i4")}, f"{QUERY} is int32"),
-    "too few positions": (
-        lambda x: x | {POSITIONS: x[POSITIONS][2:]},
-        r"not float32 \(15",
-    ),
+    "positions": (lambda x: x | {POSITIONS: x[POSITIONS][2:]}, r"not float32 \(15"),
 }
 
 
@@ -212,7 +199,6 @@ def test_a_digest_tells_tensors_of_one_shape_apart(tmp_path):
     [
         ("hidden_act must be", {"hidden_act": "relu"}),
         ("layer_norm_eps must be", {"layer_norm_eps": 1e-12}),
-        ("model_type must be", {"model_type": "bert"}),
         ("hidden_size.* whole", {"hidden_size": 6.5}),
         ("num_heads 5", {"num_attention_heads": 5}),
         ("dtype must be", {"dtype": "float16"}),
@@ -225,14 +211,10 @@ def test_another_config_is_refused(message, change, tmp_path):
 
 
 def test_a_model_of_another_form_is_not_saved(tmp_path):
-    for change in (
-        {"norm": "pre"},
-        {"num_token_types": 0},
-        {"attention": "softmax", "attention_options": {}},
-    ):
-        model = MaskedLanguageModel(
-            dataclasses.replace(CONFIG, **change), rngs=nnx.Rngs(0)
-        )
+    softmax = {"attention": "softmax", "attention_options": {}}
+    for change in ({"norm": "pre"}, {"num_token_types": 0}, softmax):
+        config = dataclasses.replace(CONFIG, **change)
+        model = MaskedLanguageModel(config, rngs=nnx.Rngs(0))
         with pytest.raises(PretrainedError, match="the published form has"):
             save_pretrained(model, tmp_path)
 
@@ -255,22 +237,9 @@ def test_exact_attention_and_landmarks(tmp_path):
 
 def test_arguments_that_make_no_sense(tmp_path):
     published(tmp_path)
-    for arguments in (
-        {"head": "pooler"},
-        {"attention": "linear"},
-        {"num_landmarks": 4},
-    ):
-        with pytest.raises(ValueError, match=next(iter(arguments))):
-            load_pretrained(tmp_path, **arguments)
-
-
-def test_a_tokenizer_of_the_folder(tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
-    words = tokenizers.models.WordLevel({"[UNK]": 0, "[MASK]": 1, "word": 2}, "[UNK]")
-    tokenizers.Tokenizer(words).save(str(tmp_path / "tokenizer.json"))
-    assert load_tokenizer(tmp_path).token_to_id("[MASK]") == 1
-    with pytest.raises(PretrainedError, match=r"tokenizer\.json"):
-        load_tokenizer(tmp_path / "nowhere")
+    for bad in ({"head": "pooler"}, {"attention": "linear"}, {"num_landmarks": 4}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            load_pretrained(tmp_path, **bad)
 
 
 @pytest.mark.skipif(PUBLISHED not in os.environ, reason=f"{PUBLISHED} names no folder")
@@ -285,11 +254,35 @@ def test_the_published_checkpoint(tmp_path):
     assert tokenizer.decode([int(logits.argmax())]).strip().lower() == "france"
     save_pretrained(model, tmp_path / "again", like=folder)
     saved, theirs = read_tensors(tmp_path / "again"), read_tensors(Path(folder))
-    assert {x: t.tobytes() for x, t in saved.items()} == {
-        x: t.tobytes() for x, t in theirs.items()
-    }
+    assert contents(saved) == contents(theirs)
     positions = jnp.asarray(theirs[POSITIONS][: model.encoder.max_length])
     model.encoder.positions[...] = positions  # from row 0
     shifted = model(np.array([found.ids]))[0, masked]
     france = logits.argmax()
     assert jax.nn.log_softmax(shifted)[france] < jax.nn.log_softmax(logits)[france]
+
+
+def test_the_door_makes_a_workdir(commands, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]  # as published
+    names = [*special, *(f"w{i}" for i in range(V - len(special)))]
+    words = {name: i for i, name in enumerate(names)}
+    words = tokenizers.models.WordLevel(words, "<unk>")
+    published(tmp_path / "a")
+    with pytest.raises(PretrainedError, match=r"tokenizer\.json"):
+        load_tokenizer(tmp_path / "a")
+    tokenizers.Tokenizer(words).save(str(tmp_path / "a" / "tokenizer.json"))
+    assert load_tokenizer(tmp_path / "a").token_to_id("[MASK]") == 4
+    flags = f"--from={tmp_path / 'a'}", f"--workdir={tmp_path / 'run'}"
+    done = commands.run("import_weights.py", *flags)
+    assert done.returncode == 0, done.stderr
+    config = read_config(tmp_path / "run")
+    assert config.attention.options["num_landmarks"] == L
+    assert get_task(config.task.name, **config.task.options).mask_token == 4
+    _, weights = split_weights(load_pretrained(tmp_path / "a"))
+    _, found = read_best(tmp_path / "run", weights)
+    assert digest(found) == digest(weights)
+    again = commands.run("import_weights.py", *flags)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert again.stderr.count("\n") == 1
+    assert "holds a run" in again.stderr
