@@ -10,7 +10,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from nystromformer.training import files
 from nystromformer.training.arrays import digest
 from nystromformer.training.checkpoint import Checkpoints
-from nystromformer.training.files import MetricsWriter, ObjectFile, is_local, write_json
+from nystromformer.training.files import MetricsWriter, ObjectFile
 from tests.training.states import ABSTRACT, best_of, make_state
 
 
@@ -40,19 +40,6 @@ def run(monkeypatch):
     store = Bucket(skip_instance_cache=True)
     monkeypatch.setattr(backend._FileSystemSpecBackend, "fs", lambda self, _: store)
     return epath.Path("gs://bucket/run")
-
-
-def test_a_bucket_is_told_from_a_folder(run, tmp_path):
-    assert not is_local(run)
-    assert not is_local(run / "config.json")
-    assert is_local(tmp_path)
-    assert is_local(epath.Path(tmp_path))
-
-
-def test_json_is_one_object(run):
-    write_json(run / "config.json", {"α": 1})
-    assert json.loads((run / "config.json").read_text()) == {"α": 1}
-    assert [path.name for path in run.iterdir()] == ["config.json"]
 
 
 def test_lines_are_there_now_and_then_and_when_it_matters(run, monkeypatch):
@@ -124,22 +111,6 @@ def test_a_line_that_is_refused_is_kept_and_ends_nothing_but_a_checkpoint(
     with pytest.raises(OSError, match="division by zero"):
         writer.num_bytes()
     writer.close()  # which would hide why the run ends
-
-
-def test_writes_of_an_object_are_a_while_apart(run, monkeypatch):
-    now, slept = [100.0], []
-    monkeypatch.setattr(files.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(files.time, "sleep", slept.append)
-    file = ObjectFile(run / "metrics.jsonl")
-    file.write(b"one\n")
-    now[0] += 0.25
-    file.write(b"two\n")
-    file.flush()
-    file.flush()
-    assert slept == [0, 0.75]
-    now[0] += 9
-    file.write(b"three\n")
-    assert slept == [0, 0.75, 0]
 
 
 def test_checkpoints_are_objects(run):

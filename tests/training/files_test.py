@@ -60,14 +60,6 @@ def test_half_a_line_on_a_full_disk_is_an_error_and_not_kept(tmp_path):
     assert [line["step"] for line in read_lines(tmp_path)] == [5]
 
 
-def test_event_files_for_tensorboard_are_written(tmp_path):
-    writer = MetricsWriter(tmp_path)
-    writer.write(5, "train", {"loss": 0.5})
-    writer.close()
-    (events,) = (tmp_path / "events").iterdir()
-    assert b"train/loss" in events.read_bytes()
-
-
 def test_a_link_is_never_written_through(tmp_path):
     target = tmp_path / "elsewhere"
     target.write_text("theirs\n")

@@ -96,13 +96,6 @@ def test_only_the_second_ctrl_c_leaves_at_once():
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_the_old_handlers_come_back():
-    before = signal.getsignal(signal.SIGTERM)
-    with StopFlag():
-        assert signal.getsignal(signal.SIGTERM) is not before
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
 def test_the_message_names_signal_and_step():
     assert str(Interrupted(signal.SIGTERM, 12)) == "stopped by SIGTERM at step 12"
     assert str(Interrupted(signal.SIGINT)) == "stopped by SIGINT"

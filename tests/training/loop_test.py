@@ -149,16 +149,6 @@ def test_a_batch_larger_than_the_data_is_an_error(start, splits):
         run.fit()
 
 
-def test_it_tells_the_memory_of_a_train_step(start):
-    run = start("memory")
-    arguments = [run.state, run.data["train"]]
-    held = sum(leaf.nbytes for leaf in jax.tree.leaves(arguments) if leaf.ndim)
-    outcome = run.fit()
-    temporaries = run.train_chunk.memory_analysis().temp_size_in_bytes
-    assert held <= outcome["compiled_bytes"] - temporaries < 2 * held + 2**16
-    assert outcome["peak_bytes"] is None  # a CPU does not count
-
-
 @pytest.mark.parametrize(("now", "over_all"), [(None, 7), (5, 7), (11, 11)])
 def test_the_peak_is_that_of_all_sessions(start, monkeypatch, now, over_all):
     with monkeypatch.context() as patched:
@@ -198,21 +188,6 @@ def test_a_run_can_choose_the_lowest_and_keeps_the_first_of_equals(
     assert (outcome["metric"], outcome["validation_loss"]) == ("loss", 0.25)
     assert outcome["best_step"] == 16
     assert outcome["test_loss"] == 9.0
-
-
-def test_saving_takes_a_small_share_of_the_time(start, monkeypatch):
-    run = start("slow disk")
-    steps = []
-    save = run.checkpoints.save
-
-    def slowly(step, *rest):
-        steps.append(step)
-        save(step, *rest)
-        monkeypatch.setattr(run, "_worth_saving", lambda: False)
-
-    monkeypatch.setattr(run.checkpoints, "save", slowly)
-    run.fit()
-    assert steps == [12, 40]  # the first, and the last in any case
 
 
 def test_the_share_is_measured(start):

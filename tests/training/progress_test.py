@@ -9,11 +9,11 @@ def test_without_a_terminal_a_plain_line_every_few_seconds(capsys, monkeypatch):
     progress.update(11, {"loss": 0.25}, 1234.5)
     assert capsys.readouterr().out == "compiling the training step…\n"
     monkeypatch.setattr(Progress, "SECONDS_BETWEEN_LINES", 0.0)
-    progress.started -= 2.0  # two seconds for two steps, twice nine to go
+    progress.started -= 2.0  # two seconds for one step, eighteen to go
     progress.update(12, {"loss": 0.25}, 1234.5)
     progress.close()
     line = capsys.readouterr().out
-    assert line.startswith("step 12/30  loss 0.25  1,234 examples/s  18 s left")
+    assert line.startswith("step 12/30  loss 0.25  1,234 examples/s  36 s left")
 
 
 def test_what_is_said_stands_on_its_own_line(capsys):
