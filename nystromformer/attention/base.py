@@ -92,8 +92,7 @@ class Attention(nnx.Module):
     defaults: the options of the paper's experiments, which configs and benchmarks start
       from; every option of `__init__` stands there.
     size_option: the option that says how large it is, as 64 in "nystrom-64".
-    shared_across_layers: one instance serves all layers: the encoder holds it, and its
-      blocks get it at every call, so that no variable is in the tree twice.
+    shared_across_layers: one instance serves all layers of an encoder.
     """
 
     num_projections = 3
