@@ -26,6 +26,7 @@ from nystromformer.lab.compilation_cache import keep_compiled_programs
 from nystromformer.lab.distributed import join, together
 from nystromformer.lab.objectives import shown
 from nystromformer.lab.run import Experiment
+from nystromformer.lab.transfer import start_from
 from nystromformer.lab.workdir import (
     check_workdir,
     open_workdir,
@@ -76,6 +77,7 @@ def train(experiment: Experiment, workdir: Folder) -> dict[str, Any]:
         f"{config.train.batch_size} on {provenance.device()}"
     )
     check_memory(experiment.num_params)
+    source = start_from(config) if config.train.init_from else None
     mesh = mesh_of(experiment)
     splits = experiment.load()
     floors = experiment.learning.floors(experiment.task, splits)
@@ -88,6 +90,7 @@ def train(experiment: Experiment, workdir: Folder) -> dict[str, Any]:
             splits,
             workdir,
             mesh,
+            start=source and (lambda fresh: source.carried_over(fresh, config)),
         )
         sessions = trainer.record.sessions
         if changed := provenance.note_session(sessions, trainer.step):
@@ -98,6 +101,7 @@ def train(experiment: Experiment, workdir: Folder) -> dict[str, Any]:
             "seed": config.train.seed,
             "num_params": experiment.num_params,
             "objective": config.objective.name,
+            "init_from_sha256": source and source.params_sha256,
             **trainer.fit(),
             "floors": floors,
             "processes": jax.process_count(),
