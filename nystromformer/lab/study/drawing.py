@@ -12,7 +12,7 @@ from nystromformer.lab.figures import new_figure
 from nystromformer.lab.study.deviation import Pictures
 
 Frame = Any  # of pandas, whose own types say too little
-CELL = 2.2  # inches of a matrix
+CELL, LABEL = 2.2, 0.1  # inches of a matrix, at least, and of a token beside it
 MOST_LABELS = 40  # tokens that are written at an axis
 
 
@@ -79,8 +79,9 @@ def draw_spectrum(rows: Frame) -> Figure:
         heat[layer, head] = median[len(ranks) // 4]
         style = {"color": f"C{layer}", "linestyle": ("-", "--", ":", "-.")[head % 4]}
         left.plot(ranks, median, label=f"layer {layer}, head {head}", **style)
+        color = "white" if heat[layer, head] < 0.5 else "black"
         text = f"{heat[layer, head]:.2f}"
-        right.text(head, layer, text, color="grey", ha="center", va="center")
+        right.text(head, layer, text, color=color, ha="center", va="center")
     left.axvline(0.25, color="grey", linewidth=0.8)
     left.set(xlabel="rank / n", ylabel="share of the sum of singular values")
     left.legend(frameon=False)
@@ -100,8 +101,10 @@ def draw_pictures(pictures: Pictures, tokens: Sequence[str] = ()) -> Figure:
       tokens: of the sequence; a few stand at the axes.
     """
     rows, columns = len(pictures), len(next(iter(pictures.values())))
+    labels = [*tokens] if len(tokens) <= MOST_LABELS else []
+    cell = max(CELL, LABEL * len(labels))
     figure = new_figure(rows, columns)
-    figure.set_size_inches(CELL * columns + 0.8, CELL * rows + 0.6)
+    figure.set_size_inches(cell * columns + 0.8, cell * rows + 0.6)
     grid = np.array(figure.axes, object).reshape(rows, columns)
     for line, ((layer, head), titled) in zip(grid, pictures.items(), strict=True):
         exact = next(iter(titled.values()))
@@ -110,10 +113,10 @@ def draw_pictures(pictures: Pictures, tokens: Sequence[str] = ()) -> Figure:
             image = axes.imshow(matrix, vmin=min(low, 0), vmax=high, cmap="viridis")
             axes.set(xticks=[], yticks=[], title=title if axes in grid[0] else "")
             axes.grid(visible=False)
-            if len(matrix) == len(tokens) <= MOST_LABELS:
-                size = 72 * CELL / (1.5 * len(tokens) + 12)  # points
-                axes.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=size)
-                axes.set_yticks(range(len(tokens)), tokens, fontsize=size)
+            if labels and len(matrix) == len(labels):
+                places, points = range(len(labels)), 54 * LABEL
+                axes.set_xticks(places, labels, rotation=90, fontsize=points)
+                axes.set_yticks(places, labels, fontsize=points)
             if matrix is not exact:
                 error = np.linalg.norm(matrix - exact) / np.linalg.norm(exact)
                 axes.set_xlabel(f"error {error:.2f}")
