@@ -16,7 +16,7 @@ import pandas as pd
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.lab.report.presets import flatten, is_paper, nearest_preset
-from nystromformer.lab.report.runs import Run, is_finite, is_rate
+from nystromformer.lab.report.runs import Run, is_finite, is_rate, scale
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 SEED, PRESET, NUM_LANDMARKS = "train.seed", "preset", "attention.num_landmarks"
@@ -42,18 +42,19 @@ WORDS = {
     "objective.name": "{}",
     "optimizer.learning_rate": "learning rate {}",
 }
-FOUND = (  # in result.json, as it stands there
-    *("num_params", "examples_per_second", "compiled_bytes", "peak_bytes"),
-    *("exact_share", "params_sha256", "floors"),
-)
+MIB = 2**20
+UNITS = {  # of what stands in result.json
+    **{"num_params": 1, "examples_per_second": 1, "exact_share": 1},
+    **{"compiled_bytes": MIB, "peak_bytes": MIB},
+}
 
 
 def make_frame(runs: Sequence[Run]) -> tuple[Frame, list[str]]:
     """The rows of these runs, point by point in the order of the tables.
 
-    Beside config and findings a row has `named` (what tells its point from the others,
-    key -> value), `label` (the same in words), `point` (equal within a point) and
-    `place` (to sort points of several tasks by).
+    Beside config and findings (rates in per cent, memory in MiB) a row has `named`
+    (what tells its point from the others, key -> value), `label` (the same in words),
+    `point` (equal within a point) and `place` (to sort points of several tasks by).
     Returns the frame, and a line about each run that had to be left out.
     """
     frame = pd.DataFrame([_row(run) for run in runs], dtype=object)
@@ -63,22 +64,16 @@ def make_frame(runs: Sequence[Run]) -> tuple[Frame, list[str]]:
     frame["metric"] = frame["metric"].fillna(first).fillna("accuracy")
     frame, doubles = _without_doubles(frame)
     frame, others = _without_other_data(frame)
-    text = settings(frame).map(repr)
-    frame["point"] = text.drop(columns=SEED).agg("\n".join, axis=1)
-    frame["named"] = _names(frame, text.drop(columns=SEED))
-    frame["label"] = [
-        label(*x) for x in zip(frame["attention"], frame["named"], strict=True)
-    ]
+    text = _texts(frame).drop(columns=SEED)
+    frame["point"] = text.agg("\n".join, axis=1)
+    frame["named"] = _names(frame, text)
+    labels = zip(frame["attention"], frame["named"], strict=True)
+    frame["label"] = [label(*pair) for pair in labels]
     frame["place"] = [_place(row) for row in frame.itertuples()]
     tasks = [*TASKS, *sorted({*frame["task"]} - {*TASKS})]
     ranks = frame["task"].map(tasks.index)
     keys = zip(ranks, frame["place"], frame["seed"], frame.index, strict=True)
     return frame.loc[[index for *_, index in sorted(keys)]], doubles + others
-
-
-def settings(frame: Frame) -> Frame:
-    """The columns of the config."""
-    return frame[[column for column in frame if "." in column]]
 
 
 def points(frame: Frame) -> list[Frame]:
@@ -109,10 +104,12 @@ def _row(run: Run) -> dict[str, Any]:
     config, result = run.config, run.result
     preset, changes = nearest_preset(config, IRRELEVANT | {SEED})
     task, metric = config["task"]["name"], result.get("metric")
+    unit = scale(metric) if metric else 1
     flat = {key: x for key, x in flatten(config).items() if key not in IRRELEVANT}
     if source := flat.get("train.init_from"):  # each seed has a source of its own
         own = rf"seed{flat[SEED]}\b"
         flat["train.init_from"] = re.sub(own, "seed*", str(source).rsplit("/")[-1])
+    found = {key: result.get(key) for key in UNITS}
     return {
         "run": run,
         "task": task,
@@ -123,38 +120,45 @@ def _row(run: Run) -> dict[str, Any]:
         "changes": changes,
         "paper": is_paper(task, preset, changes),
         "finished": bool(result),
-        "test": result.get(f"test_{metric}"),
-        "floor": floor_reached(result, metric) if metric else None,
-        **{key: result.get(key) for key in FOUND},
+        "test": unit * result[f"test_{metric}"] if result else None,
+        "floors": {k: unit * x for k, x in result.get("floors", {}).items()},
+        "floor": floor_reached(result) if result else None,
+        "params_sha256": result.get("params_sha256"),
+        **{k: x / UNITS[k] if is_finite(x) else None for k, x in found.items()},
         **{x: str(result[x]) if result.get(x) else None for x in ("device", "commit")},
         **flat,
     }
 
 
-def floor_reached(result: dict[str, Any], metric: str) -> str | None:
+def floor_reached(result: dict[str, Any]) -> str | None:
     """The floor that a finished run is stuck at, if any.
 
     Of a rate that is one within two standard deviations of its test value, taken as the
     mean of test_examples draws; or the nearest, where the value is below all. Of
     another metric, which is the better the lower, the nearest where it is above all.
     """
-    floors = result.get("floors")
+    floors, metric = result["floors"], result["metric"]
     if not floors:
         return None
     value = result[f"test_{metric}"]
     nearest = min(floors, key=lambda name: abs(floors[name] - value))
-    floor = floors[nearest]
     if not is_rate(metric):
         return nearest if value >= max(floors.values()) else None
-    sd = math.sqrt(floor * (1 - floor) / result.get("test_examples", math.inf))
+    floor = floors[nearest]
+    sd = math.sqrt(floor * (1 - floor) / result["test_examples"])
     stuck = abs(value - floor) <= 2 * sd or value <= min(floors.values())
     return nearest if stuck else None
 
 
+def _texts(frame: Frame) -> Frame:
+    """The columns of the config, each cell as text that tells 1 from "1"."""
+    return frame[[column for column in frame if "." in column]].map(repr)
+
+
 def _without_doubles(frame: Frame) -> tuple[Frame, list[str]]:
     """Each setting and seed once: the first that is finished, or the first."""
-    text = settings(frame).map(repr).agg("\n".join, axis=1)
     told, kept = [], []
+    text = _texts(frame).agg("\n".join, axis=1)
     for _, same in frame.groupby(text, sort=False):
         same = same.sort_values("finished", ascending=False, kind="stable")
         first, *others = same.itertuples()
@@ -172,18 +176,18 @@ def _without_doubles(frame: Frame) -> tuple[Frame, list[str]]:
 
 def _without_other_data(frame: Frame) -> tuple[Frame, list[str]]:
     """Of finished runs of equal task options those with the data of the first."""
-    task = settings(frame).filter(regex=r"^task\.").map(repr).agg("\n".join, axis=1)
+    task = _texts(frame).filter(regex=r"^task\.").agg("\n".join, axis=1)
     first: dict[tuple[str, str], tuple[str, str]] = {}
-    left_out: dict[int, str] = {}
+    told: dict[int, str] = {}
     for index, run in frame["run"].items():
         for split, sha256 in run.result.get("data_sha256", {}).items():
             name, theirs = first.setdefault((task[index], split), (run.name, sha256))
             if theirs != sha256:
-                left_out[index] = (
+                told[index] = (
                     f"{run.name} is left out: it has read other {split} data than "
                     f"{name} under the same settings; report it apart"
                 )
-    return frame.drop(index=list(left_out)), list(left_out.values())
+    return frame.drop(index=list(told)), list(told.values())
 
 
 def _names(frame: Frame, text: Frame) -> list[dict[str, Any]]:
@@ -191,42 +195,23 @@ def _names(frame: Frame, text: Frame) -> list[dict[str, Any]]:
 
     That is its preset, where runs of its task differ in it, and what they differ in
     beside. Options of an attention are compared among all runs of the attention, so
-    that one name stands for the same options in every task. Where each run changes one
-    option at most, as ablations do, the others go without saying.
+    that one name stands for the same options in every task.
     """
     changed = pd.DataFrame(
         [[key in changes for key in text] for changes in frame["changes"]],
         frame.index,
         text.columns,
     )
-    alike = frame[["task", "attention", "preset"]].agg("\n".join, axis=1)
-
-    def differing(peers: Frame) -> set[str]:
-        """The keys in which they differ otherwise than by their tasks' presets."""
-        ours = text.loc[peers.index]
-        within = (ours.groupby(alike).nunique() > 1).any()
-        between = (ours.nunique() > 1) & changed.loc[peers.index].any()
-        return set(ours.columns[within | between])
-
-    def understood(peers: Frame, options: set[str]) -> set[str]:
-        """Those of several options that need no name where they are the preset's.
-
-        A single option is named in all runs, which then read as a series; so is the
-        number of landmarks, which is an axis of figures.
-        """
-        ablated = sorted(key for key in options if key.startswith("attention."))
-        ours = changed.loc[peers.index]
-        if len(ablated) < 2 or (ours[ablated].sum(axis=1) > 1).any():
-            return set()
-        usual = {key: text.loc[ours.index[~ours[key]], key] for key in ablated}
-        return {k for k, x in usual.items() if x.nunique() == 1} - {NUM_LANDMARKS}
-
-    in_task = {task: differing(of) for task, of in frame.groupby("task")}
-    presets = frame.groupby("task")["preset"].nunique()
+    in_task = {
+        task: _differing(text.loc[of.index], of, changed)
+        for task, of in frame.groupby("task")
+    }
     in_attention, silent = {}, {}
-    for name, peers in frame.groupby("attention"):
-        in_attention[name] = differing(peers)
-        silent[name] = understood(peers, in_attention[name])
+    for name, of in frame.groupby("attention"):
+        in_attention[name] = _differing(text.loc[of.index], of, changed)
+        options = [key for key in in_attention[name] if key.startswith("attention.")]
+        silent[name] = _understood(text.loc[of.index, options], changed)
+    presets = frame.groupby("task")["preset"].nunique()
     named = []
     for row in frame.itertuples():
         names = {PRESET: row.preset} if presets[row.task] > 1 else {}
@@ -240,12 +225,33 @@ def _names(frame: Frame, text: Frame) -> list[dict[str, Any]]:
     return named
 
 
+def _differing(text: Frame, peers: Frame, changed: Frame) -> set[str]:
+    """The keys in which runs differ otherwise than by their tasks' presets."""
+    alike = [peers[key] for key in ("task", "attention", "preset")]
+    within = (text.groupby(alike).nunique() > 1).any()
+    between = (text.nunique() > 1) & changed.loc[peers.index].any()
+    return set(text.columns[within | between])
+
+
+def _understood(options: Frame, changed: Frame) -> set[str]:
+    """The options that need no name where they are the preset's: where each run changes
+    one at most, as ablations do.
+
+    A single option is named in all runs, which then read as a series; so is the number
+    of landmarks, which is an axis of figures.
+    """
+    changed = changed.loc[options.index, options.columns]
+    if options.shape[1] < 2 or (changed.sum(axis=1) > 1).any():
+        return set()
+    usual = options.mask(changed).nunique()
+    return {key for key in options if usual[key] == 1} - {NUM_LANDMARKS}
+
+
 def _place(row: Any) -> tuple:
     """Where it stands among all: attentions as in their table, numbers by size."""
-    known = list(ATTENTIONS)
-    place = known.index(row.attention) if row.attention in known else len(known)
+    known = [*ATTENTIONS, row.attention]
     sizes = [
         (key, *((0, x, "") if type(x) in (int, float) else (x is not None, 0, repr(x))))
         for key, x in sorted(row.named.items())
     ]
-    return place, row.attention, sizes
+    return known.index(row.attention), row.attention, sizes
