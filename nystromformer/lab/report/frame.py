@@ -43,9 +43,9 @@ WORDS = {
     "optimizer.learning_rate": "learning rate {}",
 }
 MIB = 2**20
-UNITS = {  # of what stands in result.json
-    **{"num_params": 1, "examples_per_second": 1, "exact_share": 1},
-    **{"compiled_bytes": MIB, "peak_bytes": MIB},
+FOUND = {  # in result.json, by its unit
+    **dict.fromkeys(("num_params", "examples_per_second", "exact_share"), 1),
+    **dict.fromkeys(("compiled_bytes", "peak_bytes"), MIB),
 }
 
 
@@ -109,7 +109,9 @@ def _row(run: Run) -> dict[str, Any]:
     if source := flat.get("train.init_from"):  # each seed has a source of its own
         own = rf"seed{flat[SEED]}\b"
         flat["train.init_from"] = re.sub(own, "seed*", str(source).rsplit("/")[-1])
-    found = {key: result.get(key) for key in UNITS}
+    found = {
+        key: result[key] / FOUND[key] for key in FOUND if is_finite(result.get(key))
+    }
     return {
         "run": run,
         "task": task,
@@ -124,7 +126,7 @@ def _row(run: Run) -> dict[str, Any]:
         "floors": {k: unit * x for k, x in result.get("floors", {}).items()},
         "floor": floor_reached(result) if result else None,
         "params_sha256": result.get("params_sha256"),
-        **{k: x / UNITS[k] if is_finite(x) else None for k, x in found.items()},
+        **{key: found.get(key) for key in FOUND},
         **{x: str(result[x]) if result.get(x) else None for x in ("device", "commit")},
         **flat,
     }
@@ -194,57 +196,37 @@ def _names(frame: Frame, text: Frame) -> list[dict[str, Any]]:
     """For each row what tells it from the others, as key -> value.
 
     That is its preset, where runs of its task differ in it, and what they differ in
-    beside. Options of an attention are compared among all runs of the attention, so
-    that one name stands for the same options in every task.
+    otherwise than by their tasks' presets. Options of an attention are compared among
+    all runs of the attention, so that one name stands for the same options in every
+    task. Where each run changes one of several options at most, as ablations do, those
+    that are the preset's go without saying; but not the number of landmarks, which is
+    an axis of figures.
     """
-    changed = pd.DataFrame(
-        [[key in changes for key in text] for changes in frame["changes"]],
-        frame.index,
-        text.columns,
-    )
-    in_task = {
-        task: _differing(text.loc[of.index], of, changed)
-        for task, of in frame.groupby("task")
-    }
-    in_attention, silent = {}, {}
-    for name, of in frame.groupby("attention"):
-        in_attention[name] = _differing(text.loc[of.index], of, changed)
-        options = [key for key in in_attention[name] if key.startswith("attention.")]
-        silent[name] = _understood(text.loc[of.index, options], changed)
-    presets = frame.groupby("task")["preset"].nunique()
+    changed = [[key in changes for key in text] for changes in frame["changes"]]
+    changed = pd.DataFrame(changed, frame.index, text.columns)
+    told = changed & False
+    alike = [frame[key] for key in ("task", "attention", "preset")]
+    options = [key for key in text if key.startswith("attention.")]
+    for group, keys in (("task", text.columns.drop(options)), ("attention", options)):
+        for _, of in frame.groupby(group):
+            ours, new = text.loc[of.index, keys], changed.loc[of.index, keys]
+            within = (ours.groupby([x[of.index] for x in alike]).nunique() > 1).any()
+            differs = within | ((ours.nunique() > 1) & new.any())
+            told.loc[of.index, keys] = differs.to_numpy()
+            ablated = new.loc[:, differs].sum(axis=1).max() < 2 and differs.sum() > 1
+            if group == "attention" and ablated:
+                usual = (ours.mask(new).nunique() == 1) & (
+                    ours.columns != NUM_LANDMARKS
+                )
+                told.loc[of.index, keys] &= new | ~usual
+    several = frame.groupby("task")["preset"].transform("nunique") > 1
     named = []
     for row in frame.itertuples():
-        names = {PRESET: row.preset} if presets[row.task] > 1 else {}
-        quiet = silent[row.attention] - row.changes.keys()
-        for key in flatten(row.run.config):
-            option = key.startswith("attention.")
-            known = in_attention[row.attention] if option else in_task[row.task]
-            if key in known - quiet:
-                names[key] = frame.at[row.Index, key]
+        names = {PRESET: row.preset} if several[row.Index] else {}
+        own = [key for key in flatten(row.run.config) if key in text]
+        names |= {k: frame.at[row.Index, k] for k in own if told.at[row.Index, k]}
         named.append(names)
     return named
-
-
-def _differing(text: Frame, peers: Frame, changed: Frame) -> set[str]:
-    """The keys in which runs differ otherwise than by their tasks' presets."""
-    alike = [peers[key] for key in ("task", "attention", "preset")]
-    within = (text.groupby(alike).nunique() > 1).any()
-    between = (text.nunique() > 1) & changed.loc[peers.index].any()
-    return set(text.columns[within | between])
-
-
-def _understood(options: Frame, changed: Frame) -> set[str]:
-    """The options that need no name where they are the preset's: where each run changes
-    one at most, as ablations do.
-
-    A single option is named in all runs, which then read as a series; so is the number
-    of landmarks, which is an axis of figures.
-    """
-    changed = changed.loc[options.index, options.columns]
-    if options.shape[1] < 2 or (changed.sum(axis=1) > 1).any():
-        return set()
-    usual = options.mask(changed).nunique()
-    return {key for key in options if usual[key] == 1} - {NUM_LANDMARKS}
 
 
 def _place(row: Any) -> tuple:
