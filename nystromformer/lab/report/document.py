@@ -62,7 +62,7 @@ def texts(
     remarks: Mapping[str, str] = {},
     warnings: Sequence[str] = (),
 ) -> dict[str, str]:
-    """The files of a report of these runs, by name.
+    """The files of a report, by name.
 
     Args:
       frame: as `make_frame` gives it.
@@ -86,7 +86,7 @@ def texts(
         name = f"{task}: cost of training"
         sections.append(Section(name, shared(of), cost_table(of), COSTS, drawn))
     rows = [details(row, metrics) for _, row in frame.iterrows()]
-    told: dict[str, Any] = {
+    told = {
         "title": f"Report: {words.lower()} on {', '.join(figures)}",
         "summary": _summary(frame, warnings),
         "sections": sections,
@@ -94,22 +94,18 @@ def texts(
         "nothing": NOTHING,
     }
     return {
-        "report.html": _environment(autoescape=True)
-        .get_template("page.html")
-        .render(told),
-        "report.md": _environment(autoescape=False)
-        .get_template("page.md")
-        .render(told),
+        "report.html": _render("page.html", told),
+        "report.md": _render("page.md", told),
         "table.tex": _latex(sections[0]),
         "accuracy.csv": to_csv(score_rows(frame, remarks)),
         "runs.csv": to_csv(rows),
     }
 
 
-def _environment(*, autoescape: bool) -> jinja2.Environment:
+def _render(template: str, told: Mapping[str, Any]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=autoescape,
+        autoescape=template.endswith(".html"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
@@ -119,7 +115,7 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
         "text": markdown.escape,
         "table": lambda x: "\n".join(markdown.table(list(x), x.to_numpy())),
     }
-    return environment
+    return environment.get_template(template).render(told)
 
 
 def _latex(scores: Section) -> str:

@@ -62,18 +62,17 @@ def make_frame(runs: Sequence[Run]) -> tuple[Frame, list[str]]:
     learnt = ["task", "objective.name"]  # says the metric of what is not finished
     first: Any = frame.groupby(learnt)["metric"].transform("first")
     frame["metric"] = frame["metric"].fillna(first).fillna("accuracy")
-    frame, doubles = _without_doubles(frame)
-    frame, others = _without_other_data(frame)
+    left_out = _left_out(frame)
+    frame = frame.drop(index=list(left_out))
     text = _texts(frame).drop(columns=SEED)
     frame["point"] = text.agg("\n".join, axis=1)
     frame["named"] = _names(frame, text)
-    labels = zip(frame["attention"], frame["named"], strict=True)
-    frame["label"] = [label(*pair) for pair in labels]
+    frame["label"] = [label(row.attention, row.named) for row in frame.itertuples()]
     frame["place"] = [_place(row) for row in frame.itertuples()]
     tasks = [*TASKS, *sorted({*frame["task"]} - {*TASKS})]
     ranks = frame["task"].map(tasks.index)
     keys = zip(ranks, frame["place"], frame["seed"], frame.index, strict=True)
-    return frame.loc[[index for *_, index in sorted(keys)]], doubles + others
+    return frame.loc[[index for *_, index in sorted(keys)]], list(left_out.values())
 
 
 def points(frame: Frame) -> list[Frame]:
@@ -157,39 +156,35 @@ def _texts(frame: Frame) -> Frame:
     return frame[[column for column in frame if "." in column]].map(repr)
 
 
-def _without_doubles(frame: Frame) -> tuple[Frame, list[str]]:
-    """Each setting and seed once: the first that is finished, or the first."""
-    told, kept = [], []
-    text = _texts(frame).agg("\n".join, axis=1)
-    for _, same in frame.groupby(text, sort=False):
+def _left_out(frame: Frame) -> dict[int, str]:
+    """Row -> why it does not count: a double, or runs of other data.
+
+    Of equal settings and seed counts the first that is finished, or the first; of equal
+    task options those count whose data are the first's.
+    """
+    told, text = {}, _texts(frame)
+    for _, same in frame.groupby(text.agg("\n".join, axis=1), sort=False):
         same = same.sort_values("finished", ascending=False, kind="stable")
         first, *others = same.itertuples()
-        kept.append(first.Index)
         for other in others:
             found = (other.test, other.params_sha256)
             equal = not other.finished or found == (first.test, first.params_sha256)
             why = "counts once" if equal else "has another result"
-            told.append(
+            told[other.Index] = (
                 f"{other.run.name} is left out: it has the settings and seed of "
                 f"{first.run.name} and {why}"
             )
-    return frame.loc[sorted(kept)], told
-
-
-def _without_other_data(frame: Frame) -> tuple[Frame, list[str]]:
-    """Of finished runs of equal task options those with the data of the first."""
-    task = _texts(frame).filter(regex=r"^task\.").agg("\n".join, axis=1)
-    first: dict[tuple[str, str], tuple[str, str]] = {}
-    told: dict[int, str] = {}
-    for index, run in frame["run"].items():
+    options = text.filter(regex=r"^task\.").agg("\n".join, axis=1)
+    read: dict[tuple[str, str], tuple[str, str]] = {}
+    for index, run in frame["run"].drop(list(told)).items():
         for split, sha256 in run.result.get("data_sha256", {}).items():
-            name, theirs = first.setdefault((task[index], split), (run.name, sha256))
+            name, theirs = read.setdefault((options[index], split), (run.name, sha256))
             if theirs != sha256:
                 told[index] = (
                     f"{run.name} is left out: it has read other {split} data than "
                     f"{name} under the same settings; report it apart"
                 )
-    return frame.drop(index=list(told)), list(told.values())
+    return told
 
 
 def _names(frame: Frame, text: Frame) -> list[dict[str, Any]]:

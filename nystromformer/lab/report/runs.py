@@ -15,27 +15,20 @@ from nystromformer.lab.workdir import CONFIG_FILE, RESULT_FILE, read_json, read_
 from nystromformer.training.files import METRICS_FILE
 
 NOT_RUNS = {"checkpoints", "best", "events"}  # what lies inside a run
+GROUPS = ("floors", "versions", "data_sha256")  # of a result
 RATES = {"accuracy", "f1", "precision", "recall"}  # the last word of their names
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One workdir.
+    """One workdir."""
 
-    Attributes:
-      name: its path from the folder that holds all that was given.
-      config: group -> key -> value, what older configs lack filled in.
-      result: what result.json says; empty while it is not there.
-      metrics: the whole lines of metrics.jsonl, in order.
-      failure: why a sweep gave it up, in one line.
-    """
-
-    name: str
+    name: str  # its path from the folder that holds all that was given
     workdir: Path
-    config: dict[str, Any]
-    result: dict[str, Any]
+    config: dict[str, Any]  # group -> key -> value, what older ones lack filled in
+    result: dict[str, Any]  # empty while it is not there
     metrics: list[dict[str, Any]]
-    failure: str | None = None
+    failure: str | None  # why a sweep gave it up, in one line
 
     @property
     def step(self) -> int:
@@ -74,8 +67,18 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
     Raises:
       ConfigError: a folder that is none or holds no run.
     """
-    roots = [folder.expanduser().resolve() for folder in folders]
-    workdirs = {workdir for root in roots for workdir in _find_workdirs(root)}
+    roots, workdirs = [folder.expanduser().resolve() for folder in folders], set()
+    for root in roots:
+        if not root.is_dir():
+            raise ConfigError(f"{root}: no such folder")
+        files = [file.relative_to(root) for file in root.rglob(CONFIG_FILE)]
+        found = {root / x.parent for x in files if not NOT_RUNS & {*x.parts}}
+        if not found:
+            raise ConfigError(
+                f"{root} holds no run of scripts/train.py: no {CONFIG_FILE} in it or "
+                "below"
+            )
+        workdirs |= found
     top = Path(os.path.commonpath([root.parent for root in roots]))
     runs, skipped = [], []
     for name, workdir in sorted((str(x.relative_to(top)), x) for x in workdirs):
@@ -86,35 +89,14 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
     return runs, skipped
 
 
-def _find_workdirs(root: Path) -> list[Path]:
-    if not root.is_dir():
-        raise ConfigError(f"{root}: no such folder")
-    found = []
-    for folder, below, files in os.walk(root):
-        below[:] = [name for name in below if name not in NOT_RUNS]
-        if CONFIG_FILE in files:
-            found.append(Path(folder))
-    if not found:
-        raise ConfigError(
-            f"{root} holds no run of scripts/train.py: no {CONFIG_FILE} in it or below"
-        )
-    return found
-
-
 def read_run(workdir: Path, name: str) -> Run:
     """One run; ConfigError for a broken file, or a result of another config."""
     config = _read_config(workdir / CONFIG_FILE)
     result = read_result(workdir) or {}
     if result:
-        groups = {"floors": {}, "versions": {}, "data_sha256": {}}
-        result = {
-            "metric": "accuracy",
-            "test_examples": sys.maxsize,
-            **groups,
-            **result,
-        }
-        damaged = any(not isinstance(result[key], dict) for key in groups)
-        if damaged or not _is_result_of(config, result):
+        defaults = {"metric": "accuracy", "test_examples": sys.maxsize}
+        result = {**defaults, **{group: {} for group in GROUPS}, **result}
+        if not _is_result_of(config, result):
             raise ConfigError(f"{workdir / RESULT_FILE} is damaged or of another run")
     metrics = read_metrics(workdir / METRICS_FILE, config["train"]["num_steps"])
     why = None if result else failure(workdir)
@@ -137,6 +119,8 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _is_result_of(config: dict[str, Any], result: dict[str, Any]) -> bool:
     """Whether these numbers can be, and say that they are of this config."""
+    if not all(isinstance(result[group], dict) for group in GROUPS):
+        return False
     metric, examples = result["metric"], result["test_examples"]
     found = [result[f"{split}_{metric}"] for split in ("validation", "test")]
     possible = [

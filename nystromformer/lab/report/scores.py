@@ -15,6 +15,11 @@ from nystromformer.lab.report.runs import is_finite, is_rate, scale
 
 NOTHING = "—"
 AVERAGE = "average"
+COSTS = {
+    "training, examples/s": "examples_per_second",
+    "compiled, MiB": "compiled_bytes",
+    "peak, MiB": "peak_bytes",
+}
 
 
 def mean_and_sd(values: list[float]) -> tuple[float | None, float | None]:
@@ -81,12 +86,15 @@ def score_table(frame: Frame, remarks: Mapping[str, str] = {}) -> Frame:
         first = point.iloc[0]
         task, attention = first["task"], first["attention"]
         column, sign = heading(task, first["metric"]), signs.get(task, "")
+        # As in "length 512": what tells its data from others of the same task.
+        keys = [x for x in first["named"] if x.startswith(("task.", "preset"))]
+        data = [phrase(key, first["named"][key]) for key in keys]
         row = rows.setdefault(first["label"], {})
         row[column] = score(point) + sign
         if first["paper"] and first["metric"] == "accuracy":
             row[f"{task} published, %"] = _cited(attention, task)
         for name, value in floors_of(point).items():
-            words = ", ".join([f"floor: {name}", *_data_words(first)])
+            words = ", ".join([f"floor: {name}", *data])
             floors.setdefault(words, {})[column] = f"{value:.2f}{sign}"
     average = heading(AVERAGE, "accuracy")
     for name, of in frame[frame["metric"] == "accuracy"].groupby("label"):
@@ -108,12 +116,6 @@ def score_table(frame: Frame, remarks: Mapping[str, str] = {}) -> Frame:
 def floors_of(point: Frame) -> dict[str, float]:
     """Of its data, which its runs share; empty before one is finished."""
     return next((floors for floors in point["floors"] if floors), {})
-
-
-def _data_words(row: Any) -> list[str]:
-    """As in "length 512": what tells its data from others of the same task."""
-    keys = [key for key in row["named"] if key.startswith(("task.", "preset"))]
-    return [phrase(key, row["named"][key]) for key in keys]
 
 
 def _cited(attention: str, task: str) -> str:
@@ -189,18 +191,12 @@ def cost_table(frame: Frame) -> Frame:
                     "attention": label,
                     "settings": ", ".join(words),
                     "parameters": spread(values(same, "num_params")[:1], ",.0f"),
-                    "training, examples/s": _cost(same, "examples_per_second"),
-                    "compiled, MiB": _cost(same, "compiled_bytes"),
-                    "peak, MiB": _cost(same, "peak_bytes"),
+                    **{x: spread(values(same, k), ",.1f") for x, k in COSTS.items()},
                     "device": "" if device in common else device,
                 }
             )
     table = pd.DataFrame(rows)
     return table[[name for name in table if {*table[name]} - {"", NOTHING}]]
-
-
-def _cost(point: Frame, key: str) -> str:
-    return spread(values(point, key), ",.1f")
 
 
 def details(row: Any, metrics: list[str]) -> dict[str, Any]:

@@ -48,11 +48,11 @@ def sweep(asked: Any, config: str | None, changes: Variant) -> bool:
     """
     started, folder = time.monotonic(), Path(asked.workdir).expanduser()
     points = find_points(asked, config, changes)
-    job = {name: getattr(asked, name) for name in ("partition", "time", "gpus")}
     if asked.executor == "slurm":
         check_slurm()
-    elif given := [name for name, value in job.items() if value is not None]:
-        raise ConfigError(f"--{given[0]} needs --executor=slurm")
+    for name in ("partition", "time", "gpus"):
+        if asked.executor != "slurm" and getattr(asked, name) is not None:
+            raise ConfigError(f"--{name} needs --executor=slurm")
     file = folder / SWEEP_FILE
     before = read_json(file) if file.exists() else {}
     others = {x.name for x in folder.iterdir()} if folder.exists() else set()
@@ -72,7 +72,7 @@ def sweep(asked: Any, config: str | None, changes: Variant) -> bool:
                 open_workdir(folder / point.name, point.config)
                 if asked.retry:
                     (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
-            _run(points, folder, asked, job, started)
+            _run(points, folder, asked, started)
     except Timeout:
         raise ConfigError(f"another sweep is running in {folder}") from None
     return all_done([folder / point.name for point in points])
@@ -114,17 +114,22 @@ def _points_of(plan: Variant, grid: list[Variant], asked: Any) -> list[Point]:
     return make_points(bases, variants, asked.seeds or plan["seeds"])
 
 
-def _run(
-    points: list[Point], folder: Path, asked: Any, job: Variant, started: float
-) -> None:
+def _run(points: list[Point], folder: Path, asked: Any, started: float) -> None:
     """Runs what is left to run, and keeps saying where that stands."""
     left = [point for point in points if state(folder / point.name) == "waiting"]
     status, minutes = Status(points, folder), asked.max_minutes
     try:
         if asked.executor == "slurm":
-            run_on_slurm(left, folder, status, job, asked.max_parallel, minutes)
+            job = {
+                "partition": asked.partition,
+                "time": asked.time,
+                "gpus_per_node": asked.gpus,
+                "array_parallelism": asked.max_parallel,
+            }
+            job = {key: value for key, value in job.items() if value is not None}
+            run_on_slurm(left, folder, status, job, minutes)
         else:
             ends = None if minutes is None else started + 60 * minutes
             run_locally(left, folder, status, asked.max_parallel, ends)
     finally:
-        status.close()
+        status.bar.close()

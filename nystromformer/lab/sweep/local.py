@@ -45,15 +45,11 @@ def run_locally(
     max_parallel: int | None,
     ends: float | None,
 ) -> None:
-    """Runs the points in order, as many at a time as there are places.
+    """Runs the points in order, `max_parallel` or one for each accelerator at a time.
 
     A point that another process trains, such as one that a killed sweep has left and
-    that still saves, waits until that has ended.
-
-    Args:
-      points: those to run or to go on with.
-      max_parallel: places; by default one for each accelerator, or one.
-      ends: when all of it has to, by time.monotonic(): each run saves in time.
+    that still saves, waits until that has ended. At `ends`, by time.monotonic(), each
+    run has saved.
 
     Raises:
       ConfigError: there is too little time to start a run.

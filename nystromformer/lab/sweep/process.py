@@ -55,7 +55,7 @@ class Process:
     def poll(self) -> int | None:
         """The exit status, or None while it runs; a failure is written down."""
         status = self.popen.poll()
-        if status not in {None, 0, *STOPPED}:
+        if status and status not in STOPPED:
             write_failure(self.workdir, self._last_line(status))
         return status
 

@@ -78,36 +78,24 @@ def run_on_slurm(
     points: Sequence[Point],
     folder: Path,
     status: Status,
-    job: dict[str, Any],
-    max_parallel: int | None,
+    parameters: dict[str, Any],
     max_minutes: float | None,
 ) -> None:
     """Submits what is not in the queue yet and watches until all has left it.
 
-    A signal ends the watching, not the jobs.
-
-    Args:
-      points: those to run or to go on with.
-      job: its partition, time and gpus, where given.
-      max_parallel: how many at a time.
-      max_minutes: of each run.
+    A signal ends the watching, not the jobs. The parameters are those of submitit's
+    executor; `max_minutes` are those of each run.
     """
     path = folder / "slurm" / JOBS_FILE
     jobs: dict[str, str] = read_json(path) if path.exists() else {}
     queued = _queue()
     if new := [point for point in points if jobs.get(point.name) not in queued]:
         executor = submitit.SlurmExecutor(path.parent, max_num_timeout=MAX_TIMEOUTS)
-        asked = {
-            "partition": job["partition"],
-            "time": job["time"],
-            "gpus_per_node": job["gpus"],
-            "array_parallelism": max_parallel,
-        }
         executor.update_parameters(
             job_name=folder.name,
             signal_delay_s=SECONDS_TO_SAVE,
             additional_parameters={"requeue": True},
-            **{key: value for key, value in asked.items() if value is not None},
+            **parameters,
         )
         limit = [f"--max_minutes={max_minutes}"] if max_minutes else []
         calls = [Job(x.command(folder) + limit, folder / x.name) for x in new]

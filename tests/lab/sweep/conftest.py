@@ -53,4 +53,4 @@ def status(tmp_path):
 
     yield status
     for line in made:
-        line.close()
+        line.bar.close()

@@ -35,13 +35,13 @@ def cluster(tmp_path, monkeypatch):
     return bin_folder.parent
 
 
-def run(points, folder, **asked):
-    job = {"partition": "gpu", "time": 90, "gpus": 1}
+def run(points, folder):
+    job = {"partition": "gpu", "time": 90, "gpus_per_node": 1}
     line = Status(points, folder)
     try:
-        run_on_slurm(points, folder, line, job, None, None)
+        run_on_slurm(points, folder, line, job, None)
     finally:
-        line.close()
+        line.bar.close()
 
 
 def test_an_array_saves_when_it_has_to_leave_and_comes_back(
