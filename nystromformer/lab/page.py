@@ -8,25 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from nystromformer.config import ConfigError
-from nystromformer.lab.provenance import commit, device, versions
+from nystromformer.lab.provenance import session
 
 PAGE = "README.md"
 
 
-def command() -> str:
-    """The command line that runs now."""
-    script = Path(sys.argv[0]).name
-    return shlex.join(["python", f"scripts/{script}", *sys.argv[1:]])
-
-
 def source() -> dict[str, Any]:
     """Command, commit, device and versions; to be taken before the work begins."""
-    return {
-        "command": command(),
-        "commit": commit(),
-        "device": device(),
-        "versions": versions(),
-    }
+    script = Path(sys.argv[0]).name
+    command = shlex.join(["python", f"scripts/{script}", *sys.argv[1:]])
+    return {"command": command, **session()}
 
 
 def open_folder(out: Path, title: str) -> Path:
@@ -42,26 +33,20 @@ def open_folder(out: Path, title: str) -> Path:
     head = f"# {title}\n\n- Command: `"
     if not made_here(out, PAGE, re.escape(head) + "python scripts/"):
         out.mkdir(parents=True, exist_ok=True)
-        (out / PAGE).write_text(f"{head}{command()}`\n\nNot finished.\n", "utf-8")
+        text = f"{head}{source()['command']}`\n\nNot finished.\n"
+        (out / PAGE).write_text(text, "utf-8")
     return out
 
 
 def made_here(out: Path, page: str, first_lines: str) -> bool:
-    """Whether `out` is a folder of an earlier page; False: it is new or empty.
-
-    Args:
-      out: where to write.
-      page: the file that tells.
-      first_lines: a pattern that its beginning matches.
+    """Whether `out` holds a page that begins with this pattern; False: new or empty.
 
     Raises:
       ConfigError: it is a file, or a folder that holds something else.
     """
-    if not out.exists():
-        return False
-    if not out.is_dir():
+    if out.is_file():
         raise ConfigError(f"--out={out} is a file: name a folder")
-    if not any(out.iterdir()):
+    if not out.exists() or not any(out.iterdir()):
         return False
     file = out / page
     text = file.read_text("utf-8", "replace") if file.is_file() else ""
@@ -75,9 +60,7 @@ def made_here(out: Path, page: str, first_lines: str) -> bool:
 
 def page(title: str, made_by: Mapping[str, Any], lines: Iterable[str]) -> str:
     """The text of a page: title, source, lines."""
-    found = ", ".join(
-        f"{name} {version}" for name, version in made_by["versions"].items()
-    )
+    found = ", ".join(f"{name} {x}" for name, x in made_by["versions"].items())
     head = [
         f"# {title}\n",
         f"- Command: `{made_by['command']}`",

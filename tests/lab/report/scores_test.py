@@ -2,25 +2,22 @@
 
 import pytest
 
-from nystromformer.lab.report.frame import make_frame
-from nystromformer.lab.report.runs import read_runs
 from nystromformer.lab.report.scores import (
     NOTHING,
     cost_table,
     details,
-    mean_and_sd,
     paired_table,
     score_rows,
     score_table,
     shared,
-    spread,
 )
+from tests.lab.report.conftest import read_frame
 
 LRA = ("listops", "text", "retrieval", "image", "pathfinder")
 
 
 def frame(runs):
-    return make_frame(read_runs([runs.folder])[0])[0]
+    return read_frame(runs)[0]
 
 
 def cells(table):
@@ -35,11 +32,6 @@ def scores(runs, remarks=None):
 def finish_three(runs, **config):
     for seed, accuracy in enumerate([0.50, 0.52, 0.57]):
         runs.finished(f"{config}-{seed}", accuracy, seed=seed, **config)
-
-
-def test_mean_and_sample_standard_deviation():
-    assert mean_and_sd([50.0, 52.0, 57.0]) == (53.0, pytest.approx(13**0.5))
-    assert [spread([50.0]), spread([])] == ["50.00", NOTHING]
 
 
 def test_an_incomplete_sweep_gives_a_partial_table(runs):
@@ -118,14 +110,8 @@ def test_published_numbers_stand_in_columns_apart_beside_the_paper_preset(runs):
         f"nystrom, paper preset, {n} landmarks, 5,000 steps" for n in (64, 128)
     }
     assert {*found.values()} == {theirs, NOTHING}
-    rows = score_rows(frame(runs))
-    assert sorted(row["published: a re-run"] or 0 for row in rows) == [
-        0,
-        0,
-        0,
-        38.51,
-        38.51,
-    ]
+    cited = [row["published: a re-run"] for row in score_rows(frame(runs))]
+    assert [x for x in cited if x] == [38.51, 38.51]
 
 
 def test_floors_stand_first_and_belong_to_their_data(runs):
