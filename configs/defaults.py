@@ -34,11 +34,14 @@ OPTIMIZER = {
     "eps": 1e-6,
 }
 
+PRETRAIN = {"objective": {"name": "masked", "share": 0.15, "treatment": "mask"}}
+
 TRAIN = {
     "seed": 0,
     "log_every": 50,
     "micro_batches": 1,  # parts of a batch, one after another in less memory
     "length_buckets": 1,  # lengths to pad to; more save time where lengths differ
+    "init_from": config_dict.placeholder(str),  # the workdir of a finished run
 }
 
 
@@ -69,6 +72,7 @@ def make_config(
         "optimizer": {**OPTIMIZER, **optimizer},
         "train": {**TRAIN, **train},
     }
+    presets = {"pretrain": PRETRAIN, **presets}
     for word in filter(None, (arg or "").split(",")):
         if word in ATTENTIONS:
             name = word

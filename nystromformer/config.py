@@ -67,6 +67,7 @@ class ModelConfig(Group):
     norm: Literal["pre", "post"] = "pre"
     gelu: Literal["erf", "tanh"] = "erf"
     embedding_norm: bool = False
+    num_token_types: Annotated[int, Field(ge=0)] = 0
 
 
 class AttentionConfig(Group):

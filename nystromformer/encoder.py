@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import make_attention
-from nystromformer.ops import at_least_float32, dense_dot_general, dropout
+from nystromformer.ops import at_least_float32, dense_dot_general, dropout, gelu
 
 REMAT = ("none", "attention", "block")
 NORMS = ("pre", "post")
@@ -159,7 +159,8 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: jax.Array, dropout_rng: jax.Array | None = None) -> jax.Array:
         """[B, L, D] -> [B, L, D]."""
-        hidden = jax.nn.gelu(self.expand(x), approximate=self.approximate)
+        hidden = self.expand(x)
+        hidden = jax.nn.gelu(hidden) if self.approximate else gelu(hidden)
         return self.contract(dropout(hidden, self.dropout_rate, dropout_rng))
 
 

@@ -90,6 +90,45 @@ def dropout(
     return jnp.where(keep, x / (1 - dropped / 2**16), 0).astype(x.dtype)
 
 
+def gelu(x: jax.Array) -> jax.Array:
+    """½ x (1 + erf(x / √2)), computed in at least float32; in x's dtype.
+
+    jax's own takes erfc, which keeps the digits of values below −3, all smaller than
+    0.005, and has the gradient hold more arrays: 4 of a train step's 86.
+    """
+    wide = x.astype(at_least_float32(x.dtype))
+    return (0.5 * wide * (1 + jax.lax.erf(wide * 0.5**0.5))).astype(x.dtype)
+
+
+@jax.custom_vjp
+def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """x [..., L, D] times kernel [D, E]."""
+    return x @ kernel
+
+
+def _forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, Any]:
+    return _product(x, kernel), (x, kernel)
+
+
+def _backward(residuals: Any, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = residuals
+
+    def by_sequence(x: jax.Array, cotangent: jax.Array) -> jax.Array:
+        return (x.mT @ cotangent).sum(range(x.ndim - 2))
+
+    def at_once(x: jax.Array, cotangent: jax.Array) -> jax.Array:
+        rows = tuple(range(x.ndim - 1))
+        return jnp.tensordot(x, cotangent, axes=(rows, rows))
+
+    of_kernel = jax.lax.platform_dependent(
+        x, cotangent, cpu=by_sequence, default=at_once
+    )
+    return cotangent @ kernel.T, of_kernel
+
+
+_product.defvjp(_forward, _backward)
+
+
 def dense_dot_general(
     x: jax.Array,
     kernel: jax.Array,
@@ -98,10 +137,10 @@ def dense_dot_general(
 ) -> jax.Array:
     """For `nnx.Linear(dot_general=…)`: x [..., L, D] times kernel [D, E].
 
-    On a CPU one product for each sequence: the gradient of the kernel is then the sum
-    of a product for each, and takes the memory of them all. For one product of all rows
-    XLA first writes them down transposed, with whatever they come from computed once
-    more: a train step takes a tenth longer (measured at 8 × 2048 and 32 × 512 tokens).
+    On a CPU the gradient of the kernel is the sum of a product for each sequence. For
+    one product of all rows XLA first writes them down transposed, with whatever they
+    come from computed once more: a train step takes a tenth longer (measured at 8 ×
+    2048 and 32 × 512 tokens).
 
     Raises:
       ValueError: other dimensions, or an option that is not None.
@@ -112,16 +151,4 @@ def dense_dot_general(
             f"no options and dimension numbers {numbers} are all that this product "
             f"knows, got {options} and {dimension_numbers}"
         )
-    batch = tuple(range(x.ndim - 2))
-
-    def by_sequence(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        kernels = jnp.broadcast_to(kernel, (*x.shape[:-2], *kernel.shape))
-        numbers = ((x.ndim - 1,), (len(batch),)), (batch, batch)
-        return jax.lax.dot_general(x, kernels, numbers)
-
-    def at_once(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        return jax.lax.dot_general(x, kernel, numbers)
-
-    if not batch:
-        return at_once(x, kernel)
-    return jax.lax.platform_dependent(x, kernel, cpu=by_sequence, default=at_once)
+    return _product(x, kernel)

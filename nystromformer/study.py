@@ -79,18 +79,10 @@ def tokens(
     seed: int,
     farthest: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """M tokens: drawn at random, the same for queries, keys and heads, or far apart.
+    """M tokens of x [S, H] as landmarks, in the order of the sequence.
 
-    Args:
-      x: [S, H].
-      num_landmarks: M.
-      mask: [S] bool, True = counts; None = all.
-      seed: of the draw.
-      farthest: by `farthest_positions`.
-
-    Returns:
-      landmarks [M, H] in at least float32, in the order of the sequence and zero where
-      there are no more tokens, and exists [M] bool.
+    Drawn at random, the same for queries, keys and heads, or `farthest` from each
+    other; arguments and results else as for `segment_means`.
     """
     choose = partial(farthest_positions, x=x) if farthest else random_positions
     mask = jnp.ones(len(x), bool) if mask is None else mask
@@ -107,13 +99,8 @@ def kmeans(
     Which mean is nearest carries no gradient, as argmin has none; the means do. A
     cluster that loses all its tokens keeps its mean.
 
-    Args:
-      x: [S, H]; rows that the mask excludes must be finite.
-      num_landmarks: M.
-      mask: [S] bool, True = counts; None = all.
-
-    Returns:
-      As `segment_means`: the same where tokens are no more than M.
+    Arguments and results as for `segment_means`; the same where tokens are no more
+    than M.
     """
     start, exists = segment_means(x, num_landmarks, mask)
     means, wide = start, start.dtype
@@ -147,8 +134,7 @@ def landmarks_by(
 def inverse_by(name: str) -> Callable[[jax.Array, int], jax.Array]:
     """The function (A, num_iters) -> Z of a name in INVERSES.
 
-    "exact" is LAPACK's (singular values below 10 M ε of the largest taken for 0),
-    "none" is I: the double softmax attend(Q, K̃, attend(Q̃, K, V)).
+    "exact" is LAPACK's, "none" is I: the double softmax attend(Q, K̃, attend(Q̃, K, V)).
     """
     if name not in INVERSES:
         raise ValueError(f"inverse must be one of {INVERSES}, got {name!r}")
@@ -271,17 +257,11 @@ def nystrom_rows(
     Row 0 of a sequence with [CLS] in front is what [CLS] attends to.
 
     Args:
-      query: [T, H].
-      key: [S, H].
+      query, key, mask, **options: as for `nystrom_factors`.
       rows: [R] int, which; or a slice.
-      mask: [S] bool, True = attend; None = all.
-      **options: as for `nystrom_factors`.
 
     Returns:
       [R, S] in at least float32.
-
-    Raises:
-      ValueError: for options that make no sense.
     """
     f, z, b = nystrom_factors(query, key, mask, **options)
     product = jnp.matmul(f[rows], z, precision="highest")
@@ -302,8 +282,7 @@ def standard_nystrom(
     all of S, which landmarks before the softmax avoid.
 
     Args:
-      query: [S, H].
-      key: [S, H].
+      query, key: [S, H].
       mask: [S] bool, True = counts; None = all.
       num_landmarks: M = |J|.
       seed: of the draw.

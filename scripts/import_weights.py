@@ -26,7 +26,7 @@ _WORKDIR = cli.define_workdir("the workdir to make")
 _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "a folder of texts")
 flags.mark_flags_as_required(["from", "workdir"])
 MODEL = ("num_layers", "num_heads", "model_dim", "mlp_dim", "dropout_rate")
-MODEL += ("norm", "gelu", "embedding_norm")
+MODEL += ("norm", "gelu", "embedding_norm", "num_token_types")
 TRAIN = {"batch_size": 32, "num_steps": 1, "eval_every": 1, "checkpoint_every": 1}
 
 

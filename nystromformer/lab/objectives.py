@@ -1,15 +1,23 @@
 """The objectives by name, each with the model that it asks for and its floors."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from flax import nnx
 
+from lra_tasks.subwords import token_types
 from lra_tasks.task import Task
 from nystromformer.config import ConfigError
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import PairClassifier, SequenceClassifier
+from nystromformer.heads import (
+    MaskedLanguageModel,
+    PairClassifier,
+    SequenceClassifier,
+)
+from nystromformer.training.masked import MaskedTokens
 from nystromformer.training.objective import Classification, Objective
 
 Splits = Mapping[str, Any]
@@ -37,12 +45,50 @@ def classifier(
     return cls(config, num_classes=task.num_classes, pooling=pooling, rngs=rngs)
 
 
+def masked_model(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
+    """A model of hidden tokens, with an embedding of the one that hides them."""
+    vocab_size = max(task.vocab_size, task.mask_token + 1)
+    config = dataclasses.replace(config, vocab_size=vocab_size)
+    return MaskedLanguageModel(config, rngs=rngs)
+
+
+def masked_tokens(task: Task, **options: Any) -> MaskedTokens:
+    """The objective of hidden tokens, with the special ones of the task."""
+    types: Any = None
+    if task.separator is not None:
+        types = functools.partial(token_types, sep=task.separator)
+    return MaskedTokens(
+        vocab_size=task.vocab_size,
+        mask_token=task.mask_token,
+        special_tokens=task.special_tokens,
+        token_types=types,
+        **options,
+    )
+
+
+def unigram_loss(task: Task, splits: Splits) -> dict[str, float]:
+    """The loss in nats of a guess by each token's frequency in the training split."""
+
+    def count(split: Any) -> np.ndarray:
+        valid = np.arange(split.inputs.shape[1]) < np.asarray(split.lengths)[:, None]
+        found = np.bincount(split.inputs[valid], minlength=task.vocab_size)
+        found[list(task.special_tokens)] = 0
+        return found
+
+    train, test = count(splits["train"]) + 1, count(splits["test"])
+    loss = -(test * np.log(train / train.sum())).sum() / max(test.sum(), 1)
+    return {"frequency of each token": float(loss)}
+
+
 OBJECTIVES = {
     "classification": Learning(
         lambda task: Classification(),
         classifier,
         lambda task, splits: task.floors(splits["train"], splits["test"]),
-    )
+    ),
+    "masked": Learning(masked_tokens, masked_model, unigram_loss),
 }
 
 

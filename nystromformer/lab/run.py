@@ -54,7 +54,7 @@ class Experiment:
             return self.learning.make_objective(
                 self.task, **self.config.objective.options
             )
-        except TypeError as error:  # an option that it does not have
+        except (TypeError, ValueError) as error:  # no such option, or no such value
             raise ConfigError(f"config.objective: {error}") from error
 
     def make_model(self, rngs: nnx.Rngs) -> Any:

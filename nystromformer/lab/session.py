@@ -13,6 +13,7 @@ from nystromformer.config import ConfigError
 from nystromformer.lab import provenance
 from nystromformer.lab.objectives import shown
 from nystromformer.lab.run import Experiment
+from nystromformer.lab.transfer import start_from
 from nystromformer.lab.workdir import (
     check_workdir,
     lock_workdir,
@@ -66,6 +67,7 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
         f"{config.train.batch_size} on {provenance.device()}"
     )
     check_memory(experiment.num_params)
+    source = start_from(config) if config.train.init_from else None
     mesh = mesh_of(experiment, seq_shards)
     splits = experiment.load()
     floors = experiment.learning.floors(experiment.task, splits)
@@ -81,6 +83,7 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             splits,
             workdir,
             mesh,
+            start=source and (lambda fresh: source.carried_over(fresh, config)),
         )
         sessions = trainer.record.sessions
         if changed := provenance.note_session(sessions, trainer.step):
@@ -91,6 +94,7 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             "seed": config.train.seed,
             "num_params": experiment.num_params,
             "objective": config.objective.name,
+            "init_from_sha256": source and source.params_sha256,
             **trainer.fit(),
             "floors": floors,
             "processes": jax.process_count(),

@@ -42,7 +42,8 @@ def write_estimates(programs: Iterable[Program], out: Path, name: str) -> None:
     open_folder(out, TITLE)
     for program in programs:
         rows.append(estimate(program, target))
-        print(describe(rows[-1], f"estimated {_time_cell(rows[-1])} ms"), flush=True)
+        found = f"estimated {_time_cell(rows[-1])} ms, {rows[-1]['kernels']:,} kernels"
+        print(describe(rows[-1], found), flush=True)
         notes = NOTES.format(
             name=name,
             kernel=1e6 * target.kernel_seconds,

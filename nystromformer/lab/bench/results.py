@@ -1,9 +1,12 @@
 """benchmark.json: rows and where they come from; two of them side by side."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nystromformer.attention import ATTENTIONS
+from nystromformer.attention.base import Attention
 from nystromformer.config import ConfigError
 from nystromformer.lab.bench.measure import quartiles
 from nystromformer.lab.workdir import read_json
@@ -54,7 +57,7 @@ def compare(
     lines = [f"time and memory of {ours['commit']} ÷ those of {theirs['commit']}"]
     for row in ours["rows"]:
         key = row["key"]
-        for other in (x for x in theirs["rows"] if x["key"] == key):
+        for other in (x for x in theirs["rows"] if _whole(x["key"]) == _whole(key)):
             where = " ".join(str(key[x]) for x in ("task", "length") if x in key)
             pair = row, other
             time = _ratio(*(x["seconds"] and quartiles(x["seconds"])[1] for x in pair))
@@ -66,6 +69,13 @@ def compare(
     if len(lines) == 1:
         raise ConfigError("the two files have no row of the same sizes in common")
     return lines
+
+
+def _whole(key: Mapping[str, Any]) -> dict[str, Any]:
+    """A key with the options that its attention has got since, at their defaults."""
+    label = key["attention"].removeprefix("hf-").removeprefix("torch-")
+    attention = ATTENTIONS.get(re.split("[- ]", label)[0])
+    return {**key, "options": {**(attention or Attention).defaults, **key["options"]}}
 
 
 def _ratio(ours: float | None, theirs: float | None) -> str:

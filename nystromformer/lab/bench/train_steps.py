@@ -43,14 +43,16 @@ def task_config(task: str, variant: Variant, changes: Mapping[str, Any]) -> Conf
 
 
 def made_up_examples(task: Task, batch_size: int) -> Data:
-    """STEPS batches of random tokens, each row between half full and full."""
+    """STEPS batches of random tokens: full pictures, texts from half full to full."""
     rng, length = np.random.default_rng(0), task.max_length
+    as_text = isinstance(task.decode(np.ones(length, np.uint8)), str)
+    least = length // 2 if as_text else length
     examples, rows = STEPS * batch_size, STEPS * batch_size * task.num_inputs
     pairs = np.arange(rows, dtype=np.int32).reshape(examples, task.num_inputs)
     return Data.put(
         Split(
             rng.integers(1, task.vocab_size, (rows, length)).astype(np.uint16),
-            rng.integers(length // 2, length + 1, rows).astype(np.int32),
+            rng.integers(least, length + 1, rows).astype(np.int32),
             rng.integers(0, task.num_classes, examples).astype(np.int32),
             pairs if task.num_inputs == 2 else None,
         )

@@ -1,15 +1,13 @@
 """How good the approximation is, on what a trained model gives to its attention."""
 
-import csv
-import dataclasses
 import functools
-import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from lra_tasks.progress import Progress
@@ -18,16 +16,16 @@ from nystromformer.lab.figures import save_figure
 from nystromformer.lab.page import PAGE, open_folder, page, source
 from nystromformer.lab.study import drawing
 from nystromformer.lab.study.capture import Layer, capture
-from nystromformer.lab.study.deviation import (
-    matrices,
-    measure_heads,
-    middle,
-    nystrom_matrix,
-    spectra,
-)
+from nystromformer.lab.study.deviation import matrices, measure_heads, spectra
 from nystromformer.lab.study.smooth import smooth_inputs
 from nystromformer.lab.trained_run import load_run
-from nystromformer.study import LANDMARKS, softmax_matrix
+from nystromformer.study import (
+    LANDMARKS,
+    nystrom_factors,
+    nystrom_rows,
+    softmax_matrix,
+    standard_nystrom,
+)
 from nystromformer.training.data import Data
 from nystromformer.training.files import write_text
 
@@ -38,8 +36,7 @@ PICTURED_HEADS = 6
 PICTURED_COUNTS = (16, 64, 256)
 
 
-@dataclasses.dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """What is looked at: layers, a line about them, and the example to be drawn."""
 
     layers: list[Layer]
@@ -53,9 +50,8 @@ def approximation(flags: Any) -> None:
     made_by, out = source(), Path(flags.out).expanduser()
     subject = from_run(flags) if flags.workdir else made_up(flags)
     most = int(max(layer.mask.sum(1).max() for layer in subject.layers))
-    counts = sorted(set(flags.landmarks or [])) or [
-        2**k for k in range(2, 10) if 2**k < most
-    ]
+    powers = [2**k for k in range(2, 10) if 2**k < most]
+    counts = sorted(set(flags.landmarks or powers))
     if not counts or counts[-1] >= most:
         raise ConfigError(
             f"the longest sequence has {most} tokens: --landmarks must be below that"
@@ -65,7 +61,8 @@ def approximation(flags: Any) -> None:
     with jax.enable_x64(True):
         tables, figures = study(subject, counts, flags.iterations)
     for name, rows in tables.items():
-        write_text(out / f"{name}.csv", as_csv(rows))
+        text = rows.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        write_text(out / f"{name}.csv", text)
     for name, figure in figures.items():
         save_figure(figure, out / name)
         lines += [f"## {name.capitalize()}\n", f"![{name}]({name}.png)\n"]
@@ -77,36 +74,30 @@ def approximation(flags: Any) -> None:
 def from_run(flags: Any) -> Subject:
     """What the layers of a trained run get, for the longest examples of a split."""
     run = load_run(flags.workdir)
-    config, task = run.experiment.config, run.experiment.task
+    config, task = run.config, run.task
     split = task.load(flags.split, flags.data_dir or config.task.data_dir)
-    rows = (
-        np.arange(split.num_examples)[:, None] if split.pairs is None else split.pairs
-    )
+    singles = np.arange(split.num_examples)[:, None]
+    rows = singles if split.pairs is None else split.pairs
     longest = np.argsort(-split.lengths[rows].min(1), kind="stable")
     example = longest[0] if flags.example is None else flags.example
-    if example >= split.num_examples:
-        raise ConfigError(
-            f"--example={example}: there are {split.num_examples:,}, from 0 on"
-        )
+    check_example(example, split.num_examples)
     others = longest[longest != example][: flags.examples - 1]
-    chosen = np.array([example, *others])
-    layers = capture(run.model, Data.put(split), chosen)
+    layers = capture(run.model, Data.put(split), np.array([example, *others]))
     options = config.attention.options.items()
     found = ", ".join(f"{name}={value}" for name, value in options)
-    tested = f", test accuracy {run.result['test_accuracy']:.2%}" if run.result else ""
+    accuracy = (run.result or {}).get("test_accuracy")
+    tested = "" if accuracy is None else f", test accuracy {accuracy:.2%}"
     about = (
         f"- Run: {config.task.name} with {config.attention.name} ({found}), seed "
         f"{config.train.seed}, weights of step {run.step:,}{tested}\n"
         f"- Inputs: queries, keys and values of {len(layers)} layers for the "
-        f"{len(chosen)} longest {flags.split} examples; the pictures show example "
+        f"{1 + len(others)} longest {flags.split} examples; the pictures show example "
         f"{example}\n"
     )
     row = rows[example][0]
     tokens = split.inputs[row][: split.lengths[row]]
-    if len(tokens) and isinstance(task.decode(tokens), str):
-        labels = [str(task.decode(tokens[i : i + 1])) for i in range(len(tokens))]
-    else:
-        labels = [str(token) for token in tokens]
+    as_text = isinstance(task.decode(tokens), str)
+    labels = [str(task.decode(np.array([x])) if as_text else x) for x in tokens]
     if layers[0].mask[0].sum() > len(labels):
         labels.insert(0, "[CLS]")
     return Subject(layers, about, 0, labels)
@@ -114,7 +105,8 @@ def from_run(flags: Any) -> Subject:
 
 def made_up(flags: Any) -> Subject:
     """HEADS of HEAD_DIM of smooth sequences, or of independent normal numbers."""
-    length, examples = flags.length, flags.examples
+    length, examples, example = flags.length, flags.examples, flags.example or 0
+    check_example(example, examples)
     if flags.inputs == "smooth":
         sizes = {"batch_size": examples, "num_heads": HEADS, "head_dim": HEAD_DIM}
         arrays = np.asarray(smooth_inputs(length, **sizes), np.float64)
@@ -123,15 +115,18 @@ def made_up(flags: Any) -> Subject:
         arrays = np.random.default_rng(0).normal(size=shape)
     layer = Layer(*arrays, mask=np.ones((examples, length), bool))
     about = f"- Inputs: {flags.inputs}, {examples} of length {length:,}\n"
-    example = flags.example or 0
-    if example >= examples:
-        raise ConfigError(f"--example={example}: there are {examples}, from 0 on")
     return Subject([layer], about, example, [str(i) for i in range(length)])
+
+
+def check_example(example: int, count: int) -> None:
+    """Raises ConfigError where there is none of that number."""
+    if example >= count:
+        raise ConfigError(f"--example={example}: there are {count:,}, from 0 on")
 
 
 def study(
     subject: Subject, counts: Sequence[int], iterations: Sequence[int]
-) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Figure]]:
+) -> tuple[dict[str, pd.DataFrame], dict[str, Figure]]:
     """Every table and every figure, by name."""
     of_landmarks: list[dict[str, Any]] = [
         {"landmarks": choice, "num_landmarks": count, "landmark_seed": seed}
@@ -139,10 +134,11 @@ def study(
         for count in counts
         for seed in range(DRAWS if choice == "random" else 1)
     ]
+    inverses = [*(("iterative", steps) for steps in iterations), ("exact", 0)]
     of_iterations: list[dict[str, Any]] = [
         {"num_landmarks": count, "inverse": inverse, "num_pinv_iters": steps}
         for count in counts
-        for inverse, steps in [*(("iterative", x) for x in iterations), ("exact", 0)]
+        for inverse, steps in inverses
     ]
     parts = len(of_landmarks) + len(of_iterations) + 2
     with Progress("approximation", parts) as progress:
@@ -152,21 +148,20 @@ def study(
                 yield options
                 progress.update(1)
 
-        tables = {
-            "landmarks": measure_heads(subject.layers, each(of_landmarks)),
-            "iterations": measure_heads(subject.layers, each(of_iterations)),
-            "spectrum": spectra(subject.layers),
-        }
+        landmarks = measure_heads(subject.layers, each(of_landmarks))
+        steps = measure_heads(subject.layers, each(of_iterations))
+        spectrum = spectra(subject.layers)
         progress.update(1)
-        means = [r for r in tables["landmarks"] if r["landmarks"] == LANDMARKS[0]]
+        means = landmarks[landmarks["landmarks"] == "segment_means"]
         figures = {
-            "landmarks": drawing.draw_landmarks(tables["landmarks"]),
-            "iterations": drawing.draw_iterations(tables["iterations"]),
+            "landmarks": drawing.draw_landmarks(landmarks),
+            "iterations": drawing.draw_iterations(steps),
             "bound": drawing.draw_bound(means),
-            "spectrum": drawing.draw_spectrum(tables["spectrum"]),
+            "spectrum": drawing.draw_spectrum(spectrum),
             **pictures(subject, counts),
         }
         progress.update(1)
+    tables = {"landmarks": landmarks, "iterations": steps, "spectrum": spectrum}
     return tables, figures
 
 
@@ -176,24 +171,26 @@ def pictures(subject: Subject, counts: Sequence[int]) -> dict[str, Figure]:
     fitting = [count for count in counts if count < most] or [most]
     count = max(x for x in fitting if x <= max(64, fitting[0]))
     ends = {fitting[0], fitting[len(fitting) // 2], fitting[-1]}
-
-    def near(**options: Any) -> Callable[..., jax.Array]:
-        return functools.partial(nystrom_matrix, **{"num_landmarks": count, **options})
-
-    def inverse(query: jax.Array, key: jax.Array, mask: jax.Array, **x: Any) -> Any:
-        return middle(query, key, mask, num_landmarks=count, **x)[1]
-
-    by_inverse = {f"{n} iterations": {"num_pinv_iters": n} for n in (2, 4, 6)}
-    by_inverse = {"exact inverse": {"inverse": "exact"}, **by_inverse}
     shown = [n for n in PICTURED_COUNTS if n in fitting] or sorted(ends)
+
+    def near(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
+        options = {"num_landmarks": count, **options}
+        return nystrom_rows(query, key, slice(None), mask, **options)  # type: ignore
+
+    def inverse(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
+        return nystrom_factors(query, key, mask, num_landmarks=count, **options)[1]
+
+    by = functools.partial
     exact = {"exact": softmax_matrix}
+    choices = {x.replace("_", " "): by(near, landmarks=x) for x in LANDMARKS}
+    choices["after softmax"] = by(standard_nystrom, num_landmarks=count)
+    inverses = {f"{n} iterations": {"num_pinv_iters": n} for n in (2, 4, 6)}
+    inverses = {"exact inverse": {"inverse": "exact"}, **inverses}
     columns: dict[str, dict[str, Callable[..., jax.Array]]] = {
-        "choices": exact | {x.replace("_", " "): near(landmarks=x) for x in LANDMARKS},
-        "numbers": exact | {f"{n} landmarks": near(num_landmarks=n) for n in shown},
-        "iterates": exact | {title: near(**x) for title, x in by_inverse.items()},
-        "inverses": {
-            title: functools.partial(inverse, **x) for title, x in by_inverse.items()
-        },
+        "choices": exact | choices,
+        "numbers": exact | {f"{n} landmarks": by(near, num_landmarks=n) for n in shown},
+        "iterates": exact | {title: by(near, **x) for title, x in inverses.items()},
+        "inverses": {title: by(inverse, **x) for title, x in inverses.items()},
     }
     functions = {(x, title): f for x, by in columns.items() for title, f in by.items()}
     found = matrices(subject.layers, subject.example, functions)
@@ -211,9 +208,9 @@ def pictures(subject: Subject, counts: Sequence[int]) -> dict[str, Figure]:
 CAPTIONS = {
     "landmarks": f"""\
 ‖ŜV − SV‖ / ‖SV‖ (Frobenius) of each head, without the convolution of V, in float64,
-over valid tokens, for segment means, tokens drawn at random ({DRAWS} draws) and others,
-with six iterations. Medians and quartiles over draws and sequences with more tokens
-than landmarks; on the others the method is exact. Numbers:
+over valid tokens, for segment means, tokens drawn at random ({DRAWS} draws), k-means
+and farthest tokens, with six iterations. Medians and quartiles over draws and sequences
+with more tokens than landmarks; on the others the method is exact. Numbers:
 [landmarks.csv](landmarks.csv).""",
     "iterations": """\
 The same error for segment means against the number of iterations; dashed lines are
@@ -229,9 +226,10 @@ S = softmax(Q Kᵀ / √H) that the r largest have, and that of the largest quar
 layer and head: medians over the sequences. Numbers: [spectrum.csv](spectrum.csv), as
 shares of the largest.""",
     "choices": """\
-As Fig. 1 of the supplement: S, and Ŝ by the choice of landmarks. Here and below, up to
-six heads of one example, in the colours of the first column; below each its relative
-error (Frobenius).""",
+As Fig. 1 of the supplement: S, and Ŝ by the choice of landmarks; "after softmax": rows
+and columns of S itself at random tokens, eqs. (4)-(6), which need all of it. Here and
+below, up to six heads of one example, in the colours of the first column; below each
+its relative error (Frobenius).""",
     "numbers": """\
 As Fig. 2 of the supplement: S, and Ŝ by the number of landmarks (segment means).""",
     "iterates": """\
@@ -239,15 +237,3 @@ As Fig. 3 of the supplement: S, and Ŝ by the inverse of A (segment means).""",
     "inverses": """\
 As Fig. 4 of the supplement: the pseudo-inverse of A, and the iterates.""",
 }
-
-
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows under a head of their names."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
-        )
-    return text.getvalue()

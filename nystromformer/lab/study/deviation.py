@@ -11,24 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 from nystromformer.lab.study.capture import Layer
-from nystromformer.study import (
-    inverse_by,
-    nystrom_kernels,
-    nystrom_rows,
-    softmax_matrix,
-)
+from nystromformer.study import inverse_by, nystrom_kernels, softmax_matrix
 
-Row = dict[str, Any]
 Pictures = dict[tuple[int, int], dict[Any, np.ndarray]]
-
-
-def nystrom_matrix(
-    query: jax.Array, key: jax.Array, mask: jax.Array | None = None, **options: Any
-) -> jax.Array:
-    """The matrix [L, L] that `nystrom` applies; options as for `nystrom_rows`."""
-    return nystrom_rows(query, key, slice(None), mask, **options)
 
 
 def deviation(
@@ -41,14 +29,14 @@ def deviation(
     inverse: str = "iterative",
     **landmarks: Any,
 ) -> dict[str, jax.Array]:
-    """What the approximation Ŝ of one head's attention matrix S is off by.
+    """What the approximation Ŝ = F Z B of one head's attention matrix S is off by.
 
     ‖·‖ is Frobenius's norm, ‖·‖∞ the largest row sum of absolute values.
 
     Args:
-      query, key, value: [L, H].
+      query, key, value: [L, H], zero where the mask is False.
       mask: [L] bool, True = counts.
-      num_pinv_iters, inverse, **landmarks: as for `nystrom_matrix`.
+      num_pinv_iters, inverse, **landmarks: as for `nystrom_factors`.
 
     Returns:
       error: ‖ŜV − SV‖ / ‖SV‖.
@@ -56,14 +44,10 @@ def deviation(
       distance: ‖ŜV − SV‖∞.
       bound: (1 + ‖A⁺‖∞ + ‖A⁺ − Z‖∞) ‖V‖∞, which Proposition 1 sets to the distance.
     """
-    exact = softmax_matrix(query, key, mask) @ value
-    a, z = middle(query, key, mask, num_pinv_iters, inverse, **landmarks)
-    options = {"num_pinv_iters": num_pinv_iters, "inverse": inverse, **landmarks}
-    difference = nystrom_matrix(query, key, mask, **options) @ value - exact
-    exact, difference, value = (
-        jnp.where(mask[:, None], x, 0) for x in (exact, difference, value)
-    )
-    inverted = jnp.linalg.pinv(a)
+    f, a, b = nystrom_kernels(query, key, mask, **landmarks)
+    z, inverted = inverse_by(inverse)(a, num_pinv_iters), jnp.linalg.pinv(a)
+    exact = jnp.where(mask[:, None], softmax_matrix(query, key, mask) @ value, 0)
+    difference = jnp.where(mask[:, None], f @ (z @ (b @ value)), 0) - exact
     factor = 1 + _norm_inf(inverted) + _norm_inf(inverted - z)
     norm = jnp.linalg.norm
     return {
@@ -74,23 +58,10 @@ def deviation(
     }
 
 
-def middle(
-    query: jax.Array,
-    key: jax.Array,
-    mask: jax.Array,
-    num_pinv_iters: int = 6,
-    inverse: str = "iterative",
-    **landmarks: Any,
-) -> tuple[jax.Array, jax.Array]:
-    """A = softmax(Q̃ K̃ᵀ) and Z, what stands for its inverse: [M, M] each."""
-    _, a, _ = nystrom_kernels(query, key, mask, **landmarks)
-    return a, inverse_by(inverse)(a, num_pinv_iters)
-
-
 def measure_heads(
     layers: Sequence[Layer], grid: Iterable[Mapping[str, Any]]
-) -> list[Row]:
-    """`deviation` of every head with more valid tokens than landmarks.
+) -> pd.DataFrame:
+    """`deviation` of every head with more valid tokens than landmarks, a row each.
 
     Args:
       layers: of the same examples.
@@ -107,20 +78,20 @@ def measure_heads(
                     values = {name: float(x[n]) for name, x in found.items()}
                     where = {"layer": i, "head": n, "example": example}
                     rows.append({**where, **options, **values})
-    return rows
+    return pd.DataFrame(rows)
 
 
-def spectra(layers: Sequence[Layer]) -> list[Row]:
-    """Singular values of S, the largest first, as shares of the largest."""
-    rows = []
+def spectra(layers: Sequence[Layer]) -> pd.DataFrame:
+    """Singular values of S, the largest first, as shares of the largest, a row each."""
+    frames = []
     for example in range(len(layers[0].mask)):
         found = matrices(layers, example, {"exact": softmax_matrix})
         for (layer, head), pictures in found.items():
             values = np.linalg.svd(pictures["exact"], compute_uv=False)
-            where = {"layer": layer, "head": head, "example": example}
-            for rank, value in enumerate((values / values[0]).tolist(), 1):
-                rows.append({**where, "index": rank, "singular_value": value})
-    return rows
+            row = {"layer": layer, "head": head, "example": example}
+            row |= {"index": np.arange(1, len(values) + 1)}
+            frames.append(pd.DataFrame({**row, "singular_value": values / values[0]}))
+    return pd.concat(frames)
 
 
 def matrices(

@@ -1,8 +1,6 @@
 """The figures: from rows to panels, medians and quartiles over examples."""
 
-import itertools
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,61 +11,55 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from nystromformer.lab.figures import new_figure
 from nystromformer.lab.study.deviation import Pictures
 
-Rows = Sequence[Mapping[str, Any]]
-CELL = 2.2  # inches of a matrix
+Frame = Any  # of pandas, whose own types say too little
+CELL, LABEL = 2.2, 0.1  # inches of a matrix, at least, and of a token beside it
 MOST_LABELS = 40  # tokens that are written at an axis
 
 
-def draw_landmarks(rows: Rows) -> Figure:
+def draw_landmarks(rows: Frame) -> Figure:
     """Error against the number of landmarks, a line for each choice of them."""
-    figure, panels = _panels(rows, ("layer", "head"))
+    figure, panels = _panels(rows, ["layer", "head"])
+    counts = sorted(rows["num_landmarks"].unique())
     for axes, chosen in panels:
-        for choice, of_choice in _apart(chosen, "landmarks"):
-            _draw_medians(axes, of_choice, "num_landmarks", "error", choice)
-        counts = sorted({row["num_landmarks"] for row in rows})
+        for choice, part in chosen.groupby("landmarks", sort=False):
+            _draw_medians(axes, part, "num_landmarks", str(choice).replace("_", " "))
         axes.set(xscale="log", yscale="log", xlabel="landmarks")
-        axes.set(ylabel="relative error")
         axes.set_xticks(counts, [str(n) for n in counts])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.legend(frameon=False)
     return figure
 
 
-def draw_iterations(rows: Rows) -> Figure:
+def draw_iterations(rows: Frame) -> Figure:
     """Error against pinv iterations; dashed with the exact inverse."""
-    figure, panels = _panels(rows, ("layer", "head"))
+    figure, panels = _panels(rows, ["layer", "head"])
     for axes, chosen in panels:
-        for i, (count, of_count) in enumerate(_apart(chosen, "num_landmarks")):
-            color, by_inverse = f"C{i}", dict(_apart(of_count, "inverse"))
-            _draw_medians(
-                *(axes, by_inverse["iterative"], "num_pinv_iters", "error"),
-                *(f"{count} landmarks", color),
-            )
-            exact = np.median([row["error"] for row in by_inverse["exact"]])
-            axes.axhline(float(exact), color=color, linestyle="--")
-        axes.set(yscale="log", xlabel="iterations", ylabel="relative error")
+        for i, (count, part) in enumerate(chosen.groupby("num_landmarks")):
+            label, exact = f"{count} landmarks", part["inverse"] == "exact"
+            _draw_medians(axes, part[~exact], "num_pinv_iters", label, f"C{i}")
+            error = part["error"][exact].median()
+            axes.axhline(error, color=f"C{i}", linestyle="--")
+        axes.set(yscale="log", xlabel="iterations")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.plot([], [], color="grey", linestyle="--", label="exact inverse")
         axes.legend(frameon=False)
     return figure
 
 
-def draw_bound(rows: Rows) -> Figure:
+def draw_bound(rows: Frame) -> Figure:
     """‖ŜV − SV‖∞ against the bound of Proposition 1, a panel for each layer."""
-    figure, panels = _panels(rows, ("layer",))
+    figure, panels = _panels(rows, ["layer"])
     for axes, chosen in panels:
-        for count, of_count in _apart(chosen, "num_landmarks"):
-            points = np.array([(row["bound"], row["distance"]) for row in of_count])
-            axes.scatter(*points.T, s=9, label=f"{count} landmarks")
-        values = [row[x] for row in chosen for x in ("bound", "distance")]
-        ends = [min(values), max(values)]
+        for count, part in chosen.groupby("num_landmarks"):
+            axes.scatter(part.bound, part.distance, s=9, label=f"{count} landmarks")
+        ends = [chosen.distance.min(), chosen.bound.max()]
         axes.plot(ends, ends, color="grey", linestyle="--", label="error = bound")
         axes.set(xscale="log", yscale="log", xlabel="bound", ylabel="‖SV − ŜV‖∞")
         axes.legend(frameon=False)
     return figure
 
 
-def draw_spectrum(rows: Rows) -> Figure:
+def draw_spectrum(rows: Frame) -> Figure:
     """How fast the singular values of S add up to their sum, as Linformer's Fig. 1.
 
     Left the share of the sum that the first r of n values have, a line of medians for
@@ -75,33 +67,27 @@ def draw_spectrum(rows: Rows) -> Figure:
     """
     figure = new_figure(1, 2)
     left, right = figure.axes
-    shares = np.linspace(0, 1, 65)
-    at_quarter = {}
-    for layer, of_layer in _apart(rows, "layer"):
-        for head, of_head in _apart(of_layer, "head"):
-            curves = []
-            for _, of_example in _apart(of_head, "example"):
-                sums = np.cumsum([0.0, *(row["singular_value"] for row in of_example)])
-                ranks = np.linspace(0, 1, len(sums))
-                curves.append(np.interp(shares, ranks, sums / sums[-1]))
-            median = np.median(curves, axis=0)
-            at_quarter[layer, head] = median[len(shares) // 4]
-            style = {
-                "color": f"C{layer}",
-                "linestyle": ("-", "--", ":", "-.")[head % 4],
-            }
-            left.plot(shares, median, label=f"layer {layer}, head {head}", **style)
+    ranks = np.linspace(0, 1, 65)
+    heat = np.zeros((rows["layer"].max() + 1, rows["head"].max() + 1))
+    for (layer, head), part in rows.groupby(["layer", "head"]):
+        curves = []
+        for _, values in part.groupby("example")["singular_value"]:
+            sums = np.cumsum([0.0, *values])
+            at = np.linspace(0, 1, len(sums))
+            curves.append(np.interp(ranks, at, sums / sums[-1]))
+        median = np.median(curves, axis=0)
+        heat[layer, head] = median[len(ranks) // 4]
+        style = {"color": f"C{layer}", "linestyle": ("-", "--", ":", "-.")[head % 4]}
+        left.plot(ranks, median, label=f"layer {layer}, head {head}", **style)
+        color = "white" if heat[layer, head] < 0.5 else "black"
+        text = f"{heat[layer, head]:.2f}"
+        right.text(head, layer, text, color=color, ha="center", va="center")
     left.axvline(0.25, color="grey", linewidth=0.8)
     left.set(xlabel="rank / n", ylabel="share of the sum of singular values")
     left.legend(frameon=False)
-    size = np.max([*at_quarter], axis=0) + 1
-    table = np.array([*at_quarter.values()]).reshape(size)
-    image = right.imshow(table, vmin=0, vmax=1, cmap="viridis", aspect="auto")
-    for (layer, head), value in at_quarter.items():
-        right.text(head, layer, f"{value:.2f}", color="white", ha="center", va="center")
+    image = right.imshow(heat, vmin=0, vmax=1, cmap="cividis", aspect="auto")
     right.set(xlabel="head", ylabel="layer", title="share at rank n / 4")
-    right.set_xticks(range(size[1]))
-    right.set_yticks(range(size[0]))
+    right.set(xticks=range(heat.shape[1]), yticks=range(heat.shape[0]))
     right.grid(visible=False)
     figure.colorbar(image, ax=right)
     return figure
@@ -115,8 +101,10 @@ def draw_pictures(pictures: Pictures, tokens: Sequence[str] = ()) -> Figure:
       tokens: of the sequence; a few stand at the axes.
     """
     rows, columns = len(pictures), len(next(iter(pictures.values())))
+    labels = [*tokens] if len(tokens) <= MOST_LABELS else []
+    cell = max(CELL, LABEL * len(labels))
     figure = new_figure(rows, columns)
-    figure.set_size_inches(CELL * columns + 0.8, CELL * rows + 0.6)
+    figure.set_size_inches(cell * columns + 0.8, cell * rows + 0.6)
     grid = np.array(figure.axes, object).reshape(rows, columns)
     for line, ((layer, head), titled) in zip(grid, pictures.items(), strict=True):
         exact = next(iter(titled.values()))
@@ -125,54 +113,35 @@ def draw_pictures(pictures: Pictures, tokens: Sequence[str] = ()) -> Figure:
             image = axes.imshow(matrix, vmin=min(low, 0), vmax=high, cmap="viridis")
             axes.set(xticks=[], yticks=[], title=title if axes in grid[0] else "")
             axes.grid(visible=False)
-            if len(matrix) == len(tokens) <= MOST_LABELS:
-                size = 72 * CELL / (1.5 * len(tokens) + 12)  # points
-                axes.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=size)
-                axes.set_yticks(range(len(tokens)), tokens, fontsize=size)
+            if labels and len(matrix) == len(labels):
+                places, points = range(len(labels)), 54 * LABEL
+                axes.set_xticks(places, labels, rotation=90, fontsize=points)
+                axes.set_yticks(places, labels, fontsize=points)
             if matrix is not exact:
-                axes.set_xlabel(f"error {relative_error(matrix, exact):.2f}")
+                error = np.linalg.norm(matrix - exact) / np.linalg.norm(exact)
+                axes.set_xlabel(f"error {error:.2f}")
         line[0].set_ylabel(f"layer {layer}, head {head}")
         figure.colorbar(image, ax=[*line], extend="both", shrink=0.9)
     return figure
 
 
-def relative_error(matrix: np.ndarray, exact: np.ndarray) -> float:
-    """‖matrix − exact‖ / ‖exact‖ (Frobenius)."""
-    return float(np.linalg.norm(matrix - exact) / np.linalg.norm(exact))
-
-
-def _apart(rows: Rows, name: str) -> Iterator[tuple[Any, list[Mapping[str, Any]]]]:
-    """The rows of each value of a field, in the order of their appearance."""
-    for value in dict.fromkeys(row[name] for row in rows):
-        yield value, [row for row in rows if row[name] == value]
-
-
-def _panels(
-    rows: Rows, names: Sequence[str]
-) -> tuple[Figure, list[tuple[Axes, list[Mapping[str, Any]]]]]:
+def _panels(rows: Frame, by: list[str]) -> tuple[Figure, list[tuple[Axes, Frame]]]:
     """A row of panels for each layer, a column for each head; or one row of layers."""
-    places = [sorted({row[name] for row in rows}) for name in names]
-    figure = new_figure(*([1] + [len(x) for x in places])[-2:])
-    panels = []
-    for axes, place in zip(figure.axes, itertools.product(*places), strict=True):
-        axes.set_title(", ".join(map("{} {}".format, names, place)))
-        chosen = [r for r in rows if tuple(r[name] for name in names) == place]
-        panels.append((axes, chosen))
+    sizes = [1, *(rows[name].nunique() for name in by)]
+    figure, panels = new_figure(*sizes[-2:]), []
+    for axes, (place, part) in zip(figure.axes, rows.groupby(by), strict=True):
+        title = ", ".join(f"{name} {x}" for name, x in zip(by, place, strict=True))
+        axes.set(title=title, ylabel="relative error")
+        panels.append((axes, part))
     return figure, panels
 
 
 def _draw_medians(
-    axes: Axes, rows: Rows, x: str, y: str, label: str, color: str | None = None
+    axes: Axes, rows: Frame, x: str, label: str, color: Any = None
 ) -> None:
-    values = defaultdict(list)
-    for row in rows:
-        values[row[x]].append(row[y])
-    if not values:
-        return
-    places = sorted(values)
-    lower, median, upper = np.transpose(
-        [np.quantile(values[place], (0.25, 0.5, 0.75)) for place in places]
+    """The error against x."""
+    lower, median, upper = (
+        rows.groupby(x)["error"].quantile(q) for q in (0.25, 0.5, 0.75)
     )
-    style = {"marker": "o" if len(places) < 30 else "", "markersize": 4}
-    [line] = axes.plot(places, median, label=label, color=color, **style)
-    axes.fill_between(places, lower, upper, alpha=0.2, color=line.get_color())
+    [line] = axes.plot(median, "o-", markersize=4, label=label, color=color)
+    axes.fill_between(median.index, lower, upper, alpha=0.2, color=line.get_color())

@@ -13,19 +13,15 @@ def row(what, name, length, seconds, peak):
     }
 
 
-@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
-def test_the_exponent_is_that_of_the_power(power):
-    curve = {n: 3 * n**power for n in (2048, 4096, 16384)}
-    assert exponent(curve) == pytest.approx(power)
-    # What is constant at short lengths is not fitted.
-    assert exponent({512: 1e9, **curve}) == pytest.approx(power)
+def test_the_exponent_is_that_of_the_power_and_short_lengths_are_not_fitted():
+    for power in (0.5, 1.0, 2.0):
+        curve = {n: 3 * n**power for n in (2048, 4096, 16384)}
+        assert exponent({512: 1e9, **curve}) == pytest.approx(power)
 
 
-@pytest.mark.parametrize(
-    "curve", [{}, {4096: 1.0}, {512: 1, 1024: 2}, {2048: 0, 4096: 0}]
-)
-def test_without_two_points_there_is_none(curve):
-    assert exponent(curve) is None
+def test_without_two_points_there_is_none():
+    for curve in ({}, {4096: 1.0}, {512: 1, 1024: 2}, {2048: 0, 4096: 0}):
+        assert exponent(curve) is None
 
 
 def test_curves_are_those_of_the_pass_and_leave_out_what_did_not_run():

@@ -59,6 +59,15 @@ def test_only_equal_keys_are_compared_by_their_medians():
     assert "time      — memory  0.050" in second
 
 
+def test_an_option_that_came_later_is_at_its_default():
+    old, new, other = row("nystrom-8"), row("nystrom-8"), row("nystrom-8")
+    new["key"]["options"] = {"inverse": "iterative"}
+    other["key"]["options"] = {"inverse": "exact"}
+    assert len(compare(results(new), results(old))) == 2
+    with pytest.raises(ConfigError, match="no row"):
+        compare(results(other), results(old))
+
+
 def test_other_devices_are_compared_only_when_asked():
     ours, theirs = results(row()), results(row(), device="GPU")
     with pytest.raises(ConfigError, match="'CPU' and 'GPU'; --any_device"):

@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 
 from nystromformer.lab.study.capture import Layer
-from nystromformer.lab.study.deviation import (
-    matrices,
-    measure_heads,
-    middle,
-    nystrom_matrix,
-    spectra,
-)
-from nystromformer.study import softmax_matrix
+from nystromformer.lab.study.deviation import matrices, measure_heads, spectra
+from nystromformer.study import nystrom_factors, nystrom_rows, softmax_matrix
 from tests import paper
 
 B, L, N, H = 3, 13, 2, 5
@@ -60,14 +54,14 @@ def test_deviations_are_those_of_numpy_and_within_proposition_1():
         {"num_landmarks": 3, "num_pinv_iters": 2},
         {"num_landmarks": 6, "inverse": "exact"},
     ]
-    rows = measure_heads(layers, grid)
+    rows = measure_heads(layers, grid).to_dict("records")
     # Sequences with no more tokens than landmarks are left out.
     assert len(rows) == 2 * N * (3 + 2)
     for row in rows:
         query, key, value = head(layers[row["layer"]], row)
         f, a, b = kernels(query, key, row["num_landmarks"])
         inverse = np.linalg.pinv(a, 10 * len(a) * np.finfo(float).eps)
-        z = inverse if "inverse" in row else paper.pinv(a, 2)
+        z = inverse if row["inverse"] == "exact" else paper.pinv(a, 2)
         exact = softmax(query, key) @ value
         difference = f @ z @ b @ value - exact
         expected = {
@@ -82,18 +76,16 @@ def test_deviations_are_those_of_numpy_and_within_proposition_1():
 
 
 def test_draws_of_random_landmarks_differ_and_come_again():
-    random = {"num_landmarks": 3, "landmarks": "random"}
-    of = [layer()]
+    random, of = {"num_landmarks": 3, "landmarks": "random"}, layer()
     first, second = (
-        measure_heads(of, [{**random, "landmark_seed": seed}]) for seed in (0, 1)
+        measure_heads([of], [{**random, "landmark_seed": seed}]) for seed in (0, 1)
     )
-    errors = [row["error"] for row in first]
-    assert errors != [row["error"] for row in second]
-    found = nystrom_matrix(*head(of[0], first[0])[:2], **random, landmark_seed=0)
-    query, key, value = head(of[0], first[0])
+    assert (first["error"] != second["error"]).all()
+    query, key, value = head(of, first.loc[0])
+    near = nystrom_rows(query, key, slice(None), **random, landmark_seed=0)
     exact = softmax(query, key) @ value
-    error = np.linalg.norm(found @ value - exact) / np.linalg.norm(exact)
-    assert errors[0] == pytest.approx(error, rel=1e-9)
+    error = np.linalg.norm(near @ value - exact) / np.linalg.norm(exact)
+    assert first["error"][0] == pytest.approx(error, rel=1e-9)
 
 
 def test_the_spectrum_is_that_of_the_attention_matrix_of_valid_tokens():
@@ -101,19 +93,22 @@ def test_the_spectrum_is_that_of_the_attention_matrix_of_valid_tokens():
     rows = spectra([of])
     assert len(rows) == N * sum(LENGTHS)
     for example, length in enumerate(LENGTHS):
-        chosen = [r for r in rows if (r["example"], r["head"]) == (example, 1)]
-        query, key, _ = head(of, chosen[0])
+        chosen = rows[(rows["example"] == example) & (rows["head"] == 1)]
+        query, key, _ = head(of, {"example": example, "head": 1})
         expected = np.linalg.svd(softmax(query, key), compute_uv=False)
-        assert [r["index"] for r in chosen] == [*range(1, length + 1)]
-        values = [r["singular_value"] for r in chosen]
-        np.testing.assert_allclose(values, expected / expected[0], atol=1e-12)
+        assert [*chosen["index"]] == [*range(1, length + 1)]
+        expected /= expected[0]
+        np.testing.assert_allclose(chosen["singular_value"], expected, atol=1e-12)
 
 
 def test_matrices_are_of_each_head_and_cropped_to_its_tokens():
     of = layer()
-    near = functools.partial(nystrom_matrix, num_landmarks=4)
-    inverse = lambda *head: middle(*head, num_landmarks=4)[1]  # noqa: E731
-    functions = {"exact": softmax_matrix, "near": near, "inverse": inverse}
+    factors = functools.partial(nystrom_factors, num_landmarks=4)
+    functions = {
+        "exact": softmax_matrix,
+        "near": lambda *x: factors(*x)[0] @ factors(*x)[1] @ factors(*x)[2],
+        "inverse": lambda *x: factors(*x)[1],
+    }
     pictures = matrices([of], 1, functions)
     assert [*pictures] == [(0, n) for n in range(N)]
     for (_, n), found in pictures.items():

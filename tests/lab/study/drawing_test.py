@@ -1,6 +1,7 @@
 """Lines and pictures are those of the rows."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from nystromformer.lab.study import drawing
@@ -8,27 +9,26 @@ from nystromformer.lab.study import drawing
 
 def rows(**changes):
     """Two examples of two heads of two layers: errors 1, 3, so medians are 2."""
-    return [
+    return pd.DataFrame(
         {"layer": layer, "head": head, "example": e, "error": 1.0 + 2 * e, **changes}
         for layer in (0, 1)
         for head in (0, 1)
         for e in (0, 1)
-    ]
+    )
 
 
 def test_a_panel_for_each_head_with_a_line_of_medians_for_each_choice():
     data = [
-        row
+        rows(landmarks=choice, num_landmarks=count)
         for choice in ("segment_means", "random")
         for count in (8, 4)
-        for row in rows(landmarks=choice, num_landmarks=count)
     ]
-    axes = drawing.draw_landmarks(data).axes
+    axes = drawing.draw_landmarks(pd.concat(data)).axes
     assert [a.get_title() for a in axes] == [
         *("layer 0, head 0", "layer 0, head 1", "layer 1, head 0", "layer 1, head 1")
     ]
     for panel in axes:
-        assert [line.get_label() for line in panel.lines] == ["segment_means", "random"]
+        assert [line.get_label() for line in panel.lines] == ["segment means", "random"]
         for line in panel.lines:
             assert list(line.get_xdata()) == [4, 8]
             assert list(line.get_ydata()) == [2, 2]
@@ -36,18 +36,17 @@ def test_a_panel_for_each_head_with_a_line_of_medians_for_each_choice():
 
 def test_the_exact_inverse_is_a_line_of_its_own():
     data = rows(num_landmarks=4, inverse="iterative", num_pinv_iters=6)
-    data += rows(num_landmarks=4, inverse="exact", num_pinv_iters=0)
-    for row in data[-8:]:
-        row["error"] *= 10
-    iterated, exact, _ = drawing.draw_iterations(data).axes[0].lines
+    other = rows(num_landmarks=4, inverse="exact", num_pinv_iters=0)
+    other["error"] *= 10
+    both = pd.concat([data, other], ignore_index=True)
+    iterated, exact, _ = drawing.draw_iterations(both).axes[0].lines
     assert list(iterated.get_xdata()) == [6]
     assert list(iterated.get_ydata()) == [2]
     assert set(exact.get_ydata()) == {20}
 
 
 def test_every_point_of_the_bound_is_drawn():
-    data = [{**row, "distance": row["error"]} for row in rows(bound=9.0)]
-    data = [{**row, "num_landmarks": 4} for row in data]
+    data = rows(bound=9.0, num_landmarks=4).rename(columns={"error": "distance"})
     for panel in drawing.draw_bound(data).axes:
         [points] = panel.collections
         assert points.get_offsets().tolist() == [[9, 1], [9, 3]] * 2
@@ -57,10 +56,10 @@ def test_the_spectrum_adds_up_to_one_and_its_quarter_is_the_heat_map():
     values = (5.0, 3.0, 1.0, 1.0)
     data = [
         {**row, "index": i, "singular_value": value * (1 + row["head"] * (i == 1))}
-        for row in rows()
+        for row in rows().to_dict("records")
         for i, value in enumerate(values, 1)
     ]
-    left, right, _ = drawing.draw_spectrum(data).axes
+    left, right, _ = drawing.draw_spectrum(pd.DataFrame(data)).axes
     first, second = (np.array(line.get_ydata()) for line in left.lines[:2])
     assert first[[0, 16, 32, 48, 64]] == pytest.approx([0, 0.5, 0.8, 0.9, 1])
     assert second[16] == pytest.approx(10 / 15)

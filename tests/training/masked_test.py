@@ -1,0 +1,140 @@
+"""Masked tokens against counts and a transcription in numpy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from nystromformer.encoder import EncoderConfig
+from nystromformer.heads import MaskedLanguageModel
+from nystromformer.training.data import Batch
+from nystromformer.training.masked import MaskedTokens
+
+B, L, V, MASK, CLS = 64, 40, 11, 11, 2
+LENGTHS = np.arange(B) % (L - 3) + 3
+VALID = np.arange(L) < LENGTHS[:, None]
+INPUTS = np.where(VALID, np.random.default_rng(0).integers(1, V, (B, L)), 0)
+INPUTS[:, 0] = CLS
+KEYS = jax.random.split(jax.random.key(3), B)
+
+
+def objective(**options):
+    return MaskedTokens(vocab_size=V, mask_token=MASK, special_tokens=(CLS,), **options)
+
+
+def hide(**options):
+    return objective(**options).hide(jnp.asarray(INPUTS), jnp.asarray(VALID), KEYS)
+
+
+def batch(rows, inputs=INPUTS):
+    ones = jnp.ones(len(rows))
+    mask = jnp.asarray(VALID[rows])
+    labels = jnp.zeros(len(rows), int)
+    return Batch(jnp.asarray(inputs[rows]), mask, labels, ones, jnp.asarray(rows))
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = EncoderConfig(
+        vocab_size=V + 1, max_length=L, num_layers=1, model_dim=8, attention="softmax"
+    )
+    return MaskedLanguageModel(config, rngs=nnx.Rngs(0))
+
+
+def test_the_share_is_of_valid_ordinary_tokens_and_at_least_one():
+    masked = hide(share=0.2, treatment="mask")
+    assert masked.places.shape == (B, 8)
+    changed = np.asarray(masked.inputs) != INPUTS
+    ordinary = VALID & (INPUTS != CLS)
+    assert not changed[~ordinary].any()
+    wanted = np.maximum(np.round(0.2 * ordinary.sum(1)), 1)
+    np.testing.assert_array_equal(changed.sum(1), wanted)
+    np.testing.assert_array_equal(masked.weights.sum(1), wanted)
+    assert (np.asarray(masked.inputs)[changed] == MASK).all()
+    rows = np.arange(B)[:, None]
+    np.testing.assert_array_equal(masked.targets, INPUTS[rows, masked.places])
+
+
+def test_all_places_are_chosen_alike_and_treated_as_in_bert():
+    keys = jax.random.split(jax.random.key(0), 4000)
+    inputs = jnp.full((4000, 20), 7)
+    masked = objective(share=0.25).hide(inputs, None, keys)
+    found = np.take_along_axis(np.asarray(masked.inputs), np.asarray(masked.places), 1)
+    assert np.mean(found == MASK) == pytest.approx(0.8, abs=0.01)
+    assert np.mean(found == 7) == pytest.approx(0.1 + 0.1 / (V - 1), abs=0.01)
+    assert not (found == CLS).any()
+    places = np.bincount(np.asarray(masked.places).ravel(), minlength=20) / 4000
+    np.testing.assert_allclose(places, 0.25, atol=0.03)
+
+
+def test_loss_and_accuracy_are_those_of_the_hidden_tokens(model):
+    of = objective(share=0.2)
+    rows = np.arange(5, 9)
+    sums = of(model, batch(rows), None)
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(rows)
+    masked = of.hide(batch(rows).inputs, batch(rows).mask, keys)
+    logits = np.float64(model(masked.inputs, batch(rows).mask))
+    loss = correct = count = 0
+    for b in range(4):
+        for k in range(8):
+            if masked.weights[b, k]:
+                row, target = logits[b, masked.places[b, k]], masked.targets[b, k]
+                loss += np.log(np.exp(row).sum()) - row[target]
+                correct += row.argmax() == target
+                count += 1
+    assert float(sums["loss"][0]) == pytest.approx(loss, rel=1e-5)
+    assert (float(sums["accuracy"][0]), float(sums["loss"][1])) == (correct, count)
+
+
+def test_an_evaluation_depends_on_the_example_alone(model):
+    of = objective()
+    together = of(model, batch(np.arange(6)), None)["loss"]
+    parts = [of(model, batch(rows), None)["loss"] for rows in ([4, 1], [0, 2, 5], [3])]
+    assert float(sum(p[1] for p in parts)) == float(together[1])
+    assert float(sum(p[0] for p in parts)) == pytest.approx(float(together[0]), 1e-5)
+    other = of(model, batch(np.arange(6)), jax.random.key(9))["loss"]
+    assert float(other[0]) != float(together[0])
+
+
+def test_no_gradient_comes_from_tokens_that_stay_or_from_padding(model):
+    """The embedding's gradient through the targets alone: encode a constant."""
+    of = objective(share=0.2, treatment="mask")
+    rows = np.arange(4, 8)
+    dirty = np.where(VALID, INPUTS, 5)
+    clean = of(model, batch(rows), None)["loss"][0]
+    np.testing.assert_array_equal(of(model, batch(rows, dirty), None)["loss"][0], clean)
+
+    def loss(logits_at):
+        class Fixed:
+            def encoder(self, inputs, mask, rng, types):
+                return logits_at, mask
+
+            def decode(self, x):
+                return x
+
+        return of(Fixed(), batch(rows), None)["loss"][0]
+
+    gradient = jax.grad(loss)(jnp.zeros((4, L, V + 1)))
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(rows)
+    masked = of.hide(batch(rows).inputs, batch(rows).mask, keys)
+    hidden = np.asarray(masked.inputs) == MASK
+    np.testing.assert_array_equal(np.asarray(gradient).any(-1), hidden)
+
+
+def test_pairs_are_two_examples(model):
+    rows = np.arange(4)
+    pair = Batch(
+        jnp.asarray(INPUTS[:4].reshape(2, 2, L)),
+        jnp.asarray(VALID[:4].reshape(2, 2, L)),
+        *(jnp.zeros(2, int), jnp.ones(2), jnp.arange(2)),
+    )
+    of = objective()
+    found, single = of(model, pair, None), of(model, batch(rows), None)
+    assert float(found["loss"][0]) == pytest.approx(float(single["loss"][0]), 1e-6)
+
+
+@pytest.mark.parametrize("options", [{"share": 0.0}, {"treatment": "hide"}])
+def test_what_makes_no_sense_is_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        objective(**options)
