@@ -30,10 +30,9 @@ class Average(Attention):
         self.scale = scale
 
     def attend(self, query, key, value, mask, precision):
-        valid = mask[:, :, None, None]
-        mean = jnp.where(valid, value, 0).sum(1, keepdims=True)
-        mean = self.scale * mean / valid.sum(1, keepdims=True)
-        return jnp.broadcast_to(mean, value.shape)
+        valid = jnp.ones(len(key), bool) if mask is None else mask
+        mean = jnp.where(valid[:, None], value, 0).sum(0) / valid.sum()
+        return jnp.broadcast_to(self.scale * mean, query.shape)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
