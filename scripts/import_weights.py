@@ -15,7 +15,7 @@ from lra_tasks.subwords import open_vocabulary
 from nystromformer import huggingface
 from nystromformer.config import Config, ConfigError
 from nystromformer.lab import cli
-from nystromformer.lab.workdir import CONFIG_FILE
+from nystromformer.lab.workdir import CONFIG_FILE, find_folder
 from nystromformer.training.arrays import save_arrays
 from nystromformer.training.checkpoint import best_file
 from nystromformer.training.files import write_bytes, write_json
@@ -31,7 +31,7 @@ TRAIN = {"batch_size": 32, "num_steps": 1, "eval_every": 1, "checkpoint_every": 
 
 
 def main() -> None:
-    source, workdir = cli.folder(_FROM), cli.folder(_WORKDIR)
+    source, workdir = find_folder(str(_FROM.value)), find_folder(str(_WORKDIR.value))
     files = source / huggingface.TOKENIZER_FILE, workdir / huggingface.TOKENIZER_FILE
     if (workdir / CONFIG_FILE).exists():
         raise ConfigError(f"{workdir} holds a run: name another workdir")

@@ -1,18 +1,16 @@
 """Google Cloud Storage on this machine, as far as a run in a bucket needs it.
 
-Of https://cloud.google.com/storage/docs/json_api what gcsfs, tensorstore and
-google-cloud-storage ask for: to read, write, list, move and delete objects.
+Of https://cloud.google.com/storage/docs/json_api what gcsfs asks for: to read, write,
+list, move and delete objects.
 """
 
 import contextlib
-import itertools
 import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-PAGE = 7  # names in one answer to a listing: so few that there are more answers
 ROUTE = re.compile(
     r"(?:/upload|/download)?/storage/v1/b/bucket"
     r"(?P<objects>/o(?:/(?P<name>[^/]+)(?:/moveTo/o/(?P<target>[^/]+))?)?)?"
@@ -35,17 +33,13 @@ class Bucket:
         self.objects = {}
         self.refuses, self.status = "(?!)", 403  # nothing
         self.lock = threading.Lock()
-        self.numbers = itertools.count(1)
-        self.generations = {}  # a new number with every write
-        self.parts = {}  # of uploads that are not yet whole
+        self.parts = []  # of uploads that are not yet whole
 
     def env(self):
         """What leads a command here, without credentials."""
         return {
-            "STORAGE_EMULATOR_HOST": self.url,  # gcsfs, google-cloud-storage
+            "STORAGE_EMULATOR_HOST": self.url,
             "FSSPEC_GS_TOKEN": "anon",
-            "TENSORSTORE_GCS_HTTP_URL": self.url,
-            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "any",  # tensorstore
             # Else gcsfs asks over gRPC whether the bucket is of a newer kind.
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         }
@@ -76,25 +70,20 @@ class Bucket:
         return self._put(unquote(route["target"]), content)
 
     def _describe(self, name):
-        return {
-            "name": name,
-            "size": str(len(self.objects[name])),
-            "generation": str(self.generations[name]),
-        }
+        return {"name": name, "size": str(len(self.objects[name]))}
 
-    def _list(self, delimiter, maxResults, prefix="", pageToken="0"):  # noqa: N803
+    def _list(self, prefix="", delimiter="", **_):
         found = {}  # names, those of folders once, and whether it is one
         for name in sorted(self.objects):
             if name.startswith(prefix):
                 end = delimiter and name.find(delimiter, len(prefix)) + 1
                 found[name[:end] if end else name] = bool(end)
-        start, stop = int(pageToken), int(pageToken) + min(int(maxResults), PAGE)
-        page = list(found.items())[start:stop]
         answer = {
             "kind": "storage#objects",
-            "items": [self._describe(name) for name, folder in page if not folder],
-            "prefixes": [name for name, folder in page if folder],
-            "nextPageToken": str(stop) if stop < len(found) else None,
+            "items": [
+                self._describe(name) for name, folder in found.items() if not folder
+            ],
+            "prefixes": [name for name, folder in found.items() if folder],
         }
         return as_json(answer)
 
@@ -103,35 +92,30 @@ class Bucket:
             return 404, b"", {}
         if query.get("alt") != "media":
             return as_json(self._describe(name))
-        content, generation = self.objects[name], str(self.generations[name])
-        answer = {"X-Goog-Generation": generation}
-        if query.get("ifGenerationNotMatch") == generation:
-            return 304, b"", answer
+        content = self.objects[name]
         if "Range" not in headers:
-            return 200, content, answer
+            return 200, content, {}
         first, last = map(int, headers["Range"].removeprefix("bytes=").split("-"))
         part = content[first : last + 1]
-        end = first + len(part) - 1
-        answer["Content-Range"] = f"bytes {first}-{end}/{len(content)}"
-        return 206, part, answer
+        place = f"bytes {first}-{first + len(part) - 1}/{len(content)}"
+        return 206, part, {"Content-Range": place}
 
     def _write(self, name, query, headers, body):
         if query["uploadType"] == "resumable":
             if "upload_id" not in query:
-                query = urlencode({**query, "upload_id": next(self.numbers)})
+                self.parts.append(b"")
+                query = urlencode({**query, "upload_id": len(self.parts) - 1})
                 place = f"{self.url}/upload/storage/v1/b/bucket/o?{query}"
                 return 200, b"", {"Location": place}
-            body = self.parts.pop(query["upload_id"], b"") + body
+            upload = int(query["upload_id"])
+            self.parts[upload] += body
+            body = self.parts[upload]
             if headers["Content-Range"].endswith("/*"):  # there is more to come
-                self.parts[query["upload_id"]] = body
                 return 308, b"", {"Range": f"bytes=0-{len(body) - 1}"}
-        there = str(self.generations[name] if name in self.objects else 0)
-        if query.get("ifGenerationMatch", there) != there:
-            return 412, b"", {}
         return self._put(name, body)
 
     def _put(self, name, content):
-        self.objects[name], self.generations[name] = content, next(self.numbers)
+        self.objects[name] = content
         return as_json(self._describe(name))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from configs.plans import PLANS
 from nystromformer.lab.sweep.grid import Base, check_points, make_points, merged
-from tests.lab.conftest import ROOT
+from tests.commands import ROOT
 
 # How ml_collections reads a config file.
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")

@@ -36,3 +36,25 @@ def make_config(arg: str = "nystrom", task: str = "listops", **changes) -> Confi
 def result_of(workdir: Path) -> dict[str, Any]:
     """What a finished run has found."""
     return json.loads((workdir / "result.json").read_text())
+
+
+# What clocks and checkouts say in a run's files.
+CIRCUMSTANCES = {
+    *("wall_seconds", "examples_per_second", "files_sha256", "sha256"),
+    *("sessions", "commit"),
+}
+
+
+def numbers(workdir: Path) -> list[dict[str, Any]]:
+    """All that a finished run has found, and its metrics."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    found = [result_of(workdir), *map(json.loads, lines)]
+    return [
+        {key: x for key, x in row.items() if key not in CIRCUMSTANCES} for row in found
+    ]
+
+
+def losses(workdir: Path) -> list[float]:
+    """Of training, line by line."""
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return [line["loss"] for line in lines if line["split"] == "train"]

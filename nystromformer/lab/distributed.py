@@ -12,7 +12,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 from absl import flags
@@ -28,6 +27,11 @@ _COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0"
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "in all", lower_bound=1)
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "from 0", lower_bound=0)
 
+ALL_THREE = "--coordinator, --num_processes, --process_id"
+ADVICE = (
+    "if another process of this run is gone, start all of them again: they go on from "
+    "the last checkpoint"
+)
 HEARTBEAT_SECONDS = 30  # after which a process that is silent counts as gone
 JOIN_SECONDS = 120
 
@@ -38,26 +42,14 @@ def join() -> None:
     Raises:
       ConfigError: for flags that do not fit, and where no one can be joined.
     """
-    given: dict[str, Any] = {
-        "--coordinator": _COORDINATOR.value,
-        "--num_processes": _NUM_PROCESSES.value,
-        "--process_id": _PROCESS_ID.value,
-    }
-    missing = [name for name, value in given.items() if value is None]
-    if not _DISTRIBUTED.value:
-        if len(missing) < len(given):
-            raise ConfigError(f"{', '.join(given)} go with --distributed")
+    given = (_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+    if not _DISTRIBUTED.value and given == (None, None, None):
         return
-    if 0 < len(missing) < len(given):
-        raise ConfigError(f"{missing[0]} is missing: give all of {', '.join(given)}")
-    if not missing and given["--process_id"] >= given["--num_processes"]:
-        raise ConfigError(
-            f"--process_id={given['--process_id']} must be below --num_processes="
-            f"{given['--num_processes']}"
-        )
+    if not _DISTRIBUTED.value or len({x is None for x in given}) == 2:
+        raise ConfigError(f"{ALL_THREE} go together, and with --distributed")
     try:
         jax.distributed.initialize(
-            *given.values(),
+            *given,
             initialization_timeout=JOIN_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=HEARTBEAT_SECONDS,
@@ -65,7 +57,7 @@ def join() -> None:
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
             f"the processes of this run did not find each other ({first_line(error)}); "
-            f"outside SLURM and TPU pods give {', '.join(given)}"
+            f"outside SLURM and TPU pods give {ALL_THREE}"
         ) from error
     if not is_first():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for good
@@ -85,10 +77,6 @@ def together() -> Iterator[None]:
         if jax.process_count() == 1:
             raise
         mendable = isinstance(error, cli.USER_ERRORS)
-        advice = (
-            "; if another process of this run is gone, start all of them again: they "
-            "go on from the last checkpoint"
-        )
-        said = cli.one_line(error) if mendable else first_line(error) + advice
+        said = cli.one_line(error) if mendable else f"{first_line(error)}; {ADVICE}"
         print(f"error: {said}", file=sys.stderr, flush=True)
         os._exit(cli.BAD_INPUT if mendable else 1)

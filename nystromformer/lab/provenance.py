@@ -12,31 +12,22 @@ import jax
 VERSIONS_OF = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
-def session() -> dict[str, Any]:
-    """All of it, of this process."""
-    return {"device": device(), "versions": versions(), "commit": commit()}
-
-
 def note_session(sessions: list[dict[str, Any]], step: int) -> list[str]:
     """Adds this session, which begins at a step, unless it is as the one before.
 
     Returns:
       What is other now, as in "jax 0.10.3 instead of 0.10.2".
     """
-    now = session()
-    before = {**sessions[-1]} if sessions else {}
-    before.pop("step", None)
-    if now == before:
+    now = {"device": device(), "versions": versions(), "commit": commit()}
+    before = sessions[-1] if sessions else {}
+    if before and {"step": before["step"], **now} == before:
         return []
     sessions.append({"step": step, **now})
-    ours, theirs = (
-        {"device": x["device"], "commit": x["commit"], **x["versions"]} if x else {}
-        for x in (now, before)
-    )
+    ours, theirs = ({**x, **x.get("versions", {})} for x in (now, before))
     return [
         f"{name} {ours.get(name)} instead of {theirs[name]}"
         for name in theirs
-        if ours.get(name) != theirs[name]
+        if name not in ("step", "versions") and ours.get(name) != theirs[name]
     ]
 
 
@@ -60,13 +51,9 @@ def commit() -> str | None:
     if not (root / ".git").exists():  # installed, perhaps within another's repository
         return None
     describe = ("describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*")
+    command = ["git", "-C", str(root), *describe]
     try:
-        described = subprocess.run(
-            ["git", "-C", str(root), *describe],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        described = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:  # a machine without git
         return None
     return described.stdout.strip() or None

@@ -37,7 +37,7 @@ class Experiment:
         """
         experiment = cls(config, get_task(config.task.name, **config.task.options))
         try:
-            experiment.num_params  # noqa: B018 - builds the model in the abstract
+            experiment.weight_shapes  # noqa: B018 - builds the model in the abstract
         except (ValueError, OverflowError) as error:
             raise ConfigError(f"config.model, config.attention: {error}") from error
         return experiment
@@ -59,21 +59,16 @@ class Experiment:
 
     def make_model(self, rngs: nnx.Rngs) -> Any:
         """The model, with fresh parameters."""
-        model = self.config.model.model_dump()
-        pooling = model.pop("pooling")
+        model = self.config.model
         config = EncoderConfig(
             vocab_size=self.task.vocab_size,
             max_length=self.task.max_length,
             attention=self.config.attention.name,
             attention_options=self.config.attention.options,
-            **{**model, "dtype": jnp.dtype(model["dtype"])},
+            dtype=jnp.dtype(model.dtype),
+            **model.model_dump(exclude={"pooling", "dtype"}),
         )
-        return self.learning.make_model(config, self.task, pooling, rngs)
-
-    @functools.cached_property
-    def weight_shapes(self) -> Weights:
-        """Of the model's weights."""
-        return jax.eval_shape(lambda: split_weights(self.make_model(nnx.Rngs(0)))[1])
+        return self.learning.make_model(config, self.task, model.pooling, rngs)
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """The optimizer over this run's length."""
@@ -82,19 +77,25 @@ class Experiment:
         )
 
     @functools.cached_property
-    def num_params(self) -> int:
-        """How many numbers are trained; also takes a batch in the abstract."""
+    def weight_shapes(self) -> Weights:
+        """Of the model's weights; the objective takes a batch in the abstract."""
         pair = (2,) if self.task.num_inputs == 2 else ()
         inputs = jax.ShapeDtypeStruct((1, *pair, self.task.max_length), jnp.int32)
         one = jnp.zeros(1, jnp.int32)
 
-        def shapes(inputs: jax.Array) -> Any:
+        def shapes(inputs: jax.Array) -> Weights:
             model = self.make_model(nnx.Rngs(0))
+            _, weights = split_weights(model)
             batch = Batch(inputs, inputs > 0, one, jnp.ones(1), one)
             self.objective(model, batch, jax.random.key(0))
-            return nnx.state(model, nnx.Param)
+            return weights
 
-        return sum(x.size for x in jax.tree.leaves(jax.eval_shape(shapes, inputs)))
+        return jax.eval_shape(shapes, inputs)
+
+    @property
+    def num_params(self) -> int:
+        """How many numbers are trained."""
+        return sum(x.size for x in jax.tree.leaves(self.weight_shapes.params))
 
     def load(self) -> dict[str, Split]:
         """All splits, prepared first where they are not yet."""

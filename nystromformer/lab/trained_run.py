@@ -4,22 +4,28 @@ import dataclasses
 import functools
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from etils import epath
 from flax import nnx
 
 from lra_tasks.task import Task
 from nystromformer.config import Config, ConfigError
 from nystromformer.lab.run import Experiment
-from nystromformer.lab.workdir import RESULT_FILE, read_config, read_result
+from nystromformer.lab.workdir import (
+    RESULT_FILE,
+    find_folder,
+    read_config,
+    read_result,
+)
 from nystromformer.training.arrays import CheckpointError, digest
 from nystromformer.training.checkpoint import read_best
-from nystromformer.training.files import Folder
-from nystromformer.training.step import Weights, graphdef_of
+from nystromformer.training.data import Data
+from nystromformer.training.evaluate import evaluate
+from nystromformer.training.objective import Totals
+from nystromformer.training.step import Weights, graphdef_of, make_eval_chunk
 
 PREDICTED_AT_ONCE = 32  # examples
 
@@ -61,6 +67,32 @@ class TrainedRun:
         graphdef = graphdef_of(self.experiment.make_model)
         return nnx.merge(graphdef, *jax.device_put(self.weights))
 
+    def evaluate(self, split: str, data_dir: str | None = None) -> dict[str, float]:
+        """The metrics of a split, and its number of examples.
+
+        Raises:
+          ConfigError: other data than the run was given.
+        """
+        examples = self.task.load(split, data_dir or self.config.task.data_dir)
+        noted = (self.result or {}).get("data_sha256", {})  # earlier versions have none
+        if noted and examples.content_hash() != noted[split]:
+            raise ConfigError(
+                f"the {split} split here is not the one that this run was given: "
+                "mend source_dir, or name another --data_dir"
+            )
+        graphdef = graphdef_of(self.experiment.make_model)
+        objective, train = self.experiment.objective, self.config.train
+        metrics = evaluate(
+            make_eval_chunk(graphdef, objective),
+            Totals.zero(objective),
+            jax.device_put(self.weights),
+            Data.put(examples),
+            train.batch_size // train.micro_batches,
+            length_buckets=train.length_buckets,
+        )
+        assert metrics is not None
+        return metrics
+
     def predict(
         self, inputs: Any, lengths: np.ndarray | Sequence[int] | None = None
     ) -> Prediction:
@@ -79,56 +111,43 @@ class TrainedRun:
             raise ValueError(f"{self.config.objective.name} predicts no classes")
         if not hasattr(inputs, "dtype"):
             inputs, lengths = self._encode(inputs)
-        tokens, valid = self._padded(np.asarray(inputs), lengths)
+        tokens, mask = self._padded(np.asarray(inputs), lengths)
         found = np.zeros((len(tokens), self.task.num_classes), np.float32)
         for start in range(0, len(tokens), PREDICTED_AT_ONCE):
             rows = np.arange(start, start + PREDICTED_AT_ONCE).clip(max=len(tokens) - 1)
-            found[rows] = self._probabilities(tokens[rows], valid[rows])
+            found[rows] = self._probabilities(tokens[rows], mask[rows])
         return Prediction(found.argmax(-1), found)
 
     def _encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Token ids [B, (2,) L] and lengths [B, (2)] of texts, or pairs of them."""
         pair = self.task.num_inputs == 2
-        flat = [text for both in texts for text in both] if pair else list(texts)
-        tokens, lengths = self.task.encode(flat)
+        tokens, lengths = self.task.encode([*chain(*texts)] if pair else list(texts))
         shape = (-1, 2) if pair else (-1,)
         return tokens.reshape(*shape, self.task.max_length), lengths.reshape(shape)
 
     def _padded(
         self, tokens: np.ndarray, lengths: Any
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids [B, (2,) max_length] and lengths [B, (2)], checked."""
-        task, length = self.task, tokens.shape[-1]
-        rows = (2,) if task.num_inputs == 2 else ()
-        if tokens.shape[1:-1] != rows or length > task.max_length:
-            wanted = ", ".join(map(str, ("B", *rows, "L")))
+        """Token ids and their mask [B, (2,) max_length], checked."""
+        task, (*rows, length) = self.task, tokens.shape
+        lengths = np.full(rows, length) if lengths is None else np.asarray(lengths)
+        pair = [2] if task.num_inputs == 2 else []
+        if rows[1:] != pair or length > task.max_length or [*lengths.shape] != rows:
+            sizes = ", ".join(map(str, ["B", *pair]))
             raise ValueError(
-                f"token ids must be [{wanted}] with L ≤ {task.max_length}, got "
-                f"{tokens.shape}"
+                f"token ids must be [{sizes}, L] with L ≤ {task.max_length} and "
+                f"lengths [{sizes}], got {tokens.shape} and {lengths.shape}"
             )
         if tokens.size and not 0 <= tokens.min() <= tokens.max() < task.vocab_size:
             raise ValueError(f"token ids must be from 0 to {task.vocab_size - 1}")
-        full = np.full(tokens.shape[:-1], length, np.int32)
-        lengths = full if lengths is None else np.asarray(lengths, np.int32)
-        if lengths.shape != full.shape:
-            raise ValueError(f"lengths must be {full.shape}, got {lengths.shape}")
-        spare = [(0, 0)] * (tokens.ndim - 1) + [(0, task.max_length - length)]
-        return np.pad(tokens.astype(np.int32), spare), lengths
+        spare = [(0, 0)] * len(rows) + [(0, task.max_length - length)]
+        mask = np.arange(task.max_length) < lengths[..., None]
+        return np.pad(tokens.astype(np.int32), spare), mask
 
     @functools.cached_property
     def _probabilities(self) -> Any:
-        """The compiled model: token ids and lengths to float32 [B, C]."""
-        graphdef, state = nnx.split(self.model)
-
-        @jax.jit
-        def probabilities(tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-            position = jax.lax.broadcasted_iota(
-                tokens.dtype, tokens.shape, tokens.ndim - 1
-            )
-            mask = position < lengths[..., None]
-            return jax.nn.softmax(nnx.merge(graphdef, state)(tokens, mask))
-
-        return probabilities
+        """The compiled model: token ids and their mask to float32 [B, C]."""
+        return jax.jit(lambda tokens, mask: jax.nn.softmax(self.model(tokens, mask)))
 
 
 def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
@@ -144,8 +163,7 @@ def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
       ConfigError: it is no run, or has no validated weights yet.
       CheckpointError: its weights are damaged, or not those of its result.
     """
-    name = str(workdir)
-    folder: Folder = epath.Path(name) if "://" in name else Path(name).expanduser()
+    folder = find_folder(workdir)
     experiment = Experiment.from_config(read_config(folder))
     found = read_best(folder, experiment.weight_shapes)
     if found is None:

@@ -1,23 +1,43 @@
 """A run's folder: config.json and result.json, written whole and read strictly."""
 
+import contextlib
 import hashlib
 import json
+import os
+import re
+from pathlib import Path
 from typing import Any
 
+from etils import epath
+from filelock import FileLock, Timeout
+from flax.traverse_util import flatten_dict
+
 from nystromformer.config import Config, ConfigError
+from nystromformer.training.devices import is_first
 from nystromformer.training.files import (
     METRICS_FILE,
     Folder,
+    is_local,
     system_errors,
     write_json,
 )
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
-RESULT_KEYS = {
+RESULT_KEYS = {  # what every version has written
     *("task", "attention", "seed", "best_step", "test_examples", "floors"),
     "params_sha256",
 }
+
+
+def find_folder(name: str | os.PathLike[str]) -> Folder:
+    """The folder of this name, there or not, or the one in a bucket."""
+    name = str(name)
+    if "://" not in name:
+        return Path(name).expanduser()
+    if not re.match("gs://[^/]+/.", name):
+        raise ConfigError(f"{name} is neither a folder nor gs://BUCKET/RUN")
+    return epath.Path(name)
 
 
 def read_json(path: Folder) -> Any:
@@ -30,48 +50,56 @@ def read_json(path: Folder) -> Any:
         raise ConfigError(f"{path} is not valid JSON ({error})") from error
 
 
+def lock_workdir(workdir: Folder) -> contextlib.AbstractContextManager[Any]:
+    """The first process makes the folder and keeps other runs away while inside.
+
+    A bucket has no locks: that no other run writes there is for people to see to.
+    """
+    if not is_local(workdir) or not is_first():
+        return contextlib.nullcontext()
+    workdir.mkdir(parents=True, exist_ok=True)
+    try:
+        return FileLock(workdir / "lock").acquire(timeout=0)
+    except Timeout as error:
+        raise ConfigError(f"another process is training in {workdir}") from error
+
+
 def open_workdir(workdir: Folder, config: Config) -> None:
     """Makes the folder with its config.json, or checks that the config is the same."""
-    check_workdir(workdir, config)
-    with system_errors(workdir):
-        workdir.mkdir(parents=True, exist_ok=True)
-        begun = (workdir / CONFIG_FILE).exists() and _has_saved(workdir)
-    if not begun:
+    if not check_workdir(workdir, config):
         write_json(workdir / CONFIG_FILE, config.to_mapping())
 
 
-def check_workdir(workdir: Folder, config: Config) -> None:
-    """Raises ConfigError where a run of this config may not live; changes nothing.
+def check_workdir(workdir: Folder, config: Config) -> bool:
+    """Whether a run of this config has saved something there; changes nothing.
 
-    Where a run has saved nothing yet, another may begin. Where the data lie may differ:
-    a workdir moves between machines by copying.
+    Where nothing is saved yet, another run may begin. Where the data lie may differ: a
+    workdir moves between machines by copying.
+
+    Raises:
+      ConfigError: another run has.
     """
+    saved = (workdir / "checkpoints", workdir / "best")
     with system_errors(workdir):
-        if not _has_saved(workdir):
-            return
+        if not (workdir / RESULT_FILE).exists() and not any(
+            folder.is_dir() and any(folder.iterdir()) for folder in saved
+        ):
+            return False
         if not (workdir / CONFIG_FILE).exists():
             raise ConfigError(
                 f"{workdir} holds checkpoints but no {CONFIG_FILE}: name another "
                 "workdir, or delete it"
             )
-    mapping, theirs = config.to_mapping(), read_config(workdir).to_mapping()
-    for group, fields in mapping.items():
-        keys = {*fields, *theirs[group]} - {"data_dir"}
-        for key in sorted(keys, key=lambda key: (key != "name", key)):
-            ours, other = fields.get(key), theirs[group].get(key)
-            if ours != other:
-                raise ConfigError(
-                    f"{workdir} holds a run with another config: {group}.{key} is "
-                    f"{other!r} there, {ours!r} here; name another workdir"
-                )
-
-
-def _has_saved(workdir: Folder) -> bool:
-    """Whether there is anything that a run could go on from, or has found."""
-    saved = (workdir / "checkpoints", workdir / "best")
-    return (workdir / RESULT_FILE).exists() or any(
-        folder.is_dir() and any(folder.iterdir()) for folder in saved
-    )
+    configs = config, read_config(workdir)
+    ours, theirs = (flatten_dict(x.to_mapping(), sep=".") for x in configs)
+    for key in {**ours, **theirs}:
+        if key != "task.data_dir" and ours.get(key) != theirs.get(key):
+            raise ConfigError(
+                f"{workdir} holds a run with another config: {key} is "
+                f"{theirs.get(key)!r} there, {ours.get(key)!r} here; name another "
+                "workdir"
+            )
+    return True
 
 
 def write_result(workdir: Folder, result: dict[str, Any]) -> None:
@@ -79,17 +107,6 @@ def write_result(workdir: Folder, result: dict[str, Any]) -> None:
     files = {name: _file_sha256(workdir / name) for name in (CONFIG_FILE, METRICS_FILE)}
     sealed = {**result, "files_sha256": files}
     write_json(workdir / RESULT_FILE, {**sealed, "sha256": _sha256(sealed)})
-
-
-def _sha256(result: dict[str, Any]) -> str:
-    """sha256 (hex) of a result's JSON, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()
-
-
-def _file_sha256(path: Folder) -> str | None:
-    """sha256 (hex) of a file, or None where there is none."""
-    with system_errors(path):
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
 def read_result(workdir: Folder) -> dict[str, Any] | None:
@@ -103,27 +120,31 @@ def read_result(workdir: Folder) -> dict[str, Any] | None:
         if not path.exists():
             return None
     result = read_json(path)
-    if not _is_result(result):
+    metric = result.get("metric", "accuracy") if isinstance(result, dict) else ""
+    keys = {*RESULT_KEYS, f"validation_{metric}", f"test_{metric}"}
+    if not metric or not keys <= result.keys():
         raise ConfigError(f"{path} is no result of this program; delete it")
     noted = result.pop("sha256", None)  # results of earlier versions have none
     if noted and noted != _sha256(result):
         raise ConfigError(f"{path} is damaged: copy it again, or delete it")
     for name, sha256 in (result.get("files_sha256", {}) if noted else {}).items():
-        file = workdir / name
-        if _file_sha256(file) not in (None, sha256):
+        if _file_sha256(workdir / name) not in (None, sha256):
             raise ConfigError(
-                f"{file} is not the one that {RESULT_FILE} was made with: copy it "
-                "again, or delete the folder and run again"
+                f"{workdir / name} is not the one that {RESULT_FILE} was made with: "
+                "copy it again, or delete the folder and run again"
             )
     return result
 
 
-def _is_result(found: Any) -> bool:
-    """Whether it holds what every version has written."""
-    if not isinstance(found, dict):
-        return False
-    metric = found.get("metric", "accuracy")
-    return found.keys() >= {*RESULT_KEYS, f"validation_{metric}", f"test_{metric}"}
+def _sha256(result: dict[str, Any]) -> str:
+    """sha256 (hex) of a result's JSON, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()
+
+
+def _file_sha256(path: Folder) -> str | None:
+    """sha256 (hex) of a file, or None where there is none."""
+    with system_errors(path):
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
 def read_config(workdir: Folder) -> Config:

@@ -27,26 +27,22 @@ def test_it_says_what_came_of_it_and_again_the_same(run, tmp_path):
     arguments = ("--task=retrieval", f"--data_dir={tmp_path}", f"--show={tmp_path}")
     first, again = (run(*arguments) for _ in range(2))
     assert first.returncode == 0, first.stderr
-    assert again.stdout == first.stdout
-    assert again.stderr == ""
+    assert (again.stdout, again.stderr) == (first.stdout, "")
     line = next(line for line in first.stdout.splitlines() if " train " in line)
     assert "2 examples of 3 documents" in line
-    assert "labels 50.0% 50.0%" in line
-    assert "lengths (0, 50, 90, 100 %) 5 13 13 14" in line
+    assert "labels 50.0% 50.0%; lengths (0, 50, 90, 100 %) 5 13 13 14" in line
     assert re.search(r"sha256 [0-9a-f]{64}$", line)
-    shown = (tmp_path / "retrieval.txt").read_text()
-    assert shown.startswith("--- label 0\nfirst paper 0\nthird\n--- label 1\n")
+    shown = (tmp_path / "retrieval.txt").read_text().splitlines()
+    assert shown == [
+        *("--- label 0", "first paper 0", "third"),
+        *("--- label 1", "first paper 0", "second paper 0"),
+    ]
 
 
 def test_pictures_are_shown_as_a_picture(run, tmp_path):
-    done = run(
-        "--task=pathfinder",
-        f"--data_dir={tmp_path}",
-        f"--show={tmp_path}",
-        "--num_workers=2",
-        "--option=num_examples=40",
-        "--option=difficulty=easy",
-    )
+    options = "--option=num_examples=40", "--option=difficulty=easy", "--num_workers=2"
+    places = f"--data_dir={tmp_path}", f"--show={tmp_path}"
+    done = run("--task=pathfinder", *places, *options)
     assert done.returncode == 0, done.stderr
     sheet = np.asarray(PIL.Image.open(tmp_path / "pathfinder.png"))
     assert sheet.shape == (2 * 98, 8 * 98)
@@ -56,10 +52,9 @@ def test_pictures_are_shown_as_a_picture(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--task=txt"], "listops|text|retrieval|image|pathfinder|pathx|all"),
+        (["--task=txt"], "value should be one of <listops|text|"),
         (["--task=text", "--option=seed"], "--option=seed is not KEY=VALUE"),
         (["--task=text", "--option=seed={[]:1}"], "seed must be int, not '{[]:1}'"),
-        (["--task=retrieval"], "lra_release.gz (7,700 MB) and put it there"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_status_2(run, tmp_path, arguments, message):
@@ -83,19 +78,4 @@ def test_all_are_tried_and_every_failure_is_a_line(run, tmp_path):
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     starts = [line.split(":")[1] for line in lines]
     assert starts == [" listops", " text", " image", " pathfinder", " pathx"]
-    assert "train/neg has 0 reviews, not 12,500" in lines[1]
-    assert "has no data_batch_1" in lines[2]
     assert "Traceback" not in done.stderr
-    two = run("--task=image", "--task=retrieval", f"--data_dir={tmp_path}")
-    assert two.returncode == 2
-    assert two.stdout == done.stdout
-    assert two.stderr.splitlines()[-1].startswith("error: image: ")
-
-
-def test_a_damaged_source_is_one_line_and_leaves_nothing(run, tmp_path):
-    write_pairs(tmp_path / "tsv_data")
-    (tmp_path / "tsv_data" / "new_aan_pairs.eval.tsv").write_bytes(PAIRS[:-7])
-    done = run("--task=retrieval", f"--data_dir={tmp_path}")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "line 2: 4 columns" in done.stderr
-    assert not list((tmp_path / "retrieval").rglob("*.json"))

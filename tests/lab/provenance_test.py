@@ -3,15 +3,9 @@
 import subprocess
 
 import jax
-import numpy as np
 
 from nystromformer.lab import provenance
 from tests.commands import ROOT
-
-
-def test_the_versions_are_those_that_run():
-    found = provenance.versions()
-    assert (found["jax"], found["numpy"]) == (jax.__version__, np.__version__)
 
 
 def test_the_commit_is_the_head_and_says_whether_files_differ():
@@ -30,7 +24,7 @@ def test_a_session_is_noted_where_it_differs_from_the_one_before(monkeypatch):
     assert provenance.note_session(sessions, 0) == []
     assert provenance.note_session(sessions, 20) == []
     [first] = sessions
-    assert first == {"step": 0, **provenance.session()}
+    assert (first["step"], first["versions"]["jax"]) == (0, jax.__version__)
     monkeypatch.setattr(provenance, "commit", lambda: "another")
     monkeypatch.setattr(provenance, "device", lambda: "8 × GPU")
     assert provenance.note_session(sessions, 40) == [
@@ -38,7 +32,3 @@ def test_a_session_is_noted_where_it_differs_from_the_one_before(monkeypatch):
         f"commit another instead of {first['commit']}",
     ]
     assert [session["step"] for session in sessions] == [0, 40]
-
-
-def test_the_device_says_on_what():
-    assert any(word in provenance.device() for word in ("CPU", "×"))

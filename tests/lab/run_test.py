@@ -26,15 +26,6 @@ def test_every_attention_has_about_as_many_parameters_as_softmax(attention):
     assert abs(found / exact - 1) <= 0.1
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"attention__num_landmarks": 0}, "num_landmarks must be at least 1"),
-        ({"attention__conv_kernel_size": 34}, "conv_kernel_size must be odd"),
-        ({"model__remat": "all"}, "remat: .*'block'"),
-        ({"model__pooling": "sum"}, "pooling: .*'cls'"),
-    ],
-)
-def test_a_model_that_cannot_be_built_is_an_error_before_any_compile(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        Experiment.from_config(make_config(**changes))
+def test_a_model_that_cannot_be_built_is_an_error_before_any_compile():
+    with pytest.raises(ConfigError, match="num_landmarks must be at least 1"):
+        Experiment.from_config(make_config(attention__num_landmarks=0))

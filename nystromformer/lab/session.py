@@ -1,0 +1,155 @@
+"""One session of a run: its checks, its lock, and what it has found in the end."""
+
+import hashlib
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from nystromformer.config import ConfigError
+from nystromformer.lab import provenance
+from nystromformer.lab.objectives import shown
+from nystromformer.lab.run import Experiment
+from nystromformer.lab.transfer import start_from
+from nystromformer.lab.workdir import (
+    check_workdir,
+    lock_workdir,
+    open_workdir,
+    read_result,
+    write_result,
+)
+from nystromformer.training.devices import is_first, make_mesh, wait_for_all
+from nystromformer.training.files import Folder
+from nystromformer.training.loop import Trainer
+
+
+def keep_compiled_programs() -> None:
+    """Lets JAX keep what it compiles, up to a gigabyte, in ~/.cache/nystromformer.
+
+    JAX_COMPILATION_CACHE_DIR names another folder; JAX_ENABLE_COMPILATION_CACHE=false
+    switches it off. A folder for each kind of processor, which JAX's own key leaves
+    out: in a home of several machines a program for one may crash the other.
+    """
+    if jax.config.values["jax_compilation_cache_dir"]:
+        return
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    features = next((x for x in lines if x.startswith(("flags", "Features"))), "")
+    processor = hashlib.sha256(features.encode()).hexdigest()[:8]
+    folder = f"~/.cache/nystromformer/{platform.machine()}-{processor}"
+    jax.config.update("jax_compilation_cache_dir", os.path.expanduser(folder))
+    jax.config.update("jax_compilation_cache_max_size", 2**30)
+
+
+def finish(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str, Any]:
+    """The result of a run: of the workdir, or of training to the end."""
+    if is_first():
+        check_workdir(workdir, experiment.config)
+    result = read_result(workdir)
+    wait_for_all("looked for a result")
+    if result:
+        print(f"{workdir} is finished; delete it to run again")
+    return result or train(experiment, workdir, seq_shards)
+
+
+def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str, Any]:
+    """Trains to the end, from wherever the workdir stands, and writes the result.
+
+    Nothing is written before the data, the devices and the memory are there.
+    """
+    config = experiment.config
+    print(
+        f"{config.task.name} with {config.attention.name}: "
+        f"{experiment.num_params:,} parameters, {config.train.num_steps:,} steps of "
+        f"{config.train.batch_size} on {provenance.device()}"
+    )
+    check_memory(experiment.num_params)
+    source = start_from(config) if config.train.init_from else None
+    mesh = mesh_of(experiment, seq_shards)
+    splits = experiment.load()
+    floors = experiment.learning.floors(experiment.task, splits)
+    with lock_workdir(workdir):
+        if is_first():
+            open_workdir(workdir, config)
+        wait_for_all("opened the workdir")
+        trainer = Trainer(
+            experiment.make_model,
+            experiment.objective,
+            experiment.make_optimizer(),
+            config.train,
+            splits,
+            workdir,
+            mesh,
+            start=source and (lambda fresh: source.carried_over(fresh, config)),
+        )
+        sessions = trainer.record.sessions
+        if changed := provenance.note_session(sessions, trainer.step):
+            print(f"since the last session: {', '.join(changed)}")
+        result = {
+            "task": config.task.name,
+            "attention": config.attention.name,
+            "seed": config.train.seed,
+            "num_params": experiment.num_params,
+            "objective": config.objective.name,
+            "init_from_sha256": source and source.params_sha256,
+            **trainer.fit(),
+            "floors": floors,
+            "processes": jax.process_count(),
+            "mesh": dict(mesh.shape),
+            **{key: sessions[-1][key] for key in ("device", "versions", "commit")},
+            "sessions": sessions,
+            "data_sha256": {name: x.content_hash() for name, x in splits.items()},
+        }
+        if is_first():
+            write_result(workdir, result)
+        trainer.finish()
+    return result
+
+
+def check_memory(num_params: int) -> None:
+    """Raises ConfigError where the state of training alone cannot fit."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    room = stats.get("bytes_limit", machine)
+    needed = 16 * num_params  # float32: weights, gradient, Adam's two moments
+    if needed > room:
+        raise ConfigError(
+            f"{num_params:,} parameters take {needed / 1e9:,.0f} GB to train, and here "
+            f"are {room / 1e9:,.0f}: choose a smaller config.model"
+        )
+
+
+def mesh_of(experiment: Experiment, seq_shards: int) -> Mesh:
+    """All devices of all processes."""
+    train = experiment.config.train
+    if seq_shards > 1 and train.length_buckets > 1:
+        raise ConfigError(
+            f"--seq_shards={seq_shards} takes sequences of one length: "
+            "config.train.length_buckets must be 1"
+        )
+    size = train.batch_size // train.micro_batches
+    try:
+        return make_mesh(size, experiment.task.max_length, seq_shards=seq_shards)
+    except ValueError as error:
+        raise ConfigError(
+            f"{error}, or other devices (CUDA_VISIBLE_DEVICES)"
+        ) from error
+
+
+def summary(result: dict[str, Any]) -> str:
+    """The result beside its floors, for people."""
+    metric = result.get("metric", "accuracy")
+    validation, test = (
+        shown(metric, result[f"{split}_{metric}"]) for split in ("validation", "test")
+    )
+    lines = [
+        f"{result['task']} with {result['attention']}, seed {result['seed']}: best "
+        f"validation {metric} {validation} at step {result['best_step']:,}",
+        f"test {metric} {test} ({result['test_examples']:,} examples)",
+    ]
+    for name, value in result["floors"].items():
+        lines.append(f"  floor: {shown(metric, value):>6}  {name}")
+    return "\n".join(lines)
