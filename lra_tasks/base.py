@@ -12,7 +12,7 @@ import numpy as np
 
 from lra_tasks import storage
 from lra_tasks.split import DataError, Split
-from lra_tasks.subwords import Vocabulary
+from lra_tasks.subwords import Vocabulary, open_vocabulary
 
 SPLITS: tuple[str, ...] = ("train", "validation", "test")
 
@@ -54,8 +54,24 @@ class Task(ABC):
         seed = getattr(self, "seed", 0)
         self.require(0 <= seed < 2**63, f"seed must be 0 to 2⁶³-1, not {seed}")
         if source_dir := getattr(self, "source_dir", None):
-            folder = Path(source_dir).expanduser().resolve()
-            object.__setattr__(self, "source_dir", str(folder))
+            self._set(source_dir=str(Path(source_dir).expanduser().resolve()))
+
+    def require(self, condition: bool, message: str) -> None:
+        """Raises DataError with the task's name and `message` unless `condition`."""
+        if not condition:
+            raise DataError(f"{self.name}: {message}")
+
+    def _set(self, **attributes: Any) -> None:
+        """Sets what follows from the options."""
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+    def _use_tokenizer(self, name: str, min_length: int) -> None:
+        """Takes "byte" or a tokenizer.json as its vocabulary."""
+        fits = self.max_length >= min_length
+        self.require(fits, f"max_length must be at least {min_length}")
+        vocabulary = open_vocabulary(name)
+        self._set(vocabulary=vocabulary, vocab_size=vocabulary.vocab_size)
 
     @property
     def special_tokens(self) -> tuple[int, ...]:
@@ -72,11 +88,6 @@ class Task(ABC):
         """The id of [SEP], behind which token types change; None without types."""
         return self.vocabulary.sep if self.vocabulary else None
 
-    def require(self, condition: bool, message: str) -> None:
-        """Raises DataError with the task's name and `message` unless `condition`."""
-        if not condition:
-            raise DataError(f"{self.name}: {message}")
-
     @abstractmethod
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
         """Makes all splits; called once, when they are not on disk yet.
@@ -85,9 +96,11 @@ class Task(ABC):
           data_dir: where official archives are looked for, and put when downloaded.
         """
 
-    @abstractmethod
     def decode(self, tokens: np.ndarray) -> str | np.ndarray:
         """The valid tokens `[n]` of a row for the eye: text, or a picture `[R, R]`."""
+        if self.vocabulary is None:
+            raise NotImplementedError(f"{type(self)} does not say how to decode")
+        return self.vocabulary.decode(tokens)
 
     def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Inputs `[n, max_length]` and lengths `[n]` of texts, as `decode` shows them.
@@ -97,14 +110,23 @@ class Task(ABC):
         Raises:
           DataError: the task's inputs are no text, or this is none of its language.
         """
-        self.require(self.vocabulary is not None, "its inputs are not made from text")
-        assert self.vocabulary is not None
+        if self.vocabulary is None:
+            raise DataError(f"{self.name}: its inputs are not made from text")
         pairs = [(text,) if isinstance(text, str) else text for text in texts]
         return self.vocabulary.rows(pairs, self.max_length)
 
     def pinned_options(self) -> dict[str, Any]:
-        """The options that the data depend on; others prepare the same data."""
-        return asdict(self)
+        """The options that the data depend on; others prepare the same data.
+
+        A tokenizer.json counts by its content, wherever it lies.
+        """
+        options = asdict(self)
+        tokenizer = options.pop("tokenizer", None)
+        if tokenizer is None:
+            return options
+        learnt_here = tokenizer == "bpe"
+        digest = tokenizer if learnt_here else open_vocabulary(tokenizer).digest
+        return options | {"tokenizer": digest}
 
     def folder(self, data_dir: str | os.PathLike[str] | None = None) -> Path:
         """Where its prepared data lie."""

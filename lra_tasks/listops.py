@@ -26,7 +26,7 @@ from lra_tasks.listops_language import (
     evaluate,
 )
 from lra_tasks.progress import Progress
-from lra_tasks.split import DataError, Split, separate
+from lra_tasks.split import DataError, Split, pad, separate
 
 RELEASED_FILES = {
     "train": "basic_train.tsv",
@@ -49,22 +49,22 @@ def read_released(path: Path, max_length: int) -> Split:
         raise DataError(f"{path} has no examples")
     if header.rstrip(b"\r\n") != b"Source\tTarget":
         raise DataError(f"{path}, line 1: the header is not Source<tab>Target")
-    inputs = np.zeros((len(lines), max_length), np.uint8)
-    lengths, labels = np.zeros((2, len(lines)), np.int32)
+    rows, labels = [], []
     with Progress(path.name, len(lines)) as bar:
-        for row, line in enumerate(lines):
+        for number, line in enumerate(lines, start=2):
             try:
-                ids, labels[row] = _parse_example(line.decode().rstrip("\r\n"))
+                ids, label = _parse(line.decode().rstrip("\r\n"))
                 if len(ids) > max_length:
                     raise DataError(f"{len(ids)} tokens, above max_length {max_length}")
             except ValueError as error:
-                raise DataError(f"{path}, line {row + 2}: {error}") from None
-            inputs[row, : len(ids)], lengths[row] = ids, len(ids)
+                raise DataError(f"{path}, line {number}: {error}") from None
+            rows.append(ids)
+            labels.append(label)
             bar.update(1)
-    return Split(inputs, lengths, labels)
+    return Split(*pad(rows, max_length, np.uint8), np.array(labels, np.int32))
 
 
-def _parse_example(line: str) -> tuple[np.ndarray, int]:
+def _parse(line: str) -> tuple[np.ndarray, int]:
     columns = line.split("\t")
     if len(columns) != 2:
         raise DataError(f"{len(columns)} columns, not 2")
@@ -128,10 +128,7 @@ class ListOps(Task):
                 0 < len(row) <= self.max_length,
                 f"{len(row):,} tokens are not from 1 to max_length={self.max_length}",
             )
-        inputs = np.zeros((len(rows), self.max_length), np.uint8)
-        for row, ids in zip(inputs, rows, strict=True):
-            row[: len(ids)] = ids
-        return inputs, np.array([len(ids) for ids in rows], np.int32)
+        return pad(rows, self.max_length, np.uint8)
 
     def decode(self, tokens: np.ndarray) -> str:
         return decode(tokens)

@@ -10,8 +10,8 @@ order and the number of processes. Resolutions are 32 (LRA's Pathfinder), 64, 12
 contours (6, 9, 14 paddles). LRA's benchmark is 32 hard.
 """
 
-import collections
 import concurrent.futures
+import functools
 import multiprocessing
 import os
 import signal
@@ -123,24 +123,16 @@ def draw(
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
     )
-    waiting = collections.deque()  # few, for a result stays in memory until it is taken
     try:
-        for indices in parts:
-            waiting.append(pool.submit(generate, seed, indices, **options))
-            if len(waiting) > 2 * num_workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BaseException as error:  # Ctrl-C too: nobody wants the other pictures
+        yield from pool.map(functools.partial(generate, seed, **options), parts)
+    except BrokenProcessPool as error:
+        raise DataError(
+            "a process that draws pictures was killed: run again, with fewer "
+            "num_workers if memory was short"
+        ) from error
+    finally:  # Ctrl-C too: nobody wants the other pictures
         for worker in set(multiprocessing.active_children()) - others:
             worker.terminate()
-        if isinstance(error, BrokenProcessPool):
-            raise DataError(
-                "a process that draws pictures was killed: run again, with fewer "
-                "num_workers if memory was short"
-            ) from error
-        raise
-    finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 

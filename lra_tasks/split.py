@@ -2,8 +2,9 @@
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,11 +30,18 @@ class Split:
     labels: np.ndarray
     pairs: np.ndarray | None = None
 
+    @classmethod
+    def of_pictures(cls, pictures: np.ndarray, labels: np.ndarray) -> "Split":
+        """Every pixel of pictures uint8 `[n, ...]` is a token."""
+        inputs = pictures.reshape(len(pictures), -1)
+        lengths = np.full(len(inputs), inputs.shape[1], np.int32)
+        return cls(inputs, lengths, labels.astype(np.int32))
+
     @property
     def num_examples(self) -> int:
         return len(self.labels)
 
-    def take(self, examples: np.ndarray) -> "Split":
+    def take(self, examples: np.ndarray | slice) -> "Split":
         """The examples with these indices, in this order; documents all stay."""
         labels = self.labels[examples]
         if self.pairs is not None:
@@ -63,18 +71,27 @@ class Split:
         return [b"".join(sorted((rows[a], rows[b]))) for a, b in self.pairs]
 
 
-def hold_out(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, ...]:
-    """Draws a share of each class, rounded to whole examples, of labels `[n]`.
+def pad(rows: Collection[Any], width: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of ids as an array `[n, width]` of the dtype and their lengths `[n]`."""
+    inputs = np.zeros((len(rows), width), dtype)
+    lengths = np.zeros(len(rows), np.int32)
+    for number, row in enumerate(rows):
+        inputs[number, : len(row)], lengths[number] = row, len(row)
+    return inputs, lengths
+
+
+def hold_out(train: Split, seed: int, share: float = 0.1) -> tuple[Split, Split]:
+    """Draws a share of each class, rounded to whole examples, for validation.
 
     Returns:
-      The indices kept and those held out, each ascending.
+      Those kept and those held out, each in the order of `train`.
     """
     rng = np.random.default_rng(seed)
-    held = np.zeros(len(labels), bool)
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
+    held = np.zeros(train.num_examples, bool)
+    for label in np.unique(train.labels):
+        members = np.flatnonzero(train.labels == label)
         held[rng.permutation(members)[: round(share * len(members))]] = True
-    return np.flatnonzero(~held), np.flatnonzero(held)
+    return train.take(np.flatnonzero(~held)), train.take(np.flatnonzero(held))
 
 
 def separate(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lra_tasks.split import DataError
+from lra_tasks.split import DataError, pad
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_VOCAB_SIZE = 2**16  # tokens are uint16
@@ -128,15 +128,13 @@ class Vocabulary:
         self, texts: Sequence[Sequence[str]], max_length: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Of n single texts or pairs: uint16 `[n, max_length]` and lengths `[n]`."""
-        inputs = np.zeros((len(texts), max_length), np.uint16)
-        lengths = np.zeros(len(texts), np.int32)
+        rows = []
         for start in range(0, len(texts), 1024):
             part = texts[start : start + 1024]
-            columns = [self.encode(column) for column in zip(*part, strict=True)]
-            for i, (first, *second) in enumerate(zip(*columns, strict=True), start):
-                row = self.row(first, second[0] if second else None, max_length)
-                inputs[i, : len(row)], lengths[i] = row, len(row)
-        return inputs, lengths
+            for ids in zip(*map(self.encode, zip(*part, strict=True)), strict=True):
+                row = self.row(ids[0], ids[1] if len(ids) > 1 else None, max_length)
+                rows.append(np.array(row, np.uint16))
+        return pad(rows, max_length, np.uint16)
 
 
 @functools.lru_cache(maxsize=4)
