@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nystromformer.config import ConfigError
-from nystromformer.lab.provenance import session
+from nystromformer.lab.provenance import commit, device, versions
 
 PAGE = "README.md"
 
@@ -17,7 +17,8 @@ def source() -> dict[str, Any]:
     """Command, commit, device and versions; to be taken before the work begins."""
     script = Path(sys.argv[0]).name
     command = shlex.join(["python", f"scripts/{script}", *sys.argv[1:]])
-    return {"command": command, **session()}
+    origin = {"commit": commit(), "device": device(), "versions": versions()}
+    return {"command": command, **origin}
 
 
 def open_folder(out: Path, title: str) -> Path:

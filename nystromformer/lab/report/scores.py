@@ -109,7 +109,9 @@ def score_table(frame: Frame, remarks: Mapping[str, str] = {}) -> Frame:
     pairs = frame[["task", "metric"]].drop_duplicates().to_numpy()
     columns = [*(heading(*pair) for pair in pairs), average]
     columns += [f"{task} published, %" for task in (*LRA, AVERAGE)]
-    table = pd.DataFrame.from_dict({**floors, **rows}, orient="index").fillna(NOTHING)
+    table: Any = pd.DataFrame.from_dict({**floors, **rows}, orient="index").fillna(
+        NOTHING
+    )
     table = table[[column for column in columns if column in table]]
     return table.reset_index(names="attention")
 
