@@ -35,11 +35,7 @@ class Pairs(NamedTuple):
 
 
 def read_pairs(path: Path, max_length: int) -> dict[str, Pairs]:
-    """Reads new_aan_pairs.{train,eval,test}.tsv from a folder or from the release.
-
-    Raises:
-      DataError: naming file and line, for whatever is not as it should be.
-    """
+    """Reads new_aan_pairs.{train,eval,test}.tsv from a folder or from the release."""
     found: dict[str, Pairs] = {}
     with archives.open_members(path, PAIRS) as members:
         for match, file in members:

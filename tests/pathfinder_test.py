@@ -40,16 +40,6 @@ def test_the_splits_are_all_pictures_once(tmp_path):
     assert alone.folder(tmp_path) == InParts(**QUICK, seed=3).folder(tmp_path)
 
 
-def test_options_reach_the_pictures(tmp_path):
-    for options in ({"difficulty": "hard"}, {"resolution": 64, "max_length": 4096}):
-        task = Pathfinder(**{**QUICK, "num_examples": 10, **options})
-        picture = task.decode(task.load("train", tmp_path).inputs[0])
-        (image,), _ = generate(
-            task.seed, [0], resolution=task.resolution, difficulty=task.difficulty
-        )
-        np.testing.assert_array_equal(picture, image)
-
-
 # A process of its own, killed while it draws.
 PROCESS = """
 import sys
