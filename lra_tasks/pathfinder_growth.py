@@ -29,10 +29,9 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 class Streams:
-    """One stream of random numbers per picture: SplitMix64 started at a mixed key.
+    """Random numbers, the k-th of a picture a function of seed, index and k alone.
 
-    The k-th number of a stream depends on seed, index and k alone, so a picture is
-    the same in any batch.
+    SplitMix64, started at a mixed key.
     """
 
     def __init__(self, seed: int, indices: np.ndarray, kind: int = 0):
