@@ -23,7 +23,6 @@ from lra_tasks.progress import Progress
 from lra_tasks.split import DataError
 from lra_tasks.storage import hold
 
-PathLike = str | os.PathLike[str]
 Members = Generator[tuple[re.Match[str], IO[bytes]], None, None]
 SECONDS_TO_ANSWER = 5.0
 CHUNK_BYTES = 2**20
@@ -32,19 +31,12 @@ DAMAGES = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 
 @dataclass(frozen=True)
 class Archive:
-    """An official archive.
-
-    Attributes:
-      url: where it is published; its last part is the file's name.
-      num_bytes: its size.
-      md5: as published, or None where nothing is.
-      by_hand: too large to be downloaded unasked.
-    """
+    """An official archive; its name is the last part of the url."""
 
     url: str
     num_bytes: int
-    md5: str | None = None
-    by_hand: bool = False
+    md5: str | None = None  # as published
+    by_hand: bool = False  # too large to be downloaded unasked
 
     @property
     def name(self) -> str:
@@ -69,16 +61,11 @@ def obtain(
 ) -> Path:
     """Finds the first of unpacked `folders` or `archives`, or downloads archives[0].
 
-    Args:
-      archives: all that will do.
-      folders: what they unpack to, as paths below the place of the archive.
-      data_dir: looked into first, and where the download goes.
-      source_dir: looked into instead if given, and nothing is downloaded: a folder
-        that holds one of them, or one of them itself.
+    They are looked for in `data_dir`, where the download goes too; or in `source_dir`,
+    which may be one of them itself, and then nothing is downloaded.
 
     Raises:
       DataError: nothing there and no server either, or a wrong checksum.
-      OSError: `data_dir` cannot be written, or the disk is full.
     """
     place = Path(source_dir) if source_dir else data_dir
     if folder := find_folder(place, folders):
@@ -176,13 +163,9 @@ def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
 def open_members(path: Path, pattern: str) -> Iterator[Members]:
     """Reads the files below a folder, or in a tar archive of any compression.
 
-    Args:
-      path: the folder or the archive.
-      pattern: searched for in every file's name, "folder/…/file".
-
     Yields:
-      An iterator over (match, open file) of the files that match; each file is to be
-      read before the next is asked for.
+      An iterator over (match, open file) of the files in whose names, "folder/…/file",
+      the pattern is found; each is to be read before the next is asked for.
 
     Raises:
       DataError: from the `with` block too; the archive is damaged, or holds links,
@@ -212,11 +195,9 @@ def _read_tar(path: Path, pattern: re.Pattern[str]) -> Members:
         while (member := tar.next()) is not None:
             tar.members.clear()  # pyright: ignore[reportAttributeAccessIssue] - it grows
             parts = re.split(r"[/\\]", member.name)
-            if not parts[0] or ".." in parts:
-                reason = "leads out of the archive"
-                raise DataError(f"{path}: {member.name!r} {reason}: refused")
-            if not (member.isreg() or member.isdir()):
-                reason = "is a link or a device"
+            plain = member.isreg() or member.isdir()
+            if not (plain and parts[0]) or ".." in parts:
+                reason = "is a link or a device, or leads out of the archive"
                 raise DataError(f"{path}: {member.name!r} {reason}: refused")
             content = tar.extractfile(member)
             if content and (match := pattern.search(os.path.normpath(member.name))):

@@ -1,7 +1,6 @@
 """Task: what every task is. One subclass a task; its options are its fields."""
 
 import functools
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ import numpy as np
 
 from lra_tasks import storage
 from lra_tasks.split import DataError, Split
+from lra_tasks.storage import PathLike
 from lra_tasks.subwords import Vocabulary, open_vocabulary
 
 SPLITS: tuple[str, ...] = ("train", "validation", "test")
@@ -19,31 +19,18 @@ SPLITS: tuple[str, ...] = ("train", "validation", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """A classification task over sequences of tokens.
+    """A classification task over sequences of tokens."""
 
-    Attributes:
-      name: its name in the table of tasks and its folder.
-      version: of the code that makes the data; raise it when the data change.
-      vocab_size: token ids are 0 to vocab_size - 1.
-      num_classes: labels are 0 to num_classes - 1.
-      num_inputs: sequences in one example, 1 or 2.
-      max_length: columns of a split's inputs: tokens, padding included.
-      vocabulary: of a task of sub-words between [CLS] and [SEP]; else None.
-    """
-
-    name: ClassVar[str]
-    version: ClassVar[str]
-    vocab_size: ClassVar[int]
-    num_classes: ClassVar[int]
-    num_inputs: ClassVar[int] = 1
-    vocabulary: ClassVar[Vocabulary | None] = None
-    max_length: int
+    name: ClassVar[str]  # in the table of tasks, and of its folder
+    version: ClassVar[str]  # of the code that makes the data: raised when they change
+    vocab_size: ClassVar[int]  # token ids are 0 to vocab_size - 1
+    num_classes: ClassVar[int]  # labels are 0 to num_classes - 1
+    num_inputs: ClassVar[int] = 1  # sequences in one example, 1 or 2
+    vocabulary: ClassVar[Vocabulary | None] = None  # where tokens are sub-words
+    max_length: int  # columns of a split's inputs, padding included
 
     def __post_init__(self) -> None:
-        """Checks the options' types; a subclass goes on to check their values.
-
-        A `source_dir` is the same folder from wherever it is named.
-        """
+        """Checks the options' types; a subclass goes on to check their values."""
         expected = get_type_hints(type(self))
         for option, value in asdict(self).items():
             fits = isinstance(value, expected[option])
@@ -53,7 +40,7 @@ class Task(ABC):
         self.require(self.max_length >= 1, "max_length must be at least 1")
         seed = getattr(self, "seed", 0)
         self.require(0 <= seed < 2**63, f"seed must be 0 to 2⁶³-1, not {seed}")
-        if source_dir := getattr(self, "source_dir", None):
+        if source_dir := getattr(self, "source_dir", None):  # the same from anywhere
             self._set(source_dir=str(Path(source_dir).expanduser().resolve()))
 
     def require(self, condition: bool, message: str) -> None:
@@ -90,16 +77,11 @@ class Task(ABC):
 
     @abstractmethod
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
-        """Makes all splits; called once, when they are not on disk yet.
-
-        Args:
-          data_dir: where official archives are looked for, and put when downloaded.
-        """
+        """Makes all splits, once; official archives are in `data_dir`, or go there."""
 
     def decode(self, tokens: np.ndarray) -> str | np.ndarray:
         """The valid tokens `[n]` of a row for the eye: text, or a picture `[R, R]`."""
-        if self.vocabulary is None:
-            raise NotImplementedError(f"{type(self)} does not say how to decode")
+        assert self.vocabulary is not None, f"{type(self)} does not say how to decode"
         return self.vocabulary.decode(tokens)
 
     def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -128,19 +110,16 @@ class Task(ABC):
         digest = tokenizer if learnt_here else open_vocabulary(tokenizer).digest
         return options | {"tokenizer": digest}
 
-    def folder(self, data_dir: str | os.PathLike[str] | None = None) -> Path:
+    def folder(self, data_dir: PathLike | None = None) -> Path:
         """Where its prepared data lie."""
         options = self.pinned_options()
         return storage.get_folder(self.name, options, self.version, data_dir)
 
-    def load(self, split: str, data_dir: str | os.PathLike[str] | None = None) -> Split:
+    def load(self, split: str, data_dir: PathLike | None = None) -> Split:
         """Reads one of SPLITS; makes and stores all of them the first time.
 
-        Args:
-          split: "train", "validation" or "test"; no example is in two of them, unless
-            an option asks for that.
-          data_dir: where prepared data live, and official archives are looked for;
-            else $LRA_DATA_DIR, else ~/.cache/lra_tasks.
+        `data_dir` is where prepared data live, and official archives are looked for;
+        else $LRA_DATA_DIR, else ~/.cache/lra_tasks.
 
         Raises:
           DataError: no such split; the sources are wrong, or the stored files damaged.

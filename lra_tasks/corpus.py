@@ -19,10 +19,10 @@ from typing import ClassVar
 import numpy as np
 
 from lra_tasks import archives, storage, subwords
-from lra_tasks.archives import PathLike
 from lra_tasks.base import SPLITS, Task
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split
+from lra_tasks.storage import PathLike
 from lra_tasks.subwords import Vocabulary, open_vocabulary
 
 SHARES = (0.8, 0.9)  # of the documents: train below the first, test above the second
@@ -34,14 +34,8 @@ DIGESTS_FILE, VOCABULARY_FILE = "sha256.json", "tokenizer.json"
 def read_documents(folder: Path, pattern: str, blank_lines: bool) -> Iterator[str]:
     """The documents of the files that match, in the order of their names.
 
-    Args:
-      folder: searched as `Path.glob` does.
-      pattern: "**/*.txt".
-      blank_lines: a file holds many documents, between blank lines; else it is one.
-
-    Raises:
-      DataError: naming the file, for bytes that are no UTF-8 text, a file that is no
-        regular one, or a document of more than MAX_DOCUMENT_BYTES.
+    With `blank_lines` a file holds many, between blank lines; else it is one. DataError
+    names a file that is no regular one, no UTF-8 text, or has too long a document.
     """
     for path in sorted(folder.glob(pattern)):
         if path.is_dir():

@@ -60,9 +60,6 @@ def read_tsv(path: Path, subset: Subset) -> tuple[list[tuple[str, ...]], np.ndar
 
     Lines of another number of columns than the header's, of which QQP has some, and
     those of no gold label ("-") are left out, and a line on stderr says how many.
-
-    Raises:
-      DataError: naming file and line, for whatever is not as it should be.
     """
     with archives.open_regular(path) as file:
         content = archives.read_whole(file, str(path), MAX_FILE_BYTES)

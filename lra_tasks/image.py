@@ -77,12 +77,7 @@ def read_batches(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Pixels uint8 `[n, 1024]` and labels `[n]` of the five training batches and test.
 
-    Args:
-      path: cifar-10-batches-bin/, or cifar-10-batches-py/, or the archive of one.
-      batch_size: pictures in each batch.
-
-    Raises:
-      DataError: naming the batch, for whatever is not as it should be.
+    From cifar-10-batches-bin/ or cifar-10-batches-py/, or the archive of one.
     """
     found = {}
     with (
@@ -95,7 +90,11 @@ def read_batches(
             parse = parse_binary if match[2] else parse_pickle
             try:
                 rgb, labels = parse(content)
-                _check(rgb, labels, batch_size)
+                if not len(rgb) == len(labels) == batch_size:
+                    found_here = f"{len(rgb):,} pictures and {len(labels):,} labels"
+                    raise DataError(f"{found_here}, not {batch_size:,} of each")
+                if set(wrong := np.unique(labels)) - set(range(NUM_CLASSES)):
+                    raise DataError(f"its labels {wrong} are not 0 to 9")
             except DataError as error:
                 raise DataError(f"{where}: {error}") from None
             found[match[1]] = to_grey(rgb.reshape(-1, 3, NUM_PIXELS)), labels
@@ -104,15 +103,6 @@ def read_batches(
         if name not in found:
             raise DataError(f"{path} has no {name}")
     return found
-
-
-def _check(rgb: np.ndarray, labels: np.ndarray, batch_size: int) -> None:
-    if len(rgb) != batch_size or len(labels) != batch_size:
-        message = f"{len(rgb):,} pictures and {len(labels):,} labels, not"
-        raise DataError(f"{message} {batch_size:,} of each")
-    wrong = labels[(labels < 0) | (labels >= NUM_CLASSES)]
-    if len(wrong):
-        raise DataError(f"the label {wrong[0]} is not 0 to {NUM_CLASSES - 1}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,11 +36,7 @@ RELEASED_FILES = {
 
 
 def read_released(path: Path, max_length: int) -> Split:
-    """Reads a released file: tab-separated, header Source and Target.
-
-    Raises:
-      DataError: naming file and line, for whatever is not as it should be.
-    """
+    """Reads a released file; DataError names the line that is not as it should be."""
     if not path.is_file():
         raise DataError(f"{path} is missing: source_dir must hold the released files")
     with path.open("rb") as file:
@@ -122,12 +118,10 @@ class ListOps(Task):
         return {"max_length": self.max_length, "source_dir": self.source_dir}
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        rows = [encode(text) for text in texts]
+        rows, longest = [encode(text) for text in texts], self.max_length
         for row in rows:
-            self.require(
-                0 < len(row) <= self.max_length,
-                f"{len(row):,} tokens are not from 1 to max_length={self.max_length}",
-            )
+            wrong = f"{len(row):,} tokens are not from 1 to max_length={longest}"
+            self.require(0 < len(row) <= longest, wrong)
         return pad(rows, self.max_length, np.uint8)
 
     def decode(self, tokens: np.ndarray) -> str:
@@ -160,18 +154,14 @@ class ListOps(Task):
         absent = counts.sum(axis=1) == 0
         counts[absent] = counts.sum(axis=0)  # roots that train lacks: the majority
         roots = test.inputs[:, 0]
-        by_root = counts.argmax(axis=1)[roots]
-        by_root = np.where(
-            roots >= FIRST_DIGIT, roots.astype(int) - FIRST_DIGIT, by_root
-        )
-        by_literals = [
-            _apply_to_literals(ids, fallback)
-            for ids, fallback in zip(test.inputs, by_root, strict=True)
-        ]
+        digits = roots.astype(int) - FIRST_DIGIT
+        by_root = np.where(digits >= 0, digits, counts.argmax(axis=1)[roots])
+        examples = zip(test.inputs, by_root, strict=True)
+        by_literals = np.array([_apply_to_literals(*each) for each in examples])
         return super().floors(train, test) | {
             "root operator": float(np.mean(by_root == test.labels)),
             "root operator and its literal arguments": float(
-                np.mean(np.array(by_literals) == test.labels)
+                np.mean(by_literals == test.labels)
             ),
         }
 

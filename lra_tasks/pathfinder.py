@@ -19,12 +19,12 @@ import numpy as np
 import PIL.Image
 
 from lra_tasks import archives
-from lra_tasks.archives import PathLike
 from lra_tasks.base import SPLITS, Task
 from lra_tasks.pathfinder_generator import PART_PIXELS, draw
 from lra_tasks.pathfinder_paddles import RESOLUTIONS
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split, separate
+from lra_tasks.storage import PathLike
 
 RELEASED_FOLDERS = {  # by difficulty
     "easy": "curv_baseline",
@@ -41,9 +41,6 @@ def read_released(folder: Path, resolution: int) -> tuple[np.ndarray, np.ndarray
     Returns:
       Pictures uint8 `[n, R, R]` and labels int32 `[n]`, permuted with RELEASED_SEED.
       Empty files, of which the release has one, are left out with a warning.
-
-    Raises:
-      DataError: naming the file, for whatever is not as it should be.
     """
     listed = list(_read_metadata(folder))
     if not listed:
@@ -132,16 +129,12 @@ class Pathfinder(Task):
         side, pixels = self.resolution, self.resolution**2
         known = f"resolution must be one of {RESOLUTIONS}, not {side}"
         self.require(side in RESOLUTIONS, known)
-        self.require(
-            self.max_length == pixels,
-            f"max_length must be {pixels:,}, all pixels of resolution {side}; it is "
-            f"{self.max_length:,}",
-        )
-        self.require(
-            self.difficulty in RELEASED_FOLDERS,
-            f"difficulty must be one of {', '.join(RELEASED_FOLDERS)}, not "
-            f"{self.difficulty!r}",
-        )
+        wrong = f"all pixels of resolution {side}; it is {self.max_length:,}"
+        fits = self.max_length == pixels
+        self.require(fits, f"max_length must be {pixels:,}, {wrong}")
+        known = f"one of {', '.join(RELEASED_FOLDERS)}, not {self.difficulty!r}"
+        fits = self.difficulty in RELEASED_FOLDERS
+        self.require(fits, f"difficulty must be {known}")
         self.require(self.num_examples >= 10, "num_examples must be at least 10")
         self.require(self.num_workers >= 1, "num_workers must be at least 1")
 

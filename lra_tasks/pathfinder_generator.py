@@ -32,13 +32,7 @@ _LABEL_STREAM = 1  # the streams of a seed: 0 grows the pictures, 1 decides the 
 def generate(
     seed: int, indices: np.ndarray, *, resolution: int = 32, difficulty: str = "hard"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws the pictures with the given indices.
-
-    Args:
-      seed: of the whole data set, 0 to 2**63 - 1.
-      indices: `[n]` picture numbers from 0 on, in any order.
-      resolution: 32, 64, 128 or 256 pixels.
-      difficulty: "easy", "intermediate" or "hard".
+    """Draws the pictures of a seed with the given indices `[n]`, in any order.
 
     Returns:
       Images uint8 `[n, R, R]` and labels int64 `[n]`.

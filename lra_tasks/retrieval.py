@@ -27,19 +27,13 @@ MAX_LINE_BYTES = 2**26
 
 
 class Pairs(NamedTuple):
-    """Each document once, cut to length; labels and rows of the two documents."""
-
-    documents: list[bytes]
+    documents: list[bytes]  # each once, cut to length
     labels: list[int]
-    rows: list[tuple[int, int]]
+    rows: list[tuple[int, int]]  # the two documents of each pair
 
 
 def read_pairs(path: Path, max_length: int) -> dict[str, Pairs]:
-    """Reads new_aan_pairs.{train,eval,test}.tsv from a folder or from the release.
-
-    Raises:
-      DataError: naming file and line, for whatever is not as it should be.
-    """
+    """Reads new_aan_pairs.{train,eval,test}.tsv from a folder or from the release."""
     found: dict[str, Pairs] = {}
     with archives.open_members(path, PAIRS) as members:
         for match, file in members:
@@ -52,11 +46,9 @@ def read_pairs(path: Path, max_length: int) -> dict[str, Pairs]:
         if name not in found:
             raise DataError(f"{path} has no new_aan_pairs.{name}.tsv")
         if (num_pairs := len(found[name].labels)) != released:
-            print(
-                f"retrieval: {num_pairs:,} pairs in new_aan_pairs.{name}.tsv, the "
-                f"release has {released:,}: results are of their own",
-                file=sys.stderr,
-            )
+            found_here = f"{num_pairs:,} pairs in new_aan_pairs.{name}.tsv"
+            rest = f"the release has {released:,}: results are of their own"
+            print(f"retrieval: {found_here}, {rest}", file=sys.stderr)
     return found
 
 

@@ -17,18 +17,14 @@ class DataError(ValueError):
 class Split:
     """The examples of one split.
 
-    Attributes:
-      inputs: uint8 or uint16 `[num_inputs, L]`, token ids, 0 behind a row's length.
-      lengths: int32 `[num_inputs]`, valid tokens of each row.
-      labels: int32 `[num_examples]`.
-      pairs: None when example i is row i; for a task of two inputs int32
-        `[num_examples, 2]`, rows of `inputs`, so that a document is stored once.
+    `pairs` is None where example i is row i; in a task of two inputs it names the two
+    rows of each example, so that a document is stored once.
     """
 
-    inputs: np.ndarray
-    lengths: np.ndarray
-    labels: np.ndarray
-    pairs: np.ndarray | None = None
+    inputs: np.ndarray  # uint8 or uint16 [num_inputs, L], 0 behind a row's length
+    lengths: np.ndarray  # int32 [num_inputs]
+    labels: np.ndarray  # int32 [num_examples]
+    pairs: np.ndarray | None = None  # int32 [num_examples, 2]
 
     @classmethod
     def of_pictures(cls, pictures: np.ndarray, labels: np.ndarray) -> "Split":
@@ -81,11 +77,7 @@ def pad(rows: Collection[Any], width: int, dtype: Any) -> tuple[np.ndarray, np.n
 
 
 def hold_out(train: Split, seed: int, share: float = 0.1) -> tuple[Split, Split]:
-    """Draws a share of each class, rounded to whole examples, for validation.
-
-    Returns:
-      Those kept and those held out, each in the order of `train`.
-    """
+    """Train and validation: a share of each class, drawn, the rest in their order."""
     rng = np.random.default_rng(seed)
     held = np.zeros(train.num_examples, bool)
     for label in np.unique(train.labels):

@@ -24,19 +24,18 @@ from filelock import FileLock, Timeout
 from lra_tasks.split import DataError, Split
 
 BLOCK_BYTES = 2**21
+PathLike = str | os.PathLike[str]
+Options = Mapping[str, Any]  # JSON values
 
 
-def get_root(data_dir: str | os.PathLike[str] | None = None) -> Path:
+def get_root(data_dir: PathLike | None = None) -> Path:
     """`data_dir`, else $LRA_DATA_DIR, else ~/.cache/lra_tasks."""
     root = data_dir or os.environ.get("LRA_DATA_DIR") or "~/.cache/lra_tasks"
     return Path(root).expanduser().absolute()
 
 
 def get_folder(
-    name: str,
-    options: Mapping[str, Any],
-    version: str,
-    data_dir: str | os.PathLike[str] | None = None,
+    name: str, options: Options, version: str, data_dir: PathLike | None = None
 ) -> Path:
     """Where a dataset lies: name, options (JSON values) and version pin it."""
     key = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16]
@@ -84,24 +83,14 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> None:
 
 
 def load(
-    folder: Path,
-    split: str,
-    make_splits: Callable[[], dict[str, Split]],
-    options: Mapping[str, Any],
+    folder: Path, split: str, make: Callable[[], dict[str, Split]], options: Options
 ) -> Split:
-    """Reads one split; prepares the dataset first if it is not there.
+    """Reads one of the splits that `make` makes if the folder is not there yet.
 
-    Args:
-      folder: as `get_folder` gives it.
-      split: the name of one that `make_splits` makes.
-      make_splits: called when there is no such folder yet.
-      options: noted in the dataset for whoever looks into it.
-
-    Raises:
-      DataError: the files are damaged, or what `make_splits` finds wrong.
-      OSError: the folder cannot be written, or the disk is full.
+    `options` are noted in the dataset for whoever looks into it. Raises DataError for
+    damaged files, and OSError where the folder cannot be written.
     """
-    make_once(folder, lambda scratch: _write(folder, make_splits(), options, scratch))
+    make_once(folder, lambda scratch: _write(folder, make(), options, scratch))
     try:
         with _quiet():
             return _read(folder, split)
@@ -139,7 +128,7 @@ class _Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     """
 
     def __init__(
-        self, folder: Path, splits: dict[str, Split], options: Mapping[str, Any]
+        self, folder: Path, splits: dict[str, Split], options: Options
     ) -> None:
         self.name = folder.parents[1].name  # pyright: ignore[reportAttributeAccessIssue]
         self._splits, self._options = splits, options
@@ -203,7 +192,7 @@ def _blocks(split: Split) -> Iterator[dict[str, np.ndarray]]:
 
 
 def _write(
-    folder: Path, splits: dict[str, Split], options: Mapping[str, Any], scratch: Path
+    folder: Path, splits: dict[str, Split], options: Options, scratch: Path
 ) -> None:
     with _quiet():
         try:

@@ -24,9 +24,8 @@ def _library() -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise DataError(
-            "sub-words need the tokenizers library: pip install tokenizers"
-        ) from error
+        message = "sub-words need the tokenizers library: pip install tokenizers"
+        raise DataError(message) from error
     return tokenizers
 
 
@@ -51,12 +50,9 @@ def train(texts: Iterable[str], vocab_size: int, path: Path) -> None:
 
 
 class Vocabulary:
-    """Token ids of texts and back.
+    """Token ids, 0 to vocab_size - 1, of texts and back; those of SPECIAL are no text.
 
-    Attributes:
-      vocab_size: ids are 0 to vocab_size - 1; 0 is padding.
-      special: the ids of SPECIAL, which stand for no text.
-      digest: what pins it in a dataset's options.
+    Its digest pins it in a dataset's options.
     """
 
     def __init__(self, name: str) -> None:

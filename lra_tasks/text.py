@@ -17,6 +17,7 @@ from lra_tasks.archives import Archive
 from lra_tasks.base import Task
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split, hold_out, separate
+from lra_tasks.storage import PathLike
 
 POLARITIES = ("neg", "pos")  # the labels
 RATINGS = {"neg": range(1, 5), "pos": range(7, 11)}  # out of 10
@@ -30,9 +31,6 @@ def read_reviews(path: Path, reviews_per_class: int) -> dict[str, list[bytes]]:
     Returns:
       "train" and "test": `reviews_per_class` negative ones and as many positive ones,
       each by ID.
-
-    Raises:
-      DataError: naming the file, for whatever is not as it should be.
     """
     found = {
         (split, polarity): {} for split in ("train", "test") for polarity in POLARITIES
@@ -107,7 +105,7 @@ class Text(Task):
             f"validation must be held_out or test, not {self.validation!r}",
         )
 
-    def load(self, split: str, data_dir: archives.PathLike | None = None) -> Split:
+    def load(self, split: str, data_dir: PathLike | None = None) -> Split:
         loaded = super().load(split, data_dir)
         if split == "validation" and self.validation == "test":
             print(

@@ -30,8 +30,6 @@ def test_value(source, value):
         ("[MAX 1 2 ] ]", r"token 4 \('\]'\) closes nothing"),
         ("[MAX 1 [SM ] ]", r"token 3 \('\]'\) closes an empty \[SM"),
         ("( [FIRST 1 ) ]", r"token 0 \('\[FIRST'\)"),
-        (") 5 (", "an opening parenthesis is missing"),
-        ("( ( [MAX 3 4 ] )", "a closing parenthesis is missing"),
     ],
 )
 def test_what_is_no_expression(source, message):

@@ -3,6 +3,7 @@ geometry."""
 
 import dataclasses
 import hashlib
+import itertools
 import multiprocessing
 import time
 
@@ -40,7 +41,6 @@ class Geometry:
     """Where everything lies in n pictures; coordinates are (y, x) in pixels."""
 
     labels: np.ndarray  # [n]
-    margin: int
     contours: np.ndarray  # [n, 2, paddles, 2, 2], each paddle's tail and head
     distractors: np.ndarray  # [n, number, paddles, 2, 2]
     has_distractor: np.ndarray  # [n, number]
@@ -58,7 +58,6 @@ def trace(seed, indices, resolution=32, difficulty="hard"):
         shape = len(rows), settings.num_distractors, settings.distractor_length, 2, 2
         yield Geometry(
             labels=labels,
-            margin=p.margin,
             contours=contours.reshape(len(rows), 2, settings.contour_length, 2, 2),
             distractors=others.reshape(shape),
             has_distractor=growth.has_distractor,
@@ -81,13 +80,6 @@ def test_statistics_of_the_public_generator(hard):
     assert (abs(zero / one - 1) < TOLERANCES).all()  # both labels look alike
     assert labels.mean() == 0.5
     assert set(labels[:20:2].tolist()) == {0, 1}  # not simply even and odd
-
-
-@pytest.mark.slow
-def test_statistics_of_the_public_generator_on_many_pictures():
-    images, _ = generate(0, np.arange(20_000))
-    error = statistics(images) / list(REFERENCE.values()) - 1
-    assert (abs(error) < TOLERANCE).all(), dict(zip(REFERENCE, error, strict=True))
 
 
 def test_markers_are_where_and_on_what_the_labels_say(hard):
@@ -153,26 +145,6 @@ def test_no_paddle_overlaps_the_mask_it_was_placed_beside(hard, monkeypatch):
     assert 400 < highest < 1.8 * 255
 
 
-@pytest.mark.parametrize("resolution", RESOLUTIONS)
-def test_all_settings(resolution):
-    for difficulty, length in DIFFICULTIES.items():
-        settings = get_settings(resolution, difficulty)
-        images, labels = generate(
-            2, np.arange(4), resolution=resolution, difficulty=difficulty
-        )
-        assert images.shape == (4, resolution, resolution)
-        assert images.dtype == np.uint8
-        assert set(labels.tolist()) == {0, 1}
-        for geometry in trace(2, np.arange(4), resolution, difficulty):
-            assert geometry.margin in settings.margins
-            assert geometry.contours.shape[1:] == (2, length, 2, 2)
-            assert geometry.distractors.shape[2] == length // 3
-            assert len(settings.margins) > 1 or geometry.has_distractor.any()
-            for contours in geometry.contours:
-                paddles = contours.reshape(-1, 4)
-                assert len(np.unique(paddles, axis=0)) == len(paddles)
-
-
 def test_no_two_tips_share_a_pixel():
     # Pictures 546 and 732 of seed 0 did: a marker there lies on both contours.
     (geometry,) = trace(0, np.arange(3000))
@@ -218,7 +190,9 @@ def test_the_same_on_every_machine():
     """The one value copied from a run: it guards against another machine's
     arithmetic, and against changing a data set that others have trained on."""
     digest = hashlib.sha256()
-    for resolution in RESOLUTIONS:
-        images, labels = generate(0, np.arange(8), resolution=resolution)
+    for resolution, difficulty in itertools.product(RESOLUTIONS, DIFFICULTIES):
+        options = {"resolution": resolution, "difficulty": difficulty}
+        images, labels = generate(0, np.arange(8), **options)
+        assert (images.shape, images.dtype) == ((8, *2 * [resolution]), np.uint8)
         digest.update(images.tobytes() + bytes(labels.tolist()))
-    assert digest.hexdigest()[:16] == "8d60452e3a1d0484"
+    assert digest.hexdigest()[:16] == "ac96cd7144475f6f"
