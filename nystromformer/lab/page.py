@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nystromformer.config import ConfigError
-from nystromformer.lab.provenance import session
+from nystromformer.lab.provenance import commit, device, versions
 
 PAGE = "README.md"
 
@@ -20,7 +20,8 @@ def command() -> str:
 
 def source() -> dict[str, Any]:
     """Command, commit, device and versions; to be taken before the work begins."""
-    return {"command": command(), **session()}
+    made_by = {"commit": commit(), "device": device(), "versions": versions()}
+    return {"command": command(), **made_by}
 
 
 def open_folder(out: Path, title: str) -> Path:
