@@ -13,12 +13,15 @@ from nystromformer.lab.provenance import commit, device, versions
 PAGE = "README.md"
 
 
+def command() -> str:
+    """The command line that runs now."""
+    return shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+
+
 def source() -> dict[str, Any]:
     """Command, commit, device and versions; to be taken before the work begins."""
-    script = Path(sys.argv[0]).name
-    command = shlex.join(["python", f"scripts/{script}", *sys.argv[1:]])
-    origin = {"commit": commit(), "device": device(), "versions": versions()}
-    return {"command": command, **origin}
+    made_by = {"commit": commit(), "device": device(), "versions": versions()}
+    return {"command": command(), **made_by}
 
 
 def open_folder(out: Path, title: str) -> Path:
@@ -34,8 +37,7 @@ def open_folder(out: Path, title: str) -> Path:
     head = f"# {title}\n\n- Command: `"
     if not made_here(out, PAGE, re.escape(head) + "python scripts/"):
         out.mkdir(parents=True, exist_ok=True)
-        text = f"{head}{source()['command']}`\n\nNot finished.\n"
-        (out / PAGE).write_text(text, "utf-8")
+        (out / PAGE).write_text(f"{head}{command()}`\n\nNot finished.\n", "utf-8")
     return out
 
 

@@ -58,10 +58,10 @@ def make_frame(runs: Sequence[Run]) -> tuple[Frame, list[str]]:
     `point` (equal within a point) and `place` (to sort points of several tasks by).
     Returns the frame, and a line about each run that had to be left out.
     """
-    frame: Any = pd.DataFrame([_row(run) for run in runs], dtype=object)
+    frame: Frame = pd.DataFrame([_row(run) for run in runs], dtype=object)
     frame = frame.where(frame.notna(), None)
     learnt = ["task", "objective.name"]  # says the metric of what is not finished
-    first: Any = frame.groupby(learnt)["metric"].transform("first")
+    first = frame.groupby(learnt)["metric"].transform("first")
     frame["metric"] = frame["metric"].fillna(first).fillna("accuracy")
     left_out = _left_out(frame)
     frame = frame.drop(index=list(left_out))

@@ -31,10 +31,8 @@ def mean_and_sd(values: list[float]) -> tuple[float | None, float | None]:
 
 def spread(values: list[float], form: str = ".2f") -> str:
     """As in "56.95 ± 0.31"; one value stands alone, and none is a dash."""
-    return (
-        " ± ".join(f"{x:{form}}" for x in mean_and_sd(values) if x is not None)
-        or NOTHING
-    )
+    shown = [f"{x:{form}}" for x in mean_and_sd(values) if x is not None]
+    return " ± ".join(shown) or NOTHING
 
 
 def heading(what: str, metric: str) -> str:
@@ -109,9 +107,8 @@ def score_table(frame: Frame, remarks: Mapping[str, str] = {}) -> Frame:
     pairs = frame[["task", "metric"]].drop_duplicates().to_numpy()
     columns = [*(heading(*pair) for pair in pairs), average]
     columns += [f"{task} published, %" for task in (*LRA, AVERAGE)]
-    table: Any = pd.DataFrame.from_dict({**floors, **rows}, orient="index").fillna(
-        NOTHING
-    )
+    cells = {**floors, **rows}
+    table: Frame = pd.DataFrame.from_dict(cells, orient="index").fillna(NOTHING)
     table = table[[column for column in columns if column in table]]
     return table.reset_index(names="attention")
 

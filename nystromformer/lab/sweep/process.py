@@ -85,10 +85,12 @@ def write_failure(workdir: Path, error: str) -> None:
 
 def failure(workdir: Path) -> str | None:
     """Why the run in a workdir failed, or None where it did not, as far as is known."""
-    path = workdir / FAILURE_FILE
-    if (workdir / RESULT_FILE).exists() or not path.exists():
+    if (workdir / RESULT_FILE).exists():
         return None
     try:
-        return " ".join(str(json.loads(path.read_text())["error"]).split())
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"{FAILURE_FILE} cannot be read"
+        error = json.loads((workdir / FAILURE_FILE).read_text())["error"]
+    except OSError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        error = f"{FAILURE_FILE} cannot be read"
+    return " ".join(str(error).split())

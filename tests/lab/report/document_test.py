@@ -103,9 +103,3 @@ def test_latex_is_a_table_of_booktabs_and_escaped(runs):
 def test_no_cell_is_a_formula_of_a_spreadsheet():
     text = to_csv([{"a": "=1+1", "b": "-0.50", "c": "@x", "d": None, "e": -3}])
     assert text.splitlines() == ["a,b,c,d,e", "'=1+1,-0.50,'@x,,-3"]
-
-
-def test_runs_that_are_all_on_their_way_have_a_page_too(runs):
-    runs.unfinished("a", steps=())
-    page = texts(read_frame(runs)[0], {"listops": {}})["report.html"]
-    assert "0 of 1 runs finished." in Page(page).text

@@ -1,7 +1,6 @@
-"""A cluster of one machine: sbatch, srun, squeue, sacct and scontrol in one file.
+"""A cluster of one machine: its commands in one file, its jobs' states in others.
 
-It keeps the state of each job in a file of $FAKE_SLURM, and starts a job again that was
-put back into the queue.
+A job that was put back into the queue is started again.
 """
 
 import os
@@ -19,7 +18,7 @@ def sbatch(script: str) -> None:
     (ROOT / f"{number}.sbatch").write_text(text)
     array = re.search(r"--array='?0-(\d+)%", text)
     for task in [f"_{i}" for i in range(int(array[1]) + 1)] if array else [""]:
-        (ROOT / f"{number}{task}.state").write_text("PENDING")
+        (ROOT / f"{number}{task}.state").write_text("RUNNING")
         follow = [sys.executable, __file__, "follow", number + task]
         with open(ROOT / "log", "ab") as log:
             subprocess.Popen(follow, stdout=log, stderr=log, start_new_session=True)
@@ -31,15 +30,13 @@ def follow(job: str) -> None:
     env = {**os.environ, "SLURM_JOB_ID": number, "SLURM_PROCID": "0", "JOB": job}
     if task:
         env |= {"SLURM_ARRAY_JOB_ID": number, "SLURM_ARRAY_TASK_ID": task}
-        env["SLURM_JOB_ID"] = str(1000 + int(task))  # each task has one of its own
-    state, again = ROOT / f"{job}.state", ROOT / f"{job}.requeue"
-    while state.read_text() == "PENDING":
-        state.write_text("RUNNING")
-        code = subprocess.call(["bash", ROOT / f"{number}.sbatch"], env=env)
-        state.write_text(
-            "PENDING" if again.exists() else "FAILED" if code else "COMPLETED"
-        )
-        again.unlink(missing_ok=True)
+    state = "REQUEUED"
+    while state == "REQUEUED":
+        (ROOT / f"{job}.state").write_text("RUNNING")
+        failed = subprocess.call(["bash", ROOT / f"{number}.sbatch"], env=env)
+        if (state := (ROOT / f"{job}.state").read_text()) == "RUNNING":
+            state = "FAILED" if failed else "COMPLETED"
+            (ROOT / f"{job}.state").write_text(state)
 
 
 def srun(*words: str) -> None:
@@ -52,27 +49,20 @@ def srun(*words: str) -> None:
     os.execvp(rest[0], rest)
 
 
-def states() -> dict[str, str]:
-    return {path.stem: path.read_text() for path in sorted(ROOT.glob("*.state"))}
+def squeue(*_: str) -> None:
+    for path in ROOT.glob("*.state"):
+        if path.read_text() in ("RUNNING", "REQUEUED"):
+            print(path.stem, path.read_text())
 
 
-def squeue(*options: str) -> None:
-    assert options == ("--me", "--array", "--noheader", "--format=%i %T"), options
-    for job, state in states().items():
-        if state in ("PENDING", "RUNNING"):
-            print(job, state)
-
-
-def sacct(*options: str) -> None:
-    assert options[:3] == ("-o", "JobID,State,NodeList", "--parsable2"), options
+def sacct(*_: str) -> None:
     print("JobID|State|NodeList")
-    for job, state in states().items():
-        print(f"{job}|{state}|node1\n{job}.batch|{state}|node1")
+    for path in ROOT.glob("*.state"):
+        print(f"{path.stem}|{path.read_text()}|node1")
 
 
 def scontrol(verb: str, job: str) -> None:
-    assert verb == "requeue"
-    (ROOT / f"{job}.requeue").touch()
+    (ROOT / f"{job}.state").write_text("REQUEUED")
 
 
 if __name__ == "__main__":

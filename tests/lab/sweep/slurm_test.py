@@ -1,5 +1,6 @@
 """The path through SLURM, on a cluster of one machine."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -49,28 +50,23 @@ def test_an_array_saves_when_it_has_to_leave_and_comes_back(
 ):
     folder = tmp_path / "sweep"
     points = [stub("a", LONG), stub("b", "raise SystemExit('error: no data')")]
-    acts = [
-        lambda: os.kill(os.getpid(), signal.SIGINT),
-        lambda: os.kill(int((cluster / "100_0.pid").read_text()), signal.SIGUSR2),
-    ]
 
-    def act():
+    def when_started(act):
         while not (folder / "a" / "started").exists():
             time.sleep(0.05)
-        acts.pop(0)()
+        act()
 
-    thread = threading.Thread(target=act)
-    thread.start()
-    with pytest.raises(SystemExit) as left:  # Ctrl-C leaves the jobs
+    leave = threading.Thread(
+        target=when_started, args=[lambda: os.kill(os.getpid(), signal.SIGINT)]
+    )
+    leave.start()
+    with pytest.raises(SystemExit, match="130"):  # Ctrl-C leaves the jobs
         run(points, folder)
-    thread.join()
-    assert left.value.code == 130
+    leave.join()
     assert "scancel 100 stops them" in capsys.readouterr().out
-
-    thread = threading.Thread(target=act)  # a is warned that its time is up
-    thread.start()
+    # Its time is up.
+    os.kill(int((cluster / "100_0.pid").read_text()), signal.SIGUSR2)
     run(points, folder)  # watches, and submits what has ended
-    thread.join()
     assert (folder / "a" / "saved").exists()
     assert [state(folder / point.name) for point in points] == ["done", "failed"]
     assert failure(folder / "b") == "error: no data"
@@ -93,17 +89,14 @@ def test_what_slurm_refuses_or_ends_without_a_word_is_one_line(stub, tmp_path, c
         run([stub("b")], tmp_path / "sweep")
 
 
-def test_a_job_has_the_status_of_a_run_that_failed(tmp_path, monkeypatch):
+def test_a_job_waits_for_slurm_after_its_sigterm_and_fails_as_its_run(
+    tmp_path, monkeypatch
+):
     waited = []
     monkeypatch.setattr(slurm.time, "sleep", waited.append)
-
-    def run_job(program):
-        waited.clear()
-        Job([sys.executable, "-c", program], tmp_path / "new")()
-
-    run_job("raise SystemExit(142)")  # its own time limit: to be carried on
-    assert slurm.SECONDS_TO_SAVE not in waited
-    run_job("raise SystemExit(143)")  # SLURM's doing, which follows it up
-    assert waited[-1] == slurm.SECONDS_TO_SAVE
-    with pytest.raises(SystemExit, match="2"):
-        run_job("raise SystemExit(2)")
+    for status, last in ((142, 0.5), (143, slurm.SECONDS_TO_SAVE), (2, 0.5)):
+        job = Job([sys.executable, "-c", f"raise SystemExit({status})"], tmp_path)
+        with contextlib.suppress(SystemExit):
+            job()
+            assert status != 2
+        assert waited[-1] == last
