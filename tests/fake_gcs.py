@@ -9,7 +9,7 @@ import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 ROUTE = re.compile(
     r"(?:/upload|/download)?/storage/v1/b/bucket"
@@ -33,7 +33,6 @@ class Bucket:
         self.objects = {}
         self.refuses, self.status = "(?!)", 403  # nothing
         self.lock = threading.Lock()
-        self.parts = []  # of uploads that are not yet whole
 
     def env(self):
         """What leads a command here, without credentials."""
@@ -61,7 +60,7 @@ class Bucket:
         if method == "GET":
             return self._read(name, query, headers)
         if route["name"] is None:
-            return self._write(name, query, headers, body)
+            return self._put(name, body)
         content = self.objects.pop(name, None)
         if content is None:
             return 404, b"", {}
@@ -99,20 +98,6 @@ class Bucket:
         part = content[first : last + 1]
         place = f"bytes {first}-{first + len(part) - 1}/{len(content)}"
         return 206, part, {"Content-Range": place}
-
-    def _write(self, name, query, headers, body):
-        if query["uploadType"] == "resumable":
-            if "upload_id" not in query:
-                self.parts.append(b"")
-                query = urlencode({**query, "upload_id": len(self.parts) - 1})
-                place = f"{self.url}/upload/storage/v1/b/bucket/o?{query}"
-                return 200, b"", {"Location": place}
-            upload = int(query["upload_id"])
-            self.parts[upload] += body
-            body = self.parts[upload]
-            if headers["Content-Range"].endswith("/*"):  # there is more to come
-                return 308, b"", {"Range": f"bytes=0-{len(body) - 1}"}
-        return self._put(name, body)
 
     def _put(self, name, content):
         self.objects[name] = content

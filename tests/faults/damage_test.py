@@ -5,19 +5,16 @@ line that names it. Never another number, never a traceback. Checkpoints are fli
 training/checkpoint_test.
 """
 
-import hashlib
 import json
 import random
 
 import pytest
 
-from lra_tasks import archives
 from lra_tasks.listops import ListOps
 from lra_tasks.split import DataError
 from nystromformer.config import ConfigError
 from nystromformer.lab.report.runs import read_run
 from nystromformer.lab.workdir import write_result
-from tests.archive_server import tar_of
 from tests.lab.report.conftest import Runs
 
 pytestmark = pytest.mark.slow
@@ -30,22 +27,6 @@ def dataset(folder):
     return folder, lambda: [
         task.load(name, folder).content_hash() for name in ("train", "test")
     ]
-
-
-def archive(folder):
-    """A downloaded archive, and a reader of it."""
-    names = [f"toy/a/{number}.txt" for number in range(20)]
-    content = tar_of({name: name.encode() * 100 for name in names})
-    (folder / "toy.tar.gz").write_bytes(content)
-    md5 = hashlib.md5(content).hexdigest()
-    published = archives.Archive("http://127.0.0.1:1/toy.tar.gz", len(content), md5)
-
-    def read():
-        found = archives.obtain([published], [], folder, source_dir=str(folder))
-        with archives.open_members(found, r"a/(\d+)\.txt$") as members:
-            return {match[1]: file.read() for match, file in members}
-
-    return folder, read
 
 
 def run(folder):
@@ -63,7 +44,7 @@ def run(folder):
 
 
 KINDS = (
-    *((dataset, "*array_record*"), (dataset, "*.json"), (archive, "*.gz")),
+    *((dataset, "*array_record*"), (dataset, "*.json")),
     *((run, "config.json"), (run, "metrics.jsonl"), (run, "result.json")),
 )
 

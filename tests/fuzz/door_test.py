@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs import listops, retrieval
-from lra_tasks.task import TASKS, DataError, get_task
+from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config, ConfigError
 from nystromformer.lab.workdir import read_config, read_result
@@ -38,14 +38,6 @@ def test_a_changed_mapping_is_a_config_or_one_error(mapping, changes, more):
             candidate[group][key] = value
     with contextlib.suppress(ConfigError):
         assert Config.from_mapping(candidate).to_mapping().keys() == mapping.keys()
-
-
-@given(st.sampled_from(sorted(TASKS)), st.data())
-def test_any_options_are_a_task_or_one_error(name, data):
-    fields = sorted(TASKS[name].__dataclass_fields__)
-    options = data.draw(st.dictionaries(st.sampled_from([*fields, "seeds"]), values))
-    with contextlib.suppress(DataError):
-        get_task(name, **options)
 
 
 @pytest.mark.parametrize("read", [read_config, read_result])

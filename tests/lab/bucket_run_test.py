@@ -2,13 +2,10 @@
 
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
-from tests.commands import ROOT
 from tests.fake_gcs import serve
 from tests.small import numbers
 
@@ -119,19 +116,3 @@ def test_a_bucket_that_is_not_there_or_may_not_be_seen_is_one_line(bucket, ours)
     assert "error: gs://nowhere/run" in refused(ours.train("gs://nowhere/run"))
     bucket.refuses = "GET"
     assert "no permission" in refused(ours.run("evaluate.py", f"--workdir={RUN}"))
-
-
-# More than gcsfs writes in one part.
-LARGE = """
-from etils import epath
-from nystromformer.training.files import ObjectFile
-file = ObjectFile(epath.Path("gs://bucket/run/metrics.jsonl"))
-file.write(bytes(range(256)) * 50_000)
-file.close()
-"""
-
-
-@pytest.mark.slow
-def test_metrics_may_be_large(bucket, ours):
-    subprocess.run([sys.executable, "-c", LARGE], cwd=ROOT, env=ours.env, check=True)
-    assert bucket.objects == {"run/metrics.jsonl": bytes(range(256)) * 50_000}

@@ -15,7 +15,7 @@ from tests.small import losses, result_of
 SHORT = (
     *("--config.train.num_steps=50", "--config.train.log_every=1"),
     # Of several lengths, on which all processes have to agree.
-    *("--config.train.micro_batches=2", "--config.train.length_buckets=4"),
+    *("--config.train.micro_batches=2", "--config.train.length_buckets=2"),
 )
 
 
