@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
@@ -96,6 +97,11 @@ class Experiment:
     def num_params(self) -> int:
         """How many numbers are trained."""
         return sum(x.size for x in jax.tree.leaves(self.weight_shapes.params))
+
+    def exact_share(self, lengths: np.ndarray) -> float:
+        """The share of texts that have no more tokens than there are landmarks."""
+        landmarks = self.config.attention.options.get("num_landmarks", 0)
+        return float((lengths <= landmarks).mean())
 
     def load(self) -> dict[str, Split]:
         """All splits, prepared first where they are not yet."""

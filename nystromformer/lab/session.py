@@ -97,6 +97,7 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             "init_from_sha256": source and source.params_sha256,
             **trainer.fit(),
             "floors": floors,
+            "exact_share": experiment.exact_share(splits["test"].lengths),
             "processes": jax.process_count(),
             "mesh": dict(mesh.shape),
             **{key: sessions[-1][key] for key in ("device", "versions", "commit")},
@@ -150,6 +151,11 @@ def summary(result: dict[str, Any]) -> str:
         f"validation {metric} {validation} at step {result['best_step']:,}",
         f"test {metric} {test} ({result['test_examples']:,} examples)",
     ]
+    if share := result.get("exact_share"):
+        lines.append(
+            f"  attention is exact in {share:.0%} of the examples, which have no more "
+            "tokens than there are landmarks"
+        )
     for name, value in result["floors"].items():
         lines.append(f"  floor: {shown(metric, value):>6}  {name}")
     return "\n".join(lines)

@@ -1,5 +1,6 @@
 """What a config says, as objects."""
 
+import numpy as np
 import pytest
 
 from nystromformer.attention import ATTENTIONS
@@ -29,3 +30,10 @@ def test_every_attention_has_about_as_many_parameters_as_softmax(attention):
 def test_a_model_that_cannot_be_built_is_an_error_before_any_compile():
     with pytest.raises(ConfigError, match="num_landmarks must be at least 1"):
         Experiment.from_config(make_config(attention__num_landmarks=0))
+
+
+def test_the_share_that_is_exact_counts_texts_no_longer_than_the_landmarks():
+    lengths = np.array([3, 4, 5, 9])
+    nystrom = Experiment.from_config(make_config("nystrom", attention__num_landmarks=4))
+    assert nystrom.exact_share(lengths) == 0.5
+    assert Experiment.from_config(make_config("softmax")).exact_share(lengths) == 0
