@@ -11,20 +11,18 @@ import lzma
 import os
 import re
 import tarfile
-import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO
 
-from lra_tasks.lock import hold
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError
+from lra_tasks.storage import hold
 
-PathLike = str | os.PathLike[str]
 Members = Generator[tuple[re.Match[str], IO[bytes]], None, None]
 SECONDS_TO_ANSWER = 5.0
 CHUNK_BYTES = 2**20
@@ -33,19 +31,12 @@ DAMAGES = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 
 @dataclass(frozen=True)
 class Archive:
-    """An official archive.
-
-    Attributes:
-      url: where it is published; its last part is the file's name.
-      num_bytes: its size.
-      md5: as published, or None where nothing is.
-      by_hand: too large to be downloaded unasked.
-    """
+    """An official archive; its name is the last part of the url."""
 
     url: str
     num_bytes: int
-    md5: str | None = None
-    by_hand: bool = False
+    md5: str | None = None  # as published
+    by_hand: bool = False  # too large to be downloaded unasked
 
     @property
     def name(self) -> str:
@@ -70,16 +61,11 @@ def obtain(
 ) -> Path:
     """Finds the first of unpacked `folders` or `archives`, or downloads archives[0].
 
-    Args:
-      archives: all that will do.
-      folders: what they unpack to, as paths below the place of the archive.
-      data_dir: looked into first, and where the download goes.
-      source_dir: looked into instead if given, and nothing is downloaded: a folder
-        that holds one of them, or one of them itself.
+    They are looked for in `data_dir`, where the download goes too; or in `source_dir`,
+    which may be one of them itself, and then nothing is downloaded.
 
     Raises:
       DataError: nothing there and no server either, or a wrong checksum.
-      OSError: `data_dir` cannot be written, or the disk is full.
     """
     place = Path(source_dir) if source_dir else data_dir
     if folder := find_folder(place, folders):
@@ -122,11 +108,12 @@ def _download(archive: Archive, folder: Path) -> Path:
     """Through a .part file, which a broken download leaves and the next extends."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / archive.name
-    part = path.with_name(path.name + ".part")
-    with hold(path.with_name(path.name + ".lock"), f"downloading {archive.name}"):
+    part = folder / f"{archive.name}.part"
+    with hold(folder / f"{archive.name}.lock", f"downloading {archive.name}"):
         if path.exists():  # the process we waited for has it
             return path
-        _receive(archive, part)
+        if not part.exists() or part.stat().st_size < archive.num_bytes:
+            _receive(archive, part)
         try:
             _verify(part, archive, "it is deleted: run again")
         except DataError:
@@ -143,34 +130,25 @@ def _receive(archive: Archive, part: Path) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER)
     except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()
-            if done and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                return  # there is no more than we have
-        reason = getattr(error, "reason", error)
         raise DataError(
             f"{archive.name} is not in {part.parent} and cannot be downloaded "
-            f"({reason}): get {archive} and put it there"
+            f"({getattr(error, 'reason', error)}): get {archive} and put it there"
         ) from error
-    with response:
-        if response.status != http.HTTPStatus.PARTIAL_CONTENT:
-            done = 0
-        total = done + int(response.headers.get("Content-Length") or 0)
-        try:
-            with (
-                part.open("ab" if done else "wb") as file,
-                Progress(archive.name, total) as progress,
-            ):
-                progress.update(done)
-                for chunk in _chunks(response):
-                    file.write(chunk)
-                    progress.update(len(chunk))
-        except OSError as error:  # as the disk says it, but where
-            raise OSError(error.errno, error.strerror, str(part)) from error
-    if (size := part.stat().st_size) < total:
+    if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+        done = 0
+    with (
+        response,
+        part.open("ab" if done else "wb") as file,
+        Progress(archive.name, archive.num_bytes) as progress,
+    ):
+        progress.update(done)
+        for chunk in _chunks(response):
+            file.write(chunk)
+            progress.update(len(chunk))
+    if (size := part.stat().st_size) < archive.num_bytes:
         raise DataError(
-            f"{archive.url} broke off after {size:,} of {total:,} bytes; run again: "
-            "it goes on from there"
+            f"{archive.url} broke off after {size:,} of {archive.num_bytes:,} bytes; "
+            "run again: it goes on from there"
         )
 
 
@@ -185,61 +163,48 @@ def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
 def open_members(path: Path, pattern: str) -> Iterator[Members]:
     """Reads the files below a folder, or in a tar archive of any compression.
 
-    Args:
-      path: the folder or the archive.
-      pattern: searched for in every file's name, "folder/…/file".
-
     Yields:
-      An iterator over (match, open file) of the files that match; each file is to be
-      read before the next is asked for.
+      An iterator over (match, open file) of the files in whose names, "folder/…/file",
+      the pattern is found; each is to be read before the next is asked for.
 
     Raises:
       DataError: from the `with` block too; the archive is damaged, or holds links,
         devices or names that lead out of it; a file of the folder is no regular one.
     """
+    read = _read_folder if path.is_dir() else _read_tar
     try:
-        with contextlib.ExitStack() as stack:
-            if path.is_dir():
-                members = _files(path, re.compile(pattern))
-            else:
-                tar = stack.enter_context(tarfile.open(path))
-                members = _members(tar, path, re.compile(pattern))
-            yield stack.enter_context(contextlib.closing(members))
-    except DAMAGES as error:
+        with contextlib.closing(read(path, re.compile(pattern))) as members:
+            yield members
+    except (*DAMAGES, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # gzip's word for a wrong checksum has no number
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path} is truncated or no tar archive: {reason}") from error
-    except OSError as error:  # gzip's word for a wrong checksum has no number
-        if error.errno is not None:
-            raise
-        raise DataError(f"{path} is damaged ({error})") from error
 
 
-def _files(folder: Path, pattern: re.Pattern[str]) -> Members:
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(place) / name
-            if match := pattern.search(path.relative_to(folder).as_posix()):
-                with open_regular(path) as file:
-                    yield match, file
+def _read_folder(folder: Path, pattern: re.Pattern[str]) -> Members:
+    for path in sorted(folder.rglob("*")):
+        match = pattern.search(path.relative_to(folder).as_posix())
+        if match and not path.is_dir():
+            with open_regular(path) as file:
+                yield match, file
 
 
-def _members(tar: tarfile.TarFile, path: Path, pattern: re.Pattern[str]) -> Members:
-    while (member := tar.next()) is not None:
-        tar.members.clear()  # pyright: ignore[reportAttributeAccessIssue] - it grows
-        name = PurePosixPath(member.name.replace("\\", "/"))
-        if name.is_absolute() or ".." in name.parts:
-            reason = "leads out of the archive"
-            raise DataError(f"{path}: {member.name!r} {reason}: refused")
-        if not (member.isreg() or member.isdir()):
-            raise DataError(f"{path}: {member.name!r} is a link or a device: refused")
-        if member.isreg() and (match := pattern.search(str(name))):
+def _read_tar(path: Path, pattern: re.Pattern[str]) -> Members:
+    with tarfile.open(path) as tar:
+        while (member := tar.next()) is not None:
+            tar.members.clear()  # pyright: ignore[reportAttributeAccessIssue] - it grows
+            parts = re.split(r"[/\\]", member.name)
+            plain = member.isreg() or member.isdir()
+            if not (plain and parts[0]) or ".." in parts:
+                reason = "is a link or a device, or leads out of the archive"
+                raise DataError(f"{path}: {member.name!r} {reason}: refused")
             content = tar.extractfile(member)
-            assert content is not None  # as it is a regular file
-            with content:
-                yield match, content
-    while tar.fileobj and tar.fileobj.read(CHUNK_BYTES):
-        pass  # gzip compares its checksum at the very end
+            if content and (match := pattern.search(os.path.normpath(member.name))):
+                with content:
+                    yield match, content
+        while tar.fileobj and tar.fileobj.read(CHUNK_BYTES):
+            pass  # gzip compares its checksum at the very end
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -247,6 +212,14 @@ def open_regular(path: Path) -> BufferedReader:
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is no regular file: refused")
     return path.open("rb")
+
+
+def as_text(content: bytes | bytearray, path: Path) -> str:
+    """What a file holds, or DataError where that is no UTF-8."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no UTF-8 text ({error.reason})") from None
 
 
 def read_whole(file: IO[bytes], name: str, max_bytes: int) -> bytes:

@@ -1,7 +1,6 @@
 """Task: what every task is. One subclass a task; its options are its fields."""
 
 import functools
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,38 +11,26 @@ import numpy as np
 
 from lra_tasks import storage
 from lra_tasks.split import DataError, Split
-from lra_tasks.subwords import Vocabulary
+from lra_tasks.storage import PathLike
+from lra_tasks.subwords import Vocabulary, open_vocabulary
 
 SPLITS: tuple[str, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """A classification task over sequences of tokens.
+    """A classification task over sequences of tokens."""
 
-    Attributes:
-      name: its name in the table of tasks and its folder.
-      version: of the code that makes the data; raise it when the data change.
-      vocab_size: token ids are 0 to vocab_size - 1.
-      num_classes: labels are 0 to num_classes - 1.
-      num_inputs: sequences in one example, 1 or 2.
-      max_length: columns of a split's inputs: tokens, padding included.
-      vocabulary: of a task of sub-words between [CLS] and [SEP]; else None.
-    """
-
-    name: ClassVar[str]
-    version: ClassVar[str]
-    vocab_size: ClassVar[int]
-    num_classes: ClassVar[int]
-    num_inputs: ClassVar[int] = 1
-    vocabulary: ClassVar[Vocabulary | None] = None
-    max_length: int
+    name: ClassVar[str]  # in the table of tasks, and of its folder
+    version: ClassVar[str]  # of the code that makes the data: raised when they change
+    vocab_size: ClassVar[int]  # token ids are 0 to vocab_size - 1
+    num_classes: ClassVar[int]  # labels are 0 to num_classes - 1
+    num_inputs: ClassVar[int] = 1  # sequences in one example, 1 or 2
+    vocabulary: ClassVar[Vocabulary | None] = None  # where tokens are sub-words
+    max_length: int  # columns of a split's inputs, padding included
 
     def __post_init__(self) -> None:
-        """Checks the options' types; a subclass goes on to check their values.
-
-        A `source_dir` is the same folder from wherever it is named.
-        """
+        """Checks the options' types; a subclass goes on to check their values."""
         expected = get_type_hints(type(self))
         for option, value in asdict(self).items():
             fits = isinstance(value, expected[option])
@@ -53,9 +40,25 @@ class Task(ABC):
         self.require(self.max_length >= 1, "max_length must be at least 1")
         seed = getattr(self, "seed", 0)
         self.require(0 <= seed < 2**63, f"seed must be 0 to 2⁶³-1, not {seed}")
-        if source_dir := getattr(self, "source_dir", None):
-            folder = Path(source_dir).expanduser().resolve()
-            object.__setattr__(self, "source_dir", str(folder))
+        if source_dir := getattr(self, "source_dir", None):  # the same from anywhere
+            self._set(source_dir=str(Path(source_dir).expanduser().resolve()))
+
+    def require(self, condition: bool, message: str) -> None:
+        """Raises DataError with the task's name and `message` unless `condition`."""
+        if not condition:
+            raise DataError(f"{self.name}: {message}")
+
+    def _set(self, **attributes: Any) -> None:
+        """Sets what follows from the options."""
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+    def _use_tokenizer(self, name: str, min_length: int) -> None:
+        """Takes "byte" or a tokenizer.json as its vocabulary."""
+        fits = self.max_length >= min_length
+        self.require(fits, f"max_length must be at least {min_length}")
+        vocabulary = open_vocabulary(name)
+        self._set(vocabulary=vocabulary, vocab_size=vocabulary.vocab_size)
 
     @property
     def special_tokens(self) -> tuple[int, ...]:
@@ -72,22 +75,14 @@ class Task(ABC):
         """The id of [SEP], behind which token types change; None without types."""
         return self.vocabulary.sep if self.vocabulary else None
 
-    def require(self, condition: bool, message: str) -> None:
-        """Raises DataError with the task's name and `message` unless `condition`."""
-        if not condition:
-            raise DataError(f"{self.name}: {message}")
-
     @abstractmethod
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
-        """Makes all splits; called once, when they are not on disk yet.
+        """Makes all splits, once; official archives are in `data_dir`, or go there."""
 
-        Args:
-          data_dir: where official archives are looked for, and put when downloaded.
-        """
-
-    @abstractmethod
     def decode(self, tokens: np.ndarray) -> str | np.ndarray:
         """The valid tokens `[n]` of a row for the eye: text, or a picture `[R, R]`."""
+        assert self.vocabulary is not None, f"{type(self)} does not say how to decode"
+        return self.vocabulary.decode(tokens)
 
     def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Inputs `[n, max_length]` and lengths `[n]` of texts, as `decode` shows them.
@@ -97,28 +92,34 @@ class Task(ABC):
         Raises:
           DataError: the task's inputs are no text, or this is none of its language.
         """
-        self.require(self.vocabulary is not None, "its inputs are not made from text")
-        assert self.vocabulary is not None
+        if self.vocabulary is None:
+            raise DataError(f"{self.name}: its inputs are not made from text")
         pairs = [(text,) if isinstance(text, str) else text for text in texts]
         return self.vocabulary.rows(pairs, self.max_length)
 
     def pinned_options(self) -> dict[str, Any]:
-        """The options that the data depend on; others prepare the same data."""
-        return asdict(self)
+        """The options that the data depend on; others prepare the same data.
 
-    def folder(self, data_dir: str | os.PathLike[str] | None = None) -> Path:
+        A tokenizer.json counts by its content, wherever it lies.
+        """
+        options = asdict(self)
+        tokenizer = options.pop("tokenizer", None)
+        if tokenizer is None:
+            return options
+        learnt_here = tokenizer == "bpe"
+        digest = tokenizer if learnt_here else open_vocabulary(tokenizer).digest
+        return options | {"tokenizer": digest}
+
+    def folder(self, data_dir: PathLike | None = None) -> Path:
         """Where its prepared data lie."""
         options = self.pinned_options()
         return storage.get_folder(self.name, options, self.version, data_dir)
 
-    def load(self, split: str, data_dir: str | os.PathLike[str] | None = None) -> Split:
+    def load(self, split: str, data_dir: PathLike | None = None) -> Split:
         """Reads one of SPLITS; makes and stores all of them the first time.
 
-        Args:
-          split: "train", "validation" or "test"; no example is in two of them, unless
-            an option asks for that.
-          data_dir: where prepared data live, and official archives are looked for;
-            else $LRA_DATA_DIR, else ~/.cache/lra_tasks.
+        `data_dir` is where prepared data live, and official archives are looked for;
+        else $LRA_DATA_DIR, else ~/.cache/lra_tasks.
 
         Raises:
           DataError: no such split; the sources are wrong, or the stored files damaged.

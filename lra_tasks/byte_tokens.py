@@ -4,14 +4,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from lra_tasks.split import pad
+
 VOCAB_SIZE = 257
 
 
 def get_dtype(documents: Iterable[bytes]) -> type[np.unsignedinteger]:
-    """uint8, half the memory, unless a byte 255 occurs: its token is 256.
-
-    UTF-8 has no such byte.
-    """
+    """uint8, half the memory, unless a byte 255 occurs, which UTF-8 never has."""
     has_255 = any(b"\xff" in document for document in documents)
     return np.uint16 if has_255 else np.uint8
 
@@ -19,18 +18,10 @@ def get_dtype(documents: Iterable[bytes]) -> type[np.unsignedinteger]:
 def encode(
     documents: Sequence[bytes], max_length: int, dtype: type[np.unsignedinteger]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first `max_length` bytes of each document as tokens.
-
-    Returns:
-      Tokens `[num_documents, max_length]` of the dtype and their lengths, int32
-      `[num_documents]`.
-    """
-    tokens = np.zeros((len(documents), max_length), dtype)
-    lengths = np.zeros(len(documents), np.int32)
-    for row, document in enumerate(documents):
-        values = np.frombuffer(document[:max_length], np.uint8)
-        lengths[row] = len(values)
-        np.add(values, 1, out=tokens[row, : len(values)], dtype=dtype)
+    """Tokens `[n, max_length]` of the first bytes of documents, and lengths `[n]`."""
+    rows = [np.frombuffer(document[:max_length], np.uint8) for document in documents]
+    tokens, lengths = pad(rows, max_length, dtype)
+    tokens += np.arange(max_length) < lengths[:, None]
     return tokens, lengths
 
 

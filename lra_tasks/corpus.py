@@ -5,25 +5,24 @@ probability 1/2 (Lan et al. 2020, arXiv:1909.11942); its label is 1 where they a
 order. Sub-words are learnt on the documents of train and lie beside the data.
 """
 
-import collections
 import contextlib
 import hashlib
 import json
 import re
-import tempfile
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from lra_tasks import archives, storage, subwords
-from lra_tasks.archives import PathLike
 from lra_tasks.base import SPLITS, Task
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split
+from lra_tasks.storage import PathLike
 from lra_tasks.subwords import Vocabulary, open_vocabulary
 
 SHARES = (0.8, 0.9)  # of the documents: train below the first, test above the second
@@ -35,14 +34,8 @@ DIGESTS_FILE, VOCABULARY_FILE = "sha256.json", "tokenizer.json"
 def read_documents(folder: Path, pattern: str, blank_lines: bool) -> Iterator[str]:
     """The documents of the files that match, in the order of their names.
 
-    Args:
-      folder: searched as `Path.glob` does.
-      pattern: "**/*.txt".
-      blank_lines: a file holds many documents, between blank lines; else it is one.
-
-    Raises:
-      DataError: naming the file, for bytes that are no UTF-8 text, a file that is no
-        regular one, or a document of more than MAX_DOCUMENT_BYTES.
+    With `blank_lines` a file holds many, between blank lines; else it is one. DataError
+    names a file that is no regular one, no UTF-8 text, or has too long a document.
     """
     for path in sorted(folder.glob(pattern)):
         if path.is_dir():
@@ -61,10 +54,7 @@ def read_documents(folder: Path, pattern: str, blank_lines: bool) -> Iterator[st
 
 
 def _decode(content: bytearray, path: Path) -> Iterator[str]:
-    try:
-        text = content.decode("utf-8-sig").strip()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no UTF-8 text ({error.reason})") from None
+    text = archives.as_text(content, path).strip()
     if "\0" in text:
         raise DataError(f"{path} is no text: it has a zero byte")
     if text:
@@ -144,20 +134,13 @@ class Corpus(Task):
         super().__post_init__()
         kinds = ("files", "blank_lines")
         self.require(self.documents in kinds, f"documents must be one of {kinds}")
-        self.require(self.max_length >= 8, "max_length must be at least 8")
         least, most = len(subwords.SPECIAL) + 256, subwords.MAX_VOCAB_SIZE
         sizes = f"vocab_size must be {least} to {most}, not {self.vocab_size}"
         self.require(least <= self.vocab_size <= most, sizes)
-        name = "byte" if self.tokenizer == "bpe" else self.tokenizer
-        vocabulary = open_vocabulary(name)  # the special tokens of bpe are byte's
-        if self.tokenizer != "bpe":
-            object.__setattr__(self, "vocab_size", vocabulary.vocab_size)
-        object.__setattr__(self, "vocabulary", vocabulary)
-
-    def pinned_options(self) -> dict[str, Any]:
-        if self.tokenizer == "bpe":
-            return asdict(self)
-        return asdict(self) | {"tokenizer": open_vocabulary(self.tokenizer).digest}
+        learnt, vocab_size = self.tokenizer == "bpe", self.vocab_size
+        self._use_tokenizer("byte" if learnt else self.tokenizer, min_length=8)
+        if learnt:  # its special tokens are byte's
+            self._set(vocab_size=vocab_size)
 
     def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
         """The tokenizer.json of the data, once they are prepared; None for bytes."""
@@ -169,11 +152,10 @@ class Corpus(Task):
         """As `Task.load`; the arrays are mapped from disk, not read into memory."""
         self.require(split in SPLITS, f"no split {split!r}: one of {', '.join(SPLITS)}")
         folder = self.folder(data_dir)
-        storage.make_once(folder, lambda: self._prepare(folder))
+        storage.make_once(folder, lambda scratch: self._prepare(folder, scratch))
         try:
             if self.tokenizer == "bpe":
-                vocabulary = open_vocabulary(str(folder / VOCABULARY_FILE))
-                object.__setattr__(self, "vocabulary", vocabulary)
+                self._set(vocabulary=open_vocabulary(str(folder / VOCABULARY_FILE)))
             with archives.open_regular(folder / DIGESTS_FILE) as file:
                 noted = json.load(file)
             path = folder / f"{split}.bin"
@@ -204,65 +186,42 @@ class Corpus(Task):
         for document in read_documents(folder, self.pattern, blank_lines):
             yield split_of(document, self.seed), document
 
-    def _prepare(self, folder: Path) -> None:
-        counts = dict[str, int].fromkeys(SPLITS, 0)
-
-        def texts_of_train() -> Iterator[str]:
-            for split, document in self._documents():
-                counts[split] += 1
-                if split == "train":
-                    yield document
-
-        scratch = tempfile.TemporaryDirectory(prefix="incomplete.", dir=folder.parent)
-        with scratch as name:
-            made = Path(name) / "made"
-            made.mkdir()
-            vocabulary = self.vocabulary
-            if self.tokenizer == "bpe":
-                subwords.train(
-                    texts_of_train(), self.vocab_size, made / VOCABULARY_FILE
-                )
-                vocabulary = subwords.Vocabulary(str(made / VOCABULARY_FILE))
-            else:
-                collections.deque(texts_of_train(), maxlen=0)  # counts
-            self.require(
-                min(counts.values()) > 0,
-                f"{sum(counts.values()):,} documents in {self.source_dir} (pattern "
-                f"{self.pattern}) are too few for {', '.join(SPLITS)}; documents="
-                "blank_lines divides files at blank lines",
-            )
-            self._write(made, vocabulary, sum(counts.values()))
-            digests = {path.name: _sha256(path) for path in made.iterdir()}
-            (made / DIGESTS_FILE).write_text(json.dumps(digests), encoding="utf-8")
-            made.rename(folder)
+    def _prepare(self, folder: Path, scratch: Path) -> None:
+        counts = Counter(split for split, _ in self._documents())
+        self.require(
+            all(counts[split] for split in SPLITS),
+            f"{counts.total():,} documents in {self.source_dir} (pattern "
+            f"{self.pattern}) are too few for {', '.join(SPLITS)}; documents="
+            "blank_lines divides files at blank lines",
+        )
+        made, vocabulary = scratch / "made", self.vocabulary
+        made.mkdir()
+        if self.tokenizer == "bpe":
+            texts = (text for split, text in self._documents() if split == "train")
+            subwords.train(texts, self.vocab_size, made / VOCABULARY_FILE)
+            vocabulary = Vocabulary(str(made / VOCABULARY_FILE))
+        self._write(made, vocabulary, counts.total())
+        digests = {path.name: _sha256(path) for path in made.iterdir()}
+        (made / DIGESTS_FILE).write_text(json.dumps(digests), encoding="utf-8")
+        made.rename(folder)
 
     def _write(self, folder: Path, vocabulary: Vocabulary, total: int) -> None:
         """Writes all examples as they come."""
         rng = np.random.default_rng(self.seed)
-        record = np.zeros(1, self._record())
+        paths = {split: folder / f"{split}.bin" for split in SPLITS}
         with contextlib.ExitStack() as stack, Progress("corpus", total) as bar:
-            files = {
-                split: stack.enter_context((folder / f"{split}.bin").open("wb"))
-                for split in SPLITS
-            }
+            files = {k: stack.enter_context(p.open("wb")) for k, p in paths.items()}
             for split, document in self._documents():
                 sentences = vocabulary.encode(SENTENCE_END.split(document))
-                for row, label in make_examples(
-                    sentences, vocabulary, self.max_length, rng
-                ):
+                rows = make_examples(sentences, vocabulary, self.max_length, rng)
+                for row, label in rows:
                     padded = row + [vocabulary.pad] * (self.max_length - len(row))
-                    record[0] = padded, len(row), label
+                    record = np.array((padded, len(row), label), self._record())
                     files[split].write(record.tobytes())
                 bar.update(1)
-        for split in SPLITS:
-            self.require(
-                (folder / f"{split}.bin").stat().st_size > 0,
-                f"no document of {split} has two sentences (ended by . ! or ?)",
-            )
-
-    def decode(self, tokens: np.ndarray) -> str:
-        """The text; that of learnt sub-words once data are loaded."""
-        return self.vocabulary.decode(tokens)
+        for split, path in paths.items():
+            message = f"no document of {split} has two sentences (ended by . ! or ?)"
+            self.require(path.stat().st_size > 0, message)
 
 
 def _sha256(path: Path) -> str:

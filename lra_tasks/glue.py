@@ -8,16 +8,14 @@ split is our test split, and a tenth of train is held out for validation.
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from lra_tasks import archives
 from lra_tasks.base import Task
 from lra_tasks.split import DataError, Split, hold_out, separate
-from lra_tasks.subwords import Vocabulary, open_vocabulary
 
-HELD_OUT = 0.1
 MAX_FILE_BYTES = 2**30
 
 
@@ -62,16 +60,10 @@ def read_tsv(path: Path, subset: Subset) -> tuple[list[tuple[str, ...]], np.ndar
 
     Lines of another number of columns than the header's, of which QQP has some, and
     those of no gold label ("-") are left out, and a line on stderr says how many.
-
-    Raises:
-      DataError: naming file and line, for whatever is not as it should be.
     """
     with archives.open_regular(path) as file:
         content = archives.read_whole(file, str(path), MAX_FILE_BYTES)
-    try:
-        header, *lines = content.decode("utf-8-sig").rstrip("\r\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no UTF-8 text ({error.reason})") from None
+    header, *lines = archives.as_text(content, path).rstrip("\r\n").split("\n")
     names = header.rstrip("\r").split("\t")
     if missing := [name for name in (*subset.texts, subset.label) if name not in names]:
         raise DataError(f"{path}, line 1: no column {', '.join(missing)}")
@@ -107,7 +99,6 @@ class Glue(Task):
 
     name: ClassVar[str] = "glue"
     version: ClassVar[str] = "1.0.0"
-    vocabulary: ClassVar[Vocabulary]
     subset: str = "sst2"
     max_length: int = 128
     seed: int = 0
@@ -118,35 +109,24 @@ class Glue(Task):
         super().__post_init__()
         known = f"subset must be one of {', '.join(SUBSETS)}, not {self.subset!r}"
         self.require(self.subset in SUBSETS, known)
-        self.require(self.max_length >= 8, "max_length must be at least 8")
-        object.__setattr__(self, "vocabulary", open_vocabulary(self.tokenizer))
-        object.__setattr__(self, "vocab_size", self.vocabulary.vocab_size)
-        num_classes = len(SUBSETS[self.subset].labels)
-        object.__setattr__(self, "num_classes", num_classes)
-
-    def pinned_options(self) -> dict[str, Any]:
-        return super().pinned_options() | {"tokenizer": self.vocabulary.digest}
+        self._set(num_classes=len(SUBSETS[self.subset].labels))
+        self._use_tokenizer(self.tokenizer, min_length=8)
 
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
-        place = Path(self.source_dir) if self.source_dir else data_dir
-        subset = SUBSETS[self.subset]
-        train, test = (
-            self._read(place, subset, names) for names in (subset.train, subset.dev)
-        )
-        kept, held = hold_out(train.labels, HELD_OUT, self.seed)
-        splits = {"train": train.take(kept), "validation": train.take(held)}
-        return separate(self.name, {**splits, "test": test})
+        place, subset = Path(self.source_dir or data_dir), SUBSETS[self.subset]
+        train = self._read(place, subset, subset.train)
+        test = self._read(place, subset, subset.dev)
+        train, validation = hold_out(train, self.seed)
+        splits = {"train": train, "validation": validation, "test": test}
+        return separate(self.name, splits)
 
     def _read(self, place: Path, subset: Subset, names: tuple[str, ...]) -> Split:
         for name in names:
             for path in (place / subset.folder / name, place / name):
                 if path.exists():
                     texts, labels = read_tsv(path, subset)
-                    return Split(*self.vocabulary.rows(texts, self.max_length), labels)
+                    return Split(*self.encode(texts), labels)
         raise DataError(
             f"{place} has no {subset.folder}/{' or '.join(names)}: get GLUE's data "
             "from https://gluebenchmark.com/tasks and name their folder as source_dir"
         )
-
-    def decode(self, tokens: np.ndarray) -> str:
-        return self.vocabulary.decode(tokens)

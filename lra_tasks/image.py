@@ -4,6 +4,7 @@ As in Long Range Arena (Tay et al. 2021, arXiv:2011.04006): the 1,024 intensitie
 picture, row by row, are its tokens; 0 is black, not padding.
 """
 
+import pickletools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -13,7 +14,6 @@ import numpy as np
 from lra_tasks import archives
 from lra_tasks.archives import Archive
 from lra_tasks.base import Task
-from lra_tasks.cifar_pickle import parse_pickle
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split, hold_out, separate
 
@@ -23,7 +23,9 @@ NUM_CLASSES = 10
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 BATCH = r"(?:^|/)(data_batch_[1-5]|test_batch)(\.bin)?$"
 MAX_BATCH_BYTES = 2**26
-HELD_OUT = 0.1
+KEYS = {"batch_label", "labels", "data", "filenames"}  # of a pickled batch
+STRINGS = {"BINSTRING", "SHORT_BINSTRING"}
+SCALARS = {*STRINGS, "BININT", "BININT1", "BININT2", "NEWTRUE", "NEWFALSE"}
 
 
 def to_grey(rgb: np.ndarray) -> np.ndarray:
@@ -35,20 +37,47 @@ def to_grey(rgb: np.ndarray) -> np.ndarray:
     return ((2989 * red + 5870 * green + 1140 * blue + 5000) // 10_000).astype(np.uint8)
 
 
+def parse_binary(content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures uint8 `[n, 3072]` and labels `[n]` of records label, R, G, B."""
+    record = 1 + 3 * NUM_PIXELS
+    if len(content) % record:
+        raise DataError(f"{len(content):,} bytes are no whole records of {record:,}")
+    records = np.frombuffer(content, np.uint8).reshape(-1, record)
+    return records[:, 1:], records[:, 0]
+
+
+def parse_pickle(content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures uint8 `[n, 3072]` and labels `[n]` of a dict pickled by Python 2.
+
+    The pickle is not run, only looked through: the scalars behind each key.
+    """
+    scalars = {key: [] for key in KEYS}
+    behind = []
+    try:
+        for opcode, value, _ in pickletools.genops(content):
+            if opcode.name in STRINGS and value in KEYS:
+                behind = scalars[str(value)]
+            elif opcode.name in SCALARS:
+                behind.append(opcode.name == "NEWTRUE" if value is None else value)
+        match scalars["data"]:  # as numpy pickles an array: shape, dtype, order, bytes
+            case [0, "b", 1, n, 3072, "u1", *_, bool(order), str(data)]:
+                flat = np.frombuffer(data.encode("latin-1"), np.uint8)
+                pictures = flat.reshape(
+                    (n, 3 * NUM_PIXELS), order="F" if order else "C"
+                )
+                return pictures, np.array(scalars["labels"], np.int64)
+    except Exception as error:  # whatever a wrong pickle runs into
+        name = type(error).__name__
+        raise DataError(f"not a batch in pickle format ({name})") from error
+    raise DataError("its data is not a uint8 array [n, 3072]")
+
+
 def read_batches(
     path: Path, batch_size: int
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Reads the five training batches and the test batch, binary or pickled.
+    """Pixels uint8 `[n, 1024]` and labels `[n]` of the five training batches and test.
 
-    Args:
-      path: cifar-10-batches-{bin,py}/, or the archive of one.
-      batch_size: pictures in each batch.
-
-    Returns:
-      "train" and "test": grey uint8 `[n, 1024]` and labels int32 `[n]`.
-
-    Raises:
-      DataError: naming the batch, for whatever is not as it should be.
+    From cifar-10-batches-bin/ or cifar-10-batches-py/, or the archive of one.
     """
     found = {}
     with (
@@ -61,36 +90,19 @@ def read_batches(
             parse = parse_binary if match[2] else parse_pickle
             try:
                 rgb, labels = parse(content)
-                _check(rgb, labels, batch_size)
+                if not len(rgb) == len(labels) == batch_size:
+                    found_here = f"{len(rgb):,} pictures and {len(labels):,} labels"
+                    raise DataError(f"{found_here}, not {batch_size:,} of each")
+                if set(wrong := np.unique(labels)) - set(range(NUM_CLASSES)):
+                    raise DataError(f"its labels {wrong} are not 0 to 9")
             except DataError as error:
                 raise DataError(f"{where}: {error}") from None
-            grey = to_grey(rgb.reshape(-1, 3, NUM_PIXELS))
-            found[match[1]] = grey, labels.astype(np.int32)
+            found[match[1]] = to_grey(rgb.reshape(-1, 3, NUM_PIXELS)), labels
             bar.update(batch_size)
     for name in (*TRAIN_BATCHES, "test_batch"):
         if name not in found:
             raise DataError(f"{path} has no {name}")
-    images, labels = zip(*(found[name] for name in TRAIN_BATCHES), strict=True)
-    train = np.concatenate(images), np.concatenate(labels)
-    return {"train": train, "test": found["test_batch"]}
-
-
-def _check(rgb: np.ndarray, labels: np.ndarray, batch_size: int) -> None:
-    if len(rgb) != batch_size or len(labels) != batch_size:
-        message = f"{len(rgb):,} pictures and {len(labels):,} labels, not"
-        raise DataError(f"{message} {batch_size:,} of each")
-    wrong = labels[(labels < 0) | (labels >= NUM_CLASSES)]
-    if len(wrong):
-        raise DataError(f"the label {wrong[0]} is not 0 to {NUM_CLASSES - 1}")
-
-
-def parse_binary(content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures uint8 `[n, 3072]` and labels `[n]` of records label, R, G, B."""
-    record = 1 + 3 * NUM_PIXELS
-    if len(content) % record:
-        raise DataError(f"{len(content):,} bytes are no whole records of {record:,}")
-    records = np.frombuffer(content, np.uint8).reshape(-1, record)
-    return records[:, 1:], records[:, 0]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,13 +145,13 @@ class Image(Task):
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
         folders = ["cifar-10-batches-bin", "cifar-10-batches-py"]
         path = archives.obtain(self.archives, folders, data_dir, self.source_dir)
-        train, test = (
-            Split(pixels, np.full(len(labels), NUM_PIXELS, np.int32), labels)
-            for pixels, labels in read_batches(path, self.batch_size).values()
-        )
-        kept, held = hold_out(train.labels, HELD_OUT, self.seed)
-        splits = {"train": train.take(kept), "validation": train.take(held)}
-        return separate(self.name, {**splits, "test": test})
+        found = read_batches(path, self.batch_size)
+        batches = zip(*(found[name] for name in TRAIN_BATCHES), strict=True)
+        train = Split.of_pictures(*map(np.concatenate, batches))
+        test = Split.of_pictures(*found["test_batch"])
+        train, validation = hold_out(train, self.seed)
+        splits = {"train": train, "validation": validation, "test": test}
+        return separate(self.name, splits)
 
     def decode(self, tokens: np.ndarray) -> np.ndarray:
         return tokens.reshape(SIDE, SIDE)

@@ -26,7 +26,7 @@ from lra_tasks.listops_language import (
     evaluate,
 )
 from lra_tasks.progress import Progress
-from lra_tasks.split import DataError, Split, separate
+from lra_tasks.split import DataError, Split, pad, separate
 
 RELEASED_FILES = {
     "train": "basic_train.tsv",
@@ -36,11 +36,7 @@ RELEASED_FILES = {
 
 
 def read_released(path: Path, max_length: int) -> Split:
-    """Reads a released file: tab-separated, header Source and Target.
-
-    Raises:
-      DataError: naming file and line, for whatever is not as it should be.
-    """
+    """Reads a released file; DataError names the line that is not as it should be."""
     if not path.is_file():
         raise DataError(f"{path} is missing: source_dir must hold the released files")
     with path.open("rb") as file:
@@ -49,22 +45,22 @@ def read_released(path: Path, max_length: int) -> Split:
         raise DataError(f"{path} has no examples")
     if header.rstrip(b"\r\n") != b"Source\tTarget":
         raise DataError(f"{path}, line 1: the header is not Source<tab>Target")
-    inputs = np.zeros((len(lines), max_length), np.uint8)
-    lengths, labels = np.zeros((2, len(lines)), np.int32)
+    rows, labels = [], []
     with Progress(path.name, len(lines)) as bar:
-        for row, line in enumerate(lines):
+        for number, line in enumerate(lines, start=2):
             try:
-                ids, labels[row] = _parse_example(line.decode().rstrip("\r\n"))
+                ids, label = _parse(line.decode().rstrip("\r\n"))
                 if len(ids) > max_length:
                     raise DataError(f"{len(ids)} tokens, above max_length {max_length}")
             except ValueError as error:
-                raise DataError(f"{path}, line {row + 2}: {error}") from None
-            inputs[row, : len(ids)], lengths[row] = ids, len(ids)
+                raise DataError(f"{path}, line {number}: {error}") from None
+            rows.append(ids)
+            labels.append(label)
             bar.update(1)
-    return Split(inputs, lengths, labels)
+    return Split(*pad(rows, max_length, np.uint8), np.array(labels, np.int32))
 
 
-def _parse_example(line: str) -> tuple[np.ndarray, int]:
+def _parse(line: str) -> tuple[np.ndarray, int]:
     columns = line.split("\t")
     if len(columns) != 2:
         raise DataError(f"{len(columns)} columns, not 2")
@@ -122,16 +118,11 @@ class ListOps(Task):
         return {"max_length": self.max_length, "source_dir": self.source_dir}
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        rows = [encode(text) for text in texts]
+        rows, longest = [encode(text) for text in texts], self.max_length
         for row in rows:
-            self.require(
-                0 < len(row) <= self.max_length,
-                f"{len(row):,} tokens are not from 1 to max_length={self.max_length}",
-            )
-        inputs = np.zeros((len(rows), self.max_length), np.uint8)
-        for row, ids in zip(inputs, rows, strict=True):
-            row[: len(ids)] = ids
-        return inputs, np.array([len(ids) for ids in rows], np.int32)
+            wrong = f"{len(row):,} tokens are not from 1 to max_length={longest}"
+            self.require(0 < len(row) <= longest, wrong)
+        return pad(rows, self.max_length, np.uint8)
 
     def decode(self, tokens: np.ndarray) -> str:
         return decode(tokens)
@@ -163,18 +154,14 @@ class ListOps(Task):
         absent = counts.sum(axis=1) == 0
         counts[absent] = counts.sum(axis=0)  # roots that train lacks: the majority
         roots = test.inputs[:, 0]
-        by_root = counts.argmax(axis=1)[roots]
-        by_root = np.where(
-            roots >= FIRST_DIGIT, roots.astype(int) - FIRST_DIGIT, by_root
-        )
-        by_literals = [
-            _apply_to_literals(ids, fallback)
-            for ids, fallback in zip(test.inputs, by_root, strict=True)
-        ]
+        digits = roots.astype(int) - FIRST_DIGIT
+        by_root = np.where(digits >= 0, digits, counts.argmax(axis=1)[roots])
+        examples = zip(test.inputs, by_root, strict=True)
+        by_literals = np.array([_apply_to_literals(*each) for each in examples])
         return super().floors(train, test) | {
             "root operator": float(np.mean(by_root == test.labels)),
             "root operator and its literal arguments": float(
-                np.mean(np.array(by_literals) == test.labels)
+                np.mean(by_literals == test.labels)
             ),
         }
 

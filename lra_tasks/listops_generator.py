@@ -121,9 +121,6 @@ def generate(
     Returns:
       inputs uint8 `[num_examples, max_length]`, lengths int32 and labels int32
       `[num_examples]`: a function of the arguments, the same on every machine.
-
-    Raises:
-      DataError: there are not that many such expressions, or hardly any.
     """
     inputs = np.zeros((num_examples, max_length), np.uint8)
     lengths, labels = np.zeros((2, num_examples), np.int32)

@@ -12,8 +12,6 @@ DIGITS = ("0", "1", "2", "3", "4", "5", "6", "7", "8", "9")
 VOCABULARY = ("<pad>", *OPERATORS, "]", *DIGITS)
 TOKEN_ID = {token: index for index, token in enumerate(VOCABULARY) if index}
 FIRST_OPERATOR, CLOSE, FIRST_DIGIT = (TOKEN_ID[token] for token in ("[MIN", "]", "0"))
-_PARENTHESES = np.zeros(256, np.int8)  # what a character adds to the depth
-_PARENTHESES[[ord("("), ord(")")]] = 1, -1
 
 
 def _median(values: Sequence[int]) -> int:
@@ -32,20 +30,13 @@ APPLY: dict[str, Callable[[Sequence[int]], int]] = {
 def encode(source: str) -> np.ndarray:
     """Token ids, uint8 `[length]`, of an expression.
 
-    The released files binarise every list with parentheses: they are dropped.
+    The released files binarise every list with parentheses: they are dropped, as they
+    say no more than the brackets.
 
     Raises:
-      DataError: naming the token, counted from 0 without parentheses, or what
-        parenthesis is missing.
+      DataError: naming the token, counted from 0 without parentheses.
     """
-    if "(" in source or ")" in source:
-        steps = _PARENTHESES[np.frombuffer(source.encode(), np.uint8)]
-        depth = np.cumsum(steps, dtype=np.int32)
-        if depth.min() < 0 or depth[-1]:
-            kind = "an opening" if depth.min() < 0 else "a closing"
-            raise DataError(f"{kind} parenthesis is missing")
-        source = source.replace("(", " ").replace(")", " ")
-    tokens = source.split()
+    tokens = source.replace("(", " ").replace(")", " ").split()
     try:
         ids = bytes(map(TOKEN_ID.__getitem__, tokens))
     except KeyError as error:

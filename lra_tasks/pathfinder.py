@@ -7,11 +7,11 @@ Linsley et al. 2018 (arXiv:1805.08315) in the sizes of Long Range Arena (Tay et 
 
 import contextlib
 import io
-import os
 import shutil
 import sys
-import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,12 +19,12 @@ import numpy as np
 import PIL.Image
 
 from lra_tasks import archives
-from lra_tasks.archives import PathLike
-from lra_tasks.base import Task
+from lra_tasks.base import SPLITS, Task
 from lra_tasks.pathfinder_generator import PART_PIXELS, draw
 from lra_tasks.pathfinder_paddles import RESOLUTIONS
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split, separate
+from lra_tasks.storage import PathLike
 
 RELEASED_FOLDERS = {  # by difficulty
     "easy": "curv_baseline",
@@ -32,10 +32,7 @@ RELEASED_FOLDERS = {  # by difficulty
     "hard": "curv_contour_length_14",
 }
 RELEASED_SEED = 42  # of the permutation that cuts the released pictures in splits
-SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 MAX_PICTURE_BYTES = 2**20
-BOMB = PIL.Image.DecompressionBombWarning  # of a size that no picture here has
-NO_PNG = (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError, BOMB)
 
 
 def read_released(folder: Path, resolution: int) -> tuple[np.ndarray, np.ndarray]:
@@ -44,11 +41,10 @@ def read_released(folder: Path, resolution: int) -> tuple[np.ndarray, np.ndarray
     Returns:
       Pictures uint8 `[n, R, R]` and labels int32 `[n]`, permuted with RELEASED_SEED.
       Empty files, of which the release has one, are left out with a warning.
-
-    Raises:
-      DataError: naming the file, for whatever is not as it should be.
     """
-    listed = _read_metadata(folder)
+    listed = list(_read_metadata(folder))
+    if not listed:
+        raise DataError(f"{folder} has no metadata/K.npy with pictures in it")
     images = np.empty((len(listed), resolution, resolution), np.uint8)
     labels = np.empty(len(listed), np.int32)
     order = np.random.default_rng(RELEASED_SEED).permutation(len(listed))
@@ -60,79 +56,49 @@ def read_released(folder: Path, resolution: int) -> tuple[np.ndarray, np.ndarray
     return images, labels
 
 
-def _read_metadata(folder: Path) -> list[tuple[Path, int]]:
+def _read_metadata(folder: Path) -> Iterator[tuple[Path, int]]:
     """The pictures' files and labels, by file of metadata and line; no empty ones."""
     files = [path for path in folder.glob("metadata/*.npy") if path.stem.isdecimal()]
-    listed = []
     for file in sorted(files, key=lambda path: int(path.stem)):
         with archives.open_regular(file) as content:
             lines = content.read().decode("ascii", "backslashreplace").splitlines()
         for number, line in enumerate(lines, start=1):
-            try:
-                path, label = _parse_line(line, folder)
-            except DataError as error:
-                raise DataError(f"{file}, line {number}: {error}") from None
+            words = line.split()
+            path = folder.joinpath(*words[:2])
+            if len(words) < 4 or words[3] not in ("0", "1") or ".." in path.parts:
+                expected = "imgs/K sample_I.png I LABEL …, the label 0 or 1"
+                raise DataError(f"{file}, line {number}: {line[:60]!r}, not {expected}")
+            if not (path.is_file() and path.is_relative_to(folder)):
+                raise DataError(f"{file}, line {number}: there is no {path} in there")
             if path.stat().st_size:
-                listed.append((path, label))
+                yield path, int(words[3])
             else:
                 print(f"{path} is empty: left out", file=sys.stderr)
-    if not listed:
-        raise DataError(f"{folder} has no metadata/K.npy with pictures in it")
-    return listed
-
-
-def _parse_line(line: str, folder: Path) -> tuple[Path, int]:
-    words = line.split()
-    if len(words) < 4:
-        raise DataError(f"{len(words)} columns, not 4 or more")
-    place, name, _, label = words[:4]
-    path = folder / place / name
-    if label not in ("0", "1"):
-        raise DataError(f"the label {label!r} is not 0 or 1")
-    if ".." in path.parts or not path.is_relative_to(folder):
-        raise DataError(f"{place}/{name} leads out of the folder")
-    if not path.is_file():
-        raise DataError(f"there is no {path}")
-    return path, int(label)
 
 
 def _read_png(path: Path, resolution: int) -> np.ndarray:
     with path.open("rb") as file:
         content = archives.read_whole(file, str(path), MAX_PICTURE_BYTES)
     try:
-        with (
-            warnings.catch_warnings(action="error", category=BOMB),
-            PIL.Image.open(io.BytesIO(content), formats=["PNG"]) as picture,
-        ):
-            size = picture.size
-            if size == (resolution, resolution):
+        with PIL.Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
+            if picture.size == (resolution, resolution):  # else it is not decoded
                 return np.asarray(picture.convert("L"))
-    except NO_PNG as error:
+            wrong = "{}x{}, not {}x{}".format(*picture.size, resolution, resolution)
+    except Exception as error:  # whatever a wrong picture runs into
         raise DataError(f"{path} is no whole PNG picture ({error})") from error
-    raise DataError(f"{path} is {size[0]}x{size[1]}, not {resolution}x{resolution}")
+    raise DataError(f"{path} is {wrong}")
 
 
 def _read_part(path: Path) -> tuple[np.ndarray, np.ndarray] | None:
     """Images and labels that a stopped preparation left, or None."""
     if not path.is_file():
         return None
-    content = path.read_bytes()
     try:
-        with np.load(io.BytesIO(content)) as kept:
+        with path.open("rb") as file, np.load(file) as kept:
             return kept["images"], kept["labels"]
     except Exception:  # whatever zipfile, zlib and numpy raise
         print(f"{path} is damaged: drawn again", file=sys.stderr)
         return None
-
-
-def _write_part(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
-    unfinished = path.with_suffix(".unfinished")
-    try:
-        with unfinished.open("wb") as file:
-            np.savez_compressed(file, images=images, labels=labels)
-    except OSError as error:  # as the disk says it, but where
-        raise OSError(error.errno, error.strerror, str(unfinished)) from error
-    os.replace(unfinished, path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,27 +127,20 @@ class Pathfinder(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         side, pixels = self.resolution, self.resolution**2
-        self.require(
-            side in RESOLUTIONS,
-            f"resolution must be one of {RESOLUTIONS}, not {side}",
-        )
-        self.require(
-            self.max_length == pixels,
-            f"max_length must be {pixels:,}, all pixels of resolution {side}; it is "
-            f"{self.max_length:,}",
-        )
-        self.require(
-            self.difficulty in RELEASED_FOLDERS,
-            f"difficulty must be one of {', '.join(RELEASED_FOLDERS)}, not "
-            f"{self.difficulty!r}",
-        )
+        known = f"resolution must be one of {RESOLUTIONS}, not {side}"
+        self.require(side in RESOLUTIONS, known)
+        wrong = f"all pixels of resolution {side}; it is {self.max_length:,}"
+        fits = self.max_length == pixels
+        self.require(fits, f"max_length must be {pixels:,}, {wrong}")
+        known = f"one of {', '.join(RELEASED_FOLDERS)}, not {self.difficulty!r}"
+        fits = self.difficulty in RELEASED_FOLDERS
+        self.require(fits, f"difficulty must be {known}")
         self.require(self.num_examples >= 10, "num_examples must be at least 10")
         self.require(self.num_workers >= 1, "num_workers must be at least 1")
 
     def pinned_options(self) -> dict[str, Any]:
-        idle = {"num_workers"}
-        if self.source_dir:
-            idle |= {"num_examples", "seed"}
+        released = ("num_examples", "seed") if self.source_dir else ()
+        idle = ("num_workers", *released)
         return {key: v for key, v in asdict(self).items() if key not in idle}
 
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
@@ -192,21 +151,19 @@ class Pathfinder(Task):
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
         if self.source_dir is not None:
             folder = self._find_released(Path(self.source_dir))
-            images, labels = read_released(folder, self.resolution)
+            pictures = Split.of_pictures(*read_released(folder, self.resolution))
         else:  # picture i is independent of the others: the order is as good as any
-            images, labels = self._draw(self._parts(data_dir))
-        tokens = images.reshape(len(images), self.max_length)
-        lengths = np.full(len(images), self.max_length, np.int32)
-        ends = np.cumsum([round(share * len(images)) for share in SHARES.values()])
-        cut = (np.split(array, ends[:-1]) for array in (tokens, lengths, labels))
-        splits = map(Split, *cut)
-        return separate(self.name, dict(zip(SHARES, splits, strict=True)))
+            pictures = Split.of_pictures(*self._draw(self._parts(data_dir)))
+        n = pictures.num_examples
+        ends = [0, round(0.8 * n), round(0.8 * n) + round(0.1 * n), n]
+        cut = (pictures.take(slice(*between)) for between in pairwise(ends))
+        return separate(self.name, dict(zip(SPLITS, cut, strict=True)))
 
     def _find_released(self, source_dir: Path) -> Path:
         name = RELEASED_FOLDERS[self.difficulty]
         below = f"pathfinder{self.resolution}/{name}"
-        above = ("lra_release/lra_release/", "lra_release/", "")
-        names = [*(f"{place}{below}" for place in above), name]
+        release = f"lra_release/{below}"
+        names = [f"lra_release/{release}", release, below, name]
         if folder := archives.find_folder(source_dir, names):
             return folder
         raise DataError(
@@ -218,32 +175,29 @@ class Pathfinder(Task):
         """The folder of pictures drawn so far, beside the dataset they are for."""
         return self.folder(data_dir).with_name(f"parts-{self.version}")
 
-    def _draw(self, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    def _draw(self, folder: Path) -> list[np.ndarray]:
+        """Pictures and labels, in parts that a killed process leaves behind."""
         folder.mkdir(parents=True, exist_ok=True)
-        side, size = self.resolution, self.part_pixels // self.resolution**2
-        images = np.empty((self.num_examples, side, side), np.uint8)
-        labels = np.empty(self.num_examples, np.int32)
-        everyone = np.arange(self.num_examples)
-        parts = np.split(everyone, everyone[size::size])
-        paths = [folder / f"{part[0]}-{part[-1]}.npz" for part in parts]
+        everyone, size = np.arange(self.num_examples), self.part_pixels
+        indices = np.split(everyone, everyone[:: size // self.resolution**2][1:])
+        paths = [folder / f"{part[0]}-{part[-1]}.npz" for part in indices]
+        parts = [_read_part(path) for path in paths]
+        missing = [number for number, part in enumerate(parts) if part is None]
         with Progress(self.name, self.num_examples) as bar:
-            missing = {}
-            for part, path in zip(parts, paths, strict=True):
-                if kept := _read_part(path):
-                    images[part], labels[part] = kept
-                    bar.update(len(part))
-                else:
-                    missing[path] = part
-            options = {"resolution": side, "difficulty": self.difficulty}
-            todo = list(missing.values())
-            with contextlib.closing(
-                draw(todo, self.seed, self.num_workers, **options)
-            ) as drawn:
-                for (path, part), pictures in zip(missing.items(), drawn, strict=True):
-                    _write_part(path, *pictures)
-                    images[part], labels[part] = pictures
-                    bar.update(len(part))
-        return images, labels
+            bar.update(sum(len(part[1]) for part in parts if part))
+            options = {"resolution": self.resolution, "difficulty": self.difficulty}
+            todo = [indices[number] for number in missing]
+            drawn = draw(todo, self.seed, self.num_workers, **options)
+            with contextlib.closing(drawn):
+                for number, part in zip(missing, drawn, strict=True):
+                    unfinished = paths[number].with_suffix(".unfinished")
+                    with unfinished.open("wb") as file:
+                        np.savez_compressed(file, images=part[0], labels=part[1])
+                    unfinished.replace(paths[number])
+                    parts[number] = part
+                    bar.update(len(part[1]))
+        columns = zip(*filter(None, parts), strict=True)
+        return [np.concatenate(column) for column in columns]
 
     def decode(self, tokens: np.ndarray) -> np.ndarray:
         return tokens.reshape(self.resolution, self.resolution)

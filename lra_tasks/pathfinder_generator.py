@@ -10,8 +10,8 @@ order and the number of processes. Resolutions are 32 (LRA's Pathfinder), 64, 12
 contours (6, 9, 14 paddles). LRA's benchmark is 32 hard.
 """
 
-import collections
 import concurrent.futures
+import functools
 import multiprocessing
 import os
 import signal
@@ -32,13 +32,7 @@ _LABEL_STREAM = 1  # the streams of a seed: 0 grows the pictures, 1 decides the 
 def generate(
     seed: int, indices: np.ndarray, *, resolution: int = 32, difficulty: str = "hard"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws the pictures with the given indices.
-
-    Args:
-      seed: of the whole data set, 0 to 2**63 - 1.
-      indices: `[n]` picture numbers from 0 on, in any order.
-      resolution: 32, 64, 128 or 256 pixels.
-      difficulty: "easy", "intermediate" or "hard".
+    """Draws the pictures of a seed with the given indices `[n]`, in any order.
 
     Returns:
       Images uint8 `[n, R, R]` and labels int64 `[n]`.
@@ -123,24 +117,16 @@ def draw(
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
     )
-    waiting = collections.deque()  # few, for a result stays in memory until it is taken
     try:
-        for indices in parts:
-            waiting.append(pool.submit(generate, seed, indices, **options))
-            if len(waiting) > 2 * num_workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BaseException as error:  # Ctrl-C too: nobody wants the other pictures
+        yield from pool.map(functools.partial(generate, seed, **options), parts)
+    except BrokenProcessPool as error:
+        raise DataError(
+            "a process that draws pictures was killed: run again, with fewer "
+            "num_workers if memory was short"
+        ) from error
+    finally:  # Ctrl-C too: nobody wants the other pictures
         for worker in set(multiprocessing.active_children()) - others:
             worker.terminate()
-        if isinstance(error, BrokenProcessPool):
-            raise DataError(
-                "a process that draws pictures was killed: run again, with fewer "
-                "num_workers if memory was short"
-            ) from error
-        raise
-    finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -29,10 +29,9 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 class Streams:
-    """One stream of random numbers per picture: SplitMix64 started at a mixed key.
+    """Random numbers, the k-th of a picture a function of seed, index and k alone.
 
-    The k-th number of a stream depends on seed, index and k alone, so a picture is
-    the same in any batch.
+    SplitMix64, started at a mixed key.
     """
 
     def __init__(self, seed: int, indices: np.ndarray, kind: int = 0):
@@ -99,8 +98,6 @@ class Growth:
         length = self.paddles.settings.contour_length
         return self.anchor[:, [[0, length], [length - 1, 2 * length - 1]]]
 
-    # --- one paddle -----------------------------------------------------------
-
     def _start(self, rows: np.ndarray) -> np.ndarray:
         """Where the masks of rows start in the flat array of all."""
         return rows * self.paddles.width**2
@@ -154,8 +151,6 @@ class Growth:
     def _begin(self, contour, rows, tail, stamp):
         """Makes first paddles the ends of contours."""
         self.end[:, contour, rows] = tail, stamp, tail + self.paddles.back[stamp]
-
-    # --- the two contours -----------------------------------------------------
 
     def _seed_contours(self, rows):
         """Clears pictures and places the first paddle of both contours."""
@@ -221,8 +216,6 @@ class Growth:
         self.anchor, self.stamp = self.anchor[rows], self.stamp[rows]
         self.has_distractor = self.has_distractor[rows]
         self.end = self.end[:, :, rows]
-
-    # --- distractors ----------------------------------------------------------
 
     def _seed_distractors(self, rows) -> np.ndarray:
         """Tries first paddles at uniform places; returns which of these were free."""

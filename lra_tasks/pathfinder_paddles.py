@@ -203,13 +203,12 @@ def _stamps(settings: Settings, ends: np.ndarray, margin: int, width: int) -> di
     blown = _draw_lines(ends, radius * scale, round(thickness * scale))
     ink = _shrink(blown.astype(np.float32), radius)
     contrasts = [settings.contour_contrast, settings.distractor_contrast]
-    swollen = _dilate(blown, margin * scale)[:, margin * scale : -margin * scale]
-    swollen = swollen[:, :, margin * scale : -margin * scale]
+    inks = np.stack([np.rint(ink * contrast * INK_SCALE) for contrast in contrasts])
+    inner = slice(margin * scale, -margin * scale)
+    swollen = _dilate(blown, margin * scale)[:, inner, inner]
     mask = np.rint(_shrink(swollen, radius) * 255).astype(np.uint8)
     return {
-        "ink": np.stack([np.rint(ink * c * INK_SCALE) for c in contrasts]).astype(
-            np.int16
-        ),
+        "ink": inks.astype(np.int16),
         "mask": Ragged.of(mask, mask > 0, width),
         "core": Ragged.of(mask, mask >= OVERLAP - 255, width),
         "body": Ragged.of(mask, mask == 255, width),

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -26,21 +26,14 @@ COLUMNS = 5  # label, two ids, two texts
 MAX_LINE_BYTES = 2**26
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Each document once, cut to length; labels and rows of the two documents."""
-
-    documents: list[bytes]
+class Pairs(NamedTuple):
+    documents: list[bytes]  # each once, cut to length
     labels: list[int]
-    rows: list[tuple[int, int]]
+    rows: list[tuple[int, int]]  # the two documents of each pair
 
 
 def read_pairs(path: Path, max_length: int) -> dict[str, Pairs]:
-    """Reads new_aan_pairs.{train,eval,test}.tsv from a folder or from the release.
-
-    Raises:
-      DataError: naming file and line, for whatever is not as it should be.
-    """
+    """Reads new_aan_pairs.{train,eval,test}.tsv from a folder or from the release."""
     found: dict[str, Pairs] = {}
     with archives.open_members(path, PAIRS) as members:
         for match, file in members:
@@ -53,34 +46,29 @@ def read_pairs(path: Path, max_length: int) -> dict[str, Pairs]:
         if name not in found:
             raise DataError(f"{path} has no new_aan_pairs.{name}.tsv")
         if (num_pairs := len(found[name].labels)) != released:
-            print(
-                f"retrieval: {num_pairs:,} pairs in new_aan_pairs.{name}.tsv, the "
-                f"release has {released:,}: results are of their own",
-                file=sys.stderr,
-            )
+            found_here = f"{num_pairs:,} pairs in new_aan_pairs.{name}.tsv"
+            rest = f"the release has {released:,}: results are of their own"
+            print(f"retrieval: {found_here}, {rest}", file=sys.stderr)
     return found
 
 
 def _read_file(file: IO[bytes], where: str, name: str, max_length: int) -> Pairs:
     rows_of: dict[bytes, int] = {}
-    pairs = Pairs([], [], [])
+    labels, rows = [], []
     with Progress(f"retrieval {name}", NUM_RELEASED[name]) as bar:
-        number = 0
         while line := file.readline(MAX_LINE_BYTES):
-            number += 1
             try:
                 label, *texts = _parse(line)
             except DataError as error:
-                raise DataError(f"{where}, line {number}: {error}") from None
-            texts = [text[:max_length] for text in texts]
-            first, second = (rows_of.setdefault(text, len(rows_of)) for text in texts)
-            pairs.labels.append(label)
-            pairs.rows.append((first, second))
+                raise DataError(f"{where}, line {len(rows) + 1}: {error}") from None
+            cut = (text[:max_length] for text in texts)
+            first, second = (rows_of.setdefault(text, len(rows_of)) for text in cut)
+            labels.append(label)
+            rows.append((first, second))
             bar.update(1)
-    if not pairs.labels:
+    if not rows:
         raise DataError(f"{where} has no pairs")
-    pairs.documents.extend(rows_of)  # in the order of their rows
-    return pairs
+    return Pairs(list(rows_of), labels, rows)
 
 
 def _parse(line: bytes) -> tuple[int, bytes, bytes]:

@@ -2,8 +2,9 @@
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,24 +17,27 @@ class DataError(ValueError):
 class Split:
     """The examples of one split.
 
-    Attributes:
-      inputs: uint8 or uint16 `[num_inputs, L]`, token ids, 0 behind a row's length.
-      lengths: int32 `[num_inputs]`, valid tokens of each row.
-      labels: int32 `[num_examples]`.
-      pairs: None when example i is row i; for a task of two inputs int32
-        `[num_examples, 2]`, rows of `inputs`, so that a document is stored once.
+    `pairs` is None where example i is row i; in a task of two inputs it names the two
+    rows of each example, so that a document is stored once.
     """
 
-    inputs: np.ndarray
-    lengths: np.ndarray
-    labels: np.ndarray
-    pairs: np.ndarray | None = None
+    inputs: np.ndarray  # uint8 or uint16 [num_inputs, L], 0 behind a row's length
+    lengths: np.ndarray  # int32 [num_inputs]
+    labels: np.ndarray  # int32 [num_examples]
+    pairs: np.ndarray | None = None  # int32 [num_examples, 2]
+
+    @classmethod
+    def of_pictures(cls, pictures: np.ndarray, labels: np.ndarray) -> "Split":
+        """Every pixel of pictures uint8 `[n, ...]` is a token."""
+        inputs = pictures.reshape(len(pictures), -1)
+        lengths = np.full(len(inputs), inputs.shape[1], np.int32)
+        return cls(inputs, lengths, labels.astype(np.int32))
 
     @property
     def num_examples(self) -> int:
         return len(self.labels)
 
-    def take(self, examples: np.ndarray) -> "Split":
+    def take(self, examples: np.ndarray | slice) -> "Split":
         """The examples with these indices, in this order; documents all stay."""
         labels = self.labels[examples]
         if self.pairs is not None:
@@ -63,18 +67,23 @@ class Split:
         return [b"".join(sorted((rows[a], rows[b]))) for a, b in self.pairs]
 
 
-def hold_out(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, ...]:
-    """Draws a share of each class, rounded to whole examples, of labels `[n]`.
+def pad(rows: Collection[Any], width: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of ids as an array `[n, width]` of the dtype and their lengths `[n]`."""
+    inputs = np.zeros((len(rows), width), dtype)
+    lengths = np.zeros(len(rows), np.int32)
+    for number, row in enumerate(rows):
+        inputs[number, : len(row)], lengths[number] = row, len(row)
+    return inputs, lengths
 
-    Returns:
-      The indices kept and those held out, each ascending.
-    """
+
+def hold_out(train: Split, seed: int, share: float = 0.1) -> tuple[Split, Split]:
+    """Train and validation: a share of each class, drawn, the rest in their order."""
     rng = np.random.default_rng(seed)
-    held = np.zeros(len(labels), bool)
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
+    held = np.zeros(train.num_examples, bool)
+    for label in np.unique(train.labels):
+        members = np.flatnonzero(train.labels == label)
         held[rng.permutation(members)[: round(share * len(members))]] = True
-    return np.flatnonzero(~held), np.flatnonzero(held)
+    return train.take(np.flatnonzero(~held)), train.take(np.flatnonzero(held))
 
 
 def separate(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,67 +19,89 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 from absl import logging
+from filelock import FileLock, Timeout
 
-from lra_tasks.lock import hold
 from lra_tasks.split import DataError, Split
 
 BLOCK_BYTES = 2**21
+PathLike = str | os.PathLike[str]
+Options = Mapping[str, Any]  # JSON values
 
 
-def get_root(data_dir: str | os.PathLike[str] | None = None) -> Path:
+def get_root(data_dir: PathLike | None = None) -> Path:
     """`data_dir`, else $LRA_DATA_DIR, else ~/.cache/lra_tasks."""
     root = data_dir or os.environ.get("LRA_DATA_DIR") or "~/.cache/lra_tasks"
     return Path(root).expanduser().absolute()
 
 
 def get_folder(
-    name: str,
-    options: Mapping[str, Any],
-    version: str,
-    data_dir: str | os.PathLike[str] | None = None,
+    name: str, options: Options, version: str, data_dir: PathLike | None = None
 ) -> Path:
     """Where a dataset lies: name, options (JSON values) and version pin it."""
     key = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16]
     return get_root(data_dir) / name / key / version
 
 
-def load(
-    folder: Path,
-    split: str,
-    make_splits: Callable[[], dict[str, Split]],
-    options: Mapping[str, Any],
-) -> Split:
-    """Reads one split; prepares the dataset first if it is not there.
+@contextlib.contextmanager
+def hold(path: Path, work: str) -> Iterator[None]:
+    """Holds the lock file `path`, which dies with its process.
 
-    Args:
-      folder: as `get_folder` gives it.
-      split: the name of one that `make_splits` makes.
-      make_splits: called when there is no such folder yet.
-      options: noted in the dataset for whoever looks into it.
-
-    Raises:
-      DataError: the files are damaged, or what `make_splits` finds wrong.
-      OSError: the folder cannot be written, or the disk is full.
+    Whoever waits for it hears that another process is at `work`: "preparing text".
     """
-    make_once(folder, lambda: _prepare(folder, make_splits, options))
-    with _quiet():
-        return _read(folder, split)
+    try:
+        lock = FileLock(path).acquire(blocking=False)
+    except Timeout:
+        message = f"another process is {work}: waiting for it"
+        print(message, file=sys.stderr, flush=True)
+        lock = FileLock(path).acquire()
+    with lock:
+        yield
 
 
-def make_once(folder: Path, make: Callable[[], None]) -> None:
-    """Calls `make`, one process at a time, unless the folder is there.
+def make_once(folder: Path, make: Callable[[Path], None]) -> None:
+    """Calls `make` with a folder to work in, unless `folder` is there.
 
-    It is to work in a folder "incomplete.*" beside and to rename that in the end; what
-    a process that was killed has left of such is removed first.
+    One process at a time. `make` renames what it made in the end; what a process that
+    was killed has left is removed first. An OSError says where.
     """
     if folder.is_dir():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     with hold(folder.with_name("lock"), f"preparing {folder}"):
-        if not folder.is_dir():  # the process we waited for may have made it
-            for remains in folder.parent.glob("incomplete.*"):
-                shutil.rmtree(remains)
-            make()
+        if folder.is_dir():  # the process we waited for has made it
+            return
+        for remains in folder.parent.glob("incomplete.*"):
+            shutil.rmtree(remains)
+        scratch = tempfile.TemporaryDirectory(prefix="incomplete.", dir=folder.parent)
+        try:
+            with scratch as name:
+                make(Path(name))
+        except OSError as error:  # a full disk's word has no name of a file
+            if error.errno is None or error.filename:
+                raise
+            raise OSError(error.errno, error.strerror, str(folder)) from error
+
+
+def load(
+    folder: Path, split: str, make: Callable[[], dict[str, Split]], options: Options
+) -> Split:
+    """Reads one of the splits that `make` makes if the folder is not there yet.
+
+    `options` are noted in the dataset for whoever looks into it. Raises DataError for
+    damaged files, and OSError where the folder cannot be written.
+    """
+    make_once(folder, lambda scratch: _write(folder, make(), options, scratch))
+    try:
+        with _quiet():
+            return _read(folder, split)
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever tfds, array_record and protobuf raise
+        reason = str(error).partition("\n")[0]
+        raise DataError(
+            f"the {split} split in {folder} is damaged ({reason}): "
+            "delete that folder and run again"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -105,7 +128,7 @@ class _Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     """
 
     def __init__(
-        self, folder: Path, splits: dict[str, Split], options: Mapping[str, Any]
+        self, folder: Path, splits: dict[str, Split], options: Options
     ) -> None:
         self.name = folder.parents[1].name  # pyright: ignore[reportAttributeAccessIssue]
         self._splits, self._options = splits, options
@@ -118,9 +141,17 @@ class _Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     _log_download_done = _log_download_bytes
 
     def _info(self) -> tfds.core.DatasetInfo:
-        def column(shape: tuple[int | None, ...], dtype: type) -> tfds.features.Tensor:
+        def column(dtype: Any, *shape: int) -> tfds.features.Tensor:
+            shape = (None, *shape)  # pyright: ignore[reportAssignmentType]
             return tfds.features.Tensor(shape=shape, dtype=dtype, encoding="bytes")
 
+        (token_type,) = {split.inputs.dtype.type for split in self._splits.values()}
+        columns = {
+            "tokens": column(token_type),
+            "lengths": column(np.int32),
+            "labels": column(np.int32),
+            "pairs": column(np.int32, 2),
+        }
         summaries = {
             name: {
                 "shape": split.inputs.shape,
@@ -129,13 +160,6 @@ class _Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
                 "sha256": split.content_hash(),
             }
             for name, split in self._splits.items()
-        }
-        (token_type,) = {split.inputs.dtype.type for split in self._splits.values()}
-        columns = {
-            "tokens": column((None,), token_type),
-            "lengths": column((None,), np.int32),
-            "labels": column((None,), np.int32),
-            "pairs": column((None, 2), np.int32),
         }
         metadata = {"options": dict(self._options), "splits": summaries}
         return _Info(
@@ -149,27 +173,6 @@ class _Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
             name: [lambda split=split: enumerate(_blocks(split))]
             for name, split in self._splits.items()
         }
-
-
-def _prepare(
-    folder: Path,
-    make_splits: Callable[[], dict[str, Split]],
-    options: Mapping[str, Any],
-) -> None:
-    splits = make_splits()
-    with (
-        _quiet(),
-        tempfile.TemporaryDirectory(prefix="incomplete.", dir=folder.parent) as scratch,
-    ):
-        builder = _Builder(folder, splits, options)
-        try:
-            builder.download_and_prepare(
-                file_format="array_record",
-                download_dir=scratch,  # tfds wants one, empty as it stays
-                download_config=tfds.download.DownloadConfig(try_download_gcs=False),
-            )
-        except RuntimeError as error:  # array_record's word for a full disk
-            raise OSError(f"{folder}: {str(error).partition(';')[0]}") from error
 
 
 def _blocks(split: Split) -> Iterator[dict[str, np.ndarray]]:
@@ -188,43 +191,42 @@ def _blocks(split: Split) -> Iterator[dict[str, np.ndarray]]:
         }
 
 
+def _write(
+    folder: Path, splits: dict[str, Split], options: Options, scratch: Path
+) -> None:
+    with _quiet():
+        try:
+            _Builder(folder, splits, options).download_and_prepare(
+                file_format="array_record",
+                download_dir=scratch,  # tfds wants one, empty as it stays
+                download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+            )
+        except RuntimeError as error:  # array_record's word for a full disk
+            raise OSError(f"{folder}: {str(error).partition(';')[0]}") from error
+
+
 def _read(folder: Path, name: str) -> Split:
     """Puts the blocks of one split together again and checks their hash."""
+    for path in folder.iterdir():
+        if not path.is_file():  # a pipe or a device may never end
+            raise ValueError(f"{path.name} is no regular file")
+    _refuse_foreign_classes(folder / "features.json")
+    builder = tfds.builder_from_directory(folder)
+    summary = (builder.info.metadata or {})["splits"][name]
+    rows, width = summary["shape"]
+    inputs = np.zeros((rows, width), summary["dtype"])
     columns: dict[str, list[np.ndarray]] = {"lengths": [], "labels": [], "pairs": []}
-    try:
-        for path in folder.iterdir():
-            if not path.is_file():  # a pipe or a device may never end
-                raise ValueError(f"{path.name} is no regular file")
-        _refuse_foreign_classes(folder / "features.json")
-        builder = tfds.builder_from_directory(folder)
-        summary = (builder.info.metadata or {})["splits"][name]
-        rows, width = summary["shape"]
-        inputs = np.zeros((rows, width), summary["dtype"])
-        row = 0
-        for block in builder.as_data_source(name):  # pyright: ignore[reportCallIssue]
-            window = inputs[row : row + len(block["lengths"])]
-            start = 0
-            for filled, length in zip(window, block["lengths"].tolist(), strict=True):
-                filled[:length] = block["tokens"][start : start + length]
-                start += length
-            row += len(window)
-            for key, parts in columns.items():
-                parts.append(block[key])
-        lengths, labels, pairs = (np.concatenate(part) for part in columns.values())
-        split = Split(inputs, lengths, labels, pairs if summary["paired"] else None)
-        if split.content_hash() != summary["sha256"]:
-            raise ValueError("its sha256 is not the one noted when it was made")
-    except MemoryError:
-        raise
-    except Exception as error:  # whatever tfds, array_record and protobuf raise
-        for path in folder.iterdir():
-            if path.is_file():  # what cannot be read at all is no damage
-                path.read_bytes()
-        reason = str(error).partition("\n")[0]
-        raise DataError(
-            f"the {name} split in {folder} is damaged ({reason}): "
-            "delete that folder and run again"
-        ) from error
+    row = 0
+    for block in builder.as_data_source(name):  # pyright: ignore[reportCallIssue]
+        window = inputs[row : row + len(block["lengths"])]
+        window[np.arange(width) < block["lengths"][:, None]] = block["tokens"]
+        row += len(window)
+        for key, parts in columns.items():
+            parts.append(block[key])
+    lengths, labels, pairs = (np.concatenate(parts) for parts in columns.values())
+    split = Split(inputs, lengths, labels, pairs if summary["paired"] else None)
+    if split.content_hash() != summary["sha256"]:
+        raise ValueError("its sha256 is not the one noted when it was made")
     return split
 
 

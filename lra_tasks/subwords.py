@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lra_tasks.split import DataError
+from lra_tasks.split import DataError, pad
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_VOCAB_SIZE = 2**16  # tokens are uint16
@@ -24,9 +24,8 @@ def _library() -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise DataError(
-            "sub-words need the tokenizers library: pip install tokenizers"
-        ) from error
+        message = "sub-words need the tokenizers library: pip install tokenizers"
+        raise DataError(message) from error
     return tokenizers
 
 
@@ -51,12 +50,9 @@ def train(texts: Iterable[str], vocab_size: int, path: Path) -> None:
 
 
 class Vocabulary:
-    """Token ids of texts and back.
+    """Token ids, 0 to vocab_size - 1, of texts and back; those of SPECIAL are no text.
 
-    Attributes:
-      vocab_size: ids are 0 to vocab_size - 1; 0 is padding.
-      special: the ids of SPECIAL, which stand for no text.
-      digest: what pins it in a dataset's options.
+    Its digest pins it in a dataset's options.
     """
 
     def __init__(self, name: str) -> None:
@@ -128,15 +124,13 @@ class Vocabulary:
         self, texts: Sequence[Sequence[str]], max_length: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Of n single texts or pairs: uint16 `[n, max_length]` and lengths `[n]`."""
-        inputs = np.zeros((len(texts), max_length), np.uint16)
-        lengths = np.zeros(len(texts), np.int32)
+        rows = []
         for start in range(0, len(texts), 1024):
             part = texts[start : start + 1024]
-            columns = [self.encode(column) for column in zip(*part, strict=True)]
-            for i, (first, *second) in enumerate(zip(*columns, strict=True), start):
-                row = self.row(first, second[0] if second else None, max_length)
-                inputs[i, : len(row)], lengths[i] = row, len(row)
-        return inputs, lengths
+            for ids in zip(*map(self.encode, zip(*part, strict=True)), strict=True):
+                row = self.row(ids[0], ids[1] if len(ids) > 1 else None, max_length)
+                rows.append(np.array(row, np.uint16))
+        return pad(rows, max_length, np.uint16)
 
 
 @functools.lru_cache(maxsize=4)

@@ -29,11 +29,7 @@ LRA = ("listops", "text", "retrieval", "image", "pathfinder")  # the paper's Tab
 
 
 def register_task(name: str, task: type[Task]) -> None:
-    """Makes a task of another package known: a config that imports it is enough.
-
-    Raises:
-      DataError: another task has that name.
-    """
+    """Makes a task of another package known: a config that imports it is enough."""
     known = TASKS.get(name, task)
     if (known.__module__, known.__qualname__) != (task.__module__, task.__qualname__):
         raise DataError(f"the name {name!r} is taken by {known}")
@@ -53,8 +49,6 @@ def get_task(name: str, /, **options: Any) -> Task:
         raise DataError(f"unknown task {name!r}: one of {', '.join(TASKS)}")
     known = [field.name for field in fields(TASKS[name])]
     if unknown := [option for option in options if option not in known]:
-        raise DataError(
-            f"{name} has no option {', '.join(unknown)}: its options are "
-            f"{', '.join(known)}"
-        )
+        message = f"{name} has no option {', '.join(unknown)}: its options are"
+        raise DataError(f"{message} {', '.join(known)}")
     return TASKS[name](**options)

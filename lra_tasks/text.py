@@ -17,25 +17,20 @@ from lra_tasks.archives import Archive
 from lra_tasks.base import Task
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split, hold_out, separate
-from lra_tasks.subwords import open_vocabulary
+from lra_tasks.storage import PathLike
 
 POLARITIES = ("neg", "pos")  # the labels
 RATINGS = {"neg": range(1, 5), "pos": range(7, 11)}  # out of 10
 REVIEW = r"(?:^|/)(train|test)/(neg|pos)/([^/.][^/]*)$"
 MAX_REVIEW_BYTES = 2**20
-HELD_OUT = 0.1
 
 
-def read_reviews(
-    path: Path, reviews_per_class: int
-) -> dict[str, tuple[list[bytes], np.ndarray]]:
+def read_reviews(path: Path, reviews_per_class: int) -> dict[str, list[bytes]]:
     """Reads `aclImdb/`, or the archive of it: {train,test}/{neg,pos}/ID_RATING.txt.
 
     Returns:
-      "train" and "test": reviews and labels `[2 * reviews_per_class]`, by label and ID.
-
-    Raises:
-      DataError: naming the file, for whatever is not as it should be.
+      "train" and "test": `reviews_per_class` negative ones and as many positive ones,
+      each by ID.
     """
     found = {
         (split, polarity): {} for split in ("train", "test") for polarity in POLARITIES
@@ -60,8 +55,7 @@ def read_reviews(
                 f"reviews, not {reviews_per_class:,}"
             )
         ordered[split] += [reviews[i] for i in sorted(reviews)]
-    labels = np.repeat(np.arange(2, dtype=np.int32), reviews_per_class)
-    return {split: (reviews, labels) for split, reviews in ordered.items()}
+    return ordered
 
 
 def _parse_name(name: str, polarity: str, where: str) -> int:
@@ -105,23 +99,13 @@ class Text(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tokenizer is not None:
-            self.require(self.max_length >= 3, "max_length must be at least 3")
-            vocabulary = open_vocabulary(self.tokenizer)
-            object.__setattr__(self, "vocabulary", vocabulary)
-            object.__setattr__(self, "vocab_size", vocabulary.vocab_size)
+            self._use_tokenizer(self.tokenizer, min_length=3)
         self.require(
             self.validation in ("held_out", "test"),
             f"validation must be held_out or test, not {self.validation!r}",
         )
 
-    def pinned_options(self) -> dict[str, Any]:
-        options = super().pinned_options()
-        del options["tokenizer"]
-        if self.vocabulary:
-            options["tokenizer"] = self.vocabulary.digest
-        return options
-
-    def load(self, split: str, data_dir: archives.PathLike | None = None) -> Split:
+    def load(self, split: str, data_dir: PathLike | None = None) -> Split:
         loaded = super().load(split, data_dir)
         if split == "validation" and self.validation == "test":
             print(
@@ -134,16 +118,17 @@ class Text(Task):
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
         path = archives.obtain([self.archive], ["aclImdb"], data_dir, self.source_dir)
         reviews = read_reviews(path, self.reviews_per_class)
-        dtype = byte_tokens.get_dtype(reviews["train"][0] + reviews["test"][0])
+        dtype = byte_tokens.get_dtype(reviews["train"] + reviews["test"])
+        labels = np.repeat(np.arange(2, dtype=np.int32), self.reviews_per_class)
         train, test = (
             Split(*self._encode(documents, dtype), labels)
-            for documents, labels in reviews.values()
+            for documents in reviews.values()
         )
         if self.validation == "test":
             return {"train": train, "validation": test, "test": test}
-        kept, held = hold_out(train.labels, HELD_OUT, self.seed)
-        splits = {"train": train.take(kept), "validation": train.take(held)}
-        return separate(self.name, {**splits, "test": test})
+        train, validation = hold_out(train, self.seed)
+        splits = {"train": train, "validation": validation, "test": test}
+        return separate(self.name, splits)
 
     def _encode(
         self, reviews: list[bytes], dtype: Any
@@ -156,6 +141,4 @@ class Text(Task):
         return self._encode([text.encode() for text in texts], np.uint8)
 
     def decode(self, tokens: np.ndarray) -> str:
-        if self.vocabulary is None:
-            return byte_tokens.decode(tokens)
-        return self.vocabulary.decode(tokens)
+        return (self.vocabulary or byte_tokens).decode(tokens)

@@ -72,8 +72,7 @@ def load_pretrained(
 
     Args:
       folder: as transformers writes it.
-      head: "masked_lm", "classification", or None for the encoder alone, which leaves
-        out the folder's head.
+      head: "masked_lm", "classification", or None for the encoder alone.
       attention: "exact", as published: Nyström attention with as many landmarks as
         positions, which is softmax, O(L²), and the convolution of V; or "nystrom".
       num_landmarks: M of "nystrom"; None = that of config.json.
@@ -85,7 +84,6 @@ def load_pretrained(
 
     Raises:
       PretrainedError: the folder is damaged, or not of the published form.
-      ValueError: an argument that makes no sense.
     """
     folder = Path(folder).expanduser()
     if head not in HEADS:
@@ -153,8 +151,7 @@ def save_pretrained(
 def load_tokenizer(folder: PathLike) -> Any:
     """The `tokenizers.Tokenizer` of a folder; its ids count, not those of config.json.
 
-    Raises:
-      PretrainedError: tokenizer.json is missing or damaged.
+    Raises PretrainedError where tokenizer.json is missing or damaged.
     """
     import tokenizers  # of the extra [hf]
 
@@ -201,13 +198,11 @@ def encoder_config(
         raise ValueError(f"attention must be exact or nystrom, got {attention!r}")
     if attention == "exact" and num_landmarks is not None:
         raise ValueError('num_landmarks is of attention="nystrom"')
-    if num_landmarks is None:
-        exact = attention == "exact"
-        num_landmarks = settings[
-            "max_position_embeddings" if exact else "num_landmarks"
-        ]
-    kernel_size = settings["conv_kernel_size"] or 0
-    options = {"num_landmarks": num_landmarks, "conv_kernel_size": kernel_size}
+    count = "max_position_embeddings" if attention == "exact" else "num_landmarks"
+    options = {
+        "num_landmarks": settings[count] if num_landmarks is None else num_landmarks,
+        "conv_kernel_size": settings["conv_kernel_size"] or 0,
+    }
     return EncoderConfig(
         **{ours: settings[theirs] for theirs, ours in SIZES.items()},
         attention_options=options,

@@ -39,12 +39,8 @@ SEGMENTS = ("valid", "padded")
 def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
     """The segment of each token: ⌊r · min(M, n) / n⌋ for rank r among the n valid.
 
-    Args:
-      mask: [S] bool, True = a token that counts; any pattern.
-      num_landmarks: M; S · M must stay below 2³¹.
-
-    Returns:
-      [S] int32, M for tokens that do not count.
+    mask [S] bool, True = a token that counts -> [S] int32, M for those that do not.
+    Raises ValueError unless S · M stays below 2³¹.
     """
     if mask.shape[0] * num_landmarks >= 2**31:
         raise ValueError(
@@ -61,10 +57,11 @@ def segment_means(
 ) -> tuple[jax.Array, jax.Array]:
     """Landmarks: the means of M contiguous segments of the valid tokens.
 
+    Segments differ by at most one token; with n ≤ M every token is one of its own.
+
     Args:
       x: [S, H].
-      num_landmarks: M ≥ 1; M segments of n valid tokens differ by at most one token,
-        and with n ≤ M every token is a segment of its own.
+      num_landmarks: M ≥ 1.
       mask: [S] bool, True = counts; None = all. What it excludes must be finite.
 
     Returns:
@@ -103,9 +100,9 @@ def iterative_pinv(
     inverse; that is the method as published, and its gradient goes through them.
 
     Args:
-      matrix: A [..., M, M]; each matrix is scaled by its own norms (maximum column
-        sum and maximum row sum of absolute values).
-      num_iters: number of iterations.
+      matrix: A [..., M, M]; each is scaled by its own norms, the largest column sum
+        and the largest row sum of absolute values.
+      num_iters: iterations.
       scale_over: names of vmapped axes along which the largest norms scale all, as in
         the published code: over the batch and its heads.
 
@@ -140,28 +137,22 @@ def attend(
 
     Args:
       query: [T, H].
-      key: [S, H].
-      value: [S, H].
-      mask: [S] bool, True = attend; with nothing to attend to the result is finite.
+      key, value: [S, H].
+      mask: [S] or [T, S] bool, True = attend; with nothing to attend to the result is
+        finite.
       precision: of both products; they accumulate in at least float32.
 
     Returns:
       [T, H] in at least float32.
     """
     wide = at_least_float32(query.dtype)
-    scores = jnp.einsum(
-        "th,sh->ts", query, key, precision=precision, preferred_element_type=wide
-    )
+    options = {"precision": precision, "preferred_element_type": wide}
+    scores = jnp.einsum("th,sh->ts", query, key, **options)
     if mask is not None:
-        scores = jnp.where(mask[None, :], scores, jnp.finfo(wide).min)
+        scores = jnp.where(jnp.atleast_2d(mask), scores, jnp.finfo(wide).min)
     largest = lax.stop_gradient(scores.max(-1, keepdims=True))
     weights = jnp.exp(scores - largest)  # [T, S]
-    product = matmul_in_parts(
-        weights.astype(value.dtype),
-        value,
-        precision=precision,
-        preferred_element_type=wide,
-    )
+    product = matmul_in_parts(weights.astype(value.dtype), value, **options)
     return product / weights.sum(-1, keepdims=True)
 
 
@@ -182,8 +173,7 @@ def nystrom(
 
     Args:
       query: [T, H].
-      key: [S, H].
-      value: [S, H].
+      key, value: [S, H].
       mask: [S] bool, True = attend; None = all. What it excludes must be zero. With
         T = S it is taken for self-attention: the mask also says which queries count in
         Q̃, and the rows it excludes return finite values without meaning. With T ≠ S
@@ -194,8 +184,7 @@ def nystrom(
         of the padded length, in which excluded tokens count as zeros.
       landmarks: (x [S, H], num_landmarks, mask) -> as `segment_means`, the paper's
         choice; `nystromformer.study` has others.
-      inverse: (A, num_pinv_iters) -> Z likewise; that of `study` which is I gives the
-        double softmax attend(Q, K̃, attend(Q̃, K, V)).
+      inverse: (A, num_pinv_iters) -> Z, likewise.
       precision: of the products with T or S rows.
 
     Returns:

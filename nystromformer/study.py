@@ -21,9 +21,16 @@ from nystromformer.nystrom import (
 )
 from nystromformer.ops import at_least_float32, zeroed
 
+Landmarks = Callable[..., tuple[jax.Array, jax.Array]]
+Inverse = Callable[[jax.Array, int], jax.Array]
+
 KMEANS_STEPS = 3
 LANDMARKS = ("segment_means", "random", "kmeans", "farthest")
-INVERSES = ("iterative", "exact", "none")
+INVERSES: dict[str, Inverse] = {
+    "iterative": iterative_pinv,
+    "exact": lambda a, _: jnp.linalg.pinv(a),  # LAPACK's
+    "none": lambda a, _: jnp.eye(a.shape[-1], dtype=a.dtype),  # the double softmax
+}
 
 
 def random_positions(mask: jax.Array, count: int, seed: int) -> jax.Array:
@@ -79,10 +86,10 @@ def tokens(
     seed: int,
     farthest: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """M tokens of x [S, H] as landmarks, in the order of the sequence.
+    """As `segment_means`, but of M tokens of x, in the order of the sequence.
 
-    Drawn at random, the same for queries, keys and heads, or `farthest` from each
-    other; arguments and results else as for `segment_means`.
+    They are drawn at random, the same for queries, keys and heads, or `farthest` from
+    each other.
     """
     choose = partial(farthest_positions, x=x) if farthest else random_positions
     mask = jnp.ones(len(x), bool) if mask is None else mask
@@ -94,13 +101,10 @@ def tokens(
 def kmeans(
     x: jax.Array, num_landmarks: int, mask: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
-    """Lloyd's algorithm, a few steps from the segment means.
+    """A few steps of Lloyd's algorithm from the `segment_means`, which stay if n ≤ M.
 
     Which mean is nearest carries no gradient, as argmin has none; the means do. A
     cluster that loses all its tokens keeps its mean.
-
-    Arguments and results as for `segment_means`; the same where tokens are no more
-    than M.
     """
     start, exists = segment_means(x, num_landmarks, mask)
     means, wide = start, start.dtype
@@ -120,9 +124,7 @@ def kmeans(
     return jnp.where(num_valid > num_landmarks, means, start), exists
 
 
-def landmarks_by(
-    name: str, seed: int = 0
-) -> Callable[..., tuple[jax.Array, jax.Array]]:
+def landmarks_by(name: str, seed: int = 0) -> Landmarks:
     """The function (x, num_landmarks, mask) -> landmarks of a name in LANDMARKS."""
     if name not in LANDMARKS:
         raise ValueError(f"landmarks must be one of {LANDMARKS}, got {name!r}")
@@ -131,32 +133,19 @@ def landmarks_by(
     return kmeans if name == "kmeans" else segment_means
 
 
-def inverse_by(name: str) -> Callable[[jax.Array, int], jax.Array]:
-    """The function (A, num_iters) -> Z of a name in INVERSES.
-
-    "exact" is LAPACK's, "none" is I: the double softmax attend(Q, K̃, attend(Q̃, K, V)).
-    """
+def inverse_by(name: str) -> Inverse:
+    """The function (A, num_iters) -> Z of a name in INVERSES."""
     if name not in INVERSES:
-        raise ValueError(f"inverse must be one of {INVERSES}, got {name!r}")
-    if name == "iterative":
-        return iterative_pinv
-    if name == "exact":
-        return lambda a, _: jnp.linalg.pinv(a)
-    return lambda a, _: jnp.eye(a.shape[-1], dtype=a.dtype)
+        raise ValueError(f"inverse must be one of {(*INVERSES,)}, got {name!r}")
+    return INVERSES[name]
 
 
 def softmax_matrix(
     query: jax.Array, key: jax.Array, mask: jax.Array | None = None
 ) -> jax.Array:
-    """softmax(Q Kᵀ / √H) of one head.
+    """softmax(Q Kᵀ / √H) of one head, [T, S] in at least float32.
 
-    Args:
-      query: [T, H].
-      key: [S, H].
-      mask: [S] bool, True = attend; None = all.
-
-    Returns:
-      [T, S] in at least float32; rows sum to 1, columns of excluded keys are 0.
+    query [T, H], key [S, H], mask [S] bool, True = attend; other columns are 0.
     """
     wide = at_least_float32(key.dtype)
     query, key = query.astype(wide), zeroed(key, mask).astype(wide)
@@ -178,11 +167,9 @@ def nystrom_kernels(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """F = softmax(Q K̃ᵀ), A = softmax(Q̃ K̃ᵀ), B = softmax(Q̃ Kᵀ) of eq. (13).
 
-    Arguments and errors are those of `nystrom_factors`.
-
-    Returns:
-      F [T, M], A [M, M] and B [M, S] in at least float32. Where no more tokens than M
-      count, attention is exact, and A and B are no part of it.
+    Arguments and errors are those of `nystrom_factors`; [T, M], [M, M] and [M, S] in at
+    least float32. Where no more tokens than M count, attention is exact, and A and B
+    are no part of it.
     """
     check_options(num_landmarks=num_landmarks, segments=segments)
     choose = landmarks_by(landmarks, landmark_seed)
@@ -214,8 +201,7 @@ def nystrom_factors(
     """F, Z and B, whose product F Z B is the [T, S] matrix that `nystrom` applies.
 
     Args:
-      query: [T, H].
-      key: [S, H].
+      query, key: [T, H] and [S, H].
       mask: [S] bool, True = attend; None = all. With T = S for the queries too.
       num_landmarks, num_pinv_iters, segments: as for `nystrom`.
       inverse: of INVERSES.
@@ -225,9 +211,6 @@ def nystrom_factors(
       F [T, M], Z [M, M] and B [M, S] in at least float32. Rows of the product need not
       sum to 1, nor its entries be positive; columns of excluded keys are 0. Where
       attention is exact (n ≤ M, T ≤ M) so is the product.
-
-    Raises:
-      ValueError: for options that make no sense.
     """
     check_options(num_landmarks=num_landmarks, num_pinv_iters=num_pinv_iters)
     sizes = {"num_landmarks": num_landmarks, "segments": segments}
@@ -252,16 +235,10 @@ def nystrom_rows(
     mask: jax.Array | None = None,
     **options: Any,
 ) -> jax.Array:
-    """Rows of the [T, S] matrix that `nystrom` applies, in O((T + S) · M + R · S · M).
+    """Rows [R, S] of the matrix that `nystrom` applies, in O((T + S) · M + R · S · M).
 
-    Row 0 of a sequence with [CLS] in front is what [CLS] attends to.
-
-    Args:
-      query, key, mask, **options: as for `nystrom_factors`.
-      rows: [R] int, which; or a slice.
-
-    Returns:
-      [R, S] in at least float32.
+    Row 0 of a sequence with [CLS] in front is what [CLS] attends to. Rows are positions
+    [R] or a slice; the rest as for `nystrom_factors`.
     """
     f, z, b = nystrom_factors(query, key, mask, **options)
     product = jnp.matmul(f[rows], z, precision="highest")
@@ -278,17 +255,9 @@ def standard_nystrom(
 ) -> jax.Array:
     """The Nyström method as it was, eqs. (4)-(6): columns and rows sampled of S itself.
 
-    Ŝ = S[:, J] · S[J, J]⁺ · S[J, :] for random tokens J, the same for both. It needs
-    all of S, which landmarks before the softmax avoid.
-
-    Args:
-      query, key: [S, H].
-      mask: [S] bool, True = counts; None = all.
-      num_landmarks: M = |J|.
-      seed: of the draw.
-
-    Returns:
-      [S, S] in at least float32; rows of excluded queries have no meaning.
+    Ŝ = S[:, J] · S[J, J]⁺ · S[J, :] [S, S] for M random tokens J, the same for both. It
+    needs all of S, which landmarks before the softmax avoid. Rows of excluded queries
+    have no meaning.
     """
     matrix = softmax_matrix(query, key, mask)
     mask = jnp.ones(len(key), bool) if mask is None else mask

@@ -15,25 +15,21 @@ from nystromformer.config import ConfigError
 from nystromformer.lab import cli
 from nystromformer.lab.report.build import build
 
-_OUT = flags.DEFINE_string(
-    "out", None, "the folder to write; an earlier report in it is replaced"
-)
-_REMARK = flags.DEFINE_multi_string("remark", [], "TASK=TEXT; repeat")
+OUT = flags.DEFINE_string("out", None, "the folder; an earlier report is replaced")
+REMARK = flags.DEFINE_multi_string("remark", [], "TASK=TEXT; repeat")
 flags.mark_flag_as_required("out")
 
 
 def main(folders: list[str]) -> None:
-    if not _OUT.value:
+    if not OUT.value:
         raise ConfigError("--out is empty: name a folder")
     remarks = {}
-    for remark in _REMARK.value:
+    for remark in REMARK.value:
         task, _, text = remark.partition("=")
-        if not text.strip():
-            raise ConfigError(f"--remark={remark} is not TASK=TEXT")
-        if task in remarks:
-            raise ConfigError(f"--remark={task}=… is there twice")
+        if not text.strip() or task in remarks:
+            raise ConfigError(f"--remark={remark} is not TASK=TEXT, once for a task")
         remarks[task] = text
-    *warnings, done = build([Path(x) for x in folders], Path(_OUT.value), remarks)
+    *warnings, done = build([Path(x) for x in folders], Path(OUT.value), remarks)
     for warning in warnings:
         print(warning, file=sys.stderr)
     print(done)

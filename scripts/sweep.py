@@ -14,15 +14,14 @@ minutes; 130, 143, 142, 129 stopped by Ctrl-C, SIGTERM, --max_minutes, a closed 
 """
 
 import sys
-from pathlib import Path
-from typing import Any
 
 import jax
 from absl import flags
 from ml_collections import config_flags
 
+from configs.plans import PLANS
 from nystromformer.lab import cli
-from nystromformer.lab.sweep.command import PLANS, Sweep
+from nystromformer.lab.sweep.command import sweep
 
 cli.define_workdir("the sweep's folder; made if missing")
 config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
@@ -42,24 +41,13 @@ flags.DEFINE_integer("time", None, "slurm: minutes of a job", lower_bound=5)
 flags.DEFINE_integer("gpus", None, "slurm: of each job", lower_bound=0)
 flags.mark_flag_as_required("workdir")
 
-AS_THEY_ARE = (
-    *("grid", "seeds", "plan", "preset", "tasks", "data_dir", "executor"),
-    *("max_parallel", "max_minutes", "retry", "dry_run"),
-)
-
 
 def main() -> None:
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
-    given, config = flags.FLAGS, flags.FLAGS["config"]
-    values: dict[str, Any] = {name: given[name].value for name in AS_THEY_ARE}
-    sweep = Sweep(
-        workdir=Path(given.workdir).expanduser(),
-        config=config_flags.get_config_filename(config) if config.value else None,
-        changes=config_flags.get_override_values(config) if config.value else {},
-        slurm={name: given[name].value for name in ("partition", "time", "gpus")},
-        **values,
-    )
-    sys.exit(0 if sweep() else 1)
+    flag = flags.FLAGS["config"]
+    config = config_flags.get_config_filename(flag) if flag.value else None
+    changes = config_flags.get_override_values(flag) if flag.value else {}
+    sys.exit(0 if sweep(flags.FLAGS, config, changes) else 1)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ class Python2Pickler(pickle._Pickler):
     dispatch = pickle._Pickler.dispatch | {bytes: save_str, str: save_str}
 
 
-def pickle_as_python_2(batch):
+def changed(**changes):
+    """A pickled batch of which something is otherwise."""
+    batch = {"labels": [1] * BATCH_SIZE, "data": BATCHES["test_batch"][0]} | changes
     buffer = io.BytesIO()
     Python2Pickler(buffer, protocol=2).dump(batch)
     return buffer.getvalue().replace(b"cnumpy._core.", b"cnumpy.core.")
@@ -40,12 +42,6 @@ def make_batches():
 BATCHES = make_batches()
 
 
-def changed(**changes):
-    """A pickled batch of which something is otherwise."""
-    batch = {"labels": [1] * BATCH_SIZE, "data": BATCHES["test_batch"][0]} | changes
-    return pickle_as_python_2(batch)
-
-
 def as_binary(batches=BATCHES):
     files = {"cifar-10-batches-bin/batches.meta.txt": b"airplane\n"}
     for name, (rgb, labels) in batches.items():
@@ -57,6 +53,6 @@ def as_binary(batches=BATCHES):
 def as_pickles(batches=BATCHES):
     files = {"cifar-10-batches-py/batches.meta": b"not read"}
     for name, (rgb, labels) in batches.items():
-        batch = {"batch_label": name, "labels": labels.tolist(), "data": rgb}
-        files[f"cifar-10-batches-py/{name}"] = pickle_as_python_2(batch)
+        content = changed(batch_label=name, labels=labels.tolist(), data=rgb)
+        files[f"cifar-10-batches-py/{name}"] = content
     return files

@@ -32,6 +32,13 @@ with pytest.MonkeyPatch.context() as patch:
     jax.local_devices()  # XLA reads its flags once
 
 
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """A worker gives back the memory of a module's programs, about 2 MB each."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def optimised():
     """With the passes again, for what the compiler counts."""

@@ -40,32 +40,22 @@ def corpus(folder, **options):
     return get_task("corpus", source_dir=str(folder), **small | options)
 
 
-def parts_of(task, split):
-    """(first, second, label) of each example, as texts."""
-    for row, length, label in zip(
-        *(np.asarray(column) for column in (split.inputs, split.lengths, split.labels)),
-        strict=True,
-    ):
-        _, first, second, last = (
-            task.decode(row[:length]).replace("[CLS]", "[SEP]").split("[SEP]")
-        )
-        assert not last
-        yield first.strip(), second.strip(), label
-
-
 @pytest.mark.parametrize("tokenizer", ["byte", "bpe"])
 def test_parts_follow_one_another_and_label_says_in_which_order(tmp_path, tokenizer):
     write(tmp_path / "text", FILES)
     task = corpus(tmp_path / "text", tokenizer=tokenizer, vocab_size=300)
-    splits = load_all(task, tmp_path)
     documents_of = []
-    for split in splits:
-        documents = set()
-        for first, second, label in parts_of(task, split):
-            before, after = (first, second) if label else (second, first)
-            (document,) = [d for d in DOCUMENTS if f"{before} {after}" in d]
-            documents.add(document)
-        documents_of.append(documents)
+    for split in load_all(task, tmp_path):
+        documents_of.append(set())
+        for row, n, label in zip(
+            split.inputs, split.lengths, split.labels, strict=True
+        ):
+            text = task.decode(np.asarray(row[:n])).replace("[CLS]", "[SEP]")
+            _, first, second, last = (part.strip() for part in text.split("[SEP]"))
+            assert last == ""
+            joined = f"{first} {second}" if label else f"{second} {first}"
+            (document,) = [d for d in DOCUMENTS if joined in d]
+            documents_of[-1].add(document)
     assert set.union(*documents_of) == set(DOCUMENTS)
     assert sum(map(len, documents_of)) == len(DOCUMENTS)
     assert len(documents_of[0]) > 40
@@ -103,12 +93,8 @@ def test_every_process_makes_the_same_and_another_run_can_use_the_vocabulary(tmp
     write(tmp_path / "text", FILES)
     task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
     train = task.load("train", tmp_path)
-    said = subprocess.run(
-        [sys.executable, "-c", PROCESS, tmp_path / "text", tmp_path / "other"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    command = [sys.executable, "-c", PROCESS, tmp_path / "text", tmp_path / "other"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert said.split() == [train.content_hash(), task.vocabulary.digest]
     file = task.vocabulary_file(tmp_path)
     again = corpus(tmp_path / "text", tokenizer=str(file))
@@ -140,18 +126,15 @@ def test_lengths_do_not_give_the_order_away(longest):
         assert abs(np.mean(longer[label]) - 0.5) < 0.03
 
 
-@pytest.mark.parametrize("blank_lines", [False, True])
-def test_a_document_is_a_file_or_stands_between_blank_lines(tmp_path, blank_lines):
+def test_a_document_is_a_file_or_stands_between_blank_lines(tmp_path):
     write(tmp_path, {"b.txt": b"\n\nOne.\nTwo.\n \nThree.", "a.txt": b"", "c.md": b"x"})
-    documents = list(read_documents(tmp_path, "*.txt", blank_lines))
-    divided = ["One.\nTwo.", "Three."]
-    assert documents == (divided if blank_lines else ["One.\nTwo.\n \nThree."])
+    assert [*read_documents(tmp_path, "*.txt", True)] == ["One.\nTwo.", "Three."]
+    assert [*read_documents(tmp_path, "*.txt", False)] == ["One.\nTwo.\n \nThree."]
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "0 documents in .* are too few"),
         ({"a.txt": b"One. Two. " * 99}, "1 documents .* documents=blank_lines"),
         ({f"{i}.txt": b"no end %d" % i for i in range(60)}, "has two sentences"),
         ({"a.txt": b"caf\xe9 au lait."}, r"a\.txt is no UTF-8 text"),
@@ -185,17 +168,15 @@ def test_damage_is_noticed(tmp_path):
         path.write_bytes(content)
 
 
+MODEL = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"{}", "is no tokenizer.json"),
         (None, "the tokenizer is byte or a tokenizer.json, not"),
-        (
-            json.dumps(
-                {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
-            ).encode(),
-            r"has not the tokens \[PAD\]",
-        ),
+        (json.dumps(MODEL).encode(), r"has not the tokens \[PAD\]"),
     ],
 )
 def test_what_is_no_vocabulary(tmp_path, content, message):

@@ -36,80 +36,56 @@ FORMS = {  # header, a line's form with its number i and its label, labels
         ("entailment", "neutral", "contradiction"),
     ),
 }
+SHOWN = {
+    "sst2": "[CLS] it 's \" 7 [SEP]",
+    "mrpc": '[CLS] He said "7 [SEP] She said 7" [SEP]',
+    "qnli": "[CLS] When 7? [SEP] In 7. [SEP]",
+    "qqp": "[CLS] How 7? [SEP] Why 7? [SEP]",
+    "mnli": "[CLS] A 7 [SEP] B 7 [SEP]",
+    "mnli_mm": "[CLS] A 7 [SEP] B 7 [SEP]",
+}
 
 
 def tsv(folder, start, count):
     header, form, labels = FORMS[folder]
-    lines = [
-        form.format(i=i, label=labels[i % len(labels)])
-        for i in range(start, start + count)
-    ]
+    numbers = range(start, start + count)
+    lines = [form.format(i=i, label=labels[i % len(labels)]) for i in numbers]
     return "\n".join([header, *lines, ""]).encode()
 
 
 def official():
+    """What is published; of QQP a line is broken, and one of dev is in train too."""
     files = {}
     for folder in FORMS:
-        files[f"{folder}/train.tsv"] = tsv(folder, 0, 60)
+        train = "msr_paraphrase_train.txt" if folder == "MRPC" else "train.tsv"
+        files[f"{folder}/{train}"] = tsv(folder, 0, 60)
         files[f"{folder}/test.tsv"] = b"index\tsentence\n0\tnever read\n"
         for name in ("dev", "dev_matched", "dev_mismatched"):
             start = 200 if name == "dev_mismatched" else 100
             files[f"{folder}/{name}.tsv"] = tsv(folder, start, 12)
+    files["QQP/train.tsv"] += b"61\t1\t2\tbroken off\n62\t1\t2\tHow 100?\tWhy 100?\t0\n"
     return files
 
 
 @pytest.mark.parametrize("name", SUBSETS)
-def test_the_splits_and_what_is_in_them(tmp_path, name):
+def test_the_splits_and_what_is_in_them(tmp_path, capsys, name):
     write(tmp_path, official())
-    subset = SUBSETS[name]
     task = get_task("glue", subset=name, source_dir=str(tmp_path), max_length=64)
     splits = load_all(task, tmp_path / "data")
     assert [split.num_examples for split in splits] == [54, 6, 12]
-    assert task.num_classes == len(subset.labels) == len(set(splits[0].labels))
+    said = capsys.readouterr().err
+    assert ("QQP/train.tsv: 1 malformed lines left out" in said) == (name == "qqp")
+    assert ("1 examples left out of" in said) == (name == "qqp")
+    assert task.num_classes == len(set(splits[0].labels))
     texts = {
-        task.decode(row[:length]): label
+        task.decode(row[:n]): label
         for split in splits
-        for row, length, label in zip(
-            split.inputs, split.lengths, split.labels, strict=True
-        )
+        for row, n, label in zip(split.inputs, split.lengths, split.labels, strict=True)
     }
     assert len(texts) == 72
-    expected = {
-        "sst2": "[CLS] it 's \" 7 [SEP]",
-        "mrpc": '[CLS] He said "7 [SEP] She said 7" [SEP]',
-        "qnli": "[CLS] When 7? [SEP] In 7. [SEP]",
-        "qqp": "[CLS] How 7? [SEP] Why 7? [SEP]",
-        "mnli": "[CLS] A 7 [SEP] B 7 [SEP]",
-        "mnli_mm": "[CLS] A 7 [SEP] B 7 [SEP]",
-    }[name]
-    assert texts[expected] == 7 % task.num_classes
+    assert texts[SHOWN[name]] == 7 % task.num_classes
     tested = 200 if name == "mnli_mm" else 100
     assert str(tested) in task.decode(splits[2].inputs[0])
-
-
-def test_mrpc_as_microsoft_publishes_it(tmp_path):
-    write(
-        tmp_path,
-        {
-            "MRPC/msr_paraphrase_train.txt": tsv("MRPC", 0, 60),
-            "MRPC/msr_paraphrase_test.txt": tsv("MRPC", 100, 12),
-        },
-    )
-    task = get_task("glue", subset="mrpc", source_dir=str(tmp_path / "MRPC"))
-    assert task.load("test", tmp_path / "data").num_examples == 12
-
-
-def test_malformed_lines_are_left_out_with_a_word(tmp_path, capsys):
-    files = official()
-    files["QQP/train.tsv"] += b"61\t1\t2\tbroken off\n"
-    files["QQP/dev.tsv"] += b"62\t1\t2\tHow 7?\tWhy 7?\t0\n"  # in train too
-    write(tmp_path, files)
-    task = get_task("glue", subset="qqp", source_dir=str(tmp_path), max_length=64)
-    splits = load_all(task, tmp_path / "data")
-    assert splits[0].num_examples + splits[1].num_examples == 59
-    said = capsys.readouterr().err
-    assert "QQP/train.tsv: 1 malformed lines left out" in said
-    assert "1 examples left out of" in said
 
 
 @pytest.mark.parametrize(
@@ -167,7 +143,6 @@ def test_reviews_on_the_sub_words_of_another_run(tmp_path):
     assert said.startswith("[CLS] train")
     assert said.endswith(".txt [SEP]")
     assert train.inputs.dtype == np.uint16
-    assert tiny().folder() == text().folder()
     assert text().folder().parent.name == "13fe1259b6812a88"  # as ever
     with pytest.raises(DataError, match="max_length must be at least 3"):
         tiny(max_length=2, tokenizer="byte")

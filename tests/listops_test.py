@@ -5,97 +5,66 @@ import pytest
 
 from lra_tasks.listops import ListOps
 from lra_tasks.listops_language import encode
-from lra_tasks.split import DataError, Split
-from tests.archive_server import load_all
+from lra_tasks.split import DataError, Split, pad
+from tests.archive_server import load_all, write
 
-QUICK = {
-    "max_length": 64,
-    "min_length": 10,
-    "num_train": 997,
-    "num_validation": 101,
-    "num_test": 211,
-}
+SIZES = {"num_train": 997, "num_validation": 101, "num_test": 211}
 RELEASED = {
-    "basic_train.tsv": "Source\tTarget\n( ( ( [MAX 3 ) 4 ) ] )\t4\n[MIN 1 2 ]\t1\n",
-    "basic_val.tsv": "Source\tTarget\n( ( ( [SM 9 ) 9 ) ] )\t8\n",
-    "basic_test.tsv": "Source\tTarget\n( ( ( [MED 1 ) 4 ) ] )\t2\n",
+    "basic_train.tsv": b"Source\tTarget\n( ( ( [MAX 3 ) 4 ) ] )\t4\n[MIN 1 2 ]\t1\n",
+    "basic_val.tsv": b"Source\tTarget\n( ( ( [SM 9 ) 9 ) ] )\t8\n",
+    "basic_test.tsv": b"Source\tTarget\n( ( ( [MED 1 ) 4 ) ] )\t2\n",
 }
-
-
-@pytest.fixture
-def released(tmp_path):
-    for name, content in RELEASED.items():
-        (tmp_path / name).write_text(content)
-    return tmp_path
 
 
 def split_of(*examples):
-    inputs = np.zeros((len(examples), 20), np.uint8)
-    for row, (source, _) in zip(inputs, examples, strict=True):
-        ids = encode(source)
-        row[: len(ids)] = ids
-    lengths = (inputs > 0).sum(axis=1).astype(np.int32)
-    return Split(inputs, lengths, np.array([label for _, label in examples], np.int32))
+    rows = [encode(source) for source, _ in examples]
+    labels = np.array([label for _, label in examples], np.int32)
+    return Split(*pad(rows, 20, np.uint8), labels)
 
 
 def test_splits_have_their_sizes_and_no_expression_in_common(tmp_path):
-    splits = load_all(ListOps(**QUICK), tmp_path)
+    splits = load_all(ListOps(max_length=64, min_length=10, **SIZES), tmp_path)
     assert [split.num_examples for split in splits] == [997, 101, 211]
     assert all(split.inputs.shape[1] == 64 for split in splits)
     rows = {row.tobytes() for split in splits for row in split.inputs}
     assert len(rows) == 997 + 101 + 211
-    other = ListOps(**QUICK, seed=1).load("test", tmp_path)
-    assert other.content_hash() != splits[2].content_hash()
 
 
-def test_released_files_are_read(released, tmp_path):
-    task = ListOps(source_dir=str(released), max_length=64)
+def test_released_files_are_read(tmp_path, capsys):
+    repeated = RELEASED["basic_train.tsv"] + b"( ( ( [SM 9 ) 9 ) ] )\t8\n"
+    write(tmp_path, RELEASED | {"basic_train.tsv": repeated})
+    task = ListOps(source_dir=str(tmp_path), max_length=64)
     splits = load_all(task, tmp_path / "data")
+    assert "listops: 1 examples left out of train" in capsys.readouterr().err
     assert [split.labels.tolist() for split in splits] == [[4, 1], [8], [2]]
     assert splits[0].lengths.tolist() == [4, 4]
     np.testing.assert_array_equal(splits[0].inputs[0, :4], encode("[MAX 3 4 ]"))
-
-
-def test_released_splits_have_no_expression_in_common(released, tmp_path, capsys):
-    with (released / "basic_train.tsv").open("a") as file:
-        file.write("( ( ( [SM 9 ) 9 ) ] )\t8\n")
-    task = ListOps(source_dir=str(released), max_length=64)
-    assert task.load("train", tmp_path / "data").labels.tolist() == [4, 1]
-    assert "listops: 1 examples left out of train" in capsys.readouterr().err
-
-
-def test_what_does_not_count_for_released_files_makes_no_other_dataset(tmp_path):
-    plain = ListOps(source_dir=str(tmp_path))
-    same = ListOps(source_dir=str(tmp_path), seed=1, num_train=50, max_depth=3)
-    assert plain.folder(tmp_path) == same.folder(tmp_path)
-    others = (ListOps(), ListOps(seed=1), ListOps(source_dir=str(tmp_path / "other")))
-    assert len({task.folder(tmp_path) for task in (plain, *others)}) == 4
+    same = ListOps(source_dir=str(tmp_path), max_length=64, seed=1, **SIZES)
+    assert task.folder() == same.folder()  # what does not count makes no other data
+    other = (ListOps(source_dir=str(tmp_path / "other")), ListOps(), ListOps(seed=1))
+    assert len({each.folder() for each in (task, *other)}) == 4
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("Source\tTarget\n", "has no examples"),
-        ("Target\tSource\n[MAX 3 4 ]\t4\n", "line 1: the header"),
-        ("Source\tTarget\n[MAX 3 4 ]\t4\n[MAX 3 4 ]\n", "line 3: 1 columns"),
-        ("Source\tTarget\n[MAX 3 4 ]\t14\n", "line 2: the target '14'"),
-        ("Source\tTarget\n[MAX 3 4 ]\t3\n", "line 2: the target is 3, but .* 4$"),
-        ("Source\tTarget\n[MAX 3 4\t4\n", "line 2: 1 closing brackets missing"),
-        ("Source\tTarget\n[MAX 3 x ]\t4\n", "line 2: token 2"),
-        ("Source\tTarget\n[MAX" + " 1" * 63 + " ]\t1\n", "line 2: 65 tokens, above"),
-        ("Source\tTarget\n[MAX 3 \xff ]\t4\n", "line 2: .* can't decode byte 0xff"),
+        (b"Source\tTarget\n", "has no examples"),
+        (b"Target\tSource\n[MAX 3 4 ]\t4\n", "line 1: the header"),
+        (b"Source\tTarget\n[MAX 3 4 ]\t4\n[MAX 3 4 ]\n", "line 3: 1 columns"),
+        (b"Source\tTarget\n[MAX 3 4 ]\t14\n", "line 2: the target '14'"),
+        (b"Source\tTarget\n[MAX 3 4 ]\t3\n", "line 2: the target is 3, but .* 4$"),
+        (b"Source\tTarget\n[MAX 3 4\t4\n", "line 2: 1 closing brackets missing"),
+        (b"Source\tTarget\n[MAX" + b" 1" * 63 + b" ]\t1\n", "line 2: 65 tokens, above"),
+        (b"Source\tTarget\n[MAX 3 \xff ]\t4\n", "line 2: .* can't decode byte 0xff"),
         (None, "basic_val.tsv is missing"),
     ],
 )
-def test_what_is_wrong_in_a_released_file(released, tmp_path, content, message):
-    path = released / "basic_val.tsv"
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content.encode("latin-1"))
-    task = ListOps(source_dir=str(released), max_length=64)
+def test_what_is_wrong_in_a_released_file(tmp_path, content, message):
+    write(tmp_path, RELEASED | {"basic_val.tsv": content})
+    task = ListOps(source_dir=str(tmp_path), max_length=64)
     with pytest.raises(DataError, match=message) as caught:
         task.load("train", tmp_path / "data")
-    assert str(path) in str(caught.value)
+    assert str(tmp_path / "basic_val.tsv") in str(caught.value)
     assert not list((tmp_path / "data").rglob("*.json"))
 
 

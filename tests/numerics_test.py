@@ -8,9 +8,11 @@ import pytest
 
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import TrainConfig
+from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import SequenceClassifier
 from nystromformer.training.data import Data
-from nystromformer.training.loop import NotFiniteError, Run
+from nystromformer.training.loop import NotFiniteError, Trainer
+from nystromformer.training.objective import Classification
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 from tests.attention.cases import OPTIONS
 from tests.training.conftest import (
@@ -25,41 +27,31 @@ from tests.training.conftest import (
 __all__ = ["optimizer", "splits"]
 
 
-def check_finite(*arrays):
-    for array in arrays:
-        assert np.isfinite(np.asarray(array, np.float32)).all()
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name != "nystrom"))
-        for name in ATTENTIONS
-    ],
-)
+@pytest.mark.parametrize("name", ATTENTIONS)
 def test_gradients_are_finite_from_the_first_step_to_the_200th(name, dtype):
     """Steps too long by far, so that weights grow; rows of 1 to 31 tokens."""
     data = Data.put(make_split(0, 64, length=31))
     long_steps = optax.adam(0.5, eps=1e-6)
 
-    def make_model(rngs):
-        return SequenceClassifier(
-            num_classes=CLASSES,
-            vocab_size=VOCAB,
-            max_length=31,
-            model_dim=8,
-            mlp_dim=8,
-            attention=name,
-            attention_options=OPTIONS.get(name, {}),
-            dtype=dtype,
-            rngs=rngs,
-        )
+    config = EncoderConfig(
+        vocab_size=VOCAB,
+        max_length=31,
+        model_dim=8,
+        mlp_dim=8,
+        attention=name,
+        attention_options=OPTIONS.get(name, {}),
+        dtype=dtype,
+    )
 
-    init = make_init(make_model, long_steps, seed=0)
-    chunk = make_train_chunk(graphdef_of(make_model), long_steps, seed=0)
+    def make_model(rngs):
+        return SequenceClassifier(config, num_classes=CLASSES, rngs=rngs)
+
+    init = make_init(make_model, long_steps, Classification())
+    chunk = make_train_chunk(graphdef_of(make_model), long_steps, Classification())
     indices = jnp.arange(200 * 8).reshape(200, 8) % 64
-    state, finite = chunk(init(), data, indices, 200)
+    state, finite = chunk(init(np.uint32(0)), data, indices, 200)
     assert finite.culprits() == []
     assert int(state.step) == 200
     largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(state.weights))
@@ -97,11 +89,13 @@ def test_a_nan_stops_the_run_and_leaves_the_last_checkpoint_whole(
     optimizer, splits, tmp_path, when
 ):
     poisoned = type("P", (Poisoned,), {"when": when})
+    arguments = Classification(), optimizer, SCHEDULE, splits, tmp_path
     with pytest.raises(NotFiniteError, match=STOPPED[when]):
-        Run(poisoned, optimizer, SCHEDULE, splits, tmp_path).fit()
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["12"]
-    again = Run(BagOfTokens, optimizer, SCHEDULE, splits, tmp_path)
+        Trainer(poisoned, *arguments).fit()
+    assert [path.stem for path in (tmp_path / "checkpoints").iterdir()] == ["12"]
+    again = Trainer(BagOfTokens, *arguments)
     again.writer.close()
     again.checkpoints.close()
     assert again.step == 12
-    check_finite(*jax.tree.leaves((again.state.weights, again.state.optimizer)))
+    leaves = jax.tree.leaves((again.state.weights, again.state.optimizer))
+    assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in leaves)

@@ -70,7 +70,7 @@ def numbers(x):
 
 
 @pytest.mark.parametrize("device", ["cpu", "another"])
-@pytest.mark.parametrize("shape", [(7, 5), (3, 7, 5), (2, 3, 7, 5)])
+@pytest.mark.parametrize("shape", [(7, 5), (2, 3, 7, 5)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_dense_product_and_gradients_are_those_of_dot_general(
     shape, dtype, device, monkeypatch

@@ -3,6 +3,7 @@ geometry."""
 
 import dataclasses
 import hashlib
+import itertools
 import multiprocessing
 import time
 
@@ -40,7 +41,6 @@ class Geometry:
     """Where everything lies in n pictures; coordinates are (y, x) in pixels."""
 
     labels: np.ndarray  # [n]
-    margin: int
     contours: np.ndarray  # [n, 2, paddles, 2, 2], each paddle's tail and head
     distractors: np.ndarray  # [n, number, paddles, 2, 2]
     has_distractor: np.ndarray  # [n, number]
@@ -58,7 +58,6 @@ def trace(seed, indices, resolution=32, difficulty="hard"):
         shape = len(rows), settings.num_distractors, settings.distractor_length, 2, 2
         yield Geometry(
             labels=labels,
-            margin=p.margin,
             contours=contours.reshape(len(rows), 2, settings.contour_length, 2, 2),
             distractors=others.reshape(shape),
             has_distractor=growth.has_distractor,
@@ -79,19 +78,7 @@ def test_statistics_of_the_public_generator(hard):
     assert (images.max(axis=(1, 2)) == 255).all()
     zero, one = statistics(images[labels == 0]), statistics(images[labels == 1])
     assert (abs(zero / one - 1) < TOLERANCES).all()  # both labels look alike
-
-
-@pytest.mark.slow
-def test_statistics_of_the_public_generator_on_many_pictures():
-    images, _ = generate(0, np.arange(20_000))
-    error = statistics(images) / list(REFERENCE.values()) - 1
-    assert (abs(error) < TOLERANCE).all(), dict(zip(REFERENCE, error, strict=True))
-
-
-def test_labels_are_balanced():
-    indices = np.arange(1000)
-    ((*_, labels),) = grow(get_settings(32, "easy"), 3, indices)
-    assert abs(labels.mean() - 0.5) <= 0.05
+    assert labels.mean() == 0.5
     assert set(labels[:20:2].tolist()) == {0, 1}  # not simply even and odd
 
 
@@ -114,7 +101,7 @@ def test_markers_are_where_and_on_what_the_labels_say(hard):
 
 
 def test_contours_are_chains_of_paddles_within_the_border(hard):
-    *_, geometry = hard
+    images, _, geometry = hard
     for chains in (geometry.contours, geometry.distractors[geometry.has_distractor]):
         chains = chains.reshape(-1, *chains.shape[-3:])
         assert ((chains >= 0) & (chains <= 31)).all()
@@ -130,6 +117,11 @@ def test_contours_are_chains_of_paddles_within_the_border(hard):
         geometry.contours[:, 0, 0, 0] - geometry.contours[:, 1, 0, 0], axis=-1
     )
     np.testing.assert_allclose(apart, 7, atol=0.8)  # seed_distance
+    middle = np.rint(geometry.contours.mean(axis=-2)).astype(int)  # there is ink
+    y, x = np.moveaxis(middle, -1, 0)
+    rows = np.arange(len(images))[:, None, None]
+    around = [images[rows, y + dy - 1, x + dx - 1] for dy, dx in np.ndindex(3, 3)]
+    assert (np.max(around, axis=0) > 64).all()
 
 
 def test_no_paddle_overlaps_the_mask_it_was_placed_beside(hard, monkeypatch):
@@ -151,37 +143,6 @@ def test_no_paddle_overlaps_the_mask_it_was_placed_beside(hard, monkeypatch):
     list(trace(5, np.arange(100)))
     highest = np.concatenate(accepted).max()
     assert 400 < highest < 1.8 * 255
-
-
-@pytest.mark.parametrize("resolution", RESOLUTIONS)
-def test_all_settings(resolution):
-    for difficulty, length in DIFFICULTIES.items():
-        settings = get_settings(resolution, difficulty)
-        images, labels = generate(
-            2, np.arange(4), resolution=resolution, difficulty=difficulty
-        )
-        assert images.shape == (4, resolution, resolution)
-        assert images.dtype == np.uint8
-        assert set(labels.tolist()) == {0, 1}
-        for geometry in trace(2, np.arange(4), resolution, difficulty):
-            assert geometry.margin in settings.margins
-            assert geometry.contours.shape[1:] == (2, length, 2, 2)
-            assert geometry.distractors.shape[2] == length // 3
-            assert len(settings.margins) > 1 or geometry.has_distractor.any()
-            for contours in geometry.contours:
-                paddles = contours.reshape(-1, 4)
-                assert len(np.unique(paddles, axis=0)) == len(paddles)
-
-
-def test_there_is_ink_in_the_middle_of_every_paddle(hard):
-    images, _, geometry = hard
-    middle = np.rint(geometry.contours.mean(axis=-2)).astype(int)
-    y, x = np.moveaxis(middle, -1, 0)
-    around = np.zeros(y.shape, np.uint8)
-    for dy, dx in np.ndindex(3, 3):
-        at = np.arange(len(images))[:, None, None], y + dy - 1, x + dx - 1
-        around = np.maximum(around, images[at])
-    assert (around > 64).all()
 
 
 def test_no_two_tips_share_a_pixel():
@@ -206,14 +167,6 @@ def test_a_picture_depends_on_seed_and_index_alone():
     assert generate(0, [])[0].shape == (0, 32, 32)
 
 
-def test_two_processes_give_the_same():
-    parts, options = np.split(np.arange(40), 4), {"resolution": 64}
-    alone, together = (list(draw(parts, 6, workers, **options)) for workers in (1, 2))
-    for a, b in zip(alone, together, strict=True):
-        np.testing.assert_array_equal(a[0], b[0])
-        np.testing.assert_array_equal(a[1], b[1])
-
-
 def test_a_killed_worker_is_one_line():
     drawn = draw(np.split(np.arange(4000), 8), 0, 2)
     next(drawn)
@@ -226,7 +179,7 @@ def test_a_killed_worker_is_one_line():
 def test_nobody_draws_on_when_the_first_pictures_are_enough():
     parts = [np.arange(2), np.arange(20_000), np.arange(20_000)]  # half a minute each
     drawn = draw(parts, 0, 2)
-    next(drawn)
+    np.testing.assert_array_equal(next(drawn)[0], generate(0, parts[0])[0])
     started = time.monotonic()
     drawn.close()
     assert time.monotonic() - started < 10
@@ -237,7 +190,9 @@ def test_the_same_on_every_machine():
     """The one value copied from a run: it guards against another machine's
     arithmetic, and against changing a data set that others have trained on."""
     digest = hashlib.sha256()
-    for resolution in RESOLUTIONS:
-        images, labels = generate(0, np.arange(8), resolution=resolution)
+    for resolution, difficulty in itertools.product(RESOLUTIONS, DIFFICULTIES):
+        options = {"resolution": resolution, "difficulty": difficulty}
+        images, labels = generate(0, np.arange(8), **options)
+        assert (images.shape, images.dtype) == ((8, *2 * [resolution]), np.uint8)
         digest.update(images.tobytes() + bytes(labels.tolist()))
-    assert digest.hexdigest()[:16] == "8d60452e3a1d0484"
+    assert digest.hexdigest()[:16] == "ac96cd7144475f6f"

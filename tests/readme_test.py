@@ -15,16 +15,20 @@ SCRIPTS = [c for c in COMMANDS if c.startswith("python scripts/")]
 
 
 def test_there_are_a_snippet_and_commands_and_nothing_is_left_to_fill_in():
-    assert (len(SNIPPETS), len(SCRIPTS) >= 2) == (1, True)
+    assert (len(SNIPPETS), len(SCRIPTS) >= 2) == (2, True)
     assert {"make train", "make test"} <= {c.split("#")[0].strip() for c in COMMANDS}
     assert not re.search(r"@[A-Z_]+@|TODO", README)
 
 
-def test_the_snippet_runs_and_gives_the_shape_it_says():
+def test_the_snippets_run_and_give_the_shapes_they_say(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names: dict = {}
     with jax.numpy_rank_promotion("allow"):  # as in a reader's own program
-        exec(SNIPPETS[0], names)
+        for snippet in SNIPPETS:
+            exec(snippet, names)
     assert names["y"].shape == (2, 4096, 512)
+    assert names["heat"].shape == (10_000,)
+    assert (tmp_path / "heat_map.png").is_file()
 
 
 @pytest.mark.parametrize("command", SCRIPTS)

@@ -42,15 +42,10 @@ _GIVEN_BY_THE_MODEL = {"self", "num_heads", "head_dim", "max_length", "rngs"}
 def register_attention(
     name: str, cls: type[Attention], defaults: Mapping[str, Any] | None = None
 ) -> None:
-    """Adds an attention of another package to the table.
+    """Adds an attention of another package to the table, as in `--config=FILE:NAME`.
 
-    Args:
-      name: as in `--config=FILE:NAME`; one that is not taken.
-      cls: a subclass of `Attention`.
-      defaults: replaces those of the class.
-
-    Raises:
-      ValueError: the name is taken, or there are defaults that are no options.
+    `defaults` replaces those of the class. Raises ValueError where the name is taken,
+    or for defaults that are no options.
     """
     if ATTENTIONS.get(name, cls) is not cls:
         raise ValueError(f"the name {name!r} is taken by {ATTENTIONS[name]}")
@@ -69,7 +64,11 @@ def attention_options(name: str) -> dict[str, inspect.Parameter]:
     if name not in ATTENTIONS:
         raise ValueError(f"unknown attention {name!r}; known: {', '.join(ATTENTIONS)}")
     parameters = inspect.signature(ATTENTIONS[name].__init__).parameters
-    return {k: v for k, v in parameters.items() if k not in _GIVEN_BY_THE_MODEL}
+    return {
+        name: option
+        for name, option in parameters.items()
+        if name not in _GIVEN_BY_THE_MODEL and option.kind is not option.VAR_KEYWORD
+    }
 
 
 def check_attention(name: str, options: Mapping[str, Any]) -> None:
@@ -101,15 +100,9 @@ def make_attention(
 ) -> Attention:
     """The attention of that name for N heads of H and sequences up to max_length.
 
-    Raises:
-      ValueError: for an unknown name or option (listing the known ones), and for
-        values that make no sense.
+    Raises ValueError for an unknown name or option, listing the known ones, and for
+    values that make no sense.
     """
     check_attention(name, options)
-    return ATTENTIONS[name](
-        num_heads=num_heads,
-        head_dim=head_dim,
-        max_length=max_length,
-        rngs=rngs,
-        **options,
-    )
+    sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": max_length}
+    return ATTENTIONS[name](**sizes, rngs=rngs, **options)

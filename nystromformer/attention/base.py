@@ -5,7 +5,8 @@ An attention is written for one head of one sequence and lifted here.
 Letters: B batch, T query length, S key length, N heads, H head dim.
 """
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -15,43 +16,45 @@ from flax.linen import module as linen_module
 
 from nystromformer.ops import zeroed
 
-
-def check_size(name: str, value: int, largest: int, max_length: int) -> None:
-    """Raises ValueError for more than sequences up to max_length have a use for."""
-    if value > largest:
-        raise ValueError(
-            f"{name} must be at most {largest} for max_length {max_length}, got {value}"
-        )
+LARGEST_SEED = 2**63 - 1
 
 
-def check_seed(name: str, seed: int) -> None:
-    """Raises ValueError for what is no seed of a random key."""
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"{name} must be from 0 to 2⁶³ − 1, got {seed}")
+def check_range(
+    name: str,
+    value: int,
+    smallest: int,
+    largest: int | None = None,
+    max_length: int | None = None,
+) -> None:
+    """Raises ValueError for an option outside its range, and says what sets its end."""
+    if value < smallest:
+        raise ValueError(f"{name} must be at least {smallest}, got {value}")
+    if largest is not None and value > largest:
+        why = f" for max_length {max_length}" if max_length else ""
+        raise ValueError(f"{name} must be at most {largest}{why}, got {value}")
+
+
+def check_choice(name: str, value: str, known: Iterable[str]) -> None:
+    """Raises ValueError for an option that is none of the known ones."""
+    if value not in (known := tuple(known)):
+        raise ValueError(f"{name} must be one of {known}, got {value!r}")
 
 
 def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
     """Raises ValueError unless they are [B, T, N, H] and twice [B, S, N, H]."""
-    shapes = f"{query.shape}, {key.shape}, {value.shape}"
-    if query.ndim != 4 or key.ndim != 4 or value.ndim != 4:
+    is_same = query.shape[:1] + query.shape[2:] == key.shape[:1] + key.shape[2:]
+    is_same &= value.shape[:3] == key.shape[:3]
+    if not (query.ndim == key.ndim == value.ndim == 4 and is_same):
         raise ValueError(
             "query, key and value must be [B, T, N, H], [B, S, N, H], [B, S, N, H]; "
-            f"got {shapes}"
-        )
-    same_heads = query.shape[2:] == key.shape[2:] and value.shape[2] == key.shape[2]
-    same_batch = query.shape[0] == key.shape[0]
-    if not same_batch or not same_heads or value.shape[:2] != key.shape[:2]:
-        raise ValueError(
-            "query, key and value disagree in batch, heads, head dim or length: "
-            f"{shapes}"
+            f"got {query.shape}, {key.shape}, {value.shape}"
         )
 
 
 def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
     """The mask [B, S] of the keys that a mask broadcastable to [B, 1, 1, S] means.
 
-    Raises:
-      ValueError: naming the shape of one that varies over queries or heads.
+    Raises ValueError naming the shape of one that varies over queries or heads.
     """
     mask = jnp.asarray(mask)
     if mask.dtype != jnp.bool_:
@@ -90,7 +93,7 @@ class Attention(nnx.Module):
       value; 2 = one for query and key, and value; 1 = value. So none goes unused.
     self_attention_only: it needs T = S.
     defaults: the options of the paper's experiments, which configs and benchmarks start
-      from; every option of `__init__` stands there.
+      from; a subclass names those that differ from the defaults of its `__init__`.
     size_option: the option that says how large it is, as 64 in "nystrom-64".
     shared_across_layers: one instance serves all layers of an encoder.
     """
@@ -100,6 +103,12 @@ class Attention(nnx.Module):
     shared_across_layers = False
     defaults: ClassVar[Mapping[str, Any]] = {}
     size_option: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        given = inspect.signature(cls.__init__).parameters.items()
+        own = {name: x.default for name, x in given if x.default is not x.empty}
+        cls.defaults = own | dict(cls.defaults)
 
     def __init__(
         self, *, num_heads: int, head_dim: int, max_length: int, rngs: nnx.Rngs
@@ -125,21 +134,17 @@ class Attention(nnx.Module):
     ) -> jax.Array:
         """Attends; the flax keywords are named because linen passes only what it sees.
 
+        What needs the [T, S] weights must be left out: bias, dropout of them unless
+        deterministic, a module to sow them into, causality.
+
         Args:
           query: [B, T, N, H].
-          key: [B, S, N, H].
-          value: [B, S, N, H].
-          bias: must be None, as all that needs the [T, S] weights.
+          key, value: [B, S, N, H].
           mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
             it is taken for self-attention: queries it excludes are padding too, and
             their rows have no meaning.
-          dropout_rng, broadcast_dropout: of the dropout that is not there.
-          dropout_rate: of the weights: must be 0 unless deterministic.
-          deterministic: True = no dropout.
           dtype: of the large products and the output; None = the inputs'.
           precision: of the large products.
-          module: where to sow the weights: must be None.
-          is_causal: must be False.
 
         Returns:
           [B, T, N, H] in dtype.
@@ -201,9 +206,8 @@ class Attention(nnx.Module):
         A subclass need not repeat the types. The axes of vmap are "batch" and "heads".
 
         Args:
-          query: [T, H], as key and value of one dtype, and zero where mask is False.
-          key: [S, H].
-          value: [S, H].
+          query, key, value: [T, H], [S, H], [S, H] of one dtype, zero where mask is
+            False.
           mask: [S] bool, True = attend, or None.
           precision: of the large products.
           *own: this head's rows of `per_head`.
@@ -218,11 +222,10 @@ class Attention(nnx.Module):
         caller = linen_module._context.module_stack[-1]
         if caller is None or isinstance(caller, nnx.bridge.ToLinen):
             return
-        if num_params := sum(
-            x.size for x in jax.tree.leaves(nnx.state(self, nnx.Param))
-        ):
+        params = jax.tree.leaves(nnx.state(self, nnx.Param))
+        if params:
             raise ValueError(
-                f"{name} has {num_params:,} parameters, which linen's "
+                f"{name} has {sum(x.size for x in params):,} parameters, which linen's "
                 f"{type(caller).__name__} would never train: use it in "
                 "flax.nnx.MultiHeadAttention, or the whole nnx model by "
                 "flax.nnx.bridge.ToLinen"

@@ -12,16 +12,14 @@ coincide (window and ends, in a short sequence) count once.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
-from nystromformer.attention.base import Attention, check_seed, check_size
-from nystromformer.attention.block_attention import attend_blocks, forbid
+from nystromformer.attention.base import LARGEST_SEED, Attention, check_range
 from nystromformer.blocks import to_blocks
 from nystromformer.nystrom import attend
-from nystromformer.ops import at_least_float32
 
 
 def attended_blocks(
@@ -31,8 +29,7 @@ def attended_blocks(
 
     Args:
       valid: [C] bool, the blocks with any token that counts.
-      num_random_blocks: r.
-      seed: of the random blocks.
+      num_random_blocks, seed: r, and of their draw.
 
     Returns:
       blocks [C, 5 + r] int32: window, ends, random; exists [C, 5 + r] bool, False where
@@ -77,33 +74,20 @@ class BigBirdAttention(Attention):
 
     self_attention_only = True
     size_option = "block_size"
-    defaults = {
-        "block_size": 64,  # of a window of three blocks, and of the two ends
-        "num_random_blocks": 3,
-        "seed": 0,  # of the random blocks
-    }
 
     def __init__(
         self,
         *,
-        num_heads: int,
-        head_dim: int,
         max_length: int,
-        rngs: nnx.Rngs,
         block_size: int = 64,
         num_random_blocks: int = 3,
         seed: int = 0,
+        **sizes: Any,
     ):
-        if block_size < 1:
-            raise ValueError(f"block_size must be at least 1, got {block_size}")
-        if num_random_blocks < 0:
-            raise ValueError(
-                f"num_random_blocks must be 0 or more, got {num_random_blocks}"
-            )
-        check_size("block_size", block_size, max_length, max_length)
+        check_range("block_size", block_size, 1, max_length, max_length)
         num_blocks = -(-max_length // block_size)
-        check_size("num_random_blocks", num_random_blocks, num_blocks, max_length)
-        check_seed("seed", seed)
+        check_range("num_random_blocks", num_random_blocks, 0, num_blocks, max_length)
+        check_range("seed", seed, 0, LARGEST_SEED)
         self.block_size = block_size
         self.num_random_blocks = num_random_blocks
         self.seed = seed
@@ -121,10 +105,10 @@ class BigBirdAttention(Attention):
         def gathered(x: jax.Array) -> jax.Array:  # [L, H] -> [C, (5 + r) b, H]
             return in_blocks(x)[blocks].reshape(len(blocks), -1, x.shape[-1])
 
-        allowed = (valid[blocks] & exists[:, :, None]).reshape(len(blocks), 1, -1)
-        bias = forbid(allowed, at_least_float32(query.dtype))
+        allowed = (valid[blocks] & exists[:, :, None]).reshape(len(blocks), -1)
         queries = in_blocks(query)  # [C, b, H]
-        out, _ = attend_blocks(queries, gathered(key), gathered(value), bias, precision)
+        of_blocks = jax.vmap(partial(attend, precision=precision))
+        out = of_blocks(queries, gathered(key), gathered(value), allowed)
         rows = queries[ends].reshape(-1, head_dim)
         rows = attend(rows, key, value, mask, precision=precision)
         out = out.at[ends].set(rows.reshape(2, self.block_size, -1))

@@ -18,11 +18,7 @@ def flash_obstacle(
 ) -> str | None:
     """What cuDNN's flash attention misses here, or None where it applies.
 
-    Args:
-      capability: of the GPU, as `cuda_capability` says it.
-      dtype: of the computation.
-      head_dim: H.
-      asked: what was asked for that the kernel does not do.
+    `capability` is that of the GPU; `asked` names what the kernel does not do.
     """
     if asked:
         return f"a call without {', '.join(asked)}"
@@ -52,8 +48,7 @@ def flash_attention(
 
     Args:
       query: [B, T, N, H].
-      key: [B, S, N, H].
-      value: [B, S, N, H], finite everywhere.
+      key, value: [B, S, N, H], finite everywhere.
       mask: [B, S] bool, True = attend; None = all, as it must be with is_causal. Where
         nothing is True the first value is returned.
       is_causal: query t sees only keys ≤ t.

@@ -19,22 +19,15 @@ def kernel_attend(
 ) -> jax.Array:
     """φ(Q) (φ(K)ᵀ V) / (φ(Q) Σₛ φ(K)ₛ), eq. (5): O(S · R) for R features.
 
-    Args:
-      query_features: φ(Q) [T, R], not negative.
-      key_features: φ(K) [S, R], not negative, zero for keys that do not count.
-      value: [S, H].
-      precision: of the large products; they accumulate in at least float32.
-
-    Returns:
-      [T, H] in at least float32, zero where all weights are.
+    φ(Q) [T, R] and φ(K) [S, R] are not negative, φ(K) zero for keys that do not count;
+    value [S, H] -> [T, H] in at least float32, zero where all weights are.
     """
     wide = at_least_float32(value.dtype)
     product = {"precision": precision, "preferred_element_type": wide}
     # [H, R], as XLA's CPU backend has no bfloat16 product for [R, H].
     context = jnp.einsum("sr,sh->hr", key_features, value, **product)
-    summed = jnp.einsum(
-        "tr,hr->th", query_features, context.astype(value.dtype), **product
-    )
+    context = context.astype(value.dtype)
+    summed = jnp.einsum("tr,hr->th", query_features, context, **product)
     total = key_features.sum(0, dtype=wide)  # [R]
     weight = jnp.einsum("tr,r->t", query_features.astype(wide), total, **product)
     return summed / jnp.where(weight > 0, weight, 1)[:, None]

@@ -6,11 +6,13 @@ E, F [k, max_length], k ≪ S:
     softmax(Q (E K)ᵀ / √H) · (F V)                                               (7)
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention
+from nystromformer.attention.base import Attention, check_choice, check_range
 from nystromformer.nystrom import attend
 from nystromformer.ops import at_least_float32
 
@@ -45,28 +47,19 @@ class LinformerAttention(Attention):
     """
 
     size_option = "projection_dim"
-    defaults = {
-        "projection_dim": 256,  # at most the length
-        "sharing": "key_value",  # one projection a layer for keys and values
-    }
 
     def __init__(
         self,
         *,
         num_heads: int,
-        head_dim: int,
         max_length: int,
         rngs: nnx.Rngs,
         projection_dim: int = 256,
         sharing: str = "key_value",
+        **sizes: Any,
     ):
-        if not 1 <= projection_dim <= max_length:
-            raise ValueError(
-                f"projection_dim must be from 1 to max_length {max_length}, got "
-                f"{projection_dim}"
-            )
-        if sharing not in SHARING:
-            raise ValueError(f"sharing must be one of {SHARING}, got {sharing!r}")
+        check_range("projection_dim", projection_dim, 1, max_length, max_length)
+        check_choice("sharing", sharing, SHARING)
         self.num_heads = num_heads
         self.max_length = max_length
         self.shared_across_layers = sharing in ("layer", "head_layers")

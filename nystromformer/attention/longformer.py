@@ -8,14 +8,15 @@ Differs from the published code: global tokens use the same projections as the o
 since they come from outside, and the window is the same in every layer.
 """
 
-import jax.numpy as jnp
-from flax import nnx
+from functools import partial
+from typing import Any
 
-from nystromformer.attention.base import Attention, check_size
-from nystromformer.attention.block_attention import attend_blocks, forbid
+import jax
+import jax.numpy as jnp
+
+from nystromformer.attention.base import Attention, check_range
 from nystromformer.blocks import neighbourhoods, to_blocks
 from nystromformer.nystrom import attend, nth_valid
-from nystromformer.ops import at_least_float32
 
 _MIN_BLOCK = 32  # narrower blocks of queries make matrices too small to be fast
 
@@ -30,31 +31,18 @@ class LongformerAttention(Attention):
 
     self_attention_only = True
     size_option = "window"
-    defaults = {
-        "window": 256,  # 128 neighbours on each side
-        "num_global": 0,  # first tokens that see, and are seen by, all
-    }
 
     def __init__(
-        self,
-        *,
-        num_heads: int,
-        head_dim: int,
-        max_length: int,
-        rngs: nnx.Rngs,
-        window: int = 256,
-        num_global: int = 0,
+        self, *, max_length: int, window: int = 256, num_global: int = 0, **sizes: Any
     ):
         if window < 2 or window % 2:
             raise ValueError(
                 "window must be even and at least 2 (window / 2 neighbours on each "
                 f"side, window + 1 tokens in all), got {window}"
             )
-        if num_global < 0:
-            raise ValueError(f"num_global must be 0 or more, got {num_global}")
         all_others = max(2, 2 * (max_length - 1))
-        check_size("window", window, all_others, max_length)
-        check_size("num_global", num_global, max_length, max_length)
+        check_range("window", window, 2, all_others, max_length)
+        check_range("num_global", num_global, 0, max_length, max_length)
         self.window = window
         self.num_global = num_global
 
@@ -77,17 +65,15 @@ class LongformerAttention(Attention):
             # With fewer valid tokens some of these are not, but then all valid tokens
             # are global, and their rows are made below.
             tokens = nth_valid(mask, num_global)  # [G]
-            shape = (len(keys), num_global)
+            shape = (len(keys), num_global, query.shape[-1])
             keys, values = (
-                jnp.concatenate(
-                    [x, jnp.broadcast_to(y[tokens], (*shape, y.shape[1]))], 1
-                )
+                jnp.concatenate([x, jnp.broadcast_to(y[tokens], shape)], axis=1)
                 for x, y in ((keys, key), (values, value))
             )
             fill = ((0, 0), (0, 0), (0, num_global))
             allowed = jnp.pad(allowed, fill, constant_values=True)
-        bias = forbid(allowed, at_least_float32(query.dtype))
-        out, _ = attend_blocks(to_blocks(query, size), keys, values, bias, precision)
+        of_blocks = jax.vmap(partial(attend, precision=precision))
+        out = of_blocks(to_blocks(query, size), keys, values, allowed)
         out = out.reshape(-1, out.shape[-1])[:length]
         if num_global:
             rows = attend(query[tokens], key, value, mask, precision=precision)

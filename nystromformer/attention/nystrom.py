@@ -10,11 +10,16 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention, check_seed, check_size
+from nystromformer.attention.base import (
+    LARGEST_SEED,
+    Attention,
+    check_choice,
+    check_range,
+)
 from nystromformer.blocks import neighbourhoods
-from nystromformer.nystrom import check_options, iterative_pinv, nystrom
+from nystromformer.nystrom import SEGMENTS, iterative_pinv, nystrom
 from nystromformer.ops import at_least_float32
-from nystromformer.study import inverse_by, landmarks_by
+from nystromformer.study import INVERSES, LANDMARKS, inverse_by, landmarks_by
 
 INVERSE_SCALES = ("own", "batch")
 
@@ -27,12 +32,13 @@ def depthwise_conv(
 ) -> jax.Array:
     """The skip connection of V: one odd kernel along the sequence for all of H.
 
-    Blocks × banded matrix: a block of outputs is a Toeplitz matrix times the block of
-    inputs with its margins, which is made of matmuls on every device.
+    Output t = Σₖ kernel[k] · value[t + k − (K − 1)/2]. Blocks × banded matrix: a block
+    of outputs is a Toeplitz matrix times the block of inputs with its margins, which is
+    made of matmuls on every device.
 
     Args:
       value: [S, H], zero where it does not count.
-      kernel: [K], K odd, centred: output t = Σₖ kernel[k] · value[t + k − (K − 1)/2].
+      kernel: [K], K odd.
       precision: of the product.
 
     Returns:
@@ -72,22 +78,12 @@ class NystromAttention(Attention):
     """
 
     size_option = "num_landmarks"
-    defaults = {
-        "num_landmarks": 128,
-        "num_pinv_iters": 6,
-        "conv_kernel_size": 35,  # the skip connection of V; 0 = none
-        "segments": "valid",  # "padded": the published treatment of padding
-        "landmarks": "segment_means",  # for study "random", "kmeans" or "farthest"
-        "landmark_seed": 0,  # of the tokens drawn
-        "inverse": "iterative",  # for study "exact" or "none"
-        "inverse_scale": "own",  # "batch": as published, one for batch and heads
-    }
+    defaults = {"num_landmarks": 128, "conv_kernel_size": 35}
 
     def __init__(
         self,
         *,
         num_heads: int,
-        head_dim: int,
         max_length: int,
         rngs: nnx.Rngs,
         num_landmarks: int = 64,
@@ -98,21 +94,16 @@ class NystromAttention(Attention):
         landmark_seed: int = 0,
         inverse: str = "iterative",
         inverse_scale: str = "own",
+        **sizes: Any,
     ):
-        check_options(
-            num_landmarks=num_landmarks,
-            num_pinv_iters=num_pinv_iters,
-            segments=segments,
-        )
-        check_size("num_landmarks", num_landmarks, max_length, max_length)
-        check_seed("landmark_seed", landmark_seed)
+        check_range("num_landmarks", num_landmarks, 1, max_length, max_length)
+        check_range("num_pinv_iters", num_pinv_iters, 0)
+        check_range("landmark_seed", landmark_seed, 0, LARGEST_SEED)
         check_kernel_size(conv_kernel_size)
-        landmarks_by(landmarks)
-        inverse_by(inverse)
-        if inverse_scale not in INVERSE_SCALES:
-            raise ValueError(
-                f"inverse_scale must be one of {INVERSE_SCALES}, got {inverse_scale!r}"
-            )
+        check_choice("segments", segments, SEGMENTS)
+        check_choice("landmarks", landmarks, LANDMARKS)
+        check_choice("inverse", inverse, INVERSES)
+        check_choice("inverse_scale", inverse_scale, INVERSE_SCALES)
         self.num_landmarks = num_landmarks
         self.num_pinv_iters = num_pinv_iters
         self.segments = segments
@@ -186,10 +177,6 @@ def nystrom_attention(
 
     Returns:
       [B, T, N, H] in dtype.
-
-    Raises:
-      ValueError: for what cannot be honoured, and for shapes and options that do not
-        fit.
     """
     attention = NystromAttention(
         num_heads=query.shape[2],

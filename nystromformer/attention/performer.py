@@ -8,11 +8,13 @@ so R features of each query and key, and linear attention between them, estimate
 softmax attention; rows w that are orthogonal in blocks of H estimate it better.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention
+from nystromformer.attention.base import Attention, check_choice, check_range
 from nystromformer.attention.linear import kernel_attend
 from nystromformer.ops import at_least_float32, zeroed
 
@@ -24,13 +26,7 @@ class RandomProjection(nnx.Variable):
 
 
 def draw_projection(key: jax.Array, num_features: int, head_dim: int) -> jax.Array:
-    """W [R, H]: each row N(0, I), every H consecutive rows orthogonal (section 2.4).
-
-    Args:
-      key: a random key.
-      num_features: R ≥ 1, a multiple of H or not.
-      head_dim: H.
-    """
+    """W [R, H]: each row N(0, I), every H consecutive rows orthogonal (section 2.4)."""
     of_directions, of_norms = jax.random.split(key)
     num_blocks = -(-num_features // head_dim)
     directions = jax.random.orthogonal(of_directions, head_dim, (num_blocks,))
@@ -51,18 +47,9 @@ def softmax_features(
     What cancels in the normalised product: a factor of each query (so −|q|²/2 is left
     out), and for each feature a factor c of its keys against 1/c of its queries. The
     factors make the largest feature of every token, and the largest key of every
-    feature, 1: nothing overflows, and no sum of weights is below
-    1, whatever the inputs.
+    feature, 1: nothing overflows, and no sum of weights is below 1.
 
-    Args:
-      query: [T, H].
-      key: [S, H].
-      mask: [S] bool, True = counts, or None.
-      projection: W [R, H].
-      precision: of the products.
-
-    Returns:
-      [T, R] and [S, R] in at least float32.
+    query [T, H], key [S, H], mask [S], W [R, H] -> [T, R], [S, R] in at least float32.
     """
     of_queries = project(query, projection, precision)
     of_keys = project(key, projection, precision)
@@ -84,10 +71,7 @@ def relu_features(
     projection: jax.Array,
     precision: jax.lax.PrecisionLike = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """max(w·x, 0) + ε of x scaled by H^(−1/4), zero for keys that do not count.
-
-    Shapes as for `softmax_features`.
-    """
+    """max(w·x, 0) + ε likewise, zero for keys that do not count."""
     query_features, key_features = (
         jax.nn.relu(project(x, projection, precision)) + RELU_EPSILON
         for x in (query, key)
@@ -122,29 +106,20 @@ class PerformerAttention(Attention):
     """
 
     size_option = "num_features"
-    defaults = {
-        "num_features": 256,
-        "kernel": "softmax",  # or "relu"
-        "redraw_every": 0,  # steps between draws of the features; 0 = never again
-    }
 
     def __init__(
         self,
         *,
-        num_heads: int,
         head_dim: int,
-        max_length: int,
         rngs: nnx.Rngs,
         num_features: int = 256,
         kernel: str = "softmax",
         redraw_every: int = 0,
+        **sizes: Any,
     ):
-        if kernel not in KERNELS:
-            raise ValueError(f"kernel must be one of {tuple(KERNELS)}, got {kernel!r}")
-        if num_features < 1:
-            raise ValueError(f"num_features must be at least 1, got {num_features}")
-        if redraw_every < 0:
-            raise ValueError(f"redraw_every must not be negative, got {redraw_every}")
+        check_choice("kernel", kernel, KERNELS)
+        check_range("num_features", num_features, 1)
+        check_range("redraw_every", redraw_every, 0)
         self.num_features = num_features
         self.head_dim = head_dim
         self.kernel = kernel

@@ -21,13 +21,13 @@ Letters: L sequence length, N heads, H head dim, R rounds of hashing, K rotated 
 (2 K buckets), C chunks.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax import lax
 
-from nystromformer.attention.base import Attention, check_seed, check_size
-from nystromformer.attention.block_attention import attend_blocks
+from nystromformer.attention.base import LARGEST_SEED, Attention, check_range
 from nystromformer.blocks import to_blocks
 from nystromformer.ops import at_least_float32
 
@@ -52,8 +52,7 @@ def hash_buckets(
     """Angular hashing: argmax [x R; −x R], no gradient.
 
     Args:
-      x: [L, H].
-      mask: [L] bool, True = a token.
+      x, mask: [L, H]; [L] bool, True = a token.
       rotations: [R, K, H], K ≥ ⌈L / bucket_size⌉.
       bucket_size: n valid tokens use the first ⌈n / bucket_size⌉ axes, two buckets
         each; n ≤ bucket_size tokens are in one bucket.
@@ -90,8 +89,8 @@ def seen_tokens(
 
     Returns:
       seen [C, 2 size] int32, the tokens of the chunk before and of its own, and the
-      bias [C, size, 2 size]: −log N_ij, the lowest number for what is not in
-      P_i^(r), and half of it for oneself.
+      bias [C, size, 2 size]: −log N_ij, the lowest number for what is not in P_i^(r),
+      and half of it for oneself.
     """
     num_chunks, size = tokens.shape
     lowest = jnp.finfo(dtype).min
@@ -100,12 +99,33 @@ def seen_tokens(
     lag = chunk[:, tokens][..., None] - chunk[:, seen][:, :, None]
     found = (same[1:] & (lag >= 0) & (lag <= 1)).sum(0)  # N_ij
     # Rolling wrapped the last chunk around to the first.
-    before = (jnp.arange(num_chunks) > 0)[:, None] | (
-        jnp.arange(2 * size)[None] >= size
-    )
+    own = jnp.arange(2 * size)[None] >= size
+    before = (jnp.arange(num_chunks) > 0)[:, None] | own
     bias = -jnp.log(jnp.maximum(found, 1).astype(dtype))
     bias = jnp.where(tokens[:, :, None] == seen[:, None], lowest / 2, bias)
     return seen, jnp.where(same[0] & before[:, None], bias, lowest)
+
+
+def attend_chunks(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array,
+    precision: jax.lax.PrecisionLike,
+) -> tuple[jax.Array, jax.Array]:
+    """softmax(Q Kᵀ + bias) V in every chunk, normalised after the product with V.
+
+    query [C, T, H], key and value [C, S, H], finite bias [C, T, S] -> [C, T, H], and
+    z = log Σ exp(scores) [C, T], in at least float32.
+    """
+    wide = at_least_float32(query.dtype)
+    options = {"precision": precision, "preferred_element_type": wide}
+    scores = bias + jnp.einsum("cth,csh->cts", query, key, **options)
+    largest = lax.stop_gradient(scores.max(-1, keepdims=True))
+    weights = jnp.exp(scores - largest)  # [C, T, S]
+    product = jnp.einsum("cts,csh->cth", weights.astype(value.dtype), value, **options)
+    total = weights.sum(-1, keepdims=True)
+    return product / total, (largest + jnp.log(total))[:, :, 0]
 
 
 class ReformerAttention(Attention):
@@ -124,11 +144,6 @@ class ReformerAttention(Attention):
     num_projections = 2
     self_attention_only = True
     size_option = "bucket_size"
-    defaults = {
-        "num_hashes": 2,  # rounds
-        "bucket_size": 64,  # tokens in a chunk of the sorted sequence
-        "seed": 0,  # of the rotations
-    }
 
     def __init__(
         self,
@@ -136,21 +151,20 @@ class ReformerAttention(Attention):
         num_heads: int,
         head_dim: int,
         max_length: int,
-        rngs: nnx.Rngs,
         num_hashes: int = 2,
         bucket_size: int = 64,
         seed: int = 0,
+        **sizes: Any,
     ):
-        if num_hashes < 1:
-            raise ValueError(f"num_hashes must be at least 1, got {num_hashes}")
+        check_range("num_hashes", num_hashes, 1)
         if bucket_size < 2 or bucket_size % 2:
             raise ValueError(
                 "bucket_size must be even and at least 2 (a chunk of bucket_size "
                 f"tokens is two average buckets), got {bucket_size}"
             )
         one_bucket = max_length + max_length % 2
-        check_size("bucket_size", bucket_size, one_bucket, max_length)
-        check_seed("seed", seed)
+        check_range("bucket_size", bucket_size, 2, one_bucket, max_length)
+        check_range("seed", seed, 0, LARGEST_SEED)
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.num_hashes = num_hashes
@@ -179,13 +193,11 @@ class ReformerAttention(Attention):
         rank = jnp.argsort(order, axis=1)  # s_i, ranks by token
         chunk = rank // self.bucket_size
 
-        def one_round(
-            tokens: jax.Array, here: jax.Array
-        ) -> tuple[jax.Array, jax.Array]:
+        def one_round(tokens: jax.Array, here: jax.Array) -> tuple[jax.Array, ...]:
             buckets = jnp.concatenate([here[None], bucket])
             seen, bias = seen_tokens(tokens, buckets, chunk, wide)
             keys, values = unit_key[seen], value[seen]
-            return attend_blocks(query[tokens], keys, values, bias, precision)
+            return attend_chunks(query[tokens], keys, values, bias, precision)
 
         in_chunks = order.reshape(len(order), -1, self.bucket_size)  # [R, C, size]
         attended, z = jax.vmap(one_round)(in_chunks, bucket)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention, zero_padding
+from nystromformer.attention.base import Attention, check_choice, zero_padding
 from nystromformer.attention.flash import (
     cuda_capability,
     flash_attention,
@@ -19,14 +19,6 @@ from nystromformer.ops import at_least_float32, dropout
 
 IMPLEMENTATIONS = ("auto", "xla", "cudnn")
 MAX_SCORES = 2**27  # at a time; where there are more, queries go in blocks
-
-
-def check_implementation(implementation: str) -> None:
-    """Raises ValueError for what is not in IMPLEMENTATIONS."""
-    if implementation not in IMPLEMENTATIONS:
-        raise ValueError(
-            f"implementation must be one of {IMPLEMENTATIONS}, got {implementation!r}"
-        )
 
 
 def softmax_attention(
@@ -50,8 +42,7 @@ def softmax_attention(
 
     Args:
       query: [B, T, N, H].
-      key: [B, S, N, H].
-      value: [B, S, N, H].
+      key, value: [B, S, N, H].
       bias: broadcastable to [B, N, T, S].
       mask: bool, broadcastable to [B, N, T, S], True = attend. One that broadcasts to
         [B, 1, 1, S] is taken for padding: nothing there has influence, not even NaN.
@@ -68,11 +59,8 @@ def softmax_attention(
 
     Returns:
       [B, T, N, H] in dtype.
-
-    Raises:
-      ValueError: for implementation="cudnn" where it does not apply, saying why.
     """
-    check_implementation(implementation)
+    check_choice("implementation", implementation, IMPLEMENTATIONS)
     of_keys = None
     if mask is not None:
         mask = jnp.asarray(mask).reshape((1,) * (4 - jnp.ndim(mask)) + jnp.shape(mask))
@@ -199,22 +187,12 @@ def _in_blocks(
 class SoftmaxAttention(Attention):
     """`softmax_attention` with its own dropout rate on the attention weights."""
 
-    defaults = {
-        "dropout_rate": 0.1,  # on the attention weights
-        "implementation": "auto",  # or "xla", "cudnn"; auto: cuDNN where it applies
-    }
+    defaults = {"dropout_rate": 0.1}
 
     def __init__(
-        self,
-        *,
-        num_heads: int,
-        head_dim: int,
-        max_length: int,
-        rngs: nnx.Rngs,
-        dropout_rate: float = 0.0,
-        implementation: str = "auto",
+        self, *, dropout_rate: float = 0.0, implementation: str = "auto", **sizes: Any
     ):
-        check_implementation(implementation)
+        check_choice("implementation", implementation, IMPLEMENTATIONS)
         if not 0 <= dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}")
         self.dropout_rate = dropout_rate

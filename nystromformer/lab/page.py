@@ -15,18 +15,13 @@ PAGE = "README.md"
 
 def command() -> str:
     """The command line that runs now."""
-    script = Path(sys.argv[0]).name
-    return shlex.join(["python", f"scripts/{script}", *sys.argv[1:]])
+    return shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
 def source() -> dict[str, Any]:
     """Command, commit, device and versions; to be taken before the work begins."""
-    return {
-        "command": command(),
-        "commit": commit(),
-        "device": device(),
-        "versions": versions(),
-    }
+    made_by = {"commit": commit(), "device": device(), "versions": versions()}
+    return {"command": command(), **made_by}
 
 
 def open_folder(out: Path, title: str) -> Path:
@@ -47,21 +42,14 @@ def open_folder(out: Path, title: str) -> Path:
 
 
 def made_here(out: Path, page: str, first_lines: str) -> bool:
-    """Whether `out` is a folder of an earlier page; False: it is new or empty.
-
-    Args:
-      out: where to write.
-      page: the file that tells.
-      first_lines: a pattern that its beginning matches.
+    """Whether `out` holds a page that begins with this pattern; False: new or empty.
 
     Raises:
       ConfigError: it is a file, or a folder that holds something else.
     """
-    if not out.exists():
-        return False
-    if not out.is_dir():
+    if out.is_file():
         raise ConfigError(f"--out={out} is a file: name a folder")
-    if not any(out.iterdir()):
+    if not out.exists() or not any(out.iterdir()):
         return False
     file = out / page
     text = file.read_text("utf-8", "replace") if file.is_file() else ""
@@ -75,9 +63,7 @@ def made_here(out: Path, page: str, first_lines: str) -> bool:
 
 def page(title: str, made_by: Mapping[str, Any], lines: Iterable[str]) -> str:
     """The text of a page: title, source, lines."""
-    found = ", ".join(
-        f"{name} {version}" for name, version in made_by["versions"].items()
-    )
+    found = ", ".join(f"{name} {x}" for name, x in made_by["versions"].items())
     head = [
         f"# {title}\n",
         f"- Command: `{made_by['command']}`",

@@ -8,18 +8,22 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from lra_tasks.split import Split
 from lra_tasks.task import Task
 from nystromformer.config import Config, ConfigError
 from nystromformer.lab.run import Experiment
+from nystromformer.lab.study.capture import capture
 from nystromformer.lab.workdir import (
     RESULT_FILE,
     find_folder,
     read_config,
     read_result,
 )
+from nystromformer.study import nystrom_rows, softmax_matrix
 from nystromformer.training.arrays import CheckpointError, digest
 from nystromformer.training.checkpoint import read_best
 from nystromformer.training.data import Data
@@ -28,6 +32,8 @@ from nystromformer.training.objective import Totals
 from nystromformer.training.step import Weights, graphdef_of, make_eval_chunk
 
 PREDICTED_AT_ONCE = 32  # examples
+NYSTROM_OPTIONS = ("num_landmarks", "num_pinv_iters", "segments")
+NYSTROM_OPTIONS += ("landmarks", "landmark_seed", "inverse")
 
 
 class Prediction(NamedTuple):
@@ -117,6 +123,50 @@ class TrainedRun:
             rows = np.arange(start, start + PREDICTED_AT_ONCE).clip(max=len(tokens) - 1)
             found[rows] = self._probabilities(tokens[rows], mask[rows])
         return Prediction(found.argmax(-1), found)
+
+    def attention(
+        self,
+        inputs: Any,
+        layer: int,
+        head: int,
+        rows: Sequence[int] | np.ndarray,
+        lengths: np.ndarray | Sequence[int] | None = None,
+    ) -> np.ndarray:
+        """Rows of the matrix that one head applies to its values.
+
+        Args:
+          inputs, lengths: as of `predict`, of tasks with one input.
+          layer, head: which, from 0.
+          rows: [R] queries; 0 is [CLS] where the model has one.
+
+        Returns:
+          [B, R, L], or L + 1 with [CLS] in front. With nystrom the rows of its
+          approximation, in O(L · M): they need not sum to 1.
+
+        Raises:
+          ValueError: an attention that applies no such matrix.
+        """
+        name, at = self.config.attention.name, np.asarray(rows)
+        if name not in ("nystrom", "softmax") or self.task.num_inputs == 2:
+            raise ValueError(f"{self.task.name} with {name} has no rows to look at")
+        if not hasattr(inputs, "dtype"):
+            inputs, lengths = self._encode(inputs)
+        tokens, mask = self._padded(np.asarray(inputs), lengths)
+        labels = np.zeros(len(tokens), np.int32)
+        graphdef = graphdef_of(self.experiment.make_model)
+        model = nnx.merge(graphdef, *jax.device_put(self.weights))
+        data = Data.put(Split(tokens, mask.sum(-1), labels, None))
+        own = model.encoder.blocks[layer].attention.attention
+        found = capture(model, data, np.arange(len(tokens)))[layer]
+
+        def one(query: jax.Array, key: jax.Array, mask: jax.Array) -> jax.Array:
+            if name == "softmax":
+                return softmax_matrix(query[at], key, mask)
+            options = {option: getattr(own, option) for option in NYSTROM_OPTIONS}
+            return nystrom_rows(query, key, jnp.asarray(at), mask, **options)
+
+        query, key = (jnp.float32(x[:, :, head]) for x in (found.query, found.key))
+        return np.asarray(jax.jit(jax.vmap(one))(query, key, found.mask))
 
     def _encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Token ids [B, (2,) L] and lengths [B, (2)] of texts, or pairs of them."""

@@ -74,10 +74,10 @@ def test_any_length_and_adding_padding_changes_nothing(name):
 
 
 @every_attention
-@pytest.mark.parametrize("garbage", [np.nan, 1e30])
-def test_garbage_in_padding_changes_no_output_and_no_gradient(name, garbage):
+def test_garbage_in_padding_changes_no_output_and_no_gradient(name):
     clean, clean_grads = program(name)([jnp.where(KEEP, x, 0) for x in inputs()])
-    dirty, dirty_grads = program(name)([jnp.where(KEEP, x, garbage) for x in inputs()])
+    garbage = [jnp.where(KEEP, x, jnp.nan) for x in inputs()]
+    dirty, dirty_grads = program(name)(garbage)
     assert np.isfinite(dirty).all()
     np.testing.assert_array_equal(dirty[MASK], clean[MASK])
     jax.tree.map(np.testing.assert_array_equal, dirty_grads, clean_grads)
@@ -85,10 +85,8 @@ def test_garbage_in_padding_changes_no_output_and_no_gradient(name, garbage):
         assert not grad[~MASK].any()
     seen = dirty_grads[1][2][MASK].any(-1)  # [valid tokens, N]
     assert seen.any() if name in WITHOUT["every value seen"] else seen.all()
-    without, _ = program(name)(
-        [jnp.where(KEEP, x, garbage) for x in inputs()], np.ones_like(MASK)
-    )
-    assert not np.allclose(without[~MASK], dirty[~MASK], rtol=0.1)
+    without, _ = program(name)(garbage, np.ones_like(MASK))
+    assert not np.isfinite(without).all()
 
 
 @every_attention
@@ -184,14 +182,7 @@ def test_memory_is_linear_in_length(name):
 
 
 @every_attention
-def test_equal_options_compile_once(name):
-    one, other = (nnx.graphdef(make(name)) for _ in range(2))
-    assert one == other
-    assert hash(one) == hash(other)
-
-
-@every_attention
-def test_every_option_stands_in_the_defaults_of_experiments(name):
+def test_the_defaults_of_experiments_make_an_attention(name):
     cls = ATTENTIONS[name]
     check_attention(name, cls.defaults)
     given = {"num_heads": N, "head_dim": H, "max_length": 512, "rngs": nnx.Rngs(0)}
@@ -285,13 +276,10 @@ def test_options_that_make_no_sense_are_refused(name, options, text):
         make(name, **options)
 
 
-@pytest.mark.parametrize("value", [True, 7.0, "7", None])
-def test_options_of_the_wrong_type_are_refused(value):
-    with pytest.raises(ValueError, match=r"'num_landmarks'.*'nystrom'.*int"):
-        check_attention("nystrom", {"num_landmarks": value})
-
-
-def test_a_float_option_takes_an_int_but_no_bool():
+def test_options_of_the_wrong_type_are_refused():
+    for value in (True, 7.0, "7", None):
+        with pytest.raises(ValueError, match=r"'num_landmarks'.*'nystrom'.*int"):
+            check_attention("nystrom", {"num_landmarks": value})
     check_attention("softmax", {"dropout_rate": 0})
     with pytest.raises(ValueError, match=r"'dropout_rate'.*float.*True"):
         check_attention("softmax", {"dropout_rate": True})

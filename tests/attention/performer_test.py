@@ -97,34 +97,10 @@ def test_neither_overflows_nor_underflows():
         np.testing.assert_allclose(out[0, t, 0], expected, rtol=1e-3, atol=1e-3)
 
 
-def moments(projections, key_scale=1.0):
-    """Mean and standard error, over draws of W, of numerator and denominator.
-
-    With queries and keys small and few all is of order one, so no stabiliser is needed
-    to look at the two sums, which are unbiased; their quotient is not.
-    """
-    query, key = normal(0, 3, H, scale=0.7), normal(1, 11, H, scale=0.7)
-    value = np.c_[normal(2, 11, 2), np.ones(11)]
-    q, k = query / H**0.25, key_scale * key / H**0.25
-    of_queries = np.exp(projections @ q.T - (q * q).sum(1) / 2)  # [draws, R, T]
-    of_keys = np.exp(projections @ k.T - (k * k).sum(1) / 2)
-    sums = of_queries.mT @ of_keys @ value / projections.shape[1]
-    exact = np.exp(query @ key.T / np.sqrt(H)) @ value
-    return sums.mean(0), sums.std(0, ddof=1) / np.sqrt(len(sums)), exact
-
-
 @pytest.fixture(scope="module")
 def projections():
     keys = jax.random.split(jax.random.key(0), 4001)
     return np.asarray(jax.vmap(lambda key: draw_projection(key, R, H))(keys), float)
-
-
-def test_features_estimate_softmax_without_bias(projections):
-    """Within 4.5 standard errors in all of 9 numbers: by chance 6 of 100,000 fail."""
-    mean, error, exact = moments(projections)
-    assert (np.abs(mean - exact) < 4.5 * error).all()
-    for twin in [moments(1.05 * projections), moments(projections, key_scale=1.2)]:
-        assert (np.abs(twin[0] - exact) > 4.5 * twin[1]).any()
 
 
 def test_many_draws_average_to_softmax_attention(projections):
@@ -193,10 +169,3 @@ def test_redrawing_is_a_pure_function_of_the_step():
         for other in steps:
             is_same = np.array_equal(seen[1 + step], seen[1 + other])
             assert is_same == (step // 3 == other // 3)
-
-
-def test_without_redrawing_every_step_has_the_first_projection():
-    attention = make()
-    first = np.asarray(attention.projection[...])
-    attention.at_step(1000)
-    np.testing.assert_array_equal(attention.projection[...], first)

@@ -23,11 +23,10 @@ B, N, H, BLOCK, NUM_BLOCKS, R = 3, 2, 5, 4, 11, 2
 L = BLOCK * NUM_BLOCKS
 FULL = np.ones((B, L), bool)
 LAST_BLOCK_PADDED = np.arange(L) < np.array([L, L - 1, L - 3])[:, None]
-BLOCKS_PADDED = np.arange(L) < np.array([L, 29, 21])[:, None]
 
 
-def run(mask, scale=1, their_seed=0):
-    """Ours with seed 0, and theirs with our blocks of their_seed, at valid tokens."""
+def run(mask, scale):
+    """Ours, and theirs with our random blocks, at valid tokens."""
     from transformers.models.big_bird.modeling_big_bird import (
         BigBirdBlockSparseAttention,
         BigBirdConfig,
@@ -43,7 +42,7 @@ def run(mask, scale=1, their_seed=0):
         max_position_embeddings=L,
     )
     module = BigBirdBlockSparseAttention(config, seed=0).double().eval()
-    blocks, *_ = attended_blocks(jnp.ones(NUM_BLOCKS, bool), R, their_seed)
+    blocks, *_ = attended_blocks(jnp.ones(NUM_BLOCKS, bool), R, 0)
     drawn = np.asarray(blocks)[1:-1, 5:]  # the rows of the ends are full
     module._bigbird_block_rand_mask_with_head = lambda **_: [drawn] * N
     x = torch.from_numpy(scale * np.random.default_rng(0).normal(size=(B, L, N * H)))
@@ -67,11 +66,3 @@ def run(mask, scale=1, their_seed=0):
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 def test_ours_is_theirs(scale, mask):
     assert relative_error(*run(mask, scale)) < TOLERANCE["float32"]
-
-
-def test_with_whole_blocks_of_padding_their_last_block_is_padding():
-    assert relative_error(*run(BLOCKS_PADDED)) > 0.1
-
-
-def test_other_random_blocks_are_seen():
-    assert relative_error(*run(FULL, their_seed=1)) > 0.1

@@ -46,10 +46,9 @@ def theirs(num_buckets=None):
     return LSHSelfAttention(config).double().eval()
 
 
-def run(length, scale=1, mask=None):
+def run(length, scale, mask):
     """Ours and theirs at valid tokens."""
     module = theirs(num_buckets=2 * -(-length // CHUNK))
-    mask = np.ones((B, length), bool) if mask is None else mask
     rng = np.random.default_rng(0)
     x = torch.from_numpy(scale * rng.normal(size=(B, length, N * H)))
     with torch.no_grad():
@@ -59,12 +58,7 @@ def run(length, scale=1, mask=None):
             for layer in (module.query_key, module.value)
         )
     attention = make("reformer", N, H, length + CHUNK, num_hashes=R, bucket_size=CHUNK)
-    actual = attention(
-        shared,
-        shared,
-        value,
-        mask=jnp.asarray(mask)[:, None, None],
-    )
+    actual = attention(shared, shared, value, mask=jnp.asarray(mask)[:, None, None])
     return np.asarray(actual).reshape(B, length, N * H)[mask], expected[mask]
 
 
@@ -73,10 +67,6 @@ def run(length, scale=1, mask=None):
 def test_one_chunk_is_theirs(scale, lengths):
     mask = np.arange(13) < np.array(lengths)[:, None]
     assert relative_error(*run(13, scale, mask)) < TOLERANCE["float32"]
-
-
-def test_in_several_chunks_theirs_sees_other_buckets():
-    assert relative_error(*run(4 * CHUNK)) > 0.1
 
 
 def test_the_buckets_are_theirs():

@@ -5,21 +5,16 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
 
 from nystromformer.config import ConfigError
 from nystromformer.lab.figures import save_figure
 from nystromformer.lab.page import made_here
-from nystromformer.lab.report.document import Report
-from nystromformer.lab.report.frame import Frame, make_frame
+from nystromformer.lab.report.document import texts
+from nystromformer.lab.report.frame import make_frame
 from nystromformer.lab.report.plots import figures
 from nystromformer.lab.report.runs import Run, read_runs
-from nystromformer.lab.report.scores import score_rows
 
-PAGE, TEXT, FIGURES = "report.html", "report.md", "figures"
-SCORES, RUNS, LATEX = "accuracy.csv", "runs.csv", "table.tex"
+FILES = {"report.html", "report.md", "table.tex", "accuracy.csv", "runs.csv", "figures"}
 FIRST_LINES = r"# Report(: [^\n]*)?\n\n\d+ of \d+ runs finished\.\n"
 
 
@@ -38,55 +33,33 @@ def build(
       OSError: `out` cannot be written.
     """
     out = out.expanduser().resolve()
-    runs, unread = read_runs(folders)
+    runs, warnings = read_runs(folders)
     if not runs:
-        raise ConfigError(unread[0])
+        raise ConfigError(warnings[0])
     check_output(out, runs)
-    frame, doubles = make_frame(runs)
+    frame, left_out = make_frame(runs)
+    warnings += left_out
     if unused := remarks.keys() - set(frame["task"]):
         raise ConfigError(f"--remark={min(unused)}=…: there is no run of {min(unused)}")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
-        _write(frame, remarks, [*unread, *doubles], new := Path(folder) / "new")
+        new = Path(folder) / "new"
+        (new / "figures").mkdir(parents=True)
+        drawn: dict[str, dict[str, Path]] = {}
+        for task, of in frame.groupby("task", sort=False):
+            drawn[task] = {}
+            for name, figure in figures(of).items():
+                stem = re.sub(r"[^\w-]", "_", f"{task}_{name}")
+                _, svg = save_figure(figure, new / "figures" / stem)
+                drawn[task][f"{task}: {name.replace('_', ' ')}"] = svg
+        for name, text in texts(frame, drawn, remarks, warnings).items():
+            (new / name).write_text(text, encoding="utf-8")
         if out.exists():
             shutil.rmtree(out)
         new.rename(out)
-    done = f"{sum(frame['finished'])} of {len(frame)} runs finished; see {out / PAGE}"
-    return [*(f"warning: {warning}" for warning in (*unread, *doubles)), done]
-
-
-def _write(
-    frame: Frame, remarks: Mapping[str, str], warnings: Sequence[str], folder: Path
-) -> None:
-    (folder / FIGURES).mkdir(parents=True)
-    drawn: dict[str, dict[str, Path]] = {}
-    for task, of in frame.groupby("task", sort=False):
-        drawn[task] = {}
-        for name, figure in figures(of).items():
-            stem = re.sub(r"[^\w-]", "_", f"{task}_{name}")
-            _, svg = save_figure(figure, folder / FIGURES / stem)
-            drawn[task][f"{task}: {name.replace('_', ' ')}"] = svg
-    report = Report.of(frame, drawn, remarks, warnings)
-    texts = {
-        PAGE: report.html(),
-        TEXT: report.markdown(),
-        LATEX: report.latex(),
-        SCORES: to_csv(score_rows(frame, remarks)),
-        RUNS: to_csv(report.runs),
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-
-
-def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line a row; what is missing is empty. No text is a spreadsheet's formula."""
-
-    def quoted(cell: Any) -> Any:
-        formula = isinstance(cell, str) and re.match(r"[=+\-@](?![\d.]+$)", cell)
-        return f"'{cell}" if formula else cell
-
-    table = pd.DataFrame(rows, dtype=object).map(quoted)
-    return table.to_csv(index=False, lineterminator="\n")
+    done = f"{sum(frame['finished'])} of {len(frame)} runs finished"
+    told = [f"warning: {warning}" for warning in warnings]
+    return [*told, f"{done}; see {out / 'report.html'}"]
 
 
 def check_output(folder: Path, runs: Sequence[Run]) -> None:
@@ -100,16 +73,13 @@ def check_output(folder: Path, runs: Sequence[Run]) -> None:
             raise ConfigError(
                 f"--out={folder} lies in the run {run.workdir}; name another folder"
             )
-    if not made_here(folder, TEXT, FIRST_LINES):
+    if not made_here(folder, "report.md", FIRST_LINES):
         return
-    linked = re.findall(
-        r"\]\((figures/\S+)\.svg\)", (folder / TEXT).read_text("utf-8", "replace")
-    )
-    own = {f"{stem}.{kind}" for stem in linked for kind in ("svg", "png")}
-    own |= {PAGE, TEXT, FIGURES, SCORES, RUNS, LATEX}
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
-    if foreign := sorted(found - own):
-        raise ConfigError(
-            f"--out={folder} holds {foreign[0]}, which is no part of a report; name "
-            "another folder"
-        )
+    page = (folder / "report.md").read_text("utf-8", "replace")
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if str(name) not in FILES and f"]({name.with_suffix('.svg')})" not in page:
+            raise ConfigError(
+                f"--out={folder} holds {name}, which is no part of a report; name "
+                "another folder"
+            )

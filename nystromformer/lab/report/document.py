@@ -1,13 +1,13 @@
-"""What a report says: one page that needs nothing else, Markdown, and LaTeX."""
+"""What a report says: one page that needs nothing else, Markdown, LaTeX, and CSV."""
 
 import base64
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
+import pandas as pd
 
 from nystromformer.lab import markdown
 from nystromformer.lab.report.frame import Frame
@@ -18,6 +18,7 @@ from nystromformer.lab.report.scores import (
     details,
     marks,
     paired_table,
+    score_rows,
     score_table,
     shared,
 )
@@ -45,101 +46,99 @@ COSTS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A table under a title, what all its rows share, notes, and figures by title."""
 
     title: str
     shared: list[str]
     table: Frame
     notes: Sequence[str]
-    figures: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    figures: Mapping[str, Path] = {}
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """All that the page shows, in its order."""
+def texts(
+    frame: Frame,
+    figures: Mapping[str, Mapping[str, Path]],
+    remarks: Mapping[str, str] = {},
+    warnings: Sequence[str] = (),
+) -> dict[str, str]:
+    """The files of a report, by name.
 
-    title: str
-    summary: list[str]
-    sections: list[Section]
-    runs: list[dict[str, Any]]
+    Args:
+      frame: as `make_frame` gives it.
+      figures: task -> title -> SVG file.
+      remarks: task -> what its cells have to be read with.
+      warnings: what was left out.
+    """
+    metrics = list(dict.fromkeys(frame["metric"]))
+    words = "Test " + " and ".join(metrics).replace("_", " ")
+    table, letters = score_table(frame, remarks), marks(remarks)
+    notes = list(NOTES)
+    if any("published" in column for column in table):
+        sources = enumerate(SOURCES.items(), 1)
+        notes += [PUBLISHED, *(f"[{n}] {name}: {x}." for n, (name, x) in sources)]
+    notes += [f"{letters[task].strip()} {text}" for task, text in remarks.items()]
+    sections = [Section(words, shared(frame), table, notes)]
+    if len(pairs := paired_table(frame)):
+        sections.append(Section("Paired differences", [], pairs, [PAIRS]))
+    for task, drawn in figures.items():
+        of = frame[frame["task"] == task]
+        name = f"{task}: cost of training"
+        sections.append(Section(name, shared(of), cost_table(of), COSTS, drawn))
+    rows = [details(row, metrics) for _, row in frame.iterrows()]
+    told = {
+        "title": f"Report: {words.lower()} on {', '.join(figures)}",
+        "summary": _summary(frame, warnings),
+        "sections": sections,
+        "runs": rows,
+        "nothing": NOTHING,
+    }
+    return {
+        "report.html": _render("page.html", told),
+        "report.md": _render("page.md", told),
+        "table.tex": _latex(sections[0]),
+        "accuracy.csv": to_csv(score_rows(frame, remarks)),
+        "runs.csv": to_csv(rows),
+    }
 
-    @classmethod
-    def of(
-        cls,
-        frame: Frame,
-        figures: Mapping[str, Mapping[str, Path]],
-        remarks: Mapping[str, str] = {},
-        warnings: Sequence[str] = (),
-    ) -> "Report":
-        """The report of these runs.
 
-        Args:
-          frame: as `make_frame` gives it.
-          figures: task -> title -> SVG file.
-          remarks: task -> what its cells have to be read with.
-          warnings: what was left out.
-        """
-        metrics = list(dict.fromkeys(frame["metric"]))
-        words = "Test " + " and ".join(metrics).replace("_", " ")
-        table, letters = score_table(frame, remarks), marks(remarks)
-        notes = list(NOTES)
-        if any("published" in column for column in table):
-            sources = enumerate(SOURCES.items(), 1)
-            notes += [
-                PUBLISHED,
-                *(f"[{n}] {name}: {what}." for n, (name, what) in sources),
-            ]
-        notes += [f"{letters[task].strip()} {text}" for task, text in remarks.items()]
-        sections = [Section(words, shared(frame), table, notes)]
-        if len(pairs := paired_table(frame)):
-            sections.append(Section("Paired differences", [], pairs, [PAIRS]))
-        for task, drawn in figures.items():
-            of = frame[frame["task"] == task]
-            name = f"{task}: cost of training"
-            sections.append(Section(name, shared(of), cost_table(of), COSTS, drawn))
-        title = f"Report: {words.lower()} on {', '.join(figures)}"
-        rows = [details(row, metrics) for _, row in frame.iterrows()]
-        return cls(title, _summary(frame, warnings), sections, rows)
+def _render(template: str, told: Mapping[str, Any]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=template.endswith(".html"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "base64": lambda path: base64.b64encode(path.read_bytes()).decode(),
+        "text": markdown.escape,
+        "table": lambda x: "\n".join(markdown.table(list(x), x.to_numpy())),
+    }
+    return environment.get_template(template).render(told)
 
-    def html(self) -> str:
-        """One page; style and figures lie in it, and every text is escaped."""
-        return self._render("page.html", autoescape=True)
 
-    def markdown(self) -> str:
-        """The tables and figures; single runs are left to runs.csv."""
-        return self._render("page.md", autoescape=False)
+def _latex(scores: Section) -> str:
+    """The table of scores for a paper; needs the package booktabs."""
+    caption = f"{scores.title}. {', '.join(scores.shared)}. {NOTES[0]}"
+    text = scores.table.to_latex(
+        index=False,
+        escape=True,
+        column_format="l" + "r" * (scores.table.shape[1] - 1),
+        caption=re.sub(r"([&%$#_{}])", r"\\\1", caption),
+        label="tab:report",
+        position="t",
+    )
+    return text.replace("±", r"$\pm$").replace(NOTHING, "--")
 
-    def _render(self, template: str, *, autoescape: bool) -> str:
-        environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(Path(__file__).parent),
-            autoescape=autoescape,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            keep_trailing_newline=True,
-        )
-        environment.filters |= {
-            "data_uri": _data_uri,
-            "text": markdown.escape,
-            "table": lambda x: "\n".join(markdown.table(list(x), x.to_numpy())),
-        }
-        page = environment.get_template(template)
-        return page.render(nothing=NOTHING, **vars(self))
 
-    def latex(self) -> str:
-        """The table of scores for a paper; needs the package booktabs."""
-        first = self.sections[0]
-        caption = f"{first.title}. {', '.join(first.shared)}. {NOTES[0]}"
-        text = first.table.to_latex(
-            index=False,
-            escape=True,
-            column_format="l" + "r" * (first.table.shape[1] - 1),
-            caption=re.sub(r"([&%$#_{}])", r"\\\1", caption),
-            label="tab:report",
-            position="t",
-        )
-        return text.replace("±", r"$\pm$").replace(NOTHING, "--")
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line a row; what is missing is empty. No text is a spreadsheet's formula."""
+    table = pd.DataFrame(rows, dtype=object)
+    formula = r"^(?=[=+\-@])(?![=+\-@][\d.]+$)"
+    return table.replace(formula, "'", regex=True).to_csv(
+        index=False, lineterminator="\n"
+    )
 
 
 def _summary(frame: Frame, warnings: Sequence[str]) -> list[str]:
@@ -152,8 +151,3 @@ def _summary(frame: Frame, warnings: Sequence[str]) -> list[str]:
     failed = [run for run in frame["run"] if run.failure]
     lines += [f"{run.name} failed: {run.failure}" for run in failed]
     return lines + [f"Warning: {warning}" for warning in warnings]
-
-
-def _data_uri(path: Path) -> str:
-    content = base64.b64encode(path.read_bytes()).decode()
-    return f"data:image/svg+xml;base64,{content}"

@@ -17,7 +17,7 @@ from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.lab.objectives import is_rate
 from nystromformer.lab.report.presets import flatten, is_paper, nearest_preset
-from nystromformer.lab.report.runs import Run, is_finite
+from nystromformer.lab.report.runs import Run, is_finite, scale
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 SEED, PRESET, NUM_LANDMARKS = "train.seed", "preset", "attention.num_landmarks"
@@ -43,43 +43,37 @@ WORDS = {
     "objective.name": "{}",
     "optimizer.learning_rate": "learning rate {}",
 }
-FOUND = (  # in result.json, as it stands there
-    *("num_params", "examples_per_second", "compiled_bytes", "peak_bytes"),
-    *("exact_share", "params_sha256", "floors"),
-)
+MIB = 2**20
+FOUND = {  # in result.json, by its unit
+    **dict.fromkeys(("num_params", "examples_per_second", "exact_share"), 1),
+    **dict.fromkeys(("compiled_bytes", "peak_bytes"), MIB),
+}
 
 
 def make_frame(runs: Sequence[Run]) -> tuple[Frame, list[str]]:
     """The rows of these runs, point by point in the order of the tables.
 
-    Beside config and findings a row has `named` (what tells its point from the others,
-    key -> value), `label` (the same in words), `point` (equal within a point) and
-    `place` (to sort points of several tasks by).
+    Beside config and findings (rates in per cent, memory in MiB) a row has `named`
+    (what tells its point from the others, key -> value), `label` (the same in words),
+    `point` (equal within a point) and `place` (to sort points of several tasks by).
     Returns the frame, and a line about each run that had to be left out.
     """
-    frame = pd.DataFrame([_row(run) for run in runs], dtype=object)
+    frame: Frame = pd.DataFrame([_row(run) for run in runs], dtype=object)
     frame = frame.where(frame.notna(), None)
     learnt = ["task", "objective.name"]  # says the metric of what is not finished
-    first: Any = frame.groupby(learnt)["metric"].transform("first")
+    first = frame.groupby(learnt)["metric"].transform("first")
     frame["metric"] = frame["metric"].fillna(first).fillna("accuracy")
-    frame, doubles = _without_doubles(frame)
-    frame, others = _without_other_data(frame)
-    text = settings(frame).map(repr)
-    frame["point"] = text.drop(columns=SEED).agg("\n".join, axis=1)
-    frame["named"] = _names(frame, text.drop(columns=SEED))
-    frame["label"] = [
-        label(*x) for x in zip(frame["attention"], frame["named"], strict=True)
-    ]
+    left_out = _left_out(frame)
+    frame = frame.drop(index=list(left_out))
+    text = _texts(frame).drop(columns=SEED)
+    frame["point"] = text.agg("\n".join, axis=1)
+    frame["named"] = _names(frame, text)
+    frame["label"] = [label(row.attention, row.named) for row in frame.itertuples()]
     frame["place"] = [_place(row) for row in frame.itertuples()]
     tasks = [*TASKS, *sorted({*frame["task"]} - {*TASKS})]
     ranks = frame["task"].map(tasks.index)
     keys = zip(ranks, frame["place"], frame["seed"], frame.index, strict=True)
-    return frame.loc[[index for *_, index in sorted(keys)]], doubles + others
-
-
-def settings(frame: Frame) -> Frame:
-    """The columns of the config."""
-    return frame[[column for column in frame if "." in column]]
+    return frame.loc[[index for *_, index in sorted(keys)]], list(left_out.values())
 
 
 def points(frame: Frame) -> list[Frame]:
@@ -110,10 +104,14 @@ def _row(run: Run) -> dict[str, Any]:
     config, result = run.config, run.result
     preset, changes = nearest_preset(config, IRRELEVANT | {SEED})
     task, metric = config["task"]["name"], result.get("metric")
+    unit = scale(metric) if metric else 1
     flat = {key: x for key, x in flatten(config).items() if key not in IRRELEVANT}
     if source := flat.get("train.init_from"):  # each seed has a source of its own
         own = rf"seed{flat[SEED]}\b"
         flat["train.init_from"] = re.sub(own, "seed*", str(source).rsplit("/")[-1])
+    found = {
+        key: result[key] / FOUND[key] for key in FOUND if is_finite(result.get(key))
+    }
     return {
         "run": run,
         "task": task,
@@ -124,129 +122,114 @@ def _row(run: Run) -> dict[str, Any]:
         "changes": changes,
         "paper": is_paper(task, preset, changes),
         "finished": bool(result),
-        "test": result.get(f"test_{metric}"),
-        "floor": floor_reached(result, metric) if metric else None,
-        **{key: result.get(key) for key in FOUND},
+        "test": unit * result[f"test_{metric}"] if result else None,
+        "floors": {k: unit * x for k, x in result.get("floors", {}).items()},
+        "floor": floor_reached(result) if result else None,
+        "params_sha256": result.get("params_sha256"),
+        **{key: found.get(key) for key in FOUND},
         **{x: str(result[x]) if result.get(x) else None for x in ("device", "commit")},
         **flat,
     }
 
 
-def floor_reached(result: dict[str, Any], metric: str) -> str | None:
+def floor_reached(result: dict[str, Any]) -> str | None:
     """The floor that a finished run is stuck at, if any.
 
     Of a rate that is one within two standard deviations of its test value, taken as the
     mean of test_examples draws; or the nearest, where the value is below all. Of
     another metric, which is the better the lower, the nearest where it is above all.
     """
-    floors = result.get("floors")
+    floors, metric = result["floors"], result["metric"]
     if not floors:
         return None
     value = result[f"test_{metric}"]
     nearest = min(floors, key=lambda name: abs(floors[name] - value))
-    floor = floors[nearest]
     if not is_rate(metric):
         return nearest if value >= max(floors.values()) else None
-    sd = math.sqrt(floor * (1 - floor) / result.get("test_examples", math.inf))
+    floor = floors[nearest]
+    sd = math.sqrt(floor * (1 - floor) / result["test_examples"])
     stuck = abs(value - floor) <= 2 * sd or value <= min(floors.values())
     return nearest if stuck else None
 
 
-def _without_doubles(frame: Frame) -> tuple[Frame, list[str]]:
-    """Each setting and seed once: the first that is finished, or the first."""
-    text = settings(frame).map(repr).agg("\n".join, axis=1)
-    told, kept = [], []
-    for _, same in frame.groupby(text, sort=False):
+def _texts(frame: Frame) -> Frame:
+    """The columns of the config, each cell as text that tells 1 from "1"."""
+    return frame[[column for column in frame if "." in column]].map(repr)
+
+
+def _left_out(frame: Frame) -> dict[int, str]:
+    """Row -> why it does not count: a double, or runs of other data.
+
+    Of equal settings and seed counts the first that is finished, or the first; of equal
+    task options those count whose data are the first's.
+    """
+    told, text = {}, _texts(frame)
+    for _, same in frame.groupby(text.agg("\n".join, axis=1), sort=False):
         same = same.sort_values("finished", ascending=False, kind="stable")
         first, *others = same.itertuples()
-        kept.append(first.Index)
         for other in others:
             found = (other.test, other.params_sha256)
             equal = not other.finished or found == (first.test, first.params_sha256)
             why = "counts once" if equal else "has another result"
-            told.append(
+            told[other.Index] = (
                 f"{other.run.name} is left out: it has the settings and seed of "
                 f"{first.run.name} and {why}"
             )
-    return frame.loc[sorted(kept)], told
-
-
-def _without_other_data(frame: Frame) -> tuple[Frame, list[str]]:
-    """Of finished runs of equal task options those with the data of the first."""
-    task = settings(frame).filter(regex=r"^task\.").map(repr).agg("\n".join, axis=1)
-    first: dict[tuple[str, str], tuple[str, str]] = {}
-    left_out: dict[int, str] = {}
-    for index, run in frame["run"].items():
+    options = text.filter(regex=r"^task\.").agg("\n".join, axis=1)
+    read: dict[tuple[str, str], tuple[str, str]] = {}
+    for index, run in frame["run"].drop(list(told)).items():
         for split, sha256 in run.result.get("data_sha256", {}).items():
-            name, theirs = first.setdefault((task[index], split), (run.name, sha256))
+            name, theirs = read.setdefault((options[index], split), (run.name, sha256))
             if theirs != sha256:
-                left_out[index] = (
+                told[index] = (
                     f"{run.name} is left out: it has read other {split} data than "
                     f"{name} under the same settings; report it apart"
                 )
-    return frame.drop(index=list(left_out)), list(left_out.values())
+    return told
 
 
 def _names(frame: Frame, text: Frame) -> list[dict[str, Any]]:
     """For each row what tells it from the others, as key -> value.
 
     That is its preset, where runs of its task differ in it, and what they differ in
-    beside. Options of an attention are compared among all runs of the attention, so
-    that one name stands for the same options in every task. Where each run changes one
-    option at most, as ablations do, the others go without saying.
+    otherwise than by their tasks' presets. Options of an attention are compared among
+    all runs of the attention, so that one name stands for the same options in every
+    task. Where each run changes one of several options at most, as ablations do, those
+    that are the preset's go without saying; but not the number of landmarks, which is
+    an axis of figures.
     """
-    changed = pd.DataFrame(
-        [[key in changes for key in text] for changes in frame["changes"]],
-        frame.index,
-        text.columns,
-    )
-    alike = frame[["task", "attention", "preset"]].agg("\n".join, axis=1)
-
-    def differing(peers: Frame) -> set[str]:
-        """The keys in which they differ otherwise than by their tasks' presets."""
-        ours = text.loc[peers.index]
-        within = (ours.groupby(alike).nunique() > 1).any()
-        between = (ours.nunique() > 1) & changed.loc[peers.index].any()
-        return set(ours.columns[within | between])
-
-    def understood(peers: Frame, options: set[str]) -> set[str]:
-        """Those of several options that need no name where they are the preset's.
-
-        A single option is named in all runs, which then read as a series; so is the
-        number of landmarks, which is an axis of figures.
-        """
-        ablated = sorted(key for key in options if key.startswith("attention."))
-        ours = changed.loc[peers.index]
-        if len(ablated) < 2 or (ours[ablated].sum(axis=1) > 1).any():
-            return set()
-        usual = {key: text.loc[ours.index[~ours[key]], key] for key in ablated}
-        return {k for k, x in usual.items() if x.nunique() == 1} - {NUM_LANDMARKS}
-
-    in_task = {task: differing(of) for task, of in frame.groupby("task")}
-    presets = frame.groupby("task")["preset"].nunique()
-    in_attention, silent = {}, {}
-    for name, peers in frame.groupby("attention"):
-        in_attention[name] = differing(peers)
-        silent[name] = understood(peers, in_attention[name])
+    changed = [[key in changes for key in text] for changes in frame["changes"]]
+    changed = pd.DataFrame(changed, frame.index, text.columns)
+    told = changed & False
+    alike = [frame[key] for key in ("task", "attention", "preset")]
+    options = [key for key in text if key.startswith("attention.")]
+    for group, keys in (("task", text.columns.drop(options)), ("attention", options)):
+        for _, of in frame.groupby(group):
+            ours, new = text.loc[of.index, keys], changed.loc[of.index, keys]
+            within = (ours.groupby([x[of.index] for x in alike]).nunique() > 1).any()
+            differs = within | ((ours.nunique() > 1) & new.any())
+            told.loc[of.index, keys] = differs.to_numpy()
+            ablated = new.loc[:, differs].sum(axis=1).max() < 2 and differs.sum() > 1
+            if group == "attention" and ablated:
+                usual = (ours.mask(new).nunique() == 1) & (
+                    ours.columns != NUM_LANDMARKS
+                )
+                told.loc[of.index, keys] &= new | ~usual
+    several = frame.groupby("task")["preset"].transform("nunique") > 1
     named = []
     for row in frame.itertuples():
-        names = {PRESET: row.preset} if presets[row.task] > 1 else {}
-        quiet = silent[row.attention] - row.changes.keys()
-        for key in flatten(row.run.config):
-            option = key.startswith("attention.")
-            known = in_attention[row.attention] if option else in_task[row.task]
-            if key in known - quiet:
-                names[key] = frame.at[row.Index, key]
+        names = {PRESET: row.preset} if several[row.Index] else {}
+        own = [key for key in flatten(row.run.config) if key in text]
+        names |= {k: frame.at[row.Index, k] for k in own if told.at[row.Index, k]}
         named.append(names)
     return named
 
 
 def _place(row: Any) -> tuple:
     """Where it stands among all: attentions as in their table, numbers by size."""
-    known = list(ATTENTIONS)
-    place = known.index(row.attention) if row.attention in known else len(known)
+    known = [*ATTENTIONS, row.attention]
     sizes = [
         (key, *((0, x, "") if type(x) in (int, float) else (x is not None, 0, repr(x))))
         for key, x in sorted(row.named.items())
     ]
-    return place, row.attention, sizes
+    return known.index(row.attention), row.attention, sizes

@@ -1,84 +1,48 @@
 """The figures of a report: learning curves, and what the number of landmarks buys."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from matplotlib import color_sequences
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nystromformer.lab.figures import HEIGHT, new_figure
 from nystromformer.lab.report.frame import NUM_LANDMARKS, Frame, label, points, values
-from nystromformer.lab.report.runs import is_finite
-from nystromformer.lab.report.scores import (
-    by_device,
-    heading,
-    mean_and_sd,
-    mebibytes,
-    scale,
-    scores,
-)
+from nystromformer.lab.report.runs import is_finite, scale
+from nystromformer.lab.report.scores import by_device, heading, mean_and_sd
 
 COLORS = color_sequences["tab10"]
 LINES = ("-", "--", ":", "-.")
 LEGEND_LINE, LEGEND_LETTERS = 0.22, 36  # inches a line; letters in half the width
 EXACT = "softmax"
-
-
-class Quantity(NamedTuple):
-    """One cost of a point against its number of landmarks."""
-
-    name: str
-    title: str
-    values: Callable[[Frame], list[float]]
-
-
-COSTS = (
-    Quantity(
-        "throughput",
-        "training, examples/s",
-        lambda point: values(point, "examples_per_second"),
-    ),
-    Quantity(
-        "compiled_memory",
-        "memory of the compiled step, MiB",
-        lambda point: mebibytes(point, "compiled_bytes"),
-    ),
-    Quantity(
-        "peak_memory",
-        "peak memory of the device, MiB",
-        lambda point: mebibytes(point, "peak_bytes"),
-    ),
-)
+NO_CURVES = {"step", "loss", "examples", "examples_per_second"}
+COSTS = {  # name -> column, title
+    "throughput": ("examples_per_second", "training, examples/s"),
+    "compiled_memory": ("compiled_bytes", "memory of the compiled step, MiB"),
+    "peak_memory": ("peak_bytes", "peak memory of the device, MiB"),
+}
 
 
 def figures(frame: Frame) -> dict[str, Figure]:
     """All figures of one task that have something to show, by name."""
     drawn: dict[str, Figure | None] = {}
-    for metric in dict.fromkeys(frame["metric"]):
-        of = frame[frame["metric"] == metric]
-        quantity = Quantity(metric, heading("test", metric), scores)
-        drawn[f"landmarks_{metric}"] = landmarks_figure(of, quantity, {"": of})
-    for quantity in COSTS:
-        drawn[f"landmarks_{quantity.name}"] = landmarks_figure(
-            frame, quantity, by_device(frame)
-        )
-    for split, metric in curves_of(frame):
-        drawn[f"curves_{split}_{metric}"] = curves_figure(frame, split, metric)
-    return {name: figure for name, figure in drawn.items() if figure}
-
-
-def curves_of(frame: Frame) -> list[tuple[str, str]]:
-    """The loss of training, and each metric of validation beside the loss."""
-    found = {
+    for metric, of in frame.groupby("metric", sort=False):
+        title = heading("test", metric)
+        drawn[f"landmarks_{metric}"] = _landmarks_figure({"": of}, "test", title)
+    for name, cost in COSTS.items():
+        drawn[f"landmarks_{name}"] = _landmarks_figure(by_device(frame), *cost)
+    rows = [row for run in frame["run"] for row in run.metrics]
+    validated = {
         name
-        for run in frame["run"]
-        for row in run.metrics
-        for name, value in row.items()
-        if row["split"] == "validation" and is_finite(value)
+        for row in rows
+        for name in row.keys() - NO_CURVES
+        if row["split"] == "validation" and is_finite(row[name])
     }
-    metrics = sorted(found - {"step", "loss", "examples", "examples_per_second"})
-    return [*(("validation", metric) for metric in metrics), ("train", "loss")]
+    for metric in sorted(validated):
+        drawn[f"curves_validation_{metric}"] = _curves(frame, "validation", metric)
+    drawn["curves_train_loss"] = _curves(frame, "train", "loss")
+    return {name: figure for name, figure in drawn.items() if figure}
 
 
 def _style(index: int) -> dict[str, Any]:
@@ -100,7 +64,7 @@ def _finish(figure: Figure) -> Figure:
     return figure
 
 
-def curves_figure(frame: Frame, split: str, metric: str) -> Figure | None:
+def _curves(frame: Frame, split: str, metric: str) -> Figure | None:
     """Seeds as thin lines, their mean, where all have a value, as a thick one."""
     figure = new_figure()
     axes = figure.axes[0]
@@ -119,30 +83,32 @@ def curves_figure(frame: Frame, split: str, metric: str) -> Figure | None:
         return None
     nats = metric == "loss" and set(frame["metric"]) == {"accuracy"}  # cross-entropy
     title = f"{frame['task'].iloc[0]}: {split} {metric.replace('_', ' ')}"
-    axes.set(
-        xlabel="step", ylabel=heading(split, metric) + ", nats" * nats, title=title
-    )
+    ylabel = heading(split, metric) + ", nats" * nats
+    axes.set(xlabel="step", ylabel=ylabel, title=title)
     return _finish(figure)
 
 
-def landmarks_figure(
-    frame: Frame, quantity: Quantity, apart: dict[str, Frame]
+def _landmarks_figure(
+    apart: dict[str, Frame], column: str, title: str
 ) -> Figure | None:
     """One line for each setting with several numbers of landmarks, exact attention
-    as horizontal lines; error bars are a standard deviation over seeds."""
+    as horizontal lines; error bars are a standard deviation over seeds.
+
+    Args:
+      apart: name -> runs that have no mean with the others.
+      column: what is drawn, under this title.
+    """
     lines: dict[str, dict[int, list[float]]] = {}
     exact: dict[str, list[float]] = {}
-    apart = {name: of for name, of in apart.items() if quantity.values(of)}
-    for name, of in apart.items():
+    apart = {name: of for name, of in apart.items() if values(of, column)}
+    for name, point in ((name, x) for name, of in apart.items() for x in points(of)):
         where = f", {name}" if len(apart) > 1 else ""
-        for point in points(of):
-            first, found = point.iloc[0], quantity.values(point)
-            if found and first["attention"] == EXACT:
-                exact[first["label"] + where] = found
-            elif found and NUM_LANDMARKS in first["named"]:
-                words = label(first["attention"], first["named"], NUM_LANDMARKS)
-                count = first[NUM_LANDMARKS]
-                lines.setdefault(words + where, {})[count] = found
+        first, found = point.iloc[0], values(point, column)
+        if found and first["attention"] == EXACT:
+            exact[first["label"] + where] = found
+        elif found and NUM_LANDMARKS in first["named"]:
+            words = label(first["attention"], first["named"], NUM_LANDMARKS) + where
+            lines.setdefault(words, {})[first[NUM_LANDMARKS]] = found
     lines = {words: line for words, line in lines.items() if len(line) > 1}
     if not lines:
         return None
@@ -157,13 +123,16 @@ def landmarks_figure(
         axes.set_xscale("log", base=2)
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.minorticks_off()
-    for index, (words, found) in enumerate(exact.items()):
-        mean, sd = mean_and_sd(found)
-        assert mean is not None
-        stroke = LINES[(index + 1) % len(LINES)]
-        axes.axhline(mean, color="black", linestyle=stroke, label=words)
-        if sd is not None:
-            axes.axhspan(mean - sd, mean + sd, color="black", alpha=0.08, linewidth=0)
-    title = f"{frame['task'].iloc[0]}: {quantity.title.split(',')[0]} by landmarks"
-    axes.set(xlabel="landmarks", ylabel=quantity.title, title=title)
+    for index, (words, found) in enumerate(exact.items(), 1):
+        _draw_exact(axes, found, LINES[index % len(LINES)], words)
+    task = next(iter(apart.values()))["task"].iloc[0]
+    heading = f"{task}: {title.split(',')[0]} by landmarks"
+    axes.set(xlabel="landmarks", ylabel=title, title=heading)
     return _finish(figure)
+
+
+def _draw_exact(axes: Axes, found: list[float], stroke: str, words: str) -> None:
+    mean, sd = mean_and_sd(found)
+    axes.axhline(mean or 0.0, color="black", linestyle=stroke, label=words)
+    if mean is not None and sd is not None:
+        axes.axhspan(mean - sd, mean + sd, color="black", alpha=0.08, linewidth=0)

@@ -26,14 +26,16 @@ def flatten(config: Settings) -> dict[str, Any]:
 
 
 @functools.cache
-def _settings(task: str, attention: str, preset: str) -> dict[str, Any] | None:
-    """What a preset says, or None where the task has none of that name."""
-    module = importlib.import_module(f"configs.{task}")
-    try:
-        mapping = module.get_config(f"{attention},{preset}").to_dict()
-    except ValueError:
-        return None
-    return flatten(Config.from_mapping(mapping).to_mapping())
+def _settings(task: str, attention: str) -> dict[str, dict[str, Any]]:
+    """Preset -> what it says, of those that the task has."""
+    module, found = importlib.import_module(f"configs.{task}"), {}
+    for preset in PRESETS:
+        try:
+            mapping = module.get_config(f"{attention},{preset}").to_dict()
+        except ValueError:
+            continue
+        found[preset] = flatten(Config.from_mapping(mapping).to_mapping())
+    return found
 
 
 def nearest_preset(config: Settings, without: set[str]) -> tuple[str, dict[str, Any]]:
@@ -45,21 +47,14 @@ def nearest_preset(config: Settings, without: set[str]) -> tuple[str, dict[str, 
     task, attention = config["task"]["name"], config["attention"]["name"]
     if task not in TASKS:
         return "", {}
-    known = attention in ATTENTIONS
-    ours = {
-        key: value
-        for key, value in flatten(config).items()
-        if key not in without and (known or not key.startswith("attention."))
+    ours = {key: x for key, x in flatten(config).items() if key not in without}
+    if attention not in ATTENTIONS:
+        attention = "none"
+        ours = {k: x for k, x in ours.items() if not k.startswith("attention.")}
+    changes = {
+        preset: {k: x for k, x in ours.items() if k not in theirs or theirs[k] != x}
+        for preset, theirs in _settings(task, attention).items()
     }
-    changes = {}
-    for preset in PRESETS:
-        theirs = _settings(task, attention if known else "none", preset)
-        if theirs is not None:
-            changes[preset] = {
-                key: value
-                for key, value in ours.items()
-                if key not in theirs or theirs[key] != value
-            }
     return min(changes.items(), key=lambda item: len(item[1]))
 
 

@@ -16,27 +16,19 @@ from nystromformer.lab.workdir import CONFIG_FILE, RESULT_FILE, read_json, read_
 from nystromformer.training.files import METRICS_FILE
 
 NOT_RUNS = {"checkpoints", "best", "events"}  # what lies inside a run
+GROUPS = ("floors", "versions", "data_sha256")  # of a result
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One workdir.
+    """One workdir."""
 
-    Attributes:
-      name: its path from the folder that holds all that was given, the same on every
-        machine.
-      config: group -> key -> value, what older configs lack filled in.
-      result: what result.json says; empty while it is not there.
-      metrics: the whole lines of metrics.jsonl, in order.
-      failure: why a sweep gave it up, in one line.
-    """
-
-    name: str
+    name: str  # its path from the folder that holds all that was given
     workdir: Path
-    config: dict[str, Any]
-    result: dict[str, Any]
+    config: dict[str, Any]  # group -> key -> value, what older ones lack filled in
+    result: dict[str, Any]  # empty while it is not there
     metrics: list[dict[str, Any]]
-    failure: str | None = None
+    failure: str | None  # why a sweep gave it up, in one line
 
     @property
     def step(self) -> int:
@@ -57,6 +49,11 @@ def is_finite(value: Any) -> TypeGuard[float]:
     return is_number and abs(value) <= sys.float_info.max  # an integer may be larger
 
 
+def scale(metric: str) -> int:
+    """Rates are shown in per cent."""
+    return 100 if is_rate(metric) else 1
+
+
 def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
     """Every run in these folders and below them, each once, sorted by name.
 
@@ -65,8 +62,18 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
     Raises:
       ConfigError: a folder that is none or holds no run.
     """
-    roots = [folder.expanduser().resolve() for folder in folders]
-    workdirs = {workdir for root in roots for workdir in find_workdirs(root)}
+    roots, workdirs = [folder.expanduser().resolve() for folder in folders], set()
+    for root in roots:
+        if not root.is_dir():
+            raise ConfigError(f"{root}: no such folder")
+        files = [file.relative_to(root) for file in root.rglob(CONFIG_FILE)]
+        found = {root / x.parent for x in files if not NOT_RUNS & {*x.parts}}
+        if not found:
+            raise ConfigError(
+                f"{root} holds no run of scripts/train.py: no {CONFIG_FILE} in it or "
+                "below"
+            )
+        workdirs |= found
     top = Path(os.path.commonpath([root.parent for root in roots]))
     runs, skipped = [], []
     for name, workdir in sorted((str(x.relative_to(top)), x) for x in workdirs):
@@ -77,49 +84,22 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
     return runs, skipped
 
 
-def find_workdirs(root: Path) -> list[Path]:
-    """The folders at or below `root` that hold a config.json.
-
-    Raises:
-      ConfigError: there is no such folder, or no run in it.
-    """
-    if not root.exists():
-        raise ConfigError(f"{root}: no such folder")
-    if not root.is_dir():
-        raise ConfigError(f"{root} is a file; name the folder of a run, or one above")
-    found = []
-    for folder, below, files in os.walk(root):
-        below[:] = [name for name in below if name not in NOT_RUNS]
-        if CONFIG_FILE in files:
-            found.append(Path(folder))
-    if not found:
-        raise ConfigError(
-            f"{root} holds no run of scripts/train.py: no {CONFIG_FILE} in it or below"
-        )
-    return found
-
-
 def read_run(workdir: Path, name: str) -> Run:
-    """One run.
-
-    Raises:
-      ConfigError: a broken file, or a result that is not of this config.
-    """
+    """One run; ConfigError for a broken file, or a result of another config."""
     config = _read_config(workdir / CONFIG_FILE)
     result = read_result(workdir) or {}
     if result:
-        _check_result(result, config, workdir / RESULT_FILE)
+        defaults = {"metric": "accuracy", "test_examples": sys.maxsize}
+        result = {**defaults, **{group: {} for group in GROUPS}, **result}
+        if not _is_result_of(config, result):
+            raise ConfigError(f"{workdir / RESULT_FILE} is damaged or of another run")
     metrics = read_metrics(workdir / METRICS_FILE, config["train"]["num_steps"])
     why = None if result else failure(workdir)
     return Run(name, workdir, config, result, metrics, why)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """A checked config; options of another package's attention are taken as they are.
-
-    Raises:
-      ConfigError: it is none of this program's.
-    """
+    """A checked config; another package's attention is taken as it is."""
     mapping = read_json(path)
     attention = mapping.get("attention") if isinstance(mapping, dict) else None
     name = attention.get("name") if isinstance(attention, dict) else None
@@ -132,26 +112,20 @@ def _read_config(path: Path) -> dict[str, Any]:
     return {**config, "attention": attention} if foreign else config
 
 
-def _check_result(result: dict[str, Any], config: Any, path: Path) -> None:
-    """Raises ConfigError for numbers that cannot be, and for another run's result."""
-    for key in ("floors", "versions", "data_sha256"):
-        if not isinstance(result.setdefault(key, {}), dict):
-            raise ConfigError(f"{path}: {key} must be a group, got {result[key]!r}")
-    metric = result.setdefault("metric", "accuracy")
-    of_metric = {key: result[key] for key in (f"validation_{metric}", f"test_{metric}")}
-    for key, value in {**result["floors"], **of_metric}.items():
-        if not is_finite(value) or (is_rate(metric) and not 0 <= value <= 1):
-            raise ConfigError(f"{path}: {key} cannot be {value!r}")
-    for key in ("test_examples", "best_step"):
-        if not is_finite(result.get(key, 1)) or result.get(key, 1) < 1:
-            raise ConfigError(f"{path}: {key} must be positive, got {result[key]!r}")
+def _is_result_of(config: dict[str, Any], result: dict[str, Any]) -> bool:
+    """Whether these numbers can be, and say that they are of this config."""
+    if not all(isinstance(result[group], dict) for group in GROUPS):
+        return False
+    metric, examples = result["metric"], result["test_examples"]
+    found = [result[f"{split}_{metric}"] for split in ("validation", "test")]
+    possible = [
+        is_finite(x) and (0 <= x <= 1 or not is_rate(metric))
+        for x in (*found, *result["floors"].values())
+    ]
     ours = {group: config[group]["name"] for group in ("task", "attention")}
-    for key, value in {**ours, "seed": config["train"]["seed"]}.items():
-        if result.get(key, value) != value:
-            raise ConfigError(
-                f"{path} is of another run: {key} is {result[key]!r} there, {value!r} "
-                f"in {CONFIG_FILE}"
-            )
+    ours["seed"] = config["train"]["seed"]
+    same = ours == {key: result[key] for key in ours}
+    return same and all(possible) and is_finite(examples) and examples >= 1
 
 
 def read_metrics(path: Path, num_steps: int) -> list[dict[str, Any]]:
@@ -160,12 +134,9 @@ def read_metrics(path: Path, num_steps: int) -> list[dict[str, Any]]:
     A last line that is half-written, as a killed run leaves it, is left out.
 
     Raises:
-      ConfigError: any other line that is no row of metrics, or of a step beyond
-        num_steps, by its number.
+      ConfigError: any other line that is no row of metrics, by its number.
     """
-    if not path.exists():
-        return []
-    lines = path.read_bytes().splitlines()
+    lines = path.read_bytes().splitlines() if path.exists() else []
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -174,14 +145,16 @@ def read_metrics(path: Path, num_steps: int) -> list[dict[str, Any]]:
             if number == len(lines):
                 break
             raise ConfigError(f"{path}:{number} is not valid JSON ({error})") from error
-        step = row.get("step") if isinstance(row, dict) else None
-        if type(step) is not int or not 0 <= step <= num_steps:
+        if not _is_row(row, num_steps):
             raise ConfigError(
-                f"{path}:{number} is no row of metrics: its step is not within 0 and "
-                f"{num_steps}"
+                f"{path}:{number} is no row of metrics of a run of {num_steps} steps"
             )
-        for name, value in row.items():
-            if is_rate(name) and is_finite(value) and not 0 <= value <= 1:
-                raise ConfigError(f"{path}:{number} is damaged: {name} is {value}")
         rows.append({"split": None, **row})
     return rows
+
+
+def _is_row(row: Any, num_steps: int) -> bool:
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return False
+    rates = [x for name, x in row.items() if is_rate(name) and is_finite(x)]
+    return 0 <= row["step"] <= num_steps and all(0 <= rate <= 1 for rate in rates)

@@ -2,7 +2,7 @@
 
 import statistics
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -12,11 +12,15 @@ from nystromformer.lab.objectives import is_rate
 from nystromformer.lab.report.frame import Frame, phrase, points, values
 from nystromformer.lab.report.presets import command
 from nystromformer.lab.report.published import SOURCES, published
-from nystromformer.lab.report.runs import is_finite
+from nystromformer.lab.report.runs import is_finite, scale
 
 NOTHING = "—"
-MIB = 2**20
 AVERAGE = "average"
+COSTS = {
+    "training, examples/s": "examples_per_second",
+    "compiled, MiB": "compiled_bytes",
+    "peak, MiB": "peak_bytes",
+}
 
 
 def mean_and_sd(values: list[float]) -> tuple[float | None, float | None]:
@@ -27,24 +31,13 @@ def mean_and_sd(values: list[float]) -> tuple[float | None, float | None]:
 
 def spread(values: list[float], form: str = ".2f") -> str:
     """As in "56.95 ± 0.31"; one value stands alone, and none is a dash."""
-    mean, sd = mean_and_sd(values)
-    return " ± ".join(f"{x:{form}}" for x in (mean, sd) if x is not None) or NOTHING
-
-
-def scale(metric: str) -> int:
-    """Rates are shown in per cent."""
-    return 100 if is_rate(metric) else 1
+    shown = [f"{x:{form}}" for x in mean_and_sd(values) if x is not None]
+    return " ± ".join(shown) or NOTHING
 
 
 def heading(what: str, metric: str) -> str:
     """As in "listops accuracy, %"."""
-    unit = ", %" if is_rate(metric) else ""
-    return f"{what} {metric.replace('_', ' ')}{unit}"
-
-
-def scores(point: Frame) -> list[float]:
-    """Test values of the finished runs, rates in per cent."""
-    return [scale(point["metric"].iloc[0]) * x for x in values(point, "test")]
+    return f"{what} {metric.replace('_', ' ')}{', %' * is_rate(metric)}"
 
 
 def progress(point: Frame) -> str:
@@ -58,7 +51,8 @@ def progress(point: Frame) -> str:
 
 def score(point: Frame) -> str:
     """As in "56.95 ± 0.31 (2 of 4, 1 at a floor, 1 failed, 0; 500 of 5,000 steps)"."""
-    done, total = len(scores(point)), len(point)
+    found = values(point, "test")
+    done, total = len(found), len(point)
     notes = [f"{done} of {total}" if done < total else f"{done}"] if done else []
     if stuck := point["floor"].notna().sum():
         notes.append(f"{stuck} at a floor")
@@ -68,7 +62,7 @@ def score(point: Frame) -> str:
         notes.append(f"{failed} failed")
     if done < total:
         notes.append(progress(point))
-    return f"{spread(scores(point))} ({', '.join(notes)})"
+    return f"{spread(found)} ({', '.join(notes)})"
 
 
 def marks(remarks: Mapping[str, str]) -> dict[str, str]:
@@ -87,34 +81,35 @@ def score_table(frame: Frame, remarks: Mapping[str, str] = {}) -> Frame:
     signs = marks(remarks)
     floors: dict[str, dict[str, str]] = {}
     rows: dict[str, dict[str, str]] = {}
-    pairs = frame[["task", "metric"]].drop_duplicates().to_numpy()
-    columns = {tuple(pair): heading(*pair) for pair in pairs}
-    beside: dict[str, str] = {}
     for point in sorted(points(frame), key=lambda point: point["place"].iloc[0]):
         first = point.iloc[0]
+        task, attention = first["task"], first["attention"]
+        column, sign = heading(task, first["metric"]), signs.get(task, "")
+        # As in "length 512": what tells its data from others of the same task.
+        keys = [x for x in first["named"] if x.startswith(("task.", "preset"))]
+        data = [phrase(key, first["named"][key]) for key in keys]
         row = rows.setdefault(first["label"], {})
-        task, metric, sign = (
-            first["task"],
-            first["metric"],
-            signs.get(first["task"], ""),
-        )
-        row[columns[task, metric]] = score(point) + sign
-        if first["paper"] and metric == "accuracy":
-            beside[task] = f"{task} published, %"
-            row[beside[task]] = _cited(first["attention"], task)
+        row[column] = score(point) + sign
+        if first["paper"] and first["metric"] == "accuracy":
+            row[f"{task} published, %"] = _cited(attention, task)
         for name, value in floors_of(point).items():
-            words = ", ".join([f"floor: {name}", *_data_words(first)])
-            text = f"{scale(metric) * value:.2f}{sign}"
-            floors.setdefault(words, {})[columns[task, metric]] = text
-    for name, (mean, cited) in _averages(frame).items():
-        columns[AVERAGE, ""] = heading(AVERAGE, "accuracy")
-        rows[name][columns[AVERAGE, ""]] = f"{mean:.2f}{''.join(signs.values())}"
-        if cited:
-            beside[AVERAGE] = f"{AVERAGE} published, %"
-            rows[name][beside[AVERAGE]] = cited
-    last = [beside[task] for task in (*LRA, AVERAGE) if task in beside]
-    table = pd.DataFrame.from_dict({**floors, **rows}, orient="index")
-    table = table.reindex(columns=[*columns.values(), *last]).fillna(NOTHING)
+            words = ", ".join([f"floor: {name}", *data])
+            floors.setdefault(words, {})[column] = f"{value:.2f}{sign}"
+    average = heading(AVERAGE, "accuracy")
+    for name, of in frame[frame["metric"] == "accuracy"].groupby("label"):
+        found = {task: values(same, "test") for task, same in of.groupby("task")}
+        if all(found.get(task) for task in LRA):
+            mean = statistics.fmean(statistics.fmean(found[task]) for task in LRA)
+            rows[name][average] = f"{mean:.2f}{''.join(signs.values())}"
+            if all(of["paper"]):
+                cited = _cited(of["attention"].iloc[0], AVERAGE)
+                rows[name][f"{AVERAGE} published, %"] = cited
+    pairs = frame[["task", "metric"]].drop_duplicates().to_numpy()
+    columns = [*(heading(*pair) for pair in pairs), average]
+    columns += [f"{task} published, %" for task in (*LRA, AVERAGE)]
+    cells = {**floors, **rows}
+    table: Frame = pd.DataFrame.from_dict(cells, orient="index").fillna(NOTHING)
+    table = table[[column for column in columns if column in table]]
     return table.reset_index(names="attention")
 
 
@@ -123,53 +118,35 @@ def floors_of(point: Frame) -> dict[str, float]:
     return next((floors for floors in point["floors"] if floors), {})
 
 
-def _data_words(row: Any) -> list[str]:
-    """As in "length 512": what tells its data from others of the same task."""
-    keys = [key for key in row["named"] if key.startswith(("task.", "preset"))]
-    return [phrase(key, row["named"][key]) for key in keys]
-
-
 def _cited(attention: str, task: str) -> str:
     found = published(attention, task)
     cited = [f"{found[x]:.2f} [{n}]" for n, x in enumerate(SOURCES, 1) if x in found]
     return ", ".join(cited) or NOTHING
 
 
-def _averages(frame: Frame) -> dict[str, tuple[float, str]]:
-    """Label -> mean over all tasks of the benchmark, and what is published beside."""
-    found = {}
-    for name, of in frame[frame["metric"] == "accuracy"].groupby("label"):
-        of_task = {task: scores(same) for task, same in of.groupby("task")}
-        if all(of_task.get(task) for task in LRA):
-            mean = statistics.fmean(statistics.fmean(of_task[task]) for task in LRA)
-            cited = _cited(of["attention"].iloc[0], AVERAGE) if all(of["paper"]) else ""
-            found[name] = mean, cited
-    return found
-
-
 def score_rows(frame: Frame, remarks: Mapping[str, str] = {}) -> list[dict[str, Any]]:
     """accuracy.csv: one row a point, rates in per cent."""
     rows = []
     for point in points(frame):
-        first, (mean, sd) = point.iloc[0], mean_and_sd(scores(point))
-        unit = scale(first["metric"])
-        floors = [f"{x} {unit * value:.2f}" for x, value in floors_of(point).items()]
-        found = published(first["attention"], first["task"]) if first["paper"] else {}
+        first, found = point.iloc[0], values(point, "test")
+        mean, sd = (None if x is None else f"{x:.2f}" for x in mean_and_sd(found))
+        floors = [f"{name} {value:.2f}" for name, value in floors_of(point).items()]
+        cited = published(first["attention"], first["task"]) if first["paper"] else {}
         rows.append(
             {
                 **first[["task", "attention"]],
                 "variant": first["label"],
                 "settings": ", ".join(said(first)),
                 "metric": heading("test", first["metric"]),
-                "mean": None if mean is None else f"{mean:.2f}",
-                "standard_deviation": None if sd is None else f"{sd:.2f}",
-                "seeds": len(scores(point)),
+                "mean": mean,
+                "standard_deviation": sd,
+                "seeds": len(found),
                 "seeds_at_a_floor": point["floor"].notna().sum(),
                 "exact_share": max(values(point, "exact_share"), default=None),
                 "unfinished": progress(point),
                 "floors": "; ".join(floors),
                 "remark": remarks.get(first["task"]),
-                **{f"published: {source}": found.get(source) for source in SOURCES},
+                **{f"published: {source}": cited.get(source) for source in SOURCES},
             }
         )
     return rows
@@ -198,11 +175,6 @@ def by_device(frame: Frame) -> dict[str, Frame]:
     return dict(iter(done.groupby(done["device"].fillna(NOTHING), sort=False)))
 
 
-def mebibytes(point: Frame, key: str) -> list[float]:
-    """`values` of a number of bytes, in MiB."""
-    return [value / MIB for value in values(point, key)]
-
-
 def cost_table(frame: Frame) -> Frame:
     """Throughput and memory of the points of one task, a row a device.
 
@@ -211,25 +183,23 @@ def cost_table(frame: Frame) -> Frame:
     rows, common = [], shared(frame)
     for point in points(frame):
         label = point["label"].iloc[0]
-        words = [x for x in said(point.iloc[0]) if x not in common]
+        known = [*common, *label.split(", ")]
+        words = [x for x in said(point.iloc[0]) if x not in known]
         for device, same in (by_device(point) or {NOTHING: point}).items():
-            row = {
-                "attention": label,
-                "settings": ", ".join(x for x in words if x not in label.split(", ")),
-                "parameters": spread(values(same, "num_params")[:1], ",.0f"),
-                "training, examples/s": values(same, "examples_per_second"),
-                "compiled, MiB": mebibytes(same, "compiled_bytes"),
-                "peak, MiB": mebibytes(same, "peak_bytes"),
-                "device": "" if device in common else device,
-            }
             rows.append(
-                {k: x if type(x) is str else spread(x, ",.1f") for k, x in row.items()}
+                {
+                    "attention": label,
+                    "settings": ", ".join(words),
+                    "parameters": spread(values(same, "num_params")[:1], ",.0f"),
+                    **{x: spread(values(same, k), ",.1f") for x, k in COSTS.items()},
+                    "device": "" if device in common else device,
+                }
             )
     table = pd.DataFrame(rows)
     return table[[name for name in table if {*table[name]} - {"", NOTHING}]]
 
 
-def details(row: Any, metrics: Iterable[str]) -> dict[str, Any]:
+def details(row: Any, metrics: list[str]) -> dict[str, Any]:
     """runs.csv: all that one run has to say of itself; rates in per cent."""
     run, result = row["run"], row["run"].result
     versions = [f"{name} {x}" for name, x in result.get("versions", {}).items()]
@@ -248,7 +218,7 @@ def details(row: Any, metrics: Iterable[str]) -> dict[str, Any]:
         "stuck_at_floor": row["floor"],
         "exact_share": row["exact_share"],
         "best_step": result.get("best_step"),
-        "parameters": row["num_params"],
+        "parameters": result.get("num_params"),
         "wall_seconds": f"{seconds:.1f}" if is_finite(seconds) else None,
         **row[["device", "commit"]],
         "versions": ", ".join(versions),
@@ -269,8 +239,7 @@ def paired_table(frame: Frame) -> Frame:
             for _, alike in of.groupby(others.agg("\n".join, axis=1), sort=False):
                 base, *more = points(alike)
                 for point in more:
-                    both = [x.set_index("seed")["test"] for x in (point, base)]
-                    ours, theirs = (x.dropna() * scale(metric) for x in both)
+                    ours, theirs = (x.set_index("seed")["test"] for x in (point, base))
                     found = list((ours - theirs).dropna())
                     row = {
                         "attention": point["label"].iloc[0],

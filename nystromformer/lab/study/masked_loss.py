@@ -29,18 +29,13 @@ def masked_losses(
     Args:
       model: inputs [B, L] and mask [B, L] to logits [B, L, V], with Nyström attention,
         whose num_landmarks this changes while it runs.
-      inputs: int [B, L].
-      lengths: int [B], valid tokens.
-      mask_token: what stands for a hidden token.
-      special_tokens: never hidden.
+      inputs, lengths: int [B, L] and [B].
+      mask_token, special_tokens: what stands for a hidden token; never hidden.
       landmarks: numbers of them; as many as tokens, or more, is exact attention.
       share: of the tokens that are hidden, drawn with `seed`.
 
     Returns:
       A row for each: num_landmarks, loss (nats a token), accuracy (0 to 1), and tokens.
-
-    Raises:
-      ValueError: no token is hidden.
     """
     valid = np.arange(inputs.shape[1]) < np.asarray(lengths)[:, None]
     draws = np.random.default_rng(seed).random(inputs.shape)

@@ -22,7 +22,7 @@ from nystromformer.lab.workdir import check_workdir, read_result
 TRAIN = Path(__file__).parents[3] / "scripts" / "train.py"
 
 Variant = dict[str, Any]  # config key, as in attention.num_landmarks -> value
-Mapping = dict[str, dict[str, Any]]  # group -> key -> value
+Groups = dict[str, dict[str, Any]]  # group -> key -> value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Base:
     words: tuple[str, ...] = ()
     changes: Variant = dataclasses.field(default_factory=dict)
 
-    def parse(self, variant: Variant) -> tuple[list[str], Mapping]:
+    def parse(self, variant: Variant) -> tuple[list[str], Groups]:
         """The flags of train.py and the config that it will read from them.
 
         Keys that the variant's attention does not have are left out.
@@ -45,7 +45,7 @@ class Base:
                 raise ConfigError(f"unknown attention {name!r}; known: {listed}")
             words = [name, *(word for word in words if word not in ATTENTIONS)]
         file = f"--config={self.file}" + (f":{','.join(words)}" if words else "")
-        known = keys(_parse([file]))
+        known = _keys(_parse([file]))
         chosen = [f"--config.{k}={x}" for k, x in changes.items() if k in known]
         return [file, *chosen], _parse([file, *chosen])
 
@@ -71,90 +71,75 @@ class Point:
         return train.num_steps * train.batch_size * task.num_inputs * task.max_length
 
 
-def keys(mapping: Mapping) -> set[str]:
-    """All keys of a config, as in attention.num_landmarks."""
-    return {f"{group}.{key}" for group, fields in mapping.items() for key in fields}
-
-
 def parse_grid(texts: Sequence[str]) -> list[Variant]:
-    """Every combination of `KEY=VALUE,VALUE` texts, the last key changing fastest.
-
-    Raises:
-      ConfigError: no such text, or a key or value that is there twice.
-    """
+    """Every combination of `KEY=VALUE,VALUE` texts, the last key changing fastest."""
     axes: dict[str, list[str]] = {}
     for text in texts:
         key, _, values = text.partition("=")
-        if not key or not values or not all(values.split(",")):
+        if not key or not all(values.split(",")):
             raise ConfigError(f"--grid={text} is not of the form KEY=VALUE,VALUE")
         if key in axes:
             raise ConfigError(f"--grid names {key} twice; put its values in one")
         if key == "train.seed":
             raise ConfigError("--grid cannot set train.seed: --seeds=3 is for seeds")
-        axes[key] = no_twice(values.split(","), f"--grid {key}")
+        axes[key] = values.split(",")
     combined = itertools.product(*axes.values())
     return [dict(zip(axes, values, strict=True)) for values in combined]
-
-
-def no_twice(values: list[str], what: str) -> list[str]:
-    """The values, or a ConfigError for one that is there twice."""
-    for value in values:
-        if values.count(value) > 1:
-            raise ConfigError(f"{what} names {value} twice")
-    return values
 
 
 def make_points(
     bases: Sequence[Base], variants: Sequence[Variant], num_seeds: int
 ) -> list[Point]:
-    """All points: for each seed each variant on each base, in this order.
+    """All points: for each seed each variant on each base, in this order, each once.
 
     Raises:
       ConfigError: a config that train.py would refuse, a key that no point has or
-        that is given twice, or two points that are the same.
+        that is given twice, or two points of one name.
     """
-    known: set[str] = set()
-    for base, variant in itertools.product(bases, variants):
+    points, known = [], set()
+    for seed, variant, base in itertools.product(range(num_seeds), variants, bases):
         if twice := base.changes.keys() & variant.keys():
             raise ConfigError(f"{min(twice)} is given twice: by --grid and beside it")
-        known |= keys(base.parse(variant)[1])
-    points: list[Point] = []
-    for seed, variant, base in itertools.product(range(num_seeds), variants, bases):
-        point = _make_point(base, variant, seed)
-        if point not in points:  # the variants differ in what its attention lacks
-            points.append(point)
-    wanted = [key for base in bases for key in base.changes]
-    for key in [*wanted, *(key for variant in variants for key in variant)]:
+        chosen, groups = base.parse(variant)
+        known |= _keys(groups)
+        points.append(_make_point(variant, chosen, groups, seed))
+    for key in itertools.chain(*(base.changes for base in bases), *variants):
         if key not in known:
             alike = [x for x in known if x.split(".")[0] == key.split(".")[0]]
             listed = ", ".join(sorted(alike or known))
             raise ConfigError(f"no point has the key {key}; known: {listed}")
-    _refuse_one_name(points)
-    for one, other in itertools.combinations(points, 2):
-        if one.config == other.config:
-            raise ConfigError(f"{one.name} and {other.name} are the same point")
-    return points
+    return merged([points])
+
+
+def _make_point(
+    variant: Variant, chosen: Sequence[str], groups: Groups, seed: int
+) -> Point:
+    groups["train"]["seed"] += seed
+    seed = groups["train"]["seed"]
+    config = Config.from_mapping(groups)
+    known = _keys(groups) - {"attention.name"}
+    named = [
+        f"{key.removeprefix('attention.')}={value}"
+        for key, value in variant.items()
+        if key in known
+    ]
+    words = [config.task.name, config.attention.name, *named, f"seed{seed}"]
+    name = re.sub(r"[^\w.+=-]", "_", "-".join(words))
+    kept = [word for word in chosen if not word.startswith("--config.train.seed=")]
+    return Point(name, (*kept, f"--config.train.seed={seed}"), config)
 
 
 def merged(sweeps: Iterable[Sequence[Point]]) -> list[Point]:
-    """The points of several sweeps, without what an earlier one has by any name.
-
-    Raises:
-      ConfigError: two that differ and would have one name.
-    """
-    points: list[Point] = []
+    """The points of several sweeps, without what an earlier one has by any name."""
+    points: dict[str, Point] = {}
     for point in itertools.chain(*sweeps):
-        if all(one.config != point.config for one in points):
-            points.append(point)
-    _refuse_one_name(points)
-    return points
-
-
-def _refuse_one_name(points: Sequence[Point]) -> None:
-    names = [point.name for point in points]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"two points would be named {name}; sweep them apart")
+        if all(one.config != point.config for one in points.values()):
+            if point.name in points:
+                raise ConfigError(
+                    f"two points would be named {point.name}; sweep them apart"
+                )
+            points[point.name] = point
+    return list(points.values())
 
 
 def check_points(points: Iterable[Point], folder: Path) -> None:
@@ -164,33 +149,21 @@ def check_points(points: Iterable[Point], folder: Path) -> None:
         try:
             check_workdir(folder / point.name, point.config)
             read_result(folder / point.name)
-            mapping = point.config.to_mapping()
-            mapping["train"]["seed"] = 0
-            if mapping not in built:  # seeds share a model
+            groups = point.config.to_mapping()
+            groups["train"]["seed"] = 0
+            if groups not in built:  # seeds share a model
                 Experiment.from_config(point.config)
-                built.append(mapping)
+                built.append(groups)
         except ValueError as error:
             raise ConfigError(f"{point.name}: {error}") from error
 
 
-def _make_point(base: Base, variant: Variant, seed: int) -> Point:
-    chosen, mapping = base.parse(variant)
-    seed += mapping["train"]["seed"]
-    chosen = [x for x in chosen if not x.startswith("--config.train.seed=")]
-    mapping["train"]["seed"] = seed
-    config = Config.from_mapping(mapping)
-    known = keys(mapping) - {"attention.name"}
-    named = [
-        f"{key.removeprefix('attention.')}={value}"
-        for key, value in variant.items()
-        if key in known
-    ]
-    words = [config.task.name, config.attention.name, *named, f"seed{seed}"]
-    name = re.sub(r"[^\w.+=-]", "_", "-".join(words))
-    return Point(name, (*chosen, f"--config.train.seed={seed}"), config)
+def _keys(groups: Groups) -> set[str]:
+    """All keys of a config, as in attention.num_landmarks."""
+    return {f"{group}.{key}" for group, fields in groups.items() for key in fields}
 
 
-def _parse(argv: list[str]) -> Mapping:
+def _parse(argv: list[str]) -> Groups:
     """A config as train.py reads it from these flags."""
     argv = ["train.py", *argv]
     values = flags.FlagValues()

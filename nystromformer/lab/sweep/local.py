@@ -32,26 +32,10 @@ def accelerators() -> list[str]:
         return [name for name in visible.split(",") if name]
     if shutil.which("nvidia-smi") is None:
         return []
-    listed = subprocess.run(
-        ["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False
-    )
+    command = ["nvidia-smi", "--list-gpus"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
     return [str(index) for index in range(len(lines))]
-
-
-def check_minutes(minutes: float | None, taken: float = 0.0) -> None:
-    """Raises ConfigError where --max_minutes leaves too few to start a run.
-
-    Args:
-      minutes: of the flag.
-      taken: of these by checking the points.
-    """
-    if minutes is not None and minutes - taken < LEAST_MINUTES:
-        spent = f"checking the points took {taken:.2f} of them; " if taken else ""
-        raise ConfigError(
-            f"--max_minutes={minutes:g}: {spent}no run is started with less than "
-            f"{LEAST_MINUTES} left"
-        )
 
 
 def run_locally(
@@ -61,36 +45,36 @@ def run_locally(
     max_parallel: int | None,
     ends: float | None,
 ) -> None:
-    """Runs the points in order, as many at a time as there are places.
+    """Runs the points in order, `max_parallel` or one for each accelerator at a time.
 
     A point that another process trains, such as one that a killed sweep has left and
-    that still saves, waits until that has ended.
-
-    Args:
-      points: those to run or to go on with.
-      max_parallel: places; by default one for each accelerator, or one.
-      ends: when all of it has to, by time.monotonic(): each run saves in time.
+    that still saves, waits until that has ended. At `ends`, by time.monotonic(), each
+    run has saved.
 
     Raises:
+      ConfigError: there is too little time to start a run.
       Interrupted: on a signal or at the end of the time, when all runs have saved.
     """
+    if points and _minutes_until(ends) < LEAST_MINUTES:
+        raise ConfigError(
+            f"--max_minutes, less those of checking the points, leaves fewer than "
+            f"{LEAST_MINUTES}: no run is started with less"
+        )
     devices = accelerators()
     places = deque(range(max_parallel or len(devices) or 1))
-    waiting = deque(points)
-    running: dict[Process, int] = {}
+    waiting, running = deque(points), {}
     with StopFlag() as stop:
         try:
             while (running or waiting) and stop.signum is None:
                 for process in [p for p in running if p.poll() is not None]:
                     places.append(running.pop(process))
-                minutes = None if ends is None else (ends - time.monotonic()) / 60
-                if minutes is not None and minutes < LEAST_MINUTES:
+                if _minutes_until(ends) < LEAST_MINUTES:
                     waiting.clear()
-                for point in [x for x in waiting if not busy(folder / x.name)]:
+                for point in [x for x in waiting if not _is_busy(folder / x.name)]:
                     if places:
                         place = places.popleft()
                         device = devices[place % len(devices)] if devices else None
-                        running[_start(point, folder, device, minutes)] = place
+                        running[_start(point, folder, device, ends)] = place
                         waiting.remove(point)
                 status.show([process.workdir.name for process in running])
                 time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -106,7 +90,11 @@ def run_locally(
         raise Interrupted(stop.signum or (signal.SIGALRM if ends else signal.SIGTERM))
 
 
-def busy(workdir: Path) -> bool:
+def _minutes_until(ends: float | None) -> float:
+    return float("inf") if ends is None else (ends - time.monotonic()) / 60
+
+
+def _is_busy(workdir: Path) -> bool:
     """Whether a process trains in it."""
     lock = workdir / "lock"
     try:
@@ -118,11 +106,10 @@ def busy(workdir: Path) -> bool:
 
 
 def _start(
-    point: Point, folder: Path, device: str | None, minutes: float | None
+    point: Point, folder: Path, device: str | None, ends: float | None
 ) -> Process:
     """One run, on one accelerator where there are some."""
-    workdir = folder / point.name
-    workdir.mkdir(exist_ok=True)
-    limit = [] if minutes is None else [f"--max_minutes={minutes:.3f}"]
+    limit = [f"--max_minutes={_minutes_until(ends):.3f}"] if ends else []
     visible = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
-    return Process(point.command(folder) + limit, workdir, {**os.environ, **visible})
+    env = {**os.environ, **visible}
+    return Process(point.command(folder) + limit, folder / point.name, env)

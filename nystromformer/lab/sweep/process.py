@@ -29,10 +29,11 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class Process:
-    """A command whose output goes to the log of an existing workdir."""
+    """A command whose output goes to the log of its workdir."""
 
     def __init__(self, command: list[str], workdir: Path, env: Mapping[str, str]):
         self.workdir = workdir
+        workdir.mkdir(parents=True, exist_ok=True)
         (workdir / FAILURE_FILE).unlink(missing_ok=True)
         if sys.platform == "linux":
             parent = str(os.getpid())
@@ -54,9 +55,8 @@ class Process:
     def poll(self) -> int | None:
         """The exit status, or None while it runs; a failure is written down."""
         status = self.popen.poll()
-        if status is not None and status != 0 and status not in STOPPED:
-            failed = {"status": status, "error": self._last_line(status)}
-            write_json(self.workdir / FAILURE_FILE, failed)
+        if status and status not in STOPPED:
+            write_failure(self.workdir, self._last_line(status))
         return status
 
     def stop(self) -> None:
@@ -70,24 +70,27 @@ class Process:
             os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT)
 
     def _last_line(self, status: int) -> str:
-        with open(self.workdir / LOG_FILE, "rb") as log:
-            log.seek(self.log_start)
-            lines = log.read().decode(errors="replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()]
         if status < 0:
             name = signal.Signals(-status).name
             return f"killed by {name}{'; out of memory?' * (name == 'SIGKILL')}"
-        return said[-1] if said else f"exit status {status}"
+        said = (self.workdir / LOG_FILE).read_bytes()[self.log_start :]
+        lines = said.decode(errors="replace").strip().split("\n")
+        return lines[-1].strip() or f"exit status {status}"
+
+
+def write_failure(workdir: Path, error: str) -> None:
+    """Notes why a run has failed, for `failure` to read."""
+    write_json(workdir / FAILURE_FILE, {"error": error})
 
 
 def failure(workdir: Path) -> str | None:
     """Why the run in a workdir failed, or None where it did not, as far as is known."""
+    if (workdir / RESULT_FILE).exists():
+        return None
     try:
-        if (workdir / RESULT_FILE).exists():
-            return None
         error = json.loads((workdir / FAILURE_FILE).read_text())["error"]
-        return " ".join(str(error).split())
     except OSError:
         return None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return f"{FAILURE_FILE} cannot be read"
+    except (ValueError, KeyError, TypeError):
+        error = f"{FAILURE_FILE} cannot be read"
+    return " ".join(str(error).split())

@@ -22,7 +22,7 @@ from submitit.slurm.slurm import SlurmInfoWatcher
 
 from nystromformer.config import ConfigError
 from nystromformer.lab.sweep.grid import Point
-from nystromformer.lab.sweep.process import FAILURE_FILE, STOPPED, Process
+from nystromformer.lab.sweep.process import STOPPED, Process, write_failure
 from nystromformer.lab.sweep.status import Status, state
 from nystromformer.lab.workdir import read_json
 from nystromformer.training.files import write_json
@@ -32,7 +32,6 @@ COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "srun")
 JOBS_FILE = "jobs.json"  # which job each point was submitted as
 SECONDS_BETWEEN_LOOKS = 20.0
 SECONDS_TO_SAVE = 120  # between SLURM's warning and the end of the job's time
-FAILED_LOOKS = 5  # in a row that are borne: a busy controller comes back
 MAX_TIMEOUTS = 100  # how often a job that ran out of time is queued again
 # What may end a job through no fault of the run: the same command submits it again.
 NO_FAILURE = {"CANCELLED", "COMPLETED", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "UNKNOWN"}
@@ -50,7 +49,6 @@ class Job:
 
         After a SIGTERM it waits for what SLURM does next: requeues, or kills.
         """
-        self.workdir.mkdir(parents=True, exist_ok=True)
         self.process = Process(self.command, self.workdir, os.environ)
         while (status := self.process.poll()) is None:
             time.sleep(0.5)
@@ -69,8 +67,7 @@ class Job:
 
 def check_slurm() -> None:
     """Raises ConfigError where this machine has no SLURM."""
-    missing = [name for name in COMMANDS if shutil.which(name) is None]
-    if missing:
+    if missing := [name for name in COMMANDS if shutil.which(name) is None]:
         raise ConfigError(
             f"--executor=slurm, but this machine has no {', '.join(missing)}: log in "
             "to the cluster, or take --executor=local"
@@ -86,67 +83,53 @@ def run_on_slurm(
 ) -> None:
     """Submits what is not in the queue yet and watches until all has left it.
 
-    A signal ends the watching, not the jobs.
-
-    Args:
-      points: those to run or to go on with.
-      parameters: of submitit's SlurmExecutor.
-      max_minutes: of each run.
+    A signal ends the watching, not the jobs. The parameters are those of submitit's
+    executor; `max_minutes` are those of each run.
     """
     path = folder / "slurm" / JOBS_FILE
     jobs: dict[str, str] = read_json(path) if path.exists() else {}
-    if not isinstance(jobs, dict):
-        raise ConfigError(f"{path} is no list of jobs; delete it")
     queued = _queue()
-    new = [point for point in points if jobs.get(point.name) not in queued]
-    if new:
-        jobs.update(_submit(new, folder, parameters, max_minutes))
+    if new := [point for point in points if jobs.get(point.name) not in queued]:
+        executor = submitit.SlurmExecutor(path.parent, max_num_timeout=MAX_TIMEOUTS)
+        executor.update_parameters(
+            job_name=folder.name,
+            signal_delay_s=SECONDS_TO_SAVE,
+            additional_parameters={"requeue": True},
+            **parameters,
+        )
+        limit = [f"--max_minutes={max_minutes}"] if max_minutes else []
+        calls = [Job(x.command(folder) + limit, folder / x.name) for x in new]
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # the error says it again
+                submitted = executor.submit_array(calls)
+        except (FailedJobError, FailedSubmissionError) as error:
+            raise ConfigError(f"sbatch refuses: {error}") from error
+        jobs |= {x.name: y.job_id for x, y in zip(new, submitted, strict=True)}
         write_json(path, jobs)
     ours = {point.name: jobs[point.name] for point in points}
-    queued, failures = dict.fromkeys(ours.values(), "PENDING"), 0
+    _watch(ours, status)
+    _note_failures(ours, folder)
+    status.show(running=[])
+
+
+def _watch(jobs: dict[str, str], status: Status) -> None:
+    """Says where they stand until none is in the queue; exits on a signal."""
+    queued = dict.fromkeys(jobs.values(), "PENDING")
     with StopFlag() as stop:
-        while stop.signum is None and queued.keys() & {*ours.values()}:
-            status.show([n for n, job in ours.items() if queued.get(job) == "RUNNING"])
-            _sleep(stop)
-            try:
-                queued, failures = _queue(), 0
-            except ConfigError:
-                failures += 1
-                if failures > FAILED_LOOKS and stop.signum is None:
-                    raise
+        while stop.signum is None and queued.keys() & {*jobs.values()}:
+            status.show([n for n, job in jobs.items() if queued.get(job) == "RUNNING"])
+            ends = time.monotonic() + SECONDS_BETWEEN_LOOKS
+            while stop.signum is None and time.monotonic() < ends:
+                time.sleep(0.2)
+            with contextlib.suppress(ConfigError):  # a busy controller comes back
+                queued = _queue()
     if stop.signum is not None:
-        arrays = sorted({job.split("_")[0] for job in ours.values()})
+        arrays = sorted({job.split("_")[0] for job in jobs.values()})
         status.say(
             "no longer watching; the jobs go on. The same command watches again; "
             f"scancel {' '.join(arrays)} stops them, and they save"
         )
         sys.exit(128 + stop.signum)
-    _record_failures(ours, folder)
-    status.show(running=[])
-
-
-def _submit(
-    points: Sequence[Point],
-    folder: Path,
-    parameters: dict[str, Any],
-    max_minutes: float | None,
-) -> dict[str, str]:
-    """One array of all points: the job id of each."""
-    executor = submitit.SlurmExecutor(folder / "slurm", max_num_timeout=MAX_TIMEOUTS)
-    executor.update_parameters(
-        job_name=folder.name,
-        signal_delay_s=SECONDS_TO_SAVE,
-        additional_parameters={"requeue": True},
-        **parameters,
-    )
-    limit = [f"--max_minutes={max_minutes}"] if max_minutes else []
-    jobs = [Job(p.command(folder) + limit, folder / p.name) for p in points]
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):  # the error says it again
-            submitted = executor.submit_array(jobs)
-    except (FailedJobError, FailedSubmissionError) as error:
-        raise ConfigError(f"sbatch refuses: {error}") from error
-    return {p.name: job.job_id for p, job in zip(points, submitted, strict=True)}
 
 
 def _queue() -> dict[str, str]:
@@ -158,8 +141,8 @@ def _queue() -> dict[str, str]:
     return dict(line.split() for line in done.stdout.splitlines() if line.strip())
 
 
-def _record_failures(jobs: dict[str, str], folder: Path) -> None:
-    """Writes down why a job has ended that left neither a result nor a reason."""
+def _note_failures(jobs: dict[str, str], folder: Path) -> None:
+    """Notes why a job has ended that left neither a result nor a reason."""
     watcher = SlurmInfoWatcher()
     for job in jobs.values():
         watcher.register_job(job)
@@ -167,13 +150,4 @@ def _record_failures(jobs: dict[str, str], folder: Path) -> None:
     for name, job in jobs.items():
         found = watcher.get_state(job, mode="cache").split()[0]
         if state(folder / name) == "waiting" and found not in NO_FAILURE:
-            (folder / name).mkdir(exist_ok=True)  # it may not have begun
-            error = f"SLURM job {job}: {found}"
-            write_json(folder / name / FAILURE_FILE, {"status": None, "error": error})
-
-
-def _sleep(stop: StopFlag) -> None:
-    """Until the next look at the queue, or a signal."""
-    ends = time.monotonic() + SECONDS_BETWEEN_LOOKS
-    while stop.signum is None and time.monotonic() < ends:
-        time.sleep(0.2)
+            write_failure(folder / name, f"SLURM job {job}: {found}")

@@ -28,15 +28,15 @@ def state(workdir: Path) -> str:
 
 def all_done(workdirs: Sequence[Path]) -> bool:
     """Whether they are; says what has failed, and what to do about the rest."""
-    states = {workdir: state(workdir) for workdir in workdirs}
-    for workdir, found in states.items():
+    states = [state(workdir) for workdir in workdirs]
+    for workdir, found in zip(workdirs, states, strict=True):
         if found == "failed":
             print(f"{workdir} failed: {failure(workdir)}")
-    if "failed" in states.values():
+    if "failed" in states:
         print("failed runs are skipped unless you pass --retry")
-    if "waiting" in states.values():
+    if "waiting" in states:
         print("the same command goes on with the runs that wait")
-    return {*states.values()} <= {"done"}
+    return {*states} <= {"done"}
 
 
 def fraction_done(workdir: Path, num_steps: int) -> float:
@@ -72,9 +72,9 @@ class Status:
         if now:
             more = ["…"] if len(now) > MOST_NAMES else []
             line += f"; now {', '.join([*now[:MOST_NAMES], *more])}"
-        late = time.monotonic() - self.shown_at >= SECONDS_BETWEEN_LINES
         text = line + self._time_left()
         self.bar.set_description_str(text)
+        late = time.monotonic() - self.shown_at >= SECONDS_BETWEEN_LINES
         if self.bar.disable and (line != self.shown or late):
             self.say(text)
             self.shown, self.shown_at = line, time.monotonic()
@@ -84,16 +84,12 @@ class Status:
         tqdm.write(line, file=sys.stdout)
         sys.stdout.flush()
 
-    def close(self) -> None:
-        self.bar.close()
-
     def _tokens(self) -> tuple[float, int]:
         """Trained, and wanted in all, of the points that have not failed."""
         trained, wanted = 0.0, 0
         for point in self.points:
-            workdir = self.folder / point.name
+            workdir, steps = self.folder / point.name, point.config.train.num_steps
             if state(workdir) != "failed":
-                steps = point.config.train.num_steps
                 trained += point.tokens * fraction_done(workdir, steps)
                 wanted += point.tokens
         return trained, wanted

@@ -1,14 +1,15 @@
 """Runs as files: what scripts/train.py leaves behind, with numbers that a test sets."""
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nystromformer.config import Config
+from nystromformer.lab.report.frame import make_frame
+from nystromformer.lab.report.runs import read_runs
 from nystromformer.training.files import write_json
+from tests.small import make_config
 
 FLOORS = {"majority class": 0.12, "root operator": 0.25}
 
@@ -26,11 +27,7 @@ class Runs:
         self, arg="nystrom,quick", task="listops", seed=0, **changes
     ) -> dict[str, Any]:
         """A config as its file and flags give it."""
-        mapping = importlib.import_module(f"configs.{task}").get_config(arg).to_dict()
-        for path, value in {"train__seed": seed, **changes}.items():
-            group, key = path.split("__")
-            mapping.setdefault(group, {})[key] = value
-        return Config.from_mapping(mapping).to_mapping()
+        return make_config(arg, task, train__seed=seed, **changes).to_mapping()
 
     def unfinished(self, name: str, steps=(50,), **config: Any) -> Path:
         """A run on its way, with a row of metrics for each split at these steps."""
@@ -80,3 +77,10 @@ class Runs:
 @pytest.fixture
 def runs(tmp_path):
     return Runs(tmp_path / "runs")
+
+
+def read_frame(runs: Runs) -> tuple[Any, list[str]]:
+    """The frame of all of them, and what is left out of it."""
+    found, skipped = read_runs([runs.folder])
+    assert skipped == []
+    return make_frame(found)

@@ -3,17 +3,13 @@
 import pytest
 
 from lra_tasks.task import LRA
-from nystromformer.lab.report.published import PUBLISHED, SOURCES, published
-
-ROWS = [(name, *row) for name, of in PUBLISHED.items() for row in of.items()]
+from nystromformer.lab.report.published import PUBLISHED, published
 
 
-@pytest.mark.parametrize(("attention", "source", "row"), ROWS)
-def test_a_row_has_the_average_that_it_says(attention, source, row):
-    assert source in SOURCES
-    *accuracies, average = row
-    assert len(accuracies) == len(LRA)
-    assert sum(accuracies) / len(LRA) == pytest.approx(average, abs=0.0051)
+def test_a_row_has_the_average_that_it_says():
+    for row in (row for rows in PUBLISHED.values() for row in rows.values()):
+        *accuracies, average = row
+        assert sum(accuracies) / len(LRA) == pytest.approx(average, abs=0.0051)
 
 
 def test_numbers_are_found_by_attention_and_task():

@@ -6,13 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from configs import listops
-from nystromformer.config import Config
 from nystromformer.lab.sweep.grid import Point
 from nystromformer.lab.sweep.status import Status
+from tests.small import make_config
 
-CONFIG = Config.from_mapping(listops.get_config("nystrom,quick").to_dict())
 FINISH = "import os; open(os.path.join(workdir, 'result.json'), 'w').write('{}')"
+# Is stopped at its first start, when it saves; goes on at its second.
+LONG = f"""
+import os, signal, sys, time
+def save(*_):
+    open(workdir + "/saved", "w").close()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+open(workdir + "/started", "w").close()
+if not os.path.exists(workdir + "/saved"):
+    time.sleep(120)
+{FINISH}
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +39,7 @@ class Stub(Point):
 @pytest.fixture
 def stub():
     """Makes a point of this name that runs these lines."""
-
-    def stub(name: str, lines: str = FINISH) -> Stub:
-        return Stub(name, (), CONFIG, lines)
-
-    return stub
+    return lambda name, lines=FINISH: Stub(name, (), make_config("quick"), lines)
 
 
 @pytest.fixture
@@ -47,4 +53,4 @@ def status(tmp_path):
 
     yield status
     for line in made:
-        line.close()
+        line.bar.close()
