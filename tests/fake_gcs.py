@@ -9,7 +9,7 @@ import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 ROUTE = re.compile(
     r"(?:/upload|/download)?/storage/v1/b/bucket"
@@ -60,6 +60,10 @@ class Bucket:
         if method == "GET":
             return self._read(name, query, headers)
         if route["name"] is None:
+            if query["uploadType"] == "resumable" and "upload_id" not in query:
+                query = urlencode({**query, "upload_id": 1})  # then all comes in a part
+                place = f"{self.url}/upload/storage/v1/b/bucket/o?{query}"
+                return 200, b"", {"Location": place}
             return self._put(name, body)
         content = self.objects.pop(name, None)
         if content is None:
