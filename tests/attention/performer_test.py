@@ -48,12 +48,8 @@ def reference(query, key, value, mask, projection, kernel):
     out = np.zeros((*query.shape[:3], value.shape[-1]))
     for b, t, n in np.ndindex(out.shape[:3]):
         of_query = feature(query[b, t, n], projection, kernel)
-        weights = np.array(
-            [
-                of_query @ feature(key[b, s, n], projection, kernel)
-                for s in np.flatnonzero(mask[b])
-            ]
-        )
+        of_keys = [feature(k, projection, kernel) for k in key[b, mask[b], n]]
+        weights = np.array(of_keys) @ of_query
         out[b, t, n] = weights @ value[b, mask[b], n] / weights.sum()
     return out
 
