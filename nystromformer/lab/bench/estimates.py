@@ -6,7 +6,7 @@ from typing import Any
 
 from nystromformer.lab.bench.hlo_cost import kernel_bytes
 from nystromformer.lab.bench.programs import Program
-from nystromformer.lab.bench.summary import DASH, Row, describe, pivot
+from nystromformer.lab.bench.summary import DASH, Row, describe, numbers, pivot
 from nystromformer.lab.bench.targets import EFFICIENCY, TARGETS, Target
 from nystromformer.lab.page import PAGE, open_folder, page, source
 from nystromformer.training.files import write_json, write_text
@@ -27,15 +27,19 @@ NOTES = """\
 - FLOPs: of matrix products; {dash} where the lengths of the data decide.
 - Memory: arguments, results and temporaries by the compiler.
 """
+CELLS = {
+    "kernels": numbers(("kernels", 1, ",.0f")),
+    "GB moved": numbers(("bytes", 1e9, ".3g")),
+    "GFLOP": numbers(("flops", 1e9, ".4g")),
+    "MiB of memory": numbers(("memory_bytes", 2**20, ",.1f")),
+    "seconds to compile": numbers(("compile_seconds", 1, ".0f")),
+}
 
 
 def write_estimates(programs: Iterable[Program], out: Path, name: str) -> None:
-    """Writes README.md and estimates.json of programs as they are compiled.
+    """Writes README.md and estimates.json of programs of one dtype as they compile.
 
-    Args:
-      programs: of one dtype.
-      out: the folder.
-      name: the device that they are compiled for, of TARGETS.
+    The name is that of their device in TARGETS.
     """
     target, rows = TARGETS[name], []
     results = {**source(), "compiled_for": name, "rows": rows}
@@ -62,12 +66,11 @@ def estimate(program: Program, target: Target) -> dict[str, Any]:
     """A row of JSON."""
     sizes, cost = kernel_bytes(program.compiled.as_text()), program.cost
     assert cost is not None
-    seconds = sum(map(target.seconds, sizes))
     by_bytes = sum(sizes) / target.bandwidth
     by_flops = (cost["flops"] or 0) / getattr(target, program.key["dtype"])
     return {
         "key": program.key,
-        "estimated_seconds": max(seconds, by_bytes, by_flops),
+        "estimated_seconds": max(sum(map(target.seconds, sizes)), by_bytes, by_flops),
         "bytes_floor_seconds": by_bytes,
         "flops_floor_seconds": by_flops,
         "kernels": len(sizes),
@@ -80,25 +83,13 @@ def estimate(program: Program, target: Target) -> dict[str, Any]:
 
 def tables(rows: list[dict[str, Any]]) -> list[str]:
     """Lines: for each pass, or train steps, what its programs would take."""
-    across = "task" if "task" in rows[0]["key"] else "length"
     lines = []
     for what in dict.fromkeys(row["key"]["what"] for row in rows):
         chosen = [row for row in rows if row["key"]["what"] == what]
         name = what.replace("+", " and ").capitalize()
-        title = f"{name}: estimated ms (floors: bytes / FLOPs)"
-        lines += pivot(title, chosen, _time_cell, across)
-        for title, field, unit, form in (
-            ("kernels", "kernels", 1, ",.0f"),
-            ("GB moved", "bytes", 1e9, ".3g"),
-            ("GFLOP", "flops", 1e9, ".4g"),
-            ("MiB of memory", "memory_bytes", 2**20, ",.1f"),
-            ("seconds to compile", "compile_seconds", 1, ".0f"),
-        ):
-
-            def cell(row: Row, field=field, unit=unit, form=form) -> str:
-                return DASH if row[field] is None else format(row[field] / unit, form)
-
-            lines += pivot(f"{name}: {title}", chosen, cell, across)
+        cells = {"estimated ms (floors: bytes / FLOPs)": _time_cell, **CELLS}
+        for title, cell in cells.items():
+            lines += pivot(f"{name}: {title}", chosen, cell)
     return lines
 
 

@@ -1,20 +1,30 @@
-"""From programs to rows: each run once for its memory, then all in turns for time."""
+"""From programs to rows: each run once for its memory, then all in turns for time.
 
-import statistics
+Memory is read from the machine's own counters, beside what the compiler says.
+"""
+
+import ctypes
+import re
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from nystromformer.lab.bench.programs import Program
 
 LEAST_SECONDS = 0.02  # of one sample; what is shorter runs several times in it
+MEASURED = (
+    *("stopped", "measured_bytes", "seconds", "matmul_flops_per_second"),
+    *("matmul_share", "copy_bytes_per_second", "copy_share"),
+)
 
 
-def fits(program: Program, budget_bytes: float) -> bool:
-    """Whether the program may run, as far as its compiler says what it takes."""
-    return program.cost is None or program.cost["peak_bytes"] <= budget_bytes
+def peak_bytes(program: Program) -> float:
+    """What it takes as far as its compiler says; else 0."""
+    return program.cost["peak_bytes"] if program.cost else 0
 
 
 def measure(
@@ -34,29 +44,31 @@ def measure(
       rounds: samples of each.
       budget_bytes: of one run.
     """
-    rows = [_row(program, budget_bytes) for program in programs]
-    work = [pair for pair in zip(programs, rows, strict=True) if not pair[1]["stopped"]]
+    nothing = dict.fromkeys(MEASURED)
+    rows = [{"key": x.key, "cost": x.cost, **nothing} for x in programs]
     # The smallest first: a counter that cannot be reset then rises with each.
-    work.sort(key=lambda pair: pair[0].cost["peak_bytes"] if pair[0].cost else 0)
-    work = [(program, row) for program, row in work if _first_run(program, row)]
+    pairs = sorted(zip(programs, rows, strict=True), key=lambda x: peak_bytes(x[0]))
+    for program, row in pairs:
+        row |= _first_run(program, budget_bytes)
+    work = [pair for pair in pairs if not pair[1]["stopped"]]
     everyone = [matmul, copy, *(program for program, _ in work)]
     for yardstick in (matmul, copy):
         yardstick.run()
     samples = interleaved([program.run for program in everyone], rounds)
-    rates = [
-        (yardstick.cost or {})[what] / statistics.median(seconds)
-        for yardstick, what, seconds in zip(
-            (matmul, copy), ("flops", "bytes_accessed"), samples, strict=False
-        )
+    medians = [
+        float(np.median(seconds)) / program.steps
+        for program, seconds in zip(everyone, samples, strict=True)
     ]
-    for (program, row), seconds in zip(work, samples[2:], strict=True):
-        row["seconds"] = [x / program.steps for x in seconds]
-        row["matmul_flops_per_second"], row["copy_bytes_per_second"] = rates
-        cost, median = program.cost, statistics.median(row["seconds"])
-        if cost and cost["flops"]:
-            row["matmul_share"] = cost["flops"] / median / rates[0]
+    flops = (matmul.cost or {})["flops"] / medians[0]
+    copied = (copy.cost or {})["bytes_accessed"] / medians[1]
+    for i, (program, row) in enumerate(work, start=2):
+        row["seconds"] = [x / program.steps for x in samples[i]]
+        row["matmul_flops_per_second"], row["copy_bytes_per_second"] = flops, copied
+        cost = program.cost or {}
+        if cost.get("flops"):
+            row["matmul_share"] = cost["flops"] / medians[i] / flops
             if cost["bytes_accessed"]:
-                row["copy_share"] = cost["bytes_accessed"] / median / rates[1]
+                row["copy_share"] = cost["bytes_accessed"] / medians[i] / copied
     return rows
 
 
@@ -80,36 +92,59 @@ def interleaved(
     calls = [1 + int(LEAST_SECONDS / max(seconds(run, 1), 1e-6)) for run in runs]
     samples: list[list[float]] = [[] for _ in runs]
     for turn in range(rounds):
-        for i in range(len(runs)):
-            which = (i + turn) % len(runs)
+        for which in np.roll(range(len(runs)), -turn):
             samples[which].append(seconds(runs[which], calls[which]))
     return samples
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median, upper quartile."""
-    lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
-    return lower, median, upper
-
-
-def _row(program: Program, budget_bytes: float) -> dict[str, Any]:
-    row = {"key": program.key, "cost": program.cost, "stopped": None}
-    if program.cost and not fits(program, budget_bytes):
-        peak, budget = program.cost["peak_bytes"] / 2**30, budget_bytes / 2**30
-        row["stopped"] = f"{peak:.2f} GiB is over the budget of {budget:.2f} GiB"
-    row |= dict.fromkeys(("measured_bytes", "seconds"))
-    row |= dict.fromkeys(("matmul_flops_per_second", "matmul_share"))
-    return row | dict.fromkeys(("copy_bytes_per_second", "copy_share"))
-
-
-def _first_run(program: Program, row: dict[str, Any]) -> bool:
-    """Warms up and measures memory; False where there was not enough of it."""
+def _first_run(program: Program, budget_bytes: float) -> dict[str, Any]:
+    """Warms up and measures memory, or says why not."""
+    peak, budget = peak_bytes(program) / 2**30, budget_bytes / 2**30
+    if peak > budget:
+        return {"stopped": f"{peak:.2f} GiB is over the budget of {budget:.2f} GiB"}
     try:
         program.run()
-        row["measured_bytes"] = program.measured_peak(program.run)
+        return {"measured_bytes": (program.measured_peak or measured_peak)(program.run)}
     except (jax.errors.JaxRuntimeError, MemoryError) as error:
-        of_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
-        if not of_memory:
-            raise
-        row["stopped"] = "ran out of memory"
-    return row["stopped"] is None
+        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+            return {"stopped": "ran out of memory"}
+        raise
+
+
+def free_bytes() -> int | None:
+    """What the device, or on a CPU the machine, has free; None where it is silent."""
+    stats = jax.devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats["bytes_in_use"]
+    return _proc("/proc/meminfo", "MemAvailable")
+
+
+def measured_peak(run: Callable[[], Any]) -> int | None:
+    """How far memory in use rises in one run: bytes beside those in use before.
+
+    By the device's counter. It cannot be reset, so None where the process has used more
+    before. On a CPU by the resident memory of the process, where Linux shows it.
+    """
+    device = jax.devices()[0]
+    if before := device.memory_stats():
+        run()
+        peak = (device.memory_stats() or before)["peak_bytes_in_use"]
+        rose = peak > before["peak_bytes_in_use"]
+        return peak - before["bytes_in_use"] if rose else None
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # else what was freed before hides a peak
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from VmRSS
+    except (OSError, AttributeError):
+        run()
+        return None
+    resident = _proc("/proc/self/status", "VmRSS")
+    run()
+    peak = _proc("/proc/self/status", "VmHWM")
+    return None if resident is None or peak is None else max(peak - resident, 0)
+
+
+def _proc(path: str, name: str) -> int | None:
+    """A line `name: 123 kB` of a file of Linux, in bytes; None on other systems."""
+    text = Path(path).read_text() if Path(path).exists() else ""
+    match = re.search(rf"^{name}:\s*(\d+)", text, re.MULTILINE)
+    return 1024 * int(match[1]) if match else None

@@ -6,7 +6,7 @@ torch's scaled_dot_product_attention. Each gets the numbers that ours gets.
 
 # pyright: reportMissingImports=false
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,6 @@ from transformers.models.nystromformer.modeling_nystromformer import (
 )
 
 from nystromformer.config import Config, ConfigError
-from nystromformer.lab.bench.counters import measured_peak
 from nystromformer.lab.bench.programs import Program
 from nystromformer.lab.bench.train_steps import STEPS
 from nystromformer.training.data import Data
@@ -35,7 +34,7 @@ def versions() -> dict[str, str]:
     return {"torch": torch.__version__, "transformers": transformers.__version__}
 
 
-def attention_peer(key: dict[str, Any], inputs: list[jax.Array]) -> Program | None:
+def attention_peer(key: dict[str, Any], inputs: Sequence[jax.Array]) -> Program | None:
     """What PyTorch has for the attention of our program of that key, or None.
 
     transformers has the published options, and wants a length that is a multiple of
@@ -64,29 +63,45 @@ def attention_peer(key: dict[str, Any], inputs: list[jax.Array]) -> Program | No
         else:
             leaves = [x.detach().requires_grad_() for x in qkv]
             output = attend(*leaves)
-            torch.autograd.grad(
-                output, [*leaves, *weights], cotangent.reshape(output.shape)
-            )
-        _finish()
+            cotangents = cotangent.reshape(output.shape)
+            torch.autograd.grad(output, [*leaves, *weights], cotangents)
 
-    return Program({**key, "attention": name}, run, measured_peak=_peak())
+    return _program({**key, "attention": name}, run)
 
 
 def train_peer(key: dict[str, Any], config: Config, data: Data) -> Program | None:
     """Train steps of transformers' classifier of the same sizes, or None.
 
     Its length is the next multiple of the landmarks. Nothing is masked: with a padding
-    mask the classifier of transformers 5 raises an error. For softmax its attentions
-    are replaced by torch's, with the same dropout on the weights. It takes a batch
-    whole.
+    mask the classifier of transformers 5 raises an error. It takes a batch whole.
     """
-    model, options, name = config.model, config.attention.options, config.attention.name
+    options, name = config.attention.options, config.attention.name
     published = name == "nystrom" and PUBLISHED.items() <= options.items()
     whole = config.train.micro_batches == 1 and data.pairs is None
     if not whole or not (published or name == "softmax"):
         return None
     num_landmarks = options.get("num_landmarks", 1)
     length = -(-data.inputs.shape[1] // num_landmarks) * num_landmarks
+    theirs = classifier(config, data, length)
+    optimizer = torch.optim.AdamW(theirs.parameters(), config.optimizer.learning_rate)
+    rows = np.zeros((len(data.inputs), length), np.int64)
+    rows[:, : data.inputs.shape[1]] = np.asarray(data.inputs)
+    inputs, labels = _tensor(rows), _tensor(np.asarray(data.labels, np.int64))
+    batches = [*zip(inputs.chunk(STEPS), labels.chunk(STEPS), strict=True)]
+
+    def run() -> None:
+        for batch, wanted in batches:
+            optimizer.zero_grad()
+            theirs(batch, labels=wanted).loss.backward()
+            optimizer.step()
+
+    library = "torch" if name == "softmax" else "hf"
+    return _program({**key, "attention": f"{library}-{key['attention']}"}, run, STEPS)
+
+
+def classifier(config: Config, data: Data, length: int) -> Any:
+    """That of transformers; for softmax with torch's attention and our dropout."""
+    model, options = config.model, config.attention.options
     torch.manual_seed(0)
     theirs = NystromformerForSequenceClassification(
         NystromformerConfig(
@@ -96,7 +111,7 @@ def train_peer(key: dict[str, Any], config: Config, data: Data) -> Program | Non
             num_attention_heads=model.num_heads,
             intermediate_size=model.mlp_dim,
             hidden_dropout_prob=model.dropout_rate,
-            num_landmarks=num_landmarks,
+            num_landmarks=options.get("num_landmarks", 1),
             segment_means_seq_len=length,
             max_position_embeddings=length,
             conv_kernel_size=options.get("conv_kernel_size") or 1,
@@ -104,27 +119,10 @@ def train_peer(key: dict[str, Any], config: Config, data: Data) -> Program | Non
         )
     )
     for module in _drop_convolution(theirs, options):
-        if name == "softmax":
+        if config.attention.name == "softmax":
             rate = options["dropout_rate"]
             module.forward = functools.partial(exact_forward, module, rate)
-    theirs.to(_device(), getattr(torch, model.dtype))
-    optimizer = torch.optim.AdamW(theirs.parameters(), config.optimizer.learning_rate)
-    rows = np.zeros((len(data.inputs), length), np.int64)
-    rows[:, : data.inputs.shape[1]] = np.asarray(data.inputs)
-    inputs, labels = _tensor(rows), _tensor(np.asarray(data.labels, np.int64))
-    size = config.train.batch_size
-
-    def run() -> None:
-        for step in range(STEPS):
-            batch = slice(step * size, (step + 1) * size)
-            optimizer.zero_grad()
-            theirs(inputs[batch], labels=labels[batch]).loss.backward()
-            optimizer.step()
-        _finish()
-
-    library = "torch" if name == "softmax" else "hf"
-    key = {**key, "attention": f"{library}-{key['attention']}"}
-    return Program(key, run, steps=STEPS, measured_peak=_peak())
+    return theirs.to(_device(), getattr(torch, model.dtype))
 
 
 def exact_forward(theirs: Any, dropout_rate: float, hidden: Any, *_: Any) -> tuple:
@@ -135,17 +133,6 @@ def exact_forward(theirs: Any, dropout_rate: float, hidden: Any, *_: Any) -> tup
     )
     context = attend_exactly(*qkv, dropout_p=dropout_rate if theirs.training else 0.0)
     return (context.transpose(1, 2).flatten(2),)
-
-
-class Given(torch.nn.Module):
-    """In the place of a projection: what it would give, [B, L, N, H]."""
-
-    def __init__(self, x: Any):
-        super().__init__()
-        self.x = x.flatten(2)
-
-    def forward(self, hidden: Any) -> Any:
-        return self.x
 
 
 def self_attention(key: dict[str, Any]) -> Any:
@@ -166,7 +153,8 @@ def self_attention(key: dict[str, Any]) -> Any:
 
 def attend_with(module: Any, *qkv: Any) -> Any:
     """The module on queries, keys and values [B, L, N, H] instead of their sources."""
-    module.query, module.key, module.value = map(Given, qkv)
+    for project, x in zip((module.query, module.key, module.value), qkv, strict=True):
+        project.forward = lambda hidden, x=x: x.flatten(2)
     return module(qkv[0].flatten(2))[0]
 
 
@@ -199,15 +187,14 @@ def _tensor(x: Any) -> Any:
     return tensor.to(_device(), getattr(torch, str(x.dtype)))
 
 
-def _finish() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def _peak() -> Callable[[Callable[[], Any]], int | None]:
-    """torch's own counter on a GPU, else that of the process."""
+def _program(key: dict[str, Any], run: Callable[[], Any], steps: int = 1) -> Program:
+    """Waits for a GPU at the end of a run, and measures memory by torch's counter."""
     if not torch.cuda.is_available():
-        return measured_peak
+        return Program(key, run, steps=steps)
+
+    def run_and_wait() -> None:
+        run()
+        torch.cuda.synchronize()
 
     def peak(run: Callable[[], Any]) -> int:
         torch.cuda.reset_peak_memory_stats()
@@ -215,4 +202,4 @@ def _peak() -> Callable[[Callable[[], Any]], int | None]:
         run()
         return torch.cuda.max_memory_allocated() - before
 
-    return peak
+    return Program(key, run_and_wait, steps=steps, measured_peak=peak)

@@ -1,19 +1,16 @@
 """An attention as a compiled program, and what the compiler says that it costs."""
 
 import dataclasses
-import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.lab.bench.counters import measured_peak
 from nystromformer.lab.bench.flops import product_flops
 from nystromformer.lab.bench.variants import Variant
-from nystromformer.lab.study.smooth import smooth_inputs
 from nystromformer.training.devices import program_bytes
 
 PASSES = ("forward", "forward+backward")
@@ -28,7 +25,7 @@ class Program:
     key: what tells it from others, as JSON.
     run: does it `steps` times and returns when that is done.
     cost: of one step, as of `compile_program`, where a compiler told.
-    measured_peak: the bytes that a run takes.
+    measured_peak: the bytes that a run takes, where not by the device or the process.
     compiled: as the compiler gave it.
     peer: of the module `peers`, the same in PyTorch, or None.
     """
@@ -37,33 +34,16 @@ class Program:
     run: Callable[[], Any]
     cost: Cost | None = None
     steps: int = 1
-    measured_peak: Callable[[Callable[[], Any]], int | None] = measured_peak
+    measured_peak: Callable[[Callable[[], Any]], int | None] | None = None
     compiled: Any = None
     peer: Callable[[Any], "Program | None"] = lambda peers: None
-
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Of one attention's inputs [B, L, N, H]."""
-
-    length: int
-    batch_size: int
-    num_heads: int
-    head_dim: int
-    dtype: str
-
-    @functools.lru_cache(maxsize=1)  # noqa: B019 - the programs of one size come together
-    def inputs(self) -> list[jax.Array]:
-        """Query, key, value, and a cotangent of the output, as numbers."""
-        return smooth_inputs(**dataclasses.asdict(self), count=4)
 
 
 def compile_program(function: Any, *args: Any, device: Any = None) -> tuple[Any, Cost]:
     """Compiles a function that may be jitted already; nothing is run.
 
     Args:
-      function: of arrays and pytrees of them.
-      *args: arrays or their `ShapeDtypeStruct`s.
+      function, *args: of arrays or their `ShapeDtypeStruct`s, and pytrees of them.
       device: one that may not be there; None = where the arrays are.
 
     Returns:
@@ -95,14 +75,15 @@ def compile_program(function: Any, *args: Any, device: Any = None) -> tuple[Any,
 
 
 def attention_program(
-    variant: Variant, which_pass: str, sizes: Sizes, device: Any = None
+    variant: Variant, which_pass: str, inputs: Sequence[jax.Array], device: Any = None
 ) -> Program:
     """One attention's forward pass, or with the gradient of all inputs and parameters.
 
-    Raises:
-      ConfigError: options that do not fit the length.
+    The inputs are query, key, value and a cotangent of the output, [B, L, N, H].
+    ConfigError where the attention does not fit the length.
     """
-    attention = variant.make(sizes.num_heads, sizes.head_dim, sizes.length)
+    batch_size, length, num_heads, head_dim = inputs[0].shape
+    attention = variant.make(num_heads, head_dim, length)
     graphdef, params, rest = nnx.split(attention, nnx.Param, ...)
 
     def forward(rest: nnx.State, params: nnx.State, *qkv: jax.Array) -> jax.Array:
@@ -112,14 +93,22 @@ def attention_program(
         output, pull = jax.vjp(lambda *x: forward(rest, *x), *primals)
         return output, pull(cotangent)
 
-    *qkv, cotangent = inputs = sizes.inputs()
+    *qkv, cotangent = inputs
     if which_pass == "forward":
         function, args = forward, (rest, params, *qkv)
     else:
         function, args = both, (rest, cotangent, params, *qkv)
     compiled, cost = compile_program(function, *args, device=device)
-    key = {"what": which_pass, "attention": variant.label, "options": variant.options}
-    key |= dataclasses.asdict(sizes)
+    key = {
+        "what": which_pass,
+        "attention": variant.label,
+        "options": variant.options,
+        "length": length,
+        "batch_size": batch_size,
+        "num_heads": num_heads,
+        "head_dim": head_dim,
+        "dtype": str(inputs[0].dtype),
+    }
     return Program(
         key,
         run=lambda: jax.block_until_ready(compiled(*args)),

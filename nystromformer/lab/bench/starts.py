@@ -5,12 +5,13 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nystromformer.config import ConfigError
 from nystromformer.lab import markdown
-from nystromformer.lab.bench.measure import quartiles
+from nystromformer.lab.bench.summary import spread
 from nystromformer.lab.page import PAGE, open_folder, page, source
 from nystromformer.lab.sweep.grid import TRAIN
 from nystromformer.lab.sweep.process import Process, failure
@@ -27,49 +28,39 @@ start just before.
 """
 
 
-def first_steps(
-    out: Path,
-    tasks: Sequence[str],
-    attentions: Sequence[str],
-    changes: Sequence[str],
-    rounds: int,
-) -> None:
-    """Writes README.md and first_step.json of each task with each attention.
-
-    Args:
-      out: the folder.
-      tasks, attentions: names.
-      changes: each GROUP.KEY=VALUE, of every config.
-      rounds: in which all take turns.
-    """
-    made_by, out = source(), open_folder(out, TITLE)
-    configs = TRAIN.parents[1] / "configs"
+def first_steps(flags: Any) -> None:
+    """Writes the page and JSON that the flags of scripts/first_step.py ask for."""
+    made_by, out = source(), open_folder(Path(flags.out).expanduser(), TITLE)
+    configs, changes = TRAIN.parents[1] / "configs", flags.change
     rows = [
         {"task": task, "attention": attention, **{start: [] for start in STARTS}}
-        for task, attention in dict.fromkeys(itertools.product(tasks, attentions))
+        for task, attention in dict.fromkeys(
+            itertools.product(flags.task, flags.attention)
+        )
     ]
-    flags = [f"--config.{change}" for change in changes]
-    for _, row in itertools.product(range(rounds), rows):
-        config = f"--config={configs}/{row['task']}.py:{row['attention']}"
-        with tempfile.TemporaryDirectory() as folder:
-            for start in STARTS:
-                seconds = seconds_to_first_loss([config, *flags], Path(folder))
-                row[start].append(seconds)
-        if row is rows[-1]:
-            write_json(out / FILE, {**made_by, "rows": rows})
-            write_text(out / PAGE, page(TITLE, made_by, [*table(rows), NOTE]))
-    print(*table(rows), sep="\n")
+    table = []
+    for _ in range(flags.rounds):
+        for row in rows:
+            config = f"--config={configs}/{row['task']}.py:{row['attention']}"
+            arguments = [config, *(f"--config.{change}" for change in changes)]
+            with tempfile.TemporaryDirectory() as folder:
+                for start in STARTS:
+                    row[start].append(seconds_to_first_loss(arguments, Path(folder)))
+        write_json(out / FILE, {**made_by, "rows": rows})
+        body = (
+            [f"{row['task']}, {row['attention']}", *(_cell(row[x]) for x in STARTS)]
+            for row in rows
+        )
+        table = markdown.table(["seconds", *STARTS], body)
+        write_text(out / PAGE, page(TITLE, made_by, [*table, NOTE]))
+    print(*table, sep="\n")
 
 
 def seconds_to_first_loss(arguments: Sequence[str], folder: Path) -> float:
-    """Of a new process of train.py.
+    """Of a new process of train.py with these flags.
 
-    Args:
-      arguments: its flags.
-      folder: keeps what is compiled from one start to the next.
-
-    Raises:
-      ConfigError: the process ended before; with the last line that it said.
+    The folder keeps what is compiled from one start to the next. ConfigError with the
+    last line that the process said where it ended before.
     """
     with tempfile.TemporaryDirectory(dir=folder) as workdir:
         metrics = Path(workdir) / METRICS_FILE
@@ -90,17 +81,5 @@ def seconds_to_first_loss(arguments: Sequence[str], folder: Path) -> float:
         raise ConfigError(said.removeprefix("error: "))
 
 
-def table(rows: Sequence[Mapping]) -> list[str]:
-    """Lines of Markdown: a row for each task and attention."""
-    body = [
-        [f"{row['task']}, {row['attention']}", *(_cell(row[start]) for start in STARTS)]
-        for row in rows
-    ]
-    return markdown.table(["seconds", *STARTS], body)
-
-
 def _cell(seconds: Sequence[float]) -> str:
-    if len(seconds) < 2:
-        return "".join(f"{x:.1f}" for x in seconds)
-    lower, median, upper = quartiles(seconds)
-    return f"{median:.1f} ({lower:.1f}–{upper:.1f})"
+    return spread(seconds, ".1f") if len(seconds) > 1 else f"{seconds[0]:.1f}"

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from nystromformer.lab import markdown
-from nystromformer.lab.bench.curves import FIT_FROM, exponent, points
-from nystromformer.lab.bench.measure import quartiles
 from nystromformer.lab.bench.programs import PASSES
 
 Row = Mapping[str, Any]
 DASH = "—"
+FIT_FROM = 2048  # below it, what does not depend on the length shows
 NOTES = f"""\
 - Time: median (quartiles) of rounds in which all programs of a length, a large matmul
   and a large copy take turns; the device is waited for, compiling is not in it.
@@ -34,129 +35,111 @@ NOTES = f"""\
 """
 
 
+def seconds(row: Row) -> float | None:
+    """The median."""
+    return float(np.median(row["seconds"])) if row["seconds"] else None
+
+
+def peak_bytes(row: Row) -> float | None:
+    """By the compiler."""
+    return row["cost"] and row["cost"]["peak_bytes"]
+
+
 def time_cell(row: Row) -> str:
-    """ms: median (lower–upper quartile)."""
+    """ms."""
     if row["stopped"]:
         return "over budget" if "budget" in row["stopped"] else row["stopped"]
-    return _spread([1e3 * x for x in row["seconds"]])
+    return spread([1e3 * x for x in row["seconds"]])
 
 
 def rate_cell(row: Row) -> str:
-    """Steps a second: median (lower–upper quartile)."""
-    return (
-        time_cell(row) if row["stopped"] else _spread([1 / x for x in row["seconds"]])
-    )
+    """Steps a second."""
+    return time_cell(row) if row["stopped"] else spread([1 / x for x in row["seconds"]])
 
 
-def memory_cell(row: Row) -> str:
-    """MiB: by the compiler / measured."""
-    both = (row["cost"] and row["cost"]["peak_bytes"], row["measured_bytes"])
-    return " / ".join(_number(x, 2**20, ".4g") for x in both)
+def numbers(*parts: tuple[str, float, str]) -> Callable[[Row], str]:
+    """A cell of fields of a row or its cost, each with its unit and format."""
+
+    def cell(row: Row) -> str:
+        fields = {**(row.get("cost") or {}), **row}
+        return " / ".join(
+            number(fields.get(name), unit, form) for name, unit, form in parts
+        )
+
+    return cell
 
 
-def work_cell(row: Row) -> str:
-    """10⁹ operations / share of the matmul's rate."""
-    work = _number(row["cost"] and row["cost"]["flops"], 1e9, ".3g")
-    return f"{work} / {_number(row['matmul_share'], 1, '.0%')}"
+memory_cell = numbers(("peak_bytes", 2**20, ".4g"), ("measured_bytes", 2**20, ".4g"))
+work_cell = numbers(("flops", 1e9, ".3g"), ("matmul_share", 1, ".0%"))
+whole_traffic_cell = numbers(("bytes_accessed", 1e9, ".3g"), ("copy_share", 1, ".0%"))
+compile_cell = numbers(("compile_seconds", 1, ".1f"))
 
 
 def traffic_cell(row: Row) -> str:
-    """10⁹ bytes / share of the copy's rate."""
-    if row["copy_share"] is None:
-        return DASH
-    return f"{row['cost']['bytes_accessed'] / 1e9:.3g} / {row['copy_share']:.0%}"
-
-
-def compile_cell(row: Row) -> str:
-    """Seconds."""
-    return _number(row["cost"] and row["cost"]["compile_seconds"], 1, ".1f")
-
-
-COMPILING = ("seconds to compile", compile_cell)
+    """One dash where the lengths of the data decide."""
+    return DASH if row["copy_share"] is None else whole_traffic_cell(row)
 
 
 def describe(row: Row, found: str = "") -> str:
     """A row as a line: what it is of, and what was found."""
-    key = row["key"]
     found = found or f"{time_cell(row)} ms, {memory_cell(row)} MiB"
-    where = f"{key.get('task', '')} {key['length']:,}".strip()
-    return f"{where} {key['what']} {key['attention']}: {found}"
+    return f"{where(row)} {row['key']['what']} {row['key']['attention']}: {found}"
 
 
 def tables(rows: Sequence[Row]) -> list[str]:
     """Lines: all tables of which there are rows."""
     lines = []
     for which_pass in PASSES:
+        chosen = _of(which_pass, rows)
         name = which_pass.replace("+", " and ").capitalize()
-        chosen = [row for row in rows if row["key"]["what"] == which_pass]
-        for unit, cell, quantity in (
-            ("ms", time_cell, "seconds"),
-            ("MiB", memory_cell, "bytes"),
-            ("work", work_cell, ""),
-            (*COMPILING, ""),
-        ):
-            curves = points(chosen, which_pass, quantity) if quantity else {}
-            lines += pivot(f"{name}: {unit}", chosen, cell, "length", curves)
-    steps = [row for row in rows if row["key"]["what"] == "train step"]
-    sizes = {key["task"]: key for key in (row["key"] for row in steps)}
+        lines += pivot(f"{name}: ms", chosen, time_cell, seconds)
+        lines += pivot(f"{name}: MiB", chosen, memory_cell, peak_bytes)
+        lines += pivot(f"{name}: work", chosen, work_cell)
+        lines += pivot(f"{name}: seconds to compile", chosen, compile_cell)
+    steps = _of("train step", rows)
+    sizes = {row["key"]["task"]: row["key"] for row in steps}
     listed = ", ".join(
         f"{task} {key['batch_size']} × {key['length']:,}" for task, key in sizes.items()
     )
     lines += [f"Batch × length: {listed}.", ""] if steps else []
-    lines += pivot("Train steps a second", steps, rate_cell, "task")
-    for unit, cell in (
-        ("MiB", memory_cell),
-        ("work", work_cell),
-        ("traffic", traffic_cell),
-        COMPILING,
-    ):
-        lines += pivot(f"Train step: {unit}", steps, cell, "task")
+    lines += pivot("Train steps a second", steps, rate_cell)
+    lines += pivot("Train step: MiB", steps, memory_cell)
+    lines += pivot("Train step: work", steps, work_cell)
+    lines += pivot("Train step: traffic", steps, traffic_cell)
+    lines += pivot("Train step: seconds to compile", steps, compile_cell)
     return [*lines, *input_table(rows), *peer_table(rows)]
 
 
 def input_table(rows: Sequence[Row]) -> list[str]:
     """Lines: the time of the input side ÷ that of a train step, round by round."""
-    keyed = [(row["key"]["what"], row) for row in rows]
-    inputs = {
-        row["key"]["task"]: row["seconds"]
-        for what, row in keyed
-        if what == "input" and row["seconds"]
-    }
+    inputs = {x["key"]["task"]: x["seconds"] for x in _of("input", rows)}
 
     def share(row: Row) -> str:
         if row["stopped"]:
             return time_cell(row)
-        pairs = zip(inputs[row["key"]["task"]], row["seconds"], strict=True)
-        _, median, upper = quartiles([part / whole for part, whole in pairs])
-        return f"{median:.2%} ({upper:.2%})"
+        ratios = np.divide(inputs[row["key"]["task"]], row["seconds"])
+        return "{:.2%} ({:.2%})".format(*np.quantile(ratios, (0.5, 0.75)))
 
-    steps = [row for what, row in keyed if what == "train step" and not _peer(row)]
-    chosen = [row for row in steps if row["key"]["task"] in inputs]
-    return pivot("Input side: share of a train step", chosen, share, "task")
+    steps = [x for x in _of("train step", rows) if inputs.get(x["key"]["task"])]
+    ours = [x for x in steps if not peer_of(x["key"]["attention"])[0]]
+    return pivot("Input side: share of a train step", ours, share)
 
 
 def peer_table(rows: Sequence[Row]) -> list[str]:
     """Lines: PyTorch's time and measured memory ÷ ours, round by round."""
-    table = []
-    for ours in (row for row in rows if row["seconds"]):
-        key = ours["key"]
-        family = key.get("attention", "").partition(" in ")[0]  # in so many parts
-        for theirs in (row for row in rows if _peer(row) and row["seconds"]):
-            if theirs["key"] != {**key, "attention": f"{_peer(theirs)}-{family}"}:
-                continue
-            pairs = zip(theirs["seconds"], ours["seconds"], strict=True)
+    table, timed = [], [row for row in rows if row["seconds"]]
+    for ours in timed:
+        label = ours["key"]["attention"]
+        for theirs in timed:
+            library, of = peer_of(theirs["key"]["attention"])
+            same = {**ours["key"], "attention": f"{library}-{of}"} == theirs["key"]
+            if not library or not same or label.partition(" in ")[0] != of:
+                continue  # ours may be in so many parts
+            pair = f"{library}-{of} ÷ {label}"
+            time = spread(np.divide(theirs["seconds"], ours["seconds"]), ".2f")
             memory = theirs["measured_bytes"], ours["measured_bytes"]
-            table.append(
-                [
-                    *(
-                        key["what"],
-                        f"{theirs['key']['attention']} ÷ {key['attention']}",
-                    ),
-                    f"{key.get('task', '')} {key['length']:,}".strip(),
-                    _spread([x / y for x, y in pairs], ".2f"),
-                    f"{memory[0] / memory[1]:.2f}" if all(memory) else DASH,
-                ]
-            )
+            share = f"{memory[0] / memory[1]:.2f}" if all(memory) else DASH
+            table.append([ours["key"]["what"], pair, where(ours), time, share])
     head = ["what", "attention", "where", "time", "memory"]
     return _section("Beside PyTorch", head, table)
 
@@ -165,36 +148,80 @@ def pivot(
     title: str,
     rows: Sequence[Row],
     cell: Callable[[Row], str],
-    across: str,
-    curves: Mapping[str, Mapping[int, float]] = {},
+    value: Callable[[Row], float | None] | None = None,
 ) -> list[str]:
-    """Lines: a row for each attention and a column for each `across`; none of none.
+    """Lines: a row for each attention, a column for each task or length; none of none.
 
     Args:
       title: of the section.
       rows: one for each cell.
       cell: its text.
-      across: a key.
-      curves: attention -> length -> value: its factors of softmax and exponents show.
+      value: of a row, if factors of softmax and exponents are to stand beside.
     """
-    labels, columns = (
-        list(dict.fromkeys(row["key"][x] for row in rows))
-        for x in ("attention", across)
-    )
-    cells = {
-        (row["key"]["attention"], row["key"][across]): cell(row) + _factor(row, curves)
-        for row in rows
-    }
-    table = [
-        [label, *(cells.get((label, column), DASH) for column in columns)]
-        for label in labels
-    ]
-    heads = [f"{c:,}" if isinstance(c, int) else c for c in columns]
+    curves = points(rows, value) if value else {}
+    across = "task" if any("task" in row["key"] for row in rows) else "length"
+    cells: dict[str, dict[Any, str]] = {}
+    for row in rows:
+        line = cells.setdefault(row["key"]["attention"], {})
+        line[row["key"][across]] = cell(row) + _factor(row, curves)
+    columns = list(dict.fromkeys(row["key"][across] for row in rows))
+    head = ["attention", *(f"{x:,}" if across == "length" else x for x in columns)]
+    table = [[x, *(cells[x].get(column, DASH) for column in columns)] for x in cells]
     if curves:
-        heads.append("exponent")
+        head.append("exponent")
         for line in table:
-            line.append(_number(exponent(curves.get(line[0], {})), 1, ".2f"))
-    return _section(title, ["attention", *heads], table)
+            line.append(number(exponent(curves[line[0]]), 1, ".2f"))
+    return _section(title, head, table)
+
+
+def points(
+    rows: Iterable[Row], value: Callable[[Row], float | None]
+) -> dict[str, dict[int, float]]:
+    """attention -> length -> value, where there is one."""
+    curves: dict[str, dict[int, float]] = {}
+    for row in rows:
+        curve = curves.setdefault(row["key"]["attention"], {})
+        if (found := value(row)) is not None:
+            curve[row["key"]["length"]] = found
+    return curves
+
+
+def exponent(curve: Mapping[int, float]) -> float | None:
+    """p of c · lengthᵖ by least squares of logarithms, from length FIT_FROM on.
+
+    None with less than two points there, or a value of 0.
+    """
+    fitted = {n: value for n, value in curve.items() if n >= FIT_FROM}
+    if len(fitted) < 2 or min(fitted.values()) <= 0:
+        return None
+    logs = np.log([*fitted]), np.log([*fitted.values()])
+    return float(np.polyfit(*logs, deg=1)[0])
+
+
+def spread(values: Any, form: str = ".3g") -> str:
+    """Median (quartiles)."""
+    lower, median, upper = np.quantile(values, (0.25, 0.5, 0.75))
+    return f"{median:{form}} ({lower:{form}}–{upper:{form}})"
+
+
+def number(value: float | None, unit: float, form: str) -> str:
+    """A value in a unit, or a dash for none."""
+    return DASH if value is None else format(value / unit, form)
+
+
+def peer_of(label: str) -> tuple[str, str]:
+    """The library of a peer, or "", and what it stands beside."""
+    library, _, rest = label.partition("-")
+    return (library, rest) if library in ("hf", "torch") else ("", label)
+
+
+def where(row: Row) -> str:
+    """The task, if there is one, and the length."""
+    return f"{row['key'].get('task', '')} {row['key']['length']:,}".strip()
+
+
+def _of(what: str, rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["key"]["what"] == what]
 
 
 def _factor(row: Row, curves: Mapping[str, Mapping[int, float]]) -> str:
@@ -206,23 +233,5 @@ def _factor(row: Row, curves: Mapping[str, Mapping[int, float]]) -> str:
     return f" · {exact / ours:,.{1 if exact < 10 * ours else 0}f}×"
 
 
-def _section(
-    title: str, head: Sequence[str], rows: Iterable[Sequence[str]]
-) -> list[str]:
-    rows = [*rows]
+def _section(title: str, head: Sequence[str], rows: Sequence[list[str]]) -> list[str]:
     return [f"## {title}", "", *markdown.table(head, rows), ""] if rows else []
-
-
-def _spread(values: Sequence[float], form: str = ".3g") -> str:
-    lower, median, upper = quartiles(values)
-    return f"{median:{form}} ({lower:{form}}–{upper:{form}})"
-
-
-def _number(value: float | None, unit: float, form: str) -> str:
-    return DASH if value is None else format(value / unit, form)
-
-
-def _peer(row: Row) -> str:
-    """The library of a peer's row, or ""."""
-    library, _, _ = row["key"].get("attention", "").partition("-")
-    return library if library in ("hf", "torch") else ""

@@ -64,12 +64,8 @@ TARGETS = {
 def absent_device(name: str, compilers: str | None) -> Any:
     """A device of TARGETS to compile for; to be had before JAX has computed anything.
 
-    Args:
-      name: of TARGETS.
-      compilers: the folder in which the compiler is; None = this environment.
-
-    Raises:
-      ConfigError: it is not there, with the command that installs it.
+    Its compiler is in a folder, or None = in this environment; else ConfigError with
+    the command that installs it.
     """
     target = TARGETS[name]
     if compilers is not None:

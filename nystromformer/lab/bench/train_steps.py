@@ -22,16 +22,10 @@ GROUPS = {"max_length": "task", "dtype": "model"}  # of a config; else "train"
 
 
 def task_config(task: str, variant: Variant, changes: Mapping[str, Any]) -> Config:
-    """The paper preset of configs/TASK.py with this attention.
+    """The paper preset of configs/TASK.py with this attention, and changes.
 
-    Args:
-      task: the name of a file there.
-      variant: its options replace those of the config.
-      changes: of max_length, batch_size, dtype, micro_batches and length_buckets,
-        where not None.
-
-    Raises:
-      ConfigError: a config that cannot run.
+    Of max_length, batch_size, dtype, micro_batches and length_buckets, where not None.
+    ConfigError where it cannot run.
     """
     config = importlib.import_module(f"configs.{task}").get_config(variant.name)
     mapping = config.to_dict()
@@ -46,17 +40,11 @@ def made_up_examples(task: Task, batch_size: int) -> Data:
     """STEPS batches of random tokens: full pictures, texts from half full to full."""
     rng, length = np.random.default_rng(0), task.max_length
     as_text = isinstance(task.decode(np.ones(length, np.uint8)), str)
-    least = length // 2 if as_text else length
-    examples, rows = STEPS * batch_size, STEPS * batch_size * task.num_inputs
-    pairs = np.arange(rows, dtype=np.int32).reshape(examples, task.num_inputs)
-    return Data.put(
-        Split(
-            rng.integers(1, task.vocab_size, (rows, length)).astype(np.uint16),
-            rng.integers(least, length + 1, rows).astype(np.int32),
-            rng.integers(0, task.num_classes, examples).astype(np.int32),
-            pairs if task.num_inputs == 2 else None,
-        )
-    )
+    least, examples = length // 2 if as_text else length, STEPS * batch_size
+    rows = examples * task.num_inputs
+    inputs = rng.integers(1, task.vocab_size, (rows, length)).astype(np.uint16)
+    lengths = rng.integers(least, length + 1, rows).astype(np.int32)
+    return _put(inputs, lengths, rng.integers(0, task.num_classes, examples))
 
 
 def prepared_examples(task: Task, batch_size: int, data_dir: str) -> Data:
@@ -71,13 +59,16 @@ def prepared_examples(task: Task, batch_size: int, data_dir: str) -> Data:
             "examples: take a smaller --batch_size"
         )
     drawn = np.random.default_rng(0).permutation(split.num_examples)
-    drawn = rows = drawn[: STEPS * batch_size]
-    pairs = None
-    if split.pairs is not None:
-        rows = split.pairs[drawn].ravel()
-        pairs = np.arange(rows.size, dtype=np.int32).reshape(-1, 2)
-    labels = split.labels[drawn]
-    return Data.put(Split(split.inputs[rows], split.lengths[rows], labels, pairs))
+    drawn = drawn[: STEPS * batch_size]
+    rows = drawn if split.pairs is None else split.pairs[drawn].ravel()
+    return _put(split.inputs[rows], split.lengths[rows], split.labels[drawn])
+
+
+def _put(inputs: np.ndarray, lengths: np.ndarray, labels: np.ndarray) -> Data:
+    """On the device; two rows an example make pairs."""
+    pairs = np.arange(len(inputs), dtype=np.int32).reshape(len(labels), -1)
+    pairs = None if len(inputs) == len(labels) else pairs
+    return Data.put(Split(inputs, lengths, labels.astype(np.int32), pairs))
 
 
 def train_program(
@@ -87,14 +78,9 @@ def train_program(
     examples: str = "made up",
     device: Any = None,
 ) -> Program:
-    """STEPS train steps in one compiled loop, as training takes them.
+    """STEPS train steps on STEPS batches in one compiled loop, as training takes them.
 
-    Args:
-      label: of the attention.
-      experiment: of the task, with that attention.
-      data: STEPS batches.
-      examples: what they are.
-      device: one that may not be there, on which nothing runs; None = the first.
+    The label is of the attention; device as for `compile_program`.
     """
     train, optimizer = experiment.config.train, experiment.make_optimizer()
     indices = np.arange(STEPS * train.batch_size, dtype=np.int32)
@@ -130,15 +116,15 @@ def input_program(
     experiment: Experiment, data: Data, examples: str = "made up"
 ) -> Program:
     """What STEPS steps need before a model: which examples, and their batches."""
-    batch_size = experiment.config.train.batch_size
-    num_examples, mesh = len(data.labels), one_device()
+    batch_size, mesh = experiment.config.train.batch_size, one_device()
 
     def take(data: Data, indices: jax.Array) -> Batch:
         ones = jnp.ones(batch_size)
         return jax.lax.map(lambda rows: data.take(rows, ones), indices)
 
     def indices() -> jax.Array:
-        return put(mesh, train_indices(0, 0, STEPS, num_examples, batch_size))
+        drawn = train_indices(0, 0, STEPS, len(data.labels), batch_size)
+        return put(mesh, drawn)
 
     compiled, cost = compile_program(take, data, indices())
 
@@ -148,16 +134,14 @@ def input_program(
     return Program(_key("input", "input", experiment, examples), run, cost, STEPS)
 
 
-def _key(
-    what: str, label: str, experiment: Experiment, examples: str
-) -> dict[str, Any]:
-    config = experiment.config
+def _key(what: str, label: str, of: Experiment, examples: str) -> dict[str, Any]:
+    config = of.config
     return {
         "what": what,
         "attention": label,
         "options": {} if what == "input" else config.attention.options,
         "task": config.task.name,
-        "length": experiment.task.max_length,
+        "length": of.task.max_length,
         "batch_size": config.train.batch_size,
         "dtype": config.model.dtype,
         "examples": examples,

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flax import nnx
@@ -34,25 +34,19 @@ class Variant:
 
 def every_label() -> list[str]:
     """The rows of Table 1, then each other attention of the table at its own size."""
-    named = {label.partition("-")[0] for label in TABLE_1}
-    sizes = {
-        name: cls.size_option and cls.defaults[cls.size_option]
-        for name, cls in ATTENTIONS.items()
-        if name not in named
-    }
-    return [*TABLE_1, *(f"{name}-{n}" if n else name for name, n in sizes.items())]
+    labels, named = [*TABLE_1], {label.partition("-")[0] for label in TABLE_1}
+    for name, cls in ATTENTIONS.items():
+        if name not in named:
+            size = cls.defaults.get(cls.size_option or "")
+            labels.append(f"{name}-{size}" if size else name)
+    return labels
 
 
 def parse_variants(labels: Sequence[str], changes: Sequence[str]) -> list[Variant]:
-    """Attentions with their defaults, the size in their label, and changes.
+    """Attentions NAME or NAME-SIZE with their defaults, that size, and changes.
 
-    Args:
-      labels: each NAME or NAME-SIZE.
-      changes: each NAME.OPTION=VALUE, for all sizes of that attention.
-
-    Raises:
-      ConfigError: an unknown name or option, a value of the wrong type, a change of an
-        attention that is not there, or a label twice.
+    A change NAME.OPTION=VALUE is for all sizes of that attention. ConfigError for what
+    is unknown, of a wrong type, or there twice.
     """
     changed: dict[str, dict[str, Any]] = {}
     for change in changes:
@@ -69,18 +63,19 @@ def parse_variants(labels: Sequence[str], changes: Sequence[str]) -> list[Varian
     return variants
 
 
-def _parse_variant(label: str, changed: dict[str, dict[str, Any]]) -> Variant:
-    name = label if label in ATTENTIONS else label.partition("-")[0]
-    size = label[len(name) + 1 :]
+def _parse_variant(label: str, changed: Mapping[str, dict[str, Any]]) -> Variant:
+    name, size = label, ""
+    if label not in ATTENTIONS:
+        name, _, size = label.partition("-")
     try:
         check_attention(name, {})
-        options = {**ATTENTIONS[name].defaults}
+        cls = ATTENTIONS[name]
+        options = {**cls.defaults}
         if label != name:
-            size_option = ATTENTIONS[name].size_option
-            if not size_option or not size.isdecimal():
+            if not cls.size_option or not size.isdecimal():
                 sized = [name for name, cls in ATTENTIONS.items() if cls.size_option]
                 raise ValueError(f"sizes are {'-NUMBER, '.join(sized)}-NUMBER")
-            options[size_option] = int(size)
+            options[cls.size_option] = int(size)
         options |= changed.get(name, {})
         check_attention(name, options)
     except ValueError as error:

@@ -57,12 +57,13 @@ def approximation(flags: Any) -> None:
             f"the longest sequence has {most} tokens: --landmarks must be below that"
         )
     open_folder(out, TITLE)
-    lines = [subject.about]
     with jax.enable_x64(True):
-        tables, figures = study(subject, counts, flags.iterations)
+        tables = measure_all(subject.layers, counts, flags.iterations)
+        figures = {**curves(tables), **pictures(subject, counts)}
     for name, rows in tables.items():
         text = rows.to_csv(index=False, float_format="%.6g", lineterminator="\n")
         write_text(out / f"{name}.csv", text)
+    lines = [subject.about]
     for name, figure in figures.items():
         save_figure(figure, out / name)
         lines += [f"## {name.capitalize()}\n", f"![{name}]({name}.png)\n"]
@@ -124,45 +125,45 @@ def check_example(example: int, count: int) -> None:
         raise ConfigError(f"--example={example}: there are {count:,}, from 0 on")
 
 
-def study(
-    subject: Subject, counts: Sequence[int], iterations: Sequence[int]
-) -> tuple[dict[str, pd.DataFrame], dict[str, Figure]]:
-    """Every table and every figure, by name."""
-    of_landmarks: list[dict[str, Any]] = [
+def measure_all(
+    layers: Sequence[Layer], counts: Sequence[int], iterations: Sequence[int]
+) -> dict[str, pd.DataFrame]:
+    """The tables by name: rows of `measure_heads`, and spectra."""
+    of_landmarks = [
         {"landmarks": choice, "num_landmarks": count, "landmark_seed": seed}
         for choice in LANDMARKS
         for count in counts
         for seed in range(DRAWS if choice == "random" else 1)
     ]
-    inverses = [*(("iterative", steps) for steps in iterations), ("exact", 0)]
-    of_iterations: list[dict[str, Any]] = [
+    of_iterations = [
         {"num_landmarks": count, "inverse": inverse, "num_pinv_iters": steps}
         for count in counts
-        for inverse, steps in inverses
+        for inverse, steps in [*(("iterative", n) for n in iterations), ("exact", 0)]
     ]
-    parts = len(of_landmarks) + len(of_iterations) + 2
-    with Progress("approximation", parts) as progress:
+    with Progress("approximation", len(of_landmarks) + len(of_iterations)) as progress:
 
-        def each(grid: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        def each(grid: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             for options in grid:
                 yield options
                 progress.update(1)
 
-        landmarks = measure_heads(subject.layers, each(of_landmarks))
-        steps = measure_heads(subject.layers, each(of_iterations))
-        spectrum = spectra(subject.layers)
-        progress.update(1)
-        means = landmarks[landmarks["landmarks"] == "segment_means"]
-        figures = {
-            "landmarks": drawing.draw_landmarks(landmarks),
-            "iterations": drawing.draw_iterations(steps),
-            "bound": drawing.draw_bound(means),
-            "spectrum": drawing.draw_spectrum(spectrum),
-            **pictures(subject, counts),
+        return {
+            "landmarks": measure_heads(layers, each(of_landmarks)),
+            "iterations": measure_heads(layers, each(of_iterations)),
+            "spectrum": spectra(layers),
         }
-        progress.update(1)
-    tables = {"landmarks": landmarks, "iterations": steps, "spectrum": spectrum}
-    return tables, figures
+
+
+def curves(tables: dict[str, pd.DataFrame]) -> dict[str, Figure]:
+    """The figures of the tables by name."""
+    rows = tables["landmarks"]
+    means = rows[rows["landmarks"] == "segment_means"]
+    return {
+        "landmarks": drawing.draw_landmarks(rows),
+        "iterations": drawing.draw_iterations(tables["iterations"]),
+        "bound": drawing.draw_bound(means),
+        "spectrum": drawing.draw_spectrum(tables["spectrum"]),
+    }
 
 
 def pictures(subject: Subject, counts: Sequence[int]) -> dict[str, Figure]:
@@ -192,17 +193,14 @@ def pictures(subject: Subject, counts: Sequence[int]) -> dict[str, Figure]:
         "iterates": exact | {title: by(near, **x) for title, x in inverses.items()},
         "inverses": {title: by(inverse, **x) for title, x in inverses.items()},
     }
-    functions = {(x, title): f for x, by in columns.items() for title, f in by.items()}
-    found = matrices(subject.layers, subject.example, functions)
-    evenly = np.linspace(0, len(found) - 1, min(PICTURED_HEADS, len(found)))
-    heads = [[*found][round(i)] for i in evenly]
-    return {
-        name: drawing.draw_pictures(
-            {head: {x: found[head][name, x] for x in columns[name]} for head in heads},
-            subject.tokens,
-        )
-        for name in columns
-    }
+    figures = {}
+    for name, functions in columns.items():
+        found = matrices(subject.layers, subject.example, functions)
+        evenly = np.linspace(0, len(found) - 1, min(PICTURED_HEADS, len(found)))
+        heads = [[*found][round(i)] for i in evenly]
+        chosen = {head: found[head] for head in heads}
+        figures[name] = drawing.draw_pictures(chosen, subject.tokens)
+    return figures
 
 
 CAPTIONS = {

@@ -2,7 +2,6 @@
 
 import pytest
 
-from nystromformer.config import ConfigError
 from nystromformer.lab.bench.comparison import write_comparison
 
 LENGTHS = (256, 512)
@@ -37,17 +36,11 @@ def test_parameters_errors_and_memory_are_those_of_the_methods(tmp_path):
     assert long < 2.2 * short
 
 
-def test_another_file_is_not_written_over(tmp_path):
-    out = tmp_path / "thesis.md"
-    out.write_text("# Thesis\n")
-    with pytest.raises(ConfigError, match="was not made by this command"):
-        write_comparison(out, NAMES, LENGTHS)
-    assert out.read_text() == "# Thesis\n"
-
-
-def test_lengths_that_cannot_be_are_one_line(commands, tmp_path):
-    for length in ("0", "7"):
-        args = (f"--out={tmp_path}/out.md", f"--length={length}")
-        done = commands.run("attention_table.py", *args, "--attention=linformer")
+def test_what_cannot_be_is_one_line_and_no_other_file_is_touched(commands, tmp_path):
+    (tmp_path / "thesis.md").write_text("# Thesis\n")
+    for file, message in (("thesis", "not made by this"), ("out", "linformer at 7")):
+        args = (f"--out={tmp_path}/{file}.md", "--length=7", "--attention=linformer")
+        done = commands.run("attention_table.py", *args)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert "length" in done.stderr or "linformer at 7" in done.stderr
+        assert message in done.stderr
+    assert (tmp_path / "thesis.md").read_text() == "# Thesis\n"

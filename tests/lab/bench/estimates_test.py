@@ -39,13 +39,6 @@ def test_an_estimate_is_that_of_its_kernels_and_above_its_floors(flops):
     assert f"| none | {'—' if flops is None else '1000'} |" in text
 
 
-def test_a_kernel_takes_its_bytes_and_its_start():
-    h200, v5e = TARGETS["h200"], TARGETS["v5e"]
-    assert h200.seconds(0) == 2.2e-6
-    assert h200.seconds(36_000_000) == pytest.approx(11e-6)
-    assert v5e.seconds(819_000_000) == pytest.approx(1e-3 / 0.75)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif("COMPILERS" not in os.environ, reason="COMPILERS names no folder")
 @pytest.mark.parametrize("name", ["h200", "v5e"])

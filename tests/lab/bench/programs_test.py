@@ -6,15 +6,9 @@ import numpy as np
 import pytest
 
 from nystromformer.attention.softmax import softmax_attention
-from nystromformer.lab.bench.programs import (
-    PASSES,
-    Sizes,
-    attention_program,
-    compile_program,
-    copy_program,
-    matmul_program,
-)
+from nystromformer.lab.bench.programs import PASSES, attention_program, compile_program
 from nystromformer.lab.bench.variants import parse_variants
+from nystromformer.lab.study.smooth import smooth_inputs
 
 
 def test_the_cost_of_a_product_is_that_by_hand():
@@ -26,31 +20,15 @@ def test_the_cost_of_a_product_is_that_by_hand():
     assert cost["output_bytes"] == 4 * 30 * 110
     parts = cost["argument_bytes"] + cost["output_bytes"] + cost["temp_bytes"]
     assert cost["peak_bytes"] == parts
-    assert cost["compile_seconds"] > 0
-
-
-def test_a_donated_argument_is_not_counted_twice():
-    function = jax.jit(lambda x: x + 1, donate_argnums=0)
-    _, cost = compile_program(function, jax.ShapeDtypeStruct((1000,), jnp.float32))
-    assert cost["peak_bytes"] < 1.5 * 4000
-
-
-def test_the_yardsticks_are_a_product_and_a_copy_and_run_again():
-    matmul, copy = matmul_program("float32"), copy_program("float32")
-    assert matmul.cost["flops"] == 2 * matmul.key["size"] ** 3
-    assert copy.cost["bytes_accessed"] == 2 * 4 * copy.key["size"]
-    for program in (matmul, copy, copy):
-        program.run()
 
 
 @pytest.mark.parametrize("which_pass", PASSES)
 def test_a_program_computes_attention_and_all_its_gradients(which_pass, monkeypatch):
-    sizes = Sizes(length=11, batch_size=2, num_heads=3, head_dim=5, dtype="float32")
-    inputs = sizes.inputs()
+    inputs = smooth_inputs(11, batch_size=2, num_heads=3, head_dim=5, count=4)
     outputs = []
     monkeypatch.setattr(jax, "block_until_ready", outputs.append)
     [variant] = parse_variants(["softmax"], [])
-    program = attention_program(variant, which_pass, sizes)
+    program = attention_program(variant, which_pass, inputs)
     program.run()
     *qkv, cotangent = inputs
     expected, pull = jax.vjp(softmax_attention, *qkv)
@@ -60,17 +38,18 @@ def test_a_program_computes_attention_and_all_its_gradients(which_pass, monkeypa
         _, *gradients = outputs[0][1]  # of parameters, then of query, key and value
         for ours, theirs in zip(gradients, pull(cotangent), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    assert (program.key["what"], program.key["length"]) == (which_pass, 11)
+    sizes = {"length": 11, "batch_size": 2, "num_heads": 3, "head_dim": 5}
+    assert (
+        program.key.items() >= {**sizes, "what": which_pass, "dtype": "float32"}.items()
+    )
 
 
 def test_parameters_get_a_gradient_too():
-    sizes = Sizes(length=64, batch_size=1, num_heads=2, head_dim=4, dtype="float32")
-    costs = {}
+    inputs, costs = smooth_inputs(64, num_heads=2, head_dim=4, count=4), {}
     for kernel in (0, 35):
         changes = [f"nystrom.conv_kernel_size={kernel}"]
         [variant] = parse_variants(["nystrom-8"], changes)
-        program = attention_program(variant, "forward+backward", sizes)
-        costs[kernel] = program.cost
+        costs[kernel] = attention_program(variant, "forward+backward", inputs).cost
     # The kernel [35, 2] goes in, and its gradient comes out.
     more = costs[35]["output_bytes"] - costs[0]["output_bytes"]
     assert 4 * 35 * 2 <= more <= 4 * 35 * 2 + 16

@@ -1,10 +1,12 @@
 """Cells and tables of rows made by hand."""
 
+import pytest
+
 from nystromformer.lab.bench.summary import (
+    exponent,
     input_table,
     memory_cell,
     peer_table,
-    pivot,
     rate_cell,
     tables,
     time_cell,
@@ -41,33 +43,23 @@ def test_cells():
     assert work_cell(row(cost=None, matmul_share=None)) == "— / —"
 
 
-def test_a_pivot_has_every_attention_and_column_and_a_dash_for_none():
-    rows = [row("a", 64), row("b", 1024), row("b", 64)]
-    curves = {"a": {64: 1.0}, "b": {2048: 2.0, 4096: 8.0}}
-    lines = pivot("MiB", rows, memory_cell, "length", curves)
-    assert lines[2:-1] == [
-        "| attention | 64 | 1,024 | exponent |",
-        "| --- | ---: | ---: | ---: |",
-        "| a | 3 / 1 | — | — |",
-        "| b | 3 / 1 | 3 / 1 | 2.00 |",
-    ]
+def test_the_exponent_is_that_of_the_power_and_short_lengths_are_not_fitted():
+    curve = {n: 3 * n**1.5 for n in (2048, 4096, 16384)}
+    assert exponent({512: 1e9, **curve}) == pytest.approx(1.5)
+    for curve in ({}, {4096: 1.0}, {512: 1, 1024: 2}, {2048: 0, 4096: 0}):
+        assert exponent(curve) is None
 
 
-def test_each_pass_has_four_tables_and_what_is_not_there_none():
-    assert tables([]) == peer_table([row()]) == []
-    text = "\n".join(tables([row(), row(what="forward+backward")]))
-    assert text.count("\n| linear |") == 8
-    assert "## Forward and backward: ms" in text
-    assert "×" not in text
-
-
-def test_time_and_memory_are_factors_of_softmax_at_that_length():
-    exact = row("softmax", seconds=[0.06] * 7, cost={**row()["cost"]})
+def test_passes_have_factors_of_softmax_exponents_and_dashes():
+    exact = row("softmax", 4096, seconds=[0.06] * 7, cost={**row()["cost"]})
     exact["cost"]["peak_bytes"] = 10 * 3 * 2**20
-    text = "\n".join(tables([exact, row(), row(length=128)]))
-    assert "| linear | 3 (2–4) · 20× | 3 (2–4) |" in text
-    assert "| linear | 3 / 1 · 10× | 3 / 1 |" in text
-    assert "| softmax | 60 (60–60) |" in text
+    text = "\n".join(tables([exact, row("linear", 4096), row("linear", 2048)]))
+    assert "## Forward: ms\n\n| attention | 4,096 | 2,048 | exponent |" in text
+    assert "| linear | 3 (2–4) · 20× | 3 (2–4) | 0.00 |" in text
+    assert "| linear | 3 / 1 · 10× | 3 / 1 | 0.00 |" in text
+    assert "| softmax | 60 (60–60) | — | — |" in text
+    assert text.count("\n| linear |") == 4
+    assert tables([]) == []
 
 
 def test_train_steps_are_by_task_with_their_sizes():
@@ -104,4 +96,3 @@ def test_the_input_side_is_a_share_of_a_step_round_by_round():
     assert "| linear | 1.00% (2.00%) |\n| softmax | ran out of memory |" in text
     assert "hf-linear" not in text
     assert input_table([step, other]) == []
-    assert text in "\n".join(tables([step, other, put_in]))
