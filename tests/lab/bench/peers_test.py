@@ -38,8 +38,8 @@ def test_peers_attend_as_ours_do():
     """One head of one sequence, where both scale the first iterate alike."""
     query, key, value, _ = INPUTS
     tensors = [torch.from_numpy(np.array(x)) for x in (query, key, value)]
-    key = ours("nystrom-8", changes=["nystrom.conv_kernel_size=0"])
-    module = peers.self_attention(key)
+    bare = ours("nystrom-8", changes=["nystrom.conv_kernel_size=0"])
+    module = peers.self_attention(bare)
     found = peers.attend_with(module, *tensors).reshape(query.shape)
     expected = nystrom_attention(query, key, value, num_landmarks=8)
     assert relative_error(found.detach(), expected) <= TOLERANCE["float32"]
