@@ -13,10 +13,12 @@ from matplotlib.figure import Figure
 from lra_tasks.progress import Progress
 from nystromformer.config import ConfigError
 from nystromformer.lab.figures import save_figure
+from nystromformer.lab.markdown import table
 from nystromformer.lab.page import PAGE, open_folder, page, source
 from nystromformer.lab.study import drawing
 from nystromformer.lab.study.capture import Layer, capture
 from nystromformer.lab.study.deviation import matrices, measure_heads, spectra
+from nystromformer.lab.study.masked_loss import masked_losses
 from nystromformer.lab.study.smooth import smooth_inputs
 from nystromformer.lab.trained_run import load_run
 from nystromformer.study import (
@@ -32,17 +34,22 @@ from nystromformer.training.files import write_text
 TITLE = "Approximation"
 HEADS, HEAD_DIM = 2, 32  # without a run
 DRAWS = 8  # of random landmarks
+PICTURES = ("choices", "numbers", "iterates", "inverses")
 PICTURED_HEADS = 6
 PICTURED_COUNTS = (16, 64, 256)
 
 
 class Subject(NamedTuple):
-    """What is looked at: layers, a line about them, and the example to be drawn."""
+    """What is looked at: layers, a line about them, and the example to be drawn.
+
+    losses: of a model of masked tokens, by numbers of landmarks; see `masked_losses`.
+    """
 
     layers: list[Layer]
     about: str
     example: int
     tokens: list[str]
+    losses: Callable[..., list[dict[str, float]]] | None = None
 
 
 def approximation(flags: Any) -> None:
@@ -60,12 +67,21 @@ def approximation(flags: Any) -> None:
     with jax.enable_x64(True):
         tables = measure_all(subject.layers, counts, flags.iterations)
         figures = {**curves(tables), **pictures(subject, counts)}
+    if subject.losses:
+        found = subject.losses(landmarks=[*counts, most])
+        tables["masked_loss"] = pd.DataFrame(found)
     for name, rows in tables.items():
         text = rows.to_csv(index=False, float_format="%.6g", lineterminator="\n")
         write_text(out / f"{name}.csv", text)
     lines = [subject.about]
+    if "masked_loss" in tables:
+        rows = [[f"{x:.6g}" for x in row] for row in tables["masked_loss"].to_numpy()]
+        head = ["landmarks", "loss, nats a token", "accuracy", "hidden tokens"]
+        lines += ["## Masked tokens\n", *table(head, rows, left=0), ""]
+        lines += ["The last row has a landmark for every token: exact attention.\n"]
     for name, figure in figures.items():
-        save_figure(figure, out / name)
+        # Attention matrices hardly compress: fewer dots make them a third as large.
+        save_figure(figure, out / name, dpi=75 if name in PICTURES else 150)
         lines += [f"## {name.capitalize()}\n", f"![{name}]({name}.png)\n"]
         lines += [f"{CAPTIONS[name]}\n"]
     write_text(out / PAGE, page(TITLE, made_by, lines))
@@ -101,7 +117,18 @@ def from_run(flags: Any) -> Subject:
     labels = [str(task.decode(np.array([x])) if as_text else x) for x in tokens]
     if layers[0].mask[0].sum() > len(labels):
         labels.insert(0, "[CLS]")
-    return Subject(layers, about, 0, labels)
+    losses = None
+    if config.objective.name == "masked" and config.attention.name == "nystrom":
+        chosen = rows[np.array([example, *others])].ravel()
+        losses = functools.partial(
+            masked_losses,
+            load_run(flags.workdir).model,
+            np.asarray(split.inputs[chosen], np.int32),
+            split.lengths[chosen],
+            mask_token=task.mask_token,
+            special_tokens=task.special_tokens,
+        )
+    return Subject(layers, about, 0, labels, losses)
 
 
 def made_up(flags: Any) -> Subject:

@@ -107,8 +107,9 @@ def matrices(
     """
 
     @functools.partial(jax.vmap, in_axes=(1, 1, None))
-    def of_heads(*head: jax.Array) -> dict[Any, jax.Array]:
-        return {name: function(*head) for name, function in functions.items()}
+    def of_heads(*head: jax.Array) -> list[jax.Array]:
+        # No dict: jit would sort it, and the first is what errors are measured from.
+        return [function(*head) for function in functions.values()]
 
     compiled, pictures = jax.jit(of_heads), {}
     for i, layer in enumerate(layers):
@@ -118,7 +119,7 @@ def matrices(
         for n in range(layer.query.shape[2]):
             pictures[i, n] = {
                 name: x[n][keep][:, keep] if x.shape[1:] == keep.shape * 2 else x[n]
-                for name, x in found.items()
+                for name, x in zip(functions, found, strict=True)
             }
     return pictures
 

@@ -105,13 +105,14 @@ def test_matrices_are_of_each_head_and_cropped_to_its_tokens():
     of = layer()
     factors = functools.partial(nystrom_factors, num_landmarks=4)
     functions = {
-        "exact": softmax_matrix,
         "near": lambda *x: factors(*x)[0] @ factors(*x)[1] @ factors(*x)[2],
+        "exact": softmax_matrix,
         "inverse": lambda *x: factors(*x)[1],
     }
     pictures = matrices([of], 1, functions)
     assert [*pictures] == [(0, n) for n in range(N)]
     for (_, n), found in pictures.items():
+        assert [*found] == ["near", "exact", "inverse"]  # as given, not sorted
         query, key, _ = head(of, {"example": 1, "head": n})
         np.testing.assert_allclose(found["exact"], softmax(query, key), atol=1e-12)
         f, a, b = kernels(query, key, 4)
