@@ -1,0 +1,70 @@
+"""What the paper and its baseline prove, on matrices that softmax makes."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer.nystrom import iterative_pinv, nystrom
+from nystromformer.study import nystrom_kernels, softmax_matrix
+
+RNG = np.random.default_rng(0)
+DEFICIENT = np.repeat(np.float64(softmax_matrix(*RNG.normal(size=(2, 8, 4)))), 2, 0)
+DEFICIENT = np.repeat(DEFICIENT, 2, 1) / 2  # [16, 16] of rank 8; rows sum to 1
+
+
+def residuals(dtype, steps):
+    """‖A (A⁺ − Zⱼ)‖₂ for j = 0, …, steps."""
+    inverse = np.linalg.pinv(DEFICIENT)
+    iterates = (
+        iterative_pinv(jnp.asarray(DEFICIENT, dtype), j) for j in range(steps + 1)
+    )
+    return [np.linalg.norm(DEFICIENT @ (inverse - z), 2) for z in iterates]
+
+
+def test_lemma_1_every_iteration_cubes_the_residual_of_a_rank_deficient_matrix():
+    assert np.linalg.matrix_rank(DEFICIENT) == 8
+    with jax.enable_x64(True):
+        found = residuals(jnp.float64, 30)
+    assert found[0] < 1
+    for before, after in itertools.pairwise(found):
+        assert after <= before**3 + 1e-9
+    assert found[-1] < 1e-9
+
+
+def test_in_float32_rounding_ends_the_convergence_of_lemma_1():
+    with jax.enable_x64(True):
+        exact, rounded = residuals(jnp.float64, 30), residuals(jnp.float32, 30)
+    assert rounded[6] == pytest.approx(exact[6], rel=1e-2)  # where the method stops
+    assert min(rounded) > 1e3 * min(exact)
+
+
+def test_proposition_1_bounds_the_distance():
+    with jax.enable_x64(True):
+        for scale in (0.1, 1, 4):
+            query, key, value = scale * RNG.normal(size=(3, 24, 5))
+            _, a, _ = nystrom_kernels(query, key, num_landmarks=6)
+            z, inverse = iterative_pinv(a), jnp.linalg.pinv(a)
+            found = nystrom(query, key, value, num_landmarks=6)
+            distance = np.abs(softmax_matrix(query, key) @ value - found).sum(1).max()
+            norms = [float(jnp.abs(x).sum(1).max()) for x in (inverse, inverse - z)]
+            bound = (1 + sum(norms)) * np.abs(value).sum(1).max()
+            assert 0 < distance <= bound
+
+
+def test_linformers_random_projection_errs_less_the_more_rows_it_has():
+    """Theorem 2's step: P Eᵀ E w is near P w for E of k rows from N(0, 1/k)."""
+    n = 256
+    p, w = np.float64(softmax_matrix(*RNG.normal(size=(2, n, 8)))), RNG.normal(size=n)
+
+    def error(k):
+        draws = RNG.normal(size=(40, k, n)) / k**0.5
+        found = [p @ (e.T @ (e @ w)) - p @ w for e in draws]
+        sizes = np.linalg.norm(p, axis=1) * np.linalg.norm(w)
+        return np.median([np.abs(x) / sizes for x in found])
+
+    errors = [error(k) for k in (16, 64, 256)]
+    for few, many in itertools.pairwise(errors):
+        assert many == pytest.approx(few / 2, rel=0.25)  # 1/√k
