@@ -14,6 +14,7 @@ from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+import nystromformer
 from lra_tasks.task import get_task
 from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
@@ -282,6 +283,9 @@ def test_the_door_makes_a_workdir(commands, tmp_path):
     _, weights = split_weights(load_pretrained(tmp_path / "a"))
     _, found = read_best(tmp_path / "run", weights)
     assert digest(found) == digest(weights)
+    run, inputs = nystromformer.load_run(tmp_path / "run"), np.array([[2, 5, 4, 7, 3]])
+    expected = load_pretrained(tmp_path / "a")(inputs)
+    assert relative_error(run.model(inputs), expected) < TOLERANCE["float32"]
     again = commands.run("import_weights.py", *flags)
     assert (again.returncode, again.stdout) == (2, "")
     assert again.stderr.count("\n") == 1
