@@ -85,7 +85,7 @@ class Checkpoints:
             if best:  # and that of the older checkpoint
                 steps = steps_in(self.workdir / "best")
                 older = [found for found in steps if found < best[0]][:1]
-                self._remove(best_file(self.workdir, 0).parent, steps, best[0], *older)
+                self._remove(self.workdir / "best", steps, best[0], *older)
 
     def _save_best(self, best: Best | None) -> None:
         """Writes the file, unless this process has, or has read it."""
