@@ -26,10 +26,10 @@ def new_figure(rows: int = 1, columns: int = 1) -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, path: Path, dpi: int = 150) -> list[Path]:
-    """Writes path.png, of so many dots an inch, and path.svg, and returns both."""
+def save_figure(figure: Figure, path: Path) -> list[Path]:
+    """Writes path.png and path.svg, and returns both."""
     written = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
     with matplotlib.rc_context(STYLE):
-        figure.savefig(written[0], dpi=dpi, metadata={"Software": None})
+        figure.savefig(written[0], dpi=150, metadata={"Software": None})
         figure.savefig(written[1], metadata={"Date": None})
     return written

@@ -34,7 +34,6 @@ from nystromformer.training.files import write_text
 TITLE = "Approximation"
 HEADS, HEAD_DIM = 2, 32  # without a run
 DRAWS = 8  # of random landmarks
-PICTURES = ("choices", "numbers", "iterates", "inverses")
 PICTURED_HEADS = 6
 PICTURED_COUNTS = (16, 64, 256)
 
@@ -80,8 +79,7 @@ def approximation(flags: Any) -> None:
         lines += ["## Masked tokens\n", *table(head, rows, left=0), ""]
         lines += ["The last row has a landmark for every token: exact attention.\n"]
     for name, figure in figures.items():
-        # Attention matrices hardly compress: fewer dots make them a third as large.
-        save_figure(figure, out / name, dpi=75 if name in PICTURES else 150)
+        save_figure(figure, out / name)
         lines += [f"## {name.capitalize()}\n", f"![{name}]({name}.png)\n"]
         lines += [f"{CAPTIONS[name]}\n"]
     write_text(out / PAGE, page(TITLE, made_by, lines))
@@ -210,7 +208,7 @@ def pictures(subject: Subject, counts: Sequence[int]) -> dict[str, Figure]:
 
     by = functools.partial
     exact = {"exact": softmax_matrix}
-    choices = {x.replace("_", " "): by(near, landmarks=x) for x in LANDMARKS}
+    choices = {drawing.spoken(x): by(near, landmarks=x) for x in LANDMARKS}
     choices["after softmax"] = by(standard_nystrom, num_landmarks=count)
     inverses = {f"{n} iterations": {"num_pinv_iters": n} for n in (2, 4, 6)}
     inverses = {"exact inverse": {"inverse": "exact"}, **inverses}
@@ -226,7 +224,8 @@ def pictures(subject: Subject, counts: Sequence[int]) -> dict[str, Figure]:
         evenly = np.linspace(0, len(found) - 1, min(PICTURED_HEADS, len(found)))
         heads = [[*found][round(i)] for i in evenly]
         chosen = {head: found[head] for head in heads}
-        figures[name] = drawing.draw_pictures(chosen, subject.tokens)
+        own = name == "inverses"
+        figures[name] = drawing.draw_pictures(chosen, subject.tokens, own_colors=own)
     return figures
 
 
@@ -260,5 +259,7 @@ As Fig. 2 of the supplement: S, and Ŝ by the number of landmarks (segment means
     "iterates": """\
 As Fig. 3 of the supplement: S, and Ŝ by the inverse of A (segment means).""",
     "inverses": """\
-As Fig. 4 of the supplement: the pseudo-inverse of A, and the iterates.""",
+As Fig. 4 of the supplement: the pseudo-inverse of A, and the iterates, each in colours
+of its own, whose range stands below. The smallest singular values of A make up most of
+its pseudo-inverse; the iterates come to the largest first.""",
 }

@@ -12,8 +12,14 @@ from nystromformer.lab.figures import new_figure
 from nystromformer.lab.study.deviation import Pictures
 
 Frame = Any  # of pandas, whose own types say too little
-CELL, LABEL = 2.2, 0.1  # inches of a matrix, at least, and of a token beside it
+PAGE, LABEL = 5.4, 0.1  # inches of a row of matrices, at least, and of a token
+FONT = 8  # points: 8 pixels where PAGE is 390 pixels wide, as on a phone
 MOST_LABELS = 40  # tokens that are written at an axis
+
+
+def spoken(landmarks: str) -> str:
+    """A choice of landmarks in words."""
+    return {"kmeans": "k-means"}.get(landmarks, landmarks.replace("_", " "))
 
 
 def draw_landmarks(rows: Frame) -> Figure:
@@ -22,7 +28,7 @@ def draw_landmarks(rows: Frame) -> Figure:
     counts = sorted(rows["num_landmarks"].unique())
     for axes, chosen in panels:
         for choice, part in chosen.groupby("landmarks", sort=False):
-            _draw_medians(axes, part, "num_landmarks", str(choice).replace("_", " "))
+            _draw_medians(axes, part, "num_landmarks", spoken(choice))
         axes.set(xscale="log", yscale="log", xlabel="landmarks")
         axes.set_xticks(counts, [str(n) for n in counts])
         axes.xaxis.set_minor_locator(NullLocator())
@@ -93,35 +99,49 @@ def draw_spectrum(rows: Frame) -> Figure:
     return figure
 
 
-def draw_pictures(pictures: Pictures, tokens: Sequence[str] = ()) -> Figure:
-    """A row for each head: a matrix, and others in its colours with their errors.
+def draw_pictures(
+    pictures: Pictures, tokens: Sequence[str] = (), *, own_colors: bool = False
+) -> Figure:
+    """A row for each head: the exact matrix, and what stands for it with its error.
 
     Args:
-      pictures: (layer, head) -> title -> matrix, the one that others stand for first.
+      pictures: (layer, head) -> title -> matrix, the exact one first.
       tokens: of the sequence; a few stand at the axes.
+      own_colors: each matrix in colours of its own, with their range instead of its
+        error, for matrices that differ by orders of magnitude.
     """
     rows, columns = len(pictures), len(next(iter(pictures.values())))
     labels = [*tokens] if len(tokens) <= MOST_LABELS else []
-    cell = max(CELL, LABEL * len(labels))
+    cell = max(PAGE / columns, LABEL * len(labels))
     figure = new_figure(rows, columns)
-    figure.set_size_inches(cell * columns + 0.8, cell * rows + 0.6)
+    figure.set_size_inches(cell * columns, (cell + 0.15) * rows + 0.3)
     grid = np.array(figure.axes, object).reshape(rows, columns)
     for line, ((layer, head), titled) in zip(grid, pictures.items(), strict=True):
         exact = next(iter(titled.values()))
-        low, high = np.quantile(exact, (0.005, 0.995))
         for axes, (title, matrix) in zip(line, titled.items(), strict=True):
-            image = axes.imshow(matrix, vmin=min(low, 0), vmax=high, cmap="viridis")
-            axes.set(xticks=[], yticks=[], title=title if axes in grid[0] else "")
+            low, high = np.quantile(matrix if own_colors else exact, (0.005, 0.995))
+            low = -max(-low, high) if own_colors else min(low, 0)
+            high = -low if own_colors else high
+            colors = "RdBu" if own_colors else "viridis"
+            image = axes.imshow(matrix, vmin=low, vmax=high, cmap=colors)
+            axes.set(xticks=[], yticks=[])
             axes.grid(visible=False)
+            if axes in grid[0]:
+                axes.set_title(title.replace(" ", "\n"), fontsize=FONT)
             if labels and len(matrix) == len(labels):
                 places, points = range(len(labels)), 54 * LABEL
                 axes.set_xticks(places, labels, rotation=90, fontsize=points)
                 axes.set_yticks(places, labels, fontsize=points)
-            if matrix is not exact:
+            if own_colors:
+                axes.set_xlabel(f"± {high:.1g}", fontsize=FONT)
+            elif matrix is not exact:
                 error = np.linalg.norm(matrix - exact) / np.linalg.norm(exact)
-                axes.set_xlabel(f"error {error:.2f}")
-        line[0].set_ylabel(f"layer {layer}, head {head}")
-        figure.colorbar(image, ax=[*line], extend="both", shrink=0.9)
+                axes.set_xlabel(f"{error:.2g}", fontsize=FONT)
+        line[0].set_ylabel(f"layer {layer}\nhead {head}", fontsize=FONT)
+        if not own_colors:
+            bar = figure.colorbar(image, ax=[*line], extend="both", aspect=10)
+            bar.ax.tick_params(labelsize=FONT)
+            bar.locator = MaxNLocator(2)
     return figure
 
 

@@ -76,5 +76,16 @@ def test_matrices_stand_side_by_side_with_errors_and_tokens():
     panels = drawing.draw_pictures(pictures, ["a", "b", "c"]).axes[:4]
     assert [panel.images[0].get_array()[0, 0] for panel in panels] == [1, 2, 3, 3]
     assert [panel.get_title() for panel in panels[:2]] == ["exact", "4"]
-    assert [p.get_xlabel() for p in panels] == ["", "error 1.00", "", "error 0.00"]
+    assert [p.get_xlabel() for p in panels] == ["", "1", "", "0"]
     assert [x.get_text() for x in panels[1].get_xticklabels()] == ["a", "b", "c"]
+
+
+def test_matrices_of_other_sizes_are_drawn_in_colors_of_their_own():
+    one = np.array([[1.0, -0.5], [0.0, 0.2]])
+    pictures = {(0, 0): {"exact": 1e4 * one, "2": -one}}
+    panels = drawing.draw_pictures(pictures, own_colors=True).axes
+    limits = np.array([panel.images[0].get_clim() for panel in panels])
+    assert (limits[:, 0] == -limits[:, 1]).all()
+    assert limits[0, 1] == pytest.approx(1e4 * limits[1, 1])
+    assert 0.9 < limits[1, 1] <= 1
+    assert [panel.get_xlabel() for panel in panels] == ["± 1e+04", "± 1"]
