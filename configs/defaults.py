@@ -23,7 +23,8 @@ MODEL = {
     "dropout_rate": 0.1,
     "dtype": "float32",  # or "bfloat16"
     "remat": "none",  # "attention" and "block" recompute instead of storing
-    "pooling": "mean",  # over valid tokens; or "cls"
+    "pooling": "mean",  # over valid tokens; or "padded_mean", "max", "cls"
+    "padding_token": config_dict.placeholder(int),  # an id that is padding anywhere
 }
 
 OPTIMIZER = {
@@ -32,9 +33,24 @@ OPTIMIZER = {
     "b1": 0.9,
     "b2": 0.999,
     "eps": 1e-6,
+    "cycle_b1": False,  # b1 from 0.95 down to 0.85 at the peak of the rate, and back
 }
 
-PRETRAIN = {"objective": {"name": "masked", "share": 0.15, "treatment": "mask"}}
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # of every task
+    "paper": {},
+    "pretrain": {"objective": {"name": "masked", "share": 0.15, "treatment": "mask"}},
+    # What the published runs did otherwise than the paper says; a task's file adds its
+    # own. README, "Where it differs from the published code".
+    "as_published": {
+        "model": {"pooling": "padded_mean"},
+        "optimizer": {"cycle_b1": True},
+        "attention": {
+            "segments": "padded",
+            "inverse_scale": "batch",
+            "sharing": "head_layers",
+        },
+    },
+}
 
 TRAIN = {
     "seed": 0,
@@ -60,8 +76,8 @@ def make_config(
       task: name, max_length and the task's options.
       optimizer: what differs from OPTIMIZER.
       train: the group `train`.
-      presets: preset -> group -> key -> value; the preset's group "attention" holds
-        options for the attentions that have them.
+      presets: preset -> group -> key -> value, after those of PRESETS; a preset's group
+        "attention" holds options for the attentions that have them.
     """
     name = "nystrom"
     groups: dict[str, dict[str, Any]] = {
@@ -72,15 +88,15 @@ def make_config(
         "optimizer": {**OPTIMIZER, **optimizer},
         "train": {**TRAIN, **train},
     }
-    presets = {"pretrain": PRETRAIN, **presets}
     for word in filter(None, (arg or "").split(",")):
         if word in ATTENTIONS:
             name = word
-        elif word in presets:
-            for group, changes in presets[word].items():
-                groups[group] |= changes
-        elif word != "paper":
-            known = ", ".join([*ATTENTIONS, "paper", *presets])
+        elif word in PRESETS or word in presets:
+            for preset in (PRESETS, presets):
+                for group, changes in preset.get(word, {}).items():
+                    groups[group] |= changes
+        else:
+            known = ", ".join({**ATTENTIONS, **PRESETS, **presets})
             raise ValueError(f"unknown attention or preset {word!r}; known: {known}")
 
     options, changed = ATTENTIONS[name].defaults, groups["attention"]

@@ -32,9 +32,11 @@ def get_config(arg: str | None = None) -> ConfigDict:
             "eval_every": 312,
             "checkpoint_every": 624,
         },
-        presets={"quick": QUICK},
+        presets={"quick": QUICK, "as_published": AS_PUBLISHED},
     )
 
+
+AS_PUBLISHED = {"model": {"padding_token": 0}}  # black
 
 QUICK = {
     "task": {"difficulty": "easy", "num_examples": 5_000},

@@ -63,11 +63,12 @@ class ModelConfig(Group):
     dropout_rate: Rate
     dtype: Dtype
     remat: Literal["none", "attention", "block"]
-    pooling: Literal["mean", "max", "cls", "first"]
+    pooling: Literal["mean", "padded_mean", "max", "cls", "first"]
     norm: Literal["pre", "post"] = "pre"
     gelu: Literal["erf", "tanh"] = "erf"
     embedding_norm: bool = False
     num_token_types: Annotated[int, Field(ge=0)] = 0
+    padding_token: Annotated[int, Field(ge=0)] | None = None
 
 
 class AttentionConfig(Group):
@@ -86,6 +87,7 @@ class OptimizerConfig(Group):
     b1: Rate
     b2: Rate
     eps: Positive
+    cycle_b1: bool = False  # 0.95, 0.85 at the peak, 0.95, instead of b1
 
 
 class TrainConfig(Group):

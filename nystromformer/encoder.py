@@ -46,6 +46,8 @@ class EncoderConfig:
     num_token_types: 0 = no embedding of token types.
     embedding_norm: LayerNorm on the sum of the embeddings.
     cls_token: a learned vector in front of every sequence.
+    padding_token: an id that is padding wherever it stands, as black pixels were in the
+      published runs; None = only what the mask says.
     remat: what is recomputed in the backward pass instead of stored.
     dtype: of the computation; parameters are float32.
     """
@@ -64,6 +66,7 @@ class EncoderConfig:
     num_token_types: int = 0
     embedding_norm: bool = False
     cls_token: bool = False
+    padding_token: int | None = None
     remat: str = "none"
     dtype: jax.typing.DTypeLike = jnp.float32
 
@@ -211,6 +214,7 @@ class Encoder(nnx.Module):
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.max_length = config.max_length
         self.dropout_rate = config.dropout_rate
+        self.padding_token = config.padding_token
         self.remat = config.remat
         self.dtype = config.dtype
         width = config.model_dim
@@ -263,6 +267,9 @@ class Encoder(nnx.Module):
           [B, L, D] in dtype and its mask [B, L] or None (L + 1 with a CLS token).
         """
         length = inputs.shape[1]
+        if self.padding_token is not None:
+            tokens = inputs != self.padding_token
+            mask = tokens if mask is None else mask & tokens
         if length > self.max_length:
             raise ValueError(f"length {length} is over max_length {self.max_length}")
         rngs = split_rng(dropout_rng, 1 + len(self.blocks))

@@ -15,7 +15,7 @@ from nystromformer.encoder import (
 )
 from nystromformer.ops import at_least_float32, dropout
 
-POOLINGS = ("mean", "max", "cls", "first")
+POOLINGS = ("mean", "padded_mean", "max", "cls", "first")
 
 
 def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -24,6 +24,15 @@ def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         return x.mean(1, dtype=jnp.float32)
     total = jnp.where(mask[:, :, None], x, 0).sum(1, dtype=jnp.float32)
     return total / jnp.maximum(mask.sum(1), 1)[:, None]
+
+
+def pool_padded_mean(
+    x: jax.Array, mask: jax.Array | None = None, *, max_length: int
+) -> jax.Array:
+    """The sum over valid tokens by max_length, as published: [B, D] float32."""
+    if mask is not None:
+        x = jnp.where(mask[:, :, None], x, 0)
+    return x.sum(1, dtype=jnp.float32) / max_length
 
 
 def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -56,8 +65,9 @@ class SequenceClassifier(nnx.Module):
     Args:
       config: of the encoder.
       num_classes: C.
-      pooling: "mean" or "max" over the valid tokens; "cls", a learned vector put in
-        front of the sequence; "first", the sequence's own first token.
+      pooling: "mean" or "max" over the valid tokens; "padded_mean", their sum by the
+        config's max_length; "cls", a learned vector put in front of the sequence;
+        "first", the sequence's own first token.
     """
 
     num_inputs = 1
@@ -74,6 +84,7 @@ class SequenceClassifier(nnx.Module):
         if pooling not in POOLINGS:
             raise ValueError(f"pooling must be one of {POOLINGS}, got {pooling!r}")
         self.pooling = pooling
+        self.max_length = config.max_length
         config = dataclasses.replace(config, cls_token=pooling == "cls")
         self.encoder = Encoder(config, rngs=rngs)
         features = self.features * config.model_dim
@@ -90,6 +101,8 @@ class SequenceClassifier(nnx.Module):
         x, mask = self.encoder(inputs, mask, dropout_rng, token_types)
         if self.pooling in ("cls", "first"):
             return x[:, 0].astype(jnp.float32)
+        if self.pooling == "padded_mean":
+            return pool_padded_mean(x, mask, max_length=self.max_length)
         return (pool_max if self.pooling == "max" else pool_mean)(x, mask)
 
     def __call__(

@@ -53,7 +53,7 @@ def test_a_config_reaches_every_option_of_every_attention(attention):
     assert ATTENTIONS[attention].defaults.keys() == attention_options(attention).keys()
 
 
-@pytest.mark.parametrize("preset", ["paper", "quick"])
+@pytest.mark.parametrize("preset", ["paper", "quick", "as_published"])
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("task", TASKS)
 def test_every_preset_passes_the_door(task, attention, preset):

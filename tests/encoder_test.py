@@ -72,6 +72,17 @@ def test_padding_and_what_stands_in_it_change_nothing():
     assert relative_error(out[1:2, :short], alone) <= TOLERANCE["float32"]
 
 
+def test_a_token_that_is_padding_is_masked_wherever_it_stands():
+    tokens = INPUTS != 4
+    assert not tokens.all()
+    out, mask = forward(padding_token=4)(INPUTS, MASK)
+    np.testing.assert_array_equal(mask, MASK & tokens)
+    np.testing.assert_array_equal(out, forward()(INPUTS, MASK & tokens)[0])
+    out, mask = forward(padding_token=4)(INPUTS)
+    np.testing.assert_array_equal(mask, tokens)
+    np.testing.assert_array_equal(out, forward()(INPUTS, tokens)[0])
+
+
 def test_a_row_does_not_depend_on_its_batch():
     out, _ = forward()(INPUTS, MASK)
     for b in range(B):

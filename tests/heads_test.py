@@ -17,6 +17,7 @@ from nystromformer.heads import (
     SequenceClassifier,
     pool_max,
     pool_mean,
+    pool_padded_mean,
 )
 from tests.jaxpr import quadratic_shapes
 from tests.tolerance import TOLERANCE, relative_error
@@ -35,7 +36,7 @@ def make(model=SequenceClassifier, pooling="mean", **options):
         "max_length": L,
         "model_dim": D,
         "mlp_dim": 17,
-        "attention_options": OPTIONS,
+        "attention_options": {} if options.get("attention") else OPTIONS,
     } | options
     config = EncoderConfig(**options)
     return model(config, num_classes=C, pooling=pooling, rngs=nnx.Rngs(0))
@@ -65,6 +66,17 @@ def test_pool_mean_is_the_mean_over_valid_tokens():
     assert relative_error(pool_mean(dirty, MASK), expected) <= TOLERANCE["same"]
     assert not pool_mean(x, np.zeros((B, L), bool)).any()
     assert relative_error(pool_mean(x), x.mean(1)) <= TOLERANCE["same"]
+
+
+def test_the_published_mean_divides_by_the_padded_length_also_of_a_shorter_row():
+    x = np.random.default_rng(1).normal(size=(B, L, D)).astype(np.float32)
+    expected = [row[:n].sum(0) / L for row, n in zip(x, LENGTHS, strict=True)]
+    dirty = np.where(MASK[:, :, None], x, np.nan)
+    pooled = pool_padded_mean(dirty, MASK, max_length=L)
+    assert relative_error(pooled, expected) <= TOLERANCE["same"]
+    cut, short = make(pooling="padded_mean", attention="none"), LENGTHS[1]
+    cut, whole = cut(INPUTS[1:2, :short]), cut(INPUTS[1:2], MASK[1:2])
+    assert relative_error(cut, whole) <= TOLERANCE["float32"]
 
 
 def test_pool_max_is_the_largest_of_the_valid_tokens():

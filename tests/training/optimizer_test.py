@@ -24,17 +24,23 @@ def test_the_schedule_without_or_with_nothing_but_warmup_is_finite(warmup_steps)
     assert all(0 < float(rate(step)) <= 1.0001e-4 for step in (0, 250, 499))
 
 
-@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_adamw_follows_its_formula(weight_decay):
-    b1, b2, eps = 0.9, 0.999, 1e-6
+@pytest.mark.parametrize(
+    ("weight_decay", "cycle_b1"), [(0.0, False), (0.3, False), (0.3, True)]
+)
+def test_adamw_follows_its_formula(weight_decay, cycle_b1):
+    b2, eps = 0.999, 1e-6
+    # PyTorch's OneCycleLR: β₁ of its corners 0, 2 and 9, and lines between them; the
+    # bias is corrected by the β₁ of the step.
+    at = np.interp(range(4), [0, 2, 9], [0.95, 0.85, 0.95]) if cycle_b1 else [0.9] * 4
     optimizer = make_optimizer(
         learning_rate=0.1,
         warmup_steps=2,
         num_steps=9,
         weight_decay=weight_decay,
-        b1=b1,
+        b1=0.9,
         b2=b2,
         eps=eps,
+        cycle_b1=cycle_b1,
     )
     rate = warmup_linear(0.1, 2, 9)
     rng = np.random.default_rng(0)
@@ -42,7 +48,7 @@ def test_adamw_follows_its_formula(weight_decay):
     theta = jnp.asarray(theta)
     state = optimizer.init(theta)
     m = v = np.zeros(5)
-    for t in range(1, 4):
+    for t, b1 in enumerate(at, 1):
         gradient = rng.normal(size=5)
         updates, state = optimizer.update(jnp.asarray(gradient), state, theta)
         theta = theta + updates
