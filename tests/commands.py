@@ -27,7 +27,7 @@ server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(
     [
         *("tests.commands", "pytest", "ml_collections", "matplotlib.figure"),
-        *("tensorflow_datasets", "array_record", "PIL.Image", "gcsfs"),
+        *("PIL.Image", "gcsfs"),
         *("nystromformer.lab.trained_run", "nystromformer.lab.session"),
     ]
 )

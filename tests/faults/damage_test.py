@@ -44,7 +44,7 @@ def run(folder):
 
 
 KINDS = (
-    *((dataset, "*array_record*"), (dataset, "*.json")),
+    (dataset, "*.safetensors"),
     *((run, "config.json"), (run, "metrics.jsonl"), (run, "result.json")),
 )
 
