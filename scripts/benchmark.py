@@ -3,14 +3,12 @@
 python scripts/benchmark.py --out=DIR
 python scripts/benchmark.py --out=DIR --train_step
 python scripts/benchmark.py --out=DIR --compile_for=h200 --compilers=FOLDER
-python scripts/benchmark.py --out=DIR --against=OTHER.json
 
 writes DIR/README.md, benchmark.json and, of attentions, a figure. With --train_step it
 measures whole train steps of the tasks' paper presets, on made-up examples or, with
 --data_dir, on the tasks' own; --peers adds PyTorch's in the same rounds. What does not
 fit the memory budget is compiled, not run. With --compile_for nothing is measured, but
-estimated from what a compiler makes for a device that is not there; with --against
-DIR/benchmark.json is compared with another.
+estimated from what a compiler makes for a device that is not there.
 """
 
 from absl import flags
@@ -41,8 +39,6 @@ flags.DEFINE_string("data_dir", None, "with --train_step: draw from the tasks' d
 flags.DEFINE_bool("peers", False, "PyTorch's beside ours")
 flags.DEFINE_enum("compile_for", None, [*TARGETS], "estimate for such a device")
 flags.DEFINE_string("compilers", None, "the folder of the compilers for it")
-flags.DEFINE_string("against", None, "a benchmark.json to compare --out with")
-flags.DEFINE_bool("any_device", False, "with --against: other devices too")
 
 if __name__ == "__main__":
     cli.run(lambda: benchmark(flags.FLAGS))

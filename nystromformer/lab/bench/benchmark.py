@@ -16,7 +16,6 @@ from nystromformer.lab.bench.curves import draw_curves
 from nystromformer.lab.bench.estimates import write_estimates
 from nystromformer.lab.bench.measure import free_bytes, measure, peak_bytes
 from nystromformer.lab.bench.programs import Program
-from nystromformer.lab.bench.results import FILE, FORMAT, compare, read_results
 from nystromformer.lab.bench.targets import absent_device
 from nystromformer.lab.bench.variants import Variant, every_label, parse_variants
 from nystromformer.lab.figures import save_figure
@@ -25,7 +24,7 @@ from nystromformer.lab.run import Experiment
 from nystromformer.lab.study.smooth import smooth_inputs
 from nystromformer.training.files import write_json, write_text
 
-TITLE = "Benchmark"
+TITLE, FILE = "Benchmark", "benchmark.json"
 LENGTHS = [2**k for k in range(9, 17)]  # 512 to 65,536
 SHARE = 0.8  # of what is free; the rest is for inputs, the compiler and others
 
@@ -33,12 +32,8 @@ Groups = Iterable[Iterator[Program]]  # those of a group take turns
 
 
 def benchmark(flags: Any) -> None:
-    """Measures, estimates or compares, as the flags of scripts/benchmark.py say."""
+    """Measures or estimates, as the flags of scripts/benchmark.py say."""
     out = Path(flags.out).expanduser()
-    if flags.against:
-        both = read_results(out), read_results(Path(flags.against).expanduser())
-        print(*compare(*both, any_device=flags.any_device), sep="\n")
-        return
     for module in flags.load:
         try:
             importlib.import_module(module)
@@ -124,10 +119,6 @@ def train_groups(flags: Any, variants: list[Variant], device: Any = None) -> Gro
     def group(experiments: dict[str, Experiment], data: Any) -> Iterator[Program]:
         for label, experiment in experiments.items():
             yield train_steps.train_program(label, experiment, data, examples, device)
-        if device is None:
-            yield train_steps.input_program(
-                next(iter(experiments.values())), data, examples
-            )
 
     return itertools.starmap(group, groups)
 
@@ -157,7 +148,7 @@ def memory_budget(gigabytes: float | None) -> float:
 def write(out: Path, results: dict[str, Any]) -> None:
     """The JSON, the figure where there are curves, and the page."""
     rows, key = results["rows"], results["rows"][0]["key"]
-    write_json(out / FILE, {"format": FORMAT, **results})
+    write_json(out / FILE, results)
     budget = results["memory_budget_bytes"]
     lines = [f"- Memory budget: {budget / 1e9:.1f} · 10⁹ bytes\n"]
     if "task" not in key:

@@ -28,8 +28,6 @@ NOTES = f"""\
 - Traffic: 10⁹ bytes that the kernels read and write, by the compiler, which takes an
   inner loop for one of its turns and sees nothing in calls of libraries / their rate as
   a share of a large copy's; {DASH} as of work.
-- Input side: which examples, and their batch out of arrays that a cache holds, which a
-  train step makes itself; median (upper quartile).
 - In N: each batch in N parts, padded to the next of N lengths.
 - Over budget: compiled, not run, for memory.
 """
@@ -107,22 +105,7 @@ def tables(rows: Sequence[Row]) -> list[str]:
     lines += pivot("Train step: work", steps, work_cell)
     lines += pivot("Train step: traffic", steps, traffic_cell)
     lines += pivot("Train step: seconds to compile", steps, compile_cell)
-    return [*lines, *input_table(rows), *peer_table(rows)]
-
-
-def input_table(rows: Sequence[Row]) -> list[str]:
-    """Lines: the time of the input side ÷ that of a train step, round by round."""
-    inputs = {x["key"]["task"]: x["seconds"] for x in _of("input", rows)}
-
-    def share(row: Row) -> str:
-        if row["stopped"]:
-            return time_cell(row)
-        ratios = np.divide(inputs[row["key"]["task"]], row["seconds"])
-        return "{:.2%} ({:.2%})".format(*np.quantile(ratios, (0.5, 0.75)))
-
-    steps = [x for x in _of("train step", rows) if inputs.get(x["key"]["task"])]
-    ours = [x for x in steps if not peer_of(x["key"]["attention"])[0]]
-    return pivot("Input side: share of a train step", ours, share)
+    return [*lines, *peer_table(rows)]
 
 
 def peer_table(rows: Sequence[Row]) -> list[str]:

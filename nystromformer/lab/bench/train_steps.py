@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lra_tasks.task import Split, Task
@@ -13,8 +12,8 @@ from nystromformer.config import Config, ConfigError
 from nystromformer.lab.bench.programs import Program, compile_program
 from nystromformer.lab.bench.variants import Variant
 from nystromformer.lab.run import Experiment
-from nystromformer.training.data import Batch, Data, train_indices
-from nystromformer.training.devices import make_mesh, one_device, put
+from nystromformer.training.data import Data
+from nystromformer.training.devices import make_mesh, one_device
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 
 STEPS = 4  # in one run
@@ -112,34 +111,12 @@ def train_program(
     )
 
 
-def input_program(
-    experiment: Experiment, data: Data, examples: str = "made up"
-) -> Program:
-    """What STEPS steps need before a model: which examples, and their batches."""
-    batch_size, mesh = experiment.config.train.batch_size, one_device()
-
-    def take(data: Data, indices: jax.Array) -> Batch:
-        ones = jnp.ones(batch_size)
-        return jax.lax.map(lambda rows: data.take(rows, ones), indices)
-
-    def indices() -> jax.Array:
-        drawn = train_indices(0, 0, STEPS, len(data.labels), batch_size)
-        return put(mesh, drawn)
-
-    compiled, cost = compile_program(take, data, indices())
-
-    def run() -> Batch:
-        return jax.block_until_ready(compiled(data, indices()))
-
-    return Program(_key("input", "input", experiment, examples), run, cost, STEPS)
-
-
 def _key(what: str, label: str, of: Experiment, examples: str) -> dict[str, Any]:
     config = of.config
     return {
         "what": what,
         "attention": label,
-        "options": {} if what == "input" else config.attention.options,
+        "options": config.attention.options,
         "task": config.task.name,
         "length": of.task.max_length,
         "batch_size": config.train.batch_size,

@@ -4,7 +4,6 @@ import pytest
 
 from nystromformer.lab.bench.summary import (
     exponent,
-    input_table,
     memory_cell,
     peer_table,
     rate_cell,
@@ -82,17 +81,3 @@ def test_a_peer_is_compared_round_by_round_with_ours_of_its_size():
     line = "| forward | hf-nystrom-8 ÷ nystrom-8 | 64 | 3.00 (2.00–4.00) | 2.00 |"
     in_parts = line.replace("÷ nystrom-8", "÷ nystrom-8 in 4")
     assert [x for x in text.splitlines() if "÷" in x] == [line, in_parts]
-
-
-def test_the_input_side_is_a_share_of_a_step_round_by_round():
-    step, other = row(what="train step"), row("softmax", what="train step")
-    put_in = row("input", what="input", seconds=[1e-5, 4e-5, 1.5e-5, 8e-5, 5e-5])
-    other |= {"seconds": None, "stopped": "ran out of memory"}
-    peer = row("hf-linear", what="train step", cost=None)
-    for each in (step, other, peer, put_in):
-        each["key"] |= {"task": "text", "batch_size": 32}
-    text = "\n".join(input_table([step, other, peer, put_in]))
-    # 1, 2, 0.5, 2 and 1 %.
-    assert "| linear | 1.00% (2.00%) |\n| softmax | ran out of memory |" in text
-    assert "hf-linear" not in text
-    assert input_table([step, other]) == []

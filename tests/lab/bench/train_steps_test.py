@@ -8,7 +8,6 @@ from lra_tasks.task import get_task
 from nystromformer.config import ConfigError
 from nystromformer.lab.bench.train_steps import (
     STEPS,
-    input_program,
     made_up_examples,
     prepared_examples,
     task_config,
@@ -74,13 +73,3 @@ def test_a_run_takes_all_its_steps_and_goes_on_where_it_was(monkeypatch):
     assert program.steps == STEPS
     key = program.key
     assert (key["what"], key["task"], key["length"]) == ("train step", "text", 16)
-
-
-def test_the_input_side_makes_a_batch_a_step():
-    of = experiment("retrieval", max_length=16, batch_size=2)
-    program = input_program(of, made_up_examples(of.task, 2))
-    batch = program.run()
-    assert batch.inputs.shape == batch.mask.shape == (STEPS, 2, 2, 16)
-    assert len(np.unique(batch.inputs, axis=0)) > 1
-    assert program.steps == STEPS
-    assert program.key["task"] == "retrieval"
