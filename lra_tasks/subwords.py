@@ -137,9 +137,3 @@ class Vocabulary:
 def open_vocabulary(name: str) -> Vocabulary:
     """See `Vocabulary`; one that is open already is not read again."""
     return Vocabulary(name)
-
-
-def token_types(inputs: Any, sep: int) -> Any:
-    """0 up to the first [SEP] of a row, 1 behind it: of NumPy's or JAX's arrays."""
-    ends = (inputs == sep).astype("int32")
-    return (ends.cumsum(-1) - ends > 0).astype("int32")

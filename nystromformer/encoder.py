@@ -44,6 +44,8 @@ class EncoderConfig:
     norm: "pre": x + f(LN(x)), and a last LayerNorm; "post": LN(x + f(x)), as in BERT.
     gelu: "erf", the exact one, or "tanh", its approximation.
     num_token_types: 0 = no embedding of token types.
+    separator: tokens behind the first with this id are of type 1, unless types are
+      given; None = all are of type 0.
     embedding_norm: LayerNorm on the sum of the embeddings.
     cls_token: a learned vector in front of every sequence.
     padding_token: an id that is padding wherever it stands, as black pixels were in the
@@ -64,6 +66,7 @@ class EncoderConfig:
     norm: str = "pre"
     gelu: str = "erf"
     num_token_types: int = 0
+    separator: int | None = None
     embedding_norm: bool = False
     cls_token: bool = False
     padding_token: int | None = None
@@ -230,6 +233,7 @@ class Encoder(nnx.Module):
         self.cls = nnx.data(None)
         if config.cls_token:
             self.cls = nnx.Param(embedding_init(rngs.params(), (width,)))
+        self.separator = config.separator
         self.token_types = nnx.data(None)
         if config.num_token_types:
             shape = (config.num_token_types, width)
@@ -261,7 +265,7 @@ class Encoder(nnx.Module):
           inputs: [B, L] token ids, L ≤ max_length.
           mask: [B, L] bool, True = a token, False = padding; None = all are tokens.
           dropout_rng: a key, or None for no dropout.
-          token_types: [B, L] ids; None = all 0.
+          token_types: [B, L] ids; None = as the separators say.
 
         Returns:
           [B, L, D] in dtype and its mask [B, L] or None (L + 1 with a CLS token).
@@ -299,6 +303,9 @@ class Encoder(nnx.Module):
         x = self.embedding(inputs) + positions
         if self.token_types is None:
             return x
-        if token_types is None:
+        if token_types is None and self.separator is None:
             return x + self.token_types[0][None, None]
+        if token_types is None:
+            ends = (inputs == self.separator).astype(jnp.int32)
+            token_types = jnp.minimum(ends.cumsum(1) - ends, 1)
         return x + self.token_types[...][token_types]

@@ -15,7 +15,7 @@ from nystromformer.encoder import (
 )
 from nystromformer.ops import at_least_float32, dropout
 
-POOLINGS = ("mean", "padded_mean", "max", "cls", "first")
+POOLINGS = ("mean", "padded_mean", "max", "cls")
 
 
 def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -66,8 +66,7 @@ class SequenceClassifier(nnx.Module):
       config: of the encoder.
       num_classes: C.
       pooling: "mean" or "max" over the valid tokens; "padded_mean", their sum by the
-        config's max_length; "cls", a learned vector put in front of the sequence;
-        "first", the sequence's own first token.
+        config's max_length; "cls", a learned vector put in front of the sequence.
     """
 
     num_inputs = 1
@@ -99,7 +98,7 @@ class SequenceClassifier(nnx.Module):
     ) -> jax.Array:
         """inputs [B, L], mask [B, L] -> pooled float32 [B, D]."""
         x, mask = self.encoder(inputs, mask, dropout_rng, token_types)
-        if self.pooling in ("cls", "first"):
+        if self.pooling == "cls":
             return x[:, 0].astype(jnp.float32)
         if self.pooling == "padded_mean":
             return pool_padded_mean(x, mask, max_length=self.max_length)
@@ -118,7 +117,7 @@ class SequenceClassifier(nnx.Module):
           inputs: [B, L] token ids.
           mask: [B, L] bool, False = padding; None = no padding.
           dropout_rng: a key, or None for no dropout.
-          token_types: [B, L] ids; None = all 0.
+          token_types: [B, L] ids; None = as the separators say.
 
         Returns:
           Logits, float32 [B, C].
@@ -193,18 +192,45 @@ class MaskedLanguageModel(nnx.Module):
         return logits + jnp.broadcast_to(self.bias[...], logits.shape)
 
 
+class MaskedOrderModel(MaskedLanguageModel):
+    """Masked tokens, and from the first vector the order of two parts, as in BERT."""
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        super().__init__(config, rngs=rngs)
+        width = config.model_dim
+        self.pooler = nnx.Linear(width, width, kernel_init=kernel_init, rngs=rngs)
+        self.ordered = nnx.Linear(width, 2, kernel_init=kernel_init, rngs=rngs)
+
+    def order(self, x: jax.Array) -> jax.Array:
+        """The encoder's vectors [B, L, D] -> logits [B, 2] in at least float32."""
+        first = x[:, 0].astype(at_least_float32(x.dtype))
+        return self.ordered(jnp.tanh(self.pooler(first)))
+
+
 class FirstTokenClassifier(nnx.Module):
     """One sequence or pair between special tokens, one class, read from the first.
 
-    The head of the published Nyströmformer: dropout, Linear, GELU, dropout, Linear on
-    [CLS], in at least float32.
+    Dropout, Linear, activation, dropout, Linear on [CLS], in at least float32.
+
+    Args:
+      config: of the encoder.
+      num_classes: C.
+      activation: "gelu", as in the published Nyströmformer; "tanh", BERT's pooler.
     """
 
-    def __init__(self, config: EncoderConfig, *, num_classes: int, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        num_classes: int,
+        activation: str = "gelu",
+        rngs: nnx.Rngs,
+    ):
         self.encoder = Encoder(config, rngs=rngs)
         width = config.model_dim
-        self.hidden = nnx.Linear(width, width, kernel_init=kernel_init, rngs=rngs)
+        self.pooler = nnx.Linear(width, width, kernel_init=kernel_init, rngs=rngs)
         self.out = nnx.Linear(width, num_classes, kernel_init=kernel_init, rngs=rngs)
+        self.activation = activation
         self.approximate = config.gelu == "tanh"
         self.dropout_rate = config.dropout_rate
 
@@ -219,6 +245,9 @@ class FirstTokenClassifier(nnx.Module):
         rngs = split_rng(dropout_rng, 3)
         x, _ = self.encoder(inputs, mask, rngs[0], token_types)
         x = x[:, 0].astype(at_least_float32(x.dtype))
-        hidden = self.hidden(dropout(x, self.dropout_rate, rngs[1]))
-        hidden = jax.nn.gelu(hidden, approximate=self.approximate)
-        return self.out(dropout(hidden, self.dropout_rate, rngs[2]))
+        x = self.pooler(dropout(x, self.dropout_rate, rngs[1]))
+        if self.activation == "tanh":
+            x = jnp.tanh(x)
+        else:
+            x = jax.nn.gelu(x, approximate=self.approximate)
+        return self.out(dropout(x, self.dropout_rate, rngs[2]))

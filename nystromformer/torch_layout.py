@@ -32,7 +32,7 @@ MODULES = {
     "encoder.blocks.i.mlp_norm": f"{LAYER}.output.LayerNorm",
     "transform": "cls.predictions.transform.dense",
     "norm": "cls.predictions.transform.LayerNorm",
-    "hidden": "classifier.dense",
+    "pooler": "classifier.dense",
     "out": "classifier.out_proj",
 }
 LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}

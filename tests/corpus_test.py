@@ -11,7 +11,7 @@ import pytest
 from lra_tasks import subwords
 from lra_tasks.corpus import make_examples, read_documents
 from lra_tasks.split import DataError
-from lra_tasks.subwords import Vocabulary, token_types
+from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import get_task
 from tests.archive_server import load_all, write
 
@@ -76,8 +76,6 @@ def test_rows_are_as_of_bert(tmp_path):
     assert set(np.unique(train.labels)) == {0, 1}
     assert (task.vocab_size, task.mask_token, task.separator) == (261, 4, SEP)
     assert task.special_tokens == (0, 1, 2, 3, 4)
-    types = token_types(np.array([[CLS, 9, SEP, 8, 8, SEP, 0]]), SEP)
-    assert types.tolist() == [[0, 0, 0, 1, 1, 1, 1]]
 
 
 PROCESS = """

@@ -219,6 +219,15 @@ def test_token_types_are_added_and_type_0_is_the_default():
     assert count(num_token_types=2) == count() + 2 * D
 
 
+def test_types_change_behind_the_first_separator():
+    inputs = np.where(INPUTS == 3, 4, INPUTS)
+    inputs[:, [7, 12]] = 3
+    types = np.tile(np.arange(L) > 7, (B, 1)).astype(int)
+    wanted, _ = forward(num_token_types=2)(inputs, MASK, None, types)
+    found, _ = forward(num_token_types=2, separator=3)(inputs, MASK)
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_the_norm_of_the_embeddings_hides_their_scale():
     model = make(embedding_norm=True)
     before, _ = model(INPUTS)

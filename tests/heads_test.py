@@ -13,6 +13,7 @@ from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import (
     FirstTokenClassifier,
     MaskedLanguageModel,
+    MaskedOrderModel,
     PairClassifier,
     SequenceClassifier,
     pool_max,
@@ -84,14 +85,6 @@ def test_pool_max_is_the_largest_of_the_valid_tokens():
     expected = [row[:n].max(0) for row, n in zip(x, LENGTHS, strict=True)]
     np.testing.assert_array_equal(pool_max(x, MASK), expected)
     np.testing.assert_array_equal(pool_max(x), x.max(1))
-
-
-def test_first_pooling_reads_the_first_token():
-    model = make(pooling="first")
-    x, _ = encode(model)(INPUTS, MASK)
-    assert x.shape == (B, L, D)
-    error = relative_error(forward(pooling="first")(INPUTS, MASK), model.head(x[:, 0]))
-    assert error <= TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -242,11 +235,27 @@ def test_the_heads_of_the_published_form_in_numpy(kind):
     )
 
     model = FirstTokenClassifier(config, num_classes=C, rngs=nnx.Rngs(0))
-    model.hidden.kernel[...] *= 5
-    x = np.asarray(encode(model)(INPUTS, MASK)[0], np.float64)[:, 0]
-    hidden = gelu(x @ np.asarray(model.hidden.kernel), kind)
+    model.pooler.kernel[...] *= 5
+    x = np.asarray(encode(model)(INPUTS, MASK)[0], np.float64)
+    pooled = x[:, 0] @ np.asarray(model.pooler.kernel)
+    hidden = gelu(pooled, kind)
     expected = hidden @ np.asarray(model.out.kernel)
     logits = nnx.jit(model)(INPUTS, MASK)
     assert relative_error(logits, expected) <= TOLERANCE["float32"]
     dropped = nnx.jit(model)(INPUTS, MASK, jax.random.key(0))
     assert relative_error(dropped, logits) > 0.1
+
+    options = {"num_classes": C, "activation": "tanh", "rngs": nnx.Rngs(0)}
+    bert, both = (
+        FirstTokenClassifier(config, **options),
+        MaskedOrderModel(config, rngs=nnx.Rngs(0)),
+    )
+    for head in (bert, both):
+        head.pooler = model.pooler
+    both.ordered.bias[...] = 1
+    nnx.update(bert.encoder, nnx.state(model.encoder))
+    hidden = np.tanh(pooled)
+    expected = hidden @ np.asarray(bert.out.kernel)
+    assert relative_error(nnx.jit(bert)(INPUTS, MASK), expected) <= TOLERANCE["float32"]
+    expected = hidden @ np.asarray(both.ordered.kernel) + 1
+    assert relative_error(both.order(x), expected) <= TOLERANCE["float32"]

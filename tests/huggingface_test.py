@@ -86,7 +86,7 @@ def places(model, head):
         modules["cls.predictions.transform.dense"] = model.transform
         modules["cls.predictions.transform.LayerNorm"] = model.norm
     elif head:
-        modules |= {"classifier.dense": model.hidden, "classifier.out_proj": model.out}
+        modules |= {"classifier.dense": model.pooler, "classifier.out_proj": model.out}
     for i, block in enumerate(encoder.blocks):
         layer = f"nystromformer.encoder.layer.{i}"
         attention, own = f"{layer}.attention.self", block.attention

@@ -1,26 +1,29 @@
 """The objectives by name, each with the model that it asks for and its floors."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
 from flax import nnx
 
-from lra_tasks.subwords import token_types
 from lra_tasks.task import Task
 from nystromformer.config import ConfigError
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import (
+    FirstTokenClassifier,
     MaskedLanguageModel,
+    MaskedOrderModel,
     PairClassifier,
     SequenceClassifier,
 )
-from nystromformer.training.masked import MaskedTokens
+from nystromformer.lab.floors import (
+    Floors,
+    Splits,
+    of_labels,
+    of_tokens,
+    of_tokens_and_order,
+)
+from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification, Objective
-
-Splits = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,20 +32,25 @@ class Learning:
 
     make_objective: from the task and `objective`'s options.
     make_model: from the encoder's config, the task, the pooling and rngs.
-    floors: of the selected metric, from the task and its splits: name -> value.
+    floors: from the task and its splits: metric -> name -> value.
     """
 
     make_objective: Callable[..., Objective]
     make_model: Callable[[EncoderConfig, Task, str, nnx.Rngs], nnx.Module]
-    floors: Callable[[Task, Splits], dict[str, float]] = lambda task, splits: {}
+    floors: Callable[[Task, Splits], Floors] = lambda task, splits: {}
 
 
 def classifier(
     config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
 ) -> nnx.Module:
     """The classifier of one sequence or two, as the task has them."""
+    num_classes = task.num_classes
+    if pooling == "first":
+        return FirstTokenClassifier(
+            config, num_classes=num_classes, activation="tanh", rngs=rngs
+        )
     cls = PairClassifier if task.num_inputs == 2 else SequenceClassifier
-    return cls(config, num_classes=task.num_classes, pooling=pooling, rngs=rngs)
+    return cls(config, num_classes=num_classes, pooling=pooling, rngs=rngs)
 
 
 def masked_model(
@@ -54,41 +62,33 @@ def masked_model(
     return MaskedLanguageModel(config, rngs=rngs)
 
 
-def masked_tokens(task: Task, **options: Any) -> MaskedTokens:
-    """The objective of hidden tokens, with the special ones of the task."""
-    types: Any = None
-    if task.separator is not None:
-        types = functools.partial(token_types, sep=task.separator)
-    return MaskedTokens(
+def hiding(objective: type[MaskedTokens]) -> Callable[..., Objective]:
+    """Makes an objective of hidden tokens, with the special ones of the task."""
+    return lambda task, **options: objective(
         vocab_size=task.vocab_size,
         mask_token=task.mask_token,
         special_tokens=task.special_tokens,
-        token_types=types,
         **options,
     )
 
 
-def unigram_loss(task: Task, splits: Splits) -> dict[str, float]:
-    """The loss in nats of a guess by each token's frequency in the training split."""
-
-    def count(split: Any) -> np.ndarray:
-        valid = np.arange(split.inputs.shape[1]) < np.asarray(split.lengths)[:, None]
-        found = np.bincount(split.inputs[valid], minlength=task.vocab_size)
-        found[list(task.special_tokens)] = 0
-        return found
-
-    train, test = count(splits["train"]) + 1, count(splits["test"])
-    loss = -(test * np.log(train / train.sum())).sum() / max(test.sum(), 1)
-    return {"frequency of each token": float(loss)}
+def masked_order_model(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
+    """A model of hidden tokens and of the order of two parts."""
+    if task.separator is None:
+        raise ValueError(f"masked_order needs pairs of text; {task.name} has none")
+    return MaskedOrderModel(config, rngs=rngs)
 
 
 OBJECTIVES = {
     "classification": Learning(
-        lambda task: Classification(),
-        classifier,
-        lambda task, splits: task.floors(splits["train"], splits["test"]),
+        lambda task, **options: Classification(**options), classifier, of_labels
     ),
-    "masked": Learning(masked_tokens, masked_model, unigram_loss),
+    "masked": Learning(hiding(MaskedTokens), masked_model, of_tokens),
+    "masked_order": Learning(
+        hiding(MaskedOrder), masked_order_model, of_tokens_and_order
+    ),
 }
 
 

@@ -64,6 +64,7 @@ class Experiment:
         config = EncoderConfig(
             vocab_size=self.task.vocab_size,
             max_length=self.task.max_length,
+            separator=self.task.separator,
             attention=self.config.attention.name,
             attention_options=self.config.attention.options,
             dtype=jnp.dtype(model.dtype),

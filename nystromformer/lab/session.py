@@ -71,6 +71,9 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
     mesh = mesh_of(experiment, seq_shards)
     splits = experiment.load()
     floors = experiment.learning.floors(experiment.task, splits)
+    metrics = experiment.objective.metrics
+    others = {x: floors[x] for x in metrics if x in floors}
+    floors = others.pop(experiment.objective.select, {})
     with lock_workdir(workdir):
         if is_first():
             open_workdir(workdir, config)
@@ -97,6 +100,7 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             "init_from_sha256": source and source.params_sha256,
             **trainer.fit(),
             "floors": floors,
+            "other_floors": others,
             "exact_share": experiment.exact_share(splits["test"].lengths),
             "processes": jax.process_count(),
             "mesh": dict(mesh.shape),
@@ -156,6 +160,10 @@ def summary(result: dict[str, Any]) -> str:
             f"  attention is exact in {share:.0%} of the examples, which have no more "
             "tokens than there are landmarks"
         )
-    for name, value in result["floors"].items():
-        lines.append(f"  floor: {shown(metric, value):>6}  {name}")
+    tested = {metric: result["floors"], **result.get("other_floors", {})}
+    for name, floors in tested.items():
+        if name != metric:
+            lines.append(f"test {name} {shown(name, result[f'test_{name}'])}")
+        for rule, value in floors.items():
+            lines.append(f"  floor: {shown(name, value):>6}  {rule}")
     return "\n".join(lines)

@@ -6,7 +6,6 @@ Scratch", 2023.
 Letters: B batch, L length, K masked places of an example at most, V ids.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -45,7 +44,6 @@ class MaskedTokens:
       mask_token: the id that hides a token.
       special_tokens: ids that are never chosen.
       share: in (0, 1].
-      token_types: of inputs [B, L], before any is hidden; None = the model takes none.
       treatment: "bert": 80 % of the chosen become mask_token, 10 % a random token and
         10 % stay; "mask": all become mask_token.
     """
@@ -62,7 +60,6 @@ class MaskedTokens:
         special_tokens: tuple[int, ...] = (),
         share: float = 0.15,
         treatment: str = "bert",
-        token_types: Callable[[jax.Array], jax.Array] | None = None,
     ):
         if not 0 < share <= 1:
             raise ValueError(f"share must be in (0, 1], got {share}")
@@ -72,7 +69,6 @@ class MaskedTokens:
             )
         self.mask_token, self.special_tokens = mask_token, special_tokens
         self.share, self.treatment = share, treatment
-        self.token_types = token_types
         self.ordinary = np.setdiff1d(np.arange(vocab_size), special_tokens)
 
     def hide(
@@ -104,28 +100,69 @@ class MaskedTokens:
         inputs = inputs.at[rows, places].set(jnp.where(weights, hidden, targets))
         return Masked(inputs, places, targets, weights.astype(jnp.float32))
 
-    def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
-        """loss (nats) and accuracy (0 to 1) over the hidden tokens.
+    def fill_in(
+        self, model: Any, batch: Batch, key: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """The encoder's vectors, and of each hidden token what the model makes of it.
 
-        The model has an `encoder`, and `decode` for its vectors. Both texts of a pair
-        are examples of their own.
+        Returns:
+          x [B, L, D]; losses (nats), correct and weights, each [B, K], the first two
+          0 where the weight is.
         """
         base = jax.random.key(EVALUATION_SEED) if key is None else key
         inputs, mask, weights, indices = _single(batch)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(base, indices)
         masked = self.hide(inputs, mask, keys)
         dropout_rng = None if key is None else jax.random.fold_in(key, 2**31)
-        types = self.token_types and self.token_types(inputs)
-        x, _ = model.encoder(masked.inputs, mask, dropout_rng, types)
+        x, _ = model.encoder(masked.inputs, mask, dropout_rng)
         hidden = jnp.take_along_axis(x, masked.places[:, :, None], axis=1)
         logits = model.decode(hidden)  # [B, K, V]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, masked.targets)
         weights = masked.weights * weights[:, None]
         correct = (logits.argmax(-1) == masked.targets) * weights
+        return x, jnp.where(weights > 0, losses * weights, 0), correct, weights
+
+    def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
+        """loss (nats) and accuracy (0 to 1) over the hidden tokens.
+
+        The model has an `encoder`, and `decode` for its vectors. Both texts of a pair
+        are examples of their own.
+        """
+        _, losses, correct, weights = self.fill_in(model, batch, key)
         total = weights.sum()
+        return {"loss": (losses.sum(), total), "accuracy": (correct.sum(), total)}
+
+
+class MaskedOrder(MaskedTokens):
+    """Masked tokens, and whether the two parts of an example stand in their order.
+
+    Lan et al., "ALBERT", 2020. The loss is the mean over examples of the mean over an
+    example's hidden tokens, plus that of its order, whose label is 1 or 0.
+    """
+
+    metrics = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
+    select = "mlm_accuracy"
+    higher_is_better = True
+
+    def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
+        """MLM over the hidden tokens, SOP over the examples; losses in nats.
+
+        Beside `encoder` and `decode` the model has `order`: vectors to logits [B, 2].
+        """
+        x, losses, correct, weights = self.fill_in(model, batch, key)
+        labels, present = batch.labels, batch.weights
+        logits = model.order(x)
+        order = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        order = jnp.where(present > 0, order * present, 0)
+        told = (logits.argmax(-1) == labels) * present
+        tokens, examples = weights.sum(), present.sum()
+        each = losses.sum(1) / jnp.maximum(weights.sum(1), 1) + order
         return {
-            "loss": (jnp.where(weights > 0, losses * weights, 0).sum(), total),
-            "accuracy": (correct.sum(), total),
+            "loss": (each.sum(), examples),
+            "mlm_loss": (losses.sum(), tokens),
+            "mlm_accuracy": (correct.sum(), tokens),
+            "sop_loss": (order.sum(), examples),
+            "sop_accuracy": (told.sum(), examples),
         }
 
 

@@ -36,23 +36,36 @@ class Objective(Protocol):
 
 
 class Classification:
-    """Cross-entropy of the model's logits [B, C] against the labels [B]."""
+    """Cross-entropy of the model's logits [B, C] against the labels [B].
 
-    metrics = ("loss", "accuracy")
-    select = "accuracy"
+    Args:
+      select: "accuracy", or "f1" of class 1, which then is a metric too.
+    """
+
     higher_is_better = True
 
+    def __init__(self, select: str = "accuracy"):
+        if select not in ("accuracy", "f1"):
+            raise ValueError(f"select must be accuracy or f1, got {select!r}")
+        self.select = select
+        self.metrics = tuple(dict.fromkeys(("loss", "accuracy", select)))
+
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
-        """loss (nats) and accuracy (0 to 1), by the weights of the examples."""
+        """loss (nats), accuracy and f1 (0 to 1), by the weights of the examples."""
         logits = model(batch.inputs, batch.mask, dropout_rng=key)
         weights, labels = batch.weights, batch.labels
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        correct = logits.argmax(-1) == labels
+        guess = logits.argmax(-1)
         total = weights.sum()
-        return {
+        found = {
             "loss": (jnp.where(weights > 0, loss * weights, 0).sum(), total),
-            "accuracy": ((correct * weights).sum(), total),
+            "accuracy": (((guess == labels) * weights).sum(), total),
         }
+        if self.select == "f1":  # 2 TP / (2 TP + FP + FN)
+            both = 2 * ((guess == 1) & (labels == 1))
+            either = (guess == 1).astype(jnp.int32) + (labels == 1)
+            found["f1"] = (both * weights).sum(), (either * weights).sum()
+        return found
 
 
 class Totals(NamedTuple):

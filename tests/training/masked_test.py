@@ -9,7 +9,7 @@ from flax import nnx
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import MaskedLanguageModel
 from nystromformer.training.data import Batch
-from nystromformer.training.masked import MaskedTokens
+from nystromformer.training.masked import MaskedOrder, MaskedTokens
 
 B, L, V, MASK, CLS = 64, 40, 11, 11, 2
 LENGTHS = np.arange(B) % (L - 3) + 3
@@ -87,6 +87,42 @@ def test_loss_and_accuracy_are_those_of_the_hidden_tokens(model):
     assert (float(sums["accuracy"][0]), float(sums["loss"][1])) == (correct, count)
 
 
+def test_the_order_is_told_beside_the_hidden_tokens(model):
+    """The loss: over examples that count, the mean of both; each metric by itself."""
+
+    class Both:
+        encoder, decode = model.encoder, model.decode
+
+        def order(self, x):
+            return jnp.stack([x[:, 0, 0], jnp.zeros(len(x))], axis=1)
+
+    options = {"vocab_size": V, "mask_token": MASK, "special_tokens": (CLS,)}
+    rows = np.array([9, 3, 20, 31])
+    ones = batch(rows)._replace(labels=jnp.array([1, 0, 1, 0]))
+    ones = ones._replace(weights=jnp.array([1.0, 1.0, 1.0, 0.0]))
+    sums = MaskedOrder(share=0.2, **options)(Both(), ones, None)
+    assert set(sums) == {*MaskedOrder.metrics}
+    found = {name: float(total / weight) for name, (total, weight) in sums.items()}
+
+    each, told = [], []
+    for row, label in zip(rows[:3], (1, 0, 1), strict=True):
+        alone = MaskedTokens(share=0.2, **options)(model, batch([row]), None)
+        keys = jax.random.fold_in(jax.random.key(0), row)[None]
+        hidden = objective(share=0.2).hide(batch([row]).inputs, VALID[[row]], keys)
+        z = float(model.encoder(hidden.inputs, VALID[[row]])[0][0, 0, 0])
+        each.append((*map(float, alone["loss"]), float(alone["accuracy"][0])))
+        told.append((np.log1p(np.exp(z if label else -z)), (z < 0) == label))
+    loss, count, correct = np.array(each).T
+    order, right = np.array(told, float).T
+    assert found["mlm_loss"] == pytest.approx(loss.sum() / count.sum(), rel=1e-5)
+    assert found["mlm_accuracy"] == pytest.approx(correct.sum() / count.sum())
+    assert found["sop_loss"] == pytest.approx(order.mean(), rel=1e-5)
+    assert found["sop_accuracy"] == pytest.approx(right.mean())
+    assert found["loss"] == pytest.approx((loss / count + order).mean(), rel=1e-5)
+    assert 0 < right.mean() < 1
+    assert len({*count}) > 1
+
+
 def test_an_evaluation_depends_on_the_example_alone(model):
     of = objective()
     together = of(model, batch(np.arange(6)), None)["loss"]
@@ -107,7 +143,7 @@ def test_no_gradient_comes_from_tokens_that_stay_or_from_padding(model):
 
     def loss(logits_at):
         class Fixed:
-            def encoder(self, inputs, mask, rng, types):
+            def encoder(self, inputs, mask, rng):
                 return logits_at, mask
 
             def decode(self, x):

@@ -10,7 +10,7 @@ from nystromformer.training.objective import Classification, Totals
 OBJECTIVE = Classification()
 
 
-def totals_of(logits, labels, weights):
+def totals_of(logits, labels, weights, objective=OBJECTIVE):
     """Of a model that says these logits."""
     inputs = jnp.zeros((len(labels), 1), jnp.int32)
     batch = Batch(inputs, None, jnp.array(labels), jnp.array(weights), inputs[:, 0])
@@ -18,8 +18,8 @@ def totals_of(logits, labels, weights):
     def model(inputs, mask, dropout_rng):
         return jnp.asarray(logits)
 
-    sums = OBJECTIVE(model, batch, None)
-    assert list(sums) == list(OBJECTIVE.metrics)
+    sums = objective(model, batch, None)
+    assert list(sums) == list(objective.metrics)
     return Totals(sums, batch.weights.sum())
 
 
@@ -49,3 +49,17 @@ def test_a_filler_row_counts_nothing_even_when_it_is_not_finite():
     totals = totals_of([[2.0, 0.0], [jnp.nan, jnp.inf]], [0, 0], [1.0, 0.0])
     assert totals.means()["loss"] == pytest.approx(np.log1p(np.exp(-2)), rel=1e-5)
     assert totals.means()["examples"] == 1
+
+
+def test_f1_is_the_harmonic_mean_of_precision_and_recall_over_all_batches():
+    guesses, labels = [1, 1, 0, 1, 0, 1, 1], [1, 0, 1, 1, 0, 0, 0]
+    objective = Classification(select="f1")
+    totals = Totals.zero(objective)
+    for rows, weights in ((slice(0, 3), [1.0] * 3), (slice(3, 7), [1.0] * 3 + [0.0])):
+        logits = np.eye(2)[guesses[rows]]
+        totals = totals.plus(totals_of(logits, labels[rows], weights, objective))
+    precision, recall = 2 / 4, 2 / 3
+    f1 = 2 * precision * recall / (precision + recall)
+    assert totals.means()["f1"] == pytest.approx(f1)
+    with pytest.raises(ValueError, match="select must be accuracy or f1, got 'F1'"):
+        Classification(select="F1")
