@@ -53,7 +53,9 @@ class Split:
                 continue
             digest.update(f"{array.dtype.name}{array.shape}".encode())
             little_endian = array.dtype.newbyteorder("<")
-            digest.update(np.ascontiguousarray(array, little_endian).data)
+            for start in range(0, len(array), 2**16):  # it may be mapped from disk
+                rows = array[start : start + 2**16]
+                digest.update(np.ascontiguousarray(rows, little_endian).data)
         return digest.hexdigest()
 
     def digests(self) -> list[bytes]:

@@ -26,7 +26,7 @@ from nystromformer.lab.workdir import (
 from nystromformer.study import nystrom_rows, softmax_matrix
 from nystromformer.training.arrays import CheckpointError, digest
 from nystromformer.training.checkpoint import read_best
-from nystromformer.training.data import Data
+from nystromformer.training.data import Data, place
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Totals
 from nystromformer.training.step import Weights, graphdef_of, make_eval_chunk
@@ -92,7 +92,7 @@ class TrainedRun:
             make_eval_chunk(graphdef, objective),
             Totals.zero(objective),
             jax.device_put(self.weights),
-            Data.put(examples),
+            place(examples),
             train.batch_size // train.micro_batches,
             length_buckets=train.length_buckets,
         )

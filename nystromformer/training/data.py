@@ -1,4 +1,4 @@
-"""Batches by index from arrays that stay on the device.
+"""Batches by index from arrays that stay on the device, or come from disk in parts.
 
 Batch k of epoch e is a pure function of (seed, e, k): a resumed run needs no iterator.
 """
@@ -35,13 +35,15 @@ class Data(NamedTuple):
     """A split on the devices: inputs [rows, L], lengths [rows], labels [examples].
 
     lengths is None where every row is full: then nothing pays for a mask. pairs int32
-    [examples, 2] names the two rows of each example; None = row i alone.
+    [examples, 2] names the two rows of each example; None = row i alone. Of a part of
+    a split, examples int32 [rows] says which these are; None = all, in their order.
     """
 
     inputs: jax.Array
     lengths: jax.Array | None
     labels: jax.Array
     pairs: jax.Array | None
+    examples: jax.Array | None = None
 
     @classmethod
     def put(cls, split: Any, mesh: Mesh | None = None) -> "Data":
@@ -51,6 +53,10 @@ class Data(NamedTuple):
         lengths = None if full else split.lengths
         rest = put(mesh, (lengths, split.labels, split.pairs))
         return cls(put(mesh, split.inputs, None, SEQ), *rest)
+
+    def part(self, indices: np.ndarray) -> tuple["Data", np.ndarray]:
+        """Data that hold the examples at indices, and where: here all hold them."""
+        return self, indices
 
     def rows(self, indices: Any) -> Any:
         """The rows of the examples at indices [B]: [B], or of pairs [B, 2]."""
@@ -74,7 +80,36 @@ class Data(NamedTuple):
             last = inputs.ndim - 1
             positions = jax.lax.broadcasted_iota(jnp.int32, inputs.shape, last)
             mask = positions < self.lengths[rows][..., None]
-        return Batch(inputs, mask, self.labels[indices], weights, indices)
+        examples = indices if self.examples is None else self.examples[indices]
+        return Batch(inputs, mask, self.labels[indices], weights, examples)
+
+
+class Mapped(NamedTuple):
+    """A split of single rows that stays on disk; arrays as of `Data`."""
+
+    inputs: np.ndarray
+    lengths: np.ndarray | None
+    labels: np.ndarray
+    mesh: Mesh
+    pairs: None = None
+
+    def part(self, indices: np.ndarray) -> tuple[Data, np.ndarray]:
+        """The rows at indices [K, B] on the devices, and where they are there."""
+        examples = indices.ravel()
+        lengths = None if self.lengths is None else self.lengths[examples]
+        rest = put(self.mesh, (lengths, self.labels[examples], None, examples))
+        inputs = put(self.mesh, self.inputs[examples], None, SEQ)
+        here = np.arange(indices.size, dtype=np.int32)
+        return Data(inputs, *rest), here.reshape(indices.shape)
+
+
+def place(split: Any, mesh: Mesh | None = None) -> Data | Mapped:
+    """A split on the devices (None: one), or where it is if it is mapped from disk."""
+    if not isinstance(split.inputs, np.memmap):
+        return Data.put(split, mesh)
+    lengths, labels = (np.array(x) for x in (split.lengths, split.labels))
+    full = (lengths == split.inputs.shape[-1]).all()
+    return Mapped(split.inputs, None if full else lengths, labels, mesh or one_device())
 
 
 @functools.lru_cache(maxsize=2)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from nystromformer.training.data import Data, eval_indices
+from nystromformer.training.data import Data, Mapped, eval_indices
 from nystromformer.training.devices import DATA, one_device, put
 from nystromformer.training.gradients import bucket_lengths
 from nystromformer.training.objective import Totals
@@ -22,7 +22,7 @@ def evaluate(
     eval_chunk: Callable[..., Totals],
     zero: Totals,
     weights: Weights,
-    data: Data,
+    data: Data | Mapped,
     batch_size: int,
     mesh: Mesh | None = None,
     length_buckets: int = 1,
@@ -46,9 +46,10 @@ def evaluate(
             for row, (examples, its_weights) in enumerate(now):
                 indices[row], present[row] = examples, its_weights
             with pace.measure(len(now)):
+                part, indices = data.part(indices)
                 totals = eval_chunk(
                     weights,
-                    data,
+                    part,
                     put(mesh, indices, None, DATA),
                     put(mesh, present, None, DATA),
                     put(mesh, np.int32(len(now))),
@@ -62,7 +63,7 @@ def evaluate(
 
 
 def _by_length(
-    data: Data, batch_size: int, length_buckets: int
+    data: Data | Mapped, batch_size: int, length_buckets: int
 ) -> Iterator[tuple[int, list[Any]]]:
     """Batches (examples [B], weights [B]) by the length that has room for them."""
     buckets = bucket_lengths(data.inputs.shape[-1], length_buckets)

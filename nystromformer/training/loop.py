@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from nystromformer.config import TrainConfig
 from nystromformer.training.arrays import digest
 from nystromformer.training.checkpoint import Checkpoints
-from nystromformer.training.data import Data, train_indices
+from nystromformer.training.data import Mapped, place, train_indices
 from nystromformer.training.devices import (
     DATA,
     is_first,
@@ -40,7 +40,7 @@ from nystromformer.training.step import (
     make_train_chunk,
 )
 
-MAX_CHUNK = 512
+MAX_CHUNK, MAX_MAPPED_CHUNK = 512, 64  # steps; of data that are mapped from disk
 SAVING_SHARE = 0.05  # of the time, at most, goes into checkpoints
 
 
@@ -56,7 +56,7 @@ class Trainer:
       objective: what is learnt.
       optimizer: any optax transformation.
       schedule: how long and how often.
-      splits: "train", "validation" and "test" -> arrays, as `Data.put` takes.
+      splits: "train", "validation" and "test" -> arrays, as `place` takes.
       workdir: an existing folder, or one in a bucket; the same for every process.
       mesh: the devices; None = one.
       start: weights to begin with instead of fresh ones, given the fresh ones.
@@ -78,7 +78,7 @@ class Trainer:
     ):
         self.schedule, self.objective = schedule, objective
         self.mesh = mesh = mesh or one_device()
-        self.data = {name: Data.put(split, mesh) for name, split in splits.items()}
+        self.data = {name: place(split, mesh) for name, split in splits.items()}
         graphdef = graphdef_of(make_model)
         init = make_init(make_model, optimizer, objective, mesh)
         self.train_chunk: Any = make_train_chunk(
@@ -111,7 +111,9 @@ class Trainer:
         self.writer = SilentWriter()
         if is_first():
             self.writer = MetricsWriter(workdir, metrics_bytes, self.step)
-        self.pace = Pace(MAX_CHUNK)
+        mapped = isinstance(self.data["train"], Mapped)
+        self.max_chunk = MAX_MAPPED_CHUNK if mapped else MAX_CHUNK
+        self.pace = Pace(self.max_chunk)
 
     def fit(self) -> dict[str, Any]:
         """Trains to the end and tests the best weights.
@@ -173,7 +175,7 @@ class Trainer:
         every = (schedule.log_every, schedule.eval_every, schedule.checkpoint_every)
         room = min(n - self.step % n for n in every)
         num_steps = min(self.pace.size, room, schedule.num_steps - self.step)
-        indices = np.zeros((MAX_CHUNK, schedule.batch_size), np.int32)
+        indices = np.zeros((self.max_chunk, schedule.batch_size), np.int32)
         indices[:num_steps] = train_indices(
             schedule.seed,
             self.step,
@@ -181,8 +183,9 @@ class Trainer:
             len(self.data["train"].labels),
             schedule.batch_size,
         )
+        data, indices = self.data["train"].part(indices)
         batches = (
-            self.data["train"],
+            data,
             put(self.mesh, indices, None, DATA),
             put(self.mesh, np.int32(num_steps)),
         )

@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+from types import SimpleNamespace
 
 import jax
+import numpy as np
 import optax
 import pytest
 
@@ -88,6 +90,47 @@ def test_a_stopped_run_goes_on_bit_equal(start, tmp_path, monkeypatch, step):
     for name in ("params_sha256", "test_loss", "compiled_bytes"):
         assert resumed[name] == whole[name]
     assert lines(tmp_path / "stopped") == lines(tmp_path / "whole")
+
+
+def test_data_mapped_from_disk_give_the_same_bits_and_resume(
+    make_model, optimizer, splits, tmp_path, monkeypatch
+):
+    """Rows of one file are fed in chunks; keys of the examples are their own."""
+
+    def mapped(name, split):
+        record = [("inputs", "u1", split.inputs.shape[1:]), ("lengths", "i4")]
+        rows = np.empty(len(split.labels), [*record, ("labels", "i4")])
+        for column in rows.dtype.names:
+            rows[column] = getattr(split, column)
+        rows.tofile(tmp_path / name)
+        rows = np.memmap(tmp_path / name, rows.dtype, "r")
+        columns = {column: rows[column] for column in rows.dtype.names}
+        return SimpleNamespace(**columns, pairs=None)
+
+    class Noisy(Classification):
+        """What an example adds to the loss depends on which it is."""
+
+        def __call__(self, model, batch, key):
+            sums = super().__call__(model, batch, key)
+            total, weight = sums["loss"]
+            return {**sums, "loss": (total * (1 + batch.indices.sum() / 99), weight)}
+
+    def start(folder, splits):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        workdir = tmp_path / folder
+        return Trainer(make_model, Noisy(), optimizer, SCHEDULE, splits, workdir)
+
+    whole = start("whole", splits).fit()
+    splits = {name: mapped(name, split) for name, split in splits.items()}
+    monkeypatch.setattr(loop, "MAX_MAPPED_CHUNK", 3)
+    with monkeypatch.context() as patched:
+        stop_at(patched, 16, signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            start("mapped", splits).fit()
+    found = start("mapped", splits).fit()
+    for name in ("params_sha256", "test_loss"):
+        assert found[name] == whole[name]
+    assert lines(tmp_path / "mapped") == lines(tmp_path / "whole")
 
 
 def test_a_run_in_parts_learns_and_goes_on_bit_equal(
