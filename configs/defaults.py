@@ -3,7 +3,7 @@
 A config file names a task, its published settings (the paper preset) and a `quick`
 preset for two CPU cores. `--config=FILE:ARG` picks from them: ARG is an attention and
 presets, separated by commas, as in `configs/listops.py:nystrom,quick`; of two presets
-the later wins.
+the later wins. Beside `quick` a preset may be another: the file's "quick NAME".
 """
 
 from collections.abc import Mapping
@@ -34,11 +34,14 @@ OPTIMIZER = {
     "b2": 0.999,
     "eps": 1e-6,
     "cycle_b1": False,  # b1 from 0.95 down to 0.85 at the peak of the rate, and back
+    "decay": "linear",  # or "none": the rate stays at its peak
 }
+
+MASKED = {"name": "masked", "share": 0.15, "treatment": "mask"}
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # of every task
     "paper": {},
-    "pretrain": {"objective": {"name": "masked", "share": 0.15, "treatment": "mask"}},
+    "pretrain": {"objective": MASKED},
     # What the published runs did otherwise than the paper says; a task's file adds its
     # own. README, "Where it differs from the published code".
     "as_published": {
@@ -58,6 +61,7 @@ TRAIN = {
     "micro_batches": 1,  # parts of a batch, one after another in less memory
     "length_buckets": 1,  # lengths to pad to; more save time where lengths differ
     "init_from": config_dict.placeholder(str),  # the workdir of a finished run
+    "num_epochs": config_dict.placeholder(float),  # instead of num_steps
 }
 
 
@@ -77,7 +81,8 @@ def make_config(
       optimizer: what differs from OPTIMIZER.
       train: the group `train`.
       presets: preset -> group -> key -> value, after those of PRESETS; a preset's group
-        "attention" holds options for the attentions that have them.
+        "attention" holds options for the attentions that have them. "paper" comes
+        before all others.
     """
     name = "nystrom"
     groups: dict[str, dict[str, Any]] = {
@@ -88,15 +93,18 @@ def make_config(
         "optimizer": {**OPTIMIZER, **optimizer},
         "train": {**TRAIN, **train},
     }
-    for word in filter(None, (arg or "").split(",")):
+    words = [word for word in (arg or "").split(",") if word]
+    for word in ["paper", *words]:
+        beside = f"quick {word}" if "quick" in words else word
         if word in ATTENTIONS:
             name = word
         elif word in PRESETS or word in presets:
-            for preset in (PRESETS, presets):
-                for group, changes in preset.get(word, {}).items():
-                    groups[group] |= changes
+            for changes in (PRESETS.get(word), presets.get(beside, presets.get(word))):
+                for group, values in (changes or {}).items():
+                    groups[group] |= values
         else:
-            known = ", ".join({**ATTENTIONS, **PRESETS, **presets})
+            known = {**ATTENTIONS, **PRESETS, **presets}
+            known = ", ".join(x for x in known if " " not in x)
             raise ValueError(f"unknown attention or preset {word!r}; known: {known}")
 
     options, changed = ATTENTIONS[name].defaults, groups["attention"]

@@ -7,6 +7,7 @@ The archive is found in, or downloaded to, `task.data_dir`.
 
 from ml_collections import ConfigDict, config_dict
 
+from configs import self_pretraining
 from configs.defaults import make_config
 
 
@@ -27,7 +28,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
             "eval_every": 175,
             "checkpoint_every": 350,
         },
-        presets={"quick": QUICK, "as_published": AS_PUBLISHED},
+        presets={**STAGES, "quick": QUICK, "as_published": AS_PUBLISHED},
     )
 
 
@@ -43,3 +44,13 @@ QUICK = {
         "checkpoint_every": 500,
     },
 }
+STAGES = self_pretraining.presets(
+    share=0.5,
+    model=(3, 64, 4, 128),
+    rates=(1e-3, 1e-3),
+    epochs=(50, 200),
+    epoch=1_406,
+    quick_steps=1_000,
+    fine_batch=50,
+    pooling="max",
+)

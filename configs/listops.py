@@ -12,6 +12,7 @@ at 2,000 near 52 %.
 
 from ml_collections import ConfigDict, config_dict
 
+from configs import self_pretraining
 from configs.defaults import make_config
 
 
@@ -39,7 +40,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
             "eval_every": 50,
             "checkpoint_every": 250,
         },
-        presets={"quick": QUICK},
+        presets={**STAGES, "quick": QUICK},
     )
 
 
@@ -61,3 +62,11 @@ QUICK = {
     "optimizer": {"learning_rate": 1e-3, "warmup_steps": 300},
     "train": {"num_steps": 5_000, "eval_every": 500, "checkpoint_every": 500},
 }
+STAGES = self_pretraining.presets(
+    share=0.1,
+    model=(6, 512, 8, 2048),
+    rates=(1e-3, 1e-4),
+    epochs=(100, 100),
+    epoch=3_000,
+    quick_steps=5_000,
+)

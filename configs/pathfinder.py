@@ -8,6 +8,7 @@ all cores. `quick` draws 5,000 with short contours.
 
 from ml_collections import ConfigDict, config_dict
 
+from configs import self_pretraining
 from configs.defaults import make_config
 
 
@@ -32,7 +33,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
             "eval_every": 312,
             "checkpoint_every": 624,
         },
-        presets={"quick": QUICK, "as_published": AS_PUBLISHED},
+        presets={**STAGES, "quick": QUICK, "as_published": AS_PUBLISHED},
     )
 
 
@@ -49,3 +50,11 @@ QUICK = {
         "checkpoint_every": 500,
     },
 }
+STAGES = self_pretraining.presets(
+    share=0.5,
+    model=(4, 128, 8, 128),
+    rates=(1e-3, 5e-4),
+    epochs=(50, 200),
+    epoch=5_000,
+    quick_steps=1_000,
+)

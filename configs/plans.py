@@ -6,6 +6,9 @@ What a variant does not name is the task's preset. The first variant runs on all
 with one seed before the second, and all of them before the second seed: so a sweep that
 is not finished yet compares as much as it can. `make paper` is table3, landmarks and
 ablations, in this order.
+
+In a variant `presets` are added to the task's, and `after` names those of the variant,
+otherwise the same, whose best weights it begins with.
 """
 
 NYSTROM = {"attention.name": "nystrom"}
@@ -25,6 +28,18 @@ TABLE3 = {
         {"attention.name": "reformer"},
     ),
 }
+
+
+def _stages(attention: str) -> tuple[dict[str, str], ...]:
+    """Pre-trained, and beside it from scratch, for as long as either part or both."""
+    named = {"attention.name": attention}
+    return (
+        {**named, "presets": "pretrain"},
+        {**named, "presets": "finetune"},
+        {**named, "presets": "finetune", "after": "pretrain"},
+        {**named, "presets": "total"},
+    )
+
 
 PLANS = {
     "table3": TABLE3,
@@ -70,6 +85,24 @@ PLANS = {
             {**NYSTROM, "attention.inverse": "exact"},
             {**NYSTROM, "attention.inverse": "none"},
             {**NYSTROM, "attention.segments": "padded"},
+        ),
+    },
+    # What training on a task's own inputs first is worth: configs/self_pretraining.py.
+    "self_pretraining": {
+        "tasks": ("listops", "text", "retrieval", "image", "pathfinder"),
+        "seeds": 3,
+        "variants": (*_stages("nystrom"), *_stages("softmax"), *_stages("none")),
+    },
+    # The paper's for MRPC; --grid=train.init_from=DIR and =task.tokenizer=FILE say
+    # what it begins with.
+    "mrpc_grid": {
+        "tasks": ("glue",),
+        "preset": "mrpc",
+        "seeds": 1,
+        "variants": tuple(
+            {**NYSTROM, "train.batch_size": size, "optimizer.learning_rate": rate}
+            for size in (8, 16, 32)
+            for rate in (2e-5, 3e-5, 4e-5, 5e-5)
         ),
     },
 }

@@ -11,6 +11,7 @@ step 250, 64.2 % at 500 and 64.8 % at 750 (seed 0, commit c91d469).
 
 from ml_collections import ConfigDict, config_dict
 
+from configs import self_pretraining
 from configs.defaults import make_config
 
 
@@ -30,7 +31,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
             "eval_every": 300,
             "checkpoint_every": 300,
         },
-        presets={"quick": QUICK},
+        presets={**STAGES, "quick": QUICK},
     )
 
 
@@ -47,3 +48,11 @@ QUICK = {
     "optimizer": {"learning_rate": 1e-3, "warmup_steps": 100},
     "train": {"num_steps": 1_000, "eval_every": 250, "checkpoint_every": 500},
 }
+STAGES = self_pretraining.presets(
+    share=0.15,
+    model=(4, 128, 4, 512),
+    rates=(5e-3, 5e-4),
+    epochs=(32, 32),
+    epoch=4_596,
+    quick_steps=1_000,
+)

@@ -8,11 +8,17 @@ The archive is found in, or downloaded to, `task.data_dir`.
 it learns nothing, then validation is 57.0 % at step 750, 60.6 % at 1,000; test 59.9 %
 (seed 0, commit edfb2db; 27 minutes beside many other jobs on the same two cores, at a
 third of the 80 examples a second that it made before they came).
+
+`:nystrom,subwords` is the paper's IMDb: fine-tuned from a run of `configs/corpus.py` by
+`--config.train.init_from=DIR --config.task.tokenizer=DIR/tokenizer.json`; likewise
+`:nystrom,quick,subwords` from a quick one.
 """
 
 from ml_collections import ConfigDict, config_dict
 
+from configs import bert, self_pretraining
 from configs.defaults import make_config
+from configs.glue import of_epochs
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
@@ -33,7 +39,13 @@ def get_config(arg: str | None = None) -> ConfigDict:
             "eval_every": 500,
             "checkpoint_every": 500,
         },
-        presets={"quick": QUICK, "as_published": AS_PUBLISHED},
+        presets={
+            **STAGES,
+            "quick": QUICK,
+            "as_published": AS_PUBLISHED,
+            "subwords": SUBWORDS,
+            "quick subwords": QUICK_SUBWORDS,
+        },
     )
 
 
@@ -51,4 +63,27 @@ QUICK = {
     },
     "optimizer": {"learning_rate": 1e-3, "warmup_steps": 100},
     "train": {"num_steps": 1_000, "eval_every": 250, "checkpoint_every": 500},
+}
+STAGES = self_pretraining.presets(
+    share=0.15,
+    model=(6, 512, 8, 2048),
+    rates=(5e-4, 1e-4),
+    epochs=(32, 65),
+    epoch=703,
+    quick_steps=1_000,
+)
+# The paper's IMDb, on the sub-words of the run of configs/corpus.py in train.init_from.
+SUBWORDS = {
+    "task": {"max_length": 512, "tokenizer": "byte"},
+    "model": bert.BASE,
+    "attention": {**bert.CONVOLUTION, "num_landmarks": 64},
+    "optimizer": {"learning_rate": 3e-5, "weight_decay": 0.01, "warmup_steps": 100},
+    "train": {"length_buckets": 4, **of_epochs(25_000)},
+}
+QUICK_SUBWORDS = {
+    **SUBWORDS,
+    "task": {"max_length": 128, "tokenizer": "byte"},
+    "model": bert.QUICK,
+    "attention": {**bert.CONVOLUTION, "num_landmarks": 32},
+    "optimizer": {"learning_rate": 1e-4, "weight_decay": 0.01, "warmup_steps": 100},
 }

@@ -60,6 +60,11 @@ class Task(ABC):
         vocabulary = open_vocabulary(name)
         self._set(vocabulary=vocabulary, vocab_size=vocabulary.vocab_size)
 
+    def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
+        """The tokenizer.json of its sub-words; None where it has none."""
+        name = getattr(self, "tokenizer", None)
+        return None if name in (None, "byte") else Path(str(name)).expanduser()
+
     @property
     def special_tokens(self) -> tuple[int, ...]:
         """Ids that stand for no content, never to be masked or predicted."""

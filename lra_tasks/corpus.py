@@ -143,10 +143,10 @@ class Corpus(Task):
             self._set(vocab_size=vocab_size)
 
     def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
-        """The tokenizer.json of the data, once they are prepared; None for bytes."""
+        """As of `Task`; what is learnt here is there once the data are prepared."""
         if self.tokenizer == "bpe":
             return self.folder(data_dir) / VOCABULARY_FILE
-        return None if self.tokenizer == "byte" else Path(self.tokenizer)
+        return super().vocabulary_file(data_dir)
 
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
         """As `Task.load`; the arrays are mapped from disk, not read into memory."""

@@ -79,7 +79,7 @@ class AttentionConfig(Group):
 
 
 class OptimizerConfig(Group):
-    """AdamW with linear warm-up to learning_rate and linear decay over the run."""
+    """AdamW with linear warm-up to learning_rate, then linear decay over the run."""
 
     learning_rate: Positive
     warmup_steps: Annotated[int, Field(ge=0)]
@@ -88,6 +88,7 @@ class OptimizerConfig(Group):
     b2: Rate
     eps: Positive
     cycle_b1: bool = False  # 0.95, 0.85 at the peak, 0.95, instead of b1
+    decay: Literal["linear", "none"] = "linear"
 
 
 class TrainConfig(Group):
@@ -96,6 +97,7 @@ class TrainConfig(Group):
     seed: of the weights, the order of the examples and the dropout.
     batch_size: examples a step.
     num_steps, eval_every, log_every, checkpoint_every: in steps.
+    num_epochs: instead of num_steps, which then follow from the data.
     micro_batches: parts of a batch, of like lengths, one after another in less memory.
     length_buckets: lengths to which a part is padded; where examples are of one length
       more only take longer to compile.
@@ -111,6 +113,7 @@ class TrainConfig(Group):
     micro_batches: Count = 1  # what has a default may be missing, as in older workdirs
     length_buckets: Annotated[int, Field(gt=0, le=16)] = 1  # a program for each
     init_from: str | None = None
+    num_epochs: Positive | None = None
 
 
 class Config(Group):

@@ -55,6 +55,33 @@ def test_landmarks_has_softmax_beside_five_counts_on_any_task():
 
 
 @pytest.mark.parametrize("preset", ["paper", "quick"])
+def test_self_pretraining_begins_each_seed_with_its_own_source_in_equal_time(preset):
+    found = {p.name: p for p in points("self_pretraining", preset=preset, seeds=2)}
+    assert len(found) == 5 * 3 * 4 * 2
+    for name, point in found.items():
+        if "-finetune-after_pretrain-" not in name:
+            assert point.source is None
+            continue
+        source = found[name.replace("finetune-after_pretrain", "pretrain")]
+        assert point.source == point.config.train.init_from == source.name
+        assert source.config.objective.name == "masked"
+        assert source.config.train.seed == point.config.train.seed
+        assert source.config.model == point.config.model
+        assert source.config.task == point.config.task
+        scratch = found[name.replace("after_pretrain-", "")].config
+        assert scratch.model_dump() == {
+            **point.config.model_dump(),
+            "train": {**point.config.train.model_dump(), "init_from": None},
+        }
+        total = found[name.replace("finetune-after_pretrain", "total")].config.train
+        both = point.config.train, source.config.train
+        for length in ("num_epochs",) if total.num_epochs else ("num_steps",):
+            assert getattr(total, length) == sum(getattr(x, length) for x in both)
+        words = point.command(ROOT)
+        assert f"--config.train.init_from={ROOT / source.name}" in words
+
+
+@pytest.mark.parametrize("preset", ["paper", "quick"])
 def test_an_ablation_changes_one_thing(preset):
     for task in ("listops", "image"):
         found = points("ablations", tasks=[task], preset=preset)
@@ -79,7 +106,8 @@ def test_the_paper_is_all_plans_of_its_preset_and_trains_nothing_twice():
     makefile = (ROOT / "Makefile").read_text()
     [listed] = re.findall("^PLANS := (.*)$", makefile, re.MULTILINE)
     names = listed.split()
-    assert sorted(names) == sorted(x for x in PLANS if "preset" not in PLANS[x])
+    of_table = {x for x in PLANS if "preset" not in PLANS[x]} - {"self_pretraining"}
+    assert sorted(names) == sorted(of_table)
     seeds = {PLANS[name]["seeds"] for name in names}
     assert seeds == {3}
     table, more = 5 * 6, 2 * 3 + 2 * 6  # three counts of landmarks, six ablations

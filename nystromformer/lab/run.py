@@ -43,6 +43,25 @@ class Experiment:
             raise ConfigError(f"config.model, config.attention: {error}") from error
         return experiment
 
+    def on(self, num_examples: int) -> "Experiment":
+        """The same, with the steps that `train.num_epochs` of the examples take.
+
+        Raises:
+          ConfigError: too few examples for a batch, or steps for the warm-up.
+        """
+        train = self.config.train
+        if num_examples < train.batch_size:
+            raise ConfigError(
+                f"config.train.batch_size={train.batch_size} is over the "
+                f"{num_examples} training examples"
+            )
+        if train.num_epochs is None:
+            return self
+        groups = self.config.to_mapping()
+        steps = round(train.num_epochs * (num_examples // train.batch_size))
+        groups["train"]["num_steps"] = max(steps, 1)
+        return dataclasses.replace(self, config=Config.from_mapping(groups))
+
     @functools.cached_property
     def learning(self) -> Learning:
         """What the config's objective stands for."""
@@ -107,10 +126,4 @@ class Experiment:
     def load(self) -> dict[str, Split]:
         """All splits, prepared first where they are not yet."""
         data_dir = self.config.task.data_dir
-        splits = {name: self.task.load(name, data_dir) for name in SPLITS}
-        if splits["train"].num_examples < self.config.train.batch_size:
-            raise ConfigError(
-                f"config.train.batch_size={self.config.train.batch_size} is over the "
-                f"{splits['train'].num_examples} training examples"
-            )
-        return splits
+        return {name: self.task.load(name, data_dir) for name in SPLITS}

@@ -13,16 +13,18 @@ from nystromformer.config import ConfigError
 from nystromformer.lab import provenance
 from nystromformer.lab.objectives import shown
 from nystromformer.lab.run import Experiment
-from nystromformer.lab.transfer import start_from
+from nystromformer.lab.transfer import carried_over, start_from
 from nystromformer.lab.workdir import (
+    TOKENIZER_FILE,
     check_workdir,
     lock_workdir,
     open_workdir,
     read_result,
     write_result,
 )
+from nystromformer.training.arrays import digest
 from nystromformer.training.devices import is_first, make_mesh, wait_for_all
-from nystromformer.training.files import Folder
+from nystromformer.training.files import Folder, write_bytes
 from nystromformer.training.loop import Trainer
 
 
@@ -67,9 +69,13 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
         f"{config.train.batch_size} on {provenance.device()}"
     )
     check_memory(experiment.num_params)
-    source = start_from(config) if config.train.init_from else None
     mesh = mesh_of(experiment, seq_shards)
     splits = experiment.load()
+    experiment = experiment.on(splits["train"].num_examples)
+    if config.train.num_epochs:
+        config = experiment.config
+        print(f"{config.train.num_epochs:g} epochs: {config.train.num_steps:,} steps")
+    source = start_from(experiment)
     floors = experiment.learning.floors(experiment.task, splits)
     metrics = experiment.objective.metrics
     others = {x: floors[x] for x in metrics if x in floors}
@@ -77,6 +83,8 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
     with lock_workdir(workdir):
         if is_first():
             open_workdir(workdir, config)
+            if words := experiment.task.vocabulary_file(config.task.data_dir):
+                write_bytes(workdir / TOKENIZER_FILE, words.read_bytes())
         wait_for_all("opened the workdir")
         trainer = Trainer(
             experiment.make_model,
@@ -86,7 +94,7 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             splits,
             workdir,
             mesh,
-            start=source and (lambda fresh: source.carried_over(fresh, config)),
+            start=source and (lambda fresh: carried_over(source, fresh, experiment)),
         )
         sessions = trainer.record.sessions
         if changed := provenance.note_session(sessions, trainer.step):
@@ -97,7 +105,7 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             "seed": config.train.seed,
             "num_params": experiment.num_params,
             "objective": config.objective.name,
-            "init_from_sha256": source and source.params_sha256,
+            "init_from_sha256": source and digest(source.weights),
             **trainer.fit(),
             "floors": floors,
             "other_floors": others,

@@ -14,11 +14,12 @@ from flax import nnx
 
 from lra_tasks.split import Split
 from lra_tasks.task import Task
-from nystromformer.config import Config, ConfigError
+from nystromformer.config import Config, ConfigError, TaskConfig
 from nystromformer.lab.run import Experiment
 from nystromformer.lab.study.capture import capture
 from nystromformer.lab.workdir import (
     RESULT_FILE,
+    TOKENIZER_FILE,
     find_folder,
     read_config,
     read_result,
@@ -214,7 +215,11 @@ def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
       CheckpointError: its weights are damaged, or not those of its result.
     """
     folder = find_folder(workdir)
-    experiment = Experiment.from_config(read_config(folder))
+    config, words = read_config(folder), folder / TOKENIZER_FILE
+    if words.exists() and config.task.options["tokenizer"] != "bpe":
+        own = {**config.task.model_dump(), "tokenizer": str(words)}  # wherever it lies
+        config = config.model_copy(update={"task": TaskConfig(**own)})
+    experiment = Experiment.from_config(config)
     found = read_best(folder, experiment.weight_shapes)
     if found is None:
         raise ConfigError(f"{folder} has no validated weights yet")

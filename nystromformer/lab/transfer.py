@@ -1,62 +1,73 @@
 """Starting from another run: which of its weights are carried over, and which not."""
 
-import dataclasses
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 
-from nystromformer.config import Config, ConfigError
+from lra_tasks.subwords import open_vocabulary
+from nystromformer.config import ConfigError
+from nystromformer.lab.run import Experiment
 from nystromformer.lab.trained_run import TrainedRun, load_run
-from nystromformer.training.arrays import digest, named_leaves
+from nystromformer.lab.workdir import TOKENIZER_FILE, find_folder
+from nystromformer.training.arrays import named_leaves
 from nystromformer.training.checkpoint import steps_in
 from nystromformer.training.step import Weights
 
 EMBEDDING = "params.encoder.embedding.embedding"
 POSITIONS = "params.encoder.positions"
+NOTHING = np.empty((0, 0, 0, 0))  # of a shape that no weight has
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """The run to start from; params_sha256: of its best weights."""
+def start_from(experiment: Experiment) -> TrainedRun | None:
+    """The run that `train.init_from` names, if any; prints what is carried over.
 
-    run: TrainedRun
-
-    @property
-    def params_sha256(self) -> str:
-        return digest(self.run.weights)
-
-    def carried_over(self, fresh: Weights, config: Config) -> Weights:
-        """See `carried_over`."""
-        return carried_over(self.run, fresh, config)
-
-
-def start_from(config: Config) -> Source:
-    """The run that `train.init_from` names.
+    The experiment's data are loaded: only then are sub-words known.
 
     Raises:
-      ConfigError: it is no run, or not finished.
+      ConfigError: it is no run, or not finished, or of other tokens, or of an encoder
+        of another width, depth or vocabulary.
     """
-    folder = Path(str(config.train.init_from)).expanduser()
+    if not (name := experiment.config.train.init_from):
+        return None
+    folder = find_folder(name)
     if steps_in(folder / "checkpoints"):
         raise ConfigError(
             f"config.train.init_from={folder} is not finished: train it to its end"
         )
-    return Source(load_run(folder))
+    source, words = load_run(folder), folder / TOKENIZER_FILE
+    theirs, ours = source.task.vocabulary, experiment.task.vocabulary
+    if words.exists():
+        theirs = open_vocabulary(str(words))
+    if (theirs and theirs.digest) != (ours and ours.digest):
+        named = words if words.exists() else theirs and theirs.digest
+        raise ConfigError(
+            f"config.train.init_from={folder} has learnt other tokens than "
+            f"config.task.tokenizer has: take {named or 'a run on the same'}"
+        )
+    carried_over(source, experiment.weight_shapes, experiment, print)
+    return source
 
 
-def carried_over(source: TrainedRun, fresh: Weights, config: Config) -> Weights:
-    """The fresh weights with all that fits from the source; prints what does not.
+def carried_over(
+    source: TrainedRun,
+    fresh: Weights,
+    experiment: Experiment,
+    say: Callable[[str], None] = lambda line: None,
+) -> Weights:
+    """The fresh weights, or their shapes, with all that fits from the source.
 
     Whatever fits by name and shape is taken. A head may be new or dropped, and so may
-    the parameters of another attention. Positions may be more: the old rows, repeated.
-    Of the embedding the rows beyond our vocabulary, as of a mask token, are dropped.
+    the parameters of another attention. Positions may be more: the old rows, repeated;
+    or fewer: the first. Of the embedding the rows beyond our vocabulary, as of a mask
+    token, are dropped.
 
     Raises:
       ConfigError: an encoder of another width, depth or vocabulary.
     """
     theirs, ours = named_leaves(source.weights), named_leaves(fresh)
-    other_attention = source.config.attention.name != config.attention.name
+    other_attention = source.config.attention.name != experiment.config.attention.name
 
     def explained(name: str) -> bool:
         own = ".attention.attention." in name and other_attention
@@ -64,20 +75,21 @@ def carried_over(source: TrainedRun, fresh: Weights, config: Config) -> Weights:
 
     taken, new = dict(ours), []
     for name, leaf in ours.items():
-        found = theirs.get(name)
-        if found is not None and found.shape == leaf.shape:
+        found = theirs.get(name, NOTHING)
+        if found.shape == leaf.shape:
             taken[name] = found
-        elif found is not None and name == EMBEDDING and _fewer_rows(leaf, found):
-            taken[name] = found[: len(leaf)]
-            print(f"init_from: {name}: {len(found) - len(leaf)} rows dropped")
-        elif found is not None and name == POSITIONS and _fewer_rows(found, leaf):
-            repeats = -(-len(leaf) // len(found))
-            taken[name] = np.tile(found, (repeats, 1))[: len(leaf)]
-            print(f"init_from: {name}: {len(found)} rows repeated to {len(leaf)}")
+        elif _fewer_rows(leaf, found) and name in (EMBEDDING, POSITIONS):
+            rows = leaf.shape[0]
+            taken[name] = found[:rows]
+            say(f"init_from: {name}: {len(found) - rows} rows dropped")
+        elif _fewer_rows(found, leaf) and name == POSITIONS:
+            rows = leaf.shape[0]
+            taken[name] = np.tile(found, (-(-rows // len(found)), 1))[:rows]
+            say(f"init_from: {name}: {len(found)} rows repeated to {rows}")
         elif explained(name):
             new.append(name)
         else:
-            theirs_is = "missing" if found is None else f"{found.shape} there"
+            theirs_is = "missing" if found is NOTHING else f"{found.shape} there"
             raise ConfigError(
                 f"config.train.init_from: {name} is {leaf.shape} here and {theirs_is}: "
                 "take the source's width, depth and vocabulary"
@@ -88,12 +100,13 @@ def carried_over(source: TrainedRun, fresh: Weights, config: Config) -> Weights:
             f"config.train.init_from: its {strange[0]} has no place here: take the "
             "source's depth and attention"
         )
-    print(
+    say(
         f"init_from: {len(ours) - len(new)} arrays carried over; new: "
         f"{', '.join(new) or 'none'}; dropped: {', '.join(dropped) or 'none'}"
     )
     return jax.tree.unflatten(jax.tree.structure(fresh), [taken[name] for name in ours])
 
 
-def _fewer_rows(one: np.ndarray, other: np.ndarray) -> bool:
-    return len(one) < len(other) and one.shape[1:] == other.shape[1:]
+def _fewer_rows(one: Any, other: Any) -> bool:
+    """Whether they differ in their rows alone, of which the one has fewer."""
+    return one.shape[1:] == other.shape[1:] and one.shape[0] < other.shape[0]

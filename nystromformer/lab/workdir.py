@@ -24,6 +24,7 @@ from nystromformer.training.files import (
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
+TOKENIZER_FILE = "tokenizer.json"  # of a run on sub-words
 RESULT_KEYS = {  # what every version has written
     *("task", "attention", "seed", "best_step", "test_examples", "floors"),
     "params_sha256",
@@ -73,8 +74,8 @@ def open_workdir(workdir: Folder, config: Config) -> None:
 def check_workdir(workdir: Folder, config: Config) -> bool:
     """Whether a run of this config has saved something there; changes nothing.
 
-    Where nothing is saved yet, another run may begin. Where the data lie may differ: a
-    workdir moves between machines by copying.
+    Where nothing is saved yet, another run may begin. Where the data and the source of
+    the weights lie may differ: a workdir moves between machines by copying.
 
     Raises:
       ConfigError: another run has.
@@ -92,8 +93,14 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
             )
     configs = config, read_config(workdir)
     ours, theirs = (flatten_dict(x.to_mapping(), sep=".") for x in configs)
+    ignored = {"task.data_dir"}
+    if config.train.num_epochs:
+        ignored.add("train.num_steps")
     for key in {**ours, **theirs}:
-        if key != "task.data_dir" and ours.get(key) != theirs.get(key):
+        same = ours.get(key) == theirs.get(key)
+        if key == "train.init_from" and ours[key] and theirs.get(key):
+            same = Path(str(ours[key])).name == Path(str(theirs[key])).name
+        if not same and key not in ignored:
             raise ConfigError(
                 f"{workdir} holds a run with another config: {key} is "
                 f"{theirs.get(key)!r} there, {ours.get(key)!r} here; name another "

@@ -6,10 +6,14 @@ import optax
 
 
 def warmup_linear(
-    learning_rate: float, warmup_steps: int, num_steps: int
+    learning_rate: float, warmup_steps: int, num_steps: int, decay: str = "linear"
 ) -> optax.Schedule:
-    """Linear from peak/25 to the peak, then linear to peak/(25·10⁴) at num_steps."""
-    start, end = learning_rate / 25, learning_rate / 25 / 1e4
+    """Linear from peak/25 to the peak, then linear to peak/(25·10⁴) at num_steps.
+
+    With decay="none" it stays at the peak.
+    """
+    start = learning_rate / 25
+    end = start / 1e4 if decay == "linear" else learning_rate
     return optax.join_schedules(
         [
             optax.linear_schedule(start, learning_rate, max(warmup_steps, 1)),
@@ -40,12 +44,13 @@ def make_optimizer(
     b2: float,
     eps: float,
     cycle_b1: bool = False,
+    decay: str = "linear",
 ) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019), decoupled weight decay, no clipping.
 
     With cycle_b1, `cycled_b1` takes the place of b1, as in PyTorch's OneCycleLR.
     """
-    rate = warmup_linear(learning_rate, warmup_steps, num_steps)
+    rate = warmup_linear(learning_rate, warmup_steps, num_steps, decay)
 
     def adamw(rate: optax.ScalarOrSchedule, b1: Any) -> optax.GradientTransformation:
         return optax.adamw(rate, b1, b2, eps, weight_decay=weight_decay)

@@ -74,4 +74,4 @@ def test_what_cannot_be_explained_is_one_line_and_nothing_is_written(
     assert refused.returncode == 2, refused.stderr
     assert text in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not (tmp_path / "run").exists()

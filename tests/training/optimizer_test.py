@@ -18,6 +18,12 @@ def test_the_schedule_passes_through_its_three_corners_in_straight_lines():
         assert float(rate((s0 + s1) // 2)) == pytest.approx((r0 + r1) / 2, rel=1e-4)
 
 
+def test_without_decay_the_rate_stays_at_its_peak():
+    rate = warmup_linear(1e-4, 100, 500, decay="none")
+    found = [float(rate(step)) for step in (0, 100, 300, 500)]
+    assert found == pytest.approx([1e-4 / 25, 1e-4, 1e-4, 1e-4], rel=1e-4)
+
+
 @pytest.mark.parametrize("warmup_steps", [0, 500])
 def test_the_schedule_without_or_with_nothing_but_warmup_is_finite(warmup_steps):
     rate = warmup_linear(1e-4, warmup_steps, num_steps=500)

@@ -1,5 +1,6 @@
 """What scripts/sweep.py does: the points of its flags, their folder, and their runs."""
 
+import itertools
 import os
 import shlex
 import time
@@ -114,6 +115,10 @@ def _points_of(plan: Variant, grid: list[Variant], asked: Any) -> list[Point]:
     return make_points(bases, variants, asked.seeds or plan["seeds"])
 
 
+def _stage(point: Point) -> bool:
+    return point.source is not None
+
+
 def _run(points: list[Point], folder: Path, asked: Any, started: float) -> None:
     """Runs what is left to run, and keeps saying where that stands."""
     left = [point for point in points if state(folder / point.name) == "waiting"]
@@ -127,7 +132,9 @@ def _run(points: list[Point], folder: Path, asked: Any, started: float) -> None:
                 "array_parallelism": asked.max_parallel,
             }
             job = {key: value for key, value in job.items() if value is not None}
-            run_on_slurm(left, folder, status, job, minutes)
+            apart = itertools.groupby(sorted(left, key=_stage), _stage)
+            for _, stage in apart:  # an array's jobs begin in any order
+                run_on_slurm([*stage], folder, status, job, minutes)
         else:
             ends = None if minutes is None else started + 60 * minutes
             run_locally(left, folder, status, asked.max_parallel, ends)

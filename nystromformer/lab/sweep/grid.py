@@ -21,7 +21,8 @@ from nystromformer.lab.workdir import check_workdir, read_result
 
 TRAIN = Path(__file__).parents[3] / "scripts" / "train.py"
 
-Variant = dict[str, Any]  # config key, as in attention.num_landmarks -> value
+# Config key, as in attention.num_landmarks -> value; of a plan also presets and after.
+Variant = dict[str, Any]
 Groups = dict[str, dict[str, Any]]  # group -> key -> value
 
 
@@ -38,7 +39,9 @@ class Base:
 
         Keys that the variant's attention does not have are left out.
         """
-        words, changes = list(self.words), {**self.changes, **variant}
+        changes = {**self.changes, **variant}
+        changes.pop("after", None)
+        words = [*self.words, *filter(None, [changes.pop("presets", "")])]
         if name := changes.pop("attention.name", None):
             if name not in ATTENTIONS:
                 listed = ", ".join(ATTENTIONS)
@@ -52,16 +55,22 @@ class Base:
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One run. Its name is that of its folder in the sweep's."""
+    """One run. Its name is that of its folder in the sweep's.
+
+    source: the name of the point whose best weights it begins with, if any.
+    """
 
     name: str
     flags: tuple[str, ...]
     config: Config
+    source: str | None = None
 
     def command(self, folder: Path) -> list[str]:
         """What runs it, as a list of words."""
-        workdir = f"--workdir={folder / self.name}"
-        return [sys.executable, str(TRAIN), *self.flags, workdir]
+        words = [f"--workdir={folder / self.name}"]
+        if self.source:
+            words.insert(0, f"--config.train.init_from={folder / self.source}")
+        return [sys.executable, str(TRAIN), *self.flags, *words]
 
     @functools.cached_property
     def tokens(self) -> int:
@@ -104,7 +113,7 @@ def make_points(
         known |= _keys(groups)
         points.append(_make_point(variant, chosen, groups, seed))
     for key in itertools.chain(*(base.changes for base in bases), *variants):
-        if key not in known:
+        if key not in known | {"presets", "after"}:
             alike = [x for x in known if x.split(".")[0] == key.split(".")[0]]
             listed = ", ".join(sorted(alike or known))
             raise ConfigError(f"no point has the key {key}; known: {listed}")
@@ -115,18 +124,26 @@ def _make_point(
     variant: Variant, chosen: Sequence[str], groups: Groups, seed: int
 ) -> Point:
     groups["train"]["seed"] += seed
-    seed = groups["train"]["seed"]
-    config = Config.from_mapping(groups)
+    seed, source = groups["train"]["seed"], None
     known = _keys(groups) - {"attention.name"}
     named = [
         f"{key.removeprefix('attention.')}={value}"
         for key, value in variant.items()
         if key in known
     ]
-    words = [config.task.name, config.attention.name, *named, f"seed{seed}"]
-    name = re.sub(r"[^\w.+=-]", "_", "-".join(words))
+
+    def name(*stage: str) -> str:
+        who = (groups[group]["name"] for group in ("task", "attention"))
+        words = [*who, *filter(None, stage), *named, f"seed{seed}"]
+        return re.sub(r"[^\w.+=-]", "_", "-".join(words))
+
+    stage, after = variant.get("presets", ""), variant.get("after")
+    own = name(stage, f"after_{after}" if after else "")
+    if after:
+        source = groups["train"]["init_from"] = name(after)
     kept = [word for word in chosen if not word.startswith("--config.train.seed=")]
-    return Point(name, (*kept, f"--config.train.seed={seed}"), config)
+    flags = (*kept, f"--config.train.seed={seed}")
+    return Point(own, flags, Config.from_mapping(groups), source)
 
 
 def merged(sweeps: Iterable[Sequence[Point]]) -> list[Point]:

@@ -48,7 +48,8 @@ def run_locally(
     """Runs the points in order, `max_parallel` or one for each accelerator at a time.
 
     A point that another process trains, such as one that a killed sweep has left and
-    that still saves, waits until that has ended. At `ends`, by time.monotonic(), each
+    that still saves, waits until that has ended, and one with a source until that has.
+    At `ends`, by time.monotonic(), each
     run has saved.
 
     Raises:
@@ -70,7 +71,7 @@ def run_locally(
                     places.append(running.pop(process))
                 if _minutes_until(ends) < LEAST_MINUTES:
                     waiting.clear()
-                for point in [x for x in waiting if not _is_busy(folder / x.name)]:
+                for point in [x for x in waiting if _is_ready(x, folder)]:
                     if places:
                         place = places.popleft()
                         device = devices[place % len(devices)] if devices else None
@@ -94,15 +95,15 @@ def _minutes_until(ends: float | None) -> float:
     return float("inf") if ends is None else (ends - time.monotonic()) / 60
 
 
-def _is_busy(workdir: Path) -> bool:
-    """Whether a process trains in it."""
-    lock = workdir / "lock"
+def _is_ready(point: Point, folder: Path) -> bool:
+    """Whether no process trains in it, and what it begins with has ended."""
+    lock = folder / point.name / "lock"
     try:
         if lock.exists():
             FileLock(lock, timeout=0).acquire().lock.release()
     except Timeout:
-        return True
-    return False
+        return False
+    return not point.source or state(folder / point.source) != "waiting"
 
 
 def _start(

@@ -39,7 +39,11 @@ class Stub(Point):
 @pytest.fixture
 def stub():
     """Makes a point of this name that runs these lines."""
-    return lambda name, lines=FINISH: Stub(name, (), make_config("quick"), lines)
+
+    def stub(name: str, lines: str = FINISH, source: str | None = None) -> Stub:
+        return Stub(name, (), make_config("quick"), source, lines)
+
+    return stub
 
 
 @pytest.fixture

@@ -51,6 +51,15 @@ def most_at_a_time(times) -> int:
     return max(sum(a <= start < b for a, b, _ in times) for start, _, _ in times)
 
 
+def test_a_point_begins_when_its_source_has_ended_well_or_not(stub, status, tmp_path):
+    points = [stub(name, TIMED, source=name.upper()) for name in "ab"]
+    points += [stub("A", TIMED), stub("B", "raise SystemExit('error: no data')")]
+    run(points, tmp_path, status, 4)
+    assert failure(tmp_path / "B") == "error: no data"
+    times = dict(zip("abA", intervals(points[:3], tmp_path), strict=True))
+    assert times["a"][0] > times["A"][1]
+
+
 @pytest.mark.parametrize(("max_parallel", "most"), [(None, 1), (2, 2)])
 def test_no_more_run_at_a_time_than_there_are_places(
     stub, status, tmp_path, max_parallel, most
