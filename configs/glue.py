@@ -31,7 +31,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
             "source_dir": config_dict.placeholder(str),
         },
         optimizer={"learning_rate": 3e-5, "weight_decay": 0.01, "warmup_steps": 100},
-        train={"batch_size": 32, "length_buckets": 4, **of_epochs(67_349)},
+        train={"batch_size": 32, **of_epochs(67_349)},
         presets={
             "paper": PAPER,
             "quick": QUICK,

@@ -78,7 +78,7 @@ SUBWORDS = {
     "model": bert.BASE,
     "attention": {**bert.CONVOLUTION, "num_landmarks": 64},
     "optimizer": {"learning_rate": 3e-5, "weight_decay": 0.01, "warmup_steps": 100},
-    "train": {"length_buckets": 4, **of_epochs(25_000)},
+    "train": {**of_epochs(25_000)},
 }
 QUICK_SUBWORDS = {
     **SUBWORDS,
