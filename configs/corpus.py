@@ -11,7 +11,7 @@ python scripts/train.py --config=configs/corpus.py:nystrom,base,longer --workdir
     --config.task.source_dir=TEXTS --config.task.tokenizer=DIR/tokenizer.json
     --config.train.init_from=DIR
 
-`:nystrom,quick` is for two CPU cores: 4 layers of 128, windows of 128 tokens.
+`:nystrom,quick` is for two CPU cores: 4 layers of 128, windows of 256 tokens.
 """
 
 from ml_collections import ConfigDict, config_dict
@@ -57,20 +57,20 @@ LONGER = {
     "train": {"batch_size": 128, "num_steps": 40_000},
 }
 QUICK = {
-    "task": {"max_length": 128, "vocab_size": 8_192},
+    "task": {"max_length": 256, "vocab_size": 8_192},
     "model": bert.QUICK,
     "attention": {
         "num_landmarks": 32,
         "block_size": 16,
         "bucket_size": 32,
-        "projection_dim": 32,
+        "projection_dim": 64,
         "window": 32,
     },
     "optimizer": {"learning_rate": 1e-3, "warmup_steps": 200},
     "train": {
-        "batch_size": 32,
-        "num_steps": 4_000,
-        "eval_every": 500,
-        "checkpoint_every": 500,
+        "batch_size": 16,
+        "num_steps": 2_000,
+        "eval_every": 250,
+        "checkpoint_every": 250,
     },
 }

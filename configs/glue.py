@@ -68,6 +68,6 @@ PAPER = {
 QUICK = {
     "task": {"max_length": 128},
     "model": bert.QUICK,
-    "attention": {"num_landmarks": 32, "window": 32, "projection_dim": 32},
+    "attention": {"num_landmarks": 32, "window": 32, "projection_dim": 64},
     "optimizer": {"learning_rate": 1e-4},
 }

@@ -82,8 +82,8 @@ SUBWORDS = {
 }
 QUICK_SUBWORDS = {
     **SUBWORDS,
-    "task": {"max_length": 128, "tokenizer": "byte"},
+    "task": {"max_length": 256, "tokenizer": "byte"},
     "model": bert.QUICK,
-    "attention": {**bert.CONVOLUTION, "num_landmarks": 32},
+    "attention": {**bert.CONVOLUTION, "num_landmarks": 32, "projection_dim": 64},
     "optimizer": {"learning_rate": 1e-4, "weight_decay": 0.01, "warmup_steps": 100},
 }
