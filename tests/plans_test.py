@@ -98,7 +98,7 @@ def test_an_ablation_changes_one_thing(preset):
 
 def test_a_plan_runs_on_a_small_preset(tmp_path):
     found = points("table3", preset="quick", tasks=["listops", "image"])
-    assert {p.config.train.num_steps for p in found} == {5_000, 1_000}
+    assert {p.config.train.num_steps for p in found} == {12_000, 1_000}
     check_points(found[:4], tmp_path)
 
 
