@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -72,21 +72,16 @@ def softmax_attention(
     dtype = dtype or jnp.result_type(query, key, value)
     query, key, value = (x.astype(dtype) for x in (query, key, value))
     has_dropout = dropout_rate > 0 and not deterministic
-    if implementation != "xla":
-        not_flash = {
-            "dropout": has_dropout,
-            "sowing": module is not None,
-            "precision": precision is not None,
-            "bias": bias is not None,
-            "mask over queries or heads": mask is not None and of_keys is None,
-            "is_causal beside a mask": is_causal and mask is not None,
-        }
-        asked = [name for name, is_asked in not_flash.items() if is_asked]
-        missing = flash_obstacle(cuda_capability(), dtype, query.shape[-1], asked)
-        if missing is None:
-            return flash_attention(query, key, value, of_keys, is_causal=is_causal)
-        if implementation == "cudnn":
-            raise ValueError(f"implementation='cudnn' needs {missing}")
+    not_flash = {
+        "dropout": has_dropout,
+        "sowing": module is not None,
+        "precision": precision is not None,
+        "bias": bias is not None,
+        "mask over queries or heads": mask is not None and of_keys is None,
+        "is_causal beside a mask": is_causal and mask is not None,
+    }
+    if _takes_flash(implementation, dtype, query.shape[-1], not_flash):
+        return flash_attention(query, key, value, of_keys, is_causal=is_causal)
     if has_dropout and dropout_rng is None:
         raise ValueError(f"dropout_rate={dropout_rate} needs a dropout_rng")
     attend = functools.partial(
@@ -105,6 +100,22 @@ def softmax_attention(
     if module is not None or num_blocks <= 1:
         return attend(query, bias, mask, dropout_rng)
     return _in_blocks(attend, num_blocks, query, bias, mask, dropout_rng)
+
+
+def _takes_flash(
+    implementation: str,
+    dtype: jax.typing.DTypeLike,
+    head_dim: int,
+    asked: Mapping[str, bool],
+) -> bool:
+    """Whether cuDNN computes it; ValueError where it is to and cannot."""
+    if implementation == "xla":
+        return False
+    names = [name for name, is_asked in asked.items() if is_asked]
+    missing = flash_obstacle(cuda_capability(), dtype, head_dim, names)
+    if missing and implementation == "cudnn":
+        raise ValueError(f"implementation='cudnn' needs {missing}")
+    return missing is None
 
 
 def _attend(
