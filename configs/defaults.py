@@ -6,6 +6,7 @@ presets, separated by commas, as in `configs/listops.py:nystrom,quick`; of two p
 the later wins. Beside `quick` a preset may be another: the file's "quick NAME".
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,14 +86,17 @@ def make_config(
         before all others.
     """
     name = "nystrom"
-    groups: dict[str, dict[str, Any]] = {
-        "task": {"data_dir": config_dict.placeholder(str), **task},
-        "objective": dict(OBJECTIVE),
-        "model": dict(MODEL),
-        "attention": {},
-        "optimizer": {**OPTIMIZER, **optimizer},
-        "train": {**TRAIN, **train},
-    }
+    # Copied, since a placeholder that is set would be set in every config.
+    groups: dict[str, dict[str, Any]] = copy.deepcopy(
+        {
+            "task": {"data_dir": config_dict.placeholder(str), **task},
+            "objective": dict(OBJECTIVE),
+            "model": dict(MODEL),
+            "attention": {},
+            "optimizer": {**OPTIMIZER, **optimizer},
+            "train": {**TRAIN, **train},
+        }
+    )
     words = [word for word in (arg or "").split(",") if word]
     for word in ["paper", *words]:
         beside = f"quick {word}" if "quick" in words else word

@@ -70,6 +70,12 @@ def test_the_quick_options_fit_into_short_sequences(attention):
     Experiment.from_config(config)  # raises for what is too large
 
 
+def test_what_is_set_in_one_config_is_not_in_the_next():
+    first = make("listops")
+    first.train.init_from = "/x"
+    assert make("listops").train.init_from is None
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_an_unknown_word_lists_the_known(task):
     with pytest.raises(ValueError, match=r"'nystrm'; known: .*softmax.*paper.*quick"):

@@ -76,7 +76,9 @@ def texts(
     notes = list(NOTES)
     if any("published" in column for column in table):
         sources = enumerate(SOURCES.items(), 1)
-        notes += [PUBLISHED, *(f"[{n}] {name}: {x}." for n, (name, x) in sources)]
+        cells = " ".join(map(str, table.to_numpy().ravel()))
+        cited = [f"[{n}] {x}: {of}." for n, (x, of) in sources if f"[{n}]" in cells]
+        notes += [PUBLISHED, *cited]
     notes += [f"{letters[task].strip()} {text}" for task, text in remarks.items()]
     sections = [Section(words, shared(frame), table, notes)]
     if len(pairs := paired_table(frame)):

@@ -10,7 +10,14 @@ from lra_tasks.task import LRA, TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config
 
-PRESETS = ("paper", "quick", "gpu")  # a task need not have all
+SUBSETS = ("mrpc", "qnli", "qqp", "mnli", "mnli_mm")
+PRESETS = (  # a task need not have all
+    *("paper", "quick", "gpu", "base", "base,longer"),
+    *("pretrain", "quick,pretrain", "finetune", "subwords", "quick,subwords"),
+    *SUBSETS,
+    *(f"quick,{subset}" for subset in SUBSETS),
+)
+SOURCE = {"train.init_from", "task.tokenizer"}  # of what is fine-tuned
 Settings = Mapping[str, Mapping[str, Any]]  # group -> key -> value
 # What leaves a run the paper's: how a batch is cut, when it is validated, and the
 # number of landmarks, which stands in the row's name.
@@ -21,8 +28,11 @@ STILL_PAPER = {
 
 
 def flatten(config: Settings) -> dict[str, Any]:
-    """The config as "group.key" -> value."""
-    return {f"{group}.{k}": x for group, of in config.items() for k, x in of.items()}
+    """The config as "group.key" -> value; steps that come from epochs are left out."""
+    flat = {f"{group}.{k}": x for group, of in config.items() for k, x in of.items()}
+    if flat.get("train.num_epochs"):
+        del flat["train.num_steps"]
+    return flat
 
 
 @functools.cache
@@ -60,6 +70,8 @@ def nearest_preset(config: Settings, without: set[str]) -> tuple[str, dict[str, 
 
 def is_paper(task: str, preset: str, changes: Mapping[str, Any]) -> bool:
     """Whether published numbers of the task may stand beside such a run."""
+    if preset in ("subwords", *SUBSETS) or (task, preset) == ("glue", "paper"):
+        return SOURCE <= changes.keys() <= STILL_PAPER | SOURCE
     return task in LRA and preset == "paper" and changes.keys() <= STILL_PAPER
 
 

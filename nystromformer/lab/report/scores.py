@@ -1,5 +1,6 @@
 """The tables of a report, as data frames of text: scores, costs, single runs."""
 
+import itertools
 import statistics
 import string
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from nystromformer.lab.report.published import SOURCES, published
 from nystromformer.lab.report.runs import is_finite, scale
 
 NOTHING = "—"
+SOURCE, LENGTH = "train.init_from", {"train.num_steps", "train.num_epochs"}
 AVERAGE = "average"
 COSTS = {
     "training, examples/s": "examples_per_second",
@@ -90,11 +92,16 @@ def score_table(frame: Frame, remarks: Mapping[str, str] = {}) -> Frame:
         data = [phrase(key, first["named"][key]) for key in keys]
         row = rows.setdefault(first["label"], {})
         row[column] = score(point) + sign
-        if first["paper"] and first["metric"] == "accuracy":
-            row[f"{task} published, %"] = _cited(attention, task)
-        for name, value in floors_of(point).items():
-            words = ", ".join([f"floor: {name}", *data])
-            floors.setdefault(words, {})[column] = f"{value:.2f}{sign}"
+        if first["paper"] and is_rate(first["metric"]):
+            row[f"{task} published, %"] = _cited(attention, first["cited"])
+        below = {column: floors_of(point)}
+        for metric, (found, of_metric) in other_scores(point).items():
+            row[heading(task, metric)] = f"{spread(found)} ({len(found)}){sign}"
+            below[heading(task, metric)] = of_metric
+        for where, rules in below.items():
+            for name, value in rules.items():
+                words = ", ".join([f"floor: {name}", *data])
+                floors.setdefault(words, {})[where] = f"{value:.2f}{sign}"
     average = heading(AVERAGE, "accuracy")
     for name, of in frame[frame["metric"] == "accuracy"].groupby("label"):
         found = {task: values(same, "test") for task, same in of.groupby("task")}
@@ -105,9 +112,12 @@ def score_table(frame: Frame, remarks: Mapping[str, str] = {}) -> Frame:
                 cited = _cited(of["attention"].iloc[0], AVERAGE)
                 rows[name][f"{AVERAGE} published, %"] = cited
     pairs = frame[["task", "metric"]].drop_duplicates().to_numpy()
-    columns = [*(heading(*pair) for pair in pairs), average]
-    columns += [f"{task} published, %" for task in (*LRA, AVERAGE)]
     cells = {**floors, **rows}
+    found = dict.fromkeys(column for row in rows.values() for column in row)
+    columns = [*(heading(*pair) for pair in pairs), average]
+    columns = [x for x in columns if x in found]
+    more = [x for x in found if x not in columns]
+    columns += sorted(more, key=lambda column: "published" in column)
     table: Frame = pd.DataFrame.from_dict(cells, orient="index").fillna(NOTHING)
     table = table[[column for column in columns if column in table]]
     return table.reset_index(names="attention")
@@ -116,6 +126,20 @@ def score_table(frame: Frame, remarks: Mapping[str, str] = {}) -> Frame:
 def floors_of(point: Frame) -> dict[str, float]:
     """Of its data, which its runs share; empty before one is finished."""
     return next((floors for floors in point["floors"] if floors), {})
+
+
+def other_scores(point: Frame) -> dict[str, tuple[list[float], dict[str, float]]]:
+    """Beside the selected metric, rates on test and their floors, in per cent."""
+    results = [run.result for run in point["run"] if run.result]
+    floors = results[0].get("other_floors", {}) if results else {}
+    return {
+        metric: (
+            [100 * result[f"test_{metric}"] for result in results],
+            {name: 100 * value for name, value in rules.items()},
+        )
+        for metric, rules in floors.items()
+        if is_rate(metric)
+    }
 
 
 def _cited(attention: str, task: str) -> str:
@@ -131,7 +155,7 @@ def score_rows(frame: Frame, remarks: Mapping[str, str] = {}) -> list[dict[str, 
         first, found = point.iloc[0], values(point, "test")
         mean, sd = (None if x is None else f"{x:.2f}" for x in mean_and_sd(found))
         floors = [f"{name} {value:.2f}" for name, value in floors_of(point).items()]
-        cited = published(first["attention"], first["task"]) if first["paper"] else {}
+        cited = published(first["attention"], first["cited"]) if first["paper"] else {}
         rows.append(
             {
                 **first[["task", "attention"]],
@@ -204,9 +228,10 @@ def details(row: Any, metrics: list[str]) -> dict[str, Any]:
     run, result = row["run"], row["run"].result
     versions = [f"{name} {x}" for name, x in result.get("versions", {}).items()]
     hashes, seconds = result.get("data_sha256", {}), result.get("wall_seconds")
+    others = list(result.get("other_floors", {}))
     found = {
         key: f"{scale(metric) * result[key]:.2f}" if key in result else None
-        for metric in metrics
+        for metric in (*metrics, *others)
         for key in (f"validation_{metric}", f"test_{metric}")
     }
     return {
@@ -229,21 +254,29 @@ def details(row: Any, metrics: list[str]) -> dict[str, Any]:
 
 def paired_table(frame: Frame) -> Frame:
     """Differences, seed by seed, to the first of the runs that share all but one
-    named setting; a row for each other one with at least two seeds in common."""
+    named setting; a row for each other one with at least two seeds in common.
+
+    Runs with a source are compared with all from scratch, however long these are."""
     rows = []
     for (task, metric, _), of in frame.groupby(["task", "metric", "attention"]):
         column = heading(task, metric).replace("%", "points")
         keys = {key for named in of["named"] for key in named}
         for key in sorted(keys):
-            others = of[["attention", *sorted(keys - {key})]].map(repr)
+            length = LENGTH & keys if key == SOURCE else set()
+            others = of[["attention", *sorted(keys - {key} - length)]].map(repr)
             for _, alike in of.groupby(others.agg("\n".join, axis=1), sort=False):
-                base, *more = points(alike)
-                for point in more:
+                first, *more = points(alike)
+                bases = [first]
+                if key == SOURCE:
+                    bases = [x for x in (first, *more) if x[key].isna().all()]
+                    more = [x for x in more if x[key].notna().all()]
+                for base, point in itertools.product(bases, more):
                     ours, theirs = (x.set_index("seed")["test"] for x in (point, base))
                     found = list((ours - theirs).dropna())
+                    words = [phrase(x, base[x].iloc[0]) for x in (key, *sorted(length))]
                     row = {
                         "attention": point["label"].iloc[0],
-                        "compared with": phrase(key, base[key].iloc[0]),
+                        "compared with": ", ".join(words),
                         column: f"{spread(found)} ({len(found)})",
                     }
                     rows += [row] if len(found) > 1 else []

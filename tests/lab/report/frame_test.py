@@ -164,11 +164,11 @@ def test_a_run_within_two_standard_deviations_is_at_a_floor(
 
 def test_runs_of_another_objective_are_named_and_have_its_metric(runs):
     masked = {"metric": "loss", "validation_loss": 2.0, "test_loss": 2.0}
-    runs.finished("one", objective__name="masked", result={**masked, "floors": {}})
-    runs.unfinished("two", objective__name="masked", seed=1)
+    runs.finished("one", arg="nystrom,quick,pretrain", result={**masked, "floors": {}})
+    runs.unfinished("two", arg="nystrom,quick,pretrain", seed=1)
     runs.finished("three")
     frame, _ = read_frame(runs)
     assert list(zip(frame["label"], frame["metric"], strict=True)) == [
-        ("nystrom, classification", "accuracy"),
-        *[("nystrom, masked", "loss")] * 2,
+        ("nystrom, quick preset", "accuracy"),
+        *[("nystrom, quick,pretrain preset", "loss")] * 2,
     ]

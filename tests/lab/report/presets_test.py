@@ -15,6 +15,8 @@ from tests.commands import ROOT
     [
         {"arg": "nystrom"},
         {"attention__segments": "padded", "optimizer__learning_rate": 3e-05},
+        {"task": "glue", "arg": "nystrom,mrpc", "train__init_from": "/x"},
+        {"arg": "softmax,quick,pretrain"},
         {"task": "pathx", "arg": "nystrom,gpu", "task__source_dir": "/a folder/$HOME"},
     ],
     ids=str,
@@ -54,3 +56,10 @@ def test_published_numbers_stand_beside_the_paper_preset_alone():
     assert not is_paper("text", "paper", {"train.num_steps": 700})
     assert not is_paper("text", "quick", {})
     assert not is_paper("pathx", "paper", {})
+    assert not is_paper("glue", "mrpc", {})  # from scratch
+    source = {"train.init_from": "/x", "task.tokenizer": "/x/tokenizer.json"}
+    assert is_paper("glue", "mrpc", source)
+    assert is_paper("text", "subwords", source)
+    assert not is_paper("text", "paper", source)
+    assert not is_paper("glue", "quick,mrpc", source)
+    assert not is_paper("glue", "mrpc", {**source, "train.batch_size": 8})

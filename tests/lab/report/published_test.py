@@ -3,7 +3,7 @@
 import pytest
 
 from lra_tasks.task import LRA
-from nystromformer.lab.report.published import PUBLISHED, published
+from nystromformer.lab.report.published import FINE_TUNED, LONGER, PUBLISHED, published
 
 
 def test_a_row_has_the_average_that_it_says():
@@ -15,4 +15,6 @@ def test_a_row_has_the_average_that_it_says():
 def test_numbers_are_found_by_attention_and_task():
     assert published("softmax", "image") == {"Xiong et al. 2021": 38.20}
     assert list(published("nystrom", "average").values()) == [58.95, 58.93, 57.61]
+    assert published("nystrom", "mrpc") == {FINE_TUNED: 88.1, LONGER: 87.5}
+    assert published("softmax", "imdb") == {FINE_TUNED: 93.3}
     assert published("nystrom", "pathx") == published("none", "text") == {}

@@ -181,3 +181,36 @@ def test_pairs_are_differences_of_the_same_seeds(runs):
     assert paired_table(frame(runs)).to_numpy().tolist() == [
         ["nystrom, segments padded", "segments valid", "2.50 ± 2.12 (2)"]  # 1 and 4
     ]
+
+
+def test_pre_trained_runs_are_compared_with_every_length_from_scratch(runs):
+    for seed in (0, 1):
+        source = {"train__init_from": f"/x/pre-seed{seed}"}
+        kinds = {0.5: {}, 0.55: {"train__num_steps": 10_000}, 0.65 + seed / 50: source}
+        for accuracy, changes in kinds.items():
+            runs.finished(f"{accuracy}-{seed}", accuracy, seed=seed, **changes)
+    rows = paired_table(frame(runs)).to_numpy().tolist()
+    assert rows == [
+        ["nystrom, 5,000 steps, from pre-seed*", *rest]
+        for rest in (
+            ["from scratch, 5,000 steps", "16.00 ± 1.41 (2)"],
+            ["from scratch, 10,000 steps", "11.00 ± 1.41 (2)"],
+        )
+    ] + [["nystrom, 10,000 steps, from scratch", "5,000 steps", "5.00 ± 0.00 (2)"]]
+
+
+def test_rates_beside_the_selected_metric_stand_beside_their_floors(runs):
+    """As of hidden tokens the order of the parts."""
+    beside = {
+        "metric": "mlm_accuracy",
+        **{f"{split}_mlm_accuracy": 0.25 for split in ("validation", "test")},
+        "test_sop_accuracy": 0.625,
+        "test_mlm_loss": 3.0,
+        "other_floors": {"sop_accuracy": {"majority class": 0.5}, "mlm_loss": {"x": 4}},
+    }
+    runs.finished("one", result=beside)
+    found = scores(runs)
+    assert found["nystrom"]["listops sop accuracy, %"] == "62.50 (1)"
+    assert found["floor: majority class"]["listops sop accuracy, %"] == "50.00"
+    (row,) = (details(x, ["mlm_accuracy"]) for _, x in frame(runs).iterrows())
+    assert (row["test_sop_accuracy"], row["test_mlm_loss"]) == ("62.50", "3.00")
