@@ -117,7 +117,7 @@ def glue(commands, tmp_path, pretrained, *changes):
         "train.py",
         f"--config={ROOT}/configs/glue.py:nystrom,quick,mrpc",
         f"--config.task.source_dir={tmp_path}",
-        "--config.task.max_length=64",
+        "--config.task.max_length=48",
         f"--config.task.tokenizer={pretrained}/tokenizer.json",
         f"--config.train.init_from={pretrained}",
         *TINY,
@@ -131,6 +131,7 @@ def test_fine_tuning_learns_64_pairs_by_heart_in_epochs(commands, tmp_path, pret
     done = glue(commands, tmp_path, pretrained, "--config.train.num_epochs=20.0")
     assert done.returncode == 0, done.stderr
     assert "20 epochs: 160 steps" in done.stdout  # of 64 examples in batches of 8
+    assert "params.encoder.positions: 16 rows dropped" in done.stdout
     assert "new: params.out.bias, params.out.kernel; dropped: " in done.stdout
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     train = [row for row in map(json.loads, lines) if row["split"] == "train"]
