@@ -29,5 +29,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "load_run":
-        return importlib.import_module("nystromformer.lab.trained_run").load_run
+        try:
+            return importlib.import_module("nystromformer.lab.trained_run").load_run
+        except ModuleNotFoundError as error:
+            needed = "load_run needs pip install 'nystromformer-jax[train]'"
+            raise ModuleNotFoundError(f"{needed}: {error}") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

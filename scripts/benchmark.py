@@ -1,14 +1,14 @@
-"""Time, memory and work of every attention, as Table 1 of the paper, on this machine.
+"""Measures time, memory and operations of every attention, as in the paper's Table 1.
 
 python scripts/benchmark.py --out=DIR
 python scripts/benchmark.py --out=DIR --train_step
 python scripts/benchmark.py --out=DIR --compile_for=h200 --compilers=FOLDER
 
-writes DIR/README.md, benchmark.json and, of attentions, a figure. With --train_step it
-measures whole train steps of the tasks' paper presets, on made-up examples or, with
---data_dir, on the tasks' own; --peers adds PyTorch's in the same rounds. What does not
-fit the memory budget is compiled, not run. With --compile_for nothing is measured, but
-estimated from what a compiler makes for a device that is not there.
+writes DIR/README.md, DIR/benchmark.json and, for attentions, a figure. --train_step
+measures whole training steps of the tasks' paper presets, on random examples or, with
+--data_dir, on the tasks' own. --peers adds PyTorch's attentions in the same rounds. A
+program that exceeds the memory budget is compiled but not run. --compile_for measures
+nothing: it compiles for a device that is not there and estimates its times.
 """
 
 from absl import flags
@@ -19,26 +19,26 @@ from nystromformer.lab import cli
 from nystromformer.lab.bench.benchmark import benchmark
 from nystromformer.lab.bench.targets import TARGETS
 
-flags.DEFINE_string("out", None, "the folder to write", required=True)
-flags.DEFINE_multi_string("attention", None, "NAME or NAME-SIZE; repeat; default all")
-flags.DEFINE_multi_string("option", [], "ATTENTION.OPTION=VALUE; repeat")
-flags.DEFINE_multi_string("load", [], "a module that registers attentions; repeat")
-flags.DEFINE_multi_integer("length", None, "tokens; repeat", 1)
-flags.DEFINE_integer("batch_size", None, "default 1, or the task's", 1)
-flags.DEFINE_integer("num_heads", 2, "of an attention", 1)
-flags.DEFINE_integer("head_dim", 32, "of an attention", 1)
-flags.DEFINE_enum("dtype", "float32", DTYPES, "of inputs, or of the model")
-flags.DEFINE_float("memory_gb", None, "10⁹ bytes for a program; default 80 % of all", 0)
-flags.DEFINE_integer("repeats", 7, "rounds", 7)
-flags.DEFINE_bool("train_step", False, "whole train steps of tasks")
-flags.DEFINE_multi_enum("task", [*LRA], [*TASKS], "with --train_step; repeat")
+cli.define_folder("out", "folder to write", required=True)
+flags.DEFINE_multi_string("attention", None, "NAME or NAME-SIZE; default: all")
+flags.DEFINE_multi_string("option", [], "ATTENTION.OPTION=VALUE")
+flags.DEFINE_multi_string("load", [], "module that registers attentions")
+flags.DEFINE_multi_integer("length", None, "sequence length in tokens", 1)
+flags.DEFINE_integer("batch_size", None, "default: 1, or the task's", 1)
+flags.DEFINE_integer("num_heads", 2, "heads of an attention", 1)
+flags.DEFINE_integer("head_dim", 32, "dimensions of a head", 1)
+flags.DEFINE_enum("dtype", "float32", DTYPES, "dtype of the inputs or the model")
+flags.DEFINE_float("memory_gb", None, "budget in 10⁹ bytes; default 80 % of all", 0)
+flags.DEFINE_integer("repeats", 7, "rounds of measurements", 7)
+flags.DEFINE_bool("train_step", False, "measure whole training steps")
+flags.DEFINE_multi_enum("task", [*LRA], [*TASKS], "with --train_step: task")
 flags.DEFINE_multi_integer(
-    "parts", [1], "micro_batches, and length_buckets, of a train step; repeat", 1
+    "parts", [1], "with --train_step: micro_batches and length_buckets", 1
 )
-flags.DEFINE_string("data_dir", None, "with --train_step: draw from the tasks' data")
-flags.DEFINE_bool("peers", False, "PyTorch's beside ours")
-flags.DEFINE_enum("compile_for", None, [*TARGETS], "estimate for such a device")
-flags.DEFINE_string("compilers", None, "the folder of the compilers for it")
+flags.DEFINE_string("data_dir", None, "with --train_step: folder of the tasks' data")
+flags.DEFINE_bool("peers", False, "measure PyTorch's attentions, too")
+flags.DEFINE_enum("compile_for", None, [*TARGETS], "device to estimate times for")
+flags.DEFINE_string("compilers", None, "with --compile_for: folder of its compilers")
 
 if __name__ == "__main__":
     cli.run(lambda: benchmark(flags.FLAGS))

@@ -1,4 +1,4 @@
-"""Evaluates the best weights of a run again.
+"""Evaluates the best weights of a run on one of its splits.
 
 python scripts/evaluate.py --workdir=DIR --split=test
 """
@@ -12,13 +12,16 @@ from nystromformer.lab import cli
 from nystromformer.lab.objectives import shown
 from nystromformer.lab.trained_run import load_run
 
-_WORKDIR = cli.define_workdir("a run of scripts/train.py", buckets=True)
-_SPLIT = flags.DEFINE_enum("split", "test", SPLITS, "which examples")
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "where the data lie, if elsewhere")
-_CONFIG = flags.DEFINE_string(
-    "config", None, "the run's config file, where it brings its own attention or task"
+_WORKDIR = cli.define_folder(
+    "workdir", "folder of a run, or gs://BUCKET/RUN", required=True, buckets=True
 )
-flags.mark_flag_as_required("workdir")
+_SPLIT = flags.DEFINE_enum("split", "test", SPLITS, "examples to evaluate on")
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of the data, if it has moved")
+_CONFIG = flags.DEFINE_string(
+    "config",
+    None,
+    "config file of a run with its own attention or task",
+)
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""Makes a run's workdir of published Nyströmformer weights.
+"""Turns published Nyströmformer weights into a workdir.
 
 python scripts/import_weights.py --from=FOLDER --workdir=DIR [--source_dir=TEXTS]
 
-FOLDER is a model of masked tokens as downloaded from the Hugging Face hub. DIR can be
-trained from, as `train.init_from`, and evaluated: its task is the corpus of the plain
-text in --source_dir, in the model's own tokens.
+FOLDER is a masked language model as downloaded from the Hugging Face hub. DIR can be
+evaluated, and `train.init_from` takes it. Its task is the corpus of plain text in
+--source_dir, in the model's own tokens.
 """
 
 import jax
@@ -21,10 +21,9 @@ from nystromformer.training.checkpoint import best_file
 from nystromformer.training.files import write_bytes, write_json
 from nystromformer.training.step import split_weights
 
-_FROM = flags.DEFINE_string("from", None, "config.json, weights and tokenizer.json")
-_WORKDIR = cli.define_workdir("the workdir to make")
-_SOURCE_DIR = flags.DEFINE_string("source_dir", None, "a folder of texts")
-flags.mark_flags_as_required(["from", "workdir"])
+_FROM = cli.define_folder("from", "folder of the published model", required=True)
+_WORKDIR = cli.define_folder("workdir", "workdir to make", required=True)
+_SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of texts")
 MODEL = ("num_layers", "num_heads", "model_dim", "mlp_dim", "dropout_rate")
 MODEL += ("norm", "gelu", "embedding_norm", "num_token_types")
 TRAIN = {"batch_size": 32, "num_steps": 1, "eval_every": 1, "checkpoint_every": 1}

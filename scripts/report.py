@@ -1,9 +1,10 @@
-"""Tables, figures and one page of what runs have found, with every number's command.
+"""Writes tables and figures of finished and unfinished runs as one page.
 
     python scripts/report.py RUNS… --out=DIR [--remark="image=its pixels were JPEG" …]
 
-RUNS are workdirs of scripts/train.py, or folders with such somewhere below. A remark on
-a task is printed below the table, and each of the task's cells points to it.
+RUNS are workdirs of scripts/train.py, or folders that contain workdirs. DIR receives
+report.html, report.md, a LaTeX table, CSV files and figures. A remark appears below the
+table, and every cell of its task points to it.
 """
 
 import sys
@@ -15,21 +16,18 @@ from nystromformer.config import ConfigError
 from nystromformer.lab import cli
 from nystromformer.lab.report.build import build
 
-OUT = flags.DEFINE_string("out", None, "the folder; an earlier report is replaced")
-REMARK = flags.DEFINE_multi_string("remark", [], "TASK=TEXT; repeat")
-flags.mark_flag_as_required("out")
+OUT = cli.define_folder("out", "folder to write; replaces an earlier report", True)
+REMARK = flags.DEFINE_multi_string("remark", [], "TASK=TEXT")
 
 
 def main(folders: list[str]) -> None:
-    if not OUT.value:
-        raise ConfigError("--out is empty: name a folder")
     remarks = {}
     for remark in REMARK.value:
         task, _, text = remark.partition("=")
         if not text.strip() or task in remarks:
-            raise ConfigError(f"--remark={remark} is not TASK=TEXT, once for a task")
+            raise ConfigError(f"--remark={remark}: give TASK=TEXT, once for each task")
         remarks[task] = text
-    *warnings, done = build([Path(x) for x in folders], Path(OUT.value), remarks)
+    *warnings, done = build([Path(x) for x in folders], Path(str(OUT.value)), remarks)
     for warning in warnings:
         print(warning, file=sys.stderr)
     print(done)

@@ -1,11 +1,11 @@
-"""Trains one model on one task, or goes on where that was stopped.
+"""Trains one model on one task, or resumes a run that was stopped.
 
     python scripts/train.py --config=configs/listops.py:nystrom --workdir=DIR
         [--config.group.key=value …] [--max_minutes=60]
 
-The same command again goes on where a run was stopped: by SIGTERM (exit status 143),
-Ctrl-C (130), a closed terminal (129) or after --max_minutes (142): all save first.
-JAX_ENABLE_COMPILATION_CACHE=false keeps no compiled programs for the next start.
+Run the same command again to resume. SIGTERM (exit status 143), Ctrl-C (130), a closed
+terminal (129) and --max_minutes (142) save before they stop the run. Compiled programs
+are cached for the next start, unless JAX_ENABLE_COMPILATION_CACHE=false.
 """
 
 import signal
@@ -19,16 +19,18 @@ from nystromformer.lab.run import Experiment
 from nystromformer.lab.session import finish, keep_compiled_programs, summary
 from nystromformer.lab.workdir import find_folder
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
-_WORKDIR = cli.define_workdir(
-    "where the run lives, or gs://BUCKET/RUN; made if missing", buckets=True
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "FILE.py[:ATTENTION,PRESET]; beside --help, lists its keys"
+)
+_WORKDIR = cli.define_folder(
+    "workdir", "folder of the run, or gs://BUCKET/RUN; made if missing", True, True
 )
 _MAX_MINUTES = cli.define_max_minutes("save and stop after this time")
 _SEQ_SHARDS = flags.DEFINE_integer(
-    "seq_shards", 1, "devices that share one sequence; the rest share the batch", 1
+    "seq_shards", 1, "split each sequence over this many devices", 1
 )
 flags.adopt_module_key_flags(distributed)
-flags.mark_flags_as_required(["config", "workdir"])
+flags.mark_flag_as_required("config")
 
 
 def main() -> None:

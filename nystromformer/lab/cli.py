@@ -41,17 +41,20 @@ def define_max_minutes(help_text: str) -> "flags.FlagHolder[float | None]":
     return flag
 
 
-def define_workdir(
-    help_text: str, buckets: bool = False
+def define_folder(
+    name: str, help_text: str, required: bool = False, buckets: bool = False
 ) -> "flags.FlagHolder[str | None]":
-    """--workdir: a folder that this machine sees, or, with buckets, in one of these."""
-    flag = flags.DEFINE_string("workdir", None, help_text)
-    only_folders = "must be a folder; mount a bucket to use it"
-    flags.register_validator(
-        flag,
-        lambda name: name is None or (name and (buckets or "://" not in name)),
-        "is empty: name a folder" if buckets else only_folders,
-    )
+    """A flag such as --workdir: a folder of this machine or, if allowed, a bucket's."""
+    flag = flags.DEFINE_string(name, None, help_text, required=required)
+
+    def check(folder: str | None) -> bool:
+        if folder == "":  # as of an unset variable
+            raise flags.ValidationError("is empty: name a folder")
+        if folder and "://" in folder and not buckets:
+            raise flags.ValidationError("must be a folder; mount a bucket to use it")
+        return True
+
+    flags.register_validator(flag, check)
     return flag
 
 
@@ -112,10 +115,14 @@ def _parse_flags(argv: list[str]) -> list[str]:
     try:
         words = flags.FLAGS([word for word in argv if word not in asked])
     except flags.Error as error:
+        missing = re.search("Flag (--.*) must have a value other", str(error))
         if not asked:
-            _fail(one_line(error))
+            _fail(f"{missing[1]} is missing" if missing else one_line(error))
     except Exception as error:  # a config is a program, and may raise anything
         _fail(_config_error(error, config, argv))
+    made = flags.FLAGS["config"].value if config and not asked else ""
+    if not isinstance(made, str) and not hasattr(made, "to_dict"):
+        _fail(f"{file}: get_config must return an ml_collections.ConfigDict")
     if asked:
         _print_help()
         sys.exit(0)
@@ -131,8 +138,6 @@ def _print_help() -> None:
         print("\nconfig:")
         for key, value in flatten_dict(config.to_dict(), sep=".").items():
             print(f"  --config.{key}={'' if value is None else value}")
-    elif "config" in values:
-        print("\n--help beside --config=FILE.py lists the config's keys and values.")
 
 
 def _config_error(error: Exception, given: str, argv: Sequence[str]) -> str:
@@ -145,13 +150,13 @@ def _config_error(error: Exception, given: str, argv: Sequence[str]) -> str:
         return f"{file} has no function get_config"
     if lines and not isinstance(error, (ValueError, OSError)):
         return f"{file}, line {lines[-1]}: {' '.join(said.split())}"
-    if isinstance(error, AttributeError):
+    if isinstance(error, AttributeError | KeyError):
         config: Any = flags.FLAGS["config"].parser.parse(given)
         known = flatten_dict(config.to_dict(), sep=".")
         for key in re.findall(r"--(?:no)?config\.([\w.]+)", " ".join(argv)):
             if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"did you mean {near[0]}?" if near else "--help lists them"
+                near = " or ".join(difflib.get_close_matches(key, known))
+                hint = f"did you mean {near}?" if near else "--help lists them"
                 return f"the config has no key {key}; {hint}"
     return one_line(error)
 

@@ -24,8 +24,8 @@ from nystromformer.training.interrupt import Interrupted
 
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes")
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")
-_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "in all", lower_bound=1)
-_PROCESS_ID = flags.DEFINE_integer("process_id", None, "from 0", lower_bound=0)
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "how many", lower_bound=1)
+_PROCESS_ID = flags.DEFINE_integer("process_id", None, "number, from 0", lower_bound=0)
 
 ALL_THREE = "--coordinator, --num_processes, --process_id"
 ADVICE = (

@@ -127,6 +127,11 @@ def test_bad_input_is_one_line_and_nothing_is_written(commands, tmp_path):
         assert message in done.stderr
         assert not (tmp_path / "out").exists()
     (tmp_path / "thesis.md").write_text("# Thesis\n")  # of another, so not written over
+    done = commands.run("benchmark.py", "--out=")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: flag --out=: is empty: name a folder\n",
+    )
     done = commands.run("benchmark.py", f"--out={tmp_path}", "--attention=linear")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.md"]

@@ -57,7 +57,7 @@ def test_bad_input_is_one_line_and_status_2_and_starts_nothing(commands, tmp_pat
     done = commands.run("sweep.py", f"--workdir={tmp_path}", LISTOPS)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"error: {tmp_path} is neither empty nor a sweep; name another folder\n"
+        f"error: {tmp_path} is neither empty nor a sweep: name another folder\n"
     )
     done = commands.run("sweep.py", f"--workdir={tmp_path}/x", "--plan=table4")
     assert done.returncode == 2

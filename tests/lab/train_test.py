@@ -178,6 +178,7 @@ def test_after_max_minutes_a_run_that_has_not_begun_ends_too(commands, tmp_path)
 BAD = {
     "--config.task.name=listopps": "unknown task 'listopps'",
     "--config.train.num_step=1": "no key train.num_step; did you mean train.num_steps?",
+    "--config.trains.seed=1": "no key trains.seed; did you mean train.seed",
     "--config.train.num_steps=many": "invalid literal for int",
     "--config.attention.conv_kernel_size=4": "conv_kernel_size must be odd",
     "--config.model.mlp_dim=100000000000": "parameters take 57,600 GB to train, and",
@@ -203,6 +204,7 @@ CONFIGS = {
     "def get_config():\n    return nothing": "line 2: NameError: name 'nothing' is not",
     "def get_config(:": "line 1: SyntaxError: invalid syntax",
     "x = 1": "mine.py has no function get_config",
+    "def get_config():\n    return {}": "get_config must return an ml_collections",
     None: "there is no config file",
 }
 

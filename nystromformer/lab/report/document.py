@@ -1,4 +1,4 @@
-"""What a report says: one page that needs nothing else, Markdown, LaTeX, and CSV."""
+"""The files of a report: a self-contained page, Markdown, a LaTeX table and CSV."""
 
 import base64
 import re
@@ -27,22 +27,22 @@ NOTES = (
     "Mean ± sample standard deviation over seeds; in brackets the number of seeds.",
     f"{NOTHING}: not measured. Unfinished runs do not count; the brackets say how far "
     "they are.",
-    "At a floor: a run within two standard deviations of a floor, as one test set of "
-    "its size gives them, or no better than any floor.",
-    "Exact for p %: the share of test examples with no more tokens than landmarks, for "
-    "which the method is exact softmax attention by construction.",
+    "Floor: what a fixed rule reaches on the same examples. A run is at a floor if it "
+    "is within two standard deviations of one, or no better than any.",
+    "Exact for p %: share of test examples with no more tokens than landmarks. There "
+    "nystrom is softmax attention.",
 )
 PUBLISHED = (
-    "Published: measured by others; beside runs of the paper preset only, whatever "
-    "their number of landmarks."
+    "Published: measured by others. Shown beside runs of the paper preset only, "
+    "whatever their number of landmarks."
 )
-PAIRS = "Differences seed by seed; in brackets the number of seeds."
+PAIRS = "Mean ± sd of the differences seed by seed; in brackets the number of seeds."
 COSTS = (
-    "Training, examples/s: without compiling and validation. Compiled: arguments, the "
-    "data among them, and temporaries of the compiled training step. Peak: the most "
-    "that the device had in use.",
-    "Bars and bands: a standard deviation over seeds. Curves: thin lines are seeds, "
-    "thick ones the mean of those that have begun, as far as all of them have come.",
+    "Training, examples/s: without compilation and validation. Compiled: memory of the "
+    "training step's arguments (which include the data) and temporaries. Peak: the "
+    "most memory that the device had in use.",
+    "Bars and bands: one standard deviation over seeds. Curves: thin lines are seeds, "
+    "thick lines their mean, up to the last step that all of them have reached.",
 )
 
 
@@ -98,7 +98,9 @@ def texts(
     return {
         "report.html": _render("page.html", told),
         "report.md": _render("page.md", told),
-        "table.tex": _latex(sections[0]),
+        "table.tex": _latex(
+            sections[0]._replace(table=score_table(frame, remarks, brief=True))
+        ),
         "accuracy.csv": to_csv(score_rows(frame, remarks)),
         "runs.csv": to_csv(rows),
     }
@@ -122,7 +124,9 @@ def _render(template: str, told: Mapping[str, Any]) -> str:
 
 def _latex(scores: Section) -> str:
     """The table of scores for a paper; needs the package booktabs."""
-    caption = f"{scores.title}. {', '.join(scores.shared)}. {NOTES[0]}"
+    shared = f"All rows: {', '.join(scores.shared)}." if scores.shared else ""
+    marks = [note for note in scores.notes if note.startswith("[")]
+    caption = " ".join([f"{scores.title}.", shared, NOTES[0], *marks])
     text = scores.table.to_latex(
         index=False,
         escape=True,

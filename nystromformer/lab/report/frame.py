@@ -1,9 +1,8 @@
-"""The runs as a data frame: one row a run, named by what it differs in from the others.
+"""The runs as a data frame: one row for each, named by its differences from the others.
 
-A row has the flattened config ("group.key" columns) and what the run has found. Runs
-that differ in nothing but the seed are one point, and only they may be averaged;
-whatever else differs (preset, length, steps, an option of the attention) becomes part
-of the point's name.
+A row has the flattened config ("group.key" columns) and the results. Runs that differ
+only in the seed form one point and are averaged; any other difference (preset, length,
+steps, an option of the attention) becomes part of the point's name.
 """
 
 import math

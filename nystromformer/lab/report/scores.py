@@ -51,11 +51,16 @@ def progress(point: Frame) -> str:
     return f"{steps} of {unfinished[0].config['train']['num_steps']:,} steps"
 
 
-def score(point: Frame) -> str:
-    """As in "56.95 ± 0.31 (2 of 4, 1 at a floor, 1 failed, 0; 500 of 5,000 steps)"."""
+def score(point: Frame, brief: bool = False) -> str:
+    """As in "56.95 ± 0.31 (2 of 4, 1 at a floor, 1 failed, 0; 500 of 5,000 steps)".
+
+    `brief` leaves only the number of seeds in the brackets.
+    """
     found = values(point, "test")
     done, total = len(found), len(point)
     notes = [f"{done} of {total}" if done < total else f"{done}"] if done else []
+    if brief:
+        return " ".join([spread(found), *(f"({note})" for note in notes)])
     if stuck := point["floor"].notna().sum():
         notes.append(f"{stuck} at a floor")
     if share := max(values(point, "exact_share"), default=0):
@@ -73,12 +78,14 @@ def marks(remarks: Mapping[str, str]) -> dict[str, str]:
     return {task: f" [{letter}]" for task, letter in letters}
 
 
-def score_table(frame: Frame, remarks: Mapping[str, str] = {}) -> Frame:
+def score_table(
+    frame: Frame, remarks: Mapping[str, str] = {}, brief: bool = False
+) -> Frame:
     """Attentions × tasks and metrics; the floors first, the published columns last.
 
-    With all tasks of the benchmark their average too, where none is missing. Of a task
-    that has a remark each of our cells carries the remark's letter, and so does what is
-    averaged over it. Published numbers stand in the rows of the paper preset.
+    Rows that have all tasks of the benchmark get an average. Each of our cells of a
+    task with a remark carries the remark's letter, and so do averages over it. Rows of
+    the paper preset get the published numbers. `brief`: see `score`.
     """
     signs = marks(remarks)
     floors: dict[str, dict[str, str]] = {}
@@ -91,7 +98,7 @@ def score_table(frame: Frame, remarks: Mapping[str, str] = {}) -> Frame:
         keys = [x for x in first["named"] if x.startswith(("task.", "preset"))]
         data = [phrase(key, first["named"][key]) for key in keys]
         row = rows.setdefault(first["label"], {})
-        row[column] = score(point) + sign
+        row[column] = score(point, brief) + sign
         if first["paper"] and is_rate(first["metric"]):
             row[f"{task} published, %"] = _cited(attention, first["cited"])
         below = {column: floors_of(point)}
@@ -253,12 +260,13 @@ def details(row: Any, metrics: list[str]) -> dict[str, Any]:
 
 
 def paired_table(frame: Frame) -> Frame:
-    """Differences, seed by seed, to the first of the runs that share all but one
-    named setting; a row for each other one with at least two seeds in common.
-
-    Runs with a source are compared with all from scratch, however long these are."""
-    rows = []
-    for (task, metric, _), of in frame.groupby(["task", "metric", "attention"]):
+    """Differences, seed by seed, to the first of the runs that share all but one named
+    setting. A row for each other setting with at least two seeds in common; a column
+    for each task. Runs with a source are compared with all from scratch, however long
+    these are."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    apart = ["task", "metric", "attention"]
+    for (task, metric, _), of in frame.groupby(apart, sort=False):
         column = heading(task, metric).replace("%", "points")
         keys = {key for named in of["named"] for key in named}
         for key in sorted(keys):
@@ -274,10 +282,11 @@ def paired_table(frame: Frame) -> Frame:
                     ours, theirs = (x.set_index("seed")["test"] for x in (point, base))
                     found = list((ours - theirs).dropna())
                     words = [phrase(x, base[x].iloc[0]) for x in (key, *sorted(length))]
-                    row = {
-                        "attention": point["label"].iloc[0],
-                        "compared with": ", ".join(words),
-                        column: f"{spread(found)} ({len(found)})",
-                    }
-                    rows += [row] if len(found) > 1 else []
-    return pd.DataFrame(rows).fillna("")
+                    if len(found) > 1:
+                        pair = point["label"].iloc[0], ", ".join(words)
+                        rows.setdefault(pair, {})[column] = (
+                            f"{spread(found)} ({len(found)})"
+                        )
+    names = ["attention", "compared with"]
+    table: Frame = pd.DataFrame.from_dict(rows, orient="index").fillna(NOTHING)
+    return table.rename_axis(names).reset_index() if rows else table

@@ -1,8 +1,9 @@
-"""What scripts/sweep.py does: the points of its flags, their folder, and their runs."""
+"""The sweep of scripts/sweep.py: makes the points of its flags and runs them."""
 
 import itertools
 import os
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -35,16 +36,19 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 
 
 def sweep(asked: Any, config: str | None, changes: Variant) -> bool:
-    """Runs what is left to run, or prints the commands; whether all is done.
+    """Runs the points that are not done, or prints their commands.
 
     Args:
       asked: the flags of scripts/sweep.py, by their names.
-      config: what --config names, FILE.py[:ATTENTION,PRESET].
-      changes: as --config.group.key=value.
+      config: the value of --config, FILE.py[:ATTENTION,PRESET].
+      changes: config key -> value, of --config.group.key=value.
+
+    Returns:
+      Whether every point is done.
 
     Raises:
       ConfigError: flags or points that cannot run, a folder that holds something
-        else or in which a sweep is running, too few minutes.
+        else or in which another sweep is running, too little time.
       Interrupted: on a signal or at the end of the time, when all runs have saved.
     """
     started, folder = time.monotonic(), Path(asked.workdir).expanduser()
@@ -58,25 +62,27 @@ def sweep(asked: Any, config: str | None, changes: Variant) -> bool:
     before = read_json(file) if file.exists() else {}
     others = {x.name for x in folder.iterdir()} if folder.exists() else set()
     if not before and others - {SWEEP_FILE, LOCK_FILE}:
-        raise ConfigError(f"{folder} is neither empty nor a sweep; name another folder")
-    check_points(points, folder)
+        raise ConfigError(f"{folder} is neither empty nor a sweep: name another folder")
+    fit, left_out = check_points(points, folder)
+    for line in left_out:
+        print(f"warning: {line}", file=sys.stderr)
     if asked.dry_run:
-        for point in points:
+        for point in fit:
             print(shlex.join(point.command(folder)))
         return True
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / LOCK_FILE, timeout=0):
-            # Each has its folder at once: so the report knows what is missing.
+            # Every point gets its folder now, so that the report lists all of them.
             write_json(file, {**before, **{x.name: x.flags for x in points}})
-            for point in points:
+            for point in fit:
                 open_workdir(folder / point.name, point.config)
                 if asked.retry:
                     (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
-            _run(points, folder, asked, started)
+            _run(fit, folder, asked, started)
     except Timeout:
         raise ConfigError(f"another sweep is running in {folder}") from None
-    return all_done([folder / point.name for point in points])
+    return all_done([folder / point.name for point in fit]) and not left_out
 
 
 def find_points(asked: Any, config: str | None, changes: Variant) -> list[Point]:
@@ -84,23 +90,23 @@ def find_points(asked: Any, config: str | None, changes: Variant) -> list[Point]
     grid = parse_grid(asked.grid)
     if asked.plan:
         if config is not None:
-            raise ConfigError("--config and --plan: name one of them")
+            raise ConfigError("give either --config or --plan, not both")
         return merged(_points_of(PLANS[name], grid, asked) for name in asked.plan)
     if config is None:
-        raise ConfigError(f"name a --config, or a --plan: {', '.join(sorted(PLANS))}")
+        raise ConfigError(f"give a --config or a --plan: {', '.join(sorted(PLANS))}")
     for name in ("preset", "tasks", "data_dir"):
         if getattr(asked, name) is not None:
-            raise ConfigError(f"--{name} is for a --plan; the --config says it")
+            raise ConfigError(f"--{name} needs a --plan; change the --config instead")
     file, _, words = config.partition(":")
     base = Base(file, tuple(filter(None, words.split(","))), changes)
     return make_points([base], grid, asked.seeds or 1)
 
 
 def _points_of(plan: Variant, grid: list[Variant], asked: Any) -> list[Point]:
-    """Those of one plan, with what the flags say instead."""
+    """The points of one plan, changed by the flags."""
     preset = asked.preset or plan.get("preset", "paper")
     if {*preset.split(",")} & {*ATTENTIONS}:
-        raise ConfigError(f"--preset={preset}: the plan names the attentions itself")
+        raise ConfigError(f"--preset={preset}: the plan already names the attentions")
     tasks = plan["tasks"] if asked.tasks is None else asked.tasks
     if unknown := [task for task in tasks if task not in TASKS]:
         known = ", ".join(TASKS)
@@ -110,7 +116,7 @@ def _points_of(plan: Variant, grid: list[Variant], asked: Any) -> list[Point]:
     bases = [Base(file, (preset,), changes) for file in files]
     own = {key for variant in plan["variants"] for key in variant}
     if taken := own & {*grid[0]}:
-        raise ConfigError(f"--grid names {min(taken)}, which the plan sets itself")
+        raise ConfigError(f"--grid names {min(taken)}, which the plan already sets")
     variants = [{**one, **other} for one in plan["variants"] for other in grid]
     return make_points(bases, variants, asked.seeds or plan["seeds"])
 
@@ -120,7 +126,7 @@ def _stage(point: Point) -> bool:
 
 
 def _run(points: list[Point], folder: Path, asked: Any, started: float) -> None:
-    """Runs what is left to run, and keeps saying where that stands."""
+    """Runs the points that wait, and keeps showing the state of the sweep."""
     left = [point for point in points if state(folder / point.name) == "waiting"]
     status, minutes = Status(points, folder), asked.max_minutes
     try:

@@ -159,13 +159,19 @@ def merged(sweeps: Iterable[Sequence[Point]]) -> list[Point]:
     return list(points.values())
 
 
-def check_points(points: Iterable[Point], folder: Path) -> None:
-    """Raises ConfigError or DataError for the first that cannot run in the folder."""
-    built = []
+def check_points(
+    points: Iterable[Point], folder: Path
+) -> tuple[list[Point], list[str]]:
+    """The points that can run in the folder, and a line about each of the others.
+
+    A point is left out where its workdir is damaged or holds another run.
+
+    Raises:
+      ConfigError: a model that cannot be built, or no point that can run.
+    """
+    built, fit, left_out = [], [], []
     for point in tqdm(points, desc="checking", leave=False, disable=None):
         try:
-            check_workdir(folder / point.name, point.config)
-            read_result(folder / point.name)
             groups = point.config.to_mapping()
             groups["train"]["seed"] = 0
             if groups not in built:  # seeds share a model
@@ -173,6 +179,15 @@ def check_points(points: Iterable[Point], folder: Path) -> None:
                 built.append(groups)
         except ValueError as error:
             raise ConfigError(f"{point.name}: {error}") from error
+        try:
+            check_workdir(folder / point.name, point.config)
+            read_result(folder / point.name)
+            fit.append(point)
+        except (ConfigError, OSError) as error:
+            left_out.append(f"{point.name} is skipped: {error}")
+    if not fit:
+        raise ConfigError(left_out[0])
+    return fit, left_out
 
 
 def _keys(groups: Groups) -> set[str]:

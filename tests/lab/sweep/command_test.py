@@ -1,6 +1,7 @@
 """Flags and folders that cannot be swept: one error, and nothing is written."""
 
 import itertools
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -22,14 +23,14 @@ NO_FLAGS = {
 }
 TABLE3 = {"config": None, "plan": ["table3"]}
 BAD = [
-    ({"config": None}, "name a --config, or a --plan: ablations, as_published"),
-    ({"plan": ["table3"]}, "name one of them"),
-    ({"tasks": ["text"]}, "--tasks is for a --plan"),
+    ({"config": None}, "give a --config or a --plan: ablations, landmarks"),
+    ({"plan": ["table3"]}, "not both"),
+    ({"tasks": ["text"]}, "--tasks needs a --plan"),
     ({"executor": "slurm"}, "this machine has no sbatch, squeue, sacct"),
     ({"gpus": 1}, "--gpus needs --executor=slurm"),
     ({**TABLE3, "tasks": ["listops", "chess"]}, "unknown task 'chess'; known: list"),
-    ({**TABLE3, "preset": "softmax,quick"}, "the plan names the attentions itself"),
-    ({**TABLE3, "grid": ["attention.num_landmarks=4"]}, "which the plan sets itself"),
+    ({**TABLE3, "preset": "softmax,quick"}, "the plan already names the attentions"),
+    ({**TABLE3, "grid": ["attention.num_landmarks=4"]}, "which the plan already sets"),
     (
         {**TABLE3, "plan": ["landmarks", "quick"], "tasks": ["listops"]},
         "two points would be named listops-",
@@ -62,6 +63,19 @@ def test_what_cannot_be_swept_is_an_error_and_starts_nothing(tmp_path, monkeypat
                 sweep(SimpleNamespace(**asked), asked["config"], {})
             assert message in str(raised.value), changes
     assert {x: x.stat().st_mtime_ns for x in tmp_path.rglob("*")} == before
+
+
+def test_a_damaged_point_does_not_keep_the_others_from_running(tmp_path, capsys):
+    broken = tmp_path / "listops-none-seed0" / "result.json"
+    broken.parent.mkdir()
+    broken.write_text("{")
+    (tmp_path / "sweep.json").write_text('{"listops-none-seed0": []}')
+    changes = {"workdir": str(tmp_path), "dry_run": True}
+    changes["grid"] = ["attention.name=none,linear"]
+    assert sweep(SimpleNamespace(**{**NO_FLAGS, **changes}), LISTOPS, {})
+    out, err = capsys.readouterr()
+    assert re.fullmatch(r".*/listops-linear-seed0\n", out)
+    assert err.startswith("warning: listops-none-seed0 is skipped: ")
 
 
 def test_a_plan_is_its_variants_with_what_the_flags_say_instead():

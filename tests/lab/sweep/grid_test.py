@@ -1,6 +1,7 @@
 """Grids as points: which there are, in which order, and what is refused."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -101,10 +102,10 @@ def test_of_several_sweeps_what_an_earlier_one_has_by_any_name_is_left_out():
     ]
 
 
-def test_a_point_is_checked_before_anything_is_written(tmp_path):
+def test_points_are_checked_before_anything_is_written(tmp_path):
     texts = ["attention.num_landmarks=4,8,65"]
     one, other, too_many = make_points([QUICK], parse_grid(texts), 1)
-    check_points([one, other], tmp_path)
+    assert check_points([one, other], tmp_path) == ([one, other], [])
     assert not any(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="listops-nystrom-num_landmarks=65-seed0: "):
         check_points([too_many], tmp_path)
@@ -112,8 +113,11 @@ def test_a_point_is_checked_before_anything_is_written(tmp_path):
     theirs = grid._parse([*other.flags, "--config.train.num_steps=7000"])
     open_workdir(tmp_path / other.name, Config.from_mapping(theirs))
     (tmp_path / other.name / "best" / "700").mkdir(parents=True)  # it has begun
-    with pytest.raises(ConfigError, match=r"landmarks=8-seed0: .*num_steps is 7000"):
-        check_points([one, other], tmp_path)
+    fit, [line] = check_points([one, other], tmp_path)
+    assert fit == [one]
+    assert re.match(r"list.*landmarks=8-seed0 is skipped: .*num_steps is 7000", line)
+    with pytest.raises(ConfigError, match="is skipped: "):
+        check_points([other], tmp_path)
 
 
 def test_the_tokens_are_those_of_the_task_said_in_the_config_or_not():
