@@ -7,8 +7,9 @@ al. 2021, arXiv:2011.04006): the first 4,000 bytes, `<br />` and all.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -118,11 +119,14 @@ class Text(Task):
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
         path = archives.obtain([self.archive], ["aclImdb"], data_dir, self.source_dir)
         reviews = read_reviews(path, self.reviews_per_class)
-        dtype = byte_tokens.get_dtype(reviews["train"] + reviews["test"])
+        documents = (
+            x.decode(errors="surrogateescape") for x in chain(*reviews.values())
+        )
+        inputs, lengths = self.encode([*documents])
         labels = np.repeat(np.arange(2, dtype=np.int32), self.reviews_per_class)
         train, test = (
-            Split(*self._encode(documents, dtype), labels)
-            for documents in reviews.values()
+            Split(inputs[rows], lengths[rows], labels)
+            for rows in (slice(len(labels)), slice(len(labels), None))
         )
         if self.validation == "test":
             return {"train": train, "validation": test, "test": test}
@@ -130,15 +134,13 @@ class Text(Task):
         splits = {"train": train, "validation": validation, "test": test}
         return separate(self.name, splits)
 
-    def _encode(
-        self, reviews: list[bytes], dtype: Any
-    ) -> tuple[np.ndarray, np.ndarray]:
-        if self.vocabulary is None:
-            return byte_tokens.encode(reviews, self.max_length, dtype)
-        return super().encode([review.decode(errors="replace") for review in reviews])
-
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        return self._encode([text.encode() for text in texts], np.uint8)
+        """As `Task.encode`; bytes that are not UTF-8 are escaped as surrogates."""
+        documents = [text.encode(errors="surrogateescape") for text in texts]
+        if self.vocabulary is None:
+            dtype = byte_tokens.get_dtype(documents)
+            return byte_tokens.encode(documents, self.max_length, dtype)
+        return super().encode([x.decode(errors="replace") for x in documents])
 
     def decode(self, tokens: np.ndarray) -> str:
         return (self.vocabulary or byte_tokens).decode(tokens)
