@@ -100,8 +100,11 @@ def make_attention(
 ) -> Attention:
     """The attention of that name for N heads of H and sequences up to max_length.
 
+    Options left out have the defaults of the class: "nystrom" then has no convolution
+    of V, while configs take the paper's `conv_kernel_size=35`, as in its `defaults`.
+
     Raises ValueError for an unknown name or option, listing the known ones, and for
-    values that make no sense.
+    invalid values.
     """
     check_attention(name, options)
     sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": max_length}

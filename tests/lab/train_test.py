@@ -177,7 +177,7 @@ def test_after_max_minutes_a_run_that_has_not_begun_ends_too(commands, tmp_path)
 
 BAD = {
     "--config.task.name=listopps": "unknown task 'listopps'",
-    "--config.train.num_step=1": "no key train.num_step; did you mean train.num_steps?",
+    "--config.train.num_step=1": "no key train.num_step; did you mean train.num_steps ",
     "--config.trains.seed=1": "no key trains.seed; did you mean train.seed",
     "--config.train.num_steps=many": "invalid literal for int",
     "--config.attention.conv_kernel_size=4": "conv_kernel_size must be odd",

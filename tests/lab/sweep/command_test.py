@@ -23,7 +23,7 @@ NO_FLAGS = {
 }
 TABLE3 = {"config": None, "plan": ["table3"]}
 BAD = [
-    ({"config": None}, "give a --config or a --plan: ablations, landmarks"),
+    ({"config": None}, "give a --config or a --plan: ablations, "),
     ({"plan": ["table3"]}, "not both"),
     ({"tasks": ["text"]}, "--tasks needs a --plan"),
     ({"executor": "slurm"}, "this machine has no sbatch, squeue, sacct"),
