@@ -69,7 +69,7 @@ def test_the_page_says_what_was_measured_and_what_was_not(report):
         f"All rows: quick preset, {NASTY}.",
         "57.00 (1) [a]",
         f"[a] {NASTY}",
-        "— (1 failed, 50 of 5,000 steps)",
+        "— (1 failed, 50 of 12,000 steps)",
         f"Commit: {'c' * 40}.",
         "Warning: x is left out",
         "python scripts/train.py --config=configs/listops.py:softmax,quick",

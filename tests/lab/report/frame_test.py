@@ -6,7 +6,7 @@ from nystromformer.lab.report.frame import floor_reached, points, values
 from tests.lab.report.conftest import read_frame
 
 OTHER = {"data_sha256": {"train": "a" * 64, "validation": "b" * 64}}
-EIGHT, PADDED = {"attention__num_landmarks": 8}, {"attention__segments": "padded"}
+FOUR, PADDED = {"attention__num_landmarks": 4}, {"attention__segments": "padded"}
 CONVOLUTION = {"attention__conv_kernel_size": 35}
 SOFTMAX = {"arg": "softmax,quick"}
 
@@ -40,35 +40,35 @@ NAMES = {
         ],
     ),
     "landmarks are named in all ablations": (
-        [{}, EIGHT, PADDED],
+        [{}, FOUR, PADDED],
         [
-            "nystrom, 8 landmarks",
-            "nystrom, 16 landmarks",
-            "nystrom, 16 landmarks, segments padded",
+            "nystrom, 4 landmarks",
+            "nystrom, 6 landmarks",
+            "nystrom, 6 landmarks, segments padded",
         ],
     ),
     "a grid of options is named by all of them": (
-        [{}, EIGHT, PADDED, {**EIGHT, **PADDED}],
+        [{}, FOUR, PADDED, {**FOUR, **PADDED}],
         [
             f"nystrom, {n} landmarks, segments {x}"
-            for n in (8, 16)
+            for n in (4, 6)
             for x in ("padded", "valid")
         ],
     ),
     "other settings split a cell": (
         [{}, {"seed": 1, "task__max_length": 128}],
-        ["nystrom, length 64", "nystrom, length 128"],
+        ["nystrom, length 48", "nystrom, length 128"],
     ),
     "other steps of another attention are named too": (
         [{}, {**SOFTMAX, "train__num_steps": 9000}],
-        ["nystrom, 5,000 steps", "softmax, 9,000 steps"],
+        ["nystrom, 12,000 steps", "softmax, 9,000 steps"],
     ),
     "a preset is one word": (
         [{}, {"arg": "nystrom"}, {"train__num_steps": 9000}],
         [
             "nystrom, paper preset, 5,000 steps",
-            "nystrom, quick preset, 5,000 steps",
             "nystrom, quick preset, 9,000 steps",
+            "nystrom, quick preset, 12,000 steps",
         ],
     ),
     "what only presets of tasks change needs no name": (
@@ -77,7 +77,7 @@ NAMES = {
     ),
     "what presets of tasks and runs change does": (
         [{}, {"task": "pathfinder"}, {"attention__num_landmarks": 24}],
-        [f"nystrom, {n} landmarks" for n in (16, 24, 32)],
+        [f"nystrom, {n} landmarks" for n in (6, 24, 32)],
     ),
     "starting weights of each seed are one setting": (
         [*({"seed": n, "train__init_from": f"/x/pre-seed{n}"} for n in (0, 1)), {}],
@@ -115,7 +115,7 @@ def test_other_data_under_the_same_settings_are_left_out_and_named(runs):
     runs.finished("one")
     runs.finished("two", result=OTHER, **SOFTMAX)
     runs.finished("long", task__max_length=128, result=OTHER)  # its data are its own
-    assert labels(runs) == ["nystrom, length 64", "nystrom, length 128"]
+    assert labels(runs) == ["nystrom, length 48", "nystrom, length 128"]
     (said,) = read_frame(runs)[1]
     assert said.startswith("runs/two is left out: it has read other validation data")
 

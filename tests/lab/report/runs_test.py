@@ -25,7 +25,7 @@ def test_a_run_is_as_far_as_its_metrics(runs):
     (runs.unfinished("started") / "metrics.jsonl").unlink()
     (runs.finished("ended") / "metrics.jsonl").unlink()
     (begun, ended, started), skipped = read_runs([runs.folder])
-    assert (begun.step, ended.step, started.step, skipped) == (1250, 5000, 0, [])
+    assert (begun.step, ended.step, started.step, skipped) == (1250, 12_000, 0, [])
     assert begun.curve("validation", "accuracy") == {50: 0.005, 1250: 0.125}
     assert started.curve("train", "loss") == {}
 
@@ -43,7 +43,7 @@ LINES = {
     '{"step": 99, "spl': "is not valid JSON",
     "[1, 2]": "is no row of metrics",
     '{"step": 1e23}': "is no row of metrics",
-    '{"step": 5001}': "is no row of metrics of a run of 5000 steps",
+    '{"step": 12001}': "is no row of metrics of a run of 12000 steps",
     '{"step": 9, "accuracy": 7}': "is no row of metrics",
     "[" * 100_003: "is not valid JSON",
 }

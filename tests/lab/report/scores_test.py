@@ -42,10 +42,10 @@ def test_an_incomplete_sweep_gives_a_partial_table(runs):
     runs.finished("image", 0.12, arg="softmax,quick", task="image")
     found = scores(runs)
     assert found["nystrom"]["listops accuracy, %"] == (
-        "53.00 ± 3.61 (3 of 4, 500 of 5,000 steps)"  # √((9 + 1 + 16) / 2) = √13
+        "53.00 ± 3.61 (3 of 4, 500 of 12,000 steps)"  # √((9 + 1 + 16) / 2) = √13
     )
     assert found["nystrom"]["image accuracy, %"] == NOTHING
-    assert found["softmax"]["listops accuracy, %"] == "— (4,000; 0 of 5,000 steps)"
+    assert found["softmax"]["listops accuracy, %"] == "— (4,000; 0 of 12,000 steps)"
     assert found["softmax"]["image accuracy, %"] == "12.00 (1, 1 at a floor)"
 
 
@@ -106,8 +106,8 @@ def test_floors_stand_first_and_belong_to_their_data(runs):
     runs.finished("short")
     runs.finished("long", task__max_length=128, result={"floors": {"root": 0.3333}})
     assert score_table(frame(runs)).to_numpy()[:3].tolist() == [
-        ["floor: majority class, length 64", "12.00"],
-        ["floor: root operator, length 64", "25.00"],
+        ["floor: majority class, length 48", "12.00"],
+        ["floor: root operator, length 48", "25.00"],
         ["floor: root, length 128", "33.33"],
     ]
 
@@ -159,7 +159,7 @@ def test_the_files_of_numbers_say_what_a_reader_needs_to_make_them_again(runs):
     assert [row[key] for key in ("mean", "standard_deviation", "seeds")] == [
         *("53.00", "3.61", 3)
     ]
-    assert row["unfinished"] == "500 of 5,000 steps"
+    assert row["unfinished"] == "500 of 12,000 steps"
     assert row["floors"] == "majority class 12.00; root operator 25.00"
     _, found, _, begun = (details(x, ["accuracy"]) for _, x in frame(runs).iterrows())
     assert "--config.train.seed=1 '--workdir=runs/{}-1'" in found["command"]
@@ -167,9 +167,9 @@ def test_the_files_of_numbers_say_what_a_reader_needs_to_make_them_again(runs):
     assert (found["versions"], found["failed"]) == ("python 3.11.7, jax 0.10.2", None)
     assert (found["commit"], found["test_data_sha256"]) == ("c" * 40, "a" * 64)
     assert found.keys() == begun.keys()
-    assert (begun["steps"], begun["failed"]) == ("500 of 5000", "error: no data")
+    assert (begun["steps"], begun["failed"]) == ("500 of 12000", "error: no data")
     assert begun["test_accuracy"] is begun["wall_seconds"] is None
-    cell = "53.00 ± 3.61 (3 of 4, 1 failed, 500 of 5,000 steps)"
+    cell = "53.00 ± 3.61 (3 of 4, 1 failed, 500 of 12,000 steps)"
     assert scores(runs)["nystrom"]["listops accuracy, %"] == cell
 
 
@@ -186,17 +186,17 @@ def test_pairs_are_differences_of_the_same_seeds(runs):
 def test_pre_trained_runs_are_compared_with_every_length_from_scratch(runs):
     for seed in (0, 1):
         source = {"train__init_from": f"/x/pre-seed{seed}"}
-        kinds = {0.5: {}, 0.55: {"train__num_steps": 10_000}, 0.65 + seed / 50: source}
+        kinds = {0.5: {}, 0.55: {"train__num_steps": 24_000}, 0.65 + seed / 50: source}
         for accuracy, changes in kinds.items():
             runs.finished(f"{accuracy}-{seed}", accuracy, seed=seed, **changes)
     rows = paired_table(frame(runs)).to_numpy().tolist()
     assert rows == [
-        ["nystrom, 5,000 steps, from pre-seed*", *rest]
+        ["nystrom, 12,000 steps, from pre-seed*", *rest]
         for rest in (
-            ["from scratch, 5,000 steps", "16.00 ± 1.41 (2)"],
-            ["from scratch, 10,000 steps", "11.00 ± 1.41 (2)"],
+            ["from scratch, 12,000 steps", "16.00 ± 1.41 (2)"],
+            ["from scratch, 24,000 steps", "11.00 ± 1.41 (2)"],
         )
-    ] + [["nystrom, 10,000 steps, from scratch", "5,000 steps", "5.00 ± 0.00 (2)"]]
+    ] + [["nystrom, 24,000 steps, from scratch", "12,000 steps", "5.00 ± 0.00 (2)"]]
 
 
 def test_rates_beside_the_selected_metric_stand_beside_their_floors(runs):

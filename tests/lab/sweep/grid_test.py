@@ -47,7 +47,7 @@ def test_a_key_that_an_attention_does_not_have_gives_it_one_point():
         "listops-nystrom-num_landmarks=8-seed0",
     ]
     options = points[1].config.attention.options
-    assert (options["projection_dim"], "num_landmarks" in options) == (16, False)
+    assert (options["projection_dim"], "num_landmarks" in options) == (12, False)
 
 
 def test_the_attention_of_the_config_holds_where_the_grid_names_none():
@@ -92,9 +92,9 @@ def test_a_grid_that_cannot_be_run_is_an_error(texts):
 
 
 def test_of_several_sweeps_what_an_earlier_one_has_by_any_name_is_left_out():
-    # 16 landmarks are the preset's.
+    # 6 landmarks are the preset's.
     first = make_points([QUICK], parse_grid(["attention.name=nystrom,softmax"]), 1)
-    second = make_points([QUICK], parse_grid(["attention.num_landmarks=8,16"]), 1)
+    second = make_points([QUICK], parse_grid(["attention.num_landmarks=8,6"]), 1)
     assert [point.name for point in merged([first, second])] == [
         "listops-nystrom-seed0",
         "listops-softmax-seed0",

@@ -41,14 +41,14 @@ def test_how_far_a_run_is_stands_in_its_last_whole_line(tmp_path, text, fraction
 def test_the_line_counts_and_tells_the_time_left(tmp_path, stub, status, capsys):
     points = [stub(name) for name in "abcde"]
     for name in ("a", "b"):
-        write_steps(tmp_path / name, '{"step": 5000}\n')
+        write_steps(tmp_path / name, '{"step": 12000}\n')
     (tmp_path / "a" / "result.json").write_text("{}")
     line = status(points)
     line.show(running=[])
     assert capsys.readouterr().out == "1 done, 0 running, 0 failed, 4 waiting\n"
 
     (tmp_path / "b" / "result.json").write_text("{}")
-    write_steps(tmp_path / "c", '{"step": 2500}\n')
+    write_steps(tmp_path / "c", '{"step": 6000}\n')
     write_steps(tmp_path / "e", "")
     (tmp_path / "e" / "failed.json").write_text('{"error": "no data"}')
     line.started -= 600  # half a run in ten minutes, one and a half to go
