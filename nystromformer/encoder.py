@@ -7,7 +7,6 @@ Letters: B batch, L length, N heads, H head dim, D model dim, F FFN dim.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import make_attention
-from nystromformer.ops import at_least_float32, dense_dot_general, dropout, gelu
+from nystromformer.ops import at_least_float32, dense, dropout, gelu
 
 REMAT = ("none", "attention", "block")
 NORMS = ("pre", "post")
@@ -26,9 +25,18 @@ GELUS = ("erf", "tanh")
 # U(−1/√fan_in, 1/√fan_in). Biases start at zero.
 kernel_init = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 embedding_init = nnx.initializers.normal(0.02)
-dense = functools.partial(
-    nnx.Linear, kernel_init=kernel_init, dot_general=dense_dot_general
-)
+
+
+class Dense(nnx.Linear):
+    """Linear, computed by `ops.dense`."""
+
+    def __init__(self, *sizes: int, **options: Any):
+        super().__init__(*sizes, kernel_init=kernel_init, **options)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., L, D] -> [..., L, E]."""
+        assert self.bias is not None
+        return dense(x.astype(self.dtype), self.kernel[...], self.bias[...])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,10 +131,10 @@ class SelfAttention(nnx.Module):
         )
         self.num_heads = config.num_heads
         self.num_projections = self.attention.num_projections
-        self.project = dense(
+        self.project = Dense(
             width, self.num_projections * width, dtype=config.dtype, rngs=rngs
         )
-        self.out = dense(width, width, dtype=config.dtype, rngs=rngs)
+        self.out = Dense(width, width, dtype=config.dtype, rngs=rngs)
 
     def __call__(
         self,
@@ -158,8 +166,8 @@ class Mlp(nnx.Module):
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         width, hidden, dtype = config.model_dim, config.mlp_dim, config.dtype
-        self.expand = dense(width, hidden, dtype=dtype, rngs=rngs)
-        self.contract = dense(hidden, width, dtype=dtype, rngs=rngs)
+        self.expand = Dense(width, hidden, dtype=dtype, rngs=rngs)
+        self.contract = Dense(hidden, width, dtype=dtype, rngs=rngs)
         self.approximate = config.gelu == "tanh"
         self.dropout_rate = config.dropout_rate if config.norm == "pre" else 0.0
 
@@ -293,14 +301,8 @@ class Encoder(nnx.Module):
 
     def _embed(self, inputs: jax.Array, token_types: jax.Array | None) -> jax.Array:
         """The sum of the embeddings of tokens, positions and types, [B, L, D]."""
-        batch, length = inputs.shape
-        # An outer product, so that the gradient is a product too: XLA's sum over the
-        # batch takes far longer on a CPU.
-        ones = jnp.ones(batch, self.positions.dtype)
-        positions = jnp.einsum(
-            "b,ld->bld", ones, self.positions[:length], precision="highest"
-        )
-        x = self.embedding(inputs) + positions
+        length = inputs.shape[1]
+        x = self.embedding(inputs) + self.positions[:length][None]
         if self.token_types is None:
             return x
         if token_types is None and self.separator is None:

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.encoder import (
+    Dense,
     Encoder,
     EncoderConfig,
-    dense,
     kernel_init,
     split_rng,
 )
@@ -163,7 +163,7 @@ class MaskedLanguageModel(nnx.Module):
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.encoder = Encoder(config, rngs=rngs)
         width = config.model_dim
-        self.transform = dense(width, width, dtype=config.dtype, rngs=rngs)
+        self.transform = Dense(width, width, dtype=config.dtype, rngs=rngs)
         self.norm = config.norm_layer(rngs)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.approximate = config.gelu == "tanh"

@@ -111,6 +111,39 @@ def test_iterative_pinv_iterates_as_the_paper_each_matrix_by_its_own_norms(dtype
     assert relative_error(paper.pinv(a[0], 6, shared), z[0]) > 0.01
 
 
+@pytest.mark.parametrize(("products", "fits"), [(6, True), (3, False)])
+def test_six_products_of_bfloat16_parts_lose_no_digits_of_the_inverse(
+    products, fits, monkeypatch
+):
+    """What a GPU makes of the preset, on a CPU, which knows no such thing."""
+    matmul = jnp.matmul
+
+    def emulated(x, y, precision):
+        assert precision == jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6
+        x, y = parts(x), parts(y)
+        pairs = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0)][:products]
+        return sum(matmul(x[i], y[j], precision="highest") for i, j in pairs[::-1])
+
+    def parts(x):
+        found = []
+        for _ in range(3):
+            found.append(x.astype(jnp.bfloat16).astype(jnp.float32))
+            x = x - found[-1]
+        return found
+
+    monkeypatch.setattr(jnp, "matmul", emulated)
+    monkeypatch.setattr(
+        jax.lax, "platform_dependent", lambda *args, cuda, **_: cuda(*args)
+    )
+    a = paper.softmax(normal(3, 5, 64, 64, scale=2.0)).astype(np.float32)
+    z = np.asarray(core.iterative_pinv(jnp.asarray(a)))
+    error = max(
+        relative_error(one, paper.pinv(matrix.astype(float), 6))
+        for one, matrix in zip(z, a, strict=True)
+    )
+    assert (error <= TOLERANCE["float32"]) == fits
+
+
 def test_lemma_1_the_error_is_cubed_by_an_iteration():
     """Of the reference, which the code is compared with above."""
     a = paper.softmax(normal(2, 5, 5, scale=4))

@@ -7,10 +7,11 @@ import pytest
 
 from nystromformer.ops import (
     LONG,
-    dense_dot_general,
+    dense,
     dropout,
+    exp_in,
     matmul_in_parts,
-    random_words,
+    random_halves,
     zeroed,
 )
 from tests.tolerance import TOLERANCE, relative_error
@@ -46,10 +47,23 @@ def test_each_number_has_its_own_draw_but_along_the_dimensions_that_share_one():
     assert (shared[0, 0] != 0).any()
 
 
-def test_random_words_are_uniform_and_without_correlation():
-    """Each bit, each 16-bit half, neighbours in position, and keys split from one."""
+@pytest.fixture(params=["cpu", "default"])
+def branch(request, monkeypatch):
+    """What is for a CPU, and what is for all else."""
+
+    def choose(*args, **branches):
+        return branches.get(request.param, branches["default"])(*args)
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", choose)
+    return request.param
+
+
+def test_random_halves_are_uniform_and_without_correlation(branch):
+    """Each bit, each half of a word, neighbours in position, keys split from one."""
     count = 2**16
-    words = np.stack([random_words(key, count) for key in jax.random.split(KEY, 4)])
+    keys = jax.random.split(KEY, 4)
+    halves = np.stack([random_halves(key, (64, count // 32)) for key in keys])
+    words = halves.reshape(4, -1).view(np.uint32)
     bits = np.unpackbits(words.view(np.uint8), axis=1).reshape(4, count, 32)
     assert abs(bits.mean(1) - 0.5).max() < 5 * 0.5 / np.sqrt(count)
     for half in words.view(np.uint16).reshape(8, -1):
@@ -65,48 +79,53 @@ def test_random_words_are_uniform_and_without_correlation():
     assert abs(correlation).max() < 5 / np.sqrt(of_keys.shape[1])
 
 
-def numbers(x):
-    return ((x.ndim - 1,), (0,)), ((), ())
+def test_every_device_draws_the_same():
+    def branches(**branches):
+        return [np.asarray(function()) for function in branches.values()]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax.lax, "platform_dependent", branches)
+        one, other = random_halves(KEY, (3, 5, 7))
+    np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("device", ["cpu", "another"])
 @pytest.mark.parametrize("shape", [(7, 5), (2, 3, 7, 5)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_dense_product_and_gradients_are_those_of_dot_general(
-    shape, dtype, device, monkeypatch
-):
-    if device != "cpu":
-        monkeypatch.setattr(
-            jax.lax, "platform_dependent", lambda *args, cpu, default: default(*args)
-        )
-    x, kernel, cotangent = (
-        jnp.asarray(np.random.default_rng(i).normal(size=size), dtype)
-        for i, size in enumerate((shape, (5, 4), (*shape[:-1], 4)))
+def test_dense_and_its_gradients_are_those_of_a_product_and_a_sum(shape, dtype):
+    x, kernel, bias, cotangent = (
+        jnp.asarray(np.random.default_rng(i).normal(size=size), "float32")
+        for i, size in enumerate((shape, (5, 4), (4,), (*shape[:-1], 4)))
     )
-    ours = jax.vjp(lambda *x: dense_dot_general(*x, numbers(x[0])), x, kernel)
-    plain = jax.vjp(lambda *x: jax.lax.dot_general(*x, numbers(x[0])), x, kernel)
-    results = ((out, *pull(cotangent)) for out, pull in (ours, plain))
-    for one, other in zip(*results, strict=True):
-        assert one.dtype == other.dtype
-        assert (
-            relative_error(one, other)
-            <= TOLERANCE["same" if dtype == "float32" else "bfloat16"]
+
+    def plain(x, kernel, bias):
+        return jnp.einsum("...d,de->...e", x, kernel) + jnp.broadcast_to(
+            bias, cotangent.shape
         )
 
+    expected, pull = jax.vjp(plain, x, kernel, bias)
+    out, our_pull = jax.vjp(dense, x.astype(dtype), kernel, bias)
+    gradients = our_pull(cotangent.astype(dtype))
+    assert [g.dtype for g in (out, *gradients)] == [dtype, dtype, "float32", "float32"]
+    tolerance = TOLERANCE["same" if dtype == "float32" else "bfloat16"]
+    for one, other in zip((out, *gradients), (expected, *pull(cotangent)), strict=True):
+        assert relative_error(one, other) <= tolerance
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"precision": "highest"},
-        {"preferred_element_type": "float32"},
-        {"dimension_numbers": (((0,), (0,)), ((), ()))},
-    ],
-    ids=lambda x: next(iter(x)),
-)
-def test_what_the_dense_product_does_not_do_is_refused(options):
-    x = jnp.ones((5, 5), "bfloat16")
-    with pytest.raises(ValueError, match=r"no options and dimension numbers"):
-        dense_dot_general(x, x, **{"dimension_numbers": numbers(x)} | options)
+
+def test_gradients_of_bfloat16_are_summed_in_float32():
+    count = 2**12 + 1  # bfloat16 ends at 256 when it adds ones
+    ones = jnp.ones((count, 1), jnp.bfloat16)
+    _, pull = jax.vjp(dense, ones, jnp.ones((1, 1)), jnp.ones(1))
+    _, of_kernel, of_bias = pull(ones)
+    assert float(of_kernel[0, 0]) == float(of_bias[0]) == count
+
+
+def test_a_rounded_exponential_has_the_gradient_of_the_rounded_number():
+    x = jnp.linspace(-3.0, 0.0, 7)
+    out, pull = jax.vjp(lambda x: exp_in(x, jnp.bfloat16), x)
+    np.testing.assert_array_equal(out, jnp.exp(x).astype(jnp.bfloat16))
+    (gradient,) = pull(jnp.ones_like(out))
+    assert gradient.dtype == jnp.float32
+    np.testing.assert_array_equal(gradient, out.astype(jnp.float32))
 
 
 A_LONG_PRIME = 5003  # no divisor: the sum stays whole

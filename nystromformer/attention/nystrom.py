@@ -59,7 +59,7 @@ def depthwise_conv(
         precision=precision,
         preferred_element_type=at_least_float32(value.dtype),
     )
-    return out.reshape(-1, head_dim)[:length]
+    return out.reshape(-1, head_dim)[:length].astype(value.dtype)
 
 
 class NystromAttention(Attention):

@@ -17,9 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from etils import epath
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto import event_pb2
-from tensorboardX.summary import scalar
 
 Folder = Path | epath.Path
 METRICS_FILE = "metrics.jsonl"
@@ -122,6 +119,37 @@ def write_json(path: Folder, value: Any) -> None:
     write_text(path, f"{json.dumps(value, indent=2, ensure_ascii=False)}\n")
 
 
+class EventFile:
+    """A TensorBoard event file; what others hold from this step on is dropped."""
+
+    def __init__(self, folder: Folder, step: int):
+        # Here, as this takes a second, for which the first loss need not wait.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+        from tensorboardX.summary import scalar
+
+        folder.mkdir(exist_ok=True)
+        self.event_type: Any = getattr(event_pb2, "Event")  # noqa: B009 - run time
+        self.scalar = scalar
+        # Not SummaryWriter: its thread would print a full disk's traceback.
+        self.events = EventsWriter(str(folder / "events"), f".{os.getpid()}")
+        self._add(step, session_log={"status": 1})  # START: purges later steps
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Adds a scalar for each name."""
+        for name, value in values.items():
+            self._add(step, summary=self.scalar(name, value))
+        self.events.flush()
+
+    def close(self) -> None:
+        """Writes what is left."""
+        self.events.close()
+
+    def _add(self, step: int, **content: Any) -> None:
+        event = self.event_type(step=step, wall_time=time.time(), **content)
+        self.events.write_event(event)
+
+
 class MetricsWriter:
     """Appends to metrics.jsonl, one object a line, and to a TensorBoard event file.
 
@@ -139,18 +167,14 @@ class MetricsWriter:
 
     def __init__(self, workdir: Folder, num_bytes: int = 0, step: int = 0):
         path = workdir / METRICS_FILE
-        self.events = None
+        self.workdir, self.step = workdir, step
+        self.events: EventFile | None = None
         if not is_local(path):
             self.file: Any = ObjectFile(path)
         else:
             if Path(path).is_symlink():
                 raise OSError(f"{path} is a link; delete it, or name another workdir")
             self.file = open(path, "ab", buffering=0)  # noqa: SIM115
-            # Not SummaryWriter: its thread would print a full disk's traceback.
-            (workdir / "events").mkdir(exist_ok=True)
-            name = str(workdir / "events" / "events")
-            self.events = EventsWriter(name, f".{os.getpid()}")
-            self._event(step, session_log={"status": 1})  # START: purges later steps
         if self.file.tell() > num_bytes:
             self.file.seek(self.file.truncate(num_bytes))
 
@@ -165,16 +189,9 @@ class MetricsWriter:
         if self.file.write(line) < len(line):  # a disk that is full on the way
             self.file.truncate(before)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.file.name)
-        if self.events is not None:
-            for name, value in values.items():
-                self._event(step, summary=scalar(f"{split}/{name}", value))
-            self.events.flush()
-
-    def _event(self, step: int, **content: Any) -> None:
-        assert self.events is not None
-        event_type: Any = getattr(event_pb2, "Event")  # noqa: B009 - made at run time
-        event = event_type(step=step, wall_time=time.time(), **content)
-        self.events.write_event(event)
+        if is_local(self.workdir):
+            self.events = self.events or EventFile(self.workdir / "events", self.step)
+            self.events.write(step, {f"{split}/{k}": v for k, v in values.items()})
 
     def num_bytes(self) -> int:
         """The size of metrics.jsonl up to now, all of it written, or an OSError."""
