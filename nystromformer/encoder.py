@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import make_attention
-from nystromformer.ops import at_least_float32, dense, dropout, gelu
+from nystromformer.ops import at_least_float32, dense, dropout, gelu, split_rng
 
 REMAT = ("none", "attention", "block")
 NORMS = ("pre", "post")
@@ -52,12 +52,10 @@ class EncoderConfig:
     norm: "pre": x + f(LN(x)), and a last LayerNorm; "post": LN(x + f(x)), as in BERT.
     gelu: "erf", the exact one, or "tanh", its approximation.
     num_token_types: 0 = no embedding of token types.
-    separator: tokens behind the first with this id are of type 1, unless types are
-      given; None = all are of type 0.
+    separator: tokens behind the first of this id are of type 1; None = no token is.
     embedding_norm: LayerNorm on the sum of the embeddings.
     cls_token: a learned vector in front of every sequence.
-    padding_token: an id that is padding wherever it stands, as black pixels were in the
-      published runs; None = only what the mask says.
+    padding_token: an id that is padding wherever it stands; None = as the mask says.
     remat: what is recomputed in the backward pass instead of stored.
     dtype: of the computation; parameters are float32.
     """
@@ -96,11 +94,6 @@ class EncoderConfig:
     def norm_layer(self, rngs: nnx.Rngs) -> nnx.LayerNorm:
         """A LayerNorm of D numbers."""
         return nnx.LayerNorm(self.model_dim, epsilon=1e-5, dtype=self.dtype, rngs=rngs)
-
-
-def split_rng(rng: jax.Array | None, num: int) -> list[jax.Array | None]:
-    """`num` keys, or as many None."""
-    return [None] * num if rng is None else list(jax.random.split(rng, num))
 
 
 def rematerialised(module: nnx.Module) -> Callable[..., Any]:
@@ -229,26 +222,21 @@ class Encoder(nnx.Module):
         self.remat = config.remat
         self.dtype = config.dtype
         width = config.model_dim
+        init, dtype = embedding_init, at_least_float32(config.dtype)
         self.embedding = nnx.Embed(
-            config.vocab_size,
-            width,
-            dtype=at_least_float32(config.dtype),
-            embedding_init=embedding_init,
-            rngs=rngs,
+            config.vocab_size, width, dtype=dtype, embedding_init=init, rngs=rngs
         )
-        positions = embedding_init(rngs.params(), (config.max_length, width))
-        self.positions = nnx.Param(positions)
-        self.cls = nnx.data(None)
-        if config.cls_token:
-            self.cls = nnx.Param(embedding_init(rngs.params(), (width,)))
-        self.separator = config.separator
-        self.token_types = nnx.data(None)
-        if config.num_token_types:
-            shape = (config.num_token_types, width)
-            self.token_types = nnx.Param(embedding_init(rngs.params(), shape))
-        self.embedding_norm = nnx.data(None)
-        if config.embedding_norm:
-            self.embedding_norm = config.norm_layer(rngs)
+
+        def vectors(*shape: int) -> nnx.Param:
+            return nnx.Param(init(rngs.params(), (*shape, width)))
+
+        absent, types = nnx.data(None), config.num_token_types
+        self.positions = vectors(config.max_length)
+        self.cls = vectors() if config.cls_token else absent
+        self.separator = -1 if config.separator is None else config.separator
+        self.token_types = vectors(types) if types else absent
+        norm = config.norm_layer(rngs) if config.embedding_norm else absent
+        self.embedding_norm = norm
         self.blocks = nnx.List(
             Block(config, rngs=rngs) for _ in range(config.num_layers)
         )
@@ -256,9 +244,7 @@ class Encoder(nnx.Module):
         if first.attention.shared_across_layers:  # one object: one set of parameters
             for other in others:
                 other.attention = first.attention
-        self.norm = nnx.data(None)
-        if config.norm == "pre":
-            self.norm = config.norm_layer(rngs)
+        self.norm = config.norm_layer(rngs) if config.norm == "pre" else absent
 
     def __call__(
         self,
@@ -305,8 +291,6 @@ class Encoder(nnx.Module):
         x = self.embedding(inputs) + self.positions[:length][None]
         if self.token_types is None:
             return x
-        if token_types is None and self.separator is None:
-            return x + self.token_types[0][None, None]
         if token_types is None:
             ends = (inputs == self.separator).astype(jnp.int32)
             token_types = jnp.minimum(ends.cumsum(1) - ends, 1)

@@ -11,9 +11,8 @@ from nystromformer.encoder import (
     Encoder,
     EncoderConfig,
     kernel_init,
-    split_rng,
 )
-from nystromformer.ops import at_least_float32, dropout
+from nystromformer.ops import at_least_float32, dropout, split_rng
 
 POOLINGS = ("mean", "padded_mean", "max", "cls")
 

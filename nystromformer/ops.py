@@ -113,6 +113,11 @@ def random_halves(rng: jax.Array, shape: Sequence[int]) -> jax.Array:
     return jax.lax.platform_dependent(cpu=in_pairs, default=one_by_one)
 
 
+def split_rng(rng: jax.Array | None, num: int) -> list[jax.Array | None]:
+    """`num` keys, or as many None."""
+    return [None] * num if rng is None else list(jax.random.split(rng, num))
+
+
 def dropout(
     x: jax.Array,
     rate: float,

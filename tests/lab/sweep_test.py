@@ -61,7 +61,7 @@ def test_bad_input_is_one_line_and_status_2_and_starts_nothing(commands, tmp_pat
     )
     done = commands.run("sweep.py", f"--workdir={tmp_path}/x", "--plan=table4")
     assert done.returncode == 2
-    assert "value should be one of <ablations|landmarks|" in done.stderr
+    assert "value should be one of <ablations|as_published|" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
