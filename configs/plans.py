@@ -1,4 +1,4 @@
-"""Sweeps that have a name: which attentions, with what changed, on which tasks.
+"""Named sweeps: attentions, changed options and tasks.
 
 python scripts/sweep.py --plan=table3 --workdir=DIR [--preset=quick] [--tasks=listops]
 

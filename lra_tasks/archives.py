@@ -148,7 +148,7 @@ def _receive(archive: Archive, part: Path) -> None:
     if (size := part.stat().st_size) < archive.num_bytes:
         raise DataError(
             f"{archive.url} broke off after {size:,} of {archive.num_bytes:,} bytes; "
-            "run again: it goes on from there"
+            "run again to resume"
         )
 
 
@@ -179,7 +179,9 @@ def open_members(path: Path, pattern: str) -> Iterator[Members]:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # gzip's word for a wrong checksum has no number
         reason = str(error).partition("\n")[0]
-        raise DataError(f"{path} is truncated or no tar archive: {reason}") from error
+        raise DataError(
+            f"{path} is truncated or not a tar archive: {reason}"
+        ) from error
 
 
 def _read_folder(folder: Path, pattern: re.Pattern[str]) -> Members:
@@ -210,7 +212,7 @@ def _read_tar(path: Path, pattern: re.Pattern[str]) -> Members:
 def open_regular(path: Path) -> BufferedReader:
     """Opens a file, unless it is a pipe or a device, whose bytes may never end."""
     if path.exists() and not path.is_file():
-        raise DataError(f"{path} is no regular file: refused")
+        raise DataError(f"{path} is not a regular file: refused")
     return path.open("rb")
 
 
@@ -219,7 +221,7 @@ def as_text(content: bytes | bytearray, path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no UTF-8 text ({error.reason})") from None
+        raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
 
 
 def read_whole(file: IO[bytes], name: str, max_bytes: int) -> bytes:

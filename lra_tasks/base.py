@@ -1,4 +1,4 @@
-"""Task: what every task is. One subclass a task; its options are its fields."""
+"""Task: the base class of all tasks. The fields of a subclass are its options."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -49,7 +49,7 @@ class Task(ABC):
             raise DataError(f"{self.name}: {message}")
 
     def _set(self, **attributes: Any) -> None:
-        """Sets what follows from the options."""
+        """Sets attributes that follow from the options."""
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
@@ -116,7 +116,7 @@ class Task(ABC):
         return options | {"tokenizer": digest}
 
     def folder(self, data_dir: PathLike | None = None) -> Path:
-        """Where its prepared data lie."""
+        """The folder of its prepared data."""
         options = self.pinned_options()
         return storage.get_folder(self.name, options, self.version, data_dir)
 

@@ -56,7 +56,7 @@ def read_documents(folder: Path, pattern: str, blank_lines: bool) -> Iterator[st
 def _decode(content: bytearray, path: Path) -> Iterator[str]:
     text = archives.as_text(content, path).strip()
     if "\0" in text:
-        raise DataError(f"{path} is no text: it has a zero byte")
+        raise DataError(f"{path} is not text: it has a zero byte")
     if text:
         yield text
 

@@ -41,7 +41,7 @@ def parse_binary(content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Pictures uint8 `[n, 3072]` and labels `[n]` of records label, R, G, B."""
     record = 1 + 3 * NUM_PIXELS
     if len(content) % record:
-        raise DataError(f"{len(content):,} bytes are no whole records of {record:,}")
+        raise DataError(f"{len(content):,} bytes are not whole records of {record:,}")
     records = np.frombuffer(content, np.uint8).reshape(-1, record)
     return records[:, 1:], records[:, 0]
 

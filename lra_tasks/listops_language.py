@@ -42,7 +42,9 @@ def encode(source: str) -> np.ndarray:
     except KeyError as error:
         token = error.args[0]
         position = tokens.index(token)
-        raise DataError(f"token {position} ({token!r}) is none of ListOps'") from None
+        raise DataError(
+            f"token {position} ({token!r}) is not a token of ListOps"
+        ) from None
     return np.frombuffer(ids, np.uint8)
 
 

@@ -85,7 +85,7 @@ def _read_png(path: Path, resolution: int) -> np.ndarray:
                 return np.asarray(picture.convert("L"))
             wrong = "{}x{}, not {}x{}".format(*picture.size, resolution, resolution)
     except Exception as error:  # whatever a wrong picture runs into
-        raise DataError(f"{path} is no whole PNG picture ({error})") from error
+        raise DataError(f"{path} is not a whole PNG picture ({error})") from error
     raise DataError(f"{path} is {wrong}")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 
 class DataError(ValueError):
-    """What a user can cause and mend; the message is one line and says how."""
+    """An error that a user can correct; the message is one line and says how."""
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def load(
     path = folder / f"{split}.safetensors"
     try:
         if not path.is_file():  # a pipe or a device may never end
-            raise ValueError(f"{path.name} is no regular file")
+            raise ValueError(f"{path.name} is not a regular file")
         return _read(path)
     except MemoryError:
         raise

@@ -74,7 +74,7 @@ class Vocabulary:
             self._library = library.Tokenizer.from_buffer(content)
         except Exception as error:  # the library raises no narrower one
             reason = str(error).partition("\n")[0]
-            raise DataError(f"{path} is no tokenizer.json ({reason})") from error
+            raise DataError(f"{path} is not a tokenizer.json ({reason})") from error
         self._library.no_padding()
         self._library.no_truncation()
         self._library.encode_special_tokens = True  # "[SEP]" in a text is text

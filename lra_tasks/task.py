@@ -1,4 +1,4 @@
-"""The table of tasks, and the door to them."""
+"""The table of tasks, and how to get one by name."""
 
 from dataclasses import fields
 from typing import Any

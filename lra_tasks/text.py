@@ -52,7 +52,7 @@ def read_reviews(path: Path, reviews_per_class: int) -> dict[str, list[bytes]]:
     for (split, polarity), reviews in found.items():
         if len(reviews) != reviews_per_class:
             raise DataError(
-                f"{path} is not whole: {split}/{polarity} has {len(reviews):,} "
+                f"{path} is incomplete: {split}/{polarity} has {len(reviews):,} "
                 f"reviews, not {reviews_per_class:,}"
             )
         ordered[split] += [reviews[i] for i in sorted(reviews)]

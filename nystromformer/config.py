@@ -1,4 +1,4 @@
-"""The schema of a run's configuration, checked before any compile.
+"""The schema of a run's configuration, validated before compilation.
 
 A mapping becomes frozen models, or one line says what is wrong. `task`, `attention` and
 `objective` are open groups: beside the fields below they hold options, which go to
@@ -92,7 +92,7 @@ class OptimizerConfig(Group):
 
 
 class TrainConfig(Group):
-    """How long, how often, in which parts, and from where.
+    """Length, intervals, batches and starting weights of training.
 
     seed: of the weights, the order of the examples and the dropout.
     batch_size: examples a step.
@@ -152,7 +152,7 @@ class Config(Group):
 
 
 def _line(error: Any) -> str:
-    """The first thing that pydantic has found, in one line."""
+    """An error of pydantic as one line."""
     path = ".".join(["config", *map(str, error["loc"])])
     if error["type"] == "extra_forbidden":
         group: Any = Config
@@ -172,8 +172,8 @@ def _check_together(config: Config) -> None:
     model, train = config.model, config.train
     if model.model_dim % model.num_heads:
         raise ConfigError(
-            f"config.model.model_dim={model.model_dim} is not num_heads="
-            f"{model.num_heads} × a whole head dim"
+            f"config.model.model_dim={model.model_dim} is not divisible by "
+            f"num_heads={model.num_heads}"
         )
     if config.optimizer.warmup_steps > train.num_steps:
         raise ConfigError(
@@ -182,8 +182,8 @@ def _check_together(config: Config) -> None:
         )
     if train.batch_size % train.micro_batches:
         raise ConfigError(
-            f"config.train.batch_size={train.batch_size} is not micro_batches="
-            f"{train.micro_batches} × a whole number"
+            f"config.train.batch_size={train.batch_size} is not divisible by "
+            f"micro_batches={train.micro_batches}"
         )
     try:
         check_attention(config.attention.name, config.attention.options)

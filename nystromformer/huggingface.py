@@ -197,7 +197,7 @@ def encoder_config(
     if attention not in ("exact", "nystrom"):
         raise ValueError(f"attention must be exact or nystrom, got {attention!r}")
     if attention == "exact" and num_landmarks is not None:
-        raise ValueError('num_landmarks is of attention="nystrom"')
+        raise ValueError('num_landmarks needs attention="nystrom"')
     count = "max_position_embeddings" if attention == "exact" else "num_landmarks"
     options = {
         "num_landmarks": settings[count] if num_landmarks is None else num_landmarks,

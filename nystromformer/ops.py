@@ -1,4 +1,4 @@
-"""What jax has too, and why ours is another: sums, dropout, the dense product."""
+"""Replacements of jax's own sums, dropout and dense product, each with its reason."""
 
 import functools
 import math

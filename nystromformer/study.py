@@ -1,4 +1,4 @@
-"""Beside the paper: other landmarks and inverses, and the matrix itself to look at.
+"""Beyond the paper: other landmarks and inverses, and the approximated matrix.
 
 As for segment means only valid tokens count, and with n ≤ M valid tokens every one is a
 landmark of its own, in the order of the sequence.

@@ -103,7 +103,9 @@ def test_members_are_those_of_the_folder_and_damage_is_one_line(tmp_path, mode):
         damaged.append(content[:middle] + flipped + content[middle + 1 :])
     for wrong in damaged:
         path.write_bytes(wrong)
-        with pytest.raises(DataError, match=f"{path} is truncated or no tar archive"):
+        with pytest.raises(
+            DataError, match=f"{path} is truncated or not a tar archive"
+        ):
             read(path)
 
 
@@ -135,5 +137,5 @@ def test_data_that_never_end_are_refused(tmp_path, kind):
     write(tmp_path, FILES)
     path = tmp_path / "toy" / "a" / "3.txt"
     os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
-    with pytest.raises(DataError, match=r"3\.txt is no regular file: refused"):
+    with pytest.raises(DataError, match=r"3\.txt is not a regular file: refused"):
         read(tmp_path / "toy")

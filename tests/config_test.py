@@ -54,14 +54,14 @@ BAD = {
     "train.seed": (-1, r"config\.train\.seed: .* greater than or equal to 0, got -1"),
     "model.num_layers": (20_000, r"num_layers: .* less than or equal to 64, got 20000"),
     "train.eval_every": (0, r"config\.train\.eval_every: .* greater than 0, got 0"),
-    "train.micro_batches": (5, r"batch_size=32 is not micro_batches=5 × a whole"),
+    "train.micro_batches": (5, r"batch_size=32 is not divisible by micro_batches=5"),
     "train.length_buckets": (17, r"length_buckets: .* less than or equal to 16"),
     "model.dtype": ("float16", r"dtype: .*'float32' or 'bfloat16', got 'float16'"),
     "model.dropout_rate": (
         1.0,
         r"dropout_rate: .* less than 1, got 1\.0",
     ),
-    "model.model_dim": (65, r"model_dim=65 is not num_heads=2 × a whole head dim"),
+    "model.model_dim": (65, r"model_dim=65 is not divisible by num_heads=2"),
     "optimizer.learning_rate": (
         float("nan"),
         "learning_rate: .* finite number",

@@ -135,9 +135,9 @@ def test_a_document_is_a_file_or_stands_between_blank_lines(tmp_path):
     [
         ({"a.txt": b"One. Two. " * 99}, "1 documents .* documents=blank_lines"),
         ({f"{i}.txt": b"no end %d" % i for i in range(60)}, "has two sentences"),
-        ({"a.txt": b"caf\xe9 au lait."}, r"a\.txt is no UTF-8 text"),
-        ({"a.txt": b"zip\0file."}, r"a\.txt is no text: it has a zero byte"),
-        ("pipe", r"a\.txt is no regular file"),
+        ({"a.txt": b"caf\xe9 au lait."}, r"a\.txt is not UTF-8 text"),
+        ({"a.txt": b"zip\0file."}, r"a\.txt is not text: it has a zero byte"),
+        ("pipe", r"a\.txt is not a regular file"),
     ],
 )
 def test_what_is_no_corpus(tmp_path, files, message):
@@ -172,7 +172,7 @@ MODEL = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{}", "is no tokenizer.json"),
+        (b"{}", "is not a tokenizer.json"),
         (None, "the tokenizer is byte or a tokenizer.json, not"),
         (json.dumps(MODEL).encode(), r"has not the tokens \[PAD\]"),
     ],

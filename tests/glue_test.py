@@ -96,7 +96,7 @@ def test_the_splits_and_what_is_in_them(tmp_path, capsys, name):
         (b"sentence\tlabel\n", "has no examples"),
         (b"sentence\tlabel\ngood\t2\n", "line 2: the label '2' is no 0, 1"),
         (b"sentence\tlabel\n" + b"good\n" * 9 + b"fine\t1", "9 lines are not of 2"),
-        (b"sentence\tlabel\ncaf\xe9\t1\n", "is no UTF-8 text"),
+        (b"sentence\tlabel\ncaf\xe9\t1\n", "is not UTF-8 text"),
     ],
 )
 def test_what_is_wrong_in_a_file(tmp_path, content, message):

@@ -53,7 +53,7 @@ BINARY = as_binary()["cifar-10-batches-bin/data_batch_3.bin"]
 @pytest.mark.parametrize(
     ("form", "content", "message"),
     [
-        ("bin", BINARY[:-1], "61,459 bytes are no whole records of 3,073"),
+        ("bin", BINARY[:-1], "61,459 bytes are not whole records of 3,073"),
         ("bin", BINARY[:-3073], "19 pictures and 19 labels, not 20 of each"),
         ("bin", b"\x0a" + BINARY[1:], "labels .* 10.* are not 0 to 9"),
         ("bin", None, "has no data_batch_3"),

@@ -137,7 +137,7 @@ def test_only_regular_files_are_read(tmp_path):
     for put in (os.mkfifo, functools.partial(os.symlink, "/dev/zero")):
         file.unlink()
         put(file)
-        damaged(folder, made, rf"{file.name} is no regular file")
+        damaged(folder, made, rf"{file.name} is not a regular file")
 
 
 def test_two_processes_prepare_once(tmp_path):

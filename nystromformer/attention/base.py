@@ -1,4 +1,4 @@
-"""The one signature of every attention: what a mask may say, padding without influence.
+"""The common signature of all attentions, and the checks of their masks and shapes.
 
 An attention is written for one head of one sequence and lifted here.
 
@@ -168,7 +168,7 @@ class Attention(nnx.Module):
                 )
         if self.self_attention_only and query.shape[1] != key.shape[1]:
             raise ValueError(
-                f"{name} is self-attention and so needs T = S, got {query.shape} and "
+                f"{name} is self-attention and needs T = S, got {query.shape} and "
                 f"{key.shape}"
             )
         if mask is not None:

@@ -1,1 +1,1 @@
-"""The workshop: marries tasks and models, and measures what comes of it."""
+"""Runs, sweeps, reports, benchmarks and studies: tasks and models together."""

@@ -1,4 +1,4 @@
-"""What every command shares: flags, help, one-line errors with status 2, signals."""
+"""What all commands share: flags, help, one-line errors with status 2, signals."""
 
 import contextlib
 import difflib
@@ -61,14 +61,14 @@ def define_folder(
 def run(main: Callable[..., None], arguments: str | None = None) -> None:
     """Parses the flags, runs a command and ends the process.
 
-    Errors that a person can mend become one line on stderr and exit status 2; a signal
+    Errors that a user can correct become one line on stderr and exit status 2. A signal
     or a time limit ends with 128 + its number. Anything else is a bug and shows its
     traceback.
 
     Args:
       main: the command.
-      arguments: what the words that are no flags name, as in "RUNS"; there must be at
-        least one, and main gets the list of them. None: there must be none.
+      arguments: the name of the positional arguments, as in "RUNS". At least one is
+        required, and main gets the list. None: there are no positional arguments.
     """
     catch(_leave)
     sys.unraisablehook = _leave_from_a_destructor
@@ -85,7 +85,7 @@ def _guarded(
     if words and not arguments:
         _fail(f"unexpected argument {words[0]!r}; options start with --")
     if arguments and not words:
-        _fail(f"no {arguments} given; --help says what they are")
+        _fail(f"no {arguments} given; see --help")
     try:
         main(words) if arguments else main()
         sys.stdout.flush()
@@ -93,7 +93,7 @@ def _guarded(
         mute_terminal()
         sys.exit(128 + signal.SIGHUP)
     except Interrupted as stopped:
-        print(f"{stopped}; saved. The same command again goes on from there.")
+        print(f"{stopped}; saved. Run the same command again to resume.")
         sys.exit(128 + stopped.signum)
     except USER_ERRORS as error:
         _fail(one_line(error))
@@ -103,7 +103,7 @@ def _guarded(
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
-    """The words that are no flags; --help and what cannot be read end here."""
+    """Parses flags and returns the other words; exits on --help and on errors."""
     asked = {"--help", "-help", "-h"} & {*argv}
     given = re.search(r"\0--config[=\0]([^\0]*)", "\0".join(argv))
     config = given[1] if given else ""
@@ -141,7 +141,7 @@ def _print_help() -> None:
 
 
 def _config_error(error: Exception, given: str, argv: Sequence[str]) -> str:
-    """What is wrong with a config file, or with a key that it does not have."""
+    """One line about an error in a config file, or an unknown key."""
     file = Path(given.partition(":")[0])
     trace = "".join(traceback.format_exception(error))
     lines = re.findall(rf'File ".*{re.escape(file.name)}", line (\d+)', trace)
@@ -162,7 +162,7 @@ def _config_error(error: Exception, given: str, argv: Sequence[str]) -> str:
 
 
 def _check_devices() -> None:
-    """Leaves with one line where JAX has no device: no error then is another's."""
+    """Exits with one line if JAX has no device, whatever else has failed."""
     try:
         jax.devices()
     except Exception as error:
@@ -174,7 +174,7 @@ def _check_devices() -> None:
 
 
 def _leave(signum: int, frame: FrameType | None) -> NoReturn:
-    """Before and after the training loop, which saves first, nothing is half-done."""
+    """Exits at once: outside the training loop there is nothing to save."""
     with contextlib.suppress(OSError):  # of a terminal that is closed
         print(Interrupted(signum), file=sys.stderr)
     if signum == signal.SIGHUP:
@@ -183,7 +183,7 @@ def _leave(signum: int, frame: FrameType | None) -> NoReturn:
 
 
 def _leave_from_a_destructor(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Python ignores what is raised there: an exit must not be."""
+    """Exits despite Python, which ignores exceptions in destructors."""
     if isinstance(unraisable.exc_value, SystemExit):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -192,7 +192,7 @@ def _leave_from_a_destructor(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """An error that a person can mend, whole, as one line."""
+    """The whole message of an error as one line."""
     if isinstance(error, OSError) and error.strerror:
         return ": ".join(map(str, filter(None, (error.filename, error.strerror))))
     text = str(error)

@@ -37,7 +37,7 @@ JOIN_SECONDS = 120
 
 
 def join() -> None:
-    """Joins the other processes, if there are any; all but the first fall silent.
+    """Joins the other processes, if there are any; all but the first print nothing.
 
     Raises:
       ConfigError: for flags that do not fit, and where no one can be joined.
@@ -46,7 +46,7 @@ def join() -> None:
     if not _DISTRIBUTED.value and given == (None, None, None):
         return
     if not _DISTRIBUTED.value or len({x is None for x in given}) == 2:
-        raise ConfigError(f"{ALL_THREE} go together, and with --distributed")
+        raise ConfigError(f"give {ALL_THREE} together, and with --distributed")
     try:
         jax.distributed.initialize(
             *given,
@@ -65,7 +65,7 @@ def join() -> None:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """While inside, an error of one of several processes ends them all, each at once.
+    """A context in which an error of one process ends all of them at once.
 
     Not by the usual way out: there JAX waits for those that are gone, and then aborts.
     """

@@ -1,4 +1,4 @@
-"""Data prepared: what came of it in numbers, and a few examples to look at."""
+"""Prepares data, describes them in numbers and writes a few examples."""
 
 import ast
 import sys
@@ -19,9 +19,9 @@ ZOOM_TO = 96  # pixels a picture is enlarged to for the eye
 
 
 def prepare(flags: Any) -> None:
-    """Prepares what the flags of scripts/prepare_data.py name, and prints what it is.
+    """Prepares the tasks that scripts/prepare_data.py asks for, and describes them.
 
-    A task that fails keeps no other from its turn; then the exit status is 2.
+    A task that fails does not stop the others; the exit status is then 2.
     """
     options = dict(parse_option(text) for text in flags.option)
     names = [*LRA, "pathx"] if "all" in flags.task else list(dict.fromkeys(flags.task))
@@ -49,7 +49,7 @@ def prepare(flags: Any) -> None:
 
 
 def parse_option(text: str) -> tuple[str, object]:
-    """KEY=VALUE as a key and a number, a tuple, …, or else a word."""
+    """KEY=VALUE as a key and a Python literal or, failing that, a string."""
     key, equals, value = text.partition("=")
     if not equals:
         raise DataError(f"--option={text} is not KEY=VALUE")
@@ -60,7 +60,7 @@ def parse_option(text: str) -> tuple[str, object]:
 
 
 def describe(split: Split, num_classes: int) -> str:
-    """Sizes, labels, lengths and the hash that two machines can compare."""
+    """Sizes, label shares, lengths and the sha256 of a split, in one line."""
     arrays = (split.inputs, split.lengths, split.labels, split.pairs)
     megabytes = sum(array.nbytes for array in arrays if array is not None) / 1e6
     documents = "" if split.pairs is None else f" of {len(split.inputs):,} documents"
@@ -97,7 +97,7 @@ def show(task: Task, split: Split, folder: Path) -> Path:
 
 
 def contact_sheet(rows: list[list[np.ndarray]]) -> Image.Image:
-    """Pictures `[R, R]`, a row for each class."""
+    """Joins pictures `[R, R]` into one, a row for each class."""
     side = max(len(picture) for row in rows for picture in row)
     zoom = max(1, ZOOM_TO // side)
     size = side * zoom

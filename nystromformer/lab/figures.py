@@ -1,4 +1,4 @@
-"""How every figure looks, and that it is written as PNG and SVG."""
+"""The common style of all figures; writes them as PNG and SVG."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ STYLE: Any = {
 
 
 def new_figure(rows: int = 1, columns: int = 1) -> Figure:
-    """A figure of panels of the house's size, outside pyplot's global state."""
+    """A figure of panels of the common size, outside pyplot's global state."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(columns * WIDTH, rows * HEIGHT))
         figure.subplots(rows, columns, squeeze=False)

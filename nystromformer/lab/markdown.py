@@ -1,4 +1,4 @@
-"""Tables in Markdown, as every tool of the workshop writes them."""
+"""Tables in Markdown."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,5 +14,5 @@ def table(
 
 
 def escape(text: str) -> str:
-    """One line of text that Markdown shows as it is."""
+    """Escapes one line of text for Markdown."""
     return " ".join(re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text).split())

@@ -1,4 +1,4 @@
-"""The objectives by name, each with the model that it asks for and its floors."""
+"""The table of objectives, each with its model and its floors."""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from nystromformer.training.objective import Classification, Objective
 
 @dataclasses.dataclass(frozen=True)
 class Learning:
-    """What a config's `objective.name` stands for.
+    """An objective with its model and its floors.
 
     make_objective: from the task and `objective`'s options.
     make_model: from the encoder's config, the task, the pooling and rngs.
@@ -101,7 +101,7 @@ def is_rate(metric: str) -> bool:
 
 
 def shown(metric: str, value: float) -> str:
-    """The value of a metric, for people."""
+    """The value of a metric as text."""
     return f"{value:.2%}" if is_rate(metric) else f"{value:.4f}"
 
 

@@ -1,4 +1,4 @@
-"""A page of results: Markdown, and on top of it where its numbers come from."""
+"""A page of results in Markdown, headed by command, commit, device and versions."""
 
 import re
 import shlex
@@ -14,24 +14,24 @@ PAGE = "README.md"
 
 
 def command() -> str:
-    """The command line that runs now."""
+    """The current command line."""
     return shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
 def source() -> dict[str, Any]:
-    """Command, commit, device and versions; to be taken before the work begins."""
+    """Command, commit, device and versions; call this before the work begins."""
     made_by = {"commit": commit(), "device": device(), "versions": versions()}
     return {"command": command(), **made_by}
 
 
 def open_folder(out: Path, title: str) -> Path:
-    """Makes the folder of a page, or takes the one of an earlier page of that title.
+    """Makes the folder of a page, or reuses that of an earlier page of the same title.
 
-    A new folder gets the page's first lines at once, and so is known again after a
+    A new folder gets the page's first lines at once, so that it is recognised after a
     kill.
 
     Raises:
-      ConfigError: the folder is not empty and this program did not make it.
+      ConfigError: the folder is not empty and was not made by this program.
       OSError: it cannot be made.
     """
     head = f"# {title}\n\n- Command: `"

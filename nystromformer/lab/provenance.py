@@ -1,4 +1,4 @@
-"""Where a number comes from: device, versions, commit."""
+"""The provenance of a number: device, versions, commit."""
 
 import importlib.metadata
 import os
@@ -13,10 +13,10 @@ VERSIONS_OF = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 def note_session(sessions: list[dict[str, Any]], step: int) -> list[str]:
-    """Adds this session, which begins at a step, unless it is as the one before.
+    """Appends this session, which begins at `step`, if it differs from the last one.
 
     Returns:
-      What is other now, as in "jax 0.10.3 instead of 0.10.2".
+      The differences, as in "jax 0.10.3 instead of 0.10.2".
     """
     now = {"device": device(), "versions": versions(), "commit": commit()}
     before = sessions[-1] if sessions else {}
@@ -32,7 +32,7 @@ def note_session(sessions: list[dict[str, Any]], step: int) -> list[str]:
 
 
 def device() -> str:
-    """What the run computes on."""
+    """The device that the run computes on."""
     kind = jax.devices()[0].device_kind
     if kind == "cpu":
         return f"CPU {platform.machine()}, {os.cpu_count()} cores"
@@ -40,7 +40,7 @@ def device() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the libraries that decide the numbers."""
+    """The versions of Python and of the libraries that affect the numbers."""
     found = {name: importlib.metadata.version(name) for name in VERSIONS_OF}
     return {"python": platform.python_version(), **found}
 

@@ -1,4 +1,4 @@
-"""Marries a task and a model: what a config says, as objects."""
+"""An experiment: the task, model, objective and optimizer of a config."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ class Experiment:
 
     @classmethod
     def from_config(cls, config: Config) -> "Experiment":
-        """Checks all that can be checked without data and without a compile.
+        """Builds it, with every check that needs neither data nor compilation.
 
         Raises:
           DataError: an unknown task or option.
@@ -64,12 +64,12 @@ class Experiment:
 
     @functools.cached_property
     def learning(self) -> Learning:
-        """What the config's objective stands for."""
+        """The config's objective with its model and floors."""
         return find_objective(self.config.objective.name)
 
     @functools.cached_property
     def objective(self) -> Objective:
-        """What is learnt."""
+        """The objective."""
         try:
             return self.learning.make_objective(
                 self.task, **self.config.objective.options
@@ -115,11 +115,11 @@ class Experiment:
 
     @property
     def num_params(self) -> int:
-        """How many numbers are trained."""
+        """The number of trained parameters."""
         return sum(x.size for x in jax.tree.leaves(self.weight_shapes.params))
 
     def exact_share(self, lengths: np.ndarray) -> float:
-        """The share of texts that have no more tokens than there are landmarks."""
+        """The share of sequences with no more tokens than landmarks."""
         landmarks = self.config.attention.options.get("num_landmarks", 0)
         return float((lengths <= landmarks).mean())
 

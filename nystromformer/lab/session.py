@@ -1,4 +1,4 @@
-"""One session of a run: its checks, its lock, and what it has found in the end."""
+"""One session of a run: checks, lock, training and result."""
 
 import hashlib
 import os
@@ -47,7 +47,7 @@ def keep_compiled_programs() -> None:
 
 
 def finish(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str, Any]:
-    """The result of a run: of the workdir, or of training to the end."""
+    """The result of a run: read from the workdir, or by training to the end."""
     if is_first():
         check_workdir(workdir, experiment.config)
     result = read_result(workdir)
@@ -58,9 +58,9 @@ def finish(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str
 
 
 def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str, Any]:
-    """Trains to the end, from wherever the workdir stands, and writes the result.
+    """Trains to the end, from the state of the workdir, and writes the result.
 
-    Nothing is written before the data, the devices and the memory are there.
+    Nothing is written before data, devices and memory have been checked.
     """
     config = experiment.config
     print(
@@ -98,7 +98,7 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
         )
         sessions = trainer.record.sessions
         if changed := provenance.note_session(sessions, trainer.step):
-            print(f"since the last session: {', '.join(changed)}")
+            print(f"changed since the last session: {', '.join(changed)}")
         result = {
             "task": config.task.name,
             "attention": config.attention.name,
@@ -123,24 +123,24 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
 
 
 def check_memory(num_params: int) -> None:
-    """Raises ConfigError where the state of training alone cannot fit."""
+    """Raises ConfigError if the training state alone exceeds the memory."""
     stats = jax.local_devices()[0].memory_stats() or {}
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     room = stats.get("bytes_limit", machine)
     needed = 16 * num_params  # float32: weights, gradient, Adam's two moments
     if needed > room:
         raise ConfigError(
-            f"{num_params:,} parameters take {needed / 1e9:,.0f} GB to train, and here "
-            f"are {room / 1e9:,.0f}: choose a smaller config.model"
+            f"{num_params:,} parameters take {needed / 1e9:,.0f} GB to train, and "
+            f"{room / 1e9:,.0f} GB are available: choose a smaller config.model"
         )
 
 
 def mesh_of(experiment: Experiment, seq_shards: int) -> Mesh:
-    """All devices of all processes."""
+    """The mesh of all devices of all processes."""
     train = experiment.config.train
     if seq_shards > 1 and train.length_buckets > 1:
         raise ConfigError(
-            f"--seq_shards={seq_shards} takes sequences of one length: "
+            f"--seq_shards={seq_shards} needs sequences of one length: "
             "config.train.length_buckets must be 1"
         )
     size = train.batch_size // train.micro_batches
@@ -153,7 +153,7 @@ def mesh_of(experiment: Experiment, seq_shards: int) -> Mesh:
 
 
 def summary(result: dict[str, Any]) -> str:
-    """The result beside its floors, for people."""
+    """The result and its floors as text."""
     metric = result.get("metric", "accuracy")
     validation, test = (
         shown(metric, result[f"{split}_{metric}"]) for split in ("validation", "test")

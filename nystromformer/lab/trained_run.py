@@ -46,7 +46,7 @@ class Prediction(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TrainedRun:
-    """One run's model, and what it was made from.
+    """The model of a run, with its config, task and result.
 
     experiment: what its config says.
     weights: the best on validation, on the host; step: at which they were found.
@@ -60,12 +60,12 @@ class TrainedRun:
 
     @property
     def config(self) -> Config:
-        """What the run was started with."""
+        """The config of the run."""
         return self.experiment.config
 
     @property
     def task(self) -> Task:
-        """Whose examples it was trained on; `run.task.load("test")` reads them."""
+        """The task of the run; `run.task.load("test")` reads its examples."""
         return self.experiment.task
 
     @functools.cached_property
@@ -84,8 +84,8 @@ class TrainedRun:
         noted = (self.result or {}).get("data_sha256", {})  # earlier versions have none
         if noted and examples.content_hash() != noted[split]:
             raise ConfigError(
-                f"the {split} split here is not the one that this run was given: "
-                "mend source_dir, or name another --data_dir"
+                f"the {split} split is not the one that this run was trained with: "
+                "correct source_dir, or name another --data_dir"
             )
         graphdef = graphdef_of(self.experiment.make_model)
         objective, train = self.experiment.objective, self.config.train
@@ -133,7 +133,7 @@ class TrainedRun:
         rows: Sequence[int] | np.ndarray,
         lengths: np.ndarray | Sequence[int] | None = None,
     ) -> np.ndarray:
-        """Rows of the matrix that one head applies to its values.
+        """Rows of the attention matrix of one head.
 
         Args:
           inputs, lengths: as of `predict`, of tasks with one input.
@@ -149,7 +149,7 @@ class TrainedRun:
         """
         name, at = self.config.attention.name, np.asarray(rows)
         if name not in ("nystrom", "softmax") or self.task.num_inputs == 2:
-            raise ValueError(f"{self.task.name} with {name} has no rows to look at")
+            raise ValueError(f"{self.task.name} with {name} has no attention matrix")
         if not hasattr(inputs, "dtype"):
             inputs, lengths = self._encode(inputs)
         tokens, mask = self._padded(np.asarray(inputs), lengths)

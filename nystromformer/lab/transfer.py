@@ -1,4 +1,4 @@
-"""Starting from another run: which of its weights are carried over, and which not."""
+"""Starting from another run: which of its weights are carried over."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +43,7 @@ def start_from(experiment: Experiment) -> TrainedRun | None:
     if (theirs and theirs.digest) != (ours and ours.digest):
         named = words if words.exists() else theirs and theirs.digest
         raise ConfigError(
-            f"config.train.init_from={folder} has learnt other tokens than "
+            f"config.train.init_from={folder} was trained on other tokens than "
             f"config.task.tokenizer has: take {named or 'a run on the same'}"
         )
     carried_over(source, experiment.weight_shapes, experiment, print)
@@ -108,5 +108,5 @@ def carried_over(
 
 
 def _fewer_rows(one: Any, other: Any) -> bool:
-    """Whether they differ in their rows alone, of which the one has fewer."""
+    """Whether the first array only has fewer rows than the second."""
     return one.shape[1:] == other.shape[1:] and one.shape[0] < other.shape[0]

@@ -1,4 +1,4 @@
-"""A run's folder: config.json and result.json, written whole and read strictly."""
+"""The folder of a run: config.json and result.json, read strictly."""
 
 import contextlib
 import hashlib
@@ -32,7 +32,7 @@ RESULT_KEYS = {  # what every version has written
 
 
 def find_folder(name: str | os.PathLike[str]) -> Folder:
-    """The folder of this name, there or not, or the one in a bucket."""
+    """The folder of this name, on a disk or in a bucket; it may not exist yet."""
     name = str(name)
     if "://" not in name:
         return Path(name).expanduser()
@@ -42,7 +42,7 @@ def find_folder(name: str | os.PathLike[str]) -> Folder:
 
 
 def read_json(path: Folder) -> Any:
-    """A JSON file, or one line that says which file is broken."""
+    """Reads a JSON file; ConfigError names a broken one."""
     with system_errors(path):
         content = path.read_bytes()
     try:
@@ -52,9 +52,9 @@ def read_json(path: Folder) -> Any:
 
 
 def lock_workdir(workdir: Folder) -> contextlib.AbstractContextManager[Any]:
-    """The first process makes the folder and keeps other runs away while inside.
+    """A context in which the first process holds the folder's lock; makes the folder.
 
-    A bucket has no locks: that no other run writes there is for people to see to.
+    A bucket has no locks: there the user has to keep other runs away.
     """
     if not is_local(workdir) or not is_first():
         return contextlib.nullcontext()
@@ -66,7 +66,7 @@ def lock_workdir(workdir: Folder) -> contextlib.AbstractContextManager[Any]:
 
 
 def open_workdir(workdir: Folder, config: Config) -> None:
-    """Makes the folder with its config.json, or checks that the config is the same."""
+    """Writes config.json, or checks that the one there is the same."""
     if not check_workdir(workdir, config):
         write_json(workdir / CONFIG_FILE, config.to_mapping())
 
@@ -110,17 +110,17 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
 
 
 def write_result(workdir: Folder, result: dict[str, Any]) -> None:
-    """Writes what a finished run has found, sealed with its config and metrics."""
+    """Writes the result of a run with hashes of itself, its config and its metrics."""
     files = {name: _file_sha256(workdir / name) for name in (CONFIG_FILE, METRICS_FILE)}
     sealed = {**result, "files_sha256": files}
     write_json(workdir / RESULT_FILE, {**sealed, "sha256": _sha256(sealed)})
 
 
 def read_result(workdir: Folder) -> dict[str, Any] | None:
-    """What a finished run has found, or None where it is not finished.
+    """The result of a run, or None if it is not finished.
 
     Raises:
-      ConfigError: a bit of it, of its config or of its metrics is not what was written.
+      ConfigError: the result, its config or its metrics have changed since.
     """
     path = workdir / RESULT_FILE
     with system_errors(path):
@@ -130,7 +130,7 @@ def read_result(workdir: Folder) -> dict[str, Any] | None:
     metric = result.get("metric", "accuracy") if isinstance(result, dict) else ""
     keys = {*RESULT_KEYS, f"validation_{metric}", f"test_{metric}"}
     if not metric or not keys <= result.keys():
-        raise ConfigError(f"{path} is no result of this program; delete it")
+        raise ConfigError(f"{path} is not a result of this program; delete it")
     noted = result.pop("sha256", None)  # results of earlier versions have none
     if noted and noted != _sha256(result):
         raise ConfigError(f"{path} is damaged: copy it again, or delete it")
@@ -160,7 +160,7 @@ def read_config(workdir: Folder) -> Config:
     with system_errors(path):
         found = path.is_file()
     if not found:
-        raise ConfigError(f"{workdir} is no run: it has no {CONFIG_FILE}")
+        raise ConfigError(f"{workdir} is not a run: it has no {CONFIG_FILE}")
     try:
         return Config.from_mapping(read_json(path))
     except ConfigError as error:

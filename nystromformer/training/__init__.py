@@ -1,1 +1,1 @@
-"""How to train: takes any model(inputs, mask, dropout_rng) -> logits, imports none."""
+"""Training of any model(inputs, mask, dropout_rng) -> logits; imports no model."""

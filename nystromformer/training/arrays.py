@@ -1,7 +1,7 @@
-"""Arrays in a file of their own, readable by anyone: safetensors, and a digest.
+"""Arrays in safetensors files, which many programs can read, with a digest.
 
-A flipped bit would be read without a word, so the sha256 of all names, dtypes, shapes
-and bytes stands in the file's metadata, beside whatever JSON belongs to the arrays.
+A flipped bit would otherwise be read unnoticed, so the file's metadata hold a sha256 of
+all names, dtypes, shapes and bytes, besides any JSON that belongs to the arrays.
 """
 
 import hashlib

@@ -28,7 +28,7 @@ SUFFIX = ".safetensors"
 
 
 def best_file(workdir: Folder, step: int) -> Folder:
-    """Where the best weights lie that were found at this step."""
+    """The file of the best weights, found at this step."""
     return workdir / "best" / f"{step}{SUFFIX}"
 
 
@@ -77,8 +77,8 @@ class Checkpoints:
             reason = f" ({first_line(failed)})" if failed else ""
             raise CheckpointError(
                 f"could not save step {step} to {self.directory}{reason}; older "
-                "checkpoints are intact: free some space or mend the folder, then run "
-                "the same command again"
+                "checkpoints are intact: free some space or repair the folder, then "
+                "run the same command again"
             ) from failed
         if is_first():
             self._remove(self.directory, steps_in(self.directory)[2:])
@@ -99,7 +99,7 @@ class Checkpoints:
                 (folder / f"{step}{SUFFIX}").unlink()
 
     def finish(self, best: Best) -> None:
-        """Leaves the best weights alone: a finished run needs nothing else."""
+        """Deletes all but the best weights: a finished run needs nothing else."""
         if is_first():
             self._save_best(best)
             self._remove(self.directory, steps_in(self.directory))
@@ -124,8 +124,8 @@ class Checkpoints:
         newest = max(steps, default=-1)
         if largest(newest != of_first(newest)):
             raise CheckpointError(
-                f"{self.directory} is not the same for all processes: the workdir must "
-                "be in a place that all of them see"
+                f"{self.directory} differs between processes: the workdir must "
+                "be visible to all of them"
             )
         if not steps and self.directory.is_dir() and any(self.directory.iterdir()):
             raise CheckpointError(
@@ -141,7 +141,7 @@ class Checkpoints:
             damaged.append(step)
         if damaged:
             raise CheckpointError(
-                f"no whole checkpoint in {self.directory} (damaged: "
+                f"no intact checkpoint in {self.directory} (damaged: "
                 f"{', '.join(map(str, damaged))}); delete {self.workdir} to start again"
             )
         return None
@@ -164,7 +164,7 @@ class Checkpoints:
         """Damaged steps go where they are no longer steps, over earlier ones there."""
         for step in damaged:
             print(
-                f"checkpoint {step} in {self.directory} is damaged: going on from step "
+                f"checkpoint {step} in {self.directory} is damaged: resuming from step "
                 f"{whole}"
             )
             if is_first():

@@ -1,4 +1,4 @@
-"""How a run is spread over devices and processes: by where its arrays lie.
+"""How a run is spread over devices and processes: by the placement of its arrays.
 
 A mesh has the axes "data", over which the batch is split, and "seq", over which the
 length is. Parameters lie whole on every device, and the data too, but for the length.
@@ -82,12 +82,12 @@ def put(mesh: Mesh, tree: Any, *spec: str | None) -> Any:
 
 
 def whole(mesh: Mesh) -> NamedSharding:
-    """The placement of what every device has whole."""
+    """The placement of arrays that every device has whole."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def is_first() -> bool:
-    """Whether this process is the one that speaks and writes."""
+    """Whether this process is the one that prints and writes."""
     return jax.process_index() == 0
 
 
@@ -106,13 +106,13 @@ def of_first(value: int) -> int:
 
 
 def wait_for_all(where: str) -> None:
-    """Returns when every process is there."""
+    """Returns when every process has arrived."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(where)
 
 
 class ProgramBytes(NamedTuple):
-    """Of a compiled program; outputs that lie in donated arguments count once."""
+    """The bytes of a compiled program; donated outputs count once."""
 
     arguments: int
     outputs: int
@@ -132,6 +132,6 @@ def program_bytes(compiled: Any) -> ProgramBytes | None:
 
 
 def peak_bytes() -> int | None:
-    """The most that this process has held on its first device; None on a CPU."""
+    """The peak of memory on the first device of this process; None on a CPU."""
     stats = jax.local_devices()[0].memory_stats() or {}
     return stats.get("peak_bytes_in_use")

@@ -1,4 +1,4 @@
-"""The files of a run, on a disk or in a bucket: whole or not at all.
+"""The files of a run, on a disk or in a bucket, written whole or not at all.
 
 A run's folder may lie in a bucket, as gs://BUCKET/RUN. A bucket has no locks, and
 nothing in it is appended to or renamed in one go; but an object is there whole or not
@@ -25,7 +25,7 @@ LEAST_SECONDS = 1.0  # a bucket takes one write a second of the same object
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, at most 200 characters, or its type."""
+    """The first line of an error's message, at most 200 characters, or its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
@@ -36,7 +36,7 @@ def is_local(folder: Folder) -> bool:
 
 @contextlib.contextmanager
 def system_errors(path: Folder) -> Iterator[None]:
-    """Each library of a cloud has errors of its own: inside, they become OSErrors."""
+    """A context that turns the errors of cloud libraries into OSErrors."""
     try:
         yield
     except Exception as error:

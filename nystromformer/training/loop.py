@@ -1,4 +1,4 @@
-"""The loop: train, validate, log, save, and go on from where it was stopped."""
+"""The training loop: train, validate, log, save and resume."""
 
 import dataclasses
 import math
@@ -130,7 +130,7 @@ class Trainer:
         self.progress = Progress(self.step, self.schedule.num_steps)
         self.started = time.monotonic()
         if self.step:
-            self.progress.say(f"going on from step {self.step}")
+            self.progress.say(f"resuming from step {self.step}")
         try:
             with StopFlag() as self.stop:
                 while self.step < self.schedule.num_steps or self._validation_due():
@@ -141,7 +141,7 @@ class Trainer:
             self.writer.close()
 
     def finish(self) -> None:
-        """Deletes what only an unfinished run needs; the result has been written."""
+        """Deletes the checkpoints, which only an unfinished run needs."""
         assert self.best
         self.checkpoints.finish(self.best)
 

@@ -1,4 +1,4 @@
-"""Masked tokens: some are hidden, and the model says what stood there.
+"""Masked tokens: the model predicts tokens that are hidden from it.
 
 Devlin et al., "BERT", 2019; on a task's own inputs, Amos et al., "Never Train from
 Scratch", 2023.

@@ -1,4 +1,4 @@
-"""What is learnt: an objective says of a batch what it sums, and over how much.
+"""Objectives: functions of a model and a batch that return sums with weights.
 
     objective(model, batch, key) -> {name: (sum, weight)}
 

@@ -1,4 +1,4 @@
-"""Progress of a run, for people, and how much to do between two looks at it."""
+"""The progress bar of a run, and the number of steps between two updates."""
 
 import contextlib
 import signal

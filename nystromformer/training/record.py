@@ -1,4 +1,4 @@
-"""What a run remembers beside its arrays, and what result.json says of it."""
+"""What a run remembers besides its arrays."""
 
 import dataclasses
 from typing import Any

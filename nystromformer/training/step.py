@@ -44,13 +44,13 @@ class State(NamedTuple):
 
 
 class Finite(NamedTuple):
-    """What was finite at the last step: the loss, and each parameter's gradient."""
+    """Whether the loss and each gradient were finite at the last step."""
 
     loss: jax.Array
     gradients: nnx.State
 
     def culprits(self) -> list[str]:
-        """The names of what was not."""
+        """The names of what was not finite."""
         leaves = jax.tree_util.tree_leaves_with_path(self.gradients)
         found = [] if self.loss else ["the loss"]
         wrong = [leaf_name(path) for path, finite in leaves if not finite]

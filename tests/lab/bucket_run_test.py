@@ -84,7 +84,7 @@ def test_a_run_stopped_killed_and_damaged_goes_on(bucket, ours, finished, tmp_pa
     bucket.objects[newest] = damaged
     resumed = ours.train(RUN, FEW)
     assert f"in {RUN}/checkpoints is damaged" in resumed.stdout
-    assert "going on from step 100" in resumed.stdout, resumed.stderr
+    assert "resuming from step 100" in resumed.stdout, resumed.stderr
     assert_same(bucket, finished, tmp_path)
     aside = [x for name, x in bucket.objects.items() if name.startswith("run/damaged-")]
     assert aside == [damaged]

@@ -56,5 +56,5 @@ def test_a_command_gets_the_arguments_that_it_asks_for_wherever_flags_stand(run_
     done = run_main("print(words)", "a", "--verbosity=0", "b", asks_for="RUNS")
     assert (done.returncode, done.stdout) == (0, "['a', 'b']\n")
     none = run_main("print('ran')", asks_for="RUNS")
-    said = "error: no RUNS given; --help says what they are\n"
+    said = "error: no RUNS given; see --help\n"
     assert (none.returncode, none.stdout, none.stderr) == (2, "", said)

@@ -170,7 +170,7 @@ def broken(commands, pretrained):
     [
         ("train.init_from={unfinished}", "is not finished: train it to its end"),
         ("train.init_from={damaged}", "is damaged"),
-        ("task.tokenizer=byte", "has learnt other tokens than"),
+        ("task.tokenizer=byte", "was trained on other tokens than"),
         ("objective.select=F1", "select must be accuracy or f1, got 'F1'"),
         ("train.num_epochs=0.1", "warmup_steps=5 must lie between 0 and"),
     ],

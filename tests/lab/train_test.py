@@ -100,7 +100,7 @@ def test_a_signal_saves_and_another_process_does_not_train_there(
     changed = commands.train(tmp_path, "--config.train.seed=1")
     assert "another config: train.seed is 0 there, 1 here" in refused(changed)
     resumed = commands.with_env(PATH="/no/git").train(tmp_path)
-    assert f"going on from step {step}\n" in resumed.stdout
+    assert f"resuming from step {step}\n" in resumed.stdout
     assert numbers(tmp_path) == numbers(finished[0])
     first, *others = result_of(tmp_path)["sessions"]
     if first["commit"]:  # the tests may run outside git
@@ -133,12 +133,12 @@ def test_a_damaged_checkpoint_is_passed_over_and_when_all_are_it_refuses(
     for file in (newer, older):
         damage(file)
     said = refused(commands.train(tmp_path))
-    assert said.startswith("error: no whole checkpoint in")
+    assert said.startswith("error: no intact checkpoint in")
     assert checkpoints(tmp_path) == [newer, older]
     older.write_bytes(whole)
     resumed = commands.train(tmp_path)
     assert f"checkpoint {newer.stem} in" in resumed.stdout
-    assert f"going on from step {older.stem}\n" in resumed.stdout
+    assert f"resuming from step {older.stem}\n" in resumed.stdout
     assert numbers(tmp_path) == numbers(finished[0])
 
 

@@ -77,7 +77,7 @@ def test_a_config_that_is_broken_or_gone_is_an_error_that_names_the_file(tmp_pat
     path.unlink()
     with pytest.raises(ConfigError, match=r"holds checkpoints but no config\.json"):
         open_workdir(tmp_path, make_config())
-    with pytest.raises(ConfigError, match=r"is no run: it has no config\.json"):
+    with pytest.raises(ConfigError, match=r"is not a run: it has no config\.json"):
         read_config(tmp_path)
 
 

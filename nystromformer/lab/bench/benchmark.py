@@ -139,7 +139,7 @@ def memory_budget(gigabytes: float | None) -> float:
     """Bytes that one program may take."""
     free = free_bytes()
     if gigabytes is None and free is None:
-        raise ConfigError("how much memory is free is not known here: say --memory_gb")
+        raise ConfigError("the amount of free memory is unknown here: give --memory_gb")
     if gigabytes is not None and not math.isfinite(gigabytes):
         raise ConfigError(f"--memory_gb={gigabytes} must be finite")
     return SHARE * (free or 0) if gigabytes is None else 1e9 * gigabytes

@@ -77,7 +77,7 @@ def absent_device(name: str, compilers: str | None) -> Any:
     if found is None:
         packages = " ".join(f"'{_pinned(package)}'" for package in target.packages)
         raise ConfigError(
-            f"--compile_for={name}: its compiler is not there: pip install --no-deps "
+            f"--compile_for={name}: its compiler is missing: pip install --no-deps "
             f"--target DIR {packages}, then --compilers=DIR"
         )
     jax.config.update("jax_platforms", "cpu")

@@ -56,10 +56,10 @@ def parse_variants(labels: Sequence[str], changes: Sequence[str]) -> list[Varian
         changed.setdefault(match[1], {})[match[2]] = _value(match[3])
     variants = [_parse_variant(label, changed) for label in labels]
     for name in changed.keys() - {variant.name for variant in variants}:
-        raise ConfigError(f"--option={name}.…: none of the attentions is {name}")
+        raise ConfigError(f"--option={name}.…: none of the attentions is called {name}")
     for label in labels:
         if labels.count(label) > 1:
-            raise ConfigError(f"--attention={label} is there twice")
+            raise ConfigError(f"--attention={label} is given twice")
     return variants
 
 

@@ -80,6 +80,6 @@ def check_output(folder: Path, runs: Sequence[Run]) -> None:
         name = path.relative_to(folder)
         if str(name) not in FILES and f"]({name.with_suffix('.svg')})" not in page:
             raise ConfigError(
-                f"--out={folder} holds {name}, which is no part of a report; name "
+                f"--out={folder} holds {name}, which is not part of a report; name "
                 "another folder"
             )

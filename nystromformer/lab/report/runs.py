@@ -147,7 +147,7 @@ def read_metrics(path: Path, num_steps: int) -> list[dict[str, Any]]:
             raise ConfigError(f"{path}:{number} is not valid JSON ({error})") from error
         if not _is_row(row, num_steps):
             raise ConfigError(
-                f"{path}:{number} is no row of metrics of a run of {num_steps} steps"
+                f"{path}:{number} is not a row of metrics of a run of {num_steps} steps"
             )
         rows.append({"split": None, **row})
     return rows

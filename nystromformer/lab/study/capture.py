@@ -51,7 +51,7 @@ def capture(model: Any, data: Data, examples: np.ndarray) -> list[Layer]:
     model.encoder.remat = "none"
     for block in model.encoder.blocks:
         if block.attention.num_projections == 1:
-            raise ConfigError("attention 'none' has no queries and keys to look at")
+            raise ConfigError("attention 'none' has no queries and keys")
         block.remat = "none"
         block.attention.attention = Recorder(block.attention.attention)
     batch = data.take(jnp.asarray(examples), jnp.ones(len(examples)))

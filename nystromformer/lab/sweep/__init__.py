@@ -1,1 +1,1 @@
-"""Many runs: a grid or a plan, here or on SLURM."""
+"""Sweeps: many runs of a grid or a plan, on this machine or on SLURM."""

@@ -108,7 +108,9 @@ def make_points(
     points, known = [], set()
     for seed, variant, base in itertools.product(range(num_seeds), variants, bases):
         if twice := base.changes.keys() & variant.keys():
-            raise ConfigError(f"{min(twice)} is given twice: by --grid and beside it")
+            raise ConfigError(
+                f"{min(twice)} is given twice, in --grid and as --config.…"
+            )
         chosen, groups = base.parse(variant)
         known |= _keys(groups)
         points.append(_make_point(variant, chosen, groups, seed))

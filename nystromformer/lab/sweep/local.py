@@ -58,8 +58,8 @@ def run_locally(
     """
     if points and _minutes_until(ends) < LEAST_MINUTES:
         raise ConfigError(
-            f"--max_minutes, less those of checking the points, leaves fewer than "
-            f"{LEAST_MINUTES}: no run is started with less"
+            f"--max_minutes, minus the time of checking the points, leaves less than "
+            f"{LEAST_MINUTES} minutes: too little to start a run"
         )
     devices = accelerators()
     places = deque(range(max_parallel or len(devices) or 1))
@@ -82,7 +82,7 @@ def run_locally(
         finally:
             for process in running:
                 process.stop()
-                status.say(f"{process.workdir.name} is asked to save and stop")
+                status.say(f"{process.workdir.name} is saving and stopping")
             for process in running:
                 process.wait()
                 process.poll()

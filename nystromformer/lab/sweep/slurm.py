@@ -70,7 +70,7 @@ def check_slurm() -> None:
     if missing := [name for name in COMMANDS if shutil.which(name) is None]:
         raise ConfigError(
             f"--executor=slurm, but this machine has no {', '.join(missing)}: log in "
-            "to the cluster, or take --executor=local"
+            "to the cluster, or use --executor=local"
         )
 
 
@@ -103,7 +103,7 @@ def run_on_slurm(
             with contextlib.redirect_stderr(io.StringIO()):  # the error says it again
                 submitted = executor.submit_array(calls)
         except (FailedJobError, FailedSubmissionError) as error:
-            raise ConfigError(f"sbatch refuses: {error}") from error
+            raise ConfigError(f"sbatch failed: {error}") from error
         jobs |= {x.name: y.job_id for x, y in zip(new, submitted, strict=True)}
         write_json(path, jobs)
     ours = {point.name: jobs[point.name] for point in points}
@@ -126,8 +126,8 @@ def _watch(jobs: dict[str, str], status: Status) -> None:
     if stop.signum is not None:
         arrays = sorted({job.split("_")[0] for job in jobs.values()})
         status.say(
-            "no longer watching; the jobs go on. The same command watches again; "
-            f"scancel {' '.join(arrays)} stops them, and they save"
+            "no longer watching; the jobs continue. Run this again to watch; "
+            f"scancel {' '.join(arrays)} saves and stops them"
         )
         sys.exit(128 + stop.signum)
 

@@ -1,4 +1,4 @@
-"""Where a sweep stands: done, running, failed, waiting, and the time that is left."""
+"""The state of a sweep: runs done, running, failed, waiting, and the time left."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def state(workdir: Path) -> str:
 
 
 def all_done(workdirs: Sequence[Path]) -> bool:
-    """Whether they are; says what has failed, and what to do about the rest."""
+    """Whether all runs are done; prints the failures and what to do next."""
     states = [state(workdir) for workdir in workdirs]
     for workdir, found in zip(workdirs, states, strict=True):
         if found == "failed":
@@ -35,7 +35,7 @@ def all_done(workdirs: Sequence[Path]) -> bool:
     if "failed" in states:
         print("failed runs are skipped unless you pass --retry")
     if "waiting" in states:
-        print("the same command goes on with the runs that wait")
+        print("run the same command again to continue")
     return {*states} <= {"done"}
 
 
@@ -63,7 +63,7 @@ class Status:
         self.shown, self.shown_at = "", 0.0
 
     def show(self, running: Collection[str]) -> None:
-        """Says where it stands, with points of these names running."""
+        """Shows the state, with points of these names running."""
         states = {point.name: state(self.folder / point.name) for point in self.points}
         now = [name for name in running if states.get(name) == "waiting"]
         counts = Counter({**states, **dict.fromkeys(now, "running")}.values())

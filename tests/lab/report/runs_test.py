@@ -41,10 +41,10 @@ def test_a_value_that_is_no_number_is_not_drawn(runs):
 
 LINES = {
     '{"step": 99, "spl': "is not valid JSON",
-    "[1, 2]": "is no row of metrics",
-    '{"step": 1e23}': "is no row of metrics",
-    '{"step": 12001}': "is no row of metrics of a run of 12000 steps",
-    '{"step": 9, "accuracy": 7}': "is no row of metrics",
+    "[1, 2]": "is not a row of metrics",
+    '{"step": 1e23}': "is not a row of metrics",
+    '{"step": 12001}': "is not a row of metrics of a run of 12000 steps",
+    '{"step": 9, "accuracy": 7}': "is not a row of metrics",
     "[" * 100_003: "is not valid JSON",
 }
 RESULTS = (
