@@ -1,4 +1,4 @@
-"""The paper's settings: what all tasks share. An attention's stand in its file.
+"""The paper's settings that all tasks share. Those of an attention are in its file.
 
 A config file names a task, its published settings (the paper preset) and a `quick`
 preset for two CPU cores. `--config=FILE:ARG` picks from them: ARG is an attention and

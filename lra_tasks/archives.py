@@ -105,7 +105,7 @@ def _verify(path: Path, archive: Archive, remedy: str) -> None:
 
 
 def _download(archive: Archive, folder: Path) -> Path:
-    """Through a .part file, which a broken download leaves and the next extends."""
+    """Downloads to a .part file, which the next attempt extends."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / archive.name
     part = folder / f"{archive.name}.part"
@@ -124,7 +124,7 @@ def _download(archive: Archive, folder: Path) -> Path:
 
 
 def _receive(archive: Archive, part: Path) -> None:
-    """Appends to `part` what it lacks of the archive."""
+    """Appends the missing rest of the archive to `part`."""
     done = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(archive.url, headers={"Range": f"bytes={done}-"})
     try:
@@ -153,7 +153,7 @@ def _receive(archive: Archive, part: Path) -> None:
 
 
 def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """What comes until the server ends or is gone."""
+    """Yields bytes until the server ends or disconnects."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         while chunk := response.read(CHUNK_BYTES):
             yield chunk
@@ -217,7 +217,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def as_text(content: bytes | bytearray, path: Path) -> str:
-    """What a file holds, or DataError where that is no UTF-8."""
+    """The text of a file; DataError if it is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -225,7 +225,7 @@ def as_text(content: bytes | bytearray, path: Path) -> str:
 
 
 def read_whole(file: IO[bytes], name: str, max_bytes: int) -> bytes:
-    """Reads a file into memory, or raises DataError when it is over `max_bytes`."""
+    """Reads a file into memory; DataError if it is over `max_bytes`."""
     content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise DataError(f"{name} is longer than {max_bytes:,} bytes")

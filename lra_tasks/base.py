@@ -67,25 +67,25 @@ class Task(ABC):
 
     @property
     def special_tokens(self) -> tuple[int, ...]:
-        """Ids that stand for no content, never to be masked or predicted."""
+        """Ids without content, which are never masked or predicted."""
         return self.vocabulary.special if self.vocabulary else ()
 
     @property
     def mask_token(self) -> int:
-        """The id that hides a token: [MASK], or one more than the data use."""
+        """The id of the mask token: [MASK], or one above the data's own ids."""
         return self.vocabulary.mask if self.vocabulary else self.vocab_size
 
     @property
     def separator(self) -> int | None:
-        """The id of [SEP], behind which token types change; None without types."""
+        """The id of [SEP], after which token types change; None without types."""
         return self.vocabulary.sep if self.vocabulary else None
 
     @abstractmethod
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
-        """Makes all splits, once; official archives are in `data_dir`, or go there."""
+        """Makes all splits, once; archives are in `data_dir`, or go there."""
 
     def decode(self, tokens: np.ndarray) -> str | np.ndarray:
-        """The valid tokens `[n]` of a row for the eye: text, or a picture `[R, R]`."""
+        """The valid tokens `[n]` of a row as text, or as a picture `[R, R]`."""
         assert self.vocabulary is not None, f"{type(self)} does not say how to decode"
         return self.vocabulary.decode(tokens)
 
@@ -103,7 +103,7 @@ class Task(ABC):
         return self.vocabulary.rows(pairs, self.max_length)
 
     def pinned_options(self) -> dict[str, Any]:
-        """The options that the data depend on; others prepare the same data.
+        """The options that the prepared data depend on.
 
         A tokenizer.json counts by its content, wherever it lies.
         """

@@ -143,7 +143,7 @@ class Corpus(Task):
             self._set(vocab_size=vocab_size)
 
     def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
-        """As of `Task`; what is learnt here is there once the data are prepared."""
+        """As of `Task`; a vocabulary learnt here exists once the data are prepared."""
         if self.tokenizer == "bpe":
             return self.folder(data_dir) / VOCABULARY_FILE
         return super().vocabulary_file(data_dir)

@@ -36,7 +36,7 @@ RELEASED_FILES = {
 
 
 def read_released(path: Path, max_length: int) -> Split:
-    """Reads a released file; DataError names the line that is not as it should be."""
+    """Reads a released file; DataError names a malformed line."""
     if not path.is_file():
         raise DataError(f"{path} is missing: source_dir must hold the released files")
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The language of ListOps: its vocabulary, and what an expression is worth."""
+"""The language of ListOps: its vocabulary, and the value of an expression."""
 
 from collections.abc import Callable, Sequence
 

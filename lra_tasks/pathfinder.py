@@ -1,4 +1,4 @@
-"""Pathfinder: do the two markers sit on the ends of one contour? Pixel by pixel.
+"""Pathfinder: are the two markers on the ends of one contour? Pixel by pixel.
 
 Linsley et al. 2018 (arXiv:1805.08315) in the sizes of Long Range Arena (Tay et al.
 2021, arXiv:2011.04006). The pictures are drawn here; the released folders are read when

@@ -1,4 +1,4 @@
-"""Progress: a bar for people, a plain line every few seconds for a log."""
+"""Progress: a bar on a terminal, a line every few seconds in a log."""
 
 import sys
 import time

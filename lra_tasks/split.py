@@ -1,4 +1,4 @@
-"""Split: the examples of one split as plain arrays; which example belongs to which."""
+"""Split: the examples of one split as plain arrays, and disjoint splits."""
 
 import hashlib
 import sys
@@ -59,7 +59,7 @@ class Split:
         return digest.hexdigest()
 
     def digests(self) -> list[bytes]:
-        """One for each example's tokens, whatever its label; of a pair in any order."""
+        """A key of each example's tokens, whatever its label or the order of a pair."""
         rows = [
             hashlib.blake2b(row[:length].tobytes(), digest_size=16).digest()
             for row, length in zip(self.inputs, self.lengths, strict=True)
@@ -89,7 +89,7 @@ def hold_out(train: Split, seed: int, share: float = 0.1) -> tuple[Split, Split]
 
 
 def separate(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
-    """Leaves out of train what is also in validation or test, and so on.
+    """Makes splits disjoint: test wins over validation, and both over train.
 
     The test split stays as it is published; a line on stderr says how many were left
     out elsewhere. Equal are examples of equal digests.

@@ -1,4 +1,4 @@
-"""Prepared splits on disk: made once, read back whole or not at all.
+"""Prepared splits on disk: made once, read whole or not at all.
 
 A dataset is a folder with a safetensors file for each split, made beside its place and
 renamed when it is complete. Padding is left out. The header of each file keeps a sha256
@@ -36,7 +36,7 @@ def get_root(data_dir: PathLike | None = None) -> Path:
 def get_folder(
     name: str, options: Options, version: str, data_dir: PathLike | None = None
 ) -> Path:
-    """Where a dataset lies: name, options (JSON values) and version pin it."""
+    """The folder of a dataset, by its name, options (JSON values) and version."""
     pinned = json.dumps({**options, "stored as": "safetensors"}, sort_keys=True)
     key = hashlib.sha256(pinned.encode()).hexdigest()[:16]
     return get_root(data_dir) / name / key / version

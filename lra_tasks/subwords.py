@@ -135,5 +135,5 @@ class Vocabulary:
 
 @functools.lru_cache(maxsize=4)
 def open_vocabulary(name: str) -> Vocabulary:
-    """See `Vocabulary`; one that is open already is not read again."""
+    """See `Vocabulary`; it is read once."""
     return Vocabulary(name)

@@ -29,7 +29,7 @@ LRA = ("listops", "text", "retrieval", "image", "pathfinder")  # the paper's Tab
 
 
 def register_task(name: str, task: type[Task]) -> None:
-    """Makes a task of another package known: a config that imports it is enough."""
+    """Adds a task of another package to the table; a config may import it."""
     known = TASKS.get(name, task)
     if (known.__module__, known.__qualname__) != (task.__module__, task.__qualname__):
         raise DataError(f"the name {name!r} is taken by {known}")

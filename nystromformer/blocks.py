@@ -33,7 +33,7 @@ def neighbourhoods(x: jax.Array, size: int, margin: int) -> jax.Array:
 
 
 def ranks(mask: jax.Array) -> jax.Array:
-    """How many of mask [L] are True up to and with each token, int32 [L].
+    """The number of True in mask [L] up to and including each token, int32 [L].
 
     Counted in blocks, whose totals are few numbers whatever the length.
     """

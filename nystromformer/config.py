@@ -34,12 +34,12 @@ class Group(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What an open group holds beside its fields."""
+        """The keys of an open group that are not its fields."""
         return dict(self.model_extra or {})
 
 
 class TaskConfig(Group):
-    """Which data. `options` go to `lra_tasks.get_task`."""
+    """The task. `options` go to `lra_tasks.get_task`."""
 
     model_config = ConfigDict(extra="allow")
     name: str
@@ -47,7 +47,7 @@ class TaskConfig(Group):
 
 
 class ObjectiveConfig(Group):
-    """What is learnt. `options` go to the objective of that name."""
+    """The objective. `options` go to the objective of that name."""
 
     model_config = ConfigDict(extra="allow")
     name: str = "classification"
@@ -72,7 +72,7 @@ class ModelConfig(Group):
 
 
 class AttentionConfig(Group):
-    """Which attention. `options` go to `make_attention`."""
+    """The attention. `options` go to `make_attention`."""
 
     model_config = ConfigDict(extra="allow")
     name: str
@@ -168,7 +168,7 @@ def _line(error: Any) -> str:
 
 
 def _check_together(config: Config) -> None:
-    """Raises ConfigError for values that cannot work with one another."""
+    """Raises ConfigError for values that contradict each other."""
     model, train = config.model, config.train
     if model.model_dim % model.num_heads:
         raise ConfigError(

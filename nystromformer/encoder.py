@@ -41,7 +41,7 @@ class Dense(nnx.Linear):
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-    """What an encoder is made of; the defaults are the paper's encoder of the LRA.
+    """The config of an encoder; the defaults are the paper's on the LRA.
 
     vocab_size: ids of the inputs.
     max_length: the longest input.
@@ -172,7 +172,7 @@ class Mlp(nnx.Module):
 
 
 class Block(nnx.Module):
-    """Attention, then the MLP, each added to what it was given and normalised."""
+    """Attention, then the MLP, each with a residual connection and a LayerNorm."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.attention_norm = config.norm_layer(rngs)

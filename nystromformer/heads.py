@@ -1,4 +1,4 @@
-"""From vectors to answers: pooling, classes of one sequence or two, masked tokens."""
+"""Heads: pooling, classes of one sequence or two, masked tokens."""
 
 import dataclasses
 

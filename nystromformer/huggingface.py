@@ -1,4 +1,4 @@
-"""Published Nyströmformer weights: from the layout of transformers to ours, and back.
+"""Published Nyströmformer weights: transformers' layout to ours, and back.
 
 The published configs set num_landmarks = segment_means_seq_len, which transformers
 takes for exact attention: softmax and the convolution of V. Here the same weights also

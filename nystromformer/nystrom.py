@@ -235,7 +235,7 @@ def nystrom(
 
 
 def nth_valid(mask: jax.Array, count: int) -> jax.Array:
-    """The positions [count] of the first tokens that mask [S] lets through."""
+    """The positions [count] of the first valid tokens of mask [S]."""
     found = jnp.searchsorted(
         ranks(mask), jnp.arange(1, count + 1), method="compare_all"
     )
@@ -245,7 +245,7 @@ def nth_valid(mask: jax.Array, count: int) -> jax.Array:
 def check_options(
     *, num_landmarks: int, num_pinv_iters: int = 6, segments: str = "valid"
 ) -> None:
-    """Raises ValueError for options of `nystrom` that make no sense."""
+    """Raises ValueError for invalid options of `nystrom`."""
     if num_landmarks < 1:
         raise ValueError(f"num_landmarks must be at least 1, got {num_landmarks}")
     if num_pinv_iters < 0:

@@ -41,11 +41,11 @@ Tensors = dict[str, np.ndarray]
 
 
 class PretrainedError(ValueError):
-    """A folder or a model that is not of the published form; says what is not."""
+    """A folder or model that is not in the published layout."""
 
 
 def theirs_of(ours: Tensors) -> Tensors:
-    """By their names a view of our array, in the shape there; positions unreserved."""
+    """Name -> view of our array in PyTorch's shape, without reserved positions."""
     views = {}
     for name, x in ours.items():
         module, _, leaf = re.sub(r"blocks\.\d+", "blocks.i", name).rpartition(".")
@@ -68,7 +68,7 @@ def theirs_of(ours: Tensors) -> Tensors:
 
 
 def check_tensors(theirs: Tensors, ours: Tensors, dtype: str, where: Path) -> None:
-    """Raises PretrainedError naming a tensor too many, too few, or unlike ours."""
+    """Raises PretrainedError for an extra, missing or mismatched tensor."""
     for name in sorted(theirs.keys() ^ ours.keys()):
         what = "lacks" if name in ours else "has, beside what the model takes,"
         raise PretrainedError(f"{where} {what} {name}")
@@ -108,7 +108,7 @@ def read_tensors(folder: Path) -> Tensors:
 
 
 def _read_torch(path: Path) -> Tensors:
-    """Of torch's file the tensors, and nothing that a pickle could call."""
+    """The tensors of torch's file, read without running its pickle."""
     path.stat()  # OSError before torch is asked for
     import torch  # type: ignore[import-not-found]
 

@@ -26,7 +26,7 @@ def check_range(
     largest: int | None = None,
     max_length: int | None = None,
 ) -> None:
-    """Raises ValueError for an option outside its range, and says what sets its end."""
+    """Raises ValueError for an option outside its range, and says what limits it."""
     if value < smallest:
         raise ValueError(f"{name} must be at least {smallest}, got {value}")
     if largest is not None and value > largest:
@@ -35,13 +35,13 @@ def check_range(
 
 
 def check_choice(name: str, value: str, known: Iterable[str]) -> None:
-    """Raises ValueError for an option that is none of the known ones."""
+    """Raises ValueError for a value that is not among the known ones."""
     if value not in (known := tuple(known)):
         raise ValueError(f"{name} must be one of {known}, got {value!r}")
 
 
 def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
-    """Raises ValueError unless they are [B, T, N, H] and twice [B, S, N, H]."""
+    """Raises ValueError unless shapes are [B, T, N, H], [B, S, N, H], [B, S, N, H]."""
     is_same = query.shape[:1] + query.shape[2:] == key.shape[:1] + key.shape[2:]
     is_same &= value.shape[:3] == key.shape[:3]
     if not (query.ndim == key.ndim == value.ndim == 4 and is_same):
@@ -52,7 +52,7 @@ def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
 
 
 def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
-    """The mask [B, S] of the keys that a mask broadcastable to [B, 1, 1, S] means.
+    """The key mask [B, S] from a mask that broadcasts to [B, 1, 1, S].
 
     Raises ValueError naming the shape of one that varies over queries or heads.
     """
@@ -73,7 +73,7 @@ def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
 def zero_padding(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Zeros where the mask is False, so that not even a NaN there has influence.
+    """Zeros where the mask is False, so that not even a NaN there has any effect.
 
     Of one head with mask [S], or of a batch with mask [B, S]. With T = S the queries
     are taken for the same tokens and zeroed too: a NaN times the zero cotangent of a
@@ -87,7 +87,7 @@ def zero_padding(
 
 
 class Attention(nnx.Module):
-    """Base of every attention in the table; a subclass writes `attend`.
+    """The base class of all attentions; a subclass writes `attend`.
 
     num_projections: how many projections of x the attention uses: 3 = query, key and
       value; 2 = one for query and key, and value; 1 = value. So none goes unused.
@@ -113,7 +113,7 @@ class Attention(nnx.Module):
     def __init__(
         self, *, num_heads: int, head_dim: int, max_length: int, rngs: nnx.Rngs
     ):
-        """N heads of H, sequences up to max_length; subclasses add their options."""
+        """For N heads of H and sequences up to max_length; subclasses add options."""
 
     def __call__(
         self,
@@ -132,7 +132,7 @@ class Attention(nnx.Module):
         module: object = None,
         is_causal: bool = False,
     ) -> jax.Array:
-        """Attends; the flax keywords are named because linen passes only what it sees.
+        """Attends. linen passes only the keywords that it finds in this signature.
 
         What needs the [T, S] weights must be left out: bias, dropout of them unless
         deterministic, a module to sow them into, causality.
@@ -189,7 +189,7 @@ class Attention(nnx.Module):
         return batch(query, key, value, mask, *per_head)
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:
-        """What each head brings along for keys of that length: arrays [N, ...]."""
+        """Arrays [N, ...] of each head for keys of that length."""
         return ()
 
     def attend(
@@ -218,7 +218,7 @@ class Attention(nnx.Module):
         raise NotImplementedError
 
     def _refuse_linen(self, name: str) -> None:
-        """linen keeps no parameters of what it calls: they would stay as they are."""
+        """Raises ValueError if linen calls an attention with parameters."""
         caller = linen_module._context.module_stack[-1]
         if caller is None or isinstance(caller, nnx.bridge.ToLinen):
             return

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 
 def cuda_capability() -> float:
-    """Of the default device, such as 9.0 for Hopper; 0 where that is no CUDA GPU."""
+    """The compute capability of the default device; 0 if it is not a CUDA GPU."""
     capability = getattr(jax.devices()[0], "compute_capability", "0")
     return float(capability) if capability.replace(".", "").isdigit() else 0.0  # gfx90a
 
@@ -16,7 +16,7 @@ def cuda_capability() -> float:
 def flash_obstacle(
     capability: float, dtype: jax.typing.DTypeLike, head_dim: int, asked: Sequence[str]
 ) -> str | None:
-    """What cuDNN's flash attention misses here, or None where it applies.
+    """What cuDNN's flash attention lacks here, or None if it applies.
 
     `capability` is that of the GPU; `asked` names what the kernel does not do.
     """
@@ -41,7 +41,7 @@ def flash_attention(
     is_causal: bool = False,
     implementation: Literal["xla", "cudnn"] = "cudnn",
 ) -> jax.Array:
-    """Exact attention to the keys that count, known to the kernel by their number.
+    """Exact attention to the first valid keys, whose number the kernel gets.
 
     As a mask they would be a bias of [B, T, S] numbers with T and S even. But the order
     of keys does not matter, so those that count are moved to the front.

@@ -1,4 +1,4 @@
-"""No attention: the bag of tokens, the floor that every attention has to pass."""
+"""No attention: a bag of tokens, which every attention should beat."""
 
 from nystromformer.attention.base import Attention
 

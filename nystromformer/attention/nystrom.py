@@ -211,6 +211,6 @@ def nystrom_attention(
 
 
 def check_kernel_size(size: int) -> None:
-    """Raises ValueError for what is no size of a kernel."""
+    """Raises ValueError for an invalid kernel size."""
     if size < 0 or (size and size % 2 == 0):
         raise ValueError(f"conv_kernel_size must be odd, or 0 for none, got {size}")

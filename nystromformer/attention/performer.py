@@ -22,7 +22,7 @@ RELU_EPSILON = 1e-3  # of the authors' code: no query is without a key
 
 
 class RandomProjection(nnx.Variable):
-    """What was drawn, not trained: in every checkpoint, without a gradient."""
+    """A random array: in every checkpoint, without a gradient."""
 
 
 def draw_projection(key: jax.Array, num_features: int, head_dim: int) -> jax.Array:
@@ -131,14 +131,14 @@ class PerformerAttention(Attention):
         self.projection = RandomProjection(self.draw(0))
 
     def draw(self, number: int | jax.Array) -> jax.Array:
-        """The projection [R, H] of that number, the first being 0."""
+        """The projection [R, H] of that number, from 0."""
         key = jax.random.wrap_key_data(self.key_data[...], impl="threefry2x32")
         return draw_projection(
             jax.random.fold_in(key, number), self.num_features, self.head_dim
         )
 
     def at_step(self, step: int | jax.Array) -> None:
-        """Sets the projection of that training step, whatever came before."""
+        """Sets the projection of that training step."""
         if self.redraw_every:
             self.projection[...] = self.draw(step // self.redraw_every)
 

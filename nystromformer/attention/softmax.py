@@ -108,7 +108,7 @@ def _takes_flash(
     head_dim: int,
     asked: Mapping[str, bool],
 ) -> bool:
-    """Whether cuDNN computes it; ValueError where it is to and cannot."""
+    """Whether to use cuDNN; ValueError if asked to but impossible."""
     if implementation == "xla":
         return False
     names = [name for name, is_asked in asked.items() if is_asked]

@@ -1,4 +1,4 @@
-"""Floors: what rules reach that look at nothing, or at very little.
+"""Floors: what fixed rules reach that look at very little.
 
 Each function takes a task and its splits and gives metric -> name -> value; rules are
 fitted on train and measured on test.
@@ -18,7 +18,7 @@ BINS = 16  # of the lengths of a part
 
 
 def of_labels(task: Task, splits: Splits) -> Floors:
-    """The task's own rules, and for f1 that of saying 1 always."""
+    """The task's own rules and, for f1, the rule that always answers 1."""
     positive = float(np.mean(np.asarray(splits["test"].labels) == 1))
     return {
         "accuracy": task.floors(splits["train"], splits["test"]),
@@ -27,7 +27,7 @@ def of_labels(task: Task, splits: Splits) -> Floors:
 
 
 def of_tokens(task: Task, splits: Splits) -> Floors:
-    """A token told by its frequency, and by that between its two neighbours.
+    """Predicts a token by its frequency, and by that between its two neighbours.
 
     Of a token t between l and r the second says (n(l, t, r) + p(t)) / (n(l, ., r) + 1),
     where p is the first and n counts. The neighbours are seen, never hidden.
@@ -62,7 +62,7 @@ def of_tokens(task: Task, splits: Splits) -> Floors:
 
 
 def of_tokens_and_order(task: Task, splits: Splits) -> Floors:
-    """Those of tokens, and of the order its majority and what the lengths tell."""
+    """Floors of tokens, and of the order: its majority and a rule by lengths."""
     tokens = of_tokens(task, splits)
     (train, answers), (test, labels) = (
         _part_lengths(splits[name], task) for name in ("train", "test")

@@ -56,14 +56,14 @@ def classifier(
 def masked_model(
     config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
 ) -> nnx.Module:
-    """A model of hidden tokens, with an embedding of the one that hides them."""
+    """A model of masked tokens, with an embedding of the mask token."""
     vocab_size = max(task.vocab_size, task.mask_token + 1)
     config = dataclasses.replace(config, vocab_size=vocab_size)
     return MaskedLanguageModel(config, rngs=rngs)
 
 
 def hiding(objective: type[MaskedTokens]) -> Callable[..., Objective]:
-    """Makes an objective of hidden tokens, with the special ones of the task."""
+    """An objective of masked tokens, with the special tokens of the task."""
     return lambda task, **options: objective(
         vocab_size=task.vocab_size,
         mask_token=task.mask_token,
@@ -75,7 +75,7 @@ def hiding(objective: type[MaskedTokens]) -> Callable[..., Objective]:
 def masked_order_model(
     config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
 ) -> nnx.Module:
-    """A model of hidden tokens and of the order of two parts."""
+    """A model of masked tokens and of the order of two parts."""
     if task.separator is None:
         raise ValueError(f"masked_order needs pairs of text; {task.name} has none")
     return MaskedOrderModel(config, rngs=rngs)

@@ -15,7 +15,7 @@ from nystromformer.training.devices import SEQ, one_device, put
 
 
 class Batch(NamedTuple):
-    """What an objective sees of some examples.
+    """Some examples, as an objective gets them.
 
     inputs: int32 [B, L] or [B, 2, L].
     mask: bool alike, False = padding; None where every example is full.
@@ -55,7 +55,7 @@ class Data(NamedTuple):
         return cls(put(mesh, split.inputs, None, SEQ), *rest)
 
     def part(self, indices: np.ndarray) -> tuple["Data", np.ndarray]:
-        """Data that hold the examples at indices, and where: here all hold them."""
+        """Data that hold the examples at indices, and their indices there."""
         return self, indices
 
     def rows(self, indices: Any) -> Any:

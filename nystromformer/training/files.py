@@ -30,7 +30,7 @@ def first_line(error: BaseException) -> str:
 
 
 def is_local(folder: Folder) -> bool:
-    """Whether it is a folder of this machine, not of a bucket."""
+    """Whether a folder is on this machine rather than in a bucket."""
     return "://" not in str(folder)
 
 
@@ -199,7 +199,7 @@ class MetricsWriter:
         return self.file.tell()
 
     def close(self) -> None:
-        """What fails is no loss: no checkpoint or result counts on it."""
+        """Closes the files; errors are ignored, for nothing depends on them."""
         with contextlib.suppress(OSError):
             self.file.close()
         with contextlib.suppress(OSError):

@@ -33,7 +33,7 @@ def catch(handler: Callable[[int, FrameType | None], Any]) -> dict[int, Any]:
 
 
 def mute_terminal() -> None:
-    """After a hang-up there is none to write to, and a write would be an error.
+    """Redirects output to nowhere: after a hang-up a write would be an error.
 
     Nor is there what a pipe leads to: the hang-up was for that, too. Files stay.
     """

@@ -146,7 +146,7 @@ class Trainer:
         self.checkpoints.finish(self.best)
 
     def _advance(self) -> None:
-        """One chunk of steps, and all that is due after it."""
+        """Trains one chunk of steps, then validates and saves if due."""
         if not self._validation_due():
             self._train_chunk()
         if self._validation_due():
@@ -244,7 +244,7 @@ class Trainer:
         self.progress.say(f"step {self.step}: validation {', '.join(shown)}")
 
     def _worth_saving(self) -> bool:
-        """Whether saving as long as last time leaves it a small share of the time."""
+        """Whether another save like the last keeps saving a small share of the time."""
         since = time.monotonic() - self.saved_at
         return bool(of_first(int(SAVING_SHARE * since >= self.saving_seconds)))
 
@@ -262,7 +262,7 @@ class Trainer:
         self.saving_seconds = self.saved_at - started
 
     def _note_time(self) -> None:
-        """Adds what has passed since the last time, and the memory's peak."""
+        """Adds the time since the last call, and the memory's peak."""
         now = time.monotonic()
         self.record.wall_seconds += now - self.started
         self.started = now

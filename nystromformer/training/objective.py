@@ -85,7 +85,7 @@ class Totals(NamedTuple):
         return jax.tree.map(jnp.add, self, other)
 
     def means(self) -> dict[str, float]:
-        """Each metric, and how many examples they are of."""
+        """Each metric, and the number of examples."""
         sums: Mapping[str, Any] = jax.device_get(self.sums)
         means = {
             name: float(total) / float(weight) if weight else 0.0

@@ -15,7 +15,7 @@ SECONDS_PER_CHUNK = 1.0  # between two looks at the clock, the signals and the m
 
 
 class Pace:
-    """How many steps take about a second; the first time, one, which is compiled.
+    """The number of steps that take about a second; at first one, which is compiled.
 
     size: of the next chunk; the same number in every process.
     """

@@ -22,14 +22,14 @@ from nystromformer.training.objective import Objective, Totals
 
 
 class Weights(NamedTuple):
-    """What a model is made of: trained parameters, and its other variables."""
+    """The variables of a model: trained parameters, and the others."""
 
     params: nnx.State
     variables: nnx.State
 
 
 class State(NamedTuple):
-    """All that training needs to go on, as one pytree of arrays.
+    """All that training needs to resume, as one pytree of arrays.
 
     step: optimizer steps done.
     seed: of the weights and the dropout; another seed compiles nothing.
@@ -70,7 +70,7 @@ def split_weights(model: nnx.Module) -> tuple[nnx.GraphDef, Weights]:
 
 
 def graphdef_of(make_model: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:
-    """The static part of the models that make_model makes; makes none."""
+    """The static part of the models that make_model makes, without making one."""
     return nnx.graphdef(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
 
 

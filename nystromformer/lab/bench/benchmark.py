@@ -1,4 +1,4 @@
-"""The benchmark: what its flags ask for, measured, and written as JSON and a page."""
+"""The benchmark: measures what its flags ask for, and writes JSON and a page."""
 
 import importlib
 import itertools
@@ -50,7 +50,7 @@ def benchmark(flags: Any) -> None:
 
 
 def measure_groups(flags: Any, groups: Any, variants: list[Variant], out: Path) -> None:
-    """Runs what fits the memory budget, and writes after each group what there is."""
+    """Runs the programs that fit the memory budget; writes after each group."""
     peers, results = load_peers() if flags.peers else None, source()
     planned, budget = groups(flags, variants), memory_budget(flags.memory_gb)
     open_folder(out, TITLE)
@@ -136,7 +136,7 @@ def load_peers() -> Any:
 
 
 def memory_budget(gigabytes: float | None) -> float:
-    """Bytes that one program may take."""
+    """The bytes that one program may use."""
     free = free_bytes()
     if gigabytes is None and free is None:
         raise ConfigError("the amount of free memory is unknown here: give --memory_gb")

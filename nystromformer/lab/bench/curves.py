@@ -37,7 +37,7 @@ def draw_curves(rows: Sequence[Row]) -> Figure:
 
 
 def _draw(axes: Axes, curves: Mapping[str, Mapping[int, float]], factor: float) -> None:
-    """One colour a family of attentions, dashed where it is a peer's."""
+    """One colour for each family of attentions; peers are dashed."""
     families: dict[str, int] = {}  # how many lines each has
     for label, curve in curves.items():
         peer, ours = peer_of(label)

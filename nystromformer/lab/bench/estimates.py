@@ -1,4 +1,4 @@
-"""Programs compiled for a device that is not there, and what they would take."""
+"""Compiles programs for a device that is not there and estimates their times."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -82,7 +82,7 @@ def estimate(program: Program, target: Target) -> dict[str, Any]:
 
 
 def tables(rows: list[dict[str, Any]]) -> list[str]:
-    """Lines: for each pass, or train steps, what its programs would take."""
+    """Lines: the estimates of each pass, or of train steps."""
     lines = []
     for what in dict.fromkeys(row["key"]["what"] for row in rows):
         chosen = [row for row in rows if row["key"]["what"] == what]

@@ -1,4 +1,4 @@
-"""What the text of a compiled program says: its kernels, and the bytes that they move.
+"""Reads the kernels of a compiled program and the bytes that they move.
 
 A loop whose turns the compiler knows counts as often as it turns. Where there is one
 that it does not know, the loop over train steps, its body alone is counted: one step.
@@ -31,11 +31,11 @@ class Instruction(NamedTuple):
         return re.findall(r"%([\w.\-]+)", self.rest.split(")")[0])
 
     def called(self, role: str) -> str:
-        """The computation that it names so."""
+        """The computation of that name."""
         return re.findall(rf"\b{role}=%?([\w.\-]+)", self.rest)[0]
 
     def turns(self) -> int:
-        """How often a loop turns, 0 where that is not known."""
+        """The number of iterations of a loop, 0 if unknown."""
         match = re.search(r'"known_trip_count":\{"n":"(\d+)"', self.rest)
         return int(match[1]) if match else 0
 

@@ -1,4 +1,4 @@
-"""From programs to rows: each run once for its memory, then all in turns for time.
+"""Measures programs: each once for its memory, then all in turns for time.
 
 Memory is read from the machine's own counters, beside what the compiler says.
 """
@@ -23,7 +23,7 @@ MEASURED = (
 
 
 def peak_bytes(program: Program) -> float:
-    """What it takes as far as its compiler says; else 0."""
+    """The bytes it takes, as its compiler reports; else 0."""
     return program.cost["peak_bytes"] if program.cost else 0
 
 
@@ -35,7 +35,7 @@ def measure(
     rounds: int,
     budget_bytes: float,
 ) -> list[dict[str, Any]]:
-    """A row of each program, as JSON: key, cost, what was measured, or what stopped it.
+    """A row of each program, as JSON: key, cost, measurements or error.
 
     Args:
       programs: what is not over the budget runs, all in the same rounds.
@@ -77,7 +77,7 @@ def interleaved(
     rounds: int,
     now: Callable[[], float] = time.perf_counter,
 ) -> list[list[float]]:
-    """Seconds of one call of each, `rounds` times, so that noise meets all alike.
+    """Seconds of one call of each, in turns, `rounds` times.
 
     All have run before. Each round begins with another one, so that none always follows
     the same.
@@ -98,7 +98,7 @@ def interleaved(
 
 
 def _first_run(program: Program, budget_bytes: float) -> dict[str, Any]:
-    """Warms up and measures memory, or says why not."""
+    """Warms up and measures memory, or returns the reason why not."""
     peak, budget = peak_bytes(program) / 2**30, budget_bytes / 2**30
     if peak > budget:
         return {"stopped": f"{peak:.2f} GiB is over the budget of {budget:.2f} GiB"}
@@ -112,7 +112,7 @@ def _first_run(program: Program, budget_bytes: float) -> dict[str, Any]:
 
 
 def free_bytes() -> int | None:
-    """What the device, or on a CPU the machine, has free; None where it is silent."""
+    """The free bytes of the device, or of a CPU's machine; None if unknown."""
     stats = jax.devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats["bytes_in_use"]
@@ -120,7 +120,7 @@ def free_bytes() -> int | None:
 
 
 def measured_peak(run: Callable[[], Any]) -> int | None:
-    """How far memory in use rises in one run: bytes beside those in use before.
+    """The rise of memory in use during one run, in bytes.
 
     By the device's counter. It cannot be reset, so None where the process has used more
     before. On a CPU by the resident memory of the process, where Linux shows it.

@@ -1,4 +1,4 @@
-"""The same attentions and train steps in PyTorch, for those who have it.
+"""The same attentions and train steps in PyTorch.
 
 Nyström attention is that of transformers, without its projections; exact attention is
 torch's scaled_dot_product_attention. Each gets the numbers that ours gets.
@@ -30,12 +30,12 @@ attend_exactly = torch.nn.functional.scaled_dot_product_attention
 
 
 def versions() -> dict[str, str]:
-    """Of the libraries that the peers come from."""
+    """The versions of the libraries that the peers come from."""
     return {"torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def attention_peer(key: dict[str, Any], inputs: Sequence[jax.Array]) -> Program | None:
-    """What PyTorch has for the attention of our program of that key, or None.
+    """PyTorch's version of the attention of our program of that key, or None.
 
     transformers has the published options, and wants a length that is a multiple of
     the landmarks; as many landmarks as tokens make it exact attention.
@@ -100,7 +100,7 @@ def train_peer(key: dict[str, Any], config: Config, data: Data) -> Program | Non
 
 
 def classifier(config: Config, data: Data, length: int) -> Any:
-    """That of transformers; for softmax with torch's attention and our dropout."""
+    """The model of transformers; for softmax with torch's attention and our dropout."""
     model, options = config.model, config.attention.options
     torch.manual_seed(0)
     theirs = NystromformerForSequenceClassification(
@@ -159,7 +159,7 @@ def attend_with(module: Any, *qkv: Any) -> Any:
 
 
 def _drop_convolution(model: Any, options: Mapping[str, Any]) -> list[Any]:
-    """Its attentions, without one where ours has none, which their config rules out."""
+    """Its attentions, without a convolution if ours has none."""
     found = [x for x in model.modules() if isinstance(x, NystromformerSelfAttention)]
     for module in found if not options.get("conv_kernel_size") else ():
         module.conv_kernel_size = None
@@ -168,7 +168,7 @@ def _drop_convolution(model: Any, options: Mapping[str, Any]) -> list[Any]:
 
 
 def _device() -> str:
-    """Where torch computes: as JAX, or ConfigError."""
+    """torch's device, of the same kind as JAX's; else ConfigError."""
     if torch.cuda.is_available():
         return "cuda"
     if jax.default_backend() != "cpu":

@@ -1,4 +1,4 @@
-"""An attention as a compiled program, and what the compiler says that it costs."""
+"""Attentions as compiled programs, with the compiler's costs."""
 
 import dataclasses
 import time
@@ -119,7 +119,7 @@ def attention_program(
 
 
 def matmul_program(dtype: str) -> Program:
-    """A product of two large matrices: the operations a second to be had here."""
+    """A product of two large matrices: the operations a second of this machine."""
     size = 1024 if jax.default_backend() == "cpu" else 8192
     matrix = jax.random.normal(jax.random.key(0), (size, size), dtype)
     compiled, cost = compile_program(jnp.matmul, matrix, matrix)
@@ -128,7 +128,7 @@ def matmul_program(dtype: str) -> Program:
 
 
 def copy_program(dtype: str) -> Program:
-    """A large array in, one out: the bytes a second to be had here."""
+    """A copy of a large array: the bytes a second of this machine."""
     size = 2**24 if jax.default_backend() == "cpu" else 2**28
     arrays = [jnp.ones(size, dtype)]
     negative = jax.jit(jnp.negative, donate_argnums=0)  # no page is new

@@ -1,4 +1,4 @@
-"""The start of a training run, as a process of its own, up to its first loss."""
+"""Measures the start of a training run, in a separate process, up to its first loss."""
 
 import itertools
 import os

@@ -74,18 +74,18 @@ compile_cell = numbers(("compile_seconds", 1, ".1f"))
 
 
 def traffic_cell(row: Row) -> str:
-    """One dash where the lengths of the data decide."""
+    """The value, or a dash if it depends on the lengths of the data."""
     return DASH if row["copy_share"] is None else whole_traffic_cell(row)
 
 
 def describe(row: Row, found: str = "") -> str:
-    """A row as a line: what it is of, and what was found."""
+    """A row as a line of text."""
     found = found or f"{time_cell(row)} ms, {memory_cell(row)} MiB"
     return f"{where(row)} {row['key']['what']} {row['key']['attention']}: {found}"
 
 
 def tables(rows: Sequence[Row]) -> list[str]:
-    """Lines: all tables of which there are rows."""
+    """Lines: all tables that have rows."""
     lines = []
     for which_pass in PASSES:
         chosen = _of(which_pass, rows)
@@ -133,7 +133,7 @@ def pivot(
     cell: Callable[[Row], str],
     value: Callable[[Row], float | None] | None = None,
 ) -> list[str]:
-    """Lines: a row for each attention, a column for each task or length; none of none.
+    """Lines: a row for each attention, a column for each task or length.
 
     Args:
       title: of the section.
@@ -160,7 +160,7 @@ def pivot(
 def points(
     rows: Iterable[Row], value: Callable[[Row], float | None]
 ) -> dict[str, dict[int, float]]:
-    """attention -> length -> value, where there is one."""
+    """attention -> length -> value, for known values."""
     curves: dict[str, dict[int, float]] = {}
     for row in rows:
         curve = curves.setdefault(row["key"]["attention"], {})
@@ -193,7 +193,7 @@ def number(value: float | None, unit: float, form: str) -> str:
 
 
 def peer_of(label: str) -> tuple[str, str]:
-    """The library of a peer, or "", and what it stands beside."""
+    """The library of a peer, or "", and the key of our program."""
     library, _, rest = label.partition("-")
     return (library, rest) if library in ("hf", "torch") else ("", label)
 
@@ -208,7 +208,7 @@ def _of(what: str, rows: Sequence[Row]) -> list[Row]:
 
 
 def _factor(row: Row, curves: Mapping[str, Mapping[int, float]]) -> str:
-    """What softmax takes at this length ÷ what this row takes, as in " · 3.1×"."""
+    """The ratio of softmax to this row at the same length, as in " · 3.1×"."""
     label, length = row["key"]["attention"], row["key"]["length"]
     ours, exact = (curves.get(x, {}).get(length) for x in (label, "softmax"))
     if not (ours and exact) or label == "softmax":

@@ -1,4 +1,4 @@
-"""Accelerators to compile for that are not there, and what they can do at most."""
+"""Accelerators to compile for, and their peak rates."""
 
 import importlib.util
 import os
@@ -30,7 +30,7 @@ device_description_str: "NVIDIA H200"
 
 
 class Target(NamedTuple):
-    """What its maker says of a device, and what a kernel takes on it.
+    """A device as its maker describes it, and estimates of kernels on it.
 
     compiler, packages: what is imported, and what is installed.
     bandwidth: bytes a second, of which kernels reach EFFICIENCY.

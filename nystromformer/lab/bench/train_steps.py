@@ -1,4 +1,4 @@
-"""Whole train steps of a task's config, on made-up examples of its shapes."""
+"""Whole train steps of a task's config, on random examples of its shapes."""
 
 import importlib
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ def prepared_examples(task: Task, batch_size: int, data_dir: str) -> Data:
 
 
 def _put(inputs: np.ndarray, lengths: np.ndarray, labels: np.ndarray) -> Data:
-    """On the device; two rows an example make pairs."""
+    """Puts examples on the device; with two rows for each they are pairs."""
     pairs = np.arange(len(inputs), dtype=np.int32).reshape(len(labels), -1)
     pairs = None if len(inputs) == len(labels) else pairs
     return Data.put(Split(inputs, lengths, labels.astype(np.int32), pairs))

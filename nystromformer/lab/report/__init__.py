@@ -1,1 +1,1 @@
-"""Runs as one page, tables and figures."""
+"""The report: runs as one page, tables and figures."""

@@ -1,4 +1,4 @@
-"""From folders of runs to the folder of a report, written whole or not at all."""
+"""Makes the folder of a report, whole or not at all, from folders of runs."""
 
 import re
 import shutil

@@ -47,7 +47,7 @@ COSTS = (
 
 
 class Section(NamedTuple):
-    """A table under a title, what all its rows share, notes, and figures by title."""
+    """A titled table, the settings that all rows share, notes and figures."""
 
     title: str
     shared: list[str]
@@ -139,7 +139,7 @@ def _latex(scores: Section) -> str:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line a row; what is missing is empty. No text is a spreadsheet's formula."""
+    """CSV; missing cells are empty, and formulas are quoted as text."""
     table = pd.DataFrame(rows, dtype=object)
     formula = r"^(?=[=+\-@])(?![=+\-@][\d.]+$)"
     return table.replace(formula, "'", regex=True).to_csv(
@@ -148,7 +148,7 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _summary(frame: Frame, warnings: Sequence[str]) -> list[str]:
-    """How many runs, where they were made, and why some failed."""
+    """The number of runs, their commits and devices, failures and warnings."""
     finished = frame[frame["finished"].astype(bool)]
     lines = [f"{len(finished)} of {len(frame)} runs finished."]
     for key in ("commit", "device"):

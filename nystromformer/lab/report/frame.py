@@ -160,7 +160,7 @@ def _texts(frame: Frame) -> Frame:
 
 
 def _left_out(frame: Frame) -> dict[int, str]:
-    """Row -> why it does not count: a double, or runs of other data.
+    """Row -> why it is left out: a duplicate, or a run on other data.
 
     Of equal settings and seed counts the first that is finished, or the first; of equal
     task options those count whose data are the first's.
@@ -191,7 +191,7 @@ def _left_out(frame: Frame) -> dict[int, str]:
 
 
 def _names(frame: Frame, text: Frame) -> list[dict[str, Any]]:
-    """For each row what tells it from the others, as key -> value.
+    """The differences of each row from the others, key -> value.
 
     That is its preset, where runs of its task differ in it, and what they differ in
     otherwise than by their tasks' presets. Options of an attention are compared among
@@ -228,7 +228,7 @@ def _names(frame: Frame, text: Frame) -> list[dict[str, Any]]:
 
 
 def _place(row: Any) -> tuple:
-    """Where it stands among all: attentions as in their table, numbers by size."""
+    """The sort key of a row: attentions as in ATTENTIONS, numbers by size."""
     known = [*ATTENTIONS, row.attention]
     sizes = [
         (key, *((0, x, "") if type(x) in (int, float) else (x is not None, 0, repr(x))))

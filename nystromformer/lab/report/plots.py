@@ -1,4 +1,4 @@
-"""The figures of a report: learning curves, and what the number of landmarks buys."""
+"""The figures of a report: learning curves, and scores and costs by landmarks."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ COSTS = {  # name -> column, title
 
 
 def figures(frame: Frame) -> dict[str, Figure]:
-    """All figures of one task that have something to show, by name."""
+    """All figures of one task that have data, by name."""
     drawn: dict[str, Figure | None] = {}
     for metric, of in frame.groupby("metric", sort=False):
         title = heading("test", metric)
@@ -46,7 +46,7 @@ def figures(frame: Frame) -> dict[str, Figure]:
 
 
 def _style(index: int) -> dict[str, Any]:
-    """A colour of its own for ten lines, then another stroke."""
+    """A separate colour for each of ten lines, then another line style."""
     return {
         "color": COLORS[index % len(COLORS)],
         "linestyle": LINES[index // len(COLORS) % len(LINES)],

@@ -1,4 +1,4 @@
-"""Which preset of configs/ a run comes from, and the command that makes it again."""
+"""The preset of configs/ that a run comes from, and its command."""
 
 import functools
 import importlib
@@ -37,7 +37,7 @@ def flatten(config: Settings) -> dict[str, Any]:
 
 @functools.cache
 def _settings(task: str, attention: str) -> dict[str, dict[str, Any]]:
-    """Preset -> what it says, of those that the task has."""
+    """Preset -> its settings, for the presets that the task has."""
     module, found = importlib.import_module(f"configs.{task}"), {}
     for preset in PRESETS:
         try:
@@ -69,7 +69,7 @@ def nearest_preset(config: Settings, without: set[str]) -> tuple[str, dict[str, 
 
 
 def is_paper(task: str, preset: str, changes: Mapping[str, Any]) -> bool:
-    """Whether published numbers of the task may stand beside such a run."""
+    """Whether published numbers may be shown beside such a run."""
     if preset in ("subwords", *SUBSETS) or (task, preset) == ("glue", "paper"):
         return SOURCE <= changes.keys() <= STILL_PAPER | SOURCE
     return task in LRA and preset == "paper" and changes.keys() <= STILL_PAPER

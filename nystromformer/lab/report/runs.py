@@ -1,4 +1,4 @@
-"""The runs to report: found by their config.json, read, checked, never written to."""
+"""Finds the runs to report by their config.json, reads and checks them."""
 
 import dataclasses
 import json
@@ -32,13 +32,13 @@ class Run:
 
     @property
     def step(self) -> int:
-        """How far it is; unfinished, as its metrics tell."""
+        """The last step, read from the metrics if the run is unfinished."""
         if self.result:
             return self.config["train"]["num_steps"]
         return max((row["step"] for row in self.metrics), default=0)
 
     def curve(self, split: str, name: str) -> dict[int, float]:
-        """Step -> value of one metric, where it is a finite number."""
+        """Step -> value of one metric, for finite values."""
         rows = [row for row in self.metrics if row["split"] == split]
         return {row["step"]: row[name] for row in rows if is_finite(row.get(name))}
 
@@ -113,7 +113,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _is_result_of(config: dict[str, Any], result: dict[str, Any]) -> bool:
-    """Whether these numbers can be, and say that they are of this config."""
+    """Whether the numbers are possible, and the result is of this config."""
     if not all(isinstance(result[group], dict) for group in GROUPS):
         return False
     metric, examples = result["metric"], result["test_examples"]
@@ -129,7 +129,7 @@ def _is_result_of(config: dict[str, Any], result: dict[str, Any]) -> bool:
 
 
 def read_metrics(path: Path, num_steps: int) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; none where there is no file yet.
+    """The rows of a metrics.jsonl; none if there is no file yet.
 
     A last line that is half-written, as a killed run leaves it, is left out.
 

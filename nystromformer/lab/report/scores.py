@@ -43,7 +43,7 @@ def heading(what: str, metric: str) -> str:
 
 
 def progress(point: Frame) -> str:
-    """How far its unfinished runs are, as in "500; 1,000 of 5,000 steps"."""
+    """The steps of its unfinished runs, as in "500; 1,000 of 5,000 steps"."""
     unfinished = [run for run in point["run"] if not run.result]
     if not unfinished:
         return ""
@@ -131,7 +131,7 @@ def score_table(
 
 
 def floors_of(point: Frame) -> dict[str, float]:
-    """Of its data, which its runs share; empty before one is finished."""
+    """The floors of its data, which its runs share; empty before one is finished."""
     return next((floors for floors in point["floors"] if floors), {})
 
 
@@ -156,7 +156,7 @@ def _cited(attention: str, task: str) -> str:
 
 
 def score_rows(frame: Frame, remarks: Mapping[str, str] = {}) -> list[dict[str, Any]]:
-    """accuracy.csv: one row a point, rates in per cent."""
+    """accuracy.csv: a row for each point, rates in per cent."""
     rows = []
     for point in points(frame):
         first, found = point.iloc[0], values(point, "test")
@@ -193,7 +193,7 @@ def said(row: Any) -> list[str]:
 
 
 def shared(frame: Frame) -> list[str]:
-    """What all rows say of their settings, and their device where it is one."""
+    """The settings that all rows share, and their device if there is one."""
     rows = [said(point.iloc[0]) for point in points(frame)]
     devices = list(frame["device"].dropna().unique())
     common = [words for words in rows[0] if all(words in row for row in rows)]
@@ -201,13 +201,13 @@ def shared(frame: Frame) -> list[str]:
 
 
 def by_device(frame: Frame) -> dict[str, Frame]:
-    """The finished runs apart by device: costs of two devices have no mean."""
+    """The finished runs by device: costs of two devices are not averaged."""
     done = frame[frame["finished"].astype(bool)]
     return dict(iter(done.groupby(done["device"].fillna(NOTHING), sort=False)))
 
 
 def cost_table(frame: Frame) -> Frame:
-    """Throughput and memory of the points of one task, a row a device.
+    """Throughput and memory of the points of one task, a row for each device.
 
     What all rows share of their settings is left to `shared`.
     """
@@ -231,7 +231,7 @@ def cost_table(frame: Frame) -> Frame:
 
 
 def details(row: Any, metrics: list[str]) -> dict[str, Any]:
-    """runs.csv: all that one run has to say of itself; rates in per cent."""
+    """runs.csv: everything about one run; rates in per cent."""
     run, result = row["run"], row["run"].result
     versions = [f"{name} {x}" for name, x in result.get("versions", {}).items()]
     hashes, seconds = result.get("data_sha256", {}), result.get("wall_seconds")

@@ -1,1 +1,1 @@
-"""What the approximation does in a trained model."""
+"""Studies of the approximation in a trained model."""

@@ -1,4 +1,4 @@
-"""How good the approximation is, on what a trained model gives to its attention."""
+"""Measures the approximation on the queries, keys and values of a trained model."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +39,7 @@ PICTURED_COUNTS = (16, 64, 256)
 
 
 class Subject(NamedTuple):
-    """What is looked at: layers, a line about them, and the example to be drawn.
+    """The inputs: layers, a line about them, and the example of the pictures.
 
     losses: of a model of masked tokens, by numbers of landmarks; see `masked_losses`.
     """
@@ -87,7 +87,7 @@ def approximation(flags: Any) -> None:
 
 
 def from_run(flags: Any) -> Subject:
-    """What the layers of a trained run get, for the longest examples of a split."""
+    """Inputs of the layers of a trained run, for the longest examples of a split."""
     run = load_run(flags.workdir)
     config, task = run.config, run.task
     split = task.load(flags.split, flags.data_dir or config.task.data_dir)
@@ -145,7 +145,7 @@ def made_up(flags: Any) -> Subject:
 
 
 def check_example(example: int, count: int) -> None:
-    """Raises ConfigError where there is none of that number."""
+    """Raises ConfigError if there is no example of that number."""
     if example >= count:
         raise ConfigError(f"--example={example}: there are {count:,}, from 0 on")
 

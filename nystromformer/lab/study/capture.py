@@ -1,4 +1,4 @@
-"""Queries, keys and values as the layers of a model hand them to their attention."""
+"""Captures the queries, keys and values of the layers of a model."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ class Layer:
 
 
 class Recorder:
-    """In the place of an attention: does what it does, and keeps what it was given."""
+    """Replaces an attention: computes the same and keeps its inputs."""
 
     def __init__(self, attention: Any):
         self.attention, self.layer = attention, None
@@ -38,7 +38,7 @@ class Recorder:
 
 
 def capture(model: Any, data: Data, examples: np.ndarray) -> list[Layer]:
-    """What the attention of each layer gets, without dropout.
+    """The inputs of each layer's attention, without dropout.
 
     Args:
       model: its attentions are replaced by recorders: use it no more.

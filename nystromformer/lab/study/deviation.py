@@ -1,4 +1,4 @@
-"""How far Nyström attention is from exact attention, in float64, over valid tokens.
+"""The error of Nyström attention to exact attention, in float64, over valid tokens.
 
 Where no more tokens than landmarks are valid the method is exact by construction: those
 sequences are left out.
@@ -29,7 +29,7 @@ def deviation(
     inverse: str = "iterative",
     **landmarks: Any,
 ) -> dict[str, jax.Array]:
-    """What the approximation Ŝ = F Z B of one head's attention matrix S is off by.
+    """Errors of the approximation Ŝ = F Z B of one head's attention matrix S.
 
     ‖·‖ is Frobenius's norm, ‖·‖∞ the largest row sum of absolute values.
 
@@ -97,7 +97,7 @@ def spectra(layers: Sequence[Layer]) -> pd.DataFrame:
 def matrices(
     layers: Sequence[Layer], example: int, functions: Mapping[Any, Callable[..., Any]]
 ) -> Pictures:
-    """(layer, head) -> what each function makes of that head of one example, by name.
+    """(layer, head) -> the result of each function on that head of one example.
 
     Args:
       layers: of all examples.

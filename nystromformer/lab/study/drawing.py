@@ -18,7 +18,7 @@ MOST_LABELS = 40  # tokens that are written at an axis
 
 
 def spoken(landmarks: str) -> str:
-    """A choice of landmarks in words."""
+    """The name of a choice of landmarks."""
     return {"kmeans": "k-means"}.get(landmarks, landmarks.replace("_", " "))
 
 
@@ -102,7 +102,7 @@ def draw_spectrum(rows: Frame) -> Figure:
 def draw_pictures(
     pictures: Pictures, tokens: Sequence[str] = (), *, own_colors: bool = False
 ) -> Figure:
-    """A row for each head: the exact matrix, and what stands for it with its error.
+    """A row for each head: the exact matrix and its approximations with their errors.
 
     Args:
       pictures: (layer, head) -> title -> matrix, the exact one first.

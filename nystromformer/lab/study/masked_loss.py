@@ -1,4 +1,4 @@
-"""What fewer landmarks cost a model of masked tokens: its loss, beside exact attention.
+"""The loss of a masked language model against the number of landmarks.
 
 No weight is trained: the same model attends with another number of landmarks.
 """

@@ -1,4 +1,4 @@
-"""Smooth queries, keys and values: what landmarks are good at, as in real sequences."""
+"""Smooth queries, keys and values, which landmarks approximate well."""
 
 import jax
 import jax.numpy as jnp

@@ -28,7 +28,7 @@ Groups = dict[str, dict[str, Any]]  # group -> key -> value
 
 @dataclasses.dataclass(frozen=True)
 class Base:
-    """What the points start from: a config file, its preset, and fixed changes."""
+    """The start of every point: a config file, its preset, and fixed changes."""
 
     file: str
     words: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Base:
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One run. Its name is that of its folder in the sweep's.
+    """One run. Its name is that of its folder.
 
     source: the name of the point whose best weights it begins with, if any.
     """
@@ -66,7 +66,7 @@ class Point:
     source: str | None = None
 
     def command(self, folder: Path) -> list[str]:
-        """What runs it, as a list of words."""
+        """The command that runs it, as a list of words."""
         words = [f"--workdir={folder / self.name}"]
         if self.source:
             words.insert(0, f"--config.train.init_from={folder / self.source}")
@@ -74,7 +74,7 @@ class Point:
 
     @functools.cached_property
     def tokens(self) -> int:
-        """How many tokens it trains on: about proportional to the time it takes."""
+        """The number of tokens it trains on, roughly proportional to its time."""
         train = self.config.train
         task = get_task(self.config.task.name, **self.config.task.options)
         return train.num_steps * train.batch_size * task.num_inputs * task.max_length
@@ -99,7 +99,7 @@ def parse_grid(texts: Sequence[str]) -> list[Variant]:
 def make_points(
     bases: Sequence[Base], variants: Sequence[Variant], num_seeds: int
 ) -> list[Point]:
-    """All points: for each seed each variant on each base, in this order, each once.
+    """All points: for each seed each variant on each base, without duplicates.
 
     Raises:
       ConfigError: a config that train.py would refuse, a key that no point has or
@@ -149,7 +149,7 @@ def _make_point(
 
 
 def merged(sweeps: Iterable[Sequence[Point]]) -> list[Point]:
-    """The points of several sweeps, without what an earlier one has by any name."""
+    """The points of several sweeps; equal configs count once, whatever their names."""
     points: dict[str, Point] = {}
     for point in itertools.chain(*sweeps):
         if all(one.config != point.config for one in points.values()):

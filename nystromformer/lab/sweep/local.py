@@ -96,7 +96,7 @@ def _minutes_until(ends: float | None) -> float:
 
 
 def _is_ready(point: Point, folder: Path) -> bool:
-    """Whether no process trains in it, and what it begins with has ended."""
+    """Whether no process trains in it and the run it starts from has ended."""
     lock = folder / point.name / "lock"
     try:
         if lock.exists():

@@ -1,4 +1,4 @@
-"""One point as a process of train.py, with its log and, where it failed, the reason."""
+"""A point as a process of train.py, with its log and, if it failed, the reason."""
 
 import contextlib
 import json
@@ -53,7 +53,7 @@ class Process:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def poll(self) -> int | None:
-        """The exit status, or None while it runs; a failure is written down."""
+        """The exit status, or None while it runs; records a failure."""
         status = self.popen.poll()
         if status and status not in STOPPED:
             write_failure(self.workdir, self._last_line(status))
@@ -65,7 +65,7 @@ class Process:
             self.popen.send_signal(signal.SIGTERM)
 
     def wait(self) -> None:
-        """Until it has ended; may be called from a signal handler amid a poll."""
+        """Waits for its end; safe in a signal handler during a poll."""
         with contextlib.suppress(ChildProcessError):  # polled already
             os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT)
 
@@ -84,7 +84,7 @@ def write_failure(workdir: Path, error: str) -> None:
 
 
 def failure(workdir: Path) -> str | None:
-    """Why the run in a workdir failed, or None where it did not, as far as is known."""
+    """Why the run in a workdir failed, or None if it is not known to have failed."""
     if (workdir / RESULT_FILE).exists():
         return None
     try:

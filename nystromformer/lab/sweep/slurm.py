@@ -1,4 +1,4 @@
-"""A sweep on a SLURM cluster: one job array by submitit, then watching its folders.
+"""A sweep on a SLURM cluster: submits one job array and watches its folders.
 
 A job that is preempted or runs out of its time saves, and goes back into the queue.
 """
@@ -38,7 +38,7 @@ NO_FAILURE = {"CANCELLED", "COMPLETED", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "UN
 
 
 class Job:
-    """What submitit carries to the cluster: one point's command."""
+    """The command of one point, which submitit pickles and runs on the cluster."""
 
     def __init__(self, command: list[str], workdir: Path):
         self.command, self.workdir = command, workdir
@@ -66,7 +66,7 @@ class Job:
 
 
 def check_slurm() -> None:
-    """Raises ConfigError where this machine has no SLURM."""
+    """Raises ConfigError if this machine has no SLURM."""
     if missing := [name for name in COMMANDS if shutil.which(name) is None]:
         raise ConfigError(
             f"--executor=slurm, but this machine has no {', '.join(missing)}: log in "
@@ -81,7 +81,7 @@ def run_on_slurm(
     parameters: dict[str, Any],
     max_minutes: float | None,
 ) -> None:
-    """Submits what is not in the queue yet and watches until all has left it.
+    """Submits the points that are not in the queue, and watches until all have left it.
 
     A signal ends the watching, not the jobs. The parameters are those of submitit's
     executor; `max_minutes` are those of each run.
@@ -113,7 +113,7 @@ def run_on_slurm(
 
 
 def _watch(jobs: dict[str, str], status: Status) -> None:
-    """Says where they stand until none is in the queue; exits on a signal."""
+    """Shows the state until no job is in the queue; exits on a signal."""
     queued = dict.fromkeys(jobs.values(), "PENDING")
     with StopFlag() as stop:
         while stop.signum is None and queued.keys() & {*jobs.values()}:
@@ -142,7 +142,7 @@ def _queue() -> dict[str, str]:
 
 
 def _note_failures(jobs: dict[str, str], folder: Path) -> None:
-    """Notes why a job has ended that left neither a result nor a reason."""
+    """Records why a job ended that left neither a result nor a reason."""
     watcher = SlurmInfoWatcher()
     for job in jobs.values():
         watcher.register_job(job)

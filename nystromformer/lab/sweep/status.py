@@ -20,7 +20,7 @@ MOST_NAMES = 4  # of running points in a line
 
 
 def state(workdir: Path) -> str:
-    """Of a point's folder: "done", "failed", or else "waiting" to begin or to go on."""
+    """The state of a point's folder: "done", "failed", or else "waiting"."""
     if (workdir / RESULT_FILE).exists():
         return "done"
     return "waiting" if failure(workdir) is None else "failed"
@@ -40,7 +40,7 @@ def all_done(workdirs: Sequence[Path]) -> bool:
 
 
 def fraction_done(workdir: Path, num_steps: int) -> float:
-    """How much of a run has been trained, in [0, 1], from its last metrics line."""
+    """The share of a run that is trained, in [0, 1], from its last metrics line."""
     if (workdir / RESULT_FILE).exists():
         return 1.0
     try:
@@ -53,7 +53,7 @@ def fraction_done(workdir: Path, num_steps: int) -> float:
 
 
 class Status:
-    """A line that is kept up to date on a terminal, and repeated in a log file."""
+    """A status line, updated on a terminal and repeated in a log file."""
 
     def __init__(self, points: Sequence[Point], folder: Path):
         self.points, self.folder = points, folder
@@ -80,12 +80,12 @@ class Status:
             self.shown, self.shown_at = line, time.monotonic()
 
     def say(self, line: str) -> None:
-        """A line of its own."""
+        """Prints a separate line."""
         tqdm.write(line, file=sys.stdout)
         sys.stdout.flush()
 
     def _tokens(self) -> tuple[float, int]:
-        """Trained, and wanted in all, of the points that have not failed."""
+        """Tokens trained so far, and in all, of the points that have not failed."""
         trained, wanted = 0.0, 0
         for point in self.points:
             workdir, steps = self.folder / point.name, point.config.train.num_steps
@@ -95,7 +95,7 @@ class Status:
         return trained, wanted
 
     def _time_left(self) -> str:
-        """At the speed so far; nothing before there is one."""
+        """The time left at the speed so far; empty before there is one."""
         trained, wanted = self._tokens()
         since = trained - self.trained_before
         if since <= 0 or trained >= wanted:

@@ -123,7 +123,7 @@ def test_the_time_is_shared_and_starts_no_run_at_its_end(
     (limit,) = eval((tmp_path / "a" / "log.txt").read_text())
     assert 0.999 < float(limit.removeprefix("--max_minutes=")) <= 1.001
     assert not (tmp_path / "b").exists()
-    with pytest.raises(ConfigError, match="no run is started with less"):
+    with pytest.raises(ConfigError, match="too little to start a run"):
         run(points, tmp_path, status, ends=time.monotonic() + 50)
 
 
