@@ -147,8 +147,8 @@ def png(side, declared=None):
     ("file", "content", "message"),
     [
         ("imgs/3/sample_1.png", png(32, 33), "sample_1.png is 33x33, not 32x32"),
-        ("imgs/3/sample_1.png", png(32, 100_003), "no whole PNG .*bomb"),
-        ("imgs/3/sample_1.png", png(32)[:50], "sample_1.png is no whole PNG"),
+        ("imgs/3/sample_1.png", png(32, 100_003), "not a whole PNG .*bomb"),
+        ("imgs/3/sample_1.png", png(32)[:50], "sample_1.png is not a whole PNG"),
         ("imgs/3/sample_1.png", b"x" * 2**20 + b"x", "longer than 1,048,576 bytes"),
         ("imgs/3/sample_1.png", None, r"3.npy, line 2: there is no .*sample_1.png"),
         ("metadata/3.npy", b"imgs/3 sample_0.png 0 2 1.8\n", "line 1: .*label 0 or 1"),

@@ -29,7 +29,7 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", None, "number, from 0", lower_b
 
 ALL_THREE = "--coordinator, --num_processes, --process_id"
 ADVICE = (
-    "if another process of this run is gone, start all of them again: they go on from "
+    "if another process of this run is gone, start all of them again: they resume from "
     "the last checkpoint"
 )
 HEARTBEAT_SECONDS = 30  # after which a process that is silent counts as gone

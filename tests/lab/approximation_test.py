@@ -41,7 +41,7 @@ def test_a_trained_run_is_looked_at_and_not_changed(commands, finished, tmp_path
 
 def test_what_cannot_be_looked_at_is_one_line(commands, finished, tmp_path):
     cases = {
-        f"--workdir={tmp_path}": "is no run",
+        f"--workdir={tmp_path}": "is not a run",
         "--landmarks=512": "the longest sequence has 512 tokens",
         "--example=8": "there are 8, from 0 on",
         "--inputs=noise": "inputs",

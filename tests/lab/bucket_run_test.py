@@ -112,7 +112,7 @@ def test_what_a_bucket_refuses_is_one_line(
 @pytest.mark.slow
 def test_a_bucket_that_is_not_there_or_may_not_be_seen_is_one_line(bucket, ours):
     nowhere = refused(ours.run("evaluate.py", "--workdir=gs://nowhere/run"))
-    assert "gs://nowhere/run is no run" in nowhere
+    assert "gs://nowhere/run is not a run" in nowhere
     assert "error: gs://nowhere/run" in refused(ours.train("gs://nowhere/run"))
     bucket.refuses = "GET"
     assert "no permission" in refused(ours.run("evaluate.py", f"--workdir={RUN}"))

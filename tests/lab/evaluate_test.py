@@ -30,5 +30,5 @@ def test_a_moved_run_gives_the_same_numbers_and_notices_other_data(
     write_result(tmp_path / "moved", {**result, "data_sha256": {"test": "0" * 64}})
     done = commands.run("evaluate.py", workdir)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: the test split here is not the one that this")
+    assert done.stderr.startswith("error: the test split is not the one that this")
     assert done.stderr.count("\n") == 1

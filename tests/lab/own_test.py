@@ -66,7 +66,7 @@ def test_a_config_brings_its_own_attention_task_and_objective(commands, tmp_path
     done = commands.run("train.py", *args)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("words with average: ")
-    assert "going on from step" in done.stdout
+    assert "resuming from step" in done.stdout
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["attention"] == {"name": "average", "scale": 2.0}
 

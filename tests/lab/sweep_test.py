@@ -40,7 +40,7 @@ def test_a_sweep_is_interrupted_moved_carried_on_and_retried(commands):
     (moved / other / "failed.json").write_text('{"error": "no data"}')
     done = commands.run("sweep.py", *args)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "going on from step" in (moved / one / "log.txt").read_text()
+    assert "resuming from step" in (moved / one / "log.txt").read_text()
     assert (moved / one / "result.json").exists()
     assert f"{moved / other} failed: no data" in done.stdout
 

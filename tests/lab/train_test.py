@@ -82,7 +82,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(commands, finished, tmp_path):
         time.sleep(0.005)
     stop(process, signal.SIGKILL)
     resumed = commands.train(tmp_path)
-    assert "going on from step" in resumed.stdout, resumed.stderr
+    assert "resuming from step" in resumed.stdout, resumed.stderr
     assert numbers(tmp_path) == numbers(finished[0])
 
 
@@ -187,8 +187,8 @@ BAD = {
     "--workdir=s3://bucket/run": "s3://bucket/run is neither a folder nor gs://BUCKET",
     "--max_minutes=nan": "--max_minutes=nan: must be between 0.001 and",
     "--seq_shards=3": "seq_shards=3",
-    "--num_processes=2": "--num_processes, --process_id go together, and with --dist",
-    "--distributed --num_processes=2": "--process_id go together",
+    "--num_processes=2": "--num_processes, --process_id together, and with --dist",
+    "--distributed --num_processes=2": "--process_id together",
     "stray": "unexpected argument 'stray'",
 }
 

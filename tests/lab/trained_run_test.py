@@ -84,7 +84,7 @@ def test_what_it_cannot_read_is_said(run, inputs, error, message):
 
 
 def test_what_is_no_trained_run_is_said(finished, tmp_path):
-    with pytest.raises(ConfigError, match="is no run"):
+    with pytest.raises(ConfigError, match="is not a run"):
         nystromformer.load_run(tmp_path)
     workdir = tmp_path / "run"
     shutil.copytree(finished[0], workdir)
@@ -134,5 +134,5 @@ def test_rows_of_attention_are_those_that_the_model_applies(name):
 def test_an_attention_without_a_matrix_says_so():
     experiment = Experiment.from_config(make_config("linear"))
     run = TrainedRun(experiment, experiment.weight_shapes, 0, None)
-    with pytest.raises(ValueError, match="listops with linear has no rows"):
+    with pytest.raises(ValueError, match="listops with linear has no attention matrix"):
         run.attention(np.ones((1, 4), int), 0, 0, [0])

@@ -63,7 +63,7 @@ def test_more_positions_repeat_the_old_ones(commands, pretrained, tmp_path):
     [
         ("model.model_dim=16", "is (16,) here and (8,) there"),
         ("model.num_layers=2", "and missing: take the source's width, depth"),
-        ("train.init_from=/no/such/run", "is no run"),
+        ("train.init_from=/no/such/run", "is not a run"),
     ],
 )
 def test_what_cannot_be_explained_is_one_line_and_nothing_is_written(

@@ -101,7 +101,7 @@ def test_a_result_may_be_older_and_has_the_metric_that_chose_its_weights(tmp_pat
         (tmp_path / "result.json").write_text(json.dumps(result))
         assert read_result(tmp_path) == result
     (tmp_path / "result.json").write_text(json.dumps(rest))
-    with pytest.raises(ConfigError, match="is no result of this program"):
+    with pytest.raises(ConfigError, match="is not a result of this program"):
         read_result(tmp_path)
 
 

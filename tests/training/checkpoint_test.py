@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_read_is_no_damage(saved):
 def test_when_none_is_whole_it_refuses(saved):
     for step in ("10", "20"):
         flip_a_bit(saved / f"{step}.safetensors")
-    with pytest.raises(CheckpointError, match=r"no whole checkpoint .*20, 10"):
+    with pytest.raises(CheckpointError, match=r"no intact checkpoint .*20, 10"):
         restore(saved)
     assert names(saved) == ["10.safetensors", "20.safetensors"]
 

@@ -92,7 +92,7 @@ def test_what_somebody_else_has_written_is_never_written_over(runs, tmp_path):
     for name in ("notes.txt", "figures/mine.png"):
         path = tmp_path / "out" / name
         path.touch()
-        with pytest.raises(ConfigError, match=f"out holds {name}, which is no part"):
+        with pytest.raises(ConfigError, match=f"out holds {name}, which is not part"):
             build([runs.folder], tmp_path / "out")
         path.unlink()
     assert thesis.exists()

@@ -19,7 +19,10 @@ def test_a_folder_waits_until_it_is_done_or_has_failed(tmp_path, capsys):
         assert state(tmp_path / name) == name
     assert all_done([tmp_path / "done"])
     assert capsys.readouterr().out == ""
-    for name, said in (("failed", "failed: no data\n"), ("waiting", "that wait\n")):
+    for name, said in (
+        ("failed", "failed: no data\n"),
+        ("waiting", "again to continue\n"),
+    ):
         assert not all_done([tmp_path / "done", tmp_path / name])
         assert said in capsys.readouterr().out
 
