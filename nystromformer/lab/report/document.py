@@ -23,15 +23,15 @@ from nystromformer.lab.report.scores import (
     shared,
 )
 
-NOTES = (
-    "Mean ± sample standard deviation over seeds; in brackets the number of seeds.",
-    f"{NOTHING}: not measured. Unfinished runs do not count; the brackets say how far "
-    "they are.",
-    "Floor: what a fixed rule reaches on the same examples. A run is at a floor if it "
-    "is within two standard deviations of one, or no better than any.",
-    "Exact for p %: share of test examples with no more tokens than landmarks. There "
-    "nystrom is softmax attention.",
-)
+SEEDS = "Mean ± sample standard deviation over seeds; in brackets the number of seeds."
+NOTES = {  # by what they explain
+    NOTHING: f"{NOTHING}: not measured. Unfinished runs do not count; the brackets say "
+    "how far they are.",
+    "floor": "Floor: what a fixed rule reaches on the same examples. At a floor: a run "
+    "within two standard deviations of one, or no better than any.",
+    "exact for": "Exact for p %: share of test examples with no more tokens than "
+    "landmarks. There nystrom is softmax attention.",
+}
 PUBLISHED = (
     "Published: measured by others. Shown beside runs of the paper preset only, "
     "whatever their number of landmarks."
@@ -73,7 +73,8 @@ def texts(
     metrics = list(dict.fromkeys(frame["metric"]))
     words = "Test " + " and ".join(metrics).replace("_", " ")
     table, letters = score_table(frame, remarks), marks(remarks)
-    notes = list(NOTES)
+    cells = table.to_csv()
+    notes = [SEEDS, *(note for word, note in NOTES.items() if word in cells)]
     if any("published" in column for column in table):
         sources = enumerate(SOURCES.items(), 1)
         cells = " ".join(map(str, table.to_numpy().ravel()))
@@ -126,7 +127,7 @@ def _latex(scores: Section) -> str:
     """The table of scores for a paper; needs the package booktabs."""
     shared = f"All rows: {', '.join(scores.shared)}." if scores.shared else ""
     marks = [note for note in scores.notes if note.startswith("[")]
-    caption = " ".join([f"{scores.title}.", shared, NOTES[0], *marks])
+    caption = " ".join([f"{scores.title}.", shared, SEEDS, *marks])
     text = scores.table.to_latex(
         index=False,
         escape=True,

@@ -18,7 +18,7 @@ LEGEND_LINE, LEGEND_LETTERS = 0.22, 36  # inches a line; letters in half the wid
 EXACT = "softmax"
 NO_CURVES = {"step", "loss", "examples", "examples_per_second"}
 COSTS = {  # name -> column, title
-    "throughput": ("examples_per_second", "training, examples/s"),
+    "throughput": ("examples_per_second", "training throughput, examples/s"),
     "compiled_memory": ("compiled_bytes", "memory of the compiled step, MiB"),
     "peak_memory": ("peak_bytes", "peak memory of the device, MiB"),
 }
