@@ -143,6 +143,6 @@ def test_reviews_on_the_sub_words_of_another_run(tmp_path):
     assert said.startswith("[CLS] train")
     assert said.endswith(".txt [SEP]")
     assert train.inputs.dtype == np.uint16
-    assert text().folder().parent.name == "13fe1259b6812a88"  # as ever
+    assert "tokenizer" not in text().pinned_options()  # its data lie where they did
     with pytest.raises(DataError, match="max_length must be at least 3"):
         tiny(max_length=2, tokenizer="byte")

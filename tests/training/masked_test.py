@@ -1,15 +1,27 @@
 """Masked tokens against counts and a transcription in numpy."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import MaskedLanguageModel
-from nystromformer.training.data import Batch
+from nystromformer.training.arrays import digest
+from nystromformer.training.data import Batch, Data
+from nystromformer.training.evaluate import evaluate
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
+from nystromformer.training.objective import Totals
+from nystromformer.training.step import (
+    State,
+    make_eval_chunk,
+    make_train_chunk,
+    split_weights,
+)
 
 B, L, V, MASK, CLS = 64, 40, 11, 11, 2
 LENGTHS = np.arange(B) % (L - 3) + 3
@@ -37,7 +49,12 @@ def batch(rows, inputs=INPUTS):
 @pytest.fixture(scope="module")
 def model():
     config = EncoderConfig(
-        vocab_size=V + 1, max_length=L, num_layers=1, model_dim=8, attention="softmax"
+        vocab_size=V + 1,
+        max_length=L,
+        num_layers=1,
+        model_dim=8,
+        attention="softmax",
+        dropout_rate=0.0,
     )
     return MaskedLanguageModel(config, rngs=nnx.Rngs(0))
 
@@ -131,6 +148,45 @@ def test_an_evaluation_depends_on_the_example_alone(model):
     assert float(sum(p[0] for p in parts)) == pytest.approx(float(together[0]), 1e-5)
     other = of(model, batch(np.arange(6)), jax.random.key(9))["loss"]
     assert float(other[0]) != float(together[0])
+
+
+def data():
+    labels = np.zeros(B, np.int32)
+    inputs, lengths = INPUTS.astype(np.uint8), LENGTHS.astype(np.int32)
+    split = {"inputs": inputs, "lengths": lengths, "labels": labels, "pairs": None}
+    return Data.put(SimpleNamespace(**split))
+
+
+def test_an_evaluation_is_the_same_in_any_batches_and_lengths(model):
+    graphdef, weights = split_weights(model)
+    of = objective(share=0.2)
+    eval_chunk, zero = make_eval_chunk(graphdef, of), Totals.zero(of)
+    whole = evaluate(eval_chunk, zero, weights, data(), 64)
+    assert whole == pytest.approx(evaluate(eval_chunk, zero, weights, data(), 7))
+    cut = evaluate(eval_chunk, zero, weights, data(), 8, length_buckets=3)
+    assert whole == pytest.approx(cut)
+
+
+def test_training_goes_on_with_the_tokens_that_the_step_hides(model):
+    """To the bit, from what a checkpoint holds; and each step hides others."""
+    graphdef, weights = split_weights(model)
+    optimizer, of = optax.sgd(0.1), objective()
+    chunk = make_train_chunk(graphdef, optimizer, of)
+    zero = Totals.zero(of)
+    state = State(jnp.int32(0), np.uint32(0), weights, optimizer.init(weights[0]), zero)
+    indices = jnp.arange(24, dtype=jnp.int32).reshape(3, 8)
+
+    def steps(state, indices, count):
+        copied = jax.tree.map(jnp.array, state)  # it is given away
+        return jax.device_get(chunk(copied, data(), indices, count)[0])
+
+    whole = steps(state, indices, 3)
+    resumed = steps(steps(state, indices, 1), jnp.roll(indices, -1, 0), 2)
+    assert digest(resumed.weights) == digest(whole.weights)
+    first, later = (
+        steps(state._replace(step=jnp.int32(i)), indices, 1).weights for i in (0, 1)
+    )
+    assert digest(first) != digest(later)
 
 
 def test_no_gradient_comes_from_tokens_that_stay_or_from_padding(model):
