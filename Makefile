@@ -1,6 +1,10 @@
-# Each target sets up .venv by itself and never touches the system's Python.
+# Each target sets up .venv by itself and never touches the system's Python. Of those that
+# train, measure and report, RUN=python3 takes a Python that has all they need instead.
 PYTHON ?= python3
 BIN := .venv/bin
+READY := $(if $(RUN),,.venv/ready)
+RUN ?= $(BIN)/python
+export PYTHONPATH := $(CURDIR)$(PYTHONPATH:%=:%)
 # One process a core; a file stays in one process, which compiles its programs once.
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
@@ -9,6 +13,9 @@ PLANS := table3 landmarks ablations
 ATTENTIONS := softmax nystrom-32 nystrom-64 nystrom-128 nystrom-256 linformer-256 \
 	performer-256 reformer-64 longformer-256 bigbird-64 linear none
 DATA_DIR := $(if $(DATA),--data_dir=$(DATA))
+SPEED := $(foreach x,attention $(TASKS),$(x)_float32 $(x)_bfloat16)
+OF_ATTENTION = --batch_size=2 --num_heads=8 --head_dim=64 --option=nystrom.conv_kernel_size=0
+OF_STEP = --train_step --task=$(firstword $(subst _, ,$*)) --option=softmax.dropout_rate=0.0
 # Of `paper` and `speed`; ACCELERATOR= where SLURM's nodes have what this one lacks.
 ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
 	"error: no accelerator: .venv/bin/pip install \"jax[cuda13]\", or \"jax[tpu]\"")
@@ -18,33 +25,33 @@ ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
-train: .venv/ready ## ListOps, quick preset: a learnt model in minutes on two cores
-	$(BIN)/python scripts/train.py --config=configs/listops.py:nystrom,quick \
+train: $(READY) ## ListOps, quick preset: a learnt model in minutes on two cores
+	$(RUN) scripts/train.py --config=configs/listops.py:nystrom,quick \
 		--workdir=runs/listops-quick
 
 # SWEEP=--max_minutes=8 limits the sweep, and the next time goes on where it ended; what
 # there is is reported each time. SWEEP=--retry tries again what failed.
-paper: .venv/ready ## the paper's tables, on an accelerator; DATA=where the data lie
-	@$(BIN)/python -c '$(ACCELERATOR)'
-	-$(BIN)/python scripts/prepare_data.py $(TASKS:%=--task=%) $(DATA_DIR)
-	-$(BIN)/python scripts/sweep.py --workdir=runs/paper $(PLANS:%=--plan=%) \
+paper: $(READY) ## the paper's tables, on an accelerator; DATA=where the data lie
+	@$(RUN) -c '$(ACCELERATOR)'
+	-$(RUN) scripts/prepare_data.py $(TASKS:%=--task=%) $(DATA_DIR)
+	-$(RUN) scripts/sweep.py --workdir=runs/paper $(PLANS:%=--plan=%) \
 		$(DATA_DIR) $(SWEEP)
 	$(MAKE) paper-report
 
 # REPORT="--remark='image=…'" says what a task's numbers have to be read with.
-paper-report: .venv/ready ## reports what `make paper` has trained so far
-	$(BIN)/python scripts/report.py runs/paper --out=results/paper $(REPORT)
+paper-report: $(READY) ## reports what `make paper` has trained so far
+	$(RUN) scripts/report.py runs/paper --out=results/paper $(REPORT)
 
-speed: .venv/ready ## Table 1, and steps of every task, on an accelerator; PEERS=--peers
-	@$(BIN)/python -c '$(ACCELERATOR)'
-	set -e; for dtype in float32 bfloat16; do \
-		$(BIN)/python scripts/benchmark.py --out=results/speed/attention_$$dtype \
-			--dtype=$$dtype --batch_size=2 --num_heads=8 --head_dim=64 \
-			$(ATTENTIONS:%=--attention=%) --option=nystrom.conv_kernel_size=0 $(PEERS); \
-		$(BIN)/python scripts/benchmark.py --out=results/speed/train_$$dtype \
-			--dtype=$$dtype --train_step \
-			$(ATTENTIONS:%=--attention=%) --option=softmax.dropout_rate=0.0 $(PEERS); \
-	done
+# One table after the other: what a stopped `make speed` has, the next one leaves out.
+speed: $(SPEED:%=results/speed/%/benchmark.json) ## Table 1, and steps of every task, on an accelerator; PEERS=--peers
+
+results/speed/%/benchmark.json: | $(READY)
+	@$(RUN) -c '$(ACCELERATOR)'
+	$(RUN) scripts/benchmark.py --out=results/speed/$*.unfinished $(PEERS) \
+		$(ATTENTIONS:%=--attention=%) --dtype=$(lastword $(subst _, ,$*)) \
+		$(if $(filter attention_%,$*),$(OF_ATTENTION),$(OF_STEP))
+	rm -rf $(@D)
+	mv results/speed/$*.unfinished $(@D)
 
 test: .venv/ready-dev ## the tests, without the slow ones
 	$(PYTEST) -m "not slow and not parity"

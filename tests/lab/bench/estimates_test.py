@@ -8,6 +8,7 @@ import pytest
 from nystromformer.lab.bench.estimates import estimate, tables
 from nystromformer.lab.bench.programs import Program
 from nystromformer.lab.bench.targets import TARGETS
+from nystromformer.lab.bench.variants import every_label
 
 TEXT = """\
 ENTRY %main (x: f32[1000]) -> f32[1000] {
@@ -42,16 +43,21 @@ def test_an_estimate_is_that_of_its_kernels_and_above_its_floors(flops):
 @pytest.mark.slow
 @pytest.mark.skipif("COMPILERS" not in os.environ, reason="COMPILERS names no folder")
 @pytest.mark.parametrize("name", ["h200", "v5e"])
-def test_a_train_step_compiles_for_a_device_that_is_not_there(name, commands, tmp_path):
+@pytest.mark.parametrize("label", every_label())
+def test_every_train_step_compiles_for_a_device_that_is_not_there(
+    label, name, commands, tmp_path
+):
     out, folder = tmp_path / "out", os.environ["COMPILERS"]
     device = (f"--compile_for={name}", f"--compilers={folder}", "--dtype=bfloat16")
-    step = ("--train_step", "--task=image", "--batch_size=2", "--attention=nystrom-64")
-    done = commands.run("benchmark.py", f"--out={out}", *device, *step)
+    step = ("--train_step", "--task=text", "--batch_size=2", "--length=512")
+    done = commands.run(
+        "benchmark.py", f"--out={out}", *device, *step, f"--attention={label}"
+    )
     assert done.returncode == 0, done.stderr
     results = json.loads((out / "estimates.json").read_text())
     [row] = results["rows"]
-    assert 100 < row["kernels"] < 2000
+    assert 50 < row["kernels"] < 4000
     assert row["estimated_seconds"] >= row["bytes_floor_seconds"] > 0
-    assert row["flops"] > 1e9
+    assert row["flops"] is None or row["flops"] > 1e8
     assert results["compiled_for"] == name
     assert "Nothing here was measured" in (out / "README.md").read_text()
