@@ -57,7 +57,7 @@ def of_tokens(task: Task, splits: Splits) -> Floors:
     right = (target == frequency.argmax()).mean(), (target == guess).mean()
     return {
         metric: dict(zip(names, map(float, values), strict=True))
-        for metric, values in (("loss", losses), ("accuracy", right))
+        for metric, values in (("loss", losses), ("mlm_accuracy", right))
     }
 
 
@@ -74,7 +74,7 @@ def of_tokens_and_order(task: Task, splits: Splits) -> Floors:
         "majority class": float(np.mean(labels == majority)),
         "lengths of both parts": float(np.mean(labels == by_lengths)),
     }
-    mlm = {f"mlm_{metric}": found for metric, found in tokens.items()}
+    mlm = {"mlm_loss": tokens["loss"], "mlm_accuracy": tokens["mlm_accuracy"]}
     return {**mlm, "sop_accuracy": order}
 
 

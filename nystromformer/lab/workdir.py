@@ -111,7 +111,8 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
 
 def write_result(workdir: Folder, result: dict[str, Any]) -> None:
     """Writes the result of a run with hashes of itself, its config and its metrics."""
-    files = {name: _file_sha256(workdir / name) for name in (CONFIG_FILE, METRICS_FILE)}
+    names = (CONFIG_FILE, METRICS_FILE, TOKENIZER_FILE)
+    files = {name: _file_sha256(workdir / name) for name in names}
     sealed = {**result, "files_sha256": files}
     write_json(workdir / RESULT_FILE, {**sealed, "sha256": _sha256(sealed)})
 

@@ -48,7 +48,7 @@ class MaskedTokens:
         10 % stay; "mask": all become mask_token.
     """
 
-    metrics = ("loss", "accuracy")
+    metrics = ("loss", "mlm_accuracy")
     select = "loss"
     higher_is_better = False
 
@@ -123,14 +123,14 @@ class MaskedTokens:
         return x, jnp.where(weights > 0, losses * weights, 0), correct, weights
 
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
-        """loss (nats) and accuracy (0 to 1) over the hidden tokens.
+        """loss (nats) and mlm_accuracy (0 to 1) over the hidden tokens.
 
         The model has an `encoder`, and `decode` for its vectors. Both texts of a pair
         are examples of their own.
         """
         _, losses, correct, weights = self.fill_in(model, batch, key)
         total = weights.sum()
-        return {"loss": (losses.sum(), total), "accuracy": (correct.sum(), total)}
+        return {"loss": (losses.sum(), total), "mlm_accuracy": (correct.sum(), total)}
 
 
 class MaskedOrder(MaskedTokens):

@@ -50,10 +50,10 @@ def test_floors_of_tokens_are_those_of_counting():
         losses.append((-np.log(frequency[token]), -np.log(p)))
         best = max(seen, key=lambda t: (seen[t], frequency[t]), default=usual)
         right.append((token == usual, token == best))
-    for metric, values in (("loss", losses), ("accuracy", right)):
+    for metric, values in (("loss", losses), ("mlm_accuracy", right)):
         wanted = np.mean(values, axis=0)
         assert list(found[metric].values()) == pytest.approx(list(wanted))
-    assert found["accuracy"]["frequency given both neighbours"] > 0.6
+    assert found["mlm_accuracy"]["frequency given both neighbours"] > 0.6
 
 
 def test_the_lengths_of_parts_tell_an_order_that_they_give_away():

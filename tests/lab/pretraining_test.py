@@ -153,7 +153,8 @@ def test_fine_tuning_learns_64_pairs_by_heart_in_epochs(commands, tmp_path, pret
 @pytest.fixture(scope="module")
 def broken(commands, pretrained):
     """What cannot be begun with: unfinished, damaged, of other sub-words."""
-    folders = {name: commands.folder / name for name in ("unfinished", "damaged")}
+    names = ("unfinished", "damaged", "exchanged")
+    folders = {name: commands.folder / name for name in names}
     for path in folders.values():
         shutil.copytree(pretrained, path)
     (best,) = (pretrained / "best").iterdir()
@@ -162,6 +163,8 @@ def broken(commands, pretrained):
     (damaged,) = (folders["damaged"] / "best").iterdir()
     content = damaged.read_bytes()
     damaged.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with (folders["exchanged"] / "tokenizer.json").open("a") as file:
+        file.write("\n")
     return folders
 
 
@@ -170,6 +173,7 @@ def broken(commands, pretrained):
     [
         ("train.init_from={unfinished}", "is not finished: train it to its end"),
         ("train.init_from={damaged}", "is damaged"),
+        ("train.init_from={exchanged}", "tokenizer.json is not the one that"),
         ("task.tokenizer=byte", "was trained on other tokens than"),
         ("objective.select=F1", "select must be accuracy or f1, got 'F1'"),
         ("train.num_epochs=0.1", "warmup_steps=5 must lie between 0 and"),

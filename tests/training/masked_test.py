@@ -101,7 +101,7 @@ def test_loss_and_accuracy_are_those_of_the_hidden_tokens(model):
                 correct += row.argmax() == target
                 count += 1
     assert float(sums["loss"][0]) == pytest.approx(loss, rel=1e-5)
-    assert (float(sums["accuracy"][0]), float(sums["loss"][1])) == (correct, count)
+    assert (float(sums["mlm_accuracy"][0]), float(sums["loss"][1])) == (correct, count)
 
 
 def test_the_order_is_told_beside_the_hidden_tokens(model):
@@ -127,7 +127,7 @@ def test_the_order_is_told_beside_the_hidden_tokens(model):
         keys = jax.random.fold_in(jax.random.key(0), row)[None]
         hidden = objective(share=0.2).hide(batch([row]).inputs, VALID[[row]], keys)
         z = float(model.encoder(hidden.inputs, VALID[[row]])[0][0, 0, 0])
-        each.append((*map(float, alone["loss"]), float(alone["accuracy"][0])))
+        each.append((*map(float, alone["loss"]), float(alone["mlm_accuracy"][0])))
         told.append((np.log1p(np.exp(z if label else -z)), (z < 0) == label))
     loss, count, correct = np.array(each).T
     order, right = np.array(told, float).T
