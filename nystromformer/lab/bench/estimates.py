@@ -15,17 +15,17 @@ TITLE = "Estimates"
 FILE = "estimates.json"
 NOTES = """\
 - Nothing here was measured: the programs were compiled for a {name} on a machine
-  without one. Of train steps one is counted.
+  without one. Train steps are counted once.
 - Estimate: each kernel takes {kernel:.1f} µs and its bytes at {share:.0%} of
-  {bandwidth:.2f} TB/s, at least {least:.1f} µs; all together no less than the floors.
-  Nothing is autotuned: expect 1.3 to 1.5 times as much on a GPU. Of a TPU nothing is
-  known of what a kernel takes beside its bytes: small programs take more.
-- Floors: all bytes at {bandwidth:.2f} TB/s / all FLOPs at {peak:.0f} TFLOP/s; products
-  of float32 at higher precision than JAX's default take more.
-- Bytes: what each kernel reads and writes; of slices and updates only the part, of a
-  branch the larger side, without a TPU's fast memory.
-- FLOPs: of matrix products; {dash} where the lengths of the data decide.
-- Memory: arguments, results and temporaries by the compiler.
+  {bandwidth:.2f} TB/s, at least {least:.1f} µs; the sum is at least the floors.
+  Nothing is autotuned: expect 1.3 to 1.5 times as much on a GPU. The time that a TPU's
+  kernel takes besides its bytes is unknown: small programs take longer.
+- Floors: all bytes at {bandwidth:.2f} TB/s / all FLOPs at {peak:.0f} TFLOP/s; float32
+  products above JAX's default precision take longer.
+- Bytes: those that each kernel reads and writes. Slices and updates count only the
+  part, branches the larger side; a TPU's fast memory does not count.
+- FLOPs: of matrix products; {dash} if they depend on the lengths of the data.
+- Memory: arguments, results and temporaries as compiled.
 """
 CELLS = {
     "kernels": numbers(("kernels", 1, ",.0f")),

@@ -13,23 +13,22 @@ DASH = "—"
 FIT_FROM = 2048  # below it, what does not depend on the length shows
 NOTES = f"""\
 - Time: median (quartiles) of rounds in which all programs of a length, a large matmul
-  and a large copy take turns; the device is waited for, compiling is not in it.
-- ×: how much faster than softmax, or how much less memory by the compiler, as in
-  Table 1 of the paper.
+  and a large copy take turns. Each call is waited for; compilation is not included.
+- ×: speed, or compiled memory, relative to softmax, as in Table 1 of the paper.
 - Beside PyTorch: median (quartiles) of the rounds' ratios.
-- Memory: arguments, results and temporaries by the compiler / how far memory in use
-  rises in one run, arguments not counted, by the device's counter or on a CPU by the
-  process's resident memory, where a few MiB mean little; {DASH} where a counter is
-  silent. benchmark.json has the compiler's three parts.
-- Exponents: of c · lengthᵖ, fitted from length {FIT_FROM:,} on; of softmax's memory
-  without meaning beyond 2²⁷ scores, as many as it holds at a time.
+- Memory: arguments, results and temporaries as compiled / rise of memory in use during
+  one run, without arguments, by the device's counter or, on a CPU, by the process's
+  resident memory, which is inexact by a few MiB; {DASH} without a counter.
+  benchmark.json has the compiler's three parts.
+- Exponents: p of c · lengthᵖ, fitted from length {FIT_FROM:,} on. Ignore that of
+  softmax's memory beyond 2²⁷ scores: it never holds more at a time.
 - Work: 10⁹ floating-point operations of matrix products / their rate as a share of the
-  large matmul's; {DASH} where the lengths of the data decide.
-- Traffic: 10⁹ bytes that the kernels read and write, by the compiler, which takes an
-  inner loop for one of its turns and sees nothing in calls of libraries / their rate as
-  a share of a large copy's; {DASH} as of work.
+  large matmul's; {DASH} if they depend on the lengths of the data.
+- Traffic: 10⁹ bytes that the kernels read and write, by the compiler, which counts one
+  iteration of each inner loop and nothing inside library calls / their rate as a share
+  of a large copy's; {DASH} as for work.
 - In N: each batch in N parts, padded to the next of N lengths.
-- Over budget: compiled, not run, for memory.
+- Over budget: compiled but not run, for its memory.
 """
 
 

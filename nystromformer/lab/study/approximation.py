@@ -234,32 +234,32 @@ CAPTIONS = {
 ‖ŜV − SV‖ / ‖SV‖ (Frobenius) of each head, without the convolution of V, in float64,
 over valid tokens, for segment means, tokens drawn at random ({DRAWS} draws), k-means
 and farthest tokens, with six iterations. Medians and quartiles over draws and sequences
-with more tokens than landmarks; on the others the method is exact. Numbers:
+with more tokens than landmarks; on shorter ones the method is exact. Numbers:
 [landmarks.csv](landmarks.csv).""",
     "iterations": """\
 The same error for segment means against the number of iterations; dashed lines are
-LAPACK's pseudo-inverse. [iterations.csv](iterations.csv) has the residual
-‖AZA − A‖ / ‖A‖ as well.""",
+LAPACK's pseudo-inverse. [iterations.csv](iterations.csv) also has the residual
+‖AZA − A‖ / ‖A‖.""",
     "bound": """\
 Proposition 1: ‖SV − ŜV‖∞ ≤ (1 + ‖A⁺‖∞ + ‖A⁺ − Z‖∞) ‖V‖∞, for every head and sequence,
 with segment means and six iterations. Numbers: distance and bound in
 [landmarks.csv](landmarks.csv).""",
     "spectrum": """\
-As Fig. 1 of Linformer: the share of the sum of all n singular values of
-S = softmax(Q Kᵀ / √H) that the r largest have, and that of the largest quarter, by
-layer and head: medians over the sequences. Numbers: [spectrum.csv](spectrum.csv), as
-shares of the largest.""",
+As Fig. 1 of Linformer: the sum of the r largest singular values of
+S = softmax(Q Kᵀ / √H) as a share of the sum of all n, and that of the largest quarter
+by layer and head; medians over the sequences. Numbers: [spectrum.csv](spectrum.csv),
+relative to the largest.""",
     "choices": """\
-As Fig. 1 of the supplement: S, and Ŝ by the choice of landmarks; "after softmax": rows
-and columns of S itself at random tokens, eqs. (4)-(6), which need all of it. Here and
-below, up to six heads of one example, in the colours of the first column; below each
-its relative error (Frobenius).""",
+As Fig. 1 of the supplement: S, and Ŝ for each choice of landmarks. "After softmax"
+samples rows and columns of S itself at random tokens, eqs. (4)-(6), which needs all of
+S. Here and below: up to six heads of one example, in the colours of the first column,
+with the relative error (Frobenius) below each picture.""",
     "numbers": """\
-As Fig. 2 of the supplement: S, and Ŝ by the number of landmarks (segment means).""",
+As Fig. 2 of the supplement: S, and Ŝ for each number of landmarks (segment means).""",
     "iterates": """\
-As Fig. 3 of the supplement: S, and Ŝ by the inverse of A (segment means).""",
+As Fig. 3 of the supplement: S, and Ŝ for each inverse of A (segment means).""",
     "inverses": """\
-As Fig. 4 of the supplement: the pseudo-inverse of A, and the iterates, each in colours
-of its own, whose range stands below. The smallest singular values of A make up most of
-its pseudo-inverse; the iterates come to the largest first.""",
+As Fig. 4 of the supplement: the pseudo-inverse of A, and the iterates, each in its own
+colours, with their range below. The smallest singular values of A dominate its
+pseudo-inverse; the iterates invert the largest first.""",
 }
