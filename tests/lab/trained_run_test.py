@@ -74,7 +74,7 @@ def test_pairs_of_texts_are_what_their_token_ids_are():
     ("inputs", "error", "message"),
     [
         (["[MAX 2 x ]"], DataError, r"token 2 \('x'\) is not a token of ListOps"),
-        (np.zeros((3, 2, 9), int), ValueError, r"must be \[B, L\] with L ≤ 64"),
+        (np.zeros((3, 2, 9), int), ValueError, r"must be \[B, L\] with L ≤ 48"),
         (np.full((3, 9), 16), ValueError, "token ids must be from 0 to 15"),
     ],
 )
