@@ -22,10 +22,10 @@ ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
 
 .PHONY: help train paper paper-report speed test test-all test-faults test-parity lint clean
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
-train: $(READY) ## ListOps, quick preset: a learnt model in minutes on two cores
+train: $(READY) ## train on ListOps with the quick preset, on two CPU cores
 	$(RUN) scripts/train.py --config=configs/listops.py:nystrom,quick \
 		--workdir=runs/listops-quick
 
@@ -39,7 +39,7 @@ paper: $(READY) ## the paper's tables, on an accelerator; DATA=where the data li
 	$(MAKE) paper-report
 
 # REPORT="--remark='image=…'" says what a task's numbers have to be read with.
-paper-report: $(READY) ## reports what `make paper` has trained so far
+paper-report: $(READY) ## report what `make paper` has trained so far
 	$(RUN) scripts/report.py runs/paper --out=results/paper $(REPORT)
 
 # One table after the other: what a stopped `make speed` has, the next one leaves out.
@@ -53,24 +53,24 @@ results/speed/%/benchmark.json: | $(READY)
 	rm -rf $(@D)
 	mv results/speed/$*.unfinished $(@D)
 
-test: .venv/ready-dev ## the tests, without the slow ones
+test: .venv/ready-dev ## run the tests, without the slow ones
 	$(PYTEST) -m "not slow and not parity"
 
-test-all: .venv/ready-dev ## all tests but parity
+test-all: .venv/ready-dev ## run all tests but parity
 	$(PYTEST) -m "not parity"
 
-test-faults: .venv/ready-dev ## kills, full disks and flipped bits, many times
+test-faults: .venv/ready-dev ## test kills, full disks and flipped bits many times
 	$(BIN)/python -m pytest -m faults -rs
 
-test-parity: .venv/ready-parity ## comparisons with PyTorch and transformers
+test-parity: .venv/ready-parity ## compare with PyTorch and transformers
 	$(PYTEST) -m parity
 
-lint: .venv/ready-dev ## style and types
+lint: .venv/ready-dev ## check style and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 
-clean: ## removes .venv; keeps runs/
+clean: ## remove .venv; keep runs/
 	rm -rf .venv
 
 .venv/bin/python:
