@@ -225,13 +225,9 @@ def nystrom(
         # exact. Only then do landmarks lack tokens: nothing above needs to mask them.
         own = value[nth_valid(counts, num_landmarks)]
         middle = jnp.where(counts.sum() <= num_landmarks, own, middle)
-    return attend(
-        query,
-        key_scaled.astype(key.dtype),
-        middle.astype(value.dtype),
-        exists,
-        precision=precision,
-    )
+    # Rounded too where the inputs are: their own rounding costs more.
+    key_scaled, middle = key_scaled.astype(key.dtype), middle.astype(value.dtype)
+    return attend(query, key_scaled, middle, exists, precision=precision)
 
 
 def nth_valid(mask: jax.Array, count: int) -> jax.Array:
