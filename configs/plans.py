@@ -74,6 +74,7 @@ PLANS = {
             {**NYSTROM, "attention.num_landmarks": 3},
             {**NYSTROM, "attention.num_landmarks": 12},
             {**NYSTROM, "attention.num_landmarks": 48},
+            {**NYSTROM, "attention.conv_kernel_size": 0},
             {"attention.name": "longformer"},
             {"attention.name": "linear"},
             {"attention.name": "bigbird"},
