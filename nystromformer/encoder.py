@@ -287,8 +287,11 @@ class Encoder(nnx.Module):
 
     def _embed(self, inputs: jax.Array, token_types: jax.Array | None) -> jax.Array:
         """The sum of the embeddings of tokens, positions and types, [B, L, D]."""
-        length = inputs.shape[1]
-        x = self.embedding(inputs) + self.positions[:length][None]
+        # Positions as an outer product: then their gradient, too, is a product.
+        rows = self.positions[: inputs.shape[1]]
+        ones = jnp.ones_like(rows, shape=len(inputs))
+        positions = jnp.einsum("b,ld->bld", ones, rows, precision="highest")
+        x = self.embedding(inputs) + positions
         if self.token_types is None:
             return x
         if token_types is None:
