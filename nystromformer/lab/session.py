@@ -13,7 +13,7 @@ from nystromformer.config import ConfigError
 from nystromformer.lab import provenance
 from nystromformer.lab.objectives import shown
 from nystromformer.lab.run import Experiment
-from nystromformer.lab.transfer import carried_over, start_from
+from nystromformer.lab.transfer import carried_over, check_source, find_source
 from nystromformer.lab.workdir import (
     TOKENIZER_FILE,
     check_workdir,
@@ -69,13 +69,15 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
         f"{config.train.batch_size} on {provenance.device()}"
     )
     check_memory(experiment.num_params)
+    source = find_source(config)
     mesh = mesh_of(experiment, seq_shards)
     splits = experiment.load()
     experiment = experiment.on(splits["train"].num_examples)
     if config.train.num_epochs:
         config = experiment.config
         print(f"{config.train.num_epochs:g} epochs: {config.train.num_steps:,} steps")
-    source = start_from(experiment)
+    if source:
+        check_source(source, experiment)
     floors = experiment.learning.floors(experiment.task, splits)
     metrics = experiment.objective.metrics
     others = {x: floors[x] for x in metrics if x in floors}

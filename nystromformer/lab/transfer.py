@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from lra_tasks.subwords import open_vocabulary
-from nystromformer.config import ConfigError
+from nystromformer.config import Config, ConfigError
 from nystromformer.lab.run import Experiment
 from nystromformer.lab.trained_run import TrainedRun, load_run
 from nystromformer.lab.workdir import TOKENIZER_FILE, find_folder
@@ -20,23 +20,30 @@ POSITIONS = "params.encoder.positions"
 NOTHING = np.empty((0, 0, 0, 0))  # of a shape that no weight has
 
 
-def start_from(experiment: Experiment) -> TrainedRun | None:
-    """The run that `train.init_from` names, if any; prints what is carried over.
-
-    The experiment's data are loaded: only then are sub-words known.
+def find_source(config: Config) -> TrainedRun | None:
+    """The run that `train.init_from` names, if any.
 
     Raises:
-      ConfigError: it is no run, or not finished, or of other tokens, or of an encoder
-        of another width, depth or vocabulary.
+      ConfigError: it is no run, or not finished.
     """
-    if not (name := experiment.config.train.init_from):
+    if not config.train.init_from:
         return None
-    folder = find_folder(name)
+    folder = find_folder(config.train.init_from)
     if steps_in(folder / "checkpoints"):
         raise ConfigError(
             f"config.train.init_from={folder} is not finished: train it to its end"
         )
-    source, words = load_run(folder), folder / TOKENIZER_FILE
+    return load_run(folder)
+
+
+def check_source(source: TrainedRun, experiment: Experiment) -> None:
+    """Prints what is carried over to an experiment whose data are loaded.
+
+    Raises:
+      ConfigError: other tokens, or an encoder of another width, depth or vocabulary.
+    """
+    folder = find_folder(str(experiment.config.train.init_from))
+    words = folder / TOKENIZER_FILE
     theirs, ours = source.task.vocabulary, experiment.task.vocabulary
     if words.exists():
         theirs = open_vocabulary(str(words))
@@ -47,7 +54,6 @@ def start_from(experiment: Experiment) -> TrainedRun | None:
             f"config.task.tokenizer has: take {named or 'a run on the same'}"
         )
     carried_over(source, experiment.weight_shapes, experiment, print)
-    return source
 
 
 def carried_over(
