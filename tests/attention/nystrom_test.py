@@ -209,3 +209,8 @@ def test_the_module_passes_its_options_on(options):
     assert relative_error(out, same) <= TOLERANCE["same"]
     options.popitem()
     assert relative_error(compiled(**options)(*x, mask=mask), out) > 1e-3
+
+
+def test_more_landmarks_than_the_longest_sequence_make_no_larger_matrices():
+    attention = make("nystrom", num_landmarks=10**6, max_length=5)
+    assert attention.num_landmarks == 5
