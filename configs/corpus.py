@@ -11,7 +11,8 @@ python scripts/train.py --config=configs/corpus.py:nystrom,base,longer --workdir
     --config.task.source_dir=TEXTS --config.task.tokenizer=DIR/tokenizer.json
     --config.train.init_from=DIR
 
-`:nystrom,quick` is for two CPU cores: 4 layers of 128, windows of 256 tokens.
+`:nystrom,quick` is for two CPU cores: 4 layers of 128, windows of 256 tokens. With 64
+landmarks and 1,000 steps on IMDb's reviews: MLM 18.8 %, SOP 59.0 % (results/README.md).
 """
 
 from ml_collections import ConfigDict, config_dict
