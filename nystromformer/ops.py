@@ -107,7 +107,7 @@ def random_halves(rng: jax.Array, shape: Sequence[int]) -> jax.Array:
         position = jnp.zeros(shape, jnp.uint32)
         for axis, size in enumerate(shape):
             along = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-            position = position * size + along
+            position = position * jnp.uint32(size % 2**32) + along
         return (words(position // 2) >> (position % 2 * 16)).astype(jnp.uint16)
 
     return jax.lax.platform_dependent(cpu=in_pairs, default=one_by_one)
