@@ -127,6 +127,7 @@ def glue(commands, tmp_path, pretrained, *changes):
     )
 
 
+@pytest.mark.slow
 def test_fine_tuning_learns_64_pairs_by_heart_in_epochs(commands, tmp_path, pretrained):
     done = glue(commands, tmp_path, pretrained, "--config.train.num_epochs=20.0")
     assert done.returncode == 0, done.stderr

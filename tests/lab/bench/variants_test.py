@@ -47,7 +47,7 @@ def test_an_attention_of_a_users_own_has_its_size(monkeypatch):
         (["linear", "linear"], [], "linear is given twice"),
         (["nystrom-4"], ["nystrom=3"], "is not ATTENTION.OPTION=VALUE"),
         (["nystrom-4"], ["nystrom.inverse=3"], "must be str"),
-        (["nystrom-4"], ["linear.x=3"], "none of the attentions is linear"),
+        (["nystrom-4"], ["linear.x=3"], "none of the attentions is called linear"),
     ],
 )
 def test_what_is_wrong_is_said(labels, changes, message):
