@@ -32,7 +32,7 @@ TABLE3 = {
 
 
 def _stages(attention: str) -> tuple[dict[str, str], ...]:
-    """Pre-trained, and beside it from scratch, for as long as either part or both."""
+    """Pre-trained; and from scratch, for as long as fine-tuning and as both."""
     named = {"attention.name": attention}
     return (
         {**named, "presets": "pretrain"},

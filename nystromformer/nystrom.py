@@ -19,8 +19,8 @@ Where this differs from the published code, on purpose:
   `segments="padded"` keeps the published behaviour for comparison.
 * Z₀ is scaled by the norms of its own matrix, not by the largest of the batch, so an
   example does not depend on its neighbours.
-* A, Z and the softmax statistics are at least float32 at the highest precision,
-  whatever the dtype outside.
+* A, Z and the softmax statistics are at least float32, without loss of digits
+  in their products, whatever the dtype outside.
 """
 
 import functools

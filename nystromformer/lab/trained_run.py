@@ -216,7 +216,7 @@ def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
     """
     folder = find_folder(workdir)
     config, words = read_config(folder), folder / TOKENIZER_FILE
-    if words.exists() and config.task.options["tokenizer"] != "bpe":
+    if words.exists() and config.task.options.get("tokenizer", "bpe") != "bpe":
         own = {**config.task.model_dump(), "tokenizer": str(words)}  # wherever it lies
         config = config.model_copy(update={"task": TaskConfig(**own)})
     experiment = Experiment.from_config(config)

@@ -53,6 +53,12 @@ def check_source(source: TrainedRun, experiment: Experiment) -> None:
             f"config.train.init_from={folder} was trained on other tokens than "
             f"config.task.tokenizer has: take {named or 'a run on the same'}"
         )
+    sizes = source.task.vocab_size, experiment.task.vocab_size
+    if sizes[0] != sizes[1]:
+        raise ConfigError(
+            f"config.train.init_from={folder} was trained on {sizes[0]:,} tokens, and "
+            f"the task has {sizes[1]:,}: take a run on the same"
+        )
     carried_over(source, experiment.weight_shapes, experiment, print)
 
 

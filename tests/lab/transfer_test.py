@@ -6,6 +6,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from nystromformer.config import ConfigError
+from nystromformer.lab.run import Experiment
+from nystromformer.lab.trained_run import load_run
+from nystromformer.lab.transfer import check_source
+from tests.small import make_config
+
 WORD = "params.encoder.embedding.embedding"
 
 
@@ -75,3 +81,9 @@ def test_what_cannot_be_explained_is_one_line_and_nothing_is_written(
     assert text in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_another_vocabulary_is_refused(pretrained):
+    config = make_config("nystrom,quick", "text", train__init_from=str(pretrained))
+    with pytest.raises(ConfigError, match=r"trained on 16 tokens.* has 257"):
+        check_source(load_run(pretrained), Experiment.from_config(config))

@@ -64,6 +64,10 @@ def sweep(asked: Any, config: str | None, changes: Variant) -> bool:
     if not before and others - {SWEEP_FILE, LOCK_FILE}:
         raise ConfigError(f"{folder} is neither empty nor a sweep: name another folder")
     fit, left_out = check_points(points, folder)
+    names = {point.name for point in fit}
+    for point in [x for x in fit if x.source and x.source not in names]:
+        left_out.append(f"{point.name} is skipped: {point.source} is not in the sweep")
+        fit.remove(point)
     for line in left_out:
         print(f"warning: {line}", file=sys.stderr)
     if asked.dry_run:
@@ -104,7 +108,8 @@ def find_points(asked: Any, config: str | None, changes: Variant) -> list[Point]
 
 def _points_of(plan: Variant, grid: list[Variant], asked: Any) -> list[Point]:
     """The points of one plan, changed by the flags."""
-    preset = asked.preset or plan.get("preset", "paper")
+    # Both, as quick and mrpc; of the asked and the plan's the latter wins.
+    preset = ",".join(filter(None, (asked.preset, plan.get("preset")))) or "paper"
     if {*preset.split(",")} & {*ATTENTIONS}:
         raise ConfigError(f"--preset={preset}: the plan already names the attentions")
     tasks = plan["tasks"] if asked.tasks is None else asked.tasks
@@ -113,7 +118,7 @@ def _points_of(plan: Variant, grid: list[Variant], asked: Any) -> list[Point]:
         raise ConfigError(f"unknown task {unknown[0]!r}; known: {known}")
     changes = {"task.data_dir": asked.data_dir} if asked.data_dir else {}
     files = [os.path.relpath(CONFIGS / f"{task}.py") for task in tasks]
-    bases = [Base(file, (preset,), changes) for file in files]
+    bases = [Base(file, tuple(preset.split(",")), changes) for file in files]
     own = {key for variant in plan["variants"] for key in variant}
     if taken := own & {*grid[0]}:
         raise ConfigError(f"--grid names {min(taken)}, which the plan already sets")

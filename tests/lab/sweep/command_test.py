@@ -78,6 +78,25 @@ def test_a_damaged_point_does_not_keep_the_others_from_running(tmp_path, capsys)
     assert err.startswith("warning: listops-none-seed0 is skipped: ")
 
 
+def test_a_point_whose_source_is_not_swept_does_not_wait_for_it(tmp_path, capsys):
+    changes = {"workdir": str(tmp_path), "dry_run": True, "plan": ["self_pretraining"]}
+    changes |= {"preset": "quick", "tasks": ["listops"], "seeds": 1}
+    # Of which the fine-tuned know nothing: no source of theirs is swept.
+    changes["grid"] = ["objective.share=0.1,0.2"]
+    sweep(SimpleNamespace(**{**NO_FLAGS, **changes}), None, {})
+    out, err = capsys.readouterr()
+    assert err.count("after_pretrain-seed0 is skipped: listops-") == 3
+    assert "init_from" not in out
+    assert out.count("-objective.share=0.2-seed0\n") == 3
+
+
+def test_words_of_the_plan_and_of_the_flag_count_both():
+    flags = {"plan": ["as_published"], "tasks": ["listops"], "preset": "quick"}
+    point, *_ = find_points(SimpleNamespace(**{**NO_FLAGS, **flags}), None, {})
+    assert point.config.model.pooling == "padded_mean"
+    assert point.config.task.max_length == 48
+
+
 def test_a_plan_is_its_variants_with_what_the_flags_say_instead():
     flags = {"plan": ["table3"], "tasks": ["text", "image"], "seeds": 2}
     flags |= {"preset": "quick", "data_dir": "/x"}
