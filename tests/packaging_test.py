@@ -64,7 +64,7 @@ def test_the_wheel_works_outside_the_tree(tmp_path):
     assert "nystromformer/lab/report/page.html" in names
     install = [*pip, "install", "--no-deps", f"--target={tmp_path / 'site'}", built]
     subprocess.run(install, check=True)
-    for program, said in ((ALONE, ""), (TOGETHER, "load_run 81942")):
+    for program, said in ((ALONE, ""), (TOGETHER, "load_run 80918")):
         done = subprocess.run(
             [sys.executable, "-c", f"ROOT = {str(ROOT)!r}\n{program}"],
             env={"PYTHONPATH": str(tmp_path / "site"), "JAX_PLATFORMS": "cpu"},
