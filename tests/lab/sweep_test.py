@@ -30,7 +30,7 @@ def test_a_sweep_is_interrupted_moved_carried_on_and_retried(commands):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "")
-    assert "stopped by SIGINT; saved. The same command again goes on" in out
+    assert "stopped by SIGINT; saved. Run the same command again" in out
     assert "stopped by SIGTERM at step" in (folder / one / "log.txt").read_text()
     assert [path.name for path in (folder / other).iterdir()] == ["config.json"]
 
