@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from lra_tasks.split import Split
 from nystromformer.config import ConfigError
 from nystromformer.lab import provenance
 from nystromformer.lab.objectives import shown
@@ -78,10 +79,6 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
         print(f"{config.train.num_epochs:g} epochs: {config.train.num_steps:,} steps")
     if source:
         check_source(source, experiment)
-    floors = experiment.learning.floors(experiment.task, splits)
-    metrics = experiment.objective.metrics
-    others = {x: floors[x] for x in metrics if x in floors}
-    floors = others.pop(experiment.objective.select, {})
     with lock_workdir(workdir):
         if is_first():
             open_workdir(workdir, config)
@@ -109,8 +106,7 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             "objective": config.objective.name,
             "init_from_sha256": source and digest(source.weights),
             **trainer.fit(),
-            "floors": floors,
-            "other_floors": others,
+            **floors(experiment, splits),
             "exact_share": experiment.exact_share(splits["test"].lengths),
             "processes": jax.process_count(),
             "mesh": dict(mesh.shape),
@@ -122,6 +118,14 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             write_result(workdir, result)
         trainer.finish()
     return result
+
+
+def floors(experiment: Experiment, splits: dict[str, Split]) -> dict[str, Any]:
+    """The floors of the selected metric, and those of the others by metric."""
+    found = experiment.learning.floors(experiment.task, splits)
+    others = {x: found[x] for x in experiment.objective.metrics if x in found}
+    selected = others.pop(experiment.objective.select, {})
+    return {"floors": selected, "other_floors": others}
 
 
 def check_memory(num_params: int) -> None:

@@ -103,7 +103,7 @@ def train_program(
         if culprits := finite.culprits():
             raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")
 
-    key = _key("train step", label, experiment, examples)
+    key = _key(label, experiment, examples)
     return Program(
         *(key, run, cost, STEPS),
         compiled=compiled,
@@ -111,10 +111,10 @@ def train_program(
     )
 
 
-def _key(what: str, label: str, of: Experiment, examples: str) -> dict[str, Any]:
+def _key(label: str, of: Experiment, examples: str) -> dict[str, Any]:
     config = of.config
     return {
-        "what": what,
+        "what": "train step",
         "attention": label,
         "options": config.attention.options,
         "task": config.task.name,
