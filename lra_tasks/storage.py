@@ -147,13 +147,10 @@ def _read(path: Path) -> Split:
         metadata = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     tokens, lengths = tensors["tokens"], tensors["lengths"]
-    width, ends = int(metadata["width"]), np.cumsum([0, *lengths])
+    width, ends = int(metadata["width"]), np.cumsum(lengths)
     inputs = np.zeros((len(lengths), width), tokens.dtype)
-    for start in range(0, len(lengths), ROWS):
-        window = inputs[start : start + ROWS]
-        stop = start + len(window)
-        valid = np.arange(width) < lengths[start:stop, None]
-        window[valid] = tokens[ends[start] : ends[stop]]
+    for row, length, end in zip(inputs, lengths.tolist(), ends.tolist(), strict=True):
+        row[:length] = tokens[end - length : end]
     split = Split(inputs, lengths, tensors["labels"], tensors.get("pairs"))
     if split.content_hash() != metadata["sha256"]:
         raise ValueError("its sha256 is not the one noted when it was made")

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -33,6 +34,7 @@ from nystromformer.training.objective import Objective, Totals
 from nystromformer.training.progress import Pace, Progress
 from nystromformer.training.record import Record
 from nystromformer.training.step import (
+    State,
     Weights,
     graphdef_of,
     make_eval_chunk,
@@ -93,20 +95,14 @@ class Trainer:
         self.record = Record()
         self.best: tuple[int, Weights] | None = None
         self.checkpoints = Checkpoints(workdir)
-        restored = self.checkpoints.restore(jax.eval_shape(init, np.uint32(0)))
-        metrics_bytes = 0
-        if restored is None:
-            self.state = init(np.uint32(schedule.seed))
-            if start:
-                fresh = jax.device_get(self.state.weights)
-                self.state = self.state._replace(weights=put(mesh, start(fresh)))
-        else:
+        self.step, self.saved, metrics_bytes = 0, None, 0
+        seed = np.uint32(schedule.seed)
+        shapes: State = init.eval_shape(seed)  # with where they lie
+        if restored := self.checkpoints.restore(shapes):
             state, meta, self.best = restored
-            self.state = put(mesh, state)
+            self.step = self.saved = int(state.step)
             self.record = Record(**meta["record"])
             metrics_bytes = meta["metrics_bytes"]
-        self.step = int(self.state.step)
-        self.saved = self.step if restored else None
         self.saved_at, self.saving_seconds = time.monotonic(), 0.0
         self.writer = SilentWriter()
         if is_first():
@@ -114,6 +110,13 @@ class Trainer:
         mapped = isinstance(self.data["train"], Mapped)
         self.max_chunk = MAX_MAPPED_CHUNK if mapped else MAX_CHUNK
         self.pace = Pace(self.max_chunk)
+        if self.step < schedule.num_steps:  # XLA compiles while the state is made
+            lowered = self.train_chunk.lower(shapes, *self._batches(1))
+            self.compiled = ThreadPoolExecutor(1).submit(lowered.compile)
+        self.state = put(mesh, state) if restored else init(seed)
+        if start and not restored:
+            fresh = jax.device_get(self.state.weights)
+            self.state = self.state._replace(weights=put(mesh, start(fresh)))
 
     def fit(self) -> dict[str, Any]:
         """Trains to the end and tests the best weights.
@@ -175,25 +178,11 @@ class Trainer:
         every = (schedule.log_every, schedule.eval_every, schedule.checkpoint_every)
         room = min(n - self.step % n for n in every)
         num_steps = min(self.pace.size, room, schedule.num_steps - self.step)
-        indices = np.zeros((self.max_chunk, schedule.batch_size), np.int32)
-        indices[:num_steps] = train_indices(
-            schedule.seed,
-            self.step,
-            num_steps,
-            len(self.data["train"].labels),
-            schedule.batch_size,
-        )
-        data, indices = self.data["train"].part(indices)
-        batches = (
-            data,
-            put(self.mesh, indices, None, DATA),
-            put(self.mesh, np.int32(num_steps)),
-        )
+        batches = self._batches(num_steps)
         first = self.progress.first_step is None
         with self.pace.measure(num_steps):
             if first:  # compiled ahead, which tells what memory it takes
-                lowered = self.train_chunk.lower(self.state, *batches)
-                self.train_chunk = lowered.compile()
+                self.train_chunk = self.compiled.result()
                 held = program_bytes(self.train_chunk)
                 self.record.compiled_bytes = sum(held) if held else None
             self.state, finite = self.train_chunk(self.state, *batches)
@@ -215,6 +204,20 @@ class Trainer:
             self.writer.write(self.step, "train", means)
             zero = put(self.mesh, Totals.zero(self.objective))
             self.state = self.state._replace(totals=zero)
+
+    def _batches(self, num_steps: int) -> tuple[Any, jax.Array, jax.Array]:
+        """The data of the next steps, their examples and their number."""
+        data, schedule = self.data["train"], self.schedule
+        indices = np.zeros((self.max_chunk, schedule.batch_size), np.int32)
+        indices[:num_steps] = train_indices(
+            schedule.seed, self.step, num_steps, len(data.labels), schedule.batch_size
+        )
+        part, indices = data.part(indices)
+        return (
+            part,
+            put(self.mesh, indices, None, DATA),
+            put(self.mesh, np.int32(num_steps)),
+        )
 
     def _evaluate(self, weights: Weights, split: str) -> dict[str, float] | None:
         metrics = evaluate(
