@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 LONG = 4096  # terms: a sum that is not longer loses next to nothing
 PART = 512  # terms that are added one by one of a longer sum
+NARROW = 2**16  # numbers of a kernel whose gradient is summed by sequence
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -161,10 +162,11 @@ def gelu(x: jax.Array) -> jax.Array:
 def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """x [..., L, D] times kernel [D, E], plus bias [E]; in x's dtype.
 
-    The gradients of kernel and bias are summed in their own dtype. The kernel's is the
-    sum of a product for each sequence: for one product of all rows XLA first writes
-    them down transposed, with whatever they come from computed once more, and a train
-    step takes a tenth longer (measured on a CPU, estimated for a GPU).
+    The gradients of kernel and bias are summed in their own dtype. That of a NARROW
+    kernel is the sum of a product for each sequence: for one product of all rows XLA
+    first writes them down transposed, with whatever they come from computed once more,
+    and a train step takes a tenth longer (measured on a CPU, estimated for a GPU). For
+    a wide kernel the products of all sequences would take more memory than the rows.
     """
     bias = bias.astype(x.dtype)
     return x @ kernel.astype(x.dtype) + jnp.expand_dims(bias, range(x.ndim - 1))
@@ -179,9 +181,12 @@ def _dense_backward(residuals: Any, cotangent: jax.Array) -> Any:
     cotangent = jax.lax.optimization_barrier(cotangent)  # written down once, narrow
     wide = kernel.dtype
     of_x = cotangent @ kernel.T.astype(x.dtype)
-    of_kernel = jnp.matmul(x.mT, cotangent, preferred_element_type=wide)
     of_bias = cotangent.sum(range(cotangent.ndim - 1), dtype=wide)
-    return of_x, of_kernel.sum(range(x.ndim - 2)), of_bias
+    by_sequence = "...de" if kernel.size <= NARROW else "de"
+    of_kernel = jnp.einsum(
+        f"...ld,...le->{by_sequence}", x, cotangent, preferred_element_type=wide
+    )
+    return of_x, of_kernel.sum(range(of_kernel.ndim - 2)), of_bias
 
 
 dense.defvjp(_dense_forward, _dense_backward)

@@ -7,13 +7,16 @@ import pytest
 
 from nystromformer.ops import (
     LONG,
+    NARROW,
     dense,
     dropout,
     exp_in,
     matmul_in_parts,
+    precise_einsum,
     random_halves,
     zeroed,
 )
+from nystromformer.training.devices import program_bytes
 from tests.tolerance import TOLERANCE, relative_error
 
 KEY = jax.random.key(1)
@@ -89,12 +92,29 @@ def test_every_device_draws_the_same():
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("shape", [(7, 5), (2, 3, 7, 5)])
+@pytest.mark.parametrize(("platform", "products"), [("cuda", 3), ("tpu", 0)])
+def test_what_depends_on_the_platform_lowers_with_its_gradient(platform, products):
+    """Under vmap, and no such device is needed."""
+
+    def total(x, y, key):
+        return dropout(precise_einsum("ms,sh->mh", x, y), 0.5, key).sum()
+
+    x, y, keys = jnp.ones((3, 2, 7)), jnp.ones((3, 7, 5)), jax.random.split(KEY, 3)
+    gradient = jax.jit(jax.vmap(jax.value_and_grad(total, (0, 1))))
+    lowered = gradient.trace(x, y, keys).lower(lowering_platforms=(platform,))
+    # Forward and both gradients, each with the six products of bfloat16 parts.
+    assert lowered.as_text().count("num_primitive_operations = 6") == products
+
+
+@pytest.mark.parametrize(
+    ("shape", "width"), [((7, 5), 4), ((2, 3, 7, 5), 4), ((2, 7, 257), 257)]
+)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_dense_and_its_gradients_are_those_of_a_product_and_a_sum(shape, dtype):
+def test_dense_and_its_gradients_are_those_of_a_product_and_a_sum(shape, width, dtype):
+    sizes = (shape, (shape[-1], width), (width,), (*shape[:-1], width))
     x, kernel, bias, cotangent = (
         jnp.asarray(np.random.default_rng(i).normal(size=size), "float32")
-        for i, size in enumerate((shape, (5, 4), (4,), (*shape[:-1], 4)))
+        for i, size in enumerate(sizes)
     )
 
     def plain(x, kernel, bias):
@@ -109,6 +129,20 @@ def test_dense_and_its_gradients_are_those_of_a_product_and_a_sum(shape, dtype):
     tolerance = TOLERANCE["same" if dtype == "float32" else "bfloat16"]
     for one, other in zip((out, *gradients), (expected, *pull(cotangent)), strict=True):
         assert relative_error(one, other) <= tolerance
+
+
+def test_the_gradient_of_a_wide_kernel_is_not_held_for_each_sequence():
+    def gradient(x, kernel, bias):
+        return jax.grad(lambda *args: (dense(*args) ** 2).sum(), (0, 1, 2))(
+            x, kernel, bias
+        )
+
+    width, batch = 512, 64
+    assert width**2 > NARROW
+    arrays = (jnp.ones((batch, 2, width)), jnp.ones((width, width)), jnp.ones(width))
+    held = program_bytes(jax.jit(gradient).lower(*arrays).compile())
+    assert held
+    assert held.temporaries < batch * arrays[1].nbytes / 8
 
 
 def test_gradients_of_bfloat16_are_summed_in_float32():
