@@ -80,7 +80,8 @@ def _guarded(
     main: Callable[..., None], arguments: str | None, argv: Sequence[str]
 ) -> None:
     logging.set_verbosity(logging.WARNING)
-    getLogger("gcsfs").setLevel(CRITICAL)  # what it raises it logs as well
+    for library in ("gcsfs", "fsspec"):  # what they raise they log as well
+        getLogger(library).setLevel(CRITICAL)
     words = argv[1:]
     if words and not arguments:
         _fail(f"unexpected argument {words[0]!r}; options start with --")

@@ -25,8 +25,8 @@ LEAST_SECONDS = 1.0  # a bucket takes one write a second of the same object
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, at most 200 characters, or its type."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """The first line of an error's message, at most 400 characters, or its type."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:400]
 
 
 def is_local(folder: Folder) -> bool:
@@ -42,7 +42,8 @@ def system_errors(path: Folder) -> Iterator[None]:
     except Exception as error:
         if is_local(path):
             raise
-        raise OSError(f"{path}: {first_line(error)}") from error
+        said = ": ".join(str(error).split("\n")) or type(error).__name__
+        raise OSError(f"{path}: {said[:400]}") from error  # the reason comes last
 
 
 class ObjectFile(io.BytesIO):

@@ -63,7 +63,7 @@ def test_an_array_saves_when_it_has_to_leave_and_comes_back(
     with pytest.raises(SystemExit, match="130"):  # Ctrl-C leaves the jobs
         run(points, folder)
     leave.join()
-    assert "scancel 100 stops them" in capsys.readouterr().out
+    assert "scancel 100 saves and stops them" in capsys.readouterr().out
     # Its time is up.
     os.kill(int((cluster / "100_0.pid").read_text()), signal.SIGUSR2)
     run(points, folder)  # watches, and submits what has ended
