@@ -59,6 +59,12 @@ def test_the_losses_of_a_batch_in_parts_are_those_of_one_device():
     assert on_eight_devices("losses", 4, 1, 2) == pytest.approx(alone, abs=1e-6)
 
 
+def test_a_masked_evaluation_is_the_same_on_any_devices_in_any_batches():
+    for alone, spread in on_eight_devices("masked"):
+        assert alone["examples"] == 103
+        assert spread == pytest.approx(alone, rel=1e-6)
+
+
 @pytest.mark.parametrize("parts", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_batch_and_its_parts_are_spread_over_the_devices(parts):
     alone, four = (on_eight_devices("operations", shards, parts) for shards in (1, 4))

@@ -16,12 +16,20 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from nystromformer.attention import make_attention
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import SequenceClassifier
+from nystromformer.heads import MaskedOrderModel, SequenceClassifier
 from nystromformer.training.data import Data, train_indices
-from nystromformer.training.devices import DATA, SEQ, make_mesh, put
-from nystromformer.training.objective import Classification
+from nystromformer.training.devices import DATA, SEQ, make_mesh, put, whole
+from nystromformer.training.evaluate import evaluate
+from nystromformer.training.masked import MaskedOrder, MaskedTokens
+from nystromformer.training.objective import Classification, Totals
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
+from nystromformer.training.step import (
+    graphdef_of,
+    make_eval_chunk,
+    make_init,
+    make_train_chunk,
+    split_weights,
+)
 from tests.training.conftest import make_split
 
 OPTIONS = {
@@ -83,6 +91,29 @@ def losses(data_shards: int, seq_shards: int, parts: int = 1) -> list[float]:
         found.append(state.totals.means()["loss"])
         assert state.totals.examples.sharding.is_fully_replicated
     return found
+
+
+def masked() -> list[list[dict[str, float]]]:
+    """What an evaluation finds on one device and on eight: `masked`, `masked_order`."""
+    split = make_split(0, 103, LENGTH)
+    split.inputs = np.random.default_rng(0).integers(1, 11, split.inputs.shape)
+    split.labels %= 2
+    sizes = {"vocab_size": 12, "max_length": LENGTH, "num_layers": 1}
+    config = EncoderConfig(**sizes, attention="softmax")
+    model = MaskedOrderModel(config, rngs=nnx.Rngs(0))
+    graphdef, weights = split_weights(model)
+
+    def found(objective: Any, data: int, seq: int, batch_size: int) -> dict[str, float]:
+        devices = jax.devices()[: data * seq]
+        mesh = make_mesh(batch_size, LENGTH, seq_shards=seq, devices=devices)
+        chunk = make_eval_chunk(graphdef, objective, mesh)
+        there = jax.device_put(weights, whole(mesh)), Data.put(split, mesh)
+        return evaluate(chunk, Totals.zero(objective), *there, batch_size, mesh)
+
+    ids = {"vocab_size": 11, "mask_token": 11}
+    shapes = (1, 1, 64), (2, 4, 8)
+    objectives = MaskedTokens(**ids), MaskedOrder(**ids)
+    return [[found(objective, *shape) for shape in shapes] for objective in objectives]
 
 
 def operations(data_shards: int, parts: int) -> float:
@@ -161,7 +192,7 @@ def cost(name: str, length: int, devices: int) -> dict[str, int]:
     return {"told": told, "temporaries": compiled.memory_analysis().temp_size_in_bytes}
 
 
-COMMANDS = {f.__name__: f for f in (losses, operations, difference, cost)}
+COMMANDS = {f.__name__: f for f in (losses, masked, operations, difference, cost)}
 
 
 def main(what: str, *arguments: str) -> Any:
