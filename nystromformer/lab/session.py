@@ -24,6 +24,7 @@ from nystromformer.lab.workdir import (
     write_result,
 )
 from nystromformer.training.arrays import digest
+from nystromformer.training.checkpoint import steps_in
 from nystromformer.training.devices import is_first, make_mesh, wait_for_all
 from nystromformer.training.files import Folder, write_bytes
 from nystromformer.training.loop import Trainer
@@ -70,7 +71,8 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
         f"{config.train.batch_size} on {provenance.device()}"
     )
     check_memory(experiment.num_params)
-    source = find_source(config)
+    resumes = steps_in(workdir / "checkpoints")  # then its source may be gone
+    source = None if resumes else find_source(config)
     mesh = mesh_of(experiment, seq_shards)
     splits = experiment.load()
     experiment = experiment.on(splits["train"].num_examples)
@@ -95,6 +97,8 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             mesh,
             start=source and (lambda fresh: carried_over(source, fresh, experiment)),
         )
+        if source:
+            trainer.record.init_from_sha256 = digest(source.weights)
         sessions = trainer.record.sessions
         if changed := provenance.note_session(sessions, trainer.step):
             print(f"changed since the last session: {', '.join(changed)}")
@@ -104,7 +108,6 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             "seed": config.train.seed,
             "num_params": experiment.num_params,
             "objective": config.objective.name,
-            "init_from_sha256": source and digest(source.weights),
             **trainer.fit(),
             **floors(experiment, splits),
             "exact_share": experiment.exact_share(splits["test"].lengths),

@@ -74,8 +74,9 @@ def open_workdir(workdir: Folder, config: Config) -> None:
 def check_workdir(workdir: Folder, config: Config) -> bool:
     """Whether a run of this config has saved something there; changes nothing.
 
-    Where nothing is saved yet, another run may begin. Where the data and the source of
-    the weights lie may differ: a workdir moves between machines by copying.
+    Where nothing is saved yet, another run may begin. Where the data, the source of the
+    weights and the tokenizer lie may differ: a workdir moves between machines by
+    copying, and holds a tokenizer.json of its own.
 
     Raises:
       ConfigError: another run has.
@@ -97,14 +98,17 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
     if config.train.num_epochs:
         ignored.add("train.num_steps")
     for key in {**ours, **theirs}:
-        same = ours.get(key) == theirs.get(key)
-        if key == "train.init_from" and ours[key] and theirs.get(key):
-            same = Path(str(ours[key])).name == Path(str(theirs[key])).name
+        here, there = ours.get(key), theirs.get(key)
+        same = here == there
+        if key == "train.init_from" and here and there:
+            same = Path(str(here)).name == Path(str(there)).name
+        if key == "task.tokenizer" and (words := Path(str(here))).is_file():
+            same = _file_sha256(words) == _file_sha256(workdir / TOKENIZER_FILE)
+            there = TOKENIZER_FILE
         if not same and key not in ignored:
             raise ConfigError(
-                f"{workdir} holds a run with another config: {key} is "
-                f"{theirs.get(key)!r} there, {ours.get(key)!r} here; name another "
-                "workdir"
+                f"{workdir} holds a run with another config: {key} is {there!r} there, "
+                f"{here!r} here; name another workdir"
             )
     return True
 

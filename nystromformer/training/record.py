@@ -13,6 +13,7 @@ class Record:
     compiled_bytes: what the compiled train step holds at once.
     peak_bytes: the most that the device held, where it counts.
     sessions: what it ran on and with, and from which step.
+    init_from_sha256: of the weights that it began with, if they are another run's.
     """
 
     wall_seconds: float = 0.0
@@ -24,6 +25,7 @@ class Record:
     compiled_bytes: int | None = None
     peak_bytes: int | None = None
     sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    init_from_sha256: str | None = None
 
     def validated(self, step: int, value: float, higher_is_better: bool) -> bool:
         """Notes the selected metric of a step; says whether it is the best so far."""
@@ -45,6 +47,7 @@ class Record:
             "test_examples": int(test["examples"]),
             "wall_seconds": self.wall_seconds,
             "examples_per_second": examples / seconds if seconds else None,
+            "init_from_sha256": self.init_from_sha256,
             "compiled_bytes": self.compiled_bytes,
             "peak_bytes": self.peak_bytes,
         }

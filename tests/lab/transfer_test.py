@@ -1,6 +1,8 @@
 """Starting from another run: what is carried over, what is new, what is refused."""
 
-import json
+import shutil
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from nystromformer.config import ConfigError
 from nystromformer.lab.run import Experiment
 from nystromformer.lab.trained_run import load_run
 from nystromformer.lab.transfer import check_source
-from tests.small import make_config
+from nystromformer.training.checkpoint import steps_in
+from tests.small import make_config, result_of
 
 WORD = "params.encoder.embedding.embedding"
 
@@ -49,9 +52,24 @@ def test_all_but_the_heads_is_carried_over_and_said(commands, pretrained, tmp_pa
     for name, leaf in ours.items():
         if name.startswith("params.encoder."):
             np.testing.assert_allclose(leaf, theirs[name], atol=1e-12)
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
-    source = json.loads((pretrained / "result.json").read_text())
-    assert result["init_from_sha256"] == source["params_sha256"]
+    sha256 = result_of(pretrained)["params_sha256"]
+    assert result_of(tmp_path / "run")["init_from_sha256"] == sha256
+
+
+def test_a_run_goes_on_without_its_source(commands, pretrained, tmp_path):
+    source, run = shutil.copytree(pretrained, tmp_path / "source"), tmp_path / "run"
+    args = commands.train_args(run, f"--config.train.init_from={source}")
+    process = commands.start("train.py", *args)
+    while not steps_in(run / "checkpoints"):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    shutil.rmtree(source)
+    done = commands.run("train.py", *args)
+    assert "resuming from step" in done.stdout, done.stderr
+    sha256 = result_of(pretrained)["params_sha256"]
+    assert result_of(run)["init_from_sha256"] == sha256
 
 
 def test_more_positions_repeat_the_old_ones(commands, pretrained, tmp_path):

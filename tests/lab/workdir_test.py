@@ -57,6 +57,25 @@ def test_a_new_workdir_gets_the_config_and_one_that_has_begun_keeps_its_own(tmp_
     assert read_config(workdir) == make_config()
 
 
+def test_a_tokenizer_counts_by_its_content_wherever_it_lies(tmp_path):
+    first, copied, other = (tmp_path / f"{name}.json" for name in "abc")
+    for path, text in ((first, "{}"), (copied, "{}"), (other, "[]")):
+        path.write_text(text)
+
+    def config(path):
+        return make_config("nystrom,subwords", "text", task__tokenizer=str(path))
+
+    open_workdir(tmp_path, config(first))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "checkpoints" / "20").mkdir(parents=True)
+    open_workdir(tmp_path, config(copied))
+    with pytest.raises(ConfigError, match=r"tokenizer\.json' there, '.*c\.json' here"):
+        open_workdir(tmp_path, config(other))
+    first.write_text("[]")
+    with pytest.raises(ConfigError, match=r"tokenizer\.json' there, '.*a\.json' here"):
+        open_workdir(tmp_path, config(first))
+
+
 def test_where_nothing_was_saved_another_run_may_begin(tmp_path):
     open_workdir(tmp_path, make_config())
     (tmp_path / "checkpoints").mkdir()
@@ -121,5 +140,5 @@ def test_what_a_cloud_refuses_is_an_error_of_the_system(tmp_path, monkeypatch):
     for method, call in calls.items():
         with monkeypatch.context() as patch:
             patch.setattr(type(bucket), method, refuse)
-            with pytest.raises(OSError, match=r"/run.*: forbidden$"):
+            with pytest.raises(OSError, match=r"/run.*: forbidden: more$"):
                 call()
