@@ -54,8 +54,8 @@ class Data(NamedTuple):
         rest = put(mesh, (lengths, split.labels, split.pairs))
         return cls(put(mesh, split.inputs, None, SEQ), *rest)
 
-    def part(self, indices: np.ndarray) -> tuple["Data", np.ndarray]:
-        """Data that hold the examples at indices, and their indices there."""
+    def part(self, indices: np.ndarray, count: int) -> tuple["Data", np.ndarray]:
+        """Data that hold the examples of the first batches, and their indices there."""
         return self, indices
 
     def rows(self, indices: Any) -> Any:
@@ -93,12 +93,17 @@ class Mapped(NamedTuple):
     mesh: Mesh
     pairs: None = None
 
-    def part(self, indices: np.ndarray) -> tuple[Data, np.ndarray]:
-        """The rows at indices [K, B] on the devices, and where they are there."""
-        examples = indices.ravel()
+    def part(self, indices: np.ndarray, count: int) -> tuple[Data, np.ndarray]:
+        """The rows at indices [K, B] on the devices, and where they are there.
+
+        Only those of the first `count` batches are read; the others are zeros.
+        """
+        examples, read = indices.ravel(), indices[:count].ravel()
+        tokens = np.zeros((indices.size, *self.inputs.shape[1:]), self.inputs.dtype)
+        tokens[: read.size] = self.inputs[read]
         lengths = None if self.lengths is None else self.lengths[examples]
         rest = put(self.mesh, (lengths, self.labels[examples], None, examples))
-        inputs = put(self.mesh, self.inputs[examples], None, SEQ)
+        inputs = put(self.mesh, tokens, None, SEQ)
         here = np.arange(indices.size, dtype=np.int32)
         return Data(inputs, *rest), here.reshape(indices.shape)
 

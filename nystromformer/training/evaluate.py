@@ -46,7 +46,7 @@ def evaluate(
             for row, (examples, its_weights) in enumerate(now):
                 indices[row], present[row] = examples, its_weights
             with pace.measure(len(now)):
-                part, indices = data.part(indices)
+                part, indices = data.part(indices, len(now))
                 totals = eval_chunk(
                     weights,
                     part,

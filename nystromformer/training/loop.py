@@ -212,7 +212,7 @@ class Trainer:
         indices[:num_steps] = train_indices(
             schedule.seed, self.step, num_steps, len(data.labels), schedule.batch_size
         )
-        part, indices = data.part(indices)
+        part, indices = data.part(indices, num_steps)
         return (
             part,
             put(self.mesh, indices, None, DATA),
