@@ -84,6 +84,10 @@ class Task(ABC):
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
         """Makes all splits, once; archives are in `data_dir`, or go there."""
 
+    def make(self, data_dir: Path, folder: Path) -> dict[str, Split]:
+        """As `make_splits`; what else it writes to `folder` stays beside the data."""
+        return self.make_splits(data_dir)
+
     def decode(self, tokens: np.ndarray) -> str | np.ndarray:
         """The valid tokens `[n]` of a row as text, or as a picture `[R, R]`."""
         assert self.vocabulary is not None, f"{type(self)} does not say how to decode"
@@ -131,7 +135,7 @@ class Task(ABC):
           OSError: `data_dir` cannot be written, or the disk is full.
         """
         self.require(split in SPLITS, f"no split {split!r}: one of {', '.join(SPLITS)}")
-        make = functools.partial(self.make_splits, storage.get_root(data_dir))
+        make = functools.partial(self.make, storage.get_root(data_dir))
         folder = self.folder(data_dir)
         return storage.load(folder, split, make, self.pinned_options())
 

@@ -7,18 +7,19 @@ order. Sub-words are learnt on the documents of train and lie beside the data.
 
 import contextlib
 import hashlib
-import json
 import re
+import tempfile
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from lra_tasks import archives, storage, subwords
+from lra_tasks import archives, subwords
 from lra_tasks.base import SPLITS, Task
 from lra_tasks.progress import Progress
 from lra_tasks.split import DataError, Split
@@ -28,7 +29,7 @@ from lra_tasks.subwords import Vocabulary, open_vocabulary
 SHARES = (0.8, 0.9)  # of the documents: train below the first, test above the second
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+")
 MAX_DOCUMENT_BYTES = 2**26
-DIGESTS_FILE, VOCABULARY_FILE = "sha256.json", "tokenizer.json"
+VOCABULARY_FILE = "tokenizer.json"
 
 
 def read_documents(folder: Path, pattern: str, blank_lines: bool) -> Iterator[str]:
@@ -119,7 +120,7 @@ class Corpus(Task):
     """
 
     name: ClassVar[str] = "corpus"
-    version: ClassVar[str] = "1.0.0"
+    version: ClassVar[str] = "1.1.0"
     vocabulary: ClassVar[Vocabulary]
     num_classes: ClassVar[int] = 2
     source_dir: str | None = None
@@ -149,34 +150,54 @@ class Corpus(Task):
         return super().vocabulary_file(data_dir)
 
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
-        """As `Task.load`; the arrays are mapped from disk, not read into memory."""
-        self.require(split in SPLITS, f"no split {split!r}: one of {', '.join(SPLITS)}")
-        folder = self.folder(data_dir)
-        storage.make_once(folder, lambda scratch: self._prepare(folder, scratch))
-        try:
-            if self.tokenizer == "bpe":
-                self._set(vocabulary=open_vocabulary(str(folder / VOCABULARY_FILE)))
-            with archives.open_regular(folder / DIGESTS_FILE) as file:
-                noted = json.load(file)
-            path = folder / f"{split}.bin"
-            for name in {path.name, VOCABULARY_FILE} & noted.keys():
-                if _sha256(folder / name) != noted[name]:
-                    raise ValueError(f"the sha256 of {name} is not the one noted")
-        except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
-            raise DataError(
-                f"the {split} split in {folder} is damaged ({error}): delete that "
-                "folder and run again"
-            ) from error
-        records = np.memmap(path, self._record(), "r")
-        return Split(*(records[column] for column in ("inputs", "lengths", "labels")))
+        """As `Task.load`; the inputs are mapped from disk, not read into memory."""
+        loaded = super().load(split, data_dir)
+        if self.tokenizer == "bpe":
+            words = self.folder(data_dir) / VOCABULARY_FILE
+            self._set(vocabulary=open_vocabulary(str(words)))
+        return loaded
+
+    def make(self, data_dir: Path, folder: Path) -> dict[str, Split]:
+        return self.make_splits(folder)
 
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
-        return {split: self.load(split, data_dir) for split in SPLITS}
+        """As of `Task`; a vocabulary learnt here is written to `data_dir`."""
+        counts = Counter(split for split, _ in self._documents())
+        self.require(
+            all(counts[split] for split in SPLITS),
+            f"{counts.total():,} documents in {self.source_dir} (pattern "
+            f"{self.pattern}) are too few for {', '.join(SPLITS)}; documents="
+            "blank_lines divides files at blank lines",
+        )
+        vocabulary = self.vocabulary
+        if self.tokenizer == "bpe":
+            texts = (text for split, text in self._documents() if split == "train")
+            subwords.train(texts, self.vocab_size, data_dir / VOCABULARY_FILE)
+            vocabulary = Vocabulary(str(data_dir / VOCABULARY_FILE))
+        rng, noted = np.random.default_rng(self.seed), {x: array("i") for x in SPLITS}
+        with contextlib.ExitStack() as stack, Progress("corpus", counts.total()) as bar:
+            files: dict[str, Any] = {
+                split: stack.enter_context(tempfile.TemporaryFile(dir=data_dir))
+                for split in SPLITS
+            }
+            for split, document in self._documents():
+                sentences = vocabulary.encode(SENTENCE_END.split(document))
+                rows = make_examples(sentences, vocabulary, self.max_length, rng)
+                for row, label in rows:
+                    padded = row + [vocabulary.pad] * (self.max_length - len(row))
+                    files[split].write(np.array(padded, np.uint16).tobytes())
+                    noted[split].extend((len(row), label))
+                bar.update(1)
+            return {x: self._split(x, files[x], noted[x]) for x in SPLITS}
 
-    def _record(self) -> np.dtype:
-        """An example on disk."""
-        inputs = ("inputs", np.uint16, (self.max_length,))
-        return np.dtype([inputs, ("lengths", np.int32), ("labels", np.int32)])
+    def _split(self, name: str, file: Any, noted: array) -> Split:
+        """The rows of a file, which goes with them, and their lengths and labels."""
+        message = f"no document of {name} has two sentences (ended by . ! or ?)"
+        self.require(len(noted) > 0, message)
+        file.flush()
+        lengths, labels = np.array(noted, np.int32).reshape(-1, 2).T
+        shape = len(labels), self.max_length
+        return Split(np.memmap(file, np.uint16, "r", shape=shape), lengths, labels)
 
     def _documents(self) -> Iterator[tuple[str, str]]:
         """Documents, each with its split."""
@@ -185,45 +206,3 @@ class Corpus(Task):
         self.require(folder.is_dir(), f"there is no folder {folder}")
         for document in read_documents(folder, self.pattern, blank_lines):
             yield split_of(document, self.seed), document
-
-    def _prepare(self, folder: Path, scratch: Path) -> None:
-        counts = Counter(split for split, _ in self._documents())
-        self.require(
-            all(counts[split] for split in SPLITS),
-            f"{counts.total():,} documents in {self.source_dir} (pattern "
-            f"{self.pattern}) are too few for {', '.join(SPLITS)}; documents="
-            "blank_lines divides files at blank lines",
-        )
-        made, vocabulary = scratch / "made", self.vocabulary
-        made.mkdir()
-        if self.tokenizer == "bpe":
-            texts = (text for split, text in self._documents() if split == "train")
-            subwords.train(texts, self.vocab_size, made / VOCABULARY_FILE)
-            vocabulary = Vocabulary(str(made / VOCABULARY_FILE))
-        self._write(made, vocabulary, counts.total())
-        digests = {path.name: _sha256(path) for path in made.iterdir()}
-        (made / DIGESTS_FILE).write_text(json.dumps(digests), encoding="utf-8")
-        made.rename(folder)
-
-    def _write(self, folder: Path, vocabulary: Vocabulary, total: int) -> None:
-        """Writes all examples as they come."""
-        rng = np.random.default_rng(self.seed)
-        paths = {split: folder / f"{split}.bin" for split in SPLITS}
-        with contextlib.ExitStack() as stack, Progress("corpus", total) as bar:
-            files = {k: stack.enter_context(p.open("wb")) for k, p in paths.items()}
-            for split, document in self._documents():
-                sentences = vocabulary.encode(SENTENCE_END.split(document))
-                rows = make_examples(sentences, vocabulary, self.max_length, rng)
-                for row, label in rows:
-                    padded = row + [vocabulary.pad] * (self.max_length - len(row))
-                    record = np.array((padded, len(row), label), self._record())
-                    files[split].write(record.tobytes())
-                bar.update(1)
-        for split, path in paths.items():
-            message = f"no document of {split} has two sentences (ended by . ! or ?)"
-            self.require(path.stat().st_size > 0, message)
-
-
-def _sha256(path: Path) -> str:
-    with archives.open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,8 @@
 """Prepared splits on disk: made once, read whole or not at all.
 
 A dataset is a folder with a safetensors file for each split, made beside its place and
-renamed when it is complete. Padding is left out. The header of each file keeps a sha256
-of the split, checked when reading.
+renamed when it is complete. Padding is left out, but where rows are mapped from disk.
+The header of each file keeps a sha256 of the split, checked when reading.
 """
 
 import contextlib
@@ -22,7 +22,6 @@ from filelock import FileLock, Timeout
 
 from lra_tasks.split import DataError, Split
 
-ROWS = 4096  # of a split that are put together at a time
 PathLike = str | os.PathLike[str]
 Options = Mapping[str, Any]  # JSON values
 
@@ -76,6 +75,8 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> None:
         try:
             with scratch as name:
                 make(Path(name))
+        except safetensors.SafetensorError as error:
+            raise OSError(f"{folder}: {error}") from error
         except OSError as error:  # a full disk's word has no name of a file
             if error.errno is None or error.filename:
                 raise
@@ -83,10 +84,12 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> None:
 
 
 def load(
-    folder: Path, split: str, make: Callable[[], dict[str, Split]], options: Options
+    folder: Path, split: str, make: Callable[[Path], dict[str, Split]], options: Options
 ) -> Split:
     """Reads one of the splits that `make` makes if the folder is not there yet.
 
+    `make` gets the folder to be; what it writes there stays, and is checked when a
+    split is read. Inputs that it gives as np.memmap are mapped when they are read.
     `options` are noted in the files for whoever looks into them. Raises DataError for
     damaged files, and OSError where the folder cannot be written.
     """
@@ -94,8 +97,11 @@ def load(
     def write(scratch: Path) -> None:
         made = scratch / "made"
         made.mkdir()
-        for name, each in make().items():
-            (made / f"{name}.safetensors").write_bytes(_to_bytes(each, options))
+        splits = make(made)
+        files = {path.name: _file_sha256(path) for path in made.iterdir()}
+        noted = {"options": json.dumps(dict(options)), "files": json.dumps(files)}
+        for name, each in splits.items():
+            _write(made / f"{name}.safetensors", each, noted)
         made.rename(folder)
 
     make_once(folder, write)
@@ -114,44 +120,52 @@ def load(
         ) from error
 
 
-def _to_bytes(split: Split, options: Options) -> bytes:
-    """The file of a split: its valid tokens one after another, and the rest."""
-    width = split.inputs.shape[1]
-    starts = range(0, len(split.inputs), ROWS)
-    tokens = [
-        split.inputs[start : start + ROWS][
-            np.arange(width) < split.lengths[start : start + ROWS, None]
-        ]
-        for start in starts
-    ]
-    tensors = {
-        "tokens": np.concatenate(tokens),
-        "lengths": split.lengths,
-        "labels": split.labels,
-    }
+def _write(path: Path, split: Split, noted: dict[str, str]) -> None:
+    """Writes a split: its valid tokens one after another, or its rows; and the rest."""
+    tensors = {"lengths": split.lengths, "labels": split.labels}
     if split.pairs is not None:
         tensors["pairs"] = split.pairs
-    metadata = {
-        "width": str(width),
-        "sha256": split.content_hash(),
-        "options": json.dumps(dict(options)),
-    }
-    return safetensors.numpy.save(
-        {name: np.ascontiguousarray(x) for name, x in tensors.items()}, metadata
-    )
+    if isinstance(split.inputs, np.memmap):
+        tensors["inputs"] = split.inputs
+    else:
+        rows = zip(split.inputs, split.lengths, strict=True)
+        tensors["tokens"] = np.concatenate([row[:length] for row, length in rows])
+    whole = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
+    sealed = {"width": str(split.inputs.shape[1]), "sha256": split.content_hash()}
+    safetensors.numpy.save_file(whole, path, {**noted, **sealed})
 
 
 def _read(path: Path) -> Split:
-    """The split of such a file, after a check of its hash."""
+    """The split of such a file, after a check of all hashes."""
     with safetensors.safe_open(path, "np") as file:
-        metadata = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    tokens, lengths = tensors["tokens"], tensors["lengths"]
-    width, ends = int(metadata["width"]), np.cumsum(lengths)
-    inputs = np.zeros((len(lengths), width), tokens.dtype)
-    for row, length, end in zip(inputs, lengths.tolist(), ends.tolist(), strict=True):
-        row[:length] = tokens[end - length : end]
+        metadata, names = file.metadata(), {*file.keys()}
+        tensors = {name: file.get_tensor(name) for name in names - {"inputs"}}
+    for name, sha256 in json.loads(metadata.get("files", "{}")).items():
+        if _file_sha256(path.with_name(name)) != sha256:
+            raise ValueError(f"the sha256 of {name} is not the one noted")
+    lengths, tokens = tensors["lengths"], tensors.get("tokens")
+    if tokens is None:
+        inputs = _map_inputs(path)
+    else:
+        inputs = np.zeros((len(lengths), int(metadata["width"])), tokens.dtype)
+        parts = np.split(tokens, np.cumsum(lengths))
+        for row, part in zip(inputs, parts, strict=False):
+            row[: len(part)] = part
     split = Split(inputs, lengths, tensors["labels"], tensors.get("pairs"))
     if split.content_hash() != metadata["sha256"]:
         raise ValueError("its sha256 is not the one noted when it was made")
     return split
+
+
+def _map_inputs(path: Path) -> np.memmap:
+    """The uint16 inputs of a file, left on disk."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        inputs = json.loads(file.read(size))["inputs"]
+    start, shape = 8 + size + inputs["data_offsets"][0], tuple(inputs["shape"])
+    return np.memmap(path, np.uint16, "r", start, shape)
+
+
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

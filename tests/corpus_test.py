@@ -156,7 +156,7 @@ def test_damage_is_noticed(tmp_path):
     write(tmp_path / "text", FILES)
     task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
     task.load("train", tmp_path)
-    for name in ("train.bin", "sha256.json", "tokenizer.json"):
+    for name in ("train.safetensors", "tokenizer.json"):
         path = task.folder(tmp_path) / name
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

@@ -16,7 +16,7 @@ from tests.archive_server import full_disk
 
 
 def make_paired(num_rows=1511, num_examples=4003, width=2003):
-    """Several blocks; rows empty and full; more examples than rows."""
+    """Rows empty and full; more examples than rows."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, width, num_rows, np.int32, endpoint=True)
     lengths[:2] = 0, width
@@ -42,7 +42,7 @@ def folder_in(data_dir, name="toy"):
 
 
 def load(folder, split):
-    return storage.load(folder, "train", lambda: {"train": split}, {"seed": 0})
+    return storage.load(folder, "train", lambda _: {"train": split}, {"seed": 0})
 
 
 def damaged(folder, split, message):
@@ -59,7 +59,7 @@ import numpy as np
 from lra_tasks import storage
 from lra_tasks.split import Split
 
-def make():
+def make(_):
     print("making", flush=True)
     rows = np.random.default_rng(0).integers(0, 256, (30_011, 1024)).astype(np.uint8)
     return {"train": Split.of_pictures(rows, np.arange(len(rows)))}
