@@ -58,7 +58,50 @@ class Head(nnx.Module):
         return self.out(jax.nn.relu(self.hidden(x)))
 
 
-class SequenceClassifier(nnx.Module):
+class Model(nnx.Module):
+    """An encoder, and `read`, which makes logits of its vectors."""
+
+    num_inputs = 1  # sequences of an example
+    encoder: Encoder
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        mask: jax.Array | None = None,
+        dropout_rng: jax.Array | None = None,
+        token_types: jax.Array | None = None,
+    ) -> jax.Array:
+        """The logits.
+
+        Args:
+          inputs: [B, L] token ids, of pairs [B, 2, L].
+          mask: bool alike, False = padding; None = no padding.
+          dropout_rng: a key, or None for no dropout.
+          token_types: ids alike; None = as the separators say.
+
+        Returns:
+          [B, C], of masked tokens [B, L, V], in at least float32.
+        """
+        if self.num_inputs == 2:
+            rows = 2 * len(inputs), inputs.shape[2]
+            inputs = inputs.reshape(rows)
+            mask, token_types = (
+                None if x is None else x.reshape(rows) for x in (mask, token_types)
+            )
+        x, mask = self.encoder(inputs, mask, dropout_rng, token_types)
+        return self.read(x, mask, dropout_rng)
+
+    def read(
+        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
+    ) -> jax.Array:
+        """The encoder's vectors [B, L, D] and their mask [B, L] -> the logits.
+
+        A subclass need not repeat the types.
+        """
+        raise NotImplementedError
+
+
+class SequenceClassifier(Model):
     """One sequence, one class.
 
     Args:
@@ -68,7 +111,6 @@ class SequenceClassifier(nnx.Module):
         config's max_length; "cls", a learned vector put in front of the sequence.
     """
 
-    num_inputs = 1
     features = 1  # vectors that the head sees
 
     def __init__(
@@ -88,40 +130,16 @@ class SequenceClassifier(nnx.Module):
         features = self.features * config.model_dim
         self.head = Head(features, config.mlp_dim, num_classes, rngs=rngs)
 
-    def encode(
-        self,
-        inputs: jax.Array,
-        mask: jax.Array | None,
-        dropout_rng: jax.Array | None,
-        token_types: jax.Array | None = None,
-    ) -> jax.Array:
-        """inputs [B, L], mask [B, L] -> pooled float32 [B, D]."""
-        x, mask = self.encoder(inputs, mask, dropout_rng, token_types)
+    def pool(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
+        """x [B, L, D], mask [B, L] -> float32 [B, D]."""
         if self.pooling == "cls":
             return x[:, 0].astype(jnp.float32)
         if self.pooling == "padded_mean":
             return pool_padded_mean(x, mask, max_length=self.max_length)
         return (pool_max if self.pooling == "max" else pool_mean)(x, mask)
 
-    def __call__(
-        self,
-        inputs: jax.Array,
-        mask: jax.Array | None = None,
-        dropout_rng: jax.Array | None = None,
-        token_types: jax.Array | None = None,
-    ) -> jax.Array:
-        """Classifies.
-
-        Args:
-          inputs: [B, L] token ids.
-          mask: [B, L] bool, False = padding; None = no padding.
-          dropout_rng: a key, or None for no dropout.
-          token_types: [B, L] ids; None = as the separators say.
-
-        Returns:
-          Logits, float32 [B, C].
-        """
-        return self.head(self.encode(inputs, mask, dropout_rng, token_types))
+    def read(self, x, mask, dropout_rng):
+        return self.head(self.pool(x, mask))
 
 
 class PairClassifier(SequenceClassifier):
@@ -130,30 +148,13 @@ class PairClassifier(SequenceClassifier):
     num_inputs = 2
     features = 4
 
-    def __call__(
-        self,
-        inputs: jax.Array,
-        mask: jax.Array | None = None,
-        dropout_rng: jax.Array | None = None,
-        token_types: jax.Array | None = None,
-    ) -> jax.Array:
-        """inputs [B, 2, L], mask [B, 2, L] -> logits float32 [B, C]."""
-        batch, _, length = inputs.shape
-
-        def flat(x: jax.Array | None) -> jax.Array | None:
-            return None if x is None else x.reshape(2 * batch, length)
-
-        pooled = self.encode(
-            inputs.reshape(2 * batch, length),
-            flat(mask),
-            dropout_rng,
-            flat(token_types),
-        ).reshape(batch, 2, -1)
+    def read(self, x, mask, dropout_rng):
+        pooled = self.pool(x, mask).reshape(-1, 2, x.shape[-1])
         x0, x1 = pooled[:, 0], pooled[:, 1]
         return self.head(jnp.concatenate([x0, x1, x0 * x1, x0 - x1], axis=-1))
 
 
-class MaskedLanguageModel(nnx.Module):
+class MaskedLanguageModel(Model):
     """A token for every place: Linear, GELU, LayerNorm, and the embedding as decoder.
 
     As in BERT and the published Nyströmformer: the decoder's bias is its own.
@@ -167,15 +168,7 @@ class MaskedLanguageModel(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.approximate = config.gelu == "tanh"
 
-    def __call__(
-        self,
-        inputs: jax.Array,
-        mask: jax.Array | None = None,
-        dropout_rng: jax.Array | None = None,
-        token_types: jax.Array | None = None,
-    ) -> jax.Array:
-        """Arguments as of `SequenceClassifier` -> logits of `decode`, [B, L, V]."""
-        x, _ = self.encoder(inputs, mask, dropout_rng, token_types)
+    def read(self, x, mask, dropout_rng):
         return self.decode(x)
 
     def decode(self, x: jax.Array) -> jax.Array:
@@ -206,7 +199,7 @@ class MaskedOrderModel(MaskedLanguageModel):
         return self.ordered(jnp.tanh(self.pooler(first)))
 
 
-class FirstTokenClassifier(nnx.Module):
+class FirstTokenClassifier(Model):
     """One sequence or pair between special tokens, one class, read from the first.
 
     Dropout, Linear, activation, dropout, Linear on [CLS], in at least float32.
@@ -233,20 +226,14 @@ class FirstTokenClassifier(nnx.Module):
         self.approximate = config.gelu == "tanh"
         self.dropout_rate = config.dropout_rate
 
-    def __call__(
-        self,
-        inputs: jax.Array,
-        mask: jax.Array | None = None,
-        dropout_rng: jax.Array | None = None,
-        token_types: jax.Array | None = None,
-    ) -> jax.Array:
-        """Arguments as of `SequenceClassifier` -> logits [B, C]."""
-        rngs = split_rng(dropout_rng, 3)
-        x, _ = self.encoder(inputs, mask, rngs[0], token_types)
+    def read(self, x, mask, dropout_rng):
+        if dropout_rng is not None:  # the encoder's own key is split into others
+            dropout_rng = jax.random.fold_in(dropout_rng, 2**31)
+        rngs = split_rng(dropout_rng, 2)
         x = x[:, 0].astype(at_least_float32(x.dtype))
-        x = self.pooler(dropout(x, self.dropout_rate, rngs[1]))
+        x = self.pooler(dropout(x, self.dropout_rate, rngs[0]))
         if self.activation == "tanh":
             x = jnp.tanh(x)
         else:
             x = jax.nn.gelu(x, approximate=self.approximate)
-        return self.out(dropout(x, self.dropout_rate, rngs[2]))
+        return self.out(dropout(x, self.dropout_rate, rngs[1]))
