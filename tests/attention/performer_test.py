@@ -30,9 +30,14 @@ def make(seed=0, **options):
 
 def performer(*inputs, projection, kernel="softmax", mask=None):
     """With that projection, of any number of features."""
-    attention = make(kernel=kernel)
-    attention.projection = RandomProjection(projection)
-    return attention(*inputs, mask=mask)
+
+    @jax.jit
+    def attend(*inputs):
+        attention = make(kernel=kernel)
+        attention.projection = RandomProjection(projection)
+        return attention(*inputs, mask=mask)
+
+    return attend(*inputs)
 
 
 def feature(x, projection, kernel):
