@@ -1,20 +1,15 @@
 """A run spread over devices is the same run, and they tell each other little."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from nystromformer.training.devices import make_mesh, peak_bytes, program_bytes
+from tests.commands import ROOT, Commands
 
-ROOT = Path(__file__).parents[2]
-
-
+PROGRAMS = ROOT / ".pytest_cache" / "programs"
 SLOW = [
     pytest.param(name, marks=pytest.mark.slow)
     for name in ("linear", "linformer", "performer")
@@ -22,16 +17,10 @@ SLOW = [
 
 
 def on_eight_devices(*what):
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.training.eight_devices", *map(str, what)],
-        cwd=ROOT,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
+    commands = Commands(ROOT, PROGRAMS, {"JAX_PLATFORMS": "cpu"})
+    done = commands.run(f"{ROOT}/tests/training/eight_devices.py", *map(str, what))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
