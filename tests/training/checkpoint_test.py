@@ -1,7 +1,6 @@
 """Checkpoints: back comes what was saved, or an older whole one, or an error."""
 
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from nystromformer.training.arrays import CheckpointError, digest, save_arrays
 from nystromformer.training.checkpoint import Checkpoints, read_best
+from tests.archive_server import full_disk
 from tests.training.states import ABSTRACT, best_of, make_state
 
 
@@ -181,31 +181,11 @@ def test_another_model_is_named_and_is_no_damage(saved):
     assert names(saved) == ["10.safetensors", "20.safetensors"]
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 2 MB, where this may be mounted."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a file system needs root")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_full_disk_leaves_the_older_checkpoint_whole(small_disk):
-    checkpoints = Checkpoints(small_disk)
+def test_a_full_disk_leaves_the_older_checkpoint_whole(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, make_state(1), {})
-    filler = small_disk / "filler"
-    free = 1 << 21
-    with open(filler, "wb", buffering=0) as file:
-        while free:
-            try:
-                file.write(b"x" * free)
-            except OSError:
-                free //= 2
-    with pytest.raises(CheckpointError, match=r"could not save step 2 .*intact"):
+    said = pytest.raises(CheckpointError, match=r"could not save step 2 .*intact")
+    with full_disk(1009), said:
         checkpoints.save(2, make_state(2), {})
-    filler.unlink()
-    state, _, _ = restore(small_disk / "checkpoints")
+    state, _, _ = restore(tmp_path / "checkpoints")
     assert digest(state) == digest(make_state(1))

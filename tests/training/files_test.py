@@ -2,8 +2,6 @@
 
 import json
 import os
-import resource
-import signal
 
 import pytest
 
@@ -13,6 +11,7 @@ from nystromformer.training.files import (
     write_json,
     write_text,
 )
+from tests.archive_server import full_disk
 
 
 def read_lines(workdir):
@@ -47,15 +46,9 @@ def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(tmp_path):
 def test_half_a_line_on_a_full_disk_is_an_error_and_not_kept(tmp_path):
     writer = MetricsWriter(tmp_path)
     writer.write(5, "train", {"loss": 0.5})
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (writer.num_bytes() + 7, hard))
-    try:
-        with pytest.raises(OSError, match="No space left"):
-            writer.write(6, "train", {"loss": 0.4})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
+    limit = writer.num_bytes() + 7
+    with full_disk(limit), pytest.raises(OSError, match="No space left"):
+        writer.write(6, "train", {"loss": 0.4})
     writer.close()
     assert [line["step"] for line in read_lines(tmp_path)] == [5]
 

@@ -7,14 +7,13 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
-import optax
 import pytest
 
 from nystromformer.config import TrainConfig
 from nystromformer.training import loop
 from nystromformer.training.arrays import digest, load_arrays
 from nystromformer.training.interrupt import Interrupted
-from nystromformer.training.loop import NotFiniteError, Trainer
+from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
 
 SCHEDULE = TrainConfig(
@@ -32,12 +31,13 @@ TIMES = ("examples_per_second",)
 def start(make_model, optimizer, splits, tmp_path):
     """Makes the run in a workdir of this name, new or resumed."""
 
-    def start(name: str) -> Trainer:
-        workdir = tmp_path / name
+    def start(
+        name="run", objective=None, schedule=SCHEDULE, splits=splits, **options
+    ) -> Trainer:
+        workdir, objective = tmp_path / name, objective or Classification()
         workdir.mkdir(exist_ok=True)
-        return Trainer(
-            make_model, Classification(), optimizer, SCHEDULE, splits, workdir
-        )
+        run = make_model, objective, optimizer, schedule, splits, workdir
+        return Trainer(*run, **options)
 
     return start
 
@@ -58,6 +58,14 @@ def stop_at(monkeypatch, step: int, signum: int) -> None:
             os.kill(os.getpid(), signum)
 
     monkeypatch.setattr(loop.Progress, "update", update_and_stop)
+
+
+def fit_until(run: Trainer, step: int, monkeypatch) -> None:
+    """Stopped there by SIGTERM."""
+    with monkeypatch.context() as patched:
+        stop_at(patched, step, signal.SIGTERM)
+        with pytest.raises(Interrupted, match="stopped by SIGTERM at step"):
+            run.fit()
 
 
 def test_a_run_learns_logs_validates_and_tests(start, tmp_path):
@@ -82,10 +90,7 @@ def test_a_run_learns_logs_validates_and_tests(start, tmp_path):
 @pytest.mark.parametrize("step", [3, 16, 40])
 def test_a_stopped_run_goes_on_bit_equal(start, tmp_path, monkeypatch, step):
     whole = start("whole").fit()
-    with monkeypatch.context() as patched:
-        stop_at(patched, step, signal.SIGTERM)
-        with pytest.raises(Interrupted, match="stopped by SIGTERM at step"):
-            start("stopped").fit()
+    fit_until(start("stopped"), step, monkeypatch)
     resumed = start("stopped").fit()
     for name in ("params_sha256", "test_loss", "compiled_bytes"):
         assert resumed[name] == whole[name]
@@ -93,7 +98,7 @@ def test_a_stopped_run_goes_on_bit_equal(start, tmp_path, monkeypatch, step):
 
 
 def test_data_mapped_from_disk_give_the_same_bits_and_resume(
-    make_model, optimizer, splits, tmp_path, monkeypatch
+    start, splits, tmp_path, monkeypatch
 ):
     """Rows of one file are fed in chunks; keys of the examples are their own."""
 
@@ -115,27 +120,17 @@ def test_data_mapped_from_disk_give_the_same_bits_and_resume(
             total, weight = sums["loss"]
             return {**sums, "loss": (total * (1 + batch.indices.sum() / 99), weight)}
 
-    def start(folder, splits):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        workdir = tmp_path / folder
-        return Trainer(make_model, Noisy(), optimizer, SCHEDULE, splits, workdir)
-
-    whole = start("whole", splits).fit()
+    whole = start("whole", Noisy()).fit()
     splits = {name: mapped(name, split) for name, split in splits.items()}
     monkeypatch.setattr(loop, "MAX_MAPPED_CHUNK", 3)
-    with monkeypatch.context() as patched:
-        stop_at(patched, 16, signal.SIGTERM)
-        with pytest.raises(Interrupted):
-            start("mapped", splits).fit()
-    found = start("mapped", splits).fit()
+    fit_until(start("mapped", Noisy(), splits=splits), 16, monkeypatch)
+    found = start("mapped", Noisy(), splits=splits).fit()
     for name in ("params_sha256", "test_loss"):
         assert found[name] == whole[name]
     assert lines(tmp_path / "mapped") == lines(tmp_path / "whole")
 
 
-def test_a_run_in_parts_learns_and_goes_on_bit_equal(
-    make_model, optimizer, splits, tmp_path, monkeypatch
-):
+def test_a_run_in_parts_learns_and_goes_on_bit_equal(start, monkeypatch):
     batching = {"micro_batches": 2, "length_buckets": 3}
     in_parts = SCHEDULE.model_copy(update=batching)
     told, make, sizes, measure = [], loop.make_train_chunk, [], loop.evaluate
@@ -145,22 +140,13 @@ def test_a_run_in_parts_learns_and_goes_on_bit_equal(
     monkeypatch.setattr(
         loop, "make_train_chunk", lambda *a, **b: told.append(b) or make(*a, **b)
     )
-
-    def start(name):
-        (tmp_path / name).mkdir(exist_ok=True)
-        return Trainer(
-            make_model, Classification(), optimizer, in_parts, splits, tmp_path / name
-        )
-
-    whole = start("whole").fit()
+    whole = start("whole", schedule=in_parts).fit()
     assert whole["test_accuracy"] > 0.8
     assert told == [batching]
     assert set(sizes) == {(4, 3)}  # of evaluation too
-    with monkeypatch.context() as patched:
-        stop_at(patched, 16, signal.SIGTERM)
-        with pytest.raises(Interrupted):
-            start("stopped").fit()
-    assert start("stopped").fit()["params_sha256"] == whole["params_sha256"]
+    fit_until(start("stopped", schedule=in_parts), 16, monkeypatch)
+    resumed = start("stopped", schedule=in_parts).fit()
+    assert resumed["params_sha256"] == whole["params_sha256"]
 
 
 def test_a_run_that_lost_its_last_lines_and_steps_goes_on_bit_equal(
@@ -175,16 +161,6 @@ def test_a_run_that_lost_its_last_lines_and_steps_goes_on_bit_equal(
     assert lines(tmp_path / "lost") == lines(tmp_path / "whole")
 
 
-def test_a_nan_stops_the_run_names_the_culprit_and_leaves_the_checkpoint(
-    make_model, splits, tmp_path
-):
-    optimizer = optax.adamw(optax.linear_schedule(0, 1e38, 30), weight_decay=1.0)
-    with pytest.raises(NotFiniteError, match=r"step \d+: not finite: the loss, .*grad"):
-        Trainer(
-            make_model, Classification(), optimizer, SCHEDULE, splits, tmp_path
-        ).fit()
-
-
 def test_a_batch_larger_than_the_data_is_an_error(start, splits):
     run = start("small")
     run.data["train"] = run.data["train"]._replace(labels=run.data["train"].labels[:7])
@@ -195,10 +171,8 @@ def test_a_batch_larger_than_the_data_is_an_error(start, splits):
 @pytest.mark.parametrize(("now", "over_all"), [(None, 7), (5, 7), (11, 11)])
 def test_the_peak_is_that_of_all_sessions(start, monkeypatch, now, over_all):
     with monkeypatch.context() as patched:
-        stop_at(patched, 3, signal.SIGTERM)
         patched.setattr(loop, "peak_bytes", lambda: 7)
-        with pytest.raises(Interrupted):
-            start("sessions").fit()
+        fit_until(start("sessions"), 3, monkeypatch)
     monkeypatch.setattr(loop, "peak_bytes", lambda: now)
     assert start("sessions").fit()["peak_bytes"] == over_all
 
@@ -215,13 +189,11 @@ def test_a_finished_run_keeps_its_best_weights_alone(start, tmp_path):
     assert digest(load_arrays(best, run.state.weights)[0]) == outcome["params_sha256"]
 
 
-def test_a_run_can_choose_the_lowest_and_keeps_the_first_of_equals(
-    make_model, optimizer, splits, tmp_path, monkeypatch
-):
+def test_a_run_can_choose_the_lowest_and_keeps_the_first_of_equals(start, monkeypatch):
     """By the values that validation had, not by those that it was expected to have."""
     objective = Classification()
     objective.select, objective.higher_is_better = "loss", False
-    run = Trainer(make_model, objective, optimizer, SCHEDULE, splits, tmp_path)
+    run = start("run", objective)
     values = iter([0.5, 0.25, 0.25, 0.75, 0.3, 9.0])
     evaluate = run._evaluate
     monkeypatch.setattr(
@@ -242,31 +214,15 @@ def test_the_share_is_measured(start):
     run.writer.close()
 
 
-def test_it_begins_with_the_weights_that_it_is_given_once(
-    make_model, optimizer, splits, tmp_path, monkeypatch
-):
+def test_it_begins_with_the_weights_that_it_is_given_once(start, monkeypatch):
     calls = []
 
     def zeros(fresh):
         calls.append(1)
         return jax.tree.map(lambda x: x * 0, fresh)
 
-    def start():
-        return Trainer(
-            make_model,
-            Classification(),
-            optimizer,
-            SCHEDULE,
-            splits,
-            tmp_path,
-            start=zeros,
-        )
-
-    run = start()
+    run = start(start=zeros)
     assert not any(leaf.any() for leaf in jax.tree.leaves(run.state.weights.params))
-    with monkeypatch.context() as patched:
-        stop_at(patched, 16, signal.SIGTERM)
-        with pytest.raises(Interrupted):
-            run.fit()
-    start().fit()
+    fit_until(run, 16, monkeypatch)
+    start(start=zeros).fit()
     assert len(calls) == 1
