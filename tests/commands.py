@@ -59,6 +59,14 @@ def become(script: str, args: tuple, cwd: Path, env: dict, streams: list) -> Non
         atexit._run_exitfuncs()
 
 
+def refused(done: subprocess.CompletedProcess) -> str:
+    """The one line of a command that could not go on, and did nothing."""
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
 class Forked:
     """Of `subprocess.Popen` what the tests ask for."""
 

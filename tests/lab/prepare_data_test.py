@@ -7,6 +7,8 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from tests.commands import refused
+
 PAIRS = b"1.0\tA\tB\tfirst paper\tsecond paper\n0.0\tA\tC\tfirst paper\tthird\n"
 
 
@@ -59,10 +61,8 @@ def test_pictures_are_shown_as_a_picture(run, tmp_path):
 )
 def test_what_is_wrong_is_one_line_and_status_2(run, tmp_path, arguments, message):
     done = run(*arguments, f"--data_dir={tmp_path}")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
+    assert message in refused(done)
+    assert done.stdout == ""
 
 
 def test_all_are_tried_and_every_failure_is_a_line(run, tmp_path):

@@ -13,7 +13,7 @@ from nystromformer.lab.run import Experiment
 from nystromformer.lab.trained_run import load_run
 from nystromformer.lab.transfer import carried_over
 from nystromformer.training.step import graphdef_of
-from tests.commands import ROOT
+from tests.commands import ROOT, refused
 from tests.small import result_of
 
 pytest.importorskip("tokenizers")
@@ -184,10 +184,7 @@ def test_what_cannot_be_fine_tuned(
     commands, tmp_path, pretrained, broken, change, text
 ):
     flag = f"--config.{change.format(**broken)}"
-    refused = glue(commands, tmp_path, pretrained, flag)
-    assert refused.returncode == 2, refused.stderr
-    assert text in refused.stderr
-    assert len(refused.stderr.strip().splitlines()) == 1
+    assert text in refused(glue(commands, tmp_path, pretrained, flag))
     assert not (tmp_path / "run").exists()
 
 
@@ -199,8 +196,6 @@ def test_what_cannot_be_fine_tuned(
     ],
 )
 def test_what_cannot_be_pretrained(commands, folder, tmp_path, change, text):
-    refused = pretrain(commands, folder, tmp_path / "run", f"--config.{change}")
-    assert refused.returncode == 2, refused.stderr
-    assert text in refused.stderr
-    assert len(refused.stderr.strip().splitlines()) == 1
+    done = pretrain(commands, folder, tmp_path / "run", f"--config.{change}")
+    assert text in refused(done)
     assert not (tmp_path / "run").exists()

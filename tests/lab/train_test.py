@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from nystromformer.training.checkpoint import steps_in
-from tests.commands import ROOT
+from tests.commands import ROOT, refused
 from tests.small import SMALL, losses, numbers, result_of
 
 
@@ -43,14 +43,6 @@ def checkpoints(workdir):
     """Newest first."""
     folder = workdir / "checkpoints"
     return [folder / f"{step}.safetensors" for step in steps_in(folder)]
-
-
-def refused(done) -> str:
-    """The one line of a command that could not go on."""
-    assert done.returncode == 2, (done.stdout, done.stderr)
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
 
 
 def test_a_run_prints_its_test_accuracy_beside_its_floors(finished):

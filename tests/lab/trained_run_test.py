@@ -14,6 +14,7 @@ from nystromformer.config import ConfigError
 from nystromformer.lab.run import Experiment
 from nystromformer.lab.trained_run import TrainedRun
 from nystromformer.lab.workdir import read_result, write_result
+from nystromformer.study import nystrom_factors, softmax_matrix
 from nystromformer.training.arrays import CheckpointError, digest
 from nystromformer.training.step import split_weights
 from tests.small import make_config
@@ -98,35 +99,24 @@ def test_what_is_no_trained_run_is_said(finished, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["softmax", "nystrom"])
-def test_rows_of_attention_are_those_that_the_model_applies(name):
-    """With values that are the unit vectors, the attention's output is its matrix."""
+def test_rows_of_attention_are_those_of_the_matrix_of_a_layers_queries_and_keys(name):
+    """That study_test finds to be what the attention applies."""
     changes = {"task__max_length": 8, "task__longest": 8, "task__min_length": 4}
     if name == "nystrom":
         changes["attention__num_landmarks"] = 3
-    config = make_config(name, **changes)
-    experiment = Experiment.from_config(config)
+    experiment = Experiment.from_config(make_config(name, **changes))
     _, weights = split_weights(experiment.make_model(nnx.Rngs(1)))
     run = TrainedRun(experiment, weights, 0, None)
-    tokens, lengths = np.array([[1, 5, 7, 2, 9, 3, 4, 6]]), [7]
-    found = run.attention(tokens, 0, 1, [0, 5], lengths)
-    own = experiment.make_model(nnx.Rngs(1))
-    seen = {}
-    block = own.encoder.blocks[0].attention
-    attention = block.attention
-    block.attention = lambda q, k, v, **_: seen.update(q=q, k=k) or v
-    own(jnp.asarray(tokens), jnp.arange(8)[None] < 7)
-    heads, dim = seen["q"].shape[2:]
-    columns = []
-    for first in range(0, 8, dim):
-        units = jnp.eye(8)[None, :, None, first : first + dim]
-        value = jnp.broadcast_to(units, (1, 8, heads, units.shape[-1]))
-        value = jnp.pad(value, [(0, 0)] * 3 + [(0, dim - units.shape[-1])])
-        kernel = getattr(attention, "conv_kernel", None)
-        if kernel is not None:
-            attention.conv_kernel = nnx.data(None)
-        mask = (jnp.arange(8) < 7)[None, None, None]
-        columns.append(attention(seen["q"], seen["k"], value, mask=mask))
-    matrix = jnp.concatenate(columns, -1)[0, :, 1, :8]
+    tokens, mask = np.array([[1, 5, 7, 2, 9, 3, 4, 6]]), jnp.arange(8) < 7
+    found = run.attention(tokens, 0, 1, [0, 5], [7])
+    model, seen = experiment.make_model(nnx.Rngs(1)), []
+    model.encoder.blocks[0].attention.attention = lambda *x, **_: seen.extend(x) or x[2]
+    model(jnp.asarray(tokens), mask[None])
+    query, key = (x[0, :, 1] for x in seen[:2])
+    matrix = softmax_matrix(query, key, mask)
+    if name == "nystrom":
+        f, z, b = nystrom_factors(query, key, mask, num_landmarks=3)
+        matrix = f @ z @ b
     np.testing.assert_allclose(found[0], matrix[jnp.array([0, 5])], atol=1e-5)
     assert not found[0, :, 7].any()
 
