@@ -57,9 +57,14 @@ PUBLISHED = "NYSTROMFORMER_PRETRAINED"  # a folder, as downloaded
 EXPAND = "nystromformer.encoder.layer.0.intermediate.dense.weight"
 
 
+@functools.cache
+def make(head="masked_lm"):
+    return MODELS[head](CONFIG, rngs=nnx.Rngs(0))
+
+
 def published(folder, head="masked_lm", **changes):
     """A folder as of another program: no digest; random numbers everywhere."""
-    save_pretrained(MODELS[head](CONFIG, rngs=nnx.Rngs(0)), folder)
+    save_pretrained(make(head), folder)
     rng = np.random.default_rng(0)
     tensors = load_file(folder / "model.safetensors")
     tensors = {x: rng.normal(size=t.shape).astype("f4") for x, t in tensors.items()}
@@ -180,7 +185,7 @@ def test_tensors_that_are_not_the_models_are_refused(change, message, tmp_path):
 
 
 def test_a_digest_tells_tensors_of_one_shape_apart(tmp_path):
-    save_pretrained(MODELS["masked_lm"](CONFIG, rngs=nnx.Rngs(0)), tmp_path)
+    save_pretrained(make(), tmp_path)
     file = tmp_path / "model.safetensors"
     with safe_open(file, "numpy") as noted:
         metadata = noted.metadata()

@@ -1,5 +1,6 @@
 """What the README says, run."""
 
+import importlib
 import re
 import shlex
 
@@ -31,17 +32,25 @@ def test_the_snippets_run_and_give_the_shapes_they_say(tmp_path, monkeypatch):
     assert (tmp_path / "heat_map.png").is_file()
 
 
-@pytest.mark.parametrize("command", SCRIPTS)
-def test_a_command_knows_its_flags_and_files(commands, command):
-    script, *args = shlex.split(command.removeprefix("python scripts/"))
-    args = [arg for arg in args if arg.startswith("--") and "…" not in arg]
-    configs = [f"--config={ROOT}/{a[9:]}" for a in args if a.startswith("--config=")]
-    done = commands.run(script, *configs, "--help")
+@pytest.mark.parametrize("script", sorted({c.split()[1] for c in SCRIPTS}))
+def test_commands_know_their_flags_files_and_keys(commands, script):
+    done = commands.run(script.removeprefix("scripts/"), "--help")
     assert done.returncode == 0, done.stderr
-    for arg in args:
-        name = arg.removeprefix("--").partition("=")[0]
-        shown = rf"^  --(\[no\])?{re.escape(name)}[:=]"
-        assert re.search(shown, done.stdout, re.MULTILINE), arg
+    for command in (c for c in SCRIPTS if c.split()[1] == script):
+        config = None
+        for arg in shlex.split(command)[2:]:
+            name, _, value = arg.removeprefix("--").partition("=")
+            if name == "config":
+                path, _, words = value.partition(":")
+                module = path.removesuffix(".py").replace("/", ".")
+                config = importlib.import_module(module).get_config(words)
+            elif name.startswith("config."):
+                group, key = name.split(".")[1:]
+                assert config
+                assert key in config[group], arg
+            elif arg.startswith("--"):
+                shown = rf"^  --(\[no\])?{re.escape(name)}[:=]"
+                assert re.search(shown, done.stdout, re.MULTILINE), arg
 
 
 def test_the_targets_and_files_it_names_are_there():

@@ -178,20 +178,22 @@ def test_nystrom_uses_these_inverses(inverse, of):
     assert relative_error(out, expected) <= TOLERANCE["float64"]
 
 
-@pytest.mark.parametrize("choice", STUDY)
-def test_as_many_landmarks_as_valid_tokens_are_exact_attention(choice):
+@pytest.mark.parametrize(
+    ("choice", "inverse", "count"),
+    [("random", "iterative", 4), ("farthest", "exact", M), ("kmeans", "none", 71)],
+)
+def test_as_many_landmarks_as_valid_tokens_are_exact_attention(choice, inverse, count):
     mask = TOKEN % 17 == 3  # 4 valid tokens
     x = [normal(seed, S, H) for seed in range(3)]
     expected = paper.attention(*x, list(np.flatnonzero(mask)))[mask]
-    for inverse, count in (("iterative", 4), ("exact", M), ("none", 71)):
-        out = attend(*x, mask, count, landmarks=choice, inverse=inverse)
-        assert relative_error(out[mask], expected) <= TOLERANCE["float64"]
+    out = attend(*x, mask, count, landmarks=choice, inverse=inverse)
+    assert relative_error(out[mask], expected) <= TOLERANCE["float64"]
     twin = attend(*x, mask, 3, landmarks=choice)
     assert relative_error(twin[mask], expected) > 1e-2
 
 
 @pytest.mark.parametrize(
-    "options", [{"landmarks": c} for c in STUDY] + [{"inverse": "exact"}]
+    "options", [{"landmarks": "farthest"}, {"landmarks": "kmeans", "inverse": "exact"}]
 )
 def test_gradients_are_those_of_differences(options):
     with jax.enable_x64(True):
@@ -229,19 +231,18 @@ def test_gradient_of_the_exact_inverse_is_finite_where_landmarks_are_alike():
     "options",
     [
         {},
-        {"landmarks": "random", "landmark_seed": 3},
+        {"landmarks": "random", "landmark_seed": 3, "num_pinv_iters": 2},
         {"landmarks": "kmeans", "inverse": "exact"},
         {"segments": "padded", "inverse": "none"},
-        {"num_pinv_iters": 2},
     ],
     ids=str,
 )
 def test_factors_and_rows_are_those_of_the_matrix_that_nystrom_applies(options):
     """Of self- and cross-attention, few landmarks and more than tokens, all masks."""
     few, holes = TOKEN % 17 == 3, MASKS["holes"]
-    cases = [(S, M, holes), (S, M, MASKS["all"]), (S, M, few)]
+    cases = [(S, M, holes), (S, M, few)]
     if not options:
-        cases += [(S, 71, few), (13, M, few), (5, M, few)]
+        cases += [(S, M, MASKS["all"]), (S, 71, few), (13, M, few), (5, M, few)]
     for length, count, mask in cases:
         query, key, value = (normal(i, n, H) for i, n in enumerate((length, S, S)))
         expected = attend(query, key, value, mask, count, **options)

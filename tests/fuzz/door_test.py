@@ -15,7 +15,6 @@ from nystromformer.config import Config, ConfigError
 from nystromformer.lab.workdir import read_config, read_result
 from tests.fuzz.json_values import values
 
-pytestmark = pytest.mark.slow
 MAPPINGS = [
     module.get_config(arg).to_dict()
     for module in (listops, retrieval)
