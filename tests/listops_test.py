@@ -50,9 +50,12 @@ def test_released_files_are_read(tmp_path, capsys):
     [
         (b"Source\tTarget\n", "has no examples"),
         (b"Target\tSource\n[MAX 3 4 ]\t4\n", "line 1: the header"),
-        (b"Source\tTarget\n[MAX 3 4 ]\t4\n[MAX 3 4 ]\n", "line 3: 1 columns"),
-        (b"Source\tTarget\n[MAX 3 4 ]\t14\n", "line 2: the target '14'"),
-        (b"Source\tTarget\n[MAX 3 4 ]\t3\n", "line 2: the target is 3, but .* 4$"),
+        (
+            b"Source\tTarget\n[MAX 3 4 ]\t4\n[MAX 3 4 ]\n",
+            "line 3: the target is '', but",
+        ),
+        (b"Source\tTarget\n[MAX 3 4 ]\t14\n", "line 2: the target is '14', but"),
+        (b"Source\tTarget\n[MAX 3 4 ]\t3\n", "line 2: the target is '3', but .* 4$"),
         (b"Source\tTarget\n[MAX 3 4\t4\n", "line 2: 1 closing brackets missing"),
         (b"Source\tTarget\n[MAX" + b" 1" * 63 + b" ]\t1\n", "line 2: 65 tokens, above"),
         (b"Source\tTarget\n[MAX 3 \xff ]\t4\n", "line 2: .* can't decode byte 0xff"),

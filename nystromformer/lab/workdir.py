@@ -102,7 +102,8 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
         same = here == there
         if key == "train.init_from" and here and there:
             same = Path(str(here)).name == Path(str(there)).name
-        if key == "task.tokenizer" and (words := Path(str(here))).is_file():
+        words = Path(str(here)).expanduser()
+        if key == "task.tokenizer" and words.is_file():
             same = _file_sha256(words) == _file_sha256(workdir / TOKENIZER_FILE)
             there = TOKENIZER_FILE
         if not same and key not in ignored:

@@ -48,7 +48,10 @@ def first_steps(flags: Any) -> None:
                     row[start].append(seconds_to_first_loss(arguments, Path(folder)))
         write_json(out / FILE, {**made_by, "rows": rows})
         body = (
-            [f"{row['task']}, {row['attention']}", *(_cell(row[x]) for x in STARTS)]
+            [
+                f"{row['task']}, {row['attention']}",
+                *(spread(row[x], ".1f") for x in STARTS),
+            ]
             for row in rows
         )
         table = markdown.table(["seconds", *STARTS], body)
@@ -79,7 +82,3 @@ def seconds_to_first_loss(arguments: Sequence[str], folder: Path) -> float:
             process.popen.wait()
         said = failure(Path(workdir)) or f"train.py ended with status {status}"
         raise ConfigError(said.removeprefix("error: "))
-
-
-def _cell(seconds: Sequence[float]) -> str:
-    return spread(seconds, ".1f") if len(seconds) > 1 else f"{seconds[0]:.1f}"

@@ -1,6 +1,5 @@
 """The sweep of scripts/sweep.py: makes the points of its flags and runs them."""
 
-import itertools
 import os
 import shlex
 import sys
@@ -126,10 +125,6 @@ def _points_of(plan: Variant, grid: list[Variant], asked: Any) -> list[Point]:
     return make_points(bases, variants, asked.seeds or plan["seeds"])
 
 
-def _stage(point: Point) -> bool:
-    return point.source is not None
-
-
 def _run(points: list[Point], folder: Path, asked: Any, started: float) -> None:
     """Runs the points that wait, and keeps showing the state of the sweep."""
     left = [point for point in points if state(folder / point.name) == "waiting"]
@@ -143,9 +138,10 @@ def _run(points: list[Point], folder: Path, asked: Any, started: float) -> None:
                 "array_parallelism": asked.max_parallel,
             }
             job = {key: value for key, value in job.items() if value is not None}
-            apart = itertools.groupby(sorted(left, key=_stage), _stage)
-            for _, stage in apart:  # an array's jobs begin in any order
-                run_on_slurm([*stage], folder, status, job, minutes)
+            first = [point for point in left if not point.source]
+            then = [point for point in left if point.source]
+            for stage in filter(None, (first, then)):  # an array begins in any order
+                run_on_slurm(stage, folder, status, job, minutes)
         else:
             ends = None if minutes is None else started + 60 * minutes
             run_locally(left, folder, status, asked.max_parallel, ends)
