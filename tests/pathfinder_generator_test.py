@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from lra_tasks.pathfinder_generator import draw, generate, grow
-from lra_tasks.pathfinder_growth import Growth
 from lra_tasks.pathfinder_paddles import DIFFICULTIES, RESOLUTIONS, get_settings
 from lra_tasks.split import DataError
 
@@ -122,27 +121,6 @@ def test_contours_are_chains_of_paddles_within_the_border(hard):
     rows = np.arange(len(images))[:, None, None]
     around = [images[rows, y + dy - 1, x + dx - 1] for dy, dx in np.ndindex(3, 3)]
     assert (np.max(around, axis=0) > 64).all()
-
-
-def test_no_paddle_overlaps_the_mask_it_was_placed_beside(hard, monkeypatch):
-    """Every accepted paddle is looked up again in dense masks built from scratch."""
-    accepted = []
-    original = Growth._extend
-
-    def extend(self, contour, rows):
-        before = self.occupied[rows].astype(int)
-        success = original(self, contour, rows)
-        p, (anchor, stamp, _) = self.paddles, self.end[:, contour, rows]
-        dense = np.zeros_like(before)
-        at = anchor[:, None] + p.mask.offsets[stamp]
-        np.put_along_axis(dense, at, p.mask.values[stamp].astype(int), axis=1)
-        accepted.append((before + dense).max(axis=1)[success])
-        return success
-
-    monkeypatch.setattr(Growth, "_extend", extend)
-    list(trace(5, np.arange(100)))
-    highest = np.concatenate(accepted).max()
-    assert 400 < highest < 1.8 * 255
 
 
 def test_no_two_tips_share_a_pixel():

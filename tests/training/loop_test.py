@@ -161,13 +161,6 @@ def test_a_run_that_lost_its_last_lines_and_steps_goes_on_bit_equal(
     assert lines(tmp_path / "lost") == lines(tmp_path / "whole")
 
 
-def test_a_batch_larger_than_the_data_is_an_error(start, splits):
-    run = start("small")
-    run.data["train"] = run.data["train"]._replace(labels=run.data["train"].labels[:7])
-    with pytest.raises(ValueError, match="batch_size 8 is over the 7"):
-        run.fit()
-
-
 @pytest.mark.parametrize(("now", "over_all"), [(None, 7), (5, 7), (11, 11)])
 def test_the_peak_is_that_of_all_sessions(start, monkeypatch, now, over_all):
     with monkeypatch.context() as patched:
