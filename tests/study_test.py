@@ -193,7 +193,8 @@ def test_as_many_landmarks_as_valid_tokens_are_exact_attention(choice, inverse, 
 
 
 @pytest.mark.parametrize(
-    "options", [{"landmarks": "farthest"}, {"landmarks": "kmeans", "inverse": "exact"}]
+    "options",
+    [{"landmarks": "farthest"}, {"landmarks": "kmeans"}, {"inverse": "exact"}],
 )
 def test_gradients_are_those_of_differences(options):
     with jax.enable_x64(True):
