@@ -192,7 +192,8 @@ def test_the_convolution_is_the_sum_over_the_neighbours_that_count(length, size)
 @pytest.mark.parametrize(
     "options",
     [
-        {"segments": "padded", "num_pinv_iters": 2, "inverse_scale": "batch"},
+        {"segments": "padded", "num_pinv_iters": 2},
+        {"num_pinv_iters": 2, "inverse_scale": "batch"},  # whose inverse is another
         {"landmarks": "random", "landmark_seed": 5, "inverse": "none"},
     ],
 )
