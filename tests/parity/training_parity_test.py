@@ -1,14 +1,17 @@
 """Two hundred steps of AdamW beside PyTorch: the same weights, batches and losses.
 
-Their side is a whole model of transformers with torch's AdamW and OneCycleLR; ours is
-the training step of `scripts/train.py`.
+Their side is written with torch's own modules, AdamW and OneCycleLR, or is a whole
+model of transformers; ours is the training step of `scripts/train.py`.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from nystromformer.encoder import EncoderConfig
+from nystromformer.heads import SequenceClassifier
 from nystromformer.huggingface import load_pretrained
 from nystromformer.training.data import Data, train_indices
 from nystromformer.training.objective import Classification, Totals
@@ -35,7 +38,7 @@ SPLIT.inputs[:] = np.where(
 INDICES = train_indices(0, 0, STEPS, len(SPLIT.labels), BATCH)
 
 
-def our_losses(model, cycle_b1):
+def our_losses(model, lengths, cycle_b1):
     """The loss of each step."""
     settings = {"warmup_steps": WARMUP, "num_steps": STEPS, "cycle_b1": cycle_b1}
     optimizer = make_optimizer(
@@ -44,7 +47,7 @@ def our_losses(model, cycle_b1):
     objective = Classification()
     graphdef, weights = split_weights(model)
     step = make_train_step(graphdef, optimizer, objective)
-    data = Data(jnp.asarray(SPLIT.inputs), None, jnp.asarray(SPLIT.labels), None)
+    data = Data(jnp.asarray(SPLIT.inputs), lengths, jnp.asarray(SPLIT.labels), None)
 
     @jax.jit
     def train(weights):
@@ -99,8 +102,83 @@ def check(ours, theirs):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
 
 
+class Softmax(torch.nn.Module):
+    """A pre-LN encoder of torch's own layers, and our head."""
+
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(V, width)
+        self.positions = torch.nn.Parameter(torch.zeros(L, width))
+        layer = torch.nn.TransformerEncoderLayer(
+            width, 2, hidden, 0.0, "gelu", batch_first=True, norm_first=True
+        )
+        norm = torch.nn.LayerNorm(width)
+        self.encoder = torch.nn.TransformerEncoder(
+            layer, 2, norm, enable_nested_tensor=False
+        )
+        self.hidden = torch.nn.Linear(width, hidden)
+        self.out = torch.nn.Linear(hidden, C)
+
+    def forward(self, inputs, mask):
+        x = self.embedding(inputs) + self.positions
+        x = self.encoder(x, src_key_padding_mask=~mask) * mask[:, :, None]
+        pooled = x.sum(1) / mask.sum(1, keepdim=True)
+        return self.out(torch.relu(self.hidden(pooled)))
+
+    def take(self, model):
+        """The weights of our model."""
+
+        def linear(theirs, ours):
+            return [(theirs.weight, ours.kernel[...].T), (theirs.bias, ours.bias[...])]
+
+        def norm(theirs, ours):
+            return [(theirs.weight, ours.scale[...]), (theirs.bias, ours.bias[...])]
+
+        encoder = model.encoder
+        pairs = [
+            (self.embedding.weight, encoder.embedding.embedding[...]),
+            (self.positions, encoder.positions[...]),
+            *norm(self.encoder.norm, encoder.norm),
+            *linear(self.hidden, model.head.hidden),
+            *linear(self.out, model.head.out),
+        ]
+        for theirs, ours in zip(self.encoder.layers, encoder.blocks, strict=True):
+            project = ours.attention.project
+            pairs += [
+                (theirs.self_attn.in_proj_weight, project.kernel[...].T),
+                (theirs.self_attn.in_proj_bias, project.bias[...]),
+                *linear(theirs.self_attn.out_proj, ours.attention.out),
+                *norm(theirs.norm1, ours.attention_norm),
+                *norm(theirs.norm2, ours.mlp_norm),
+                *linear(theirs.linear1, ours.mlp.expand),
+                *linear(theirs.linear2, ours.mlp.contract),
+            ]
+        for theirs, ours in pairs:
+            theirs.data.copy_(torch.from_numpy(np.array(ours)))
+        return self
+
+
 @pytest.mark.parametrize("cycle_b1", [False, True])
-def test_nystrom_of_transformers(tmp_path, cycle_b1):
+def test_softmax_on_padded_batches(cycle_b1):
+    config = EncoderConfig(
+        vocab_size=V,
+        max_length=L,
+        model_dim=12,
+        mlp_dim=17,
+        attention="softmax",
+        dropout_rate=0.0,
+    )
+    model = SequenceClassifier(config, num_classes=C, rngs=nnx.Rngs(0))
+    theirs = Softmax(12, 17).take(model)
+    inputs = torch.from_numpy(SPLIT.inputs).long()
+    mask = torch.arange(L) < torch.from_numpy(SPLIT.lengths)[:, None]
+    check(
+        our_losses(model, jnp.asarray(SPLIT.lengths), cycle_b1),
+        their_losses(theirs, lambda at: theirs(inputs[at], mask[at]), cycle_b1),
+    )
+
+
+def test_nystrom_of_transformers(tmp_path):
     torch.manual_seed(0)
     config = transformers.NystromformerConfig(
         vocab_size=V,
@@ -125,6 +203,6 @@ def test_nystrom_of_transformers(tmp_path, cycle_b1):
         block.attention.attention.inverse_scale = "batch"
     inputs = torch.from_numpy(SPLIT.inputs).long()
     check(
-        our_losses(ours, cycle_b1),
-        their_losses(theirs, lambda at: theirs(inputs[at]).logits, cycle_b1),
+        our_losses(ours, None, False),
+        their_losses(theirs, lambda at: theirs(inputs[at]).logits, False),
     )
