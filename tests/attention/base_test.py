@@ -101,6 +101,7 @@ DROP_INS = {
     "nystrom_attention": nystrom_attention,
     "softmax_attention": softmax_attention,
     "nystrom": make("nystrom"),
+    "softmax": make("softmax"),
 }
 X = normal(1, *PADDING.shape, 10).astype(np.float32)
 
@@ -114,7 +115,7 @@ def check_drop_in(attend):
     assert relative_error(attend(dirty, None)[PADDING], clean[PADDING]) > 0.01
 
 
-@pytest.mark.parametrize("name", ["nystrom", "nystrom_attention", "softmax_attention"])
+@pytest.mark.parametrize("name", ["nystrom", "nystrom_attention", "softmax"])
 def test_drops_into_flax_nnx(name):
     layer = nnx.MultiHeadAttention(
         2, 10, attention_fn=DROP_INS[name], decode=False, rngs=nnx.Rngs(0)

@@ -62,8 +62,11 @@ def check_rows(actual, expected, mask, tolerance):
 
 @every_attention
 def test_any_length_and_adding_padding_changes_nothing(name):
-    graphdef, state = nnx.split(make(name))
-    short = jax.jit(lambda *x: nnx.merge(graphdef, state)(*x))(*inputs(13))
+    attention = make(name)
+    if name not in ("nystrom", "softmax"):  # those eagerly too
+        graphdef, state = nnx.split(attention)
+        attention = jax.jit(lambda *x: nnx.merge(graphdef, state)(*x))
+    short = attention(*inputs(13))
     assert short.shape == (B, 13, N, H)
     assert short.dtype == jnp.float32
     mask = np.arange(MAX_LENGTH) < np.full((B, 1), 13)
