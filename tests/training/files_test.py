@@ -92,7 +92,7 @@ def test_json_is_replaced_whole_or_not_at_all(tmp_path):
     [
         (ValueError("\n one \n two"), "one "),
         (KeyError(), "KeyError"),
-        (ValueError("x" * 201), "x" * 200),
+        (ValueError("x" * 401), "x" * 400),
     ],
 )
 def test_an_error_is_its_first_line_or_its_type(error, line):
