@@ -1,8 +1,8 @@
 """Prepared splits on disk: made once, read whole or not at all.
 
 A dataset is a folder with a safetensors file for each split, made beside its place and
-renamed when it is complete. Padding is left out, but where rows are mapped from disk.
-The header of each file keeps a sha256 of the split, checked when reading.
+renamed when it is complete. Padding is left out, except where rows are mapped from
+disk. The header of each file keeps a sha256 of the split, checked when reading.
 """
 
 import contextlib
@@ -89,7 +89,9 @@ def load(
     """Reads one of the splits that `make` makes if the folder is not there yet.
 
     `make` gets the folder to be; what it writes there stays, and is checked when a
-    split is read. Inputs that it gives as np.memmap are mapped when they are read.
+    split is read, except names that begin with a dot, as NFS gives to files that are
+    deleted while open. Inputs that are an np.memmap, of uint16 without pairs, are
+    mapped when they are read.
     `options` are noted in the files for whoever looks into them. Raises DataError for
     damaged files, and OSError where the folder cannot be written.
     """
@@ -98,7 +100,7 @@ def load(
         made = scratch / "made"
         made.mkdir()
         splits = make(made)
-        files = {path.name: _file_sha256(path) for path in made.iterdir()}
+        files = {path.name: _file_sha256(path) for path in made.glob("[!.]*")}
         noted = {"options": json.dumps(dict(options)), "files": json.dumps(files)}
         for name, each in splits.items():
             _write(made / f"{name}.safetensors", each, noted)
@@ -126,6 +128,7 @@ def _write(path: Path, split: Split, noted: dict[str, str]) -> None:
     if split.pairs is not None:
         tensors["pairs"] = split.pairs
     if isinstance(split.inputs, np.memmap):
+        assert split.inputs.dtype == np.uint16
         tensors["inputs"] = split.inputs
     else:
         rows = zip(split.inputs, split.lengths, strict=True)

@@ -94,10 +94,7 @@ class Model(nnx.Module):
     def read(
         self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
     ) -> jax.Array:
-        """The encoder's vectors [B, L, D] and their mask [B, L] -> the logits.
-
-        A subclass need not repeat the types.
-        """
+        """The encoder's vectors [B, L, D] and their mask [B, L] -> the logits."""
         raise NotImplementedError
 
 
@@ -138,7 +135,9 @@ class SequenceClassifier(Model):
             return pool_padded_mean(x, mask, max_length=self.max_length)
         return (pool_max if self.pooling == "max" else pool_mean)(x, mask)
 
-    def read(self, x, mask, dropout_rng):
+    def read(
+        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
+    ) -> jax.Array:
         return self.head(self.pool(x, mask))
 
 
@@ -148,7 +147,9 @@ class PairClassifier(SequenceClassifier):
     num_inputs = 2
     features = 4
 
-    def read(self, x, mask, dropout_rng):
+    def read(
+        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
+    ) -> jax.Array:
         pooled = self.pool(x, mask).reshape(-1, 2, x.shape[-1])
         x0, x1 = pooled[:, 0], pooled[:, 1]
         return self.head(jnp.concatenate([x0, x1, x0 * x1, x0 - x1], axis=-1))
@@ -168,7 +169,9 @@ class MaskedLanguageModel(Model):
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.approximate = config.gelu == "tanh"
 
-    def read(self, x, mask, dropout_rng):
+    def read(
+        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
+    ) -> jax.Array:
         return self.decode(x)
 
     def decode(self, x: jax.Array) -> jax.Array:
@@ -226,7 +229,9 @@ class FirstTokenClassifier(Model):
         self.approximate = config.gelu == "tanh"
         self.dropout_rate = config.dropout_rate
 
-    def read(self, x, mask, dropout_rng):
+    def read(
+        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
+    ) -> jax.Array:
         if dropout_rng is not None:  # the encoder's own key is split into others
             dropout_rng = jax.random.fold_in(dropout_rng, 2**31)
         rngs = split_rng(dropout_rng, 2)

@@ -46,6 +46,8 @@ def test_the_paper_preset(task):
     assert (model.num_layers, model.model_dim, model.mlp_dim) == (2, 64, 128)
     assert (model.num_heads, model.dropout_rate, model.pooling) == (2, 0.1, "mean")
     assert config.attention.num_pinv_iters == 6
+    assert config.attention.conv_kernel_size == 35
+    assert config.task.get("num_train", 96_000) == 96_000
     optimizer = config.optimizer
     assert (optimizer.learning_rate, optimizer.weight_decay) == (1e-4, 0)
     assert (optimizer.b1, optimizer.b2, optimizer.eps) == (0.9, 0.999, 1e-6)

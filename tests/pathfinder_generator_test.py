@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lra_tasks.pathfinder_generator import draw, generate, grow
+from lra_tasks.pathfinder_growth import Growth
 from lra_tasks.pathfinder_paddles import DIFFICULTIES, RESOLUTIONS, get_settings
 from lra_tasks.split import DataError
 
@@ -123,9 +124,30 @@ def test_contours_are_chains_of_paddles_within_the_border(hard):
     assert (np.max(around, axis=0) > 64).all()
 
 
+def test_no_paddle_overlaps_the_mask_it_was_placed_beside(hard, monkeypatch):
+    """Every accepted paddle is looked up again in dense masks built from scratch."""
+    accepted = []
+    original = Growth._extend
+
+    def extend(self, contour, rows):
+        before = self.occupied[rows].astype(int)
+        success = original(self, contour, rows)
+        p, (anchor, stamp, _) = self.paddles, self.end[:, contour, rows]
+        dense = np.zeros_like(before)
+        at = anchor[:, None] + p.mask.offsets[stamp]
+        np.put_along_axis(dense, at, p.mask.values[stamp].astype(int), axis=1)
+        accepted.append((before + dense).max(axis=1)[success])
+        return success
+
+    monkeypatch.setattr(Growth, "_extend", extend)
+    list(trace(5, np.arange(100)))
+    highest = np.concatenate(accepted).max()
+    assert 400 < highest < 1.8 * 255
+
+
 def test_no_two_tips_share_a_pixel():
     # Pictures 546 and 732 of seed 0 did: a marker there lies on both contours.
-    (geometry,) = trace(0, np.arange(400, 900))
+    (geometry,) = trace(0, np.arange(3000))
     tips = np.stack([geometry.contours[:, :, 0, 0], geometry.contours[:, :, -1, 1]], 1)
     places = np.sort(tips.reshape(-1, 4, 2) @ [32, 1], axis=1)
     assert (np.diff(places, axis=1) > 0).all()

@@ -172,3 +172,16 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     assert "\n" not in str(caught.value)
     assert [path.name for path in folder.parent.iterdir()] == ["lock"]
     load(folder, made)  # with room again it goes on
+
+
+def test_a_file_that_is_deleted_while_open_is_not_missed(tmp_path):
+    """As on NFS, which keeps it under a name with a dot until it is closed."""
+
+    def make(folder):
+        (folder / ".nfs0001").write_bytes(b"rows")
+        return {"train": make_images(5)}
+
+    folder = tmp_path / "toy"
+    storage.load(folder, "train", make, {})
+    (folder / ".nfs0001").unlink()
+    assert storage.load(folder, "train", make, {}).num_examples == 5

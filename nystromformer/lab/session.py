@@ -71,8 +71,8 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
         f"{config.train.batch_size} on {provenance.device()}"
     )
     check_memory(experiment.num_params)
-    resumes = steps_in(workdir / "checkpoints")  # then its source may be gone
-    source = None if resumes else find_source(config)
+    saved_steps = steps_in(workdir / "checkpoints")
+    source = None if saved_steps else find_source(config)  # later it may be gone
     mesh = mesh_of(experiment, seq_shards)
     splits = experiment.load()
     experiment = experiment.on(splits["train"].num_examples)
@@ -82,6 +82,8 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
     if source:
         check_source(source, experiment)
     with lock_workdir(workdir):
+        if result := read_result(workdir):  # of a process that has just ended
+            return result
         if is_first():
             open_workdir(workdir, config)
             if words := experiment.task.vocabulary_file(config.task.data_dir):

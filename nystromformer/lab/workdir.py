@@ -102,10 +102,11 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
         same = here == there
         if key == "train.init_from" and here and there:
             same = Path(str(here)).name == Path(str(there)).name
-        words = Path(str(here)).expanduser()
-        if key == "task.tokenizer" and words.is_file():
-            same = _file_sha256(words) == _file_sha256(workdir / TOKENIZER_FILE)
-            there = TOKENIZER_FILE
+        if key == "task.tokenizer" and here not in ("bpe", "byte"):
+            words = Path(str(here)).expanduser()
+            if words.is_file():
+                same = _file_sha256(words) == _file_sha256(workdir / TOKENIZER_FILE)
+                there = TOKENIZER_FILE
         if not same and key not in ignored:
             raise ConfigError(
                 f"{workdir} holds a run with another config: {key} is {there!r} there, "

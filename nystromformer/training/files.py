@@ -43,7 +43,7 @@ def system_errors(path: Folder) -> Iterator[None]:
         if is_local(path):
             raise
         said = ": ".join(str(error).split("\n")) or type(error).__name__
-        raise OSError(f"{path}: {said[:400]}") from error  # the reason comes last
+        raise OSError(f"{path}: {said[:300]}") from error  # the first line says little
 
 
 class ObjectFile(io.BytesIO):

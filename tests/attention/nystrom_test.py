@@ -203,6 +203,9 @@ def test_the_module_passes_its_options_on(options):
     out = jax.jit(lambda *x: attention(*x, mask=mask))(*x)
     same = compiled(**options)(*x, mask=mask)
     assert relative_error(out, same) <= TOLERANCE["same"]
+    for key in options:
+        others = {k: v for k, v in options.items() if k != key}
+        assert relative_error(compiled(**others)(*x, mask=mask), out) > 1e-3, key
 
 
 def test_more_landmarks_than_the_longest_sequence_make_no_larger_matrices():

@@ -68,8 +68,13 @@ def numbers(*parts: tuple[str, float, str]) -> Callable[[Row], str]:
 
 memory_cell = numbers(("peak_bytes", 2**20, ".4g"), ("measured_bytes", 2**20, ".4g"))
 work_cell = numbers(("flops", 1e9, ".3g"), ("matmul_share", 1, ".0%"))
-traffic_cell = numbers(("bytes_accessed", 1e9, ".3g"), ("copy_share", 1, ".0%"))
+whole_traffic_cell = numbers(("bytes_accessed", 1e9, ".3g"), ("copy_share", 1, ".0%"))
 compile_cell = numbers(("compile_seconds", 1, ".1f"))
+
+
+def traffic_cell(row: Row) -> str:
+    """The value, or a dash if it depends on the lengths of the data."""
+    return DASH if row["copy_share"] is None else whole_traffic_cell(row)
 
 
 def describe(row: Row, found: str = "") -> str:

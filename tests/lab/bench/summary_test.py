@@ -35,7 +35,7 @@ def test_cells():
     assert memory_cell(row()) == "3 / 1"
     assert work_cell(row()) == "2 / 25%"
     assert traffic_cell(row()) == "4 / 50%"
-    assert traffic_cell(row(copy_share=None)) == "4 / —"
+    assert traffic_cell(row(copy_share=None)) == "—"
     stopped = row(stopped="5 GiB is over the budget of 1 GiB", seconds=None)
     assert time_cell(stopped) == rate_cell(stopped) == "over budget"
     assert memory_cell(row(cost=None, measured_bytes=None)) == "— / —"
