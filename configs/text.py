@@ -11,7 +11,8 @@ third of the 80 examples a second that it made before they came).
 
 `:nystrom,subwords` is the paper's IMDb: fine-tuned from a run of `configs/corpus.py` by
 `--config.train.init_from=DIR --config.task.tokenizer=DIR/tokenizer.json`; likewise
-`:nystrom,quick,subwords` from a quick one.
+`:nystrom,quick,subwords` from a quick one: 85.4 % in four epochs, from scratch 84.7 %
+(seed 0, 64 landmarks; results/README.md).
 """
 
 from ml_collections import ConfigDict, config_dict
