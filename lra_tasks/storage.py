@@ -109,9 +109,7 @@ def load(
     make_once(folder, write)
     path = folder / f"{split}.safetensors"
     try:
-        if not path.is_file():  # a pipe or a device may never end
-            raise ValueError(f"{path.name} is not a regular file")
-        return _read(path)
+        return _read(_regular(path))
     except MemoryError:
         raise
     except Exception as error:  # whatever safetensors, json and numpy raise
@@ -169,6 +167,13 @@ def _map_inputs(path: Path) -> np.memmap:
     return np.memmap(path, np.uint16, "r", start, shape)
 
 
+def _regular(path: Path) -> Path:
+    """The path of a file; a pipe or a device may never end."""
+    if not path.is_file():
+        raise ValueError(f"{path.name} is not a regular file")
+    return path
+
+
 def _file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with _regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -21,7 +21,8 @@ from lra_tasks.split import DataError, Split, hold_out, separate
 from lra_tasks.storage import PathLike
 
 POLARITIES = ("neg", "pos")  # the labels
-REVIEW = r"(?:^|/)(train|test)/(neg|pos)/(\d+)_\d+\.txt$"
+RATINGS = {"neg": range(1, 5), "pos": range(7, 11)}  # out of 10
+REVIEW = r"(?:^|/)(train|test)/(neg|pos)/([^/.][^/]*)$"
 MAX_REVIEW_BYTES = 2**20
 
 
@@ -40,12 +41,12 @@ def read_reviews(path: Path, reviews_per_class: int) -> dict[str, list[bytes]]:
         Progress("reviews", len(found) * reviews_per_class) as bar,
     ):
         for match, file in members:
-            split, polarity, number = match.groups()
+            split, polarity, name = match.groups()
             where = f"{path}: {match.string}"
             review = archives.read_whole(file, where, MAX_REVIEW_BYTES)
             if not review:
                 raise DataError(f"{where} is empty")
-            found[split, polarity][int(number)] = review
+            found[split, polarity][_parse_name(name, polarity, where)] = review
             bar.update(1)
     ordered = {"train": [], "test": []}
     for (split, polarity), reviews in found.items():
@@ -56,6 +57,16 @@ def read_reviews(path: Path, reviews_per_class: int) -> dict[str, list[bytes]]:
             )
         ordered[split] += [reviews[i] for i in sorted(reviews)]
     return ordered
+
+
+def _parse_name(name: str, polarity: str, where: str) -> int:
+    """The ID of "ID_RATING.txt", whose rating must fit its folder."""
+    number, _, rating = name.removesuffix(".txt").partition("_")
+    if not (name.endswith(".txt") and number.isdecimal() and rating.isdecimal()):
+        raise DataError(f"{where} is not named ID_RATING.txt")
+    if int(rating) not in RATINGS[polarity]:
+        raise DataError(f"{where}: a rating of {rating} is not {polarity}")
+    return int(number)
 
 
 @dataclass(frozen=True, kw_only=True)

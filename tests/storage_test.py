@@ -185,3 +185,16 @@ def test_a_file_that_is_deleted_while_open_is_not_missed(tmp_path):
     storage.load(folder, "train", make, {})
     (folder / ".nfs0001").unlink()
     assert storage.load(folder, "train", make, {}).num_examples == 5
+
+
+def test_a_pipe_beside_the_splits_is_not_waited_for(tmp_path):
+    def make(folder):
+        (folder / "words.json").write_text("{}")
+        return {"train": make_images(5)}
+
+    folder = tmp_path / "toy"
+    storage.load(folder, "train", make, {})
+    (folder / "words.json").unlink()
+    os.mkfifo(folder / "words.json")
+    with pytest.raises(DataError, match=r"words\.json is not a regular file"):
+        storage.load(folder, "train", make, {})

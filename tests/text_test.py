@@ -105,7 +105,8 @@ def test_every_byte_has_its_own_token_and_comes_back(tmp_path):
     [
         ("train/pos/3_9.txt", b"", "train/pos/3_9.txt is empty"),
         ("train/pos/3_9.txt", None, "is incomplete: train/pos has 19 reviews, not 20"),
-        ("train/neg/77_2.txt", b"x", "train/neg has 21 reviews, not 20"),
+        ("train/pos/3_4.txt", b"x", "3_4.txt: a rating of 4 is not pos"),
+        ("train/neg/3_2.csv", b"x", "3_2.csv is not named ID_RATING.txt"),
         ("train/neg/3_2.txt", b"x" * 2**20 + b"x", "is longer than 1,048,576 bytes"),
     ],
 )
