@@ -1,10 +1,12 @@
 """Longformer: a band of exactly window + 1 tokens, and global tokens both ways."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests import paper
-from tests.attention.cases import one_head
+from tests.attention.cases import compiled, one_head
 from tests.tolerance import TOLERANCE, relative_error
 
 H = 5
@@ -38,6 +40,7 @@ def reference(query, key, value, mask, window, num_global):
         (11, 4, 13),
         (31, 6, 0),
         (67, 2, 1),
+        (101, 14, 3),
         (101, 70, 2),
         (31, 1000, 0),
     ],
@@ -51,3 +54,15 @@ def test_is_the_paper(length, window, num_global, scale):
     expected = reference(*qkv, mask, **options)
     assert np.isfinite(actual).all()
     assert relative_error(actual[mask], expected[mask]) <= TOLERANCE["float64"]
+
+
+def test_memory_with_global_tokens_doubles_with_length():
+    def temporary_bytes(length):
+        def total(x):
+            return compiled("longformer", window=64, num_global=3)(x, x, x).sum()
+
+        x = jax.ShapeDtypeStruct((1, length, 1, H), jnp.float32)
+        program = jax.jit(jax.grad(total)).lower(x).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    assert temporary_bytes(8192) <= 2.2 * temporary_bytes(4096)
