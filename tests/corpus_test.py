@@ -13,7 +13,7 @@ from lra_tasks.corpus import make_examples, read_documents
 from lra_tasks.split import DataError
 from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import get_task
-from tests.archive_server import load_all, write
+from tests.archive_server import full_disk, load_all, write
 
 pytest.importorskip("tokenizers")
 
@@ -181,3 +181,15 @@ def test_what_is_no_vocabulary(tmp_path, content, message):
     write(tmp_path, {"x.json": content})
     with pytest.raises(DataError, match=message):
         corpus(tmp_path, tokenizer=str(tmp_path / "x.json"))
+
+
+@pytest.mark.parametrize("num_bytes", [2**10, 2**13], ids=["vocabulary", "rows"])
+def test_a_full_disk_is_one_line_and_no_dataset(tmp_path, num_bytes):
+    write(tmp_path / "text", FILES)
+    task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
+    with full_disk(num_bytes), pytest.raises(OSError, match=str(tmp_path)) as caught:
+        task.load("train", tmp_path)
+    assert "\n" not in str(caught.value)
+    (options,) = (tmp_path / "corpus").iterdir()
+    assert [path.name for path in options.iterdir()] == ["lock"]
+    assert task.load("train", tmp_path).num_examples
