@@ -3,9 +3,12 @@
 One head of one sequence; `valid` is the list of positions that count.
 """
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 Array = np.ndarray
+Inverse = Callable[[Array], Array]
 
 
 def softmax(scores: Array) -> Array:
@@ -109,3 +112,32 @@ def convolution(value: Array, kernel: Array, mask: Array) -> Array:
             if 0 <= s < len(value) and mask[s]:
                 out[t] += weight * value[s]
     return out
+
+
+def from_landmarks(
+    q: Array, k: Array, query: Array, key: Array, value: Array, inverse: Inverse
+) -> Array:
+    """Eq. (13) with given landmarks and inverse, of all tokens."""
+    scale = 1 / np.sqrt(query.shape[-1])
+    f, a = softmax(query @ k.T * scale), softmax(q @ k.T * scale)
+    return f @ (inverse(a) @ (softmax(q @ key.T * scale) @ value))
+
+
+def lloyd(x: Array, means: Array, num_steps: int) -> Array:
+    """The textbook's k-means, a token and a cluster at a time."""
+    for _ in range(num_steps):
+        nearest = [np.argmin([((row - c) ** 2).sum() for c in means]) for row in x]
+        clusters = [x[np.equal(nearest, m)] for m in range(len(means))]
+        pairs = zip(clusters, means, strict=True)
+        means = np.array([c.mean(0) if len(c) else old for c, old in pairs])
+    return means
+
+
+def farthest(x: Array, valid: Sequence[int], count: int, first: int) -> list[int]:
+    """Farthest-point sampling of valid positions, one after another."""
+    chosen = [first]
+    while len(chosen) < min(count, len(valid)):
+        left = [t for t in valid if t not in chosen]
+        nearest = [min(((x[t] - x[c]) ** 2).sum() for c in chosen) for t in left]
+        chosen.append(left[int(np.argmax(nearest))])
+    return sorted(chosen)

@@ -31,17 +31,6 @@ def attend(query, key, value, mask=MASKS["all"], num_landmarks=M, **options):
     return one_head("nystrom", query, key, value, mask, **options)
 
 
-def lloyd(x, means):
-    """The textbook's k-means, a token and a cluster at a time."""
-    for _ in range(KMEANS_STEPS):
-        nearest = [np.argmin([((row - c) ** 2).sum() for c in means]) for row in x]
-        clusters = [x[np.equal(nearest, m)] for m in range(len(means))]
-        means = [
-            c.mean(0) if len(c) else old for c, old in zip(clusters, means, strict=True)
-        ]
-    return np.array(means)
-
-
 @functools.partial(jax.jit, static_argnums=(1, 3))
 def random_tokens(x, num_landmarks, mask, seed):
     return landmarks_by("random", seed)(x, num_landmarks, mask)
@@ -53,16 +42,6 @@ def drawn(length, seed=0):
     x = jnp.arange(1.0, length + 1)[:, None]
     tokens, exists = random_tokens(x, M, None, seed)
     return np.asarray(tokens[:, 0])[np.asarray(exists)].astype(int) - 1
-
-
-def spread(x, valid, count, first):
-    """Farthest-point sampling of valid positions, one after another."""
-    chosen = [first]
-    while len(chosen) < min(count, len(valid)):
-        left = [t for t in valid if t not in chosen]
-        nearest = [min(((x[t] - x[c]) ** 2).sum() for c in chosen) for t in left]
-        chosen.append(left[int(np.argmax(nearest))])
-    return sorted(chosen)
 
 
 def test_random_tokens_are_distinct_valid_tokens_in_order():
@@ -95,7 +74,7 @@ def test_kmeans_is_lloyds_algorithm_from_the_segment_means():
     for scale, mask in zip((0.1, 1.0, 4.0), MASKS.values(), strict=True):
         x = normal(3, S, H, scale=scale)
         start = paper.segment_means(x, list(np.flatnonzero(mask)), M)
-        expected = lloyd(x[mask], start)
+        expected = paper.lloyd(x[mask], start, KMEANS_STEPS)
         assert relative_error(start, expected) > 0.1
         with jax.enable_x64(True):
             kept = jnp.where(mask[:, None], x, 0)
@@ -125,7 +104,7 @@ def test_farthest_tokens_are_those_of_the_loop_from_a_drawn_one():
         ]
         first = study.random_positions(jnp.asarray(mask), 1, seed)[0].item()
         firsts.add(first)
-        assert at == spread(x, valid, M, first)
+        assert at == paper.farthest(x, valid, M, first)
         alike = np.flatnonzero(mask & (TOKEN > 61))
         np.testing.assert_array_equal(few[: len(alike)], x[alike])
         assert not few[len(alike) :].any()
@@ -140,13 +119,6 @@ def test_farthest_tokens_that_are_alike_are_each_chosen_once():
     np.testing.assert_array_equal(exists, [True, True, True, False])
 
 
-def from_landmarks(q, k, query, key, value, inverse):
-    """Eq. (13) with given landmarks and inverse, in numpy."""
-    scale = 1 / np.sqrt(H)
-    f, a = paper.softmax(query @ k.T * scale), paper.softmax(q @ k.T * scale)
-    return f @ (inverse(a) @ (paper.softmax(q @ key.T * scale) @ value))
-
-
 @pytest.mark.parametrize("choice", STUDY)
 def test_nystrom_uses_these_landmarks(choice):
     query, key, value = (normal(seed, S, H) for seed in range(3))
@@ -154,11 +126,14 @@ def test_nystrom_uses_these_landmarks(choice):
         q, k = query[drawn(S)], key[drawn(S)]
     elif choice == "farthest":
         first = study.random_positions(jnp.ones(S, bool), 1, 0)[0].item()
-        q, k = (x[spread(x, range(S), M, first)] for x in (query, key))
+        q, k = (x[paper.farthest(x, range(S), M, first)] for x in (query, key))
     else:
-        q, k = (lloyd(x, paper.segment_means(x, range(S), M)) for x in (query, key))
+        q, k = (
+            paper.lloyd(x, paper.segment_means(x, range(S), M), KMEANS_STEPS)
+            for x in (query, key)
+        )
     iterate = functools.partial(paper.pinv, num_iters=6)
-    expected = from_landmarks(q, k, query, key, value, iterate)
+    expected = paper.from_landmarks(q, k, query, key, value, iterate)
     out = attend(query, key, value, landmarks=choice)
     assert relative_error(out, expected) <= TOLERANCE["float64"]
 
@@ -173,7 +148,7 @@ def test_nystrom_uses_these_landmarks(choice):
 def test_nystrom_uses_these_inverses(inverse, of):
     query, key, value = (normal(seed, S, H, scale=2.0) for seed in range(3))
     q, k = (paper.segment_means(x, range(S), M) for x in (query, key))
-    expected = from_landmarks(q, k, query, key, value, of)
+    expected = paper.from_landmarks(q, k, query, key, value, of)
     out = attend(query, key, value, inverse=inverse)
     assert relative_error(out, expected) <= TOLERANCE["float64"]
 
