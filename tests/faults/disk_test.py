@@ -33,7 +33,7 @@ def resize(disk, size):
     [
         (False, "40k"),
         *(pytest.param(False, size, marks=rare) for size in ("4k", "24k")),
-        *(pytest.param(True, size, marks=rare) for size in ("4k", "80k")),
+        *(pytest.param(True, size, marks=rare) for size in ("4k", "16k")),
     ],
 )
 def test_a_full_disk_is_one_line_and_with_room_the_run_goes_on(
