@@ -96,15 +96,22 @@ class Checkpoints:
     def _remove(self, folder: Folder, steps: list[int], *but: int) -> None:
         with system_errors(folder):
             for step in {*steps} - {*but}:
-                (folder / f"{step}{SUFFIX}").unlink()
+                (folder / f"{step}{SUFFIX}").unlink(missing_ok=True)
 
     def finish(self, best: Best) -> None:
-        """Deletes all but the best weights: a finished run needs nothing else."""
+        """Keeps the best weights, and deletes all else."""
         if is_first():
             self._save_best(best)
-            self._remove(self.directory, steps_in(self.directory))
-            folder = self.workdir / "best"
-            self._remove(folder, steps_in(folder), best[0])
+            self.keep_best(best[0])
+
+    def keep_best(self, step: int) -> None:
+        """Deletes all but the best weights, of that step: a finished run needs no more.
+
+        One that was killed while it did so is left with more.
+        """
+        self._remove(self.directory, steps_in(self.directory))
+        best = self.workdir / "best"
+        self._remove(best, steps_in(best), step)
 
     def restore(self, shapes: Any) -> tuple[Any, dict[str, Any], Best | None] | None:
         """The newest whole checkpoint, or None where there has been none.
