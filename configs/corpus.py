@@ -11,8 +11,9 @@ python scripts/train.py --config=configs/corpus.py:nystrom,base,longer --workdir
     --config.task.source_dir=TEXTS --config.task.tokenizer=DIR/tokenizer.json
     --config.train.init_from=DIR
 
-`:nystrom,quick` is for two CPU cores: 4 layers of 128, windows of 64 tokens, ten minutes
-on one core. What it reaches on IMDb's reviews stands in results/README.md.
+`:nystrom,quick` is for two CPU cores: 4 layers of 128, windows of 64 tokens. On IMDb's
+reviews it reaches MLM 26.1 % and SOP 53.1 % after 16 minutes on one core, with seed 0
+(results/README.md).
 """
 
 from ml_collections import ConfigDict, config_dict
@@ -57,8 +58,8 @@ LONGER = {
     "optimizer": {"learning_rate": 1e-5, "warmup_steps": 0},
     "train": {"batch_size": 128, "num_steps": 40_000},
 }
-# Long windows keep exact attention where it started: each position learns by itself
-# which others to look at, from the few hidden tokens that stand there.
+# Windows are short: in windows of 256 tokens exact attention learns nothing from its
+# neighbours within 4,000 steps of 16 windows (results/README.md).
 QUICK = {
     "task": {"max_length": 64, "vocab_size": 8_192},
     "model": bert.QUICK,

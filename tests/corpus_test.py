@@ -183,8 +183,10 @@ def test_what_is_no_vocabulary(tmp_path, content, message):
         corpus(tmp_path, tokenizer=str(tmp_path / "x.json"))
 
 
-@pytest.mark.parametrize("num_bytes", [2**10, 2**13], ids=["vocabulary", "rows"])
-def test_a_full_disk_is_one_line_and_no_dataset(tmp_path, num_bytes):
+@pytest.mark.parametrize(
+    ("num_bytes", "cut"), [(2**10, {"tokenizer.json"}), (2**13, set())], ids=str
+)
+def test_a_full_disk_is_one_line_and_no_dataset(tmp_path, num_bytes, cut):
     write(tmp_path / "text", FILES)
     task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
     with full_disk(num_bytes), pytest.raises(OSError, match=str(tmp_path)) as caught:
@@ -193,3 +195,6 @@ def test_a_full_disk_is_one_line_and_no_dataset(tmp_path, num_bytes):
     (options,) = (tmp_path / "corpus").iterdir()
     assert [path.name for path in options.iterdir()] == ["lock"]
     assert task.load("train", tmp_path).num_examples
+    large = {x.name for x in options.glob("*/*") if x.stat().st_size > num_bytes}
+    assert large >= {"train.safetensors"}
+    assert large & {"tokenizer.json"} == cut

@@ -3,12 +3,11 @@
 One head of one sequence; `valid` is the list of positions that count.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 Array = np.ndarray
-Inverse = Callable[[Array], Array]
 
 
 def softmax(scores: Array) -> Array:
@@ -63,11 +62,18 @@ def kernels(
     num_landmarks: int,
 ) -> tuple[Array, Array, Array]:
     """F̃ [T, M], A [M, M], B̃ [M, n valid], the three softmax matrices of eq. (13)."""
-    scale = 1 / np.sqrt(query.shape[-1])
     q = segment_means(query, counted_queries, num_landmarks)
     k = segment_means(key, counted_keys, num_landmarks)
+    return kernels_of(q, k, query, key[valid])
+
+
+def kernels_of(
+    q: Array, k: Array, query: Array, key: Array
+) -> tuple[Array, Array, Array]:
+    """The same for given landmarks of the queries and of the keys."""
+    scale = 1 / np.sqrt(query.shape[-1])
     f, a = softmax(query @ k.T * scale), softmax(q @ k.T * scale)
-    return f, a, softmax(q @ key[valid].T * scale)
+    return f, a, softmax(q @ key.T * scale)
 
 
 def nystrom(
@@ -112,15 +118,6 @@ def convolution(value: Array, kernel: Array, mask: Array) -> Array:
             if 0 <= s < len(value) and mask[s]:
                 out[t] += weight * value[s]
     return out
-
-
-def from_landmarks(
-    q: Array, k: Array, query: Array, key: Array, value: Array, inverse: Inverse
-) -> Array:
-    """Eq. (13) with given landmarks and inverse, of all tokens."""
-    scale = 1 / np.sqrt(query.shape[-1])
-    f, a = softmax(query @ k.T * scale), softmax(q @ k.T * scale)
-    return f @ (inverse(a) @ (softmax(q @ key.T * scale) @ value))
 
 
 def lloyd(x: Array, means: Array, num_steps: int) -> Array:

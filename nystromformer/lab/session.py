@@ -24,7 +24,7 @@ from nystromformer.lab.workdir import (
     write_result,
 )
 from nystromformer.training.arrays import digest
-from nystromformer.training.checkpoint import Checkpoints, steps_in
+from nystromformer.training.checkpoint import steps_in
 from nystromformer.training.devices import is_first, make_mesh, wait_for_all
 from nystromformer.training.files import Folder, write_bytes
 from nystromformer.training.loop import Trainer
@@ -54,12 +54,9 @@ def finish(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str
         check_workdir(workdir, experiment.config)
     result = read_result(workdir)
     wait_for_all("looked for a result")
-    if not result:
-        return train(experiment, workdir, seq_shards)
-    if is_first():
-        Checkpoints(workdir).keep_best(result["best_step"])
-    print(f"{workdir} is finished; delete it to run again")
-    return result
+    if result:
+        print(f"{workdir} is finished; delete it to run again")
+    return result or train(experiment, workdir, seq_shards)
 
 
 def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str, Any]:

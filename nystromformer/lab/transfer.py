@@ -29,11 +29,12 @@ def find_source(config: Config) -> TrainedRun | None:
     if not config.train.init_from:
         return None
     folder = find_folder(config.train.init_from)
-    if steps_in(folder / "checkpoints"):
+    source = load_run(folder)
+    if source.result is None and steps_in(folder / "checkpoints"):
         raise ConfigError(
             f"config.train.init_from={folder} is not finished: train it to its end"
         )
-    return load_run(folder)
+    return source
 
 
 def check_source(source: TrainedRun, experiment: Experiment) -> None:

@@ -68,7 +68,7 @@ class Checkpoints:
         failed = None
         if is_first():
             try:
-                self._save_best(best)
+                self.save_best(best)
                 noted = {**meta, "best_step": best[0] if best else None}
                 save_arrays(self._file(step), jax.device_get(state), noted)
             except OSError as error:
@@ -87,31 +87,23 @@ class Checkpoints:
                 older = [found for found in steps if found < best[0]][:1]
                 self._remove(self.workdir / "best", steps, best[0], *older)
 
-    def _save_best(self, best: Best | None) -> None:
-        """Writes the file, unless this process has, or has read it."""
-        if best and best[0] != self.best_on_disk:
+    def save_best(self, best: Best | None) -> None:
+        """Writes the best weights, unless this process has written or read them."""
+        if is_first() and best and best[0] != self.best_on_disk:
             save_arrays(best_file(self.workdir, best[0]), best[1])
             self.best_on_disk = best[0]
 
     def _remove(self, folder: Folder, steps: list[int], *but: int) -> None:
         with system_errors(folder):
             for step in {*steps} - {*but}:
-                (folder / f"{step}{SUFFIX}").unlink(missing_ok=True)
+                (folder / f"{step}{SUFFIX}").unlink()
 
-    def finish(self, best: Best) -> None:
-        """Keeps the best weights, and deletes all else."""
+    def finish(self, best_step: int) -> None:
+        """Deletes all but the best weights: a finished run needs nothing else."""
         if is_first():
-            self._save_best(best)
-            self.keep_best(best[0])
-
-    def keep_best(self, step: int) -> None:
-        """Deletes all but the best weights, of that step: a finished run needs no more.
-
-        One that was killed while it did so is left with more.
-        """
-        self._remove(self.directory, steps_in(self.directory))
-        best = self.workdir / "best"
-        self._remove(best, steps_in(best), step)
+            self._remove(self.directory, steps_in(self.directory))
+            folder = self.workdir / "best"
+            self._remove(folder, steps_in(folder), best_step)
 
     def restore(self, shapes: Any) -> tuple[Any, dict[str, Any], Best | None] | None:
         """The newest whole checkpoint, or None where there has been none.

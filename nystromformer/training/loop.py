@@ -146,7 +146,7 @@ class Trainer:
     def finish(self) -> None:
         """Deletes the checkpoints, which only an unfinished run needs."""
         assert self.best
-        self.checkpoints.finish(self.best)
+        self.checkpoints.finish(self.best[0])
 
     def _advance(self) -> None:
         """Trains one chunk of steps, then validates and saves if due."""
@@ -280,6 +280,7 @@ class Trainer:
             raise Interrupted(self._signum(), self.step)
         self.writer.write(self.step, "test", metrics)
         self.writer.num_bytes()  # raises where that line cannot be written
+        self.checkpoints.save_best(self.best)  # no result is without its weights
         self._note_time()
         return {
             "steps": self.step,

@@ -11,8 +11,9 @@ import time
 
 import pytest
 
+from nystromformer.training.checkpoint import steps_in
 from tests.commands import Commands
-from tests.small import numbers
+from tests.small import numbers, result_of
 
 PHASES = {
     "preparing": lambda folder: any(folder.glob("data/*/*/*")),
@@ -49,8 +50,8 @@ def live(commands, seed, signum):
         *("config.json", "metrics.jsonl", "result.json"),
         *("events", "checkpoints", "best", "lock"),
     }
-    assert not [*(run / "checkpoints").iterdir()]
-    assert len([*(run / "best").iterdir()]) == 1
+    # One that was killed at its very end may leave older files, too.
+    assert steps_in(run / "best")[0] == result_of(run)["best_step"]
     return hit
 
 

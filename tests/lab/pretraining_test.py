@@ -54,7 +54,7 @@ def pretrain(commands, folder, workdir, *changes):
         "train.py",
         f"--config={ROOT}/configs/corpus.py:nystrom,quick",
         f"--config.task.source_dir={folder}",
-        *("--config.task.vocab_size=300", "--config.task.max_length=64"),
+        "--config.task.vocab_size=300",
         *TINY,
         *SCHEDULE,
         *changes,
@@ -68,6 +68,8 @@ def pretrained(commands, folder):
     done = pretrain(commands, folder, workdir)
     assert done.returncode == 0, done.stderr
     assert "test sop_accuracy " in done.stdout
+    (best,) = (workdir / "best").iterdir()
+    shutil.copy(best, workdir / "checkpoints")  # as a kill at its very end leaves one
     return workdir
 
 
@@ -158,9 +160,7 @@ def broken(commands, pretrained):
     folders = {name: commands.folder / name for name in names}
     for path in folders.values():
         shutil.copytree(pretrained, path)
-    (best,) = (pretrained / "best").iterdir()
-    (folders["unfinished"] / "checkpoints").mkdir(exist_ok=True)
-    shutil.copy(best, folders["unfinished"] / "checkpoints")
+    (folders["unfinished"] / "result.json").unlink()
     (damaged,) = (folders["damaged"] / "best").iterdir()
     content = damaged.read_bytes()
     damaged.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

@@ -122,5 +122,5 @@ def test_checkpoints_are_objects(run):
     assert sorted(path.name for path in run.iterdir()) == ["best", "checkpoints"]
     state, _, (step, _) = Checkpoints(run).restore(ABSTRACT)
     assert (digest(state), step) == (digest(make_state(30)), 25)
-    checkpoints.finish(best_of(30))
+    checkpoints.finish(25)
     assert [path.name for path in (run / "best").iterdir()] == ["25.safetensors"]

@@ -66,7 +66,8 @@ def test_the_best_weights_of_both_checkpoints_are_kept_and_at_the_end_one(saved)
     checkpoints.save(30, make_state(30), {}, best_of(20))
     assert names(best) == ["15.safetensors", "5.safetensors"]
     assert read_best(saved.parent, ABSTRACT.weights)[0] == 15
-    checkpoints.finish(best_of(40))
+    checkpoints.save_best(best_of(40))
+    checkpoints.finish(35)
     assert names(best) == ["35.safetensors"]
     assert names(saved) == []
     step, weights = read_best(saved.parent, ABSTRACT.weights)

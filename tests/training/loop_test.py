@@ -182,6 +182,18 @@ def test_a_finished_run_keeps_its_best_weights_alone(start, tmp_path):
     assert digest(load_arrays(best, run.state.weights)[0]) == outcome["params_sha256"]
 
 
+def test_weights_are_on_disk_before_a_result_names_them(start, tmp_path, monkeypatch):
+    """Even the best of a last validation that a signal had cut short."""
+    fit_until(start("late"), 40, monkeypatch)
+    run = start("late")
+    found = {"loss": 0.0, "accuracy": 2.0, "examples": 8.0}
+    monkeypatch.setattr(run, "_evaluate", lambda *_: dict(found))
+    outcome = run.fit()
+    assert outcome["best_step"] == 40
+    best = tmp_path / "late" / "best" / "40.safetensors"
+    assert digest(load_arrays(best, run.state.weights)[0]) == outcome["params_sha256"]
+
+
 def test_a_run_can_choose_the_lowest_and_keeps_the_first_of_equals(start, monkeypatch):
     """By the values that validation had, not by those that it was expected to have."""
     objective = Classification()
