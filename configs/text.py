@@ -11,9 +11,9 @@ third of the 80 examples a second that it made before they came).
 
 `:nystrom,subwords` is the paper's IMDb: fine-tuned from a run of `configs/corpus.py` by
 `--config.train.init_from=DIR --config.task.tokenizer=DIR/tokenizer.json`; likewise
-`:nystrom,quick,subwords`, 85.4 % in four epochs from a run on windows of 256 tokens, from
-scratch 84.7 % (seed 0, 64 landmarks; results/README.md). A quick run's 64 positions are
-repeated.
+`:nystrom,quick,subwords`: 85.4 % in four epochs after pre-training on windows of 256
+tokens, 84.7 % from scratch (seed 0, 64 landmarks; results/README.md). After a quick
+run on windows of 64 tokens, the positions are repeated.
 """
 
 from ml_collections import ConfigDict, config_dict
