@@ -83,6 +83,15 @@ def test_a_token_that_is_padding_is_masked_wherever_it_stands():
     np.testing.assert_array_equal(out, forward()(INPUTS, tokens)[0])
 
 
+def test_a_row_does_not_depend_on_its_batch():
+    out, _ = forward()(INPUTS, MASK)
+    for b in range(B):
+        others = np.arange(B)[:, None] != b
+        changed = np.where(others, (INPUTS * 7 + 3) % V, INPUTS)
+        again, _ = forward()(changed, np.where(others, MASK[:, ::-1], MASK))
+        assert relative_error(again[b][MASK[b]], out[b][MASK[b]]) <= TOLERANCE["same"]
+
+
 def test_positions_are_learned_one_a_token():
     same_token = np.ones((1, L), int)
     model = make(attention="none", attention_options={})

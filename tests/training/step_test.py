@@ -94,6 +94,13 @@ def test_a_nan_stops_the_chunk_and_is_named(program):
     ]
 
 
+def test_nothing_is_named_when_all_is_finite(program):
+    init, chunk, data = program
+    state, finite = chunk(init(SEED), data, indices_from(0), 6)
+    assert finite.culprits() == []
+    assert float(state.totals.examples) == 6 * BATCH
+
+
 def test_the_model_and_the_steps_run_without_graph_mode(optimizer, splits):
     def make_model(rngs):
         options = {"num_landmarks": 2, "num_pinv_iters": 1, "conv_kernel_size": 3}
