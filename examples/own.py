@@ -36,7 +36,8 @@ class Average(Attention):
     def attend(self, query, key, value, mask, precision):
         """Of one head of one sequence: value [S, H] and mask [S] to [T, H]."""
         valid = jnp.ones(len(key), bool) if mask is None else mask
-        mean = jnp.where(valid[:, None], value, 0).sum(0) / valid.sum()
+        mean = jnp.where(valid[:, None], value, 0).sum(0)
+        mean /= jnp.maximum(valid.sum(), 1)
         return jnp.broadcast_to(self.scale * mean, query.shape)
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import make_attention
+from nystromformer.attention.base import check_choice, check_range
 from nystromformer.ops import at_least_float32, dense, dropout, gelu, split_rng
 
 REMAT = ("none", "attention", "block")
@@ -81,10 +82,11 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         for name, known in (("remat", REMAT), ("norm", NORMS), ("gelu", GELUS)):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"{name} must be one of {known}, got {getattr(self, name)!r}"
-                )
+            check_choice(name, getattr(self, name), known)
+        for name in ("vocab_size", "max_length", "num_layers", "num_heads"):
+            check_range(name, getattr(self, name), 1)
+        if not 0 <= self.dropout_rate < 1:
+            raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}")
         if self.model_dim % self.num_heads:
             raise ValueError(
                 f"model_dim {self.model_dim} is not num_heads {self.num_heads} × a "

@@ -35,11 +35,12 @@ def pool_padded_mean(
 
 
 def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """The maximum over valid tokens: x [B, L, D], mask [B, L] -> float32 [B, D]."""
+    """The maximum over valid tokens, 0 of none: x [B, L, D], mask [B, L] -> [B, D]."""
     x = x.astype(jnp.float32)
-    if mask is not None:
-        x = jnp.where(mask[:, :, None], x, jnp.finfo(jnp.float32).min)
-    return x.max(1)
+    if mask is None:
+        return x.max(1)
+    largest = jnp.where(mask[:, :, None], x, jnp.finfo(jnp.float32).min).max(1)
+    return jnp.where(mask.any(1)[:, None], largest, 0)
 
 
 class Head(nnx.Module):

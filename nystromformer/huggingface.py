@@ -53,6 +53,13 @@ SIZES = {  # theirs: ours
     "intermediate_size": "mlp_dim",
     "type_vocab_size": "num_token_types",
 }
+PUBLISHED_OPTIONS = {
+    "num_pinv_iters": 6,
+    "segments": "valid",
+    "landmarks": "segment_means",
+    "inverse": "iterative",
+    "inverse_scale": "own",
+}
 PathLike = str | os.PathLike[str]
 
 
@@ -115,7 +122,8 @@ def save_pretrained(
     """Writes config.json and model.safetensors, as transformers reads them.
 
     Args:
-      model: of the published form, as `load_pretrained` returns it.
+      model: of the published form, as `load_pretrained` returns it. Token types and
+        the mask are inputs there: `separator` and `padding_token` are not written.
       folder: made if missing.
       like: a folder with a model of the same shapes. Its other files are copied, as
         config.json and the tokenizer, and the two rows of positions that no token
@@ -223,6 +231,15 @@ def _settings_of(model: Any) -> dict[str, Any]:
     if not isinstance(attention, NystromAttention) or types is None or norm is None:
         parts = "Nyström attention, token types and a LayerNorm of the embeddings"
         raise PretrainedError(f"the published form has {parts}")
+    if isinstance(model, FirstTokenClassifier) and model.activation != "gelu":
+        raise PretrainedError(
+            f"the published classifier has a GELU, not {model.activation}"
+        )
+    for name, published in PUBLISHED_OPTIONS.items():
+        if (own := getattr(attention, name)) != published:
+            raise PretrainedError(
+                f"the published form has {name}={published!r}, not {own!r}"
+            )
     kernel, count = attention.conv_kernel, attention.num_landmarks
     exact = count >= encoder.max_length
     classes = model.out.out_features if isinstance(model, FirstTokenClassifier) else 2

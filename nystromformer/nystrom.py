@@ -106,7 +106,8 @@ def iterative_pinv(
     Args:
       matrix: A [..., M, M]; each is scaled by its own norms, the largest column sum
         and the largest row sum of absolute values.
-      num_iters: iterations.
+      num_iters: iterations. In float32 more than some 20 can diverge on a matrix of
+        low rank, as of equal tokens: rounding in its null space grows with each.
       scale_over: names of vmapped axes along which the largest norms scale all, as in
         the published code: over the batch and its heads.
 
@@ -181,6 +182,7 @@ def nystrom(
     landmarks: Callable[..., tuple[jax.Array, jax.Array]] = segment_means,
     inverse: Callable[[jax.Array, int], jax.Array] = iterative_pinv,
     precision: Precision = None,
+    cross_attention: bool = False,
 ) -> jax.Array:
     """Nyström attention of one head of one sequence, eq. (13).
 
@@ -189,8 +191,8 @@ def nystrom(
       key, value: [S, H].
       mask: [S] bool, True = attend; None = all. What it excludes must be zero. With
         T = S it is taken for self-attention: the mask also says which queries count in
-        Q̃, and the rows it excludes return finite values without meaning. With T ≠ S
-        every query counts.
+        Q̃, and the rows it excludes return finite values without meaning. With T ≠ S,
+        or in cross attention, every query counts.
       num_landmarks: M ≥ 1; M ≥ T or M ≥ the number n of valid keys is exact attention.
       num_pinv_iters: iterations of `iterative_pinv`.
       segments: "valid", or "padded" for the published treatment of padding: segments
@@ -199,12 +201,13 @@ def nystrom(
         choice; `nystromformer.study` has others.
       inverse: (A, num_pinv_iters) -> Z, likewise.
       precision: of the products with T or S rows.
+      cross_attention: queries are of other tokens than keys, also with T = S.
 
     Returns:
       [T, H] in at least float32.
     """
     scale = query.shape[-1] ** -0.5
-    self_attention = query.shape[0] == key.shape[0]
+    self_attention = query.shape[0] == key.shape[0] and not cross_attention
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend(query, key * scale, value, mask, precision=precision)
 

@@ -250,6 +250,8 @@ def test_the_tanh_gelu_is_near_the_exact_one_and_not_it():
     ("options", "text"),
     [
         ({"model_dim": 11, "num_heads": 2}, "model_dim 11.*num_heads 2"),
+        ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
+        ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\), got 1.0"),
         ({"remat": "all"}, "remat.*none.*attention.*block.*'all'"),
         ({"norm": "middle"}, "norm.*pre.*post.*'middle'"),
         ({"attention": "nistrom"}, "'nistrom'.*nystrom"),

@@ -85,6 +85,7 @@ def test_pool_max_is_the_largest_of_the_valid_tokens():
     expected = [row[:n].max(0) for row, n in zip(x, LENGTHS, strict=True)]
     np.testing.assert_array_equal(pool_max(x, MASK), expected)
     np.testing.assert_array_equal(pool_max(x), x.max(1))
+    assert not pool_max(x, np.zeros((B, L), bool)).any()
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])

@@ -96,16 +96,23 @@ def make_attention(
     head_dim: int,
     max_length: int,
     rngs: nnx.Rngs,
+    cross_attention: bool = False,
     **options: Any,
 ) -> Attention:
     """The attention of that name for N heads of H and sequences up to max_length.
 
     Options left out have the defaults of the class: "nystrom" then has no convolution
     of V, while configs take the paper's `conv_kernel_size=35`, as in its `defaults`.
+    cross_attention: queries are of other tokens than keys. Where T = S the attention
+    cannot see that, and would take the mask of keys for one of queries too.
 
-    Raises ValueError for an unknown name or option, listing the known ones, and for
-    invalid values.
+    Raises ValueError for an unknown name or option, listing the known ones, for
+    invalid values, and for cross attention where the attention has none.
     """
     check_attention(name, options)
     sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": max_length}
-    return ATTENTIONS[name](**sizes, rngs=rngs, **options)
+    attention = ATTENTIONS[name](**sizes, rngs=rngs, **options)
+    if cross_attention and attention.self_attention_only:
+        raise ValueError(f"{name} has no cross attention")
+    attention.cross_attention = cross_attention
+    return attention

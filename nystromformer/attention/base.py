@@ -71,18 +71,23 @@ def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
 
 
 def zero_padding(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None,
+    cross_attention: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Zeros where the mask is False, so that not even a NaN there has any effect.
 
     Of one head with mask [S], or of a batch with mask [B, S]. With T = S the queries
-    are taken for the same tokens and zeroed too: a NaN times the zero cotangent of a
-    padded output would be NaN.
+    are taken for the same tokens, but in cross attention, and zeroed too: a NaN times
+    the zero cotangent of a padded output would be NaN.
     """
     if mask is None:
         return query, key, value
     tokens = mask.ndim - 1
-    of_queries = mask if query.shape[tokens] == key.shape[tokens] else None
+    same_tokens = query.shape[tokens] == key.shape[tokens] and not cross_attention
+    of_queries = mask if same_tokens else None
     return zeroed(query, of_queries), zeroed(key, mask), zeroed(value, mask)
 
 
@@ -92,6 +97,8 @@ class Attention(nnx.Module):
     num_projections: how many projections of x the attention uses: 3 = query, key and
       value; 2 = one for query and key, and value; 1 = value. So none goes unused.
     self_attention_only: it needs T = S.
+    cross_attention: of an instance: queries are of other tokens than keys even where
+      T = S, so that the mask says nothing of them.
     defaults: the options of the paper's experiments, which configs and benchmarks start
       from; a subclass names those that differ from the defaults of its `__init__`.
     size_option: the option that says how large it is, as 64 in "nystrom-64".
@@ -100,6 +107,7 @@ class Attention(nnx.Module):
 
     num_projections = 3
     self_attention_only = False
+    cross_attention = False
     shared_across_layers = False
     defaults: ClassVar[Mapping[str, Any]] = {}
     size_option: ClassVar[str | None] = None
@@ -141,8 +149,9 @@ class Attention(nnx.Module):
           query: [B, T, N, H].
           key, value: [B, S, N, H].
           mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
-            it is taken for self-attention: queries it excludes are padding too, and
-            their rows have no meaning.
+            it is taken for self-attention, unless `cross_attention` is set: queries it
+            excludes are padding too, and their rows have no meaning. On a mesh of
+            explicit axes it must be sharded as the keys are.
           dtype: of the large products and the output; None = the inputs'.
           precision: of the large products.
 
@@ -178,7 +187,9 @@ class Attention(nnx.Module):
 
         def one_head(query, key, value, mask, *own):
             # Zeroed here, as then XLA keeps one copy of each for all that follows.
-            query, key, value = zero_padding(query, key, value, mask)
+            query, key, value = zero_padding(
+                query, key, value, mask, self.cross_attention
+            )
             return self.attend(query, key, value, mask, precision, *own).astype(dtype)
 
         axes = (1, 1, 1, None) + (0,) * len(per_head)

@@ -138,12 +138,14 @@ class NystromAttention(Attention):
             landmarks=landmarks_by(self.landmarks, self.landmark_seed),
             inverse=inverse,
             precision=precision,
+            cross_attention=self.cross_attention,
         )
         if kernel is None:
             return out
-        if len(query) != len(key):
+        if self.cross_attention or len(query) != len(key):
             raise ValueError(
-                f"the convolution of V needs T = S, got {len(query)} and {len(key)}"
+                "the convolution of V needs self-attention with T = S, got "
+                f"cross_attention={self.cross_attention}, {len(query)} and {len(key)}"
             )
         return out + depthwise_conv(value, kernel, precision=precision)
 
@@ -158,6 +160,7 @@ def nystrom_attention(
     num_landmarks: int = 64,
     num_pinv_iters: int = 6,
     conv_kernel: jax.Array | None = None,
+    cross_attention: bool = False,
     dropout_rng: jax.Array | None = None,
     dropout_rate: float = 0.0,
     broadcast_dropout: bool = True,
@@ -174,6 +177,8 @@ def nystrom_attention(
       query, key, value, bias, mask, dropout_rng, …: as for every `Attention`.
       num_landmarks, num_pinv_iters, **options: as for `NystromAttention`.
       conv_kernel: [K, N], K odd, of the convolution of V, which needs T = S; or None.
+      cross_attention: queries are of other tokens than keys: also with T = S, the mask
+        says nothing of them.
 
     Returns:
       [B, T, N, H] in dtype.
@@ -195,6 +200,7 @@ def nystrom_attention(
                 f"{conv_kernel.shape}"
             )
         attention.conv_kernel = nnx.data(conv_kernel)
+    attention.cross_attention = cross_attention
     return attention(
         query,
         key,

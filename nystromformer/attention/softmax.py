@@ -29,6 +29,7 @@ def softmax_attention(
     mask: jax.Array | None = None,
     *,
     implementation: str = "auto",
+    cross_attention: bool = False,
     dropout_rng: jax.Array | None = None,
     dropout_rate: float = 0.0,
     broadcast_dropout: bool = True,
@@ -44,12 +45,15 @@ def softmax_attention(
       query: [B, T, N, H].
       key, value: [B, S, N, H].
       bias: broadcastable to [B, N, T, S].
-      mask: bool, broadcastable to [B, N, T, S], True = attend. One that broadcasts to
-        [B, 1, 1, S] is taken for padding: nothing there has influence, not even NaN.
-        With T = S queries there are padding too, and their rows have no meaning.
+      mask: bool (as in flax, of numbers all but 0 are True), broadcastable to
+        [B, N, T, S], True = attend. One that broadcasts to [B, 1, 1, S] is taken for
+        padding: nothing there has influence, not even NaN. With T = S queries there
+        are padding too, and their rows have no meaning.
       implementation: "cudnn", flash attention on a GPU in bfloat16 or float16, without
         dropout, sowing, precision, bias, or a mask that varies over queries; "xla"; or
         "auto", cuDNN where it applies.
+      cross_attention: queries are of other tokens than keys: also with T = S, a mask
+        of padding says nothing of them.
       dropout_rng, dropout_rate, broadcast_dropout, deterministic: dropout on the
         attention weights; broadcast_dropout shares one pattern over batch and heads.
       dtype: of the computation; None = the inputs'.
@@ -66,7 +70,9 @@ def softmax_attention(
         mask = jnp.asarray(mask).reshape((1,) * (4 - jnp.ndim(mask)) + jnp.shape(mask))
         if mask.shape[1:3] == (1, 1):
             of_keys = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
-            query, key, value = zero_padding(query, key, value, of_keys)
+            query, key, value = zero_padding(
+                query, key, value, of_keys, cross_attention
+            )
     if bias is not None:
         bias = jnp.asarray(bias).reshape((1,) * (4 - jnp.ndim(bias)) + jnp.shape(bias))
     dtype = dtype or jnp.result_type(query, key, value)
@@ -196,7 +202,10 @@ def _in_blocks(
 
 
 class SoftmaxAttention(Attention):
-    """`softmax_attention` with its own dropout rate on the attention weights."""
+    """`softmax_attention` with its own dropout rate on the attention weights.
+
+    Flax's attention layers have a rate of their own, and go by that one alone.
+    """
 
     defaults = {"dropout_rate": 0.1}
 
@@ -212,4 +221,6 @@ class SoftmaxAttention(Attention):
     @functools.wraps(Attention.__call__)  # linen passes only what it sees
     def __call__(self, *inputs: Any, **flax: Any) -> jax.Array:
         flax["dropout_rate"] = flax.get("dropout_rate") or self.dropout_rate
-        return softmax_attention(*inputs, implementation=self.implementation, **flax)
+        own = {"implementation": self.implementation}
+        own |= {"cross_attention": self.cross_attention}
+        return softmax_attention(*inputs, **own, **flax)

@@ -172,6 +172,16 @@ class TrainedRun:
     def _encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Token ids [B, (2,) L] and lengths [B, (2)] of texts, or pairs of them."""
         pair = self.task.num_inputs == 2
+        for group in [*texts] if pair else [texts]:
+            words = not isinstance(group, str) and all(
+                isinstance(x, str) for x in group
+            )
+            if not words or (pair and len(group) != 2):
+                wanted = "pairs of texts" if pair else "texts"
+                raise ValueError(
+                    f"inputs must be a list of {wanted}, or an array of token ids; got "
+                    f"{texts!r:.60}"
+                )
         tokens, lengths = self.task.encode([*chain(*texts)] if pair else list(texts))
         shape = (-1, 2) if pair else (-1,)
         return tokens.reshape(*shape, self.task.max_length), lengths.reshape(shape)
@@ -189,6 +199,10 @@ class TrainedRun:
                 f"token ids must be [{sizes}, L] with L ≤ {task.max_length} and "
                 f"lengths [{sizes}], got {tokens.shape} and {lengths.shape}"
             )
+        if not np.issubdtype(tokens.dtype, np.integer):
+            raise ValueError(f"token ids must be whole numbers, got {tokens.dtype}")
+        if lengths.size and not 0 <= lengths.min() <= lengths.max() <= length:
+            raise ValueError(f"lengths must be from 0 to {length}")
         if tokens.size and not 0 <= tokens.min() <= tokens.max() < task.vocab_size:
             raise ValueError(f"token ids must be from 0 to {task.vocab_size - 1}")
         spare = [(0, 0)] * len(rows) + [(0, task.max_length - length)]

@@ -1,16 +1,19 @@
 """The one signature: what a mask may say, what is refused, where flax calls from."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen, nnx
 
+from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.base import Attention, key_mask
 from nystromformer.attention.nystrom import nystrom_attention
 from nystromformer.attention.softmax import softmax_attention
 from tests.attention.cases import MASK as PADDING
-from tests.attention.cases import make, normal
+from tests.attention.cases import OPTIONS, inputs, make, normal
 from tests.tolerance import TOLERANCE, relative_error
 
 B, T, S, N, H = 2, 3, 5, 7, 11
@@ -94,6 +97,35 @@ def test_what_cannot_be_honoured_is_refused_with_its_shape(case):
 def test_self_attention_needs_equal_lengths(name):
     with pytest.raises(ValueError, match=r"T = S.*\(3, 67, 2, 5\).*\(3, 61, 2, 5\)"):
         make(name)(jnp.ones((3, 67, 2, 5)), *[jnp.ones((3, 61, 2, 5))] * 2)
+
+
+OF_NYSTROM = {"num_landmarks": 7, "cross_attention": True}
+CROSS = {
+    name: partial(make, name, **{**OPTIONS.get(name, {}), "cross_attention": True})
+    for name, x in ATTENTIONS.items()
+    if not x.self_attention_only
+} | {
+    "nystrom": partial(make, "nystrom", **OF_NYSTROM),
+    "nystrom_attention": lambda: partial(nystrom_attention, **OF_NYSTROM),
+    "softmax_attention": lambda: partial(softmax_attention, cross_attention=True),
+}
+
+
+@pytest.mark.parametrize("name", CROSS)
+def test_a_mask_of_keys_says_nothing_of_queries_in_cross_attention(name):
+    query, key, value = inputs()
+    attend = CROSS[name]()
+    out = attend(query, key, value, mask=PADDING[:, None, None])
+    for b, mask in enumerate(PADDING):  # T ≠ S, or without a mask
+        alone = attend(query[b : b + 1], key[b : b + 1, mask], value[b : b + 1, mask])
+        assert relative_error(out[b], alone[0]) <= TOLERANCE["float32"]
+
+
+def test_what_has_no_cross_attention_says_so():
+    with pytest.raises(ValueError, match="none has no cross attention"):
+        make("none", cross_attention=True)
+    with pytest.raises(ValueError, match=r"convolution of V needs self-attention"):
+        make("nystrom", cross_attention=True, conv_kernel_size=5)(*inputs())
 
 
 DROP_INS = {

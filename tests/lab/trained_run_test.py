@@ -69,6 +69,8 @@ def test_pairs_of_texts_are_what_their_token_ids_are():
     by_ids = run.predict(tokens.reshape(2, 2, 31), lengths.reshape(2, 2)).probabilities
     assert by_ids.shape == (2, 2)
     np.testing.assert_array_equal(run.predict(texts).probabilities, by_ids)
+    with pytest.raises(ValueError, match="must be a list of pairs of texts"):
+        run.predict(("one", "another"))
 
 
 @pytest.mark.parametrize(
@@ -77,11 +79,20 @@ def test_pairs_of_texts_are_what_their_token_ids_are():
         (["[MAX 2 x ]"], DataError, r"token 2 \('x'\) is not a token of ListOps"),
         (np.zeros((3, 2, 9), int), ValueError, r"must be \[B, L\] with L ≤ 48"),
         (np.full((3, 9), 16), ValueError, "token ids must be from 0 to 15"),
+        (np.full((3, 9), 1.5), ValueError, "must be whole numbers, got float64"),
+        ("[MAX 2 3 ]", ValueError, r"must be a list of texts.*; got '\[MAX 2 3 \]'"),
+        ([[1, 2]], ValueError, r"or an array of token ids; got \[\[1, 2\]\]"),
     ],
 )
 def test_what_it_cannot_read_is_said(run, inputs, error, message):
     with pytest.raises(error, match=message):
         run.predict(inputs)
+
+
+@pytest.mark.parametrize("lengths", [[10], [-1]])
+def test_lengths_that_no_row_has_are_refused(run, lengths):
+    with pytest.raises(ValueError, match="lengths must be from 0 to 9"):
+        run.predict(np.ones((1, 9), int), lengths)
 
 
 def test_what_is_no_trained_run_is_said(finished, tmp_path):
