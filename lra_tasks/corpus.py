@@ -174,6 +174,12 @@ class Corpus(Task):
             texts = (text for split, text in self._documents() if split == "train")
             subwords.train(texts, self.vocab_size, data_dir / VOCABULARY_FILE)
             vocabulary = Vocabulary(str(data_dir / VOCABULARY_FILE))
+            learnt = vocabulary.vocab_size
+            self.require(
+                learnt == self.vocab_size,
+                f"{self.source_dir} has only {learnt:,} sub-words: take "
+                f"vocab_size={learnt}, or a larger corpus",
+            )
         rng, noted = np.random.default_rng(self.seed), {x: array("i") for x in SPLITS}
         with contextlib.ExitStack() as stack, Progress("corpus", counts.total()) as bar:
             files: dict[str, Any] = {

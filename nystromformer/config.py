@@ -112,7 +112,7 @@ class TrainConfig(Group):
     checkpoint_every: Count
     micro_batches: Count = 1  # what has a default may be missing, as in older workdirs
     length_buckets: Annotated[int, Field(gt=0, le=16)] = 1  # a program for each
-    init_from: str | None = None
+    init_from: Annotated[str, Field(min_length=1)] | None = None
     num_epochs: Positive | None = None
 
 

@@ -88,10 +88,8 @@ class EncoderConfig:
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}")
         if self.model_dim % self.num_heads:
-            raise ValueError(
-                f"model_dim {self.model_dim} is not num_heads {self.num_heads} × a "
-                "whole head dim"
-            )
+            sizes = f"model_dim {self.model_dim} is not num_heads {self.num_heads}"
+            raise ValueError(f"{sizes} × a whole number")
 
     def norm_layer(self, rngs: nnx.Rngs) -> nnx.LayerNorm:
         """A LayerNorm of D numbers."""

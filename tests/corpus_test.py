@@ -103,6 +103,19 @@ def test_every_process_makes_the_same_and_another_run_can_use_the_vocabulary(tmp
     assert corpus(tmp_path / "text", tokenizer=str(moved)).folder() == again.folder()
 
 
+def test_a_corpus_with_too_few_sub_words_says_how_many_there_are(tmp_path):
+    write(tmp_path / "text", FILES)
+    task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=9_000)
+    with pytest.raises(
+        DataError, match=r"has only \d+ sub-words.*vocab_size="
+    ) as error:
+        task.load("train", tmp_path)
+    size = int(str(error.value).partition("vocab_size=")[2].partition(",")[0])
+    fits = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=size)
+    fits.load("train", tmp_path)
+    assert fits.vocabulary.vocab_size == size
+
+
 @pytest.mark.parametrize("longest", [20, 60])
 def test_lengths_do_not_give_the_order_away(longest):
     """Lengths of any order, up to more than the 30 tokens of half a row."""

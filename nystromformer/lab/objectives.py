@@ -45,6 +45,8 @@ def classifier(
 ) -> nnx.Module:
     """The classifier of one sequence or two, as the task has them."""
     num_classes = task.num_classes
+    if pooling == "first" and task.vocabulary is None:
+        raise ValueError(f"pooling='first' reads [CLS], which {task.name} has not")
     if pooling == "first" and task.num_inputs == 1:
         return FirstTokenClassifier(
             config, num_classes=num_classes, activation="tanh", rngs=rngs

@@ -119,9 +119,11 @@ class Experiment:
         return sum(x.size for x in jax.tree.leaves(self.weight_shapes.params))
 
     def exact_share(self, lengths: np.ndarray) -> float:
-        """The share of sequences with no more tokens than landmarks."""
-        landmarks = self.config.attention.options.get("num_landmarks", 0)
-        return float((lengths <= landmarks).mean())
+        """The share of sequences with no more tokens that make landmarks than these."""
+        options = self.config.attention.options
+        if options.get("segments") == "padded":
+            lengths = np.full_like(lengths, self.task.max_length)
+        return float((lengths <= options.get("num_landmarks", 0)).mean())
 
     def load(self) -> dict[str, Split]:
         """All splits, prepared first where they are not yet."""

@@ -24,6 +24,7 @@ from nystromformer.training.files import (
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
+LOCK_FILE = "lock"
 TOKENIZER_FILE = "tokenizer.json"  # of a run on sub-words
 RESULT_KEYS = {  # what every version has written
     *("task", "attention", "seed", "best_step", "test_examples", "floors"),
@@ -60,9 +61,20 @@ def lock_workdir(workdir: Folder) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     workdir.mkdir(parents=True, exist_ok=True)
     try:
-        return FileLock(workdir / "lock").acquire(timeout=0)
+        return FileLock(workdir / LOCK_FILE).acquire(timeout=0)
     except Timeout as error:
         raise ConfigError(f"another process is training in {workdir}") from error
+
+
+def is_locked(workdir: Path) -> bool:
+    """Whether another process trains there."""
+    if not (workdir / LOCK_FILE).exists():
+        return False
+    try:
+        FileLock(workdir / LOCK_FILE).acquire(timeout=0).lock.release()
+    except Timeout:
+        return True
+    return False
 
 
 def open_workdir(workdir: Folder, config: Config) -> None:
@@ -101,7 +113,7 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
         here, there = ours.get(key), theirs.get(key)
         same = here == there
         if key == "train.init_from" and here and there:
-            same = Path(str(here)).name == Path(str(there)).name
+            same = _same_source(str(here), str(there))
         if key == "task.tokenizer" and here not in ("bpe", "byte"):
             words = Path(str(here)).expanduser()
             if words.is_file():
@@ -113,6 +125,13 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
                 f"{here!r} here; name another workdir"
             )
     return True
+
+
+def _same_source(here: str, there: str) -> bool:
+    """Whether paths are of one run: of one name and, where both exist, one result."""
+    found = [read_result(find_folder(path)) for path in (here, there)]
+    digests = {result["params_sha256"] for result in found if result}
+    return Path(here).name == Path(there).name and len(digests) < 2
 
 
 def write_result(workdir: Folder, result: dict[str, Any]) -> None:

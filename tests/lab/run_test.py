@@ -20,6 +20,8 @@ def test_every_attention_has_about_as_many_parameters_as_softmax():
 def test_a_model_that_cannot_be_built_is_an_error_before_any_compile():
     with pytest.raises(ConfigError, match="num_landmarks must be at least 1"):
         Experiment.from_config(make_config(attention__num_landmarks=0))
+    with pytest.raises(ConfigError, match=r"reads \[CLS\], which listops has not"):
+        Experiment.from_config(make_config(model__pooling="first"))
 
 
 def test_the_share_that_is_exact_counts_texts_no_longer_than_the_landmarks():
@@ -27,3 +29,5 @@ def test_the_share_that_is_exact_counts_texts_no_longer_than_the_landmarks():
     nystrom = Experiment.from_config(make_config("nystrom", attention__num_landmarks=4))
     assert nystrom.exact_share(lengths) == 0.5
     assert Experiment.from_config(make_config("softmax")).exact_share(lengths) == 0
+    padded = {"attention__num_landmarks": 4, "attention__segments": "padded"}
+    assert Experiment.from_config(make_config(**padded)).exact_share(lengths) == 0

@@ -88,6 +88,8 @@ def test_more_positions_repeat_the_old_ones(commands, pretrained, tmp_path):
         ("model.model_dim=16", "is (16,) here and (8,) there"),
         ("model.num_layers=2", "and missing: take the source's width, depth"),
         ("train.init_from=/no/such/run", "is not a run"),
+        ("train.init_from=", "train.init_from: String should have at least 1"),
+        ("model.num_heads=4", "has model.num_heads=2, and this run 4: take the same"),
     ],
 )
 def test_what_cannot_be_explained_is_one_line_and_nothing_is_written(

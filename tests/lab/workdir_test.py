@@ -9,6 +9,8 @@ from nystromformer.config import ConfigError
 from nystromformer.lab.workdir import (
     check_workdir,
     find_folder,
+    is_locked,
+    lock_workdir,
     open_workdir,
     read_config,
     read_result,
@@ -74,6 +76,31 @@ def test_a_tokenizer_counts_by_its_content_wherever_it_lies(tmp_path):
     first.write_text("[]")
     with pytest.raises(ConfigError, match=r"tokenizer\.json' there, '.*a\.json' here"):
         open_workdir(tmp_path, config(first))
+
+
+def test_another_source_of_the_same_name_is_another_run(tmp_path):
+    def config(path):
+        return make_config(train__init_from=str(path))
+
+    for place, digest in (("a", "1"), ("b", "2"), ("copy", "1")):
+        source = tmp_path / place / "pre"
+        source.mkdir(parents=True)
+        write_result(source, {**RESULT, "params_sha256": digest})
+    run = tmp_path / "run"
+    open_workdir(run, config(tmp_path / "a" / "pre"))
+    (run / "checkpoints" / "20").mkdir(parents=True)
+    open_workdir(run, config(tmp_path / "copy" / "pre"))
+    open_workdir(run, config("/moved/pre"))
+    for other in (tmp_path / "b" / "pre", "/moved/other"):
+        with pytest.raises(ConfigError, match=r"train\.init_from is '.*a/pre' there"):
+            open_workdir(run, config(other))
+
+
+def test_a_folder_is_locked_while_a_process_trains_there(tmp_path):
+    assert not is_locked(tmp_path)
+    with lock_workdir(tmp_path):
+        assert is_locked(tmp_path)
+    assert not is_locked(tmp_path)
 
 
 def test_where_nothing_was_saved_another_run_may_begin(tmp_path):

@@ -5,8 +5,10 @@ only in the seed form one point and are averaged; any other difference (preset, 
 steps, an option of the attention) becomes part of the point's name.
 """
 
+import hashlib
 import math
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +19,10 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.lab.objectives import is_rate
 from nystromformer.lab.report.presets import flatten, is_paper, nearest_preset
 from nystromformer.lab.report.runs import Run, is_finite, scale
+from nystromformer.lab.workdir import TOKENIZER_FILE
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
+SOURCE = "init_from_sha256"
 SEED, PRESET, NUM_LANDMARKS = "train.seed", "preset", "attention.num_landmarks"
 # What changes no number: where data lie, how they are made, what is written when.
 IRRELEVANT = {
@@ -64,6 +68,7 @@ def make_frame(runs: Sequence[Run]) -> tuple[Frame, list[str]]:
     learnt = ["task", "objective.name"]  # says the metric of what is not finished
     first = frame.groupby(learnt)["metric"].transform("first")
     frame["metric"] = frame["metric"].fillna(first).fillna("accuracy")
+    frame["train.init_from"] = pd.Series(_sources(frame), frame.index, object)
     left_out = _left_out(frame)
     frame = frame.drop(index=list(left_out))
     text = _texts(frame).drop(columns=SEED)
@@ -107,9 +112,8 @@ def _row(run: Run) -> dict[str, Any]:
     task, metric = config["task"]["name"], result.get("metric")
     unit = scale(metric) if metric else 1
     flat = {key: x for key, x in flatten(config).items() if key not in IRRELEVANT}
-    if source := flat.get("train.init_from"):  # each seed has a source of its own
-        own = rf"seed{flat[SEED]}\b"
-        flat["train.init_from"] = re.sub(own, "seed*", str(source).rsplit("/")[-1])
+    if (words := run.workdir / TOKENIZER_FILE).exists():  # wherever its source lies
+        flat["task.tokenizer"] = hashlib.sha256(words.read_bytes()).hexdigest()[:8]
     found = {
         key: result[key] / FOUND[key] for key in FOUND if is_finite(result.get(key))
     }
@@ -127,7 +131,7 @@ def _row(run: Run) -> dict[str, Any]:
         "test": unit * result[f"test_{metric}"] if result else None,
         "floors": {k: unit * x for k, x in result.get("floors", {}).items()},
         "floor": floor_reached(result) if result else None,
-        "params_sha256": result.get("params_sha256"),
+        **{key: result.get(key) for key in ("params_sha256", SOURCE)},
         **{key: found.get(key) for key in FOUND},
         **{x: str(result[x]) if result.get(x) else None for x in ("device", "commit")},
         **flat,
@@ -152,6 +156,32 @@ def floor_reached(result: dict[str, Any]) -> str | None:
     sd = math.sqrt(floor * (1 - floor) / result["test_examples"])
     stuck = abs(value - floor) <= 2 * sd or value <= min(floors.values())
     return nearest if stuck else None
+
+
+def _sources(frame: Frame) -> list[str | None]:
+    """What to call the run that each one's weights come from: its folder's name.
+
+    In it stands "seed*" for the run's own seed, if all runs of otherwise equal settings
+    have such a source. Where one name would be of two sources, it is the whole path.
+    """
+    others = _texts(frame.drop(columns=[SEED, "train.init_from"])).agg(
+        "\n".join, axis=1
+    )
+    alike, names, found = defaultdict(list), {}, defaultdict(set)
+    for i, path in frame["train.init_from"].dropna().items():
+        path = str(path).rstrip("/")
+        stem = re.sub(r"seed\d+\b", "seed*", path)
+        own = re.sub(rf"seed{frame.at[i, SEED]}\b", "seed*", path)
+        alike[others[i], stem].append((i, path, own))
+    for (_, stem), runs in alike.items():
+        each_has_its_own = all(own == stem for *_, own in runs)
+        names |= {i: stem if each_has_its_own else path for i, path, _ in runs}
+    short = {i: name.rpartition("/")[2] for i, name in names.items()}
+    for i, name in names.items():
+        seed = frame.at[i, SEED] if "*" in name else None
+        found[short[i], seed] |= {frame.at[i, SOURCE]} - {None}
+    several = {name for (name, _), digests in found.items() if len(digests) > 1}
+    return [names[i] if short.get(i) in several else short.get(i) for i in frame.index]
 
 
 def _texts(frame: Frame) -> Frame:

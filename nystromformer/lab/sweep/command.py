@@ -26,7 +26,7 @@ from nystromformer.lab.sweep.local import run_locally
 from nystromformer.lab.sweep.process import FAILURE_FILE
 from nystromformer.lab.sweep.slurm import check_slurm, run_on_slurm
 from nystromformer.lab.sweep.status import Status, all_done, state
-from nystromformer.lab.workdir import open_workdir, read_json
+from nystromformer.lab.workdir import is_locked, open_workdir, read_json
 from nystromformer.training.files import write_json
 
 SWEEP_FILE = "sweep.json"  # every point that was asked for, and its flags
@@ -79,7 +79,9 @@ def sweep(asked: Any, config: str | None, changes: Variant) -> bool:
             # Every point gets its folder now, so that the report lists all of them.
             write_json(file, {**before, **{x.name: x.flags for x in points}})
             for point in fit:
-                open_workdir(folder / point.name, point.config)
+                # A run in progress may know its config better: num_epochs gives steps.
+                if not is_locked(folder / point.name):
+                    open_workdir(folder / point.name, point.config)
                 if asked.retry:
                     (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
             _run(fit, folder, asked, started)

@@ -13,12 +13,11 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from nystromformer.config import ConfigError
 from nystromformer.lab.sweep.grid import Point
 from nystromformer.lab.sweep.process import Process
 from nystromformer.lab.sweep.status import Status, state
+from nystromformer.lab.workdir import is_locked
 from nystromformer.training.interrupt import Interrupted, StopFlag
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -97,11 +96,7 @@ def _minutes_until(ends: float | None) -> float:
 
 def _is_ready(point: Point, folder: Path) -> bool:
     """Whether no process trains in it and the run it starts from has ended."""
-    lock = folder / point.name / "lock"
-    try:
-        if lock.exists():
-            FileLock(lock, timeout=0).acquire().lock.release()
-    except Timeout:
+    if is_locked(folder / point.name):
         return False
     return not point.source or state(folder / point.source) != "waiting"
 

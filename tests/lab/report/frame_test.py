@@ -83,6 +83,14 @@ NAMES = {
         [*({"seed": n, "train__init_from": f"/x/pre-seed{n}"} for n in (0, 1)), {}],
         ["nystrom, from scratch", "nystrom, from pre-seed*"],
     ),
+    "seeds from one source that has a seed in its name are one setting": (
+        [*({"seed": n, "train__init_from": "/x/pre-seed0/"} for n in (0, 1)), {}],
+        ["nystrom, from scratch", "nystrom, from pre-seed0"],
+    ),
+    "where a source lies does not matter": (
+        [*({"seed": n, "train__init_from": f"/{n}/pre"} for n in (0, 1)), {}],
+        ["nystrom, from scratch", "nystrom, from pre"],
+    ),
 }
 
 
@@ -92,6 +100,22 @@ def test_runs_are_named_by_what_they_differ_in(runs, case):
     for number, config in enumerate(changes):
         runs.finished(f"{number}", **config)
     assert labels(runs) == names
+
+
+def test_sources_of_one_name_and_different_weights_are_told_apart(runs):
+    for seed, folder in enumerate("ab"):
+        source = {"init_from_sha256": folder * 64}
+        path = f"/{folder}/pre"
+        runs.finished(folder, result=source, seed=seed, train__init_from=path)
+    assert labels(runs) == ["nystrom, from /a/pre", "nystrom, from /b/pre"]
+
+
+def test_a_tokenizer_counts_by_its_content_wherever_it_lies(runs):
+    for seed, words in enumerate(("{}", "{}", "[]")):
+        config = {"task": "text", "task__tokenizer": f"/{seed}/tokenizer.json"}
+        workdir = runs.finished(f"{seed}", seed=seed, **config)
+        (workdir / "tokenizer.json").write_text(words)
+    assert sorted(map(len, points(read_frame(runs)[0]))) == [1, 2]
 
 
 def test_a_double_counts_once_and_is_named(runs):
