@@ -172,16 +172,12 @@ class TrainedRun:
     def _encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Token ids [B, (2,) L] and lengths [B, (2)] of texts, or pairs of them."""
         pair = self.task.num_inputs == 2
-        for group in [*texts] if pair else [texts]:
-            words = not isinstance(group, str) and all(
-                isinstance(x, str) for x in group
+        if isinstance(texts, str) or not all(_is_example(x, pair) for x in texts):
+            wanted = "pairs of texts" if pair else "texts"
+            raise ValueError(
+                f"inputs must be a list of {wanted}, or an array of token ids; got "
+                f"{texts!r:.60}"
             )
-            if not words or (pair and len(group) != 2):
-                wanted = "pairs of texts" if pair else "texts"
-                raise ValueError(
-                    f"inputs must be a list of {wanted}, or an array of token ids; got "
-                    f"{texts!r:.60}"
-                )
         tokens, lengths = self.task.encode([*chain(*texts)] if pair else list(texts))
         shape = (-1, 2) if pair else (-1,)
         return tokens.reshape(*shape, self.task.max_length), lengths.reshape(shape)
@@ -213,6 +209,12 @@ class TrainedRun:
     def _probabilities(self) -> Any:
         """The compiled model: token ids and their mask to float32 [B, C]."""
         return jax.jit(lambda tokens, mask: jax.nn.softmax(self.model(tokens, mask)))
+
+
+def _is_example(item: Any, pair: bool) -> bool:
+    """Whether it is a text or, as two inputs need, a pair of them."""
+    parts = item if isinstance(item, list | tuple) else [item]
+    return all(isinstance(x, str) for x in parts) and (len(parts) == 2 or not pair)
 
 
 def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
