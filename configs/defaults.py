@@ -105,8 +105,9 @@ def make_config(
         elif word in PRESETS or word in presets:
             for changes in (PRESETS.get(word), presets.get(beside, presets.get(word))):
                 for group, values in (changes or {}).items():
-                    anew = group == "objective" and "name" in values
-                    groups[group] = {**({} if anew else groups[group]), **values}
+                    if group == "objective" and "name" in values:
+                        groups[group] = {}  # the options are another objective's
+                    groups[group] |= values
         else:
             known = {**ATTENTIONS, **PRESETS, **presets}
             known = ", ".join(x for x in known if " " not in x)

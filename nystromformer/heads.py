@@ -35,7 +35,7 @@ def pool_padded_mean(
 
 
 def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """The maximum over valid tokens, 0 of none: x [B, L, D], mask [B, L] -> [B, D]."""
+    """The maximum over valid tokens, 0 of none: as `pool_mean`."""
     x = x.astype(jnp.float32)
     if mask is None:
         return x.max(1)

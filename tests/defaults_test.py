@@ -74,6 +74,12 @@ def test_the_quick_options_fit_into_short_sequences(attention):
     Experiment.from_config(config)  # raises for what is too large
 
 
+def test_a_preset_with_another_objective_drops_the_options_of_the_first():
+    config = make("glue", "nystrom,quick,mrpc,pretrain")
+    Experiment.from_config(Config.from_mapping(config.to_dict()))  # or one is unknown
+    assert config.objective.name == "masked"
+
+
 def test_what_is_set_in_one_config_is_not_in_the_next():
     first = make("listops")
     first.train.init_from = "/x"

@@ -119,7 +119,7 @@ class Experiment:
         return sum(x.size for x in jax.tree.leaves(self.weight_shapes.params))
 
     def exact_share(self, lengths: np.ndarray) -> float:
-        """The share of sequences with no more tokens that make landmarks than these."""
+        """The share of sequences whose landmarks are all of their tokens."""
         options = self.config.attention.options
         if options.get("segments") == "padded":
             lengths = np.full_like(lengths, self.task.max_length)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -112,7 +112,8 @@ class TrainedRun:
 
         Raises:
           DataError: a text that is none of the task's.
-          ValueError: token ids that do not fit, or a run that learnt no classes.
+          ValueError: what is neither a list of texts nor token ids that fit, or a run
+            that learnt no classes.
         """
         if self.config.objective.name != "classification":
             raise ValueError(f"{self.config.objective.name} predicts no classes")
@@ -172,7 +173,9 @@ class TrainedRun:
     def _encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Token ids [B, (2,) L] and lengths [B, (2)] of texts, or pairs of them."""
         pair = self.task.num_inputs == 2
-        if isinstance(texts, str) or not all(_is_example(x, pair) for x in texts):
+        single = isinstance(texts, str | Mapping)
+        texts = texts if single else list(texts)
+        if single or not all(_is_example(x, pair) for x in texts):
             wanted = "pairs of texts" if pair else "texts"
             raise ValueError(
                 f"inputs must be a list of {wanted}, or an array of token ids; got "
@@ -195,8 +198,9 @@ class TrainedRun:
                 f"token ids must be [{sizes}, L] with L ≤ {task.max_length} and "
                 f"lengths [{sizes}], got {tokens.shape} and {lengths.shape}"
             )
-        if not np.issubdtype(tokens.dtype, np.integer):
-            raise ValueError(f"token ids must be whole numbers, got {tokens.dtype}")
+        for name, x in (("token ids", tokens), ("lengths", lengths)):
+            if not np.issubdtype(x.dtype, np.integer):
+                raise ValueError(f"{name} must be whole numbers, got {x.dtype}")
         if lengths.size and not 0 <= lengths.min() <= lengths.max() <= length:
             raise ValueError(f"lengths must be from 0 to {length}")
         if tokens.size and not 0 <= tokens.min() <= tokens.max() < task.vocab_size:

@@ -60,13 +60,12 @@ def check_source(source: TrainedRun, experiment: Experiment) -> None:
             f"config.train.init_from={folder} was trained on {sizes[0]:,} tokens, and "
             f"the task has {sizes[1]:,}: take a run on the same"
         )
-    for name in ("num_heads", "gelu"):  # which no array's shape tells
-        theirs, ours = (getattr(x.config.model, name) for x in (source, experiment))
-        if theirs != ours:
-            raise ConfigError(
-                f"config.train.init_from={folder} has model.{name}={theirs}, and this "
-                f"run {ours}: take the same"
-            )
+    heads = [x.config.model.num_heads for x in (source, experiment)]  # in no shape
+    if heads[0] != heads[1]:
+        raise ConfigError(
+            f"config.train.init_from={folder} has model.num_heads={heads[0]}, and this "
+            f"run {heads[1]}: take the same"
+        )
     carried_over(source, experiment.weight_shapes, experiment, print)
 
 

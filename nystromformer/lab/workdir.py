@@ -113,7 +113,7 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
         here, there = ours.get(key), theirs.get(key)
         same = here == there
         if key == "train.init_from" and here and there:
-            same = _same_source(str(here), str(there))
+            same = _same_source(str(here), str(there), workdir)
         if key == "task.tokenizer" and here not in ("bpe", "byte"):
             words = Path(str(here)).expanduser()
             if words.is_file():
@@ -127,11 +127,21 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
     return True
 
 
-def _same_source(here: str, there: str) -> bool:
-    """Whether paths are of one run: of one name and, where both exist, one result."""
-    found = [read_result(find_folder(path)) for path in (here, there)]
-    digests = {result["params_sha256"] for result in found if result}
-    return Path(here).name == Path(there).name and len(digests) < 2
+def _same_source(here: str, there: str, workdir: Folder) -> bool:
+    """Whether a run may have begun from `here`: its own config says `there`.
+
+    They are of one name, and of one result as far as it is known.
+    """
+
+    def digest(folder: Folder, key: str) -> str | None:
+        with contextlib.suppress(ConfigError, OSError):  # the source may be gone
+            return (read_result(folder) or {}).get(key)
+
+    if here == there or Path(here).name != Path(there).name:
+        return here == there
+    theirs = digest(workdir, "init_from_sha256")
+    theirs = theirs or digest(find_folder(there), "params_sha256")
+    return not theirs or digest(find_folder(here), "params_sha256") in (None, theirs)
 
 
 def write_result(workdir: Folder, result: dict[str, Any]) -> None:

@@ -124,6 +124,15 @@ def test_blocks_of_queries_attend_as_all_at_once(options, three_blocks):
         assert relative_error(one, other) <= TOLERANCE["float32"]
 
 
+def test_of_a_mask_of_numbers_all_but_zero_are_attended():
+    x = jnp.asarray(cases.normal(0, 1, 5, 2, 3))
+    mask = np.array([2, 1, 0, 3, 1])
+    for number in (mask, mask.astype("float32")):
+        out = softmax_attention(x, x, x, mask=number, is_causal=True)
+        expected = softmax_attention(x, x, x, mask=mask > 0, is_causal=True)
+        np.testing.assert_array_equal(out, expected)
+
+
 def test_blocks_lose_no_more_of_bfloat16_than_all_at_once(monkeypatch):
     """Their gradients of keys and values are sums over 32 blocks."""
     rng = np.random.default_rng(4)

@@ -56,6 +56,8 @@ def test_texts_are_what_their_token_ids_are(run, test_split):
     [alone] = run.predict(ids[0][None]).probabilities  # neither padded nor with others
     np.testing.assert_allclose(alone, by_ids.probabilities[0], rtol=1e-5)
     assert run.predict([]).probabilities.shape == (0, 10)
+    of_iterator = run.predict(run.task.decode(tokens) for tokens in ids)
+    np.testing.assert_array_equal(of_iterator.probabilities, by_ids.probabilities)
 
 
 def test_pairs_of_texts_are_what_their_token_ids_are():

@@ -1,6 +1,7 @@
 """A run's folder: what may live there, and what is noticed of damage."""
 
 import json
+import shutil
 
 import pytest
 from etils import epath
@@ -91,6 +92,8 @@ def test_another_source_of_the_same_name_is_another_run(tmp_path):
     (run / "checkpoints" / "20").mkdir(parents=True)
     open_workdir(run, config(tmp_path / "copy" / "pre"))
     open_workdir(run, config("/moved/pre"))
+    shutil.rmtree(tmp_path / "a")
+    write_result(run, {**RESULT, "init_from_sha256": "1"})
     for other in (tmp_path / "b" / "pre", "/moved/other"):
         with pytest.raises(ConfigError, match=r"train\.init_from is '.*a/pre' there"):
             open_workdir(run, config(other))

@@ -68,6 +68,8 @@ def make_frame(runs: Sequence[Run]) -> tuple[Frame, list[str]]:
     learnt = ["task", "objective.name"]  # says the metric of what is not finished
     first = frame.groupby(learnt)["metric"].transform("first")
     frame["metric"] = frame["metric"].fillna(first).fillna("accuracy")
+    if "task.tokenizer" in frame:
+        frame["task.tokenizer"] = pd.Series(_tokenizers(frame), frame.index, object)
     frame["train.init_from"] = pd.Series(_sources(frame), frame.index, object)
     left_out = _left_out(frame)
     frame = frame.drop(index=list(left_out))
@@ -112,8 +114,6 @@ def _row(run: Run) -> dict[str, Any]:
     task, metric = config["task"]["name"], result.get("metric")
     unit = scale(metric) if metric else 1
     flat = {key: x for key, x in flatten(config).items() if key not in IRRELEVANT}
-    if (words := run.workdir / TOKENIZER_FILE).exists():  # wherever its source lies
-        flat["task.tokenizer"] = hashlib.sha256(words.read_bytes()).hexdigest()[:8]
     found = {
         key: result[key] / FOUND[key] for key in FOUND if is_finite(result.get(key))
     }
@@ -162,26 +162,45 @@ def _sources(frame: Frame) -> list[str | None]:
     """What to call the run that each one's weights come from: its folder's name.
 
     In it stands "seed*" for the run's own seed, if all runs of otherwise equal settings
-    have such a source. Where one name would be of two sources, it is the whole path.
+    have such a source. Where one name is of different weights, it is the whole path.
     """
-    others = _texts(frame.drop(columns=[SEED, "train.init_from"])).agg(
-        "\n".join, axis=1
-    )
-    alike, names, found = defaultdict(list), {}, defaultdict(set)
+    config = frame.drop(columns=[SEED, "train.init_from"])
+    others = _texts(config).agg("\n".join, axis=1)
+    alike, paths, found = defaultdict(list), {}, defaultdict(dict)
     for i, path in frame["train.init_from"].dropna().items():
-        path = str(path).rstrip("/")
-        stem = re.sub(r"seed\d+\b", "seed*", path)
-        own = re.sub(rf"seed{frame.at[i, SEED]}\b", "seed*", path)
-        alike[others[i], stem].append((i, path, own))
+        folder, slash, name = str(path).rstrip("/").rpartition("/")
+        stem = re.sub(r"seed\d+\b", "seed*", name)
+        own = re.sub(rf"seed{frame.at[i, SEED]}\b", "seed*", name)
+        alike[others[i], stem].append((i, folder + slash, name, own))
     for (_, stem), runs in alike.items():
-        each_has_its_own = all(own == stem for *_, own in runs)
-        names |= {i: stem if each_has_its_own else path for i, path, _ in runs}
-    short = {i: name.rpartition("/")[2] for i, name in names.items()}
-    for i, name in names.items():
-        seed = frame.at[i, SEED] if "*" in name else None
-        found[short[i], seed] |= {frame.at[i, SOURCE]} - {None}
+        starred = all(own == stem for *_, own in runs)
+        paths |= {i: folder + (stem if starred else x) for i, folder, x, _ in runs}
+    names = {i: path.rpartition("/")[2] for i, path in paths.items()}
+    for i, name in names.items():  # the first path of each weights, by seed in seed*
+        seed, digest = frame.at[i, SEED] if "*" in name else None, frame.at[i, SOURCE]
+        if digest:
+            paths[i] = found[name, seed].setdefault(digest, paths[i])
     several = {name for (name, _), digests in found.items() if len(digests) > 1}
-    return [names[i] if short.get(i) in several else short.get(i) for i in frame.index]
+    return [paths[i] if names.get(i) in several else names.get(i) for i in frame.index]
+
+
+def _tokenizers(frame: Frame) -> list[str | None]:
+    """What to call each run's tokenizer: its path, or the first of an equal one."""
+    digests, first, of_path = {}, {}, defaultdict(set)
+    for i, path in frame["task.tokenizer"].dropna().items():
+        words = frame.at[i, "run"].workdir / TOKENIZER_FILE
+        if path not in ("bpe", "byte") and words.exists():
+            digests[i] = hashlib.sha256(words.read_bytes()).hexdigest()[:8]
+            first.setdefault(digests[i], path)
+            of_path[path].add(digests[i])
+
+    def name(i: Any, path: str | None) -> str | None:
+        known = of_path.get(path, {None})  # of a run that has not begun: the path's
+        digest = digests.get(i, *known) if len(known) == 1 else digests.get(i)
+        path = first.get(digest, path)
+        return f"{path} ({digest})" if len(of_path.get(path, "")) > 1 else path
+
+    return [name(*item) for item in frame["task.tokenizer"].items()]
 
 
 def _texts(frame: Frame) -> Frame:
