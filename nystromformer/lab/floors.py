@@ -13,7 +13,7 @@ from lra_tasks.task import Task
 
 Splits = Mapping[str, Any]
 Floors = dict[str, dict[str, float]]
-MOST_TOKENS = 2**22  # of a split, in rows evenly spaced
+MOST_TOKENS = 2**23  # of a split about; a larger one is sampled, and the name says so
 BINS = 16  # of the lengths of a part
 
 
@@ -52,7 +52,9 @@ def of_tokens(task: Task, splits: Splits) -> Floors:
     seen = np.where(triples[at] == wanted, counts[at], 0)
     between = (seen + frequency[target]) / (np.where(known, totals[place], 0) + 1)
     guess = np.where(known, best[place], frequency.argmax())
-    names = "frequency of each token", "frequency given both neighbours"
+    every = _every(splits["train"])
+    fitted = f" (in 1/{every} of train)" if every > 1 else ""
+    names = "frequency of each token", f"frequency given both neighbours{fitted}"
     losses = -np.log(frequency[target]).mean(), -np.log(between).mean()
     right = (target == frequency.argmax()).mean(), (target == guess).mean()
     return {

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lra_tasks.split import Split
+from nystromformer.lab import floors
 from nystromformer.lab.floors import of_labels, of_tokens, of_tokens_and_order
 
 CLS, SEP, V = 1, 2, 9
@@ -54,6 +55,15 @@ def test_floors_of_tokens_are_those_of_counting():
         wanted = np.mean(values, axis=0)
         assert list(found[metric].values()) == pytest.approx(list(wanted))
     assert found["mlm_accuracy"]["frequency given both neighbours"] > 0.6
+
+
+def test_a_rule_that_is_fitted_on_a_part_of_train_says_so(monkeypatch):
+    splits = {"train": make_split(0), "test": make_split(1)}
+    _, whole = of_tokens(TASK, splits)["mlm_accuracy"]
+    assert whole == "frequency given both neighbours"
+    monkeypatch.setattr(floors, "MOST_TOKENS", splits["train"].inputs.size // 3)
+    _, part = of_tokens(TASK, splits)["mlm_accuracy"]
+    assert part == f"{whole} (in 1/3 of train)"
 
 
 def test_the_lengths_of_parts_tell_an_order_that_they_give_away():
