@@ -1,6 +1,7 @@
 """Task: the base class of all tasks. The fields of a subclass are its options."""
 
 import functools
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,7 @@ class Task(ABC):
     vocab_size: ClassVar[int]  # token ids are 0 to vocab_size - 1
     num_classes: ClassVar[int]  # labels are 0 to num_classes - 1
     num_inputs: ClassVar[int] = 1  # sequences in one example, 1 or 2
+    num_texts: ClassVar[int] = 1  # texts in one sequence, 1 or 2
     vocabulary: ClassVar[Vocabulary | None] = None  # where tokens are sub-words
     max_length: int  # columns of a split's inputs, padding included
 
@@ -41,7 +43,7 @@ class Task(ABC):
         seed = getattr(self, "seed", 0)
         self.require(0 <= seed < 2**63, f"seed must be 0 to 2⁶³-1, not {seed}")
         if source_dir := getattr(self, "source_dir", None):  # the same from anywhere
-            self._set(source_dir=str(Path(source_dir).expanduser().resolve()))
+            self._set(source_dir=os.path.abspath(Path(source_dir).expanduser()))
 
     def require(self, condition: bool, message: str) -> None:
         """Raises DataError with the task's name and `message` unless `condition`."""
@@ -109,9 +111,11 @@ class Task(ABC):
     def pinned_options(self) -> dict[str, Any]:
         """The options that the prepared data depend on.
 
-        A tokenizer.json counts by its content, wherever it lies.
+        A tokenizer.json counts by its content, and links by what they lead to.
         """
         options = asdict(self)
+        if options.get("source_dir"):
+            options["source_dir"] = str(Path(options["source_dir"]).resolve())
         tokenizer = options.pop("tokenizer", None)
         if tokenizer is None:
             return options

@@ -5,29 +5,28 @@ probability 1/2 (Lan et al. 2020, arXiv:1909.11942); its label is 1 where they a
 order. Sub-words are learnt on the documents of train and lie beside the data.
 """
 
-import contextlib
 import hashlib
 import re
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from lra_tasks import archives, subwords
 from lra_tasks.base import SPLITS, Task
 from lra_tasks.progress import Progress
-from lra_tasks.split import DataError, Split
+from lra_tasks.split import DataError, Split, say_left_out
 from lra_tasks.storage import PathLike
 from lra_tasks.subwords import Vocabulary, open_vocabulary
 
 SHARES = (0.8, 0.9)  # of the documents: train below the first, test above the second
-SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+")
+SENTENCE = re.compile(r"\S.*?(?:[.!?][\"'”’)\]]*(?=\s)|\Z)", re.DOTALL)
 MAX_DOCUMENT_BYTES = 2**26
 VOCABULARY_FILE = "tokenizer.json"
 
@@ -70,12 +69,9 @@ def split_of(document: str, seed: int) -> str:
 
 
 def make_examples(
-    sentences: list[list[int]],
-    vocabulary: Vocabulary,
-    max_length: int,
-    rng: np.random.Generator,
-) -> Iterator[tuple[list[int], int]]:
-    """Rows and labels of one document of tokenised sentences.
+    sentences: list[list[int]], max_length: int, rng: np.random.Generator
+) -> Iterator[tuple[list[int], list[int], int]]:
+    """Both parts and the label of each row of one document of tokenised sentences.
 
     Sentences are taken while they fit, and cut at a random end into two parts; those
     of over half a row are divided evenly first. From the front or from the back, by a
@@ -104,7 +100,7 @@ def make_examples(
             label = int(rng.integers(2))
             if not label:
                 first, second = second, first
-            yield vocabulary.row(first, second, max_length), label
+            yield first, second, label
         chunk = [] if piece is None else [piece]
 
 
@@ -114,13 +110,13 @@ class Corpus(Task):
 
     `documents` is "files", a document a file, or "blank_lines", many in a file between
     blank lines. Of the documents 80 % are train, 10 % validation and 10 % test, drawn
-    with `seed`; a document that occurs twice is in one of them. `tokenizer` is "bpe",
-    learnt here with `vocab_size` tokens, "byte", or the path of a tokenizer.json; with
-    the last two, `vocab_size` is theirs.
+    with `seed`; a document that occurs twice is in one of them, and so is an example.
+    `tokenizer` is "bpe", learnt here with `vocab_size` tokens, "byte", or the path of a
+    tokenizer.json; with the last two, `vocab_size` is theirs.
     """
 
     name: ClassVar[str] = "corpus"
-    version: ClassVar[str] = "1.1.0"
+    version: ClassVar[str] = "1.2.0"
     vocabulary: ClassVar[Vocabulary]
     num_classes: ClassVar[int] = 2
     source_dir: str | None = None
@@ -135,6 +131,9 @@ class Corpus(Task):
         super().__post_init__()
         kinds = ("files", "blank_lines")
         self.require(self.documents in kinds, f"documents must be one of {kinds}")
+        relative = bool(self.pattern) and not Path(self.pattern).is_absolute()
+        wanted = "pattern must be of names below source_dir, as **/*.txt"
+        self.require(relative, f"{wanted}, not {self.pattern!r}")
         least, most = len(subwords.SPECIAL) + 256, subwords.MAX_VOCAB_SIZE
         sizes = f"vocab_size must be {least} to {most}, not {self.vocab_size}"
         self.require(least <= self.vocab_size <= most, sizes)
@@ -169,41 +168,74 @@ class Corpus(Task):
             f"{self.pattern}) are too few for {', '.join(SPLITS)}; documents="
             "blank_lines divides files at blank lines",
         )
-        vocabulary = self.vocabulary
-        if self.tokenizer == "bpe":
-            texts = (text for split, text in self._documents() if split == "train")
-            subwords.train(texts, self.vocab_size, data_dir / VOCABULARY_FILE)
-            vocabulary = Vocabulary(str(data_dir / VOCABULARY_FILE))
-            learnt = vocabulary.vocab_size
-            self.require(
-                learnt == self.vocab_size,
-                f"{self.source_dir} has only {learnt:,} sub-words: take "
-                f"vocab_size={learnt}, or a larger corpus",
-            )
-        rng, noted = np.random.default_rng(self.seed), {x: array("i") for x in SPLITS}
-        with contextlib.ExitStack() as stack, Progress("corpus", counts.total()) as bar:
-            files: dict[str, Any] = {
-                split: stack.enter_context(tempfile.TemporaryFile(dir=data_dir))
-                for split in SPLITS
-            }
-            for split, document in self._documents():
-                sentences = vocabulary.encode(SENTENCE_END.split(document))
-                rows = make_examples(sentences, vocabulary, self.max_length, rng)
-                for row, label in rows:
-                    padded = row + [vocabulary.pad] * (self.max_length - len(row))
-                    files[split].write(np.array(padded, np.uint16).tobytes())
-                    noted[split].extend((len(row), label))
-                bar.update(1)
-            return {x: self._split(x, files[x], noted[x]) for x in SPLITS}
+        learnt = self.tokenizer == "bpe"
+        vocabulary = self._learn(data_dir) if learnt else self.vocabulary
+        rng, held, splits = np.random.default_rng(self.seed), set(), {}
+        with Progress("corpus", counts.total()) as bar:
+            for name in reversed(SPLITS):  # test wins over validation, both over train
+                examples = self._examples(name, vocabulary, rng, bar)
+                splits[name] = self._store(name, examples, held, data_dir)
+        return splits
 
-    def _split(self, name: str, file: Any, noted: array) -> Split:
-        """The rows of a file, which goes with them, and their lengths and labels."""
-        message = f"no document of {name} has two sentences (ended by . ! or ?)"
-        self.require(len(noted) > 0, message)
-        file.flush()
-        lengths, labels = np.array(noted, np.int32).reshape(-1, 2).T
-        shape = len(labels), self.max_length
-        return Split(np.memmap(file, np.uint16, "r", shape=shape), lengths, labels)
+    def _learn(self, data_dir: Path) -> Vocabulary:
+        """Sub-words of train, written to `data_dir`."""
+        texts = (text for split, text in self._documents() if split == "train")
+        subwords.train(texts, self.vocab_size, data_dir / VOCABULARY_FILE)
+        vocabulary = Vocabulary(str(data_dir / VOCABULARY_FILE))
+        learnt = vocabulary.vocab_size
+        self.require(
+            learnt == self.vocab_size,
+            f"{self.source_dir} has only {learnt:,} sub-words: take "
+            f"vocab_size={learnt}, or a larger corpus",
+        )
+        return vocabulary
+
+    def _examples(
+        self, name: str, vocabulary: Vocabulary, rng: np.random.Generator, bar: Progress
+    ) -> Iterator[tuple[list[int], int, bytes]]:
+        """Rows and labels of a split, and keys of their parts in either order."""
+        for split, document in self._documents():
+            if split == name:
+                sentences = vocabulary.encode(SENTENCE.findall(document))
+                for a, b, label in make_examples(sentences, self.max_length, rng):
+                    parts = repr(sorted((a, b))).encode()
+                    key = hashlib.blake2b(parts, digest_size=16).digest()
+                    yield vocabulary.row(a, b, self.max_length), label, key
+                bar.update(1)
+
+    def _store(
+        self,
+        name: str,
+        examples: Iterable[tuple[list[int], int, bytes]],
+        held: set[bytes],
+        data_dir: Path,
+    ) -> Split:
+        """The split of these examples, but for those whose keys are held.
+
+        Their rows are in a file that goes with them. Their keys are held from then on,
+        but for train, the last and largest.
+        """
+        noted, keys, repeated = array("i"), set(), 0
+        with tempfile.TemporaryFile(dir=data_dir) as file:
+            for row, label, key in examples:
+                if key in held:
+                    repeated += 1
+                    continue
+                if name != "train":
+                    keys.add(key)
+                padded = row + [0] * (self.max_length - len(row))
+                file.write(np.array(padded, np.uint16).tobytes())
+                noted.extend((len(row), label))
+            held |= keys
+            if repeated:
+                say_left_out(self.name, name, repeated)
+            message = f"no document of {name} has two sentences (ended by . ! or ?)"
+            also = " that no other split has" if repeated else ""
+            self.require(len(noted) > 0, message + also)
+            file.flush()
+            lengths, labels = np.array(noted, np.int32).reshape(-1, 2).T
+            shape = len(labels), self.max_length
+            return Split(np.memmap(file, np.uint16, "r", shape=shape), lengths, labels)
 
     def _documents(self) -> Iterator[tuple[str, str]]:
         """Documents, each with its split."""

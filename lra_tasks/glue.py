@@ -109,7 +109,8 @@ class Glue(Task):
         super().__post_init__()
         known = f"subset must be one of {', '.join(SUBSETS)}, not {self.subset!r}"
         self.require(self.subset in SUBSETS, known)
-        self._set(num_classes=len(SUBSETS[self.subset].labels))
+        subset = SUBSETS[self.subset]
+        self._set(num_classes=len(subset.labels), num_texts=len(subset.texts))
         self._use_tokenizer(self.tokenizer, min_length=8)
 
     def make_splits(self, data_dir: Path) -> dict[str, Split]:

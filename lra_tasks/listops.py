@@ -107,9 +107,9 @@ class ListOps(Task):
         )
 
     def pinned_options(self) -> dict[str, Any]:
-        if self.source_dir is None:
-            return super().pinned_options()
-        return {"max_length": self.max_length, "source_dir": self.source_dir}
+        options = super().pinned_options()
+        kept = ("max_length", "source_dir") if self.source_dir else options
+        return {name: options[name] for name in kept}
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         rows, longest = [encode(text) for text in texts], self.max_length

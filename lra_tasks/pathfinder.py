@@ -10,7 +10,7 @@ import io
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -141,7 +141,8 @@ class Pathfinder(Task):
     def pinned_options(self) -> dict[str, Any]:
         released = ("num_examples", "seed") if self.source_dir else ()
         idle = ("num_workers", *released)
-        return {key: v for key, v in asdict(self).items() if key not in idle}
+        options = super().pinned_options()
+        return {name: v for name, v in options.items() if name not in idle}
 
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
         loaded = super().load(split, data_dir)

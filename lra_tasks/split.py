@@ -104,11 +104,16 @@ def separate(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
         digests = split.digests()
         fresh = np.array([digest not in seen for digest in digests], bool)
         seen.update(digests)
-        if missing := np.count_nonzero(~fresh):
-            message = f"{name}: {missing:,} examples left out of {split_name}: repeated"
-            print(f"{message} in a split kept for evaluation", file=sys.stderr)
+        if missing := int(np.count_nonzero(~fresh)):
+            say_left_out(name, split_name, missing)
             split = split.take(np.flatnonzero(fresh))
         if not split.num_examples:
             raise DataError(f"no example of {split_name} is left")
         parts[split_name] = split
     return {split_name: parts[split_name] for split_name in splits}
+
+
+def say_left_out(name: str, split_name: str, count: int) -> None:
+    """Says that a task's split has fewer examples, and why."""
+    message = f"{name}: {count:,} examples left out of {split_name}: repeated"
+    print(f"{message} in a split kept for evaluation", file=sys.stderr)

@@ -8,6 +8,7 @@ disk. The header of each file keeps a sha256 of the split, checked when reading.
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -148,10 +149,13 @@ def _read(path: Path) -> Split:
     if tokens is None:
         inputs = _map_inputs(path)
     else:
-        inputs = np.zeros((len(lengths), int(metadata["width"])), tokens.dtype)
-        parts = np.split(tokens, np.cumsum(lengths))
-        for row, part in zip(inputs, parts, strict=False):
-            row[: len(part)] = part
+        inputs, shape = tokens, (len(lengths), int(metadata["width"]))
+        if tokens.size < math.prod(shape):
+            inputs = np.zeros(shape, tokens.dtype)
+            parts = np.split(tokens, np.cumsum(lengths))
+            for row, part in zip(inputs, parts, strict=False):
+                row[: len(part)] = part
+        inputs = inputs.reshape(shape)
     split = Split(inputs, lengths, tensors["labels"], tensors.get("pairs"))
     if split.content_hash() != metadata["sha256"]:
         raise ValueError("its sha256 is not the one noted when it was made")

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 from lra_tasks import subwords
-from lra_tasks.corpus import make_examples, read_documents
+from lra_tasks.corpus import SENTENCE, make_examples, read_documents
 from lra_tasks.split import DataError
-from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import get_task
 from tests.archive_server import full_disk, load_all, write
 
 pytest.importorskip("tokenizers")
 
 CLS, SEP, FIRST_BYTE = 2, 3, 5
-BYTES = Vocabulary("byte")
 
 
 def make_documents(count=60):
@@ -59,6 +57,30 @@ def test_parts_follow_one_another_and_label_says_in_which_order(tmp_path, tokeni
     assert set.union(*documents_of) == set(DOCUMENTS)
     assert sum(map(len, documents_of)) == len(DOCUMENTS)
     assert len(documents_of[0]) > 40
+
+
+def test_rows_that_documents_share_are_in_one_split(tmp_path, capsys):
+    """A licence ends every document; whole rows of it are alike, in either order."""
+    licence = " ".join(f"Clause {i} says that you may copy it." for i in range(40))
+    files = {
+        f"{i}.txt": f"{text} {licence}".encode() for i, text in enumerate(DOCUMENTS)
+    }
+    write(tmp_path / "text", files)
+    task, found = corpus(tmp_path / "text"), []
+    for split in load_all(task, tmp_path):
+        rows = zip(split.inputs, split.lengths, strict=True)
+        texts = [task.decode(np.asarray(row[1 : n - 1])) for row, n in rows]
+        found.append({frozenset(text.split("[SEP]")) for text in texts})
+    assert not found[0] & (found[1] | found[2])
+    assert not found[1] & found[2]
+    assert "Clause" in str(found[2])
+    assert "examples left out of train: repeated" in capsys.readouterr().err
+
+
+def test_sentences_keep_all_their_characters():
+    text = 'He said "go." (He left.)\nThen v. 1.5 came! “Why?” asked he...  No end'
+    found = ['He said "go."', "(He left.)", "Then v.", "1.5 came!", "“Why?”"]
+    assert SENTENCE.findall(text) == [*found, "asked he...", "No end"]
 
 
 def test_rows_are_as_of_bert(tmp_path):
@@ -125,10 +147,9 @@ def test_lengths_do_not_give_the_order_away(longest):
         sizes = draw.integers(0, longest, 12, endpoint=True)
         all_tokens += sizes.sum()
         sentences = [[FIRST_BYTE] * size for size in sizes]
-        for row, label in make_examples(sentences, BYTES, 64, rng):
-            first = row.index(SEP) - 1
-            second = len(row) - 3 - first
-            assert len(row) <= 64
+        for *parts, label in make_examples(sentences, 64, rng):
+            first, second = map(len, parts)
+            assert first + second <= 64 - 3
             kept += first + second
             if first != second:
                 longer[label].append(first > second)
@@ -163,6 +184,12 @@ def test_what_is_no_corpus(tmp_path, files, message):
         corpus(tmp_path / "text").load("train", tmp_path)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.glob("corpus/*/*")] == ["lock"]
+
+
+@pytest.mark.parametrize("pattern", ["", "/texts/*.txt"])
+def test_a_pattern_of_no_names_below_the_folder_is_refused(tmp_path, pattern):
+    with pytest.raises(DataError, match="names below source_dir"):
+        corpus(tmp_path, pattern=pattern)
 
 
 def test_damage_is_noticed(tmp_path):

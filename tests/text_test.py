@@ -63,6 +63,10 @@ def test_archive_folder_and_download_are_the_same_data(tmp_path, monkeypatch):
     write(tmp_path, {"by_hand/toy.tar.gz": content, "source/toy.tar.gz": content})
     sources = dict.fromkeys(("folder", "by_hand", "download"))
     sources["elsewhere"] = str(tmp_path / "source")
+    link = tmp_path / "linked" / "toy.tar.gz"  # to a file of another name
+    write(tmp_path, {"linked/store": content})
+    link.symlink_to("store")
+    sources["anywhere"] = str(link)
     with serve(content) as (url, seen):
         task_class = type("T", (TinyText,), {"archive": archive_at(url, content)})
         found = [

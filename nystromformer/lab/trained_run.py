@@ -106,8 +106,8 @@ class TrainedRun:
         """Classifies examples.
 
         Args:
-          inputs: texts, or pairs of texts where the task has two inputs; or token ids
-            [B, L] ([B, 2, L]), L ≤ the task's max_length.
+          inputs: texts, or pairs of texts where an example has two; or token ids
+            [B, L] ([B, 2, L] with two inputs), L ≤ the task's max_length.
           lengths: of token ids [B] ([B, 2]); None = they have no padding.
 
         Raises:
@@ -172,27 +172,29 @@ class TrainedRun:
 
     def _encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Token ids [B, (2,) L] and lengths [B, (2)] of texts, or pairs of them."""
-        pair = self.task.num_inputs == 2
-        single = isinstance(texts, str | Mapping)
+        task, single = self.task, isinstance(texts, str | Mapping)
+        of_two = 2 in (task.num_inputs, task.num_texts)
         texts = texts if single else list(texts)
-        if single or not all(_is_example(x, pair) for x in texts):
-            wanted = "pairs of texts" if pair else "texts"
+        if single or not all(_is_example(x, of_two) for x in texts):
+            wanted = "pairs of texts" if of_two else "texts"
             raise ValueError(
                 f"inputs must be a list of {wanted}, or an array of token ids; got "
                 f"{texts!r:.60}"
             )
-        tokens, lengths = self.task.encode([*chain(*texts)] if pair else list(texts))
+        pair = task.num_inputs == 2
+        tokens, lengths = task.encode([*chain(*texts)] if pair else list(texts))
         shape = (-1, 2) if pair else (-1,)
-        return tokens.reshape(*shape, self.task.max_length), lengths.reshape(shape)
+        return tokens.reshape(*shape, task.max_length), lengths.reshape(shape)
 
     def _padded(
         self, tokens: np.ndarray, lengths: Any
     ) -> tuple[np.ndarray, np.ndarray]:
         """Token ids and their mask [B, (2,) max_length], checked."""
-        task, (*rows, length) = self.task, tokens.shape
+        task, (*rows, length) = self.task, tokens.shape or (0,)
         lengths = np.full(rows, length) if lengths is None else np.asarray(lengths)
         pair = [2] if task.num_inputs == 2 else []
-        if rows[1:] != pair or length > task.max_length or [*lengths.shape] != rows:
+        fits = len(rows) == 1 + len(pair) and rows[1:] == pair
+        if not fits or length > task.max_length or [*lengths.shape] != rows:
             sizes = ", ".join(map(str, ["B", *pair]))
             raise ValueError(
                 f"token ids must be [{sizes}, L] with L ≤ {task.max_length} and "
@@ -212,13 +214,16 @@ class TrainedRun:
     @functools.cached_property
     def _probabilities(self) -> Any:
         """The compiled model: token ids and their mask to float32 [B, C]."""
-        return jax.jit(lambda tokens, mask: jax.nn.softmax(self.model(tokens, mask)))
+        model = self.model  # made here: within the trace it would hold tracers for good
+        return jax.jit(lambda tokens, mask: jax.nn.softmax(model(tokens, mask)))
 
 
-def _is_example(item: Any, pair: bool) -> bool:
-    """Whether it is a text or, as two inputs need, a pair of them."""
-    parts = item if isinstance(item, list | tuple) else [item]
-    return all(isinstance(x, str) for x in parts) and (len(parts) == 2 or not pair)
+def _is_example(item: Any, of_two: bool) -> bool:
+    """Whether it is a text or, where an example has two, a pair of them."""
+    if not of_two:
+        return isinstance(item, str)
+    pair = isinstance(item, list | tuple) and len(item) == 2
+    return pair and all(isinstance(x, str) for x in item)
 
 
 def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:

@@ -47,6 +47,16 @@ def test_its_predictions_are_as_good_as_its_result_says(run, test_split):
     assert -np.log(right).mean() == pytest.approx(run.result["test_loss"], rel=1e-4)
 
 
+def test_the_model_serves_after_a_prediction(finished):
+    run = nystromformer.load_run(
+        str(finished[0])
+    )  # one whose model nobody has asked for
+    found = run.predict(["[MAX 2 3 ]"]).probabilities
+    tokens, _ = run.task.encode(["[MAX 2 3 ]"])
+    logits = run.model(jnp.asarray(tokens, int), jnp.asarray(tokens) > 0)
+    np.testing.assert_allclose(jax.nn.softmax(logits), found, rtol=1e-4)
+
+
 def test_texts_are_what_their_token_ids_are(run, test_split):
     rows = [slice(0, n) for n in test_split.lengths]
     ids = [x[row] for x, row in zip(test_split.inputs, rows, strict=True)]
@@ -80,6 +90,8 @@ def test_pairs_of_texts_are_what_their_token_ids_are():
     [
         (["[MAX 2 x ]"], DataError, r"token 2 \('x'\) is not a token of ListOps"),
         (np.zeros((3, 2, 9), int), ValueError, r"must be \[B, L\] with L ≤ 48"),
+        (np.arange(1, 4), ValueError, r"must be \[B, L\].*got \(3,\)"),
+        ([("[MAX 2 3 ]", "4")], ValueError, "must be a list of texts"),
         (np.full((3, 9), 16), ValueError, "token ids must be from 0 to 15"),
         (np.full((3, 9), 1.5), ValueError, "must be whole numbers, got float64"),
         ("[MAX 2 3 ]", ValueError, r"must be a list of texts.*; got '\[MAX 2 3 \]'"),
