@@ -88,6 +88,8 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             open_workdir(workdir, config)
             if words := experiment.task.vocabulary_file(config.task.data_dir):
                 write_bytes(workdir / TOKENIZER_FILE, words.read_bytes())
+            elif (workdir / TOKENIZER_FILE).exists():  # of a run that saved nothing
+                (workdir / TOKENIZER_FILE).unlink()
         wait_for_all("opened the workdir")
         trainer = Trainer(
             experiment.make_model,
@@ -101,6 +103,15 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
         )
         if source:
             trainer.record.init_from_sha256 = digest(source.weights)
+        data = {name: x.content_hash() for name, x in splits.items()}
+        noted = trainer.record.data_sha256 or data
+        if other := [name for name in data if noted[name] != data[name]]:
+            trainer.writer.close()
+            raise ConfigError(
+                f"{workdir} was trained on other data ({', '.join(other)}): correct "
+                "source_dir or data_dir, or name another workdir"
+            )
+        trainer.record.data_sha256 = data
         sessions = trainer.record.sessions
         if changed := provenance.note_session(sessions, trainer.step):
             print(f"changed since the last session: {', '.join(changed)}")
@@ -117,7 +128,7 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             "mesh": dict(mesh.shape),
             **{key: sessions[-1][key] for key in ("device", "versions", "commit")},
             "sessions": sessions,
-            "data_sha256": {name: x.content_hash() for name, x in splits.items()},
+            "data_sha256": data,
         }
         if is_first():
             write_result(workdir, result)

@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from flax.traverse_util import flatten_dict
 
 from nystromformer.config import Config, ConfigError
+from nystromformer.training.checkpoint import older_steps, steps_in
 from nystromformer.training.devices import is_first
 from nystromformer.training.files import (
     METRICS_FILE,
@@ -93,11 +94,10 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
     Raises:
       ConfigError: another run has.
     """
-    saved = (workdir / "checkpoints", workdir / "best")
     with system_errors(workdir):
-        if not (workdir / RESULT_FILE).exists() and not any(
-            folder.is_dir() and any(folder.iterdir()) for folder in saved
-        ):
+        saved = steps_in(workdir / "checkpoints") or steps_in(workdir / "best")
+        saved = saved or older_steps(workdir) or (workdir / RESULT_FILE).exists()
+        if not saved:
             return False
         if not (workdir / CONFIG_FILE).exists():
             raise ConfigError(
@@ -105,7 +105,9 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
                 "workdir, or delete it"
             )
     configs = config, read_config(workdir)
-    ours, theirs = (flatten_dict(x.to_mapping(), sep=".") for x in configs)
+    # By way of JSON, which has no tuples.
+    flat = (json.loads(json.dumps(x.to_mapping())) for x in configs)
+    ours, theirs = (flatten_dict(x, sep=".") for x in flat)
     ignored = {"task.data_dir"}
     if config.train.num_epochs:
         ignored.add("train.num_steps")

@@ -39,6 +39,12 @@ def steps_in(folder: Folder) -> list[int]:
     return sorted((int(x.stem) for x in files if x.stem.isdecimal()), reverse=True)
 
 
+def older_steps(workdir: Folder) -> list[Folder]:
+    """The checkpoints of the layout before this, a folder each."""
+    found = (workdir / "checkpoints").glob("[0-9]*")
+    return [path for path in found if path.name.isdecimal() and path.is_dir()]
+
+
 class Checkpoints:
     """The two newest checkpoints of one run, and their best weights.
 
@@ -57,10 +63,10 @@ class Checkpoints:
     def save(
         self, step: int, state: Any, meta: dict[str, Any], best: Best | None = None
     ) -> None:
-        """Saves a new step, whole or not at all; the first process writes.
+        """Saves a step, whole or not at all; the first process writes.
 
         Args:
-          step: a later one than all saved before.
+          step: none before one that is saved; its own checkpoint is replaced.
           state: a pytree of arrays.
           meta: a JSON object.
           best: the best weights so far, on the host; None before any.
@@ -126,7 +132,7 @@ class Checkpoints:
                 f"{self.directory} differs between processes: the workdir must "
                 "be visible to all of them"
             )
-        if not steps and self.directory.is_dir() and any(self.directory.iterdir()):
+        if not steps and older_steps(self.workdir):
             raise CheckpointError(
                 f"{self.directory} holds checkpoints of an earlier version: finish the "
                 f"run with that version, or delete {self.workdir} to start again"
@@ -186,8 +192,7 @@ def read_best(workdir: Folder, shapes: Weights) -> Best | None:
     """
     if steps := steps_in(workdir / "best"):
         return steps[0], load_arrays(best_file(workdir, steps[0]), shapes)[0]
-    older = [path for path in (workdir / "checkpoints").glob("[0-9]*") if path.is_dir()]
-    if not older:
+    if not (older := older_steps(workdir)):
         return None
     newest = max(older, key=lambda path: int(path.name))
     import orbax.checkpoint as ocp  # nothing else needs it

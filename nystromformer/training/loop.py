@@ -95,13 +95,14 @@ class Trainer:
         self.record = Record()
         self.best: tuple[int, Weights] | None = None
         self.checkpoints = Checkpoints(workdir)
-        self.step, self.saved, metrics_bytes = 0, None, 0
+        self.step, metrics_bytes = 0, 0
+        self.saved: tuple[int, int] | None = None  # steps trained to and validated at
         seed = np.uint32(schedule.seed)
         shapes: State = init.eval_shape(seed)  # with where they lie
         if restored := self.checkpoints.restore(shapes):
             state, meta, self.best = restored
-            self.step = self.saved = int(state.step)
-            self.record = Record(**meta["record"])
+            self.step, self.record = int(state.step), Record(**meta["record"])
+            self.saved = self.step, self.record.evaluated
             metrics_bytes = meta["metrics_bytes"]
         self.saved_at, self.saving_seconds = time.monotonic(), 0.0
         self.writer = SilentWriter()
@@ -188,9 +189,10 @@ class Trainer:
             self.state, finite = self.train_chunk(self.state, *batches)
             self.step = int(self.state.step)
         if culprits := jax.device_get(finite).culprits():
+            saved = f"step {self.saved[0]}" if self.saved else "none"
             raise NotFiniteError(
                 f"step {self.step}: not finite: {', '.join(culprits)}; the last "
-                f"checkpoint is step {self.saved}; a lower learning rate may help"
+                f"checkpoint is {saved}; a lower learning rate may help"
             )
         throughput = num_steps * schedule.batch_size / self.pace.seconds
         if not first:
@@ -252,7 +254,7 @@ class Trainer:
         return bool(of_first(int(SAVING_SHARE * since >= self.saving_seconds)))
 
     def _save(self) -> None:
-        if self.saved == self.step:
+        if self.saved == (self.step, self.record.evaluated):
             return
         started = time.monotonic()
         self._note_time()
@@ -261,7 +263,8 @@ class Trainer:
             "record": dataclasses.asdict(self.record),
         }
         self.checkpoints.save(self.step, self.state, meta, self.best)
-        self.saved, self.saved_at = self.step, time.monotonic()
+        self.saved = self.step, self.record.evaluated
+        self.saved_at = time.monotonic()
         self.saving_seconds = self.saved_at - started
 
     def _note_time(self) -> None:

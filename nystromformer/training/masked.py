@@ -79,8 +79,10 @@ class MaskedTokens:
         for token in self.special_tokens:
             candidates &= inputs != token
         counts = candidates.sum(1)
-        largest = max(1, round(self.share * inputs.shape[1]))
-        wanted = jnp.clip(jnp.round(self.share * counts), 1, largest)
+        # Rounded as `wanted` is, or a full row would depend on its padding.
+        share = np.float32(self.share)
+        largest = max(1, int(np.round(share * np.float32(inputs.shape[1]))))
+        wanted = jnp.clip(jnp.round(share * counts), 1, largest)
 
         def draw(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             of_places, of_kinds, of_tokens = jax.random.split(key, 3)

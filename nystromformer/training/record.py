@@ -14,6 +14,7 @@ class Record:
     peak_bytes: the most that the device held, where it counts.
     sessions: what it ran on and with, and from which step.
     init_from_sha256: of the weights that it began with, if they are another run's.
+    data_sha256: of each split that it is trained on.
     """
 
     wall_seconds: float = 0.0
@@ -26,6 +27,7 @@ class Record:
     peak_bytes: int | None = None
     sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     init_from_sha256: str | None = None
+    data_sha256: dict[str, str] | None = None  # earlier versions noted none
 
     def validated(self, step: int, value: float, higher_is_better: bool) -> bool:
         """Notes the selected metric of a step; says whether it is the best so far."""

@@ -156,9 +156,9 @@ def make_train_chunk(
     int32 [K, B], and how many ≤ K of these steps to take. It stops after the first
     step at which something is not finite, which `Finite` then tells.
 
-    Dropout of a step depends on (seed, step) and micro_batches alone. The batch is
-    split over the mesh (None: one device) as the indices and the data are; the state
-    stays whole. micro_batches, length_buckets: of `batch_gradient`.
+    Dropout of a step depends on (seed, step), micro_batches and length_buckets alone.
+    The batch is split over the mesh (None: one device) as the indices and the data are;
+    the state stays whole. micro_batches, length_buckets: of `batch_gradient`.
     """
     gradient_of = functools.partial(
         batch_gradient,

@@ -1,10 +1,36 @@
-"""Where compiled programs are kept; bench/starts_test: a second start uses them."""
+"""A session: its data and vocabulary, and where compiled programs are kept."""
 
 import jax
+import pytest
 
-from nystromformer.lab.session import keep_compiled_programs
+from nystromformer.config import ConfigError
+from nystromformer.lab.run import Experiment
+from nystromformer.lab.session import keep_compiled_programs, train
+from nystromformer.training import loop
+from nystromformer.training.interrupt import Interrupted
+from tests.small import make_config
 
 OPTIONS = ("jax_compilation_cache_dir", "jax_compilation_cache_max_size")
+
+
+def test_a_run_goes_on_with_its_own_data_alone(monkeypatch, tmp_path):
+    changes = {"task__num_train": 64, "train__num_steps": 4}
+    changes |= {"optimizer__warmup_steps": 1, "train__batch_size": 8}
+    config = make_config("none,quick", task__data_dir=str(tmp_path / "data"), **changes)
+    experiment = Experiment.from_config(config)
+    (tmp_path / "tokenizer.json").touch()  # of a run that had saved nothing
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.Trainer, "_signum", lambda _: 15)
+        with pytest.raises(Interrupted):
+            train(experiment, tmp_path, 1)
+    assert not (tmp_path / "tokenizer.json").exists()
+    with monkeypatch.context() as patched:
+        splits = experiment.load()
+        splits["train"] = splits["train"].take(slice(None, None, -1))
+        patched.setattr(Experiment, "load", lambda _: splits)
+        with pytest.raises(ConfigError, match=r"trained on other data \(train\)"):
+            train(experiment, tmp_path, 1)
+    assert train(experiment, tmp_path, 1)["data_sha256"]["train"]
 
 
 def test_programs_lie_in_the_home_by_processor_and_do_not_grow(monkeypatch, tmp_path):

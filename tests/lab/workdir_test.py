@@ -99,6 +99,14 @@ def test_another_source_of_the_same_name_is_another_run(tmp_path):
             open_workdir(run, config(other))
 
 
+def test_an_option_that_is_a_tuple_is_the_list_that_json_makes_of_it(tmp_path):
+    config = make_config("nystrom,quick", task__sizes=(1, 2))
+    open_workdir(tmp_path, config)
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "20.safetensors").touch()
+    assert check_workdir(tmp_path, config)
+
+
 def test_a_folder_is_locked_while_a_process_trains_there(tmp_path):
     assert not is_locked(tmp_path)
     with lock_workdir(tmp_path):
@@ -109,6 +117,7 @@ def test_a_folder_is_locked_while_a_process_trains_there(tmp_path):
 def test_where_nothing_was_saved_another_run_may_begin(tmp_path):
     open_workdir(tmp_path, make_config())
     (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "20.safetensors.tmp").write_bytes(b"of a killed run")
     open_workdir(tmp_path, make_config(train__seed=7))
     assert read_config(tmp_path) == make_config(train__seed=7)
 

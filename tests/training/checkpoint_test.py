@@ -173,6 +173,9 @@ def test_a_half_written_step_is_ignored(saved):
     (saved / "30.safetensors.tmp").write_bytes(b"half")
     state, _, _ = restore(saved)
     assert digest(state) == digest(make_state(20))
+    for step in (10, 20):  # it was the first
+        (saved / f"{step}.safetensors").unlink()
+    assert restore(saved) is None
 
 
 def test_another_model_is_named_and_is_no_damage(saved):

@@ -97,6 +97,18 @@ def test_a_stopped_run_goes_on_bit_equal(start, tmp_path, monkeypatch, step):
     assert lines(tmp_path / "stopped") == lines(tmp_path / "whole")
 
 
+def test_a_validation_after_resuming_is_saved(start, monkeypatch):
+    fit_until(start(), 40, monkeypatch)  # before it could validate
+    run = start()
+    assert run.record.evaluated == 32
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "_test", lambda: os.kill(os.getpid(), signal.SIGTERM))
+        run.fit()
+    again = start()
+    assert again.record.evaluated == 40
+    again.writer.close()
+
+
 def test_data_mapped_from_disk_give_the_same_bits_and_resume(
     start, splits, tmp_path, monkeypatch
 ):
