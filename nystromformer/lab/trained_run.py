@@ -155,11 +155,9 @@ class TrainedRun:
             inputs, lengths = self._encode(inputs)
         tokens, mask = self._padded(np.asarray(inputs), lengths)
         labels = np.zeros(len(tokens), np.int32)
-        graphdef = graphdef_of(self.experiment.make_model)
-        model = nnx.merge(graphdef, *jax.device_put(self.weights))
         data = Data.put(Split(tokens, mask.sum(-1), labels, None))
-        own = model.encoder.blocks[layer].attention.attention
-        found = capture(model, data, np.arange(len(tokens)))[layer]
+        own = self.model.encoder.blocks[layer].attention.attention
+        found = capture(self.model, data, np.arange(len(tokens)))[layer]
 
         def one(query: jax.Array, key: jax.Array, mask: jax.Array) -> jax.Array:
             if name == "softmax":

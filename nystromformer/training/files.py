@@ -18,6 +18,8 @@ from typing import Any
 
 from etils import epath
 
+from nystromformer.training.devices import is_first
+
 Folder = Path | epath.Path
 METRICS_FILE = "metrics.jsonl"
 SECONDS_BETWEEN_WRITES = 5.0
@@ -56,40 +58,22 @@ class ObjectFile(io.BytesIO):
         with system_errors(path):
             super().__init__(path.read_bytes() if path.exists() else b"")
         self.seek(0, io.SEEK_END)
-        self.path, self.name = path, str(path)
-        self.tried_at, self.written = -math.inf, True
+        self.path, self.tried_at = path, -math.inf
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
         """Appends; if the last time is a while ago, tries to write the object."""
         size = super().write(data)
-        self.written = False
         if time.monotonic() >= self.tried_at + SECONDS_BETWEEN_WRITES:
             with contextlib.suppress(OSError):
                 self.flush()
         return size
 
-    def truncate(self, size: int | None = None) -> int:
-        """Cuts off, which the next flush makes so in the bucket."""
-        self.written = False
-        return super().truncate(size)
-
     def flush(self) -> None:
-        """Writes the object, where it is not yet; OSError if the bucket refuses."""
-        if self.written:
-            return
+        """Writes the object; OSError if the bucket refuses."""
         time.sleep(max(0.0, self.tried_at + LEAST_SECONDS - time.monotonic()))
         self.tried_at = time.monotonic()
         with system_errors(self.path):
             self.path.write_bytes(self.getvalue())
-        self.written = True
-
-    def close(self) -> None:
-        """Writes the object, once."""
-        try:
-            if not self.closed:
-                self.flush()
-        finally:
-            super().close()
 
 
 def write_bytes(path: Folder, content: bytes) -> None:
@@ -154,7 +138,8 @@ class EventFile:
 class MetricsWriter:
     """Appends to metrics.jsonl, one object a line, and to a TensorBoard event file.
 
-    In a bucket there is no event file, and the newest lines come some seconds later.
+    Only the first process writes; what the others write goes nowhere. In a bucket there
+    is no event file, and the newest lines come some seconds later.
 
     Args:
       workdir: an existing folder.
@@ -167,7 +152,7 @@ class MetricsWriter:
     """
 
     def __init__(self, workdir: Folder, num_bytes: int = 0, step: int = 0):
-        path = workdir / METRICS_FILE
+        path = workdir / METRICS_FILE if is_first() else Path(os.devnull)
         self.workdir, self.step = workdir, step
         self.events: EventFile | None = None
         if not is_local(path):
@@ -190,7 +175,7 @@ class MetricsWriter:
         if self.file.write(line) < len(line):  # a disk that is full on the way
             self.file.truncate(before)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.file.name)
-        if is_local(self.workdir):
+        if is_local(self.workdir) and is_first():
             self.events = self.events or EventFile(self.workdir / "events", self.step)
             self.events.write(step, {f"{split}/{k}": v for k, v in values.items()})
 
@@ -201,22 +186,8 @@ class MetricsWriter:
 
     def close(self) -> None:
         """Closes the files; errors are ignored, for nothing depends on them."""
-        with contextlib.suppress(OSError):
-            self.file.close()
+        with contextlib.suppress(OSError), self.file:
+            self.file.flush()
         with contextlib.suppress(OSError):
             if self.events is not None:
                 self.events.close()
-
-
-class SilentWriter:
-    """A MetricsWriter of the processes that do not write."""
-
-    def write(self, step: int, split: str, values: dict[str, float]) -> None:
-        """Nothing."""
-
-    def num_bytes(self) -> int:
-        """Zero."""
-        return 0
-
-    def close(self) -> None:
-        """Nothing."""

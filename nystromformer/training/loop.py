@@ -19,7 +19,6 @@ from nystromformer.training.checkpoint import Checkpoints
 from nystromformer.training.data import Mapped, place, train_indices
 from nystromformer.training.devices import (
     DATA,
-    is_first,
     largest,
     of_first,
     one_device,
@@ -28,7 +27,7 @@ from nystromformer.training.devices import (
     put,
 )
 from nystromformer.training.evaluate import evaluate
-from nystromformer.training.files import Folder, MetricsWriter, SilentWriter
+from nystromformer.training.files import Folder, MetricsWriter
 from nystromformer.training.interrupt import Interrupted, StopFlag
 from nystromformer.training.objective import Objective, Totals
 from nystromformer.training.progress import Pace, Progress
@@ -105,9 +104,7 @@ class Trainer:
             self.saved = self.step, self.record.evaluated
             metrics_bytes = meta["metrics_bytes"]
         self.saved_at, self.saving_seconds = time.monotonic(), 0.0
-        self.writer = SilentWriter()
-        if is_first():
-            self.writer = MetricsWriter(workdir, metrics_bytes, self.step)
+        self.writer = MetricsWriter(workdir, metrics_bytes, self.step)
         mapped = isinstance(self.data["train"], Mapped)
         self.max_chunk = MAX_MAPPED_CHUNK if mapped else MAX_CHUNK
         self.pace = Pace(self.max_chunk)

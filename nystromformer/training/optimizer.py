@@ -5,6 +5,15 @@ from typing import Any
 import optax
 
 
+def corners(
+    start: float, peak: float, end: float, warmup_steps: int, num_steps: int
+) -> optax.Schedule:
+    """Linear from start to peak at warmup_steps, then linear to end at num_steps."""
+    up = optax.linear_schedule(start, peak, max(warmup_steps, 1))
+    down = optax.linear_schedule(peak, end, max(num_steps - warmup_steps, 1))
+    return optax.join_schedules([up, down], boundaries=[warmup_steps])
+
+
 def warmup_linear(
     learning_rate: float, warmup_steps: int, num_steps: int, decay: str = "linear"
 ) -> optax.Schedule:
@@ -14,24 +23,7 @@ def warmup_linear(
     """
     start = learning_rate / 25
     end = start / 1e4 if decay == "linear" else learning_rate
-    return optax.join_schedules(
-        [
-            optax.linear_schedule(start, learning_rate, max(warmup_steps, 1)),
-            optax.linear_schedule(learning_rate, end, max(num_steps - warmup_steps, 1)),
-        ],
-        boundaries=[warmup_steps],
-    )
-
-
-def cycled_b1(warmup_steps: int, num_steps: int) -> optax.Schedule:
-    """Linear from 0.95 to 0.85 at the peak of the rate, then linear back to 0.95."""
-    return optax.join_schedules(
-        [
-            optax.linear_schedule(0.95, 0.85, max(warmup_steps, 1)),
-            optax.linear_schedule(0.85, 0.95, max(num_steps - warmup_steps, 1)),
-        ],
-        boundaries=[warmup_steps],
-    )
+    return corners(start, learning_rate, end, warmup_steps, num_steps)
 
 
 def make_optimizer(
@@ -48,7 +40,8 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019), decoupled weight decay, no clipping.
 
-    With cycle_b1, `cycled_b1` takes the place of b1, as in PyTorch's OneCycleLR.
+    With cycle_b1, b1 goes from 0.95 to 0.85 at the peak of the rate and back, as in
+    PyTorch's OneCycleLR.
     """
     rate = warmup_linear(learning_rate, warmup_steps, num_steps, decay)
 
@@ -56,5 +49,6 @@ def make_optimizer(
         return optax.adamw(rate, b1, b2, eps, weight_decay=weight_decay)
 
     if cycle_b1:
-        return optax.inject_hyperparams(adamw)(rate, cycled_b1(warmup_steps, num_steps))
+        cycle = corners(0.95, 0.85, 0.95, warmup_steps, num_steps)
+        return optax.inject_hyperparams(adamw)(rate, cycle)
     return adamw(rate, b1)

@@ -46,7 +46,7 @@ def parse_variants(labels: Sequence[str], changes: Sequence[str]) -> list[Varian
     """Attentions NAME or NAME-SIZE with their defaults, that size, and changes.
 
     A change NAME.OPTION=VALUE is for all sizes of that attention. ConfigError for what
-    is unknown, of a wrong type, or there twice.
+    is unknown or of a wrong type.
     """
     changed: dict[str, dict[str, Any]] = {}
     for change in changes:
@@ -54,12 +54,9 @@ def parse_variants(labels: Sequence[str], changes: Sequence[str]) -> list[Varian
         if not match:
             raise ConfigError(f"--option={change} is not ATTENTION.OPTION=VALUE")
         changed.setdefault(match[1], {})[match[2]] = _value(match[3])
-    variants = [_parse_variant(label, changed) for label in labels]
+    variants = [_parse_variant(label, changed) for label in dict.fromkeys(labels)]
     for name in changed.keys() - {variant.name for variant in variants}:
         raise ConfigError(f"--option={name}.…: none of the attentions is called {name}")
-    for label in labels:
-        if labels.count(label) > 1:
-            raise ConfigError(f"--attention={label} is given twice")
     return variants
 
 

@@ -120,7 +120,7 @@ def from_run(flags: Any) -> Subject:
         chosen = rows[np.array([example, *others])].ravel()
         losses = functools.partial(
             masked_losses,
-            load_run(flags.workdir).model,
+            run.model,
             np.asarray(split.inputs[chosen], np.int32),
             split.lengths[chosen],
             mask_token=task.mask_token,

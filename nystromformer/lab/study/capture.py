@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from nystromformer.config import ConfigError
 from nystromformer.training.data import Data
@@ -41,13 +42,14 @@ def capture(model: Any, data: Data, examples: np.ndarray) -> list[Layer]:
     """The inputs of each layer's attention, without dropout.
 
     Args:
-      model: its attentions are replaced by recorders: use it no more.
+      model: an encoder with a head. It stays as it is.
       data: of its task.
       examples: indices [B].
 
     Raises:
       ConfigError: an attention that has no queries and keys.
     """
+    model = nnx.clone(model)
     model.encoder.remat = "none"
     for block in model.encoder.blocks:
         if block.attention.num_projections == 1:

@@ -44,7 +44,6 @@ def test_an_attention_of_a_users_own_has_its_size(monkeypatch):
         (["flash"], [], "unknown attention 'flash'.*known: nystrom, softmax"),
         (["softmax-64"], [], "sizes are .*nystrom-NUMBER"),
         (["nystrom-many"], [], "sizes are"),
-        (["linear", "linear"], [], "linear is given twice"),
         (["nystrom-4"], ["nystrom=3"], "is not ATTENTION.OPTION=VALUE"),
         (["nystrom-4"], ["nystrom.inverse=3"], "must be str"),
         (["nystrom-4"], ["linear.x=3"], "none of the attentions is called linear"),

@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 import pytest
+from flax.traverse_util import unflatten_dict
 
 from nystromformer.config import Config, ConfigError
 from nystromformer.lab.sweep import grid
@@ -63,7 +64,7 @@ def test_the_flags_of_a_point_say_its_config(tmp_path):
     points = make_points([base], parse_grid(["attention.name=nystrom,softmax"]), 2)
     assert [point.config.train.seed for point in points] == [5, 5, 6, 6]
     for point in points:
-        read = Config.from_mapping(grid._parse(list(point.flags)))
+        read = Config.from_mapping(unflatten_dict(grid._parse([*point.flags]), "."))
         assert read == point.config
         assert read.train.num_steps == 700
         *_, workdir = point.command(tmp_path)
@@ -111,8 +112,10 @@ def test_points_are_checked_before_anything_is_written(tmp_path):
         check_points([none], tmp_path)
 
     theirs = grid._parse([*other.flags, "--config.train.num_steps=7000"])
-    open_workdir(tmp_path / other.name, Config.from_mapping(theirs))
-    (tmp_path / other.name / "best" / "700").mkdir(parents=True)  # it has begun
+    theirs = Config.from_mapping(unflatten_dict(theirs, "."))
+    open_workdir(tmp_path / other.name, theirs)
+    (tmp_path / other.name / "best").mkdir()
+    (tmp_path / other.name / "best" / "700.safetensors").touch()  # it has begun
     fit, [line] = check_points([one, other], tmp_path)
     assert fit == [one]
     assert re.match(r"list.*landmarks=8-seed0 is skipped: .*num_steps is 7000", line)
