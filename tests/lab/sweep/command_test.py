@@ -46,7 +46,7 @@ def test_what_cannot_be_swept_is_an_error_and_starts_nothing(tmp_path, monkeypat
         "FOREIGN/thesis.tex": "",
         "BROKEN/sweep.json": '{"listops-nystrom-seed0": []}',
         "BROKEN/listops-nystrom-seed0/config.json": '{"task": {',
-        "BROKEN/listops-nystrom-seed0/best/weights": "",
+        "BROKEN/listops-nystrom-seed0/best/20.safetensors": "",
         "BUSY/sweep.json": "{}",
         "BUSY/sweep.lock": "",
     }
