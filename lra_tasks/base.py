@@ -1,7 +1,6 @@
 """Task: the base class of all tasks. The fields of a subclass are its options."""
 
 import functools
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -43,7 +42,7 @@ class Task(ABC):
         seed = getattr(self, "seed", 0)
         self.require(0 <= seed < 2**63, f"seed must be 0 to 2⁶³-1, not {seed}")
         if source_dir := getattr(self, "source_dir", None):  # the same from anywhere
-            self._set(source_dir=os.path.abspath(Path(source_dir).expanduser()))
+            self._set(source_dir=str(Path(source_dir).expanduser().absolute()))
 
     def require(self, condition: bool, message: str) -> None:
         """Raises DataError with the task's name and `message` unless `condition`."""

@@ -110,7 +110,7 @@ class Corpus(Task):
 
     `documents` is "files", a document a file, or "blank_lines", many in a file between
     blank lines. Of the documents 80 % are train, 10 % validation and 10 % test, drawn
-    with `seed`; a document that occurs twice is in one of them, and so is an example.
+    with `seed`; a document that occurs twice is in one of them, and so is a window.
     `tokenizer` is "bpe", learnt here with `vocab_size` tokens, "byte", or the path of a
     tokenizer.json; with the last two, `vocab_size` is theirs.
     """
@@ -119,6 +119,7 @@ class Corpus(Task):
     version: ClassVar[str] = "1.2.0"
     vocabulary: ClassVar[Vocabulary]
     num_classes: ClassVar[int] = 2
+    num_texts: ClassVar[int] = 2
     source_dir: str | None = None
     pattern: str = "**/*.txt"
     documents: str = "files"
@@ -131,9 +132,11 @@ class Corpus(Task):
         super().__post_init__()
         kinds = ("files", "blank_lines")
         self.require(self.documents in kinds, f"documents must be one of {kinds}")
-        relative = bool(self.pattern) and not Path(self.pattern).is_absolute()
+        parts = Path(self.pattern).parts
+        below = parts and not {"/", ".."} & {*parts}
+        globs = all(part == "**" or "**" not in part for part in parts)
         wanted = "pattern must be of names below source_dir, as **/*.txt"
-        self.require(relative, f"{wanted}, not {self.pattern!r}")
+        self.require(bool(below and globs), f"{wanted}, not {self.pattern!r}")
         least, most = len(subwords.SPECIAL) + 256, subwords.MAX_VOCAB_SIZE
         sizes = f"vocab_size must be {least} to {most}, not {self.vocab_size}"
         self.require(least <= self.vocab_size <= most, sizes)
@@ -193,13 +196,13 @@ class Corpus(Task):
     def _examples(
         self, name: str, vocabulary: Vocabulary, rng: np.random.Generator, bar: Progress
     ) -> Iterator[tuple[list[int], int, bytes]]:
-        """Rows and labels of a split, and keys of their parts in either order."""
+        """Rows and labels of a split, and keys of their windows, however cut."""
         for split, document in self._documents():
             if split == name:
                 sentences = vocabulary.encode(SENTENCE.findall(document))
                 for a, b, label in make_examples(sentences, self.max_length, rng):
-                    parts = repr(sorted((a, b))).encode()
-                    key = hashlib.blake2b(parts, digest_size=16).digest()
+                    window = repr(a + b if label else b + a).encode()
+                    key = hashlib.blake2b(window, digest_size=16).digest()
                     yield vocabulary.row(a, b, self.max_length), label, key
                 bar.update(1)
 

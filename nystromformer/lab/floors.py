@@ -13,7 +13,9 @@ from lra_tasks.task import Task
 
 Splits = Mapping[str, Any]
 Floors = dict[str, dict[str, float]]
-MOST_TOKENS = 2**23  # of a split about; a larger one is sampled, and the name says so
+MOST_TOKENS = (
+    2**23
+)  # or up to twice as many, of a split; of a larger one every k-th row
 BINS = 16  # of the lengths of a part
 
 
@@ -52,6 +54,7 @@ def of_tokens(task: Task, splits: Splits) -> Floors:
     seen = np.where(triples[at] == wanted, counts[at], 0)
     between = (seen + frequency[target]) / (np.where(known, totals[place], 0) + 1)
     guess = np.where(known, best[place], frequency.argmax())
+    # Only this rule gains much by more text than that.
     every = _every(splits["train"])
     fitted = f" (in 1/{every} of train)" if every > 1 else ""
     names = "frequency of each token", f"frequency given both neighbours{fitted}"

@@ -26,7 +26,7 @@ from nystromformer.lab.workdir import (
 from nystromformer.training.arrays import digest
 from nystromformer.training.checkpoint import steps_in
 from nystromformer.training.devices import is_first, make_mesh, wait_for_all
-from nystromformer.training.files import Folder, write_bytes
+from nystromformer.training.files import Folder, system_errors, write_bytes
 from nystromformer.training.loop import Trainer
 
 
@@ -86,11 +86,8 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             return result
         if is_first():
             open_workdir(workdir, config)
-            if words := experiment.task.vocabulary_file(config.task.data_dir):
-                write_bytes(workdir / TOKENIZER_FILE, words.read_bytes())
-            elif (workdir / TOKENIZER_FILE).exists():  # of a run that saved nothing
-                (workdir / TOKENIZER_FILE).unlink()
         wait_for_all("opened the workdir")
+        data = {name: x.content_hash() for name, x in splits.items()}
         trainer = Trainer(
             experiment.make_model,
             experiment.objective,
@@ -100,18 +97,12 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             workdir,
             mesh,
             start=source and (lambda fresh: carried_over(source, fresh, experiment)),
+            data_sha256=data,
         )
+        if is_first():
+            keep_vocabulary(workdir, experiment)
         if source:
             trainer.record.init_from_sha256 = digest(source.weights)
-        data = {name: x.content_hash() for name, x in splits.items()}
-        noted = trainer.record.data_sha256 or data
-        if other := [name for name in data if noted[name] != data[name]]:
-            trainer.writer.close()
-            raise ConfigError(
-                f"{workdir} was trained on other data ({', '.join(other)}): correct "
-                "source_dir or data_dir, or name another workdir"
-            )
-        trainer.record.data_sha256 = data
         sessions = trainer.record.sessions
         if changed := provenance.note_session(sessions, trainer.step):
             print(f"changed since the last session: {', '.join(changed)}")
@@ -134,6 +125,17 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             write_result(workdir, result)
         trainer.finish()
     return result
+
+
+def keep_vocabulary(workdir: Folder, experiment: Experiment) -> None:
+    """Copies the task's tokenizer.json there, or removes that of an earlier run."""
+    words = experiment.task.vocabulary_file(experiment.config.task.data_dir)
+    copy = workdir / TOKENIZER_FILE
+    with system_errors(copy):
+        if words:
+            write_bytes(copy, words.read_bytes())
+        elif copy.exists():
+            copy.unlink()
 
 
 def floors(experiment: Experiment, splits: dict[str, Split]) -> dict[str, Any]:

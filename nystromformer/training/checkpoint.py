@@ -41,8 +41,9 @@ def steps_in(folder: Folder) -> list[int]:
 
 def older_steps(workdir: Folder) -> list[Folder]:
     """The checkpoints of the layout before this, a folder each."""
-    found = (workdir / "checkpoints").glob("[0-9]*")
-    return [path for path in found if path.name.isdecimal() and path.is_dir()]
+    with system_errors(workdir):
+        found = (workdir / "checkpoints").glob("[0-9]*")
+        return [path for path in found if path.name.isdecimal() and path.is_dir()]
 
 
 class Checkpoints:
@@ -71,7 +72,7 @@ class Checkpoints:
           meta: a JSON object.
           best: the best weights so far, on the host; None before any.
         """
-        failed = None
+        failed, again = None, step in steps_in(self.directory)
         if is_first():
             try:
                 self.save_best(best)
@@ -88,7 +89,7 @@ class Checkpoints:
             ) from failed
         if is_first():
             self._remove(self.directory, steps_in(self.directory)[2:])
-            if best:  # and that of the older checkpoint
+            if best and not again:  # and that of the older checkpoint
                 steps = steps_in(self.workdir / "best")
                 older = [found for found in steps if found < best[0]][:1]
                 self._remove(self.workdir / "best", steps, best[0], *older)

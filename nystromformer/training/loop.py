@@ -61,9 +61,10 @@ class Trainer:
       workdir: an existing folder, or one in a bucket; the same for every process.
       mesh: the devices; None = one.
       start: weights to begin with instead of fresh ones, given the fresh ones.
+      data_sha256: of each split, to be the same in every session.
 
     Raises:
-      CheckpointError: there are checkpoints, but none can be read.
+      CheckpointError: there are checkpoints, but none can be read, or of other data.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Trainer:
         workdir: Folder,
         mesh: Mesh | None = None,
         start: Callable[[Weights], Weights] | None = None,
+        data_sha256: dict[str, str] | None = None,
     ):
         self.schedule, self.objective = schedule, objective
         self.mesh = mesh = mesh or one_device()
@@ -103,6 +105,7 @@ class Trainer:
             self.step, self.record = int(state.step), Record(**meta["record"])
             self.saved = self.step, self.record.evaluated
             metrics_bytes = meta["metrics_bytes"]
+        self.record.trained_on(data_sha256 or {})
         self.saved_at, self.saving_seconds = time.monotonic(), 0.0
         self.writer = MetricsWriter(workdir, metrics_bytes, self.step)
         mapped = isinstance(self.data["train"], Mapped)

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from nystromformer.training.arrays import CheckpointError
+
 
 @dataclasses.dataclass
 class Record:
@@ -28,6 +30,16 @@ class Record:
     sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     init_from_sha256: str | None = None
     data_sha256: dict[str, str] | None = None  # earlier versions noted none
+
+    def trained_on(self, data: dict[str, str]) -> None:
+        """Notes the sha256 of each split; CheckpointError if it had other ones."""
+        noted = self.data_sha256 or data
+        if other := [name for name in data if noted[name] != data[name]]:
+            raise CheckpointError(
+                f"this run was trained on other data ({', '.join(other)}): correct "
+                "source_dir or data_dir, or name another workdir"
+            )
+        self.data_sha256 = data
 
     def validated(self, step: int, value: float, higher_is_better: bool) -> bool:
         """Notes the selected metric of a step; says whether it is the best so far."""

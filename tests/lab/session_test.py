@@ -3,10 +3,11 @@
 import jax
 import pytest
 
-from nystromformer.config import ConfigError
 from nystromformer.lab.run import Experiment
 from nystromformer.lab.session import keep_compiled_programs, train
 from nystromformer.training import loop
+from nystromformer.training.arrays import CheckpointError
+from nystromformer.training.files import write_bytes
 from nystromformer.training.interrupt import Interrupted
 from tests.small import make_config
 
@@ -28,8 +29,10 @@ def test_a_run_goes_on_with_its_own_data_alone(monkeypatch, tmp_path):
         splits = experiment.load()
         splits["train"] = splits["train"].take(slice(None, None, -1))
         patched.setattr(Experiment, "load", lambda _: splits)
-        with pytest.raises(ConfigError, match=r"trained on other data \(train\)"):
+        write_bytes(tmp_path / "tokenizer.json", b"its own")
+        with pytest.raises(CheckpointError, match=r"trained on other data \(train\)"):
             train(experiment, tmp_path, 1)
+        assert (tmp_path / "tokenizer.json").read_bytes() == b"its own"
     assert train(experiment, tmp_path, 1)["data_sha256"]["train"]
 
 

@@ -48,9 +48,7 @@ def test_its_predictions_are_as_good_as_its_result_says(run, test_split):
 
 
 def test_the_model_serves_after_a_prediction(finished):
-    run = nystromformer.load_run(
-        str(finished[0])
-    )  # one whose model nobody has asked for
+    run = nystromformer.load_run(finished[0])  # whose model nobody has asked for
     found = run.predict(["[MAX 2 3 ]"]).probabilities
     tokens, _ = run.task.encode(["[MAX 2 3 ]"])
     logits = run.model(jnp.asarray(tokens, int), jnp.asarray(tokens) > 0)

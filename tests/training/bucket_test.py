@@ -106,7 +106,7 @@ def test_a_line_that_is_refused_is_kept_and_ends_nothing_but_a_checkpoint(
     assert writer.num_bytes() == len(metrics.read_bytes())
     assert metrics.read_text().count("\n") == 2
     monkeypatch.setattr(epath.Path, "write_bytes", lambda *_: 1 / 0)
-    writer.close()  # nothing is new
+    writer.close()
     writer = MetricsWriter(run, num_bytes=3)
     with pytest.raises(OSError, match="division by zero"):
         writer.num_bytes()

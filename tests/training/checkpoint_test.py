@@ -74,6 +74,16 @@ def test_the_best_weights_of_both_checkpoints_are_kept_and_at_the_end_one(saved)
     assert (step, digest(weights)) == (35, digest(best_of(40)[1]))
 
 
+def test_a_step_saved_again_leaves_the_older_checkpoint_whole(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for step, best in ((20, 16), (40, 32), (40, 40)):
+        weights = make_state(best).weights
+        checkpoints.save(step, make_state(step), {}, (best, weights))
+    flip_a_bit(tmp_path / "checkpoints" / "40.safetensors")
+    _, _, best = restore(tmp_path / "checkpoints")
+    assert best[0] == 16
+
+
 def test_what_a_killed_run_left_is_not_taken_for_the_best(saved):
     """Its best weights were on disk before its checkpoint."""
     best = saved.parent / "best"

@@ -202,4 +202,4 @@ def _parse(argv: list[str]) -> Variant:
     except (flags.Error, OSError, TypeError, ValueError) as error:
         raise ConfigError(str(error)) from error
     config = getattr(values, "config")  # noqa: B009 - made at run time
-    return flatten_dict(config.to_dict(), sep=".")
+    return flatten_dict(config.to_dict(), keep_empty_nodes=True, sep=".")
