@@ -72,9 +72,10 @@ class Checkpoints:
           meta: a JSON object.
           best: the best weights so far, on the host; None before any.
         """
-        failed, again = None, step in steps_in(self.directory)
+        failed, again = None, False
         if is_first():
             try:
+                again = step in steps_in(self.directory)
                 self.save_best(best)
                 noted = {**meta, "best_step": best[0] if best else None}
                 save_arrays(self._file(step), jax.device_get(state), noted)
