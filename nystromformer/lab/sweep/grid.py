@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
-from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import config_flags
 from tqdm import tqdm
 
@@ -24,6 +23,7 @@ TRAIN = Path(__file__).parents[3] / "scripts" / "train.py"
 
 # Config key, as in attention.num_landmarks -> value; of a plan also presets and after.
 Variant = dict[str, Any]
+Groups = dict[str, dict[str, Any]]  # group -> key -> value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Base:
     words: tuple[str, ...] = ()
     changes: Variant = dataclasses.field(default_factory=dict)
 
-    def parse(self, variant: Variant) -> tuple[list[str], Variant]:
+    def parse(self, variant: Variant) -> tuple[list[str], Groups]:
         """The flags of train.py and the config that it will read from them.
 
         Keys that the variant's attention does not have are left out.
@@ -48,7 +48,7 @@ class Base:
                 raise ConfigError(f"unknown attention {name!r}; known: {listed}")
             words = [name, *(word for word in words if word not in ATTENTIONS)]
         file = f"--config={self.file}" + (f":{','.join(words)}" if words else "")
-        known = _parse([file])
+        known = _keys(_parse([file]))
         chosen = [f"--config.{k}={x}" for k, x in changes.items() if k in known]
         return [file, *chosen], _parse([file, *chosen])
 
@@ -111,9 +111,9 @@ def make_points(
             raise ConfigError(
                 f"{min(twice)} is given twice, in --grid and as --config.…"
             )
-        chosen, config = base.parse(variant)
-        known |= config.keys()
-        points.append(_make_point(variant, chosen, config, seed))
+        chosen, groups = base.parse(variant)
+        known |= _keys(groups)
+        points.append(_make_point(variant, chosen, groups, seed))
     for key in itertools.chain(*(base.changes for base in bases), *variants):
         if key not in known | {"presets", "after"}:
             alike = [x for x in known if x.split(".")[0] == key.split(".")[0]]
@@ -123,28 +123,28 @@ def make_points(
 
 
 def _make_point(
-    variant: Variant, chosen: Sequence[str], config: Variant, seed: int
+    variant: Variant, chosen: Sequence[str], groups: Groups, seed: int
 ) -> Point:
-    config["train.seed"] += seed
-    seed, source = config["train.seed"], None
+    groups["train"]["seed"] += seed
+    seed, source = groups["train"]["seed"], None
+    known = _keys(groups) - {"attention.name"}
     named = [
         f"{key.removeprefix('attention.')}={value}"
         for key, value in variant.items()
-        if key in config and key != "attention.name"
+        if key in known
     ]
 
     def name(*stage: str) -> str:
-        who = config["task.name"], config["attention.name"]
+        who = (groups[group]["name"] for group in ("task", "attention"))
         words = [*who, *filter(None, stage), *named, f"seed{seed}"]
         return re.sub(r"[^\w.+=-]", "_", "-".join(words))
 
     stage, after = variant.get("presets", ""), variant.get("after")
     own = name(stage, f"after_{after}" if after else "")
     if after:
-        source = config["train.init_from"] = name(after)
+        source = groups["train"]["init_from"] = name(after)
     kept = [word for word in chosen if not word.startswith("--config.train.seed=")]
     flags = (*kept, f"--config.train.seed={seed}")
-    groups = unflatten_dict(config, sep=".")
     return Point(own, flags, Config.from_mapping(groups), source)
 
 
@@ -192,8 +192,13 @@ def check_points(
     return fit, left_out
 
 
-def _parse(argv: list[str]) -> Variant:
-    """A config as train.py reads it from these flags, as "group.key" -> value."""
+def _keys(groups: Groups) -> set[str]:
+    """All keys of a config, as in attention.num_landmarks."""
+    return {f"{group}.{key}" for group, fields in groups.items() for key in fields}
+
+
+def _parse(argv: list[str]) -> Groups:
+    """A config as train.py reads it from these flags."""
     argv = ["train.py", *argv]
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
@@ -201,5 +206,4 @@ def _parse(argv: list[str]) -> Variant:
         values(argv)
     except (flags.Error, OSError, TypeError, ValueError) as error:
         raise ConfigError(str(error)) from error
-    config = getattr(values, "config")  # noqa: B009 - made at run time
-    return flatten_dict(config.to_dict(), keep_empty_nodes=True, sep=".")
+    return getattr(values, "config").to_dict()  # noqa: B009 - made at run time

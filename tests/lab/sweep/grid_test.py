@@ -4,7 +4,6 @@ import dataclasses
 import re
 
 import pytest
-from flax.traverse_util import unflatten_dict
 
 from nystromformer.config import Config, ConfigError
 from nystromformer.lab.sweep import grid
@@ -64,7 +63,7 @@ def test_the_flags_of_a_point_say_its_config(tmp_path):
     points = make_points([base], parse_grid(["attention.name=nystrom,softmax"]), 2)
     assert [point.config.train.seed for point in points] == [5, 5, 6, 6]
     for point in points:
-        read = Config.from_mapping(unflatten_dict(grid._parse([*point.flags]), "."))
+        read = Config.from_mapping(grid._parse(list(point.flags)))
         assert read == point.config
         assert read.train.num_steps == 700
         *_, workdir = point.command(tmp_path)
@@ -112,8 +111,7 @@ def test_points_are_checked_before_anything_is_written(tmp_path):
         check_points([none], tmp_path)
 
     theirs = grid._parse([*other.flags, "--config.train.num_steps=7000"])
-    theirs = Config.from_mapping(unflatten_dict(theirs, "."))
-    open_workdir(tmp_path / other.name, theirs)
+    open_workdir(tmp_path / other.name, Config.from_mapping(theirs))
     (tmp_path / other.name / "best").mkdir()
     (tmp_path / other.name / "best" / "700.safetensors").touch()  # it has begun
     fit, [line] = check_points([one, other], tmp_path)
