@@ -1,5 +1,6 @@
 """Split: the examples of one split as plain arrays, and disjoint splits."""
 
+import functools
 import hashlib
 import sys
 from collections.abc import Collection, Mapping
@@ -46,6 +47,11 @@ class Split:
 
     def content_hash(self) -> str:
         """sha256 (hex) of shapes, dtypes and values, the same on every machine."""
+        return self._content_hash
+
+    @functools.cached_property
+    def _content_hash(self) -> str:
+        """Reading a split checks it, and a run asks for it again."""
         digest = hashlib.sha256()
         for array in (self.inputs, self.lengths, self.labels, self.pairs):
             if array is None:

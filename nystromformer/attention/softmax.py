@@ -67,9 +67,8 @@ def softmax_attention(
     check_choice("implementation", implementation, IMPLEMENTATIONS)
     of_keys = None
     if mask is not None:
-        mask = jnp.asarray(mask, bool).reshape(
-            (1,) * (4 - jnp.ndim(mask)) + jnp.shape(mask)
-        )
+        mask = jnp.asarray(mask, bool)
+        mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
         if mask.shape[1:3] == (1, 1):
             of_keys = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
             query, key, value = zero_padding(

@@ -13,9 +13,7 @@ from lra_tasks.task import Task
 
 Splits = Mapping[str, Any]
 Floors = dict[str, dict[str, float]]
-MOST_TOKENS = (
-    2**23
-)  # or up to twice as many, of a split; of a larger one every k-th row
+MOST_TOKENS = 2**23  # of a split, or less than twice as many, in rows evenly spaced
 BINS = 16  # of the lengths of a part
 
 

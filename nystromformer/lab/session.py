@@ -87,7 +87,6 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
         if is_first():
             open_workdir(workdir, config)
         wait_for_all("opened the workdir")
-        data = {name: x.content_hash() for name, x in splits.items()}
         trainer = Trainer(
             experiment.make_model,
             experiment.objective,
@@ -97,7 +96,7 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             workdir,
             mesh,
             start=source and (lambda fresh: carried_over(source, fresh, experiment)),
-            data_sha256=data,
+            data_sha256={name: x.content_hash() for name, x in splits.items()},
         )
         if is_first():
             keep_vocabulary(workdir, experiment)
@@ -119,7 +118,6 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             "mesh": dict(mesh.shape),
             **{key: sessions[-1][key] for key in ("device", "versions", "commit")},
             "sessions": sessions,
-            "data_sha256": data,
         }
         if is_first():
             write_result(workdir, result)

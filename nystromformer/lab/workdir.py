@@ -95,9 +95,11 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
       ConfigError: another run has.
     """
     with system_errors(workdir):
-        saved = steps_in(workdir / "checkpoints") or steps_in(workdir / "best")
-        saved = saved or older_steps(workdir) or (workdir / RESULT_FILE).exists()
-        if not saved:
+        if not (
+            (workdir / RESULT_FILE).exists()
+            or any(steps_in(workdir / name) for name in ("checkpoints", "best"))
+            or older_steps(workdir)
+        ):
             return False
         if not (workdir / CONFIG_FILE).exists():
             raise ConfigError(
@@ -119,7 +121,7 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
         if key == "task.tokenizer" and here not in ("bpe", "byte"):
             words = Path(str(here)).expanduser()
             if words.is_file():
-                same = _file_sha256(words) == _file_sha256(workdir / TOKENIZER_FILE)
+                same = file_sha256(words) == file_sha256(workdir / TOKENIZER_FILE)
                 there = TOKENIZER_FILE
         if not same and key not in ignored:
             raise ConfigError(
@@ -149,7 +151,7 @@ def _same_source(here: str, there: str, workdir: Folder) -> bool:
 def write_result(workdir: Folder, result: dict[str, Any]) -> None:
     """Writes the result of a run with hashes of itself, its config and its metrics."""
     names = (CONFIG_FILE, METRICS_FILE, TOKENIZER_FILE)
-    files = {name: _file_sha256(workdir / name) for name in names}
+    files = {name: file_sha256(workdir / name) for name in names}
     sealed = {**result, "files_sha256": files}
     write_json(workdir / RESULT_FILE, {**sealed, "sha256": _sha256(sealed)})
 
@@ -173,7 +175,7 @@ def read_result(workdir: Folder) -> dict[str, Any] | None:
     if noted and noted != _sha256(result):
         raise ConfigError(f"{path} is damaged: copy it again, or delete it")
     for name, sha256 in (result.get("files_sha256", {}) if noted else {}).items():
-        if _file_sha256(workdir / name) not in (None, sha256):
+        if file_sha256(workdir / name) not in (None, sha256):
             raise ConfigError(
                 f"{workdir / name} is not the one that {RESULT_FILE} was made with: "
                 "copy it again, or delete the folder and run again"
@@ -186,7 +188,7 @@ def _sha256(result: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()
 
 
-def _file_sha256(path: Folder) -> str | None:
+def file_sha256(path: Folder) -> str | None:
     """sha256 (hex) of a file, or None where there is none."""
     with system_errors(path):
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None

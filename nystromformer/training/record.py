@@ -62,6 +62,7 @@ class Record:
             "wall_seconds": self.wall_seconds,
             "examples_per_second": examples / seconds if seconds else None,
             "init_from_sha256": self.init_from_sha256,
+            "data_sha256": self.data_sha256,
             "compiled_bytes": self.compiled_bytes,
             "peak_bytes": self.peak_bytes,
         }

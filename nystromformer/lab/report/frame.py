@@ -5,7 +5,6 @@ only in the seed form one point and are averaged; any other difference (preset, 
 steps, an option of the attention) becomes part of the point's name.
 """
 
-import hashlib
 import math
 import re
 from collections import defaultdict
@@ -19,7 +18,7 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.lab.objectives import is_rate
 from nystromformer.lab.report.presets import flatten, is_paper, nearest_preset
 from nystromformer.lab.report.runs import Run, is_finite, scale
-from nystromformer.lab.workdir import TOKENIZER_FILE
+from nystromformer.lab.workdir import TOKENIZER_FILE, file_sha256
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 SOURCE = "init_from_sha256"
@@ -188,9 +187,9 @@ def _tokenizers(frame: Frame) -> list[str | None]:
     """What to call each run's tokenizer: its path, or the first of an equal one."""
     digests, first, of_path = {}, {}, defaultdict(set)
     for i, path in frame["task.tokenizer"].dropna().items():
-        words = frame.at[i, "run"].workdir / TOKENIZER_FILE
-        if path not in ("bpe", "byte") and words.exists():
-            digests[i] = hashlib.sha256(words.read_bytes()).hexdigest()[:8]
+        digest = file_sha256(frame.at[i, "run"].workdir / TOKENIZER_FILE)
+        if path not in ("bpe", "byte") and digest:
+            digests[i] = digest[:8]
             first.setdefault(digests[i], path)
             of_path[path].add(digests[i])
 
