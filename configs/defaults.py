@@ -52,6 +52,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # of every task
             "segments": "padded",
             "inverse_scale": "batch",
             "sharing": "head_layers",
+            "kernel": "published",
         },
     },
 }

@@ -189,9 +189,10 @@ def _check_together(config: Config) -> None:
         check_attention(config.attention.name, config.attention.options)
     except ValueError as error:
         raise ConfigError(f"config.attention: {error}") from error
-    padded = config.attention.options.get("segments") == "padded"
-    if padded and train.length_buckets > 1:
-        raise ConfigError(
-            'config.attention.segments="padded" counts the padding: take '
-            "config.train.length_buckets=1"
-        )
+    for option, value in (("segments", "padded"), ("kernel", "published")):
+        is_set = config.attention.options.get(option) == value
+        if is_set and train.length_buckets > 1:
+            raise ConfigError(
+                f'config.attention.{option}="{value}" counts the padding: take '
+                "config.train.length_buckets=1"
+            )

@@ -83,11 +83,18 @@ def test_a_workdir_from_before_an_option_means_its_default():
     assert Config.from_mapping(older) == Config.from_mapping(mapping())
 
 
-def test_segments_that_count_padding_are_not_cut():
+@pytest.mark.parametrize(
+    "attention",
+    [
+        {"name": "nystrom", "segments": "padded"},
+        {"name": "performer", "kernel": "published"},
+    ],
+)
+def test_batches_are_not_cut_where_padding_counts(attention):
     padded = changed("train.length_buckets", 2)
     Config.from_mapping(padded)
-    padded["attention"]["segments"] = "padded"
-    with pytest.raises(ConfigError, match=r'segments="padded" counts the padding'):
+    padded["attention"] = attention
+    with pytest.raises(ConfigError, match='ed" counts the padding'):
         Config.from_mapping(padded)
 
 

@@ -19,6 +19,7 @@ from nystromformer.attention.linear import kernel_attend
 from nystromformer.ops import at_least_float32, zeroed
 
 RELU_EPSILON = 1e-3  # of the authors' code: no query is without a key
+PUBLISHED_EPSILON = 1e-4
 
 
 class RandomProjection(nnx.Variable):
@@ -79,6 +80,31 @@ def relu_features(
     return query_features, zeroed(key_features, mask)
 
 
+def published_features(
+    query: jax.Array,
+    key: jax.Array,
+    mask: jax.Array | None,
+    projection: jax.Array,
+    precision: jax.lax.PrecisionLike = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The softmax kernel in the code of the published Nyströmformer, for comparison.
+
+    It scales q and k twice, so the scores by 1/H instead of 1/√H, adds ε to features
+    whose largest is 1 for each query and about 1 for all keys, and counts padded keys
+    as zero vectors, whatever the mask.
+    """
+
+    def features(x: jax.Array, axis: int | None) -> jax.Array:
+        x = x * x.shape[-1] ** -0.25
+        projected = project(x, projection, precision)
+        square = jnp.square(x.astype(projected.dtype)).sum(-1, keepdims=True)
+        half = square * (x.shape[-1] ** -0.5 / 2)
+        largest = jax.lax.stop_gradient(projected.max(axis, keepdims=True))
+        return jnp.exp(projected - half - largest) + PUBLISHED_EPSILON
+
+    return features(query, -1), features(key, None)
+
+
 def project(
     x: jax.Array, projection: jax.Array, precision: jax.lax.PrecisionLike
 ) -> jax.Array:
@@ -93,7 +119,11 @@ def project(
     return projected * x.shape[-1] ** -0.25
 
 
-KERNELS = {"softmax": softmax_features, "relu": relu_features}
+KERNELS = {
+    "softmax": softmax_features,
+    "relu": relu_features,
+    "published": published_features,
+}
 
 
 class PerformerAttention(Attention):
@@ -101,7 +131,7 @@ class PerformerAttention(Attention):
 
     Options:
       num_features: R.
-      kernel: "softmax" or "relu".
+      kernel: "softmax", "relu", or "published" for the published runs' way.
       redraw_every: steps between draws, for `at_step`; 0 = the first draw stays.
     """
 

@@ -82,6 +82,33 @@ def test_equals_the_features_written_out(kernel, num_queries):
             assert error <= TOLERANCE["float64"]
 
 
+def test_the_published_kernel_scales_twice_and_counts_padding():
+    """Padded keys are zero vectors; both scales hide behind ε, 1e-4 of the largest."""
+    valid = np.arange(13) < 9
+    query, key, value = (normal(s, 1, 13, 1, H) for s in range(3))
+    projection = normal(3, R, H)
+    with jax.enable_x64(True):
+        out = performer(
+            *(jnp.asarray(x, "float64") for x in (query, key, value)),
+            mask=jnp.asarray(valid)[None, None, None],
+            projection=jnp.asarray(projection, "float64"),
+            kernel="published",
+        )
+    q, k = (x[0, :, 0] / np.sqrt(H) for x in (query, key * valid[:, None, None]))
+    projected_q, projected_k = q @ projection.T, k @ projection.T
+    of_queries, of_keys = (
+        np.exp(projected - np.square(x).sum(-1, keepdims=True) / 2 - largest) + 1e-4
+        for x, projected, largest in (
+            (q, projected_q, projected_q.max(-1, keepdims=True)),
+            (k, projected_k, projected_k.max()),
+        )
+    )
+    weights = of_queries @ of_keys.T  # of all keys, valid or not
+    expected = weights[:, valid] @ value[0, valid, 0] / weights.sum(-1, keepdims=True)
+    error = relative_error(out[0, valid, 0], expected[valid])
+    assert error <= TOLERANCE["float64"]
+
+
 def test_neither_overflows_nor_underflows():
     """Logits of a thousand: float64 without stabilisers would have only 0 and ∞."""
     query, key, value = (normal(s, 1, 11, 1, H) for s in range(3))

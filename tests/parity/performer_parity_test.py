@@ -3,7 +3,9 @@
 For the softmax kernel it adds ε = 1e-4 to every feature after scaling by the largest of
 the head; ours scales each feature by its own largest key and needs no ε, which shifts
 the estimate: with ε = 0 both are the same, since the scales cancel. For the ReLU kernel
-both have the authors' ε = 1e-3 and are the same as they stand. Masks it has none.
+both have the authors' ε = 1e-3 and are the same as they stand. Masks it has none: the
+published Nyströmformer's code gives it queries and keys that are scaled already, and
+padded keys and values as zeros.
 """
 
 import jax.numpy as jnp
@@ -35,12 +37,12 @@ def inputs(scale):
     return [torch.from_numpy(scale * rng.normal(size=(B, N, L, H))) for _ in range(3)]
 
 
-def ours(tensors, projection, kernel):
+def ours(tensors, projection, kernel, mask=None):
     qkv = (jnp.asarray(x.transpose(1, 2).numpy(), jnp.float32) for x in tensors)
     attention = make("performer", N, H, L, num_features=R, kernel=kernel)
     drawn = jnp.asarray(projection.numpy(), jnp.float32)
     attention.projection = RandomProjection(drawn)
-    out = attention(*qkv)
+    out = attention(*qkv, mask=None if mask is None else mask[None, None, None])
     return np.asarray(out).swapaxes(1, 2)
 
 
@@ -73,3 +75,17 @@ def test_the_relu_kernel_is_theirs(package, scale):
     expected = module(*tensors).numpy()
     actual = ours(tensors, module.projection_matrix, "relu")
     assert relative_error(actual, expected) < TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize("scale", [0.1, 1, 4])
+def test_the_published_kernel_is_theirs_on_scaled_zeroed_inputs(package, scale):
+    torch.manual_seed(0)
+    module = package.FastAttention(H, nb_features=R)
+    mask = np.arange(L) < L - 9
+    tensors = [x * torch.from_numpy(mask)[:, None] for x in inputs(scale)]
+    query, key, value = tensors
+    expected = module(query / H**0.25, key / H**0.25, value).numpy()
+    actual = ours(tensors, module.projection_matrix, "published", mask)
+    assert (
+        relative_error(actual[:, :, mask], expected[:, :, mask]) < TOLERANCE["float32"]
+    )
