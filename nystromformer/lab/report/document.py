@@ -41,8 +41,9 @@ COSTS = (
     "Training, examples/s: without compilation and validation. Compiled: memory of the "
     "training step's arguments (which include the data) and temporaries. Peak: the "
     "most memory that the device had in use.",
-    "Bars and bands: one standard deviation over seeds. Curves: thin lines are seeds, "
-    "thick lines their mean, up to the last step that all of them have reached.",
+    "Bars and bands: one standard deviation over seeds; of one seed's test rate, that "
+    "of as many independent draws as examples were tested. Curves: thin lines are "
+    "seeds, thick lines their mean, up to the last step that all of them have reached.",
 )
 
 

@@ -129,6 +129,7 @@ def _row(run: Run) -> dict[str, Any]:
         "finished": bool(result),
         "test": unit * result[f"test_{metric}"] if result else None,
         "floors": {k: unit * x for k, x in result.get("floors", {}).items()},
+        "test_sd": unit * _sd(result, result[f"test_{metric}"]) if unit > 1 else None,
         "floor": floor_reached(result) if result else None,
         **{key: result.get(key) for key in ("params_sha256", SOURCE)},
         **{key: found.get(key) for key in FOUND},
@@ -152,9 +153,13 @@ def floor_reached(result: dict[str, Any]) -> str | None:
     if not is_rate(metric):
         return nearest if value >= max(floors.values()) else None
     floor = floors[nearest]
-    sd = math.sqrt(floor * (1 - floor) / result["test_examples"])
-    stuck = abs(value - floor) <= 2 * sd or value <= min(floors.values())
-    return nearest if stuck else None
+    near = abs(value - floor) <= 2 * _sd(result, floor)
+    return nearest if near or value <= min(floors.values()) else None
+
+
+def _sd(result: dict[str, Any], rate: float) -> float:
+    """The standard deviation of a rate over test_examples independent draws."""
+    return math.sqrt(rate * (1 - rate) / result["test_examples"])
 
 
 def _sources(frame: Frame) -> list[str | None]:

@@ -4,7 +4,6 @@ from typing import Any
 
 import pandas as pd
 from matplotlib import color_sequences
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nystromformer.lab.figures import HEIGHT, new_figure
@@ -92,18 +91,18 @@ def _landmarks_figure(
     apart: dict[str, Frame], column: str, title: str
 ) -> Figure | None:
     """One line for each setting with several numbers of landmarks, exact attention
-    as horizontal lines; error bars are a standard deviation over seeds.
+    as horizontal lines; error bars are those of `_mean_and_bar`.
 
     Args:
       apart: name -> runs that have no mean with the others.
       column: what is drawn, under this title.
     """
-    lines: dict[str, dict[int, list[float]]] = {}
-    exact: dict[str, list[float]] = {}
+    lines: dict[str, dict[int, tuple[float, float]]] = {}
+    exact: dict[str, tuple[float, float]] = {}
     apart = {name: of for name, of in apart.items() if values(of, column)}
     for name, point in ((name, x) for name, of in apart.items() for x in points(of)):
         where = f", {name}" if len(apart) > 1 else ""
-        first, found = point.iloc[0], values(point, column)
+        first, found = point.iloc[0], _mean_and_bar(point, column)
         if found and first["attention"] == EXACT:
             exact[first["label"] + where] = found
         elif found and NUM_LANDMARKS in first["named"]:
@@ -116,23 +115,26 @@ def _landmarks_figure(
     axes = figure.axes[0]
     for index, (words, line) in enumerate(lines.items()):
         counts = sorted(line)
-        means, sds = zip(*(mean_and_sd(line[count]) for count in counts), strict=True)
-        bars = [sd or 0 for sd in sds]
+        means, bars = zip(*(line[count] for count in counts), strict=True)
         style = {**_style(index), "marker": "o", "capsize": 3, "label": words}
         axes.errorbar(counts, means, bars, **style)
         axes.set_xscale("log", base=2)
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.minorticks_off()
-    for index, (words, found) in enumerate(exact.items(), 1):
-        _draw_exact(axes, found, LINES[index % len(LINES)], words)
+    for index, (words, (mean, bar)) in enumerate(exact.items(), 1):
+        stroke = LINES[index % len(LINES)]
+        axes.axhline(mean, color="black", linestyle=stroke, label=words)
+        axes.axhspan(mean - bar, mean + bar, color="black", alpha=0.08, linewidth=0)
     task = next(iter(apart.values()))["task"].iloc[0]
     heading = f"{task}: {title.split(',')[0]} by landmarks"
     axes.set(xlabel="landmarks", ylabel=title, title=heading)
     return _finish(figure)
 
 
-def _draw_exact(axes: Axes, found: list[float], stroke: str, words: str) -> None:
-    mean, sd = mean_and_sd(found)
-    axes.axhline(mean or 0.0, color="black", linestyle=stroke, label=words)
-    if mean is not None and sd is not None:
-        axes.axhspan(mean - sd, mean + sd, color="black", alpha=0.08, linewidth=0)
+def _mean_and_bar(point: Frame, column: str) -> tuple[float, float] | None:
+    """Mean and standard deviation over seeds; of one seed's test rate, that of a mean
+    over as many examples as were tested; 0 where neither is known."""
+    mean, sd = mean_and_sd(values(point, column))
+    if sd is None and column == "test":
+        sd = next(iter(values(point, "test_sd")), None)
+    return None if mean is None else (mean, sd or 0.0)

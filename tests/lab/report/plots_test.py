@@ -47,6 +47,15 @@ def test_quantities_against_landmarks_with_exact_attention_as_a_line(runs):
     assert "landmarks_peak_memory" not in found  # not measured
 
 
+def test_one_seed_has_the_bar_of_its_test_examples(runs):
+    for landmarks in (16, 64):
+        runs.finished(f"{landmarks}", 0.5, attention__num_landmarks=landmarks)
+    (bars,) = drawn(runs)["landmarks_accuracy"].axes[0].containers
+    sd = 100 * (0.5 * 0.5 / 2000) ** 0.5
+    for segment in bars[2][0].get_segments():
+        assert [end[1] for end in segment] == pytest.approx([50 - sd, 50 + sd])
+
+
 def test_one_number_of_landmarks_is_no_figure(runs):
     runs.finished("nystrom")
     runs.unfinished("more", attention__num_landmarks=64, steps=())
