@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from nystromformer.attention import check_attention
+from nystromformer.attention import attention_options, check_attention
 
 Count = Annotated[int, Field(gt=0)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -128,7 +128,7 @@ class Config(Group):
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "Config":
-        """The checked configuration.
+        """The checked configuration, with the defaults of what it lacks.
 
         Args:
           mapping: group -> field -> value, as `ConfigDict.to_dict()` or JSON gives it.
@@ -144,7 +144,14 @@ class Config(Group):
         except RecursionError as error:
             raise ConfigError("config is nested too deeply") from error
         _check_together(config)
-        return config
+        given = config.attention.model_dump()
+        lacking = {
+            key: option.default
+            for key, option in attention_options(config.attention.name).items()
+            if key not in given and option.default is not option.empty
+        }
+        attention = AttentionConfig.model_validate({**given, **lacking})
+        return config.model_copy(update={"attention": attention})
 
     def to_mapping(self) -> dict[str, Any]:
         """The inverse of `from_mapping`."""

@@ -80,6 +80,7 @@ def test_what_is_missing_is_named():
 def test_a_workdir_from_before_an_option_means_its_default():
     older = mapping()
     del older["train"]["micro_batches"], older["train"]["length_buckets"]
+    del older["attention"]["inverse_scale"]
     assert Config.from_mapping(older) == Config.from_mapping(mapping())
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.defaults import PRESETS
 from lra_tasks.task import get_task
 from nystromformer.attention import ATTENTIONS, attention_options
 from nystromformer.config import Config
@@ -66,6 +67,13 @@ def test_every_preset_passes_the_door(task):
         checked = Config.from_mapping(config.to_dict())
         assert checked.attention.name == attention
         assert get_task(checked.task.name, **checked.task.options).name == task
+
+
+def test_what_is_as_published_reaches_an_attention():
+    known = {key for name in ATTENTIONS for key in attention_options(name)}
+    assert PRESETS["as_published"]["attention"].keys() <= known
+    config = make("listops", "performer,as_published")
+    assert config.attention.kernel == "published"
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)

@@ -87,22 +87,23 @@ def published_features(
     projection: jax.Array,
     precision: jax.lax.PrecisionLike = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The softmax kernel in the code of the published Nyströmformer, for comparison.
+    """The softmax kernel as the published Nyströmformer's code used it.
 
-    It scales q and k twice, so the scores by 1/H instead of 1/√H, adds ε to features
-    whose largest is 1 for each query and about 1 for all keys, and counts padded keys
-    as zero vectors, whatever the mask.
+    That code scales q and k twice, so the scores by 1/H instead of 1/√H. It subtracts
+    the largest w·x of each query, and that of all keys of the batch and its heads, and
+    adds ε, so that small features are ε alone. Padded keys count, as zero vectors.
     """
 
-    def features(x: jax.Array, axis: int | None) -> jax.Array:
-        x = x * x.shape[-1] ** -0.25
-        projected = project(x, projection, precision)
-        square = jnp.square(x.astype(projected.dtype)).sum(-1, keepdims=True)
-        half = square * (x.shape[-1] ** -0.5 / 2)
-        largest = jax.lax.stop_gradient(projected.max(axis, keepdims=True))
+    def features(x: jax.Array, over: tuple[str, ...]) -> jax.Array:
+        projected = project(x, projection, precision) * x.shape[-1] ** -0.25
+        half = jnp.square(x.astype(projected.dtype)).sum(-1, keepdims=True)
+        half /= 2 * x.shape[-1]
+        largest = projected.max(None if over else -1, keepdims=True)
+        for axis in over:
+            largest = jax.lax.all_gather(largest, axis).max(0)
         return jnp.exp(projected - half - largest) + PUBLISHED_EPSILON
 
-    return features(query, -1), features(key, None)
+    return features(query, ()), features(key, ("heads", "batch"))
 
 
 def project(
@@ -131,7 +132,8 @@ class PerformerAttention(Attention):
 
     Options:
       num_features: R.
-      kernel: "softmax", "relu", or "published" for the published runs' way.
+      kernel: "softmax", "relu", or "published": see `published_features`. An example
+        then depends on its padding and on its batch.
       redraw_every: steps between draws, for `at_step`; 0 = the first draw stays.
     """
 

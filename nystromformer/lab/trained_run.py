@@ -70,7 +70,11 @@ class TrainedRun:
 
     @functools.cached_property
     def model(self) -> Any:
-        """The model with the best weights: of inputs and a mask it gives logits."""
+        """The model with the best weights: of inputs and a mask it gives logits.
+
+        Where its attention counts padding (`segments="padded"`, `kernel="published"`),
+        inputs must be as long as the task's `max_length`; `predict` pads them.
+        """
         graphdef = graphdef_of(self.experiment.make_model)
         return nnx.merge(graphdef, *jax.device_put(self.weights))
 

@@ -83,18 +83,20 @@ def test_equals_the_features_written_out(kernel, num_queries):
 
 
 def test_the_published_kernel_scales_twice_and_counts_padding():
-    """Padded keys are zero vectors; both scales hide behind ε, 1e-4 of the largest."""
-    valid = np.arange(13) < 9
-    query, key, value = (normal(s, 1, 13, 1, H) for s in range(3))
+    """Examples and heads of different scale, whose keys have one largest feature."""
+    mask = np.arange(13) < np.array([[9], [13]])
+    scale = np.array([0.1, 1.0, 2.0])[:, None]
+    query, key, value = (normal(s, B, 13, N, H) * scale for s in range(3))
     projection = normal(3, R, H)
     with jax.enable_x64(True):
         out = performer(
             *(jnp.asarray(x, "float64") for x in (query, key, value)),
-            mask=jnp.asarray(valid)[None, None, None],
+            mask=mask[:, None, None],
             projection=jnp.asarray(projection, "float64"),
             kernel="published",
         )
-    q, k = (x[0, :, 0] / np.sqrt(H) for x in (query, key * valid[:, None, None]))
+    counted = mask[:, :, None, None]
+    q, k = query / np.sqrt(H), key * counted / np.sqrt(H)
     projected_q, projected_k = q @ projection.T, k @ projection.T
     of_queries, of_keys = (
         np.exp(projected - np.square(x).sum(-1, keepdims=True) / 2 - largest) + 1e-4
@@ -103,9 +105,10 @@ def test_the_published_kernel_scales_twice_and_counts_padding():
             (k, projected_k, projected_k.max()),
         )
     )
-    weights = of_queries @ of_keys.T  # of all keys, valid or not
-    expected = weights[:, valid] @ value[0, valid, 0] / weights.sum(-1, keepdims=True)
-    error = relative_error(out[0, valid, 0], expected[valid])
+    weights = np.einsum("btnr,bsnr->bnts", of_queries, of_keys)  # of padded keys too
+    expected = np.einsum("bnts,bsnh->btnh", weights, value * counted)
+    expected /= weights.sum(-1).swapaxes(1, 2)[..., None]
+    error = relative_error(out[mask], expected[mask])
     assert error <= TOLERANCE["float64"]
 
 

@@ -33,17 +33,17 @@ NOTES = {  # by what they explain
     "landmarks. There nystrom is softmax attention.",
 }
 PUBLISHED = (
-    "Published: measured by others. Shown beside runs of the paper preset only, "
-    "whatever their number of landmarks."
+    "Published: measured by others. Shown beside runs of the presets paper and "
+    "as_published only, whatever their number of landmarks."
 )
 PAIRS = "Mean ± sd of the differences seed by seed; in brackets the number of seeds."
 COSTS = (
     "Training, examples/s: without compilation and validation. Compiled: memory of the "
     "training step's arguments (which include the data) and temporaries. Peak: the "
     "most memory that the device had in use.",
-    "Bars and bands: one standard deviation over seeds; of one seed's test rate, that "
-    "of as many independent draws as examples were tested. Curves: thin lines are "
-    "seeds, thick lines their mean, up to the last step that all of them have reached.",
+    "Bars and bands: the standard deviation over several seeds; of one seed, for test "
+    "rates, the binomial one over the test examples. Curves: thin lines are seeds, "
+    "thick lines their mean, up to the last step that all of them have reached.",
 )
 
 

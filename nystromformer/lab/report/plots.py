@@ -124,7 +124,8 @@ def _landmarks_figure(
     for index, (words, (mean, bar)) in enumerate(exact.items(), 1):
         stroke = LINES[index % len(LINES)]
         axes.axhline(mean, color="black", linestyle=stroke, label=words)
-        axes.axhspan(mean - bar, mean + bar, color="black", alpha=0.08, linewidth=0)
+        if bar:
+            axes.axhspan(mean - bar, mean + bar, color="black", alpha=0.08, linewidth=0)
     task = next(iter(apart.values()))["task"].iloc[0]
     heading = f"{task}: {title.split(',')[0]} by landmarks"
     axes.set(xlabel="landmarks", ylabel=title, title=heading)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from nystromformer.attention import ATTENTIONS, attention_options
+from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config, ConfigError
 from nystromformer.lab.objectives import is_rate
 from nystromformer.lab.sweep.process import failure
@@ -109,11 +109,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         config = Config.from_mapping(checked).to_mapping()
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    if foreign:
-        return {**config, "attention": attention}
-    known = attention_options(config["attention"]["name"])
-    defaults = {key: option.default for key, option in known.items()}
-    return {**config, "attention": {**defaults, **config["attention"]}}
+    return {**config, "attention": attention} if foreign else config
 
 
 def _is_result_of(config: dict[str, Any], result: dict[str, Any]) -> bool:

@@ -85,7 +85,7 @@ def score_table(
 
     Rows that have all tasks of the benchmark get an average. Each of our cells of a
     task with a remark carries the remark's letter, and so do averages over it. Rows of
-    the paper preset get the published numbers. `brief`: see `score`.
+    the presets paper and as_published get the published numbers. `brief`: see `score`.
     """
     signs = marks(remarks)
     floors: dict[str, dict[str, str]] = {}

@@ -51,8 +51,11 @@ def test_what_another_package_brings_has_no_command_and_no_options_of_a_preset(r
     assert command(mine, "x") is command(chess, "x") is None
 
 
-def test_published_numbers_stand_beside_the_paper_preset_alone():
+def test_published_numbers_stand_beside_published_settings_alone(runs):
     assert is_paper("text", "paper", {"attention.num_landmarks": 64})
+    config = runs.config("performer,as_published", task="text")
+    assert nearest_preset(config, set()) == ("as_published", {})
+    assert is_paper("text", "as_published", {"train.micro_batches": 8})
     assert not is_paper("text", "paper", {"train.num_steps": 700})
     assert not is_paper("text", "quick", {})
     assert not is_paper("pathx", "paper", {})

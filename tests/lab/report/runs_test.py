@@ -30,15 +30,6 @@ def test_a_run_is_as_far_as_its_metrics(runs):
     assert started.curve("train", "loss") == {}
 
 
-def test_a_run_from_before_an_option_of_its_attention_has_the_default(runs):
-    path = runs.unfinished("older") / "config.json"
-    config = json.loads(path.read_text())
-    usual = config["attention"].pop("inverse_scale")
-    path.write_text(json.dumps(config))
-    (run,), _ = read_runs([runs.folder])
-    assert run.config["attention"]["inverse_scale"] == usual == "own"
-
-
 def test_a_value_that_is_no_number_is_not_drawn(runs):
     path = runs.unfinished("odd") / "metrics.jsonl"
     rows = [(1, 0.5), (2, math.nan), (3, None), (4, True), (5, 0.25), (6, 10**400)]
