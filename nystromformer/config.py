@@ -144,14 +144,14 @@ class Config(Group):
         except RecursionError as error:
             raise ConfigError("config is nested too deeply") from error
         _check_together(config)
-        given = config.attention.model_dump()
+        attention = config.attention
         lacking = {
             key: option.default
-            for key, option in attention_options(config.attention.name).items()
-            if key not in given and option.default is not option.empty
+            for key, option in attention_options(attention.name).items()
+            if key not in attention.options and option.default is not option.empty
         }
-        attention = AttentionConfig.model_validate({**given, **lacking})
-        return config.model_copy(update={"attention": attention})
+        filled = attention.model_copy(update=lacking)
+        return config.model_copy(update={"attention": filled})
 
     def to_mapping(self) -> dict[str, Any]:
         """The inverse of `from_mapping`."""

@@ -85,17 +85,14 @@ def test_a_workdir_from_before_an_option_means_its_default():
 
 
 @pytest.mark.parametrize(
-    "attention",
-    [
-        {"name": "nystrom", "segments": "padded"},
-        {"name": "performer", "kernel": "published"},
-    ],
+    ("name", "option", "value"),
+    [("nystrom", "segments", "padded"), ("performer", "kernel", "published")],
 )
-def test_batches_are_not_cut_where_padding_counts(attention):
+def test_batches_are_not_cut_where_padding_counts(name, option, value):
     padded = changed("train.length_buckets", 2)
     Config.from_mapping(padded)
-    padded["attention"] = attention
-    with pytest.raises(ConfigError, match='ed" counts the padding'):
+    padded["attention"] = {"name": name, option: value}
+    with pytest.raises(ConfigError, match=f'{option}="{value}" counts the padding'):
         Config.from_mapping(padded)
 
 

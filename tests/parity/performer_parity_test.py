@@ -103,8 +103,8 @@ def test_the_published_kernel_and_its_gradient_are_theirs_on_scaled_zeroed_input
 
     with jax.enable_x64(True):
         qkv = [jnp.asarray(x.detach().transpose(1, 2).numpy()) for x in tensors]
-        ours, backward = jax.vjp(attend, *qkv)
-        actual = [ours, *backward(2 * ours)]
+        attended, backward = jax.vjp(attend, *qkv)
+        actual = [attended, *backward(2 * attended)]
     for a, e in zip(actual, expected, strict=True):
         theirs = e.detach().transpose(1, 2).numpy()
         assert relative_error(a, theirs) < TOLERANCE["float64"]
