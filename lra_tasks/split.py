@@ -45,13 +45,9 @@ class Split:
             return Split(self.inputs, self.lengths, labels, self.pairs[examples])
         return Split(self.inputs[examples], self.lengths[examples], labels)
 
+    @functools.cached_property
     def content_hash(self) -> str:
         """sha256 (hex) of shapes, dtypes and values, the same on every machine."""
-        return self._content_hash
-
-    @functools.cached_property
-    def _content_hash(self) -> str:
-        """Reading a split checks it, and a run asks for it again."""
         digest = hashlib.sha256()
         for array in (self.inputs, self.lengths, self.labels, self.pairs):
             if array is None:

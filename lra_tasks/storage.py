@@ -133,7 +133,7 @@ def _write(path: Path, split: Split, noted: dict[str, str]) -> None:
         rows = zip(split.inputs, split.lengths, strict=True)
         tensors["tokens"] = np.concatenate([row[:length] for row, length in rows])
     whole = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
-    sealed = {"width": str(split.inputs.shape[1]), "sha256": split.content_hash()}
+    sealed = {"width": str(split.inputs.shape[1]), "sha256": split.content_hash}
     safetensors.numpy.save_file(whole, path, {**noted, **sealed})
 
 
@@ -157,7 +157,7 @@ def _read(path: Path) -> Split:
                 row[: len(part)] = part
         inputs = inputs.reshape(shape)
     split = Split(inputs, lengths, tensors["labels"], tensors.get("pairs"))
-    if split.content_hash() != metadata["sha256"]:
+    if split.content_hash != metadata["sha256"]:
         raise ValueError("its sha256 is not the one noted when it was made")
     return split
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from nystromformer.attention import attention_options, check_attention
+from nystromformer.attention import ATTENTIONS, attention_options, check_attention
 
 Count = Annotated[int, Field(gt=0)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -196,7 +196,7 @@ def _check_together(config: Config) -> None:
         check_attention(config.attention.name, config.attention.options)
     except ValueError as error:
         raise ConfigError(f"config.attention: {error}") from error
-    for option, value in (("segments", "padded"), ("kernel", "published")):
+    for option, value in ATTENTIONS[config.attention.name].counts_padding.items():
         is_set = config.attention.options.get(option) == value
         if is_set and train.length_buckets > 1:
             raise ConfigError(

@@ -88,4 +88,4 @@ def load_all(task, data_dir):
 
 
 def hashes(task, data_dir):
-    return [split.content_hash() for split in load_all(task, data_dir)]
+    return [split.content_hash for split in load_all(task, data_dir)]

@@ -108,7 +108,7 @@ import sys
 from lra_tasks.task import get_task
 options = {"source_dir": sys.argv[1], "max_length": 96, "vocab_size": 300}
 task = get_task("corpus", **options)
-print(task.load("train", sys.argv[2]).content_hash(), task.vocabulary.digest)
+print(task.load("train", sys.argv[2]).content_hash, task.vocabulary.digest)
 """
 
 
@@ -118,11 +118,11 @@ def test_every_process_makes_the_same_and_another_run_can_use_the_vocabulary(tmp
     train = task.load("train", tmp_path)
     command = [sys.executable, "-c", PROCESS, tmp_path / "text", tmp_path / "other"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said.split() == [train.content_hash(), task.vocabulary.digest]
+    assert said.split() == [train.content_hash, task.vocabulary.digest]
     file = task.vocabulary_file(tmp_path)
     again = corpus(tmp_path / "text", tokenizer=str(file))
     assert again.vocab_size == task.vocabulary.vocab_size == 300
-    assert again.load("train", tmp_path).content_hash() == train.content_hash()
+    assert again.load("train", tmp_path).content_hash == train.content_hash
     moved = tmp_path / "moved.json"
     moved.write_bytes(file.read_bytes())
     assert corpus(tmp_path / "text", tokenizer=str(moved)).folder() == again.folder()

@@ -91,7 +91,7 @@ def test_a_damaged_part_is_drawn_again(tmp_path, capsys):
     os.mkfifo(parts / "90-109.npz")
     read = task.load("train", tmp_path)
     assert capsys.readouterr().err.count("is damaged: drawn again") == 3
-    assert read.content_hash() == whole.content_hash()
+    assert read.content_hash == whole.content_hash
 
 
 def write_released(folder, num_images=40, side=32):

@@ -26,12 +26,12 @@ def test_hash_changes_with_any_bit_and_with_the_form_but_not_with_the_memory():
         changed = getattr(SPLIT, column).copy()
         changed.flat[-1] ^= 1
         changes.append({column: changed})
-    others = {dataclasses.replace(SPLIT, **each).content_hash() for each in changes}
-    assert len(others | {SPLIT.content_hash()}) == 9
+    others = {dataclasses.replace(SPLIT, **each).content_hash for each in changes}
+    assert len(others | {SPLIT.content_hash}) == 9
     strided = np.asfortranarray(np.repeat(SPLIT.inputs, 2, axis=1))[:, ::2]
     big_endian = SPLIT.lengths.astype(">i4")
     same = dataclasses.replace(SPLIT, inputs=strided, lengths=big_endian)
-    assert same.content_hash() == SPLIT.content_hash()
+    assert same.content_hash == SPLIT.content_hash
 
 
 def split_of(rows, labels=None, pairs=None):
@@ -48,8 +48,8 @@ def test_hold_out_takes_its_share_of_each_class_by_the_seed():
     assert sorted(order) == list(range(210))
     assert (np.diff(order) < 0).sum() == 1
     assert np.bincount(held.labels).tolist() == [13, 7, 0, 0, 0, 1]
-    again, other = (hold_out(train, seed)[1].content_hash() for seed in (3, 4))
-    assert again == held.content_hash() != other
+    again, other = (hold_out(train, seed)[1].content_hash for seed in (3, 4))
+    assert again == held.content_hash != other
     assert held.inputs.min() < 50 < 160 < held.inputs.max()  # drawn from all of them
 
 

@@ -65,7 +65,7 @@ def make(_):
     return {"train": Split.of_pictures(rows, np.arange(len(rows)))}
 
 folder = storage.get_folder("toy", {"seed": 0}, "1.0.0", sys.argv[1])
-print(storage.load(folder, "train", make, {}).content_hash())
+print(storage.load(folder, "train", make, {}).content_hash)
 """
 
 

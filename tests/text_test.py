@@ -83,7 +83,7 @@ def test_validation_on_test_warns(tmp_path, capsys):
     write(tmp_path, REVIEWS)
     train, validation, test = load_all(TinyText(validation="test"), tmp_path)
     assert train.num_examples == 40
-    assert validation.content_hash() == test.content_hash()
+    assert validation.content_hash == test.content_hash
     assert "validation is the test split" in capsys.readouterr().err
     with pytest.raises(DataError, match="must be held_out or test, not 'train'"):
         Text(validation="train")

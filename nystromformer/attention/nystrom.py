@@ -78,6 +78,7 @@ class NystromAttention(Attention):
     """
 
     size_option = "num_landmarks"
+    counts_padding = {"segments": "padded"}
     defaults = {"num_landmarks": 128, "conv_kernel_size": 35}
 
     def __init__(

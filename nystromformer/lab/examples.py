@@ -70,7 +70,7 @@ def describe(split: Split, num_classes: int) -> str:
         f"{split.num_examples:,} examples{documents}, {megabytes:,.1f} MB; "
         f"labels {' '.join(f'{share:.1%}' for share in shares)}; "
         f"lengths (0, 50, 90, 100 %) {' '.join(f'{n:,}' for n in lengths)}; "
-        f"sha256 {split.content_hash()}"
+        f"sha256 {split.content_hash}"
     )
 
 

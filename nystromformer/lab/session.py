@@ -96,7 +96,7 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
             workdir,
             mesh,
             start=source and (lambda fresh: carried_over(source, fresh, experiment)),
-            data_sha256={name: x.content_hash() for name, x in splits.items()},
+            data_sha256={name: x.content_hash for name, x in splits.items()},
         )
         if is_first():
             keep_vocabulary(workdir, experiment)
@@ -105,24 +105,32 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
         sessions = trainer.record.sessions
         if changed := provenance.note_session(sessions, trainer.step):
             print(f"changed since the last session: {', '.join(changed)}")
-        result = {
-            "task": config.task.name,
-            "attention": config.attention.name,
-            "seed": config.train.seed,
-            "num_params": experiment.num_params,
-            "objective": config.objective.name,
-            **trainer.fit(),
-            **floors(experiment, splits),
-            "exact_share": experiment.exact_share(splits["test"].lengths),
-            "processes": jax.process_count(),
-            "mesh": dict(mesh.shape),
-            **{key: sessions[-1][key] for key in ("device", "versions", "commit")},
-            "sessions": sessions,
-        }
+        result = fitted(trainer, experiment, splits, mesh)
         if is_first():
             write_result(workdir, result)
         trainer.finish()
     return result
+
+
+def fitted(
+    trainer: Trainer, experiment: Experiment, splits: dict[str, Split], mesh: Mesh
+) -> dict[str, Any]:
+    """Trains to the end: what was run, what it reached, and on what."""
+    config, sessions = experiment.config, trainer.record.sessions
+    return {
+        "task": config.task.name,
+        "attention": config.attention.name,
+        "seed": config.train.seed,
+        "num_params": experiment.num_params,
+        "objective": config.objective.name,
+        **trainer.fit(),
+        **floors(experiment, splits),
+        "exact_share": experiment.exact_share(splits["test"].lengths),
+        "processes": jax.process_count(),
+        "mesh": dict(mesh.shape),
+        **{key: sessions[-1][key] for key in ("device", "versions", "commit")},
+        "sessions": sessions,
+    }
 
 
 def keep_vocabulary(workdir: Folder, experiment: Experiment) -> None:

@@ -86,7 +86,7 @@ class TrainedRun:
         """
         examples = self.task.load(split, data_dir or self.config.task.data_dir)
         noted = (self.result or {}).get("data_sha256", {})  # earlier versions have none
-        if noted and examples.content_hash() != noted[split]:
+        if noted and examples.content_hash != noted[split]:
             raise ConfigError(
                 f"the {split} split is not the one that this run was trained with: "
                 "correct source_dir, or name another --data_dir"

@@ -25,7 +25,7 @@ def dataset(folder):
     sizes = {"num_train": 307, "num_validation": 31, "num_test": 29}
     task = ListOps(max_length=64, min_length=10, **sizes)
     return folder, lambda: [
-        task.load(name, folder).content_hash() for name in ("train", "test")
+        task.load(name, folder).content_hash for name in ("train", "test")
     ]
 
 

@@ -63,7 +63,13 @@ def test_a_batch_and_its_parts_are_spread_over_the_devices(parts):
 @pytest.mark.parametrize("name", ["nystrom", *SLOW])
 @pytest.mark.parametrize("length", [1031, pytest.param(1024, marks=pytest.mark.slow)])
 def test_an_attention_over_shards_is_the_attention(name, length):
-    assert on_eight_devices("difference", name, length) <= 1e-10
+    assert on_eight_devices("difference", name, length, 1) <= 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nystrom", "performer"])
+def test_what_a_batch_shares_is_shared_over_shards(name):
+    assert on_eight_devices("difference", name, 128, 2, "shared") <= 1e-10
 
 
 @pytest.mark.parametrize("name", ["nystrom", *SLOW])

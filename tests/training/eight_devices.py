@@ -1,4 +1,4 @@
-"""What mesh_test compares, computed in a process that has eight devices.
+"""What devices_test compares, computed in a process that has eight devices.
 
 Prints one JSON object. A process of its own, as JAX's devices are counted once.
 """
@@ -37,6 +37,10 @@ OPTIONS = {
     "linear": {},
     "performer": {"num_features": 32},
     "linformer": {"projection_dim": 16},
+}
+SHARED_BY_A_BATCH = {
+    "nystrom": {"inverse_scale": "batch"},
+    "performer": {"kernel": "published"},
 }
 LENGTH, BATCH, STEPS = 128, 8, 50
 
@@ -122,10 +126,13 @@ def operations(data_shards: int, parts: int) -> float:
     return chunk.cost_analysis()["flops"]
 
 
-def attention(name: str, length: int, devices: int) -> Any:
-    """The compiled output and gradients of an attention, split along the length."""
-    mesh = make_mesh(1, devices, seq_shards=devices, devices=jax.devices()[:devices])
-    split = NamedSharding(mesh, PartitionSpec(None, SEQ))
+def attention(
+    name: str, length: int, data_shards: int, seq_shards: int, **options: Any
+) -> Any:
+    """The compiled output and gradients of an attention, split over such a mesh."""
+    devices = jax.devices()[: data_shards * seq_shards]
+    mesh = make_mesh(data_shards, seq_shards, seq_shards=seq_shards, devices=devices)
+    split = NamedSharding(mesh, PartitionSpec(DATA, SEQ))
     module = make_attention(
         name,
         num_heads=2,
@@ -133,6 +140,7 @@ def attention(name: str, length: int, devices: int) -> Any:
         max_length=length,
         rngs=nnx.Rngs(0),
         **OPTIONS[name],
+        **options,
     )
 
     def pin(tree: Any) -> Any:
@@ -150,19 +158,21 @@ def attention(name: str, length: int, devices: int) -> Any:
     return output_and_gradients
 
 
-def difference(name: str, length: int) -> float:
+def difference(name: str, length: int, data_shards: int, shared: str = "") -> float:
     """The largest relative error of output and gradients, eight against one device.
 
     In float64: the gradient through the pseudo-inverse makes float32's rounding large.
+    shared: "shared" for the option with which a batch and its heads share a number.
     """
+    options = SHARED_BY_A_BATCH[name] if shared else {}
     jax.config.update("jax_enable_x64", True)
     rng = np.random.default_rng(length)
     query, key, value, cotangent = rng.normal(size=(4, 2, length, 2, 16))
     mask = np.arange(length) < np.array([[length], [length * 2 // 3]])
     cotangent = np.where(mask[:, :, None, None], cotangent, 0)
     one, eight = (
-        attention(name, length, devices)(query, key, value, mask, cotangent)
-        for devices in (1, 8)
+        attention(name, length, *shards, **options)(query, key, value, mask, cotangent)
+        for shards in ((1, 1), (data_shards, 8 // data_shards))
     )
     one, eight = (
         [np.where(mask[:, :, None, None], x, 0) for x in found]
@@ -176,7 +186,7 @@ def cost(name: str, length: int, devices: int) -> dict[str, int]:
     """Numbers told between devices, and bytes of temporaries on each; not run."""
     shape = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
     mask = jax.ShapeDtypeStruct((1, length), bool)
-    program = attention(name, length, devices)
+    program = attention(name, length, 1, devices)
     compiled = program.lower(shape, shape, shape, mask, shape).compile()
     told = 0
     for line in compiled.as_text().splitlines():
