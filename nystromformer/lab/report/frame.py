@@ -104,7 +104,8 @@ def phrase(key: str, value: Any) -> str:
     text = f"{value:,}" if type(value) is int else str(value)
     if (key, value) == ("train.init_from", None):
         text = "scratch"
-    return WORDS.get(key, f"{key.removeprefix('attention.')} {{}}").format(text)
+    words = WORDS.get(key, f"{key.removeprefix('attention.')} {{}}").format(text)
+    return re.sub(r"(?<=sh)es$|s$", "", words) if words.startswith("1 ") else words
 
 
 def _row(run: Run) -> dict[str, Any]:
@@ -249,7 +250,8 @@ def _names(frame: Frame, text: Frame) -> list[dict[str, Any]]:
     That is its preset, where runs of its task differ in it, and what they differ in
     otherwise than by their tasks' presets. Options of an attention are compared among
     all runs of the attention, so that one name stands for the same options in every
-    task. Where each run changes one of several options at most, as ablations do, those
+    task; those that are not the preset's are named, unless all runs share them. Where
+    each run changes one of several options at most, as ablations do, those
     that are the preset's go without saying; but not the number of landmarks, which is
     an axis of figures.
     """
@@ -270,6 +272,8 @@ def _names(frame: Frame, text: Frame) -> list[dict[str, Any]]:
                     ours.columns != NUM_LANDMARKS
                 )
                 told.loc[of.index, keys] &= new | ~usual
+    everywhere = changed.all() & (text.nunique() == 1)  # said above the table
+    told[options] |= changed[options] & ~everywhere[options]
     several = frame.groupby("task")["preset"].transform("nunique") > 1
     named = []
     for row in frame.itertuples():

@@ -25,6 +25,18 @@ NAMES = {
         [*({"attention__num_landmarks": n} for n in (256, 16, 64)), SOFTMAX],
         [*(f"nystrom, {n} landmarks" for n in (16, 64, 256)), "softmax"],
     ),
+    "what is not the preset's is named in an attention's only run": (
+        [FOUR, SOFTMAX],
+        ["nystrom, 4 landmarks", "softmax"],
+    ),
+    "what all runs change is said above the table": (
+        [FOUR, {**FOUR, "seed": 1}],
+        ["nystrom"],
+    ),
+    "one is no plural": (
+        [{"arg": "reformer,quick", "attention__num_hashes": n} for n in (1, 4)],
+        ["reformer, 1 hash", "reformer, 4 hashes"],
+    ),
     "ablations are named by the one option that each changes": (
         [{}, PADDED, {"attention__inverse": "none"}],
         ["nystrom", "nystrom, inverse none", "nystrom, segments padded"],
