@@ -39,7 +39,7 @@ WORDS = {
     "task.max_length": "length {}",
     "train.batch_size": "batch {}",
     "train.num_steps": "{} steps",
-    "train.num_epochs": "{:g} epochs",
+    "train.num_epochs": "{} epochs",
     "task.subset": "{}",
     "train.micro_batches": "{} parts",
     "train.length_buckets": "{} lengths",
@@ -102,6 +102,8 @@ def label(attention: str, named: dict[str, Any], without: str = "") -> str:
 def phrase(key: str, value: Any) -> str:
     """One setting in words."""
     text = f"{value:,}" if type(value) is int else str(value)
+    if type(value) is float:
+        text = text.removesuffix(".0")
     if (key, value) == ("train.init_from", None):
         text = "scratch"
     words = WORDS.get(key, f"{key.removeprefix('attention.')} {{}}").format(text)

@@ -37,6 +37,10 @@ NAMES = {
         [{"arg": "reformer,quick", "attention__num_hashes": n} for n in (1, 4)],
         ["reformer, 1 hash", "reformer, 4 hashes"],
     ),
+    "epochs are named in place of the steps that follow from them": (
+        [{"train__num_epochs": n} for n in (1.0, 2.5, 4.0)],
+        ["nystrom, 1 epoch", "nystrom, 2.5 epochs", "nystrom, 4 epochs"],
+    ),
     "ablations are named by the one option that each changes": (
         [{}, PADDED, {"attention__inverse": "none"}],
         ["nystrom", "nystrom, inverse none", "nystrom, segments padded"],
