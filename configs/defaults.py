@@ -44,7 +44,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # of every task
     "paper": {},
     "pretrain": {"objective": MASKED},
     # What the published runs did otherwise than the paper says; a task's file adds its
-    # own. README, "Where it differs from the published code".
+    # own, as the power of two to which they padded every sequence. README, "Where it
+    # differs from the published code".
     "as_published": {
         "model": {"pooling": "padded_mean"},
         "optimizer": {"cycle_b1": True},

@@ -22,6 +22,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
         task={
             "name": "retrieval",
             "max_length": 4000,
+            "num_bytes": config_dict.placeholder(int),  # kept of each; max_length
             "source_dir": config_dict.placeholder(str),  # of lra_release or tsv_data
         },
         optimizer={"warmup_steps": 800},
@@ -31,7 +32,12 @@ def get_config(arg: str | None = None) -> ConfigDict:
             "eval_every": 300,
             "checkpoint_every": 300,
         },
-        presets={**STAGES, "quick": QUICK},
+        presets={
+            **STAGES,
+            "quick": QUICK,
+            "as_published": {"task": {"max_length": 4_096, "num_bytes": 4_000}},
+            "quick as_published": {},
+        },
     )
 
 

@@ -30,6 +30,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
         task={
             "name": "text",
             "max_length": 4000,
+            "num_bytes": config_dict.placeholder(int),  # kept of each; max_length
             "validation": "held_out",  # a tenth of train; "test": as published
             "seed": 0,  # of that tenth
             "source_dir": config_dict.placeholder(str),  # of aclImdb or its archive
@@ -45,6 +46,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
             **STAGES,
             "quick": QUICK,
             "as_published": AS_PUBLISHED,
+            "quick as_published": {},
             "subwords": SUBWORDS,
             "quick subwords": QUICK_SUBWORDS,
         },
@@ -52,7 +54,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 # As its data script cuts; the published config says 4,000.
-AS_PUBLISHED = {"task": {"max_length": 1_000}}
+AS_PUBLISHED = {"task": {"max_length": 1_024, "num_bytes": 1_000}}
 
 QUICK = {
     "task": {"max_length": 512},

@@ -39,6 +39,9 @@ class Task(ABC):
                 kind = getattr(expected[option], "__name__", str(expected[option]))
                 raise DataError(f"{self.name}: {option} must be {kind}, not {value!r}")
         self.require(self.max_length >= 1, "max_length must be at least 1")
+        num_bytes = getattr(self, "num_bytes", None)
+        fits = num_bytes is None or num_bytes >= 1
+        self.require(fits, "num_bytes must be at least 1, or None")
         seed = getattr(self, "seed", 0)
         self.require(0 <= seed < 2**63, f"seed must be 0 to 2⁶³-1, not {seed}")
         if source_dir := getattr(self, "source_dir", None):  # the same from anywhere

@@ -32,14 +32,17 @@ class Pairs(NamedTuple):
     rows: list[tuple[int, int]]  # the two documents of each pair
 
 
-def read_pairs(path: Path, max_length: int) -> dict[str, Pairs]:
-    """Reads new_aan_pairs.{train,eval,test}.tsv from a folder or from the release."""
+def read_pairs(path: Path, num_bytes: int) -> dict[str, Pairs]:
+    """Reads new_aan_pairs.{train,eval,test}.tsv from a folder or from the release.
+
+    Of each document the first num_bytes.
+    """
     found: dict[str, Pairs] = {}
     with archives.open_members(path, PAIRS) as members:
         for match, file in members:
             if match[1] not in found:
                 where = f"{path}: {match.string}"
-                found[match[1]] = _read_file(file, where, match[1], max_length)
+                found[match[1]] = _read_file(file, where, match[1], num_bytes)
             if len(found) == len(NUM_RELEASED):
                 break  # gigabytes of other tasks may follow
     for name, released in NUM_RELEASED.items():
@@ -52,7 +55,7 @@ def read_pairs(path: Path, max_length: int) -> dict[str, Pairs]:
     return found
 
 
-def _read_file(file: IO[bytes], where: str, name: str, max_length: int) -> Pairs:
+def _read_file(file: IO[bytes], where: str, name: str, num_bytes: int) -> Pairs:
     rows_of: dict[bytes, int] = {}
     labels, rows = [], []
     with Progress(f"retrieval {name}", NUM_RELEASED[name]) as bar:
@@ -61,7 +64,7 @@ def _read_file(file: IO[bytes], where: str, name: str, max_length: int) -> Pairs
                 label, *texts = _parse(line)
             except DataError as error:
                 raise DataError(f"{where}, line {len(rows) + 1}: {error}") from None
-            cut = (text[:max_length] for text in texts)
+            cut = (text[:num_bytes] for text in texts)
             first, second = (rows_of.setdefault(text, len(rows_of)) for text in cut)
             labels.append(label)
             rows.append((first, second))
@@ -89,7 +92,8 @@ class Retrieval(Task):
 
     `lra_release.gz`, or `lra_release/` it unpacks to, or its folder `tsv_data`, is
     looked for in data_dir, or in `source_dir` if given. It is too large to be
-    downloaded unasked.
+    downloaded unasked. `num_bytes` are kept of a document; None = as many as there is
+    room for.
     """
 
     name: ClassVar[str] = "retrieval"
@@ -99,13 +103,14 @@ class Retrieval(Task):
     num_inputs: ClassVar[int] = 2
     archive: ClassVar[Archive] = archives.LRA_RELEASE
     max_length: int = 4000
+    num_bytes: int | None = None
     source_dir: str | None = None
 
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
         above = ("lra_release/", "lra_release/lra_release/", "")
         folders = [f"{place}tsv_data" for place in above]
         path = archives.obtain([self.archive], folders, data_dir, self.source_dir)
-        found = read_pairs(path, self.max_length)
+        found = read_pairs(path, min(self.max_length, self.num_bytes or sys.maxsize))
         dtype = byte_tokens.get_dtype(
             document for pairs in found.values() for document in pairs.documents
         )
@@ -120,7 +125,7 @@ class Retrieval(Task):
         return separate(self.name, splits)
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        documents = [text.encode() for text in texts]
+        documents = [text.encode()[: self.num_bytes] for text in texts]
         return byte_tokens.encode(documents, self.max_length, np.uint8)
 
     def decode(self, tokens: np.ndarray) -> str:

@@ -78,7 +78,8 @@ class Text(Task):
     of the training reviews drawn with `seed`, or "test": the practice of the published
     results, which choose the best checkpoint on the very examples they report.
     `tokenizer` is None for the benchmark's bytes, or what pre-training used, "byte" or
-    the path of its tokenizer.json: then a review is `[CLS] tokens [SEP]`.
+    the path of its tokenizer.json: then a review is `[CLS] tokens [SEP]`. `num_bytes`
+    are kept of a review; None = as many as there is room for.
     """
 
     name: ClassVar[str] = "text"
@@ -92,6 +93,7 @@ class Text(Task):
     )
     reviews_per_class: ClassVar[int] = 12_500
     max_length: int = 4000
+    num_bytes: int | None = None
     validation: str = "held_out"
     seed: int = 0
     source_dir: str | None = None
@@ -136,7 +138,9 @@ class Text(Task):
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Task.encode`; bytes that are not UTF-8 are escaped as surrogates."""
-        documents = [text.encode(errors="surrogateescape") for text in texts]
+        documents = [
+            text.encode(errors="surrogateescape")[: self.num_bytes] for text in texts
+        ]
         if self.vocabulary is None:
             dtype = byte_tokens.get_dtype(documents)
             return byte_tokens.encode(documents, self.max_length, dtype)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from configs.defaults import PRESETS
 from lra_tasks.task import get_task
 from nystromformer.attention import ATTENTIONS, attention_options
 from nystromformer.config import Config
+from nystromformer.lab.report.presets import flatten
 from nystromformer.lab.run import Experiment
 
 CONFIGS = sorted(
@@ -69,11 +69,34 @@ def test_every_preset_passes_the_door(task):
         assert get_task(checked.task.name, **checked.task.options).name == task
 
 
-def test_what_is_as_published_reaches_an_attention():
-    known = {key for name in ATTENTIONS for key in attention_options(name)}
-    assert PRESETS["as_published"]["attention"].keys() <= known
-    config = make("listops", "performer,as_published")
-    assert config.attention.kernel == "published"
+BLACK = {"model.padding_token": 0}
+OF_TASKS = {
+    "listops": {"task.max_length": 2048},
+    "text": {"task.max_length": 1024, "task.num_bytes": 1000},
+    "retrieval": {"task.max_length": 4096, "task.num_bytes": 4000},
+    "image": BLACK,
+    "pathfinder": BLACK,
+}
+OF_ATTENTIONS = {
+    "nystrom": {"attention.segments": "padded", "attention.inverse_scale": "batch"},
+    "linformer": {"attention.sharing": "head_layers"},
+    "performer": {"attention.kernel": "published"},
+}
+
+
+@pytest.mark.parametrize("task", OF_TASKS)
+@pytest.mark.parametrize("attention", ["softmax", "reformer", *OF_ATTENTIONS])
+def test_as_published_is_the_paper_preset_with_just_these_changes(task, attention):
+    paper, published = (
+        flatten(make(task, f"{attention},{preset}").to_dict())
+        for preset in ("paper", "as_published")
+    )
+    changes = {key: x for key, x in published.items() if paper[key] != x}
+    everywhere = {"model.pooling": "padded_mean", "optimizer.cycle_b1": True}
+    of_both = OF_TASKS[task] | OF_ATTENTIONS.get(attention, {})
+    assert changes == everywhere | of_both
+    quick = make(task, f"{attention},quick,as_published").task
+    assert quick.max_length == make(task, "quick").task.max_length
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)

@@ -102,3 +102,6 @@ def test_same_seed_same_data_on_every_machine():
     assert Split(*generate(1, 509, **SHORT)).content_hash != digest
     more = generate(0, 1013, **SHORT)
     assert Split(*(array[:509] for array in more)).content_hash == digest
+    wide, *rest = generate(0, 509, **SHORT | {"max_length": 67})
+    assert Split(wide[:, :64].copy(), *rest).content_hash == digest
+    assert not wide[:, 64:].any()

@@ -67,6 +67,21 @@ def test_each_document_is_kept_once_and_pairs_name_them(tmp_path, capsys):
     assert splits[2].inputs[0, 0] == 256  # \xff
 
 
+def test_padding_beyond_the_bytes_that_count(tmp_path):
+    write(tmp_path / BELOW, packed())
+    narrow, wide = (
+        load_all(Retrieval(max_length=width, num_bytes=17), tmp_path)
+        for width in (17, 20)
+    )
+    for one, other in zip(narrow, wide, strict=True):
+        np.testing.assert_array_equal(
+            np.pad(one.inputs, ((0, 0), (0, 3))), other.inputs
+        )
+        np.testing.assert_array_equal(one.pairs, other.pairs)
+    inputs, lengths = Retrieval(num_bytes=17).encode([PAPERS["P2"].decode()])
+    assert (inputs.shape, lengths) == ((1, 4000), [17])
+
+
 def test_folder_archive_and_windows_line_ends_are_the_same_data(tmp_path):
     members = {f"{BELOW}/{name}": content for name, content in packed().items()}
     other = {"lra_release/listops-1000/basic_train.tsv": b"x" * 100_003}

@@ -89,6 +89,22 @@ def test_validation_on_test_warns(tmp_path, capsys):
         Text(validation="train")
 
 
+def test_padding_beyond_the_bytes_that_count(tmp_path):
+    write(tmp_path, REVIEWS)
+    narrow, wide = (
+        load_all(TinyText(max_length=width, num_bytes=50), tmp_path)
+        for width in (50, 52)
+    )
+    for one, other in zip(narrow, wide, strict=True):
+        assert one.lengths.max() == 50
+        np.testing.assert_array_equal(
+            np.pad(one.inputs, ((0, 0), (0, 2))), other.inputs
+        )
+        np.testing.assert_array_equal(one.lengths, other.lengths)
+    with pytest.raises(DataError, match="num_bytes must be at least 1"):
+        Text(num_bytes=0)
+
+
 def test_every_byte_has_its_own_token_and_comes_back(tmp_path):
     every = bytes(range(256))
     write(tmp_path, REVIEWS | {"aclImdb/test/neg/0_2.txt": every})

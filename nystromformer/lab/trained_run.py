@@ -155,6 +155,10 @@ class TrainedRun:
         name, at = self.config.attention.name, np.asarray(rows)
         if name not in ("nystrom", "softmax") or self.task.num_inputs == 2:
             raise ValueError(f"{self.task.name} with {name} has no attention matrix")
+        if self.config.attention.options.get("inverse_scale") == "batch":
+            raise ValueError(
+                'with inverse_scale="batch" the matrix depends on the other examples'
+            )
         if not hasattr(inputs, "dtype"):
             inputs, lengths = self._encode(inputs)
         tokens, mask = self._padded(np.asarray(inputs), lengths)

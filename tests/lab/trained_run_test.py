@@ -144,8 +144,15 @@ def test_rows_of_attention_are_those_of_the_matrix_of_a_layers_queries_and_keys(
     assert not found[0, :, 7].any()
 
 
-def test_an_attention_without_a_matrix_says_so():
-    experiment = Experiment.from_config(make_config("linear"))
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("linear", {}, "listops with linear has no attention matrix"),
+        ("nystrom", {"attention__inverse_scale": "batch"}, "depends on the other"),
+    ],
+)
+def test_an_attention_without_a_matrix_says_so(name, options, message):
+    experiment = Experiment.from_config(make_config(name, **options))
     run = TrainedRun(experiment, experiment.weight_shapes, 0, None)
-    with pytest.raises(ValueError, match="listops with linear has no attention matrix"):
+    with pytest.raises(ValueError, match=message):
         run.attention(np.ones((1, 4), int), 0, 0, [0])

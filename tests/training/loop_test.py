@@ -211,13 +211,13 @@ def test_a_run_can_choose_the_lowest_and_keeps_the_first_of_equals(start, monkey
     objective = Classification()
     objective.select, objective.higher_is_better = "loss", False
     run = start("run", objective)
-    values = iter([0.5, 0.25, 0.25, 0.75, 0.3, 9.0])
+    values = iter([0.5, 1 / 3, 1 / 3, 0.75, 0.4, 9.0])
     evaluate = run._evaluate
     monkeypatch.setattr(
         run, "_evaluate", lambda *a: {**(evaluate(*a) or {}), "loss": next(values)}
     )
     outcome = run.fit()
-    assert (outcome["metric"], outcome["validation_loss"]) == ("loss", 0.25)
+    assert (outcome["metric"], outcome["validation_loss"]) == ("loss", 1 / 3)
     assert outcome["best_step"] == 16
     assert outcome["test_loss"] == 9.0
 
