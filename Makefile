@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := $(if $(RUN),,.venv/ready)
 RUN ?= $(BIN)/python
 export PYTHONPATH := $(CURDIR)$(PYTHONPATH:%=:%)
-# Huge pages: up to a third less time on a CPU under Linux (results/speed.md).
+# Huge pages: an eighth less time with nystrom on a CPU under Linux (results/speed.md).
 train paper: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # One process a core; a file stays in one process, which compiles its programs once.
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
