@@ -54,6 +54,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # of every task
             "inverse_scale": "batch",
             "sharing": "head_layers",
             "kernel": "published",
+            "sees": "chunk",
         },
     },
 }

@@ -13,6 +13,7 @@ itself only when there is nothing else.
 As in the authors' code q_i · k_j is not divided by √H. As in the paper, and not in
 that code, tokens of another bucket in the same chunks are never seen, and what several
 rounds find counts once (N_ij of the appendix): the rounds together are one softmax.
+`sees="chunk"` does both as that code and the published Nyströmformer's.
 
 The number of buckets follows the number of valid tokens and padding sorts to the end:
 adding padding changes nothing. The rotations are constants, drawn from a seed.
@@ -27,10 +28,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.attention.base import LARGEST_SEED, Attention, check_range
+from nystromformer.attention.base import (
+    LARGEST_SEED,
+    Attention,
+    check_choice,
+    check_range,
+)
 from nystromformer.blocks import to_blocks
 from nystromformer.ops import at_least_float32
 
+SEES = ("bucket", "chunk")
 _SMALLEST_SQUARE = 1e-12  # of a key's length: shorter ones are not stretched to 1
 
 
@@ -77,6 +84,8 @@ def seen_tokens(
     tokens: jax.Array,
     bucket: jax.Array,
     chunk: jax.Array,
+    mask: jax.Array,
+    sees: str,
     dtype: jax.typing.DTypeLike,
 ) -> tuple[jax.Array, jax.Array]:
     """The tokens that chunks see in one round, and the bias of their scores.
@@ -85,25 +94,30 @@ def seen_tokens(
       tokens: [C, size] int32, the tokens in the order of this round.
       bucket: [1 + R, L] int32, the bucket of each token in this and in every round.
       chunk: [R, L] int32, the chunk of each token in every round.
+      mask: [L] bool, True = a token.
+      sees: of SEES.
       dtype: of the bias.
 
     Returns:
       seen [C, 2 size] int32, the tokens of the chunk before and of its own, and the
       bias [C, size, 2 size]: −log N_ij, the lowest number for what is not in P_i^(r),
-      and half of it for oneself.
+      and half of it for oneself. "chunk": 0 for every token that is seen.
     """
     num_chunks, size = tokens.shape
     lowest = jnp.finfo(dtype).min
     seen = jnp.concatenate([jnp.roll(tokens, 1, axis=0), tokens], axis=1)
-    same = bucket[:, tokens][..., None] == bucket[:, seen][:, :, None]
-    lag = chunk[:, tokens][..., None] - chunk[:, seen][:, :, None]
-    found = (same[1:] & (lag >= 0) & (lag <= 1)).sum(0)  # N_ij
+    if sees == "chunk":
+        counts, bias = mask[seen][:, None], jnp.zeros((), dtype)
+    else:
+        same = bucket[:, tokens][..., None] == bucket[:, seen][:, :, None]
+        lag = chunk[:, tokens][..., None] - chunk[:, seen][:, :, None]
+        found = (same[1:] & (lag >= 0) & (lag <= 1)).sum(0)  # N_ij
+        counts, bias = same[0], -jnp.log(jnp.maximum(found, 1).astype(dtype))
     # Rolling wrapped the last chunk around to the first.
     own = jnp.arange(2 * size)[None] >= size
     before = (jnp.arange(num_chunks) > 0)[:, None] | own
-    bias = -jnp.log(jnp.maximum(found, 1).astype(dtype))
     bias = jnp.where(tokens[:, :, None] == seen[:, None], lowest / 2, bias)
-    return seen, jnp.where(same[0] & before[:, None], bias, lowest)
+    return seen, jnp.where(counts & before[:, None], bias, lowest)
 
 
 def attend_chunks(
@@ -139,6 +153,8 @@ class ReformerAttention(Attention):
       bucket_size: tokens in a chunk of the sorted sequence; even, since a chunk is two
         average buckets as in the paper, and up to so many tokens are one bucket.
       seed: of the rotations, one for each head and round.
+      sees: the tokens of its "bucket", each once; or, as published, all of the "chunk"
+        and the one before, as often as rounds find them.
     """
 
     num_projections = 2
@@ -154,6 +170,7 @@ class ReformerAttention(Attention):
         num_hashes: int = 2,
         bucket_size: int = 64,
         seed: int = 0,
+        sees: str = "bucket",
         **sizes: Any,
     ):
         check_range("num_hashes", num_hashes, 1)
@@ -165,11 +182,13 @@ class ReformerAttention(Attention):
         one_bucket = max_length + max_length % 2
         check_range("bucket_size", bucket_size, 2, one_bucket, max_length)
         check_range("seed", seed, 0, LARGEST_SEED)
+        check_choice("sees", sees, SEES)
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.num_hashes = num_hashes
         self.bucket_size = bucket_size
         self.seed = seed
+        self.sees = sees
 
     def per_head(self, length):
         num_axes = -(-length // self.bucket_size)
@@ -195,7 +214,7 @@ class ReformerAttention(Attention):
 
         def one_round(tokens: jax.Array, here: jax.Array) -> tuple[jax.Array, ...]:
             buckets = jnp.concatenate([here[None], bucket])
-            seen, bias = seen_tokens(tokens, buckets, chunk, wide)
+            seen, bias = seen_tokens(tokens, buckets, chunk, mask, self.sees, wide)
             keys, values = unit_key[seen], value[seen]
             return attend_chunks(query[tokens], keys, values, bias, precision)
 

@@ -31,10 +31,13 @@ def rotations(num_hashes, num_axes, seed=0, num_heads=1):
     return np.asarray(drawn, float)
 
 
-def neighbours(key, valid, bucket_size, num_hashes, seed=0):
-    """∪_r P_i^(r) of every valid i: sections 2 and A of the paper, in plain loops."""
+def neighbours(key, valid, bucket_size, num_hashes, seed=0, sees="bucket"):
+    """∪_r P_i^(r) of every valid i: sections 2 and A of the paper, in plain loops.
+
+    A list for each, in which "chunk" names a token once for every round.
+    """
     num_axes = -(-len(valid) // bucket_size)
-    found = {i: set() for i in valid}
+    found = {i: [] for i in valid}
     for axes in rotations(num_hashes, num_axes, seed)[0]:
         bucket = {}
         for i in valid:
@@ -46,8 +49,10 @@ def neighbours(key, valid, bucket_size, num_hashes, seed=0):
         chunk = {i: rank // bucket_size for rank, i in enumerate(ranked)}
         for i in valid:
             for j in valid:
-                if bucket[i] == bucket[j] and chunk[j] in (chunk[i] - 1, chunk[i]):
-                    found[i].add(j)
+                new = bucket[i] == bucket[j] and j not in found[i]
+                near = chunk[j] in (chunk[i] - 1, chunk[i])
+                if near and (new or sees == "chunk"):
+                    found[i].append(j)
     return found
 
 
@@ -55,24 +60,23 @@ def reference(query, key, value, valid, found):
     """Eq. (3): one softmax over the union, oneself only where there is nobody else."""
     out = np.zeros_like(value)
     for i in valid:
-        others = sorted(found[i] - {i}) or [i]
-        weights = {
-            j: np.exp(query[i] @ key[j] / np.linalg.norm(key[j])) for j in others
-        }
-        out[i] = sum(w * value[j] for j, w in weights.items()) / sum(weights.values())
+        others = [j for j in found[i] if j != i] or [i]
+        weights = [np.exp(query[i] @ key[j] / np.linalg.norm(key[j])) for j in others]
+        out[i] = np.average(value[others], axis=0, weights=weights)
     return out
 
 
 CASES = [(1, 1, 4, 2), (7, 5, 8, 1), (31, 31, 2, 3), (67, 67, 8, 1), (67, 41, 6, 2)]
 
 
+@pytest.mark.parametrize("sees", ["bucket", "chunk"])
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 @pytest.mark.parametrize(("length", "num_valid", "bucket_size", "num_hashes"), CASES)
-def test_is_the_paper(length, num_valid, bucket_size, num_hashes, scale):
+def test_is_the_paper(length, num_valid, bucket_size, num_hashes, scale, sees):
     shared, value = inputs(length, scale)
     valid = sorted(np.random.default_rng(1).permutation(length)[:num_valid].tolist())
     mask = np.isin(np.arange(length), valid)
-    options = {"bucket_size": bucket_size, "num_hashes": num_hashes}
+    options = {"bucket_size": bucket_size, "num_hashes": num_hashes, "sees": sees}
     actual = attend(shared, value, mask, **options)
     expected = reference(
         shared, shared, value, valid, neighbours(shared, valid, **options)

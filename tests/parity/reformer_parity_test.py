@@ -2,10 +2,11 @@
 
 The same are the hashing, given the rotations, and attention within one chunk: unit
 keys, no 1/√H, oneself only as a last resort. Not the same, on purpose: in several
-chunks theirs attends to tokens of other buckets too, wraps the first chunk around to
-the last, and counts a token once for every round that finds it. Ours is equation (3) of
-the paper. Theirs also adds 1e-6 to the mean square of a key before it divides by the
-root, which shortens small keys: hence no inputs of scale 0.1.
+chunks theirs attends to tokens of other buckets too, and counts a token once for every
+round that finds it (`sees="chunk"` does both); and it wraps the first chunk around to
+the last, which here is padding. Ours is equation (3) of the paper. Theirs also adds
+1e-6 to the mean square of a key before it divides by the root, which shortens small
+keys: hence no inputs of scale 0.1.
 """
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention.reformer import hash_buckets
+from nystromformer.attention.reformer import ReformerAttention, hash_buckets
 from tests.attention.cases import make
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -46,9 +47,9 @@ def theirs(num_buckets=None):
     return LSHSelfAttention(config).double().eval()
 
 
-def run(length, scale, mask):
+def run(length, scale, mask, module=None, sees="bucket"):
     """Ours and theirs at valid tokens."""
-    module = theirs(num_buckets=2 * -(-length // CHUNK))
+    module = module or theirs(num_buckets=2 * -(-length // CHUNK))
     rng = np.random.default_rng(0)
     x = torch.from_numpy(scale * rng.normal(size=(B, length, N * H)))
     with torch.no_grad():
@@ -57,7 +58,8 @@ def run(length, scale, mask):
             jnp.asarray(layer(x).numpy().reshape(B, length, N, H), jnp.float32)
             for layer in (module.query_key, module.value)
         )
-    attention = make("reformer", N, H, length + CHUNK, num_hashes=R, bucket_size=CHUNK)
+    options = {"num_hashes": R, "bucket_size": CHUNK, "sees": sees}
+    attention = make("reformer", N, H, length + CHUNK, **options)
     actual = attention(shared, shared, value, mask=jnp.asarray(mask)[:, None, None])
     return np.asarray(actual).reshape(B, length, N * H)[mask], expected[mask]
 
@@ -67,6 +69,24 @@ def run(length, scale, mask):
 def test_one_chunk_is_theirs(scale, lengths):
     mask = np.arange(13) < np.array(lengths)[:, None]
     assert relative_error(*run(13, scale, mask)) < TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize("sees", ["chunk", "bucket"])
+def test_several_chunks_are_theirs_where_all_of_them_is_seen(sees, monkeypatch):
+    """Padding fills the last chunk, so that the first sees nothing around the end."""
+    valid = 4 * CHUNK
+    length = valid + CHUNK
+    module = theirs(num_buckets=8)
+    torch.manual_seed(module.hash_seed)
+    drawn = torch.randn((N, H, R, 4), dtype=torch.float64).numpy()
+    more = np.zeros((N, R, 1, H))  # of the axis that so many valid tokens do not use
+    rotations = np.concatenate([drawn.transpose(0, 2, 3, 1), more], axis=2)
+    monkeypatch.setattr(
+        ReformerAttention, "per_head", lambda *_: (jnp.asarray(rotations),)
+    )
+    mask = np.tile(np.arange(length) < valid, (B, 1))
+    error = relative_error(*run(length, 1, mask, module, sees))
+    assert (error < TOLERANCE["float32"]) == (sees == "chunk"), error
 
 
 def test_the_buckets_are_theirs():
