@@ -41,7 +41,7 @@ class Task(ABC):
         self.require(self.max_length >= 1, "max_length must be at least 1")
         num_bytes = getattr(self, "num_bytes", None)
         fits = num_bytes is None or num_bytes >= 1
-        self.require(fits, "num_bytes must be at least 1, or None")
+        self.require(fits, f"num_bytes must be at least 1, not {num_bytes}")
         seed = getattr(self, "seed", 0)
         self.require(0 <= seed < 2**63, f"seed must be 0 to 2⁶³-1, not {seed}")
         if source_dir := getattr(self, "source_dir", None):  # the same from anywhere
@@ -118,6 +118,8 @@ class Task(ABC):
         options = asdict(self)
         if options.get("source_dir"):
             options["source_dir"] = str(Path(options["source_dir"]).resolve())
+        if options.get("num_bytes", 1) is None:  # data of earlier versions stay
+            del options["num_bytes"]
         tokenizer = options.pop("tokenizer", None)
         if tokenizer is None:
             return options

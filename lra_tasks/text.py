@@ -103,6 +103,8 @@ class Text(Task):
         super().__post_init__()
         if self.tokenizer is not None:
             self._use_tokenizer(self.tokenizer, min_length=3)
+            wrong = "num_bytes is for bytes; with a tokenizer leave it out"
+            self.require(self.num_bytes is None, wrong)
         self.require(
             self.validation in ("held_out", "test"),
             f"validation must be held_out or test, not {self.validation!r}",

@@ -143,6 +143,8 @@ def test_reviews_on_the_sub_words_of_another_run(tmp_path):
     assert said.startswith("[CLS] train")
     assert said.endswith(".txt [SEP]")
     assert train.inputs.dtype == np.uint16
-    assert "tokenizer" not in text().pinned_options()  # its data lie where they did
+    assert not {"tokenizer", "num_bytes"} & text().pinned_options().keys()  # as before
+    with pytest.raises(DataError, match="num_bytes is for bytes"):
+        tiny(tokenizer="byte", num_bytes=100)
     with pytest.raises(DataError, match="max_length must be at least 3"):
         tiny(max_length=2, tokenizer="byte")

@@ -101,7 +101,7 @@ def test_padding_beyond_the_bytes_that_count(tmp_path):
             np.pad(one.inputs, ((0, 0), (0, 2))), other.inputs
         )
         np.testing.assert_array_equal(one.lengths, other.lengths)
-    with pytest.raises(DataError, match="num_bytes must be at least 1"):
+    with pytest.raises(DataError, match="num_bytes must be at least 1, not 0"):
         Text(num_bytes=0)
 
 

@@ -105,25 +105,30 @@ def train(experiment: Experiment, workdir: Folder, seq_shards: int) -> dict[str,
         sessions = trainer.record.sessions
         if changed := provenance.note_session(sessions, trainer.step):
             print(f"changed since the last session: {', '.join(changed)}")
-        result = fitted(trainer, experiment, splits, mesh)
+        found = trainer.fit()
+        result = described(found, experiment, splits, mesh, sessions)
         if is_first():
             write_result(workdir, result)
         trainer.finish()
     return result
 
 
-def fitted(
-    trainer: Trainer, experiment: Experiment, splits: dict[str, Split], mesh: Mesh
+def described(
+    found: dict[str, Any],
+    experiment: Experiment,
+    splits: dict[str, Split],
+    mesh: Mesh,
+    sessions: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """Trains to the end: what was run, what it reached, and on what."""
-    config, sessions = experiment.config, trainer.record.sessions
+    """What training has found, with what was run and on what."""
+    config = experiment.config
     return {
         "task": config.task.name,
         "attention": config.attention.name,
         "seed": config.train.seed,
         "num_params": experiment.num_params,
         "objective": config.objective.name,
-        **trainer.fit(),
+        **found,
         **floors(experiment, splits),
         "exact_share": experiment.exact_share(splits["test"].lengths),
         "processes": jax.process_count(),

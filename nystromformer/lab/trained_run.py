@@ -150,12 +150,15 @@ class TrainedRun:
           approximation, in O(L · M): they need not sum to 1.
 
         Raises:
-          ValueError: an attention that applies no such matrix.
+          ValueError: an attention that applies no such matrix, or one that depends on
+            the rest of a batch.
         """
         name, at = self.config.attention.name, np.asarray(rows)
         if name not in ("nystrom", "softmax") or self.task.num_inputs == 2:
             raise ValueError(f"{self.task.name} with {name} has no attention matrix")
-        if self.config.attention.options.get("inverse_scale") == "batch":
+        options = self.config.attention.options
+        own = options.get("inverse_scale", "own"), options.get("inverse", "iterative")
+        if own == ("batch", "iterative"):
             raise ValueError(
                 'with inverse_scale="batch" the matrix depends on the other examples'
             )

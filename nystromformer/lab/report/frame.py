@@ -260,6 +260,7 @@ def _names(frame: Frame, text: Frame) -> list[dict[str, Any]]:
     changed = [[key in changes for key in text] for changes in frame["changes"]]
     changed = pd.DataFrame(changed, frame.index, text.columns)
     told = changed & False
+    everywhere = changed.all() & (text.nunique() == 1)  # said above the table
     alike = [frame[key] for key in ("task", "attention", "preset")]
     options = [key for key in text if key.startswith("attention.")]
     for group, keys in (("task", text.columns.drop(options)), ("attention", options)):
@@ -274,8 +275,9 @@ def _names(frame: Frame, text: Frame) -> list[dict[str, Any]]:
                     ours.columns != NUM_LANDMARKS
                 )
                 told.loc[of.index, keys] &= new | ~usual
-    everywhere = changed.all() & (text.nunique() == 1)  # said above the table
-    told[options] |= changed[options] & ~everywhere[options]
+            if group == "attention":
+                alone = new.any() & (ours.nunique() == 1) & ~everywhere[keys]
+                told.loc[of.index, keys] |= alone.to_numpy()
     several = frame.groupby("task")["preset"].transform("nunique") > 1
     named = []
     for row in frame.itertuples():

@@ -12,7 +12,8 @@ from nystromformer.config import Config
 
 SUBSETS = ("mrpc", "qnli", "qqp", "mnli", "mnli_mm")
 PRESETS = (  # a task need not have all
-    *("paper", "as_published", "quick", "gpu", "base", "base,longer"),
+    *("paper", "as_published", "quick", "quick,as_published", "gpu"),
+    *("base", "base,longer"),
     *("pretrain", "quick,pretrain", "finetune", "subwords", "quick,subwords"),
     *SUBSETS,
     *(f"quick,{subset}" for subset in SUBSETS),

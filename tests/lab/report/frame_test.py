@@ -29,6 +29,14 @@ NAMES = {
         [FOUR, SOFTMAX],
         ["nystrom, 4 landmarks", "softmax"],
     ),
+    "it has one name in all tasks": (
+        [
+            {"attention__conv_kernel_size": 0},
+            {"task": "image", "attention__conv_kernel_size": 0},  # as its preset
+            SOFTMAX,
+        ],
+        ["nystrom, convolution of 0", "softmax", "nystrom, convolution of 0"],
+    ),
     "what all runs change is said above the table": (
         [FOUR, {**FOUR, "seed": 1}],
         ["nystrom"],

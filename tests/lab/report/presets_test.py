@@ -55,6 +55,8 @@ def test_published_numbers_stand_beside_published_settings_alone(runs):
     assert is_paper("text", "paper", {"attention.num_landmarks": 64})
     config = runs.config("performer,as_published", task="text")
     assert nearest_preset(config, set()) == ("as_published", {})
+    config = runs.config("performer,quick,as_published", task="text")
+    assert nearest_preset(config, set()) == ("quick,as_published", {})
     assert is_paper("text", "as_published", {"train.micro_batches": 8})
     assert not is_paper("text", "paper", {"train.num_steps": 700})
     assert not is_paper("text", "quick", {})
