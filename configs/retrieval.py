@@ -22,9 +22,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
         task={
             "name": "retrieval",
             "max_length": 4000,
-            "num_bytes": config_dict.placeholder(
-                int
-            ),  # kept of each; None: all that fit
+            "num_bytes": config_dict.placeholder(int),  # kept; None: all that fit
             "source_dir": config_dict.placeholder(str),  # of lra_release or tsv_data
         },
         optimizer={"warmup_steps": 800},

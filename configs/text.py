@@ -29,9 +29,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
         task={
             "name": "text",
             "max_length": 4000,
-            "num_bytes": config_dict.placeholder(
-                int
-            ),  # kept of each; None: all that fit
+            "num_bytes": config_dict.placeholder(int),  # kept; None: all that fit
             "validation": "held_out",  # a tenth of train; "test": as published
             "seed": 0,  # of that tenth
             "source_dir": config_dict.placeholder(str),  # of aclImdb or its archive

@@ -156,9 +156,8 @@ class TrainedRun:
         name, at = self.config.attention.name, np.asarray(rows)
         if name not in ("nystrom", "softmax") or self.task.num_inputs == 2:
             raise ValueError(f"{self.task.name} with {name} has no attention matrix")
-        options = self.config.attention.options
-        own = options.get("inverse_scale", "own"), options.get("inverse", "iterative")
-        if own == ("batch", "iterative"):
+        asked = {"inverse": "iterative", **self.config.attention.options}
+        if (asked.get("inverse_scale"), asked["inverse"]) == ("batch", "iterative"):
             raise ValueError(
                 'with inverse_scale="batch" the matrix depends on the other examples'
             )

@@ -253,9 +253,9 @@ def _names(frame: Frame, text: Frame) -> list[dict[str, Any]]:
     otherwise than by their tasks' presets. Options of an attention are compared among
     all runs of the attention, so that one name stands for the same options in every
     task; those that are not the preset's are named, unless all runs share them. Where
-    each run changes one of several options at most, as ablations do, those
-    that are the preset's go without saying; but not the number of landmarks, which is
-    an axis of figures.
+    each run changes one of several options at most, as ablations do, those that are
+    the preset's go without saying; but not the number of landmarks, which is an axis of
+    figures.
     """
     changed = [[key in changes for key in text] for changes in frame["changes"]]
     changed = pd.DataFrame(changed, frame.index, text.columns)
