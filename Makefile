@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 TASKS := listops text retrieval image pathfinder
 PLANS := table3 landmarks ablations
 ATTENTIONS := softmax nystrom-32 nystrom-64 nystrom-128 nystrom-256 linformer-256 \
-	performer-256 reformer-64 longformer-256 bigbird-64 linear none
+	performer-256 reformer-64 longformer-256 bigbird-64 linear identity
 DATA_DIR := $(if $(DATA),--data_dir=$(DATA))
 SPEED := $(foreach x,attention $(TASKS),$(x)_float32 $(x)_bfloat16)
 OF_ATTENTION = --batch_size=2 --num_heads=8 --head_dim=64 --option=nystrom.conv_kernel_size=0

@@ -5,7 +5,7 @@ BERT = {
     "gelu": "tanh",
     "embedding_norm": True,
     "num_token_types": 2,
-    "pooling": "first",  # of a classifier: [CLS], Linear, tanh
+    "pooling": "bert_pooler",  # of a classifier: [CLS], Linear, tanh
 }
 BASE = {"num_layers": 12, "num_heads": 12, "model_dim": 768, "mlp_dim": 3072, **BERT}
 # The paper's small one has four layers; its width is not stated.

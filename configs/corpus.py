@@ -3,11 +3,11 @@
 python scripts/train.py --config=configs/corpus.py:nystrom --workdir=DIR
     --config.task.source_dir=TEXTS [--config.task.documents=blank_lines]
 
-The preset is BERT-small. `:nystrom,base` is BERT-base; the paper begins its Nyström run
-of 0.25 M steps with an exact model's weights (train.init_from). `:nystrom,base,longer`
+The preset is BERT-small. `:nystrom,bert_base` is BERT-base; the paper begins its Nyström run
+of 0.25 M steps with an exact model's weights (train.init_from). `:nystrom,bert_base,seq1024`
 goes on from 512 tokens to 1,024 (supplement C):
 
-python scripts/train.py --config=configs/corpus.py:nystrom,base,longer --workdir=LONGER
+python scripts/train.py --config=configs/corpus.py:nystrom,bert_base,seq1024 --workdir=LONGER
     --config.task.source_dir=TEXTS --config.task.tokenizer=DIR/tokenizer.json
     --config.train.init_from=DIR
 
@@ -43,12 +43,12 @@ def get_config(arg: str | None = None) -> ConfigDict:
             "eval_every": 1_000,
             "checkpoint_every": 1_000,
         },
-        presets={"paper": PAPER, "base": BASE, "longer": LONGER, "quick": QUICK},
+        presets={"paper": PAPER, "bert_base": BASE, "seq1024": LONGER, "quick": QUICK},
     )
 
 
 PAPER = {
-    "objective": {"name": "masked_order", "share": 0.15, "treatment": "bert"},
+    "objective": {"name": "mlm_sop", "mlm_probability": 0.15, "corruption": "bert"},
     "model": bert.SMALL,
     "attention": {**bert.CONVOLUTION, "num_landmarks": 64},
 }

@@ -24,8 +24,8 @@ MODEL = {
     "dropout_rate": 0.1,
     "dtype": "float32",  # or "bfloat16"
     "remat": "none",  # "attention" and "block" recompute instead of storing
-    "pooling": "mean",  # over valid tokens; or "padded_mean", "max", "cls"
-    "padding_token": config_dict.placeholder(int),  # an id that is padding anywhere
+    "pooling": "mean",  # over valid tokens; or "padded_mean", "max", "cls_token"
+    "ignore_id": config_dict.placeholder(int),  # an id that is padding anywhere
 }
 
 OPTIMIZER = {
@@ -38,7 +38,7 @@ OPTIMIZER = {
     "decay": "linear",  # or "none": the rate stays at its peak
 }
 
-MASKED = {"name": "masked", "share": 0.15, "treatment": "mask"}
+MASKED = {"name": "mlm", "mlm_probability": 0.15, "corruption": "mask_only"}
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # of every task
     "paper": {},
@@ -50,11 +50,11 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # of every task
         "model": {"pooling": "padded_mean"},
         "optimizer": {"cycle_b1": True},
         "attention": {
-            "segments": "padded",
-            "inverse_scale": "batch",
-            "sharing": "head_layers",
+            "landmark_padding": "count",
+            "pinv_init": "per_batch",
+            "sharing": "layerwise_per_head",
             "kernel": "published",
-            "sees": "chunk",
+            "lsh_scope": "chunk",
         },
     },
 }
@@ -62,7 +62,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # of every task
 TRAIN = {
     "seed": 0,
     "log_every": 50,
-    "micro_batches": 1,  # parts of a batch, one after another in less memory
+    "grad_accum_steps": 1,  # parts of a batch, one after another in less memory
     "length_buckets": 1,  # lengths to pad to; more save time where lengths differ
     "init_from": config_dict.placeholder(str),  # the workdir of a finished run
     "num_epochs": config_dict.placeholder(float),  # instead of num_steps

@@ -32,7 +32,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     )
 
 
-AS_PUBLISHED = {"model": {"padding_token": 0}}  # black
+AS_PUBLISHED = {"model": {"ignore_id": 0}}  # black
 
 QUICK = {
     "attention": {"num_landmarks": 32, "conv_kernel_size": 0},
@@ -45,7 +45,7 @@ QUICK = {
     },
 }
 STAGES = self_pretraining.presets(
-    share=0.5,
+    mlm_probability=0.5,
     model=(3, 64, 4, 128),
     rates=(1e-3, 1e-3),
     epochs=(50, 200),

@@ -67,7 +67,7 @@ QUICK = {
     "train": {"num_steps": 12_000, "eval_every": 1_000, "checkpoint_every": 1_000},
 }
 STAGES = self_pretraining.presets(
-    share=0.1,
+    mlm_probability=0.1,
     model=(6, 512, 8, 2048),
     rates=(1e-3, 1e-4),
     epochs=(100, 100),

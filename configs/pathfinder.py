@@ -37,7 +37,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     )
 
 
-AS_PUBLISHED = {"model": {"padding_token": 0}}  # black
+AS_PUBLISHED = {"model": {"ignore_id": 0}}  # black
 
 QUICK = {
     "task": {"difficulty": "easy", "num_examples": 5_000},
@@ -51,7 +51,7 @@ QUICK = {
     },
 }
 STAGES = self_pretraining.presets(
-    share=0.5,
+    mlm_probability=0.5,
     model=(4, 128, 8, 128),
     rates=(1e-3, 5e-4),
     epochs=(50, 200),

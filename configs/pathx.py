@@ -36,7 +36,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     )
 
 
-AS_PUBLISHED = {"model": {"padding_token": 0}}  # black
+AS_PUBLISHED = {"model": {"ignore_id": 0}}  # black
 
 GPU = {"model": {"dtype": "bfloat16", "remat": "block"}, "train": {"batch_size": 32}}
 

@@ -7,13 +7,13 @@ with one seed before the second, and all of them before the second seed: so a sw
 is not finished yet compares as much as it can. `make paper` is table3, landmarks and
 ablations, in this order.
 
-In a variant `presets` are added to the task's, and `after` names those of the variant,
+In a variant `presets` are added to the task's, and `init_from` names those of the variant,
 otherwise the same, whose best weights it begins with.
 """
 
 NYSTROM = {"attention.name": "nystrom"}
 SOFTMAX = {"attention.name": "softmax"}
-NONE = {"attention.name": "none"}
+IDENTITY = {"attention.name": "identity"}
 
 # The paper's Table 3: 128 landmarks are the preset, and so are Linformer's and
 # Performer's 256 and Reformer's 2 hashes.
@@ -37,8 +37,8 @@ def _stages(attention: str) -> tuple[dict[str, str], ...]:
     return (
         {**named, "presets": "pretrain"},
         {**named, "presets": "finetune"},
-        {**named, "presets": "finetune", "after": "pretrain"},
-        {**named, "presets": "total"},
+        {**named, "presets": "finetune", "init_from": "pretrain"},
+        {**named, "presets": "scratch_matched"},
     )
 
 
@@ -67,7 +67,7 @@ PLANS = {
         "variants": (
             NYSTROM,
             SOFTMAX,
-            NONE,
+            IDENTITY,
             {"attention.name": "linformer"},
             {"attention.name": "performer"},
             {"attention.name": "reformer"},
@@ -91,16 +91,16 @@ PLANS = {
             {**NYSTROM, "attention.conv_kernel_size": 0},
             {**NYSTROM, "attention.landmarks": "random"},
             {**NYSTROM, "attention.landmarks": "kmeans"},
-            {**NYSTROM, "attention.inverse": "exact"},
-            {**NYSTROM, "attention.inverse": "none"},
-            {**NYSTROM, "attention.segments": "padded"},
+            {**NYSTROM, "attention.pinv": "exact"},
+            {**NYSTROM, "attention.pinv": "identity"},
+            {**NYSTROM, "attention.landmark_padding": "padded"},
         ),
     },
     # What training on a task's own inputs first is worth: configs/self_pretraining.py.
     "self_pretraining": {
         "tasks": ("listops", "text", "retrieval", "image", "pathfinder"),
         "seeds": 3,
-        "variants": (*_stages("nystrom"), *_stages("softmax"), *_stages("none")),
+        "variants": (*_stages("nystrom"), *_stages("softmax"), *_stages("identity")),
     },
     # The paper's for MRPC; --grid=train.init_from=DIR and =task.tokenizer=FILE say
     # what it begins with.

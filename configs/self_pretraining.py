@@ -6,7 +6,7 @@ Priors", for one GPU. Of a task's config these are the presets
 - `pretrain`: hidden inputs of the task's own training split; every chosen one becomes
   the mask;
 - `finetune`: the labels, from scratch or with train.init_from=WORKDIR;
-- `total`: the labels, from scratch, for as many epochs as both together.
+- `scratch_matched`: the labels, from scratch, for as many epochs as both together.
 
 Beside `quick` they keep its model and its steps. Unlike theirs, hidden intensities of
 Image are told as one of 256 by cross-entropy, not by an L1 loss. `plans.py` has the
@@ -21,7 +21,7 @@ from configs.defaults import MASKED
 
 def presets(
     *,
-    share: float,
+    mlm_probability: float,
     model: tuple[int, int, int, int],
     rates: tuple[float, float],
     epochs: tuple[int, int],
@@ -33,7 +33,7 @@ def presets(
     """The presets of one task.
 
     Args:
-      share: of the inputs that are hidden.
+      mlm_probability: of the inputs that are hidden.
       model: layers, width, heads and FFN.
       rates: learning rates of pre-training and fine-tuning.
       epochs: of both.
@@ -48,7 +48,7 @@ def presets(
         "model": {**sizes, "dropout_rate": 0.0, "pooling": pooling},
         "attention": {"dropout_rate": 0.0},
     }
-    objective = {"objective": {**MASKED, "share": share}}
+    objective = {"objective": {**MASKED, "mlm_probability": mlm_probability}}
 
     def stage(rate: float, num_epochs: int, batch_size: int) -> dict[str, Any]:
         every = epoch * 32 // batch_size
@@ -61,8 +61,8 @@ def presets(
     return {
         "pretrain": {**stage(rates[0], epochs[0], 32), **objective},
         "finetune": stage(rates[1], epochs[1], fine_batch),
-        "total": stage(rates[1], sum(epochs), fine_batch),
+        "scratch_matched": stage(rates[1], sum(epochs), fine_batch),
         "quick pretrain": objective,
         "quick finetune": {},
-        "quick total": {"train": {"num_steps": 2 * quick_steps}},
+        "quick scratch_matched": {"train": {"num_steps": 2 * quick_steps}},
     }

@@ -68,7 +68,7 @@ QUICK = {
     "train": {"num_steps": 1_000, "eval_every": 250, "checkpoint_every": 500},
 }
 STAGES = self_pretraining.presets(
-    share=0.15,
+    mlm_probability=0.15,
     model=(6, 512, 8, 2048),
     rates=(5e-4, 1e-4),
     epochs=(32, 65),

@@ -12,7 +12,7 @@ from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.heads import PairClassifier, SequenceClassifier
 
 if TYPE_CHECKING:
-    from nystromformer.lab.trained_run import load_run
+    from nystromformer.experiments.trained_run import load_run
 
 __all__ = [
     "ATTENTIONS",
@@ -30,7 +30,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "load_run":
         try:
-            return importlib.import_module("nystromformer.lab.trained_run").load_run
+            return importlib.import_module(
+                "nystromformer.experiments.trained_run"
+            ).load_run
         except ModuleNotFoundError as error:
             needed = "load_run needs pip install 'nystromformer-jax[train]'"
             raise ModuleNotFoundError(f"{needed}: {error}") from error

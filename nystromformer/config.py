@@ -63,12 +63,12 @@ class ModelConfig(Group):
     dropout_rate: Rate
     dtype: Dtype
     remat: Literal["none", "attention", "block"]
-    pooling: Literal["mean", "padded_mean", "max", "cls", "first"]
+    pooling: Literal["mean", "padded_mean", "max", "cls_token", "bert_pooler"]
     norm: Literal["pre", "post"] = "pre"
     gelu: Literal["erf", "tanh"] = "erf"
     embedding_norm: bool = False
     num_token_types: Annotated[int, Field(ge=0)] = 0
-    padding_token: Annotated[int, Field(ge=0)] | None = None
+    ignore_id: Annotated[int, Field(ge=0)] | None = None
 
 
 class AttentionConfig(Group):
@@ -98,7 +98,7 @@ class TrainConfig(Group):
     batch_size: examples a step.
     num_steps, eval_every, log_every, checkpoint_every: in steps.
     num_epochs: instead of num_steps, which then follow from the data.
-    micro_batches: parts of a batch, of like lengths, one after another in less memory.
+    grad_accum_steps: parts of a batch, of like lengths, one after another in less memory.
     length_buckets: lengths to which a part is padded; where examples are of one length
       more only take longer to compile.
     init_from: another run's workdir, whose best weights to begin with.
@@ -110,7 +110,9 @@ class TrainConfig(Group):
     eval_every: Count
     log_every: Count
     checkpoint_every: Count
-    micro_batches: Count = 1  # what has a default may be missing, as in older workdirs
+    grad_accum_steps: Count = (
+        1  # what has a default may be missing, as in older workdirs
+    )
     length_buckets: Annotated[int, Field(gt=0, le=16)] = 1  # a program for each
     init_from: Annotated[str, Field(min_length=1)] | None = None
     num_epochs: Positive | None = None
@@ -187,16 +189,16 @@ def _check_together(config: Config) -> None:
             f"config.optimizer.warmup_steps={config.optimizer.warmup_steps} must lie "
             f"between 0 and train.num_steps={train.num_steps}"
         )
-    if train.batch_size % train.micro_batches:
+    if train.batch_size % train.grad_accum_steps:
         raise ConfigError(
             f"config.train.batch_size={train.batch_size} is not divisible by "
-            f"micro_batches={train.micro_batches}"
+            f"grad_accum_steps={train.grad_accum_steps}"
         )
     try:
         check_attention(config.attention.name, config.attention.options)
     except ValueError as error:
         raise ConfigError(f"config.attention: {error}") from error
-    for option, value in ATTENTIONS[config.attention.name].counts_padding.items():
+    for option, value in ATTENTIONS[config.attention.name].padding_sensitive.items():
         is_set = config.attention.options.get(option) == value
         if is_set and train.length_buckets > 1:
             raise ConfigError(

@@ -56,7 +56,7 @@ class EncoderConfig:
     separator: tokens behind the first of this id are of type 1; None = no token is.
     embedding_norm: LayerNorm on the sum of the embeddings.
     cls_token: a learned vector in front of every sequence.
-    padding_token: an id that is padding wherever it stands; None = as the mask says.
+    ignore_id: an id that is padding wherever it stands; None = as the mask says.
     remat: what is recomputed in the backward pass instead of stored.
     dtype: of the computation; parameters are float32.
     """
@@ -76,7 +76,7 @@ class EncoderConfig:
     separator: int | None = None
     embedding_norm: bool = False
     cls_token: bool = False
-    padding_token: int | None = None
+    ignore_id: int | None = None
     remat: str = "none"
     dtype: jax.typing.DTypeLike = jnp.float32
 
@@ -218,7 +218,7 @@ class Encoder(nnx.Module):
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.max_length = config.max_length
         self.dropout_rate = config.dropout_rate
-        self.padding_token = config.padding_token
+        self.ignore_id = config.ignore_id
         self.remat = config.remat
         self.dtype = config.dtype
         width = config.model_dim
@@ -265,8 +265,8 @@ class Encoder(nnx.Module):
           [B, L, D] in dtype and its mask [B, L] or None (L + 1 with a CLS token).
         """
         length = inputs.shape[1]
-        if self.padding_token is not None:
-            tokens = inputs != self.padding_token
+        if self.ignore_id is not None:
+            tokens = inputs != self.ignore_id
             mask = tokens if mask is None else mask & tokens
         if length > self.max_length:
             raise ValueError(f"length {length} is over max_length {self.max_length}")

@@ -14,7 +14,7 @@ from nystromformer.encoder import (
 )
 from nystromformer.ops import at_least_float32, dropout, split_rng
 
-POOLINGS = ("mean", "padded_mean", "max", "cls")
+POOLINGS = ("mean", "padded_mean", "max", "cls_token")
 
 
 def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -106,7 +106,7 @@ class SequenceClassifier(Model):
       config: of the encoder.
       num_classes: C.
       pooling: "mean" or "max" over the valid tokens; "padded_mean", their sum by the
-        config's max_length; "cls", a learned vector put in front of the sequence.
+        config's max_length; "cls_token", a learned vector put in front of the sequence.
     """
 
     features = 1  # vectors that the head sees
@@ -123,14 +123,14 @@ class SequenceClassifier(Model):
             raise ValueError(f"pooling must be one of {POOLINGS}, got {pooling!r}")
         self.pooling = pooling
         self.max_length = config.max_length
-        config = dataclasses.replace(config, cls_token=pooling == "cls")
+        config = dataclasses.replace(config, cls_token=pooling == "cls_token")
         self.encoder = Encoder(config, rngs=rngs)
         features = self.features * config.model_dim
         self.head = Head(features, config.mlp_dim, num_classes, rngs=rngs)
 
     def pool(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
         """x [B, L, D], mask [B, L] -> float32 [B, D]."""
-        if self.pooling == "cls":
+        if self.pooling == "cls_token":
             return x[:, 0].astype(jnp.float32)
         if self.pooling == "padded_mean":
             return pool_padded_mean(x, mask, max_length=self.max_length)

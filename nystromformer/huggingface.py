@@ -55,10 +55,10 @@ SIZES = {  # theirs: ours
 }
 LOADED_OPTIONS = {  # what no config.json says, as `load_pretrained` takes it
     "num_pinv_iters": 6,
-    "segments": "valid",
+    "landmark_padding": "mask",
     "landmarks": "segment_means",
-    "inverse": "iterative",
-    "inverse_scale": "own",
+    "pinv": "iterative",
+    "pinv_init": "own",
     "cross_attention": False,
 }
 PathLike = str | os.PathLike[str]
@@ -124,7 +124,7 @@ def save_pretrained(
 
     Args:
       model: of the published form, as `load_pretrained` returns it. Token types and
-        the mask are inputs there: `separator` and `padding_token` are not written.
+        the mask are inputs there: `separator` and `ignore_id` are not written.
       folder: made if missing.
       like: a folder with a model of the same shapes. Its other files are copied, as
         config.json and the tokenizer, and the two rows of positions that no token

@@ -16,7 +16,7 @@ Where this differs from the published code, on purpose:
 * Segments divide the *valid* tokens. Padding therefore changes nothing, every length
   works with every M, and M ≥ the number of valid tokens is exact attention. Without
   padding and with M dividing the length it is the paper, equation by equation;
-  `segments="padded"` keeps the published behaviour for comparison.
+  `landmark_padding="count"` keeps the published behaviour for comparison.
 * Z₀ is scaled by the norms of its own matrix, not by the largest of the batch, so an
   example does not depend on its neighbours.
 * A, Z and the softmax statistics are at least float32, without loss of digits
@@ -42,7 +42,7 @@ from nystromformer.ops import (
 )
 
 Precision = jax.lax.PrecisionLike
-SEGMENTS = ("valid", "padded")
+LANDMARK_PADDINGS = ("mask", "count")
 
 
 def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
@@ -178,7 +178,7 @@ def nystrom(
     *,
     num_landmarks: int,
     num_pinv_iters: int = 6,
-    segments: str = "valid",
+    landmark_padding: str = "mask",
     landmarks: Callable[..., tuple[jax.Array, jax.Array]] = segment_means,
     inverse: Callable[[jax.Array, int], jax.Array] = iterative_pinv,
     precision: Precision = None,
@@ -195,7 +195,7 @@ def nystrom(
         or in cross attention, every query counts.
       num_landmarks: M ≥ 1; M ≥ T or M ≥ the number n of valid keys is exact attention.
       num_pinv_iters: iterations of `iterative_pinv`.
-      segments: "valid", or "padded" for the published treatment of padding: segments
+      landmark_padding: "mask", or "count" for the published treatment of padding: segments
         of the padded length, in which excluded tokens count as zeros.
       landmarks: (x [S, H], num_landmarks, mask) -> as `segment_means`, the paper's
         choice; `nystromformer.study` has others.
@@ -211,7 +211,9 @@ def nystrom(
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend(query, key * scale, value, mask, precision=precision)
 
-    counts = mask if segments == "valid" else None  # the tokens that make landmarks
+    counts = (
+        mask if landmark_padding == "mask" else None
+    )  # the tokens that make landmarks
     of_queries = counts if self_attention else None
     query_landmarks, _ = landmarks(query, num_landmarks, of_queries)
     key_landmarks, exists = landmarks(key, num_landmarks, counts)
@@ -242,12 +244,14 @@ def nth_valid(mask: jax.Array, count: int) -> jax.Array:
 
 
 def check_options(
-    *, num_landmarks: int, num_pinv_iters: int = 6, segments: str = "valid"
+    *, num_landmarks: int, num_pinv_iters: int = 6, landmark_padding: str = "mask"
 ) -> None:
     """Raises ValueError for invalid options of `nystrom`."""
     if num_landmarks < 1:
         raise ValueError(f"num_landmarks must be at least 1, got {num_landmarks}")
     if num_pinv_iters < 0:
         raise ValueError(f"num_pinv_iters must not be negative, got {num_pinv_iters}")
-    if segments not in SEGMENTS:
-        raise ValueError(f"segments must be one of {SEGMENTS}, got {segments!r}")
+    if landmark_padding not in LANDMARK_PADDINGS:
+        raise ValueError(
+            f"landmark_padding must be one of {LANDMARK_PADDINGS}, got {landmark_padding!r}"
+        )

@@ -26,10 +26,10 @@ Inverse = Callable[[jax.Array, int], jax.Array]
 
 KMEANS_STEPS = 3
 LANDMARKS = ("segment_means", "random", "kmeans", "farthest")
-INVERSES: dict[str, Inverse] = {
+PINVS: dict[str, Inverse] = {
     "iterative": iterative_pinv,
     "exact": lambda a, _: jnp.linalg.pinv(a),  # LAPACK's
-    "none": lambda a, _: jnp.eye(a.shape[-1], dtype=a.dtype),  # the double softmax
+    "identity": lambda a, _: jnp.eye(a.shape[-1], dtype=a.dtype),  # the double softmax
 }
 
 
@@ -133,11 +133,11 @@ def landmarks_by(name: str, seed: int = 0) -> Landmarks:
     return kmeans if name == "kmeans" else segment_means
 
 
-def inverse_by(name: str) -> Inverse:
-    """The function (A, num_iters) -> Z of a name in INVERSES."""
-    if name not in INVERSES:
-        raise ValueError(f"inverse must be one of {(*INVERSES,)}, got {name!r}")
-    return INVERSES[name]
+def pinv_by(name: str) -> Inverse:
+    """The function (A, num_iters) -> Z of a name in PINVS."""
+    if name not in PINVS:
+        raise ValueError(f"pinv must be one of {(*PINVS,)}, got {name!r}")
+    return PINVS[name]
 
 
 def softmax_matrix(
@@ -161,7 +161,7 @@ def nystrom_kernels(
     mask: jax.Array | None = None,
     *,
     num_landmarks: int = 64,
-    segments: str = "valid",
+    landmark_padding: str = "mask",
     landmarks: str = "segment_means",
     landmark_seed: int = 0,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -171,9 +171,9 @@ def nystrom_kernels(
     least float32. Where no more tokens than M count, attention is exact, and A and B
     are no part of it.
     """
-    check_options(num_landmarks=num_landmarks, segments=segments)
+    check_options(num_landmarks=num_landmarks, landmark_padding=landmark_padding)
     choose = landmarks_by(landmarks, landmark_seed)
-    counts = mask if segments == "valid" or num_landmarks >= len(key) else None
+    counts = mask if landmark_padding == "mask" or num_landmarks >= len(key) else None
     of_queries = None
     if len(query) == len(key):
         query, of_queries = zeroed(query, mask), counts
@@ -194,8 +194,8 @@ def nystrom_factors(
     *,
     num_landmarks: int = 64,
     num_pinv_iters: int = 6,
-    segments: str = "valid",
-    inverse: str = "iterative",
+    landmark_padding: str = "mask",
+    pinv: str = "iterative",
     **landmarks: Any,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """F, Z and B, whose product F Z B is the [T, S] matrix that `nystrom` applies.
@@ -203,8 +203,8 @@ def nystrom_factors(
     Args:
       query, key: [T, H] and [S, H].
       mask: [S] bool, True = attend; None = all. With T = S for the queries too.
-      num_landmarks, num_pinv_iters, segments: as for `nystrom`.
-      inverse: of INVERSES.
+      num_landmarks, num_pinv_iters, landmark_padding: as for `nystrom`.
+      pinv: of PINVS.
       **landmarks: `landmarks` of LANDMARKS, and `landmark_seed`.
 
     Returns:
@@ -213,14 +213,14 @@ def nystrom_factors(
       attention is exact (n ≤ M, T ≤ M) so is the product.
     """
     check_options(num_landmarks=num_landmarks, num_pinv_iters=num_pinv_iters)
-    sizes = {"num_landmarks": num_landmarks, "segments": segments}
+    sizes = {"num_landmarks": num_landmarks, "landmark_padding": landmark_padding}
     f, a, b = nystrom_kernels(query, key, mask, **sizes, **landmarks)
-    z, eye = inverse_by(inverse)(a, num_pinv_iters), jnp.eye(len(a), dtype=a.dtype)
+    z, eye = pinv_by(pinv)(a, num_pinv_iters), jnp.eye(len(a), dtype=a.dtype)
     if len(query) <= num_landmarks < len(key):
         fill = ((0, num_landmarks - len(query)), (0, 0))
         rows = jnp.pad(softmax_matrix(query, key, mask), fill)
         return jnp.eye(*f.shape, dtype=f.dtype), eye, rows
-    if num_landmarks < len(key) and (mask is None or segments == "padded"):
+    if num_landmarks < len(key) and (mask is None or landmark_padding == "count"):
         return f, z, b
     mask = jnp.ones(len(key), bool) if mask is None else mask
     is_exact = mask.sum() <= num_landmarks  # landmark i is the i-th token that counts

@@ -12,8 +12,8 @@ queries, keys and values are synthetic.
 from absl import flags
 
 from lra_tasks.base import SPLITS
-from nystromformer.lab import cli
-from nystromformer.lab.study.approximation import approximation
+from nystromformer.experiments import cli
+from nystromformer.experiments.study.approximation import approximation
 
 ITERATIONS = [1, 2, 3, 4, 6, 8, 10, 12, 16, 20]
 

@@ -15,9 +15,9 @@ from absl import flags
 
 from lra_tasks.task import LRA, TASKS
 from nystromformer.config import DTYPES
-from nystromformer.lab import cli
-from nystromformer.lab.bench.benchmark import benchmark
-from nystromformer.lab.bench.targets import TARGETS
+from nystromformer.experiments import cli
+from nystromformer.experiments.bench.benchmark import benchmark
+from nystromformer.experiments.bench.targets import TARGETS
 
 cli.define_folder("out", "folder to write", required=True)
 flags.DEFINE_multi_string("attention", None, "NAME or NAME-SIZE; default: all")
@@ -33,7 +33,7 @@ flags.DEFINE_integer("repeats", 7, "rounds of measurements", 7)
 flags.DEFINE_bool("train_step", False, "measure whole training steps")
 flags.DEFINE_multi_enum("task", [*LRA], [*TASKS], "with --train_step: task")
 flags.DEFINE_multi_integer(
-    "parts", [1], "with --train_step: micro_batches and length_buckets", 1
+    "parts", [1], "with --train_step: grad_accum_steps and length_buckets", 1
 )
 flags.DEFINE_string("data_dir", None, "with --train_step: folder of the tasks' data")
 flags.DEFINE_bool("peers", False, "measure PyTorch's attentions, too")

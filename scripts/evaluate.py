@@ -8,9 +8,9 @@ import runpy
 from absl import flags
 
 from lra_tasks.base import SPLITS
-from nystromformer.lab import cli
-from nystromformer.lab.objectives import shown
-from nystromformer.lab.trained_run import load_run
+from nystromformer.experiments import cli
+from nystromformer.experiments.objectives import shown
+from nystromformer.experiments.trained_run import load_run
 
 _WORKDIR = cli.define_folder(
     "workdir", "folder of a run, or gs://BUCKET/RUN", required=True, buckets=True

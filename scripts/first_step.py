@@ -12,8 +12,8 @@ from absl import flags
 
 from lra_tasks.task import LRA, TASKS
 from nystromformer.attention import ATTENTIONS
-from nystromformer.lab import cli
-from nystromformer.lab.bench.starts import first_steps
+from nystromformer.experiments import cli
+from nystromformer.experiments.bench.starts import first_steps
 
 cli.define_folder("out", "folder to write", required=True)
 flags.DEFINE_multi_enum("task", [*LRA], [*TASKS], "task")

@@ -14,8 +14,8 @@ from configs.defaults import make_config
 from lra_tasks.subwords import open_vocabulary
 from nystromformer import huggingface
 from nystromformer.config import Config, ConfigError
-from nystromformer.lab import cli
-from nystromformer.lab.workdir import CONFIG_FILE, find_folder
+from nystromformer.experiments import cli
+from nystromformer.experiments.workdir import CONFIG_FILE, find_folder
 from nystromformer.training.arrays import save_arrays
 from nystromformer.training.checkpoint import best_file
 from nystromformer.training.files import write_bytes, write_json
@@ -46,7 +46,7 @@ def main() -> None:
     task = {"name": "corpus", "source_dir": _SOURCE_DIR.value}
     task |= {"tokenizer": str(files[1].absolute()), "max_length": encoder.max_length}
     imported = {
-        "objective": {"name": "masked"},
+        "objective": {"name": "mlm"},
         "model": {name: getattr(encoder, name) for name in MODEL},
         "attention": encoder.attention_options,
     }

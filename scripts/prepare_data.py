@@ -11,8 +11,8 @@ import os
 from absl import flags
 
 from lra_tasks.task import TASKS
-from nystromformer.lab import cli
-from nystromformer.lab.examples import prepare
+from nystromformer.experiments import cli
+from nystromformer.experiments.examples import prepare
 
 flags.DEFINE_multi_enum("task", None, [*TASKS, "all"], "task to prepare")
 flags.DEFINE_string("data_dir", None, "folder of archives and prepared data")

@@ -13,8 +13,8 @@ from pathlib import Path
 from absl import flags
 
 from nystromformer.config import ConfigError
-from nystromformer.lab import cli
-from nystromformer.lab.report.build import build
+from nystromformer.experiments import cli
+from nystromformer.experiments.report.build import build
 
 OUT = cli.define_folder("out", "folder to write; replaces an earlier report", True)
 REMARK = flags.DEFINE_multi_string("remark", [], "TASK=TEXT")

@@ -23,8 +23,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from configs.plans import PLANS
-from nystromformer.lab import cli
-from nystromformer.lab.sweep.command import sweep
+from nystromformer.experiments import cli
+from nystromformer.experiments.sweep.command import sweep
 
 cli.define_folder("workdir", "folder of the sweep; made if missing", required=True)
 config_flags.DEFINE_config_file(

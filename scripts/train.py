@@ -14,10 +14,10 @@ from absl import flags
 from ml_collections import config_flags
 
 from nystromformer.config import Config
-from nystromformer.lab import cli, distributed
-from nystromformer.lab.run import Experiment
-from nystromformer.lab.session import finish, keep_compiled_programs, summary
-from nystromformer.lab.workdir import find_folder
+from nystromformer.experiments import cli, distributed
+from nystromformer.experiments.run import Experiment
+from nystromformer.experiments.session import finish, keep_compiled_programs, summary
+from nystromformer.experiments.workdir import find_folder
 
 _CONFIG = config_flags.DEFINE_config_file(
     "config", None, "FILE.py[:ATTENTION,PRESET]; beside --help, lists its keys"
@@ -27,7 +27,7 @@ _WORKDIR = cli.define_folder(
 )
 _MAX_MINUTES = cli.define_max_minutes("save and stop after this time")
 _SEQ_SHARDS = flags.DEFINE_integer(
-    "seq_shards", 1, "split each sequence over this many devices", 1
+    "sequence_parallelism", 1, "split each sequence over this many devices", 1
 )
 flags.adopt_module_key_flags(distributed)
 flags.mark_flag_as_required("config")

@@ -75,10 +75,10 @@ def test_padding_and_what_stands_in_it_change_nothing():
 def test_a_token_that_is_padding_is_masked_wherever_it_stands():
     tokens = INPUTS != 4
     assert not tokens.all()
-    out, mask = forward(padding_token=4)(INPUTS, MASK)
+    out, mask = forward(ignore_id=4)(INPUTS, MASK)
     np.testing.assert_array_equal(mask, MASK & tokens)
     np.testing.assert_array_equal(out, forward()(INPUTS, MASK & tokens)[0])
-    out, mask = forward(padding_token=4)(INPUTS)
+    out, mask = forward(ignore_id=4)(INPUTS)
     np.testing.assert_array_equal(mask, tokens)
     np.testing.assert_array_equal(out, forward()(INPUTS, tokens)[0])
 
@@ -94,7 +94,7 @@ def test_a_row_does_not_depend_on_its_batch():
 
 def test_positions_are_learned_one_a_token():
     same_token = np.ones((1, L), int)
-    model = make(attention="none", attention_options={})
+    model = make(attention="identity", attention_options={})
     out, _ = model(same_token)
     assert len(np.unique(np.round(np.asarray(out[0]), 4), axis=0)) == L
     model.positions[...] = jnp.zeros((L, D))

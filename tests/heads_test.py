@@ -75,7 +75,7 @@ def test_the_published_mean_divides_by_the_padded_length_also_of_a_shorter_row()
     dirty = np.where(MASK[:, :, None], x, np.nan)
     pooled = pool_padded_mean(dirty, MASK, max_length=L)
     assert relative_error(pooled, expected) <= TOLERANCE["same"]
-    cut, short = make(pooling="padded_mean", attention="none"), LENGTHS[1]
+    cut, short = make(pooling="padded_mean", attention="identity"), LENGTHS[1]
     cut, whole = cut(INPUTS[1:2, :short]), cut(INPUTS[1:2], MASK[1:2])
     assert relative_error(cut, whole) <= TOLERANCE["float32"]
 
@@ -106,10 +106,10 @@ def test_padding_and_the_batch_change_no_logits(pooling):
 
 
 def test_cls_pooling_reads_the_first_vector_alone():
-    model = make(pooling="cls")
+    model = make(pooling="cls_token")
     x, _ = encode(model)(INPUTS, MASK)
     expected = model.head(x[:, 0])
-    error = relative_error(forward(pooling="cls")(INPUTS, MASK), expected)
+    error = relative_error(forward(pooling="cls_token")(INPUTS, MASK), expected)
     assert error <= TOLERANCE["float32"]
 
 

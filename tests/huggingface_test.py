@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 import nystromformer
 from lra_tasks.task import get_task
 from nystromformer.encoder import Encoder, EncoderConfig
+from nystromformer.experiments.workdir import read_config
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
 from nystromformer.huggingface import (
     PretrainedError,
@@ -24,7 +25,6 @@ from nystromformer.huggingface import (
     load_tokenizer,
     save_pretrained,
 )
-from nystromformer.lab.workdir import read_config
 from nystromformer.torch_layout import POSITIONS, WORDS, read_tensors
 from nystromformer.training.arrays import digest
 from nystromformer.training.checkpoint import read_best

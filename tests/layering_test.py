@@ -48,15 +48,21 @@ def forbidden(path):
     floors = [{f"nystromformer.{name}" for name in floor} for floor in FLOORS]
     if reaches({room}, {"lra_tasks"}):
         return {*DEVICE, "nystromformer", "configs", "scripts"}
-    if reaches({room}, {"nystromformer.lab"}):
+    if reaches({room}, {"nystromformer.experiments"}):
         return {"scripts"}
     if reaches({room}, {"nystromformer.training"}):
         below_config = set().union(*floors[:-1])
-        return {"lra_tasks", "configs", "scripts", "nystromformer.lab", *below_config}
+        return {
+            "lra_tasks",
+            "configs",
+            "scripts",
+            "nystromformer.experiments",
+            *below_config,
+        }
     if reaches({room}, {"nystromformer"}) and room != "nystromformer.__init__":
         floor = next(i for i, names in enumerate(floors) if reaches({room}, names))
         above = set().union(*floors[floor + 1 :])
-        rooms = {"nystromformer.training", "nystromformer.lab"}
+        rooms = {"nystromformer.training", "nystromformer.experiments"}
         return {"lra_tasks", "configs", "scripts", *rooms, *above}
     return set()
 

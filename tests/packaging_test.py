@@ -38,8 +38,8 @@ print(*(name for name in sys.modules if name in ("lra_tasks", "pandas", "matplot
 TOGETHER = """
 import nystromformer, configs.listops
 from nystromformer.config import Config
-from nystromformer.lab.run import Experiment
-from nystromformer.lab.provenance import commit
+from nystromformer.experiments.run import Experiment
+from nystromformer.experiments.provenance import commit
 config = Config.from_mapping(configs.listops.get_config("nystrom,quick").to_dict())
 print(nystromformer.load_run.__name__, Experiment.from_config(config).num_params)
 assert commit() is None
@@ -61,7 +61,7 @@ def test_the_wheel_works_outside_the_tree(tmp_path):
     names = zipfile.ZipFile(built).namelist()
     tops = {name.partition("/")[0] for name in names if ".dist-info" not in name}
     assert tops == {"nystromformer", "lra_tasks", "configs"}
-    assert "nystromformer/lab/report/page.html" in names
+    assert "nystromformer/experiments/report/page.html" in names
     install = [*pip, "install", "--no-deps", f"--target={tmp_path / 'site'}", built]
     subprocess.run(install, check=True)
     for program, said in ((ALONE, ""), (TOGETHER, "load_run 80918")):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from configs.plans import PLANS
-from nystromformer.lab.sweep.grid import Base, check_points, make_points, merged
+from nystromformer.experiments.sweep.grid import Base, check_points, make_points, merged
 from tests.commands import ROOT
 
 # How ml_collections reads a config file.
@@ -59,21 +59,23 @@ def test_self_pretraining_begins_each_seed_with_its_own_source_in_equal_time(pre
     found = {p.name: p for p in points("self_pretraining", preset=preset, seeds=2)}
     assert len(found) == 5 * 3 * 4 * 2
     for name, point in found.items():
-        if "-finetune-after_pretrain-" not in name:
+        if "-finetune-init_from_pretrain-" not in name:
             assert point.source is None
             continue
-        source = found[name.replace("finetune-after_pretrain", "pretrain")]
+        source = found[name.replace("finetune-init_from_pretrain", "pretrain")]
         assert point.source == point.config.train.init_from == source.name
-        assert source.config.objective.name == "masked"
+        assert source.config.objective.name == "mlm"
         assert source.config.train.seed == point.config.train.seed
         assert source.config.model == point.config.model
         assert source.config.task == point.config.task
-        scratch = found[name.replace("after_pretrain-", "")].config
+        scratch = found[name.replace("init_from_pretrain-", "")].config
         assert scratch.model_dump() == {
             **point.config.model_dump(),
             "train": {**point.config.train.model_dump(), "init_from": None},
         }
-        total = found[name.replace("finetune-after_pretrain", "total")].config.train
+        total = found[
+            name.replace("finetune-init_from_pretrain", "scratch_matched")
+        ].config.train
         both = point.config.train, source.config.train
         for length in ("num_epochs",) if total.num_epochs else ("num_steps",):
             assert getattr(total, length) == sum(getattr(x, length) for x in both)
@@ -91,9 +93,12 @@ def test_an_ablation_changes_one_thing(preset):
         assert base in configs
         changed = [{k for k in base if base[k] != config[k]} for config in configs]
         assert all(len(keys) <= 1 for keys in changed)
-        assert {"conv_kernel_size", "landmarks", "inverse", "segments"} == set().union(
-            *changed
-        )
+        assert {
+            "conv_kernel_size",
+            "landmarks",
+            "inverse",
+            "landmark_padding",
+        } == set().union(*changed)
 
 
 def test_a_plan_runs_on_a_small_preset(tmp_path):

@@ -141,7 +141,7 @@ def test_nystrom_uses_these_landmarks(choice):
     ("inverse", "of"),
     [
         ("exact", functools.partial(np.linalg.pinv, rcond=1e-13)),
-        ("none", lambda a: np.eye(M)),
+        ("identity", lambda a: np.eye(M)),
     ],
 )
 def test_nystrom_uses_these_inverses(inverse, of):
@@ -149,19 +149,19 @@ def test_nystrom_uses_these_inverses(inverse, of):
     q, k = (paper.segment_means(x, range(S), M) for x in (query, key))
     f, a, b = paper.kernels_of(q, k, query, key)
     expected = f @ (of(a) @ (b @ value))
-    out = attend(query, key, value, inverse=inverse)
+    out = attend(query, key, value, pinv=inverse)
     assert relative_error(out, expected) <= TOLERANCE["float64"]
 
 
 @pytest.mark.parametrize(
     ("choice", "inverse", "count"),
-    [("random", "iterative", 4), ("farthest", "exact", M), ("kmeans", "none", 71)],
+    [("random", "iterative", 4), ("farthest", "exact", M), ("kmeans", "identity", 71)],
 )
 def test_as_many_landmarks_as_valid_tokens_are_exact_attention(choice, inverse, count):
     mask = TOKEN % 17 == 3  # 4 valid tokens
     x = [normal(seed, S, H) for seed in range(3)]
     expected = paper.attention(*x, list(np.flatnonzero(mask)))[mask]
-    out = attend(*x, mask, count, landmarks=choice, inverse=inverse)
+    out = attend(*x, mask, count, landmarks=choice, pinv=inverse)
     assert relative_error(out[mask], expected) <= TOLERANCE["float64"]
     twin = attend(*x, mask, 3, landmarks=choice)
     assert relative_error(twin[mask], expected) > 1e-2
@@ -169,7 +169,7 @@ def test_as_many_landmarks_as_valid_tokens_are_exact_attention(choice, inverse, 
 
 @pytest.mark.parametrize(
     "options",
-    [{"landmarks": "farthest"}, {"landmarks": "kmeans"}, {"inverse": "exact"}],
+    [{"landmarks": "farthest"}, {"landmarks": "kmeans"}, {"pinv": "exact"}],
 )
 def test_gradients_are_those_of_differences(options):
     with jax.enable_x64(True):
@@ -192,7 +192,7 @@ def test_gradients_are_those_of_differences(options):
 
 def test_gradient_of_the_exact_inverse_is_finite_where_landmarks_are_alike():
     """A of rank 1 in float32, and A of nothing but padding."""
-    attention = compiled("nystrom", num_landmarks=M, inverse="exact")
+    attention = compiled("nystrom", num_landmarks=M, pinv="exact")
 
     def loss(x, mask):
         return attention(x, x, x, None, mask).sum()
@@ -208,8 +208,8 @@ def test_gradient_of_the_exact_inverse_is_finite_where_landmarks_are_alike():
     [
         {},
         {"landmarks": "random", "landmark_seed": 3, "num_pinv_iters": 2},
-        {"landmarks": "kmeans", "inverse": "exact"},
-        {"segments": "padded", "inverse": "none"},
+        {"landmarks": "kmeans", "pinv": "exact"},
+        {"landmark_padding": "count", "pinv": "identity"},
     ],
     ids=str,
 )

@@ -14,10 +14,10 @@ from flax import nnx
 from nystromformer.attention.base import Attention
 from nystromformer.attention.bigbird import BigBirdAttention
 from nystromformer.attention.efficient import EfficientAttention
+from nystromformer.attention.identity import IdentityAttention
 from nystromformer.attention.linear import LinearAttention
 from nystromformer.attention.linformer import LinformerAttention
 from nystromformer.attention.longformer import LongformerAttention
-from nystromformer.attention.none import NoAttention
 from nystromformer.attention.nystrom import NystromAttention
 from nystromformer.attention.performer import PerformerAttention
 from nystromformer.attention.reformer import ReformerAttention
@@ -33,7 +33,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "longformer": LongformerAttention,
     "performer": PerformerAttention,
     "reformer": ReformerAttention,
-    "none": NoAttention,
+    "identity": IdentityAttention,
 }
 
 _GIVEN_BY_THE_MODEL = {"self", "num_heads", "head_dim", "max_length", "rngs"}

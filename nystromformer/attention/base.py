@@ -102,7 +102,7 @@ class Attention(nnx.Module):
     defaults: the options of the paper's experiments, which configs and benchmarks start
       from; a subclass names those that differ from the defaults of its `__init__`.
     size_option: the option that says how large it is, as 64 in "nystrom-64".
-    counts_padding: option -> the value with which outputs depend on the padding.
+    padding_sensitive: option -> the value with which outputs depend on the padding.
     shared_across_layers: one instance serves all layers of an encoder.
     """
 
@@ -112,7 +112,7 @@ class Attention(nnx.Module):
     shared_across_layers = False
     defaults: ClassVar[Mapping[str, Any]] = {}
     size_option: ClassVar[str | None] = None
-    counts_padding: ClassVar[Mapping[str, Any]] = {}
+    padding_sensitive: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)

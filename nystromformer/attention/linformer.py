@@ -16,7 +16,7 @@ from nystromformer.attention.base import Attention, check_choice, check_range
 from nystromformer.nystrom import attend
 from nystromformer.ops import at_least_float32
 
-SHARING = ("none", "head", "key_value", "layer", "head_layers")
+SHARING = ("none", "head", "key_value", "layer", "layerwise_per_head")
 
 
 # The authors' code: Xavier with gain 1/√2, variance 1/(max_length + k), so that a
@@ -41,7 +41,7 @@ class LinformerAttention(Attention):
       projection_dim: k ≤ max_length.
       sharing: what shares a projection. "none": E for the keys and F for the values of
         each head; "head": E and F, for all heads; "key_value": E = F for all heads;
-        "layer": the same, one for all layers, which the encoder holds; "head_layers":
+        "layer": the same, one for all layers, which the encoder holds; "layerwise_per_head":
         E = F for each head, shared by all layers, and starting as N(0, 0.02): the form
         of the published comparison on the LRA.
     """
@@ -62,11 +62,11 @@ class LinformerAttention(Attention):
         check_choice("sharing", sharing, SHARING)
         self.num_heads = num_heads
         self.max_length = max_length
-        self.shared_across_layers = sharing in ("layer", "head_layers")
+        self.shared_across_layers = sharing in ("layer", "layerwise_per_head")
         shape = (projection_dim, max_length)
-        if sharing in ("none", "head_layers"):
+        if sharing in ("none", "layerwise_per_head"):
             shape = (num_heads, *shape)
-        init = released_init if sharing == "head_layers" else projection_init
+        init = released_init if sharing == "layerwise_per_head" else projection_init
         self.key_projection = nnx.Param(init(rngs.params(), shape))
         self.value_projection = nnx.data(None)
         if sharing in ("none", "head"):

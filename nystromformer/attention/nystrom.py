@@ -17,11 +17,11 @@ from nystromformer.attention.base import (
     check_range,
 )
 from nystromformer.blocks import neighbourhoods
-from nystromformer.nystrom import SEGMENTS, iterative_pinv, nystrom
+from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
 from nystromformer.ops import at_least_float32
-from nystromformer.study import INVERSES, LANDMARKS, inverse_by, landmarks_by
+from nystromformer.study import LANDMARKS, PINVS, landmarks_by, pinv_by
 
-INVERSE_SCALES = ("own", "batch")
+PINV_INITS = ("per_matrix", "per_batch")
 
 
 def depthwise_conv(
@@ -70,15 +70,15 @@ class NystromAttention(Attention):
       num_pinv_iters: iterations towards the pseudo-inverse.
       conv_kernel_size: K odd, or 0 for none. The kernel [K, N] of the skip connection
         starts as U(−1/√K, 1/√K), as in the published code.
-      segments: of the "valid" tokens, or "padded" for the published treatment of them.
-      landmarks, inverse: of `study.LANDMARKS` and `study.INVERSES`.
+      landmark_padding: "mask", or "count" for the published treatment of them.
+      landmarks, pinv: of `study.LANDMARKS` and `study.PINVS`.
       landmark_seed: of the tokens drawn.
-      inverse_scale: Z₀ scaled by each matrix's "own" norms, or by the largest of the
+      pinv_init: Z₀ scaled by each matrix's "own" norms, or by the largest of the
         "batch" and its heads as published: an example then depends on its neighbours.
     """
 
     size_option = "num_landmarks"
-    counts_padding = {"segments": "padded"}
+    padding_sensitive = {"landmark_padding": "count"}
     defaults = {"num_landmarks": 128, "conv_kernel_size": 35}
 
     def __init__(
@@ -90,28 +90,28 @@ class NystromAttention(Attention):
         num_landmarks: int = 64,
         num_pinv_iters: int = 6,
         conv_kernel_size: int = 0,
-        segments: str = "valid",
+        landmark_padding: str = "mask",
         landmarks: str = "segment_means",
         landmark_seed: int = 0,
-        inverse: str = "iterative",
-        inverse_scale: str = "own",
+        pinv: str = "iterative",
+        pinv_init: str = "per_matrix",
         **sizes: Any,
     ):
         check_range("num_landmarks", num_landmarks, 1)
         check_range("num_pinv_iters", num_pinv_iters, 0)
         check_range("landmark_seed", landmark_seed, 0, LARGEST_SEED)
         check_kernel_size(conv_kernel_size)
-        check_choice("segments", segments, SEGMENTS)
+        check_choice("landmark_padding", landmark_padding, LANDMARK_PADDINGS)
         check_choice("landmarks", landmarks, LANDMARKS)
-        check_choice("inverse", inverse, INVERSES)
-        check_choice("inverse_scale", inverse_scale, INVERSE_SCALES)
+        check_choice("pinv", pinv, PINVS)
+        check_choice("pinv_init", pinv_init, PINV_INITS)
         self.num_landmarks = min(num_landmarks, max_length)  # more change nothing
         self.num_pinv_iters = num_pinv_iters
-        self.segments = segments
+        self.landmark_padding = landmark_padding
         self.landmarks = landmarks
         self.landmark_seed = landmark_seed
-        self.inverse = inverse
-        self.inverse_scale = inverse_scale
+        self.pinv = pinv
+        self.pinv_init = pinv_init
         self.conv_kernel: nnx.Param | jax.Array | None = nnx.data(None)
         if conv_kernel_size:
             bound = conv_kernel_size**-0.5
@@ -125,8 +125,8 @@ class NystromAttention(Attention):
         return () if self.conv_kernel is None else (self.conv_kernel[...].T,)
 
     def attend(self, query, key, value, mask, precision, kernel=None):
-        inverse = inverse_by(self.inverse)
-        if self.inverse == "iterative" and self.inverse_scale == "batch":
+        inverse = pinv_by(self.pinv)
+        if self.pinv == "iterative" and self.pinv_init == "per_batch":
             inverse = partial(iterative_pinv, scale_over=("heads", "batch"))
         out = nystrom(
             query,
@@ -135,7 +135,7 @@ class NystromAttention(Attention):
             mask,
             num_landmarks=self.num_landmarks,
             num_pinv_iters=self.num_pinv_iters,
-            segments=self.segments,
+            landmark_padding=self.landmark_padding,
             landmarks=landmarks_by(self.landmarks, self.landmark_seed),
             inverse=inverse,
             precision=precision,

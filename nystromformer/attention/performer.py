@@ -138,7 +138,7 @@ class PerformerAttention(Attention):
     """
 
     size_option = "num_features"
-    counts_padding = {"kernel": "published"}
+    padding_sensitive = {"kernel": "published"}
 
     def __init__(
         self,

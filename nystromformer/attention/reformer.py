@@ -13,7 +13,7 @@ itself only when there is nothing else.
 As in the authors' code q_i · k_j is not divided by √H. As in the paper, and not in
 that code, tokens of another bucket in the same chunks are never seen, and what several
 rounds find counts once (N_ij of the appendix): the rounds together are one softmax.
-`sees="chunk"` does both as that code and the published Nyströmformer's.
+`lsh_scope="chunk"` does both as that code and the published Nyströmformer's.
 
 The number of buckets follows the number of valid tokens and padding sorts to the end:
 adding padding changes nothing. The rotations are constants, drawn from a seed.
@@ -37,7 +37,7 @@ from nystromformer.attention.base import (
 from nystromformer.blocks import to_blocks
 from nystromformer.ops import at_least_float32
 
-SEES = ("bucket", "chunk")
+LSH_SCOPES = ("bucket", "chunk")
 _SMALLEST_SQUARE = 1e-12  # of a key's length: shorter ones are not stretched to 1
 
 
@@ -85,7 +85,7 @@ def seen_tokens(
     bucket: jax.Array,
     chunk: jax.Array,
     mask: jax.Array,
-    sees: str,
+    lsh_scope: str,
     dtype: jax.typing.DTypeLike,
 ) -> tuple[jax.Array, jax.Array]:
     """The tokens that chunks see in one round, and the bias of their scores.
@@ -95,7 +95,7 @@ def seen_tokens(
       bucket: [1 + R, L] int32, the bucket of each token in this and in every round.
       chunk: [R, L] int32, the chunk of each token in every round.
       mask: [L] bool, True = a token.
-      sees: of SEES.
+      lsh_scope: of LSH_SCOPES.
       dtype: of the bias.
 
     Returns:
@@ -106,7 +106,7 @@ def seen_tokens(
     num_chunks, size = tokens.shape
     lowest = jnp.finfo(dtype).min
     seen = jnp.concatenate([jnp.roll(tokens, 1, axis=0), tokens], axis=1)
-    if sees == "chunk":
+    if lsh_scope == "chunk":
         counts, bias = mask[seen][:, None], jnp.zeros((), dtype)
     else:
         same = bucket[:, tokens][..., None] == bucket[:, seen][:, :, None]
@@ -153,7 +153,7 @@ class ReformerAttention(Attention):
       bucket_size: tokens in a chunk of the sorted sequence; even, since a chunk is two
         average buckets as in the paper, and up to so many tokens are one bucket.
       seed: of the rotations, one for each head and round.
-      sees: the tokens of its "bucket", each once; or, as published, all of the "chunk"
+      lsh_scope: the tokens of its "bucket", each once; or, as published, all of the "chunk"
         and the one before, as often as rounds find them.
     """
 
@@ -170,7 +170,7 @@ class ReformerAttention(Attention):
         num_hashes: int = 2,
         bucket_size: int = 64,
         seed: int = 0,
-        sees: str = "bucket",
+        lsh_scope: str = "bucket",
         **sizes: Any,
     ):
         check_range("num_hashes", num_hashes, 1)
@@ -182,13 +182,13 @@ class ReformerAttention(Attention):
         one_bucket = max_length + max_length % 2
         check_range("bucket_size", bucket_size, 2, one_bucket, max_length)
         check_range("seed", seed, 0, LARGEST_SEED)
-        check_choice("sees", sees, SEES)
+        check_choice("lsh_scope", lsh_scope, LSH_SCOPES)
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.num_hashes = num_hashes
         self.bucket_size = bucket_size
         self.seed = seed
-        self.sees = sees
+        self.lsh_scope = lsh_scope
 
     def per_head(self, length):
         num_axes = -(-length // self.bucket_size)
@@ -214,7 +214,7 @@ class ReformerAttention(Attention):
 
         def one_round(tokens: jax.Array, here: jax.Array) -> tuple[jax.Array, ...]:
             buckets = jnp.concatenate([here[None], bucket])
-            seen, bias = seen_tokens(tokens, buckets, chunk, mask, self.sees, wide)
+            seen, bias = seen_tokens(tokens, buckets, chunk, mask, self.lsh_scope, wide)
             keys, values = unit_key[seen], value[seen]
             return attend_chunks(query[tokens], keys, values, bias, precision)
 

@@ -24,7 +24,7 @@ def make_mesh(
     batch_size: int,
     length: int,
     *,
-    seq_shards: int = 1,
+    sequence_parallelism: int = 1,
     devices: Sequence[Any] | None = None,
 ) -> Mesh:
     """The mesh of all devices, of all processes, or of those given.
@@ -32,28 +32,28 @@ def make_mesh(
     Args:
       batch_size: examples that all devices take together, a step or a part of one.
       length: of the sequences.
-      seq_shards: over how many devices a sequence is split.
+      sequence_parallelism: over how many devices a sequence is split.
       devices: default all.
 
     Raises:
       ValueError: for a batch or a length that cannot be split evenly.
     """
     devices = jax.devices() if devices is None else devices
-    if len(devices) % seq_shards:
+    if len(devices) % sequence_parallelism:
         raise ValueError(
-            f"{len(devices)} devices cannot be split into groups of seq_shards="
-            f"{seq_shards}: choose another seq_shards"
+            f"{len(devices)} devices cannot be split into groups of sequence_parallelism="
+            f"{sequence_parallelism}: choose another sequence_parallelism"
         )
-    shape = len(devices) // seq_shards, seq_shards
+    shape = len(devices) // sequence_parallelism, sequence_parallelism
     if batch_size % shape[0]:
         raise ValueError(
             f"{batch_size} examples cannot be split evenly over {shape[0]} devices: "
-            "choose another batch_size or micro_batches"
+            "choose another batch_size or grad_accum_steps"
         )
-    if length % seq_shards:
+    if length % sequence_parallelism:
         raise ValueError(
-            f"max_length={length} cannot be split evenly into seq_shards={seq_shards}: "
-            "choose another max_length or seq_shards"
+            f"max_length={length} cannot be split evenly into sequence_parallelism={sequence_parallelism}: "
+            "choose another max_length or sequence_parallelism"
         )
     axis_types = (AxisType.Auto, AxisType.Auto)
     return jax.make_mesh(shape, (DATA, SEQ), axis_types=axis_types, devices=devices)

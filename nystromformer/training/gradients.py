@@ -46,7 +46,7 @@ def batch_gradient(
     indices: jax.Array,
     key: jax.Array,
     *,
-    micro_batches: int = 1,
+    grad_accum_steps: int = 1,
     length_buckets: int = 1,
     mesh: Mesh | None = None,
 ) -> Gradient:
@@ -59,7 +59,7 @@ def batch_gradient(
       data: where the examples are.
       indices: of the examples, int32 [B].
       key: of the dropout.
-      micro_batches: parts of the batch, one after another; a divisor of B.
+      grad_accum_steps: parts of the batch, one after another; a divisor of B.
       length_buckets: how many lengths there are; each is compiled by itself.
       mesh: over which each part is split (None: one device).
     """
@@ -89,12 +89,12 @@ def batch_gradient(
         ), None
 
     lengths = bucket_lengths(data.inputs.shape[-1], length_buckets)
-    if micro_batches == len(lengths) == 1:
+    if grad_accum_steps == len(lengths) == 1:
         gradient = part_gradient(lengths[0], variables, indices, key)
     else:
         by_length = indices[jnp.argsort(data.lengths_of(indices))]
         parts = jax.lax.with_sharding_constraint(
-            by_length.reshape(micro_batches, -1),
+            by_length.reshape(grad_accum_steps, -1),
             NamedSharding(mesh or one_device(), PartitionSpec(None, DATA)),
         )
         shapes = jax.eval_shape(
@@ -102,6 +102,8 @@ def batch_gradient(
         )
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         start = nothing._replace(variables=variables)
-        gradient, _ = jax.lax.scan(add_part, start, (jnp.arange(micro_batches), parts))
+        gradient, _ = jax.lax.scan(
+            add_part, start, (jnp.arange(grad_accum_steps), parts)
+        )
     weight = gradient.totals.sums["loss"][1]
     return gradient._replace(params=jax.tree.map(lambda x: x / weight, gradient.params))

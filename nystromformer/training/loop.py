@@ -89,7 +89,7 @@ class Trainer:
             optimizer,
             objective,
             mesh,
-            micro_batches=schedule.micro_batches,
+            grad_accum_steps=schedule.grad_accum_steps,
             length_buckets=schedule.length_buckets,
         )
         self.eval_chunk = make_eval_chunk(graphdef, objective, mesh)
@@ -227,7 +227,7 @@ class Trainer:
             Totals.zero(self.objective),
             weights,
             self.data[split],
-            self.schedule.batch_size // self.schedule.micro_batches,
+            self.schedule.batch_size // self.schedule.grad_accum_steps,
             self.mesh,
             self.schedule.length_buckets,
             should_stop=lambda: self._signum() > 0,

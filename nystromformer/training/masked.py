@@ -16,7 +16,7 @@ import optax
 from nystromformer.training.data import Batch
 from nystromformer.training.objective import Sums
 
-TREATMENTS = ("bert", "mask")
+CORRUPTIONS = ("bert", "mask_only")
 EVALUATION_SEED = 0
 
 
@@ -43,9 +43,9 @@ class MaskedTokens:
       vocab_size: V; ids of the data.
       mask_token: the id that hides a token.
       special_tokens: ids that are never chosen.
-      share: in (0, 1].
-      treatment: "bert": 80 % of the chosen become mask_token, 10 % a random token and
-        10 % stay; "mask": all become mask_token.
+      mlm_probability: in (0, 1].
+      corruption: "bert": 80 % of the chosen become mask_token, 10 % a random token and
+        10 % stay; "mask_only": all become mask_token.
     """
 
     metrics = ("loss", "mlm_accuracy")
@@ -58,17 +58,19 @@ class MaskedTokens:
         vocab_size: int,
         mask_token: int,
         special_tokens: tuple[int, ...] = (),
-        share: float = 0.15,
-        treatment: str = "bert",
+        mlm_probability: float = 0.15,
+        corruption: str = "bert",
     ):
-        if not 0 < share <= 1:
-            raise ValueError(f"share must be in (0, 1], got {share}")
-        if treatment not in TREATMENTS:
+        if not 0 < mlm_probability <= 1:
             raise ValueError(
-                f"treatment must be one of {TREATMENTS}, got {treatment!r}"
+                f"mlm_probability must be in (0, 1], got {mlm_probability}"
+            )
+        if corruption not in CORRUPTIONS:
+            raise ValueError(
+                f"corruption must be one of {CORRUPTIONS}, got {corruption!r}"
             )
         self.mask_token, self.special_tokens = mask_token, special_tokens
-        self.share, self.treatment = share, treatment
+        self.mlm_probability, self.corruption = mlm_probability, corruption
         self.ordinary = np.setdiff1d(np.arange(vocab_size), special_tokens)
 
     def hide(
@@ -80,9 +82,9 @@ class MaskedTokens:
             candidates &= inputs != token
         counts = candidates.sum(1)
         # Rounded as `wanted` is, or a full row would depend on its padding.
-        share = np.float32(self.share)
-        largest = max(1, int(np.round(share * np.float32(inputs.shape[1]))))
-        wanted = jnp.clip(jnp.round(share * counts), 1, largest)
+        mlm_probability = np.float32(self.mlm_probability)
+        largest = max(1, int(np.round(mlm_probability * np.float32(inputs.shape[1]))))
+        wanted = jnp.clip(jnp.round(mlm_probability * counts), 1, largest)
 
         def draw(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             of_places, of_kinds, of_tokens = jax.random.split(key, 3)
@@ -95,7 +97,7 @@ class MaskedTokens:
         weights = jnp.arange(largest)[None] < jnp.minimum(wanted, counts)[:, None]
         targets = jnp.take_along_axis(inputs, places, axis=1)
         hidden = jnp.full_like(targets, self.mask_token)
-        if self.treatment == "bert":
+        if self.corruption == "bert":
             kept = jnp.where(kinds < 0.9, tokens.astype(targets.dtype), targets)
             hidden = jnp.where(kinds < 0.8, hidden, kept)
         rows = jnp.arange(len(inputs))[:, None]

@@ -147,7 +147,7 @@ def make_train_chunk(
     objective: Objective,
     mesh: Mesh | None = None,
     *,
-    micro_batches: int = 1,
+    grad_accum_steps: int = 1,
     length_buckets: int = 1,
 ) -> Callable[[State, Data, jax.Array, Any], tuple[State, Finite]]:
     """A compiled function that takes several steps.
@@ -156,14 +156,14 @@ def make_train_chunk(
     int32 [K, B], and how many ≤ K of these steps to take. It stops after the first
     step at which something is not finite, which `Finite` then tells.
 
-    Dropout of a step depends on (seed, step), micro_batches and length_buckets alone.
+    Dropout of a step depends on (seed, step), grad_accum_steps and length_buckets alone.
     The batch is split over the mesh (None: one device) as the indices and the data are;
-    the state stays whole. micro_batches, length_buckets: of `batch_gradient`.
+    the state stays whole. grad_accum_steps, length_buckets: of `batch_gradient`.
     """
     gradient_of = functools.partial(
         batch_gradient,
         mesh=mesh,
-        micro_batches=micro_batches,
+        grad_accum_steps=grad_accum_steps,
         length_buckets=length_buckets,
     )
     train_step = make_train_step(graphdef, optimizer, objective, gradient_of)

@@ -93,7 +93,7 @@ def test_what_cannot_be_honoured_is_refused_with_its_shape(case):
         attended(**given)
 
 
-@pytest.mark.parametrize("name", ["longformer", "none"])
+@pytest.mark.parametrize("name", ["longformer", "identity"])
 def test_self_attention_needs_equal_lengths(name):
     with pytest.raises(ValueError, match=r"T = S.*\(3, 67, 2, 5\).*\(3, 61, 2, 5\)"):
         make(name)(jnp.ones((3, 67, 2, 5)), *[jnp.ones((3, 61, 2, 5))] * 2)
@@ -122,8 +122,8 @@ def test_a_mask_of_keys_says_nothing_of_queries_in_cross_attention(name):
 
 
 def test_what_has_no_cross_attention_says_so():
-    with pytest.raises(ValueError, match="none has no cross attention"):
-        make("none", cross_attention=True)
+    with pytest.raises(ValueError, match="identity has no cross attention"):
+        make("identity", cross_attention=True)
     with pytest.raises(ValueError, match=r"convolution of V needs self-attention"):
         make("nystrom", cross_attention=True, conv_kernel_size=5)(*inputs())
 

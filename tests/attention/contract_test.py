@@ -221,10 +221,12 @@ def test_an_attention_of_another_package_registers_itself():
 def test_errors_list_what_is_known():
     with pytest.raises(ValueError, match=r"'nistrom'.*nystrom.*softmax"):
         make("nistrom")
-    with pytest.raises(ValueError, match=r"'landmark'.*num_landmarks.*segments"):
+    with pytest.raises(
+        ValueError, match=r"'landmark'.*num_landmarks.*landmark_padding"
+    ):
         check_attention("nystrom", {"landmark": 7})
-    with pytest.raises(ValueError, match=r"'none'.*'x'.*none"):
-        check_attention("none", {"x": 1})
+    with pytest.raises(ValueError, match=r"'identity'.*'x'.*none"):
+        check_attention("identity", {"x": 1})
 
 
 @pytest.mark.parametrize(
@@ -259,10 +261,10 @@ def test_what_is_out_of_range_is_refused(name, option, smallest, largest, given)
     ("name", "options", "text"),
     [
         ("nystrom", {"conv_kernel_size": 4}, "conv_kernel_size.*odd.*got 4"),
-        ("nystrom", {"segments": "even"}, "'valid', 'padded'.*'even'"),
+        ("nystrom", {"landmark_padding": "even"}, "'mask', 'count'.*'even'"),
         ("nystrom", {"landmarks": "means"}, "segment_means.*farthest.*'means'"),
-        ("nystrom", {"inverse": "svd"}, "iterative.*exact.*none.*'svd'"),
-        ("nystrom", {"inverse_scale": "head"}, "own.*batch.*'head'"),
+        ("nystrom", {"pinv": "svd"}, "iterative.*exact.*none.*'svd'"),
+        ("nystrom", {"pinv_init": "head"}, "own.*batch.*'head'"),
         ("linformer", {"projection_dim": 7, "sharing": "heads"}, "key_value.*'heads'"),
         ("longformer", {"window": 7}, "window must be even.*got 7"),
         ("reformer", {"bucket_size": 7}, "bucket_size must be even.*got 7"),

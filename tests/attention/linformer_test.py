@@ -32,7 +32,7 @@ SHAPES = {  # of the projections of keys and values, the latter if of its own
     "head": [(K, MAX_LENGTH)] * 2,
     "key_value": [(K, MAX_LENGTH)],
     "layer": [(K, MAX_LENGTH)],
-    "head_layers": [(N, K, MAX_LENGTH)],
+    "layerwise_per_head": [(N, K, MAX_LENGTH)],
 }
 
 
@@ -77,11 +77,13 @@ def test_projections_of_keys_and_values_start_apart_and_keep_their_length(sharin
 def test_a_layer_shares_for_all_and_head_layers_for_each_head():
     for sharing, is_shared in {
         "layer": True,
-        "head_layers": True,
+        "layerwise_per_head": True,
         "none": False,
     }.items():
         assert make(sharing=sharing).shared_across_layers == is_shared
-    drawn = make(sharing="head_layers", projection_dim=MAX_LENGTH).key_projection[...]
+    drawn = make(
+        sharing="layerwise_per_head", projection_dim=MAX_LENGTH
+    ).key_projection[...]
     assert abs(drawn.std() - 0.02) < 5 * 0.02 / np.sqrt(2 * drawn.size)  # as published
 
 

@@ -65,7 +65,7 @@ def test_lifts_the_paper_over_batch_and_heads_with_the_skip_of_v():
 def test_padded_segments_are_the_published_treatment_of_padding():
     q, k, v = (np.pad(x, ((0, 0), (0, 28), (0, 0), (0, 0))) for x in inputs(42))
     mask = np.arange(70) < np.full((B, 1), 42)
-    padded = compiled(segments="padded")(q, k, v, None, key_mask(mask))[:, :42]
+    padded = compiled(landmark_padding="count")(q, k, v, None, key_mask(mask))[:, :42]
     for b, n in np.ndindex(B, N):
         head = [np.float64(x[b, :, n]) for x in (q, k, v)]
         expected = paper.published(*head, mask[b], M)[:42]
@@ -170,7 +170,7 @@ def test_one_scale_for_the_batch_is_the_published_one():
     ]
     scale = np.prod(np.max(norms, axis=0))
     out, own = (
-        np.asarray(compiled(inverse_scale=name)(q, k, v)) for name in ("batch", "own")
+        np.asarray(compiled(pinv_init=name)(q, k, v)) for name in ("batch", "own")
     )
     for i, (b, n) in enumerate(np.ndindex(B, N)):
         expected = paper.nystrom(*heads[i], np.ones(L), M, 6, scale)
@@ -192,9 +192,9 @@ def test_the_convolution_is_the_sum_over_the_neighbours_that_count(length, size)
 @pytest.mark.parametrize(
     "options",
     [
-        {"segments": "padded", "num_pinv_iters": 2},
-        {"num_pinv_iters": 2, "inverse_scale": "batch"},  # whose inverse is another
-        {"landmarks": "random", "landmark_seed": 5, "inverse": "none"},
+        {"landmark_padding": "count", "num_pinv_iters": 2},
+        {"num_pinv_iters": 2, "pinv_init": "per_batch"},  # whose inverse is another
+        {"landmarks": "random", "landmark_seed": 5, "pinv": "identity"},
     ],
 )
 def test_the_module_passes_its_options_on(options):

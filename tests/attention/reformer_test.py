@@ -31,7 +31,7 @@ def rotations(num_hashes, num_axes, seed=0, num_heads=1):
     return np.asarray(drawn, float)
 
 
-def neighbours(key, valid, bucket_size, num_hashes, seed=0, sees="bucket"):
+def neighbours(key, valid, bucket_size, num_hashes, seed=0, lsh_scope="bucket"):
     """∪_r P_i^(r) of every valid i: sections 2 and A of the paper, in plain loops.
 
     A list for each, in which "chunk" names a token once for every round.
@@ -51,7 +51,7 @@ def neighbours(key, valid, bucket_size, num_hashes, seed=0, sees="bucket"):
             for j in valid:
                 new = bucket[i] == bucket[j] and j not in found[i]
                 near = chunk[j] in (chunk[i] - 1, chunk[i])
-                if near and (new or sees == "chunk"):
+                if near and (new or lsh_scope == "chunk"):
                     found[i].append(j)
     return found
 
@@ -70,14 +70,19 @@ CASES = [(1, 1, 4, 2), (7, 5, 8, 1), (31, 31, 2, 3), (67, 67, 8, 1), (67, 41, 6,
 
 
 @pytest.mark.parametrize(
-    ("scale", "sees"), [(0.1, "bucket"), (1, "bucket"), (4, "bucket"), (1, "chunk")]
+    ("scale", "lsh_scope"),
+    [(0.1, "bucket"), (1, "bucket"), (4, "bucket"), (1, "chunk")],
 )
 @pytest.mark.parametrize(("length", "num_valid", "bucket_size", "num_hashes"), CASES)
-def test_is_the_paper(length, num_valid, bucket_size, num_hashes, scale, sees):
+def test_is_the_paper(length, num_valid, bucket_size, num_hashes, scale, lsh_scope):
     shared, value = inputs(length, scale)
     valid = sorted(np.random.default_rng(1).permutation(length)[:num_valid].tolist())
     mask = np.isin(np.arange(length), valid)
-    options = {"bucket_size": bucket_size, "num_hashes": num_hashes, "sees": sees}
+    options = {
+        "bucket_size": bucket_size,
+        "num_hashes": num_hashes,
+        "lsh_scope": lsh_scope,
+    }
     actual = attend(shared, value, mask, **options)
     expected = reference(
         shared, shared, value, valid, neighbours(shared, valid, **options)

@@ -13,9 +13,9 @@ import pytest
 from lra_tasks.listops import ListOps
 from lra_tasks.split import DataError
 from nystromformer.config import ConfigError
-from nystromformer.lab.report.runs import read_run
-from nystromformer.lab.workdir import write_result
-from tests.lab.report.conftest import Runs
+from nystromformer.experiments.report.runs import read_run
+from nystromformer.experiments.workdir import write_result
+from tests.experiments.report.conftest import Runs
 
 pytestmark = pytest.mark.slow
 

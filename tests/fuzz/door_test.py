@@ -12,7 +12,7 @@ from configs import listops, retrieval
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config, ConfigError
-from nystromformer.lab.workdir import read_config, read_result
+from nystromformer.experiments.workdir import read_config, read_result
 from tests.fuzz.json_values import values
 
 MAPPINGS = [

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nystromformer.config import ConfigError
-from nystromformer.lab.report.document import texts
-from nystromformer.lab.report.frame import make_frame
-from nystromformer.lab.report.runs import read_metrics, read_runs
+from nystromformer.experiments.report.document import texts
+from nystromformer.experiments.report.frame import make_frame
+from nystromformer.experiments.report.runs import read_metrics, read_runs
+from tests.experiments.report.conftest import Runs
 from tests.fuzz.json_values import values
-from tests.lab.report.conftest import Runs
 
 keys = st.sampled_from(["step", "split", "loss", "accuracy"]) | st.text(max_size=3)
 rows = st.dictionaries(keys, values, max_size=5).map(json.dumps)
@@ -37,7 +37,7 @@ def run(tmp_path_factory):
 def test_any_result_is_reported_or_left_out(run, changes, metrics):
     original = (run / "result.json").read_text()
     result = json.loads(original)
-    known = st.sampled_from([*result, "sha256", "metric", "exact_share"])
+    known = st.sampled_from([*result, "sha256", "metric", "fraction_exact"])
     changed = changes.draw(st.dictionaries(known, values, max_size=3))
     try:
         (run / "result.json").write_text(json.dumps({**result, **changed}))

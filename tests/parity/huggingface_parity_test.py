@@ -94,15 +94,13 @@ def run_ours(model, batch, folder):
     return logits, read_tensors(folder)
 
 
-def compare(head, tmp_path, model, batch=4, inverse_scale="own", **options):
+def compare(head, tmp_path, model, batch=4, pinv_init="per_matrix", **options):
     """The largest error of the logits and of the gradients."""
     ours = load_pretrained(tmp_path, head=head, dtype=jnp.float64, **options)
     for block in ours.encoder.blocks:
-        block.attention.attention.inverse_scale = inverse_scale
+        block.attention.attention.pinv_init = pinv_init
     data = make_batch(head, batch)
-    folder = tmp_path / "-".join(
-        ["gradient", inverse_scale, *map(str, options.values())]
-    )
+    folder = tmp_path / "-".join(["gradient", pinv_init, *map(str, options.values())])
     logits, gradients = run_ours(ours, data, folder)
     their_logits, their_gradients = run_theirs(model, data)
     assert gradients.keys() == their_gradients.keys()
@@ -133,7 +131,7 @@ def test_nystrom_of_one_head_and_one_example(head, tmp_path):
 @pytest.mark.parametrize("head", CLASSES)
 def test_nystrom_with_the_inverse_scaled_over_the_batch(head, tmp_path):
     model = make(head, tmp_path, "small", M)
-    options = {"attention": "nystrom", "inverse_scale": "batch"}
+    options = {"attention": "nystrom", "pinv_init": "per_batch"}
     assert compare(head, tmp_path, model, **options) < TOLERANCE["float64"]
 
 
@@ -141,7 +139,7 @@ def test_what_must_differ_does(tmp_path):
     model = make("masked_lm", tmp_path, "small", M)
     for options in (
         {"attention": "nystrom"},  # Z₀ by each matrix
-        {"attention": "nystrom", "inverse_scale": "batch", "num_landmarks": 5},
+        {"attention": "nystrom", "pinv_init": "per_batch", "num_landmarks": 5},
         {},
     ):
         model.zero_grad()

@@ -3,7 +3,7 @@
 Theirs scales Z₀ by the largest column sum of the whole batch, ours by each matrix's
 own, so that an example does not depend on its neighbours. One head of one example at a
 time theirs has nothing else to scale by, and both are the same; as with
-`inverse_scale="batch"` at once.
+`pinv_init="per_batch"` at once.
 """
 
 import copy
@@ -52,7 +52,7 @@ def one_head(module, n):
     return single
 
 
-def run(scale, inverse_scale="own"):
+def run(scale, pinv_init="per_matrix"):
     """Ours, theirs one head of one example at a time, and theirs at once: [B, L, D]."""
     module = theirs()
     rng = np.random.default_rng(0)
@@ -73,7 +73,7 @@ def run(scale, inverse_scale="own"):
         value,
         num_landmarks=M,
         conv_kernel=jnp.asarray(kernel.numpy(), jnp.float32),
-        inverse_scale=inverse_scale,
+        pinv_init=pinv_init,
     )
     return np.asarray(ours).reshape(B, L, N * H), torch.cat(singles).numpy(), at_once
 
@@ -88,5 +88,5 @@ def test_ours_is_theirs_one_head_of_one_example_at_a_time(scale):
 
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 def test_with_one_scale_for_the_batch_ours_is_theirs_at_once(scale):
-    ours, _, at_once = run(scale, inverse_scale="batch")
+    ours, _, at_once = run(scale, pinv_init="per_batch")
     assert relative_error(ours, at_once) < TOLERANCE["float32"]

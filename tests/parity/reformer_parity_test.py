@@ -3,7 +3,7 @@
 The same are the hashing, given the rotations, and attention within one chunk: unit
 keys, no 1/√H, oneself only as a last resort. Not the same, on purpose: in several
 chunks theirs attends to tokens of other buckets too, and counts a token once for every
-round that finds it (`sees="chunk"` does both); and it wraps the first chunk around to
+round that finds it (`lsh_scope="chunk"` does both); and it wraps the first chunk around to
 the last, which here is padding. Ours is equation (3) of the paper. Theirs also adds
 1e-6 to the mean square of a key before it divides by the root, which shortens small
 keys: hence no inputs of scale 0.1.
@@ -47,7 +47,7 @@ def theirs(num_buckets=None):
     return LSHSelfAttention(config).double().eval()
 
 
-def run(length, scale, mask, module=None, sees="bucket"):
+def run(length, scale, mask, module=None, lsh_scope="bucket"):
     """Ours and theirs at valid tokens."""
     module = module or theirs(num_buckets=2 * -(-length // CHUNK))
     rng = np.random.default_rng(0)
@@ -58,7 +58,7 @@ def run(length, scale, mask, module=None, sees="bucket"):
             jnp.asarray(layer(x).numpy().reshape(B, length, N, H), jnp.float32)
             for layer in (module.query_key, module.value)
         )
-    options = {"num_hashes": R, "bucket_size": CHUNK, "sees": sees}
+    options = {"num_hashes": R, "bucket_size": CHUNK, "lsh_scope": lsh_scope}
     attention = make("reformer", N, H, length + CHUNK, **options)
     actual = attention(shared, shared, value, mask=jnp.asarray(mask)[:, None, None])
     return np.asarray(actual).reshape(B, length, N * H)[mask], expected[mask]
@@ -71,9 +71,9 @@ def test_one_chunk_is_theirs(scale, lengths):
     assert relative_error(*run(13, scale, mask)) < TOLERANCE["float32"]
 
 
-@pytest.mark.parametrize("sees", ["chunk", "bucket"])
-def test_several_chunks_are_theirs_where_all_of_them_is_seen(sees, monkeypatch):
-    """Padding fills the last chunk, so that the first sees nothing around the end."""
+@pytest.mark.parametrize("lsh_scope", ["chunk", "bucket"])
+def test_several_chunks_are_theirs_where_all_of_them_is_seen(lsh_scope, monkeypatch):
+    """Padding fills the last chunk, so that the first lsh_scope nothing around the end."""
     valid = 4 * CHUNK
     length = valid + CHUNK
     module = theirs(num_buckets=8)
@@ -85,8 +85,8 @@ def test_several_chunks_are_theirs_where_all_of_them_is_seen(sees, monkeypatch):
         ReformerAttention, "per_head", lambda *_: (jnp.asarray(rotations),)
     )
     mask = np.tile(np.arange(length) < valid, (B, 1))
-    error = relative_error(*run(length, 1, mask, module, sees))
-    assert (error < TOLERANCE["float32"]) == (sees == "chunk"), error
+    error = relative_error(*run(length, 1, mask, module, lsh_scope))
+    assert (error < TOLERANCE["float32"]) == (lsh_scope == "chunk"), error
 
 
 def test_the_buckets_are_theirs():

@@ -200,7 +200,7 @@ def test_nystrom_of_transformers(tmp_path):
     theirs.save_pretrained(tmp_path)
     ours = load_pretrained(tmp_path, head="classification", attention="nystrom")
     for block in ours.encoder.blocks:
-        block.attention.attention.inverse_scale = "batch"
+        block.attention.attention.pinv_init = "batch"
     inputs = torch.from_numpy(SPLIT.inputs).long()
     check(
         our_losses(ours, None, False),

@@ -94,14 +94,21 @@ def test_what_a_program_holds_is_counted_once(donated):
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "length", "seq_shards", "text"),
+    ("batch_size", "length", "sequence_parallelism", "text"),
     [
-        (8, 7, 2, "max_length=7 .*seq_shards=2"),
+        (8, 7, 2, "max_length=7 .*sequence_parallelism=2"),
         (3, 8, 1, "3 examples .* 2 devices: choose another batch_size"),
-        (4, 9, 3, "2 devices .* seq_shards=3"),
+        (4, 9, 3, "2 devices .* sequence_parallelism=3"),
     ],
 )
-def test_what_cannot_be_split_is_refused(batch_size, length, seq_shards, text):
+def test_what_cannot_be_split_is_refused(
+    batch_size, length, sequence_parallelism, text
+):
     devices = jax.devices()[:1] * 2
     with pytest.raises(ValueError, match=text):
-        make_mesh(batch_size, length, seq_shards=seq_shards, devices=devices)
+        make_mesh(
+            batch_size,
+            length,
+            sequence_parallelism=sequence_parallelism,
+            devices=devices,
+        )

@@ -39,13 +39,15 @@ OPTIONS = {
     "linformer": {"projection_dim": 16},
 }
 SHARED_BY_A_BATCH = {
-    "nystrom": {"inverse_scale": "batch"},
+    "nystrom": {"pinv_init": "per_batch"},
     "performer": {"kernel": "published"},
 }
 LENGTH, BATCH, STEPS = 128, 8, 50
 
 
-def training(data_shards: int, seq_shards: int, parts: int) -> tuple[Any, Any]:
+def training(
+    data_shards: int, sequence_parallelism: int, parts: int
+) -> tuple[Any, Any]:
     """A compiled chunk of one step on such a mesh, and what `losses` runs it on.
 
     parts: of each batch, and how many lengths they may have.
@@ -60,8 +62,10 @@ def training(data_shards: int, seq_shards: int, parts: int) -> tuple[Any, Any]:
         )
         return SequenceClassifier(config, num_classes=3, rngs=rngs)
 
-    devices = jax.devices()[: data_shards * seq_shards]
-    mesh = make_mesh(BATCH, LENGTH, seq_shards=seq_shards, devices=devices)
+    devices = jax.devices()[: data_shards * sequence_parallelism]
+    mesh = make_mesh(
+        BATCH, LENGTH, sequence_parallelism=sequence_parallelism, devices=devices
+    )
     optimizer = make_optimizer(
         learning_rate=1e-3,
         warmup_steps=10,
@@ -74,7 +78,7 @@ def training(data_shards: int, seq_shards: int, parts: int) -> tuple[Any, Any]:
     graphdef = graphdef_of(make_model)
     objective = Classification()
     state = make_init(make_model, optimizer, objective, mesh)(np.uint32(0))
-    batching = {"micro_batches": parts, "length_buckets": parts}
+    batching = {"grad_accum_steps": parts, "length_buckets": parts}
     chunk = make_train_chunk(graphdef, optimizer, objective, mesh, **batching)
     data = Data.put(make_split(0, 103, LENGTH), mesh)
     indices = [
@@ -84,9 +88,9 @@ def training(data_shards: int, seq_shards: int, parts: int) -> tuple[Any, Any]:
     return chunk.lower(state, data, indices[0], 1).compile(), (state, data, indices)
 
 
-def losses(data_shards: int, seq_shards: int, parts: int = 1) -> list[float]:
+def losses(data_shards: int, sequence_parallelism: int, parts: int = 1) -> list[float]:
     """The mean loss of each of the first steps on such a mesh."""
-    chunk, (state, data, indices) = training(data_shards, seq_shards, parts)
+    chunk, (state, data, indices) = training(data_shards, sequence_parallelism, parts)
     found = []
     for of_step in indices:
         state = state._replace(totals=jax.tree.map(jnp.zeros_like, state.totals))
@@ -98,7 +102,7 @@ def losses(data_shards: int, seq_shards: int, parts: int = 1) -> list[float]:
 
 
 def masked() -> list[list[dict[str, float]]]:
-    """What an evaluation finds on one device and on eight: `masked`, `masked_order`."""
+    """What an evaluation finds on one device and on eight: `masked`, `mlm_sop`."""
     split = make_split(0, 103, LENGTH)
     split.inputs = np.random.default_rng(0).integers(1, 11, split.inputs.shape)
     split.labels %= 2
@@ -109,7 +113,7 @@ def masked() -> list[list[dict[str, float]]]:
 
     def found(objective: Any, data: int, seq: int, batch_size: int) -> dict[str, float]:
         devices = jax.devices()[: data * seq]
-        mesh = make_mesh(batch_size, LENGTH, seq_shards=seq, devices=devices)
+        mesh = make_mesh(batch_size, LENGTH, sequence_parallelism=seq, devices=devices)
         chunk = make_eval_chunk(graphdef, objective, mesh)
         there = jax.device_put(weights, whole(mesh)), Data.put(split, mesh)
         return evaluate(chunk, Totals.zero(objective), *there, batch_size, mesh)
@@ -127,11 +131,16 @@ def operations(data_shards: int, parts: int) -> float:
 
 
 def attention(
-    name: str, length: int, data_shards: int, seq_shards: int, **options: Any
+    name: str, length: int, data_shards: int, sequence_parallelism: int, **options: Any
 ) -> Any:
     """The compiled output and gradients of an attention, split over such a mesh."""
-    devices = jax.devices()[: data_shards * seq_shards]
-    mesh = make_mesh(data_shards, seq_shards, seq_shards=seq_shards, devices=devices)
+    devices = jax.devices()[: data_shards * sequence_parallelism]
+    mesh = make_mesh(
+        data_shards,
+        sequence_parallelism,
+        sequence_parallelism=sequence_parallelism,
+        devices=devices,
+    )
     split = NamedSharding(mesh, PartitionSpec(DATA, SEQ))
     module = make_attention(
         name,

@@ -88,7 +88,7 @@ def test_lengths_are_even_steps_that_end_at_the_longest():
 def test_parts_of_any_number_and_length_add_up_to_the_whole(data, parts, buckets):
     model = classifier("linear")
     whole = gradient_of(model, data)
-    found = gradient_of(model, data, micro_batches=parts, length_buckets=buckets)
+    found = gradient_of(model, data, grad_accum_steps=parts, length_buckets=buckets)
     check_equal(found, whole)
     assert float(whole.totals.examples) == 8
 
@@ -99,7 +99,7 @@ SLOW = [pytest.param(x, marks=pytest.mark.slow) for x in ATTENTIONS if x != "nys
 @pytest.mark.parametrize("name", ["nystrom", *SLOW])
 def test_no_attention_notices(data, name):
     model = classifier(name)
-    found = gradient_of(model, data, micro_batches=2, length_buckets=2)
+    found = gradient_of(model, data, grad_accum_steps=2, length_buckets=2)
     check_equal(found, gradient_of(model, data))
 
 
@@ -114,7 +114,7 @@ def test_no_attention_notices(data, name):
 )
 def test_no_kind_of_model_notices(data, changes):
     model = classifier("nystrom", **changes)
-    found = gradient_of(model, data, micro_batches=2, length_buckets=2)
+    found = gradient_of(model, data, grad_accum_steps=2, length_buckets=2)
     check_equal(found, gradient_of(model, data), changes.get("dtype", "float32"))
 
 
@@ -123,14 +123,14 @@ def test_a_pair_is_as_long_as_its_longer_text(data):
         data.inputs, data.lengths, data.labels[:4], jnp.arange(8).reshape(4, 2)
     )
     model = classifier("linear", make=PairClassifier)
-    found = gradient_of(model, pairs, range(4), micro_batches=4, length_buckets=4)
+    found = gradient_of(model, pairs, range(4), grad_accum_steps=4, length_buckets=4)
     check_equal(found, gradient_of(model, pairs, range(4)))
 
 
 def test_each_part_draws_its_own_dropout(data):
-    model = classifier("none", dropout_rate=0.5)
-    one = gradient_of(model, data, [0], micro_batches=1, length_buckets=2)
-    same = gradient_of(model, data, [0, 0], micro_batches=2, length_buckets=2)
+    model = classifier("identity", dropout_rate=0.5)
+    one = gradient_of(model, data, [0], grad_accum_steps=1, length_buckets=2)
+    same = gradient_of(model, data, [0, 0], grad_accum_steps=2, length_buckets=2)
     assert same.totals.means()["loss"] != pytest.approx(one.totals.means()["loss"])
 
 
@@ -143,7 +143,7 @@ def test_a_part_is_sorted_by_length_and_cut(data):
         return totals_of((params * batch.labels).sum(), batch), ()
 
     where = (jnp.ones(()), (), data, jnp.arange(8), jax.random.key(0))
-    batch_gradient(forward, *where, micro_batches=4, length_buckets=4)
+    batch_gradient(forward, *where, grad_accum_steps=4, length_buckets=4)
     jax.effects_barrier()
     assert sorted(mask.shape[1] for mask in seen) == [8, 8, 24, 32]
     assert sorted(map(sorted, (mask.sum(1).tolist() for mask in seen))) == [
@@ -159,18 +159,18 @@ def test_variables_go_from_part_to_part(data):
         return totals_of(params * variables, batch), variables + 1
 
     where = (jnp.ones(()), jnp.zeros(()), data, jnp.arange(8), jax.random.key(0))
-    assert batch_gradient(forward, *where, micro_batches=4).variables == 4
+    assert batch_gradient(forward, *where, grad_accum_steps=4).variables == 4
 
 
 def test_parts_take_less_memory(data):
     """Of a batch whose activations are most of what a step holds."""
-    graphdef, weights = split_weights(classifier("none"))
+    graphdef, weights = split_weights(classifier("identity"))
 
     forward = forward_of(graphdef)
 
     def held(parts):
         def run(*where):
-            return batch_gradient(forward, *where, micro_batches=parts)
+            return batch_gradient(forward, *where, grad_accum_steps=parts)
 
         where = (*weights, data, jnp.zeros(512, jnp.int32), jax.random.key(0))
         memory = jax.jit(run).lower(*where).compile().memory_analysis()

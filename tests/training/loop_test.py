@@ -143,7 +143,7 @@ def test_data_mapped_from_disk_give_the_same_bits_and_resume(
 
 
 def test_a_run_in_parts_learns_and_goes_on_bit_equal(start, monkeypatch):
-    batching = {"micro_batches": 2, "length_buckets": 3}
+    batching = {"grad_accum_steps": 2, "length_buckets": 3}
     in_parts = SCHEDULE.model_copy(update=batching)
     told, make, sizes, measure = [], loop.make_train_chunk, [], loop.evaluate
     monkeypatch.setattr(

@@ -65,7 +65,7 @@ def model():
 
 
 def test_the_share_is_of_valid_ordinary_tokens_and_at_least_one():
-    masked = hide(share=0.2, treatment="mask")
+    masked = hide(mlm_probability=0.2, corruption="mask_only")
     assert masked.places.shape == (B, 8)
     changed = np.asarray(masked.inputs) != INPUTS
     ordinary = VALID & (INPUTS != CLS)
@@ -82,15 +82,15 @@ def test_a_row_without_padding_hides_what_it_hides_with_padding():
     """28.5 of 190 tokens, which float32 and float64 round to different numbers."""
     inputs, keys = jnp.full((1, 256), 7), jax.random.split(jax.random.key(0), 1)
     mask = jnp.arange(256)[None] < 190
-    padded = objective(share=0.15).hide(inputs, mask, keys)
-    alone = objective(share=0.15).hide(inputs[:, :190], None, keys)
+    padded = objective(mlm_probability=0.15).hide(inputs, mask, keys)
+    alone = objective(mlm_probability=0.15).hide(inputs[:, :190], None, keys)
     np.testing.assert_array_equal(padded.inputs[:, :190], alone.inputs)
 
 
 def test_all_places_are_chosen_alike_and_treated_as_in_bert():
     keys = jax.random.split(jax.random.key(0), 4000)
     inputs = jnp.full((4000, 20), 7)
-    masked = objective(share=0.25).hide(inputs, None, keys)
+    masked = objective(mlm_probability=0.25).hide(inputs, None, keys)
     found = np.take_along_axis(np.asarray(masked.inputs), np.asarray(masked.places), 1)
     assert np.mean(found == MASK) == pytest.approx(0.8, abs=0.01)
     assert np.mean(found == 7) == pytest.approx(0.1 + 0.1 / (V - 1), abs=0.01)
@@ -100,7 +100,7 @@ def test_all_places_are_chosen_alike_and_treated_as_in_bert():
 
 
 def test_loss_and_accuracy_are_those_of_the_hidden_tokens(model):
-    of = objective(share=0.2)
+    of = objective(mlm_probability=0.2)
     rows = np.arange(5, 9)
     sums = measured(of, model, batch(rows))
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(rows)
@@ -131,15 +131,19 @@ def test_the_order_is_told_beside_the_hidden_tokens(model):
     rows = np.array([9, 3, 20, 31])
     ones = batch(rows)._replace(labels=jnp.array([1, 0, 1, 0]))
     ones = ones._replace(weights=jnp.array([1.0, 1.0, 1.0, 0.0]))
-    sums = measured(MaskedOrder(share=0.2, **options), Both(), ones)
+    sums = measured(MaskedOrder(mlm_probability=0.2, **options), Both(), ones)
     assert set(sums) == {*MaskedOrder.metrics}
     found = {name: float(total / weight) for name, (total, weight) in sums.items()}
 
     each, told = [], []
     for row, label in zip(rows[:3], (1, 0, 1), strict=True):
-        alone = measured(MaskedTokens(share=0.2, **options), model, batch([row]))
+        alone = measured(
+            MaskedTokens(mlm_probability=0.2, **options), model, batch([row])
+        )
         keys = jax.random.fold_in(jax.random.key(0), row)[None]
-        hidden = objective(share=0.2).hide(batch([row]).inputs, VALID[[row]], keys)
+        hidden = objective(mlm_probability=0.2).hide(
+            batch([row]).inputs, VALID[[row]], keys
+        )
         z = float(model.encoder(hidden.inputs, VALID[[row]])[0][0, 0, 0])
         each.append((*map(float, alone["loss"]), float(alone["mlm_accuracy"][0])))
         told.append((np.log1p(np.exp(z if label else -z)), (z < 0) == label))
@@ -175,7 +179,7 @@ def data():
 
 def test_an_evaluation_is_the_same_in_any_batches_and_lengths(model):
     graphdef, weights = split_weights(model)
-    of = objective(share=0.2)
+    of = objective(mlm_probability=0.2)
     eval_chunk, zero = make_eval_chunk(graphdef, of), Totals.zero(of)
     whole = evaluate(eval_chunk, zero, weights, data(), 64)
     assert whole == pytest.approx(evaluate(eval_chunk, zero, weights, data(), 7))
@@ -207,7 +211,7 @@ def test_training_goes_on_with_the_tokens_that_the_step_hides(model):
 
 def test_no_gradient_comes_from_tokens_that_stay_or_from_padding(model):
     """The embedding's gradient through the targets alone: encode a constant."""
-    of = objective(share=0.2, treatment="mask")
+    of = objective(mlm_probability=0.2, corruption="mask_only")
     rows = np.arange(4, 8)
     dirty = np.where(VALID, INPUTS, 5)
     clean = measured(of, model, batch(rows))["loss"][0]
@@ -243,7 +247,7 @@ def test_pairs_are_two_examples(model):
     assert float(found["loss"][0]) == pytest.approx(float(single["loss"][0]), 1e-6)
 
 
-@pytest.mark.parametrize("options", [{"share": 0.0}, {"treatment": "hide"}])
+@pytest.mark.parametrize("options", [{"mlm_probability": 0.0}, {"corruption": "hide"}])
 def test_what_makes_no_sense_is_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         objective(**options)

@@ -1,0 +1,167 @@
+"""The figures: from rows to panels, medians and quartiles over examples."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from nystromformer.experiments.figures import new_figure
+from nystromformer.experiments.study.deviation import Pictures
+
+Frame = Any  # of pandas, whose own types say too little
+PAGE, LABEL = 5.4, 0.1  # inches of a row of matrices, at least, and of a token
+FONT = 8  # points: 8 pixels where PAGE is 390 pixels wide, as on a phone
+MOST_LABELS = 40  # tokens that are written at an axis
+
+
+def spoken(landmarks: str) -> str:
+    """The name of a choice of landmarks."""
+    return {"kmeans": "k-means"}.get(landmarks, landmarks.replace("_", " "))
+
+
+def draw_landmarks(rows: Frame) -> Figure:
+    """Error against the number of landmarks, a line for each choice of them."""
+    figure, panels = _panels(rows, ["layer", "head"])
+    counts = sorted(rows["num_landmarks"].unique())
+    for axes, chosen in panels:
+        for choice, part in chosen.groupby("landmarks", sort=False):
+            _draw_medians(axes, part, "num_landmarks", spoken(choice))
+        axes.set(xscale="log", yscale="log", xlabel="landmarks")
+        axes.set_xticks(counts, [str(n) for n in counts])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.legend(frameon=False)
+    return figure
+
+
+def draw_iterations(rows: Frame) -> Figure:
+    """Error against pinv iterations; dashed with the exact inverse."""
+    figure, panels = _panels(rows, ["layer", "head"])
+    for axes, chosen in panels:
+        for i, (count, part) in enumerate(chosen.groupby("num_landmarks")):
+            label, exact = f"{count} landmarks", part["pinv"] == "exact"
+            _draw_medians(axes, part[~exact], "num_pinv_iters", label, f"C{i}")
+            error = part["error"][exact].median()
+            axes.axhline(error, color=f"C{i}", linestyle="--")
+        axes.set(yscale="log", xlabel="iterations")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.plot([], [], color="grey", linestyle="--", label="exact inverse")
+        axes.legend(frameon=False)
+    return figure
+
+
+def draw_bound(rows: Frame) -> Figure:
+    """‖ŜV − SV‖∞ against the bound of Proposition 1, a panel for each layer."""
+    figure, panels = _panels(rows, ["layer"])
+    for axes, chosen in panels:
+        for count, part in chosen.groupby("num_landmarks"):
+            axes.scatter(part.bound, part.distance, s=9, label=f"{count} landmarks")
+        ends = [chosen.distance.min(), chosen.bound.max()]
+        axes.plot(ends, ends, color="grey", linestyle="--", label="error = bound")
+        axes.set(xscale="log", yscale="log", xlabel="bound", ylabel="‖SV − ŜV‖∞")
+        axes.legend(frameon=False)
+    return figure
+
+
+def draw_spectrum(rows: Frame) -> Figure:
+    """How fast the singular values of S add up to their sum, as Linformer's Fig. 1.
+
+    Left the share of the sum that the first r of n values have, a line of medians for
+    each layer and head; right the share of the first quarter of them.
+    """
+    figure = new_figure(1, 2)
+    left, right = figure.axes
+    ranks = np.linspace(0, 1, 65)
+    heat = np.zeros((rows["layer"].max() + 1, rows["head"].max() + 1))
+    for (layer, head), part in rows.groupby(["layer", "head"]):
+        curves = []
+        for _, values in part.groupby("example")["singular_value"]:
+            sums = np.cumsum([0.0, *values])
+            at = np.linspace(0, 1, len(sums))
+            curves.append(np.interp(ranks, at, sums / sums[-1]))
+        median = np.median(curves, axis=0)
+        heat[layer, head] = median[len(ranks) // 4]
+        style = {"color": f"C{layer}", "linestyle": ("-", "--", ":", "-.")[head % 4]}
+        left.plot(ranks, median, label=f"layer {layer}, head {head}", **style)
+        color = "white" if heat[layer, head] < 0.5 else "black"
+        text = f"{heat[layer, head]:.2f}"
+        right.text(head, layer, text, color=color, ha="center", va="center")
+    left.axvline(0.25, color="grey", linewidth=0.8)
+    left.set(xlabel="rank / n", ylabel="share of the sum of singular values")
+    left.legend(frameon=False)
+    image = right.imshow(heat, vmin=0, vmax=1, cmap="cividis", aspect="auto")
+    right.set(xlabel="head", ylabel="layer", title="share at rank n / 4")
+    right.set(xticks=range(heat.shape[1]), yticks=range(heat.shape[0]))
+    right.grid(visible=False)
+    figure.colorbar(image, ax=right)
+    return figure
+
+
+def draw_pictures(
+    pictures: Pictures, tokens: Sequence[str] = (), *, own_colors: bool = False
+) -> Figure:
+    """A row for each head: the exact matrix and its approximations with their errors.
+
+    Args:
+      pictures: (layer, head) -> title -> matrix, the exact one first.
+      tokens: of the sequence; a few stand at the axes.
+      own_colors: each matrix in colours of its own, with their range instead of its
+        error, for matrices that differ by orders of magnitude.
+    """
+    rows, columns = len(pictures), len(next(iter(pictures.values())))
+    labels = [*tokens] if len(tokens) <= MOST_LABELS else []
+    cell = max(PAGE / columns, LABEL * len(labels))
+    figure = new_figure(rows, columns)
+    figure.set_size_inches(cell * columns, (cell + 0.15) * rows + 0.3)
+    grid = np.array(figure.axes, object).reshape(rows, columns)
+    for line, ((layer, head), titled) in zip(grid, pictures.items(), strict=True):
+        exact = next(iter(titled.values()))
+        for axes, (title, matrix) in zip(line, titled.items(), strict=True):
+            low, high = np.quantile(matrix if own_colors else exact, (0.005, 0.995))
+            low = -max(-low, high) if own_colors else min(low, 0)
+            high = -low if own_colors else high
+            colors = "RdBu" if own_colors else "viridis"
+            image = axes.imshow(matrix, vmin=low, vmax=high, cmap=colors)
+            axes.set(xticks=[], yticks=[])
+            axes.grid(visible=False)
+            if axes in grid[0]:
+                axes.set_title(title.replace(" ", "\n"), fontsize=FONT)
+            if labels and len(matrix) == len(labels):
+                places, points = range(len(labels)), 54 * LABEL
+                axes.set_xticks(places, labels, rotation=90, fontsize=points)
+                axes.set_yticks(places, labels, fontsize=points)
+            if own_colors:
+                axes.set_xlabel(f"± {high:.1g}", fontsize=FONT)
+            elif matrix is not exact:
+                error = np.linalg.norm(matrix - exact) / np.linalg.norm(exact)
+                axes.set_xlabel(f"{error:.2g}", fontsize=FONT)
+        line[0].set_ylabel(f"layer {layer}\nhead {head}", fontsize=FONT)
+        if not own_colors:
+            bar = figure.colorbar(image, ax=[*line], extend="both", aspect=10)
+            bar.ax.tick_params(labelsize=FONT)
+            bar.locator = MaxNLocator(2)
+    return figure
+
+
+def _panels(rows: Frame, by: list[str]) -> tuple[Figure, list[tuple[Axes, Frame]]]:
+    """A row of panels for each layer, a column for each head; or one row of layers."""
+    sizes = [1, *(rows[name].nunique() for name in by)]
+    figure, panels = new_figure(*sizes[-2:]), []
+    for axes, (place, part) in zip(figure.axes, rows.groupby(by), strict=True):
+        title = ", ".join(f"{name} {x}" for name, x in zip(by, place, strict=True))
+        axes.set(title=title, ylabel="relative error")
+        panels.append((axes, part))
+    return figure, panels
+
+
+def _draw_medians(
+    axes: Axes, rows: Frame, x: str, label: str, color: Any = None
+) -> None:
+    """The error against x."""
+    lower, median, upper = (
+        rows.groupby(x)["error"].quantile(q) for q in (0.25, 0.5, 0.75)
+    )
+    [line] = axes.plot(median, "o-", markersize=4, label=label, color=color)
+    axes.fill_between(median.index, lower, upper, alpha=0.2, color=line.get_color())

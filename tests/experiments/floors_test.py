@@ -1,0 +1,86 @@
+"""Floors of hidden tokens and of the order of parts, against counting by hand."""
+
+from collections import Counter, defaultdict
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lra_tasks.split import Split
+from nystromformer.experiments import floors
+from nystromformer.experiments.floors import of_labels, of_tokens, of_tokens_and_order
+
+CLS, SEP, V = 1, 2, 9
+TASK = SimpleNamespace(vocab_size=V, special_tokens=(0, CLS, SEP), separator=SEP)
+
+
+def make_split(seed, rows=300, length=12):
+    """Each ordinary token follows from the one before, nearly always."""
+    rng = np.random.default_rng(seed)
+    inputs = np.zeros((rows, length), np.uint16)
+    lengths = rng.integers(6, length + 1, rows).astype(np.int32)
+    for row, n in zip(inputs, lengths, strict=True):
+        row[0], row[1] = CLS, rng.integers(3, V)
+        for i in range(2, n - 1):
+            row[i] = 3 + (row[i - 1] * 2 + (rng.random() < 0.2)) % (V - 3)
+        row[rng.integers(3, n - 1)] = row[n - 1] = SEP
+    return Split(inputs, lengths, rng.integers(0, 2, rows).astype(np.int32))
+
+
+def texts(split):
+    for row, n in zip(split.inputs.tolist(), split.lengths, strict=True):
+        text = ["out", *row[:n], "out"]
+        for left, token, right in zip(text, text[1:], text[2:], strict=False):
+            if token not in TASK.special_tokens:
+                yield (left, right), token
+
+
+def test_floors_of_tokens_are_those_of_counting():
+    splits = {"train": make_split(0), "test": make_split(1)}
+    found = of_tokens(TASK, splits)
+    singles, pairs = Counter(dict.fromkeys(range(3, V), 1)), defaultdict(Counter)
+    for around, token in texts(splits["train"]):
+        singles[token] += 1
+        pairs[around][token] += 1
+    frequency = {token: n / singles.total() for token, n in singles.items()}
+    usual = max(frequency, key=frequency.__getitem__)
+    losses, right = [], []
+    for around, token in texts(splits["test"]):
+        seen = pairs[around]
+        p = (seen[token] + frequency[token]) / (seen.total() + 1)
+        losses.append((-np.log(frequency[token]), -np.log(p)))
+        best = max(seen, key=lambda t: (seen[t], frequency[t]), default=usual)
+        right.append((token == usual, token == best))
+    for metric, values in (("loss", losses), ("mlm_accuracy", right)):
+        wanted = np.mean(values, axis=0)
+        assert list(found[metric].values()) == pytest.approx(list(wanted))
+    assert found["mlm_accuracy"]["frequency given both neighbours"] > 0.6
+
+
+def test_a_rule_that_is_fitted_on_a_part_of_train_says_so(monkeypatch):
+    splits = {"train": make_split(0), "test": make_split(1)}
+    _, whole = of_tokens(TASK, splits)["mlm_accuracy"]
+    assert whole == "frequency given both neighbours"
+    monkeypatch.setattr(floors, "MOST_TOKENS", splits["train"].inputs.size // 3)
+    _, part = of_tokens(TASK, splits)["mlm_accuracy"]
+    assert part == f"{whole} (in 1/3 of train)"
+
+
+def test_the_lengths_of_parts_tell_an_order_that_they_give_away():
+    splits = {"train": make_split(0, 2000), "test": make_split(1, 2000)}
+    told = of_tokens_and_order(TASK, splits)["sop_accuracy"]
+    assert 0.46 < told["lengths of both parts"] < 0.54
+    for name, split in splits.items():
+        first = (split.inputs == SEP).argmax(1)
+        longer = (first > split.lengths - first).astype(np.int32)
+        splits[name] = Split(split.inputs, split.lengths, longer)
+    given = of_tokens_and_order(TASK, splits)["sop_accuracy"]
+    assert given["lengths of both parts"] > 0.95
+    assert given["majority class"] == max(longer.mean(), 1 - longer.mean())
+
+
+def test_f1_of_saying_one_always():
+    split = SimpleNamespace(labels=np.array([1, 1, 1, 0, 0]))
+    task = SimpleNamespace(floors=lambda train, test: {})
+    found = of_labels(task, {"train": split, "test": split})  # type: ignore[arg-type]
+    assert found["f1"] == {"class 1 always": pytest.approx(2 * 0.6 * 1 / 1.6)}

@@ -1,0 +1,91 @@
+"""Lines and pictures are those of the rows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nystromformer.experiments.study import drawing
+
+
+def rows(**changes):
+    """Two examples of two heads of two layers: errors 1, 3, so medians are 2."""
+    return pd.DataFrame(
+        {"layer": layer, "head": head, "example": e, "error": 1.0 + 2 * e, **changes}
+        for layer in (0, 1)
+        for head in (0, 1)
+        for e in (0, 1)
+    )
+
+
+def test_a_panel_for_each_head_with_a_line_of_medians_for_each_choice():
+    data = [
+        rows(landmarks=choice, num_landmarks=count)
+        for choice in ("segment_means", "random")
+        for count in (8, 4)
+    ]
+    axes = drawing.draw_landmarks(pd.concat(data)).axes
+    assert [a.get_title() for a in axes] == [
+        f"layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1)
+    ]
+    for panel in axes:
+        assert [line.get_label() for line in panel.lines] == ["segment means", "random"]
+        for line in panel.lines:
+            assert list(line.get_xdata()) == [4, 8]
+            assert list(line.get_ydata()) == [2, 2]
+
+
+def test_the_exact_inverse_is_a_line_of_its_own():
+    data = rows(num_landmarks=4, pinv="iterative", num_pinv_iters=6)
+    other = rows(num_landmarks=4, pinv="exact", num_pinv_iters=0)
+    other["error"] *= 10
+    both = pd.concat([data, other], ignore_index=True)
+    iterated, exact, _ = drawing.draw_iterations(both).axes[0].lines
+    assert list(iterated.get_xdata()) == [6]
+    assert list(iterated.get_ydata()) == [2]
+    assert set(exact.get_ydata()) == {20}
+
+
+def test_every_point_of_the_bound_is_drawn():
+    data = rows(bound=9.0, num_landmarks=4).rename(columns={"error": "distance"})
+    for panel in drawing.draw_bound(data).axes:
+        [points] = panel.collections
+        assert points.get_offsets().tolist() == [[9, 1], [9, 3]] * 2
+
+
+def test_the_spectrum_adds_up_to_one_and_its_quarter_is_the_heat_map():
+    values = (5.0, 3.0, 1.0, 1.0)
+    data = [
+        {**row, "index": i, "singular_value": value * (1 + row["head"] * (i == 1))}
+        for row in rows().to_dict("records")
+        for i, value in enumerate(values, 1)
+    ]
+    left, right, _ = drawing.draw_spectrum(pd.DataFrame(data)).axes
+    first, second = (np.array(line.get_ydata()) for line in left.lines[:2])
+    assert first[[0, 16, 32, 48, 64]] == pytest.approx([0, 0.5, 0.8, 0.9, 1])
+    assert second[16] == pytest.approx(10 / 15)
+    heat = right.images[0].get_array()
+    np.testing.assert_allclose(heat, [[0.5, 2 / 3]] * 2)
+
+
+def test_matrices_stand_side_by_side_with_errors_and_tokens():
+    one = np.eye(3)
+    pictures = {
+        (0, 0): {"exact": one, "4": 2 * one},
+        (0, 1): {"exact": 3 * one, "4": 3 * one.copy()},
+    }
+    panels = drawing.draw_pictures(pictures, ["a", "b", "c"]).axes[:4]
+    assert [panel.images[0].get_array()[0, 0] for panel in panels] == [1, 2, 3, 3]
+    assert [panel.get_title() for panel in panels[:2]] == ["exact", "4"]
+    assert [p.get_xlabel() for p in panels] == ["", "1", "", "0"]
+    assert [x.get_text() for x in panels[1].get_xticklabels()] == ["a", "b", "c"]
+
+
+def test_matrices_of_other_sizes_are_drawn_in_colors_of_their_own():
+    one = np.array([[1.0, -0.5], [0.0, 0.2]])
+    pictures = {(0, 0): {"exact": 1e4 * one, "2": -one}}
+    panels = drawing.draw_pictures(pictures, own_colors=True).axes
+    limits = np.array([panel.images[0].get_clim() for panel in panels])
+    assert (limits[:, 0] == -limits[:, 1]).all()
+    assert limits[0, 1] == pytest.approx(1e4 * limits[1, 1])
+    assert 0.9 < limits[1, 1] <= 1
+    assert [panel.get_xlabel() for panel in panels] == ["± 1e+04", "± 1"]

@@ -1,0 +1,158 @@
+"""The best weights of a run, what they predict, and what is no run."""
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import nystromformer
+from lra_tasks.task import DataError
+from nystromformer.config import ConfigError
+from nystromformer.experiments.run import Experiment
+from nystromformer.experiments.trained_run import TrainedRun
+from nystromformer.experiments.workdir import read_result, write_result
+from nystromformer.study import nystrom_factors, softmax_matrix
+from nystromformer.training.arrays import CheckpointError, digest
+from nystromformer.training.step import split_weights
+from tests.small import make_config
+
+
+@pytest.fixture(scope="module")
+def run(finished):
+    return nystromformer.load_run(str(finished[0]))
+
+
+@pytest.fixture(scope="module")
+def test_split(finished, run):
+    return run.task.load("test", finished[0].parent / "data")
+
+
+def test_the_model_has_the_weights_that_were_tested(finished, run):
+    result = read_result(finished[0])
+    assert run.result == result
+    assert run.step == result["best_step"]
+    _, weights = split_weights(run.model)
+    assert digest(jax.device_get(weights)) == result["params_sha256"]
+
+
+def test_its_predictions_are_as_good_as_its_result_says(run, test_split):
+    found = run.predict(test_split.inputs, test_split.lengths)
+    np.testing.assert_allclose(found.probabilities.sum(-1), 1, rtol=1e-5)
+    accuracy = np.mean(found.classes == test_split.labels)
+    assert accuracy == pytest.approx(run.result["test_accuracy"])
+    right = found.probabilities[np.arange(len(test_split.labels)), test_split.labels]
+    assert -np.log(right).mean() == pytest.approx(run.result["test_loss"], rel=1e-4)
+
+
+def test_the_model_serves_after_a_prediction(finished):
+    run = nystromformer.load_run(finished[0])  # whose model nobody has asked for
+    found = run.predict(["[MAX 2 3 ]"]).probabilities
+    tokens, _ = run.task.encode(["[MAX 2 3 ]"])
+    logits = run.model(jnp.asarray(tokens, int), jnp.asarray(tokens) > 0)
+    np.testing.assert_allclose(jax.nn.softmax(logits), found, rtol=1e-4)
+
+
+def test_texts_are_what_their_token_ids_are(run, test_split):
+    rows = [slice(0, n) for n in test_split.lengths]
+    ids = [x[row] for x, row in zip(test_split.inputs, rows, strict=True)]
+    by_text = run.predict([run.task.decode(tokens) for tokens in ids])
+    by_ids = run.predict(test_split.inputs, test_split.lengths)
+    np.testing.assert_array_equal(by_text.probabilities, by_ids.probabilities)
+    [alone] = run.predict(ids[0][None]).probabilities  # neither padded nor with others
+    np.testing.assert_allclose(alone, by_ids.probabilities[0], rtol=1e-5)
+    assert run.predict([]).probabilities.shape == (0, 10)
+    of_iterator = run.predict(run.task.decode(tokens) for tokens in ids)
+    np.testing.assert_array_equal(of_iterator.probabilities, by_ids.probabilities)
+
+
+def test_pairs_of_texts_are_what_their_token_ids_are():
+    changes = {"task__max_length": 31, "attention__num_landmarks": 4}
+    config = make_config("nystrom,quick", "retrieval", **changes)
+    experiment = Experiment.from_config(config)
+    _, weights = split_weights(experiment.make_model(nnx.Rngs(0)))
+    run = TrainedRun(experiment, jax.device_get(weights), 0, None)
+    texts = [["one", "another"], ["a third", "ö" * 40]]
+    tokens, lengths = run.task.encode([text for pair in texts for text in pair])
+    by_ids = run.predict(tokens.reshape(2, 2, 31), lengths.reshape(2, 2)).probabilities
+    assert by_ids.shape == (2, 2)
+    np.testing.assert_array_equal(run.predict(texts).probabilities, by_ids)
+    with pytest.raises(ValueError, match="must be a list of pairs of texts"):
+        run.predict(("one", "another"))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "message"),
+    [
+        (["[MAX 2 x ]"], DataError, r"token 2 \('x'\) is not a token of ListOps"),
+        (np.zeros((3, 2, 9), int), ValueError, r"must be \[B, L\] with L ≤ 48"),
+        (np.arange(1, 4), ValueError, r"must be \[B, L\].*got \(3,\)"),
+        ([("[MAX 2 3 ]", "4")], ValueError, "must be a list of texts"),
+        (np.full((3, 9), 16), ValueError, "token ids must be from 0 to 15"),
+        (np.full((3, 9), 1.5), ValueError, "must be whole numbers, got float64"),
+        ("[MAX 2 3 ]", ValueError, r"must be a list of texts.*; got '\[MAX 2 3 \]'"),
+        ([[1, 2]], ValueError, r"or an array of token ids; got \[\[1, 2\]\]"),
+    ],
+)
+def test_what_it_cannot_read_is_said(run, inputs, error, message):
+    with pytest.raises(error, match=message):
+        run.predict(inputs)
+
+
+@pytest.mark.parametrize("lengths", [[10], [-1]])
+def test_lengths_that_no_row_has_are_refused(run, lengths):
+    with pytest.raises(ValueError, match="lengths must be from 0 to 9"):
+        run.predict(np.ones((1, 9), int), lengths)
+
+
+def test_what_is_no_trained_run_is_said(finished, tmp_path):
+    with pytest.raises(ConfigError, match="is not a run"):
+        nystromformer.load_run(tmp_path)
+    workdir = tmp_path / "run"
+    shutil.copytree(finished[0], workdir)
+    result = read_result(workdir)
+    write_result(workdir, {**result, "params_sha256": "0" * 64})
+    with pytest.raises(CheckpointError, match=r"not those of its result\.json"):
+        nystromformer.load_run(workdir)
+    shutil.rmtree(workdir / "best")
+    with pytest.raises(ConfigError, match="has no validated weights yet"):
+        nystromformer.load_run(workdir)
+
+
+@pytest.mark.parametrize("name", ["softmax", "nystrom"])
+def test_rows_of_attention_are_those_of_the_matrix_of_a_layers_queries_and_keys(name):
+    """That study_test finds to be what the attention applies."""
+    changes = {"task__max_length": 8, "task__longest": 8, "task__min_length": 4}
+    if name == "nystrom":
+        changes["attention__num_landmarks"] = 3
+    experiment = Experiment.from_config(make_config(name, **changes))
+    _, weights = split_weights(experiment.make_model(nnx.Rngs(1)))
+    run = TrainedRun(experiment, weights, 0, None)
+    tokens, mask = np.array([[1, 5, 7, 2, 9, 3, 4, 6]]), jnp.arange(8) < 7
+    found = run.attention(tokens, 0, 1, [0, 5], [7])
+    model, seen = experiment.make_model(nnx.Rngs(1)), []
+    model.encoder.blocks[0].attention.attention = lambda *x, **_: seen.extend(x) or x[2]
+    model(jnp.asarray(tokens), mask[None])
+    query, key = (x[0, :, 1] for x in seen[:2])
+    matrix = softmax_matrix(query, key, mask)
+    if name == "nystrom":
+        f, z, b = nystrom_factors(query, key, mask, num_landmarks=3)
+        matrix = f @ z @ b
+    np.testing.assert_allclose(found[0], matrix[jnp.array([0, 5])], atol=1e-5)
+    assert not found[0, :, 7].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("linear", {}, "listops with linear has no attention matrix"),
+        ("nystrom", {"attention__inverse_scale": "batch"}, "depends on the other"),
+    ],
+)
+def test_an_attention_without_a_matrix_says_so(name, options, message):
+    experiment = Experiment.from_config(make_config(name, **options))
+    run = TrainedRun(experiment, experiment.weight_shapes, 0, None)
+    with pytest.raises(ValueError, match=message):
+        run.attention(np.ones((1, 4), int), 0, 0, [0])
