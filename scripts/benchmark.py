@@ -2,13 +2,11 @@
 
 python scripts/benchmark.py --out=DIR
 python scripts/benchmark.py --out=DIR --train_step
-python scripts/benchmark.py --out=DIR --compile_for=h200 --compilers=FOLDER
 
 writes DIR/README.md, DIR/benchmark.json and, for attentions, a figure. --train_step
 measures whole training steps of the tasks' paper presets, on random examples or, with
 --data_dir, on the tasks' own. --peers adds PyTorch's attentions in the same rounds. A
-program that exceeds the memory budget is compiled but not run. --compile_for measures
-nothing: it compiles for a device that is not there and estimates its times.
+program that exceeds the memory budget is compiled but not run.
 """
 
 from absl import flags
@@ -17,7 +15,6 @@ from lra_tasks.task import LRA, TASKS
 from nystromformer.config import DTYPES
 from nystromformer.experiments import cli
 from nystromformer.experiments.bench.benchmark import benchmark
-from nystromformer.experiments.bench.targets import TARGETS
 
 cli.define_folder("out", "folder to write", required=True)
 flags.DEFINE_multi_string("attention", None, "NAME or NAME-SIZE; default: all")
@@ -37,8 +34,6 @@ flags.DEFINE_multi_integer(
 )
 flags.DEFINE_string("data_dir", None, "with --train_step: folder of the tasks' data")
 flags.DEFINE_bool("peers", False, "measure PyTorch's attentions, too")
-flags.DEFINE_enum("compile_for", None, [*TARGETS], "device to estimate times for")
-flags.DEFINE_string("compilers", None, "with --compile_for: folder of its compilers")
 
 if __name__ == "__main__":
     cli.run(lambda: benchmark(flags.FLAGS))

@@ -27,7 +27,7 @@ server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(
     [
         *("tests.commands", "pytest", "ml_collections", "matplotlib.figure"),
-        *("PIL.Image", "gcsfs"),
+        "PIL.Image",
         *("nystromformer.experiments.trained_run", "nystromformer.experiments.session"),
     ]
 )

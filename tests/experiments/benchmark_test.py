@@ -116,10 +116,6 @@ MISUSES = [
 ]
 if importlib.util.find_spec("torch") is None:
     MISUSES.append((["--peers"], "needs torch: pip install"))
-if importlib.util.find_spec("libtpu") is None:
-    MISUSES.append(
-        (["--compile_for=v5e"], "pip install --no-deps --target DIR 'libtpu")
-    )
 
 
 def test_bad_input_is_one_line_and_nothing_is_written(commands, tmp_path):

@@ -13,10 +13,8 @@ from flax import nnx
 from nystromformer.config import ConfigError
 from nystromformer.experiments.bench import programs, summary, train_steps
 from nystromformer.experiments.bench.curves import draw_curves
-from nystromformer.experiments.bench.estimates import write_estimates
 from nystromformer.experiments.bench.measure import free_bytes, measure, peak_bytes
 from nystromformer.experiments.bench.programs import Program
-from nystromformer.experiments.bench.targets import absent_device
 from nystromformer.experiments.bench.variants import (
     Variant,
     every_label,
@@ -36,7 +34,7 @@ Groups = Iterable[Iterator[Program]]  # those of a group take turns
 
 
 def benchmark(flags: Any) -> None:
-    """Measures or estimates, as the flags of scripts/benchmark.py say."""
+    """Measures, as the flags of scripts/benchmark.py say."""
     out = Path(flags.out).expanduser()
     for module in flags.load:
         try:
@@ -45,12 +43,7 @@ def benchmark(flags: Any) -> None:
             raise ConfigError(f"--load={module}: {error}") from error
     variants = parse_variants(flags.attention or every_label(), flags.option)
     groups = train_groups if flags.train_step else attention_groups
-    if flags.compile_for:
-        device = absent_device(flags.compile_for, flags.compilers)
-        all_of_them = itertools.chain.from_iterable(groups(flags, variants, device))
-        write_estimates(all_of_them, out, flags.compile_for)
-    else:
-        measure_groups(flags, groups, variants, out)
+    measure_groups(flags, groups, variants, out)
 
 
 def measure_groups(flags: Any, groups: Any, variants: list[Variant], out: Path) -> None:
@@ -77,7 +70,7 @@ def measure_groups(flags: Any, groups: Any, variants: list[Variant], out: Path) 
     print(f"{out / PAGE} has the tables")
 
 
-def attention_groups(flags: Any, variants: list[Variant], device: Any = None) -> Groups:
+def attention_groups(flags: Any, variants: list[Variant]) -> Groups:
     """A group for each --length, after a check of all of them."""
     if flags.data_dir or flags.parts != [1]:
         raise ConfigError("--data_dir and --parts are for --train_step")
@@ -90,12 +83,12 @@ def attention_groups(flags: Any, variants: list[Variant], device: Any = None) ->
         rest = {"batch_size": flags.batch_size or 1, "dtype": flags.dtype, "count": 4}
         inputs = smooth_inputs(length, **sizes, **rest)
         for variant, which_pass in itertools.product(variants, programs.PASSES):
-            yield programs.attention_program(variant, which_pass, inputs, device)
+            yield programs.attention_program(variant, which_pass, inputs)
 
     return map(group, lengths)
 
 
-def train_groups(flags: Any, variants: list[Variant], device: Any = None) -> Groups:
+def train_groups(flags: Any, variants: list[Variant]) -> Groups:
     """A group for each --task, after a check of all configs."""
     if len(flags.length or []) > 1:
         raise ConfigError("--train_step takes one --length, or that of each config")
@@ -122,7 +115,7 @@ def train_groups(flags: Any, variants: list[Variant], device: Any = None) -> Gro
 
     def group(experiments: dict[str, Experiment], data: Any) -> Iterator[Program]:
         for label, experiment in experiments.items():
-            yield train_steps.train_program(label, experiment, data, examples, device)
+            yield train_steps.train_program(label, experiment, data, examples)
 
     return itertools.starmap(group, groups)
 

@@ -26,7 +26,6 @@ class Program:
     run: does it `steps` times and returns when that is done.
     cost: of one step, as of `compile_program`, where a compiler told.
     measured_peak: the bytes that a run takes, where not by the device or the process.
-    compiled: as the compiler gave it.
     peer: of the module `peers`, the same in PyTorch, or None.
     """
 
@@ -35,27 +34,20 @@ class Program:
     cost: Cost | None = None
     steps: int = 1
     measured_peak: Callable[[Callable[[], Any]], int | None] | None = None
-    compiled: Any = None
     peer: Callable[[Any], "Program | None"] = lambda peers: None
 
 
-def compile_program(function: Any, *args: Any, device: Any = None) -> tuple[Any, Cost]:
+def compile_program(function: Any, *args: Any) -> tuple[Any, Cost]:
     """Compiles a function that may be jitted already; nothing is run.
 
     Args:
       function, *args: of arrays or their `ShapeDtypeStruct`s, and pytrees of them.
-      device: one that may not be there; None = where the arrays are.
 
     Returns:
       The program; and bytes by the compiler, operations of `product_flops` and seconds
       to compile. bytes_accessed is what its kernels read and write: the compiler takes
       a loop for one of its turns and sees nothing in calls of libraries.
     """
-    if device is not None:
-        there = jax.sharding.SingleDeviceSharding(device)
-        args = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), args
-        )
     start = time.perf_counter()
     jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
     traced = jitted.trace(*args)
@@ -75,7 +67,7 @@ def compile_program(function: Any, *args: Any, device: Any = None) -> tuple[Any,
 
 
 def attention_program(
-    variant: Variant, which_pass: str, inputs: Sequence[jax.Array], device: Any = None
+    variant: Variant, which_pass: str, inputs: Sequence[jax.Array]
 ) -> Program:
     """One attention's forward pass, or with the gradient of all inputs and parameters.
 
@@ -98,7 +90,7 @@ def attention_program(
         function, args = forward, (rest, params, *qkv)
     else:
         function, args = both, (rest, cotangent, params, *qkv)
-    compiled, cost = compile_program(function, *args, device=device)
+    compiled, cost = compile_program(function, *args)
     key = {
         "what": which_pass,
         "attention": variant.label,
@@ -113,7 +105,6 @@ def attention_program(
         key,
         run=lambda: jax.block_until_ready(compiled(*args)),
         cost=cost,
-        compiled=compiled,
         peer=lambda peers: peers.attention_peer(key, inputs),
     )
 

