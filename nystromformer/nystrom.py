@@ -198,7 +198,7 @@ def nystrom(
       landmark_padding: "mask", or "count" for the published treatment of padding: segments
         of the padded length, in which excluded tokens count as zeros.
       landmarks: (x [S, H], num_landmarks, mask) -> as `segment_means`, the paper's
-        choice; `nystromformer.study` has others.
+        choice; `nystromformer.landmarks` has others.
       inverse: (A, num_pinv_iters) -> Z, likewise.
       precision: of the products with T or S rows.
       cross_attention: queries are of other tokens than keys, also with T = S.

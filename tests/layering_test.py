@@ -12,7 +12,7 @@ SOURCES = sorted(
 FLOORS = (
     {"ops", "blocks"},
     {"nystrom"},
-    {"study"},
+    {"landmarks"},
     {"attention"},
     {"encoder"},
     {"heads"},

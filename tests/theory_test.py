@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from nystromformer.landmarks import nystrom_kernels, softmax_matrix
 from nystromformer.nystrom import iterative_pinv, nystrom
-from nystromformer.study import nystrom_kernels, softmax_matrix
 
 RNG = np.random.default_rng(0)
 DEFICIENT = np.repeat(np.float64(softmax_matrix(*RNG.normal(size=(2, 8, 4)))), 2, 0)

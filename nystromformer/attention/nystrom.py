@@ -17,9 +17,9 @@ from nystromformer.attention.base import (
     check_range,
 )
 from nystromformer.blocks import neighbourhoods
+from nystromformer.landmarks import LANDMARKS, PINVS
 from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
 from nystromformer.ops import at_least_float32
-from nystromformer.study import LANDMARKS, PINVS, landmarks_by, pinv_by
 
 PINV_INITS = ("per_matrix", "per_batch")
 
@@ -71,7 +71,7 @@ class NystromAttention(Attention):
       conv_kernel_size: K odd, or 0 for none. The kernel [K, N] of the skip connection
         starts as U(−1/√K, 1/√K), as in the published code.
       landmark_padding: "mask", or "count" for the published treatment of them.
-      landmarks, pinv: of `study.LANDMARKS` and `study.PINVS`.
+      landmarks, pinv: names in `landmarks.LANDMARKS` and `landmarks.PINVS`.
       landmark_seed: of the tokens drawn.
       pinv_init: Z₀ scaled by each matrix's "own" norms, or by the largest of the
         "batch" and its heads as published: an example then depends on its neighbours.
@@ -125,7 +125,7 @@ class NystromAttention(Attention):
         return () if self.conv_kernel is None else (self.conv_kernel[...].T,)
 
     def attend(self, query, key, value, mask, precision, kernel=None):
-        inverse = pinv_by(self.pinv)
+        inverse = PINVS[self.pinv]
         if self.pinv == "iterative" and self.pinv_init == "per_batch":
             inverse = partial(iterative_pinv, scale_over=("heads", "batch"))
         out = nystrom(
@@ -136,7 +136,7 @@ class NystromAttention(Attention):
             num_landmarks=self.num_landmarks,
             num_pinv_iters=self.num_pinv_iters,
             landmark_padding=self.landmark_padding,
-            landmarks=landmarks_by(self.landmarks, self.landmark_seed),
+            landmarks=partial(LANDMARKS[self.landmarks], seed=self.landmark_seed),
             inverse=inverse,
             precision=precision,
             cross_attention=self.cross_attention,

@@ -24,7 +24,7 @@ from nystromformer.experiments.workdir import (
     read_config,
     read_result,
 )
-from nystromformer.study import nystrom_rows, softmax_matrix
+from nystromformer.landmarks import nystrom_rows, softmax_matrix
 from nystromformer.training.arrays import CheckpointError, digest
 from nystromformer.training.checkpoint import read_best
 from nystromformer.training.data import Data, place

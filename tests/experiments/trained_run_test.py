@@ -14,7 +14,7 @@ from nystromformer.config import ConfigError
 from nystromformer.experiments.run import Experiment
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.experiments.workdir import read_result, write_result
-from nystromformer.study import nystrom_factors, softmax_matrix
+from nystromformer.landmarks import nystrom_factors, softmax_matrix
 from nystromformer.training.arrays import CheckpointError, digest
 from nystromformer.training.step import split_weights
 from tests.small import make_config
@@ -123,7 +123,7 @@ def test_what_is_no_trained_run_is_said(finished, tmp_path):
 
 @pytest.mark.parametrize("name", ["softmax", "nystrom"])
 def test_rows_of_attention_are_those_of_the_matrix_of_a_layers_queries_and_keys(name):
-    """That study_test finds to be what the attention applies."""
+    """That landmarks_test finds to be what the attention applies."""
     changes = {"task__max_length": 8, "task__longest": 8, "task__min_length": 4}
     if name == "nystrom":
         changes["attention__num_landmarks"] = 3

@@ -19,7 +19,7 @@ from nystromformer.experiments.study.capture import Layer, capture
 from nystromformer.experiments.study.deviation import matrices, measure_heads, spectra
 from nystromformer.experiments.study.smooth import smooth_inputs
 from nystromformer.experiments.trained_run import load_run
-from nystromformer.study import (
+from nystromformer.landmarks import (
     LANDMARKS,
     nystrom_factors,
     nystrom_rows,

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from nystromformer.experiments.study.capture import Layer
-from nystromformer.study import nystrom_kernels, pinv_by, softmax_matrix
+from nystromformer.landmarks import PINVS, nystrom_kernels, softmax_matrix
 
 Pictures = dict[tuple[int, int], dict[Any, np.ndarray]]
 
@@ -45,7 +45,7 @@ def deviation(
       bound: (1 + ‖A⁺‖∞ + ‖A⁺ − Z‖∞) ‖V‖∞, which Proposition 1 sets to the distance.
     """
     f, a, b = nystrom_kernels(query, key, mask, **landmarks)
-    z, inverted = pinv_by(pinv)(a, num_pinv_iters), jnp.linalg.pinv(a)
+    z, inverted = PINVS[pinv](a, num_pinv_iters), jnp.linalg.pinv(a)
     exact = jnp.where(mask[:, None], softmax_matrix(query, key, mask) @ value, 0)
     difference = jnp.where(mask[:, None], f @ (z @ (b @ value)), 0) - exact
     factor = 1 + _norm_inf(inverted) + _norm_inf(inverted - z)

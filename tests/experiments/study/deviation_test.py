@@ -8,7 +8,7 @@ import pytest
 
 from nystromformer.experiments.study.capture import Layer
 from nystromformer.experiments.study.deviation import matrices, measure_heads, spectra
-from nystromformer.study import nystrom_factors, nystrom_rows, softmax_matrix
+from nystromformer.landmarks import nystrom_factors, nystrom_rows, softmax_matrix
 from tests import paper
 
 B, L, N, H = 3, 13, 2, 5

@@ -1,0 +1,246 @@
+"""Beside the paper: other landmarks and inverses, and the approximated matrix itself.
+
+As with segment means only valid tokens take part, and with n ≤ M valid tokens each one
+is a landmark, in the order of the sequence.
+
+Letters: T query length, S key length, H head dim, M landmarks, n valid tokens, R rows.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from nystromformer.nystrom import iterative_pinv, nth_valid, segment_means
+from nystromformer.ops import at_least_float32, zeroed
+
+KMEANS_STEPS = 3
+
+
+def random_positions(mask: jax.Array, count: int, seed: int) -> jax.Array:
+    """Samples `count` valid positions of mask [S], sorted; S where there are too few.
+
+    Each token draws a number that depends only on the seed and on its rank among the
+    valid ones, and the smallest win: padding and other sequences change nothing.
+    """
+    # Under vmap the draws of an rbg key would depend on those beside them.
+    key = jax.random.key(seed, impl="threefry2x32")
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.cumsum(mask))
+    # 32 bits even under x64: the same tokens in every precision.
+    draws = jax.vmap(lambda key: jax.random.bits(key, dtype=jnp.uint32))(keys)
+    winners = jnp.lexsort((draws, ~mask))[:count]  # valid ones first
+    positions = jnp.sort(jnp.where(mask[winners], winners, len(mask)))
+    return jnp.pad(positions, (0, count - len(winners)), constant_values=len(mask))
+
+
+def random_tokens(
+    x: jax.Array, num_landmarks: int, mask: jax.Array | None, seed: int
+) -> tuple[jax.Array, jax.Array]:
+    """M tokens of x drawn at random; queries, keys and heads share the positions."""
+    return _take(x, random_positions(_all_if_none(mask, x), num_landmarks, seed))
+
+
+def farthest_tokens(
+    x: jax.Array, num_landmarks: int, mask: jax.Array | None, seed: int
+) -> tuple[jax.Array, jax.Array]:
+    """M tokens of x by farthest-point sampling; the choice carries no gradient.
+
+    Starts from a random token and repeatedly adds the token farthest from those chosen.
+    """
+    mask, wide = _all_if_none(mask, x), at_least_float32(x.dtype)
+    points = jax.lax.stop_gradient(x).astype(wide)
+
+    def choose(distance: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        farthest = jnp.argmax(distance)
+        position = jnp.where(distance[farthest] < 0, len(x), farthest)
+        to_it = jnp.square(points - points[farthest][None]).sum(-1)
+        distance = jnp.where(distance < 0, -1, jnp.minimum(distance, to_it))
+        return distance.at[farthest].set(-1), position
+
+    # Squared distance to the nearest chosen token; −1 for chosen and invalid tokens.
+    start = jnp.where(mask, jnp.finfo(wide).max, -1)
+    start = start.at[random_positions(mask, 1, seed)].set(jnp.inf, mode="drop")
+    _, positions = jax.lax.scan(choose, start, length=num_landmarks)
+    return _take(x, jnp.sort(positions))
+
+
+def kmeans(
+    x: jax.Array, num_landmarks: int, mask: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """A few steps of Lloyd's algorithm from the `segment_means`, which stay if n ≤ M.
+
+    The assignment carries no gradient, as argmin has none; the means do. A cluster that
+    loses all its tokens keeps its mean.
+    """
+    start, exists = segment_means(x, num_landmarks, mask)
+    mask, means, wide = _all_if_none(mask, x), start, start.dtype
+    for _ in range(KMEANS_STEPS):
+        # |x − c|² less |x|², which is the same for all c.
+        products = jnp.matmul(x.astype(wide), means.T, precision="highest")
+        distances = jnp.square(means).sum(1)[None] - 2 * products  # [S, M]
+        nearest = jnp.where(exists[None], distances, jnp.inf).argmin(1)
+        member = nearest[None] == jnp.arange(num_landmarks)[:, None]  # [M, S]
+        member &= mask[None]
+        sizes = member.sum(1)[:, None]
+        sums = jnp.matmul(member.astype(wide), x.astype(wide), precision="highest")
+        means = jnp.where(sizes > 0, sums / jnp.maximum(sizes, 1), means)
+    return jnp.where(mask.sum() > num_landmarks, means, start), exists
+
+
+# (x [S, H], num_landmarks, mask [S] or None, seed) -> as `segment_means`.
+LANDMARKS: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {
+    "segment_means": lambda x, count, mask, seed: segment_means(x, count, mask),
+    "random": random_tokens,
+    "kmeans": lambda x, count, mask, seed: kmeans(x, count, mask),
+    "farthest": farthest_tokens,
+}
+# (A [M, M], num_iters) -> Z [M, M].
+PINVS: dict[str, Callable[[jax.Array, int], jax.Array]] = {
+    "iterative": iterative_pinv,
+    "exact": lambda a, num_iters: jnp.linalg.pinv(a),  # LAPACK's
+    # Without an inverse in the middle: the double softmax.
+    "identity": lambda a, num_iters: jnp.eye(a.shape[-1], dtype=a.dtype),
+}
+
+
+def softmax_matrix(
+    query: jax.Array, key: jax.Array, mask: jax.Array | None = None
+) -> jax.Array:
+    """softmax(Q Kᵀ / √H) of one head, [T, S] in at least float32.
+
+    query [T, H], key [S, H], mask [S] bool, True = attend; other columns are 0.
+    """
+    wide = at_least_float32(key.dtype)
+    query, key = query.astype(wide), zeroed(key, mask).astype(wide)
+    scores = jnp.matmul(query, key.T, precision="highest") * key.shape[-1] ** -0.5
+    if mask is not None:
+        scores = jnp.where(mask[None], scores, jnp.finfo(wide).min)
+    return jax.nn.softmax(scores)
+
+
+def nystrom_kernels(
+    query: jax.Array,
+    key: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    num_landmarks: int = 64,
+    landmark_padding: str = "mask",
+    landmarks: str = "segment_means",
+    landmark_seed: int = 0,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """F = softmax(Q K̃ᵀ), A = softmax(Q̃ K̃ᵀ), B = softmax(Q̃ Kᵀ) of eq. (13).
+
+    Arguments as for `nystrom_factors`; [T, M], [M, M] and [M, S] in at least float32.
+    With n ≤ M attention is exact and uses neither A nor B.
+    """
+    choose = partial(LANDMARKS[landmarks], seed=landmark_seed)
+    published = landmark_padding == "count" and num_landmarks < len(key)
+    key_mask, query_mask = None if published else mask, None
+    if len(query) == len(key):
+        query, query_mask = zeroed(query, mask), key_mask
+    key = zeroed(key, mask)
+    query_landmarks, _ = choose(query, num_landmarks, query_mask)
+    key_landmarks, exists = choose(key, num_landmarks, key_mask)
+    f = softmax_matrix(query, key_landmarks, exists)
+    a = softmax_matrix(query_landmarks, key_landmarks)
+    return f, a, softmax_matrix(query_landmarks, key, mask)
+
+
+def nystrom_factors(
+    query: jax.Array,
+    key: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    num_landmarks: int = 64,
+    num_pinv_iters: int = 6,
+    landmark_padding: str = "mask",
+    pinv: str = "iterative",
+    **landmarks: Any,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """F, Z and B, whose product F Z B is the [T, S] matrix that `nystrom` applies.
+
+    Args:
+      query, key: [T, H] and [S, H].
+      mask: [S] bool, True = attend; None = all. With T = S for the queries too.
+      num_landmarks, num_pinv_iters, landmark_padding: as for `nystrom`.
+      pinv: a name in PINVS.
+      **landmarks: `landmarks`, a name in LANDMARKS, and `landmark_seed`.
+
+    Returns:
+      F [T, M], Z [M, M] and B [M, S] in at least float32. The product's rows need not
+      sum to 1, nor its entries be positive; columns of excluded keys are 0. It is exact
+      where attention is (n ≤ M, T ≤ M).
+    """
+    sizes = {"num_landmarks": num_landmarks, "landmark_padding": landmark_padding}
+    f, a, b = nystrom_kernels(query, key, mask, **sizes, **landmarks)
+    z, eye = PINVS[pinv](a, num_pinv_iters), jnp.eye(len(a), dtype=a.dtype)
+    if len(query) <= num_landmarks < len(key):
+        fill = ((0, num_landmarks - len(query)), (0, 0))
+        rows = jnp.pad(softmax_matrix(query, key, mask), fill)
+        return jnp.eye(*f.shape, dtype=f.dtype), eye, rows
+    if num_landmarks < len(key) and (mask is None or landmark_padding == "count"):
+        return f, z, b
+    mask = _all_if_none(mask, key)
+    is_exact = mask.sum() <= num_landmarks  # landmark i is the i-th valid token
+    tokens = nth_valid(mask, num_landmarks)[:, None] == jnp.arange(len(key))[None]
+    return f, jnp.where(is_exact, eye, z), jnp.where(is_exact, tokens, b)
+
+
+def nystrom_rows(
+    query: jax.Array,
+    key: jax.Array,
+    rows: jax.Array | Sequence[int] | slice,
+    mask: jax.Array | None = None,
+    **options: Any,
+) -> jax.Array:
+    """Rows [R, S] of the matrix that `nystrom` applies, in O((T + S) · M + R · S · M).
+
+    Row 0 of a sequence with [CLS] in front is what [CLS] attends to. Rows are positions
+    [R] or a slice; the rest as for `nystrom_factors`. Raises ValueError for a position
+    that does not exist; inside jit, where it is unknown, its row is NaN.
+    """
+    if not isinstance(rows, slice | jax.core.Tracer):
+        if wrong := [int(i) for i in rows if not -len(query) <= i < len(query)]:
+            raise ValueError(f"rows {wrong} do not exist: there are {len(query)}")
+        rows = jnp.asarray(rows)
+    f, z, b = nystrom_factors(query, key, mask, **options)
+    chosen = f.at[rows].get(mode="fill", fill_value=jnp.nan)
+    return jnp.matmul(
+        jnp.matmul(chosen, z, precision="highest"), b, precision="highest"
+    )
+
+
+def standard_nystrom(
+    query: jax.Array,
+    key: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    num_landmarks: int,
+    seed: int = 0,
+) -> jax.Array:
+    """The Nyström method before the paper, eqs. (4)-(6): samples S after the softmax.
+
+    Ŝ = S[:, J] · S[J, J]⁺ · S[J, :] [S, S] for M random tokens J, the same for rows and
+    columns. It needs all of S, which landmarks before the softmax avoid. Rows of
+    excluded queries have no meaning.
+    """
+    matrix = softmax_matrix(query, key, mask)
+    at = random_positions(_all_if_none(mask, key), num_landmarks, seed)
+    take = partial(jnp.take, indices=at, mode="fill", fill_value=0)
+    sampled, columns = take(matrix, axis=0), take(matrix, axis=1)  # [M, S], [S, M]
+    middle = jnp.matmul(
+        jnp.linalg.pinv(take(sampled, axis=1)), sampled, precision="highest"
+    )
+    return jnp.matmul(columns, middle, precision="highest")
+
+
+def _take(x: jax.Array, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The tokens at `positions`, zero at S, and which of them exist."""
+    chosen = jnp.take(x, positions, axis=0, mode="fill", fill_value=0)  # [M, H]
+    return chosen.astype(at_least_float32(x.dtype)), positions < len(x)
+
+
+def _all_if_none(mask: jax.Array | None, x: jax.Array) -> jax.Array:
+    return jnp.ones(len(x), bool) if mask is None else mask

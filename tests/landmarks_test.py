@@ -1,0 +1,250 @@
+"""Other landmarks and inverses, and the approximated matrix: its factors and rows."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer import landmarks
+from nystromformer.landmarks import KMEANS_STEPS, LANDMARKS, kmeans
+from tests import paper
+from tests.attention.cases import compiled, normal, one_head
+from tests.jaxpr import quadratic_shapes
+from tests.tolerance import TOLERANCE, relative_error
+
+S, H, M = 67, 5, 7
+TOKEN = np.arange(S)
+MASKS = {"all": TOKEN >= 0, "padding": TOKEN < 41, "holes": (TOKEN % 3 != 1)}
+random_tokens = jax.jit(LANDMARKS["random"], static_argnums=(1, 3))
+
+
+def attend(query, key, value, mask=MASKS["all"], num_landmarks=M, **options):
+    """The attention of one head in float64, landmarks and inverse by name."""
+    options |= {"num_landmarks": num_landmarks}
+    return one_head("nystrom", query, key, value, mask, **options)
+
+
+def positions(x, tokens):
+    """Where in x each of the tokens stands."""
+    return [np.flatnonzero((x == token).all(1)).item() for token in np.asarray(tokens)]
+
+
+@functools.cache
+def drawn(length):
+    """Positions of the random tokens of a sequence without padding."""
+    x = jnp.arange(1.0, length + 1)[:, None]
+    tokens, exists = random_tokens(x, M, None, 0)
+    return np.asarray(tokens[:, 0])[np.asarray(exists)].astype(int) - 1
+
+
+@pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
+def test_random_tokens_are_distinct_valid_tokens_in_order(generator):
+    x = np.float32(normal(0, S, H))
+    for mask in MASKS.values():
+        with jax.default_prng_impl(generator):
+            tokens, exists = random_tokens(x, M, jnp.asarray(mask), 0)
+        assert exists.all()
+        at = positions(x, tokens)
+        assert at == sorted(set(at))
+        assert mask[at].all()
+        # The ranks among the valid tokens are those of a sequence without padding.
+        assert (np.flatnonzero(mask)[drawn(mask.sum())] == at).all()
+
+
+def test_random_positions_are_uniform_and_follow_the_seed():
+    mask = jnp.ones(11, bool)
+    draw = jax.jit(jax.vmap(lambda seed: landmarks.random_positions(mask, M, seed)))
+    draws = np.asarray(draw(jnp.arange(300)))
+    counts = np.bincount(draws.ravel(), minlength=11)
+    expected = 300 * M / 11  # hypergeometric: each token is in or out of a draw
+    deviation = np.sqrt(300 * M / 11 * (1 - M / 11))
+    assert (np.abs(counts - expected) < 4.5 * deviation).all()
+    assert len({tuple(d) for d in draws}) > 150  # of the 330 sets
+
+
+def test_kmeans_is_lloyds_algorithm_from_the_segment_means():
+    for scale, mask in zip((0.1, 1.0, 4.0), MASKS.values(), strict=True):
+        x = normal(3, S, H, scale=scale)
+        start = paper.segment_means(x, list(np.flatnonzero(mask)), M)
+        expected = paper.lloyd(x[mask], start, KMEANS_STEPS)
+        assert relative_error(start, expected) > 0.1
+        with jax.enable_x64(True):
+            means, _ = kmeans(jnp.where(mask[:, None], x, 0), M, jnp.asarray(mask))
+        assert relative_error(means, expected) <= TOLERANCE["float64"]
+
+
+def test_kmeans_keeps_the_mean_of_a_cluster_without_tokens(monkeypatch):
+    start = jnp.float32([[0.0], [500.0], [10.0]]), jnp.ones(3, bool)
+    monkeypatch.setattr(landmarks, "segment_means", lambda *_: start)
+    means, _ = kmeans(jnp.float32([[0.0], [1.0], [10.0], [11.0]]), 3, None)
+    np.testing.assert_array_equal(means, [[0.5], [500.0], [10.5]])
+
+
+def test_farthest_tokens_are_those_of_the_loop_from_a_random_one():
+    choose, firsts = jax.jit(LANDMARKS["farthest"], static_argnums=1), set()
+    for seed, mask in itertools.product(range(2), MASKS.values()):
+        x, few = normal(0, S, H), mask & (TOKEN > 61)
+        with jax.enable_x64(True):
+            tokens, exists = choose(jnp.asarray(x), M, jnp.asarray(mask), seed)
+            short, _ = choose(jnp.asarray(x), M, jnp.asarray(few), seed)
+        assert exists.all()
+        first = landmarks.random_positions(jnp.asarray(mask), 1, seed)[0].item()
+        firsts.add(first)
+        valid = np.flatnonzero(mask).tolist()
+        assert positions(x, tokens) == paper.farthest(x, valid, M, first)
+        np.testing.assert_array_equal(short[: few.sum()], x[few])
+        assert not short[few.sum() :].any()
+    assert len(firsts) > 2
+
+
+def test_farthest_tokens_are_distinct_even_where_they_are_equal():
+    tokens, exists = LANDMARKS["farthest"](jnp.ones((5, 1)), 4, None, 0)
+    np.testing.assert_array_equal(tokens, np.ones((4, 1)))
+    assert exists.all()
+    _, exists = LANDMARKS["farthest"](jnp.ones((3, 1)), 4, None, 0)
+    np.testing.assert_array_equal(exists, [True, True, True, False])
+
+
+def own_landmarks(choice, *arrays):
+    """Landmarks of float64 arrays by the paper's transcription."""
+    if choice == "random":
+        return [x[drawn(S)] for x in arrays]
+    if choice == "farthest":
+        first = landmarks.random_positions(jnp.ones(S, bool), 1, 0)[0].item()
+        return [x[paper.farthest(x, range(S), M, first)] for x in arrays]
+    means = [paper.segment_means(x, range(S), M) for x in arrays]
+    if choice == "segment_means":
+        return means
+    return [paper.lloyd(x, m, KMEANS_STEPS) for x, m in zip(arrays, means, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("choice", "pinv", "inverse"),
+    [
+        *((choice, "iterative", lambda a: paper.pinv(a, 6)) for choice in LANDMARKS),
+        ("segment_means", "exact", lambda a: np.linalg.pinv(a, rcond=1e-13)),
+        ("segment_means", "identity", lambda a: np.eye(M)),
+    ],
+)
+def test_nystrom_uses_these_landmarks_and_this_inverse(choice, pinv, inverse):
+    query, key, value = (normal(seed, S, H, scale=2.0) for seed in range(3))
+    f, a, b = paper.kernels_of(*own_landmarks(choice, query, key), query, key)
+    expected = f @ (inverse(a) @ (b @ value))
+    out = attend(query, key, value, landmarks=choice, pinv=pinv)
+    assert relative_error(out, expected) <= TOLERANCE["float64"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "inverse", "count"),
+    [("random", "iterative", 4), ("farthest", "exact", M), ("kmeans", "identity", 71)],
+)
+def test_nystrom_with_a_landmark_for_each_valid_token_is_exact(choice, inverse, count):
+    mask = TOKEN % 17 == 3  # 4 valid tokens
+    x = [normal(seed, S, H) for seed in range(3)]
+    expected = paper.attention(*x, list(np.flatnonzero(mask)))[mask]
+    out = attend(*x, mask, count, landmarks=choice, pinv=inverse)
+    assert relative_error(out[mask], expected) <= TOLERANCE["float64"]
+    twin = attend(*x, mask, 3, landmarks=choice)
+    assert relative_error(twin[mask], expected) > 1e-2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"landmarks": "farthest"}, {"landmarks": "kmeans"}, {"pinv": "exact"}],
+)
+def test_gradients_are_those_of_differences(options):
+    with jax.enable_x64(True):
+        x = [jnp.asarray(normal(i, 1, S, 1, H, scale=2.0)) for i in range(3)]
+        weights = jnp.asarray(normal(4, *x[0].shape))
+
+        def total(*x):
+            return (compiled("nystrom", num_landmarks=M, **options)(*x) * weights).sum()
+
+        gradients = jax.grad(total, argnums=(0, 1, 2))(*x)
+        for i, place in [(0, (0, 3, 0, 1)), (1, (0, 40, 0, 2)), (2, (0, 66, 0, 4))]:
+            sides = [
+                total(*x[:i], x[i].at[place].add(step), *x[i + 1 :])
+                for step in (1e-5, -1e-5)
+            ]
+            expected = (sides[0] - sides[1]) / 2e-5
+            error = relative_error(gradients[i][place], expected)
+            assert error <= TOLERANCE["derivative"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"landmarks": "random", "landmark_seed": 3, "num_pinv_iters": 2},
+        {"landmarks": "kmeans", "pinv": "exact"},
+        {"landmark_padding": "count", "pinv": "identity"},
+    ],
+    ids=str,
+)
+def test_factors_and_rows_are_of_the_matrix_that_nystrom_applies(options):
+    """In self- and cross-attention, few landmarks and more than tokens, all masks."""
+    few, holes = TOKEN % 17 == 3, MASKS["holes"]
+    cases = [(S, M, holes), (S, M, few)]
+    if not options:
+        cases += [(S, M, MASKS["all"]), (S, 71, few), (13, M, few), (5, M, few)]
+    for length, count, mask in cases:
+        query, key, value = (normal(i, n, H) for i, n in enumerate((length, S, S)))
+        expected = attend(query, key, value, mask, count, **options)
+        with jax.enable_x64(True):
+            noisy = jnp.where(mask[:, None], key, jnp.nan)
+            x = jnp.asarray(query), noisy, None if mask.all() else jnp.asarray(mask)
+            given = {"num_landmarks": count, **options}
+            factors = jax.jit(functools.partial(landmarks.nystrom_factors, **given))(*x)
+            rows = landmarks.nystrom_rows(*x[:2], [4, 0], x[2], **given)
+        f, z, b = map(np.asarray, factors)
+        matrix, mine = f @ z @ b, mask if length == S else slice(None)
+        found = matrix @ (value * mask[:, None])
+        assert relative_error(found[mine], expected[mine]) <= TOLERANCE["float64"]
+        assert not matrix[:, ~mask].any()
+        assert relative_error(rows, matrix[[4, 0]]) <= TOLERANCE["float64"]
+
+
+def test_nystrom_rows_rejects_rows_that_do_not_exist():
+    x = jnp.float32(normal(0, S, H))
+    row = functools.partial(landmarks.nystrom_rows, x, x, num_landmarks=M)
+    for wrong in ([0, S], np.array([-S - 1])):
+        with pytest.raises(ValueError, match=f"do not exist: there are {S}"):
+            row(wrong)
+    np.testing.assert_array_equal(row([-1]), row([S - 1]))
+    inside = jax.jit(row)(jnp.array([S - 1, S]))
+    assert np.isfinite(inside[0]).all()
+    assert np.isnan(inside[1]).all()
+
+
+def test_nystrom_rows_form_no_matrix():
+    long = 101
+    x = [jnp.asarray(normal(i, long, H), "float32") for i in range(2)]
+    mask = jnp.ones(long, bool)
+
+    def row(query, key, mask):
+        return landmarks.nystrom_rows(query, key, [0], mask, num_landmarks=M)
+
+    assert not quadratic_shapes(long, long, row, *x, mask)
+    assert quadratic_shapes(long, long, landmarks.softmax_matrix, *x)
+
+
+def test_standard_nystrom_samples_rows_and_columns_of_softmax():
+    mask = MASKS["holes"]
+    valid = np.flatnonzero(mask)
+    at = valid[drawn(len(valid))]
+    with jax.enable_x64(True):
+        x = *(jnp.asarray(normal(i, S, H)) for i in range(2)), jnp.asarray(mask)
+        found = np.asarray(landmarks.standard_nystrom(*x, num_landmarks=M))
+        whole = np.asarray(landmarks.standard_nystrom(*x, num_landmarks=S))
+        s = np.asarray(landmarks.softmax_matrix(*x))
+    query, key = (normal(i, S, H)[valid] for i in range(2))
+    exact = paper.softmax(query @ key.T / np.sqrt(H))
+    assert relative_error(s[np.ix_(valid, valid)], exact) <= TOLERANCE["float64"]
+    expected = s[:, at] @ np.linalg.pinv(s[np.ix_(at, at)]) @ s[at]
+    assert relative_error(found[valid], expected[valid]) <= 1e-9  # cond of S[J, J]
+    assert relative_error(found[at], s[at]) <= 1e-9  # what was sampled is exact
+    assert relative_error(whole[valid], s[valid]) <= 1e-6
+    assert relative_error(found[valid], s[valid]) > 1e-2
