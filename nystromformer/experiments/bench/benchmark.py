@@ -20,8 +20,8 @@ from nystromformer.experiments.bench.variants import (
     every_label,
     parse_variants,
 )
-from nystromformer.experiments.figures import save_figure
 from nystromformer.experiments.page import PAGE, open_folder, page, source
+from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.run import Experiment
 from nystromformer.experiments.study.smooth import smooth_inputs
 from nystromformer.training.files import write_json, write_text

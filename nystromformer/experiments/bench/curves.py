@@ -14,7 +14,7 @@ from nystromformer.experiments.bench.summary import (
     points,
     seconds,
 )
-from nystromformer.experiments.figures import new_figure
+from nystromformer.experiments.plotting import new_figure
 
 MARKERS = "os^Dv"
 COLUMNS = (

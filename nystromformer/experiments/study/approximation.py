@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from lra_tasks.progress import Progress
 from nystromformer.config import ConfigError
-from nystromformer.experiments.figures import save_figure
 from nystromformer.experiments.page import PAGE, open_folder, page, source
+from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.study import drawing
 from nystromformer.experiments.study.capture import Layer, capture
 from nystromformer.experiments.study.deviation import matrices, measure_heads, spectra

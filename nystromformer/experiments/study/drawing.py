@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from nystromformer.experiments.figures import new_figure
+from nystromformer.experiments.plotting import new_figure
 from nystromformer.experiments.study.deviation import Pictures
 
 Frame = Any  # of pandas, whose own types say too little

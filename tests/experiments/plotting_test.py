@@ -2,7 +2,7 @@
 
 from PIL import Image
 
-from nystromformer.experiments.figures import new_figure, save_figure
+from nystromformer.experiments.plotting import new_figure, save_figure
 
 
 def draw(folder):

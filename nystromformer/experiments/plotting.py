@@ -1,0 +1,35 @@
+"""The common style of all figures, written as PNG and SVG."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+WIDTH, HEIGHT = 6.4, 4.0  # inches, of one panel
+STYLE: Any = {
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.constrained_layout.use": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "nystromformer",  # the same figure gives the same bytes
+}
+
+
+def new_figure(rows: int = 1, columns: int = 1) -> Figure:
+    """A figure of panels of the common size, outside pyplot's global state."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(columns * WIDTH, rows * HEIGHT))
+        figure.subplots(rows, columns, squeeze=False)
+    return figure
+
+
+def save_figure(figure: Figure, path: Path) -> list[Path]:
+    """Writes PATH.png and PATH.svg, and returns both."""
+    png, svg = Path(f"{path}.png"), Path(f"{path}.svg")
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(png, dpi=150, metadata={"Software": None})
+        figure.savefig(svg, metadata={"Date": None})
+    return [png, svg]
