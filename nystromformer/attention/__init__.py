@@ -1,4 +1,4 @@
-"""Every attention, behind one signature: one file each, one line in ATTENTIONS.
+"""Every attention behind one signature: a file for each, and a line in ATTENTIONS.
 
 Each is an `nnx.Module` whose `__call__` has the signature that
 `jax.nn.dot_product_attention`, `flax.nnx.MultiHeadAttention(attention_fn=…)` and
@@ -6,6 +6,7 @@ Each is an `nnx.Module` whose `__call__` has the signature that
 """
 
 import inspect
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,27 +37,27 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "identity": IdentityAttention,
 }
 
-_GIVEN_BY_THE_MODEL = {"self", "num_heads", "head_dim", "max_length", "rngs"}
-
 
 def register_attention(
     name: str, cls: type[Attention], defaults: Mapping[str, Any] | None = None
 ) -> None:
-    """Adds an attention of another package to the table, as in `--config=FILE:NAME`.
+    """Adds an attention of another package to the table.
 
-    `defaults` replaces those of the class. Raises ValueError where the name is taken,
-    or for defaults that are no options.
+    `defaults` replaces those of the class. A module that is imported again registers
+    its classes again. Raises ValueError if the name is taken, or for unknown defaults.
     """
-    if ATTENTIONS.get(name, cls) is not cls:
-        raise ValueError(f"the name {name!r} is taken by {ATTENTIONS[name]}")
+    taken = ATTENTIONS.get(name, cls)
+    if _origin(taken) != _origin(cls):
+        raise ValueError(f"the name {name!r} is taken by {taken}")
     if defaults is not None:
         cls.defaults = defaults
     ATTENTIONS[name] = cls
-    try:
-        check_attention(name, cls.defaults)
-    except ValueError:
-        del ATTENTIONS[name]
-        raise
+    check_attention(name, cls.defaults)
+
+
+def _origin(cls: type[Attention]) -> tuple[str, str]:
+    """The name of a class and the file that it is written in."""
+    return cls.__qualname__, os.path.realpath(inspect.getfile(cls.attend))
 
 
 def attention_options(name: str) -> dict[str, inspect.Parameter]:
@@ -64,11 +65,7 @@ def attention_options(name: str) -> dict[str, inspect.Parameter]:
     if name not in ATTENTIONS:
         raise ValueError(f"unknown attention {name!r}; known: {', '.join(ATTENTIONS)}")
     parameters = inspect.signature(ATTENTIONS[name].__init__).parameters
-    return {
-        name: option
-        for name, option in parameters.items()
-        if name not in _GIVEN_BY_THE_MODEL and option.kind is not option.VAR_KEYWORD
-    }
+    return {x: y for x, y in parameters.items() if y.default is not y.empty}
 
 
 def check_attention(name: str, options: Mapping[str, Any]) -> None:
@@ -76,17 +73,13 @@ def check_attention(name: str, options: Mapping[str, Any]) -> None:
     known = attention_options(name)
     for option, value in options.items():
         if option not in known:
-            raise ValueError(
-                f"attention {name!r} has no option {option!r}; known: "
-                f"{', '.join(known) or 'none'}"
-            )
+            names = ", ".join(known) or "none"
+            raise ValueError(f"{name!r} has no option {option!r}; known: {names}")
         wanted = known[option].annotation
         fits = isinstance(value, (int, float) if wanted is float else wanted)
         if not fits or (isinstance(value, bool) and wanted is not bool):
-            raise ValueError(
-                f"option {option!r} of attention {name!r} must be "
-                f"{wanted.__name__}, got {value!r}"
-            )
+            named = f"option {option!r} of attention {name!r}"
+            raise ValueError(f"{named} must be {wanted.__name__}, got {value!r}")
 
 
 def make_attention(
@@ -101,13 +94,13 @@ def make_attention(
 ) -> Attention:
     """The attention of that name for N heads of H and sequences up to max_length.
 
-    Options left out have the defaults of the class: "nystrom" then has no convolution
-    of V, while configs take the paper's `conv_kernel_size=35`, as in its `defaults`.
-    cross_attention: queries are of other tokens than keys. Where T = S the attention
-    cannot see that, and would take the mask of keys for one of queries too.
+    Options left out take the defaults of `__init__`, with which "nystrom" has no
+    convolution of V; configs start from the paper's, in the `defaults` of the class.
+    With cross_attention queries belong to other tokens than keys; where T = S this
+    cannot be seen from the arrays, and the mask of keys would exclude queries too.
 
     Raises ValueError for an unknown name or option, listing the known ones, for
-    invalid values, and for cross attention where the attention has none.
+    invalid values, and for cross_attention where the attention has none.
     """
     check_attention(name, options)
     sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": max_length}

@@ -1,6 +1,7 @@
-"""The common signature of all attentions, and the checks of their masks and shapes.
+"""The signature common to all attentions, and the checks of masks and shapes.
 
-An attention is written for one head of one sequence and lifted here.
+A subclass writes the attention of one head of one sequence; `Attention` lifts it over
+batch and heads.
 
 Letters: B batch, T query length, S key length, N heads, H head dim.
 """
@@ -26,7 +27,7 @@ def check_range(
     largest: int | None = None,
     max_length: int | None = None,
 ) -> None:
-    """Raises ValueError for an option outside its range, and says what limits it."""
+    """Raises ValueError unless smallest ≤ value ≤ largest, a limit by max_length."""
     if value < smallest:
         raise ValueError(f"{name} must be at least {smallest}, got {value}")
     if largest is not None and value > largest:
@@ -54,7 +55,7 @@ def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
 def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
     """The key mask [B, S] from a mask that broadcasts to [B, 1, 1, S].
 
-    Raises ValueError naming the shape of one that varies over queries or heads.
+    Raises ValueError, with the shape, for a mask that varies over queries or heads.
     """
     mask = jnp.asarray(mask)
     if mask.dtype != jnp.bool_:
@@ -77,41 +78,38 @@ def zero_padding(
     mask: jax.Array | None,
     cross_attention: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Zeros where the mask is False, so that not even a NaN there has any effect.
+    """Query, key and value with zeros where the mask is False, even instead of NaN.
 
-    Of one head with mask [S], or of a batch with mask [B, S]. With T = S the queries
-    are taken for the same tokens, but in cross attention, and zeroed too: a NaN times
-    the zero cotangent of a padded output would be NaN.
+    The arrays are those of one head with mask [S], or of a batch with mask [B, S].
+    Queries are zeroed too in self-attention (T = S without `cross_attention`): a NaN
+    times the zero cotangent of a padded output would be NaN.
     """
     if mask is None:
         return query, key, value
-    tokens = mask.ndim - 1
-    same_tokens = query.shape[tokens] == key.shape[tokens] and not cross_attention
-    of_queries = mask if same_tokens else None
-    return zeroed(query, of_queries), zeroed(key, mask), zeroed(value, mask)
+    axis = mask.ndim - 1
+    is_self = query.shape[axis] == key.shape[axis] and not cross_attention
+    return (
+        zeroed(query, mask if is_self else None),
+        zeroed(key, mask),
+        zeroed(value, mask),
+    )
 
 
 class Attention(nnx.Module):
-    """The base class of all attentions; a subclass writes `attend`.
+    """The base class of all attentions; a subclass writes `attend`."""
 
-    num_projections: how many projections of x the attention uses: 3 = query, key and
-      value; 2 = one for query and key, and value; 1 = value. So none goes unused.
-    self_attention_only: it needs T = S.
-    cross_attention: of an instance: queries are of other tokens than keys even where
-      T = S, so that the mask says nothing of them.
-    defaults: the options of the paper's experiments, which configs and benchmarks start
-      from; a subclass names those that differ from the defaults of its `__init__`.
-    size_option: the option that says how large it is, as 64 in "nystrom-64".
-    padding_sensitive: option -> the value with which outputs depend on the padding.
-    shared_across_layers: one instance serves all layers of an encoder.
-    """
-
+    # Projections of x that a model makes for it, so that none goes unused: 3 = query,
+    # key and value; 2 = one for query and key, and value; 1 = value.
     num_projections = 3
-    self_attention_only = False
+    self_attention_only = False  # whether it needs T = S
+    # Set on an instance: queries belong to other tokens than keys even where T = S.
     cross_attention = False
-    shared_across_layers = False
+    shared_across_layers = False  # whether one instance serves all layers
+    # The options of the paper's experiments, with which configs and benchmarks start;
+    # a subclass names those that differ from the defaults of its `__init__`.
     defaults: ClassVar[Mapping[str, Any]] = {}
-    size_option: ClassVar[str | None] = None
+    size_option: ClassVar[str | None] = None  # the option behind 64 in "nystrom-64"
+    # Option -> the value with which outputs depend on the padding.
     padding_sensitive: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, **options: Any):
@@ -144,44 +142,39 @@ class Attention(nnx.Module):
     ) -> jax.Array:
         """Attends. linen passes only the keywords that it finds in this signature.
 
-        What needs the [T, S] weights must be left out: bias, dropout of them unless
-        deterministic, a module to sow them into, causality.
-
         Args:
           query: [B, T, N, H].
           key, value: [B, S, N, H].
+          bias, is_causal, module, and a dropout_rate unless deterministic: each needs
+            the [T, S] weights, which do not exist here, and so raises ValueError.
           mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
-            it is taken for self-attention, unless `cross_attention` is set: queries it
-            excludes are padding too, and their rows have no meaning. On a mesh of
-            explicit axes it must be sharded as the keys are.
+            and without `cross_attention` it excludes queries too; their rows of the
+            output have no meaning. On a mesh of explicit axes it must be sharded as
+            the keys are.
           dtype: of the large products and the output; None = the inputs'.
           precision: of the large products.
 
         Returns:
           [B, T, N, H] in dtype.
-
-        Raises:
-          ValueError: for what this attention cannot honour.
         """
-        name = type(self).__name__
-        self._refuse_linen(name)
+        self._refuse_linen()
         check_shapes(query, key, value)
-        for is_asked, what in (
-            (bias is not None, f"a bias of shape {getattr(bias, 'shape', ())}"),
-            (is_causal, "is_causal=True"),
-            (dropout_rate > 0 and not deterministic, f"dropout_rate={dropout_rate}"),
-            (module is not None, "sow_weights=True"),
-        ):
+        name, shapes = type(self).__name__, f"{query.shape} and {key.shape}"
+        for what, is_asked in {
+            f"a bias of shape {getattr(bias, 'shape', ())}": bias is not None,
+            "is_causal=True": is_causal,
+            f"dropout_rate={dropout_rate}": dropout_rate > 0 and not deterministic,
+            "sow_weights=True": module is not None,
+        }.items():
             if is_asked:
+                needs = (
+                    f"needs the [T, S] weights of {shapes}, which {name} never forms"
+                )
                 raise ValueError(
-                    f"{what} needs the [T, S] weights of {query.shape} and {key.shape},"
-                    f" which {name} never forms: leave it out, or use softmax attention"
+                    f"{what} {needs}: leave it out, or use softmax attention"
                 )
         if self.self_attention_only and query.shape[1] != key.shape[1]:
-            raise ValueError(
-                f"{name} is self-attention and needs T = S, got {query.shape} and "
-                f"{key.shape}"
-            )
+            raise ValueError(f"{name} is self-attention and needs T = S, got {shapes}")
         if mask is not None:
             mask = key_mask(mask, *key.shape[:2])
         dtype = dtype or jnp.result_type(query, key, value)
@@ -189,10 +182,8 @@ class Attention(nnx.Module):
 
         def one_head(query, key, value, mask, *own):
             # Zeroed here, as then XLA keeps one copy of each for all that follows.
-            query, key, value = zero_padding(
-                query, key, value, mask, self.cross_attention
-            )
-            return self.attend(query, key, value, mask, precision, *own).astype(dtype)
+            qkv = zero_padding(query, key, value, mask, self.cross_attention)
+            return self.attend(*qkv, mask, precision, *own).astype(dtype)
 
         axes = (1, 1, 1, None) + (0,) * len(per_head)
         heads = jax.vmap(one_head, axes, out_axes=1, axis_name="heads")
@@ -202,7 +193,7 @@ class Attention(nnx.Module):
         return batch(query, key, value, mask, *per_head)
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:
-        """Arrays [N, ...] of each head for keys of that length."""
+        """Arrays [N, ...] for `attend` and keys of that length, a row for each head."""
         return ()
 
     def attend(
@@ -214,32 +205,25 @@ class Attention(nnx.Module):
         precision: jax.lax.PrecisionLike,
         *own: jax.Array,
     ) -> jax.Array:
-        """The attention of one head of one sequence, lifted by vmap.
+        """The attention of one head of one sequence; vmap names "batch" and "heads".
 
-        A subclass need not repeat the types. The axes of vmap are "batch" and "heads".
-
-        Args:
-          query, key, value: [T, H], [S, H], [S, H] of one dtype, zero where mask is
-            False.
-          mask: [S] bool, True = attend, or None.
-          precision: of the large products.
-          *own: this head's rows of `per_head`.
-
-        Returns:
-          [T, H].
+        query [T, H], key and value [S, H] of one dtype, zero where mask [S] (or None)
+        is False, and this head's rows of `per_head` -> [T, H].
         """
         raise NotImplementedError
 
-    def _refuse_linen(self, name: str) -> None:
-        """Raises ValueError if linen calls an attention with parameters."""
+    def _refuse_linen(self) -> None:
+        """Raises ValueError if a linen module, which sees no nnx.Param, calls any.
+
+        flax has no public way to ask which module is running.
+        """
         caller = linen_module._context.module_stack[-1]
         if caller is None or isinstance(caller, nnx.bridge.ToLinen):
             return
-        params = jax.tree.leaves(nnx.state(self, nnx.Param))
-        if params:
+        if params := jax.tree.leaves(nnx.state(self, nnx.Param)):
+            has = f"{type(self).__name__} has {sum(x.size for x in params):,}"
             raise ValueError(
-                f"{name} has {sum(x.size for x in params):,} parameters, which linen's "
-                f"{type(caller).__name__} would never train: use it in "
-                "flax.nnx.MultiHeadAttention, or the whole nnx model by "
-                "flax.nnx.bridge.ToLinen"
+                f"{has} parameters, which linen's {type(caller).__name__} would never "
+                "train: use it in flax.nnx.MultiHeadAttention, or the whole nnx model "
+                "by flax.nnx.bridge.ToLinen"
             )

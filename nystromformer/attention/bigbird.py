@@ -8,7 +8,7 @@ last block attend to everything. O(L · block_size) memory.
 Differs from the published code: the last block is the last one with a valid token and
 random blocks are drawn among those up to it, so adding padding changes nothing; the
 draw of block i is a pure function of (seed, i), shared by heads and layers; blocks that
-coincide (window and ends, in a short sequence) count once.
+coincide (window and ends, in a short sequence) are seen once.
 """
 
 from functools import partial
@@ -25,16 +25,17 @@ from nystromformer.nystrom import attend
 def attended_blocks(
     valid: jax.Array, num_random_blocks: int, seed: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Which blocks of keys each block of queries attends to.
+    """The blocks of keys that each block of queries attends to.
 
     Args:
-      valid: [C] bool, the blocks with any token that counts.
-      num_random_blocks, seed: r, and of their draw.
+      valid: [C] bool, the blocks with at least one valid token.
+      num_random_blocks: r.
+      seed: of the draw.
 
     Returns:
-      blocks [C, 5 + r] int32: window, ends, random; exists [C, 5 + r] bool, False where
-      there is no such block or it stands further left already; ends [2] int32, the
-      first and the last valid block.
+      blocks [C, 5 + r] int32: window, ends, random; exists [C, 5 + r] bool, False for
+      no block and for one that stands further left already; ends [2] int32, the first
+      and the last valid block.
     """
     num_blocks = valid.shape[0]
     own = jnp.arange(num_blocks)
@@ -43,8 +44,8 @@ def attended_blocks(
     blocks = jnp.stack(
         [own - 1, own, own + 1, jnp.full_like(own, first), jnp.full_like(own, last)], 1
     )  # [C, 5]
-    twice = [(blocks[:, :k] == blocks[:, k : k + 1]).any(1) for k in range(5)]
-    exists = (first <= blocks) & (blocks <= last) & ~jnp.stack(twice, 1)
+    repeated = [(blocks[:, :k] == blocks[:, k : k + 1]).any(1) for k in range(5)]
+    exists = (first <= blocks) & (blocks <= last) & ~jnp.stack(repeated, 1)
 
     def draw(block: jax.Array) -> jax.Array:
         # Named, so that a change of jax's default generator changes no model.
@@ -66,9 +67,8 @@ class BigBirdAttention(Attention):
     """Window, ends and random blocks. Without parameters.
 
     Options:
-      block_size: tokens in a block, at least 1; the window is three blocks.
-      num_random_blocks: blocks that a block attends to beside window and ends; fewer
-        where there are not as many.
+      block_size: tokens in a block; the window is three blocks.
+      num_random_blocks: further blocks that a block attends to, if there are as many.
       seed: of the random blocks.
     """
 

@@ -20,7 +20,7 @@ class EfficientAttention(Attention):
         product = {"precision": precision, "preferred_element_type": wide}
         where = None if mask is None else mask[:, None]
         of_queries = jax.nn.softmax(query.astype(wide), axis=1).astype(dtype)
-        # Where nothing counts all weights are 0.
+        # With no valid token all weights are 0.
         of_keys = jax.nn.softmax(key.astype(wide), axis=0, where=where).astype(dtype)
         context = jnp.einsum("sk,sh->hk", of_keys, value, **product)  # [H, H]
         return jnp.einsum("tk,hk->th", of_queries, context.astype(dtype), **product)

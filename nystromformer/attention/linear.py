@@ -19,8 +19,8 @@ def kernel_attend(
 ) -> jax.Array:
     """φ(Q) (φ(K)ᵀ V) / (φ(Q) Σₛ φ(K)ₛ), eq. (5): O(S · R) for R features.
 
-    φ(Q) [T, R] and φ(K) [S, R] are not negative, φ(K) zero for keys that do not count;
-    value [S, H] -> [T, H] in at least float32, zero where all weights are.
+    φ(Q) [T, R] and φ(K) [S, R] are not negative, φ(K) is zero for padding; value [S, H]
+    -> [T, H] in at least float32, zero where all weights are.
     """
     wide = at_least_float32(value.dtype)
     product = {"precision": precision, "preferred_element_type": wide}

@@ -8,7 +8,6 @@ E, F [k, max_length], k ≪ S:
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 
@@ -16,34 +15,31 @@ from nystromformer.attention.base import Attention, check_choice, check_range
 from nystromformer.nystrom import attend
 from nystromformer.ops import at_least_float32
 
-SHARING = ("none", "head", "key_value", "layer", "layerwise_per_head")
-
-
-# The authors' code: Xavier with gain 1/√2, variance 1/(max_length + k), so that a
-# projected key is about as long as a key. (The N(0, 1/k) of the paper's theorem would
-# make it √(max_length / k) times longer, and softmax start saturated.)
-def projection_init(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """[k, max_length] or [N, k, max_length]."""
-    scaling = nnx.initializers.variance_scaling
-    heads = tuple(range(len(shape) - 2))
-    return scaling(1 / 2, "fan_avg", "uniform", batch_axis=heads)(key, shape)
-
-
-released_init = nnx.initializers.normal(0.02)
+# sharing: whether F is another matrix than E, each head has its own, and all layers
+# share them.
+SHARING = {
+    "none": (True, True, False),
+    "head": (True, False, False),
+    "key_value": (False, False, False),
+    "layer": (False, False, True),
+    "layerwise_per_head": (False, True, True),
+}
 
 
 class LinformerAttention(Attention):
     """Attention to k learned mixtures of the keys, in O((T + S) · k).
 
-    A shorter input uses the first columns of the projections.
+    A shorter input uses the first columns of the projections. They start as in the
+    authors' code, with variance 1/(max_length + k), so that a projected key is about as
+    long as a key; the N(0, 1/k) of the paper's theorem would saturate the softmax.
 
     Options:
       projection_dim: k ≤ max_length.
-      sharing: what shares a projection. "none": E for the keys and F for the values of
-        each head; "head": E and F, for all heads; "key_value": E = F for all heads;
-        "layer": the same, one for all layers, which the encoder holds; "layerwise_per_head":
-        E = F for each head, shared by all layers, and starting as N(0, 0.02): the form
-        of the published comparison on the LRA.
+      sharing: "none": E for the keys and F for the values of each head; "head": E and F
+        for all heads; "key_value": E = F for all heads; "layer": the same for all
+        layers, which the encoder holds; "layerwise_per_head": E = F for each head,
+        shared by all layers and starting as N(0, 0.02²), as in the published comparison
+        on the LRA.
     """
 
     size_option = "projection_dim"
@@ -62,15 +58,16 @@ class LinformerAttention(Attention):
         check_choice("sharing", sharing, SHARING)
         self.num_heads = num_heads
         self.max_length = max_length
-        self.shared_across_layers = sharing in ("layer", "layerwise_per_head")
-        shape = (projection_dim, max_length)
-        if sharing in ("none", "layerwise_per_head"):
-            shape = (num_heads, *shape)
-        init = released_init if sharing == "layerwise_per_head" else projection_init
+        apart, of_heads, self.shared_across_layers = SHARING[sharing]
+        init = nnx.initializers.variance_scaling(
+            1 / 2, "fan_avg", "uniform", batch_axis=(0,) if of_heads else ()
+        )
+        if sharing == "layerwise_per_head":
+            init = nnx.initializers.normal(0.02)
+        shape = (num_heads,) * of_heads + (projection_dim, max_length)
         self.key_projection = nnx.Param(init(rngs.params(), shape))
-        self.value_projection = nnx.data(None)
-        if sharing in ("none", "head"):
-            self.value_projection = nnx.Param(init(rngs.params(), shape))
+        own = nnx.Param(init(rngs.params(), shape)) if apart else nnx.data(None)
+        self.value_projection = own
 
     def per_head(self, length):
         if length > self.max_length:
@@ -78,23 +75,17 @@ class LinformerAttention(Attention):
                 f"keys of length {length} are longer than the max_length "
                 f"{self.max_length} that linformer's projection was made for"
             )
-        of_keys = of_values = self.key_projection[...]
-        if self.value_projection is not None:
-            of_values = self.value_projection[...]
+        of_keys, of_values = self.key_projection, self.value_projection
+        both = of_keys, of_keys if of_values is None else of_values
         shape = self.num_heads, of_keys.shape[-2], length
-        return tuple(
-            jnp.broadcast_to(x[..., :length], shape) for x in (of_keys, of_values)
-        )
+        return tuple(jnp.broadcast_to(x[..., :length], shape) for x in both)
 
     def attend(self, query, key, value, mask, precision, of_keys, of_values):
-        def project(projection: jax.Array, x: jax.Array, scale: float) -> jax.Array:
-            projected = jnp.matmul(
-                projection.astype(x.dtype),
-                x,
-                precision=precision,
-                preferred_element_type=at_least_float32(x.dtype),
-            )
-            return (scale * projected).astype(x.dtype)
-
-        key = project(of_keys, key, query.shape[-1] ** -0.5)
-        return attend(query, key, project(of_values, value, 1.0), precision=precision)
+        wide = at_least_float32(key.dtype)
+        options = {"precision": precision, "preferred_element_type": wide}
+        key, value = (
+            jnp.matmul(projection.astype(x.dtype), x, **options)
+            for projection, x in ((of_keys, key), (of_values, value))
+        )
+        key = (key * query.shape[-1] ** -0.5).astype(query.dtype)
+        return attend(query, key, value.astype(query.dtype), precision=precision)

@@ -18,7 +18,7 @@ from nystromformer.attention.base import Attention, check_range
 from nystromformer.blocks import neighbourhoods, to_blocks
 from nystromformer.nystrom import attend, nth_valid
 
-_MIN_BLOCK = 32  # narrower blocks of queries make matrices too small to be fast
+_MIN_BLOCK = 32  # tokens of a block of queries; smaller matrices are slow
 
 
 class LongformerAttention(Attention):
@@ -26,7 +26,7 @@ class LongformerAttention(Attention):
 
     Options:
       window: 2w ≥ 2, even: token t sees |t − s| ≤ w, window + 1 tokens.
-      num_global: how many of the first valid tokens see, and are seen by, all.
+      num_global: number of first valid tokens that see, and are seen by, all.
     """
 
     self_attention_only = True
@@ -36,9 +36,9 @@ class LongformerAttention(Attention):
         self, *, max_length: int, window: int = 256, num_global: int = 0, **sizes: Any
     ):
         if window < 2 or window % 2:
+            why = "window / 2 neighbours on each side"
             raise ValueError(
-                "window must be even and at least 2 (window / 2 neighbours on each "
-                f"side, window + 1 tokens in all), got {window}"
+                f"window must be even and at least 2 ({why}), got {window}"
             )
         all_others = max(2, 2 * (max_length - 1))
         check_range("window", window, 2, all_others, max_length)
@@ -61,9 +61,9 @@ class LongformerAttention(Attention):
         allowed = band[None] & keep[:, None]  # [C, size, size + 2w]
         keys = neighbourhoods(key, size, margin)  # [C, size + 2w, H]
         values = neighbourhoods(value, size, margin)
-        if num_global:  # their keys come once more, to every block
-            # With fewer valid tokens some of these are not, but then all valid tokens
-            # are global, and their rows are made below.
+        if num_global:  # every block gets their keys once more
+            # With fewer valid tokens some of these are padding, but then every valid
+            # token is global, and its row is made below.
             tokens = nth_valid(mask, num_global)  # [G]
             shape = (len(keys), num_global, query.shape[-1])
             keys, values = (

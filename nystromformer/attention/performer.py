@@ -1,10 +1,10 @@
-"""Performer: softmax attention in expectation, by positive random features (FAVOR+).
+"""Performer: an unbiased estimate of softmax attention by random features (FAVOR+).
 
 Choromanski et al., "Rethinking Attention with Performers", ICLR 2021. For w ~ N(0, I)
 
     exp(q·k) = E[exp(w·q − |q|²/2) · exp(w·k − |k|²/2)]                     (Lemma 1)
 
-so R features of each query and key, and linear attention between them, estimate
+R such features of each query and key, with linear attention between them, estimate
 softmax attention; rows w that are orthogonal in blocks of H estimate it better.
 """
 
@@ -13,12 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
 
 from nystromformer.attention.base import Attention, check_choice, check_range
 from nystromformer.attention.linear import kernel_attend
-from nystromformer.ops import at_least_float32, zeroed
+from nystromformer.ops import at_least_float32
 
-RELU_EPSILON = 1e-3  # of the authors' code: no query is without a key
 PUBLISHED_EPSILON = 1e-4
 
 
@@ -26,14 +26,33 @@ class RandomProjection(nnx.Variable):
     """A random array: in every checkpoint, without a gradient."""
 
 
+def orthogonal_rows(matrix: jax.Array) -> jax.Array:
+    """Gram-Schmidt over the rows of [H, H]; of a Gaussian matrix a uniform rotation.
+
+    Made of products alone: LAPACK's QR inside a compiled program may wait for the
+    threads that run the program.
+    """
+    size = matrix.shape[0]
+
+    def step(i: jax.Array, rows: jax.Array) -> jax.Array:
+        done, row = jnp.where(jnp.arange(size)[:, None] < i, rows, 0), rows[i]
+        for _ in range(2):  # the second time removes the rounding of the first
+            row -= done @ row @ done
+        return rows.at[i].set(row / jnp.linalg.norm(row))
+
+    with jax.default_matmul_precision("highest"):
+        return lax.fori_loop(0, size, step, matrix)
+
+
 def draw_projection(key: jax.Array, num_features: int, head_dim: int) -> jax.Array:
     """W [R, H]: each row N(0, I), every H consecutive rows orthogonal (section 2.4)."""
     of_directions, of_norms = jax.random.split(key)
     num_blocks = -(-num_features // head_dim)
-    directions = jax.random.orthogonal(of_directions, head_dim, (num_blocks,))
-    directions = directions.reshape(-1, head_dim)[:num_features]
+    gaussian = jax.random.normal(of_directions, (num_blocks, head_dim, head_dim))
+    directions = jax.vmap(orthogonal_rows)(gaussian).reshape(-1, head_dim)
     gaussian = jax.random.normal(of_norms, (num_features, head_dim))
-    return directions * jnp.linalg.norm(gaussian, axis=-1, keepdims=True)
+    norms = jnp.linalg.norm(gaussian, axis=-1, keepdims=True)
+    return directions[:num_features] * norms
 
 
 def softmax_features(
@@ -41,14 +60,14 @@ def softmax_features(
     key: jax.Array,
     mask: jax.Array | None,
     projection: jax.Array,
-    precision: jax.lax.PrecisionLike = None,
+    precision: lax.PrecisionLike,
 ) -> tuple[jax.Array, jax.Array]:
-    """exp(w·q) and exp(w·k − |k|²/2) of q, k scaled by H^(−1/4), up to what cancels.
+    """exp(w·q) and exp(w·k − |k|²/2) of q, k scaled by H^(−1/4), up to factors.
 
-    What cancels in the normalised product: a factor of each query (so −|q|²/2 is left
-    out), and for each feature a factor c of its keys against 1/c of its queries. The
-    factors make the largest feature of every token, and the largest key of every
-    feature, 1: nothing overflows, and no sum of weights is below 1.
+    Two kinds of factors cancel in the normalised product: one of each query (so −|q|²/2
+    is left out), and for each feature c of its keys against 1/c of its queries. They
+    make the largest feature of every token, and the largest key of every feature, 1:
+    nothing overflows, and no sum of weights is below 1.
 
     query [T, H], key [S, H], mask [S], W [R, H] -> [T, R], [S, R] in at least float32.
     """
@@ -59,25 +78,10 @@ def softmax_features(
     of_keys -= square * (key.shape[-1] ** -0.5 / 2)
     if mask is not None:
         of_keys = jnp.where(mask[:, None], of_keys, jnp.finfo(wide).min)
-    largest_key = jax.lax.stop_gradient(of_keys.max(0, keepdims=True))
+    largest_key = lax.stop_gradient(of_keys.max(0, keepdims=True))
     of_queries += largest_key
-    largest = jax.lax.stop_gradient(of_queries.max(-1, keepdims=True))
+    largest = lax.stop_gradient(of_queries.max(-1, keepdims=True))
     return jnp.exp(of_queries - largest), jnp.exp(of_keys - largest_key)
-
-
-def relu_features(
-    query: jax.Array,
-    key: jax.Array,
-    mask: jax.Array | None,
-    projection: jax.Array,
-    precision: jax.lax.PrecisionLike = None,
-) -> tuple[jax.Array, jax.Array]:
-    """max(w·x, 0) + ε likewise, zero for keys that do not count."""
-    query_features, key_features = (
-        jax.nn.relu(project(x, projection, precision)) + RELU_EPSILON
-        for x in (query, key)
-    )
-    return query_features, zeroed(key_features, mask)
 
 
 def published_features(
@@ -85,13 +89,13 @@ def published_features(
     key: jax.Array,
     mask: jax.Array | None,
     projection: jax.Array,
-    precision: jax.lax.PrecisionLike = None,
+    precision: lax.PrecisionLike,
 ) -> tuple[jax.Array, jax.Array]:
     """The softmax kernel as the published Nyströmformer's code used it.
 
     That code scales q and k twice, so the scores by 1/H instead of 1/√H. It subtracts
-    the largest w·x of each query, and that of all keys of the batch and its heads, and
-    adds ε, so that small features are ε alone. Padded keys count, as zero vectors.
+    the largest w·x of each query, and of all keys of the batch and its heads, and adds
+    ε, so that small features are ε alone. Padded keys take part, as zero vectors.
     """
 
     def features(x: jax.Array, over: tuple[str, ...]) -> jax.Array:
@@ -100,31 +104,23 @@ def published_features(
         half /= 2 * x.shape[-1]
         largest = projected.max(None if over else -1, keepdims=True)
         for axis in over:
-            largest = jax.lax.all_gather(largest, axis).max(0)
+            largest = lax.all_gather(largest, axis).max(0)
         return jnp.exp(projected - half - largest) + PUBLISHED_EPSILON
 
     return features(query, ()), features(key, ("heads", "batch"))
 
 
 def project(
-    x: jax.Array, projection: jax.Array, precision: jax.lax.PrecisionLike
+    x: jax.Array, projection: jax.Array, precision: lax.PrecisionLike
 ) -> jax.Array:
     """W x · H^(−1/4): [L, H], [R, H] -> [L, R] in at least float32."""
-    projected = jnp.einsum(
-        "lh,rh->lr",
-        x,
-        projection.astype(x.dtype),
-        precision=precision,
-        preferred_element_type=at_least_float32(x.dtype),
-    )
+    wide = at_least_float32(x.dtype)
+    options = {"precision": precision, "preferred_element_type": wide}
+    projected = jnp.einsum("lh,rh->lr", x, projection.astype(x.dtype), **options)
     return projected * x.shape[-1] ** -0.25
 
 
-KERNELS = {
-    "softmax": softmax_features,
-    "relu": relu_features,
-    "published": published_features,
-}
+KERNELS = {"softmax": softmax_features, "published": published_features}
 
 
 class PerformerAttention(Attention):
@@ -132,9 +128,8 @@ class PerformerAttention(Attention):
 
     Options:
       num_features: R.
-      kernel: "softmax", "relu", or "published": see `published_features`. An example
-        then depends on its padding and on its batch.
-      redraw_every: steps between draws, for `at_step`; 0 = the first draw stays.
+      kernel: "softmax", or "published": see `published_features`. With the latter an
+        example depends on its padding and on its batch.
     """
 
     size_option = "num_features"
@@ -147,33 +142,13 @@ class PerformerAttention(Attention):
         rngs: nnx.Rngs,
         num_features: int = 256,
         kernel: str = "softmax",
-        redraw_every: int = 0,
         **sizes: Any,
     ):
         check_choice("kernel", kernel, KERNELS)
         check_range("num_features", num_features, 1)
-        check_range("redraw_every", redraw_every, 0)
-        self.num_features = num_features
-        self.head_dim = head_dim
         self.kernel = kernel
-        self.redraw_every = redraw_every
-        # As numbers, not a typed key: every checkpoint format takes them.
-        self.key_data = RandomProjection(
-            jax.random.bits(rngs.params(), (2,), jnp.uint32)
-        )
-        self.projection = RandomProjection(self.draw(0))
-
-    def draw(self, number: int | jax.Array) -> jax.Array:
-        """The projection [R, H] of that number, from 0."""
-        key = jax.random.wrap_key_data(self.key_data[...], impl="threefry2x32")
-        return draw_projection(
-            jax.random.fold_in(key, number), self.num_features, self.head_dim
-        )
-
-    def at_step(self, step: int | jax.Array) -> None:
-        """Sets the projection of that training step."""
-        if self.redraw_every:
-            self.projection[...] = self.draw(step // self.redraw_every)
+        drawn = draw_projection(rngs.params(), num_features, head_dim)
+        self.projection = RandomProjection(drawn)
 
     def attend(self, query, key, value, mask, precision):
         features = KERNELS[self.kernel]

@@ -7,16 +7,14 @@ queries and keys and unit keys k_j = q_j / ‖q_j‖, token i attends to
 
 where P_i^(r) holds the tokens that round r hashes into the bucket of i. Tokens are
 sorted by bucket (and by position within one) and cut into chunks; chunk c looks at the
-chunks c − 1 and c, chunk 0 at itself alone (no wrapping around). A token attends to
-itself only when there is nothing else.
+chunks c − 1 and c, chunk 0 at itself alone. A token attends to itself only when there
+is nothing else. As in the authors' code q_i · k_j is not divided by √H.
 
-As in the authors' code q_i · k_j is not divided by √H. As in the paper, and not in
-that code, tokens of another bucket in the same chunks are never seen, and what several
-rounds find counts once (N_ij of the appendix): the rounds together are one softmax.
-`lsh_scope="chunk"` does both as that code and the published Nyströmformer's.
-
-The number of buckets follows the number of valid tokens and padding sorts to the end:
-adding padding changes nothing. The rotations are constants, drawn from a seed.
+As in the paper, and not in that code, tokens of another bucket in the same chunk are
+not seen, and a token that several rounds find is seen once (N_ij of the appendix): the
+rounds together are one softmax. `lsh_scope="chunk"` does both as that code and the
+published Nyströmformer's. The number of buckets follows the number of valid tokens and
+padding sorts to the end, so adding padding changes nothing.
 
 Letters: L sequence length, N heads, H head dim, R rounds of hashing, K rotated axes
 (2 K buckets), C chunks.
@@ -38,17 +36,18 @@ from nystromformer.blocks import to_blocks
 from nystromformer.ops import at_least_float32
 
 LSH_SCOPES = ("bucket", "chunk")
-_SMALLEST_SQUARE = 1e-12  # of a key's length: shorter ones are not stretched to 1
+_SMALLEST_SQUARE = 1e-12  # |k|² below which a key is not stretched to length 1
 
 
 def random_rotations(seed: int, shape: tuple[int, int, int, int]) -> jax.Array:
-    """Normal [N, R, K, H]; axis k is the same for every K, so for every length."""
+    """Normal [N, R, K, H]; axis k is the same for every K, hence for every length."""
     num_heads, num_hashes, num_axes, head_dim = shape
+    # Named, so that a change of jax's default generator changes no model.
+    key = jax.random.key(seed, impl="threefry2x32")
 
     def axis(k: jax.Array) -> jax.Array:
-        # Named, so that a change of jax's default generator changes no model.
-        key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), k)
-        return jax.random.normal(key, (num_heads, num_hashes, head_dim), jnp.float32)
+        of_heads = num_heads, num_hashes, head_dim
+        return jax.random.normal(jax.random.fold_in(key, k), of_heads, jnp.float32)
 
     return jax.vmap(axis, out_axes=2)(jnp.arange(num_axes))
 
@@ -56,7 +55,7 @@ def random_rotations(seed: int, shape: tuple[int, int, int, int]) -> jax.Array:
 def hash_buckets(
     x: jax.Array, mask: jax.Array, rotations: jax.Array, bucket_size: int
 ) -> jax.Array:
-    """Angular hashing: argmax [x R; −x R], no gradient.
+    """Angular hashing: argmax [x R; −x R], without a gradient.
 
     Args:
       x, mask: [L, H]; [L] bool, True = a token.
@@ -88,7 +87,7 @@ def seen_tokens(
     lsh_scope: str,
     dtype: jax.typing.DTypeLike,
 ) -> tuple[jax.Array, jax.Array]:
-    """The tokens that chunks see in one round, and the bias of their scores.
+    """The tokens that each chunk sees in one round, and the bias of their scores.
 
     Args:
       tokens: [C, size] int32, the tokens in the order of this round.
@@ -99,25 +98,25 @@ def seen_tokens(
       dtype: of the bias.
 
     Returns:
-      seen [C, 2 size] int32, the tokens of the chunk before and of its own, and the
-      bias [C, size, 2 size]: −log N_ij, the lowest number for what is not in P_i^(r),
-      and half of it for oneself. "chunk": 0 for every token that is seen.
+      seen [C, 2 size] int32, the tokens of the previous chunk and of its own, and the
+      bias [C, size, 2 size]: −log N_ij ("chunk": 0), the lowest number for a token
+      outside P_i^(r), and half of it for the token itself.
     """
     num_chunks, size = tokens.shape
     lowest = jnp.finfo(dtype).min
     seen = jnp.concatenate([jnp.roll(tokens, 1, axis=0), tokens], axis=1)
     if lsh_scope == "chunk":
-        counts, bias = mask[seen][:, None], jnp.zeros((), dtype)
+        is_seen, bias = mask[seen][:, None], jnp.zeros((), dtype)
     else:
         same = bucket[:, tokens][..., None] == bucket[:, seen][:, :, None]
         lag = chunk[:, tokens][..., None] - chunk[:, seen][:, :, None]
         found = (same[1:] & (lag >= 0) & (lag <= 1)).sum(0)  # N_ij
-        counts, bias = same[0], -jnp.log(jnp.maximum(found, 1).astype(dtype))
+        is_seen, bias = same[0], -jnp.log(jnp.maximum(found, 1).astype(dtype))
     # Rolling wrapped the last chunk around to the first.
     own = jnp.arange(2 * size)[None] >= size
     before = (jnp.arange(num_chunks) > 0)[:, None] | own
     bias = jnp.where(tokens[:, :, None] == seen[:, None], lowest / 2, bias)
-    return seen, jnp.where(counts & before[:, None], bias, lowest)
+    return seen, jnp.where(is_seen & before[:, None], bias, lowest)
 
 
 def attend_chunks(
@@ -127,10 +126,10 @@ def attend_chunks(
     bias: jax.Array,
     precision: jax.lax.PrecisionLike,
 ) -> tuple[jax.Array, jax.Array]:
-    """softmax(Q Kᵀ + bias) V in every chunk, normalised after the product with V.
+    """softmax(Q Kᵀ + bias) V in every chunk, and z = log Σ exp(scores).
 
-    query [C, T, H], key and value [C, S, H], finite bias [C, T, S] -> [C, T, H], and
-    z = log Σ exp(scores) [C, T], in at least float32.
+    query [C, T, H], key and value [C, S, H], finite bias [C, T, S] -> [C, T, H] and
+    [C, T] in at least float32.
     """
     wide = at_least_float32(query.dtype)
     options = {"precision": precision, "preferred_element_type": wide}
@@ -145,16 +144,16 @@ def attend_chunks(
 class ReformerAttention(Attention):
     """LSH attention. Without parameters.
 
-    In the paper key = query. Otherwise keys alone are hashed: a token looks, with its
-    query, at those whose keys are like its own key.
+    In the paper key = query. If they differ, keys alone are hashed: the query of a
+    token meets the keys of the bucket of its own key.
 
     Options:
       num_hashes: rounds of hashing, R ≥ 1.
-      bucket_size: tokens in a chunk of the sorted sequence; even, since a chunk is two
-        average buckets as in the paper, and up to so many tokens are one bucket.
-      seed: of the rotations, one for each head and round.
-      lsh_scope: the tokens of its "bucket", each once; or, as published, all of the "chunk"
-        and the one before, as often as rounds find them.
+      bucket_size: tokens in a chunk of the sorted sequence: even, as a chunk is two
+        average buckets. Up to so many valid tokens are one bucket.
+      seed: of the rotations, drawn for each head and round.
+      lsh_scope: "bucket": its tokens, each once; or, as published, "chunk": all tokens
+        of a chunk and the one before, as often as rounds find them.
     """
 
     num_projections = 2
@@ -175,10 +174,8 @@ class ReformerAttention(Attention):
     ):
         check_range("num_hashes", num_hashes, 1)
         if bucket_size < 2 or bucket_size % 2:
-            raise ValueError(
-                "bucket_size must be even and at least 2 (a chunk of bucket_size "
-                f"tokens is two average buckets), got {bucket_size}"
-            )
+            why = "a chunk of bucket_size tokens is two average buckets"
+            raise ValueError(f"bucket_size must be even ({why}), got {bucket_size}")
         one_bucket = max_length + max_length % 2
         check_range("bucket_size", bucket_size, 2, one_bucket, max_length)
         check_range("seed", seed, 0, LARGEST_SEED)

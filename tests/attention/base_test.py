@@ -1,5 +1,6 @@
 """The one signature: what a mask may say, what is refused, where flax calls from."""
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -40,7 +41,7 @@ def attended(query=QUERY, key=KEY, value=KEY, **given):
     return attention(*map(jnp.asarray, (query, key, value)), **given)
 
 
-def test_every_head_of_every_sequence_is_lifted_with_what_is_its_own():
+def test_attention_lifts_one_head_with_its_own_arrays():
     query, key, value = (normal(i, B, n, N, H) for i, n in enumerate((T, S, S)))
     out = attended(query, key, value, mask=MASK[:, None, None], precision="high")
     sums = ((2 * key + 3 * value) * MASK[:, :, None, None]).sum(1, keepdims=True)
@@ -62,7 +63,7 @@ def test_every_head_of_every_sequence_is_lifted_with_what_is_its_own():
     ],
     ids=["[B,1,1,S]", "[S]", "[1,1,1,S]", "[B,1,1,1]", "[]"],
 )
-def test_what_broadcasts_becomes_a_mask_of_keys(mask, expected):
+def test_key_mask_broadcasts(mask, expected):
     np.testing.assert_array_equal(key_mask(mask, B, S), expected)
 
 
@@ -87,41 +88,40 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_honoured_is_refused_with_its_shape(case):
+def test_attention_rejects_arguments_it_cannot_honour(case):
     given, text = REFUSED[case]
     with pytest.raises(ValueError, match=text):
         attended(**given)
 
 
 @pytest.mark.parametrize("name", ["longformer", "identity"])
-def test_self_attention_needs_equal_lengths(name):
+def test_self_attention_rejects_unequal_lengths(name):
     with pytest.raises(ValueError, match=r"T = S.*\(3, 67, 2, 5\).*\(3, 61, 2, 5\)"):
         make(name)(jnp.ones((3, 67, 2, 5)), *[jnp.ones((3, 61, 2, 5))] * 2)
 
 
-OF_NYSTROM = {"num_landmarks": 7, "cross_attention": True}
 CROSS = {
-    name: partial(make, name, **{**OPTIONS.get(name, {}), "cross_attention": True})
-    for name, x in ATTENTIONS.items()
-    if not x.self_attention_only
-} | {
-    "nystrom": partial(make, "nystrom", **OF_NYSTROM),
-    "nystrom_attention": lambda: partial(nystrom_attention, **OF_NYSTROM),
-    "softmax_attention": lambda: partial(softmax_attention, cross_attention=True),
+    **{n: make for n, x in ATTENTIONS.items() if not x.self_attention_only},
+    "nystrom_attention": lambda _, **x: partial(
+        nystrom_attention, num_landmarks=7, **x
+    ),
+    "softmax_attention": lambda _, **x: partial(softmax_attention, **x),
 }
 
 
 @pytest.mark.parametrize("name", CROSS)
-def test_a_mask_of_keys_says_nothing_of_queries_in_cross_attention(name):
+def test_cross_attention_applies_the_mask_to_keys_alone(name):
     query, key, value = inputs()
-    attend = CROSS[name]()
+    options = dict(OPTIONS.get(name, {}))
+    options.pop("conv_kernel_size", None)  # needs self-attention
+    attend = CROSS[name](name, cross_attention=True, **options)
     out = attend(query, key, value, mask=PADDING[:, None, None])
     for b, mask in enumerate(PADDING):  # T ≠ S, or without a mask
         alone = attend(query[b : b + 1], key[b : b + 1, mask], value[b : b + 1, mask])
         assert relative_error(out[b], alone[0]) <= TOLERANCE["float32"]
 
 
-def test_what_has_no_cross_attention_says_so():
+def test_make_attention_rejects_cross_attention():
     with pytest.raises(ValueError, match="identity has no cross attention"):
         make("identity", cross_attention=True)
     with pytest.raises(ValueError, match=r"convolution of V needs self-attention"):
@@ -129,11 +129,10 @@ def test_what_has_no_cross_attention_says_so():
 
 
 DROP_INS = {
-    "without parameters": make("nystrom", num_landmarks=7),
+    "nystrom": make("nystrom", num_landmarks=7),
     "nystrom_attention": nystrom_attention,
-    "softmax_attention": softmax_attention,
-    "nystrom": make("nystrom"),
     "softmax": make("softmax"),
+    "softmax_attention": softmax_attention,
 }
 X = normal(1, *PADDING.shape, 10).astype(np.float32)
 
@@ -147,67 +146,63 @@ def check_drop_in(attend):
     assert relative_error(attend(dirty, None)[PADDING], clean[PADDING]) > 0.01
 
 
-@pytest.mark.parametrize("name", ["nystrom", "nystrom_attention", "softmax"])
-def test_drops_into_flax_nnx(name):
+@pytest.mark.parametrize("attention", [*DROP_INS.values(), make("nystrom")])
+def test_attention_drops_into_flax_nnx(attention):
     layer = nnx.MultiHeadAttention(
-        2, 10, attention_fn=DROP_INS[name], decode=False, rngs=nnx.Rngs(0)
+        2, 10, attention_fn=attention, decode=False, rngs=nnx.Rngs(0)
     )
-    params = nnx.state(layer, nnx.Param)
-    assert ("attention_fn" in params) == (name == "nystrom")  # trained with the rest
+    trained = (
+        nnx.state(attention, nnx.Param) if isinstance(attention, Attention) else {}
+    )
+    assert ("attention_fn" in nnx.state(layer, nnx.Param)) == bool(trained)
     graphdef, state = nnx.split(layer)
-    by_jax = jax.jit(lambda x, mask: nnx.merge(graphdef, state)(x, mask=mask))
-    check_drop_in(by_jax)
-    with nnx.set_graph_mode(False):
-        call = nnx.jit(
-            lambda layer, x: layer(x, mask=jnp.asarray(PADDING[:, None, None]))
-        )
-        compiled = call(layer, X)
-    other = by_jax(X, PADDING[:, None, None])
-    assert relative_error(compiled[PADDING], other[PADDING]) <= TOLERANCE["float32"]
+    check_drop_in(jax.jit(lambda x, mask: nnx.merge(graphdef, state)(x, mask=mask)))
 
 
 class Linen(linen.Module):
-    """A layer of somebody's own."""
+    """A linen layer, with the kernel of a convolution of V if it has a size."""
 
-    attention: Attention
+    attention: Callable[..., jax.Array]
+    kernel_size: int = 0
 
     @linen.compact
-    def __call__(self, x):
-        return self.attention(x, x, x)
+    def __call__(self, x, mask=None):
+        attend, init = self.attention, linen.initializers.normal()
+        if self.kernel_size:
+            kernel = self.param("conv_kernel", init, (self.kernel_size, 2))
+            attend = partial(attend, conv_kernel=kernel)
+        layer = linen.MultiHeadDotProductAttention(2, attention_fn=attend)
+        return layer(x, mask=mask)
 
 
-def in_linen(attention):
-    layer = linen.MultiHeadDotProductAttention(2, attention_fn=attention)
+@pytest.mark.parametrize("name", DROP_INS)
+def test_attention_drops_into_flax_linen(name):
+    layer = Linen(DROP_INS[name])
     params = jax.jit(layer.init)(jax.random.key(0), X)
-    return jax.jit(lambda x, mask: layer.apply(params, x, mask=mask))
+    check_drop_in(jax.jit(lambda x, mask: layer.apply(params, x, mask)))
 
 
-@pytest.mark.parametrize("name", sorted({*DROP_INS} - {"nystrom"}))
-def test_drops_into_flax_linen(name):
-    check_drop_in(in_linen(DROP_INS[name]))
+def test_nystrom_attention_trains_its_convolution_in_linen():
+    attend = partial(nystrom_attention, num_landmarks=7)
+    layer, plain = Linen(attend, kernel_size=5), Linen(attend)
+    params = jax.jit(layer.init)(jax.random.key(0), X)["params"]
+    assert params["conv_kernel"].shape == (5, 2)
+
+    @jax.jit
+    @jax.grad
+    def gradient(params):
+        return jnp.square(layer.apply({"params": params}, X)).sum()
+
+    assert jnp.abs(gradient(params)["conv_kernel"]).min() > 0
+    zero = params | {"conv_kernel": jnp.zeros((5, 2))}
+    out, without = layer.apply({"params": zero}, X), plain.apply({"params": params}, X)
+    assert relative_error(out, without) <= TOLERANCE["same"]
+    assert relative_error(layer.apply({"params": params}, X), without) > 1e-3
 
 
-def test_with_parameters_linen_would_freeze_them_and_so_is_refused():
+def test_attention_with_parameters_is_refused_by_linen():
+    attention = make("nystrom")
     with pytest.raises(ValueError, match=r"10 parameters.*MultiHeadDotP.*nnx"):
-        in_linen(DROP_INS["nystrom"])
+        Linen(attention).init(jax.random.key(0), X)
     x = jnp.ones((1, 11, 2, 5))
-    layer = Linen(make("linformer", projection_dim=7, max_length=11))
-    with pytest.raises(ValueError, match="77 parameters, which linen's Linen"):
-        layer.init(jax.random.key(0), x)
-    assert DROP_INS["nystrom"](x, x, x).shape == x.shape  # outside all is well
-
-
-def test_in_a_model_of_nnx_linen_trains_them():
-    x = jnp.ones((1, 11, 2, 5))
-
-    class Model(nnx.Module):
-        def __init__(self, rngs):
-            self.attention = make("nystrom")
-
-        def __call__(self, x):
-            return self.attention(x, x, x)
-
-    bridge = nnx.bridge.to_linen(Model)
-    variables = bridge.init(jax.random.key(0), x)
-    assert variables["params"]["attention"]["conv_kernel"].shape == (5, 2)
-    assert bridge.apply(variables, x).shape == x.shape
+    assert attention(x, x, x).shape == x.shape  # outside all is well

@@ -41,7 +41,7 @@ def sets_of_blocks(valid, num_random_blocks, seed=0):
     ("first", "last", "num_blocks"),
     [(0, 0, 1), (0, 1, 2), (0, 0, 7), (0, 3, 4), (0, 10, 13), (2, 16, 17)],
 )
-def test_window_ends_and_as_many_random_blocks_as_there_are(
+def test_attended_blocks_are_window_ends_and_random_ones(
     first, last, num_blocks, num_random_blocks
 ):
     index = np.arange(num_blocks)
@@ -55,7 +55,7 @@ def test_window_ends_and_as_many_random_blocks_as_there_are(
         assert len(sets[block] - fixed) == min(num_random_blocks, len(free))
 
 
-def test_random_blocks_are_uniform_over_the_free_ones():
+def test_attended_blocks_draws_uniformly():
     draws, free = 3000, [1, 2, 3, 7, 8, 9]
     table = jax.vmap(lambda seed: attended_blocks(jnp.ones(11, bool), 2, seed)[0])
     random = np.asarray(table(jnp.arange(draws)))[:, 5, 5:]
@@ -67,7 +67,7 @@ def test_random_blocks_are_uniform_over_the_free_ones():
     )
 
 
-def test_blocks_draw_independently_and_by_the_seed():
+def test_attended_blocks_draws_independently_by_the_seed():
     table = jax.jit(attended_blocks, static_argnums=1)
     one, other = (
         np.asarray(table(jnp.ones(101, bool), 1, seed)[0])[:, 5] for seed in (0, 1)
@@ -76,7 +76,7 @@ def test_blocks_draw_independently_and_by_the_seed():
     assert (one != other).mean() > 0.9
 
 
-def test_padding_draws_no_other_blocks():
+def test_attended_blocks_ignore_padding():
     valid = np.arange(23) < 11
     assert sets_of_blocks(valid, 3)[:11] == sets_of_blocks(valid[:11], 3)
 
@@ -92,7 +92,9 @@ def test_padding_draws_no_other_blocks():
         (31, 29, 3, 8),
     ],
 )
-def test_is_the_paper(length, valid_length, block_size, num_random_blocks, scale):
+def test_bigbird_is_the_paper(
+    length, valid_length, block_size, num_random_blocks, scale
+):
     """Token by token, given the sets of blocks; holes in the mask too."""
     qkv = inputs(length, scale)
     mask = np.random.default_rng(1).random(length) < 0.8

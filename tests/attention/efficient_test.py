@@ -12,7 +12,7 @@ H = 5
 
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 @pytest.mark.parametrize("num_queries", [31, 7])
-def test_is_the_paper(num_queries, scale):
+def test_efficient_attention_is_the_paper(num_queries, scale):
     """ρ_q(Q) (ρ_k(K)ᵀ V) of Shen et al.: over features, and over valid tokens."""
     query, key = (normal(i, n, H, scale=scale) for i, n in enumerate((num_queries, 31)))
     value, mask = normal(2, 31, H), np.arange(31) % 3 != 1

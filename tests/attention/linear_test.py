@@ -18,7 +18,7 @@ def reference(query, key, value, mask):
 
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 @pytest.mark.parametrize("num_queries", [31, 7])
-def test_is_the_paper(num_queries, scale):
+def test_linear_attention_is_the_paper(num_queries, scale):
     query, key = (normal(i, n, H, scale=scale) for i, n in enumerate((num_queries, 31)))
     value, mask = normal(2, 31, H), np.arange(31) % 3 != 1
     expected = reference(query, key, value, mask)
@@ -27,7 +27,7 @@ def test_is_the_paper(num_queries, scale):
     assert relative_error(actual[rows], expected[rows]) <= TOLERANCE["float64"]
 
 
-def test_features_far_below_zero_keep_their_digits():
+def test_elu_plus_one_keeps_its_digits_far_below_zero():
     """ELU(−20) + 1 in float32 is −1 + 1 = 0, where e⁻²⁰ is meant."""
     query, key, value = normal(0, 7, H) - 20, normal(1, 7, H) - 20, normal(2, 7, H)
     out = one_head("linear", query, key, value, np.ones(7, bool), "float32")
@@ -35,7 +35,7 @@ def test_features_far_below_zero_keep_their_digits():
     assert relative_error(out, expected) <= TOLERANCE["float32"]
 
 
-def test_features_of_nothing_are_finite():
+def test_linear_attention_without_weights_is_finite():
     """Where even e^x underflows there are no weights, and no NaN."""
     x = np.full((7, H), -1e3)
     out = one_head("linear", x, x, normal(0, 7, H), np.ones(7, bool), "float32")

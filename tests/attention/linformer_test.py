@@ -43,7 +43,7 @@ def make(**options):
 @pytest.mark.parametrize(
     ("sharing", "num_queries"), [("none", 11), *((sharing, 13) for sharing in SHAPES)]
 )
-def test_equals_the_paper_with_padding_and_shorter_inputs(sharing, num_queries):
+def test_linformer_is_the_paper_with_padding_and_shorter_inputs(sharing, num_queries):
     mask = np.array([np.arange(13) < 11, np.arange(13) % 3 != 1])
     projections = [normal(3 + i, *s, scale=0.3) for i, s in enumerate(SHAPES[sharing])]
     per_head = [np.broadcast_to(x, (N, K, MAX_LENGTH)) for x in projections]
@@ -65,7 +65,7 @@ def test_equals_the_paper_with_padding_and_shorter_inputs(sharing, num_queries):
 
 
 @pytest.mark.parametrize("sharing", ["head", "none"])
-def test_projections_of_keys_and_values_start_apart_and_keep_their_length(sharing):
+def test_linformer_projections_start_apart_with_bounded_entries(sharing):
     attention = make(sharing=sharing, projection_dim=MAX_LENGTH)
     of_keys, of_values = attention.key_projection[...], attention.value_projection[...]
     assert not np.isclose(of_keys, of_values).all()
@@ -74,20 +74,16 @@ def test_projections_of_keys_and_values_start_apart_and_keep_their_length(sharin
         assert 0.9 * bound < np.abs(projection).max() <= bound
 
 
-def test_a_layer_shares_for_all_and_head_layers_for_each_head():
-    for sharing, is_shared in {
-        "layer": True,
-        "layerwise_per_head": True,
-        "none": False,
-    }.items():
-        assert make(sharing=sharing).shared_across_layers == is_shared
-    drawn = make(
-        sharing="layerwise_per_head", projection_dim=MAX_LENGTH
-    ).key_projection[...]
+def test_linformer_sharing_says_what_layers_share():
+    shared = {"layer", "layerwise_per_head"}
+    for sharing in SHAPES:
+        assert make(sharing=sharing).shared_across_layers == (sharing in shared)
+    wide = make(sharing="layerwise_per_head", projection_dim=MAX_LENGTH)
+    drawn = wide.key_projection[...]
     assert abs(drawn.std() - 0.02) < 5 * 0.02 / np.sqrt(2 * drawn.size)  # as published
 
 
-def test_inputs_that_do_not_fit_are_refused():
+def test_linformer_rejects_inputs_over_max_length():
     x = jnp.ones((B, MAX_LENGTH + 1, N, H))
     with pytest.raises(ValueError, match=r"length 18 .*max_length 17"):
         make()(x, x, x)

@@ -45,7 +45,7 @@ def reference(query, key, value, mask, window, num_global):
         (31, 1000, 0),
     ],
 )
-def test_is_the_paper(length, window, num_global, scale):
+def test_longformer_is_the_paper(length, window, num_global, scale):
     qkv = inputs(length, scale)
     mask = np.random.default_rng(1).random(length) < 0.8
     mask[length // 2] = True
@@ -56,7 +56,7 @@ def test_is_the_paper(length, window, num_global, scale):
     assert relative_error(actual[mask], expected[mask]) <= TOLERANCE["float64"]
 
 
-def test_memory_with_global_tokens_doubles_with_length():
+def test_longformer_memory_is_linear_with_global_tokens():
     def temporary_bytes(length):
         def total(x):
             return compiled("longformer", window=64, num_global=3)(x, x, x).sum()

@@ -1,4 +1,4 @@
-"""Performer against its features written out, and against what it estimates."""
+"""Performer against its features written out, and against its expectation."""
 
 import jax
 import jax.numpy as jnp
@@ -6,26 +6,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.attention.performer import (
-    PerformerAttention,
-    RandomProjection,
-    draw_projection,
-)
+from nystromformer.attention import make_attention
+from nystromformer.attention.performer import RandomProjection, draw_projection
 from nystromformer.attention.softmax import softmax_attention
-from tests.attention.cases import normal
+from tests.attention.cases import make, normal
 from tests.tolerance import TOLERANCE, relative_error
 
 B, N, H, R = 2, 3, 5, 13
-
-
-def make(seed=0, **options):
-    return PerformerAttention(
-        num_heads=N,
-        head_dim=H,
-        max_length=17,
-        rngs=nnx.Rngs(seed),
-        **{"num_features": R, **options},
-    )
+SIZES = {"num_heads": N, "head_dim": H, "max_length": 17, "num_features": R}
 
 
 def performer(*inputs, projection, kernel="softmax", mask=None):
@@ -33,35 +21,32 @@ def performer(*inputs, projection, kernel="softmax", mask=None):
 
     @jax.jit
     def attend(*inputs):
-        attention = make(kernel=kernel)
+        attention = make("performer", N, num_features=R, kernel=kernel)
         attention.projection = RandomProjection(projection)
         return attention(*inputs, mask=mask)
 
     return attend(*inputs)
 
 
-def feature(x, projection, kernel):
-    """φ of one vector, Lemma 1 and section 2.2, without any stabiliser."""
+def feature(x, projection):
+    """φ of one vector, Lemma 1, without any stabiliser."""
     x = x / len(x) ** 0.25
-    if kernel == "relu":
-        return np.maximum(projection @ x, 0) + 1e-3
     return np.exp(projection @ x - x @ x / 2)
 
 
-def reference(query, key, value, mask, projection, kernel):
+def reference(query, key, value, mask, projection):
     """Eq. (4) of Choromanski et al., a weight φ(q)·φ(k) for every valid pair."""
     out = np.zeros((*query.shape[:3], value.shape[-1]))
     for b, t, n in np.ndindex(out.shape[:3]):
-        of_query = feature(query[b, t, n], projection, kernel)
-        of_keys = [feature(k, projection, kernel) for k in key[b, mask[b], n]]
+        of_query = feature(query[b, t, n], projection)
+        of_keys = [feature(k, projection) for k in key[b, mask[b], n]]
         weights = np.array(of_keys) @ of_query
         out[b, t, n] = weights @ value[b, mask[b], n] / weights.sum()
     return out
 
 
 @pytest.mark.parametrize("num_queries", [13, 7])
-@pytest.mark.parametrize("kernel", ["softmax", "relu"])
-def test_equals_the_features_written_out(kernel, num_queries):
+def test_performer_is_the_paper(num_queries):
     """Examples and heads of very different scale: each needs its own stabiliser."""
     mask = np.array([np.arange(13) < 11, np.arange(13) % 3 != 1])
     projection = normal(3, R, H)
@@ -73,16 +58,15 @@ def test_equals_the_features_written_out(kernel, num_queries):
             *(jnp.asarray(x, "float64") for x in (query, key, value)),
             mask=mask[:, None, None],
             projection=jnp.asarray(projection, "float64"),
-            kernel=kernel,
         )
-    expected = reference(query, key, value, mask, projection, kernel)
+    expected = reference(query, key, value, mask, projection)
     for b, valid in enumerate(mask if num_queries == 13 else [slice(None)] * B):
         for n in range(N):
             error = relative_error(out[b, valid, n], expected[b, valid, n])
             assert error <= TOLERANCE["float64"]
 
 
-def test_the_published_kernel_scales_twice_and_counts_padding():
+def test_performer_published_kernel_scales_twice_and_counts_padding():
     """Examples and heads of different scale, whose keys have one largest feature."""
     mask = np.arange(13) < np.array([[9], [13]])
     scale = np.array([0.1, 1.0, 2.0])[:, None]
@@ -112,7 +96,7 @@ def test_the_published_kernel_scales_twice_and_counts_padding():
     assert error <= TOLERANCE["float64"]
 
 
-def test_neither_overflows_nor_underflows():
+def test_performer_neither_overflows_nor_underflows():
     """Logits of a thousand: float64 without stabilisers would have only 0 and ∞."""
     query, key, value = (normal(s, 1, 11, 1, H) for s in range(3))
     projection = normal(3, R, H)
@@ -128,32 +112,35 @@ def test_neither_overflows_nor_underflows():
         np.testing.assert_allclose(out[0, t, 0], expected, rtol=1e-3, atol=1e-3)
 
 
+def rms(x):
+    return np.sqrt(np.square(x).mean())
+
+
 @pytest.fixture(scope="module")
 def projections():
     keys = jax.random.split(jax.random.key(0), 4001)
     return np.asarray(jax.vmap(lambda key: draw_projection(key, R, H))(keys), float)
 
 
-def test_many_draws_average_to_softmax_attention(projections):
+def test_performer_averages_to_softmax_attention_over_draws(projections):
     """The quotient has a bias of order 1/R, the variance of the mean is 1/draws."""
     x = [jnp.float32(normal(s, 1, 11, 2, H, scale=0.7)) for s in range(3)]
     attend = jax.jit(lambda w: performer(*x, projection=w))
     exact = softmax_attention(*x)
 
     def average(rows):
-        """Of 40 draws of so many rows: error, and standard error, of the mean."""
+        """Error and standard error of the mean of 40 draws of so many rows."""
         stacked = projections[: 40 * rows // R + 1].reshape(-1, H)[: 40 * rows]
         outs = np.stack([attend(jnp.float32(w)) for w in stacked.reshape(40, rows, H)])
         return np.abs(outs.mean(0) - exact), outs.std(0, ddof=1) / np.sqrt(40)
 
     error, standard_error = average(1300)
     assert (error < 5 * standard_error).all()
-    assert error.max() < 0.01
     wrong = np.abs(attend(jnp.float32(1.2 * projections[:1000].reshape(-1, H))) - exact)
-    assert wrong.max() > 0.02
+    assert rms(error) < 0.005 < 0.02 < rms(wrong)
 
 
-def test_projection_is_orthogonal_in_blocks_with_norms_of_gaussian_vectors(projections):
+def test_draw_projection_is_orthogonal_in_blocks_with_gaussian_norms(projections):
     gram = projections @ projections.mT
     for block in (slice(0, 5), slice(5, 10), slice(10, 13)):
         inner = gram[:, block, block] * (1 - np.eye(len(range(R)[block])))
@@ -165,38 +152,30 @@ def test_projection_is_orthogonal_in_blocks_with_norms_of_gaussian_vectors(proje
     count = len(square)
     assert abs(square.mean() - H) < 5 * np.sqrt(2 * H / count)
     assert abs(square.var() - 2 * H) < 5 * np.sqrt((48 * H + 8 * H * H) / count)
+    # Directions are uniform: of the first block each entry has mean 0, square 1/H.
+    unit = projections[:, :H] / np.linalg.norm(projections[:, :H], axis=-1)[..., None]
+    deviation = 5 / np.sqrt(len(unit))
+    assert np.abs(unit.mean(0)).max() < deviation / np.sqrt(H)
+    assert np.abs(np.square(unit).mean(0) - 1 / H).max() < deviation * 2 / H
     assert draw_projection(jax.random.key(1), 3, 7).shape == (3, 7)
 
 
-def test_projection_is_kept_and_not_trained():
-    attention = make()
+def test_draw_projection_calls_no_lapack():
+    """Its QR inside a compiled program was seen to stop for good."""
+    program = jax.jit(lambda key: draw_projection(key, 17, 8))
+    assert "custom_call" not in program.lower(jax.random.key(0)).as_text()
+    drawn = draw_projection(jax.random.key(0), 128, 64)
+    blocks = np.float64(drawn).reshape(2, 64, 64)
+    blocks /= np.linalg.norm(blocks, axis=-1, keepdims=True)
+    assert np.abs(blocks @ blocks.mT - np.eye(64)).max() < TOLERANCE["float32"]
+
+
+def test_performer_keeps_its_projection_and_does_not_train_it():
+    attention, other = (
+        make_attention("performer", **SIZES, rngs=nnx.Rngs(seed)) for seed in (0, 1)
+    )
     assert not jax.tree.leaves(nnx.state(attention, nnx.Param))
-    kept = nnx.state(attention)
-    assert {v.shape for v in jax.tree.leaves(kept)} == {(2,), (R, H)}
-    other = make(seed=1)
     assert not np.isclose(attention.projection[...], other.projection[...]).any()
-    nnx.update(other, kept)
+    nnx.update(other, nnx.state(attention))
     x = [jnp.float32(normal(s, B, 7, N, H)) for s in range(3)]
     np.testing.assert_array_equal(attention(*x), other(*x))
-
-
-def test_redrawing_is_a_pure_function_of_the_step():
-    graphdef, state = nnx.split(make(redraw_every=3))
-
-    @jax.jit
-    def at_step(state, step):
-        attention = nnx.merge(graphdef, state)
-        attention.at_step(step)
-        return nnx.state(attention)
-
-    forwards, steps = [state], range(7)
-    for step in steps:
-        forwards.append(at_step(forwards[-1], step))
-    seen = [np.asarray(s["projection"][...]) for s in forwards]
-    np.testing.assert_allclose(seen[0], seen[1], rtol=TOLERANCE["same"])
-    for step in steps:  # from the start as from the step before
-        jumped = np.asarray(at_step(state, step)["projection"][...])
-        np.testing.assert_array_equal(jumped, seen[1 + step])
-        for other in steps:
-            is_same = np.array_equal(seen[1 + step], seen[1 + other])
-            assert is_same == (step // 3 == other // 3)

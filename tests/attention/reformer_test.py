@@ -5,9 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention.reformer import (
-    random_rotations,
-)
+from nystromformer.attention.reformer import random_rotations
 from tests.attention.cases import compiled, one_head
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -67,6 +65,7 @@ def reference(query, key, value, valid, found):
 
 
 CASES = [(1, 1, 4, 2), (7, 5, 8, 1), (31, 31, 2, 3), (67, 67, 8, 1), (67, 41, 6, 2)]
+CASES += [(31, 8, 8, 2)]  # as many valid tokens as one bucket holds
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,9 @@ CASES = [(1, 1, 4, 2), (7, 5, 8, 1), (31, 31, 2, 3), (67, 67, 8, 1), (67, 41, 6,
     [(0.1, "bucket"), (1, "bucket"), (4, "bucket"), (1, "chunk")],
 )
 @pytest.mark.parametrize(("length", "num_valid", "bucket_size", "num_hashes"), CASES)
-def test_is_the_paper(length, num_valid, bucket_size, num_hashes, scale, lsh_scope):
+def test_reformer_is_the_paper(
+    length, num_valid, bucket_size, num_hashes, scale, lsh_scope
+):
     shared, value = inputs(length, scale)
     valid = sorted(np.random.default_rng(1).permutation(length)[:num_valid].tolist())
     mask = np.isin(np.arange(length), valid)
@@ -91,7 +92,7 @@ def test_is_the_paper(length, num_valid, bucket_size, num_hashes, scale, lsh_sco
     assert relative_error(actual[mask], expected[mask]) <= TOLERANCE["float64"]
 
 
-def test_queries_of_their_own_look_at_tokens_with_keys_like_their_own():
+def test_reformer_hashes_keys_where_queries_differ():
     shared, value = inputs(67)
     query, everyone = np.random.default_rng(1).normal(size=(67, H)), list(range(67))
     options = {"bucket_size": 8, "num_hashes": 2}
@@ -101,14 +102,14 @@ def test_queries_of_their_own_look_at_tokens_with_keys_like_their_own():
     assert relative_error(actual, expected) <= TOLERANCE["float32"]
 
 
-def test_rotations_are_normal_and_of_their_head_round_axis_and_seed():
+def test_random_rotations_are_normal_and_independent():
     drawn = np.concatenate([rotations(7, 31, seed, num_heads=3) for seed in (0, 1)])
     assert abs(drawn.mean()) < 5 / np.sqrt(drawn.size)
     assert abs(drawn.var() - 1) < 5 * np.sqrt(2 / drawn.size)
     assert len(np.unique(drawn)) > 0.99 * drawn.size
 
 
-def test_the_gradient_is_that_of_the_attention_with_the_buckets_held():
+def test_reformer_gradient_is_that_with_fixed_buckets():
     shared, value = inputs(67)
     direction = np.random.default_rng(1).normal(size=shared.shape)
     with jax.enable_x64(True):
@@ -123,7 +124,7 @@ def test_the_gradient_is_that_of_the_attention_with_the_buckets_held():
     assert relative_error(slope, difference) <= TOLERANCE["derivative"]
 
 
-def test_a_key_of_zeros_has_finite_gradients():
+def test_reformer_gradient_of_zero_keys_is_finite():
     x = jnp.zeros((1, 7, 1, H))
 
     def loss(x, v):
