@@ -23,7 +23,7 @@ MODEL = {
     "mlp_dim": 128,
     "dropout_rate": 0.1,
     "dtype": "float32",  # or "bfloat16"
-    "remat": "none",  # "attention" and "block" recompute instead of storing
+    "remat": "none",  # "block" recomputes in the backward pass instead of storing
     "pooling": "mean",  # over valid tokens; or "padded_mean", "max", "cls_token"
     "ignore_id": config_dict.placeholder(int),  # an id that is padding anywhere
 }

@@ -62,7 +62,7 @@ class ModelConfig(Group):
     mlp_dim: Count
     dropout_rate: Rate
     dtype: Dtype
-    remat: Literal["none", "attention", "block"]
+    remat: Literal["none", "block"]
     pooling: Literal["mean", "padded_mean", "max", "cls_token", "bert_pooler"]
     norm: Literal["pre", "post"] = "pre"
     gelu: Literal["erf", "tanh"] = "erf"

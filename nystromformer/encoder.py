@@ -1,12 +1,13 @@
-"""The encoder, with a pluggable attention: pre-LN as on the LRA, post-LN as in BERT.
+"""The encoder with a pluggable attention: pre-LN as on the LRA, post-LN as in BERT.
 
-Randomness and masks are passed at call time and nothing is kept, so a module is a plain
-tree of parameters: `dropout_rng=None` means no dropout.
+Masks and random keys are passed at call time and no module keeps state, so a model is a
+plain tree of parameters. `dropout_rng=None` means no dropout.
 
-Letters: B batch, L length, N heads, H head dim, D model dim, F FFN dim.
+Letters: B batch, L length, N heads, H head dim, D model dim, F features of an input.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,14 +17,14 @@ from flax import nnx
 
 from nystromformer.attention import make_attention
 from nystromformer.attention.base import check_choice, check_range
-from nystromformer.ops import at_least_float32, dense, dropout, gelu, split_rng
+from nystromformer.ops import at_least_float32, dense, dropout, gelu, split_rng, zeroed
 
-REMAT = ("none", "attention", "block")
+REMAT = ("none", "block")
 NORMS = ("pre", "post")
 GELUS = ("erf", "tanh")
 
-# As the kernels of PyTorch's Linear start, and so the published runs':
-# U(−1/√fan_in, 1/√fan_in). Biases start at zero.
+# U(−1/√fan_in, 1/√fan_in), as PyTorch's Linear and so the published runs start.
+# Biases start at zero.
 kernel_init = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 embedding_init = nnx.initializers.normal(0.02)
 
@@ -44,24 +45,25 @@ class Dense(nnx.Linear):
 class EncoderConfig:
     """The config of an encoder; the defaults are the paper's on the LRA.
 
-    vocab_size: ids of the inputs.
+    vocab_size: number of token ids; None where inputs are feature vectors.
     max_length: the longest input.
     model_dim, num_heads: D, and N heads of H = D / N.
-    attention, attention_options: of `make_attention`.
+    attention, attention_options: arguments of `make_attention`.
     dropout_rate: on the embeddings and on the output of each half of a block; with
       norm="pre" also after the GELU.
     norm: "pre": x + f(LN(x)), and a last LayerNorm; "post": LN(x + f(x)), as in BERT.
     gelu: "erf", the exact one, or "tanh", its approximation.
-    num_token_types: 0 = no embedding of token types.
-    separator: tokens behind the first of this id are of type 1; None = no token is.
+    num_token_types: number of embeddings of token types, 0 for none.
+    separator: tokens after the first of this id are of type 1; None = no token is.
     embedding_norm: LayerNorm on the sum of the embeddings.
     cls_token: a learned vector in front of every sequence.
     ignore_id: an id that is padding wherever it stands; None = as the mask says.
-    remat: what is recomputed in the backward pass instead of stored.
+    input_dim: F, for inputs [B, L, F] of floats: a projection, not an embedding.
+    remat: "block" recomputes each block in the backward pass instead of storing it.
     dtype: of the computation; parameters are float32.
     """
 
-    vocab_size: int
+    vocab_size: int | None
     max_length: int
     num_layers: int = 2
     num_heads: int = 2
@@ -77,40 +79,37 @@ class EncoderConfig:
     embedding_norm: bool = False
     cls_token: bool = False
     ignore_id: int | None = None
+    input_dim: int | None = None
     remat: str = "none"
     dtype: jax.typing.DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
         for name, known in (("remat", REMAT), ("norm", NORMS), ("gelu", GELUS)):
             check_choice(name, getattr(self, name), known)
-        for name in ("vocab_size", "max_length", "num_layers", "num_heads"):
+        if (self.vocab_size is None) == (self.input_dim is None):
+            raise ValueError("give vocab_size, for tokens, or input_dim, for features")
+        for name in ("max_length", "num_layers", "num_heads"):
             check_range(name, getattr(self, name), 1)
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}")
         if self.model_dim % self.num_heads:
-            sizes = f"model_dim {self.model_dim} is not num_heads {self.num_heads}"
-            raise ValueError(f"{sizes} × a whole number")
+            sizes = f"num_heads {self.num_heads} does not divide model_dim"
+            raise ValueError(f"{sizes} {self.model_dim}")
 
     def norm_layer(self, rngs: nnx.Rngs) -> nnx.LayerNorm:
         """A LayerNorm of D numbers."""
         return nnx.LayerNorm(self.model_dim, epsilon=1e-5, dtype=self.dtype, rngs=rngs)
 
 
-def rematerialised(module: nnx.Module) -> Callable[..., Any]:
-    """The module's call, recomputed in the backward pass instead of stored."""
+def recomputed(module: nnx.Module) -> Callable[..., jax.Array]:
+    """The module's call, computed again in the backward pass instead of stored."""
     graphdef, state = nnx.split(module)
-
-    def call(state: nnx.State, *args: Any) -> Any:
-        return nnx.merge(graphdef, state)(*args)
-
-    return lambda *args: jax.checkpoint(call)(state, *args)
+    call = jax.checkpoint(lambda state, *args: nnx.merge(graphdef, state)(*args))
+    return functools.partial(call, state)
 
 
 class SelfAttention(nnx.Module):
-    """Projections around any attention of the table.
-
-    The attention says how many projections it uses, so none goes unused.
-    """
+    """An attention of the table, and as many projections as it uses."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         width = config.model_dim
@@ -180,7 +179,6 @@ class Block(nnx.Module):
         self.mlp_norm = config.norm_layer(rngs)
         self.mlp = Mlp(config, rngs=rngs)
         self.dropout_rate = config.dropout_rate
-        self.remat = config.remat
         self.pre_norm = config.norm == "pre"
 
     def __call__(
@@ -191,29 +189,26 @@ class Block(nnx.Module):
     ) -> jax.Array:
         """x [B, L, D], mask [B, L] bool -> [B, L, D]."""
         rngs = split_rng(dropout_rng, 4)
-        attention = self.attention
-        if self.remat == "attention":
-            attention = rematerialised(attention)
-        x = self._add(
-            x, self.attention_norm, lambda x: attention(x, mask, rngs[0]), rngs[1]
-        )
-        return self._add(x, self.mlp_norm, lambda x: self.mlp(x, rngs[2]), rngs[3])
+        attend = functools.partial(self.attention, mask=mask, dropout_rng=rngs[0])
+        x = self._add(x, self.attention_norm, attend, rngs[1])
+        mlp = functools.partial(self.mlp, dropout_rng=rngs[2])
+        return self._add(x, self.mlp_norm, mlp, rngs[3])
 
     def _add(
         self,
         x: jax.Array,
-        norm: Callable[[jax.Array], jax.Array],
-        function: Callable[[jax.Array], jax.Array],
+        norm: nnx.LayerNorm,
+        layer: Callable[[jax.Array], jax.Array],
         dropout_rng: jax.Array | None,
     ) -> jax.Array:
         """x + f(LN(x)), or LN(x + f(x))."""
-        out = function(norm(x) if self.pre_norm else x)
+        out = layer(norm(x) if self.pre_norm else x)
         x = x + dropout(out, self.dropout_rate, dropout_rng)
         return x if self.pre_norm else norm(x)
 
 
 class Encoder(nnx.Module):
-    """Tokens to vectors: embeddings and learned positions, then the blocks."""
+    """Embeddings of tokens or features, learned positions, then the blocks."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.max_length = config.max_length
@@ -221,11 +216,15 @@ class Encoder(nnx.Module):
         self.ignore_id = config.ignore_id
         self.remat = config.remat
         self.dtype = config.dtype
-        width = config.model_dim
-        init, dtype = embedding_init, at_least_float32(config.dtype)
-        self.embedding = nnx.Embed(
-            config.vocab_size, width, dtype=dtype, embedding_init=init, rngs=rngs
-        )
+        width, init = config.model_dim, embedding_init
+        if config.input_dim:
+            sizes = config.input_dim, width
+            embedding: Any = Dense(*sizes, dtype=config.dtype, rngs=rngs)
+        else:
+            sizes: Any = config.vocab_size, width
+            wide = {"dtype": at_least_float32(config.dtype)}
+            embedding = nnx.Embed(*sizes, **wide, embedding_init=init, rngs=rngs)
+        self.embedding = embedding
 
         def vectors(*shape: int) -> nnx.Param:
             return nnx.Param(init(rngs.params(), (*shape, width)))
@@ -237,9 +236,8 @@ class Encoder(nnx.Module):
         self.token_types = vectors(types) if types else absent
         norm = config.norm_layer(rngs) if config.embedding_norm else absent
         self.embedding_norm = norm
-        self.blocks = nnx.List(
-            Block(config, rngs=rngs) for _ in range(config.num_layers)
-        )
+        blocks = (Block(config, rngs=rngs) for _ in range(config.num_layers))
+        self.blocks = nnx.List(blocks)
         first, *others = (block.attention for block in self.blocks)
         if first.attention.shared_across_layers:  # one object: one set of parameters
             for other in others:
@@ -256,7 +254,7 @@ class Encoder(nnx.Module):
         """Encodes.
 
         Args:
-          inputs: [B, L] token ids, L ≤ max_length.
+          inputs: token ids [B, L], or features [B, L, F]; L ≤ max_length.
           mask: [B, L] bool, True = a token, False = padding; None = all are tokens.
           dropout_rng: a key, or None for no dropout.
           token_types: [B, L] ids; None = as the separators say.
@@ -265,11 +263,13 @@ class Encoder(nnx.Module):
           [B, L, D] in dtype and its mask [B, L] or None (L + 1 with a CLS token).
         """
         length = inputs.shape[1]
+        if length > self.max_length:
+            raise ValueError(f"length {length} is over max_length {self.max_length}")
         if self.ignore_id is not None:
             tokens = inputs != self.ignore_id
             mask = tokens if mask is None else mask & tokens
-        if length > self.max_length:
-            raise ValueError(f"length {length} is over max_length {self.max_length}")
+        if isinstance(self.embedding, nnx.Linear):
+            inputs = zeroed(inputs, mask)  # a NaN there would reach the gradient
         rngs = split_rng(dropout_rng, 1 + len(self.blocks))
         x = self._embed(inputs, token_types)
         if self.cls is not None:
@@ -281,12 +281,11 @@ class Encoder(nnx.Module):
             x = self.embedding_norm(x)
         x = dropout(x.astype(self.dtype), self.dropout_rate, rngs[0])
         for block, rng in zip(self.blocks, rngs[1:], strict=True):
-            call = rematerialised(block) if self.remat == "block" else block
-            x = call(x, mask, rng)
+            x = (recomputed(block) if self.remat == "block" else block)(x, mask, rng)
         return x if self.norm is None else self.norm(x), mask
 
     def _embed(self, inputs: jax.Array, token_types: jax.Array | None) -> jax.Array:
-        """The sum of the embeddings of tokens, positions and types, [B, L, D]."""
+        """The sum of the embeddings of inputs, positions and types, [B, L, D]."""
         # Positions as an outer product: then their gradient, too, is a product.
         rows = self.positions[: inputs.shape[1]]
         ones = jnp.ones_like(rows, shape=len(inputs))

@@ -1,4 +1,4 @@
-"""Heads: pooling, classes of one sequence or two, masked tokens."""
+"""Heads: pooling, classifiers of one sequence or two, masked tokens."""
 
 import dataclasses
 
@@ -6,12 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.encoder import (
-    Dense,
-    Encoder,
-    EncoderConfig,
-    kernel_init,
-)
+from nystromformer.attention.base import check_choice
+from nystromformer.encoder import Dense, Encoder, EncoderConfig, kernel_init
 from nystromformer.ops import at_least_float32, dropout, split_rng
 
 POOLINGS = ("mean", "padded_mean", "max", "cls_token")
@@ -72,22 +68,22 @@ class Model(nnx.Module):
         dropout_rng: jax.Array | None = None,
         token_types: jax.Array | None = None,
     ) -> jax.Array:
-        """The logits.
+        """Computes the logits.
 
         Args:
-          inputs: [B, L] token ids, of pairs [B, 2, L].
-          mask: bool alike, False = padding; None = no padding.
+          inputs: token ids [B, L], or features [B, L, F]; of pairs [B, 2, L(, F)].
+          mask: bool [B, L] or [B, 2, L], False = padding; None = no padding.
           dropout_rng: a key, or None for no dropout.
-          token_types: ids alike; None = as the separators say.
+          token_types: ids of the mask's shape; None = as the separators say.
 
         Returns:
           [B, C], of masked tokens [B, L, V], in at least float32.
         """
         if self.num_inputs == 2:
-            rows = 2 * len(inputs), inputs.shape[2]
-            inputs = inputs.reshape(rows)
+            inputs = inputs.reshape(-1, *inputs.shape[2:])
             mask, token_types = (
-                None if x is None else x.reshape(rows) for x in (mask, token_types)
+                None if x is None else x.reshape(-1, x.shape[2])
+                for x in (mask, token_types)
             )
         x, mask = self.encoder(inputs, mask, dropout_rng, token_types)
         return self.read(x, mask, dropout_rng)
@@ -95,18 +91,15 @@ class Model(nnx.Module):
     def read(
         self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
     ) -> jax.Array:
-        """The encoder's vectors [B, L, D] and their mask [B, L] -> the logits."""
+        """The logits of the encoder's vectors [B, L, D] with mask [B, L]."""
         raise NotImplementedError
 
 
 class SequenceClassifier(Model):
     """One sequence, one class.
 
-    Args:
-      config: of the encoder.
-      num_classes: C.
-      pooling: "mean" or "max" over the valid tokens; "padded_mean", their sum by the
-        config's max_length; "cls_token", a learned vector put in front of the sequence.
+    `pooling` is "mean" or "max" over the valid tokens; "padded_mean", their sum divided
+    by the config's max_length; or "cls_token", a learned vector put in front.
     """
 
     features = 1  # vectors that the head sees
@@ -119,8 +112,7 @@ class SequenceClassifier(Model):
         pooling: str = "mean",
         rngs: nnx.Rngs,
     ):
-        if pooling not in POOLINGS:
-            raise ValueError(f"pooling must be one of {POOLINGS}, got {pooling!r}")
+        check_choice("pooling", pooling, POOLINGS)
         self.pooling = pooling
         self.max_length = config.max_length
         config = dataclasses.replace(config, cls_token=pooling == "cls_token")
@@ -134,7 +126,7 @@ class SequenceClassifier(Model):
             return x[:, 0].astype(jnp.float32)
         if self.pooling == "padded_mean":
             return pool_padded_mean(x, mask, max_length=self.max_length)
-        return (pool_max if self.pooling == "max" else pool_mean)(x, mask)
+        return pool_max(x, mask) if self.pooling == "max" else pool_mean(x, mask)
 
     def read(
         self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
@@ -157,9 +149,9 @@ class PairClassifier(SequenceClassifier):
 
 
 class MaskedLanguageModel(Model):
-    """A token for every place: Linear, GELU, LayerNorm, and the embedding as decoder.
+    """A token for each position: Linear, GELU, LayerNorm, the embedding as decoder.
 
-    As in BERT and the published Nyströmformer: the decoder's bias is its own.
+    The decoder has a bias of its own, as in BERT and the published Nyströmformer.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
@@ -189,7 +181,7 @@ class MaskedLanguageModel(Model):
 
 
 class MaskedOrderModel(MaskedLanguageModel):
-    """Masked tokens, and from the first vector the order of two parts, as in BERT."""
+    """Masked tokens, and the order of two parts from the first vector, as in BERT."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
@@ -204,14 +196,10 @@ class MaskedOrderModel(MaskedLanguageModel):
 
 
 class FirstTokenClassifier(Model):
-    """One sequence or pair between special tokens, one class, read from the first.
+    """The class of one sequence or pair between special tokens, read from the first.
 
-    Dropout, Linear, activation, dropout, Linear on [CLS], in at least float32.
-
-    Args:
-      config: of the encoder.
-      num_classes: C.
-      activation: "gelu", as in the published Nyströmformer; "tanh", BERT's pooler.
+    Dropout, Linear, activation, dropout, Linear on [CLS], in at least float32. The
+    activation is "gelu", as in the published Nyströmformer, or "tanh", BERT's pooler.
     """
 
     def __init__(
@@ -233,13 +221,11 @@ class FirstTokenClassifier(Model):
     def read(
         self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
     ) -> jax.Array:
-        if dropout_rng is not None:  # the encoder's own key is split into others
+        if dropout_rng is not None:  # other keys than the encoder's
             dropout_rng = jax.random.fold_in(dropout_rng, 2**31)
         rngs = split_rng(dropout_rng, 2)
         x = x[:, 0].astype(at_least_float32(x.dtype))
         x = self.pooler(dropout(x, self.dropout_rate, rngs[0]))
-        if self.activation == "tanh":
-            x = jnp.tanh(x)
-        else:
-            x = jax.nn.gelu(x, approximate=self.approximate)
+        is_tanh = self.activation == "tanh"
+        x = jnp.tanh(x) if is_tanh else jax.nn.gelu(x, approximate=self.approximate)
         return self.out(dropout(x, self.dropout_rate, rngs[1]))

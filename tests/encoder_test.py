@@ -1,4 +1,4 @@
-"""The encoder: padding, dropout, rematerialisation, dtypes and limits."""
+"""The encoder: padding, dropout, rematerialisation, features, dtypes and limits."""
 
 import functools
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.encoder import REMAT, Encoder, EncoderConfig
+from nystromformer.encoder import Encoder, EncoderConfig
+from tests import paper
 from tests.jaxpr import equations
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -39,29 +40,12 @@ def forward(**options):
     return functools.partial(call, state)
 
 
-@functools.cache
-def gradients(remat):
-    """A loss's value and gradients, with dropout, and its state and function."""
-    graphdef, state = nnx.split(make(remat=remat, dropout_rate=0.3))
-
-    def loss(state, inputs, mask, rng):
-        x, _ = nnx.merge(graphdef, state)(inputs, mask, rng)
-        return jnp.where(
-            mask[:, :, None], x * jnp.cos(jnp.arange(D))[None, None], 0
-        ).sum()
-
-    def loss_of(state):
-        return loss(state, INPUTS, jnp.asarray(MASK), KEY)
-
-    return jax.value_and_grad(loss_of), state
-
-
 def rows_differ(actual, expected):
     pairs = zip(actual, expected, MASK, strict=True)
     return max(relative_error(a[m], e[m]) for a, e, m in pairs)
 
 
-def test_padding_and_what_stands_in_it_change_nothing():
+def test_encoder_ignores_padding():
     out, mask = forward()(INPUTS, MASK)
     np.testing.assert_array_equal(mask, MASK)
     other_tokens = np.where(MASK, INPUTS, (INPUTS + 5) % V)
@@ -72,18 +56,16 @@ def test_padding_and_what_stands_in_it_change_nothing():
     assert relative_error(out[1:2, :short], alone) <= TOLERANCE["float32"]
 
 
-def test_a_token_that_is_padding_is_masked_wherever_it_stands():
+def test_encoder_masks_the_ignored_id_wherever_it_stands():
     tokens = INPUTS != 4
     assert not tokens.all()
-    out, mask = forward(ignore_id=4)(INPUTS, MASK)
-    np.testing.assert_array_equal(mask, MASK & tokens)
-    np.testing.assert_array_equal(out, forward()(INPUTS, MASK & tokens)[0])
-    out, mask = forward(ignore_id=4)(INPUTS)
-    np.testing.assert_array_equal(mask, tokens)
-    np.testing.assert_array_equal(out, forward()(INPUTS, tokens)[0])
+    for given, valid in ((MASK, MASK & tokens), (None, tokens)):
+        out, mask = forward(ignore_id=4)(INPUTS, given)
+        np.testing.assert_array_equal(mask, valid)
+        np.testing.assert_array_equal(out, forward()(INPUTS, valid)[0])
 
 
-def test_a_row_does_not_depend_on_its_batch():
+def test_encoder_row_does_not_depend_on_its_batch():
     out, _ = forward()(INPUTS, MASK)
     for b in range(B):
         others = np.arange(B)[:, None] != b
@@ -92,28 +74,26 @@ def test_a_row_does_not_depend_on_its_batch():
         assert relative_error(again[b][MASK[b]], out[b][MASK[b]]) <= TOLERANCE["same"]
 
 
-def test_positions_are_learned_one_a_token():
+def test_encoder_has_a_position_for_each_token():
     same_token = np.ones((1, L), int)
     model = make(attention="identity", attention_options={})
-    out, _ = model(same_token)
-    assert len(np.unique(np.round(np.asarray(out[0]), 4), axis=0)) == L
-    model.positions[...] = jnp.zeros((L, D))
-    out, _ = model(same_token)
-    assert len(np.unique(np.round(np.asarray(out[0]), 4), axis=0)) == 1
+    for distinct in (L, 1):
+        out, _ = model(same_token)
+        assert len(np.unique(np.round(np.asarray(out[0]), 4), axis=0)) == distinct
+        model.positions[...] = jnp.zeros((L, D))
 
 
-def test_dropout_is_a_function_of_its_key_and_off_without():
+def test_encoder_dropout_is_a_function_of_its_key():
     function = forward(dropout_rate=0.3)
     first, _ = function(INPUTS, MASK, KEY)
-    again, _ = function(INPUTS, MASK, KEY)
-    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(first, function(INPUTS, MASK, KEY)[0])
     assert rows_differ(function(INPUTS, MASK, jax.random.key(2))[0], first) > 0.01
     off, _ = function(INPUTS, MASK)
     assert rows_differ(first, off) > 0.01
     np.testing.assert_array_equal(off, forward()(INPUTS, MASK)[0])
 
 
-def test_attention_weights_are_dropped_in_each_row_by_itself():
+def test_encoder_drops_attention_weights_in_each_row_by_itself():
     """The authors' dropout: no pattern shared over the batch."""
     options = {"attention": "softmax", "attention_options": {"dropout_rate": 0.5}}
     model = make(dropout_rate=0.0, **options)
@@ -124,10 +104,21 @@ def test_attention_weights_are_dropped_in_each_row_by_itself():
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("remat", REMAT[1:])
-def test_remat_recomputes_and_changes_nothing(remat):
-    plain, state = gradients("none")
-    recomputing, _ = gradients(remat)
+def loss_and_gradients(**options):
+    """A loss's value and gradients as a function of the weights, and the weights."""
+    graphdef, state = nnx.split(make(dropout_rate=0.3, **options))
+
+    def loss(state):
+        x, _ = nnx.merge(graphdef, state)(INPUTS, jnp.asarray(MASK), KEY)
+        weights = jnp.cos(jnp.arange(D))[None, None]
+        return jnp.where(MASK[:, :, None], x * weights, 0).sum()
+
+    return jax.value_and_grad(loss), state
+
+
+def test_encoder_remat_recomputes_and_changes_nothing():
+    plain, state = loss_and_gradients()
+    recomputing, _ = loss_and_gradients(remat="block")
     (loss, grads), (again, regrads) = jax.jit(plain)(state), jax.jit(recomputing)(state)
     assert relative_error(again, loss) <= TOLERANCE["float32"]
     leaves = zip(jax.tree.leaves(regrads), jax.tree.leaves(grads), strict=True)
@@ -142,19 +133,54 @@ def test_remat_recomputes_and_changes_nothing(remat):
     assert products[1] > products[0]
 
 
-def test_bfloat16_computes_in_bfloat16_on_float32_parameters():
-    model = make(dtype=jnp.bfloat16)
-    leaves = jax.tree.leaves(nnx.state(model))
+def test_encoder_in_bfloat16_keeps_float32_parameters():
+    leaves = jax.tree.leaves(nnx.state(make(dtype=jnp.bfloat16)))
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
     out, _ = forward(dtype=jnp.bfloat16)(INPUTS, MASK)
     assert out.dtype == jnp.bfloat16
     assert rows_differ(out, forward()(INPUTS, MASK)[0]) <= TOLERANCE["bfloat16"]
 
 
-def test_a_cls_token_stands_in_front_and_is_never_padding():
+def test_encoder_cls_token_stands_in_front_and_is_never_padding():
     out, mask = forward(cls_token=True)(INPUTS, MASK)
     assert out.shape == (B, L + 1, D)
     np.testing.assert_array_equal(mask, np.c_[np.ones(B, bool), MASK])
+
+
+FEATURES = np.random.default_rng(1).normal(size=(B, L, V)).astype(np.float32)
+
+
+def test_encoder_projects_features_as_it_embeds_tokens():
+    """One-hot features on the rows of the embedding are tokens."""
+    graphdef, state = nnx.split(make())
+    expected, _ = nnx.merge(graphdef, state)(INPUTS, MASK)
+    model = make(vocab_size=None, input_dim=V)
+    kernel = state["embedding"]["embedding"]
+    model.embedding.kernel[...] = kernel[...]
+    del state["embedding"]
+    nnx.update(model, state)
+    out, mask = model(np.eye(V, dtype=np.float32)[INPUTS], MASK)
+    assert rows_differ(out, expected) <= TOLERANCE["float32"]
+    np.testing.assert_array_equal(mask, MASK)
+    with pytest.raises(ValueError, match="vocab_size, for tokens, or input_dim"):
+        make(input_dim=V)
+
+
+def test_encoder_ignores_features_in_padding_forward_and_backward():
+    graphdef, state = nnx.split(make(vocab_size=None, input_dim=V))
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def run(state, features):
+        out, _ = nnx.merge(graphdef, state)(features, jnp.asarray(MASK))
+        return jnp.where(MASK[:, :, None], jnp.sin(out), 0).sum(), out
+
+    (_, clean), gradient = run(state, FEATURES)
+    dirty = np.where(MASK[:, :, None], FEATURES, np.nan)
+    (_, out), again = run(state, dirty)
+    np.testing.assert_array_equal(out[MASK], clean[MASK])
+    jax.tree.map(np.testing.assert_array_equal, again, gradient)
+    assert np.asarray(gradient["embedding"]["kernel"]).any(1).all()
 
 
 def count(**options):
@@ -162,31 +188,26 @@ def count(**options):
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
 
 
-def test_layers_that_share_an_attention_have_its_parameters_once_and_train_it():
-    options = {"attention": "linformer", "num_layers": 3, "attention_options": {}}
+def test_encoder_layers_share_an_attention_and_train_it():
+    options = {"attention": "linformer", "num_layers": 3}
 
     def with_sharing(sharing):
         wanted = {"projection_dim": 5, "sharing": sharing}
         return options | {"attention_options": wanted}
 
-    assert (
-        count(**with_sharing("key_value")) == count(**with_sharing("layer")) + 2 * 5 * L
-    )
-    model = make(**with_sharing("layer"))
-    graphdef, state = nnx.split(model)
-
-    def loss(state):
-        return nnx.merge(graphdef, state)(INPUTS)[0].std()
-
-    gradients = nnx.to_pure_dict(jax.grad(loss)(state))
-    shared = gradients["blocks"][0]["attention"]["attention"]["key_projection"]
-    assert np.asarray(shared).any()
-    merged = nnx.merge(graphdef, state)
-    first, *others = (block.attention.attention for block in merged.blocks)
-    assert all(other is first for other in others)
+    apart, shared = (count(**with_sharing(x)) for x in ("key_value", "layer"))
+    assert apart == shared + 2 * 5 * L
+    graphdef, state = nnx.split(make(**with_sharing("layer")))
+    gradients = jax.grad(lambda state: nnx.merge(graphdef, state)(INPUTS)[0].std())
+    found = nnx.to_pure_dict(gradients(state))
+    assert np.asarray(
+        found["blocks"][0]["attention"]["attention"]["key_projection"]
+    ).any()
+    blocks = nnx.merge(graphdef, state).blocks
+    assert len({id(block.attention.attention) for block in blocks}) == 1
 
 
-def test_post_norm_normalises_every_sum_and_has_no_last_norm():
+def test_encoder_with_post_norm_has_no_last_norm():
     out, _ = forward(norm="post")(INPUTS, MASK)
     np.testing.assert_allclose(out.mean(-1), 0, atol=1e-6)
     np.testing.assert_allclose(out.std(-1), 1, atol=1e-3)
@@ -194,22 +215,22 @@ def test_post_norm_normalises_every_sum_and_has_no_last_norm():
     assert count(norm="post") == count() - 2 * D
 
 
-def test_a_block_is_its_formula_in_either_order():
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_block_is_its_formula(norm):
     """x + f(LN(x)) and LN(x + f(x)), from the block's own parts."""
     x = jax.random.normal(KEY, (B, L, D))
-    for norm in ("pre", "post"):
-        block = make(norm=norm).blocks[0]
-        expected = x
-        parts = ((block.attention_norm, block.attention), (block.mlp_norm, block.mlp))
-        for ln, function in parts:
-            if norm == "pre":
-                expected = expected + function(ln(expected))
-            else:
-                expected = ln(expected + function(expected))
-        assert relative_error(block(x), expected) <= TOLERANCE["same"]
+    block = make(norm=norm).blocks[0]
+    expected = x
+    parts = ((block.attention_norm, block.attention), (block.mlp_norm, block.mlp))
+    for ln, function in parts:
+        if norm == "pre":
+            expected = expected + function(ln(expected))
+        else:
+            expected = ln(expected + function(expected))
+    assert relative_error(block(x), expected) <= TOLERANCE["same"]
 
 
-def test_token_types_are_added_and_type_0_is_the_default():
+def test_encoder_adds_token_types_and_type_0_is_the_default():
     function = forward(num_token_types=2)
     types = np.tile(np.arange(L) > 5, (B, 1)).astype(int)
     plain, _ = function(INPUTS, MASK)
@@ -219,7 +240,7 @@ def test_token_types_are_added_and_type_0_is_the_default():
     assert count(num_token_types=2) == count() + 2 * D
 
 
-def test_types_change_behind_the_first_separator():
+def test_encoder_changes_the_type_after_the_first_separator():
     inputs = np.where(INPUTS == 3, 4, INPUTS)
     inputs[:, [7, 12]] = 3
     types = np.tile(np.arange(L) > 7, (B, 1)).astype(int)
@@ -228,41 +249,49 @@ def test_types_change_behind_the_first_separator():
     np.testing.assert_array_equal(found, wanted)
 
 
-def test_the_norm_of_the_embeddings_hides_their_scale():
-    model = make(embedding_norm=True)
-    before, _ = model(INPUTS)
-    model.embedding.embedding[...] *= 100
-    model.positions[...] *= 100
-    assert relative_error(model(INPUTS)[0], before) < 0.05
-    plain = make()
-    before, _ = plain(INPUTS)
-    plain.embedding.embedding[...] *= 100
-    plain.positions[...] *= 100
-    assert relative_error(plain(INPUTS)[0], before) > 0.1
+def test_encoder_embedding_norm_hides_the_scale_of_embeddings():
+    for embedding_norm in (True, False):
+        model = make(embedding_norm=embedding_norm)
+        before, _ = model(INPUTS)
+        model.embedding.embedding[...] *= 100
+        model.positions[...] *= 100
+        error = relative_error(model(INPUTS)[0], before)
+        assert error < 0.05 if embedding_norm else error > 0.1
 
 
-def test_the_tanh_gelu_is_near_the_exact_one_and_not_it():
-    exact, tanh = (forward(gelu=gelu)(INPUTS, MASK)[0] for gelu in ("erf", "tanh"))
-    assert 1e-7 < rows_differ(tanh, exact) < 1e-2
+@pytest.mark.parametrize("kind", ["erf", "tanh"])
+def test_mlp_takes_the_gelu_of_the_config(kind):
+    """In numpy, with weights that are large enough to tell the two apart."""
+    mlp = make(gelu=kind).blocks[0].mlp
+    mlp.expand.kernel[...] *= 3
+    x = np.random.default_rng(0).normal(size=(B, L, D)).astype(np.float32)
+    hidden = np.float64(x) @ np.float64(mlp.expand.kernel[...])
+
+    def expected(kind):
+        return paper.gelu(hidden, kind) @ np.float64(mlp.contract.kernel[...])
+
+    assert relative_error(mlp(x), expected(kind)) <= TOLERANCE["float32"]
+    other = "erf" if kind == "tanh" else "tanh"
+    assert relative_error(mlp(x), expected(other)) > 10 * TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"model_dim": 11, "num_heads": 2}, "model_dim 11.*num_heads 2"),
+        ({"model_dim": 11, "num_heads": 2}, "num_heads 2 .*model_dim 11"),
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
         ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\), got 1.0"),
-        ({"remat": "all"}, "remat.*none.*attention.*block.*'all'"),
+        ({"remat": "all"}, "remat.*none.*block.*'all'"),
         ({"norm": "middle"}, "norm.*pre.*post.*'middle'"),
         ({"attention": "nistrom"}, "'nistrom'.*nystrom"),
         ({"attention_options": {"landmark": 3}}, "'landmark'.*num_landmarks"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(options, text):
+def test_encoder_config_rejects_invalid_settings(options, text):
     with pytest.raises(ValueError, match=text):
         make(**options)
 
 
-def test_a_sequence_over_max_length_is_refused():
+def test_encoder_rejects_a_sequence_over_max_length():
     with pytest.raises(ValueError, match="length 32 is over max_length 31"):
         make()(np.zeros((1, L + 1), int))

@@ -1,7 +1,6 @@
 """Pooling, heads, and the model as a whole."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ from nystromformer.heads import (
     pool_padded_mean,
 )
 from tests.jaxpr import quadratic_shapes
+from tests.paper import gelu
 from tests.tolerance import TOLERANCE, relative_error
 
 B, L, V, D, C = 3, 31, 13, 10, 7
@@ -60,7 +60,7 @@ def count(model):
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
 
 
-def test_pool_mean_is_the_mean_over_valid_tokens():
+def test_pool_mean_averages_valid_tokens():
     x = np.random.default_rng(1).normal(size=(B, L, D)).astype(np.float32)
     expected = [np.float64(row[:n]).mean(0) for row, n in zip(x, LENGTHS, strict=True)]
     dirty = np.where(MASK[:, :, None], x, np.nan)
@@ -69,7 +69,7 @@ def test_pool_mean_is_the_mean_over_valid_tokens():
     assert relative_error(pool_mean(x), x.mean(1)) <= TOLERANCE["same"]
 
 
-def test_the_published_mean_divides_by_the_padded_length_also_of_a_shorter_row():
+def test_pool_padded_mean_divides_by_max_length():
     x = np.random.default_rng(1).normal(size=(B, L, D)).astype(np.float32)
     expected = [row[:n].sum(0) / L for row, n in zip(x, LENGTHS, strict=True)]
     dirty = np.where(MASK[:, :, None], x, np.nan)
@@ -80,7 +80,7 @@ def test_the_published_mean_divides_by_the_padded_length_also_of_a_shorter_row()
     assert relative_error(cut, whole) <= TOLERANCE["float32"]
 
 
-def test_pool_max_is_the_largest_of_the_valid_tokens():
+def test_pool_max_takes_the_largest_of_valid_tokens():
     x = np.random.default_rng(1).normal(size=(B, L, D)).astype(np.float32) - 9
     expected = [row[:n].max(0) for row, n in zip(x, LENGTHS, strict=True)]
     np.testing.assert_array_equal(pool_max(x, MASK), expected)
@@ -88,8 +88,8 @@ def test_pool_max_is_the_largest_of_the_valid_tokens():
     assert not pool_max(x, np.zeros((B, L), bool)).any()
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_padding_and_the_batch_change_no_logits(pooling):
+@pytest.mark.parametrize("pooling", ["mean", "cls_token"])
+def test_sequence_classifier_ignores_padding_and_batch(pooling):
     function = forward(pooling=pooling)
     logits = function(INPUTS, MASK)
     assert logits.shape == (B, C)
@@ -105,7 +105,7 @@ def test_padding_and_the_batch_change_no_logits(pooling):
         assert relative_error(again[b], logits[b]) <= TOLERANCE["same"]
 
 
-def test_cls_pooling_reads_the_first_vector_alone():
+def test_sequence_classifier_reads_the_cls_token_alone():
     model = make(pooling="cls_token")
     x, _ = encode(model)(INPUTS, MASK)
     expected = model.head(x[:, 0])
@@ -113,7 +113,7 @@ def test_cls_pooling_reads_the_first_vector_alone():
     assert error <= TOLERANCE["float32"]
 
 
-def test_a_pair_is_one_encoder_and_four_features():
+def test_pair_classifier_is_one_encoder_and_four_features():
     """Head on [x₀, x₁, x₀·x₁, x₀ − x₁], ReLU between two linear layers, in numpy."""
     model = make(PairClassifier)
     inputs = np.stack([INPUTS, (INPUTS * 3 + 1) % V], axis=1)
@@ -134,7 +134,7 @@ def test_a_pair_is_one_encoder_and_four_features():
     assert relative_error(swapped, expected) > 1e-3
 
 
-def test_bfloat16_gives_float32_logits_and_finite_float32_gradients():
+def test_sequence_classifier_in_bfloat16_has_float32_logits_and_gradients():
     graphdef, state = nnx.split(make(dtype=jnp.bfloat16))
 
     def loss(state):
@@ -148,7 +148,7 @@ def test_bfloat16_gives_float32_logits_and_finite_float32_gradients():
         assert np.asarray(grad).any()
 
 
-def test_the_whole_model_forms_nothing_of_length_squared():
+def test_sequence_classifier_forms_nothing_of_length_squared():
     length = 211
 
     def find(attention, options):
@@ -167,7 +167,7 @@ def test_the_whole_model_forms_nothing_of_length_squared():
 
 
 @pytest.mark.parametrize("model", [SequenceClassifier, PairClassifier])
-def test_parameters_of_the_paper_preset(model):
+def test_classifiers_have_the_papers_parameters(model):
     """2 layers of width 64 and FFN 128, counted layer by layer."""
     vocab, length, classes, width, ffn, heads, conv = 16, 2048, 10, 64, 128, 2, 35
 
@@ -193,7 +193,7 @@ def test_parameters_of_the_paper_preset(model):
     assert count(nnx.eval_shape(build)) == expected
 
 
-def test_no_two_modules_share_a_variable():
+def test_pair_classifier_modules_share_no_variable():
     model = make(PairClassifier)
     variables = [v for _, v in nnx.iter_graph(model) if isinstance(v, nnx.Variable)]
     assert len(variables) == len({id(v) for v in variables})
@@ -201,19 +201,13 @@ def test_no_two_modules_share_a_variable():
     assert sum(v[...].size for v in variables) == count(model)
 
 
-def test_an_unknown_pooling_is_refused():
+def test_sequence_classifier_rejects_an_unknown_pooling():
     with pytest.raises(ValueError, match=r"pooling.*mean.*cls.*'sum'"):
         make(pooling="sum")
 
 
-def gelu(x, kind):
-    if kind == "erf":
-        return x * (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2
-    return x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2
-
-
 @pytest.mark.parametrize("kind", ["erf", "tanh"])
-def test_the_heads_of_the_published_form_in_numpy(kind):
+def test_published_heads_are_their_formulas(kind):
     config = EncoderConfig(
         vocab_size=V,
         max_length=L,

@@ -3,6 +3,7 @@
 One head of one sequence; `valid` is the list of positions that count.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -138,3 +139,10 @@ def farthest(x: Array, valid: Sequence[int], count: int, first: int) -> list[int
         nearest = [min(((x[t] - x[c]) ** 2).sum() for c in chosen) for t in left]
         chosen.append(left[int(np.argmax(nearest))])
     return sorted(chosen)
+
+
+def gelu(x: Array, kind: str) -> Array:
+    """The GELU by "erf", x Φ(x), or its approximation by "tanh"."""
+    if kind == "erf":
+        return x * (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2
+    return x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2

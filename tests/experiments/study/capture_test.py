@@ -50,7 +50,7 @@ def test_the_first_layer_gets_the_projections_of_the_embedded_tokens():
     assert relative_error(second.query, first.query) > 0.1
 
 
-@pytest.mark.parametrize("remat", ["none", "attention", "block"])
+@pytest.mark.parametrize("remat", ["none", "block"])
 def test_a_shared_attention_without_a_mask_is_recorded_once_a_layer(remat):
     model = make("linformer", remat=remat, projection_dim=4, sharing="layer")
     layers = capture(model, make_data(lengths=None), np.arange(2))
