@@ -1,36 +1,24 @@
 """Writes tables and figures of finished and unfinished runs as one page.
 
-    python scripts/report.py RUNS… --out=DIR [--remark="image=its pixels were JPEG" …]
+    python scripts/report.py RUNS… --out=DIR
 
-RUNS are workdirs of scripts/train.py, or folders that contain workdirs. DIR receives
-report.html, report.md, a LaTeX table, CSV files and figures. A remark appears below the
-table, and every cell of its task points to it.
+RUNS are workdirs of scripts/train.py, or folders that contain workdirs. DIR is a new
+folder or an earlier report; it receives report.html, report.md, a LaTeX table, CSV
+files and figures. `--load=MODULE` puts an attention of your own behind those of this
+package, instead of in alphabetical order.
 """
 
-import sys
 from pathlib import Path
 
-from absl import flags
-
-from nystromformer.config import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.report.build import build
 
-OUT = cli.define_folder("out", "folder to write; replaces an earlier report", True)
-REMARK = flags.DEFINE_multi_string("remark", [], "TASK=TEXT")
+OUT = cli.define_folder("out", "folder to write: new, or an earlier report", True)
 
 
 def main(folders: list[str]) -> None:
-    remarks = {}
-    for remark in REMARK.value:
-        task, _, text = remark.partition("=")
-        if not text.strip() or task in remarks:
-            raise ConfigError(f"--remark={remark}: give TASK=TEXT, once for each task")
-        remarks[task] = text
-    *warnings, done = build([Path(x) for x in folders], Path(str(OUT.value)), remarks)
-    for warning in warnings:
-        print(warning, file=sys.stderr)
-    print(done)
+    paths = [Path(folder).expanduser() for folder in folders]
+    print(build(paths, Path(str(OUT.value)).expanduser()))
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ import itertools
 from pathlib import Path
 
 import pytest
+from flax.traverse_util import flatten_dict
 
 from lra_tasks.task import get_task
 from nystromformer.attention import ATTENTIONS, attention_options
 from nystromformer.config import Config
-from nystromformer.experiments.report.presets import flatten
 from nystromformer.experiments.run import Experiment
 
 CONFIGS = sorted(
@@ -89,7 +89,7 @@ OF_ATTENTIONS = {
 @pytest.mark.parametrize("attention", ["softmax", *OF_ATTENTIONS])
 def test_as_published_is_the_paper_preset_with_just_these_changes(task, attention):
     paper, published = (
-        flatten(make(task, f"{attention},{preset}").to_dict())
+        flatten_dict(make(task, f"{attention},{preset}").to_dict(), sep=".")
         for preset in ("paper", "as_published")
     )
     changes = {key: x for key, x in published.items() if paper[key] != x}

@@ -16,6 +16,7 @@ FLOORS = (
     {"attention"},
     {"encoder"},
     {"heads"},
+    {"torch_layout"},
     {"huggingface"},
     {"config"},
 )

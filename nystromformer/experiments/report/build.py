@@ -1,85 +1,132 @@
-"""Makes the folder of a report, whole or not at all, from folders of runs."""
+"""Writes a report: a page, Markdown, a LaTeX table, CSV files and figures."""
 
+import base64
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from nystromformer.config import ConfigError
-from nystromformer.experiments.figures import save_figure
-from nystromformer.experiments.page import made_here
-from nystromformer.experiments.report.document import texts
-from nystromformer.experiments.report.frame import make_frame
-from nystromformer.experiments.report.plots import figures
-from nystromformer.experiments.report.runs import Run, read_runs
+import jinja2
 
-FILES = {"report.html", "report.md", "table.tex", "accuracy.csv", "runs.csv", "figures"}
-FIRST_LINES = r"# Report(: [^\n]*)?\n\n\d+ of \d+ runs finished\.\n"
+from nystromformer.experiments import markdown
+from nystromformer.experiments.plotting import save_figure
+from nystromformer.experiments.report.figures import figures
+from nystromformer.experiments.report.published import SOURCES
+from nystromformer.experiments.report.runs import Frame, read_runs
+from nystromformer.experiments.report.tables import (
+    DASH,
+    cost_table,
+    paired_table,
+    score_rows,
+    score_table,
+    shared,
+)
 
-
-def build(
-    folders: Iterable[Path], out: Path, remarks: Mapping[str, str] = {}
-) -> list[str]:
-    """Reads the runs in and below `folders` and writes the report to `out`.
-
-    `remarks` is task -> what each of its cells has to be read with. Returns what was
-    done, after a warning about each run that is left out: what is damaged, foreign or
-    doubled does not keep the others from being reported.
-
-    Raises:
-      ConfigError: no run that can be read, a remark on a task that has none, or an
-        `out` that is taken.
-      OSError: `out` cannot be written.
-    """
-    out = out.expanduser().resolve()
-    runs, warnings = read_runs(folders)
-    if not runs:
-        raise ConfigError(warnings[0])
-    check_output(out, runs)
-    frame, left_out = make_frame(runs)
-    warnings += left_out
-    if unused := remarks.keys() - set(frame["task"]):
-        raise ConfigError(f"--remark={min(unused)}=…: there is no run of {min(unused)}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
-        new = Path(folder) / "new"
-        (new / "figures").mkdir(parents=True)
-        drawn: dict[str, dict[str, Path]] = {}
-        for task, of in frame.groupby("task", sort=False):
-            drawn[task] = {}
-            for name, figure in figures(of).items():
-                stem = re.sub(r"[^\w-]", "_", f"{task}_{name}")
-                _, svg = save_figure(figure, new / "figures" / stem)
-                drawn[task][f"{task}: {name.replace('_', ' ')}"] = svg
-        for name, text in texts(frame, drawn, remarks, warnings).items():
-            (new / name).write_text(text, encoding="utf-8")
-        if out.exists():
-            shutil.rmtree(out)
-        new.rename(out)
-    done = f"{sum(frame['finished'])} of {len(frame)} runs finished"
-    told = [f"warning: {warning}" for warning in warnings]
-    return [*told, f"{done}; see {out / 'report.html'}"]
+SEEDS = "Mean ± sample standard deviation over seeds; in brackets the number of seeds."
+NOTES = {  # by the words in a table that they explain
+    DASH: f"{DASH}: not measured. Unfinished runs do not count; the brackets say how "
+    "far they are.",
+    "floor": "Floor: what a fixed rule reaches on the same examples. At a floor: a run "
+    "within two standard deviations of one, or no better than any.",
+    "exact for": "Exact for p %: share of test examples with no more tokens than "
+    "landmarks. There nystrom is softmax attention.",
+    "published": "Published: measured by others; beside runs of the presets paper and "
+    "as_published, whatever their number of landmarks.",
+    **{f"[{n}]": f"[{n}] {x}: {of}." for n, (x, of) in enumerate(SOURCES.items(), 1)},
+}
+PAIRS = (
+    "Mean difference over the seeds that both have, ± half the paired t interval of "
+    "95 %. Of one seed: ± two binomial standard deviations over the test examples, "
+    "which say nothing of other seeds. Each comparison is judged alone."
+)
+PRIVATE = ["data", "settings", "named", "changed", "place", "order", "curves", "score"]
+PRIVATE += ["score_sd", "finished", "objective", "floors", "other_floors", "sessions"]
+COSTS = (
+    "Training, examples/s: without compilation and validation. Compiled: memory of the "
+    "training step's arguments (which include the data) and temporaries. Peak: the "
+    "most memory that the device had in use.",
+    "Bars and bands: the standard deviation over several seeds; of one seed, for test "
+    "rates, the binomial one over the test examples. Curves: thin lines are seeds, "
+    "thick lines their mean, up to the last step that all of them have reached.",
+)
 
 
-def check_output(folder: Path, runs: Sequence[Run]) -> None:
-    """Whether a report may be written there: a new folder, or an earlier report.
+def build(folders: Iterable[Path], out: Path) -> str:
+    """Reads the runs in and below `folders`, writes the report to `out`, sums it up.
 
     Raises:
-      ConfigError: it lies in a run, is a file, or holds what is no part of a report.
+      ConfigError: no run there, or an `out` that holds something else than a report.
     """
-    for run in runs:
-        if folder.is_relative_to(run.workdir):
-            raise ConfigError(
-                f"--out={folder} lies in the run {run.workdir}; name another folder"
-            )
-    if not made_here(folder, "report.md", FIRST_LINES):
-        return
-    page = (folder / "report.md").read_text("utf-8", "replace")
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if str(name) not in FILES and f"]({name.with_suffix('.svg')})" not in page:
-            raise ConfigError(
-                f"--out={folder} holds {name}, which is not part of a report; name "
-                "another folder"
-            )
+    frame, doubles = read_runs(folders)
+    runs = frame.drop(columns=PRIVATE, errors="ignore").round(4)
+    rows = score_rows(frame)
+    out = markdown.open_folder(out, "runs.csv")
+    runs.to_csv(out / "runs.csv", index=False)  # the first file: what ours is known by
+    rows.drop(columns=["place", "named"]).to_csv(out / "scores.csv", index=False)
+    (out / "figures").mkdir(exist_ok=True)
+    scores, common = score_table(rows), shared(frame)
+    text = scores.to_csv()
+    notes = [SEEDS, *(note for words, note in NOTES.items() if words in text)]
+    sections = [{"title": "Test scores", "table": scores, "notes": notes}]
+    sections[0]["shared"] = common
+    if len(pairs := paired_table(frame)):
+        title = "Paired differences"
+        sections.append({"title": title, "table": pairs, "notes": [PAIRS]})
+    for task, of in frame.groupby("task", sort=False):
+        section = {"title": f"{task}: cost of training", "table": cost_table(of)}
+        section |= {"notes": COSTS, "shared": shared(of), "figures": {}}
+        for name, figure in figures(of).items():
+            title, stem = f"{task}: {name.replace('_', ' ')}", f"{task}_{name}"
+            _, section["figures"][title] = save_figure(figure, out / "figures" / stem)
+        sections.append(section)
+    done = f"{frame['finished'].sum()} of {len(frame)} runs finished"
+    left_out = [f"Left out, a double of another: {run}." for run in doubles]
+    told = {
+        "title": f"Report on {', '.join(frame['task'].unique())}",
+        "summary": [f"{done}.", *left_out],
+        "sections": sections,
+        "runs": runs.to_dict("records"),
+        "nothing": DASH,
+    }
+    for page in ("html", "md"):
+        (out / f"report.{page}").write_text(_render(f"page.{page}", told), "utf-8")
+    (out / "table.tex").write_text(latex(scores, common, notes), "utf-8")
+    return f"{done}; see {out / 'report.html'}"
+
+
+def latex(scores: Frame, common: Sequence[str], notes: Sequence[str]) -> str:
+    """The table of scores for a paper; needs the package booktabs."""
+    sources = [note for note in notes if note.startswith("[")]
+    settings = f"All rows: {', '.join(common)}." if common else ""
+    caption = " ".join(filter(None, ["Test scores.", settings, SEEDS, *sources]))
+    brief = scores.replace(r" \((\d+(?: of \d+)?)[,)].*", r" (\1)", regex=True)
+    text = brief.to_latex(
+        index=False,
+        escape=True,
+        column_format="l" + "r" * (scores.shape[1] - 1),
+        caption=escape_latex(caption),
+        label="tab:report",
+        position="t",
+    )
+    return text.replace("±", r"$\pm$").replace(DASH, "--")
+
+
+def escape_latex(text: str) -> str:
+    """Escapes each character that is special in LaTeX's text."""
+    words = {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
+    return re.sub(r"[&%$#_{}\\^~]", lambda x: words.get(x[0], f"\\{x[0]}"), text)
+
+
+def _render(template: str, told: Mapping[str, Any]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=template.endswith(".html"),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "base64": lambda path: base64.b64encode(path.read_bytes()).decode(),
+        "text": markdown.escape,
+        "table": lambda x: "\n".join(markdown.table(list(x), x.to_numpy())),
+    }
+    return environment.get_template(template).render(told)

@@ -1,57 +1,120 @@
-"""Finds the runs to report by their config.json, reads and checks them."""
+"""Runs as a data frame: a row each, named by the settings that tell it from others."""
 
-import dataclasses
 import json
-import os
-import sys
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
+import pandas as pd
+
+from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
-from nystromformer.config import Config, ConfigError
+from nystromformer.config import ConfigError
 from nystromformer.experiments.objectives import is_rate
-from nystromformer.experiments.sweep.process import failure
-from nystromformer.experiments.workdir import (
-    CONFIG_FILE,
-    RESULT_FILE,
-    read_json,
-    read_result,
-)
-from nystromformer.training.files import METRICS_FILE
 
-NOT_RUNS = {"checkpoints", "best", "events"}  # what lies inside a run
-GROUPS = ("floors", "versions", "data_sha256")  # of a result
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """One workdir."""
-
-    name: str  # its path from the folder that holds all that was given
-    workdir: Path
-    config: dict[str, Any]  # group -> key -> value, what older ones lack filled in
-    result: dict[str, Any]  # empty while it is not there
-    metrics: list[dict[str, Any]]
-    failure: str | None  # why a sweep gave it up, in one line
-
-    @property
-    def step(self) -> int:
-        """The last step, read from the metrics if the run is unfinished."""
-        if self.result:
-            return self.config["train"]["num_steps"]
-        return max((row["step"] for row in self.metrics), default=0)
-
-    def curve(self, split: str, name: str) -> dict[int, float]:
-        """Step -> value of one metric, for finite values."""
-        rows = [row for row in self.metrics if row["split"] == split]
-        return {row["step"]: row[name] for row in rows if is_finite(row.get(name))}
+Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
+GROUPS = ("task", "objective", "model", "attention", "optimizer", "train")
+IRRELEVANT = {  # said anyway, or without a number: where data lie, what is written when
+    *("task.name", "attention.name", "train.seed", "task.data_dir", "task.source_dir"),
+    *("task.num_workers", "train.log_every", "train.checkpoint_every"),
+}
+INSIDE = {"checkpoints", "best", "events"}  # folders of a run
+UNKNOWN = {"floors": {}, "other_floors": {}, "fraction_exact": 0.0, "command": ""}
+UNKNOWN |= dict.fromkeys(("device", "commit", "metric", "score", "score_sd", "floor"))
+LANDMARKS, SOURCE = "attention.num_landmarks", "train.init_from"
+PHRASES = {
+    "preset": "{} preset",
+    LANDMARKS: "{} landmarks",
+    "attention.conv_kernel_size": "convolution of {}",
+    "train.num_steps": "{} steps",
+    SOURCE: "from {}",
+}
 
 
-def is_finite(value: Any) -> TypeGuard[float]:
-    """Whether it is a number that can be averaged and drawn."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and abs(value) <= sys.float_info.max  # an integer may be larger
+def read_runs(folders: Iterable[Path]) -> tuple[Frame, list[str]]:
+    """All runs in these folders and below, in the order of the tables.
+
+    Columns are those of result.json and of `read_run`, and
+      named: the settings that tell it from the others, "group.key" -> value;
+      label: attention and these in words: runs of one label differ in the seed alone;
+      place: sort key of the label.
+
+    Returns the frame, and the runs left out: task, label and seed are another's.
+
+    Raises:
+      ConfigError: no run there, or the config of something else.
+    """
+    found = [file for folder in folders for file in sorted(folder.rglob("config.json"))]
+    files = {file.resolve(): file for file in found if not INSIDE & {*file.parts}}
+    if not files:
+        raise ConfigError("no runs there: no config.json in these folders or below")
+    rows = [read_run(file.parent) for file in files.values()]
+    known = {(x["task"], x["objective"]): x["metric"] for x in rows if x["finished"]}
+    for row, named in zip(rows, names(pd.DataFrame(rows)), strict=True):
+        metric = known.get((row["task"], row["objective"]), "accuracy")
+        sizes = [_size(x) for x in named.values()]
+        row |= {"named": named, "label": label(row["attention"], named)}
+        row["metric"] = row["metric"] or metric
+        row["place"] = (_rank(row["attention"], ATTENTIONS), sizes, str(named))
+        row["order"] = (_rank(row["data"], TASKS), row["task"], row["metric"])
+        row["order"] += (row["place"], row["seed"], not row["finished"])
+    frame: Frame = pd.DataFrame(sorted(rows, key=lambda row: row["order"]))
+    double = frame.duplicated(["task", "label", "seed"])
+    return frame[~double].reset_index(drop=True), list(frame["run"][double])
+
+
+def _rank(name: str, known: Iterable[str]) -> tuple[int, str]:
+    return [*known, name].index(name), name
+
+
+def _size(value: Any) -> float:
+    """Orders settings: none, by size, other words."""
+    if isinstance(value, int | float):
+        return value
+    return -math.inf if value is None else math.inf
+
+
+def read_run(workdir: Path) -> dict[str, Any]:
+    """One run as a row; `score`, the test value of its metric, is in %, if a rate."""
+    config = json.loads((workdir / "config.json").read_text())
+    if not {*GROUPS} <= {*config}:
+        raise ConfigError(f"{workdir}/config.json was not written by scripts/train.py")
+    text, metrics, failed = (
+        file.read_text() if (file := workdir / name).exists() else ""
+        for name in ("result.json", "metrics.jsonl", "failed.txt")
+    )
+    result = {"run": str(workdir), **UNKNOWN, **json.loads(text or "{}")}
+    curves = [json.loads(x) for x in metrics[: metrics.rfind("\n") + 1].splitlines()]
+    task, seed = config["task"], config["train"]["seed"]
+    subset = task.get("subset")  # of GLUE: a column of its own, and a preset's name
+    words = [word for word in config.get("preset", "").split(",") if word != subset]
+    flat = {f"{x}.{key}": value for x in GROUPS for key, value in config[x].items()}
+    settings = {"preset": ",".join(words) or "paper"} | {
+        key: re.sub(rf"seed{seed}(?!\d)", "seed*", x) if isinstance(x, str) else x
+        for key, x in flat.items()
+        if key not in IRRELEVANT
+    }
+    given = re.findall(r" '?--config\.([\w.]+)", result["command"])
+    if metric := result["metric"]:
+        value = result[f"test_{metric}"]
+        result["score"], result["score_sd"] = scale(metric) * value, _sd(value, result)
+        result["floor"] = floor_reached(value, result)
+    return result | {
+        "data": task["name"],
+        "task": subset or task["name"],
+        "objective": config["objective"]["name"],
+        "attention": config["attention"]["name"],
+        "seed": seed,
+        "settings": settings,
+        "changed": [key for key in dict.fromkeys(given) if key in settings],
+        "num_steps": config["train"]["num_steps"],
+        "curves": curves,
+        "step": curves[-1]["step"] if curves else 0,
+        "failed": failed.strip() or None,
+        "finished": bool(text),
+    }
 
 
 def scale(metric: str) -> int:
@@ -59,107 +122,60 @@ def scale(metric: str) -> int:
     return 100 if is_rate(metric) else 1
 
 
-def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """Every run in these folders and below them, each once, sorted by name.
+def floor_reached(value: float, result: Mapping[str, Any]) -> str | None:
+    """The floor at which a run with this test value is stuck, if any.
 
-    Returns the runs, and a line about each that cannot be read.
-
-    Raises:
-      ConfigError: a folder that is none or holds no run.
+    For a rate, a floor within two standard deviations, or the nearest where the value
+    is below all; for another metric, which is the better the lower, the nearest where
+    the value is above all.
     """
-    roots, workdirs = [folder.expanduser().resolve() for folder in folders], set()
-    for root in roots:
-        if not root.is_dir():
-            raise ConfigError(f"{root}: no such folder")
-        files = [file.relative_to(root) for file in root.rglob(CONFIG_FILE)]
-        found = {root / x.parent for x in files if not NOT_RUNS & {*x.parts}}
-        if not found:
-            raise ConfigError(
-                f"{root} holds no run of scripts/train.py: no {CONFIG_FILE} in it or "
-                "below"
-            )
-        workdirs |= found
-    top = Path(os.path.commonpath([root.parent for root in roots]))
-    runs, skipped = [], []
-    for name, workdir in sorted((str(x.relative_to(top)), x) for x in workdirs):
-        try:
-            runs.append(read_run(workdir, name))
-        except (ConfigError, OSError) as error:
-            skipped.append(f"{name} is left out: {error}")
-    return runs, skipped
+    floors, rate = result["floors"], is_rate(result["metric"])
+    if not floors:
+        return None
+    name = min(floors, key=lambda name: abs(floors[name] - value))
+    near = 100 * abs(value - floors[name]) <= 2 * _sd(floors[name], result)
+    worst = value <= min(floors.values()) if rate else value >= max(floors.values())
+    return name if near or worst else None
 
 
-def read_run(workdir: Path, name: str) -> Run:
-    """One run; ConfigError for a broken file, or a result of another config."""
-    config = _read_config(workdir / CONFIG_FILE)
-    result = read_result(workdir) or {}
-    if result:
-        defaults = {"metric": "accuracy", "test_examples": sys.maxsize}
-        result = {**defaults, **{group: {} for group in GROUPS}, **result}
-        if not _is_result_of(config, result):
-            raise ConfigError(f"{workdir / RESULT_FILE} is damaged or of another run")
-    metrics = read_metrics(workdir / METRICS_FILE, config["train"]["num_steps"])
-    why = None if result else failure(workdir)
-    return Run(name, workdir, config, result, metrics, why)
+def _sd(rate: float, result: Mapping[str, Any]) -> float:
+    """The binomial one over the test examples, in points; NaN for what is no rate."""
+    variance = rate * (1 - rate) if is_rate(result["metric"]) else math.nan
+    return 100 * math.sqrt(variance / result["test_examples"])
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    """A checked config; another package's attention is taken as it is."""
-    mapping = read_json(path)
-    attention = mapping.get("attention") if isinstance(mapping, dict) else None
-    name = attention.get("name") if isinstance(attention, dict) else None
-    foreign = isinstance(name, str) and name not in ATTENTIONS
-    try:
-        checked = {**mapping, "attention": {"name": "identity"}} if foreign else mapping
-        config = Config.from_mapping(checked).to_mapping()
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    return {**config, "attention": attention} if foreign else config
+def names(frame: Frame) -> list[dict[str, Any]]:
+    """The settings that name each run, "group.key" -> value.
 
-
-def _is_result_of(config: dict[str, Any], result: dict[str, Any]) -> bool:
-    """Whether the numbers are possible, and the result is of this config."""
-    if not all(isinstance(result[group], dict) for group in GROUPS):
-        return False
-    metric, examples = result["metric"], result["test_examples"]
-    found = [result[f"{split}_{metric}"] for split in ("validation", "test")]
-    possible = [
-        is_finite(x) and (0 <= x <= 1 or not is_rate(metric))
-        for x in (*found, *result["floors"].values())
+    They are the preset, if the report has several, and the keys that differ among the
+    runs of one task, attention and preset. An attention's options are named in all
+    tasks if they are in one, and if a command line changes them.
+    """
+    rows = [{key: repr(x) for key, x in run.items()} for run in frame["settings"]]
+    text: Frame = pd.DataFrame(rows)
+    alike = [frame["task"], frame["attention"], text["preset"]]
+    differs = text.groupby(alike).transform("nunique") > 1
+    options = [key for key in text if key.startswith("attention.")]
+    for i, changed in enumerate(frame["changed"]):
+        differs.loc[i, [key for key in changed if key in options]] = True
+    of_attention = differs[options].groupby(frame["attention"])
+    differs[options] = of_attention.transform("any")
+    differs["preset"] = text["preset"].nunique() > 1
+    return [
+        {key: x for key, x in run.items() if differs.at[i, key]}
+        for i, run in enumerate(frame["settings"])
     ]
-    ours = {group: config[group]["name"] for group in ("task", "attention")}
-    ours["seed"] = config["train"]["seed"]
-    same = ours == {key: result[key] for key in ours}
-    return same and all(possible) and is_finite(examples) and examples >= 1
 
 
-def read_metrics(path: Path, num_steps: int) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; none if there is no file yet.
-
-    A last line that is half-written, as a killed run leaves it, is left out.
-
-    Raises:
-      ConfigError: any other line that is no row of metrics, by its number.
-    """
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            if number == len(lines):
-                break
-            raise ConfigError(f"{path}:{number} is not valid JSON ({error})") from error
-        if not _is_row(row, num_steps):
-            raise ConfigError(
-                f"{path}:{number} is not a row of metrics of a run of {num_steps} steps"
-            )
-        rows.append({"split": None, **row})
-    return rows
+def label(attention: str, named: Mapping[str, Any], without: str = "") -> str:
+    """As in "nystrom, 64 landmarks"; without one key's words."""
+    words = [phrase(*item) for item in named.items() if item[0] != without]
+    return ", ".join([attention, *words])
 
 
-def _is_row(row: Any, num_steps: int) -> bool:
-    if not isinstance(row, dict) or type(row.get("step")) is not int:
-        return False
-    rates = [x for name, x in row.items() if is_rate(name) and is_finite(x)]
-    return 0 <= row["step"] <= num_steps and all(0 <= rate <= 1 for rate in rates)
+def phrase(key: str, value: Any) -> str:
+    """One setting in words."""
+    if key == SOURCE and value is None:
+        value = "scratch"
+    text = f"{value:,}" if type(value) is int else str(value)
+    return PHRASES.get(key, f"{key.rpartition('.')[2]} {{}}").format(text)

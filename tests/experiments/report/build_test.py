@@ -1,17 +1,38 @@
-"""The whole folder of a report, or one error and nothing."""
+"""The folder of a report: whole, self-contained, and nobody else's."""
 
 import csv
-import shutil
+import re
+from html.parser import HTMLParser
 
 import pytest
 
 from nystromformer.config import ConfigError
-from nystromformer.experiments.report.build import build, check_output
-from nystromformer.experiments.report.runs import read_runs
+from nystromformer.experiments.report.build import build, escape_latex
+from tests.commands import refused
+
+NASTY = """<script>alert("x")</script> & 'y'"""
 
 
-def snapshot(folder):
-    return {path: path.lstat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
+class Page(HTMLParser):
+    """Checks that every tag is closed by its own; gathers text and attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.text = [], set(), [], ""
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += attrs
+        if tag not in {"meta", "img", "br"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
 
 
 def read_csv(path):
@@ -19,108 +40,72 @@ def read_csv(path):
         return list(csv.DictReader(file))
 
 
-@pytest.fixture
-def sweep(runs):
-    """Two attentions; one run on its way."""
-    for landmarks in (16, 64):
-        config = {"attention__num_landmarks": landmarks}
-        runs.finished(f"nystrom/{landmarks}", 0.5 + landmarks / 1000, **config)
-    runs.finished("softmax/0", 0.6, arg="softmax,quick")
-    runs.unfinished("softmax/1", arg="softmax,quick", seed=1)
-    return runs.folder
+def test_build_writes_pages_tables_and_figures(three, tmp_path):
+    three.add("other", arg="softmax,quick")
+    out = tmp_path / "out"
+    assert build([three.folder], out) == f"3 of 4 runs finished; see {out}/report.html"
+    files = {"report.html", "report.md", "table.tex", "scores.csv", "runs.csv"}
+    assert {path.name for path in out.iterdir()} == files | {"figures"}
+    first, second = read_csv(out / "scores.csv")
+    assert [float(first[x]) for x in ("mean", "standard_deviation")] == [
+        pytest.approx(51.5),
+        pytest.approx(3 / 2**0.5),
+    ]
+    assert [second["label"], second["seeds"], second["score"]] == [
+        *("softmax", "1"),
+        "47.00 (1 of 2, 100 of 12,000 steps)",
+    ]
+    runs = read_csv(out / "runs.csv")
+    assert [row["test_accuracy"] for row in runs] == ["0.5", "0.53", "", "0.47"]
+    assert runs[0]["command"].endswith("--config=x.py:nystrom ")
+    text = (out / "report.md").read_text()
+    assert "| nystrom | 51.50 ± 2.12 (2) |" in text
+    for path in re.findall(r"\]\((figures/.*?)\)", text):
+        assert (out / path).read_text().startswith("<?xml")
+    row = r"nystrom & 51.50 $\pm$ 2.12 (2) \\"
+    assert row in (out / "table.tex").read_text()
+    assert r"softmax & 47.00 (1 of 2) \\" in (out / "table.tex").read_text()
 
 
-def test_a_report_is_written_and_no_run(sweep, tmp_path):
-    before = snapshot(sweep)
-    said = build([sweep / "nystrom", sweep / "softmax"], tmp_path / "out")
-    assert said == [f"3 of 4 runs finished; see {tmp_path}/out/report.html"]
-    assert snapshot(sweep) == before
-    rows = read_csv(tmp_path / "out" / "accuracy.csv")
-    assert {row["variant"]: row["mean"] for row in rows} == {
-        "nystrom, 16 landmarks": "51.60",
-        "nystrom, 64 landmarks": "56.40",
-        "softmax": "60.00",
-    }
-    names = [row["run"] for row in read_csv(tmp_path / "out" / "runs.csv")]
-    assert names == ["nystrom/16", "nystrom/64", "softmax/0", "softmax/1"]
-    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    figures = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
-    assert page.count("<img") == len(figures) / 2 == 4
-    assert sorted(x.name for x in tmp_path.iterdir()) == ["out", "runs"]
+def test_build_makes_a_page_that_is_whole_escaped_and_self_contained(runs, tmp_path):
+    runs.add(NASTY.replace("/", ""), 0.5, result={"device": NASTY})
+    build([runs.folder], tmp_path / "out")
+    text = (tmp_path / "out" / "report.html").read_text()
+    page = Page(text)
+    assert "script" not in page.tags
+    assert f"All rows: quick preset, {NASTY}" in page.text
+    links = [x for name, x in page.attributes if name in ("src", "href", "srcset")]
+    assert len(links) == 2
+    assert all(link.startswith("data:image/svg+xml;base64,") for link in links)
+    assert not re.search(r"https?:|url\(|@import", text)
 
 
-def test_a_report_takes_the_place_of_an_earlier_one_and_has_the_same_bytes(
-    runs, tmp_path
-):
-    def made():
-        build([runs.folder], tmp_path / "out")
-        files = [x for x in (tmp_path / "out").rglob("*") if x.is_file()]
-        return {x.relative_to(tmp_path): x.read_bytes() for x in files}
-
-    first = runs.finished("one")
-    before = made()
-    assert made() == before
-    runs.finished("other", task="image")
-    shutil.rmtree(first)
-    after = {path.name for path in made()}
-    assert "image_curves_train_loss.svg" in after
-    assert "listops_curves_train_loss.svg" not in after
-
-
-def test_what_is_damaged_foreign_or_doubled_is_left_out_with_a_warning(sweep, tmp_path):
-    shutil.copytree(sweep / "softmax", sweep / "copy")
-    (sweep / "nystrom" / "16" / "metrics.jsonl").write_text("{\n{}\n")
-    (sweep / "foreign").mkdir()
-    (sweep / "foreign" / "config.json").write_text('{"model_type": "bert"}')
-    *warnings, done = build([sweep], tmp_path / "out")
-    assert done.startswith("2 of 3 runs finished")
-    names = ["runs/foreign", "runs/nystrom/16", "runs/softmax/0", "runs/softmax/1"]
-    page = (tmp_path / "out" / "report.md").read_text()
-    for name, warning in zip(names, warnings, strict=True):
-        assert warning.startswith(f"warning: {name} is left out: ")
-        assert f"Warning: {name} is left out" in page
-
-
-def test_what_somebody_else_has_written_is_never_written_over(runs, tmp_path):
-    runs.finished("one")
+def test_build_replaces_its_own_report_and_no_other_folder(three, tmp_path):
+    out = tmp_path / "out"
+    build([three.folder], out)
+    (out / "notes.txt").write_text("mine")
+    three.add("more", 0.5, arg="linear,quick")
+    build([three.folder], out)
+    assert "linear" in (out / "report.md").read_text()
+    assert (out / "notes.txt").read_text() == "mine"
     thesis = tmp_path / "thesis" / "report.md"
     thesis.parent.mkdir()
-    thesis.write_text("# Report\n\nWhat I think of it.\n")
-    with pytest.raises(ConfigError, match="not empty and was not made by this command"):
-        build([runs.folder], thesis.parent)
-    build([runs.folder], tmp_path / "out")
-    for name in ("notes.txt", "figures/mine.png"):
-        path = tmp_path / "out" / name
-        path.touch()
-        with pytest.raises(ConfigError, match=f"out holds {name}, which is not part"):
-            build([runs.folder], tmp_path / "out")
-        path.unlink()
-    assert thesis.exists()
+    thesis.write_text("What I think of it.")
+    for taken in (thesis.parent, three.folder / "nystrom-0"):
+        with pytest.raises(ConfigError, match=f"--out={taken} "):
+            build([three.folder], taken)
+    assert thesis.read_text() == "What I think of it."
 
 
-def test_an_out_that_cannot_be_leaves_the_runs_as_they_were(sweep, tmp_path):
-    file = tmp_path / "file"
-    file.touch()
-    before = snapshot(tmp_path)
-    for out in (sweep / "softmax" / "0" / "report", sweep, file):
-        with pytest.raises(ConfigError, match=f"--out={out} "):
-            build([sweep], out)
-    with pytest.raises(OSError, match="file"):
-        build([sweep], file / "report")
-    assert snapshot(tmp_path) == before
-    check_output(sweep / "report", read_runs([sweep])[0])  # beside the runs
+def test_escape_latex_escapes_each_special_character():
+    escaped = r"\textbackslash{}a\_b \^{} \~{} 5\% \& \# \$ \{\}"
+    assert escape_latex(r"\a_b ^ ~ 5% & # $ {}") == escaped
 
 
-def test_after_an_error_the_earlier_report_is_as_it_was(runs, tmp_path, monkeypatch):
-    runs.finished("one")
-    build([runs.folder], tmp_path / "out")
-    before = snapshot(tmp_path / "out")
-
-    def full(*_):
-        raise SystemExit(143)
-
-    monkeypatch.setattr("nystromformer.experiments.report.build.texts", full)
-    with pytest.raises(SystemExit):
-        build([runs.folder], tmp_path / "out")
-    assert snapshot(tmp_path / "out") == before
-    assert sorted(x.name for x in tmp_path.iterdir()) == ["out", "runs"]
+def test_report_command_writes_to_out_or_says_why_not(commands, three, tmp_path):
+    done = commands.run("report.py", str(tmp_path / "runs"), f"--out={tmp_path}/out")
+    said = f"3 of 3 runs finished; see {tmp_path}/out/report.html\n"
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
+    done = commands.run("report.py", str(tmp_path / "none"), f"--out={tmp_path}/new")
+    assert "no runs there" in refused(done)
+    assert not (tmp_path / "new").exists()

@@ -1,98 +1,100 @@
-"""Runs are found wherever they lie below; what is broken is named and left out."""
-
-import json
-import math
+"""How runs are found, named, ordered, and judged against the floors."""
 
 import pytest
 
 from nystromformer.config import ConfigError
-from nystromformer.experiments.report.runs import read_runs
+from nystromformer.experiments.report.runs import floor_reached, read_runs
 
 
-def test_runs_are_found_at_any_depth_and_each_once(runs):
-    for name in ("a", "sweep/b", "sweep/deep/c"):
-        runs.unfinished(name)
-    (runs.folder / "a" / "checkpoints" / "5").mkdir(parents=True)
-    (runs.folder / "a" / "checkpoints" / "5" / "config.json").write_text("{}")
-    found, _ = read_runs([runs.folder, runs.folder / "sweep", runs.folder / "a"])
-    names = [run.name for run in found]
-    assert names == ["runs/a", "runs/sweep/b", "runs/sweep/deep/c"]
+def labels(runs, task="listops"):
+    frame = runs.read()
+    return list(dict.fromkeys(frame["label"][frame["task"] == task]))
 
 
-def test_a_run_is_as_far_as_its_metrics(runs):
-    path = runs.unfinished("begun", steps=(50, 1250)) / "metrics.jsonl"
-    path.write_text(path.read_text() + '{"step": 99, "split": "tr\n')  # of a kill
-    (runs.unfinished("started") / "metrics.jsonl").unlink()
-    (runs.finished("ended") / "metrics.jsonl").unlink()
-    (begun, ended, started), skipped = read_runs([runs.folder])
-    assert (begun.step, ended.step, started.step, skipped) == (1250, 12_000, 0, [])
-    assert begun.curve("validation", "accuracy") == {50: 0.005, 1250: 0.125}
-    assert started.curve("train", "loss") == {}
+def test_read_runs_names_by_the_settings_that_differ_and_orders_by_size(runs):
+    for landmarks in (64, 128, 8):
+        runs.add(f"n{landmarks}", 0.5, attention__num_landmarks=landmarks)
+    runs.add("softmax", 0.5, arg="softmax,quick", train__num_steps=700)
+    names = ["nystrom, 8 landmarks", "nystrom, 64 landmarks", "nystrom, 128 landmarks"]
+    assert labels(runs) == [*names, "softmax"]
 
 
-def test_a_value_that_is_no_number_is_not_drawn(runs):
-    path = runs.unfinished("odd") / "metrics.jsonl"
-    rows = [(1, 0.5), (2, math.nan), (3, None), (4, True), (5, 0.25), (6, 10**400)]
-    lines = [json.dumps({"step": s, "split": "train", "loss": x}) for s, x in rows]
-    path.write_text("\n".join(lines))
-    (run,), _ = read_runs([runs.folder])
-    assert run.curve("train", "loss") == {1: 0.5, 5: 0.25}
+def test_read_runs_names_an_attentions_options_in_all_tasks_if_in_one(runs):
+    for landmarks in (16, 64):
+        runs.add(f"n{landmarks}", 0.5, attention__num_landmarks=landmarks)
+    rate = {"optimizer__learning_rate": 3e-4}
+    runs.add("image", 0.5, task="image", attention__num_landmarks=64)
+    runs.add("rate", 0.5, task="image", attention__num_landmarks=64, **rate)
+    assert labels(runs) == ["nystrom, 16 landmarks", "nystrom, 64 landmarks"]
+    first, second = labels(runs, "image")
+    assert first.startswith("nystrom, 64 landmarks, learning_rate ")
+    assert second != first
 
 
-LINES = {
-    '{"step": 99, "spl': "is not valid JSON",
-    "[1, 2]": "is not a row of metrics",
-    '{"step": 1e23}': "is not a row of metrics",
-    '{"step": 12001}': "is not a row of metrics of a run of 12000 steps",
-    '{"step": 9, "accuracy": 7}': "is not a row of metrics",
-    "[" * 100_003: "is not valid JSON",
-}
-RESULTS = (
-    {"test_accuracy": math.nan},
-    {"validation_accuracy": 58.85},
-    {"test_accuracy": "0.5"},
-    {"metric": "f1", "validation_f1": 0.5},
-    {"floors": {"root": None}},
-    {"data_sha256": None},
-    {"test_examples": 0},
-    {"seed": 3},
-    {"attention": "softmax"},
+def test_read_runs_names_what_a_command_line_changes_in_the_attention(runs):
+    flags = "--config.attention.num_landmarks=9 --config.train.seed=1"
+    runs.add("a", 0.5, command=flags, seed=1, attention__num_landmarks=9)
+    runs.add("unfinished", attention__num_landmarks=9)
+    assert labels(runs) == ["nystrom, 9 landmarks"]
+
+
+def test_read_runs_names_presets_where_there_are_several(runs):
+    runs.add("quick", 0.5)
+    runs.add("paper", 0.5, arg="nystrom")
+    assert labels(runs) == ["nystrom, paper preset", "nystrom, quick preset"]
+
+
+def test_read_runs_takes_sources_of_ones_own_seed_for_one(runs):
+    for seed in (1, 2):
+        source = f"/x/pretrain-seed{seed}"
+        runs.add(f"{seed}", 0.5, seed=seed, train__init_from=source)
+    runs.add("scratch", 0.5)
+    names = ["nystrom, from scratch", "nystrom, from /x/pretrain-seed*"]
+    assert labels(runs) == names
+
+
+def test_read_runs_leaves_out_doubles_and_keeps_the_finished_one(runs):
+    first = runs.add("a")
+    second = runs.add("b", 0.5)
+    third = runs.add("c", 0.6)
+    frame, doubles = read_runs([runs.folder, second])
+    assert list(frame["score"]) == [50.0]
+    assert doubles == [str(third), str(first)]
+
+
+def test_read_runs_reads_a_run_that_is_being_written(runs):
+    workdir = runs.add("a", steps=(50, 100))
+    with open(workdir / "metrics.jsonl", "a") as file:
+        file.write('{"step": 150, "spl')
+    (workdir / "checkpoints").mkdir()
+    (workdir / "checkpoints" / "config.json").write_text("{}")
+    frame = runs.read()
+    assert list(frame["step"]) == [100]
+    assert list(frame["finished"]) == [False]
+
+
+def test_read_runs_refuses_folders_without_runs(tmp_path):
+    with pytest.raises(ConfigError, match="no runs there"):
+        read_runs([tmp_path])
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ConfigError, match=r"config\.json was not written by"):
+        read_runs([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "floor"),
+    [
+        # The standard deviation at 0.25 over 300 examples is 0.025.
+        ("accuracy", 0.2999, "root operator"),
+        ("accuracy", 0.3001, None),
+        ("accuracy", 0.2001, "root operator"),
+        ("accuracy", 0.19, None),
+        ("accuracy", 0.01, "majority class"),  # worse than all
+        ("nll", 0.24, None),
+        ("nll", 0.26, "root operator"),  # the lower, the better
+    ],
 )
-
-
-def test_what_is_broken_is_named_and_left_out(runs):
-    messages = []
-    for number, (line, message) in enumerate(LINES.items()):
-        path = runs.unfinished(f"0{number}") / "metrics.jsonl"
-        first, second = path.read_text().splitlines()
-        path.write_text("\n".join([first, line, second]) + "\n")
-        messages.append(f"/0{number}/metrics.jsonl:2 {message}")
-    for number, changes in enumerate(RESULTS):
-        runs.finished(f"1{number}", result=changes)
-        messages.append(f"/1{number}/result.json is ")
-    for number, text in enumerate(('{"task": ', '{"model_type": "bert"}', "[]")):
-        (runs.finished(f"2{number}") / "config.json").write_text(text)
-        messages.append(f"/2{number}/config.json")
-    found, skipped = read_runs([runs.folder])
-    assert found == []
-    for message, said in zip(messages, skipped, strict=True):
-        assert message in said
-        assert "\n" not in said
-
-
-def test_what_another_package_brings_is_read(runs):
-    path = runs.unfinished("mine") / "config.json"
-    config = json.loads(path.read_text())
-    config["task"]["name"] = "chess"
-    config["attention"] = {"name": "of_mine", "depth": 3}
-    path.write_text(json.dumps(config))
-    (run,), _ = read_runs([runs.folder])
-    assert run.config == config
-
-
-def test_what_is_no_folder_of_runs_is_an_error(runs):
-    runs.folder.mkdir()
-    with pytest.raises(ConfigError, match="none: no such folder"):
-        read_runs([runs.folder / "none"])
-    with pytest.raises(ConfigError, match=r"runs holds no run .* no config\.json"):
-        read_runs([runs.folder])
+def test_floor_reached_is_within_two_standard_deviations(metric, value, floor):
+    floors = {"majority class": 0.1, "root operator": 0.25}
+    result = {"metric": metric, "floors": floors, "test_examples": 300}
+    assert floor_reached(value, result) == floor
