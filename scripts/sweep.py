@@ -1,60 +1,108 @@
-"""Trains every run of a grid or a plan, each in its own folder.
+"""Trains every run of a grid or a plan, each in its own folder in --workdir.
 
-    python scripts/sweep.py --workdir=DIR --config=configs/listops.py:quick
-        --grid=attention.name=nystrom,softmax --grid=attention.num_landmarks=16,32
-        [--seeds=3] [--config.group.key=value …]
-    python scripts/sweep.py --workdir=DIR --plan=table3 [--plan=landmarks]
-        [--preset=quick] [--tasks=listops,text] [--data_dir=DATA]
+    python scripts/sweep.py --workdir=DIR --tasks=listops,text --preset=quick
+        --grid=attention.name=nystrom,softmax --grid=train.batch_size=16,32 --seeds=3
+    python scripts/sweep.py --workdir=DIR --config=configs/listops.py:quick --grid=…
+    python scripts/sweep.py --workdir=DIR --plan=table3 [--plan=landmarks] [--grid=…]
 
-Several plans run one after another, without duplicates. Run the same command again to
-resume, also after you have copied DIR to another machine. Finished runs are skipped,
-and so are failed ones unless you pass --retry. A run whose folder is damaged or holds
-another run is skipped with a warning. Ctrl-C and --max_minutes let the runs save.
+--config.group.key=value changes all runs. --load=MODULE (a module or a file) registers
+your own attentions and tasks. --cluster=slurm submits the runs; squeue shows them.
 
-Exit status: 0 all done; 1 some runs failed, were skipped or, with SLURM, have not
-finished; 2 bad input or too little time; 130, 143, 142 and 129 stopped by Ctrl-C,
-SIGTERM, --max_minutes and a closed terminal.
+Run the same command again to resume. Finished runs are skipped, and so are failed ones
+unless you pass --retry: failed.txt says why. Ctrl-C and --max_minutes let runs save.
+
+Exit status: 0 all done, or submitted; 1 some are not; 2 bad input; 130, 143 and 142
+stopped by Ctrl-C, SIGTERM and --max_minutes.
 """
 
+import functools
+import os
+import shlex
+import signal
 import sys
+from collections import Counter
+from pathlib import Path
 
 import jax
 from absl import flags
-from ml_collections import config_flags
 
 from configs.plans import PLANS
-from nystromformer.experiments import cli
-from nystromformer.experiments.sweep.command import sweep
+from nystromformer.config import ConfigError
+from nystromformer.experiments import cli, launch, sweep
 
-cli.define_folder("workdir", "folder of the sweep; made if missing", required=True)
-config_flags.DEFINE_config_file(
-    "config", None, "FILE.py[:ATTENTION,PRESET]; beside --help, lists its keys"
+CONFIGS = os.path.relpath(Path(__file__).parents[1] / "configs")
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "folder of the sweep", required=True)
+_CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ATTENTION,PRESET]")
+_PLAN = flags.DEFINE_multi_enum("plan", [], sorted(PLANS), "named sweep: configs/plans")
+_TASKS = flags.DEFINE_list(
+    "tasks", [], "NAME[:PRESET] of files in configs/, or FILE.py"
 )
-flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE: a config key and its values")
-flags.DEFINE_integer("seeds", None, "seeds of each setting", lower_bound=1)
-flags.DEFINE_multi_enum("plan", [], sorted(PLANS), "plan to run instead of --config")
-flags.DEFINE_string("preset", None, "preset to use instead of the plan's")
-flags.DEFINE_list("tasks", None, "tasks to run instead of the plan's")
-flags.DEFINE_string("data_dir", None, "folder of the plan's data")
-flags.DEFINE_enum("executor", "local", ["local", "slurm"], "where to run")
-flags.DEFINE_integer(
+_PRESET = flags.DEFINE_string("preset", "", "presets of all --tasks or of the plan's")
+_GRID = flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE: a key and its values")
+_SEEDS = flags.DEFINE_integer("seeds", None, "seeds of each setting", lower_bound=1)
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "as --config.task.data_dir")
+_RETRY = flags.DEFINE_bool("retry", False, "run failed runs again")
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the commands and exit")
+_PARALLEL = flags.DEFINE_integer(
     "max_parallel", None, "runs at a time; default: one, or one for each GPU", 1
 )
-cli.define_max_minutes("save and stop after this time; slurm: limit of each run")
-flags.DEFINE_bool("retry", False, "run failed runs again")
-flags.DEFINE_bool("dry_run", False, "print the commands and exit")
-flags.DEFINE_string("partition", None, "slurm: partition")
-flags.DEFINE_integer("time", None, "slurm: minutes of each job", lower_bound=5)
-flags.DEFINE_integer("gpus", None, "slurm: GPUs of each job", lower_bound=0)
+_MAX_MINUTES = cli.define_max_minutes("save and stop after this time")
+_CLUSTER = flags.DEFINE_enum("cluster", None, ["slurm"], "submit the runs there")
+_PARTITION = flags.DEFINE_string("partition", None, "slurm: partition")
+_TIME = flags.DEFINE_integer("time", None, "slurm: minutes of each job", 5)
+_GPUS = flags.DEFINE_integer("gpus", None, "slurm: GPUs of each job", 0)
 
 
-def main() -> None:
+def find_points(changes: sweep.Changes) -> list[sweep.Point]:
+    """The points of --config, --tasks or each --plan, times --grid and --seeds."""
+    if bool(_CONFIG.value) == bool(_PLAN.value or _TASKS.value):
+        raise ConfigError("give either --config, --tasks or --plan")
+    data_dir = {"task.data_dir": _DATA_DIR.value} if _DATA_DIR.value else {}
+    grid, found = sweep.parse_grid(_GRID.value), []
+    for plan in [PLANS[name] for name in _PLAN.value] or [{"variants": [{}]}]:
+        presets = ",".join(filter(None, [_PRESET.value, plan.get("preset")]))
+        tasks = [x.partition(":") for x in _TASKS.value or plan.get("tasks", [])]
+        files = [f"{CONFIGS}/{name}.py:{words}" for name, _, words in tasks]
+        if _CONFIG.value:
+            file, _, presets = _CONFIG.value.partition(":")
+            files = [file]
+        found += sweep.make_points(
+            files,
+            [{**one, **other} for one in plan["variants"] for other in grid],
+            presets=presets,
+            changes={**data_dir, **changes},
+            num_seeds=_SEEDS.value or plan.get("seeds", 1),
+            load=getattr(cli, "loaded", tuple)(),
+        )
+    return sweep.merge(found)
+
+
+def main(changes: sweep.Changes) -> None:
+    """Runs, submits or prints the runs that wait; `changes` are the config's."""
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
-    flag = flags.FLAGS["config"]
-    config = config_flags.get_config_filename(flag) if flag.value else None
-    changes = config_flags.get_override_values(flag) if flag.value else {}
-    sys.exit(0 if sweep(flags.FLAGS, config, changes) else 1)
+    folder, points = Path(_WORKDIR.value).expanduser(), find_points(changes)
+    if _RETRY.value and not _DRY_RUN.value:
+        for point in points:
+            (folder / point.name / launch.FAILURE_FILE).unlink(missing_ok=True)
+    waiting = [x for x in points if launch.state(folder / x.name) == "waiting"]
+    if _DRY_RUN.value:
+        print(*(shlex.join(x.command(folder)) for x in waiting), sep="\n")
+    elif _CLUSTER.value:
+        asked = {"partition": _PARTITION.value, "time": _TIME.value}
+        asked |= {"gpus_per_node": _GPUS.value, "array_parallelism": _PARALLEL.value}
+        launch.run_on_slurm(waiting, folder, **{k: x for k, x in asked.items() if x})
+    else:
+        if _MAX_MINUTES.value:
+            signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
+        launch.run_locally(waiting, folder, _PARALLEL.value)
+        states = Counter(launch.state(folder / x.name) for x in points)
+        print(", ".join(f"{count} {state}" for state, count in states.items()))
+        sys.exit(0 if {*states} == {"done"} else 1)
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    words = [x for x in sys.argv if x.startswith("--config.") and "=" in x]
+    sys.argv = [x for x in sys.argv if x not in words]  # absl does not know the keys
+    pairs = (word.removeprefix("--config.").split("=", 1) for word in words)
+    cli.run(functools.partial(main, dict(pairs)))

@@ -1,81 +1,153 @@
-"""A sweep as a person runs it: interrupted, carried on elsewhere, and misused."""
+"""The points of a sweep: their names, their order, and which of them are equal."""
 
-import json
-import shlex
-import signal
-import subprocess
-import time
+from pathlib import Path
 
 import pytest
 
+from configs.plans import PLANS
+from nystromformer.attention import ATTENTIONS
+from nystromformer.attention.linear import LinearAttention
+from nystromformer.config import ConfigError
+from nystromformer.experiments.sweep import make_points, merge, parse_grid
 from tests.commands import ROOT
-from tests.small import SMALL
 
-LISTOPS = f"--config={ROOT}/configs/listops.py:nystrom,quick"
-TINY = [x for x in SMALL if "num_landmarks" not in x]
+FILE = f"{ROOT}/configs/listops.py"
 
 
-@pytest.mark.slow
-def test_a_sweep_is_interrupted_moved_carried_on_and_retried(commands):
-    folder = commands.folder / "sweep"
-    grid = "--grid=attention.name=nystrom,identity", "--grid=attention.num_landmarks=4"
-    args = [f"--workdir={folder}", LISTOPS, *TINY, *grid]
-    one, other = "listops-nystrom-num_landmarks=4-seed0", "listops-identity-seed0"
-
-    process = commands.start("sweep.py", *args)
-    metrics = folder / one / "metrics.jsonl"
-    while not metrics.exists() or not metrics.stat().st_size:
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, "")
-    assert "stopped by SIGINT; saved. Run the same command again" in out
-    assert "stopped by SIGTERM at step" in (folder / one / "log.txt").read_text()
-    assert [path.name for path in (folder / other).iterdir()] == ["config.json"]
-
-    moved = commands.folder / "moved"
-    folder.rename(moved)
-    args[0] = f"--workdir={moved}"
-    (moved / other / "failed.json").write_text('{"error": "no data"}')
-    done = commands.run("sweep.py", *args)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "resuming from step" in (moved / one / "log.txt").read_text()
-    assert (moved / one / "result.json").exists()
-    assert f"{moved / other} failed: no data" in done.stdout
-
-    before = (moved / one / "log.txt").stat().st_mtime_ns
-    done = commands.run("sweep.py", *args, "--retry")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "2 done, 0 running, 0 failed, 0 waiting\n" in done.stdout
-    assert (moved / one / "log.txt").stat().st_mtime_ns == before
-    assert {*json.loads((moved / "sweep.json").read_text())} == {one, other}
+def grid_points(*grid, file=FILE, **options):
+    options = {"presets": "quick", **options}
+    return make_points([file], parse_grid(grid), **options)
 
 
-def test_bad_input_is_one_line_and_status_2_and_starts_nothing(commands, tmp_path):
-    (tmp_path / "thesis.tex").touch()
-    done = commands.run("sweep.py", f"--workdir={tmp_path}", LISTOPS)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"error: {tmp_path} is neither empty nor a sweep: name another folder\n"
+def names(points):
+    return [point.name for point in points]
+
+
+def test_make_points_takes_each_combination_for_each_seed_in_turn():
+    points = grid_points(
+        "attention.name=nystrom,linear", "train.batch_size=8,16", num_seeds=2
     )
-    done = commands.run("sweep.py", f"--workdir={tmp_path}/x", "--plan=table4")
-    assert done.returncode == 2
-    assert "value should be one of <ablations|as_published|" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    assert names(points) == [
+        f"listops-{attention}-train.batch_size={size}-seed{seed}"
+        for seed in (0, 1)
+        for attention in ("nystrom", "linear")
+        for size in (8, 16)
+    ]
+    trained = [(x.config.train.batch_size, x.config.train.seed) for x in points]
+    assert trained == [(8, 0), (16, 0)] * 2 + [(8, 1), (16, 1)] * 2
 
 
-def test_a_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
-    folder = tmp_path / "with space"
-    folder.mkdir()
-    (folder / "sweep.lock").touch()  # of a sweep that was killed before it began
-    args = LISTOPS, "--grid=attention.num_landmarks=4,8", "--seeds=2", "--dry_run"
-    done = commands.run("sweep.py", f"--workdir={folder}", *args)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    assert len(lines) == 4
-    assert [path.name for path in folder.iterdir()] == ["sweep.lock"]
-    checked = subprocess.run(f"{lines[2]} --only_check_args", shell=True, check=False)
-    assert checked.returncode == 0
-    workdir = folder / "listops-nystrom-num_landmarks=4-seed1"
-    assert shlex.split(lines[2])[-1] == f"--workdir={workdir}"
+def test_make_points_runs_every_setting_on_each_file_before_the_next():
+    files = [FILE, f"{ROOT}/configs/glue.py:mrpc", f"{ROOT}/configs/glue.py:qnli"]
+    points = make_points(files, parse_grid(["attention.name=nystrom,softmax"]))
+    tasks = "listops-{}-seed0", "glue-{}-mrpc-seed0", "glue-{}-qnli-seed0"
+    assert names(points) == [x.format(a) for a in ("nystrom", "softmax") for x in tasks]
+    assert points[1].config.task.options["subset"] == "mrpc"
+
+
+def test_merge_keeps_one_point_of_an_attention_without_the_key():
+    points = grid_points(
+        "attention.num_landmarks=4,8", "attention.name=nystrom,linformer"
+    )
+    assert names(merge(points)) == [
+        "listops-nystrom-num_landmarks=4-seed0",
+        "listops-linformer-seed0",
+        "listops-nystrom-num_landmarks=8-seed0",
+    ]
+    assert points[1].config.attention.options["projection_dim"] == 12
+
+
+def test_merge_compares_configs_whatever_their_names():
+    first = grid_points("attention.name=nystrom,softmax")
+    second = grid_points("attention.num_landmarks=8,6")  # the preset has 6
+    assert names(merge([*first, *second])) == [
+        "listops-nystrom-seed0",
+        "listops-softmax-seed0",
+        "listops-nystrom-num_landmarks=8-seed0",
+    ]
+
+
+def test_merge_rejects_two_settings_of_one_name():
+    points = grid_points("task.source_dir=a/b,a_b")
+    with pytest.raises(ConfigError, match=r"two runs would be named listops-.*=a_b-"):
+        merge(points)
+
+
+def test_merge_keeps_fine_tuning_from_scratch_apart_from_that_of_a_pretrained_run():
+    variants = PLANS["self_pretraining"]["variants"][:4]
+    points = merge(make_points([FILE], variants, presets="quick", num_seeds=2))
+    assert names(points)[:4] == [
+        "listops-nystrom-pretrain-seed0",
+        "listops-nystrom-finetune-seed0",
+        "listops-nystrom-finetune-init_from_pretrain-seed0",
+        "listops-nystrom-scratch_matched-seed0",
+    ]
+    for source, scratch, tuned in (points[:3], points[4:7]):
+        assert (scratch.source, tuned.source) == (None, source.name)
+        start = f"--config.train.init_from=/s/{source.name}"
+        assert start in tuned.command(Path("/s"))
+        assert tuned.config.train.seed == source.config.train.seed
+
+
+def test_make_points_changes_all_points_without_naming_it():
+    changes = {"train.num_steps": "700", "train.seed": "5", "attention.window": "4"}
+    points = grid_points(
+        "attention.name=nystrom,longformer", changes=changes, num_seeds=2
+    )
+    assert names(points)[1:3] == ["listops-longformer-seed5", "listops-nystrom-seed6"]
+    assert {point.config.train.num_steps for point in points} == {700}
+    assert points[1].config.attention.options["window"] == 4
+    assert not any("window" in word for word in points[0].flags)
+
+
+def test_point_command_says_its_config_and_modules(tmp_path):
+    [point] = grid_points("attention.num_landmarks=5", load=["mine.py", "other"])
+    _, _, *words = point.command(tmp_path)
+    assert words == [
+        "--load=mine.py",
+        "--load=other",
+        f"--config={FILE}:quick",
+        "--config.attention.num_landmarks=5",
+        "--config.train.seed=0",
+        f"--workdir={tmp_path}/listops-nystrom-num_landmarks=5-seed0",
+    ]
+
+
+def test_make_points_takes_a_registered_attention(monkeypatch):
+    with pytest.raises(ConfigError, match="unknown attention or preset 'mine'"):
+        grid_points("attention.name=mine")
+    monkeypatch.setitem(ATTENTIONS, "mine", LinearAttention)
+    assert names(grid_points("attention.name=mine")) == ["listops-mine-seed0"]
+
+
+def test_make_points_runs_a_config_file_once(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from nystromformer.attention.linear import LinearAttention\n"
+        "from nystromformer import register_attention\n"
+        "from configs.listops import get_config\n"
+        "class Own(LinearAttention): pass\n"
+        "register_attention('own', Own)\n"
+    )
+    try:
+        points = grid_points("attention.name=own,linear", file=str(file), num_seeds=2)
+        assert len(merge(points)) == 4
+    finally:
+        ATTENTIONS.pop("own", None)
+
+
+BAD = {
+    ("attention.name=",): "is not KEY=VALUE,VALUE",
+    ("train.batch_size=8", "train.batch_size=16"): "with a new key",
+    ("train.seed=1,2",): "--seeds=3 instead of",
+    ("attention.num_landmark=4",): r"no run has .*landmark; known: attention\.num_land",
+    ("train.batch_size=many",): "listops.py: .*invalid literal for int",
+    ("train.batch_size=0",): "batch_size",
+    ("attention.num_landmarks=4,0",): "num_landmarks",
+}
+
+
+@pytest.mark.parametrize("grid", BAD, ids="+".join)
+def test_make_points_rejects_a_grid_that_cannot_run(grid):
+    with pytest.raises(ConfigError, match=BAD[grid]):
+        grid_points(*grid)

@@ -1,0 +1,168 @@
+"""Runs the points of a sweep: on this machine, or as SLURM job arrays.
+
+Each is a process of train.py that writes to log.txt in its workdir. A signal asks all
+of them to save, and the same sweep resumes them. Runs that outlive a killed sweep train
+on, and a new sweep leaves them alone.
+"""
+
+import contextlib
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import submitit
+
+from nystromformer.config import ConfigError
+from nystromformer.experiments.sweep import Point
+from nystromformer.experiments.workdir import is_locked
+from nystromformer.training.interrupt import Interrupted
+
+FAILURE_FILE = "failed.txt"  # the exit status and the last line of a run that failed
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGUSR2)
+RESUMABLE = {0, *(128 + signum for signum in STOPS), *(-signum for signum in STOPS)}
+
+
+def state(workdir: Path) -> str:
+    """The state of a run: "done", "running", "failed", or else "waiting"."""
+    if (workdir / "result.json").exists():
+        return "done"
+    if workdir.exists() and is_locked(workdir):
+        return "running"
+    return "failed" if (workdir / FAILURE_FILE).exists() else "waiting"
+
+
+def accelerators() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [name for name in visible.split(",") if name]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    return re.findall(r"^GPU (\d+):", listed.stdout, re.MULTILINE)
+
+
+class Job:
+    """The process of one point; submitit may put it back into the queue."""
+
+    def __init__(self, command: Sequence[str], workdir: Path):
+        self.command, self.workdir = command, workdir
+        self.process: subprocess.Popen[bytes] | None = None
+        self.stopping = False
+
+    def __call__(self, **env: str) -> None:
+        """Runs it to its end if it waits, and records a failure.
+
+        env: changes of the environment.
+        """
+        if self.stopping or state(self.workdir) != "waiting":
+            return
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        with open(self.workdir / "log.txt", "ab+") as log:
+            self.process = subprocess.Popen(
+                self.command, stdout=log, stderr=log, env={**os.environ, **env}
+            )
+            if self.stopping:  # since the check above
+                self.process.terminate()
+            status = self.process.wait()
+            log.seek(0)
+            *_, line = log.read().decode(errors="replace").strip().split("\n")
+        if status not in RESUMABLE and not self.stopping:
+            (self.workdir / FAILURE_FILE).write_text(f"status {status}: {line}")
+
+    def stop(self) -> None:
+        """Asks it to save and end; also from a signal handler."""
+        self.stopping = True
+        if self.process is not None:
+            self.process.terminate()
+
+    def checkpoint(self) -> submitit.helpers.DelayedSubmission:
+        """Stops it, for submitit to put it back into the queue."""
+        self.stop()
+        if self.process is not None:
+            # The signal has interrupted `wait`, which holds the lock of another `wait`.
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        return submitit.helpers.DelayedSubmission(Job(self.command, self.workdir))
+
+
+def run_locally(
+    points: Sequence[Point], folder: Path, num_parallel: int | None = None
+) -> None:
+    """Runs the points in order: one for each GPU, or `num_parallel`, at a time.
+
+    A point that starts from another one's weights waits for it. On a signal all runs
+    save, and Interrupted is raised.
+    """
+    gpus, places = accelerators(), queue.SimpleQueue()
+    for place in range(num_parallel or len(gpus) or 1):
+        places.put({"CUDA_VISIBLE_DEVICES": gpus[place % len(gpus)]} if gpus else {})
+    jobs = {x.name: Job(x.command(folder), folder / x.name) for x in points}
+    futures: dict[str, Future[None]] = {}
+    signums: list[int] = []
+
+    def stop(signum: int, frame: object) -> None:
+        signums.append(signum)
+        for job in jobs.values():
+            job.stop()
+
+    def run(point: Point) -> None:
+        if point.source in futures:
+            futures[point.source].result()
+        env, job = places.get(), jobs[point.name]
+        try:
+            if not point.source or state(folder / point.source) == "done":
+                job(**env)
+        finally:
+            places.put(env)
+        if not job.stopping:
+            why = job.workdir / FAILURE_FILE
+            told = why.read_text() if why.exists() else state(job.workdir)
+            print(f"{point.name}: {told}", flush=True)
+
+    handlers = {signum: signal.signal(signum, stop) for signum in STOPS}
+    try:
+        with ThreadPoolExecutor(places.qsize()) as pool:
+            for point in points:
+                futures[point.name] = pool.submit(run, point)
+        for future in futures.values():
+            future.result()
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+    if signums:
+        raise Interrupted(signums[0])
+
+
+def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> None:
+    """Submits the points as job arrays; those that start from others wait for all.
+
+    A job that runs out of its time saves, and goes back into the queue.
+
+    Args:
+      parameters: submitit's: partition, time, gpus_per_node, array_parallelism.
+    """
+    if shutil.which("sbatch") is None:
+        raise ConfigError("--cluster=slurm, but this machine has no sbatch")
+    executor = submitit.SlurmExecutor(folder / "slurm", max_num_timeout=100)
+    more: dict[str, Any] = {"requeue": True}
+    parameters |= {"job_name": folder.name, "additional_parameters": more}
+    for has_source in (False, True):
+        stage = [point for point in points if bool(point.source) == has_source]
+        jobs = [Job(point.command(folder), folder / point.name) for point in stage]
+        # In seconds, from SLURM's warning to the end of the time.
+        executor.update_parameters(**parameters, signal_delay_s=120)
+        try:
+            submitted = executor.submit_array(jobs) if jobs else []
+        except submitit.core.utils.FailedJobError as error:
+            raise ConfigError(f"sbatch failed: {error}") from error
+        for job in submitted[:1]:
+            array = job.job_id.partition("_")[0]
+            more["dependency"] = f"afterany:{array}"
+            print(f"submitted {len(stage)} runs as job {array}; squeue shows them")

@@ -1,0 +1,151 @@
+"""The runs of a sweep: a grid or a plan, times the seeds, as commands of train.py."""
+
+import dataclasses
+import difflib
+import functools
+import importlib.util
+import itertools
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from flax.traverse_util import flatten_dict
+from ml_collections import config_flags
+
+from nystromformer.attention import ATTENTIONS, attention_options
+from nystromformer.config import Config, ConfigError
+from nystromformer.experiments.run import Experiment
+
+TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
+Changes = Mapping[str, Any]  # config key, as in attention.num_landmarks -> value
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One run: the name of its folder, its flags, and the point it starts from."""
+
+    name: str
+    flags: tuple[str, ...]
+    config: Config
+    source: str | None = None
+
+    def command(self, folder: Path) -> list[str]:
+        """The command that runs it, as a list of words."""
+        words = [sys.executable, str(TRAIN), *self.flags]
+        if self.source:
+            words.append(f"--config.train.init_from={folder / self.source}")
+        return [*words, f"--workdir={folder / self.name}"]
+
+
+def parse_grid(texts: Sequence[str]) -> list[dict[str, str]]:
+    """Every combination of `KEY=VALUE,VALUE` texts, the last key changing fastest."""
+    axes: dict[str, list[str]] = {}
+    for text in texts:
+        key, _, values = text.partition("=")
+        if key == "train.seed":
+            raise ConfigError("--seeds=3 instead of --grid=train.seed=0,1,2")
+        if not all([key, *values.split(",")]) or key in axes:
+            raise ConfigError(f"--grid={text} is not KEY=VALUE,VALUE with a new key")
+        axes[key] = values.split(",")
+    combined = itertools.product(*axes.values())
+    return [dict(zip(axes, values, strict=True)) for values in combined]
+
+
+def make_points(
+    files: Sequence[str],
+    variants: Sequence[Changes],
+    *,
+    presets: str = "",
+    changes: Changes | None = None,
+    num_seeds: int = 1,
+    load: Sequence[str] = (),
+) -> list[Point]:
+    """For each seed each variant on each config file; ConfigError if one cannot run.
+
+    Args:
+      files: FILE.py[:PRESET,…], whose presets become part of the names.
+      variants: changes that become part of the names, where the config has the key. A
+        variant may have `presets` too, and `init_from`: the presets of the point from
+        whose best weights it starts.
+      presets: ATTENTION,PRESET,… for all points.
+      changes: for all points, in place of a variant's.
+      num_seeds: seeds of each setting.
+      load: modules that the runs import.
+    """
+    points, built, changes = [], [], changes or {}
+    known = {f"attention.{x}" for name in ATTENTIONS for x in attention_options(name)}
+    for seed, variant, file in itertools.product(range(num_seeds), variants, files):
+        try:
+            point, keys = _make_point(file, presets, variant, changes, seed)
+            groups = point.config.to_mapping()
+            model = [groups[x] for x in ("task", "objective", "model", "attention")]
+            if model not in built:
+                Experiment.from_config(point.config)
+                built.append(model)
+        except (flags.Error, TypeError, ValueError) as error:
+            raise ConfigError(f"{file}: {error}") from error
+        imports = tuple(f"--load={module}" for module in load)
+        points.append(dataclasses.replace(point, flags=(*imports, *point.flags)))
+        known |= {*keys, "presets", "init_from"}
+    for key in itertools.chain(changes, *variants):
+        if key not in known:
+            near = difflib.get_close_matches(key, known) or sorted(known)
+            raise ConfigError(f"no run has the key {key}; known: {', '.join(near)}")
+    return points
+
+
+def _make_point(
+    file: str, presets: str, variant: Changes, changes: Changes, seed: int
+) -> tuple[Point, set[str]]:
+    """A point, and the keys of its config."""
+    path, _, own = file.partition(":")
+    used = {**variant, **changes}
+    stage = ",".join(filter(None, [own, variant.get("presets")]))
+    arg = ",".join(filter(None, [presets, stage, used.get("attention.name")]))
+    config = _config_file(path).get_config(arg)
+    keys = {*flatten_dict(config.to_dict(), sep=".")}
+    used = {key: x for key, x in used.items() if key in keys - {"attention.name"}}
+    named = [key for key in variant if key in used]
+    used["train.seed"] = seed + int(used.get("train.seed", config.train.seed))
+    texts = [f"--config.{key}={value}" for key, value in used.items()]
+    values, argv = flags.FlagValues(), ["train.py", *texts]
+    config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=argv)
+    values(argv)  # changes the config as in train.py
+
+    def name(*stages: str) -> str:
+        chosen = [f"{x}={used[x]}".removeprefix("attention.") for x in named]
+        words = [config.task.name, config.attention.name, *stages, *chosen]
+        text = "-".join([*filter(None, words), f"seed{used['train.seed']}"])
+        return re.sub(r"[^\w.+=-]", "_", text)
+
+    after, source = variant.get("init_from"), None
+    if after:
+        config.train.init_from = source = name(after)
+    own = name(stage, f"init_from_{after}" if after else "")
+    words = f"--config={path}:{arg}", *texts
+    return Point(own, words, Config.from_mapping(config.to_dict()), source), keys
+
+
+@functools.cache
+def _config_file(path: str) -> Any:
+    """A config file as a module, run once, since it may register an attention."""
+    spec: Any = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def merge(points: Iterable[Point]) -> list[Point]:
+    """The points with equal configs once; ConfigError for two others of one name."""
+    found: dict[str, Point] = {}
+    for point in points:
+        groups = {**point.config.to_mapping(), "preset": "", "load": ()}
+        found.setdefault(json.dumps(groups, sort_keys=True), point)
+    names = [point.name for point in found.values()]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"two runs would be named {twice[0]}; sweep them apart")
+    return [*found.values()]

@@ -1,1 +1,0 @@
-"""Sweeps: many runs of a grid or a plan, on this machine or on SLURM."""

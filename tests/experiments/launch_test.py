@@ -1,0 +1,199 @@
+"""Sweeps of points whose process is a line of Python: here, and on a fake cluster."""
+
+import dataclasses
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from nystromformer.config import ConfigError
+from nystromformer.experiments.launch import Job, run_locally, run_on_slurm, state
+from nystromformer.experiments.sweep import Point
+from nystromformer.experiments.workdir import lock_workdir
+from nystromformer.training.interrupt import Interrupted
+from tests.small import make_config
+
+CONFIG = make_config("quick")
+FINISH = "open(workdir + '/result.json', 'w').write('{}')"
+# Its first start sends a signal to the sweep, and saves when it is asked to stop.
+SIGNAL = f"""
+import os, signal, sys, time
+def save(*_):
+    open(workdir + "/saved", "w").close()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+if not os.path.exists(workdir + "/saved"):
+    os.kill(os.getppid(), signal.SIGNUM)
+    time.sleep(60)
+{FINISH}
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stub(Point):
+    """A point that runs these lines, in which `workdir` is its folder."""
+
+    lines: str = FINISH
+
+    def command(self, folder: Path) -> list[str]:
+        program = f"workdir = {str(folder / self.name)!r}\n{self.lines}"
+        return [sys.executable, "-c", program]
+
+
+def stub(name: str, lines: str = FINISH, source: str | None = None) -> Stub:
+    return Stub(name, (), CONFIG, source, lines)
+
+
+def states(points, folder):
+    return [state(folder / point.name) for point in points]
+
+
+def test_run_locally_records_failures_and_runs_the_others(tmp_path, capfd):
+    points = [
+        stub("a", "print('one'); raise SystemExit('error: no data')"),
+        stub("b"),
+        stub("c", source="b"),
+        stub("d", source="a"),
+        stub("e", "import os; os.kill(os.getpid(), 9)"),
+    ]
+    run_locally(points, tmp_path)
+    assert states(points, tmp_path) == ["failed", "done", "done", "waiting", "failed"]
+    assert capfd.readouterr().out.splitlines() == [
+        "a: status 1: error: no data",
+        "b: done",
+        "c: done",
+        "d: waiting",
+        "e: status -9: ",
+    ]
+    assert (tmp_path / "a" / "log.txt").read_text() == "one\nerror: no data\n"
+
+
+def test_run_locally_gives_each_run_at_a_time_a_gpu_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    # Each waits until the other has begun: they run at the same time.
+    meet = """
+import os, pathlib, time
+here = pathlib.Path(workdir)
+(here / "gpu").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+while len([*here.parent.glob("*/gpu")]) < 2:
+    time.sleep(0.02)
+"""
+    run_locally([stub("a", meet + FINISH), stub("b", meet + FINISH)], tmp_path)
+    gpus = [(tmp_path / name / "gpu").read_text() for name in "ab"]
+    assert sorted(gpus) == ["4", "7"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
+def test_run_locally_lets_runs_save_and_goes_on(tmp_path, signum, capfd):
+    points = [stub("a", SIGNAL.replace("SIGNUM", signum.name)), stub("b")]
+    before = signal.getsignal(signum)
+    with pytest.raises(Interrupted) as raised:
+        run_locally(points, tmp_path)
+    assert raised.value.signum == signum
+    assert signal.getsignal(signum) is before
+    assert (tmp_path / "a" / "saved").exists()
+    assert states(points, tmp_path) == ["waiting", "waiting"]
+    assert not (tmp_path / "b").exists()
+    run_locally(points, tmp_path)
+    assert states(points, tmp_path) == ["done", "done"]
+
+
+def test_job_checkpoint_returns_when_the_run_has_saved(tmp_path):
+    point, found = stub("a", SIGNAL.replace("SIGNUM", "SIGUSR2")), []
+    job = Job(point.command(tmp_path), tmp_path / "a")
+
+    def requeue(*_):
+        found.append((job.checkpoint(), (tmp_path / "a" / "saved").exists()))
+
+    before = signal.signal(signal.SIGUSR2, requeue)
+    try:
+        job()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    [(again, has_saved)] = found
+    assert (has_saved, state(tmp_path / "a")) == (True, "waiting")
+    again.function()
+    assert state(tmp_path / "a") == "done"
+
+
+def test_job_leaves_a_run_alone_that_another_process_trains(tmp_path):
+    with lock_workdir(tmp_path):
+        assert state(tmp_path) == "running"
+        Job(stub("a").command(tmp_path), tmp_path)()
+    assert state(tmp_path) == "waiting"
+
+
+# A cluster of one machine, which writes a line to a named pipe at an array's end.
+SBATCH = """#!/bin/bash
+number=$((100 + $(ls $CLUSTER | grep -c '[.]sh')))
+cp $1 $CLUSTER/$number.sh
+export SLURM_JOB_ID=$number SLURM_ARRAY_JOB_ID=$number SLURM_PROCID=0
+(
+    for task in $(seq 0 $(grep -oP 'array=0-\\K[0-9]+' $1)); do
+        SLURM_ARRAY_TASK_ID=$task bash $CLUSTER/$number.sh
+    done
+    echo $number > $CLUSTER/ended
+) < /dev/null >> $CLUSTER/log 2>&1 &
+echo Submitted batch job $number
+"""
+SRUN = """#!/bin/bash
+while [[ $1 == --* ]]; do
+    [[ $1 == --output || $1 == --error ]] && shift
+    shift
+done
+exec "$@"
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """The commands on PATH; gives the folder of their scripts."""
+    folder = tmp_path / "cluster"
+    (folder / "bin").mkdir(parents=True)
+    for name, program in {"sbatch": SBATCH, "srun": SRUN}.items():
+        (folder / "bin" / name).write_text(program)
+        (folder / "bin" / name).chmod(0o755)
+    os.mkfifo(folder / "ended")
+    monkeypatch.setenv("CLUSTER", str(folder))
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=":")
+    return folder
+
+
+@pytest.mark.slow
+def test_run_on_slurm_submits_an_array_and_one_that_waits_for_it(
+    tmp_path, cluster, capfd
+):
+    points = [stub("a"), stub("b", "raise SystemExit(2)")]
+    points += [stub("c", source="a"), stub("d", source="b")]
+    job = {"partition": "gpu", "time": 90, "gpus_per_node": 1, "array_parallelism": 8}
+    with open(cluster / "ended", "rb+", buffering=0) as ended:
+        run_on_slurm(points, tmp_path / "sweep", **job)
+        for _ in range(2):
+            ended.readline()
+    said = capfd.readouterr().out
+    assert "submitted 2 runs as job 100" in said
+    assert "submitted 2 runs as job 101" in said
+    found = states(points, tmp_path / "sweep")
+    assert found == ["done", "failed", "done", "done"], (cluster / "log").read_text()
+    first, second = ((cluster / f"{n}.sh").read_text() for n in (100, 101))
+    for line in (
+        *("--array=0-1%2", "--partition=gpu", "--time=90", "--gpus-per-node=1"),
+        *("--requeue", "--signal=USR2@120", "--job-name=sweep"),
+    ):
+        assert f"#SBATCH {line}\n" in first
+    assert "--dependency" not in first
+    assert "#SBATCH --dependency=afterany:100\n" in second
+
+
+def test_run_on_slurm_is_one_line_without_or_refused_by_sbatch(
+    tmp_path, cluster, monkeypatch
+):
+    refusing = "#!/bin/sh\necho 'sbatch: error: invalid partition: gpu' >&2\nexit 1\n"
+    (cluster / "bin" / "sbatch").write_text(refusing)
+    with pytest.raises(ConfigError, match=r"^[^\n]*invalid partition: gpu[^\n]*$"):
+        run_on_slurm([stub("a")], tmp_path)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigError, match="this machine has no sbatch"):
+        run_on_slurm([stub("a")], tmp_path)

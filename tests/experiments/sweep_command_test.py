@@ -1,0 +1,71 @@
+"""scripts/sweep.py as a person runs it: interrupted, resumed, retried, and misused."""
+
+import shlex
+import signal
+import time
+
+import pytest
+
+from tests.commands import ROOT, refused
+from tests.small import SMALL
+
+LISTOPS = f"--config={ROOT}/configs/listops.py:quick"
+TINY = [x for x in SMALL if "num_landmarks" not in x]
+
+
+@pytest.mark.slow
+def test_sweep_is_interrupted_resumed_and_retried(commands):
+    folder = commands.folder / "sweep"
+    grid = "--grid=attention.name=nystrom,identity"
+    args = f"--workdir={folder}", "--tasks=listops", "--preset=quick", grid, *TINY
+    one, other = (folder / f"listops-{x}-seed0" for x in ("nystrom", "identity"))
+
+    process = commands.start("sweep.py", *args)
+    metrics = one / "metrics.jsonl"
+    while not metrics.exists() or not metrics.stat().st_size:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    assert "stopped by SIGINT; saved. Run the same command again" in out
+    assert "stopped by SIGTERM at step" in (one / "log.txt").read_text()
+    assert not other.exists()
+
+    other.mkdir()
+    (other / "failed.txt").write_text("status 2: error: no data")
+    done = commands.run("sweep.py", *args)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == f"{one.name}: done\n1 done, 1 failed\n"
+    assert "resuming from step" in (one / "log.txt").read_text()
+
+    before = (one / "log.txt").stat().st_mtime_ns
+    done = commands.run("sweep.py", *args, "--retry")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{other.name}: done\n2 done\n"
+    assert (one / "log.txt").stat().st_mtime_ns == before
+
+
+def test_sweep_rejects_bad_input(commands, tmp_path):
+    for args, message in (
+        ([], "give either --config, --tasks or --plan"),
+        ([LISTOPS, "--tasks=text"], "give either --config, --tasks or --plan"),
+        (["--tasks=chess"], "chess.py: No such file"),
+        ([LISTOPS, "--config.train.num_step=5"], "known: train.num_steps"),
+    ):
+        done = commands.run("sweep.py", f"--workdir={tmp_path}/x", *args)
+        assert message in refused(done)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
+    args = "--plan=table3", "--tasks=listops,image", "--preset=quick", "--dry_run"
+    args += "--grid=attention.name=linear", "--data_dir=/a b", "--seeds=2"
+    done = commands.run("sweep.py", f"--workdir={tmp_path}/x y", *args)
+    assert (done.returncode, done.stderr) == (0, "")
+    words = [shlex.split(line) for line in done.stdout.splitlines()]
+    tasks = "listops", "image"
+    names = [f"{task}-linear-seed{seed}" for seed in (0, 1) for task in tasks]
+    assert [x[-1] for x in words] == [f"--workdir={tmp_path}/x y/{n}" for n in names]
+    assert all("--config.task.data_dir=/a b" in x for x in words)
+    assert not [*tmp_path.iterdir()]
