@@ -7,7 +7,6 @@ evaluated, and `train.init_from` takes it. Its task is the corpus of plain text 
 --source_dir, in the model's own tokens.
 """
 
-import jax
 from absl import flags
 
 from configs.defaults import make_config
@@ -16,8 +15,7 @@ from nystromformer import huggingface
 from nystromformer.config import Config, ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.workdir import CONFIG_FILE, find_folder
-from nystromformer.training.arrays import save_arrays
-from nystromformer.training.checkpoint import best_file
+from nystromformer.training.checkpoint import save_weights
 from nystromformer.training.files import write_bytes, write_json
 from nystromformer.training.step import split_weights
 
@@ -58,7 +56,7 @@ def main() -> None:
         presets={"imported": imported},
     )
     write_bytes(files[1], files[0].read_bytes())
-    save_arrays(best_file(workdir, 0), jax.device_get(split_weights(model)[1]))
+    save_weights(workdir / "best", split_weights(model)[1])
     checked = Config.from_mapping(config.to_dict())
     write_json(workdir / CONFIG_FILE, checked.to_mapping())
 

@@ -20,7 +20,7 @@ from flax.traverse_util import flatten_dict
 
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
-from nystromformer.training.arrays import CheckpointError
+from nystromformer.training.checkpoint import CheckpointError
 from nystromformer.training.files import first_line
 from nystromformer.training.interrupt import Interrupted, catch, mute_terminal
 from nystromformer.training.loop import NotFiniteError

@@ -18,7 +18,7 @@ from absl import flags
 
 from nystromformer.config import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.training.devices import is_first
+from nystromformer.training.devices import is_host_0
 from nystromformer.training.files import first_line
 from nystromformer.training.interrupt import Interrupted
 
@@ -59,7 +59,7 @@ def join() -> None:
             f"the processes of this run did not find each other ({first_line(error)}); "
             f"outside SLURM and TPU pods give {ALL_THREE}"
         ) from error
-    if not is_first():
+    if not is_host_0():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for good
 
 

@@ -93,9 +93,7 @@ class Experiment:
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """The optimizer over this run's length."""
-        return make_optimizer(
-            num_steps=self.config.train.num_steps, **self.config.optimizer.model_dump()
-        )
+        return make_optimizer(self.config.optimizer, self.config.train.num_steps)
 
     @functools.cached_property
     def weight_shapes(self) -> Weights:

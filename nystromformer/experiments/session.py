@@ -23,9 +23,8 @@ from nystromformer.experiments.workdir import (
     read_result,
     write_result,
 )
-from nystromformer.training.arrays import digest
-from nystromformer.training.checkpoint import steps_in
-from nystromformer.training.devices import is_first, make_mesh, wait_for_all
+from nystromformer.training.checkpoint import saved_steps, weights_sha256
+from nystromformer.training.devices import is_host_0, make_mesh, sync_hosts
 from nystromformer.training.files import Folder, system_errors, write_bytes
 from nystromformer.training.loop import Trainer
 
@@ -52,10 +51,10 @@ def finish(
     experiment: Experiment, workdir: Folder, sequence_parallelism: int
 ) -> dict[str, Any]:
     """The result of a run: read from the workdir, or by training to the end."""
-    if is_first():
+    if is_host_0():
         check_workdir(workdir, experiment.config)
     result = read_result(workdir)
-    wait_for_all("looked for a result")
+    sync_hosts("looked for a result")
     if result:
         print(f"{workdir} is finished; delete it to run again")
     return result or train(experiment, workdir, sequence_parallelism)
@@ -75,8 +74,9 @@ def train(
         f"{config.train.batch_size} on {provenance.device()}"
     )
     check_memory(experiment.num_params)
-    saved_steps = steps_in(workdir / "checkpoints")
-    source = None if saved_steps else find_source(config)  # later it may be gone
+    source = (
+        None if saved_steps(workdir) else find_source(config)
+    )  # later it may be gone
     mesh = mesh_of(experiment, sequence_parallelism)
     splits = experiment.load()
     experiment = experiment.on(splits["train"].num_examples)
@@ -88,9 +88,9 @@ def train(
     with lock_workdir(workdir):
         if result := read_result(workdir):  # of a process that has just ended
             return result
-        if is_first():
+        if is_host_0():
             open_workdir(workdir, config)
-        wait_for_all("opened the workdir")
+        sync_hosts("opened the workdir")
         trainer = Trainer(
             experiment.make_model,
             experiment.objective,
@@ -102,18 +102,18 @@ def train(
             start=source and (lambda fresh: carried_over(source, fresh, experiment)),
             data_sha256={name: x.content_hash for name, x in splits.items()},
         )
-        if is_first():
+        if is_host_0():
             keep_vocabulary(workdir, experiment)
         if source:
-            trainer.record.init_from_sha256 = digest(source.weights)
-        sessions = trainer.record.sessions
+            trainer.run_state.init_from_sha256 = weights_sha256(source.weights)
+        sessions = trainer.run_state.sessions
         if changed := provenance.note_session(sessions, trainer.step):
             print(f"changed since the last session: {', '.join(changed)}")
         found = trainer.fit()
         result = described(found, experiment, splits, mesh, sessions)
-        if is_first():
+        if is_host_0():
             write_result(workdir, result)
-        trainer.finish()
+        trainer.delete_checkpoints()
     return result
 
 

@@ -25,9 +25,12 @@ from nystromformer.experiments.workdir import (
     read_result,
 )
 from nystromformer.landmarks import nystrom_rows, softmax_matrix
-from nystromformer.training.arrays import CheckpointError, digest
-from nystromformer.training.checkpoint import read_best
-from nystromformer.training.data import Data, place
+from nystromformer.training.checkpoint import (
+    CheckpointError,
+    load_weights,
+    weights_sha256,
+)
+from nystromformer.training.data import Data, to_device
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Totals
 from nystromformer.training.step import Weights, graphdef_of, make_eval_chunk
@@ -97,7 +100,7 @@ class TrainedRun:
             make_eval_chunk(graphdef, objective),
             Totals.zero(objective),
             jax.device_put(self.weights),
-            place(examples),
+            to_device(examples),
             train.batch_size // train.grad_accum_steps,
             length_buckets=train.length_buckets,
         )
@@ -253,12 +256,12 @@ def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
         own = {**config.task.model_dump(), "tokenizer": str(words)}  # wherever it lies
         config = config.model_copy(update={"task": TaskConfig(**own)})
     experiment = Experiment.from_config(config)
-    found = read_best(folder, experiment.weight_shapes)
-    if found is None:
+    if not (folder / "best").exists():
         raise ConfigError(f"{folder} has no validated weights yet")
-    step, weights = found
+    weights = load_weights(folder / "best", experiment.weight_shapes)
     result = read_result(folder)
-    if result and result["params_sha256"] != digest(weights):
+    step = (result or {}).get("best_step", 0)
+    if result and result["params_sha256"] != weights_sha256(weights):
         raise CheckpointError(
             f"the weights in {folder} are not those of its {RESULT_FILE}"
         )

@@ -11,9 +11,8 @@ from nystromformer.config import Config, ConfigError
 from nystromformer.experiments.run import Experiment
 from nystromformer.experiments.trained_run import TrainedRun, load_run
 from nystromformer.experiments.workdir import TOKENIZER_FILE, find_folder
-from nystromformer.training.arrays import named_leaves
-from nystromformer.training.checkpoint import steps_in
-from nystromformer.training.step import Weights
+from nystromformer.training.checkpoint import saved_steps
+from nystromformer.training.step import Weights, named_leaves
 
 EMBEDDING = "params.encoder.embedding.embedding"
 POSITIONS = "params.encoder.positions"
@@ -30,7 +29,7 @@ def find_source(config: Config) -> TrainedRun | None:
         return None
     folder = find_folder(config.train.init_from)
     source = load_run(folder)
-    if source.result is None and steps_in(folder / "checkpoints"):
+    if source.result is None and saved_steps(folder):
         raise ConfigError(
             f"config.train.init_from={folder} is not finished: train it to its end"
         )

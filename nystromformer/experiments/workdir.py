@@ -13,15 +13,15 @@ from filelock import FileLock, Timeout
 from flax.traverse_util import flatten_dict
 
 from nystromformer.config import Config, ConfigError
-from nystromformer.training.checkpoint import older_steps, steps_in
-from nystromformer.training.devices import is_first
+from nystromformer.training.checkpoint import saved_steps
+from nystromformer.training.devices import is_host_0
 from nystromformer.training.files import (
-    METRICS_FILE,
     Folder,
     is_local,
     system_errors,
     write_json,
 )
+from nystromformer.training.metrics import METRICS_FILE
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
@@ -58,7 +58,7 @@ def lock_workdir(workdir: Folder) -> contextlib.AbstractContextManager[Any]:
 
     A bucket has no locks: there the user has to keep other runs away.
     """
-    if not is_local(workdir) or not is_first():
+    if not is_local(workdir) or not is_host_0():
         return contextlib.nullcontext()
     workdir.mkdir(parents=True, exist_ok=True)
     try:
@@ -97,8 +97,8 @@ def check_workdir(workdir: Folder, config: Config) -> bool:
     with system_errors(workdir):
         if not (
             (workdir / RESULT_FILE).exists()
-            or any(steps_in(workdir / name) for name in ("checkpoints", "best"))
-            or older_steps(workdir)
+            or (workdir / "best").exists()
+            or saved_steps(workdir)
         ):
             return False
         if not (workdir / CONFIG_FILE).exists():

@@ -1,4 +1,4 @@
-"""Batches by index from arrays that stay on the device, or come from disk in parts.
+"""Batches by index, from arrays on the device or rows that are fetched for each chunk.
 
 Batch k of epoch e is a pure function of (seed, e, k): a resumed run needs no iterator.
 """
@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from nystromformer.training.devices import SEQ, one_device, put
+from nystromformer.training.devices import SEQ, device_put_global, one_device
 
 
 class Batch(NamedTuple):
     """Some examples, as an objective gets them.
 
     inputs: int32 [B, L] or [B, 2, L].
-    mask: bool alike, False = padding; None where every example is full.
+    mask: bool, as inputs, False = padding; None where every example is full.
     labels: int32 [B].
     weights: float32 [B]; 0 marks a filler row of a last, incomplete batch.
     indices: int32 [B], the examples in their split.
@@ -35,8 +35,8 @@ class Data(NamedTuple):
     """A split on the devices: inputs [rows, L], lengths [rows], labels [examples].
 
     lengths is None where every row is full: then nothing pays for a mask. pairs int32
-    [examples, 2] names the two rows of each example; None = row i alone. Of a part of
-    a split, examples int32 [rows] says which these are; None = all, in their order.
+    [examples, 2] names the two rows of each example; None = example i is row i. For a
+    part of a split, examples int32 [rows] are their indices in it; None = all of it.
     """
 
     inputs: jax.Array
@@ -49,13 +49,11 @@ class Data(NamedTuple):
     def put(cls, split: Any, mesh: Mesh | None = None) -> "Data":
         """Copies anything with these four arrays to the devices (None: one), once."""
         mesh = mesh or one_device()
-        full = (np.asarray(split.lengths) == split.inputs.shape[-1]).all()
-        lengths = None if full else split.lengths
-        rest = put(mesh, (lengths, split.labels, split.pairs))
-        return cls(put(mesh, split.inputs, None, SEQ), *rest)
+        rest = device_put_global(mesh, (_lengths(split), split.labels, split.pairs))
+        return cls(device_put_global(mesh, split.inputs, None, SEQ), *rest)
 
     def part(self, indices: np.ndarray, count: int) -> tuple["Data", np.ndarray]:
-        """Data that hold the examples of the first batches, and their indices there."""
+        """As `FetchedData.part`; everything is on the devices already."""
         return self, indices
 
     def rows(self, indices: Any) -> Any:
@@ -72,7 +70,7 @@ class Data(NamedTuple):
     def take(
         self, indices: jax.Array, weights: jax.Array, length: int | None = None
     ) -> Batch:
-        """The examples at indices [B], cut to a length that none is over (None: L)."""
+        """The examples at indices [B], truncated to a length in which each fits."""
         rows = self.rows(indices)
         inputs = self.inputs[rows][..., :length].astype(jnp.int32)
         mask = None
@@ -84,37 +82,47 @@ class Data(NamedTuple):
         return Batch(inputs, mask, self.labels[indices], weights, examples)
 
 
-class Mapped(NamedTuple):
-    """A split of single rows that stays on disk; arrays as of `Data`."""
+class FetchedData(NamedTuple):
+    """A split of single rows that are not on the devices: fetched for each chunk.
 
-    inputs: np.ndarray
+    inputs: anything with shape, dtype and `inputs[indices]`, as a memory-mapped file.
+    """
+
+    inputs: Any
     lengths: np.ndarray | None
     labels: np.ndarray
     mesh: Mesh
     pairs: None = None
 
     def part(self, indices: np.ndarray, count: int) -> tuple[Data, np.ndarray]:
-        """The rows at indices [K, B] on the devices, and where they are there.
+        """Data with the rows of batches [K, B], and the indices of the batches there.
 
-        Only those of the first `count` batches are read; the others are zeros.
+        Only the first `count` batches are fetched; the others are zeros.
         """
-        examples, read = indices.ravel(), indices[:count].ravel()
+        examples, first = indices.ravel(), indices[:count].ravel()
         tokens = np.zeros((indices.size, *self.inputs.shape[1:]), self.inputs.dtype)
-        tokens[: read.size] = self.inputs[read]
+        tokens[: first.size] = self.inputs[first]
         lengths = None if self.lengths is None else self.lengths[examples]
-        rest = put(self.mesh, (lengths, self.labels[examples], None, examples))
-        inputs = put(self.mesh, tokens, None, SEQ)
+        rest = lengths, self.labels[examples], None, examples
+        inputs = device_put_global(self.mesh, tokens, None, SEQ)
         here = np.arange(indices.size, dtype=np.int32)
-        return Data(inputs, *rest), here.reshape(indices.shape)
+        return Data(inputs, *device_put_global(self.mesh, rest)), here.reshape(
+            indices.shape
+        )
 
 
-def place(split: Any, mesh: Mesh | None = None) -> Data | Mapped:
-    """A split on the devices (None: one), or where it is if it is mapped from disk."""
-    if not isinstance(split.inputs, np.memmap):
+def to_device(split: Any, mesh: Mesh | None = None) -> Data | FetchedData:
+    """A split on the devices (None: one), but for rows that are no array in memory."""
+    if type(split.inputs) is np.ndarray:
         return Data.put(split, mesh)
-    lengths, labels = (np.array(x) for x in (split.lengths, split.labels))
-    full = (lengths == split.inputs.shape[-1]).all()
-    return Mapped(split.inputs, None if full else lengths, labels, mesh or one_device())
+    labels = np.array(split.labels)
+    return FetchedData(split.inputs, _lengths(split), labels, mesh or one_device())
+
+
+def _lengths(split: Any) -> np.ndarray | None:
+    """The lengths of the rows in memory; None where every row is full."""
+    lengths = np.array(split.lengths)
+    return None if (lengths == split.inputs.shape[-1]).all() else lengths
 
 
 @functools.lru_cache(maxsize=2)
@@ -126,10 +134,9 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 def train_indices(
     seed: int, first_step: int, num_steps: int, num_examples: int, batch_size: int
 ) -> np.ndarray:
-    """The examples of steps first_step, …, int32 [num_steps, B].
+    """The examples of num_steps steps from first_step on, int32 [num_steps, B].
 
-    Every epoch is a new permutation; its last num_examples mod B examples are left
-    out of that epoch, others in the next.
+    Every epoch is a new permutation, and leaves out its last num_examples mod B.
     """
     per_epoch = num_examples // batch_size
     if per_epoch == 0:

@@ -1,14 +1,15 @@
 """How a run is spread over devices and processes: by the placement of its arrays.
 
 A mesh has the axes "data", over which the batch is split, and "seq", over which the
-length is. Parameters lie whole on every device, and the data too, but for the length.
-The programs know nothing of it: XLA follows the arrays and adds what the devices have
-to tell each other, which for an attention of linear cost does not grow with the length.
+length is. Every device holds all parameters and all examples, these in their part of
+the length. XLA follows the arrays and adds the communication, which for an attention of
+linear cost does not grow with the length.
 
-Every process runs the same program, so whatever decides what comes next (a signal that
-one of them got, a clock) has to be the same number in all of them.
+All processes run the same program. So a number that decides what comes next (a signal
+that one of them got, a clock) has to be the same in all of them.
 """
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -27,36 +28,31 @@ def make_mesh(
     sequence_parallelism: int = 1,
     devices: Sequence[Any] | None = None,
 ) -> Mesh:
-    """The mesh of all devices, of all processes, or of those given.
+    """The mesh of `devices` (None: all, of all processes).
 
     Args:
       batch_size: examples that all devices take together, a step or a part of one.
       length: of the sequences.
       sequence_parallelism: over how many devices a sequence is split.
-      devices: default all.
 
     Raises:
-      ValueError: for a batch or a length that cannot be split evenly.
+      ValueError: for devices, a batch or a length that cannot be split evenly.
     """
     devices = jax.devices() if devices is None else devices
-    if len(devices) % sequence_parallelism:
-        raise ValueError(
-            f"{len(devices)} devices cannot be split into groups of sequence_parallelism="
-            f"{sequence_parallelism}: choose another sequence_parallelism"
-        )
-    shape = len(devices) // sequence_parallelism, sequence_parallelism
-    if batch_size % shape[0]:
-        raise ValueError(
-            f"{batch_size} examples cannot be split evenly over {shape[0]} devices: "
-            "choose another batch_size or grad_accum_steps"
-        )
-    if length % sequence_parallelism:
-        raise ValueError(
-            f"max_length={length} cannot be split evenly into sequence_parallelism={sequence_parallelism}: "
-            "choose another max_length or sequence_parallelism"
-        )
-    axis_types = (AxisType.Auto, AxisType.Auto)
-    return jax.make_mesh(shape, (DATA, SEQ), axis_types=axis_types, devices=devices)
+    rows, rest = divmod(len(devices), sequence_parallelism)
+    for what, remainder, change in (
+        (f"{len(devices)} devices", rest, "sequence_parallelism"),
+        (f"batches of {batch_size}", batch_size % max(rows, 1), "batch_size"),
+        (f"max_length={length}", length % sequence_parallelism, "max_length"),
+    ):
+        if remainder:
+            raise ValueError(
+                f"{what} cannot be split evenly over {len(devices)} devices with "
+                f"sequence_parallelism={sequence_parallelism}: choose another {change}"
+            )
+    types = (AxisType.Auto, AxisType.Auto)
+    shape = rows, sequence_parallelism
+    return jax.make_mesh(shape, (DATA, SEQ), axis_types=types, devices=devices)
 
 
 def one_device() -> Mesh:
@@ -64,51 +60,64 @@ def one_device() -> Mesh:
     return make_mesh(1, 1, devices=jax.local_devices()[:1])
 
 
-def put(mesh: Mesh, tree: Any, *spec: str | None) -> Any:
-    """A pytree of host arrays onto the mesh; every process holds them whole.
+def device_put_global(mesh: Mesh, tree: Any, *spec: str | None) -> Any:
+    """Puts a pytree of host arrays, the same in every process, onto the mesh.
 
-    Args:
-      mesh: of `make_mesh`.
-      tree: arrays of at least len(spec) axes.
-      *spec: for each axis, DATA or SEQ to split it so, or None; the rest is not split.
+    `spec` has DATA, SEQ or None (not split) for each of the first axes.
     """
     sharding = NamedSharding(mesh, PartitionSpec(*spec))
 
-    def place(array: Any) -> jax.Array:
+    def put(array: Any) -> jax.Array:
         array = np.asarray(array)
         return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
-    return jax.tree.map(place, tree)
+    return jax.tree.map(put, tree)
 
 
-def whole(mesh: Mesh) -> NamedSharding:
-    """The placement of arrays that every device has whole."""
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The placement of arrays that every device holds whole."""
     return NamedSharding(mesh, PartitionSpec())
 
 
-def is_first() -> bool:
+def is_host_0() -> bool:
     """Whether this process is the one that prints and writes."""
     return jax.process_index() == 0
 
 
-def largest(value: int) -> int:
+def all_hosts_max(value: int) -> int:
     """The largest of all processes' values."""
     if jax.process_count() == 1:
         return value
     return int(multihost_utils.process_allgather(np.int32(value)).max())
 
 
-def of_first(value: int) -> int:
+def broadcast_from_host_0(value: int) -> int:
     """The first process's value."""
     if jax.process_count() == 1:
         return value
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
-def wait_for_all(where: str) -> None:
+def sync_hosts(where: str) -> None:
     """Returns when every process has arrived."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(where)
+
+
+def check_same_on_all_hosts(**texts: str) -> None:
+    """Raises ValueError, in every process, where one of them has another text.
+
+    Called before the first step, as in `check_same_on_all_hosts(config=…, data=…)`.
+    """
+    for name, text in texts.items():
+        sha256 = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
+        if jax.process_count() > 1:
+            found = multihost_utils.process_allgather(sha256)
+            if (found != sha256).any():
+                raise ValueError(
+                    f"the processes of this run do not have the same {name}: start all "
+                    "of them with the same command, on the same files"
+                )
 
 
 class ProgramBytes(NamedTuple):
@@ -121,8 +130,7 @@ class ProgramBytes(NamedTuple):
 
 def program_bytes(compiled: Any) -> ProgramBytes | None:
     """What a compiled program holds at once; None where the compiler does not tell."""
-    usage = compiled.memory_analysis()
-    if usage is None:
+    if (usage := compiled.memory_analysis()) is None:
         return None
     return ProgramBytes(
         usage.argument_size_in_bytes,

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from nystromformer.training.data import Data, Mapped, eval_indices
-from nystromformer.training.devices import DATA, one_device, put
+from nystromformer.training.data import Data, FetchedData, eval_indices
+from nystromformer.training.devices import DATA, device_put_global, one_device
 from nystromformer.training.gradients import bucket_lengths
+from nystromformer.training.metrics import ChunkTimer
 from nystromformer.training.objective import Totals
-from nystromformer.training.progress import Pace
 from nystromformer.training.step import Weights
 
 MAX_BATCHES = 64  # in one call of the device
@@ -22,7 +22,7 @@ def evaluate(
     eval_chunk: Callable[..., Totals],
     zero: Totals,
     weights: Weights,
-    data: Data | Mapped,
+    data: Data | FetchedData,
     batch_size: int,
     mesh: Mesh | None = None,
     length_buckets: int = 1,
@@ -30,29 +30,32 @@ def evaluate(
 ) -> dict[str, float] | None:
     """The metrics of a split and its number of examples; None when asked to stop.
 
-    eval_chunk is of `make_eval_chunk`, zero of its objective. mesh (None = one device)
-    is that of the weights and the data. With several length_buckets examples of like
-    length share a batch, which is cut to the shortest of as many lengths that has room
-    for them.
+    Args:
+      eval_chunk: made by `make_eval_chunk`.
+      zero: the empty totals of its objective.
+      weights, data: on the mesh (None: one device).
+      batch_size: examples at once.
+      length_buckets: with several, examples of similar length share a batch, which is
+        truncated to the shortest of these lengths that has room for them.
+      should_stop: asked about once a second.
     """
     mesh = mesh or one_device()
-    totals = put(mesh, zero)
-    pace = Pace(MAX_BATCHES)
+    totals, timer = device_put_global(mesh, zero), ChunkTimer(MAX_BATCHES)
     for length, batches in _by_length(data, batch_size, length_buckets):
         while batches:
-            now, batches = batches[: pace.size], batches[pace.size :]
+            now, batches = batches[: timer.size], batches[timer.size :]
             indices = np.zeros((MAX_BATCHES, batch_size), np.int32)
             present = np.zeros((MAX_BATCHES, batch_size), np.float32)
             for row, (examples, its_weights) in enumerate(now):
                 indices[row], present[row] = examples, its_weights
-            with pace.measure(len(now)):
+            with timer.measure(len(now)):
                 part, indices = data.part(indices, len(now))
                 totals = eval_chunk(
                     weights,
                     part,
-                    put(mesh, indices, None, DATA),
-                    put(mesh, present, None, DATA),
-                    put(mesh, np.int32(len(now))),
+                    device_put_global(mesh, indices, None, DATA),
+                    device_put_global(mesh, present, None, DATA),
+                    device_put_global(mesh, np.int32(len(now))),
                     totals,
                     length=length,
                 )
@@ -63,9 +66,9 @@ def evaluate(
 
 
 def _by_length(
-    data: Data | Mapped, batch_size: int, length_buckets: int
+    data: Data | FetchedData, batch_size: int, length_buckets: int
 ) -> Iterator[tuple[int, list[Any]]]:
-    """Batches (examples [B], weights [B]) by the length that has room for them."""
+    """The lengths, each with its batches: pairs of examples [B] and weights [B]."""
     buckets = bucket_lengths(data.inputs.shape[-1], length_buckets)
     order = np.arange(len(data.labels))
     longest = np.full(len(order), buckets[-1])

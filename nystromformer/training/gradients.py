@@ -1,9 +1,9 @@
-"""The gradient of a batch: at once, or in parts that are padded no further than needed.
+"""The gradient of a batch: at once, or in parts with little padding.
 
-A part holds sequences of like length, cut to the shortest of a few lengths that has
-room for them. Padding changes nothing and the parts' gradients add up, so it is the
-whole batch's gradient, in less memory and, where lengths differ, in less time. Only
-dropout draws other numbers.
+A part holds sequences of similar length, truncated to the shortest of a few lengths
+that has room for them. Padding changes nothing and the parts' gradients add up, so the
+sum is the gradient of the whole batch, in less memory and, where lengths differ, in
+less time. Only dropout draws other numbers.
 """
 
 import functools
@@ -20,12 +20,12 @@ from nystromformer.training.data import Batch, Data
 from nystromformer.training.devices import DATA, one_device
 from nystromformer.training.objective import Totals
 
-# Of parameters, variables, batch and a random key: (totals, variables after it).
+# (parameters, variables, batch, random key) -> (totals, variables after it)
 Forward = Callable[[Any, Any, Batch, jax.Array], tuple[Totals, Any]]
 
 
 class Gradient(NamedTuple):
-    """Of the mean loss over a batch, what that counted, and the variables after it."""
+    """The gradient of the mean loss, the batch's totals, and the variables after it."""
 
     params: nnx.State
     totals: Totals
@@ -53,14 +53,10 @@ def batch_gradient(
     """The gradient of the mean loss over the examples at indices [B].
 
     Args:
-      forward: what the model makes of a batch; the mean loss is its totals' sum over
-        its weight.
-      params, variables: of the model.
-      data: where the examples are.
-      indices: of the examples, int32 [B].
-      key: of the dropout.
+      forward: runs the model on a batch; the mean loss is the sum in its totals over
+        the weight in its totals.
       grad_accum_steps: parts of the batch, one after another; a divisor of B.
-      length_buckets: how many lengths there are; each is compiled by itself.
+      length_buckets: how many lengths a part may have; each is compiled by itself.
       mesh: over which each part is split (None: one device).
     """
 

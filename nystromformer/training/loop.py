@@ -4,34 +4,36 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import numpy as np
 import optax
+from etils import epath
 from flax import nnx
 from jax.sharding import Mesh
 
 from nystromformer.config import TrainConfig
-from nystromformer.training.arrays import digest
-from nystromformer.training.checkpoint import Checkpoints
-from nystromformer.training.data import Mapped, place, train_indices
+from nystromformer.training.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    save_weights,
+    weights_sha256,
+)
+from nystromformer.training.data import to_device, train_indices
 from nystromformer.training.devices import (
     DATA,
-    largest,
-    of_first,
+    all_hosts_max,
+    device_put_global,
     one_device,
     peak_bytes,
     program_bytes,
-    put,
 )
 from nystromformer.training.evaluate import evaluate
-from nystromformer.training.files import Folder, MetricsWriter
 from nystromformer.training.interrupt import Interrupted, StopFlag
+from nystromformer.training.metrics import ChunkTimer, MetricsWriter, Progress
 from nystromformer.training.objective import Objective, Totals
-from nystromformer.training.progress import Pace, Progress
-from nystromformer.training.record import Record
+from nystromformer.training.run_state import RunState
 from nystromformer.training.step import (
     State,
     Weights,
@@ -41,8 +43,7 @@ from nystromformer.training.step import (
     make_train_chunk,
 )
 
-MAX_CHUNK, MAX_MAPPED_CHUNK = 512, 64  # steps; of data that are mapped from disk
-SAVING_SHARE = 0.05  # of the time, at most, goes into checkpoints
+MAX_CHUNK = 64  # steps in one call of the device
 
 
 class NotFiniteError(ValueError):
@@ -50,21 +51,18 @@ class NotFiniteError(ValueError):
 
 
 class Trainer:
-    """One training run in a workdir, new or going on from its newest checkpoint.
+    """One training run in a workdir, new or resumed from its newest checkpoint.
 
     Args:
-      make_model: from rngs to a model that the objective can call.
-      objective: what is learnt.
-      optimizer: any optax transformation.
-      schedule: how long and how often.
-      splits: "train", "validation" and "test" -> arrays, as `place` takes.
+      make_model: makes a model that the objective can call.
+      splits: "train", "validation" and "test" -> arrays, as `to_device` takes.
       workdir: an existing folder, or one in a bucket; the same for every process.
       mesh: the devices; None = one.
-      start: weights to begin with instead of fresh ones, given the fresh ones.
+      start: from the fresh weights, on the host, to those to begin with.
       data_sha256: of each split, to be the same in every session.
 
     Raises:
-      CheckpointError: there are checkpoints, but none can be read, or of other data.
+      CheckpointError: no checkpoint can be read, or they are of other data.
     """
 
     def __init__(
@@ -74,67 +72,58 @@ class Trainer:
         optimizer: optax.GradientTransformation,
         schedule: TrainConfig,
         splits: dict[str, Any],
-        workdir: Folder,
+        workdir: Any,
         mesh: Mesh | None = None,
         start: Callable[[Weights], Weights] | None = None,
         data_sha256: dict[str, str] | None = None,
     ):
         self.schedule, self.objective = schedule, objective
-        self.mesh = mesh = mesh or one_device()
-        self.data = {name: place(split, mesh) for name, split in splits.items()}
+        self.workdir, self.mesh = epath.Path(workdir), mesh or one_device()
+        self.data = {name: to_device(x, self.mesh) for name, x in splits.items()}
+        self.timer = ChunkTimer(MAX_CHUNK)
         graphdef = graphdef_of(make_model)
-        init = make_init(make_model, optimizer, objective, mesh)
+        init = make_init(make_model, optimizer, objective, self.mesh)
+        parts, buckets = schedule.grad_accum_steps, schedule.length_buckets
+        batching = {"grad_accum_steps": parts, "length_buckets": buckets}
         self.train_chunk: Any = make_train_chunk(
-            graphdef,
-            optimizer,
-            objective,
-            mesh,
-            grad_accum_steps=schedule.grad_accum_steps,
-            length_buckets=schedule.length_buckets,
+            graphdef, optimizer, objective, self.mesh, **batching
         )
-        self.eval_chunk = make_eval_chunk(graphdef, objective, mesh)
-        self.record = Record()
-        self.best: tuple[int, Weights] | None = None
-        self.checkpoints = Checkpoints(workdir)
-        self.step, metrics_bytes = 0, 0
-        self.saved: tuple[int, int] | None = None  # steps trained to and validated at
+        self.eval_chunk = make_eval_chunk(graphdef, objective, self.mesh)
         seed = np.uint32(schedule.seed)
         shapes: State = init.eval_shape(seed)  # with where they lie
-        if restored := self.checkpoints.restore(shapes):
-            state, meta, self.best = restored
-            self.step, self.record = int(state.step), Record(**meta["record"])
-            self.saved = self.step, self.record.evaluated
-            metrics_bytes = meta["metrics_bytes"]
-        self.record.trained_on(data_sha256 or {})
-        self.saved_at, self.saving_seconds = time.monotonic(), 0.0
-        self.writer = MetricsWriter(workdir, metrics_bytes, self.step)
-        mapped = isinstance(self.data["train"], Mapped)
-        self.max_chunk = MAX_MAPPED_CHUNK if mapped else MAX_CHUNK
-        self.pace = Pace(self.max_chunk)
-        if self.step < schedule.num_steps:  # XLA compiles while the state is made
-            lowered = self.train_chunk.lower(shapes, *self._batches(1))
-            self.compiled = ThreadPoolExecutor(1).submit(lowered.compile)
-        self.state = put(mesh, state) if restored else init(seed)
-        if start and not restored:
-            fresh = jax.device_get(self.state.weights)
-            self.state = self.state._replace(weights=put(mesh, start(fresh)))
+        self.checkpoints = Checkpoints(self.workdir)
+        self.step, self.saved, self.best_written = 0, 0, None
+        self.run_state = RunState(data_sha256=data_sha256)
+        if restored := self.checkpoints.restore((shapes, shapes.weights)):
+            (state, self.best), meta = restored
+            self.step = self.saved = int(state.step)
+            self.run_state = RunState(**meta)
+        if self.run_state.data_sha256 != data_sha256:
+            raise CheckpointError(
+                f"the run in {workdir} was trained on other data: correct source_dir "
+                "or data_dir, or name another workdir"
+            )
+        self.writer = MetricsWriter(workdir, self.step, self.run_state.evaluated)
+        self.state = device_put_global(self.mesh, state) if restored else init(seed)
+        if not restored:
+            self.best = jax.tree.map(np.array, self.state.weights)
+            if start:
+                weights = device_put_global(self.mesh, start(self.best))
+                self.state = self.state._replace(weights=weights)
 
     def fit(self) -> dict[str, Any]:
-        """Trains to the end and tests the best weights.
-
-        Returns:
-          For result.json: the metric that chose them, its best on validation, and all
-          metrics on the test split.
+        """Trains to the end, tests the best weights, and returns all for result.json.
 
         Raises:
-          Interrupted: on SIGTERM, SIGINT or SIGALRM, after saving.
-          NotFiniteError: a NaN or Inf; the last checkpoint stays as it was.
+          Interrupted: by a signal, after saving.
+          NotFiniteError: the last checkpoint stays as it was.
           CheckpointError: the state cannot be saved.
         """
         self.progress = Progress(self.step, self.schedule.num_steps)
-        self.started = time.monotonic()
         if self.step:
             self.progress.say(f"resuming from step {self.step}")
+        self.progress.say("compiling the training step…")
+        self.started = time.monotonic()
         try:
             with StopFlag() as self.stop:
                 while self.step < self.schedule.num_steps or self._validation_due():
@@ -143,11 +132,11 @@ class Trainer:
         finally:
             self.progress.close()
             self.writer.close()
+            self.checkpoints.close()
 
-    def finish(self) -> None:
-        """Deletes the checkpoints, which only an unfinished run needs."""
-        assert self.best
-        self.checkpoints.finish(self.best[0])
+    def delete_checkpoints(self) -> None:
+        """Deletes what only an unfinished run needs."""
+        self.checkpoints.close(delete=True)
 
     def _advance(self) -> None:
         """Trains one chunk of steps, then validates and saves if due."""
@@ -155,71 +144,67 @@ class Trainer:
             self._train_chunk()
         if self._validation_due():
             self._validate()
-        last = self.step == self.schedule.num_steps and not self._validation_due()
-        if signum := self._signum():
+        signum, schedule = self._signum(), self.schedule
+        at_end = self.step == schedule.num_steps
+        if signum or at_end or self.step % schedule.checkpoint_every == 0:
             self._save()
+        if signum:
+            self.checkpoints.wait()
             raise Interrupted(signum, self.step)
-        if last or (
-            self.step % self.schedule.checkpoint_every == 0 and self._worth_saving()
-        ):
-            self._save()
 
     def _signum(self) -> int:
         """The signal that asks this run to stop, whichever process got it; 0 = none."""
-        return largest(self.stop.signum or 0)
+        return all_hosts_max(self.stop.signum or 0)
 
     def _validation_due(self) -> bool:
         at_end = self.step == self.schedule.num_steps
         due = at_end or (self.step and self.step % self.schedule.eval_every == 0)
-        return bool(due) and self.record.evaluated < self.step
+        return bool(due) and self.run_state.evaluated < self.step
 
     def _train_chunk(self) -> None:
         """Trains for about a second, not past the next event."""
-        schedule = self.schedule
+        schedule, run_state = self.schedule, self.run_state
         every = (schedule.log_every, schedule.eval_every, schedule.checkpoint_every)
         room = min(n - self.step % n for n in every)
-        num_steps = min(self.pace.size, room, schedule.num_steps - self.step)
+        num_steps = min(self.timer.size, room, schedule.num_steps - self.step)
         batches = self._batches(num_steps)
-        first = self.progress.first_step is None
-        with self.pace.measure(num_steps):
-            if first:  # compiled ahead, which tells what memory it takes
-                self.train_chunk = self.compiled.result()
+        first = self.progress.first_step < 0
+        with self.timer.measure(num_steps):
+            if first and not jax.config.jax_disable_jit:  # type: ignore
+                lowered = self.train_chunk.lower(self.state, *batches)
+                self.train_chunk = lowered.compile()
                 held = program_bytes(self.train_chunk)
-                self.record.compiled_bytes = sum(held) if held else None
+                run_state.compiled_bytes = sum(held) if held else None
             self.state, finite = self.train_chunk(self.state, *batches)
             self.step = int(self.state.step)
         if culprits := jax.device_get(finite).culprits():
-            saved = f"step {self.saved[0]}" if self.saved else "none"
             raise NotFiniteError(
-                f"step {self.step}: not finite: {', '.join(culprits)}; the last "
-                f"checkpoint is {saved}; a lower learning rate may help"
+                f"step {self.step}: not finite: {', '.join(culprits)}; a lower "
+                f"learning rate may help; last checkpoint: {self.saved or 'none'}"
             )
-        throughput = num_steps * schedule.batch_size / self.pace.seconds
+        examples = num_steps * schedule.batch_size
+        throughput = examples / self.timer.seconds
         if not first:
-            self.record.train_seconds += self.pace.seconds
-            self.record.train_examples += num_steps * schedule.batch_size
+            run_state.train_seconds += self.timer.seconds
+            run_state.train_examples += examples
         means = self.state.totals.means()
         means.pop("examples")
         self.progress.update(self.step, means, throughput)
         if self.step % schedule.log_every == 0 or self.step == schedule.num_steps:
             means["examples_per_second"] = throughput
             self.writer.write(self.step, "train", means)
-            zero = put(self.mesh, Totals.zero(self.objective))
+            zero = device_put_global(self.mesh, Totals.zero(self.objective))
             self.state = self.state._replace(totals=zero)
 
     def _batches(self, num_steps: int) -> tuple[Any, jax.Array, jax.Array]:
-        """The data of the next steps, their examples and their number."""
+        """The data of the next steps, their examples [K, B] and their number."""
         data, schedule = self.data["train"], self.schedule
-        indices = np.zeros((self.max_chunk, schedule.batch_size), np.int32)
-        indices[:num_steps] = train_indices(
-            schedule.seed, self.step, num_steps, len(data.labels), schedule.batch_size
-        )
+        sizes = num_steps, len(data.labels), schedule.batch_size
+        indices = np.zeros((MAX_CHUNK, schedule.batch_size), np.int32)
+        indices[:num_steps] = train_indices(schedule.seed, self.step, *sizes)
         part, indices = data.part(indices, num_steps)
-        return (
-            part,
-            put(self.mesh, indices, None, DATA),
-            put(self.mesh, np.int32(num_steps)),
-        )
+        on_mesh = device_put_global(self.mesh, indices, None, DATA)
+        return part, on_mesh, device_put_global(self.mesh, np.int32(num_steps))
 
     def _evaluate(self, weights: Weights, split: str) -> dict[str, float] | None:
         metrics = evaluate(
@@ -242,51 +227,44 @@ class Trainer:
         if metrics is None:
             return
         self.writer.write(self.step, "validation", metrics)
-        value = metrics[self.objective.select]
-        if self.record.validated(self.step, value, self.objective.higher_is_better):
-            self.best = self.step, jax.device_get(self.state.weights)
+        objective, value = self.objective, metrics[self.objective.select]
+        if self.run_state.add_validation(self.step, value, objective.higher_is_better):
+            self.best = jax.tree.map(np.array, self.state.weights)
         shown = (f"{k} {v:.4f}" for k, v in metrics.items() if k != "examples")
         self.progress.say(f"step {self.step}: validation {', '.join(shown)}")
 
-    def _worth_saving(self) -> bool:
-        """Whether another save like the last keeps saving a small share of the time."""
-        since = time.monotonic() - self.saved_at
-        return bool(of_first(int(SAVING_SHARE * since >= self.saving_seconds)))
-
     def _save(self) -> None:
-        if self.saved == (self.step, self.record.evaluated):
+        if self.step == self.saved:
             return
-        started = time.monotonic()
-        self._note_time()
-        meta = {
-            "metrics_bytes": self.writer.num_bytes(),
-            "record": dataclasses.asdict(self.record),
-        }
-        self.checkpoints.save(self.step, self.state, meta, self.best)
-        self.saved = self.step, self.record.evaluated
-        self.saved_at = time.monotonic()
-        self.saving_seconds = self.saved_at - started
+        self._note_session()
+        self._write_best()
+        meta = dataclasses.asdict(self.run_state)
+        self.checkpoints.save(self.step, (self.state, self.best), meta)
+        self.saved = self.step
 
-    def _note_time(self) -> None:
+    def _write_best(self) -> None:
+        if self.run_state.best_step != self.best_written:
+            save_weights(self.workdir / "best", self.best)
+            self.best_written = self.run_state.best_step
+
+    def _note_session(self) -> None:
         """Adds the time since the last call, and the memory's peak."""
         now = time.monotonic()
-        self.record.wall_seconds += now - self.started
+        self.run_state.wall_seconds += now - self.started
         self.started = now
-        peaks = filter(None, (peak_bytes(), self.record.peak_bytes))
-        self.record.peak_bytes = max(peaks, default=None)  # over all sessions
+        peaks = filter(None, (peak_bytes(), self.run_state.peak_bytes))
+        self.run_state.peak_bytes = max(peaks, default=None)
 
     def _test(self) -> dict[str, Any]:
         """Measures the test split, once, with the best weights."""
-        assert self.best
-        metrics = self._evaluate(put(self.mesh, self.best[1]), "test")
+        metrics = self._evaluate(device_put_global(self.mesh, self.best), "test")
         if metrics is None:
             raise Interrupted(self._signum(), self.step)
         self.writer.write(self.step, "test", metrics)
-        self.writer.num_bytes()  # raises where that line cannot be written
-        self.checkpoints.save_best(self.best)  # no result is without its weights
-        self._note_time()
+        self._write_best()
+        self._note_session()
         return {
             "steps": self.step,
-            **self.record.findings(self.objective.select, metrics),
-            "params_sha256": digest(self.best[1]),
+            **self.run_state.summary(self.objective.select, metrics),
+            "params_sha256": weights_sha256(self.best),
         }

@@ -1,9 +1,9 @@
-"""Masked tokens: the model predicts tokens that are hidden from it.
+"""Masked language modelling: the model predicts tokens that are hidden from it.
 
 Devlin et al., "BERT", 2019; on a task's own inputs, Amos et al., "Never Train from
 Scratch", 2023.
 
-Letters: B batch, L length, K masked places of an example at most, V ids.
+Letters: B batch, L length, K masked positions of an example at most, V ids.
 """
 
 from typing import Any, NamedTuple
@@ -21,29 +21,29 @@ EVALUATION_SEED = 0
 
 
 class Masked(NamedTuple):
-    """inputs [B, L] with tokens hidden; places [B, K], targets [B, K], weights [B, K].
+    """Inputs [B, L] with tokens hidden, and the positions and targets [B, K] of these.
 
-    weights: 1 where a place was chosen, 0 where an example has fewer than K.
+    weights: [B, K], 0 where an example has fewer than K.
     """
 
     inputs: jax.Array
-    places: jax.Array
+    positions: jax.Array
     targets: jax.Array
     weights: jax.Array
 
 
 class MaskedTokens:
-    """Cross-entropy of the hidden tokens, and the share that is told right.
+    """Cross-entropy and accuracy on the masked tokens.
 
-    Of each example `share` of its valid tokens is chosen, at least one. What is chosen
-    depends on (seed, step) and the example in training, on the example alone in an
-    evaluation.
+    Of the valid tokens of each example, mlm_probability are chosen, at least one. The
+    choice depends on (seed, step) and the example in training, and on the example alone
+    in an evaluation.
 
     Args:
       vocab_size: V; ids of the data.
       mask_token: the id that hides a token.
       special_tokens: ids that are never chosen.
-      mlm_probability: in (0, 1].
+      mlm_probability: the fraction that is chosen, in (0, 1].
       corruption: "bert": 80 % of the chosen become mask_token, 10 % a random token and
         10 % stay; "mask_only": all become mask_token.
     """
@@ -62,64 +62,57 @@ class MaskedTokens:
         corruption: str = "bert",
     ):
         if not 0 < mlm_probability <= 1:
-            raise ValueError(
-                f"mlm_probability must be in (0, 1], got {mlm_probability}"
-            )
+            raise ValueError(f"mlm_probability={mlm_probability} is not in (0, 1]")
         if corruption not in CORRUPTIONS:
-            raise ValueError(
-                f"corruption must be one of {CORRUPTIONS}, got {corruption!r}"
-            )
+            raise ValueError(f"corruption={corruption!r} is not one of {CORRUPTIONS}")
         self.mask_token, self.special_tokens = mask_token, special_tokens
         self.mlm_probability, self.corruption = mlm_probability, corruption
         self.ordinary = np.setdiff1d(np.arange(vocab_size), special_tokens)
 
-    def hide(
+    def mask_tokens(
         self, inputs: jax.Array, mask: jax.Array | None, keys: jax.Array
     ) -> Masked:
-        """Chooses and hides: inputs [B, L], mask [B, L] or None, keys [B]."""
+        """Chooses and hides tokens: inputs [B, L], mask [B, L] or None, keys [B]."""
         candidates = jnp.ones(inputs.shape, bool) if mask is None else mask
         for token in self.special_tokens:
             candidates &= inputs != token
         counts = candidates.sum(1)
         # Rounded as `wanted` is, or a full row would depend on its padding.
-        mlm_probability = np.float32(self.mlm_probability)
-        largest = max(1, int(np.round(mlm_probability * np.float32(inputs.shape[1]))))
-        wanted = jnp.clip(jnp.round(mlm_probability * counts), 1, largest)
+        fraction = np.float32(self.mlm_probability)
+        largest = max(1, int(np.round(fraction * np.float32(inputs.shape[1]))))
+        wanted = jnp.clip(jnp.round(fraction * counts), 1, largest)
 
         def draw(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-            of_places, of_kinds, of_tokens = jax.random.split(key, 3)
-            kinds = jax.random.uniform(of_kinds, (largest,))
-            tokens = jax.random.choice(of_tokens, self.ordinary, (largest,))
-            return jax.random.uniform(of_places, inputs.shape[1:]), kinds, tokens
+            for_positions, for_kinds, for_tokens = jax.random.split(key, 3)
+            kinds = jax.random.uniform(for_kinds, (largest,))
+            tokens = jax.random.choice(for_tokens, self.ordinary, (largest,))
+            return jax.random.uniform(for_positions, inputs.shape[1:]), kinds, tokens
 
         scores, kinds, tokens = jax.vmap(draw)(keys)
-        _, places = jax.lax.top_k(jnp.where(candidates, scores, -1.0), largest)
+        _, positions = jax.lax.top_k(jnp.where(candidates, scores, -1.0), largest)
         weights = jnp.arange(largest)[None] < jnp.minimum(wanted, counts)[:, None]
-        targets = jnp.take_along_axis(inputs, places, axis=1)
+        targets = jnp.take_along_axis(inputs, positions, axis=1)
         hidden = jnp.full_like(targets, self.mask_token)
         if self.corruption == "bert":
             kept = jnp.where(kinds < 0.9, tokens.astype(targets.dtype), targets)
             hidden = jnp.where(kinds < 0.8, hidden, kept)
         rows = jnp.arange(len(inputs))[:, None]
-        inputs = inputs.at[rows, places].set(jnp.where(weights, hidden, targets))
-        return Masked(inputs, places, targets, weights.astype(jnp.float32))
+        inputs = inputs.at[rows, positions].set(jnp.where(weights, hidden, targets))
+        return Masked(inputs, positions, targets, weights.astype(jnp.float32))
 
-    def fill_in(
+    def mlm_losses(
         self, model: Any, batch: Batch, key: jax.Array | None
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """The encoder's vectors, and of each hidden token what the model makes of it.
-
-        Returns:
-          x [B, L, D]; losses (nats), correct and weights, each [B, K], the first two
-          0 where the weight is.
+        """The encoder's vectors [B, L, D], and for each masked token [B, K] its loss
+        (nats), whether the model is right, and its weight; 0 where the weight is 0.
         """
         base = jax.random.key(EVALUATION_SEED) if key is None else key
         inputs, mask, weights, indices = _single(batch)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(base, indices)
-        masked = self.hide(inputs, mask, keys)
+        masked = self.mask_tokens(inputs, mask, keys)
         dropout_rng = None if key is None else jax.random.fold_in(key, 2**31)
         x, _ = model.encoder(masked.inputs, mask, dropout_rng)
-        hidden = jnp.take_along_axis(x, masked.places[:, :, None], axis=1)
+        hidden = jnp.take_along_axis(x, masked.positions[:, :, None], axis=1)
         logits = model.decode(hidden)  # [B, K, V]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, masked.targets)
         weights = masked.weights * weights[:, None]
@@ -127,21 +120,21 @@ class MaskedTokens:
         return x, jnp.where(weights > 0, losses * weights, 0), correct, weights
 
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
-        """loss (nats) and mlm_accuracy (0 to 1) over the hidden tokens.
+        """loss (nats) and mlm_accuracy (0 to 1) over the masked tokens.
 
         The model has an `encoder`, and `decode` for its vectors. Both texts of a pair
         are examples of their own.
         """
-        _, losses, correct, weights = self.fill_in(model, batch, key)
+        _, losses, correct, weights = self.mlm_losses(model, batch, key)
         total = weights.sum()
         return {"loss": (losses.sum(), total), "mlm_accuracy": (correct.sum(), total)}
 
 
 class MaskedOrder(MaskedTokens):
-    """Masked tokens, and whether the two parts of an example stand in their order.
+    """Masked tokens, and whether the two parts of an example are in their order.
 
-    Lan et al., "ALBERT", 2020. The loss is the mean over examples of the mean over an
-    example's hidden tokens, plus that of its order, whose label is 1 or 0.
+    Lan et al., "ALBERT", 2020. The loss is the mean over examples of the mean over the
+    masked tokens of the example, plus the loss of its order, whose label is 1 or 0.
     """
 
     metrics = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
@@ -149,16 +142,16 @@ class MaskedOrder(MaskedTokens):
     higher_is_better = True
 
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
-        """MLM over the hidden tokens, SOP over the examples; losses in nats.
+        """MLM over the masked tokens, SOP over the examples; losses in nats.
 
         Beside `encoder` and `decode` the model has `order`: vectors to logits [B, 2].
         """
-        x, losses, correct, weights = self.fill_in(model, batch, key)
+        x, losses, correct, weights = self.mlm_losses(model, batch, key)
         labels, present = batch.labels, batch.weights
         logits = model.order(x)
         order = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         order = jnp.where(present > 0, order * present, 0)
-        told = (logits.argmax(-1) == labels) * present
+        right = (logits.argmax(-1) == labels) * present
         tokens, examples = weights.sum(), present.sum()
         each = losses.sum(1) / jnp.maximum(weights.sum(1), 1) + order
         return {
@@ -166,7 +159,7 @@ class MaskedOrder(MaskedTokens):
             "mlm_loss": (losses.sum(), tokens),
             "mlm_accuracy": (correct.sum(), tokens),
             "sop_loss": (order.sum(), examples),
-            "sop_accuracy": (told.sum(), examples),
+            "sop_accuracy": (right.sum(), examples),
         }
 
 

@@ -20,10 +20,10 @@ Sums = dict[str, tuple[jax.Array, jax.Array]]
 
 
 class Objective(Protocol):
-    """A function of model, batch and key, and what it is about.
+    """A function of model, batch and key, with the names of its metrics.
 
     metrics: the names that it returns.
-    select, higher_is_better: which of them chooses the best weights, on validation.
+    select, higher_is_better: the metric that chooses the best weights, on validation.
     """
 
     @property

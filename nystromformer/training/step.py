@@ -1,8 +1,8 @@
 """The training step and the evaluation step: pure functions, compiled once.
 
 `nnx.split` once, `nnx.merge` inside. A chunk of steps is one device loop whose length
-is an argument, so chunks of every length share one compiled program and a step computes
-the same numbers in whatever chunk it falls.
+is an argument. So chunks of every length share one compiled program, and a step
+computes the same numbers in whatever chunk it falls.
 """
 
 import functools
@@ -16,7 +16,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from nystromformer.training.data import Batch, Data
-from nystromformer.training.devices import one_device, whole
+from nystromformer.training.devices import one_device, replicated
 from nystromformer.training.gradients import Gradient, batch_gradient
 from nystromformer.training.objective import Objective, Totals
 
@@ -51,16 +51,19 @@ class Finite(NamedTuple):
 
     def culprits(self) -> list[str]:
         """The names of what was not finite."""
-        leaves = jax.tree_util.tree_leaves_with_path(self.gradients)
         found = [] if self.loss else ["the loss"]
-        wrong = [leaf_name(path) for path, finite in leaves if not finite]
-        return found + [f"the gradient of {name}" for name in wrong]
+        leaves = named_leaves(self.gradients).items()
+        return found + [f"the gradient of {name}" for name, ok in leaves if not ok]
 
 
-def leaf_name(path: Any) -> str:
-    """As in encoder.positions, for the path of a leaf of a pytree."""
-    parts = (getattr(part, "key", getattr(part, "name", part)) for part in path)
-    return ".".join(map(str, parts)).removesuffix(".value")
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """The leaves of a pytree by name, as in encoder.positions."""
+
+    def name(path: Any) -> str:
+        parts = (getattr(part, "key", getattr(part, "name", part)) for part in path)
+        return ".".join(map(str, parts)).removesuffix(".value")
+
+    return {name(x): leaf for x, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def split_weights(model: nnx.Module) -> tuple[nnx.GraphDef, Weights]:
@@ -79,23 +82,21 @@ def make_init(
     optimizer: optax.GradientTransformation,
     objective: Objective,
     mesh: Mesh | None = None,
-) -> Callable[[Any], State]:
-    """The state at step 0 of a seed (uint32), as one compiled program."""
+) -> Any:
+    """A compiled function from a seed (uint32) to the State at step 0."""
     mesh = mesh or one_device()
-    # It runs once, and is compiled for a CPU much sooner with less optimisation.
+    # It runs once; with less optimisation a CPU's compiler takes much less time.
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     options = {"xla_backend_optimization_level": 1} if on_cpu else None
 
-    @functools.partial(jax.jit, out_shardings=whole(mesh), compiler_options=options)
+    @functools.partial(
+        jax.jit, out_shardings=replicated(mesh), compiler_options=options
+    )
     def init(seed: jax.Array) -> State:
         _, weights = split_weights(make_model(nnx.Rngs(jax.random.key(seed))))
-        return State(
-            step=jnp.zeros((), jnp.int32),
-            seed=seed,
-            weights=weights,
-            optimizer=optimizer.init(weights.params),
-            totals=Totals.zero(objective),
-        )
+        optimizer_state = optimizer.init(weights.params)
+        step, totals = jnp.zeros((), jnp.int32), Totals.zero(objective)
+        return State(step, seed, weights, optimizer_state, totals)
 
     return init
 
@@ -108,19 +109,16 @@ def make_train_step(
 ) -> Callable[[State, Data, jax.Array], tuple[State, Finite]]:
     """One step, on the examples at indices [B]; not compiled."""
 
+    def forward(
+        params: Any, variables: Any, batch: Batch, key: jax.Array
+    ) -> tuple[Totals, Any]:
+        model = nnx.merge(graphdef, params, variables, copy=True)
+        totals = Totals(objective(model, batch, key), batch.weights.sum())
+        return totals, split_weights(model)[1].variables
+
     def train_step(
         state: State, data: Data, indices: jax.Array
     ) -> tuple[State, Finite]:
-        def forward(
-            params: Any, variables: Any, batch: Batch, key: jax.Array
-        ) -> tuple[Totals, Any]:
-            model = nnx.merge(graphdef, params, variables, copy=True)
-            for _, module in nnx.iter_modules(model):
-                if at_step := getattr(module, "at_step", None):
-                    at_step(state.step)
-            totals = Totals(objective(model, batch, key), batch.weights.sum())
-            return totals, split_weights(model)[1].variables
-
         dropout_key = jax.random.fold_in(jax.random.key(state.seed), 1)
         key = jax.random.fold_in(dropout_key, state.step)
         params, variables = state.weights
@@ -128,11 +126,11 @@ def make_train_step(
         updates, optimizer_state = optimizer.update(
             found.params, state.optimizer, params
         )
-        params = optax.apply_updates(params, updates)
+        params: Any = optax.apply_updates(params, updates)
         finite = jax.tree.map(lambda x: jnp.isfinite(x).all(), found.params)
         state = state._replace(
             step=state.step + 1,
-            weights=Weights(params, found.variables),  # type: ignore[arg-type]
+            weights=Weights(params, found.variables),
             optimizer=optimizer_state,
             totals=state.totals.plus(found.totals),
         )
@@ -146,28 +144,21 @@ def make_train_chunk(
     optimizer: optax.GradientTransformation,
     objective: Objective,
     mesh: Mesh | None = None,
-    *,
-    grad_accum_steps: int = 1,
-    length_buckets: int = 1,
+    **batching: int,
 ) -> Callable[[State, Data, jax.Array, Any], tuple[State, Finite]]:
     """A compiled function that takes several steps.
 
     Its arguments: the state (donated), the training data, the examples of each step
-    int32 [K, B], and how many ≤ K of these steps to take. It stops after the first
-    step at which something is not finite, which `Finite` then tells.
+    int32 [K, B], and how many ≤ K of these steps to take. It stops after the first step
+    at which something is not finite, which `Finite` then names. The batch is split over
+    the mesh (None: one device) as indices and data are; the state is replicated.
 
-    Dropout of a step depends on (seed, step), grad_accum_steps and length_buckets alone.
-    The batch is split over the mesh (None: one device) as the indices and the data are;
-    the state stays whole. grad_accum_steps, length_buckets: of `batch_gradient`.
+    batching: grad_accum_steps and length_buckets of `batch_gradient`. The dropout of a
+    step depends on them, the seed and the step alone.
     """
-    gradient_of = functools.partial(
-        batch_gradient,
-        mesh=mesh,
-        grad_accum_steps=grad_accum_steps,
-        length_buckets=length_buckets,
-    )
+    gradient_of = functools.partial(batch_gradient, mesh=mesh, **batching)
     train_step = make_train_step(graphdef, optimizer, objective, gradient_of)
-    everywhere = whole(mesh or one_device())
+    everywhere = replicated(mesh or one_device())
 
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=everywhere)
     def train_chunk(
@@ -196,12 +187,11 @@ def make_eval_chunk(
 
     Its arguments: weights, data, the examples of each batch int32 [K, B], their weights
     float32 [K, B], how many ≤ K of these batches to take, totals, and the length to
-    which the examples are cut, for each of which it is compiled.
+    which the examples are truncated; it is compiled for each length.
     """
+    everywhere = replicated(mesh or one_device())
 
-    @functools.partial(
-        jax.jit, static_argnames="length", out_shardings=whole(mesh or one_device())
-    )
+    @functools.partial(jax.jit, static_argnames="length", out_shardings=everywhere)
     def eval_chunk(
         weights: Weights,
         data: Data,

@@ -6,7 +6,7 @@ import pytest
 from nystromformer.experiments.run import Experiment
 from nystromformer.experiments.session import keep_compiled_programs, train
 from nystromformer.training import loop
-from nystromformer.training.arrays import CheckpointError
+from nystromformer.training.checkpoint import CheckpointError
 from nystromformer.training.files import write_bytes
 from nystromformer.training.interrupt import Interrupted
 from tests.small import make_config

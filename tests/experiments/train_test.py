@@ -9,7 +9,7 @@ import time
 import jax
 import pytest
 
-from nystromformer.training.checkpoint import steps_in
+from nystromformer.training.checkpoint import saved_steps
 from tests.commands import ROOT, refused
 from tests.small import SMALL, losses, numbers, result_of
 
@@ -41,8 +41,7 @@ def stop(process, signum) -> str:
 
 def checkpoints(workdir):
     """Newest first."""
-    folder = workdir / "checkpoints"
-    return [folder / f"{step}.safetensors" for step in steps_in(folder)]
+    return [workdir / "checkpoints" / str(step) for step in saved_steps(workdir)]
 
 
 def test_a_run_prints_its_test_accuracy_beside_its_floors(finished):

@@ -15,7 +15,7 @@ from nystromformer.experiments.run import Experiment
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.experiments.workdir import read_result, write_result
 from nystromformer.landmarks import nystrom_factors, softmax_matrix
-from nystromformer.training.arrays import CheckpointError, digest
+from nystromformer.training.checkpoint import CheckpointError, weights_sha256
 from nystromformer.training.step import split_weights
 from tests.small import make_config
 
@@ -35,7 +35,7 @@ def test_the_model_has_the_weights_that_were_tested(finished, run):
     assert run.result == result
     assert run.step == result["best_step"]
     _, weights = split_weights(run.model)
-    assert digest(jax.device_get(weights)) == result["params_sha256"]
+    assert weights_sha256(jax.device_get(weights)) == result["params_sha256"]
 
 
 def test_its_predictions_are_as_good_as_its_result_says(run, test_split):

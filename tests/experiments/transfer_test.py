@@ -12,7 +12,7 @@ from nystromformer.config import ConfigError
 from nystromformer.experiments.run import Experiment
 from nystromformer.experiments.trained_run import load_run
 from nystromformer.experiments.transfer import check_source
-from nystromformer.training.checkpoint import steps_in
+from nystromformer.training.checkpoint import saved_steps
 from tests.small import make_config, result_of
 
 WORD = "params.encoder.embedding.embedding"
@@ -60,7 +60,7 @@ def test_a_run_goes_on_without_its_source(commands, pretrained, tmp_path):
     source, run = shutil.copytree(pretrained, tmp_path / "source"), tmp_path / "run"
     args = commands.train_args(run, f"--config.train.init_from={source}")
     process = commands.start("train.py", *args)
-    while not steps_in(run / "checkpoints"):
+    while not saved_steps(run):
         assert process.poll() is None, process.communicate()
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)

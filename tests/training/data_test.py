@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.training.data import Data, eval_indices, place, train_indices
+from nystromformer.training.data import Data, eval_indices, to_device, train_indices
 
 
 def test_an_epoch_is_a_permutation_less_its_remainder():
@@ -52,14 +52,14 @@ def make_data(pairs=None):
     )
 
 
-def test_of_mapped_data_only_the_batches_that_are_taken_are_read(tmp_path):
+def test_fetched_data_reads_only_the_batches_that_are_taken(tmp_path):
     rows = np.arange(1, 15, dtype=np.uint16).reshape(7, 2)
     rows.tofile(tmp_path / "rows")
     inputs = np.memmap(tmp_path / "rows", np.uint16, "r", shape=rows.shape)
     ones = np.ones(7, np.int32)
     split = SimpleNamespace(inputs=inputs, lengths=ones, labels=ones, pairs=None)
     indices = np.array([[6, 2], [0, 5], [3, 3]], np.int32)
-    part, here = place(split).part(indices, 2)
+    part, here = to_device(split).part(indices, 2)
     np.testing.assert_array_equal(part.inputs, [*rows[[6, 2, 0, 5]], [0, 0], [0, 0]])
     np.testing.assert_array_equal(part.take(here[1], ones[:2]).inputs, rows[[0, 5]])
     np.testing.assert_array_equal(part.take(here[1], ones[:2]).indices, [0, 5])

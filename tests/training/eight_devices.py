@@ -15,10 +15,17 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from nystromformer.attention import make_attention
+from nystromformer.config import OptimizerConfig
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import MaskedOrderModel, SequenceClassifier
 from nystromformer.training.data import Data, train_indices
-from nystromformer.training.devices import DATA, SEQ, make_mesh, put, whole
+from nystromformer.training.devices import (
+    DATA,
+    SEQ,
+    device_put_global,
+    make_mesh,
+    replicated,
+)
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification, Totals
@@ -30,7 +37,7 @@ from nystromformer.training.step import (
     make_train_chunk,
     split_weights,
 )
-from tests.training.conftest import make_split
+from tests.training.conftest import ADAM, make_split
 
 OPTIONS = {
     "nystrom": {"num_landmarks": 16, "conv_kernel_size": 35},
@@ -66,15 +73,8 @@ def training(
     mesh = make_mesh(
         BATCH, LENGTH, sequence_parallelism=sequence_parallelism, devices=devices
     )
-    optimizer = make_optimizer(
-        learning_rate=1e-3,
-        warmup_steps=10,
-        num_steps=STEPS,
-        weight_decay=0.0,
-        b1=0.9,
-        b2=0.999,
-        eps=1e-6,
-    )
+    config = OptimizerConfig(learning_rate=1e-3, warmup_steps=10, **ADAM)
+    optimizer = make_optimizer(config, STEPS)
     graphdef = graphdef_of(make_model)
     objective = Classification()
     state = make_init(make_model, optimizer, objective, mesh)(np.uint32(0))
@@ -82,7 +82,7 @@ def training(
     chunk = make_train_chunk(graphdef, optimizer, objective, mesh, **batching)
     data = Data.put(make_split(0, 103, LENGTH), mesh)
     indices = [
-        put(mesh, train_indices(0, step, 1, 103, BATCH), None, DATA)
+        device_put_global(mesh, train_indices(0, step, 1, 103, BATCH), None, DATA)
         for step in range(STEPS)
     ]
     return chunk.lower(state, data, indices[0], 1).compile(), (state, data, indices)
@@ -115,7 +115,7 @@ def masked() -> list[list[dict[str, float]]]:
         devices = jax.devices()[: data * seq]
         mesh = make_mesh(batch_size, LENGTH, sequence_parallelism=seq, devices=devices)
         chunk = make_eval_chunk(graphdef, objective, mesh)
-        there = jax.device_put(weights, whole(mesh)), Data.put(split, mesh)
+        there = jax.device_put(weights, replicated(mesh)), Data.put(split, mesh)
         return evaluate(chunk, Totals.zero(objective), *there, batch_size, mesh)
 
     ids = {"vocab_size": 11, "mask_token": 11}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from types import SimpleNamespace
 
@@ -11,19 +12,19 @@ import pytest
 
 from nystromformer.config import TrainConfig
 from nystromformer.training import loop
-from nystromformer.training.arrays import digest, load_arrays
+from nystromformer.training.checkpoint import (
+    CheckpointError,
+    load_weights,
+    saved_steps,
+    weights_sha256,
+)
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
 
-SCHEDULE = TrainConfig(
-    seed=0,
-    batch_size=8,
-    num_steps=40,
-    eval_every=8,
-    log_every=5,
-    checkpoint_every=12,
-)
+SIZES = {"seed": 0, "batch_size": 8, "num_steps": 40}
+SIZES |= {"eval_every": 8, "log_every": 5, "checkpoint_every": 12}
+SCHEDULE = TrainConfig(**SIZES)
 TIMES = ("examples_per_second",)
 
 
@@ -68,7 +69,7 @@ def fit_until(run: Trainer, step: int, monkeypatch) -> None:
             run.fit()
 
 
-def test_a_run_learns_logs_validates_and_tests(start, tmp_path):
+def test_fit_learns_logs_validates_and_tests(start, tmp_path):
     outcome = start("whole").fit()
     assert outcome["steps"] == 40
     assert outcome["test_accuracy"] > 0.8
@@ -88,7 +89,7 @@ def test_a_run_learns_logs_validates_and_tests(start, tmp_path):
 
 
 @pytest.mark.parametrize("step", [3, 16, 40])
-def test_a_stopped_run_goes_on_bit_equal(start, tmp_path, monkeypatch, step):
+def test_fit_resumes_bit_equal(start, tmp_path, monkeypatch, step):
     whole = start("whole").fit()
     fit_until(start("stopped"), step, monkeypatch)
     resumed = start("stopped").fit()
@@ -97,22 +98,10 @@ def test_a_stopped_run_goes_on_bit_equal(start, tmp_path, monkeypatch, step):
     assert lines(tmp_path / "stopped") == lines(tmp_path / "whole")
 
 
-def test_a_validation_after_resuming_is_saved(start, monkeypatch):
-    fit_until(start(), 40, monkeypatch)  # before it could validate
-    run = start()
-    assert run.record.evaluated == 32
-    with monkeypatch.context() as patched:
-        patched.setattr(run, "_test", lambda: os.kill(os.getpid(), signal.SIGTERM))
-        run.fit()
-    again = start()
-    assert again.record.evaluated == 40
-    again.writer.close()
-
-
-def test_data_mapped_from_disk_give_the_same_bits_and_resume(
+def test_fit_on_fetched_data_gives_the_same_bits_and_resumes(
     start, splits, tmp_path, monkeypatch
 ):
-    """Rows of one file are fed in chunks; keys of the examples are their own."""
+    """Rows of a file are fetched in chunks; an example keeps its index in the split."""
 
     def mapped(name, split):
         record = [("inputs", "u1", split.inputs.shape[1:]), ("lengths", "i4")]
@@ -134,7 +123,7 @@ def test_data_mapped_from_disk_give_the_same_bits_and_resume(
 
     whole = start("whole", Noisy()).fit()
     splits = {name: mapped(name, split) for name, split in splits.items()}
-    monkeypatch.setattr(loop, "MAX_MAPPED_CHUNK", 3)
+    monkeypatch.setattr(loop, "MAX_CHUNK", 3)
     fit_until(start("mapped", Noisy(), splits=splits), 16, monkeypatch)
     found = start("mapped", Noisy(), splits=splits).fit()
     for name in ("params_sha256", "test_loss"):
@@ -142,9 +131,9 @@ def test_data_mapped_from_disk_give_the_same_bits_and_resume(
     assert lines(tmp_path / "mapped") == lines(tmp_path / "whole")
 
 
-def test_a_run_in_parts_learns_and_goes_on_bit_equal(start, monkeypatch):
+def test_fit_in_parts_learns_and_resumes_bit_equal(start, monkeypatch):
     batching = {"grad_accum_steps": 2, "length_buckets": 3}
-    in_parts = SCHEDULE.model_copy(update=batching)
+    in_parts = TrainConfig(**{**SIZES, **batching})
     told, make, sizes, measure = [], loop.make_train_chunk, [], loop.evaluate
     monkeypatch.setattr(
         loop, "evaluate", lambda *a, **b: sizes.append((a[4], a[6])) or measure(*a, **b)
@@ -161,12 +150,10 @@ def test_a_run_in_parts_learns_and_goes_on_bit_equal(start, monkeypatch):
     assert resumed["params_sha256"] == whole["params_sha256"]
 
 
-def test_a_run_that_lost_its_last_lines_and_steps_goes_on_bit_equal(
-    start, tmp_path, monkeypatch
-):
+def test_fit_repeats_what_was_lost_since_the_checkpoint(start, tmp_path, monkeypatch):
     whole = start("whole").fit()
     with monkeypatch.context() as patched:
-        patched.setattr(loop.Trainer, "_save", lambda self: None)
+        patched.setattr(loop.Trainer, "_save", lambda _: None)
         patched.setattr(loop.Trainer, "_test", lambda self: None)
         start("lost").fit()  # as after a kill before the first checkpoint
     assert start("lost").fit()["params_sha256"] == whole["params_sha256"]
@@ -174,7 +161,7 @@ def test_a_run_that_lost_its_last_lines_and_steps_goes_on_bit_equal(
 
 
 @pytest.mark.parametrize(("now", "over_all"), [(None, 7), (5, 7), (11, 11)])
-def test_the_peak_is_that_of_all_sessions(start, monkeypatch, now, over_all):
+def test_peak_bytes_is_of_all_sessions(start, monkeypatch, now, over_all):
     with monkeypatch.context() as patched:
         patched.setattr(loop, "peak_bytes", lambda: 7)
         fit_until(start("sessions"), 3, monkeypatch)
@@ -182,31 +169,88 @@ def test_the_peak_is_that_of_all_sessions(start, monkeypatch, now, over_all):
     assert start("sessions").fit()["peak_bytes"] == over_all
 
 
-def test_a_finished_run_keeps_its_best_weights_alone(start, tmp_path):
-    run = start("kept")
-    outcome = run.fit()
-    again = start("kept").fit()  # as after a kill before the result was written
-    assert again["test_loss"] == outcome["test_loss"]
-    run.finish()
-    best = tmp_path / "kept" / "best" / f"{outcome['best_step']}.safetensors"
-    assert [*(tmp_path / "kept" / "best").iterdir()] == [best]
-    assert not [*(tmp_path / "kept" / "checkpoints").iterdir()]
-    assert digest(load_arrays(best, run.state.weights)[0]) == outcome["params_sha256"]
+def best_sha256(run: Trainer) -> str:
+    """Of what others can load."""
+    weights = load_weights(run.workdir / "best", run.state.weights)
+    return weights_sha256(weights)
 
 
-def test_weights_are_on_disk_before_a_result_names_them(start, tmp_path, monkeypatch):
-    """Even the best of a last validation that a signal had cut short."""
-    fit_until(start("late"), 40, monkeypatch)
-    run = start("late")
-    found = {"loss": 0.0, "accuracy": 2.0, "examples": 8.0}
-    monkeypatch.setattr(run, "_evaluate", lambda *_: dict(found))
-    outcome = run.fit()
-    assert outcome["best_step"] == 40
-    best = tmp_path / "late" / "best" / "40.safetensors"
-    assert digest(load_arrays(best, run.state.weights)[0]) == outcome["params_sha256"]
+def test_delete_checkpoints_leaves_the_best_weights(start, tmp_path):
+    outcome = start("kept").fit()
+    run = start("kept")  # as after a kill before the result was written
+    assert run.step == 40
+    again = run.fit()
+    for name in ("params_sha256", "test_loss", "examples_per_second"):
+        assert again[name] == outcome[name]
+    run.delete_checkpoints()
+    assert saved_steps(tmp_path / "kept") == []
+    assert best_sha256(run) == outcome["params_sha256"]
 
 
-def test_a_run_can_choose_the_lowest_and_keeps_the_first_of_equals(start, monkeypatch):
+def test_best_weights_are_on_disk_at_every_checkpoint(start, monkeypatch):
+    run = start("unfinished")
+    fit_until(run, 20, monkeypatch)
+    assert run.run_state.best_step in (8, 16)
+    assert best_sha256(run) == weights_sha256(run.best)
+
+
+def test_best_weights_of_a_checkpoint_survive_a_kill_before_the_next(
+    start, monkeypatch
+):
+    """The best weights on disk may be newer than the checkpoint."""
+    whole = start("whole").fit()
+    fit_until(start("killed"), 20, monkeypatch)
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.Checkpoints, "save", lambda *_: None)
+        start("killed").fit()
+    assert start("killed").step < 24
+    again = start("killed")
+    assert again.fit()["params_sha256"] == whole["params_sha256"]
+    assert best_sha256(again) == whole["params_sha256"]
+
+
+def test_fit_takes_the_older_checkpoint_where_the_newest_is_damaged(
+    start, tmp_path, monkeypatch, capsys
+):
+    whole = start("whole").fit()
+    fit_until(start("damaged"), 30, monkeypatch)
+    newest, older = saved_steps(tmp_path / "damaged")
+    folder = tmp_path / "damaged" / "checkpoints" / str(newest) / "state"
+    largest = max(folder.rglob("*"), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+    run = start("damaged")
+    assert run.step == older
+    assert f"{newest} is damaged: going on from step {older}" in capsys.readouterr().out
+    assert run.fit()["params_sha256"] == whole["params_sha256"]
+    assert lines(tmp_path / "damaged") == lines(tmp_path / "whole")
+
+
+def test_trainer_refuses_other_data(start, monkeypatch):
+    fit_until(start(data_sha256={"train": "a"}), 3, monkeypatch)
+    with pytest.raises(CheckpointError, match="was trained on other data"):
+        start(data_sha256={"train": "b"})
+
+
+def test_fit_ends_with_an_error_where_the_workdir_is_deleted(start, tmp_path):
+    run = start("gone")
+    shutil.rmtree(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError):
+        run.fit()
+
+
+def test_fit_works_without_jit(start):
+    """As people debug; the bits differ, for XLA fuses what it compiles."""
+    schedule = TrainConfig(**{**SIZES, "num_steps": 2})
+    compiled = start("compiled", schedule=schedule).fit()
+    with jax.disable_jit():
+        found = start("eager", schedule=schedule).fit()
+    assert found["compiled_bytes"] is None
+    assert found["test_loss"] == pytest.approx(compiled["test_loss"], rel=1e-5)
+
+
+def test_fit_can_choose_the_lowest_and_keeps_the_first_of_equals(start, monkeypatch):
     """By the values that validation had, not by those that it was expected to have."""
     objective = Classification()
     objective.select, objective.higher_is_better = "loss", False
@@ -222,16 +266,7 @@ def test_a_run_can_choose_the_lowest_and_keeps_the_first_of_equals(start, monkey
     assert outcome["test_loss"] == 9.0
 
 
-def test_the_share_is_measured(start):
-    run = start("share")
-    run.saving_seconds, run.saved_at = 1.0, loop.time.monotonic() - 19
-    assert not run._worth_saving()
-    run.saved_at -= 2
-    assert run._worth_saving()
-    run.writer.close()
-
-
-def test_it_begins_with_the_weights_that_it_is_given_once(start, monkeypatch):
+def test_trainer_begins_with_the_weights_of_start_once(start, monkeypatch):
     calls = []
 
     def zeros(fresh):

@@ -11,7 +11,7 @@ from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import MaskedLanguageModel
-from nystromformer.training.arrays import digest
+from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.data import Batch, Data
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
@@ -35,8 +35,9 @@ def objective(**options):
     return MaskedTokens(vocab_size=V, mask_token=MASK, special_tokens=(CLS,), **options)
 
 
-def hide(**options):
-    return objective(**options).hide(jnp.asarray(INPUTS), jnp.asarray(VALID), KEYS)
+def mask_tokens(**options):
+    of = objective(**options)
+    return of.mask_tokens(jnp.asarray(INPUTS), jnp.asarray(VALID), KEYS)
 
 
 def batch(rows, inputs=INPUTS):
@@ -64,9 +65,9 @@ def model():
     return MaskedLanguageModel(config, rngs=nnx.Rngs(0))
 
 
-def test_the_share_is_of_valid_ordinary_tokens_and_at_least_one():
-    masked = hide(mlm_probability=0.2, corruption="mask_only")
-    assert masked.places.shape == (B, 8)
+def test_mask_tokens_chooses_valid_ordinary_tokens_and_at_least_one():
+    masked = mask_tokens(mlm_probability=0.2, corruption="mask_only")
+    assert masked.positions.shape == (B, 8)
     changed = np.asarray(masked.inputs) != INPUTS
     ordinary = VALID & (INPUTS != CLS)
     assert not changed[~ordinary].any()
@@ -75,42 +76,43 @@ def test_the_share_is_of_valid_ordinary_tokens_and_at_least_one():
     np.testing.assert_array_equal(masked.weights.sum(1), wanted)
     assert (np.asarray(masked.inputs)[changed] == MASK).all()
     rows = np.arange(B)[:, None]
-    np.testing.assert_array_equal(masked.targets, INPUTS[rows, masked.places])
+    np.testing.assert_array_equal(masked.targets, INPUTS[rows, masked.positions])
 
 
-def test_a_row_without_padding_hides_what_it_hides_with_padding():
+def test_mask_tokens_hides_the_same_with_and_without_padding():
     """28.5 of 190 tokens, which float32 and float64 round to different numbers."""
     inputs, keys = jnp.full((1, 256), 7), jax.random.split(jax.random.key(0), 1)
     mask = jnp.arange(256)[None] < 190
-    padded = objective(mlm_probability=0.15).hide(inputs, mask, keys)
-    alone = objective(mlm_probability=0.15).hide(inputs[:, :190], None, keys)
+    padded = objective(mlm_probability=0.15).mask_tokens(inputs, mask, keys)
+    alone = objective(mlm_probability=0.15).mask_tokens(inputs[:, :190], None, keys)
     np.testing.assert_array_equal(padded.inputs[:, :190], alone.inputs)
 
 
-def test_all_places_are_chosen_alike_and_treated_as_in_bert():
+def test_mask_tokens_chooses_all_positions_equally_and_corrupts_as_bert():
     keys = jax.random.split(jax.random.key(0), 4000)
     inputs = jnp.full((4000, 20), 7)
-    masked = objective(mlm_probability=0.25).hide(inputs, None, keys)
-    found = np.take_along_axis(np.asarray(masked.inputs), np.asarray(masked.places), 1)
+    masked = objective(mlm_probability=0.25).mask_tokens(inputs, None, keys)
+    where = np.asarray(masked.positions)
+    found = np.take_along_axis(np.asarray(masked.inputs), where, 1)
     assert np.mean(found == MASK) == pytest.approx(0.8, abs=0.01)
     assert np.mean(found == 7) == pytest.approx(0.1 + 0.1 / (V - 1), abs=0.01)
     assert not (found == CLS).any()
-    places = np.bincount(np.asarray(masked.places).ravel(), minlength=20) / 4000
-    np.testing.assert_allclose(places, 0.25, atol=0.03)
+    positions = np.bincount(np.asarray(masked.positions).ravel(), minlength=20) / 4000
+    np.testing.assert_allclose(positions, 0.25, atol=0.03)
 
 
-def test_loss_and_accuracy_are_those_of_the_hidden_tokens(model):
+def test_masked_tokens_loss_and_accuracy_equal_a_transcription(model):
     of = objective(mlm_probability=0.2)
     rows = np.arange(5, 9)
     sums = measured(of, model, batch(rows))
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(rows)
-    masked = of.hide(batch(rows).inputs, batch(rows).mask, keys)
+    masked = of.mask_tokens(batch(rows).inputs, batch(rows).mask, keys)
     logits = np.float64(nnx.jit(model)(masked.inputs, batch(rows).mask))
     loss = correct = count = 0
     for b in range(4):
         for k in range(8):
             if masked.weights[b, k]:
-                row, target = logits[b, masked.places[b, k]], masked.targets[b, k]
+                row, target = logits[b, masked.positions[b, k]], masked.targets[b, k]
                 loss += np.log(np.exp(row).sum()) - row[target]
                 correct += row.argmax() == target
                 count += 1
@@ -118,7 +120,7 @@ def test_loss_and_accuracy_are_those_of_the_hidden_tokens(model):
     assert (float(sums["mlm_accuracy"][0]), float(sums["loss"][1])) == (correct, count)
 
 
-def test_the_order_is_told_beside_the_hidden_tokens(model):
+def test_masked_order_equals_a_transcription(model):
     """The loss: over examples that count, the mean of both; each metric by itself."""
 
     class Both:
@@ -141,7 +143,7 @@ def test_the_order_is_told_beside_the_hidden_tokens(model):
             MaskedTokens(mlm_probability=0.2, **options), model, batch([row])
         )
         keys = jax.random.fold_in(jax.random.key(0), row)[None]
-        hidden = objective(mlm_probability=0.2).hide(
+        hidden = objective(mlm_probability=0.2).mask_tokens(
             batch([row]).inputs, VALID[[row]], keys
         )
         z = float(model.encoder(hidden.inputs, VALID[[row]])[0][0, 0, 0])
@@ -158,7 +160,7 @@ def test_the_order_is_told_beside_the_hidden_tokens(model):
     assert len({*count}) > 1
 
 
-def test_an_evaluation_depends_on_the_example_alone(model):
+def test_masked_tokens_evaluation_depends_on_the_example_alone(model):
     of = objective()
     together = measured(of, model, batch(np.arange(6)))["loss"]
     parts = [
@@ -177,7 +179,7 @@ def data():
     return Data.put(SimpleNamespace(**split))
 
 
-def test_an_evaluation_is_the_same_in_any_batches_and_lengths(model):
+def test_masked_tokens_evaluation_is_the_same_in_any_batches_and_lengths(model):
     graphdef, weights = split_weights(model)
     of = objective(mlm_probability=0.2)
     eval_chunk, zero = make_eval_chunk(graphdef, of), Totals.zero(of)
@@ -187,7 +189,7 @@ def test_an_evaluation_is_the_same_in_any_batches_and_lengths(model):
     assert whole == pytest.approx(cut)
 
 
-def test_training_goes_on_with_the_tokens_that_the_step_hides(model):
+def test_masked_tokens_training_resumes_with_the_tokens_of_the_step(model):
     """To the bit, from what a checkpoint holds; and each step hides others."""
     graphdef, weights = split_weights(model)
     optimizer, of = optax.sgd(0.1), objective()
@@ -202,14 +204,14 @@ def test_training_goes_on_with_the_tokens_that_the_step_hides(model):
 
     whole = steps(state, indices, 3)
     resumed = steps(steps(state, indices, 1), jnp.roll(indices, -1, 0), 2)
-    assert digest(resumed.weights) == digest(whole.weights)
+    assert weights_sha256(resumed.weights) == weights_sha256(whole.weights)
     first, later = (
         steps(state._replace(step=jnp.int32(i)), indices, 1).weights for i in (0, 1)
     )
-    assert digest(first) != digest(later)
+    assert weights_sha256(first) != weights_sha256(later)
 
 
-def test_no_gradient_comes_from_tokens_that_stay_or_from_padding(model):
+def test_masked_tokens_gradient_comes_from_masked_tokens_alone(model):
     """The embedding's gradient through the targets alone: encode a constant."""
     of = objective(mlm_probability=0.2, corruption="mask_only")
     rows = np.arange(4, 8)
@@ -230,12 +232,12 @@ def test_no_gradient_comes_from_tokens_that_stay_or_from_padding(model):
 
     gradient = jax.grad(loss)(jnp.zeros((4, L, V + 1)))
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(rows)
-    masked = of.hide(batch(rows).inputs, batch(rows).mask, keys)
+    masked = of.mask_tokens(batch(rows).inputs, batch(rows).mask, keys)
     hidden = np.asarray(masked.inputs) == MASK
     np.testing.assert_array_equal(np.asarray(gradient).any(-1), hidden)
 
 
-def test_pairs_are_two_examples(model):
+def test_masked_tokens_takes_pairs_as_two_examples(model):
     rows = np.arange(4)
     pair = Batch(
         jnp.asarray(INPUTS[:4].reshape(2, 2, L)),
@@ -248,6 +250,6 @@ def test_pairs_are_two_examples(model):
 
 
 @pytest.mark.parametrize("options", [{"mlm_probability": 0.0}, {"corruption": "hide"}])
-def test_what_makes_no_sense_is_refused(options):
+def test_masked_tokens_refuses_bad_options(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         objective(**options)

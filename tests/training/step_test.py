@@ -8,9 +8,9 @@ from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import SequenceClassifier
-from nystromformer.training.arrays import digest
+from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.data import Data, train_indices
-from nystromformer.training.devices import one_device, put
+from nystromformer.training.devices import device_put_global, one_device
 from nystromformer.training.objective import Classification
 from nystromformer.training.step import (
     make_eval_chunk,
@@ -37,18 +37,18 @@ def indices_from(step: int) -> jax.Array:
     return jnp.asarray(train_indices(0, step, 6, 103, BATCH))
 
 
-def test_a_chunk_of_steps_equals_single_steps_bit_for_bit(program):
+def test_train_chunk_equals_single_steps_bit_for_bit(program):
     init, chunk, data = program
     at_once, _ = chunk(init(SEED), data, indices_from(0), 6)
     one_by_one = init(SEED)
     for step in range(6):
         one_by_one, _ = chunk(one_by_one, data, indices_from(step), 1)
     assert int(at_once.step) == 6
-    assert digest(at_once) == digest(one_by_one)
-    assert digest(at_once) != digest(init(SEED))
+    assert weights_sha256(at_once) == weights_sha256(one_by_one)
+    assert weights_sha256(at_once) != weights_sha256(init(SEED))
 
 
-def test_chunks_of_every_length_share_one_compiled_program(program):
+def test_train_chunk_of_every_length_is_one_compiled_program(program):
     init, chunk, data = program
     state = init(SEED)
     for num_steps in (1, 4, 6):
@@ -56,16 +56,19 @@ def test_chunks_of_every_length_share_one_compiled_program(program):
     assert chunk._cache_size() == 1
 
 
-def test_dropout_depends_on_the_seed_and_on_the_step_and_compiles_once(program):
+def test_train_chunk_draws_dropout_by_seed_and_step_and_compiles_once(program):
     init, chunk, data = program
     changes = ({}, {"seed": np.uint32(1)}, {"step": np.int32(1)})
-    states = [init(SEED)._replace(**put(one_device(), change)) for change in changes]
+    states = [
+        init(SEED)._replace(**device_put_global(one_device(), change))
+        for change in changes
+    ]
     after = [chunk(state, data, indices_from(0), 1)[0] for state in states]
-    assert len({digest(state.weights.params) for state in after}) == 3
+    assert len({weights_sha256(state.weights.params) for state in after}) == 3
     assert chunk._cache_size() == 1
 
 
-def test_the_weights_depend_on_the_seed_as_those_of_rngs(program, make_model):
+def test_init_makes_the_weights_of_rngs_of_the_seed(program, make_model):
     init, _, _ = program
     _, weights = split_weights(make_model(nnx.Rngs(3)))
     for seed, same in ((3, True), (0, False)):
@@ -73,14 +76,16 @@ def test_the_weights_depend_on_the_seed_as_those_of_rngs(program, make_model):
         assert np.allclose(kernel, weights.params["out"]["kernel"][...]) == same
 
 
-def test_at_step_is_called_and_its_variables_are_kept_but_not_trained(program):
+def test_train_chunk_keeps_variables_that_a_model_changes_but_does_not_train_them(
+    program,
+):
     init, chunk, data = program
     state, _ = chunk(init(SEED), data, indices_from(0), 3)
-    assert int(state.weights.variables["calls"][...]) == 20  # the third step is step 2
+    assert int(state.weights.variables["calls"][...]) == 3
     assert "calls" not in state.weights.params
 
 
-def test_a_nan_stops_the_chunk_and_is_named(program):
+def test_train_chunk_stops_at_a_nan_and_names_it(program):
     init, chunk, data = program
     state = init(SEED)
     state.weights.params["out"]["bias"][...] = jnp.array([0.0, jnp.nan, 0.0])
@@ -94,14 +99,14 @@ def test_a_nan_stops_the_chunk_and_is_named(program):
     ]
 
 
-def test_nothing_is_named_when_all_is_finite(program):
+def test_train_chunk_names_nothing_when_all_is_finite(program):
     init, chunk, data = program
     state, finite = chunk(init(SEED), data, indices_from(0), 6)
     assert finite.culprits() == []
     assert float(state.totals.examples) == 6 * BATCH
 
 
-def test_the_model_and_the_steps_run_without_graph_mode(optimizer, splits):
+def test_steps_run_without_graph_mode(optimizer, splits):
     def make_model(rngs):
         options = {"num_landmarks": 2, "num_pinv_iters": 1, "conv_kernel_size": 3}
         config = EncoderConfig(
