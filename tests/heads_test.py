@@ -31,7 +31,7 @@ OPTIONS = {"num_landmarks": 7, "num_pinv_iters": 2, "conv_kernel_size": 5}
 INPUTS = np.random.default_rng(0).integers(0, V, (B, L))
 
 
-def make(model=SequenceClassifier, pooling="mean", **options):
+def model_config(**options):
     options = {
         "vocab_size": V,
         "max_length": L,
@@ -39,8 +39,12 @@ def make(model=SequenceClassifier, pooling="mean", **options):
         "mlp_dim": 17,
         "attention_options": {} if options.get("attention") else OPTIONS,
     } | options
-    config = EncoderConfig(**options)
-    return model(config, num_classes=C, pooling=pooling, rngs=nnx.Rngs(0))
+    return EncoderConfig(**options)
+
+
+def make(model=SequenceClassifier, pooling="mean", **options):
+    config, rngs = model_config(**options), nnx.Rngs(0)
+    return model(config, num_classes=C, pooling=pooling, rngs=rngs)
 
 
 @functools.cache
@@ -193,14 +197,6 @@ def test_classifiers_have_the_papers_parameters(model):
     assert count(nnx.eval_shape(build)) == expected
 
 
-def test_pair_classifier_modules_share_no_variable():
-    model = make(PairClassifier)
-    variables = [v for _, v in nnx.iter_graph(model) if isinstance(v, nnx.Variable)]
-    assert len(variables) == len({id(v) for v in variables})
-    nnx.split(model)
-    assert sum(v[...].size for v in variables) == count(model)
-
-
 def test_sequence_classifier_rejects_an_unknown_pooling():
     with pytest.raises(ValueError, match=r"pooling.*mean.*cls.*'sum'"):
         make(pooling="sum")
@@ -254,3 +250,34 @@ def test_published_heads_are_their_formulas(kind):
     assert relative_error(nnx.jit(bert)(INPUTS, MASK), expected) <= TOLERANCE["float32"]
     expected = hidden @ np.asarray(both.ordered.kernel) + 1
     assert relative_error(both.order(x), expected) <= TOLERANCE["float32"]
+
+
+def test_sequence_classifier_is_trained_in_linen_by_to_linen():
+    model = make()
+    layer = nnx.bridge.to_linen(SequenceClassifier, model_config(), num_classes=C)
+    variables = jax.jit(layer.init)(jax.random.key(0), INPUTS)
+    assert count(model) == sum(x.size for x in jax.tree.leaves(variables["params"]))
+
+    @jax.jit
+    @jax.grad
+    def gradient(params):
+        logits = layer.apply({**variables, "params": params}, INPUTS, MASK)
+        return jnp.square(logits).sum()
+
+    for leaf in jax.tree.leaves(gradient(variables["params"])):
+        assert np.asarray(leaf).any()
+
+
+def test_pair_classifier_takes_features():
+    features = np.random.default_rng(2).normal(size=(B, 2, L, V)).astype(np.float32)
+    options = {"vocab_size": None, "input_dim": V}
+    pair, one = (
+        make(model, **options) for model in (PairClassifier, SequenceClassifier)
+    )
+    assert (
+        one(features[:, 0], MASK).shape
+        == pair(features, mask=np.stack([MASK, MASK], 1)).shape
+        == (B, C)
+    )
+    swapped = pair(features[:, ::-1])
+    assert relative_error(swapped, pair(features)) > 1e-3

@@ -1,33 +1,25 @@
-"""Published weights in and out: each tensor in its place, bit for bit, or refused."""
+"""Published weights in and out: each tensor in its place, or refused."""
 
 import dataclasses
 import functools
 import json
-import os
-from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import nystromformer
-from lra_tasks.task import get_task
 from nystromformer.encoder import Encoder, EncoderConfig
-from nystromformer.experiments.workdir import read_config
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
 from nystromformer.huggingface import (
+    POSITIONS,
+    WORDS,
     PretrainedError,
     load_pretrained,
     load_tokenizer,
     save_pretrained,
 )
-from nystromformer.torch_layout import POSITIONS, WORDS, read_tensors
-from nystromformer.training.checkpoint import load_weights, weights_sha256
-from nystromformer.training.step import split_weights
 from tests.commands import refused
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -52,18 +44,12 @@ MODELS = {
 }
 QUERY = "nystromformer.encoder.layer.1.attention.self.query.weight"
 DECODER_BIAS = "cls.predictions.decoder.bias"
-PUBLISHED = "NYSTROMFORMER_PRETRAINED"  # a folder, as downloaded
 EXPAND = "nystromformer.encoder.layer.0.intermediate.dense.weight"
 
 
-@functools.cache
-def make(head="masked_lm"):
-    return MODELS[head](CONFIG, rngs=nnx.Rngs(0))
-
-
 def published(folder, head="masked_lm", **changes):
-    """A folder as of another program: no digest; random numbers everywhere."""
-    save_pretrained(make(head), folder)
+    """A folder as of another program: random numbers everywhere."""
+    save_pretrained(MODELS[head](CONFIG, rngs=nnx.Rngs(0)), folder)
     rng = np.random.default_rng(0)
     tensors = load_file(folder / "model.safetensors")
     tensors = {x: rng.normal(size=t.shape).astype("f4") for x, t in tensors.items()}
@@ -74,9 +60,8 @@ def published(folder, head="masked_lm", **changes):
 
 
 def write(folder, tensors):
-    save_file(
-        {x: t.copy("C") for x, t in tensors.items()}, folder / "model.safetensors"
-    )
+    contiguous = {x: t.copy("C") for x, t in tensors.items()}
+    save_file(contiguous, folder / "model.safetensors")
 
 
 def places(model, head):
@@ -113,12 +98,8 @@ def places(model, head):
     return found
 
 
-def contents(tensors):
-    return {name: x.tobytes() for name, x in tensors.items()}
-
-
 @pytest.mark.parametrize("head", MODELS)
-def test_every_tensor_is_in_its_place(head, tmp_path):
+def test_load_pretrained_puts_every_tensor_in_its_place(head, tmp_path):
     theirs = published(tmp_path, head)
     found = places(load_pretrained(tmp_path, head=head), head)
     prefix = "nystromformer." if head is None else ""
@@ -129,69 +110,49 @@ def test_every_tensor_is_in_its_place(head, tmp_path):
 
 
 @pytest.mark.parametrize("head", MODELS)
-def test_out_and_in_again_bit_for_bit(head, tmp_path):
-    theirs = published(tmp_path / "a", head, num_landmarks=4)
-    (tmp_path / "a" / "tokenizer.json").write_bytes(b"{}")
-    model = load_pretrained(tmp_path / "a", head=head, attention="nystrom")
-    save_pretrained(model, tmp_path / "b", like=tmp_path / "a")
+def test_save_pretrained_is_read_again_bit_for_bit(head, tmp_path):
+    theirs = published(tmp_path / "a", head)
+    model = load_pretrained(tmp_path / "a", head=head)
+    save_pretrained(model, tmp_path / "b")
     saved = load_file(tmp_path / "b" / "model.safetensors")
-    assert contents(saved) == contents(theirs)
-    for name in ("config.json", "tokenizer.json"):
-        copies = [(tmp_path / folder / name).read_bytes() for folder in "ab"]
-        assert copies[0] == copies[1]
-    save_pretrained(model, tmp_path / "c")
-    again = load_pretrained(tmp_path / "c", head=head, attention="nystrom")
+    assert saved.keys() == theirs.keys()
+    for name, x in theirs.items():
+        rows = slice(2 if name.endswith("position_embeddings.weight") else 0, None)
+        np.testing.assert_array_equal(saved[name][rows], x[rows], name)
+    again = load_pretrained(tmp_path / "b", head=head)
     assert nnx.graphdef(again) == nnx.graphdef(model)
-    assert weights_sha256(nnx.state(again)) == weights_sha256(nnx.state(model))
     with pytest.raises(PretrainedError, match="holds a model already"):
         save_pretrained(model, tmp_path / "b")
 
 
-def test_what_older_files_hold_as_well(tmp_path):
+def test_load_pretrained_reads_the_copies_of_older_files(tmp_path):
     theirs = published(tmp_path)
     model = load_pretrained(tmp_path)
     theirs["nystromformer.embeddings.position_ids"] = np.arange(L)
     bias = theirs.pop("cls.predictions.bias")  # either name alone will do
     more = {"cls.predictions.decoder.weight": theirs[WORDS], DECODER_BIAS: bias}
     write(tmp_path, theirs | more)
-    again = load_pretrained(tmp_path)
-    np.testing.assert_array_equal(again.bias, model.bias)
-    write(tmp_path, theirs | more | {"cls.predictions.bias": bias + 1})
-    with pytest.raises(PretrainedError, match=r"decoder\.bias differs from cls"):
-        load_pretrained(tmp_path)
-
-
-def without(tensors, name):
-    return {x: t for x, t in tensors.items() if x != name}
+    np.testing.assert_array_equal(load_pretrained(tmp_path).bias, model.bias)
 
 
 REFUSED = {
-    "missing": (lambda x: without(x, QUERY), f"lacks {QUERY}"),
-    "extra": (lambda x: x | {"cls.seq": x[QUERY]}, r"takes, cls\.seq"),
-    "transposed": (lambda x: x | {EXPAND: x[EXPAND].T}, rf"{EXPAND} is float32 \(6"),
-    "shuffled": (lambda x: x | {EXPAND: x[QUERY], QUERY: x[EXPAND]}, "float32"),
-    "float16": (lambda x: x | {QUERY: x[QUERY].astype("f2")}, f"{QUERY} is float16"),
-    "int32": (lambda x: x | {QUERY: x[QUERY].view("i4")}, f"{QUERY} is int32"),
-    "positions": (lambda x: x | {POSITIONS: x[POSITIONS][2:]}, r"not float32 \(15"),
+    "missing": (lambda x: {n: x[n] for n in x if n != QUERY}, f"{QUERY} .*none"),
+    "extra": (lambda x: x | {"cls.seq": x[QUERY]}, r"cls\.seq .*the model none"),
+    "transposed": (lambda x: x | {EXPAND: x[EXPAND].T}, rf"{EXPAND} .*\(6, 17\)"),
+    "positions": (lambda x: x | {POSITIONS: x[POSITIONS][2:]}, rf"{POSITIONS} .*\(11"),
 }
 
 
 @pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED)
-def test_tensors_that_are_not_the_models_are_refused(change, message, tmp_path):
+def test_load_pretrained_rejects_other_tensors(change, message, tmp_path):
     write(tmp_path, change(published(tmp_path)))
     with pytest.raises(PretrainedError, match=message):
         load_pretrained(tmp_path)
 
 
-def test_a_digest_tells_tensors_of_one_shape_apart(tmp_path):
-    save_pretrained(make(), tmp_path)
+def test_load_pretrained_rejects_a_damaged_folder(tmp_path):
+    published(tmp_path)
     file = tmp_path / "model.safetensors"
-    with safe_open(file, "numpy") as noted:
-        metadata = noted.metadata()
-    tensors = load_file(file)
-    save_file(tensors | {QUERY: tensors[QUERY].T.copy("C")}, file, metadata)
-    with pytest.raises(PretrainedError, match="do not match its digest"):
-        load_pretrained(tmp_path)
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(PretrainedError, match=r"model\.safetensors cannot be read"):
         load_pretrained(tmp_path)
@@ -201,102 +162,78 @@ def test_a_digest_tells_tensors_of_one_shape_apart(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("message", "change"),
-    [
-        ("hidden_act must be", {"hidden_act": "relu"}),
-        ("layer_norm_eps must be", {"layer_norm_eps": 1e-12}),
-        ("hidden_size.* whole", {"hidden_size": 6.5}),
-        ("num_heads 5", {"num_attention_heads": 5}),
-        ("dtype must be", {"dtype": "float16"}),
-    ],
+    "change", [{"hidden_act": "relu"}, {"layer_norm_eps": 1e-12}], ids=str
 )
-def test_another_config_is_refused(message, change, tmp_path):
+def test_load_pretrained_rejects_another_config(change, tmp_path):
     published(tmp_path, **change)
-    with pytest.raises(PretrainedError, match=r"config\.json.*" + message):
+    with pytest.raises(PretrainedError, match=f"not as published.*{min(change)}"):
         load_pretrained(tmp_path)
 
 
-def test_a_model_of_another_form_is_not_saved(tmp_path):
+def test_save_pretrained_rejects_another_form(tmp_path):
     softmax = {"attention": "softmax", "attention_options": {}}
-    for change in ({"norm": "pre"}, {"num_token_types": 0}, softmax):
+    for change in ({"num_token_types": 0}, softmax, {"norm": "pre"}):
         config = dataclasses.replace(CONFIG, **change)
         model = MaskedLanguageModel(config, rngs=nnx.Rngs(0))
         with pytest.raises(PretrainedError, match="the published form has"):
             save_pretrained(model, tmp_path)
-    options = CONFIG.attention_options | {"num_pinv_iters": 2}
-    few = dataclasses.replace(CONFIG, attention_options=options)
-    with pytest.raises(PretrainedError, match="no place for num_pinv_iters=2"):
-        save_pretrained(MaskedLanguageModel(few, rngs=nnx.Rngs(0)), tmp_path)
-    tanh = FirstTokenClassifier(
-        CONFIG, num_classes=C, activation="tanh", rngs=nnx.Rngs(0)
-    )
-    with pytest.raises(PretrainedError, match="has a GELU, not tanh"):
+    sizes = {"num_classes": C, "activation": "tanh"}
+    tanh = FirstTokenClassifier(CONFIG, **sizes, rngs=nnx.Rngs(0))
+    with pytest.raises(PretrainedError, match="a classifier with a GELU"):
         save_pretrained(tanh, tmp_path)
 
 
-def test_exact_attention_and_landmarks(tmp_path):
+INPUTS = np.random.default_rng(1).integers(0, V, (2, L))
+
+
+def test_load_pretrained_exact_attention_and_landmarks(tmp_path):
     """Exact at every length, where padding has no influence, beside fewer landmarks."""
     published(tmp_path)
-    inputs = np.random.default_rng(1).integers(0, V, (2, L))
     mask = np.arange(L) < np.array([[L], [8]])
     exact, few = (load_pretrained(tmp_path, attention=x) for x in ("exact", "nystrom"))
     assert few.encoder.blocks[0].attention.attention.num_landmarks == 4
-    logits = nnx.jit(exact)(inputs, mask)
+    logits = nnx.jit(exact)(INPUTS, mask)
     assert logits.shape == (2, L, V)
-    alone = nnx.jit(exact)(inputs[1:, :8])
+    alone = nnx.jit(exact)(INPUTS[1:, :8])
     assert relative_error(logits[1:, :8], alone) < TOLERANCE["float32"]
-    assert relative_error(nnx.jit(few)(inputs, mask)[:, :8], logits[:, :8]) > 1e-3
-    more = load_pretrained(tmp_path, attention="nystrom", num_landmarks=8)
-    assert relative_error(nnx.jit(more)(inputs[1:, :8]), alone) < TOLERANCE["float32"]
+    assert relative_error(nnx.jit(few)(INPUTS, mask)[:, :8], logits[:, :8]) > 1e-3
+    more = load_pretrained(tmp_path, num_landmarks=8)
+    assert relative_error(nnx.jit(more)(INPUTS[1:, :8]), alone) < TOLERANCE["float32"]
 
 
-def test_arguments_that_make_no_sense(tmp_path):
-    published(tmp_path)
-    for bad in ({"head": "pooler"}, {"attention": "linear"}, {"num_landmarks": 4}):
-        with pytest.raises(ValueError, match=next(iter(bad))):
-            load_pretrained(tmp_path, **bad)
+def test_load_pretrained_computes_by_default_what_pytorch_does(tmp_path):
+    """Exact only where segments are tokens; else M of the config, Z₀ by the batch."""
+    for segment_means_seq_len, wanted in (
+        (4, (L, "per_matrix")),
+        (L, (4, "per_batch")),
+    ):
+        folder = tmp_path / str(segment_means_seq_len)
+        published(folder, segment_means_seq_len=segment_means_seq_len)
+        found = load_pretrained(folder).encoder.blocks[0].attention.attention
+        assert (found.num_landmarks, found.pinv_init) == wanted
 
 
-@pytest.mark.skipif(PUBLISHED not in os.environ, reason=f"{PUBLISHED} names no folder")
-def test_the_published_checkpoint(tmp_path):
-    """Round trip, a word that it knows, and positions that begin behind two rows."""
-    folder = os.environ[PUBLISHED]
-    tokenizer = load_tokenizer(folder)
-    found = tokenizer.encode("Paris is the capital of [MASK].")
-    masked = found.tokens.index("[MASK]")
-    model = load_pretrained(folder)
-    logits = model(np.array([found.ids]))[0, masked]
-    assert tokenizer.decode([int(logits.argmax())]).strip().lower() == "france"
-    save_pretrained(model, tmp_path / "again", like=folder)
-    saved, theirs = read_tensors(tmp_path / "again"), read_tensors(Path(folder))
-    assert contents(saved) == contents(theirs)
-    positions = jnp.asarray(theirs[POSITIONS][: model.encoder.max_length])
-    model.encoder.positions[...] = positions  # from row 0
-    shifted = model(np.array([found.ids]))[0, masked]
-    france = logits.argmax()
-    assert jax.nn.log_softmax(shifted)[france] < jax.nn.log_softmax(logits)[france]
+@pytest.mark.parametrize("kind", ["gelu", "gelu_new"])
+def test_load_pretrained_takes_the_gelu_of_the_config(kind, tmp_path):
+    """gelu is by erf, gelu_new by tanh, in the blocks and in the head."""
+    published(tmp_path, hidden_act=kind)
+    model = load_pretrained(tmp_path)
+    for module in (model, model.encoder.blocks[1].mlp):
+        assert module.approximate == (kind == "gelu_new")
 
 
-def test_the_door_makes_a_workdir(commands, tmp_path):
+def test_import_weights_makes_a_workdir(commands, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]  # as published
     names = [*special, *(f"w{i}" for i in range(V - len(special)))]
     words = {name: i for i, name in enumerate(names)}
     words = tokenizers.models.WordLevel(words, "<unk>")
     published(tmp_path / "a")
-    with pytest.raises(PretrainedError, match=r"tokenizer\.json"):
-        load_tokenizer(tmp_path / "a")
     tokenizers.Tokenizer(words).save(str(tmp_path / "a" / "tokenizer.json"))
     assert load_tokenizer(tmp_path / "a").token_to_id("[MASK]") == 4
     flags = f"--from={tmp_path / 'a'}", f"--workdir={tmp_path / 'run'}"
     done = commands.run("import_weights.py", *flags)
     assert done.returncode == 0, done.stderr
-    config = read_config(tmp_path / "run")
-    assert config.attention.options["num_landmarks"] == L
-    assert get_task(config.task.name, **config.task.options).mask_token == 4
-    _, weights = split_weights(load_pretrained(tmp_path / "a"))
-    found = load_weights(tmp_path / "run" / "best", weights)
-    assert weights_sha256(found) == weights_sha256(weights)
     run, inputs = nystromformer.load_run(tmp_path / "run"), np.array([[2, 5, 4, 7, 3]])
     expected = load_pretrained(tmp_path / "a")(inputs)
     assert relative_error(run.model(inputs), expected) < TOLERANCE["float32"]

@@ -9,6 +9,7 @@ import pytest
 
 from nystromformer.landmarks import nystrom_kernels, softmax_matrix
 from nystromformer.nystrom import iterative_pinv, nystrom
+from tests.tolerance import TOLERANCE
 
 RNG = np.random.default_rng(0)
 DEFICIENT = np.repeat(np.float64(softmax_matrix(*RNG.normal(size=(2, 8, 4)))), 2, 0)
@@ -24,7 +25,7 @@ def residuals(dtype, steps):
     return [np.linalg.norm(DEFICIENT @ (inverse - z), 2) for z in iterates]
 
 
-def test_lemma_1_every_iteration_cubes_the_residual_of_a_rank_deficient_matrix():
+def test_iterative_pinv_cubes_the_residual_by_lemma_1():
     assert np.linalg.matrix_rank(DEFICIENT) == 8
     with jax.enable_x64(True):
         found = residuals(jnp.float64, 30)
@@ -34,14 +35,32 @@ def test_lemma_1_every_iteration_cubes_the_residual_of_a_rank_deficient_matrix()
     assert found[-1] < 1e-9
 
 
-def test_in_float32_rounding_ends_the_convergence_of_lemma_1():
+def test_iterative_pinv_in_float32_ends_where_rounding_does():
     with jax.enable_x64(True):
         exact, rounded = residuals(jnp.float64, 30), residuals(jnp.float32, 30)
     assert rounded[6] == pytest.approx(exact[6], rel=1e-2)  # where the method stops
     assert min(rounded) > 1e3 * min(exact)
 
 
-def test_proposition_1_bounds_the_distance():
+def test_nystrom_with_all_tokens_as_landmarks_is_exact_by_lemma_2():
+    """Through the iteration: the more of them, the nearer to softmax attention."""
+    with jax.enable_x64(True):
+        query, key = np.random.default_rng(1).normal(size=(2, 16, 5))
+        exact = softmax_matrix(query, key)
+        _, a, _ = nystrom_kernels(query, key, num_landmarks=16)
+        np.testing.assert_allclose(a, exact, rtol=1e-12)
+
+        def error(num_iters):
+            found = a @ iterative_pinv(a, num_iters) @ a
+            return np.linalg.norm(found - exact) / np.linalg.norm(exact)
+
+        errors = [error(n) for n in (0, 6, 12, 20, 30)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 0.3 > 0.1 > errors[1]
+    assert errors[-1] < TOLERANCE["float64"]
+
+
+def test_nystrom_error_is_within_proposition_1():
     with jax.enable_x64(True):
         for scale in (0.1, 1, 4):
             query, key, value = scale * RNG.normal(size=(3, 24, 5))
@@ -54,7 +73,7 @@ def test_proposition_1_bounds_the_distance():
             assert 0 < distance <= bound
 
 
-def test_linformers_random_projection_errs_less_the_more_rows_it_has():
+def test_random_projection_error_falls_with_its_rows_as_linformer_proves():
     """Theorem 2's step: P Eᵀ E w is near P w for E of k rows from N(0, 1/k)."""
     n = 256
     p, w = np.float64(softmax_matrix(*RNG.normal(size=(2, n, 8)))), RNG.normal(size=n)

@@ -1,4 +1,4 @@
-"""Extremes: lengths, landmarks and logits far from any trained model's stay finite.
+"""Nyström attention at lengths and logits far from any trained model's.
 
 The inputs are small integers times powers of two, the head dim is 4 and segments have
 2^k tokens, so that every logit is exact in float32: what the table of tolerances then
@@ -38,45 +38,6 @@ def extremes(length: int, dtype: str) -> list[jax.Array]:
     ]
     stacked = np.array(rows, np.float32)[:, :, :, None]  # [B, 3, L, 1, H]
     return [jnp.asarray(stacked[:, i], dtype) for i in range(3)]
-
-
-def outputs_and_gradients(attention):
-    """Compiled: the output, and the gradients of a sum of it that is not symmetric."""
-
-    def loss(qkv):
-        out = attention(*qkv)
-        weights = jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape)
-        return (out * weights).sum(), out
-
-    return jax.jit(jax.value_and_grad(loss, has_aux=True))
-
-
-def check_finite(*arrays):
-    for array in arrays:
-        assert np.isfinite(np.asarray(array, np.float32)).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    ("length", "num_landmarks"),
-    [
-        (1, 512),
-        (67, 1),
-        (256, 64),
-        (4099, 64),
-        (16_384, 512),
-        (65_536, 1),
-        (65_536, 64),
-        (65_536, 512),
-    ],
-)
-def test_nystrom_attention_at_long_extremes_is_finite(length, num_landmarks, dtype):
-    attention = functools.partial(nystrom_attention, num_landmarks=num_landmarks)
-    compiled, qkv = outputs_and_gradients(attention), extremes(length, dtype)
-    for row in range(len(qkv[0])):
-        (_, out), gradients = compiled([x[row : row + 1] for x in qkv])
-        check_finite(out, *gradients)
 
 
 # Not 512 landmarks: where logits are nearly equal, six iterations in float32 leave
