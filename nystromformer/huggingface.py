@@ -1,16 +1,16 @@
 """Published Nyströmformer weights: transformers' layout to ours, and back.
 
-The published configs set num_landmarks = segment_means_seq_len, which transformers
-takes for exact attention: softmax and the convolution of V. Here the same weights also
-run at O(L · M). Two differences are on purpose: Z₀ is scaled by each matrix's own norms
-(`nystromformer.nystrom`), and padding changes nothing, where theirs lets the values of
-padded tokens into the convolution.
+The published configs set num_landmarks = segment_means_seq_len, for which transformers
+computes exact attention: softmax and the convolution of V. Here the same weights also
+run at O(L · M), by `attention="nystrom"`. Two differences are on purpose: Z₀ is scaled
+by each matrix's own norms (`nystromformer.nystrom`), and padding changes nothing, where
+theirs lets the values of padded tokens into the convolution.
 """
 
 import functools
 import json
 import os
-from collections.abc import Mapping
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +20,14 @@ import numpy as np
 import safetensors.numpy
 from flax import nnx
 
+from nystromformer.attention.base import check_choice
 from nystromformer.attention.nystrom import NystromAttention
 from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
 from nystromformer.ops import at_least_float32
-from nystromformer.torch_layout import (
-    BASE,
-    POSITIONS,
-    RESERVED,
-    TORCH_FILE,
-    WEIGHTS_FILE,
-    PretrainedError,
-    check_tensors,
-    digest_of,
-    read_tensors,
-    theirs_of,
-)
 
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
+WEIGHTS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
 HEADS = {
     "masked_lm": (MaskedLanguageModel, "NystromformerForMaskedLM"),
     "classification": (FirstTokenClassifier, "NystromformerForSequenceClassification"),
@@ -53,53 +43,76 @@ SIZES = {  # theirs: ours
     "intermediate_size": "mlp_dim",
     "type_vocab_size": "num_token_types",
 }
-LOADED_OPTIONS = {  # what no config.json says, as `load_pretrained` takes it
-    "num_pinv_iters": 6,
-    "landmark_padding": "mask",
-    "landmarks": "segment_means",
-    "pinv": "iterative",
-    "pinv_init": "own",
-    "cross_attention": False,
+BASE = "nystromformer."  # in front of all names except a head's and a bare encoder's
+WORDS = f"{BASE}embeddings.word_embeddings.weight"
+POSITIONS = f"{BASE}embeddings.position_embeddings.weight"
+RESERVED = 2  # rows in front of the positions that no token reads
+COPIES = {  # further names of a tensor in some files
+    "cls.predictions.decoder.weight": WORDS,
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
+ARRAYS = {  # ours: theirs
+    "encoder.embedding.embedding": WORDS,
+    "encoder.positions": POSITIONS,
+    "encoder.token_types": f"{BASE}embeddings.token_type_embeddings.weight",
+    "bias": "cls.predictions.bias",
+}
+LAYER = f"{BASE}encoder.layer.i"
+MODULES = {
+    "encoder.embedding_norm": f"{BASE}embeddings.LayerNorm",
+    "encoder.blocks.i.attention.out": f"{LAYER}.attention.output.dense",
+    "encoder.blocks.i.attention_norm": f"{LAYER}.attention.output.LayerNorm",
+    "encoder.blocks.i.mlp.expand": f"{LAYER}.intermediate.dense",
+    "encoder.blocks.i.mlp.contract": f"{LAYER}.output.dense",
+    "encoder.blocks.i.mlp_norm": f"{LAYER}.output.LayerNorm",
+    "transform": "cls.predictions.transform.dense",
+    "norm": "cls.predictions.transform.LayerNorm",
+    "pooler": "classifier.dense",
+    "out": "classifier.out_proj",
+}
+LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+
 PathLike = str | os.PathLike[str]
+Tensors = dict[str, np.ndarray]
+
+
+class PretrainedError(ValueError):
+    """A folder or model that is not in the published layout."""
 
 
 def load_pretrained(
     folder: PathLike,
     *,
     head: str | None = "masked_lm",
-    attention: str = "exact",
+    attention: str | None = None,
     num_landmarks: int | None = None,
     dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> Any:
     """The model of a folder with config.json and model.safetensors.
 
-    pytorch_model.bin does too, where torch is installed. Names, shapes and dtypes of
-    the tensors are checked, and a digest where `save_pretrained` has left one: without
-    it nothing tells two of one shape apart, or a square one from its transpose.
+    pytorch_model.bin is read too, where torch is installed. Nothing tells two tensors
+    of one shape apart, nor a square one from its transpose.
 
     Args:
       folder: as transformers writes it.
       head: "masked_lm", "classification", or None for the encoder alone.
-      attention: "exact", as published: Nyström attention with as many landmarks as
-        positions, which is softmax, O(L²), and the convolution of V; or "nystrom".
-      num_landmarks: M of "nystrom"; None = that of config.json.
+      attention: "exact": softmax, O(L²), and the convolution of V; "nystrom"; None:
+        what PyTorch computes, which is exact where config.json has num_landmarks =
+        segment_means_seq_len, as published, else Nyström with Z₀ scaled by the batch.
+      num_landmarks: M, and thereby "nystrom"; None = that of config.json.
       dtype: of the computation; parameters are at least float32.
 
     Returns:
       model(inputs [B, L], mask [B, L] bool or None, token_types=None) -> logits
       [B, L, V] or [B, C]; the encoder gives vectors [B, L, D] and the mask.
 
-    Raises:
-      PretrainedError: the folder is damaged, or not of the published form.
+    Raises PretrainedError if the folder is damaged, or not of the published form.
     """
-    folder = Path(folder).expanduser()
-    if head not in HEADS:
-        raise ValueError(f"head must be one of {[*HEADS]}, got {head!r}")
-    settings = read_settings(folder)
-    chosen = {"attention": attention, "num_landmarks": num_landmarks, "dtype": dtype}
-    config = encoder_config(settings, **chosen)
-    tensors, arguments = read_tensors(folder), {}
+    folder, arguments = Path(folder).expanduser(), {}
+    check_choice("head", head, HEADS)
+    chosen = {"attention": attention, "num_landmarks": num_landmarks}
+    config = read_config(folder, dtype=dtype, **chosen)
+    tensors = read_tensors(folder)
     if head is None:
         tensors = {name: x for name, x in tensors.items() if name.startswith(BASE)}
     if head == "classification":
@@ -109,161 +122,158 @@ def load_pretrained(
     leaves, wide = _leaves(state), at_least_float32(dtype)
     ours = {name: np.empty(x.shape, wide) for name, (_, x) in leaves.items()}
     views = theirs_of(ours)
-    check_tensors(tensors, views, settings["dtype"], folder)
-    tensors[POSITIONS] = tensors[POSITIONS][RESERVED:]
-    for name, view in views.items():
-        view[...] = tensors[name]
+    tensors[POSITIONS] = tensors.get(POSITIONS, np.zeros(RESERVED))[RESERVED:]
+    shapes, wanted = ({n: x.shape for n, x in y.items()} for y in (tensors, views))
+    for name in sorted(shapes.keys() | wanted):
+        if shapes.get(name) != wanted.get(name):
+            sizes = f"{shapes.get(name, 'none')}, the model {wanted.get(name, 'none')}"
+            raise PretrainedError(f"{folder}: of {name} the file has {sizes}")
+        views[name][...] = tensors[name]
     flat = [(path, x.replace(jnp.asarray(ours[n]))) for n, (path, x) in leaves.items()]
     return nnx.merge(graphdef, nnx.from_flat_state(flat))
 
 
-def save_pretrained(
-    model: Any, folder: PathLike, *, like: PathLike | None = None
-) -> None:
+def save_pretrained(model: Any, folder: PathLike) -> None:
     """Writes config.json and model.safetensors, as transformers reads them.
 
-    Args:
-      model: of the published form, as `load_pretrained` returns it. Token types and
-        the mask are inputs there: `separator` and `ignore_id` are not written.
-      folder: made if missing.
-      like: a folder with a model of the same shapes. Its other files are copied, as
-        config.json and the tokenizer, and the two rows of positions that no token
-        reads. None: a config of the model's sizes, and rows of zeros.
-
-    Raises:
-      PretrainedError: the model has another form, or the folder holds one already.
+    The model is of the published form, as `load_pretrained` returns it. Token types and
+    the mask are inputs there: `separator` and `ignore_id` are not written. Raises
+    PretrainedError if it has another form, or the folder holds a model already.
     """
     folder = Path(folder).expanduser()
     if (folder / WEIGHTS_FILE).exists():
         raise PretrainedError(f"{folder} holds a model already: name another folder")
     settings, leaves = _settings_of(model), _leaves(nnx.state(model))
     tensors = theirs_of({name: np.asarray(x[...]) for name, (_, x) in leaves.items()})
-    reserved = np.zeros_like(tensors[POSITIONS][:RESERVED])
-    others = {CONFIG_FILE: json.dumps(settings, indent=2).encode()}
-    if like is not None:
-        like = Path(like).expanduser()
-        theirs, weights = read_tensors(like), (WEIGHTS_FILE, TORCH_FILE)
-        check_tensors(theirs, tensors, settings["dtype"], like)
-        reserved = theirs[POSITIONS][:RESERVED]
-        files = (x for x in like.iterdir() if x.is_file() and x.name not in weights)
-        others = {file.name: file.read_bytes() for file in files}
-    tensors[POSITIONS] = np.concatenate([reserved, tensors[POSITIONS]])
+    tensors[POSITIONS] = np.pad(tensors[POSITIONS], ((RESERVED, 0), (0, 0)))
     bare = BASE if isinstance(model, Encoder) else ""
     tensors = {n.removeprefix(bare): x.copy("C") for n, x in tensors.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in others.items():
-        (folder / name).write_bytes(content)
-    noted = {"format": "pt", "sha256": digest_of(tensors)}
-    safetensors.numpy.save_file(tensors, folder / WEIGHTS_FILE, noted)
+    (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2))
+    safetensors.numpy.save_file(tensors, folder / WEIGHTS_FILE, {"format": "pt"})
 
 
 def load_tokenizer(folder: PathLike) -> Any:
-    """The `tokenizers.Tokenizer` of a folder; its ids count, not those of config.json.
-
-    Raises PretrainedError where tokenizer.json is missing or damaged.
-    """
+    """The `tokenizers.Tokenizer` of a folder, whose ids are the model's."""
     import tokenizers  # of the extra [hf]
 
     path = Path(folder).expanduser() / TOKENIZER_FILE
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises no narrower one
-        raise PretrainedError(f"{path}: {error}") from error
+    return tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
 
 
-def read_settings(folder: PathLike) -> dict[str, Any]:
-    """config.json, checked, with `dtype`: that of the tensors."""
-    path = Path(folder).expanduser() / CONFIG_FILE
-    content = path.read_bytes()
-    try:
-        settings = {"layer_norm_eps": 1e-5, "torch_dtype": "float32"}
-        settings |= json.loads(content)
-        settings["dtype"] = settings.get("dtype") or settings["torch_dtype"]
-        for name, known in {
-            "model_type": ("nystromformer",),
-            "layer_norm_eps": (1e-5,),
-            "hidden_act": GELUS,
-            "dtype": ("float32", "float64"),
-        }.items():
-            if settings[name] not in known:
-                raise ValueError(f"{name} must be one of {[*known]}")
-        if any(type(settings[name]) is not int or settings[name] < 1 for name in SIZES):
-            raise ValueError(f"{', '.join(SIZES)} must be whole numbers above 0")
-        encoder_config(settings)
-    except (ValueError, TypeError, KeyError) as error:
-        raise PretrainedError(f"{path} is not as published: {error}") from error
-    return settings
-
-
-def encoder_config(
-    settings: Mapping[str, Any],
+def read_config(
+    folder: PathLike,
     *,
-    attention: str = "exact",
+    attention: str | None = None,
     num_landmarks: int | None = None,
     dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> EncoderConfig:
-    """Of `read_settings`; arguments as of `load_pretrained`."""
-    if attention not in ("exact", "nystrom"):
-        raise ValueError(f"attention must be exact or nystrom, got {attention!r}")
+    """The encoder of a config.json; arguments and errors as of `load_pretrained`."""
+    check_choice("attention", attention, ("exact", "nystrom", None))
     if attention == "exact" and num_landmarks is not None:
         raise ValueError('num_landmarks needs attention="nystrom"')
-    count = "max_position_embeddings" if attention == "exact" else "num_landmarks"
-    options = {
-        "num_landmarks": settings[count] if num_landmarks is None else num_landmarks,
-        "conv_kernel_size": settings["conv_kernel_size"] or 0,
-    }
-    return EncoderConfig(
-        **{ours: settings[theirs] for theirs, ours in SIZES.items()},
-        attention_options=options,
-        dropout_rate=settings["hidden_dropout_prob"],
-        norm="post",
-        gelu=GELUS[settings["hidden_act"]],
-        embedding_norm=True,
-        dtype=dtype,
-    )
+    path = Path(folder).expanduser() / CONFIG_FILE
+    content = path.read_bytes()
+    try:
+        settings = {"layer_norm_eps": 1e-5} | json.loads(content)
+        check_choice("model_type", settings["model_type"], ("nystromformer",))
+        check_choice("layer_norm_eps", settings["layer_norm_eps"], (1e-5,))
+        check_choice("hidden_act", settings["hidden_act"], GELUS)
+        options = {"conv_kernel_size": settings["conv_kernel_size"] or 0}
+        if attention is None and num_landmarks is None:
+            exact = settings["num_landmarks"] == settings["segment_means_seq_len"]
+            attention = "exact" if exact else None
+            options |= {} if exact else {"pinv_init": "per_batch"}
+        count = "max_position_embeddings" if attention == "exact" else "num_landmarks"
+        options["num_landmarks"] = num_landmarks or settings[count]
+        return EncoderConfig(
+            **{ours: settings[theirs] for theirs, ours in SIZES.items()},
+            attention_options=options,
+            dropout_rate=settings["hidden_dropout_prob"],
+            norm="post",
+            gelu=GELUS[settings["hidden_act"]],
+            embedding_norm=True,
+            dtype=dtype,
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise PretrainedError(f"{path} is not as published: {error!r}") from error
 
 
 def _settings_of(model: Any) -> dict[str, Any]:
     """The config.json of a model."""
     encoder = model if isinstance(model, Encoder) else model.encoder
-    block = encoder.blocks[0]
+    block, types = encoder.blocks[0], encoder.token_types
     attention = block.attention.attention
-    types, norm = encoder.token_types, encoder.embedding_norm
-    if not isinstance(attention, NystromAttention) or types is None or norm is None:
-        parts = "Nyström attention, token types and a LayerNorm of the embeddings"
-        raise PretrainedError(f"the published form has {parts}")
-    if isinstance(model, FirstTokenClassifier) and model.activation != "gelu":
-        raise PretrainedError(
-            f"the published classifier has a GELU, not {model.activation}"
-        )
-    kernel, count = attention.conv_kernel, attention.num_landmarks
-    exact = count >= encoder.max_length
-    for name, loaded in ({} if exact else LOADED_OPTIONS).items():
-        if (own := getattr(attention, name)) != loaded:
-            raise PretrainedError(
-                f"config.json has no place for {name}={own!r}: it would be {loaded!r}"
-            )
+    is_tanh = getattr(model, "activation", "gelu") != "gelu"
+    has_all = types is not None and encoder.embedding_norm is not None
+    if is_tanh or not has_all or not isinstance(attention, NystromAttention):
+        parts = "token types, a LayerNorm of the embeddings, a classifier with a GELU"
+        raise PretrainedError(f"the published form has Nyström attention, {parts}")
+    embedding, kernel = encoder.embedding, attention.conv_kernel
+    sizes = [embedding.num_embeddings, encoder.max_length, len(encoder.blocks)]
+    sizes += [block.attention.num_heads, embedding.features]
+    sizes += [block.mlp.expand.out_features, types.shape[0]]
     classes = model.out.out_features if isinstance(model, FirstTokenClassifier) else 2
-    return {
+    return dict(zip(SIZES, sizes, strict=True)) | {
         "model_type": "nystromformer",
         "architectures": [x for cls, x in HEADS.values() if isinstance(model, cls)],
-        "vocab_size": encoder.embedding.num_embeddings,
-        "max_position_embeddings": encoder.max_length,
-        "num_hidden_layers": len(encoder.blocks),
-        "num_attention_heads": block.attention.num_heads,
-        "hidden_size": encoder.embedding.features,
-        "intermediate_size": block.mlp.expand.out_features,
-        "type_vocab_size": types.shape[0],
         "hidden_act": "gelu_new" if block.mlp.approximate else "gelu",
         "hidden_dropout_prob": encoder.dropout_rate,
         "attention_probs_dropout_prob": 0.0,
         "layer_norm_eps": 1e-5,
-        "conv_kernel_size": None if kernel is None else kernel.shape[0],
-        "num_landmarks": count,
-        "segment_means_seq_len": count if exact else encoder.max_length,
+        "conv_kernel_size": None if kernel is None else len(kernel[...]),
+        "num_landmarks": attention.num_landmarks,
+        "segment_means_seq_len": encoder.max_length,
         "id2label": {str(i): f"LABEL_{i}" for i in range(classes)},
         "dtype": str(encoder.positions.dtype),
     }
+
+
+def theirs_of(ours: Tensors) -> Tensors:
+    """Name -> view of our array in PyTorch's shape, without reserved positions."""
+    views = {}
+    for name, x in ours.items():
+        module, _, leaf = re.sub(r"blocks\.\d+", "blocks.i", name).rpartition(".")
+        if name in ARRAYS:
+            found = {ARRAYS[name]: x}
+        elif module in MODULES:
+            found = {f"{MODULES[module]}.{LEAVES[leaf]}": x.T}
+        elif module.endswith(".attention.project"):
+            parts = zip(("query", "key", "value"), np.split(x, 3, -1), strict=True)
+            of = f"{LAYER}.attention.self"
+            found = {f"{of}.{part}.{LEAVES[leaf]}": y.T for part, y in parts}
+        elif leaf == "conv_kernel":
+            found = {f"{LAYER}.attention.self.conv.weight": x.T[:, None, :, None]}
+        else:
+            raise PretrainedError(f"the published form has no place for {name}")
+        number = re.search(r"blocks\.(\d+)", name)
+        layer = f"layer.{number[1]}." if number else ""
+        views |= {name.replace("layer.i.", layer): x for name, x in found.items()}
+    return views
+
+
+def read_tensors(folder: Path) -> Tensors:
+    """The tensors by the names that they have in a model with a head, each once."""
+    path = folder / WEIGHTS_FILE
+    path = path if path.exists() else folder / TORCH_FILE
+    content = path.read_bytes()
+    try:
+        if path.name == WEIGHTS_FILE:
+            found = safetensors.numpy.load(content)
+        else:
+            import torch  # type: ignore[import-not-found]
+
+            read = torch.load(path, map_location="cpu", weights_only=True)
+            found = {name: x.numpy() for name, x in read.items()}
+    except Exception as error:  # each library has its own
+        reason = str(error).partition("\n")[0]
+        raise PretrainedError(f"{path} cannot be read ({reason})") from error
+    heads = ("cls.", "classifier.", BASE)
+    tensors = {x if x.startswith(heads) else BASE + x: found[x] for x in found}
+    tensors.pop(f"{BASE}embeddings.position_ids", None)  # no weight
+    for copy in COPIES.keys() & tensors.keys():
+        tensors.setdefault(COPIES[copy], tensors.pop(copy))
+    return tensors
 
 
 def _leaves(state: nnx.State) -> dict[str, tuple[Any, Any]]:

@@ -34,7 +34,7 @@ def main() -> None:
         raise ConfigError(f"{workdir} holds a run: name another workdir")
     vocab_size = open_vocabulary(str(files[0])).vocab_size
     try:
-        encoder = huggingface.encoder_config(huggingface.read_settings(source))
+        encoder = huggingface.read_config(source)
         model = huggingface.load_pretrained(source)
     except huggingface.PretrainedError as error:
         raise ConfigError(str(error)) from error

@@ -16,7 +16,6 @@ FLOORS = (
     {"attention"},
     {"encoder"},
     {"heads"},
-    {"torch_layout"},
     {"huggingface"},
     {"config"},
 )

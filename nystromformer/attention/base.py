@@ -35,7 +35,7 @@ def check_range(
         raise ValueError(f"{name} must be at most {largest}{why}, got {value}")
 
 
-def check_choice(name: str, value: str, known: Iterable[str]) -> None:
+def check_choice(name: str, value: object, known: Iterable[object]) -> None:
     """Raises ValueError for a value that is not among the known ones."""
     if value not in (known := tuple(known)):
         raise ValueError(f"{name} must be one of {known}, got {value!r}")

@@ -64,5 +64,5 @@ def run(mask, scale):
     "mask", [FULL, LAST_BLOCK_PADDED], ids=["full", "last block padded"]
 )
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
-def test_ours_is_theirs(scale, mask):
+def test_bigbird_is_theirs(scale, mask):
     assert relative_error(*run(mask, scale)) < TOLERANCE["float32"]

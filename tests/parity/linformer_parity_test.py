@@ -48,6 +48,6 @@ def run(length, scale, share_projection):
 @pytest.mark.parametrize("share_projection", [False, True])
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 @pytest.mark.parametrize("length", [MAX_LENGTH, 17])
-def test_ours_is_theirs(length, scale, share_projection):
+def test_linformer_is_theirs(length, scale, share_projection):
     actual, expected = run(length, scale, share_projection)
     assert relative_error(actual, expected) < TOLERANCE["float32"]

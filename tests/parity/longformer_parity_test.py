@@ -63,5 +63,5 @@ def run(num_global, mask, scale):
 @pytest.mark.parametrize("mask", [MASK, np.ones_like(MASK)], ids=["padded", "full"])
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 @pytest.mark.parametrize("num_global", [0, 1, 3])
-def test_ours_is_theirs(num_global, scale, mask):
+def test_longformer_is_theirs(num_global, scale, mask):
     assert relative_error(*run(num_global, mask, scale)) < TOLERANCE["float32"]

@@ -2,11 +2,10 @@
 
 For the softmax kernel it adds ε = 1e-4 to every feature after scaling by the largest of
 the batch; ours scales each feature by its own largest key and needs no ε, which shifts
-the estimate: with ε = 0 both are the same, since the scales cancel. For the ReLU kernel
-both have the authors' ε = 1e-3 and are the same as they stand. Masks it has none: the
-published Nyströmformer's code gives it queries and keys that are scaled already, and
-padded keys and values as zeros. The version is one of that time: later ones take the
-largest key of each head, without its gradient.
+the estimate: with ε = 0 both are the same, since the scales cancel. Masks it has none:
+the published Nyströmformer's code gives it queries and keys that are scaled already,
+and padded keys and values as zeros. The version is one of that time: later ones take
+the largest key of each head, without its gradient.
 """
 
 import jax
@@ -40,15 +39,6 @@ def inputs(scale):
     return [torch.from_numpy(scale * rng.normal(size=(B, N, L, H))) for _ in range(3)]
 
 
-def ours(tensors, projection, kernel):
-    qkv = (jnp.asarray(x.transpose(1, 2).numpy(), jnp.float32) for x in tensors)
-    attention = make("performer", N, H, L, num_features=R, kernel=kernel)
-    drawn = jnp.asarray(projection.numpy(), jnp.float32)
-    attention.projection = RandomProjection(drawn)
-    out = attention(*qkv)
-    return np.asarray(out).swapaxes(1, 2)
-
-
 def their_softmax(package, tensors, projection):
     query, key, value = tensors
     query, key = (
@@ -61,26 +51,19 @@ def their_softmax(package, tensors, projection):
 
 
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
-def test_the_softmax_kernel_is_theirs_without_epsilon(package, scale):
+def test_performer_is_theirs_without_epsilon(package, scale):
     torch.manual_seed(0)
     projection = package.gaussian_orthogonal_random_matrix(R, H)
     tensors = inputs(scale)
-    actual = ours(tensors, projection, "softmax")
+    attention = make("performer", N, H, L, num_features=R)
+    attention.projection = RandomProjection(jnp.float32(projection.numpy()))
+    qkv = (jnp.float32(x.transpose(1, 2).numpy()) for x in tensors)
+    actual = np.asarray(attention(*qkv)).swapaxes(1, 2)
     expected = their_softmax(package, tensors, projection)
     assert relative_error(actual, expected) < TOLERANCE["float32"]
 
 
-@pytest.mark.parametrize("scale", [0.1, 1, 4])
-def test_the_relu_kernel_is_theirs(package, scale):
-    torch.manual_seed(0)
-    module = package.FastAttention(H, nb_features=R, generalized_attention=True)
-    tensors = inputs(scale)
-    expected = module(*tensors).numpy()
-    actual = ours(tensors, module.projection_matrix, "relu")
-    assert relative_error(actual, expected) < TOLERANCE["float32"]
-
-
-def test_the_published_kernel_and_its_gradient_are_theirs_on_scaled_zeroed_inputs(
+def test_performer_published_kernel_and_its_gradient_are_theirs(
     package,
 ):
     """Examples and heads of different scale: theirs has one largest key for all."""

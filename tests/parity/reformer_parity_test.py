@@ -66,13 +66,13 @@ def run(length, scale, mask, module=None, lsh_scope="bucket"):
 
 @pytest.mark.parametrize("lengths", [(13, 13, 13), (13, 7, 1)], ids=["full", "padded"])
 @pytest.mark.parametrize("scale", [1, 4])
-def test_one_chunk_is_theirs(scale, lengths):
+def test_reformer_of_one_chunk_is_theirs(scale, lengths):
     mask = np.arange(13) < np.array(lengths)[:, None]
     assert relative_error(*run(13, scale, mask)) < TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize("lsh_scope", ["chunk", "bucket"])
-def test_several_chunks_are_theirs_where_all_of_them_is_seen(lsh_scope, monkeypatch):
+def test_reformer_of_several_chunks_is_theirs_where_all_is_seen(lsh_scope, monkeypatch):
     """Padding fills the last chunk, so that the first lsh_scope nothing around the end."""
     valid = 4 * CHUNK
     length = valid + CHUNK
@@ -89,7 +89,7 @@ def test_several_chunks_are_theirs_where_all_of_them_is_seen(lsh_scope, monkeypa
     assert (error < TOLERANCE["float32"]) == (lsh_scope == "chunk"), error
 
 
-def test_the_buckets_are_theirs():
+def test_hash_buckets_are_theirs():
     length = 4 * CHUNK
     module = theirs(num_buckets=8)
     x = np.random.default_rng(0).normal(size=(B, N, length, H))
