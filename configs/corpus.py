@@ -1,80 +1,105 @@
-"""Corpus: hidden tokens of plain text and the order of two parts, as in the paper.
+"""Corpus: masked tokens of plain text and the order of two parts, as in the paper.
 
 python scripts/train.py --config=configs/corpus.py:nystrom --workdir=DIR
     --config.task.source_dir=TEXTS [--config.task.documents=blank_lines]
 
-The preset is BERT-small. `:nystrom,bert_base` is BERT-base; the paper begins its Nyström run
-of 0.25 M steps with an exact model's weights (train.init_from). `:nystrom,bert_base,seq1024`
-goes on from 512 tokens to 1,024 (supplement C):
+The preset is BERT-small. `:nystrom,bert_base` is BERT-base; the paper begins its
+Nyström run of 0.25 M steps with an exact model's weights (train.init_from).
+`:nystrom,bert_base,seq1024` goes on from 512 tokens to 1,024 (supplement C):
 
-python scripts/train.py --config=configs/corpus.py:nystrom,bert_base,seq1024 --workdir=LONGER
+python scripts/train.py --config=configs/corpus.py:nystrom,bert_base,seq1024
     --config.task.source_dir=TEXTS --config.task.tokenizer=DIR/tokenizer.json
-    --config.train.init_from=DIR
+    --config.train.init_from=DIR --workdir=LONGER
 
 `:nystrom,quick` is for two CPU cores: 4 layers of 128, windows of 64 tokens. On IMDb's
 reviews it reaches MLM 26.1 % and SOP 53.1 % after 16 minutes on one core, with seed 0
-(results/README.md).
+(results/README.md). `:nystrom,quick,seq1024` goes on from its 64 tokens to 128.
 """
 
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
-from configs import bert
 from configs.defaults import make_config
+
+# The paper's encoder of text, BERT's, in three sizes.
+BERT = {
+    "model.norm": "post",
+    "model.gelu": "tanh",
+    "model.embedding_norm": True,
+    "model.num_token_types": 2,
+    "model.pooling": "bert_pooler",  # of a classifier: [CLS], Linear, tanh
+    "attention.conv_kernel_size": 33,
+    "attention.num_landmarks": 64,
+}
+BERT_BASE = BERT | {
+    "model.num_layers": 12,
+    "model.num_heads": 12,
+    "model.model_dim": 768,
+    "model.mlp_dim": 3072,
+}
+# The paper's small one has four layers; its width is not stated.
+BERT_SMALL = BERT | {
+    "model.num_layers": 4,
+    "model.num_heads": 8,
+    "model.model_dim": 512,
+    "model.mlp_dim": 2048,
+}
+BERT_QUICK = BERT | {
+    "model.num_layers": 4,
+    "model.num_heads": 2,
+    "model.model_dim": 128,
+    "model.mlp_dim": 512,
+}
+PAPER = BERT_SMALL | {
+    "task.max_length": 512,
+    "task.vocab_size": 30_000,
+    "objective.name": "mlm_sop",
+    "objective.mlm_probability": 0.15,
+    "objective.corruption": "bert",
+    "optimizer.warmup_steps": 10_000,
+    "optimizer.weight_decay": 0.01,
+    "train.batch_size": 256,
+    "train.num_steps": 100_000,
+    "train.eval_every": 1_000,
+    "train.checkpoint_every": 1_000,
+}
+SEQ1024 = {
+    "task.max_length": 1_024,
+    "optimizer.learning_rate": 1e-5,
+    "optimizer.warmup_steps": 0,
+    "train.batch_size": 128,
+    "train.num_steps": 40_000,
+}
+# Windows are short: in windows of 256 tokens exact attention equals `identity` after
+# 1,000 steps of 16 windows, and predicts 12.1 % after 4,000 (results/README.md).
+QUICK = BERT_QUICK | {
+    "task.max_length": 64,
+    "task.vocab_size": 8_192,
+    "attention.num_landmarks": 16,
+    "attention.block_size": 8,
+    "attention.bucket_size": 16,
+    "attention.projection_dim": 16,
+    "attention.window": 16,
+    "optimizer.learning_rate": 1e-3,
+    "optimizer.warmup_steps": 200,
+    "train.batch_size": 64,
+    "train.num_steps": 2_000,
+    "train.eval_every": 250,
+    "train.checkpoint_every": 250,
+}
+QUICK_SEQ1024 = SEQ1024 | {
+    "task.max_length": 128,
+    "optimizer.learning_rate": 1e-4,
+    "train.batch_size": 32,
+    "train.num_steps": 1_000,
+}
+PRESETS = {
+    "quick": QUICK,
+    "bert_base": BERT_BASE | {"train.num_steps": 500_000},
+    "seq1024": SEQ1024,
+    "quick,seq1024": QUICK_SEQ1024,
+}
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
     """See `configs/defaults.py` for `arg`."""
-    return make_config(
-        arg,
-        task={
-            "name": "corpus",
-            "max_length": 512,
-            "source_dir": config_dict.placeholder(str),  # a folder of plain text
-            "pattern": "**/*.txt",
-            "documents": "files",  # or "blank_lines": many in a file
-            "tokenizer": "bpe",  # learnt here; "byte"; or a tokenizer.json
-            "vocab_size": 30_000,
-            "seed": 0,  # of splits and swaps
-        },
-        optimizer={"warmup_steps": 10_000, "weight_decay": 0.01},
-        train={
-            "batch_size": 256,
-            "num_steps": 100_000,
-            "eval_every": 1_000,
-            "checkpoint_every": 1_000,
-        },
-        presets={"paper": PAPER, "bert_base": BASE, "seq1024": LONGER, "quick": QUICK},
-    )
-
-
-PAPER = {
-    "objective": {"name": "mlm_sop", "mlm_probability": 0.15, "corruption": "bert"},
-    "model": bert.SMALL,
-    "attention": {**bert.CONVOLUTION, "num_landmarks": 64},
-}
-BASE = {"model": bert.BASE, "train": {"num_steps": 500_000}}
-LONGER = {
-    "task": {"max_length": 1_024},
-    "optimizer": {"learning_rate": 1e-5, "warmup_steps": 0},
-    "train": {"batch_size": 128, "num_steps": 40_000},
-}
-# Windows are short: in windows of 256 tokens exact attention equals `none` after 1,000
-# steps of 16 windows, and fills in 12.1 % after 4,000 (results/README.md).
-QUICK = {
-    "task": {"max_length": 64, "vocab_size": 8_192},
-    "model": bert.QUICK,
-    "attention": {
-        "num_landmarks": 16,
-        "block_size": 8,
-        "bucket_size": 16,
-        "projection_dim": 16,
-        "window": 16,
-    },
-    "optimizer": {"learning_rate": 1e-3, "warmup_steps": 200},
-    "train": {
-        "batch_size": 64,
-        "num_steps": 2_000,
-        "eval_every": 250,
-        "checkpoint_every": 250,
-    },
-}
+    return make_config(arg, "corpus", PAPER, PRESETS)

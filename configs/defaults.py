@@ -1,122 +1,97 @@
-"""The paper's settings that all tasks share. Those of an attention are in its file.
+"""How a config is made: the defaults, a task's paper settings, and presets.
 
-A config file names a task, its published settings (the paper preset) and a `quick`
-preset for two CPU cores. `--config=FILE:ARG` picks from them: ARG is an attention and
-presets, separated by commas, as in `configs/listops.py:nystrom,quick`; of two presets
-the later wins. Beside `quick` a preset may be another: the file's "quick NAME".
+`--config=FILE:ARG` takes an attention and presets, separated by commas, as in
+`configs/listops.py:nystrom,quick`. Of two presets the later wins, but `quick`, for two
+CPU cores, comes first; beside it NAME means the file's "quick,NAME", if it has one.
+Settings are named as on the command line: "train.seed" is --config.train.seed.
 """
 
-import copy
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING
+from typing import Any, get_args
 
 from ml_collections import ConfigDict, config_dict
 
+from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
+from nystromformer.config import (
+    ModelConfig,
+    OptimizerConfig,
+    TrainConfig,
+    key_types,
+)
 
-OBJECTIVE = {"name": "classification"}
+Settings = Mapping[str, Any]
 
-MODEL = {
-    "num_layers": 2,
-    "num_heads": 2,
-    "model_dim": 64,
-    "mlp_dim": 128,
-    "dropout_rate": 0.1,
-    "dtype": "float32",  # or "bfloat16"
-    "remat": "none",  # "block" recomputes in the backward pass instead of storing
-    "pooling": "mean",  # over valid tokens; or "padded_mean", "max", "cls_token"
-    "ignore_id": config_dict.placeholder(int),  # an id that is padding anywhere
-}
-
-OPTIMIZER = {
-    "learning_rate": 1e-4,  # the peak; from peak/25, linear down to peak/25e4
-    "weight_decay": 0.0,
-    "b1": 0.9,
-    "b2": 0.999,
-    "eps": 1e-6,
-    "cycle_b1": False,  # b1 from 0.95 down to 0.85 at the peak of the rate, and back
-    "decay": "linear",  # or "none": the rate stays at its peak
-}
-
-MASKED = {"name": "mlm", "mlm_probability": 0.15, "corruption": "mask_only"}
-
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # of every task
-    "paper": {},
-    "pretrain": {"objective": MASKED},
-    # What the published runs did otherwise than the paper says; a task's file adds its
-    # own, as the power of two to which they padded every sequence. README, "Where it
-    # differs from the published code".
-    "as_published": {
-        "model": {"pooling": "padded_mean"},
-        "optimizer": {"cycle_b1": True},
-        "attention": {
-            "landmark_padding": "count",
-            "pinv_init": "per_batch",
-            "sharing": "layerwise_per_head",
-            "kernel": "published",
-            "lsh_scope": "chunk",
-        },
-    },
-}
-
-TRAIN = {
-    "seed": 0,
-    "log_every": 50,
-    "grad_accum_steps": 1,  # parts of a batch, one after another in less memory
-    "length_buckets": 1,  # lengths to pad to; more save time where lengths differ
-    "init_from": config_dict.placeholder(str),  # the workdir of a finished run
-    "num_epochs": config_dict.placeholder(float),  # instead of num_steps
+# Where the published runs differ from the paper; a task's file adds its own, as the
+# power of two to which they padded every sequence.
+AS_PUBLISHED = {
+    "model.pooling": "padded_mean",
+    "optimizer.cycle_b1": True,
+    "attention.landmark_padding": "count",
+    "attention.pinv_init": "per_batch",
+    "attention.sharing": "layerwise_per_head",
+    "attention.kernel": "published",
+    "attention.lsh_scope": "chunk",
 }
 
 
 def make_config(
     arg: str | None,
-    *,
-    task: Mapping[str, Any],
-    optimizer: Mapping[str, Any],
-    train: Mapping[str, Any],
-    presets: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    task: str,
+    settings: Settings,
+    presets: Mapping[str, Settings],
+    load: Sequence[str] = (),
 ) -> ConfigDict:
-    """The config of one task: the paper's settings, then those of the named preset.
+    """The config of one task.
 
     Args:
-      arg: an attention and presets, separated by commas; nothing: nystrom, paper.
-      task: name, max_length and the task's options.
-      optimizer: what differs from OPTIMIZER.
-      train: the group `train`.
-      presets: preset -> group -> key -> value, after those of PRESETS; a preset's group
-        "attention" holds options for the attentions that have them. "paper" comes
-        before all others.
+      arg: an attention and presets; nothing: nystrom as in the paper.
+      task: a name in TASKS.
+      settings: of the paper, where they differ from the dataclasses' defaults.
+      presets: name -> settings. Settings of an attention apply if it has the option.
+      load: modules that register what the config names, beside those of --load.
     """
-    name = "nystrom"
-    # Copied, since a placeholder that is set would be set in every config.
-    groups: dict[str, dict[str, Any]] = copy.deepcopy(
-        {
-            "task": {"data_dir": config_dict.placeholder(str), **task},
-            "objective": dict(OBJECTIVE),
-            "model": dict(MODEL),
-            "attention": {},
-            "optimizer": {**OPTIMIZER, **optimizer},
-            "train": {**TRAIN, **train},
-        }
-    )
-    words = [word for word in (arg or "").split(",") if word]
-    for word in ["paper", *words]:
-        beside = f"quick {word}" if "quick" in words else word
-        if word in ATTENTIONS:
-            name = word
-        elif word in PRESETS or word in presets:
-            for changes in (PRESETS.get(word), presets.get(beside, presets.get(word))):
-                for group, values in (changes or {}).items():
-                    if group == "objective" and "name" in values:
-                        groups[group] = {}  # the options are another objective's
-                    groups[group] |= values
-        else:
-            known = {**ATTENTIONS, **PRESETS, **presets}
-            known = ", ".join(x for x in known if " " not in x)
-            raise ValueError(f"unknown attention or preset {word!r}; known: {known}")
-
-    options, changed = ATTENTIONS[name].defaults, groups["attention"]
-    known = {key: value for key, value in changed.items() if key in options}
-    groups["attention"] = {"name": name, **options, **known}
+    words = [word for word in (arg or "").split(",") if word not in ("", "paper")]
+    names = [word for word in words if word not in ATTENTIONS]
+    attention = ["nystrom", *(word for word in words if word in ATTENTIONS)][-1]
+    names.sort(key=lambda name: name != "quick")
+    if task not in TASKS:
+        raise ValueError(f"unknown task {task!r}: --load the module that registers it")
+    settings = dict(settings)
+    for name in names:
+        if name not in presets:
+            known = [x for x in (*ATTENTIONS, "paper", *presets) if "," not in x]
+            raise ValueError(
+                f"unknown attention or preset {name!r}; known: {', '.join(known)}"
+            )
+        beside = f"quick,{name}" if "quick" in names else name
+        settings |= presets.get(beside, presets[name])
+    groups = {
+        "preset": ",".join(names) or "paper",
+        "load": tuple(load),
+        "task": {
+            "name": task,
+            "data_dir": config_dict.placeholder(str),
+            **_defaults(TASKS[task]),
+        },
+        "objective": {"name": "classification"},
+        "model": _defaults(ModelConfig),
+        "attention": {"name": attention, **ATTENTIONS[attention].defaults},
+        "optimizer": _defaults(OptimizerConfig),
+        "train": _defaults(TrainConfig),
+    }
+    for path, value in settings.items():
+        group, key = path.split(".")
+        if group != "attention" or key in groups[group]:
+            groups[group][key] = value
     return ConfigDict(groups)
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    """The keys of a group that have defaults; None is a placeholder of its type."""
+    return {
+        key: config_dict.placeholder(get_args(kind)[0]) if default is None else default
+        for key, kind in key_types(cls).items()
+        if (default := getattr(cls, key, MISSING)) is not MISSING
+    }

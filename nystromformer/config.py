@@ -1,207 +1,163 @@
-"""The schema of a run's configuration, validated before compilation.
+"""The schema of a run's configuration: dataclasses, checked before compilation.
 
-A mapping becomes frozen models, or one line says what is wrong. `task`, `attention` and
-`objective` are open groups: beside the fields below they hold options, which go to
-`get_task`, `make_attention` and the objective, and are checked there.
+Their defaults are the paper's on the LRA. `task`, `objective` and `attention` are open
+groups: a name and options, which go to `get_task`, the objective and `make_attention`.
 """
 
-import difflib
+import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, get_type_hints
 
-import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from nystromformer.attention import ATTENTIONS, check_attention
+from nystromformer.attention.base import check_choice, check_range
+from nystromformer.encoder import EncoderConfig
 
-from nystromformer.attention import ATTENTIONS, attention_options, check_attention
-
-Count = Annotated[int, Field(gt=0)]
-Rate = Annotated[float, Field(ge=0, lt=1)]
-Dtype = Literal["float32", "bfloat16"]
-DTYPES = get_args(Dtype)
-Positive = Annotated[float, Field(gt=0)]
+DTYPES = ("float32", "bfloat16")
+# Fields of an EncoderConfig that follow from the task, the attention and the head.
+DERIVED = {"vocab_size", "input_dim", "max_length", "separator", "cls_token"}
+DERIVED |= {"attention", "attention_options"}
 
 
 class ConfigError(ValueError):
     """A configuration that cannot run; the message says what to change."""
 
 
-class Group(BaseModel):
-    """A group of keys: strict types (an int is a float too), no unknown ones."""
+@dataclasses.dataclass(frozen=True)
+class OpenGroup:
+    """A name and the options that belong to it."""
 
-    model_config = ConfigDict(
-        strict=True, frozen=True, extra="forbid", allow_inf_nan=False
-    )
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The keys of an open group that are not its fields."""
-        return dict(self.model_extra or {})
-
-
-class TaskConfig(Group):
-    """The task. `options` go to `lra_tasks.get_task`."""
-
-    model_config = ConfigDict(extra="allow")
     name: str
-    data_dir: str | None
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-class ObjectiveConfig(Group):
-    """The objective. `options` go to the objective of that name."""
+@dataclasses.dataclass(frozen=True)
+class TaskConfig(OpenGroup):
+    """The task, and the folder of its data, which says nothing about a run."""
 
-    model_config = ConfigDict(extra="allow")
-    name: str = "classification"
-
-
-class ModelConfig(Group):
-    """The encoder and its head: see `EncoderConfig`."""
-
-    num_layers: Annotated[int, Field(gt=0, le=64)]  # more take minutes to build
-    num_heads: Count
-    model_dim: Count
-    mlp_dim: Count
-    dropout_rate: Rate
-    dtype: Dtype
-    remat: Literal["none", "block"]
-    pooling: Literal["mean", "padded_mean", "max", "cls_token", "bert_pooler"]
-    norm: Literal["pre", "post"] = "pre"
-    gelu: Literal["erf", "tanh"] = "erf"
-    embedding_norm: bool = False
-    num_token_types: Annotated[int, Field(ge=0)] = 0
-    ignore_id: Annotated[int, Field(ge=0)] | None = None
+    data_dir: str | None = dataclasses.field(default=None, compare=False)
 
 
-class AttentionConfig(Group):
-    """The attention. `options` go to `make_attention`."""
+@dataclasses.dataclass(frozen=True)
+class ModelConfig(EncoderConfig):
+    """The encoder, and how its output becomes one vector."""
 
-    model_config = ConfigDict(extra="allow")
-    name: str
+    vocab_size: int = 1
+    max_length: int = 1
+    dtype: str = "float32"
+    pooling: str = "mean"  # over valid tokens; or another of `heads`
+
+    def __post_init__(self) -> None:
+        check_choice("dtype", self.dtype, DTYPES)
+        super().__post_init__()
 
 
-class OptimizerConfig(Group):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
     """AdamW with linear warm-up to learning_rate, then linear decay over the run."""
 
-    learning_rate: Positive
-    warmup_steps: Annotated[int, Field(ge=0)]
-    weight_decay: Annotated[float, Field(ge=0)]
-    b1: Rate
-    b2: Rate
-    eps: Positive
-    cycle_b1: bool = False  # 0.95, 0.85 at the peak, 0.95, instead of b1
-    decay: Literal["linear", "none"] = "linear"
+    learning_rate: float = 1e-4  # the peak; from peak/25, linear down to peak/25e4
+    warmup_steps: int = 0
+    weight_decay: float = 0.0
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-6
+    cycle_b1: bool = False  # b1 from 0.95 down to 0.85 at the peak, and back
+    decay: str = "linear"  # or "none": the rate stays at its peak
 
 
-class TrainConfig(Group):
-    """Length, intervals, batches and starting weights of training.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Length, intervals, batches and starting weights of training."""
 
-    seed: of the weights, the order of the examples and the dropout.
-    batch_size: examples a step.
-    num_steps, eval_every, log_every, checkpoint_every: in steps.
-    num_epochs: instead of num_steps, which then follow from the data.
-    grad_accum_steps: parts of a batch, of like lengths, one after another in less memory.
-    length_buckets: lengths to which a part is padded; where examples are of one length
-      more only take longer to compile.
-    init_from: another run's workdir, whose best weights to begin with.
-    """
-
-    seed: Annotated[int, Field(ge=0, lt=2**32)]
-    batch_size: Count
-    num_steps: Count
-    eval_every: Count
-    log_every: Count
-    checkpoint_every: Count
-    grad_accum_steps: Count = (
-        1  # what has a default may be missing, as in older workdirs
-    )
-    length_buckets: Annotated[int, Field(gt=0, le=16)] = 1  # a program for each
-    init_from: Annotated[str, Field(min_length=1)] | None = None
-    num_epochs: Positive | None = None
+    batch_size: int
+    num_steps: int = 0  # 0: as many as num_epochs take
+    num_epochs: float | None = None  # ignored if num_steps is given
+    eval_every: int  # steps, as the next two
+    checkpoint_every: int
+    log_every: int = 50
+    seed: int = 0  # of the weights, the order of the examples and the dropout
+    grad_accum_steps: int = 1  # parts of a batch, one after another in less memory
+    length_buckets: int = 1  # lengths that parts are padded to: a program for each
+    init_from: str | None = None  # the workdir of a run whose best weights to take
 
 
-class Config(Group):
-    """One run."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """One run. Its `preset` and `load` say how it was made, not what it does."""
 
+    preset: str = dataclasses.field(default="paper", compare=False)
+    load: tuple = dataclasses.field(default=(), compare=False)  # names of modules
     task: TaskConfig
-    objective: ObjectiveConfig = ObjectiveConfig()
+    objective: OpenGroup = OpenGroup("classification")
     model: ModelConfig
-    attention: AttentionConfig
+    attention: OpenGroup
     optimizer: OptimizerConfig
     train: TrainConfig
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "Config":
-        """The checked configuration, with the defaults of what it lacks.
-
-        Args:
-          mapping: group -> field -> value, as `ConfigDict.to_dict()` or JSON gives it.
+        """The config of group -> key -> value, as of ConfigDict.to_dict() or JSON.
 
         Raises:
-          ConfigError: for an unknown, missing or mistyped key, and for values that
-            cannot work; one line that names the key.
+          ConfigError: one line about a key, or about values that cannot work.
         """
-        try:
-            config = cls.model_validate(mapping)
-        except pydantic.ValidationError as error:
-            raise ConfigError(_line(error.errors()[0])) from error
-        except RecursionError as error:
-            raise ConfigError("config is nested too deeply") from error
-        _check_together(config)
-        attention = config.attention
-        lacking = {
-            key: option.default
-            for key, option in attention_options(attention.name).items()
-            if key not in attention.options and option.default is not option.empty
-        }
-        filled = attention.model_copy(update=lacking)
-        return config.model_copy(update={"attention": filled})
+        return _build(
+            cls, "config", {**mapping, "load": tuple(mapping.get("load", ()))}
+        )
 
     def to_mapping(self) -> dict[str, Any]:
         """The inverse of `from_mapping`."""
-        return self.model_dump()
+        groups = dataclasses.asdict(self)
+        for group in (groups["task"], groups["objective"], groups["attention"]):
+            group |= group.pop("options")
+        model = {key: groups["model"][key] for key in key_types(ModelConfig)}
+        return groups | {"model": model}
+
+    def __post_init__(self) -> None:
+        train, optimizer, attention = self.train, self.optimizer, self.attention
+        for key in ("batch_size", "eval_every", "checkpoint_every", "log_every"):
+            check_range(f"train.{key}", getattr(train, key), 1)
+        check_range("train.num_steps", train.num_steps, 0 if train.num_epochs else 1)
+        if train.batch_size % max(train.grad_accum_steps, 1):
+            parts = f"train.grad_accum_steps={train.grad_accum_steps}"
+            raise ValueError(f"{parts} does not divide batch_size={train.batch_size}")
+        if train.num_steps and optimizer.warmup_steps > train.num_steps:
+            steps = f"optimizer.warmup_steps={optimizer.warmup_steps}"
+            raise ValueError(f"{steps} is over train.num_steps={train.num_steps}")
+        check_choice("optimizer.decay", optimizer.decay, ("linear", "none"))
+        check_attention(attention.name, attention.options)
+        sensitive = ATTENTIONS[attention.name].padding_sensitive.items()
+        for key in (f'{key}="{x}"' for key, x in sensitive & attention.options.items()):
+            if train.length_buckets > 1:
+                why = "depends on the padding: take train.length_buckets=1"
+                raise ValueError(f"attention.{key} {why}")
 
 
-def _line(error: Any) -> str:
-    """An error of pydantic as one line."""
-    path = ".".join(["config", *map(str, error["loc"])])
-    if error["type"] == "extra_forbidden":
-        group: Any = Config
-        for name in error["loc"][:-1]:
-            group = group.model_fields[name].annotation
-        known = list(group.model_fields)
-        near = difflib.get_close_matches(str(error["loc"][-1]), known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-        return f"unknown key {path}; {hint}"
-    if error["type"] == "missing":
-        return f"{path} is missing"
-    return f"{path}: {error['msg']}, got {error['input']!r}"
+def key_types(cls: type) -> dict[str, Any]:
+    """The keys of a group, or of any dataclass of options, with their types."""
+    types, derived = get_type_hints(cls), DERIVED if cls is ModelConfig else ()
+    names = (field.name for field in dataclasses.fields(cls))
+    return {name: types[name] for name in names if name not in derived}
 
 
-def _check_together(config: Config) -> None:
-    """Raises ConfigError for values that contradict each other."""
-    model, train = config.model, config.train
-    if model.model_dim % model.num_heads:
-        raise ConfigError(
-            f"config.model.model_dim={model.model_dim} is not divisible by "
-            f"num_heads={model.num_heads}"
-        )
-    if config.optimizer.warmup_steps > train.num_steps:
-        raise ConfigError(
-            f"config.optimizer.warmup_steps={config.optimizer.warmup_steps} must lie "
-            f"between 0 and train.num_steps={train.num_steps}"
-        )
-    if train.batch_size % train.grad_accum_steps:
-        raise ConfigError(
-            f"config.train.batch_size={train.batch_size} is not divisible by "
-            f"grad_accum_steps={train.grad_accum_steps}"
-        )
+def _build(cls: Any, path: str, values: Any) -> Any:
+    """A value of that type, a dataclass from a mapping; ConfigError if none fits."""
+    if not dataclasses.is_dataclass(cls):
+        wanted = cls | int if isinstance(1.0, cls) else cls  # an int will do for float
+        if not isinstance(values, wanted) or (
+            isinstance(values, bool) and cls is not bool
+        ):
+            name = getattr(cls, "__name__", cls)
+            raise ConfigError(f"{path} must be {name}, got {values!r}")
+        return values
+    types = key_types(cls)
+    is_open = types.pop("options", None)
+    options = {key: x for key, x in values.items() if key not in types}
+    if options and not is_open:
+        raise ConfigError(f"unknown key {path}.{min(options)}; known: {[*types]}")
+    found = {key: x for key, x in values.items() if key in types}
+    found = {key: _build(types[key], f"{path}.{key}", x) for key, x in found.items()}
     try:
-        check_attention(config.attention.name, config.attention.options)
-    except ValueError as error:
-        raise ConfigError(f"config.attention: {error}") from error
-    for option, value in ATTENTIONS[config.attention.name].padding_sensitive.items():
-        is_set = config.attention.options.get(option) == value
-        if is_set and train.length_buckets > 1:
-            raise ConfigError(
-                f'config.attention.{option}="{value}" counts the padding: take '
-                "config.train.length_buckets=1"
-            )
+        return cls(**found, options=options) if is_open else cls(**found)
+    except (TypeError, ValueError) as error:  # TypeError: a key is missing
+        raise ConfigError(f"{path}: {error}") from error

@@ -17,8 +17,8 @@ from nystromformer.experiments.study.approximation import approximation
 
 ITERATIONS = [1, 2, 3, 4, 6, 8, 10, 12, 16, 20]
 
-cli.define_folder("workdir", "folder of a run")
-cli.define_folder("out", "folder to write", required=True)
+flags.DEFINE_string("workdir", None, "folder of a run")
+flags.DEFINE_string("out", None, "folder to write", required=True)
 flags.DEFINE_integer("examples", 8, "number of sequences", 1)
 flags.DEFINE_integer("example", None, "example in the pictures; default longest", 0)
 flags.DEFINE_multi_integer("landmarks", None, "numbers of landmarks", 1)

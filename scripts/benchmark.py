@@ -16,7 +16,7 @@ from nystromformer.config import DTYPES
 from nystromformer.experiments import cli
 from nystromformer.experiments.bench.benchmark import benchmark
 
-cli.define_folder("out", "folder to write", required=True)
+flags.DEFINE_string("out", None, "folder to write", required=True)
 flags.DEFINE_multi_string("attention", None, "NAME or NAME-SIZE; default: all")
 flags.DEFINE_multi_string("option", [], "ATTENTION.OPTION=VALUE")
 flags.DEFINE_multi_string("load", [], "module that registers attentions")

@@ -19,8 +19,10 @@ from nystromformer.training.checkpoint import save_weights
 from nystromformer.training.files import write_bytes, write_json
 from nystromformer.training.step import split_weights
 
-_FROM = cli.define_folder("from", "folder of the published model", required=True)
-_WORKDIR = cli.define_folder("workdir", "workdir to make", required=True)
+_FROM = flags.DEFINE_string(
+    "from", None, "folder of the published model", required=True
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "workdir to make", required=True)
 _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of texts")
 MODEL = ("num_layers", "num_heads", "model_dim", "mlp_dim", "dropout_rate")
 MODEL += ("norm", "gelu", "embedding_norm", "num_token_types")
@@ -41,20 +43,16 @@ def main() -> None:
     if vocab_size != encoder.vocab_size:
         sizes = f"{vocab_size:,} tokens, the model {encoder.vocab_size:,}"
         raise ConfigError(f"{files[0]} has {sizes}")
-    task = {"name": "corpus", "source_dir": _SOURCE_DIR.value}
-    task |= {"tokenizer": str(files[1].absolute()), "max_length": encoder.max_length}
-    imported = {
-        "objective": {"name": "mlm"},
-        "model": {name: getattr(encoder, name) for name in MODEL},
-        "attention": encoder.attention_options,
+    settings = {
+        "task.source_dir": _SOURCE_DIR.value,
+        "task.tokenizer": str(files[1].absolute()),
+        "task.max_length": encoder.max_length,
+        "objective.name": "mlm",
+        **{f"model.{name}": getattr(encoder, name) for name in MODEL},
+        **{f"attention.{x}": value for x, value in encoder.attention_options.items()},
+        **{f"train.{x}": value for x, value in TRAIN.items()},
     }
-    config = make_config(
-        "nystrom,imported",
-        task=task,
-        optimizer={"warmup_steps": 0},
-        train=TRAIN,
-        presets={"imported": imported},
-    )
+    config = make_config("nystrom", "corpus", settings, {})
     write_bytes(files[1], files[0].read_bytes())
     save_weights(workdir / "best", split_weights(model)[1])
     checked = Config.from_mapping(config.to_dict())

@@ -13,7 +13,9 @@ from pathlib import Path
 from nystromformer.experiments import cli
 from nystromformer.experiments.report.build import build
 
-OUT = cli.define_folder("out", "folder to write: new, or an earlier report", True)
+OUT = flags.DEFINE_string(
+    "out", None, "folder to write: new, or an earlier report", required=True
+)
 
 
 def main(folders: list[str]) -> None:

@@ -73,7 +73,7 @@ def find_points(changes: sweep.Changes) -> list[sweep.Point]:
             presets=presets,
             changes={**data_dir, **changes},
             num_seeds=_SEEDS.value or plan.get("seeds", 1),
-            load=getattr(cli, "loaded", tuple)(),
+            load=cli.loaded(),
         )
     return sweep.merge(found)
 

@@ -1,47 +1,68 @@
 """Trains one model on one task, or resumes a run that was stopped.
 
     python scripts/train.py --config=configs/listops.py:nystrom --workdir=DIR
-        [--config.group.key=value …] [--max_minutes=60]
+        [--config.group.key=value …] [--load=mine.py] [--max_minutes=60]
 
-Run the same command again to resume. SIGTERM (exit status 143), Ctrl-C (130), a closed
-terminal (129) and --max_minutes (142) save before they stop the run. Compiled programs
-are cached for the next start, unless JAX_ENABLE_COMPILATION_CACHE=false.
+Run the same command again to resume. SIGTERM (exit status 143), Ctrl-C (130), SIGUSR2
+(140) and --max_minutes (142) save before they stop the run. Compiled programs are
+cached for the next start, unless JAX_ENABLE_COMPILATION_CACHE=false.
+
+In several processes a run has the same command for each: with --distributed on SLURM
+or a TPU pod, and with all three of --coordinator=HOST:PORT --num_processes=4
+--process_id=0 anywhere else. Data and workdir lie on a disk that all of them see.
 """
 
-import signal
+import os
+import sys
 
+import jax
 from absl import flags
 from ml_collections import config_flags
 
-from nystromformer.config import Config
-from nystromformer.experiments import cli, distributed
+from nystromformer.config import Config, ConfigError
+from nystromformer.experiments import cli
 from nystromformer.experiments.run import Experiment
 from nystromformer.experiments.session import finish, keep_compiled_programs, summary
 from nystromformer.experiments.workdir import find_folder
 
-_CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "FILE.py[:ATTENTION,PRESET]; beside --help, lists its keys"
-)
-_WORKDIR = cli.define_folder(
-    "workdir", "folder of the run, or gs://BUCKET/RUN; made if missing", True, True
-)
+_CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
+_WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run", required=True)
 _MAX_MINUTES = cli.define_max_minutes("save and stop after this time")
 _SEQ_SHARDS = flags.DEFINE_integer(
     "sequence_parallelism", 1, "split each sequence over this many devices", 1
 )
-flags.adopt_module_key_flags(distributed)
+_DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes")
+_COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "how many", 1)
+_PROCESS_ID = flags.DEFINE_integer("process_id", None, "number, from 0", 0)
 flags.mark_flag_as_required("config")
 
 
+def join_processes() -> None:
+    """Joins the other processes of this run; all but the first print nothing."""
+    who = (_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+    if not _DISTRIBUTED.value and who == (None, None, None):
+        return
+    try:
+        timeouts = {"heartbeat_timeout_seconds": 30, "shutdown_timeout_seconds": 30}
+        jax.distributed.initialize(*who, initialization_timeout=120, **timeouts)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"the processes did not find each other: {error}") from error
+    if jax.process_index():
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for good
+
+
 def main() -> None:
-    if _MAX_MINUTES.value:
-        signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
-    distributed.join()
+    cli.limit_minutes(_MAX_MINUTES.value)
+    join_processes()
     keep_compiled_programs()
-    experiment = Experiment.from_config(Config.from_mapping(_CONFIG.value.to_dict()))
-    with distributed.together():
-        workdir = find_folder(str(_WORKDIR.value))
-        print(summary(finish(experiment, workdir, _SEQ_SHARDS.value)))
+    groups = _CONFIG.value.to_dict()
+    groups["load"] = (*groups.get("load", ()), *cli.loaded())
+    experiment = Experiment.from_config(Config.from_mapping(groups))
+    devices = f"{jax.device_count()} × {jax.devices()[0].device_kind}"
+    print(f"devices: {devices}; processes: {jax.process_count()}")
+    workdir = find_folder(str(_WORKDIR.value))
+    print(summary(finish(experiment, workdir, _SEQ_SHARDS.value)))
 
 
 if __name__ == "__main__":

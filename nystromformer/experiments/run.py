@@ -55,7 +55,7 @@ class Experiment:
                 f"config.train.batch_size={train.batch_size} is over the "
                 f"{num_examples} training examples"
             )
-        if train.num_epochs is None:
+        if train.num_steps or not train.num_epochs:
             return self
         groups = self.config.to_mapping()
         steps = round(train.num_epochs * (num_examples // train.batch_size))
@@ -79,17 +79,18 @@ class Experiment:
 
     def make_model(self, rngs: nnx.Rngs) -> Any:
         """The model, with fresh parameters."""
-        model = self.config.model
+        options = dict(self.config.to_mapping()["model"])
+        pooling, dtype = options.pop("pooling"), options.pop("dtype")
         config = EncoderConfig(
             vocab_size=self.task.vocab_size,
             max_length=self.task.max_length,
             separator=self.task.separator,
             attention=self.config.attention.name,
             attention_options=self.config.attention.options,
-            dtype=jnp.dtype(model.dtype),
-            **model.model_dump(exclude={"pooling", "dtype"}),
+            dtype=jnp.dtype(dtype),
+            **options,
         )
-        return self.learning.make_model(config, self.task, model.pooling, rngs)
+        return self.learning.make_model(config, self.task, pooling, rngs)
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """The optimizer over this run's length."""

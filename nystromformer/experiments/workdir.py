@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from flax.traverse_util import flatten_dict
 
 from nystromformer.config import Config, ConfigError
+from nystromformer.experiments import cli
 from nystromformer.training.checkpoint import saved_steps
 from nystromformer.training.devices import is_host_0
 from nystromformer.training.files import (
@@ -202,6 +203,8 @@ def read_config(workdir: Folder) -> Config:
     if not found:
         raise ConfigError(f"{workdir} is not a run: it has no {CONFIG_FILE}")
     try:
-        return Config.from_mapping(read_json(path))
+        mapping = read_json(path)
+        cli.load_modules(mapping.get("load", ()))
+        return Config.from_mapping(mapping)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -1,15 +1,11 @@
 """One run in several real processes over gloo: the same run, whoever is killed."""
 
-import os
 import signal
 import socket
 import time
 
-import jax
 import pytest
 
-from nystromformer.config import ConfigError
-from nystromformer.experiments.distributed import together
 from tests.small import losses, result_of
 
 SHORT = (
@@ -97,22 +93,3 @@ def test_when_one_is_killed_the_other_says_so_and_all_can_go_on(
     for status, stderr in finish(start(commands, 2, tmp_path)):
         assert status == 0, stderr
     assert_same(tmp_path, alone)
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "said"),
-    [
-        (ConfigError("two\nlines"), 2, "error: two lines\n"),
-        (RuntimeError("gloo\nat 0x7f"), 1, "error: gloo; if another process of this"),
-    ],
-)
-def test_an_error_ends_all_with_one_line(monkeypatch, capsys, error, status, said):
-    exits = []
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(os, "_exit", exits.append)
-    with together():
-        raise error
-    printed = capsys.readouterr().err
-    assert exits == [status]
-    assert printed.startswith(said)
-    assert printed.count("\n") == 1

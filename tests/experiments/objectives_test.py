@@ -1,4 +1,4 @@
-"""The table of objectives; one of a user's own is in own_test."""
+"""The table of objectives; one of a user's own is in custom_test."""
 
 import pytest
 

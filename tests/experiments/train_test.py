@@ -2,16 +2,14 @@
 
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import jax
 import pytest
 
 from nystromformer.training.checkpoint import saved_steps
-from tests.commands import ROOT, refused
-from tests.small import SMALL, losses, numbers, result_of
+from tests.commands import refused
+from tests.small import losses, numbers, result_of
 
 
 def start(commands, workdir):
@@ -146,45 +144,27 @@ def test_the_devices_of_a_machine_share_the_work(
     assert losses(tmp_path)[:5] == pytest.approx(losses(finished[0])[:5], abs=1e-6)
 
 
-def test_a_closed_pipe_saves_and_leaves(commands, tmp_path):
-    """A cold process, as `python scripts/train.py … | head -2` starts it."""
-    args = commands.train_args(tmp_path, "--config.train.num_steps=40000")
-    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *args]
-    with subprocess.Popen(
-        command, env=commands.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        while not process.stdout.readline().startswith(b"step 40: validation"):
-            assert process.poll() is None
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 128 + signal.SIGHUP
-    assert checkpoints(tmp_path)
-
-
 def test_after_max_minutes_a_run_that_has_not_begun_ends_too(commands, tmp_path):
     done = commands.train(tmp_path / "run", "--max_minutes=0.001")
-    assert (done.returncode, done.stderr) == (142, "stopped by its time limit\n")
+    assert (done.returncode, done.stderr) == (142, "stopped by SIGALRM\n")
 
 
 BAD = {
     "--config.task.name=listopps": "unknown task 'listopps'",
-    "--config.train.num_step=1": "no key train.num_step; did you mean train.num_steps ",
-    "--config.trains.seed=1": "no key trains.seed; did you mean train.seed",
-    "--config.train.num_steps=many": "invalid literal for int",
+    "--config.train.num_step=1": 'Did you mean "num_steps" instead of "num_step"',
+    "--config.trains.seed=1": 'Did you mean "train" instead of "trains"',
+    "--config.train.num_steps=many": "num_steps=many: invalid literal for int",
     "--config.attention.conv_kernel_size=4": "conv_kernel_size must be odd",
-    "--config.model.mlp_dim=100000000000": "parameters take 57,600 GB to train, and",
     "--config.train.batch_size=301": "over the 300 training examples",
-    "--workdir=": "--workdir=: is empty: name a folder",
-    "--workdir=s3://bucket/run": "s3://bucket/run is neither a folder nor gs://BUCKET",
-    "--max_minutes=nan": "--max_minutes=nan: must be between 0.001 and",
+    "--max_minutes=0": "--max_minutes=0: 0.0 is not number >= 0.001",
+    "--wrkdir=x": "Unknown command line flag 'wrkdir'. Did you mean: workdir",
     "--sequence_parallelism=3": "sequence_parallelism=3",
-    "--num_processes=2": "--num_processes, --process_id together, and with --dist",
-    "--distributed --num_processes=2": "--process_id together",
-    "stray": "unexpected argument 'stray'",
+    "--num_processes=2": "the processes did not find each other: ",
+    "stray": "expected no arguments, got 'stray'",
 }
 
 
-def test_bad_input_is_one_line_and_leaves_nothing(commands, tmp_path):
+def test_train_rejects_bad_input_in_one_line_and_leaves_nothing(commands, tmp_path):
     for change, said in BAD.items():
         done = commands.train(tmp_path / "run", *change.split())
         assert said in refused(done), change
@@ -192,37 +172,26 @@ def test_bad_input_is_one_line_and_leaves_nothing(commands, tmp_path):
 
 
 CONFIGS = {
-    "def get_config():\n    return nothing": "line 2: NameError: name 'nothing' is not",
-    "def get_config(:": "line 1: SyntaxError: invalid syntax",
-    "x = 1": "mine.py has no function get_config",
-    "def get_config():\n    return {}": "get_config must return an ml_collections",
-    None: "there is no config file",
+    "x = 1": "has no attribute 'get_config'",
+    "def get_config(arg):\n    raise ValueError('of mine')": "ValueError: of mine",
+    None: "No such file or directory: ",
 }
 
 
-def test_a_config_that_cannot_be_read_is_one_line(commands, tmp_path):
+def test_train_rejects_config_files_in_one_line(commands, tmp_path):
     path = tmp_path / "mine.py"
     for content, said in CONFIGS.items():
         path.unlink(missing_ok=True)
         if content:
             path.write_text(content)
-        args = (f"--config={path}", f"--workdir={tmp_path}/run")
+        args = (f"--config={path}:nystrom", f"--workdir={tmp_path}/run")
         assert said in refused(commands.run("train.py", *args))
 
 
-def test_a_platform_that_is_not_there_is_one_line(commands, tmp_path):
-    done = commands.with_env(JAX_PLATFORMS="cuda").train(tmp_path / "run")
-    assert done.returncode == 2
-    assert "error: JAX finds no device where JAX_PLATFORMS=cuda: " in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_help_has_every_flag_and_every_key_with_its_value(commands):
-    config = commands.train_args(commands.folder)[0]
-    done = commands.run("train.py", config, "--help", "--config.train.seed=7")
-    assert done.returncode == 0, done.stderr
-    for flag in ("workdir", "max_minutes", "[no]distributed", "sequence_parallelism"):
-        assert f"\n  --{flag}: " in done.stdout
-    assert "\n  --config.train.seed=7\n" in done.stdout
-    keys = {flag.partition("=")[0] for flag in SMALL}
-    assert keys <= set(re.findall(r"^  (--config\.[\w.]+)", done.stdout, re.MULTILINE))
+def test_train_shows_where_a_config_file_fails(commands, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def get_config():\n    return nothing")
+    done = commands.run("train.py", f"--config={path}", f"--workdir={tmp_path}/run")
+    assert done.returncode == 1
+    assert 'mine.py", line 2' in done.stderr
+    assert "NameError: name 'nothing' is not defined" in done.stderr
