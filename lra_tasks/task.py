@@ -31,7 +31,7 @@ LRA = ("listops", "text", "retrieval", "image", "pathfinder")  # the paper's Tab
 def register_task(name: str, task: type[Task]) -> None:
     """Adds a task of another package to the table; a config may import it."""
     known = TASKS.get(name, task)
-    if (known.__module__, known.__qualname__) != (task.__module__, task.__qualname__):
+    if known.__qualname__ != task.__qualname__:
         raise DataError(f"the name {name!r} is taken by {known}")
     TASKS[name] = task  # a module that is imported again brings its own again
 

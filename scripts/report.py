@@ -10,6 +10,8 @@ package, instead of in alphabetical order.
 
 from pathlib import Path
 
+from absl import flags
+
 from nystromformer.experiments import cli
 from nystromformer.experiments.report.build import build
 

@@ -37,7 +37,7 @@ BAD = {
     "train.init_from": (3, r"config\.train\.init_from must be str \| None, got 3"),
     "model.dtype": ("float16", r"config\.model: dtype must be one of .*'float16'"),
     "model.dropout_rate": (1.0, r"config\.model: dropout_rate must be in \[0, 1\)"),
-    "model.model_dim": (65, r"config\.model: model_dim 65 is not num_heads 2 × "),
+    "model.model_dim": (65, "config.model: num_heads 2 does not divide model_dim 65"),
     "optimizer.decay": ("cosine", r"optimizer\.decay must be one of .*'cosine'"),
     "optimizer.cycle_b1": (1, r"config\.optimizer\.cycle_b1 must be bool, got 1"),
     "optimizer.warmup_steps": (6000, r"warmup_steps=6000 is over .*num_steps=5000"),

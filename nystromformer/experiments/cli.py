@@ -84,10 +84,11 @@ def loaded() -> tuple[str, ...]:
 def load_modules(names: Iterable[str]) -> None:
     """Imports modules by name or file, each once; ConfigError where there is none."""
     for name in map(_absolute, names):
+        known = {getattr(x, "__file__", None) for x in [*sys.modules.values()]}
         try:
             if not name.endswith(".py"):
                 importlib.import_module(name)
-            elif name not in sys.modules:
+            elif name not in known:
                 spec: Any = importlib.util.spec_from_file_location(name, name)
                 sys.modules[name] = importlib.util.module_from_spec(spec)
                 spec.loader.exec_module(sys.modules[name])

@@ -113,7 +113,8 @@ def register_objective(name: str, learning: Learning) -> None:
     Raises:
       ValueError: the name is taken.
     """
-    if OBJECTIVES.get(name, learning) is not learning:
+    known = OBJECTIVES.get(name, learning).make_model
+    if known.__qualname__ != learning.make_model.__qualname__:
         raise ValueError(f"the name {name!r} is taken by {OBJECTIVES[name]}")
     OBJECTIVES[name] = learning
 

@@ -62,9 +62,7 @@ def test_commands_know_what_a_config_registers(commands, tmp_path):
 
     again = commands.run("evaluate.py", workdir)  # imports what config.json names
     assert f"loss {result['test_loss']:.4f}" in again.stdout, again.stderr
-    report = commands.run(
-        "report.py", str(run), f"--out={tmp_path}/out", f"--load={LOADED}"
-    )
+    report = commands.run("report.py", str(run), f"--out={tmp_path}/out")
     assert report.returncode == 0, report.stderr
     assert f"{result['test_loss']:.2f}" in (tmp_path / "out" / "report.md").read_text()
 
