@@ -11,7 +11,6 @@ from PIL import Image
 from lra_tasks.base import SPLITS
 from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.task import LRA, TASKS, DataError, Split, Task, get_task
-from nystromformer.experiments.cli import BAD_INPUT
 
 SHOWN_PER_CLASS = 8
 SHOWN_CHARACTERS = 1_000
@@ -45,7 +44,7 @@ def prepare(flags: Any) -> None:
             errors.append(f"error: {task.name}: {error}")
     if errors:
         print(*errors, sep="\n", file=sys.stderr)
-        sys.exit(BAD_INPUT)
+        sys.exit(2)
 
 
 def parse_option(text: str) -> tuple[str, object]:

@@ -14,7 +14,7 @@ from flax import nnx
 
 from lra_tasks.split import Split
 from lra_tasks.task import Task
-from nystromformer.config import Config, ConfigError, TaskConfig
+from nystromformer.config import Config, ConfigError
 from nystromformer.experiments.run import Experiment
 from nystromformer.experiments.study.capture import capture
 from nystromformer.experiments.workdir import (
@@ -253,8 +253,7 @@ def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
     folder = find_folder(workdir)
     config, words = read_config(folder), folder / TOKENIZER_FILE
     if words.exists() and config.task.options.get("tokenizer", "bpe") != "bpe":
-        own = {**config.task.model_dump(), "tokenizer": str(words)}  # wherever it lies
-        config = config.model_copy(update={"task": TaskConfig(**own)})
+        config.task.options["tokenizer"] = str(words)  # wherever it lies
     experiment = Experiment.from_config(config)
     if not (folder / "best").exists():
         raise ConfigError(f"{folder} has no validated weights yet")
