@@ -39,16 +39,19 @@ class Classification:
     """Cross-entropy of the model's logits [B, C] against the labels [B].
 
     Args:
-      select: "accuracy", or "f1" of class 1, which then is a metric too.
+      select: "accuracy" or "f1".
+      f1: whether F1 of class 1 is a metric; it is if it is selected.
     """
 
     higher_is_better = True
 
-    def __init__(self, select: str = "accuracy"):
+    def __init__(self, select: str = "accuracy", f1: bool = False):
         if select not in ("accuracy", "f1"):
             raise ValueError(f"select must be accuracy or f1, got {select!r}")
         self.select = select
-        self.metrics = tuple(dict.fromkeys(("loss", "accuracy", select)))
+        self.metrics = ("loss", "accuracy")
+        if f1 or select == "f1":
+            self.metrics += ("f1",)
 
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
         """loss (nats), accuracy and f1 (0 to 1), by the weights of the examples."""
@@ -61,7 +64,7 @@ class Classification:
             "loss": (jnp.where(weights > 0, loss * weights, 0).sum(), total),
             "accuracy": (((guess == labels) * weights).sum(), total),
         }
-        if self.select == "f1":  # 2 TP / (2 TP + FP + FN)
+        if "f1" in self.metrics:  # 2 TP / (2 TP + FP + FN)
             both = 2 * ((guess == 1) & (labels == 1))
             either = (guess == 1).astype(jnp.int32) + (labels == 1)
             found["f1"] = (both * weights).sum(), (either * weights).sum()
