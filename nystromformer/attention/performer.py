@@ -8,6 +8,7 @@ R such features of each query and key, with linear attention between them, estim
 softmax attention; rows w that are orthogonal in blocks of H estimate it better.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from nystromformer.attention.linear import kernel_attend
 from nystromformer.ops import at_least_float32
 
 PUBLISHED_EPSILON = 1e-4
+Project = Callable[[jax.Array], jax.Array]  # [L, H] -> [L, R]
 
 
 class RandomProjection(nnx.Variable):
@@ -56,11 +58,7 @@ def draw_projection(key: jax.Array, num_features: int, head_dim: int) -> jax.Arr
 
 
 def softmax_features(
-    query: jax.Array,
-    key: jax.Array,
-    mask: jax.Array | None,
-    projection: jax.Array,
-    precision: lax.PrecisionLike,
+    query: jax.Array, key: jax.Array, mask: jax.Array | None, project: Project
 ) -> tuple[jax.Array, jax.Array]:
     """exp(w·q) and exp(w·k − |k|²/2) of q, k scaled by H^(−1/4), up to factors.
 
@@ -69,10 +67,9 @@ def softmax_features(
     make the largest feature of every token, and the largest key of every feature, 1:
     nothing overflows, and no sum of weights is below 1.
 
-    query [T, H], key [S, H], mask [S], W [R, H] -> [T, R], [S, R] in at least float32.
+    query [T, H], key [S, H], mask [S] -> [T, R], [S, R] in at least float32.
     """
-    of_queries = project(query, projection, precision)
-    of_keys = project(key, projection, precision)
+    of_queries, of_keys = project(query), project(key)
     wide = of_keys.dtype
     square = jnp.square(key.astype(wide)).sum(-1, keepdims=True)
     of_keys -= square * (key.shape[-1] ** -0.5 / 2)
@@ -85,11 +82,7 @@ def softmax_features(
 
 
 def published_features(
-    query: jax.Array,
-    key: jax.Array,
-    mask: jax.Array | None,
-    projection: jax.Array,
-    precision: lax.PrecisionLike,
+    query: jax.Array, key: jax.Array, mask: jax.Array | None, project: Project
 ) -> tuple[jax.Array, jax.Array]:
     """The softmax kernel as the published Nyströmformer's code used it.
 
@@ -99,7 +92,7 @@ def published_features(
     """
 
     def features(x: jax.Array, over: tuple[str, ...]) -> jax.Array:
-        projected = project(x, projection, precision) * x.shape[-1] ** -0.25
+        projected = project(x) * x.shape[-1] ** -0.25
         half = jnp.square(x.astype(projected.dtype)).sum(-1, keepdims=True)
         half /= 2 * x.shape[-1]
         largest = projected.max(None if over else -1, keepdims=True)
@@ -108,16 +101,6 @@ def published_features(
         return jnp.exp(projected - half - largest) + PUBLISHED_EPSILON
 
     return features(query, ()), features(key, ("heads", "batch"))
-
-
-def project(
-    x: jax.Array, projection: jax.Array, precision: lax.PrecisionLike
-) -> jax.Array:
-    """W x · H^(−1/4): [L, H], [R, H] -> [L, R] in at least float32."""
-    wide = at_least_float32(x.dtype)
-    options = {"precision": precision, "preferred_element_type": wide}
-    projected = jnp.einsum("lh,rh->lr", x, projection.astype(x.dtype), **options)
-    return projected * x.shape[-1] ** -0.25
 
 
 KERNELS = {"softmax": softmax_features, "published": published_features}
@@ -151,9 +134,16 @@ class PerformerAttention(Attention):
         self.projection = RandomProjection(drawn)
 
     def attend(self, query, key, value, mask, precision):
-        features = KERNELS[self.kernel]
-        of_queries, of_keys = (
-            x.astype(value.dtype)
-            for x in features(query, key, mask, self.projection[...], precision)
-        )
+        wide, projection = at_least_float32(value.dtype), self.projection[...]
+
+        def project(x: jax.Array) -> jax.Array:
+            """W x · H^(−1/4): [L, H] -> [L, R]."""
+            options = {"precision": precision, "preferred_element_type": wide}
+            projected = jnp.einsum(
+                "lh,rh->lr", x, projection.astype(x.dtype), **options
+            )
+            return projected * x.shape[-1] ** -0.25
+
+        features = KERNELS[self.kernel](query, key, mask, project)
+        of_queries, of_keys = (x.astype(value.dtype) for x in features)
         return kernel_attend(of_queries, of_keys, value, precision)
