@@ -24,6 +24,7 @@ Where this differs from the published code, on purpose:
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ from nystromformer.ops import (
 
 Precision = jax.lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
+LONG = 4096  # keys whose sum is made in parts
 
 
 def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
@@ -194,7 +196,13 @@ def attend(
     largest = lax.stop_gradient(scores.max(keys, keepdims=True))
     weights = exp_in(scores - largest, value.dtype)
     total = weights.sum(keys, dtype=wide)  # [T]
-    product = jnp.einsum(f"{letters},sh->th", drop(weights), value, **options)
+    weights = drop(weights)
+    if keys_first and len(value) > LONG:  # else few queries' sums lose digits on a CPU
+        parts = math.gcd(len(value), 64), -1
+        weights, value = (x.reshape(*parts, x.shape[1]) for x in (weights, value))
+        product = jnp.einsum("pst,psh->pth", weights, value, **options).sum(0)
+    else:
+        product = jnp.einsum(f"{letters},sh->th", weights, value, **options)
     return product / total[:, None]
 
 
@@ -239,12 +247,10 @@ def nystrom(
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend(query, key, value, mask, scale=scale, precision=precision)
 
-    counts = (
-        mask if landmark_padding == "mask" else None
-    )  # the tokens that make landmarks
-    of_queries = counts if self_attention else None
-    query_landmarks, _ = landmarks(query, num_landmarks, of_queries)
-    key_landmarks, exists = landmarks(key, num_landmarks, counts)
+    valid = mask if landmark_padding == "mask" else None  # what makes landmarks
+    valid_queries = valid if self_attention else None
+    query_landmarks, _ = landmarks(query, num_landmarks, valid_queries)
+    key_landmarks, exists = landmarks(key, num_landmarks, valid)
     query_landmarks, key_scaled = query_landmarks * scale, key_landmarks * scale
 
     scores = jnp.matmul(query_landmarks, key_landmarks.T, precision="highest")

@@ -176,7 +176,7 @@ def _one_head(
     def rows(first, rng, query, bias, mask):
         if is_causal:
             t = first + jnp.arange(len(query))
-            causal = t[:, None] >= jnp.arange(len(key))
+            causal = t[:, None] >= jnp.arange(len(key))[None]
             mask = causal if mask is None else mask & causal
         drop = functools.partial(dropout, rate=dropout_rate, rng=rng)
         return attend(
