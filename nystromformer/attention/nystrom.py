@@ -79,7 +79,7 @@ class NystromAttention(Attention):
 
     size_option = "num_landmarks"
     padding_sensitive = {"landmark_padding": "count"}
-    defaults = {"num_landmarks": 128, "conv_kernel_size": 35}
+    defaults = {"conv_kernel_size": 35}
 
     def __init__(
         self,

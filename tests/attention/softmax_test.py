@@ -195,13 +195,17 @@ def test_memory_is_that_of_a_block(monkeypatch):
 
 
 def test_sown_weights_are_those_of_the_output():
-    """Whole, also where the output is made of blocks, and before dropout."""
-    query, key, value = long_inputs()
-    module = nnx.Dict()
-    options = {"is_causal": True, "dropout_rate": 0.5, "deterministic": False}
-    rng = jax.random.key(0)
-    softmax_attention(query, key, value, module=module, dropout_rng=rng, **options)
-    (weights,) = module.attention_weights[...]
-    out = jnp.einsum("bnts,bsnh->btnh", weights, value)
-    expected = softmax_attention(query, key, value, is_causal=True)
-    assert relative_error(out, expected) <= TOLERANCE["float32"]
+    options = {"num_heads": N, "in_features": N * H, "decode": False}
+    layer = nnx.MultiHeadAttention(
+        **options, attention_fn=softmax_attention, rngs=nnx.Rngs(0)
+    )
+    x = long_inputs()[0].reshape(2, LONG, N * H)
+
+    def forward(layer, x):
+        return layer(x, sow_weights=True)
+
+    _, sown = nnx.capture(forward, nnx.Intermediate)(layer, x)
+    weights = jax.tree.leaves(sown)[0]
+    query, key = layer.query(x), layer.key(x)
+    expected = jax.nn.softmax(jnp.einsum("btnh,bsnh->bnts", query, key) / H**0.5)
+    assert relative_error(weights, expected) <= TOLERANCE["float32"]
