@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 
 from nystromformer.experiments.plotting import HEIGHT, new_figure
 from nystromformer.experiments.report.runs import LANDMARKS, Frame, label, scale
-from nystromformer.experiments.report.tables import heading
+from nystromformer.experiments.report.tables import EXACT, heading
 
-EXACT, STROKES = "softmax", ("-", "--", ":", "-.")
+STROKES = ("-", "--", ":", "-.")
 LEGEND_LINE = 0.22  # inches
 NO_CURVES = {"step", "split", "loss", "examples", "examples_per_second"}
 

@@ -72,7 +72,7 @@ def _rank(name: str, known: Iterable[str]) -> tuple[int, str]:
 def read_run(workdir: Path) -> dict[str, Any]:
     """One run as a row; `score`, the test value of its metric, is in %, if a rate."""
     config = json.loads((workdir / "config.json").read_text())
-    if not {*GROUPS} <= {*config}:
+    if not {*GROUPS, "preset"} <= {*config}:
         raise ConfigError(f"{workdir}/config.json was not written by scripts/train.py")
     text, metrics, failed = (
         file.read_text() if (file := workdir / name).exists() else ""
@@ -82,7 +82,7 @@ def read_run(workdir: Path) -> dict[str, Any]:
     curves = [json.loads(x) for x in metrics[: metrics.rfind("\n") + 1].splitlines()]
     task, seed = config["task"], config["train"]["seed"]
     subset = task.get("subset")  # of GLUE: a column of its own, and a preset's name
-    words = [x for x in config.get("preset", "unknown").split(",") if x != subset]
+    words = [x for x in config["preset"].split(",") if x != subset]
     flat = {f"{x}.{key}": value for x in GROUPS for key, value in config[x].items()}
     settings = {"preset": ",".join(words) or "paper"} | {
         key: re.sub(rf"seed{seed}(?!\d)", "seed*", x) if isinstance(x, str) else x

@@ -18,7 +18,7 @@ from nystromformer.experiments.report.runs import (
     scale,
 )
 
-DASH = "—"
+DASH, EXACT = "—", "softmax"
 DATA = ("preset", "task.")  # keys of settings that may change the floors
 COSTS = {  # title -> key of result.json, unit, form
     "parameters": ("num_params", 1, ",.0f"),
@@ -167,16 +167,22 @@ def difference(ours: Frame, theirs: Frame) -> tuple[float, float, int]:
 
 
 def paired_table(frame: Frame) -> Frame:
-    """Differences to the first row of the task and to the first of the attention."""
+    """Differences to the first attention, to exact attention and to the row's own.
+
+    Of an attention with several rows, that with the most seeds is the reference.
+    """
     cells: dict[str, dict[str, str]] = defaultdict(dict)
     done = frame[frame["finished"]]
     for (task, metric), of in done.groupby(["task", "metric"], sort=False):
         column = heading(task, metric).replace("%", "points")
-        firsts = of.groupby("attention")["label"].transform("first")
+        names = of.groupby("attention", sort=False)["label"]
+        bases = names.agg(lambda labels: max(labels, key=list(labels).count))
         for name, ours in of.groupby("label", sort=False):
-            for base in {of["label"].iloc[0]: 0, firsts[ours.index[0]]: 0}:
+            own = bases[ours["attention"].iloc[0]]
+            for base in dict.fromkeys((bases.iloc[0], bases.get(EXACT, own), own)):
                 mean, bound, seeds = difference(ours, of[of["label"] == base])
-                if base == name or not seeds:
+                known = column in cells.get(f"{base} − {name}", {})
+                if known or base == name or not seeds:
                     continue
                 said = f"{mean:+.2f} ({seeds})"
                 if pd.notna(bound):
