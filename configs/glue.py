@@ -10,7 +10,7 @@ authors' script (the paper names no schedule); `:nystrom,mrpc,warmup` warms up o
 steps and decays to zero. MRPC and QQP report F1 too; QQP is selected by it. MNLI is
 tested on its matched part, and on the other by
 
-python scripts/evaluate.py --workdir=DIR --option=subset=mnli_mm
+python scripts/evaluate.py --workdir=DIR --split=test_mismatched
 """
 
 from typing import Any

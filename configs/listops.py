@@ -23,8 +23,8 @@ PAPER = {
 }
 QUICK = {
     "task.max_length": 48,
-    "task.min_length": 24,
-    "task.longest": 48,
+    "task.min_tokens": 24,
+    "task.max_tokens": 48,
     "task.max_depth": 3,
     "task.max_args": 6,
     "attention.num_landmarks": 6,
@@ -40,7 +40,7 @@ QUICK = {
 }
 PRESETS = {
     "quick": QUICK,
-    "as_published": AS_PUBLISHED | {"task.max_length": 2_048},  # `longest` stays
+    "as_published": AS_PUBLISHED | {"task.max_length": 2_048},  # `max_tokens` stays
     "quick,as_published": AS_PUBLISHED,
     **self_pretraining.presets(
         mlm_probability=0.1,

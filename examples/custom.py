@@ -58,7 +58,7 @@ class Words(Text):
     """IMDb's reviews, word by word. The options of Text apply, `tokenizer` excepted."""
 
     name: ClassVar[str] = "words"
-    version: ClassVar[str] = "1.0.0"  # raise it whenever the tokens change
+    data_version: ClassVar[str] = "1.0.0"  # raise it whenever the tokens change
     vocab_size: ClassVar[int] = 2**13
     max_length: int = 512
 

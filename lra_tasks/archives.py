@@ -1,32 +1,24 @@
-"""Official archives: found or downloaded, checked, and read member by member.
-
-Nothing is ever unpacked to disk. An archive is a stranger: names that climb out of
-it, links and devices are refused even though only contents are read.
-"""
+"""Official archives and TFDS folders: found or downloaded, and read in place."""
 
 import contextlib
 import hashlib
-import http.client
 import lzma
 import os
 import re
 import tarfile
 import urllib.request
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from lra_tasks.progress import Progress
+from tqdm import tqdm
+
 from lra_tasks.split import DataError
-from lra_tasks.storage import hold
 
-Members = Generator[tuple[re.Match[str], IO[bytes]], None, None]
-SECONDS_TO_ANSWER = 5.0
-CHUNK_BYTES = 2**20
-DAMAGES = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
+Member = tuple[re.Match[str], IO[bytes]]
+SECONDS_TO_ANSWER = 30.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +26,6 @@ class Archive:
     """An official archive; its name is the last part of the url."""
 
     url: str
-    num_bytes: int
     md5: str | None = None  # as published
     by_hand: bool = False  # too large to be downloaded unasked
 
@@ -42,191 +33,114 @@ class Archive:
     def name(self) -> str:
         return self.url.rpartition("/")[2]
 
-    def __str__(self) -> str:
-        return f"{self.url} ({self.num_bytes / 1e6:,.0f} MB)"
 
-
-LRA_RELEASE = Archive(  # a plain tar file, whatever its name says
-    "https://storage.googleapis.com/long-range-arena/lra_release.gz",
-    num_bytes=7_700_000_000,
-    by_hand=True,
+LRA_RELEASE = Archive(  # 7.7 GB; a plain tar file, whatever its name says
+    "https://storage.googleapis.com/long-range-arena/lra_release.gz", by_hand=True
 )
 
 
-def obtain(
-    archives: Sequence[Archive],
-    folders: Sequence[str],
-    data_dir: Path,
-    source_dir: str | None = None,
-) -> Path:
-    """Finds the first of unpacked `folders` or `archives`, or downloads archives[0].
-
-    They are looked for in `data_dir`, where the download goes too; or in `source_dir`,
-    which may be one of them itself, and then nothing is downloaded.
-
-    Raises:
-      DataError: nothing there and no server either, or a wrong checksum.
-    """
-    place = Path(source_dir) if source_dir else data_dir
-    if folder := find_folder(place, folders):
-        return folder
-    for archive in archives:
-        for path in (place / archive.name, place):
-            if path.is_file() and path.name == archive.name:
-                _verify(path, archive, "delete it, or get it again")
-                return path
-    if source_dir or archives[0].by_hand:
-        names = ", ".join([*folders, *(archive.name for archive in archives)])
-        raise DataError(
-            f"{place} has none of {names}: get {archives[0]} and put it there"
-        )
-    return _download(archives[0], data_dir)
-
-
-def find_folder(place: Path, names: Sequence[str]) -> Path | None:
-    """The first of `names` below `place`, or `place` itself if it bears such a name."""
+def find(names: Sequence[str], place: Path) -> Path | None:
+    """The first of files or folders `names` in `place`, which may be one of them."""
     for name in names:
         for path in (place / name, place):
-            if path.is_dir() and path.as_posix().endswith(f"/{name}"):
+            if path.exists() and path.as_posix().endswith(f"/{name}"):
                 return path
     return None
 
 
-def _verify(path: Path, archive: Archive, remedy: str) -> None:
-    if archive.md5 is None:
-        return
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "md5").hexdigest()
-    if found != archive.md5:
-        raise DataError(
-            f"{path} is damaged or incomplete: its md5 is {found}, not {archive.md5}; "
-            f"{remedy}"
-        )
+def obtain(archive: Archive, folder: str, data_dir: Path, by_hand: bool) -> Path:
+    """Finds the unpacked `folder` or the archive in `data_dir`; else downloads it.
 
-
-def _download(archive: Archive, folder: Path) -> Path:
-    """Downloads to a .part file, which the next attempt extends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / archive.name
-    part = folder / f"{archive.name}.part"
-    with hold(folder / f"{archive.name}.lock", f"downloading {archive.name}"):
-        if path.exists():  # the process we waited for has it
-            return path
-        if not part.exists() or part.stat().st_size < archive.num_bytes:
-            _receive(archive, part)
-        try:
-            _verify(part, archive, "it is deleted: run again")
-        except DataError:
-            part.unlink()
-            raise
-        part.rename(path)
-    return path
-
-
-def _receive(archive: Archive, part: Path) -> None:
-    """Appends the missing rest of the archive to `part`."""
-    done = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(archive.url, headers={"Range": f"bytes={done}-"})
+    Raises:
+      DataError: nothing there and no download either, or a wrong checksum.
+    """
+    if path := find([folder, archive.name], data_dir):
+        return path
+    if by_hand or archive.by_hand:
+        message = f"{data_dir} has neither {folder} nor {archive.name}"
+        raise DataError(f"{message}: get {archive.url} and put it there")
+    path = data_dir / archive.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part, digest = path.with_name(f"{path.name}.{os.getpid()}.part"), hashlib.md5()
     try:
-        response = urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER)
-    except (OSError, http.client.HTTPException) as error:
-        raise DataError(
-            f"{archive.name} is not in {part.parent} and cannot be downloaded "
-            f"({getattr(error, 'reason', error)}): get {archive} and put it there"
-        ) from error
-    if response.status != http.HTTPStatus.PARTIAL_CONTENT:
-        done = 0
-    with (
-        response,
-        part.open("ab" if done else "wb") as file,
-        Progress(archive.name, archive.num_bytes) as progress,
-    ):
-        progress.update(done)
-        for chunk in _chunks(response):
-            file.write(chunk)
-            progress.update(len(chunk))
-    if (size := part.stat().st_size) < archive.num_bytes:
-        raise DataError(
-            f"{archive.url} broke off after {size:,} of {archive.num_bytes:,} bytes; "
-            "run again to resume"
-        )
-
-
-def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yields bytes until the server ends or disconnects."""
-    with contextlib.suppress(OSError, http.client.HTTPException):
-        while chunk := response.read(CHUNK_BYTES):
-            yield chunk
+        with (
+            urllib.request.urlopen(archive.url, timeout=SECONDS_TO_ANSWER) as response,
+            part.open("wb") as file,
+            tqdm(total=response.length, desc=path.name, unit="B", disable=None) as bar,
+        ):
+            while chunk := response.read(2**20):
+                file.write(chunk)
+                digest.update(chunk)
+                bar.update(len(chunk))
+        if archive.md5 not in (None, digest.hexdigest()):
+            raise OSError(f"broken off or changed: its md5 is not {archive.md5}")
+        return part.rename(path)
+    except OSError as error:
+        message = f"{archive.url} cannot be downloaded ({error})"
+        raise DataError(f"{message}: run again, or put it in {data_dir}") from error
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def open_members(path: Path, pattern: str) -> Iterator[Members]:
-    """Reads the files below a folder, or in a tar archive of any compression.
+def open_members(path: Path, pattern: str) -> Iterator[Iterator[Member]]:
+    """Reads the files below a folder, or in a tar archive, whose names match.
 
-    Yields:
-      An iterator over (match, open file) of the files in whose names, "folder/…/file",
-      the pattern is found; each is to be read before the next is asked for.
-
-    Raises:
-      DataError: from the `with` block too; the archive is damaged, or holds links,
-        devices or names that lead out of it; a file of the folder is no regular one.
+    Yields an iterator over the match of each name and the open file, which is to be
+    read before the next one. DataError, from the `with` block too: it is damaged.
     """
-    read = _read_folder if path.is_dir() else _read_tar
     try:
-        with contextlib.closing(read(path, re.compile(pattern))) as members:
-            yield members
-    except (*DAMAGES, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # gzip's word for a wrong checksum has no number
+        yield (_read_folder if path.is_dir() else _read_tar)(path, pattern)
+    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         reason = str(error).partition("\n")[0]
-        raise DataError(
-            f"{path} is truncated or not a tar archive: {reason}"
-        ) from error
+        raise DataError(f"{path} cannot be read ({reason}): get it again") from error
 
 
-def _read_folder(folder: Path, pattern: re.Pattern[str]) -> Members:
+def _read_folder(folder: Path, pattern: str) -> Iterator[Member]:
     for path in sorted(folder.rglob("*")):
-        match = pattern.search(path.relative_to(folder).as_posix())
-        if match and not path.is_dir():
-            with open_regular(path) as file:
+        match = re.search(pattern, path.relative_to(folder).as_posix())
+        if match and path.is_file():
+            with path.open("rb") as file:
                 yield match, file
 
 
-def _read_tar(path: Path, pattern: re.Pattern[str]) -> Members:
+def _read_tar(path: Path, pattern: str) -> Iterator[Member]:
     with tarfile.open(path) as tar:
-        while (member := tar.next()) is not None:
-            tar.members.clear()  # pyright: ignore[reportAttributeAccessIssue] - it grows
-            parts = re.split(r"[/\\]", member.name)
-            plain = member.isreg() or member.isdir()
-            if not (plain and parts[0]) or ".." in parts:
-                reason = "is a link or a device, or leads out of the archive"
-                raise DataError(f"{path}: {member.name!r} {reason}: refused")
-            content = tar.extractfile(member)
-            if content and (match := pattern.search(os.path.normpath(member.name))):
-                with content:
-                    yield match, content
-        while tar.fileobj and tar.fileobj.read(CHUNK_BYTES):
+        for member in tar:
+            match = re.search(pattern, member.name)
+            if match and (file := tar.extractfile(member)):
+                yield match, file
+        while tar.fileobj and tar.fileobj.read(2**20):
             pass  # gzip compares its checksum at the very end
 
 
-def open_regular(path: Path) -> BufferedReader:
-    """Opens a file, unless it is a pipe or a device, whose bytes may never end."""
-    if path.exists() and not path.is_file():
-        raise DataError(f"{path} is not a regular file: refused")
-    return path.open("rb")
+def read_tfds(dataset: str, split: str, source_dir: str | None) -> list[Any] | None:
+    """The examples of a prepared TFDS dataset, as "glue/sst2"; None if there is none.
 
+    It is looked for in `source_dir`, which may be its own folder; without one in
+    $TFDS_DATA_DIR and ~/tensorflow_datasets.
 
-def as_text(content: bytes | bytearray, path: Path) -> str:
-    """The text of a file; DataError if it is not UTF-8."""
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
+    Raises:
+      DataError: it is not in array_record files.
+    """
+    usual = (os.environ.get("TFDS_DATA_DIR", ""), "~/tensorflow_datasets")
+    folders = []
+    for root in filter(None, [source_dir] if source_dir else usual):
+        place = Path(os.path.expanduser(root))
+        found = [*place.glob(f"{dataset}/*/dataset_info.json")]
+        if place.match(f"{dataset}/*"):
+            found += [*place.glob("dataset_info.json")]
+        folders += sorted(path.parent for path in found)[-1:]  # the newest version
+    if not folders:
+        return None
+    import tensorflow_datasets as tfds  # takes 0.3 s
 
-
-def read_whole(file: IO[bytes], name: str, max_bytes: int) -> bytes:
-    """Reads a file into memory; DataError if it is over `max_bytes`."""
-    content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise DataError(f"{name} is longer than {max_bytes:,} bytes")
-    return content
+    folder = folders[0]
+    if not [*folder.glob("*.array_record*")]:
+        raise DataError(
+            f"{folder} is not in array_record files: run `tfds convert_format "
+            f"--dataset_version_dir={folder} --out_file_format=array_record`"
+        )
+    builder: Any = tfds.builder_from_directory(folder, file_format="array_record")
+    source = builder.as_data_source(split)
+    return source.__getitems__([*range(len(source))])

@@ -1,34 +1,63 @@
 """Task: the base class of all tasks. The fields of a subclass are its options."""
 
 import functools
+import hashlib
+import json
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 
-from lra_tasks import storage
-from lra_tasks.split import DataError, Split
-from lra_tasks.storage import PathLike
+from lra_tasks.split import SPLITS, DataError, Split
 from lra_tasks.subwords import Vocabulary, open_vocabulary
 
-SPLITS: tuple[str, ...] = ("train", "validation", "test")
+PathLike = str | os.PathLike[str]
+Examples = Iterable[tuple[Sequence[int], int]]  # rows and labels, made one by one
+
+
+def get_root(data_dir: PathLike | None = None) -> Path:
+    """`data_dir`, else $LRA_DATA_DIR, else ~/.cache/lra_tasks."""
+    root = data_dir or os.environ.get("LRA_DATA_DIR") or "~/.cache/lra_tasks"
+    return local_path("data_dir", root)
+
+
+def local_path(option: str, path: PathLike) -> Path:
+    """The absolute path of a local folder."""
+    if "://" in str(path):
+        raise DataError(f"task.{option}={path} is not a local or mounted folder")
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError:  # a container's user without a home
+        message = f"no home directory for {path}: set task.{option}"
+        raise DataError(f"{message} or $LRA_DATA_DIR") from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """A classification task over sequences of tokens."""
+    """A classification task over sequences of tokens.
 
-    name: ClassVar[str]  # in the table of tasks, and of its folder
-    version: ClassVar[str]  # of the code that makes the data: raised when they change
+    `source_dir` is a folder of official or own data; None = data_dir.
+    """
+
+    name: ClassVar[str]  # in the table of tasks; of its datasets "lra_" + name
+    data_version: ClassVar[str]  # of the code that makes the data: raise it with them
+    description: ClassVar[str] = ""
+    homepage: ClassVar[str] = ""
+    citation: ClassVar[str] = ""
     vocab_size: ClassVar[int]  # token ids are 0 to vocab_size - 1
     num_classes: ClassVar[int]  # labels are 0 to num_classes - 1
     num_inputs: ClassVar[int] = 1  # sequences in one example, 1 or 2
     num_texts: ClassVar[int] = 1  # texts in one sequence, 1 or 2
-    vocabulary: ClassVar[Vocabulary | None] = None  # where tokens are sub-words
+    stays_on_disk: ClassVar[bool] = False  # rows are read when they are needed
+    seed: ClassVar[int] = 0
+    tokenizer: ClassVar[str | None] = None  # "byte" or the path of a tokenizer.json
+    vocabulary: ClassVar[Vocabulary | None] = None  # of the tokenizer
     max_length: int  # columns of a split's inputs, padding included
+    source_dir: str | None = None
 
     def __post_init__(self) -> None:
         """Checks the options' types; a subclass goes on to check their values."""
@@ -39,13 +68,11 @@ class Task(ABC):
                 kind = getattr(expected[option], "__name__", str(expected[option]))
                 raise DataError(f"{self.name}: {option} must be {kind}, not {value!r}")
         self.require(self.max_length >= 1, "max_length must be at least 1")
-        num_bytes = getattr(self, "num_bytes", None)
-        fits = num_bytes is None or num_bytes >= 1
-        self.require(fits, f"num_bytes must be at least 1, not {num_bytes}")
-        seed = getattr(self, "seed", 0)
-        self.require(0 <= seed < 2**63, f"seed must be 0 to 2⁶³-1, not {seed}")
-        if source_dir := getattr(self, "source_dir", None):  # the same from anywhere
-            self._set(source_dir=str(Path(source_dir).expanduser().absolute()))
+        self.require(
+            0 <= self.seed < 2**63, f"seed must be 0 to 2⁶³-1, not {self.seed}"
+        )
+        if self.source_dir:  # the same from any working directory
+            self._set(source_dir=str(local_path("source_dir", self.source_dir)))
 
     def require(self, condition: bool, message: str) -> None:
         """Raises DataError with the task's name and `message` unless `condition`."""
@@ -66,8 +93,23 @@ class Task(ABC):
 
     def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
         """The tokenizer.json of its sub-words; None where it has none."""
-        name = getattr(self, "tokenizer", None)
-        return None if name in (None, "byte") else Path(str(name)).expanduser()
+        name = self.tokenizer
+        return None if name in (None, "byte") else Path(name).expanduser()
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of its splits: SPLITS and what else it can be tested on."""
+        return SPLITS
+
+    @property
+    def label_names(self) -> Sequence[str]:
+        """The names of its classes."""
+        return [str(label) for label in range(self.num_classes)]
+
+    @property
+    def dtype(self) -> type[np.unsignedinteger]:
+        """The dtype of its tokens."""
+        return np.uint8 if self.vocab_size <= 256 else np.uint16
 
     @property
     def special_tokens(self) -> tuple[int, ...]:
@@ -85,10 +127,10 @@ class Task(ABC):
         return self.vocabulary.sep if self.vocabulary else None
 
     @abstractmethod
-    def make_splits(self, data_dir: Path) -> dict[str, Split]:
+    def make_splits(self, data_dir: Path) -> Mapping[str, Split | Examples]:
         """Makes all splits, once; archives are in `data_dir`, or go there."""
 
-    def make(self, data_dir: Path, folder: Path) -> dict[str, Split]:
+    def make(self, data_dir: Path, folder: Path) -> Mapping[str, Split | Examples]:
         """As `make_splits`; what else it writes to `folder` stays beside the data."""
         return self.make_splits(data_dir)
 
@@ -97,43 +139,63 @@ class Task(ABC):
         assert self.vocabulary is not None, f"{type(self)} does not say how to decode"
         return self.vocabulary.decode(tokens)
 
-    def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, ...]:
         """Inputs `[n, max_length]` and lengths `[n]` of texts, as `decode` shows them.
 
         For a task of sub-words a text may be a pair of them.
 
         Raises:
-          DataError: the task's inputs are no text, or this is none of its language.
+          DataError: the task's inputs are not text, or this text is not one of them.
         """
         if self.vocabulary is None:
             raise DataError(f"{self.name}: its inputs are not made from text")
         pairs = [(text,) if isinstance(text, str) else text for text in texts]
         return self.vocabulary.rows(pairs, self.max_length)
 
-    def pinned_options(self) -> dict[str, Any]:
+    def place(self, data_dir: PathLike) -> Path:
+        """Where its sources are: `source_dir` if given, or `data_dir`."""
+        return Path(self.source_dir or data_dir)
+
+    def source_files(self) -> Iterable[Path]:
+        """The files in `source_dir` whose change makes other data."""
+        return ()
+
+    def cache_key(self) -> dict[str, Any]:
         """The options that the prepared data depend on.
 
-        A tokenizer.json counts by its content, and links by what they lead to.
+        A tokenizer.json enters with its content, `source_dir` with the names, sizes and
+        times of its files.
         """
-        options = asdict(self)
-        if options.get("source_dir"):
-            options["source_dir"] = str(Path(options["source_dir"]).resolve())
-        if options.get("num_bytes", 1) is None:  # data of earlier versions stay
-            del options["num_bytes"]
-        tokenizer = options.pop("tokenizer", None)
-        if tokenizer is None:
-            return options
-        learnt_here = tokenizer == "bpe"
-        digest = tokenizer if learnt_here else open_vocabulary(tokenizer).digest
-        return options | {"tokenizer": digest}
+        key = asdict(self)
+        if self.source_dir:
+            key["source_dir"] = self._source_state
+        if self.tokenizer not in (None, "byte", "bpe"):
+            key["tokenizer"] = open_vocabulary(str(self.tokenizer)).digest
+        return key
+
+    @functools.cached_property
+    def _source_state(self) -> Any:
+        """Names, sizes and times of the source files, once for all splits."""
+        folder, state = str(self.source_dir), []
+        for file in sorted(self.source_files()):
+            stat = file.stat()
+            name = os.path.relpath(file, folder)
+            state.append((name, stat.st_size, stat.st_mtime_ns))
+        return state or os.path.realpath(folder)
+
+    @property
+    def config_name(self) -> str:
+        """A short hash of `cache_key`, which names the prepared dataset's config."""
+        key = json.dumps(self.cache_key(), sort_keys=True)
+        return hashlib.sha256(key.encode()).hexdigest()[:12]
 
     def folder(self, data_dir: PathLike | None = None) -> Path:
         """The folder of its prepared data."""
-        options = self.pinned_options()
-        return storage.get_folder(self.name, options, self.version, data_dir)
+        config = get_root(data_dir) / f"lra_{self.name}" / self.config_name
+        return config / self.data_version
 
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
-        """Reads one of SPLITS; makes and stores all of them the first time.
+        """Reads one of `splits`; makes and stores all of them the first time.
 
         `data_dir` is where prepared data live, and official archives are looked for;
         else $LRA_DATA_DIR, else ~/.cache/lra_tasks.
@@ -142,10 +204,11 @@ class Task(ABC):
           DataError: no such split; the sources are wrong, or the stored files damaged.
           OSError: `data_dir` cannot be written, or the disk is full.
         """
-        self.require(split in SPLITS, f"no split {split!r}: one of {', '.join(SPLITS)}")
-        make = functools.partial(self.make, storage.get_root(data_dir))
-        folder = self.folder(data_dir)
-        return storage.load(folder, split, make, self.pinned_options())
+        known = ", ".join(self.splits)
+        self.require(split in self.splits, f"no split {split!r}: one of {known}")
+        from lra_tasks import storage  # tensorflow-datasets takes 0.3 s to import
+
+        return storage.load(self, split, get_root(data_dir))
 
     def floors(self, train: Split, test: Split) -> dict[str, float]:
         """Accuracy on `test`, 0 to 1, of trivial rules fitted on `train`, by name."""

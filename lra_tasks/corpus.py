@@ -6,11 +6,10 @@ order. Sub-words are learnt on the documents of train and lie beside the data.
 """
 
 import hashlib
+import itertools
 import re
-import tempfile
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -18,47 +17,28 @@ from typing import ClassVar
 
 import numpy as np
 
-from lra_tasks import archives, subwords
-from lra_tasks.base import SPLITS, Task
-from lra_tasks.progress import Progress
-from lra_tasks.split import DataError, Split, say_left_out
-from lra_tasks.storage import PathLike
-from lra_tasks.subwords import Vocabulary, open_vocabulary
+from lra_tasks import subwords
+from lra_tasks.base import Examples, PathLike, Task
+from lra_tasks.split import SPLITS, DataError, Split, say_left_out
+from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary, open_vocabulary
 
 SHARES = (0.8, 0.9)  # of the documents: train below the first, test above the second
 SENTENCE = re.compile(r"\S.*?(?:[.!?][\"'”’)\]]*(?=\s)|\Z)", re.DOTALL)
-MAX_DOCUMENT_BYTES = 2**26
-VOCABULARY_FILE = "tokenizer.json"
+Tokens = list[int]
 
 
-def read_documents(folder: Path, pattern: str, blank_lines: bool) -> Iterator[str]:
-    """The documents of the files that match, in the order of their names.
-
-    With `blank_lines` a file holds many, between blank lines; else it is one. DataError
-    names a file that is no regular one, no UTF-8 text, or has too long a document.
-    """
-    for path in sorted(folder.glob(pattern)):
-        if path.is_dir():
-            continue
-        with archives.open_regular(path) as file:
-            content = bytearray()
-            while line := file.readline(MAX_DOCUMENT_BYTES):
-                content += line
-                if len(content) > MAX_DOCUMENT_BYTES:
-                    message = f"a document of over {MAX_DOCUMENT_BYTES:,} bytes"
-                    raise DataError(f"{path} holds {message}: divide it")
-                if blank_lines and not line.strip():
-                    yield from _decode(content, path)
-                    content.clear()
-            yield from _decode(content, path)
-
-
-def _decode(content: bytearray, path: Path) -> Iterator[str]:
-    text = archives.as_text(content, path).strip()
-    if "\0" in text:
-        raise DataError(f"{path} is not text: it has a zero byte")
-    if text:
-        yield text
+def read_documents(path: Path, blank_lines: bool) -> Iterator[str]:
+    """The documents of a file: one, or with `blank_lines` those between blank lines."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            groups = itertools.groupby(
+                file, key=lambda line: blank_lines and not line.strip()
+            )
+            for _, lines in groups:
+                if text := "".join(lines).strip():
+                    yield text
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
 
 
 def split_of(document: str, seed: int) -> str:
@@ -69,39 +49,58 @@ def split_of(document: str, seed: int) -> str:
 
 
 def make_examples(
-    sentences: list[list[int]], max_length: int, rng: np.random.Generator
-) -> Iterator[tuple[list[int], list[int], int]]:
+    sentences: list[Tokens], max_length: int, rng: np.random.Generator
+) -> Iterator[tuple[Tokens, Tokens, int]]:
     """Both parts and the label of each row of one document of tokenised sentences.
 
-    Sentences are taken while they fit, and cut at a random end into two parts; those
-    of over half a row are divided evenly first. From the front or from the back, by a
-    coin: a sentence that fits no more begins the next row and is longer than most, and
-    is to be first as often as last, or lengths would give the order away.
+    Sentences are packed into rows, and a row is cut at a random end into two parts.
+    Sentences that overflow a row are longer than average; rows are filled from a random
+    end of the document, so that such a sentence is first as often as last and lengths
+    do not give the order away.
     """
     sentences = [sentence for sentence in sentences if sentence]
     if len(sentences) < 2:
         return
-    step = 1 if rng.integers(2) else -1
+    backwards = not rng.integers(2)
     room = max_length - 3
-    pieces: list[list[int]] = []
-    for sentence in sentences:
-        number = -(-len(sentence) // (room // 2))
-        rest = number - 1 if step < 0 else 0  # rounded in the mirror as well
-        ends = [(len(sentence) * i + rest) // number for i in range(number + 1)]
-        pieces += [sentence[start:end] for start, end in pairwise(ends)]
-    chunk: list[list[int]] = []
-    for piece in [*pieces[::step], None]:
-        if piece is not None and sum(map(len, chunk)) + len(piece) <= room:
-            chunk.append(piece)
-            continue
-        if len(chunk) > 1:
-            chunk, cut = chunk[::step], rng.integers(1, len(chunk))
-            first, second = list(chain(*chunk[:cut])), list(chain(*chunk[cut:]))
-            label = int(rng.integers(2))
-            if not label:
-                first, second = second, first
-            yield first, second, label
-        chunk = [] if piece is None else [piece]
+    sentences = _mirrored(sentences) if backwards else sentences
+    pieces = chain.from_iterable(split_long(x, room // 2) for x in sentences)
+    for row in pack(pieces, room):
+        if len(row) > 1:
+            yield cut_in_two(_mirrored(row) if backwards else row, rng)
+
+
+def _mirrored(pieces: list[Tokens]) -> list[Tokens]:
+    return [piece[::-1] for piece in reversed(pieces)]
+
+
+def split_long(sentence: Tokens, most: int) -> Iterator[Tokens]:
+    """Divides a sentence evenly into as few pieces of `most` tokens as possible."""
+    number = -(-len(sentence) // most)
+    ends = [len(sentence) * i // number for i in range(number + 1)]
+    return (sentence[start:end] for start, end in pairwise(ends))
+
+
+def pack(pieces: Iterable[Tokens], room: int) -> Iterator[list[Tokens]]:
+    """Groups consecutive pieces, as many as fit into `room` tokens."""
+    row, size = [], 0
+    for piece in pieces:
+        if size + len(piece) > room:
+            yield row
+            row, size = [], 0
+        row.append(piece)
+        size += len(piece)
+    yield row
+
+
+def cut_in_two(
+    pieces: list[Tokens], rng: np.random.Generator
+) -> tuple[Tokens, Tokens, int]:
+    """Two parts, and 1; or 0, and the parts are swapped."""
+    cut = rng.integers(1, len(pieces))
+    first, second = list(chain(*pieces[:cut])), list(chain(*pieces[cut:]))
+    in_order = int(rng.integers(2))
+    return (first, second, 1) if in_order else (second, first, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +115,14 @@ class Corpus(Task):
     """
 
     name: ClassVar[str] = "corpus"
-    version: ClassVar[str] = "1.2.0"
+    data_version: ClassVar[str] = "1.3.0"
+    description: ClassVar[str] = "Two consecutive parts of a text, in order or swapped."
     vocabulary: ClassVar[Vocabulary]
     num_classes: ClassVar[int] = 2
+    label_names: ClassVar[Sequence[str]] = ("swapped", "in_order")
     num_texts: ClassVar[int] = 2
-    source_dir: str | None = None
+    stays_on_disk: ClassVar[bool] = True
+    dtype: ClassVar[type[np.unsignedinteger]] = np.uint16
     pattern: str = "**/*.txt"
     documents: str = "files"
     tokenizer: str = "bpe"
@@ -132,11 +134,6 @@ class Corpus(Task):
         super().__post_init__()
         kinds = ("files", "blank_lines")
         self.require(self.documents in kinds, f"documents must be one of {kinds}")
-        parts = Path(self.pattern).parts
-        below = parts and not {"/", ".."} & {*parts}
-        globs = all(part == "**" or "**" not in part for part in parts)
-        wanted = "pattern must be of names below source_dir, as **/*.txt"
-        self.require(bool(below and globs), f"{wanted}, not {self.pattern!r}")
         least, most = len(subwords.SPECIAL) + 256, subwords.MAX_VOCAB_SIZE
         sizes = f"vocab_size must be {least} to {most}, not {self.vocab_size}"
         self.require(least <= self.vocab_size <= most, sizes)
@@ -148,22 +145,30 @@ class Corpus(Task):
     def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
         """As of `Task`; a vocabulary learnt here exists once the data are prepared."""
         if self.tokenizer == "bpe":
-            return self.folder(data_dir) / VOCABULARY_FILE
+            return self.folder(data_dir) / TOKENIZER_FILE
         return super().vocabulary_file(data_dir)
 
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
-        """As `Task.load`; the inputs are mapped from disk, not read into memory."""
+        """As `Task.load`; the inputs stay on disk (`storage.Rows`)."""
         loaded = super().load(split, data_dir)
         if self.tokenizer == "bpe":
-            words = self.folder(data_dir) / VOCABULARY_FILE
+            words = self.folder(data_dir) / TOKENIZER_FILE
             self._set(vocabulary=open_vocabulary(str(words)))
         return loaded
 
-    def make(self, data_dir: Path, folder: Path) -> dict[str, Split]:
-        return self.make_splits(folder)
+    def source_files(self) -> list[Path]:
+        self.require(self.source_dir is not None, "source_dir must name a folder")
+        folder = Path(str(self.source_dir))
+        try:
+            return sorted(x for x in folder.glob(self.pattern) if x.is_file())
+        except (ValueError, NotImplementedError) as error:  # of an absolute one
+            raise DataError(f"corpus: pattern {self.pattern!r}: {error}") from None
 
-    def make_splits(self, data_dir: Path) -> dict[str, Split]:
-        """As of `Task`; a vocabulary learnt here is written to `data_dir`."""
+    def make_splits(self, data_dir: Path) -> Mapping[str, Examples]:
+        raise NotImplementedError("see `make`: the vocabulary lies beside the data")
+
+    def make(self, data_dir: Path, folder: Path) -> Mapping[str, Examples]:
+        """Learns the vocabulary; examples are made when they are asked for, in turn."""
         counts = Counter(split for split, _ in self._documents())
         self.require(
             all(counts[split] for split in SPLITS),
@@ -172,19 +177,18 @@ class Corpus(Task):
             "blank_lines divides files at blank lines",
         )
         learnt = self.tokenizer == "bpe"
-        vocabulary = self._learn(data_dir) if learnt else self.vocabulary
-        rng, held, splits = np.random.default_rng(self.seed), set(), {}
-        with Progress("corpus", counts.total()) as bar:
-            for name in reversed(SPLITS):  # test wins over validation, both over train
-                examples = self._examples(name, vocabulary, rng, bar)
-                splits[name] = self._store(name, examples, held, data_dir)
-        return splits
+        vocabulary = self._learn(folder) if learnt else self.vocabulary
+        rng, held = np.random.default_rng(self.seed), set()
+        return {  # test wins over validation, both over train
+            name: self._examples(name, vocabulary, rng, held)
+            for name in reversed(SPLITS)
+        }
 
-    def _learn(self, data_dir: Path) -> Vocabulary:
-        """Sub-words of train, written to `data_dir`."""
+    def _learn(self, folder: Path) -> Vocabulary:
+        """Sub-words of train, written to `folder`."""
         texts = (text for split, text in self._documents() if split == "train")
-        subwords.train(texts, self.vocab_size, data_dir / VOCABULARY_FILE)
-        vocabulary = Vocabulary(str(data_dir / VOCABULARY_FILE))
+        subwords.train(texts, self.vocab_size, folder / TOKENIZER_FILE)
+        vocabulary = Vocabulary(str(folder / TOKENIZER_FILE))
         learnt = vocabulary.vocab_size
         self.require(
             learnt == self.vocab_size,
@@ -194,56 +198,40 @@ class Corpus(Task):
         return vocabulary
 
     def _examples(
-        self, name: str, vocabulary: Vocabulary, rng: np.random.Generator, bar: Progress
-    ) -> Iterator[tuple[list[int], int, bytes]]:
-        """Rows and labels of a split, and keys of their windows, however cut."""
-        for split, document in self._documents():
-            if split == name:
-                sentences = vocabulary.encode(SENTENCE.findall(document))
-                for a, b, label in make_examples(sentences, self.max_length, rng):
-                    window = repr(a + b if label else b + a).encode()
-                    key = hashlib.blake2b(window, digest_size=16).digest()
-                    yield vocabulary.row(a, b, self.max_length), label, key
-                bar.update(1)
-
-    def _store(
         self,
         name: str,
-        examples: Iterable[tuple[list[int], int, bytes]],
+        vocabulary: Vocabulary,
+        rng: np.random.Generator,
         held: set[bytes],
-        data_dir: Path,
-    ) -> Split:
-        """The split of these examples, but for those whose keys are held.
+    ) -> Iterator[tuple[Tokens, int]]:
+        """Rows and labels of a split, except windows whose hashes are held.
 
-        Their rows are in a file that goes with them. Their keys are held from then on,
-        but for train, the last and largest.
+        The hashes of evaluation's windows, however cut, are held at the end.
         """
-        noted, keys, repeated = array("i"), set(), 0
-        with tempfile.TemporaryFile(dir=data_dir) as file:
-            for row, label, key in examples:
+        hashes, num_rows, repeated = set(), 0, 0
+        for split, document in self._documents():
+            if split != name:
+                continue
+            sentences = vocabulary.encode(SENTENCE.findall(document))
+            for a, b, label in make_examples(sentences, self.max_length, rng):
+                window = repr(a + b if label else b + a).encode()
+                key = hashlib.blake2b(window, digest_size=16).digest()
                 if key in held:
                     repeated += 1
                     continue
                 if name != "train":
-                    keys.add(key)
-                padded = row + [0] * (self.max_length - len(row))
-                file.write(np.array(padded, np.uint16).tobytes())
-                noted.extend((len(row), label))
-            held |= keys
-            if repeated:
-                say_left_out(self.name, name, repeated)
-            message = f"no document of {name} has two sentences (ended by . ! or ?)"
-            also = " that no other split has" if repeated else ""
-            self.require(len(noted) > 0, message + also)
-            file.flush()
-            lengths, labels = np.array(noted, np.int32).reshape(-1, 2).T
-            shape = len(labels), self.max_length
-            return Split(np.memmap(file, np.uint16, "r", shape=shape), lengths, labels)
+                    hashes.add(key)
+                num_rows += 1
+                yield vocabulary.row(a, b, self.max_length), label
+        held |= hashes
+        if repeated:
+            say_left_out(self.name, name, repeated)
+        message = f"no document of {name} has two sentences (ended by . ! or ?)"
+        also = " that no other split has" if repeated else ""
+        self.require(num_rows > 0, message + also)
 
     def _documents(self) -> Iterator[tuple[str, str]]:
         """Documents, each with its split."""
-        self.require(self.source_dir is not None, "source_dir must name a folder")
-        folder, blank_lines = Path(str(self.source_dir)), self.documents != "files"
-        self.require(folder.is_dir(), f"there is no folder {folder}")
-        for document in read_documents(folder, self.pattern, blank_lines):
-            yield split_of(document, self.seed), document
+        for path in self.source_files():
+            for document in read_documents(path, self.documents == "blank_lines"):
+                yield split_of(document, self.seed), document

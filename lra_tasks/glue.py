@@ -1,11 +1,14 @@
 """GLUE: sentences and pairs of them to classify (Wang et al. 2019, arXiv:1804.07461).
 
-The official TSV folders are read: a header names the columns, a tab divides them, and
-quotation marks mean nothing. The published test splits have no labels: the official dev
-split is our test split, and a tenth of train is held out for validation.
+The official TSV folders are read, or TFDS's `glue`. The published test splits have no
+labels: the official validation split is our test split, and a tenth of train is held
+out for validation.
 """
 
+import csv
+import io
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -14,96 +17,121 @@ import numpy as np
 
 from lra_tasks import archives
 from lra_tasks.base import Task
-from lra_tasks.split import DataError, Split, hold_out, separate
+from lra_tasks.split import SPLITS, DataError, Split, remove_overlap, split_off
 
-MAX_FILE_BYTES = 2**30
+Table = tuple[list[tuple[str, ...]], list[int]]  # texts and labels
 
 
 class Subset(NamedTuple):
-    """Where a subset's files are, and which columns hold texts and label."""
+    """A subset's folder, the columns of texts and label, and the labels.
+
+    `files` are TSV files, the first that exists, and TFDS's name, of train and tests.
+    """
 
     folder: str
     texts: tuple[str, ...]
     label: str
     labels: tuple[str, ...]
-    train: tuple[str, ...] = ("train.tsv",)  # the first that is there
-    dev: tuple[str, ...] = ("dev.tsv",)
+    label_names: tuple[str, ...]
+    files: Mapping[str, tuple[str, ...]] = {
+        "train": ("train.tsv", "train"),
+        "test": ("dev.tsv", "validation"),
+    }
 
 
+ANSWERS = ("entailment", "not_entailment")
+RELATIONS = ("entailment", "neutral", "contradiction")
+PAIR, NUMBERS = ("sentence1", "sentence2"), ("0", "1")
 SUBSETS = {
-    "sst2": Subset("SST-2", ("sentence",), "label", ("0", "1")),
+    "sst2": Subset("SST-2", ("sentence",), "label", NUMBERS, ("negative", "positive")),
     "mrpc": Subset(
         "MRPC",
         ("#1 String", "#2 String"),
         "Quality",
-        ("0", "1"),
-        ("train.tsv", "msr_paraphrase_train.txt"),
-        ("dev.tsv", "msr_paraphrase_test.txt"),
+        NUMBERS,
+        ("not_equivalent", "equivalent"),
+        {
+            "train": ("train.tsv", "msr_paraphrase_train.txt", "train"),
+            "test": ("dev.tsv", "msr_paraphrase_test.txt", "validation"),
+        },
     ),
-    "qnli": Subset(
-        "QNLI", ("question", "sentence"), "label", ("entailment", "not_entailment")
+    "qnli": Subset("QNLI", ("question", "sentence"), "label", ANSWERS, ANSWERS),
+    "qqp": Subset(
+        "QQP",
+        ("question1", "question2"),
+        "is_duplicate",
+        NUMBERS,
+        ("not_duplicate", "duplicate"),
     ),
-    "qqp": Subset("QQP", ("question1", "question2"), "is_duplicate", ("0", "1")),
     "mnli": Subset(
         "MNLI",
-        ("sentence1", "sentence2"),
+        PAIR,
         "gold_label",
-        ("entailment", "neutral", "contradiction"),
-        dev=("dev_matched.tsv",),
+        RELATIONS,
+        RELATIONS,
+        {
+            "train": ("train.tsv", "train"),
+            "test": ("dev_matched.tsv", "validation_matched"),
+            "test_mismatched": ("dev_mismatched.tsv", "validation_mismatched"),
+        },
     ),
 }
-SUBSETS["mnli_mm"] = SUBSETS["mnli"]._replace(dev=("dev_mismatched.tsv",))
 
 
-def read_tsv(path: Path, subset: Subset) -> tuple[list[tuple[str, ...]], np.ndarray]:
-    """The texts and labels int32 `[n]` of one file.
+def read_table(
+    path: Path, columns: tuple[str, ...], label: str, labels: tuple[str, ...]
+) -> Table:
+    """Reads texts and labels of a CSV file, or of a TSV file without quoting.
 
-    Lines of another number of columns than the header's, of which QQP has some, and
-    those of no gold label ("-") are left out, and a line on stderr says how many.
+    Lines that lack one of the columns, of which QQP has some, are left out; a line on
+    stderr says how many.
+
+    Raises:
+      DataError: no such column, other labels, or no text.
     """
-    with archives.open_regular(path) as file:
-        content = archives.read_whole(file, str(path), MAX_FILE_BYTES)
-    header, *lines = archives.as_text(content, path).rstrip("\r\n").split("\n")
-    names = header.rstrip("\r").split("\t")
-    if missing := [name for name in (*subset.texts, subset.label) if name not in names]:
-        raise DataError(f"{path}, line 1: no column {', '.join(missing)}")
-    *places, place = (names.index(name) for name in (*subset.texts, subset.label))
-    texts, labels, left_out = [], [], 0
-    for number, line in enumerate(lines, start=2):
-        columns = line.rstrip("\r").split("\t")
-        if len(columns) != len(names) or columns[place] == "-":
-            left_out += 1
-            continue
-        if columns[place] not in subset.labels:
-            known, found = ", ".join(subset.labels), columns[place][:20]
-            raise DataError(f"{path}, line {number}: the label {found!r} is no {known}")
-        texts.append(tuple(columns[place].strip() for place in places))
-        labels.append(subset.labels.index(columns[place]))
-    if left_out > len(texts) // 10:
-        raise DataError(f"{path}: {left_out:,} lines are not of {len(names)} columns")
-    if not texts:
-        raise DataError(f"{path} has no examples")
+    try:
+        text = io.StringIO(path.read_bytes().decode("utf-8-sig"), newline=None)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
+    if path.suffix == ".csv":
+        lines = csv.DictReader(text)
+    else:
+        lines = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+    if missing := {*columns, label} - {*(lines.fieldnames or ())}:
+        raise DataError(f"{path}, line 1: no column {', '.join(sorted(missing))}")
+    rows = [[line[column] for column in (*columns, label)] for line in lines]
+    whole = [[text.strip() for text in row] for row in rows if None not in row]
+    left_out = len(rows) - len(whole)
+    if left_out > len(whole) // 10 or not whole:
+        raise DataError(f"{path}: {left_out:,} of {len(rows):,} lines lack a column")
     if left_out:
-        print(f"{path}: {left_out:,} malformed lines left out", file=sys.stderr)
-    return texts, np.array(labels, np.int32)
+        print(f"{path}: {left_out:,} lines lack a column: left out", file=sys.stderr)
+    found = sorted({row[-1] for row in whole})
+    if {*found} - {*labels}:
+        message = f"{path}: its labels are {','.join(found[:20])}"
+        raise DataError(f"{message}, not {','.join(labels)}")
+    return [tuple(row[:-1]) for row in whole], [labels.index(row[-1]) for row in whole]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Glue(Task):
-    """One of SUBSETS; "mnli_mm" is MNLI with the mismatched dev split as its test.
+    """One of SUBSETS; MNLI has a second test split, "test_mismatched".
 
-    `source_dir` is the folder that holds SST-2/, MRPC/, …, or one of these. `tokenizer`
-    is "byte" or the path of a pre-training run's tokenizer.json. An example is
-    `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
+    `source_dir` is the folder that holds SST-2/, MRPC/, …, or one of these; without
+    them TFDS's `glue/SUBSET` is read. `tokenizer` is "byte" or the path of a
+    pre-training run's tokenizer.json; an example is `[CLS] a [SEP]` or `[CLS] a [SEP] b
+    [SEP]`.
     """
 
     name: ClassVar[str] = "glue"
-    version: ClassVar[str] = "1.0.0"
+    data_version: ClassVar[str] = "1.1.0"
+    description: ClassVar[str] = "Sentences, or pairs of them, to classify."
+    homepage: ClassVar[str] = "https://gluebenchmark.com"
+    citation: ClassVar[str] = "Wang et al., GLUE, ICLR 2019"
     subset: str = "sst2"
     max_length: int = 128
     seed: int = 0
     tokenizer: str = "byte"
-    source_dir: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,21 +141,48 @@ class Glue(Task):
         self._set(num_classes=len(subset.labels), num_texts=len(subset.texts))
         self._use_tokenizer(self.tokenizer, min_length=8)
 
-    def make_splits(self, data_dir: Path) -> dict[str, Split]:
-        place, subset = Path(self.source_dir or data_dir), SUBSETS[self.subset]
-        train = self._read(place, subset, subset.train)
-        test = self._read(place, subset, subset.dev)
-        train, validation = hold_out(train, self.seed)
-        splits = {"train": train, "validation": validation, "test": test}
-        return separate(self.name, splits)
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*SPLITS, *SUBSETS[self.subset].files)))
 
-    def _read(self, place: Path, subset: Subset, names: tuple[str, ...]) -> Split:
-        for name in names:
-            for path in (place / subset.folder / name, place / name):
-                if path.exists():
-                    texts, labels = read_tsv(path, subset)
-                    return Split(*self.encode(texts), labels)
-        raise DataError(
-            f"{place} has no {subset.folder}/{' or '.join(names)}: get GLUE's data "
-            "from https://gluebenchmark.com/tasks and name their folder as source_dir"
-        )
+    @property
+    def label_names(self) -> Sequence[str]:
+        return SUBSETS[self.subset].label_names
+
+    def source_files(self) -> list[Path]:
+        place, files = Path(str(self.source_dir)), SUBSETS[self.subset].files
+        found = [self._find(place, split) for split in files]
+        return [path for path in found if path]
+
+    def _find(self, place: Path, split: str) -> Path | None:
+        subset = SUBSETS[self.subset]
+        names = subset.files[split][:-1]
+        paths = [place / x / name for name in names for x in (subset.folder, "")]
+        return next(filter(Path.is_file, paths), None)
+
+    def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
+        splits = {}
+        for split in SUBSETS[self.subset].files:
+            texts, labels = self._read(self.place(data_dir), split)
+            inputs, lengths = self.encode(texts)
+            splits[split] = Split(inputs, lengths, np.array(labels, np.int32))
+        splits["train"], splits["validation"] = split_off(splits["train"], self.seed)
+        return remove_overlap(self.name, splits)
+
+    def _read(self, place: Path, split: str) -> Table:
+        subset = SUBSETS[self.subset]
+        if path := self._find(place, split):
+            return read_table(path, subset.texts, subset.label, subset.labels)
+        *files, name = subset.files[split]
+        rows = archives.read_tfds(f"glue/{self.subset}", name, self.source_dir)
+        if rows is None:
+            raise DataError(
+                f"{place} has no {subset.folder}/{' or '.join(files)}: get them from "
+                "https://gluebenchmark.com/tasks and name their folder as source_dir"
+            )
+        columns = PAIR if self.subset == "mrpc" else subset.texts
+        if self.subset == "mnli":
+            columns = ("premise", "hypothesis")
+        rows = sorted(rows, key=lambda row: row["idx"])  # the order of the lines
+        texts = [tuple(row[x].decode().strip() for x in columns) for row in rows]
+        return texts, [int(row["label"]) for row in rows]

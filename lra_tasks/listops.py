@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from tqdm import tqdm
 
 from lra_tasks.base import Task
 from lra_tasks.listops_generator import generate
@@ -24,10 +25,9 @@ from lra_tasks.listops_language import (
     encode,
     evaluate,
 )
-from lra_tasks.progress import Progress
-from lra_tasks.split import DataError, Split, pad, separate
+from lra_tasks.split import SPLITS, DataError, Split, pad, remove_overlap
 
-RELEASED_FILES = {
+RELEASED_FILES = {  # in `source_dir`
     "train": "basic_train.tsv",
     "validation": "basic_val.tsv",
     "test": "basic_test.tsv",
@@ -38,24 +38,19 @@ def read_released(path: Path, max_length: int) -> Split:
     """Reads a released file; DataError names a malformed line."""
     if not path.is_file():
         raise DataError(f"{path} is missing: source_dir must hold the released files")
-    with path.open("rb") as file:
-        header, lines = file.readline(), file.readlines()
-    if not lines:
-        raise DataError(f"{path} has no examples")
-    if header.rstrip(b"\r\n") != b"Source\tTarget":
-        raise DataError(f"{path}, line 1: the header is not Source<tab>Target")
+    header, *lines = path.read_bytes().splitlines() or [b""]
+    if header != b"Source\tTarget" or not lines:
+        raise DataError(f"{path} is not lines of Source<tab>Target below that header")
     rows, labels = [], []
-    with Progress(path.name, len(lines)) as bar:
-        for number, line in enumerate(lines, start=2):
-            try:
-                ids, label = _parse(line.decode().rstrip("\r\n"))
-                if len(ids) > max_length:
-                    raise DataError(f"{len(ids)} tokens, above max_length {max_length}")
-            except ValueError as error:
-                raise DataError(f"{path}, line {number}: {error}") from None
-            rows.append(ids)
-            labels.append(label)
-            bar.update(1)
+    for number, line in enumerate(tqdm(lines, path.name, disable=None), start=2):
+        try:
+            ids, label = _parse(line.decode())
+            if len(ids) > max_length:
+                raise DataError(f"{len(ids)} tokens, above max_length {max_length}")
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {error}") from None
+        rows.append(ids)
+        labels.append(label)
     return Split(*pad(rows, max_length, np.uint8), np.array(labels, np.int32))
 
 
@@ -72,24 +67,26 @@ def _parse(line: str) -> tuple[np.ndarray, int]:
 class ListOps(Task):
     """The benchmark by default; `generate` says what the options of the process mean.
 
-    With `source_dir`, a folder of RELEASED_FILES, these are read instead, and only
-    `max_length` counts. They are read once: data prepared from them stay as they are.
+    With `source_dir`, a folder of RELEASED_FILES, these are read instead, and no other
+    option but `max_length` has an effect.
     """
 
     name: ClassVar[str] = "listops"
-    version: ClassVar[str] = "1.0.0"
+    data_version: ClassVar[str] = "1.0.0"
+    description: ClassVar[str] = "Nested lists of operators; the label is their value."
+    homepage: ClassVar[str] = "https://github.com/nyu-mll/spinn/tree/listops-release"
+    citation: ClassVar[str] = "Nangia and Bowman, ListOps, NAACL SRW 2018"
     vocab_size: ClassVar[int] = len(VOCABULARY)
     num_classes: ClassVar[int] = 10
     max_length: int = 2000
     num_train: int = 96_000
     num_validation: int = 2_000
     num_test: int = 2_000
-    min_length: int = 501
-    longest: int = 1999
+    min_tokens: int = 501
+    max_tokens: int = 1999
     max_depth: int = 10
     max_args: int = 10
     seed: int = 0
-    source_dir: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,23 +96,27 @@ class ListOps(Task):
             self.require(getattr(self, option) > 0, f"{option} must be at least 1")
         self.require(self.max_depth >= 2, "max_depth must be at least 2")
         self.require(2 <= self.max_args <= 100, "max_args must be 2 to 100")
-        longest = min(self.longest, self.max_length)
+        most = min(self.max_tokens, self.max_length)
         self.require(
-            4 <= self.min_length <= longest,
-            f"min_length must be 4 (one operator, two digits) to {longest}, the "
-            f"smaller of longest and max_length; it is {self.min_length}",
+            4 <= self.min_tokens <= most,
+            f"min_tokens must be 4 (one operator, two digits) to {most}, the "
+            f"smaller of max_tokens and max_length; it is {self.min_tokens}",
         )
 
-    def pinned_options(self) -> dict[str, Any]:
-        options = super().pinned_options()
-        kept = ("max_length", "source_dir") if self.source_dir else options
-        return {name: options[name] for name in kept}
+    def source_files(self) -> list[Path]:
+        folder = Path(str(self.source_dir))
+        return [*folder.glob("basic_*.tsv")]
+
+    def cache_key(self) -> dict[str, Any]:
+        key = super().cache_key()
+        kept = ("max_length", "source_dir") if self.source_dir else key
+        return {name: key[name] for name in kept}
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        rows, longest = [encode(text) for text in texts], self.max_length
+        rows, most = [encode(text) for text in texts], self.max_length
         for row in rows:
-            wrong = f"{len(row):,} tokens are not from 1 to max_length={longest}"
-            self.require(0 < len(row) <= longest, wrong)
+            wrong = f"{len(row):,} tokens are not from 1 to max_length={most}"
+            self.require(0 < len(row) <= most, wrong)
         return pad(rows, self.max_length, np.uint8)
 
     def decode(self, tokens: np.ndarray) -> str:
@@ -127,14 +128,14 @@ class ListOps(Task):
                 name: read_released(Path(self.source_dir) / file, self.max_length)
                 for name, file in RELEASED_FILES.items()
             }
-            return separate(self.name, splits)
+            return remove_overlap(self.name, splits)
         counts = (self.num_train, self.num_validation, self.num_test)
-        process = ("min_length", "longest", "max_length", "max_depth", "max_args")
+        process = ("min_tokens", "max_tokens", "max_length", "max_depth", "max_args")
         options = {name: getattr(self, name) for name in process}
         arrays = generate(self.seed, sum(counts), **options)
         ends = np.cumsum(counts)[:-1]  # one draw, cut in three: no tree twice
         splits = map(Split, *(np.split(array, ends) for array in arrays))
-        return dict(zip(RELEASED_FILES, splits, strict=True))
+        return dict(zip(SPLITS, splits, strict=True))
 
     def floors(self, train: Split, test: Split) -> dict[str, float]:
         """Adds two rules that look at the root; a root that is a digit is the answer.

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from lra_tasks.listops_language import CLOSE, FIRST_DIGIT, FIRST_OPERATOR, OPERATORS
-from lra_tasks.progress import Progress
 from lra_tasks.split import DataError
 
 TREES_PER_ROUND = 2048  # part of what a seed means: changing it changes the data
 OPERATOR_SHARE = 0.25  # of the nodes that may be one
-ROUNDS_WITHOUT_NEWS = 100
+ROUNDS_WITHOUT_NEWS = 100  # then there are probably no other trees
 
 
 class _Level(NamedTuple):
@@ -24,15 +24,15 @@ class _Level(NamedTuple):
 
 
 def _grow(
-    rng: np.random.Generator, longest: int, max_depth: int, max_args: int
+    rng: np.random.Generator, max_tokens: int, max_depth: int, max_args: int
 ) -> tuple[list[_Level], np.ndarray]:
     """Draws the shapes of TREES_PER_ROUND trees; also their lengths `[trees]`.
 
     The length, 1 + Σ over operators of (1 + arity), depends on the shape alone, so the
     operators' kinds and the digits, independent of it, are drawn for kept trees only.
     Every root is an operator: a root that is a digit has length 1 and is never kept.
-    A tree beyond `longest` stops growing: it could only get longer. Each of the three
-    skips draws that cannot change which trees are kept nor their distribution.
+    A tree beyond `max_tokens` stops growing: it could only get longer. Each of the
+    three skips draws that cannot change which trees are kept nor their distribution.
     """
     length = np.ones(TREES_PER_ROUND, np.int64)
     tree = np.arange(TREES_PER_ROUND)
@@ -40,7 +40,7 @@ def _grow(
     for depth in range(1, max_depth):
         arity = rng.integers(2, max_args, len(tree), np.uint8, endpoint=True)
         length += np.bincount(tree, 1 + arity, TREES_PER_ROUND).astype(np.int64)
-        fits = length[tree] <= longest
+        fits = length[tree] <= max_tokens
         tree, arity = tree[fits], arity[fits]
         nested = rng.random(arity.sum(dtype=np.int64), np.float32)
         nested = nested < (OPERATOR_SHARE if depth + 1 < max_depth else 0)
@@ -104,8 +104,8 @@ def generate(
     seed: int,
     num_examples: int,
     *,
-    min_length: int = 501,
-    longest: int = 1999,
+    min_tokens: int = 501,
+    max_tokens: int = 1999,
     max_length: int = 2000,
     max_depth: int = 10,
     max_args: int = 10,
@@ -114,8 +114,8 @@ def generate(
 
     From the root at depth 1: below `max_depth` a node is an operator with probability
     0.25, at `max_depth` never, else a digit. Operators, digits and 2 to `max_args`
-    arguments are uniform. Of these trees those are kept for which min_length ≤ length ≤
-    min(longest, max_length), length counting operators, digits and closing brackets:
+    arguments are uniform. Of these trees those are kept for which min_tokens ≤ length ≤
+    min(max_tokens, max_length), length counting operators, digits and closing brackets:
     500 < length < 2000 as in the paper. A lone digit is never kept.
 
     Returns:
@@ -124,15 +124,15 @@ def generate(
     """
     inputs = np.zeros((num_examples, max_length), np.uint8)
     lengths, labels = np.zeros((2, num_examples), np.int32)
-    longest = min(longest, max_length)
+    max_tokens = min(max_tokens, max_length)
     rng = np.random.Generator(np.random.Philox(seed))
     seen: set[bytes] = set()
     idle_rounds = 0
-    with Progress("listops: expressions", num_examples) as progress:
+    with tqdm(total=num_examples, desc="listops", disable=None, leave=False) as bar:
         while len(seen) < num_examples:
             before = len(seen)
-            levels, sizes = _grow(rng, longest, max_depth, max_args)
-            kept = (min_length <= sizes) & (sizes <= longest)
+            levels, sizes = _grow(rng, max_tokens, max_depth, max_args)
+            kept = (min_tokens <= sizes) & (sizes <= max_tokens)
             rows = np.zeros((kept.sum(), max_length), np.uint8)
             values = _write(rng, list(_keep(levels, kept)), rows)
             for row, length, label in zip(rows, sizes[kept], values, strict=True):
@@ -141,12 +141,12 @@ def generate(
                     place = len(seen)
                     inputs[place], lengths[place], labels[place] = row, length, label
                     seen.add(key)
-            progress.update(len(seen) - before)
+            bar.update(len(seen) - before)
             idle_rounds = 0 if len(seen) > before else idle_rounds + 1
             if idle_rounds == ROUNDS_WITHOUT_NEWS:
                 raise DataError(
                     f"found only {len(seen)} of {num_examples} different expressions "
-                    f"of {min_length} to {longest} tokens: ask for fewer, or widen "
+                    f"of {min_tokens} to {max_tokens} tokens: ask for fewer, or widen "
                     f"the lengths, max_depth ({max_depth}) or max_args ({max_args})"
                 )
     return inputs, lengths, labels

@@ -5,9 +5,9 @@ round markers; its label is 1 when both markers sit on the ends of one contour, 
 0 when they sit on ends of different ones.
 
 Picture i is a function of (seed, i) and the settings alone, whatever the batch, the
-order and the number of processes. Resolutions are 32 (LRA's Pathfinder), 64, 128
-(Path-X) and 256; the difficulty (easy, intermediate, hard) is the length of the
-contours (6, 9, 14 paddles). LRA's benchmark is 32 hard.
+order and the number of processes. Resolutions are 32 (LRA's Pathfinder), 64 and 128
+(Path-X); the difficulty (easy, intermediate, hard) is the length of the contours (6, 9,
+14 paddles). LRA's benchmark is 32 hard.
 """
 
 import concurrent.futures
@@ -17,13 +17,11 @@ import os
 import signal
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 
 from lra_tasks.pathfinder_growth import Growth, Streams
 from lra_tasks.pathfinder_paddles import Settings, get_paddles, get_settings
-from lra_tasks.split import DataError
 
 PART_PIXELS = 2**22  # this many grow in lock-step: the fastest for all resolutions
 _LABEL_STREAM = 1  # the streams of a seed: 0 grows the pictures, 1 decides the labels
@@ -101,11 +99,7 @@ def draw(
     """Yields what `generate` returns for each list of indices.
 
     A list grows in lock-step, `num_workers` of them at a time, in processes of their
-    own: a script needs the usual `if __name__ == "__main__":`. Closing the generator
-    ends them.
-
-    Raises:
-      DataError: a process was killed.
+    own: a script needs the usual `if __name__ == "__main__":`.
     """
     if num_workers == 1 or len(parts) < 2:
         for indices in parts:
@@ -119,15 +113,10 @@ def draw(
     )
     try:
         yield from pool.map(functools.partial(generate, seed, **options), parts)
-    except BrokenProcessPool as error:
-        raise DataError(
-            "a process that draws pictures was killed: run again, with fewer "
-            "num_workers if memory was short"
-        ) from error
     finally:  # Ctrl-C too: nobody wants the other pictures
         for worker in set(multiprocessing.active_children()) - others:
             worker.terminate()
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(cancel_futures=True)
 
 
 def _start_worker() -> None:
@@ -138,6 +127,6 @@ def _start_worker() -> None:
 
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -49,8 +49,8 @@ class Settings:
         return self.contour_length // 3
 
 
-# Long Range Arena's parameters. Those of 256 are the ones its builder lists; what
-# it leaves out is the default of Linsley et al.'s generator.
+# Long Range Arena's parameters; the others are the defaults of Linsley et al.'s
+# generator.
 _PER_RESOLUTION = {
     32: {
         "num_distractors": 20,  # paddles in distractors, divided by their length below
@@ -72,14 +72,6 @@ _PER_RESOLUTION = {
         "marker_radius": 3.0,
         "contour_contrast": 0.9,
         "distractor_contrast": 0.9,
-    },
-    256: {
-        "num_distractors": 30,
-        "padding": 22,
-        "thickness": 2.0,
-        "margins": (3,),
-        "seed_distance": 27,
-        "marker_radius": 5.0,
     },
 }
 

@@ -5,85 +5,67 @@ al. 2021, arXiv:2011.04006): the first 4,000 bytes of both papers.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
+from tqdm import tqdm
 
-from lra_tasks import archives, byte_tokens
+from lra_tasks import archives
 from lra_tasks.archives import Archive
 from lra_tasks.base import Task
-from lra_tasks.progress import Progress
-from lra_tasks.split import DataError, Split, separate
+from lra_tasks.split import SPLITS, DataError, Split, remove_overlap
+from lra_tasks.text import BYTES, decode_bytes, encode_bytes
 
 PAIRS = r"(?:^|/)new_aan_pairs\.(train|eval|test)\.tsv$"
-FILE_OF = {"train": "train", "validation": "eval", "test": "test"}
+FILES = ("train", "eval", "test")  # of SPLITS
 NUM_RELEASED = {"train": 147_086, "eval": 18_090, "test": 17_437}
 LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
 COLUMNS = 5  # label, two ids, two texts
-MAX_LINE_BYTES = 2**26
 
 
-class Pairs(NamedTuple):
-    documents: list[bytes]  # each once, cut to length
-    labels: list[int]
-    rows: list[tuple[int, int]]  # the two documents of each pair
-
-
-def read_pairs(path: Path, num_bytes: int) -> dict[str, Pairs]:
+def read_pairs(path: Path, max_length: int, num_bytes: int) -> dict[str, Split]:
     """Reads new_aan_pairs.{train,eval,test}.tsv from a folder or from the release.
 
-    Of each document the first num_bytes.
+    Takes the first `num_bytes` of each document.
     """
-    found: dict[str, Pairs] = {}
+    found: dict[str, Split] = {}
     with archives.open_members(path, PAIRS) as members:
-        for match, file in members:
-            if match[1] not in found:
-                where = f"{path}: {match.string}"
-                found[match[1]] = _read_file(file, where, match[1], num_bytes)
-            if len(found) == len(NUM_RELEASED):
+        for match, lines in members:
+            name, where = match[1], f"{path}: {match.string}"
+            found[name] = _read_file(lines, where, name, max_length, num_bytes)
+            if len(found) == len(FILES):
                 break  # gigabytes of other tasks may follow
-    for name, released in NUM_RELEASED.items():
+    for name in FILES:
         if name not in found:
             raise DataError(f"{path} has no new_aan_pairs.{name}.tsv")
-        if (num_pairs := len(found[name].labels)) != released:
-            found_here = f"{num_pairs:,} pairs in new_aan_pairs.{name}.tsv"
-            rest = f"the release has {released:,}: results are of their own"
+        if (number := found[name].num_examples) != NUM_RELEASED[name]:
+            found_here = f"{number:,} pairs in new_aan_pairs.{name}.tsv"
+            rest = f"the release has {NUM_RELEASED[name]:,}: results are of their own"
             print(f"retrieval: {found_here}, {rest}", file=sys.stderr)
     return found
 
 
-def _read_file(file: IO[bytes], where: str, name: str, num_bytes: int) -> Pairs:
-    rows_of: dict[bytes, int] = {}
-    labels, rows = [], []
-    with Progress(f"retrieval {name}", NUM_RELEASED[name]) as bar:
-        while line := file.readline(MAX_LINE_BYTES):
-            try:
-                label, *texts = _parse(line)
-            except DataError as error:
-                raise DataError(f"{where}, line {len(rows) + 1}: {error}") from None
-            cut = (text[:num_bytes] for text in texts)
-            first, second = (rows_of.setdefault(text, len(rows_of)) for text in cut)
-            labels.append(label)
-            rows.append((first, second))
-            bar.update(1)
-    if not rows:
+def _read_file(
+    lines: Iterable[bytes], where: str, name: str, max_length: int, num_bytes: int
+) -> Split:
+    row_of: dict[bytes, int] = {}  # of each document, which is stored once
+    labels, pairs = [], []
+    bar = tqdm(lines, f"retrieval {name}", NUM_RELEASED[name], disable=None)
+    for number, line in enumerate(bar, start=1):
+        columns = line.rstrip(b"\r\n").split(b"\t")
+        if len(columns) != COLUMNS or columns[0] not in LABELS or b"" in columns[3:]:
+            wanted = "label 0 or 1, two ids, two texts"
+            raise DataError(f"{where}, line {number} is not five columns: {wanted}")
+        texts = (text[:num_bytes] for text in columns[3:])
+        pairs.append([row_of.setdefault(text, len(row_of)) for text in texts])
+        labels.append(LABELS[columns[0]])
+    if not labels:
         raise DataError(f"{where} has no pairs")
-    return Pairs(list(rows_of), labels, rows)
-
-
-def _parse(line: bytes) -> tuple[int, bytes, bytes]:
-    columns = line.rstrip(b"\r\n").split(b"\t")
-    if len(columns) != COLUMNS:
-        raise DataError(f"{len(columns)} columns, not {COLUMNS}")
-    label, _, _, first, second = columns
-    if label not in LABELS:
-        raise DataError(f"the label {label[:20]!r} is not 0 or 1")
-    if not (first and second):
-        raise DataError("an empty document")
-    return LABELS[label], first, second
+    inputs, lengths = encode_bytes([*row_of], max_length)
+    return Split(inputs, lengths, np.array(labels, np.int32), np.array(pairs, np.int32))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,36 +79,43 @@ class Retrieval(Task):
     """
 
     name: ClassVar[str] = "retrieval"
-    version: ClassVar[str] = "1.0.0"
-    vocab_size: ClassVar[int] = byte_tokens.VOCAB_SIZE
+    data_version: ClassVar[str] = "1.1.0"
+    description: ClassVar[str] = "Two papers, byte by byte: does one cite the other?"
+    homepage: ClassVar[str] = "https://github.com/google-research/long-range-arena"
+    citation: ClassVar[str] = "Radev et al., The ACL Anthology Network Corpus, LRE 2013"
+    vocab_size: ClassVar[int] = BYTES
     num_classes: ClassVar[int] = 2
     num_inputs: ClassVar[int] = 2
+    dtype: ClassVar[type[np.unsignedinteger]] = np.uint8
     archive: ClassVar[Archive] = archives.LRA_RELEASE
     max_length: int = 4000
     num_bytes: int | None = None
-    source_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = self.num_bytes is None or self.num_bytes >= 1
+        self.require(fits, f"num_bytes must be at least 1, not {self.num_bytes}")
+
+    def source_files(self) -> list[Path]:
+        path = self._find(Path(str(self.source_dir)))
+        return [path, *path.glob("new_aan_pairs.*.tsv")]
+
+    def _find(self, place: Path) -> Path:
+        above = ("lra_release/", "lra_release/lra_release/", "")
+        if folder := archives.find([f"{x}tsv_data" for x in above], place):
+            return folder
+        return archives.obtain(self.archive, "tsv_data", place, by_hand=True)
 
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
-        above = ("lra_release/", "lra_release/lra_release/", "")
-        folders = [f"{place}tsv_data" for place in above]
-        path = archives.obtain([self.archive], folders, data_dir, self.source_dir)
-        found = read_pairs(path, min(self.max_length, self.num_bytes or sys.maxsize))
-        dtype = byte_tokens.get_dtype(
-            document for pairs in found.values() for document in pairs.documents
-        )
-        splits = {}
-        for name, file in FILE_OF.items():
-            pairs = found.pop(file)
-            splits[name] = Split(
-                *byte_tokens.encode(pairs.documents, self.max_length, dtype),
-                np.array(pairs.labels, np.int32),
-                np.array(pairs.rows, np.int32),
-            )
-        return separate(self.name, splits)
+        num_bytes = min(self.max_length, self.num_bytes or self.max_length)
+        path = self._find(self.place(data_dir))
+        found = read_pairs(path, self.max_length, num_bytes)
+        splits = {name: found[file] for name, file in zip(SPLITS, FILES, strict=True)}
+        return remove_overlap(self.name, splits)
 
-    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        documents = [text.encode()[: self.num_bytes] for text in texts]
-        return byte_tokens.encode(documents, self.max_length, np.uint8)
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, ...]:
+        documents = [text.encode(errors="replace")[: self.num_bytes] for text in texts]
+        return encode_bytes(documents, self.max_length)
 
     def decode(self, tokens: np.ndarray) -> str:
-        return byte_tokens.decode(tokens)
+        return decode_bytes(tokens)

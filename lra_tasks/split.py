@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+SPLITS: tuple[str, ...] = ("train", "validation", "test")
+
 
 class DataError(ValueError):
     """An error that a user can correct; the message is one line and says how."""
@@ -19,10 +21,11 @@ class Split:
     """The examples of one split.
 
     `pairs` is None where example i is row i; in a task of two inputs it names the two
-    rows of each example, so that a document is stored once.
+    rows of each example, so that a document is stored once. `inputs` is an array, or
+    rows that stay on disk (`storage.Rows`), which are indexed by row numbers only.
     """
 
-    inputs: np.ndarray  # uint8 or uint16 [num_inputs, L], 0 behind a row's length
+    inputs: Any  # uint8 or uint16 [num_inputs, L], 0 behind a row's length
     lengths: np.ndarray  # int32 [num_inputs]
     labels: np.ndarray  # int32 [num_examples]
     pairs: np.ndarray | None = None  # int32 [num_examples, 2]
@@ -55,13 +58,13 @@ class Split:
                 continue
             digest.update(f"{array.dtype.name}{array.shape}".encode())
             little_endian = array.dtype.newbyteorder("<")
-            for start in range(0, len(array), 2**16):  # it may be mapped from disk
-                rows = array[start : start + 2**16]
+            for start in range(0, len(array), 2**14):  # rows may be on disk
+                rows = array[start : start + 2**14]
                 digest.update(np.ascontiguousarray(rows, little_endian).data)
         return digest.hexdigest()
 
-    def digests(self) -> list[bytes]:
-        """A key of each example's tokens, whatever its label or the order of a pair."""
+    def example_hashes(self) -> list[bytes]:
+        """A hash of each example's tokens, without its label or the order of a pair."""
         rows = [
             hashlib.blake2b(row[:length].tobytes(), digest_size=16).digest()
             for row, length in zip(self.inputs, self.lengths, strict=True)
@@ -80,35 +83,39 @@ def pad(rows: Collection[Any], width: int, dtype: Any) -> tuple[np.ndarray, np.n
     return inputs, lengths
 
 
-def hold_out(train: Split, seed: int, share: float = 0.1) -> tuple[Split, Split]:
-    """Train and validation: a share of each class, drawn, the rest in their order."""
+def split_off(train: Split, seed: int, fraction: float = 0.1) -> tuple[Split, Split]:
+    """Draws a fraction of each class as validation; returns train and validation.
+
+    Both keep the order of the examples.
+    """
     rng = np.random.default_rng(seed)
-    held = np.zeros(train.num_examples, bool)
+    drawn = np.zeros(train.num_examples, bool)
     for label in np.unique(train.labels):
         members = np.flatnonzero(train.labels == label)
-        held[rng.permutation(members)[: round(share * len(members))]] = True
-    return train.take(np.flatnonzero(~held)), train.take(np.flatnonzero(held))
+        drawn[rng.permutation(members)[: round(fraction * len(members))]] = True
+    return train.take(np.flatnonzero(~drawn)), train.take(np.flatnonzero(drawn))
 
 
-def separate(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
+def remove_overlap(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
     """Makes splits disjoint: test wins over validation, and both over train.
 
-    The test split stays as it is published; a line on stderr says how many were left
-    out elsewhere. Equal are examples of equal digests.
+    The test splits stay as published; a line on stderr says how many examples were
+    removed from the others. Examples with equal hashes are equal.
 
     Raises:
       DataError: no example of a split is left.
     """
     seen: set[bytes] = set()
     parts = {}
-    for split_name in ("test", "validation", "train"):
+    tests = [split_name for split_name in splits if split_name.startswith("test")]
+    for split_name in (*tests, "validation", "train"):
         split = splits[split_name]
-        digests = split.digests()
-        fresh = np.array([digest not in seen for digest in digests], bool)
-        seen.update(digests)
-        if missing := int(np.count_nonzero(~fresh)):
-            say_left_out(name, split_name, missing)
-            split = split.take(np.flatnonzero(fresh))
+        hashes = split.example_hashes()
+        new = np.array([each not in seen for each in hashes], bool)
+        seen.update(hashes)
+        if split_name not in tests and not new.all():
+            say_left_out(name, split_name, int(np.count_nonzero(~new)))
+            split = split.take(np.flatnonzero(new))
         if not split.num_examples:
             raise DataError(f"no example of {split_name} is left")
         parts[split_name] = split

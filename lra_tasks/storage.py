@@ -1,183 +1,245 @@
-"""Prepared splits on disk: made once, read whole or not at all.
+"""The tasks' data on disk: tensorflow-datasets in array_record files, no TensorFlow.
 
-A dataset is a folder with a safetensors file for each split, made beside its place and
-renamed when it is complete. Padding is left out, except where rows are mapped from
-disk. The header of each file keeps a sha256 of the split, checked when reading.
+One record is one example without padding: `tokens` and `label`, or in a task of two
+inputs `tokens1`, `tokens2` and `label`. Any program can read a prepared folder:
+
+    tfds.builder_from_directory(folder).as_data_source("train")[0]
 """
 
 import contextlib
-import hashlib
-import json
-import math
-import os
+import dataclasses
+import functools
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import types
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import safetensors.numpy
+import tensorflow_datasets as tfds
+from absl import logging
 from filelock import FileLock, Timeout
+from tqdm import tqdm
 
-from lra_tasks.split import DataError, Split
+from lra_tasks.split import DataError, Split, pad
 
-PathLike = str | os.PathLike[str]
-Options = Mapping[str, Any]  # JSON values
+if TYPE_CHECKING:
+    from lra_tasks.base import Task
 
-
-def get_root(data_dir: PathLike | None = None) -> Path:
-    """`data_dir`, else $LRA_DATA_DIR, else ~/.cache/lra_tasks."""
-    root = data_dir or os.environ.get("LRA_DATA_DIR") or "~/.cache/lra_tasks"
-    return Path(root).expanduser().absolute()
-
-
-def get_folder(
-    name: str, options: Options, version: str, data_dir: PathLike | None = None
-) -> Path:
-    """The folder of a dataset, by its name, options (JSON values) and version."""
-    pinned = json.dumps({**options, "stored as": "safetensors"}, sort_keys=True)
-    key = hashlib.sha256(pinned.encode()).hexdigest()[:16]
-    return get_root(data_dir) / name / key / version
+OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
+ROWS_AT_A_TIME = 4096
 
 
 @contextlib.contextmanager
-def hold(path: Path, work: str) -> Iterator[None]:
-    """Holds the lock file `path`, which dies with its process.
+def lock(path: Path, work: str) -> Iterator[None]:
+    """Holds the lock file `path`, which a killed process releases.
 
-    Whoever waits for it hears that another process is at `work`: "preparing text".
+    A process that has to wait says what another one is doing: "preparing text".
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        lock = FileLock(path).acquire(blocking=False)
+        held = FileLock(path).acquire(blocking=False)
     except Timeout:
         message = f"another process is {work}: waiting for it"
         print(message, file=sys.stderr, flush=True)
-        lock = FileLock(path).acquire()
-    with lock:
+        held = FileLock(path).acquire()
+    with held:
         yield
 
 
-def make_once(folder: Path, make: Callable[[Path], None]) -> None:
-    """Calls `make` with a folder to work in, unless `folder` is there.
-
-    One process at a time. `make` renames what it made in the end; what a process that
-    was killed has left is removed first. An OSError says where.
-    """
-    if folder.is_dir():
-        return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with hold(folder.with_name("lock"), f"preparing {folder}"):
-        if folder.is_dir():  # the process we waited for has made it
-            return
-        for remains in folder.parent.glob("incomplete.*"):
-            shutil.rmtree(remains)
-        scratch = tempfile.TemporaryDirectory(prefix="incomplete.", dir=folder.parent)
-        try:
-            with scratch as name:
-                make(Path(name))
-        except safetensors.SafetensorError as error:
-            raise OSError(f"{folder}: {error}") from error
-        except OSError as error:  # a full disk's word has no name of a file
-            if error.errno is None or error.filename:
-                raise
-            raise OSError(error.errno, error.strerror, str(folder)) from error
-
-
-def load(
-    folder: Path, split: str, make: Callable[[Path], dict[str, Split]], options: Options
-) -> Split:
-    """Reads one of the splits that `make` makes if the folder is not there yet.
-
-    `make` gets the folder to be; what it writes there stays, and is checked when a
-    split is read, except names that begin with a dot, as NFS gives to files that are
-    deleted while open. Inputs that are an np.memmap, of uint16 without pairs, are
-    mapped when they are read.
-    `options` are noted in the files for whoever looks into them. Raises DataError for
-    damaged files, and OSError where the folder cannot be written.
-    """
-
-    def write(scratch: Path) -> None:
-        made = scratch / "made"
-        made.mkdir()
-        splits = make(made)
-        files = {path.name: _file_sha256(path) for path in made.glob("[!.]*")}
-        noted = {"options": json.dumps(dict(options)), "files": json.dumps(files)}
-        for name, each in splits.items():
-            _write(made / f"{name}.safetensors", each, noted)
-        made.rename(folder)
-
-    make_once(folder, write)
-    path = folder / f"{split}.safetensors"
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps tensorflow-datasets from logging every step."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
     try:
-        return _read(_regular(path))
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+class _OfflineInfo(tfds.core.DatasetInfo):
+    def initialize_from_bucket(self) -> None:
+        """Asks no server whether it knows the dataset."""
+
+
+class _Examples:
+    """Yields (key, example) and shows progress.
+
+    TFDS copies its iterator to count the examples afterwards, which would keep all of
+    them in memory: this copy only counts.
+    """
+
+    def __init__(self, examples: Iterable[dict[str, Any]], title: str):
+        self.count = 0
+        self.examples = iter(tqdm(examples, title, disable=None, leave=False))
+
+    def __iter__(self) -> "_Examples":
+        return self
+
+    def __next__(self) -> tuple[int, dict[str, Any]]:
+        example = next(self.examples)
+        self.count += 1
+        return self.count, example
+
+    def __copy__(self) -> Iterator[int]:
+        yield from range(self.count)
+
+
+class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
+    """Writes `lra_TASK`: the examples in their order, one file for each split."""
+
+    def __init__(self, task: "Task", root: Path):
+        self.task, self.root = task, root
+        setattr(self, "name", f"lra_{task.name}")  # noqa: B010 - a class attribute of TFDS
+        version = tfds.core.Version(task.data_version)
+        config = tfds.core.BuilderConfig(name=task.config_name, version=version)
+        super().__init__(data_dir=root, config=config, file_format="array_record")
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        task = self.task
+        features: dict[str, Any] = {
+            "label": tfds.features.ClassLabel(names=[*task.label_names])
+        }
+        for name in _input_names(task):
+            features[name] = tfds.features.Tensor(
+                shape=(None,), dtype=task.dtype, encoding="bytes"
+            )
+        return _OfflineInfo(
+            builder=self,
+            description=task.description,
+            homepage=task.homepage,
+            citation=task.citation,
+            features=tfds.features.FeaturesDict(features),
+            metadata=tfds.core.MetadataDict(options=dataclasses.asdict(task)),
+        )
+
+    def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:
+        made = self.task.make(self.root, Path(self.data_path))
+        return {
+            name: [
+                functools.partial(
+                    _Examples, self._records(split), f"{self.name} {name}"
+                )
+            ]
+            for name, split in made.items()
+        }
+
+    def _records(self, split: Split | Iterable[tuple[Any, int]]) -> Iterator[Any]:
+        names = _input_names(self.task)
+        if not isinstance(split, Split):
+            for row, label in split:
+                yield {"tokens": np.array(row, self.task.dtype), "label": label}
+            return
+        for i, label in enumerate(split.labels.tolist()):
+            rows = [i] if split.pairs is None else split.pairs[i]
+            tokens = [split.inputs[row, : split.lengths[row]] for row in rows]
+            yield {"label": label, **dict(zip(names, tokens, strict=True))}
+
+    def _make_download_manager(self, **_: Any) -> Any:
+        """Makes no folder for downloads."""
+        return types.SimpleNamespace(downloaded_size=0)
+
+    def _log_download_bytes(self) -> None:
+        """Prints nothing."""
+
+    _log_download_done = _log_download_bytes
+
+
+def _input_names(task: "Task") -> list[str]:
+    return ["tokens"] if task.num_inputs == 1 else ["tokens1", "tokens2"]
+
+
+def prepare(task: "Task", root: Path) -> Path:
+    """Makes all splits of a task unless they are there; returns their folder.
+
+    One process prepares and others wait. What is in the folder is complete: it is
+    renamed when its files are, and what a killed process left is removed.
+
+    Raises:
+      DataError: the sources are wrong.
+      OSError: the folder cannot be written, or the disk is full.
+    """
+    folder = root / f"lra_{task.name}" / task.config_name / task.data_version
+    if not folder.exists():
+        with lock(folder.with_name("lock"), f"preparing {folder}"), _quiet():
+            for remains in folder.parent.glob("incomplete.*"):
+                shutil.rmtree(remains)
+            try:
+                Builder(task, root).download_and_prepare(download_config=OFFLINE)
+            except RuntimeError as error:  # array_record's word for a full disk
+                raise OSError(f"{folder} cannot be written: {error}") from error
+    return folder
+
+
+def load(task: "Task", split: str, root: Path) -> Split:
+    """Reads a split, preparing all splits first if they are not there.
+
+    Raises:
+      DataError: the folder is damaged, or holds something else.
+    """
+    folder = prepare(task, root)
+    try:
+        with _quiet():
+            builder: Any = tfds.builder_from_directory(folder)
+            return _read(builder.as_data_source(split), task)
     except MemoryError:
         raise
-    except Exception as error:  # whatever safetensors, json and numpy raise
+    except Exception as error:  # each library has its own words for damage
         reason = str(error).partition("\n")[0]
         raise DataError(
-            f"the {split} split in {folder} is damaged ({reason}): "
-            "delete that folder and run again"
+            f"{folder} is damaged or no dataset of {task.name} ({reason}): delete that "
+            "folder and run again"
         ) from error
 
 
-def _write(path: Path, split: Split, noted: dict[str, str]) -> None:
-    """Writes a split: its valid tokens one after another, or its rows; and the rest."""
-    tensors = {"lengths": split.lengths, "labels": split.labels}
-    if split.pairs is not None:
-        tensors["pairs"] = split.pairs
-    if isinstance(split.inputs, np.memmap):
-        assert split.inputs.dtype == np.uint16
-        tensors["inputs"] = split.inputs
-    else:
-        rows = zip(split.inputs, split.lengths, strict=True)
-        tensors["tokens"] = np.concatenate([row[:length] for row, length in rows])
-    whole = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
-    sealed = {"width": str(split.inputs.shape[1]), "sha256": split.content_hash}
-    safetensors.numpy.save_file(whole, path, {**noted, **sealed})
+def _read(source: Any, task: "Task") -> Split:
+    """The split of a data source; of two inputs, equal documents are one row."""
+    number, width, dtype = len(source), task.max_length, task.dtype
+    labels, lengths = np.empty((2, number), np.int32)
+    if task.num_inputs == 2:
+        row_of: dict[bytes, int] = {}
+        pairs = np.empty((number, 2), np.int32)
+        for i, record in enumerate(_records(source)):
+            labels[i] = record["label"]
+            for j, name in enumerate(_input_names(task)):
+                document = record[name].tobytes()
+                pairs[i, j] = row_of.setdefault(document, len(row_of))
+        documents = [np.frombuffer(document, dtype) for document in row_of]
+        return Split(*pad(documents, width, dtype), labels, pairs)
+    on_disk = task.stays_on_disk
+    inputs = Rows(source, width, dtype) if on_disk else np.zeros((number, width), dtype)
+    for i, record in enumerate(_records(source)):
+        tokens, labels[i] = record["tokens"], record["label"]
+        lengths[i] = len(tokens)
+        if isinstance(inputs, np.ndarray):
+            inputs[i, : len(tokens)] = tokens
+    return Split(inputs, lengths, labels)
 
 
-def _read(path: Path) -> Split:
-    """The split of such a file, after a check of all hashes."""
-    with safetensors.safe_open(path, "np") as file:
-        metadata, names = file.metadata(), {*file.keys()}
-        tensors = {name: file.get_tensor(name) for name in names - {"inputs"}}
-    for name, sha256 in json.loads(metadata.get("files", "{}")).items():
-        if _file_sha256(path.with_name(name)) != sha256:
-            raise ValueError(f"the sha256 of {name} is not the one noted")
-    lengths, tokens = tensors["lengths"], tensors.get("tokens")
-    if tokens is None:
-        inputs = _map_inputs(path)
-    else:
-        inputs, shape = tokens, (len(lengths), int(metadata["width"]))
-        if tokens.size < math.prod(shape):
-            inputs = np.zeros(shape, tokens.dtype)
-            parts = np.split(tokens, np.cumsum(lengths))
-            for row, part in zip(inputs, parts, strict=False):
-                row[: len(part)] = part
-        inputs = inputs.reshape(shape)
-    split = Split(inputs, lengths, tensors["labels"], tensors.get("pairs"))
-    if split.content_hash != metadata["sha256"]:
-        raise ValueError("its sha256 is not the one noted when it was made")
-    return split
+def _records(source: Any) -> Iterator[dict[str, Any]]:
+    """Yields all records of a data source in their order."""
+    for start in range(0, len(source), ROWS_AT_A_TIME):
+        rows = range(start, min(start + ROWS_AT_A_TIME, len(source)))
+        yield from source.__getitems__([*rows])
 
 
-def _map_inputs(path: Path) -> np.memmap:
-    """The uint16 inputs of a file, left on disk."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        inputs = json.loads(file.read(size))["inputs"]
-    start, shape = 8 + size + inputs["data_offsets"][0], tuple(inputs["shape"])
-    return np.memmap(path, np.uint16, "r", start, shape)
+class Rows:
+    """The inputs of a split that stay on disk: `rows[[3, 5]]` reads `[2, L]`."""
 
+    def __init__(self, source: Any, width: int, dtype: Any):
+        self.source, self.shape = source, (len(source), width)
+        self.dtype, self.size = np.dtype(dtype), len(source) * width
 
-def _regular(path: Path) -> Path:
-    """The path of a file; a pipe or a device may never end."""
-    if not path.is_file():
-        raise ValueError(f"{path.name} is not a regular file")
-    return path
+    def __len__(self) -> int:
+        return len(self.source)
 
-
-def _file_sha256(path: Path) -> str:
-    with _regular(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    def __getitem__(self, rows: int | slice | np.ndarray | list[int]) -> np.ndarray:
+        if isinstance(rows, slice):
+            rows = [*range(*rows.indices(len(self)))]
+        wanted = np.asarray(rows, np.int64)
+        records = self.source.__getitems__(wanted.reshape(-1).tolist())
+        tokens = [record["tokens"] for record in records]
+        read = pad(tokens, self.shape[1], self.dtype)[0]
+        return read.reshape(*wanted.shape, self.shape[1])

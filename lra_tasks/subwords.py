@@ -16,6 +16,7 @@ import numpy as np
 
 from lra_tasks.split import DataError, pad
 
+TOKENIZER_FILE = "tokenizer.json"  # beside a dataset, and in a workdir
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_VOCAB_SIZE = 2**16  # tokens are uint16
 

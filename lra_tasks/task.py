@@ -7,13 +7,14 @@ from lra_tasks.base import Task
 from lra_tasks.corpus import Corpus
 from lra_tasks.glue import Glue
 from lra_tasks.image import Image
+from lra_tasks.labelled_texts import LabelledTexts
 from lra_tasks.listops import ListOps
 from lra_tasks.pathfinder import Pathfinder, PathX
 from lra_tasks.retrieval import Retrieval
-from lra_tasks.split import DataError, Split
+from lra_tasks.split import SPLITS, DataError, Split
 from lra_tasks.text import Text
 
-__all__ = ["LRA", "TASKS", "DataError", "Split", "Task", "get_task", "register_task"]
+__all__ = ["LRA", "SPLITS", "TASKS", "DataError", "Split", "Task", "get_task"]
 
 TASKS: dict[str, type[Task]] = {
     "listops": ListOps,
@@ -24,22 +25,26 @@ TASKS: dict[str, type[Task]] = {
     "pathx": PathX,
     "corpus": Corpus,
     "glue": Glue,
+    "labelled_texts": LabelledTexts,
 }
 LRA = ("listops", "text", "retrieval", "image", "pathfinder")  # the paper's Table 3
 
 
 def register_task(name: str, task: type[Task]) -> None:
-    """Adds a task of another package to the table; a config may import it."""
+    """Adds a task of another package to the table; a config may import it.
+
+    A module that is imported again, under any name, brings its own again.
+    """
     known = TASKS.get(name, task)
     if known.__qualname__ != task.__qualname__:
         raise DataError(f"the name {name!r} is taken by {known}")
-    TASKS[name] = task  # a module that is imported again brings its own again
+    TASKS[name] = task
 
 
 def get_task(name: str, /, **options: Any) -> Task:
     """The task of that name; `options` are the fields of its class.
 
-    >>> get_task("listops", max_length=64, min_length=10).vocab_size
+    >>> get_task("listops", max_length=64, min_tokens=10).vocab_size
     16
 
     Raises:

@@ -1,102 +1,61 @@
 """Text: is a film review positive? Byte by byte.
 
 The 50,000 labelled IMDb reviews of Maas et al. 2011, as in Long Range Arena (Tay et
-al. 2021, arXiv:2011.04006): the first 4,000 bytes, `<br />` and all.
+al. 2021, arXiv:2011.04006): the first 4,000 bytes, `<br />` and all. A byte's token is
+its value plus one; 0 is padding.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from lra_tasks import archives, byte_tokens
+from lra_tasks import archives
 from lra_tasks.archives import Archive
-from lra_tasks.base import Task
-from lra_tasks.progress import Progress
-from lra_tasks.split import DataError, Split, hold_out, separate
-from lra_tasks.storage import PathLike
+from lra_tasks.base import PathLike, Task
+from lra_tasks.split import DataError, Split, pad, remove_overlap, split_off
 
-POLARITIES = ("neg", "pos")  # the labels
-RATINGS = {"neg": range(1, 5), "pos": range(7, 11)}  # out of 10
-REVIEW = r"(?:^|/)(train|test)/(neg|pos)/([^/.][^/]*)$"
-MAX_REVIEW_BYTES = 2**20
+BYTES = 257  # the size of the vocabulary of bytes
+REVIEW = r"(?:^|/)(train|test)/(neg|pos)/[^/.][^/]*\.txt$"
+Texts = list[tuple[int, bytes]]  # with their labels
 
 
-def read_reviews(path: Path, reviews_per_class: int) -> dict[str, list[bytes]]:
-    """Reads `aclImdb/`, or the archive of it: {train,test}/{neg,pos}/ID_RATING.txt.
+def encode_bytes(documents: Sequence[bytes], width: int) -> tuple[np.ndarray, ...]:
+    """Tokens uint8 `[n, width]` of the first bytes of documents, and lengths `[n]`.
 
-    Returns:
-      "train" and "test": `reviews_per_class` negative ones and as many positive ones,
-      each by ID.
+    UTF-8 has no byte 255, so tokens fit uint8; in a document that has one, bytes that
+    are not UTF-8 become "�".
     """
-    found = {
-        (split, polarity): {} for split in ("train", "test") for polarity in POLARITIES
-    }
-    with (
-        archives.open_members(path, REVIEW) as members,
-        Progress("reviews", len(found) * reviews_per_class) as bar,
-    ):
-        for match, file in members:
-            split, polarity, name = match.groups()
-            where = f"{path}: {match.string}"
-            review = archives.read_whole(file, where, MAX_REVIEW_BYTES)
-            if not review:
-                raise DataError(f"{where} is empty")
-            found[split, polarity][_parse_name(name, polarity, where)] = review
-            bar.update(1)
-    ordered = {"train": [], "test": []}
-    for (split, polarity), reviews in found.items():
-        if len(reviews) != reviews_per_class:
-            raise DataError(
-                f"{path} is incomplete: {split}/{polarity} has {len(reviews):,} "
-                f"reviews, not {reviews_per_class:,}"
-            )
-        ordered[split] += [reviews[i] for i in sorted(reviews)]
-    return ordered
+    rows = []
+    for document in documents:
+        if b"\xff" in document:
+            document = document.decode(errors="replace").encode()
+        rows.append(np.frombuffer(document[:width], np.uint8))
+    tokens, lengths = pad(rows, width, np.uint8)
+    tokens += np.arange(width) < lengths[:, None]
+    return tokens, lengths
 
 
-def _parse_name(name: str, polarity: str, where: str) -> int:
-    """The ID of "ID_RATING.txt", whose rating must fit its folder."""
-    number, _, rating = name.removesuffix(".txt").partition("_")
-    if not (name.endswith(".txt") and number.isdecimal() and rating.isdecimal()):
-        raise DataError(f"{where} is not named ID_RATING.txt")
-    if int(rating) not in RATINGS[polarity]:
-        raise DataError(f"{where}: a rating of {rating} is not {polarity}")
-    return int(number)
+def decode_bytes(tokens: np.ndarray) -> str:
+    """The text of tokens `[n]`; what is left of a cut character shows as \\xe6."""
+    values = (tokens[tokens > 0] - 1).astype(np.uint8)
+    return values.tobytes().decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(Task):
-    """The benchmark by default.
+class TextTask(Task):
+    """Texts as bytes, or in the sub-words of a pre-training run.
 
-    The archive, or the folder `aclImdb` it unpacks to, is looked for in data_dir, or in
-    `source_dir` if given, and downloaded otherwise. `validation` is "held_out", a tenth
-    of the training reviews drawn with `seed`, or "test": the practice of the published
-    results, which choose the best checkpoint on the very examples they report.
-    `tokenizer` is None for the benchmark's bytes, or what pre-training used, "byte" or
-    the path of its tokenizer.json: then a review is `[CLS] tokens [SEP]`. `num_bytes`
-    are kept of a review; None = as many as there is room for.
+    `tokenizer` is None for bytes, or the run's: "byte" or the path of a tokenizer.json;
+    then a text is `[CLS] tokens [SEP]`. `num_bytes` are kept of a text; None = as many
+    as there is room for.
     """
 
-    name: ClassVar[str] = "text"
-    version: ClassVar[str] = "1.0.0"
-    vocab_size: ClassVar[int] = byte_tokens.VOCAB_SIZE
-    num_classes: ClassVar[int] = 2
-    archive: ClassVar[Archive] = Archive(
-        "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
-        num_bytes=84_125_825,
-        md5="7c2ac02c03563afcf9b574c7e56c153a",
-    )
-    reviews_per_class: ClassVar[int] = 12_500
-    max_length: int = 4000
+    vocab_size: ClassVar[int] = BYTES
     num_bytes: int | None = None
-    validation: str = "held_out"
-    seed: int = 0
-    source_dir: str | None = None
     tokenizer: str | None = None
 
     def __post_init__(self) -> None:
@@ -105,48 +64,116 @@ class Text(Task):
             self._use_tokenizer(self.tokenizer, min_length=3)
             wrong = "num_bytes is for bytes; with a tokenizer leave it out"
             self.require(self.num_bytes is None, wrong)
-        self.require(
-            self.validation in ("held_out", "test"),
-            f"validation must be held_out or test, not {self.validation!r}",
+        fits = self.num_bytes is None or self.num_bytes >= 1
+        self.require(fits, f"num_bytes must be at least 1, not {self.num_bytes}")
+
+    @property
+    def dtype(self) -> type[np.unsignedinteger]:
+        return np.uint8 if self.vocabulary is None else np.uint16
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, ...]:
+        if self.vocabulary is not None:
+            return super().encode(texts)
+        documents = [text.encode(errors="replace")[: self.num_bytes] for text in texts]
+        return encode_bytes(documents, self.max_length)
+
+    def decode(self, tokens: np.ndarray) -> str:
+        return (
+            self.vocabulary.decode(tokens) if self.vocabulary else decode_bytes(tokens)
         )
 
+
+@dataclass(frozen=True, kw_only=True)
+class Text(TextTask):
+    """The benchmark by default.
+
+    The archive, or the folder `aclImdb` it unpacks to, is looked for in data_dir, or in
+    `source_dir` if given; then TFDS's `imdb_reviews`; else it is downloaded.
+    `validation` is "held_out", a tenth of the training reviews drawn with `seed`, or
+    "test": the practice of the published results, which choose the best checkpoint on
+    the very examples they report.
+    """
+
+    name: ClassVar[str] = "text"
+    data_version: ClassVar[str] = "1.1.0"
+    description: ClassVar[str] = "Film reviews of IMDb: are they positive?"
+    homepage: ClassVar[str] = "https://ai.stanford.edu/~amaas/data/sentiment/"
+    citation: ClassVar[str] = "Maas et al., Learning Word Vectors, ACL 2011"
+    num_classes: ClassVar[int] = 2
+    label_names: ClassVar[Sequence[str]] = ("negative", "positive")
+    archive: ClassVar[Archive] = Archive(
+        "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+        md5="7c2ac02c03563afcf9b574c7e56c153a",
+    )
+    reviews_per_class: ClassVar[int] = 12_500
+    max_length: int = 4000
+    validation: str = "held_out"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = self.validation in ("held_out", "test")
+        known = f"validation must be held_out or test, not {self.validation!r}"
+        self.require(fits, known)
+
+    def source_files(self) -> list[Path]:
+        """The archive or the folders of reviews; their times are those of new files."""
+        path = archives.find(["aclImdb", self.archive.name], Path(str(self.source_dir)))
+        return [] if path is None else [path, *path.glob("t*/*")]
+
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
-        loaded = super().load(split, data_dir)
         if split == "validation" and self.validation == "test":
             print(
                 "text: validation is the test split, as in the published results: the "
                 "test accuracy of the best checkpoint is then too good",
                 file=sys.stderr,
             )
-        return loaded
+        return super().load(split, data_dir)
 
-    def make_splits(self, data_dir: Path) -> dict[str, Split]:
-        path = archives.obtain([self.archive], ["aclImdb"], data_dir, self.source_dir)
-        reviews = read_reviews(path, self.reviews_per_class)
-        documents = (
-            x.decode(errors="surrogateescape") for x in chain(*reviews.values())
-        )
-        inputs, lengths = self.encode([*documents])
-        labels = np.repeat(np.arange(2, dtype=np.int32), self.reviews_per_class)
-        train, test = (
-            Split(inputs[rows], lengths[rows], labels)
-            for rows in (slice(len(labels)), slice(len(labels), None))
-        )
+    def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
+        train, test = map(self._encode_split, self._read(data_dir))
         if self.validation == "test":
             return {"train": train, "validation": test, "test": test}
-        train, validation = hold_out(train, self.seed)
+        train, validation = split_off(train, self.seed)
         splits = {"train": train, "validation": validation, "test": test}
-        return separate(self.name, splits)
+        return remove_overlap(self.name, splits)
 
-    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As `Task.encode`; bytes that are not UTF-8 are escaped as surrogates."""
-        documents = [
-            text.encode(errors="surrogateescape")[: self.num_bytes] for text in texts
-        ]
-        if self.vocabulary is None:
-            dtype = byte_tokens.get_dtype(documents)
-            return byte_tokens.encode(documents, self.max_length, dtype)
-        return super().encode([x.decode(errors="replace") for x in documents])
+    def _read(self, data_dir: Path) -> list[Texts]:
+        """The reviews of train and of test, in any order."""
+        if not archives.find(["aclImdb", self.archive.name], self.place(data_dir)):
+            read = archives.read_tfds
+            both = [
+                read("imdb_reviews/plain_text", x, self.source_dir)
+                for x in ("train", "test")
+            ]
+            if both[0] and both[1]:
+                return [
+                    [(int(row["label"]), row["text"]) for row in rows]
+                    for rows in both
+                    if rows
+                ]
+        by_hand = self.source_dir is not None
+        path = archives.obtain(self.archive, "aclImdb", self.place(data_dir), by_hand)
+        return read_reviews(path, self.reviews_per_class)
 
-    def decode(self, tokens: np.ndarray) -> str:
-        return (self.vocabulary or byte_tokens).decode(tokens)
+    def _encode_split(self, reviews: Texts) -> Split:
+        """In the order of classes and texts: TFDS's own order is another."""
+        labels, texts = zip(*sorted(reviews), strict=True)
+        inputs, lengths = self.encode([text.decode(errors="replace") for text in texts])
+        return Split(inputs, lengths, np.array(labels, np.int32))
+
+
+def read_reviews(path: Path, reviews_per_class: int) -> list[Texts]:
+    """Reads {train,test}/{neg,pos}/*.txt of `aclImdb/` or of its archive."""
+    found: dict[tuple[str, str], Texts] = {}
+    with archives.open_members(path, REVIEW) as members:
+        for match, file in members:
+            review = int(match[2] == "pos"), file.read().strip()
+            found.setdefault((match[1], match[2]), []).append(review)
+    if len(found) != 4 or {*map(len, found.values())} != {reviews_per_class}:
+        counts = ", ".join(f"{len(found[x]):,} {'/'.join(x)}" for x in sorted(found))
+        wanted = f"not {reviews_per_class:,} of train and test, neg and pos"
+        raise DataError(
+            f"{path} is incomplete: it has {counts or 'no reviews'}, {wanted}"
+        )
+    return [found[x, "neg"] + found[x, "pos"] for x in ("train", "test")]

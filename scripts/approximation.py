@@ -11,7 +11,7 @@ queries, keys and values are synthetic.
 
 from absl import flags
 
-from lra_tasks.base import SPLITS
+from lra_tasks.split import SPLITS
 from nystromformer.experiments import cli
 from nystromformer.experiments.study.approximation import approximation
 

@@ -5,13 +5,12 @@ python scripts/evaluate.py --workdir=DIR --split=test
 
 from absl import flags
 
-from lra_tasks.base import SPLITS
 from nystromformer.experiments import cli
 from nystromformer.experiments.objectives import shown
 from nystromformer.experiments.trained_run import load_run
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
-_SPLIT = flags.DEFINE_enum("split", "test", SPLITS, "examples to evaluate on")
+_SPLIT = flags.DEFINE_string("split", "test", "examples to evaluate on")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of the data, if it has moved")
 
 

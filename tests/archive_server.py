@@ -1,6 +1,7 @@
-"""An http server that can also break off, and archives and folders to read."""
+"""An http server, archives and TFDS folders to read, and disks that are full."""
 
 import contextlib
+import functools
 import hashlib
 import io
 import resource
@@ -9,24 +10,25 @@ import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import tensorflow_datasets as tfds
+
 from lra_tasks.archives import Archive
-from lra_tasks.base import SPLITS
+from lra_tasks.split import SPLITS
+from lra_tasks.storage import OFFLINE
 
 
 @contextlib.contextmanager
-def serve(content, break_off_after=None, ranges=True):
-    """Serves `content` under any path; yields the url and the Range headers it saw."""
+def serve(content):
+    """Serves `content` under any path; yields the url and the paths that were asked."""
     seen = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            seen.append(self.headers["Range"])
-            start = int(seen[-1].removeprefix("bytes=").removesuffix("-"))
-            start = start if ranges else 0
-            self.send_response(206 if ranges else 200)
-            self.send_header("Content-Length", str(len(content) - start))
+            seen.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content[start:break_off_after])
+            self.wfile.write(content)
 
         def log_message(self, *_):
             pass
@@ -42,18 +44,14 @@ def serve(content, break_off_after=None, ranges=True):
 
 
 def archive_at(url, content):
-    md5 = hashlib.md5(content).hexdigest()
-    return Archive(f"{url}/toy.tar.gz", num_bytes=len(content), md5=md5)
+    return Archive(f"{url}/toy.tar.gz", md5=hashlib.md5(content).hexdigest())
 
 
 def tar_of(files, mode="w:gz"):
-    """A tar archive of name -> bytes, or of TarInfo objects for what is no file."""
+    """A tar archive of name -> bytes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode=mode) as tar:
         for name, content in files.items():
-            if isinstance(content, tarfile.TarInfo):
-                tar.addfile(content)
-                continue
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
@@ -67,6 +65,32 @@ def write(folder, files):
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
+
+
+def write_tfds(folder, name, features, splits):
+    """Prepares a TFDS dataset, "glue/sst2", of split -> examples in a folder."""
+    dataset, _, config = name.partition("/")
+
+    class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            features_dict = tfds.features.FeaturesDict(features)
+            return tfds.core.DatasetInfo(builder=self, features=features_dict)
+
+        def _shard_iterators_per_split(self, dl_manager):
+            return {
+                name: [functools.partial(enumerate, rows)]
+                for name, rows in splits.items()
+            }
+
+    Builder.name = dataset
+    config = config and tfds.core.BuilderConfig(name=config, version="1.0.0")
+    options = {"data_dir": folder, "file_format": "array_record"}
+    builder = Builder(config=config or None, **options)
+    builder.info.initialize_from_bucket = lambda: None
+    builder.download_and_prepare(download_config=OFFLINE)
+    return builder.data_path
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """Corpus: documents to pairs of parts, in order or swapped, on sub-words or bytes."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -9,14 +8,17 @@ import numpy as np
 import pytest
 
 from lra_tasks import subwords
-from lra_tasks.corpus import SENTENCE, make_examples, read_documents
-from lra_tasks.split import DataError
+from lra_tasks.corpus import SENTENCE, make_examples, read_documents, split_of
+from lra_tasks.split import DataError, Split
+from lra_tasks.storage import Rows
+from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import get_task
 from tests.archive_server import full_disk, load_all, write
 
 pytest.importorskip("tokenizers")
 
 CLS, SEP, FIRST_BYTE = 2, 3, 5
+MODEL = b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}'
 
 
 def make_documents(count=60):
@@ -46,7 +48,7 @@ def test_parts_follow_one_another_and_label_says_in_which_order(tmp_path, tokeni
     for split in load_all(task, tmp_path):
         documents_of.append(set())
         for row, n, label in zip(
-            split.inputs, split.lengths, split.labels, strict=True
+            split.inputs[:], split.lengths, split.labels, strict=True
         ):
             text = task.decode(np.asarray(row[:n])).replace("[CLS]", "[SEP]")
             _, first, second, last = (part.strip() for part in text.split("[SEP]"))
@@ -68,7 +70,7 @@ def test_rows_that_documents_share_are_in_one_split(tmp_path, capsys):
     write(tmp_path / "text", files)
     task, found = corpus(tmp_path / "text", max_length=256), []
     for split in load_all(task, tmp_path):
-        rows = zip(split.inputs, split.lengths, split.labels, strict=True)
+        rows = zip(split.inputs[:], split.lengths, split.labels, strict=True)
         parts = [
             task.decode(np.asarray(row[1 : n - 1])).split("[SEP]")[:: 2 * label - 1]
             for row, n, label in rows
@@ -92,7 +94,11 @@ def test_rows_are_as_of_bert(tmp_path):
     train = task.load("train", tmp_path)
     assert train.inputs.shape[1] == 96
     assert (train.inputs.dtype, train.labels.dtype) == (np.uint16, np.int32)
-    assert isinstance(train.inputs, np.memmap)
+    assert isinstance(train.inputs, Rows)  # on disk
+    rows = train.inputs[:]
+    np.testing.assert_array_equal(train.inputs[[3, 0, 3]], rows[[3, 0, 3]])
+    np.testing.assert_array_equal(train.inputs[5], rows[5])
+    train = Split(rows, train.lengths, train.labels)
     assert (train.inputs[:, 0] == CLS).all()
     assert ((train.inputs == SEP).sum(1) == 2).all()
     assert (train.inputs[np.arange(len(train.inputs)), train.lengths - 1] == SEP).all()
@@ -161,83 +167,69 @@ def test_lengths_do_not_give_the_order_away(longest):
         assert abs(np.mean(longer[label]) - 0.5) < 0.03
 
 
-def test_a_document_is_a_file_or_stands_between_blank_lines(tmp_path):
-    write(tmp_path, {"b.txt": b"\n\nOne.\nTwo.\n \nThree.", "a.txt": b"", "c.md": b"x"})
-    assert [*read_documents(tmp_path, "*.txt", True)] == ["One.\nTwo.", "Three."]
-    assert [*read_documents(tmp_path, "*.txt", False)] == ["One.\nTwo.\n \nThree."]
+def test_make_examples_fill_a_row_to_its_last_token():
+    """Both ends of a document: 61 tokens are a row, and one more is not."""
+    rng, vocabulary = np.random.default_rng(0), Vocabulary("byte")
+    for sizes, kept in (((30, 31), 61), ((20, 20, 21), 61), ((20, 20, 22), 40)):
+        sentences = [[FIRST_BYTE + i] * size for i, size in enumerate(sizes)]
+        for _ in range(8):
+            *parts, _ = next(make_examples(sentences, 64, rng))
+            total = sum(map(len, parts))
+            assert total == kept or (kept == 40 and total == 42)  # filled from the back
+            row = vocabulary.row(*parts, 64)
+            assert len(row) == total + 3
+            assert sum(token >= FIRST_BYTE for token in row) == total
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"a.txt": b"One. Two. " * 99}, "1 documents .* documents=blank_lines"),
-        ({f"{i}.txt": b"no end %d" % i for i in range(60)}, "has two sentences"),
-        ({"a.txt": b"caf\xe9 au lait."}, r"a\.txt is not UTF-8 text"),
-        ({"a.txt": b"zip\0file."}, r"a\.txt is not text: it has a zero byte"),
-        ("pipe", r"a\.txt is not a regular file"),
-    ],
-)
-def test_what_is_no_corpus(tmp_path, files, message):
-    (tmp_path / "text").mkdir()
-    if files == "pipe":
-        os.mkfifo(tmp_path / "text" / "a.txt")
-    else:
-        write(tmp_path / "text", files)
-    with pytest.raises(DataError, match=message) as caught:
-        corpus(tmp_path / "text").load("train", tmp_path)
-    assert "\n" not in str(caught.value)
-    assert [path.name for path in tmp_path.glob("corpus/*/*")] == ["lock"]
-
-
-@pytest.mark.parametrize("pattern", ["", ".", "/texts/*.txt", "../*.txt", "a**/*.txt"])
-def test_a_pattern_of_no_names_below_the_folder_is_refused(tmp_path, pattern):
-    with pytest.raises(DataError, match="names below source_dir"):
-        corpus(tmp_path, pattern=pattern)
-
-
-def test_damage_is_noticed(tmp_path):
-    write(tmp_path / "text", FILES)
+def test_the_tokenizer_is_learnt_on_train_alone(tmp_path):
+    """A corpus of other evaluation documents has the same tokenizer."""
     task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
+    train = [x for x in DOCUMENTS if split_of(x, 0) == "train"]
+    others = ("zqzq zqzq. " * 40 + f"{i}." for i in range(1000))
+    chosen = {}
+    for text in others:  # much of what train lacks, if it were looked at
+        chosen.setdefault(split_of(text, 0), []).append(text)
+    texts = [*train, *chosen["validation"][:30], *chosen["test"][:30]]
+    write(tmp_path / "text", {f"{i}.txt": x.encode() for i, x in enumerate(texts)})
     task.load("train", tmp_path)
-    for name in ("train.safetensors", "tokenizer.json"):
-        path = task.folder(tmp_path) / name
-        content = path.read_bytes()
-        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        subwords.open_vocabulary.cache_clear()
-        with pytest.raises(DataError, match="delete that folder and run again"):
-            task.load("train", tmp_path)
-        path.write_bytes(content)
+    subwords.train(train, 300, tmp_path / "alone.json")
+    alone = json.loads((tmp_path / "alone.json").read_text())
+    learnt = json.loads(task.vocabulary_file(tmp_path).read_text())
+    assert set(learnt["model"]["vocab"]) == set(alone["model"]["vocab"])
+    assert not any("zq" in word for word in learnt["model"]["vocab"])
 
 
-MODEL = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
+def test_read_documents_between_blank_lines_or_whole(tmp_path):
+    write(tmp_path, {"b.txt": b"\n\nOne.\nTwo.\n \nThree."})
+    assert [*read_documents(tmp_path / "b.txt", True)] == ["One.\nTwo.", "Three."]
+    whole = [*read_documents(tmp_path / "b.txt", False)]
+    assert whole == ["One.\nTwo.\n \nThree."]
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("files", "options", "message"),
     [
-        (b"{}", "is not a tokenizer.json"),
-        (None, "the tokenizer is byte or a tokenizer.json, not"),
-        (json.dumps(MODEL).encode(), r"has not the tokens \[PAD\]"),
+        ({"a.txt": b"One. Two. " * 99}, {}, "1 documents .* documents=blank_lines"),
+        ({f"{i}.txt": b"no end %d" % i for i in range(60)}, {}, "has two sentences"),
+        ({"a.txt": b"caf\xe9 au lait."}, {}, r"a\.txt is not UTF-8 text"),
+        ({}, {"pattern": "/texts/*.txt"}, "corpus: pattern '/texts/.*: "),
+        ({"x.json": b"{}"}, {"tokenizer": "x.json"}, "is not a tokenizer.json"),
+        ({}, {"tokenizer": "x.json"}, "tokenizer is byte or a tokenizer.json, not"),
+        ({"x.json": MODEL}, {"tokenizer": "x.json"}, r"has not the tokens \[PAD\]"),
     ],
 )
-def test_what_is_no_vocabulary(tmp_path, content, message):
-    write(tmp_path, {"x.json": content})
-    with pytest.raises(DataError, match=message):
-        corpus(tmp_path, tokenizer=str(tmp_path / "x.json"))
+def test_a_wrong_corpus_is_one_line(tmp_path, monkeypatch, files, options, message):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, files)
+    with pytest.raises(DataError, match=message) as caught:
+        corpus(tmp_path, **options).load("train", tmp_path / "data")
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.rglob("*array_record*"))
 
 
-@pytest.mark.parametrize(
-    ("num_bytes", "cut"), [(2**10, {"tokenizer.json"}), (2**13, set())], ids=str
-)
-def test_a_full_disk_is_one_line_and_no_dataset(tmp_path, num_bytes, cut):
+def test_a_full_disk_leaves_no_dataset(tmp_path):
     write(tmp_path / "text", FILES)
     task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
-    with full_disk(num_bytes), pytest.raises(OSError, match=str(tmp_path)) as caught:
+    with full_disk(2**12), pytest.raises(OSError, match=str(tmp_path)):
         task.load("train", tmp_path)
-    assert "\n" not in str(caught.value)
-    (options,) = (tmp_path / "corpus").iterdir()
-    assert [path.name for path in options.iterdir()] == ["lock"]
-    assert task.load("train", tmp_path).num_examples
-    large = {x.name for x in options.glob("*/*") if x.stat().st_size > num_bytes}
-    assert large >= {"train.safetensors"}
-    assert large & {"tokenizer.json"} == cut
+    assert [x.name for x in task.folder(tmp_path).parent.iterdir()] == ["lock"]

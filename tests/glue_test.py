@@ -1,14 +1,15 @@
-"""GLUE: tiny files in the official formats, and reviews on a run's sub-words."""
+"""GLUE: tiny files in the official formats, and TFDS's."""
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
 from lra_tasks import subwords
 from lra_tasks.glue import SUBSETS
 from lra_tasks.split import DataError
 from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import get_task
-from tests.archive_server import load_all, write
+from tests.archive_server import hashes, write, write_tfds
 
 pytest.importorskip("tokenizers")
 
@@ -42,7 +43,6 @@ SHOWN = {
     "qnli": "[CLS] When 7? [SEP] In 7. [SEP]",
     "qqp": "[CLS] How 7? [SEP] Why 7? [SEP]",
     "mnli": "[CLS] A 7 [SEP] B 7 [SEP]",
-    "mnli_mm": "[CLS] A 7 [SEP] B 7 [SEP]",
 }
 
 
@@ -68,51 +68,102 @@ def official():
 
 
 @pytest.mark.parametrize("name", SUBSETS)
-def test_the_splits_and_what_is_in_them(tmp_path, capsys, name):
+def test_make_splits_of_every_subset(tmp_path, capsys, name):
     write(tmp_path, official())
     task = get_task("glue", subset=name, source_dir=str(tmp_path), max_length=64)
-    splits = load_all(task, tmp_path / "data")
-    assert [split.num_examples for split in splits] == [54, 6, 12]
+    splits = [task.load(split, tmp_path / "data") for split in task.splits]
+    assert [split.num_examples for split in splits[:3]] == [54, 6, 12]
     said = capsys.readouterr().err
-    assert ("QQP/train.tsv: 1 malformed lines left out" in said) == (name == "qqp")
+    assert ("QQP/train.tsv: 1 lines lack a column: left out" in said) == (name == "qqp")
     assert ("1 examples left out of" in said) == (name == "qqp")
-    assert task.num_classes == len(set(splits[0].labels))
+    assert task.num_classes == len(set(splits[0].labels)) == len(task.label_names)
     texts = {
         task.decode(row[:n]): label
         for split in splits
         for row, n, label in zip(split.inputs, split.lengths, split.labels, strict=True)
     }
-    assert len(texts) == 72
     assert texts[SHOWN[name]] == 7 % task.num_classes
-    tested = 200 if name == "mnli_mm" else 100
-    assert str(tested) in task.decode(splits[2].inputs[0])
+    assert "100" in task.decode(splits[2].inputs[0])
+    if name == "mnli":  # both test splits from one training
+        assert task.splits[3] == "test_mismatched"
+        assert "200" in task.decode(splits[3].inputs[0])
+    assert len(splits) == (4 if name == "mnli" else 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [("sst2", ("sentence",)), ("mnli", ("premise", "hypothesis"))],
+)
+def test_tfds_gives_the_data_of_the_official_files(tmp_path, name, columns):
+    write(tmp_path / "tsv", official())
+    form, mnli = FORMS[SUBSETS[name].folder], name == "mnli"
+    labels, rows = SUBSETS[name].labels, {}
+    names = ("validation_matched", "validation_mismatched") if mnli else ("validation",)
+    for split, start, count in [
+        ("train", 0, 60),
+        *zip(names, (100, 200), (12, 12), strict=False),
+    ]:
+        texts = [
+            [f"A {i}", f"B {i}"] if mnli else [f"it 's \" {i} "]
+            for i in range(start, start + count)
+        ]
+        rows[split] = [
+            {
+                **dict(zip(columns, x, strict=True)),
+                "idx": i,
+                "label": (start + i) % len(labels),
+            }
+            for i, x in enumerate(texts)
+        ][::-1]
+    assert len(form[2]) == len(labels)
+    features = {x: tfds.features.Text() for x in columns} | {"idx": np.int32}
+    features["label"] = tfds.features.ClassLabel(num_classes=len(labels))
+    write_tfds(tmp_path / "tfds", f"glue/{name}", features, rows)
+    one, other = (
+        hashes(get_task("glue", subset=name, source_dir=str(tmp_path / x)), tmp_path)
+        for x in ("tsv", "tfds")
+    )
+    assert one == other
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"has no SST-2/train\.tsv: get GLUE's data"),
+        (None, r"has no SST-2/train\.tsv: get them from"),
         (b"sentence\n", "line 1: no column label"),
-        (b"sentence\tlabel\n", "has no examples"),
-        (b"sentence\tlabel\ngood\t2\n", "line 2: the label '2' is no 0, 1"),
-        (b"sentence\tlabel\n" + b"good\n" * 9 + b"fine\t1", "9 lines are not of 2"),
+        (b"sentence\tlabel\n", "0 of 0 lines lack a column"),
+        (b"sentence\tlabel\ngood\t2\nbad\t0\n", "its labels are 0,2, not 0,1"),
+        (b"sentence\tlabel\n" + b"good\n" * 9 + b"fine\t1", "9 of 10 lines lack"),
         (b"sentence\tlabel\ncaf\xe9\t1\n", "is not UTF-8 text"),
     ],
 )
-def test_what_is_wrong_in_a_file(tmp_path, content, message):
+def test_a_wrong_file_is_one_line(tmp_path, content, message):
     write(tmp_path, {"SST-2/dev.tsv": tsv("SST-2", 0, 9), "SST-2/train.tsv": content})
     with pytest.raises(DataError, match=message) as caught:
         get_task("glue", source_dir=str(tmp_path)).load("train", tmp_path / "data")
     assert "\n" not in str(caught.value)
 
 
-def test_a_pair_is_cut_at_its_longer_text():
-    vocabulary = Vocabulary("byte")
-    for sizes, kept in (((9, 2), (3, 2)), ((2, 9), (2, 3)), ((9, 9), (3, 2))):
-        row = vocabulary.row(*([8] * size for size in sizes), 8)
-        assert len(row) == 8
-        assert row.index(3) - 1 == kept[0]
-        assert len(row) - row.index(3) - 2 == kept[1]
+def test_another_file_of_the_same_name_is_other_data(tmp_path):
+    files = {
+        f"SST-2/{x}.tsv": tsv("SST-2", i, 60) for x, i in (("train", 0), ("dev", 90))
+    }
+    write(tmp_path, files)
+    options = {"source_dir": str(tmp_path), "max_length": 64}
+    first = hashes(get_task("glue", **options), tmp_path / "data")
+    write(tmp_path, {"SST-2/train.tsv": tsv("SST-2", 200, 60)})
+    second = hashes(get_task("glue", **options), tmp_path / "data")
+    assert [a == b for a, b in zip(first, second, strict=True)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kept"), [((9, 2), (3, 2)), ((2, 9), (2, 3)), ((9, 9), (3, 2))]
+)
+def test_row_cuts_a_pair_at_its_longer_text(sizes, kept):
+    row = Vocabulary("byte").row(*([8] * size for size in sizes), 8)
+    assert len(row) == 8
+    assert row.index(3) - 1 == kept[0]
+    assert len(row) - row.index(3) - 2 == kept[1]
 
 
 def test_the_name_of_a_special_token_in_a_text_is_text(tmp_path):
@@ -122,29 +173,3 @@ def test_the_name_of_a_special_token_in_a_text_is_text(tmp_path):
         (ids,) = vocabulary.encode(["a [SEP] b"])
         assert not set(ids) & set(vocabulary.special)
         assert vocabulary.decode(np.array(ids)) == "a [SEP] b"
-
-
-def test_reviews_on_the_sub_words_of_another_run(tmp_path):
-    reviews = {
-        f"aclImdb/{split}/{polarity}/{i}_{rating}.txt": f"{split} {i} film".encode()
-        for split in ("train", "test")
-        for polarity, rating in (("neg", 2), ("pos", 9))
-        for i in range(20)
-    }
-    write(tmp_path, {k: v + k.encode() for k, v in reviews.items()})
-    file = tmp_path / "tokenizer.json"
-    subwords.train(["a film of a film"] * 9, 300, file)
-    text = type(get_task("text"))
-    tiny = type("Tiny", (text,), {"reviews_per_class": 20})
-    task = tiny(max_length=64, tokenizer=str(file))
-    train = task.load("train", tmp_path)
-    assert (task.vocab_size, task.mask_token) == (Vocabulary(str(file)).vocab_size, 4)
-    said = task.decode(train.inputs[0, : train.lengths[0]])
-    assert said.startswith("[CLS] train")
-    assert said.endswith(".txt [SEP]")
-    assert train.inputs.dtype == np.uint16
-    assert not {"tokenizer", "num_bytes"} & text().pinned_options().keys()  # as before
-    with pytest.raises(DataError, match="num_bytes is for bytes"):
-        tiny(tokenizer="byte", num_bytes=100)
-    with pytest.raises(DataError, match="max_length must be at least 3"):
-        tiny(max_length=2, tokenizer="byte")

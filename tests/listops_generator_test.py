@@ -10,7 +10,7 @@ from lra_tasks.listops_generator import generate
 from lra_tasks.listops_language import APPLY, OPERATORS, VOCABULARY, evaluate
 from lra_tasks.split import DataError, Split
 
-SHORT = {"min_length": 10, "longest": 64, "max_length": 64}
+SHORT = {"min_tokens": 10, "max_tokens": 64, "max_length": 64}
 
 
 def reference_trees(count, shortest, longest, max_depth):
@@ -54,7 +54,7 @@ def assert_same_distribution(ours, theirs, bins=None):
     [(10, 64, 10, 701), (501, 1999, 10, 401), (10, 64, 3, 2003)],
 )
 def test_distribution_is_the_recursions(shortest, longest, max_depth, count):
-    limits = {"min_length": shortest, "longest": longest, "max_length": longest}
+    limits = {"min_tokens": shortest, "max_tokens": longest, "max_length": longest}
     inputs, lengths, labels = generate(3, 5 * count, max_depth=max_depth, **limits)
     for ids, n, value in zip(inputs[:300], lengths, labels, strict=False):
         assert evaluate(ids[:n]) == value
@@ -75,7 +75,7 @@ def test_distribution_is_the_recursions(shortest, longest, max_depth, count):
     ("shortest", "longest", "max_length"), [(17, 17, 64), (10, 1999, 23)]
 )
 def test_limits_are_kept_and_reached(shortest, longest, max_length):
-    limits = {"min_length": shortest, "longest": longest, "max_length": max_length}
+    limits = {"min_tokens": shortest, "max_tokens": longest, "max_length": max_length}
     inputs, lengths, _ = generate(0, 2003, max_args=3, **limits)
     assert inputs.shape[1] == max_length
     reached = set(range(shortest, min(longest, max_length) + 1))
@@ -87,7 +87,7 @@ def test_limits_are_kept_and_reached(shortest, longest, max_length):
 
 def test_no_expression_twice_and_an_end_when_there_are_no_more():
     # Two digits under one operator: 4 × 10 × 10 expressions of four tokens.
-    four = {"min_length": 4, "longest": 4, "max_length": 4}
+    four = {"min_tokens": 4, "max_tokens": 4, "max_length": 4}
     inputs, _, _ = generate(0, 400, **four)
     assert len({row.tobytes() for row in inputs}) == 400
     with pytest.raises(DataError, match="only 400 of 401 different expressions"):
@@ -96,7 +96,7 @@ def test_no_expression_twice_and_an_end_when_there_are_no_more():
 
 def test_same_seed_same_data_on_every_machine():
     # The one expected value that is copied from the output: it may never change
-    # without a new ListOps.version, for prepared data and results rely on it.
+    # without a new ListOps.data_version, for prepared data and results rely on it.
     digest = Split(*generate(0, 509, **SHORT)).content_hash
     assert digest == "7deef8ede59cc9f15108073edbe9a43e1125084d76b072eaa6311daa6dadbf7d"
     assert Split(*generate(1, 509, **SHORT)).content_hash != digest

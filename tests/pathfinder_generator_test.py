@@ -13,7 +13,6 @@ import pytest
 from lra_tasks.pathfinder_generator import draw, generate, grow
 from lra_tasks.pathfinder_growth import Growth
 from lra_tasks.pathfinder_paddles import DIFFICULTIES, RESOLUTIONS, get_settings
-from lra_tasks.split import DataError
 
 # 1,000 pictures of the public generator at 32 hard.
 REFERENCE = {
@@ -165,15 +164,6 @@ def test_a_picture_depends_on_seed_and_index_alone():
     other, _ = generate(5, np.arange(10))
     assert (images != other).any(axis=(1, 2)).all()
     assert generate(0, [])[0].shape == (0, 32, 32)
-
-
-def test_a_killed_worker_is_one_line():
-    drawn = draw(np.split(np.arange(4000), 8), 0, 2)
-    next(drawn)
-    multiprocessing.active_children()[0].kill()
-    with pytest.raises(DataError, match="a process that draws pictures was killed"):
-        list(drawn)
-    assert not multiprocessing.active_children()
 
 
 def test_nobody_draws_on_when_the_first_pictures_are_enough():

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lra_tasks.split import DataError, Split, hold_out, pad, separate
+from lra_tasks.split import DataError, Split, pad, remove_overlap, split_off
 
 SPLIT = Split(
     inputs=np.array([[3, 1, 2, 0, 0], [4, 5, 6, 7, 1], [9, 0, 0, 0, 0]], np.uint8),
@@ -40,26 +40,26 @@ def split_of(rows, labels=None, pairs=None):
     return Split(*pad(rows, 7, np.uint8), np.array(labels, np.int32), pairs)
 
 
-def test_hold_out_takes_its_share_of_each_class_by_the_seed():
+def test_split_off_draws_its_fraction_of_each_class_by_the_seed():
     labels = np.random.default_rng(0).permutation([0] * 130 + [1] * 70 + [5] * 10)
     train = Split.of_pictures(np.arange(210, dtype=np.uint8)[:, None], labels)
-    kept, held = hold_out(train, seed=3)
+    kept, held = split_off(train, seed=3)
     order = np.concatenate([kept.inputs, held.inputs])[:, 0].tolist()
     assert sorted(order) == list(range(210))
     assert (np.diff(order) < 0).sum() == 1
     assert np.bincount(held.labels).tolist() == [13, 7, 0, 0, 0, 1]
-    again, other = (hold_out(train, seed)[1].content_hash for seed in (3, 4))
+    again, other = (split_off(train, seed)[1].content_hash for seed in (3, 4))
     assert again == held.content_hash != other
     assert held.inputs.min() < 50 < 160 < held.inputs.max()  # drawn from all of them
 
 
-def test_what_evaluation_holds_is_left_out_elsewhere(capsys):
+def test_remove_overlap_leaves_evaluation_alone(capsys):
     splits = {
         "train": split_of([[1, 2], [3], [4, 4], [1, 2, 0], [3, 5], [3, 5]]),
         "validation": split_of([[3], [7], [4]]),
         "test": split_of([[7], [1, 2], [7]]),
     }
-    parts = separate("toy", splits)
+    parts = remove_overlap("toy", splits)
     assert list(parts) == ["train", "validation", "test"]
     # [1, 2] is in test, [3] in validation; [1, 2, 0] only looks like [1, 2] when padded
     assert parts["train"].labels.tolist() == [2, 3, 4, 5]
@@ -73,20 +73,20 @@ def test_what_evaluation_holds_is_left_out_elsewhere(capsys):
     ]
 
 
-def test_pairs_are_equal_in_either_order():
+def test_remove_overlap_knows_pairs_in_either_order():
     splits = {
         "train": split_of([[1], [2], [3]], [10, 11, 12], [[0, 1], [1, 2], [0, 0]]),
         "validation": split_of([[3], [2]], [20], [[0, 1]]),
         "test": split_of([[9], [1]], [30], [[1, 1]]),
     }
-    parts = separate("toy", splits)
+    parts = remove_overlap("toy", splits)
     assert parts["train"].labels.tolist() == [10]
     assert parts["train"].pairs.tolist() == [[0, 1]]
     assert len(parts["train"].inputs) == 3
 
 
-def test_a_split_of_which_nothing_is_left_is_an_error():
+def test_remove_overlap_refuses_an_empty_split():
     splits = {"train": split_of([[1], [2]]), "validation": split_of([[5]])}
     splits["test"] = split_of([[1], [2]], [1, 0])  # labels make no example different
     with pytest.raises(DataError, match="no example of train is left"):
-        separate("toy", splits)
+        remove_overlap("toy", splits)

@@ -1,71 +1,114 @@
 """Prepared data through what happens to disks and processes; no mocks."""
 
-import functools
-import os
+import json
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
-from lra_tasks import storage
 from lra_tasks.split import DataError, Split
+from lra_tasks.task import Task, get_task
 from tests.archive_server import full_disk
 
-
-def make_paired(num_rows=1511, num_examples=4003, width=2003):
-    """Rows empty and full; more examples than rows."""
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(0, width, num_rows, np.int32, endpoint=True)
-    lengths[:2] = 0, width
-    inputs = rng.integers(1, 257, (num_rows, width)) * (
-        np.arange(width) < lengths[:, None]
-    )
-    return Split(
-        inputs.astype(np.uint16),
-        lengths,
-        rng.integers(0, 2, num_examples).astype(np.int32),
-        rng.integers(0, num_rows, (num_examples, 2)).astype(np.int32),
-    )
+SHORT = {"max_length": 64, "min_tokens": 10, "num_validation": 101, "num_test": 211}
 
 
-def make_images(num_rows=5003):
-    rng = np.random.default_rng(1)
-    pixels = rng.integers(0, 256, (num_rows, 1024)).astype(np.uint8)
-    return Split.of_pictures(pixels, rng.integers(0, 10, num_rows))
+def toy(num_train=997, **options):
+    return get_task("listops", num_train=num_train, **SHORT, **options)
 
 
-def folder_in(data_dir, name="toy"):
-    return storage.get_folder(name, {"seed": 0}, "1.0.0", data_dir)
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Task):
+    """Rows empty and full, tokens beyond uint8; more examples than rows."""
+
+    name: ClassVar[str] = "pairs"
+    data_version: ClassVar[str] = "1.0.0"
+    vocab_size: ClassVar[int] = 300
+    num_classes: ClassVar[int] = 2
+    num_inputs: ClassVar[int] = 2
+    max_length: int = 203
+
+    def make_splits(self, data_dir):
+        rng = np.random.default_rng(0)
+        lengths = rng.integers(0, self.max_length, 151, np.int32, endpoint=True)
+        lengths[:2] = 0, self.max_length
+        valid = np.arange(self.max_length) < lengths[:, None]
+        inputs = np.where(valid, rng.integers(1, 300, valid.shape), 0)
+        pairs = np.stack([np.arange(151), rng.permutation(151)], 1)
+        pairs = np.concatenate([pairs, pairs[::-1, ::-1]]).astype(np.int32)
+        labels = rng.integers(0, 2, 302).astype(np.int32)
+        split = Split(inputs.astype(np.uint16), lengths, labels, pairs)
+        return {"train": split, "validation": split, "test": split}
 
 
-def load(folder, split):
-    return storage.load(folder, "train", lambda _: {"train": split}, {"seed": 0})
+def test_load_reads_pairs_as_they_were_made(tmp_path):
+    task = Pairs()
+    made = task.make_splits(tmp_path)["train"]
+    for _ in range(2):
+        read = task.load("train", tmp_path)
+        assert read.inputs.dtype == np.uint16
+        assert len(read.inputs) == len({row.tobytes() for row in made.inputs})
+        for column in (0, 1):  # rows are numbered anew
+            ours, theirs = read.pairs[:, column], made.pairs[:, column]
+            np.testing.assert_array_equal(read.inputs[ours], made.inputs[theirs])
+            np.testing.assert_array_equal(read.lengths[ours], made.lengths[theirs])
+        np.testing.assert_array_equal(read.labels, made.labels)
 
 
-def damaged(folder, split, message):
-    with pytest.raises(DataError, match=message) as caught:
-        load(folder, split)
-    assert str(folder) in str(caught.value)
-    assert "\n" not in str(caught.value)
+# Plain tensorflow-datasets: neither this package nor TensorFlow is there.
+PLAIN = """
+import json, sys
+import tensorflow_datasets as tfds
+assert not {"lra_tasks", "tensorflow"} & {*sys.modules}
+builder = tfds.builder_from_directory(sys.argv[1])
+rows = [[r["tokens"].tolist(), int(r["label"])] for r in builder.as_data_source("test")]
+features = builder.info.features
+said = [builder.info.description, builder.info.metadata["options"]["seed"]]
+assert not {"lra_tasks", "tensorflow"} & {*sys.modules}
+said += [str(features["tokens"].np_dtype), features["label"].names]
+print(json.dumps([rows, *said]))
+"""
+
+
+def test_a_prepared_folder_is_read_by_plain_tfds(tmp_path):
+    task = toy(seed=3)
+    test = task.load("test", tmp_path)
+    command = [sys.executable, "-c", PLAIN, str(task.folder(tmp_path))]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows, *said = json.loads(done.stdout)
+    assert rows == [
+        [row[:n].tolist(), label]
+        for row, n, label in zip(test.inputs, test.lengths, test.labels, strict=True)
+    ]
+    assert said == [task.description, 3, "uint8", list("0123456789")]
+
+
+def test_load_prints_nothing_and_leaves_only_the_dataset(tmp_path, capfd):
+    task = toy()
+    task.load("train", tmp_path)
+    assert capfd.readouterr() == ("", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["lra_listops"]
+    names = {path.name for path in task.folder(tmp_path).parent.iterdir()}
+    assert names == {"lock", task.data_version}
 
 
 # A process of its own: says when it starts to prepare, and the hash of what it read.
 PROCESS = """
 import sys
-import numpy as np
-from lra_tasks import storage
-from lra_tasks.split import Split
+from lra_tasks.listops import ListOps
 
-def make(_):
-    print("making", flush=True)
-    rows = np.random.default_rng(0).integers(0, 256, (30_011, 1024)).astype(np.uint8)
-    return {"train": Split.of_pictures(rows, np.arange(len(rows)))}
+class Loud(ListOps):
+    def make_splits(self, data_dir):
+        print("making", flush=True)
+        return super().make_splits(data_dir)
 
-folder = storage.get_folder("toy", {"seed": 0}, "1.0.0", sys.argv[1])
-print(storage.load(folder, "train", make, {}).content_hash)
+task = Loud(num_train=20_000, max_length=64, min_tokens=10)
+print(task.load("train", sys.argv[1]).content_hash)
 """
 
 
@@ -73,71 +116,6 @@ def start(data_dir):
     command = [sys.executable, "-W", "error", "-c", PROCESS, str(data_dir)]
     pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(command, text=True, **pipes)
-
-
-@pytest.mark.parametrize("make", [make_paired, make_images])
-def test_what_is_read_is_what_was_made_once(tmp_path, make, capfd):
-    made = make()
-    for split in (made, None):
-        read = load(folder_in(tmp_path), split)
-        assert read.inputs.dtype == made.inputs.dtype
-        for column in ("inputs", "lengths", "labels", "pairs"):
-            np.testing.assert_array_equal(getattr(read, column), getattr(made, column))
-    assert capfd.readouterr() == ("", "")
-    assert [path.name for path in tmp_path.iterdir()] == ["toy"]
-
-
-def test_folder_pins_name_options_and_version(tmp_path, monkeypatch):
-    options = {"seed": 0, "size": 2}
-    plain = storage.get_folder("toy", {"size": 2, "seed": 0}, "1.0.0", tmp_path)
-    # Data prepared by later versions of the code are found where they are.
-    assert plain == tmp_path / "toy" / "da90aed1dd0cad6a" / "1.0.0"
-    changed = storage.get_folder("toy", {**options, "seed": 1}, "1.0.0", tmp_path)
-    assert changed != plain
-    monkeypatch.setenv("LRA_DATA_DIR", str(tmp_path))
-    assert storage.get_folder("toy", options, "1.0.0") == plain
-
-
-def test_values_that_are_not_those_of_the_sha256_are_noticed(tmp_path):
-    folder, made = folder_in(tmp_path), make_images(2003)
-    load(folder, made)
-    (path,) = folder.glob("*.safetensors")
-    with safetensors.safe_open(path, "np") as file:
-        metadata = file.metadata()
-    tensors = safetensors.numpy.load_file(path)
-    for name in tensors:
-        changed = {key: x + (key == name) for key, x in tensors.items()}
-        safetensors.numpy.save_file(changed, path, metadata)
-        damaged(folder, made, "sha256|broadcast|index")
-
-
-def test_a_flipped_truncated_or_missing_file_is_noticed(tmp_path):
-    folder, made = folder_in(tmp_path), make_images(307)
-    load(folder, made)
-    (data,) = folder.glob("*.safetensors")
-    for file in list(folder.iterdir()):
-        content = file.read_bytes()
-        file.write_bytes(content[: len(content) // 2])
-        damaged(folder, made, "damaged")
-        if file == data:
-            middle = len(content) // 2
-            flipped = bytes([content[middle] ^ 4])
-            file.write_bytes(content[:middle] + flipped + content[middle + 1 :])
-            damaged(folder, made, r"delete that folder and run again$")
-        file.unlink()
-        damaged(folder, made, "damaged")
-        file.write_bytes(content)
-    load(folder, made)
-
-
-def test_only_regular_files_are_read(tmp_path):
-    folder, made = folder_in(tmp_path), make_images(307)
-    load(folder, made)
-    (file,) = folder.glob("*.safetensors")
-    for put in (os.mkfifo, functools.partial(os.symlink, "/dev/zero")):
-        file.unlink()
-        put(file)
-        damaged(folder, made, rf"{file.name} is not a regular file")
 
 
 def test_two_processes_prepare_once(tmp_path):
@@ -152,49 +130,64 @@ def test_two_processes_prepare_once(tmp_path):
     assert waited.count("\n") == 1
 
 
-def test_killed_amid_its_writing_then_run_again(tmp_path):
-    folder = folder_in(tmp_path)
+def test_a_preparation_killed_amid_its_writing_is_made_again(tmp_path):
     process = start(tmp_path)
-    while not any(folder.parent.glob("incomplete.*/*")):
+    while not any(tmp_path.glob("*/*/incomplete.*/*array_record*")):
         assert process.poll() is None
         time.sleep(0.001)
     process.kill()
     process.communicate()
-    assert any(folder.parent.glob("incomplete.*"))
+    assert any(tmp_path.glob("*/*/incomplete.*"))
     assert start(tmp_path).communicate(timeout=60)[0].startswith("making")
-    assert sorted(path.name for path in folder.parent.iterdir()) == ["1.0.0", "lock"]
+    (config,) = tmp_path.glob("lra_listops/*")
+    assert sorted(path.name for path in config.iterdir()) == ["1.0.0", "lock"]
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
-    folder, made = folder_in(tmp_path), make_images()
-    with full_disk(2**22), pytest.raises(OSError, match=str(tmp_path)) as caught:
-        load(folder, made)
+    task = toy(5003)
+    with full_disk(2**16), pytest.raises(OSError, match="File too large") as caught:
+        task.load("train", tmp_path)
+    assert str(task.folder(tmp_path)) in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert [path.name for path in folder.parent.iterdir()] == ["lock"]
-    load(folder, made)  # with room again it goes on
+    assert [x.name for x in task.folder(tmp_path).parent.iterdir()] == ["lock"]
+    assert task.load("train", tmp_path).num_examples == 5003
 
 
-def test_a_file_that_is_deleted_while_open_is_not_missed(tmp_path):
-    """As on NFS, which keeps it under a name with a dot until it is closed."""
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "foreign", "empty"])
+def test_load_reads_nothing_that_is_damaged_or_foreign(tmp_path, damage):
+    task = toy()
+    folder = task.folder(tmp_path)
+    if damage in ("foreign", "empty"):
+        folder.mkdir(parents=True)
+        if damage == "foreign":
+            (folder / "dataset_info.json").write_text("{}")
+    else:
+        task.load("train", tmp_path)
+        (file,) = folder.glob("*-train.*")
+        content = file.read_bytes()
+        middle = len(content) // 2
+        flipped = (
+            content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :]
+        )
+        file.unlink() if damage == "remove" else file.write_bytes(
+            flipped if damage == "flip" else content[:middle]
+        )
+    with pytest.raises(DataError, match="delete that folder and run again") as caught:
+        task.load("train", tmp_path)
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
-    def make(folder):
-        (folder / ".nfs0001").write_bytes(b"rows")
-        return {"train": make_images(5)}
 
-    folder = tmp_path / "toy"
-    storage.load(folder, "train", make, {})
-    (folder / ".nfs0001").unlink()
-    assert storage.load(folder, "train", make, {}).num_examples == 5
-
-
-def test_a_pipe_beside_the_splits_is_not_waited_for(tmp_path):
-    def make(folder):
-        (folder / "words.json").write_text("{}")
-        return {"train": make_images(5)}
-
-    folder = tmp_path / "toy"
-    storage.load(folder, "train", make, {})
-    (folder / "words.json").unlink()
-    os.mkfifo(folder / "words.json")
-    with pytest.raises(DataError, match=r"words\.json is not a regular file"):
-        storage.load(folder, "train", make, {})
+def test_load_refuses_a_bucket_and_a_user_without_a_home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for options, data_dir in (
+        ({}, "gs://bucket/data"),
+        ({"source_dir": "gs://b"}, None),
+    ):
+        with pytest.raises(DataError, match=r"gs://.* is not a local or mounted"):
+            toy(**options).load("train", data_dir)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    monkeypatch.delenv("LRA_DATA_DIR", raising=False)
+    with pytest.raises(DataError, match=r"set task.data_dir or \$LRA_DATA_DIR"):
+        toy().folder()

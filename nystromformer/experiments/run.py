@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from lra_tasks.base import SPLITS
+from lra_tasks.split import SPLITS
 from lra_tasks.task import Split, Task, get_task
 from nystromformer.config import Config, ConfigError
 from nystromformer.encoder import EncoderConfig

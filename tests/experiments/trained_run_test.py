@@ -124,7 +124,7 @@ def test_what_is_no_trained_run_is_said(finished, tmp_path):
 @pytest.mark.parametrize("name", ["softmax", "nystrom"])
 def test_rows_of_attention_are_those_of_the_matrix_of_a_layers_queries_and_keys(name):
     """That landmarks_test finds to be what the attention applies."""
-    changes = {"task__max_length": 8, "task__longest": 8, "task__min_length": 4}
+    changes = {"task__max_length": 8, "task__max_tokens": 8, "task__min_tokens": 4}
     if name == "nystrom":
         changes["attention__num_landmarks"] = 3
     experiment = Experiment.from_config(make_config(name, **changes))

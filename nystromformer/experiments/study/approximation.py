@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from tqdm import tqdm
 
-from lra_tasks.progress import Progress
 from nystromformer.config import ConfigError
 from nystromformer.experiments.page import PAGE, open_folder, page, source
 from nystromformer.experiments.plotting import save_figure
@@ -140,7 +140,8 @@ def measure_all(
         for count in counts
         for pinv, steps in [*(("iterative", n) for n in iterations), ("exact", 0)]
     ]
-    with Progress("approximation", len(of_landmarks) + len(of_iterations)) as progress:
+    total = len(of_landmarks) + len(of_iterations)
+    with tqdm(total=total, desc="approximation", disable=None) as progress:
 
         def each(grid: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             for options in grid:

@@ -46,7 +46,13 @@ def test_examples_have_the_shapes_of_the_task():
 
 def test_prepared_examples_are_the_tasks_own(tmp_path):
     options = {"max_length": 40, "num_train": 20, "num_validation": 2, "num_test": 2}
-    short = {"min_length": 5, "longest": 40, "max_depth": 3, "max_args": 4, "seed": 0}
+    short = {
+        "min_tokens": 5,
+        "max_tokens": 40,
+        "max_depth": 3,
+        "max_args": 4,
+        "seed": 0,
+    }
     task = get_task("listops", **options, **short)
     data = prepared_examples(task, 3, str(tmp_path))
     split = task.load("train", str(tmp_path))

@@ -1,0 +1,29 @@
+"""Labelled texts of your own: train.csv with the columns text and label, in bytes.
+
+python scripts/train.py --config=configs/labelled_texts.py:nystrom --workdir=DIR
+    --config.task.source_dir=FOLDER --config.task.labels=ham,spam
+
+FOLDER holds train.csv or train.tsv and, if there are, validation and test; a tenth of
+train is drawn for each of these that is not there. The model is Text's; with many
+examples take more steps. `:nystrom,quick` is for two CPU cores.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.defaults import make_config
+from configs.text import QUICK
+
+PAPER = {
+    "optimizer.learning_rate": 1e-3,
+    "optimizer.warmup_steps": 100,
+    "train.batch_size": 32,
+    "train.num_steps": 5_000,
+    "train.eval_every": 250,
+    "train.checkpoint_every": 250,
+}
+PRESETS = {"quick": QUICK}
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """See `configs/defaults.py` for `arg`."""
+    return make_config(arg, "labelled_texts", PAPER, PRESETS)

@@ -1,0 +1,59 @@
+"""Labelled texts: a CSV or TSV file of your own, one text and one label a line."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from lra_tasks.glue import read_table
+from lra_tasks.split import SPLITS, Split, remove_overlap, split_off
+from lra_tasks.text import TextTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledTexts(TextTask):
+    """The files train, validation and test (.csv or .tsv) in `source_dir`.
+
+    The first line names the columns, among them `text_column` and `label_column`. Only
+    a CSV file may quote its fields. A tenth of train is drawn with `seed` for each of
+    validation and test that has no file. `labels` are the classes as the files have
+    them, divided by commas: "ham,spam".
+    """
+
+    name: ClassVar[str] = "labelled_texts"
+    data_version: ClassVar[str] = "1.0.0"
+    description: ClassVar[str] = "Texts of one's own to classify."
+    labels: str = "0,1"
+    text_column: str = "text"
+    label_column: str = "label"
+    max_length: int = 1024
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(num_classes=len(self.label_names))
+        wrong = f"labels must be two or more, as 'ham,spam', not {self.labels!r}"
+        self.require(self.num_classes >= 2, wrong)
+
+    @property
+    def label_names(self) -> Sequence[str]:
+        return tuple(dict.fromkeys(map(str.strip, self.labels.split(","))))
+
+    def source_files(self) -> list[Path]:
+        folder = Path(str(self.source_dir))
+        return [*folder.glob("*.csv"), *folder.glob("*.tsv")]
+
+    def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
+        files = {path.stem: path for path in self.source_files() if path.stem in SPLITS}
+        wanted = f"source_dir ({self.source_dir}) must hold train.csv or train.tsv"
+        self.require("train" in files, wanted)
+        splits, columns = {}, ((self.text_column,), self.label_column)
+        for name, path in files.items():
+            texts, labels = read_table(path, *columns, tuple(self.label_names))
+            inputs, lengths = self.encode([text for (text,) in texts])
+            splits[name] = Split(inputs, lengths, np.array(labels, np.int32))
+        for name in sorted({"validation", "test"} - set(splits)):
+            splits["train"], splits[name] = split_off(splits["train"], self.seed)
+        return remove_overlap(self.name, {name: splits[name] for name in SPLITS})
