@@ -15,8 +15,8 @@ NYSTROM = {"attention.name": "nystrom"}
 SOFTMAX = {"attention.name": "softmax"}
 IDENTITY = {"attention.name": "identity"}
 
-# The paper's Table 3. The presets have its 64 landmarks, Linformer's and Performer's 256
-# and Reformer's 2 hashes.
+# The paper's Table 3. The presets have its 64 landmarks, Linformer's and Performer's
+# 256 and Reformer's 2 hashes.
 TABLE3 = {
     "tasks": ("listops", "text", "retrieval", "image", "pathfinder"),
     "seeds": 3,

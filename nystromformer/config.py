@@ -6,7 +6,7 @@ groups: a name and options, which go to `get_task`, the objective and `make_atte
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from nystromformer.attention import ATTENTIONS, check_attention
 from nystromformer.attention.base import check_choice, check_range
@@ -101,9 +101,8 @@ class Config:
         Raises:
           ConfigError: one line about a key, or about values that cannot work.
         """
-        return _build(
-            cls, "config", {**mapping, "load": tuple(mapping.get("load", ()))}
-        )
+        modules = tuple(mapping.get("load", ()))
+        return _build(cls, "config", {**mapping, "load": modules})
 
     def to_mapping(self) -> dict[str, Any]:
         """The inverse of `from_mapping`."""
@@ -115,22 +114,20 @@ class Config:
 
     def __post_init__(self) -> None:
         train, optimizer, attention = self.train, self.optimizer, self.attention
-        for key in ("batch_size", "eval_every", "checkpoint_every", "log_every"):
+        intervals = ("eval_every", "checkpoint_every", "log_every")
+        for key in (*intervals, "batch_size", "grad_accum_steps", "length_buckets"):
             check_range(f"train.{key}", getattr(train, key), 1)
         check_range("train.num_steps", train.num_steps, 0 if train.num_epochs else 1)
-        if train.batch_size % max(train.grad_accum_steps, 1):
-            parts = f"train.grad_accum_steps={train.grad_accum_steps}"
-            raise ValueError(f"{parts} does not divide batch_size={train.batch_size}")
-        if train.num_steps and optimizer.warmup_steps > train.num_steps:
-            steps = f"optimizer.warmup_steps={optimizer.warmup_steps}"
-            raise ValueError(f"{steps} is over train.num_steps={train.num_steps}")
+        most = train.num_steps or None
+        check_range("optimizer.warmup_steps", optimizer.warmup_steps, 0, most)
         check_choice("optimizer.decay", optimizer.decay, ("linear", "none"))
+        if train.batch_size % train.grad_accum_steps:
+            raise ValueError("train.grad_accum_steps must divide train.batch_size")
         check_attention(attention.name, attention.options)
         sensitive = ATTENTIONS[attention.name].padding_sensitive.items()
-        for key in (f'{key}="{x}"' for key, x in sensitive & attention.options.items()):
-            if train.length_buckets > 1:
-                why = "depends on the padding: take train.length_buckets=1"
-                raise ValueError(f"attention.{key} {why}")
+        found = dict(sensitive & attention.options.items())
+        if found and train.length_buckets > 1:
+            raise ValueError(f"attention.{found} needs train.length_buckets=1")
 
 
 def key_types(cls: type) -> dict[str, Any]:
@@ -140,23 +137,21 @@ def key_types(cls: type) -> dict[str, Any]:
     return {name: types[name] for name in names if name not in derived}
 
 
-def _build(cls: Any, path: str, values: Any) -> Any:
-    """A value of that type, a dataclass from a mapping; ConfigError if none fits."""
-    if not dataclasses.is_dataclass(cls):
-        wanted = cls | int if isinstance(1.0, cls) else cls  # an int will do for float
-        if not isinstance(values, wanted) or (
-            isinstance(values, bool) and cls is not bool
-        ):
+def _build(cls: Any, path: str, value: Any) -> Any:
+    """The value with its types checked; for a dataclass an instance of it."""
+    if not hasattr(cls, "__dataclass_fields__"):
+        kinds = get_args(cls) or (cls,)
+        if type(value) not in kinds and not (float in kinds and type(value) is int):
             name = getattr(cls, "__name__", cls)
-            raise ConfigError(f"{path} must be {name}, got {values!r}")
-        return values
+            raise ConfigError(f"{path} must be {name}, got {value!r}")
+        return value
     types = key_types(cls)
     is_open = types.pop("options", None)
-    options = {key: x for key, x in values.items() if key not in types}
+    found = {x: _build(types[x], f"{path}.{x}", value[x]) for x in types if x in value}
+    options = {key: x for key, x in value.items() if key not in types}
     if options and not is_open:
-        raise ConfigError(f"unknown key {path}.{min(options)}; known: {[*types]}")
-    found = {key: x for key, x in values.items() if key in types}
-    found = {key: _build(types[key], f"{path}.{key}", x) for key, x in found.items()}
+        known = ", ".join(types)
+        raise ConfigError(f"unknown key {path}.{min(options)}; known: {known}")
     try:
         return cls(**found, options=options) if is_open else cls(**found)
     except (TypeError, ValueError) as error:  # TypeError: a key is missing

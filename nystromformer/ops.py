@@ -8,8 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-LONG = 4096  # terms: a sum that is not longer loses next to nothing
-PART = 512  # terms that are added one by one of a longer sum
 NARROW = 2**16  # numbers of a kernel whose gradient is summed by sequence
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -28,25 +26,6 @@ def zeroed(x: jax.Array, mask: jax.Array | None) -> jax.Array:
     if mask is None:
         return x
     return jnp.where(jnp.expand_dims(mask, range(mask.ndim, x.ndim)), x, 0)
-
-
-def matmul_in_parts(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
-    """A B for A [T, S] and B [S, H], a sum of such products over parts of a long S.
-
-    For one product a CPU adds the terms one by one, which in float32 loses digits. An
-    S without a divisor that makes parts of PART / 4 to PART terms stays whole.
-
-    Args:
-      a, b: the factors.
-      **options: as for `jnp.matmul`.
-    """
-    length = b.shape[0]
-    fewest = -(-length // PART) if length > LONG else 1
-    parts = next((n for n in range(fewest, 4 * fewest) if length % n == 0), 1)
-    if parts == 1:
-        return jnp.matmul(a, b, **options)
-    a, b = a.reshape(-1, parts, length // parts), b.reshape(parts, length // parts, -1)
-    return jnp.einsum("tps,psh->pth", a, b, **options).sum(0)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -44,8 +44,12 @@ def join_processes() -> None:
     if not _DISTRIBUTED.value and who == (None, None, None):
         return
     try:
-        timeouts = {"heartbeat_timeout_seconds": 30, "shutdown_timeout_seconds": 30}
-        jax.distributed.initialize(*who, initialization_timeout=120, **timeouts)
+        jax.distributed.initialize(
+            *who,
+            initialization_timeout=120,
+            heartbeat_timeout_seconds=30,  # until a silent process counts as gone
+            shutdown_timeout_seconds=30,
+        )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"the processes did not find each other: {error}") from error
     if jax.process_index():

@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 
 from nystromformer.ops import (
-    LONG,
     NARROW,
     dense,
     dropout,
     exp_in,
-    matmul_in_parts,
     precise_einsum,
     random_halves,
-    zeroed,
 )
 from nystromformer.training.devices import program_bytes
 from tests.tolerance import TOLERANCE, relative_error
@@ -178,31 +175,3 @@ def test_a_rounded_exponential_has_the_gradient_of_the_rounded_number():
     (gradient,) = pull(jnp.ones_like(out))
     assert gradient.dtype == jnp.float32
     np.testing.assert_array_equal(gradient, out.astype(jnp.float32))
-
-
-A_LONG_PRIME = 5003  # no divisor: the sum stays whole
-
-
-@pytest.mark.parametrize("length", [1, LONG, LONG + 6, A_LONG_PRIME, 65_536])
-def test_a_product_in_parts_is_the_product(length):
-    rng = np.random.default_rng(length)
-    a, b = rng.random((3, length), np.float32), rng.random((length, 5), np.float32)
-    found = matmul_in_parts(jnp.asarray(a), jnp.asarray(b))
-    expected = a.astype(float) @ b.astype(float)
-    assert relative_error(found, expected) <= TOLERANCE["float32"]
-
-
-def test_terms_that_are_alike_are_added_without_loss():
-    terms = jnp.resize(jnp.array([1, 0.36787944, 0.0183]), (1, 65_536))
-    found = matmul_in_parts(terms, jnp.ones((65_536, 4)))
-    expected = np.asarray(terms, float) @ np.ones((65_536, 4))
-    assert relative_error(found, expected) <= TOLERANCE["float32"]
-
-
-def test_zeroed_takes_even_nan_away():
-    x = jnp.full((2, 3, 5), jnp.nan)
-    mask = jnp.asarray([[True, False, False]] * 2)
-    out = np.asarray(zeroed(x, mask))
-    assert np.isnan(out[:, 0]).all()
-    assert not out[:, 1:].any()
-    assert zeroed(x, None) is x

@@ -79,7 +79,7 @@ class NystromAttention(Attention):
 
     size_option = "num_landmarks"
     padding_sensitive = {"landmark_padding": "count"}
-    defaults = {"num_landmarks": 128, "conv_kernel_size": 35}
+    defaults = {"conv_kernel_size": 35}
 
     def __init__(
         self,
@@ -125,9 +125,9 @@ class NystromAttention(Attention):
         return () if self.conv_kernel is None else (self.conv_kernel[...].T,)
 
     def attend(self, query, key, value, mask, precision, kernel=None):
-        inverse = PINVS[self.pinv]
+        pinv = PINVS[self.pinv]
         if self.pinv == "iterative" and self.pinv_init == "per_batch":
-            inverse = partial(iterative_pinv, scale_over=("heads", "batch"))
+            pinv = partial(iterative_pinv, scale_over=("heads", "batch"))
         out = nystrom(
             query,
             key,
@@ -137,7 +137,7 @@ class NystromAttention(Attention):
             num_pinv_iters=self.num_pinv_iters,
             landmark_padding=self.landmark_padding,
             landmarks=partial(LANDMARKS[self.landmarks], seed=self.landmark_seed),
-            inverse=inverse,
+            pinv=pinv,
             precision=precision,
             cross_attention=self.cross_attention,
         )

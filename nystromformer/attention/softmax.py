@@ -1,24 +1,28 @@
-"""Exact attention: the reference that every approximation is measured against."""
+"""Exact attention: the reference that every approximation is measured against.
+
+Letters: B batch, T query length, S key length, N heads, H head dim.
+"""
 
 import functools
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention, check_choice, zero_padding
-from nystromformer.attention.flash import (
-    cuda_capability,
-    flash_attention,
-    flash_obstacle,
+from nystromformer.attention.base import (
+    Attention,
+    check_choice,
+    check_shapes,
+    zero_padding,
 )
+from nystromformer.nystrom import attend
 from nystromformer.ops import at_least_float32, dropout
 
-IMPLEMENTATIONS = ("auto", "xla", "cudnn")
+IMPLEMENTATIONS = ("xla", "cudnn")
 MAX_SCORES = 2**27  # at a time; where there are more, queries go in blocks
+CPU_SCORES, CPU_BLOCK = 2**19, 128  # scores that stay in the cache, and queries
 
 
 def softmax_attention(
@@ -28,7 +32,7 @@ def softmax_attention(
     bias: jax.Array | None = None,
     mask: jax.Array | None = None,
     *,
-    implementation: str = "auto",
+    implementation: str = "xla",
     cross_attention: bool = False,
     dropout_rng: jax.Array | None = None,
     dropout_rate: float = 0.0,
@@ -39,19 +43,18 @@ def softmax_attention(
     module: nnx.Module | None = None,
     is_causal: bool = False,
 ) -> jax.Array:
-    """softmax(Q Kᵀ / √H + bias) V, in O(T · S) work and at most MAX_SCORES at a time.
+    """softmax(Q Kᵀ / √H + bias) V, in O(T · S) time and a bounded number of scores.
 
     Args:
       query: [B, T, N, H].
       key, value: [B, S, N, H].
       bias: broadcastable to [B, N, T, S].
-      mask: bool (as in flax, of numbers all but 0 are True), broadcastable to
-        [B, N, T, S], True = attend. One that broadcasts to [B, 1, 1, S] is taken for
-        padding: nothing there has influence, not even NaN. With T = S queries there
+      mask: bool (as in flax, numbers other than 0 are True), broadcastable to
+        [B, N, T, S], True = attend. One that broadcasts to [B, 1, 1, S] means padding:
+        nothing there has influence, not even NaN. With T = S queries there
         are padding too, and their rows have no meaning.
-      implementation: "cudnn", flash attention on a GPU in bfloat16 or float16, without
-        dropout, sowing, precision, bias, or a mask that varies over queries; "xla"; or
-        "auto", cuDNN where it applies.
+      implementation: "xla", or "cudnn" for flash attention on a GPU, which says itself
+        what it needs: bfloat16 or float16, no dropout, no sowing, no precision.
       cross_attention: queries are of other tokens than keys: also with T = S, a mask
         of padding says nothing of them.
       dropout_rng, dropout_rate, broadcast_dropout, deterministic: dropout on the
@@ -65,141 +68,161 @@ def softmax_attention(
       [B, T, N, H] in dtype.
     """
     check_choice("implementation", implementation, IMPLEMENTATIONS)
+    check_shapes(query, key, value)
+    bias, mask = (
+        None if x is None else jnp.reshape(x, (1,) * (4 - jnp.ndim(x)) + jnp.shape(x))
+        for x in (bias, mask)
+    )
     of_keys = None
     if mask is not None:
-        mask = jnp.asarray(mask, bool)
-        mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+        mask = mask.astype(bool)
         if mask.shape[1:3] == (1, 1):
             of_keys = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
             query, key, value = zero_padding(
                 query, key, value, of_keys, cross_attention
             )
-    if bias is not None:
-        bias = jnp.asarray(bias).reshape((1,) * (4 - jnp.ndim(bias)) + jnp.shape(bias))
     dtype = dtype or jnp.result_type(query, key, value)
     query, key, value = (x.astype(dtype) for x in (query, key, value))
     has_dropout = dropout_rate > 0 and not deterministic
-    not_flash = {
-        "dropout": has_dropout,
-        "sowing": module is not None,
-        "precision": precision is not None,
-        "bias": bias is not None,
-        "mask over queries or heads": mask is not None and of_keys is None,
-        "is_causal beside a mask": is_causal and mask is not None,
-    }
-    if _takes_flash(implementation, dtype, query.shape[-1], not_flash):
-        return flash_attention(query, key, value, of_keys, is_causal=is_causal)
-    if has_dropout and dropout_rng is None:
-        raise ValueError(f"dropout_rate={dropout_rate} needs a dropout_rng")
-    attend = functools.partial(
-        _attend,
-        # Wide, as the blocks' gradients of them are summed in their dtype.
-        key=key.astype(at_least_float32(dtype)),
-        value=value.astype(at_least_float32(dtype)),
-        is_causal=is_causal,
-        dropout_rate=dropout_rate if has_dropout else 0.0,
-        shared=(0, 1) if broadcast_dropout else (),
-        precision=precision,
-        module=module,
+    if implementation == "cudnn":
+        if has_dropout or module is not None or precision is not None:
+            raise ValueError("cudnn has no dropout, sowing or precision: take 'xla'")
+        return _flash(query, key, value, bias, mask, of_keys, is_causal)
+    rngs = None
+    if has_dropout:
+        if dropout_rng is None:
+            raise ValueError(f"dropout_rate={dropout_rate} needs a dropout_rng")
+        shared = broadcast_dropout
+        rngs = jax.random.split(dropout_rng, (1, 1) if shared else query.shape[:3:2])
+    options = {"is_causal": is_causal, "precision": precision}
+    if module is not None:
+        eye = jnp.broadcast_to(
+            jnp.eye(key.shape[1])[:, None], (*key.shape[:3], key.shape[1])
+        )
+        weights = _heads(query, key, eye, bias, mask, None, **options)
+        module.sow(nnx.Intermediate, "attention_weights", jnp.moveaxis(weights, 2, 1))
+    return _heads(
+        query, key, value, bias, mask, rngs, dropout_rate=dropout_rate, **options
     )
-    num_scores = math.prod(query.shape[:3]) * key.shape[1]
-    num_blocks = min(-(-num_scores // MAX_SCORES), query.shape[1])
-    if module is not None or num_blocks <= 1:
-        return attend(query, bias, mask, dropout_rng)
-    return _in_blocks(attend, num_blocks, query, bias, mask, dropout_rng)
 
 
-def _takes_flash(
-    implementation: str,
-    dtype: jax.typing.DTypeLike,
-    head_dim: int,
-    asked: Mapping[str, bool],
-) -> bool:
-    """Whether to use cuDNN; ValueError if asked to but impossible."""
-    if implementation == "xla":
-        return False
-    names = [name for name, is_asked in asked.items() if is_asked]
-    missing = flash_obstacle(cuda_capability(), dtype, head_dim, names)
-    if missing and implementation == "cudnn":
-        raise ValueError(f"implementation='cudnn' needs {missing}")
-    return missing is None
+def _heads(query, key, value, bias, mask, rngs, **options: Any) -> jax.Array:
+    """The attention of each head of each sequence, as many at a time as have room."""
+    batch, length, num_heads = query.shape[:3]
+    if jax.default_backend() == "cpu":
+        block = max(1, min(CPU_SCORES // key.shape[1], CPU_BLOCK))
+        block = length if length <= 2 * CPU_BLOCK else block
+        at_once = CPU_SCORES // (block * key.shape[1])
+    else:
+        at_once = batch * num_heads
+        block = max(1, MAX_SCORES // (at_once * key.shape[1]))
+    one_head = functools.partial(_one_head, block=block, **options)
+
+    def one_sequence(query, key, value, bias, mask, rngs):
+        heads = (x.swapaxes(0, 1) for x in (query, key, value))
+        parts = (*heads, bias, mask, rngs)
+        return _each(one_head, num_heads, max(1, at_once), *parts).swapaxes(0, 1)
+
+    inputs = query, key, value, bias, mask, rngs
+    return _each(one_sequence, batch, at_once // num_heads, *inputs).astype(query.dtype)
 
 
-def _attend(
+def _each(
+    function: Callable[..., jax.Array], count: int, at_once: int, *inputs: Any
+) -> jax.Array:
+    """function of each of `count` rows of the inputs, `at_once` of them in parallel.
+
+    An input may be None, or have one row for all.
+    """
+    own = [x is not None and x.shape[0] == count for x in inputs]
+    shared = [
+        x if x is None or is_own else x[0]
+        for x, is_own in zip(inputs, own, strict=True)
+    ]
+    if count == 1:
+        return function(*(x if x is None else x[0] for x in inputs))[None]
+    if at_once >= count:
+        axes = [0 if is_own else None for is_own in own]
+        return jax.vmap(function, axes)(*shared)
+
+    def one(rows: list[Any]) -> jax.Array:
+        rows = iter(rows)
+        pairs = zip(own, shared, strict=True)
+        return function(*(next(rows) if is_own else x for is_own, x in pairs))
+
+    rows = [x for x, is_own in zip(inputs, own, strict=True) if is_own]
+    return jax.lax.map(one, rows, batch_size=at_once if at_once > 1 else None)
+
+
+def _one_head(
     query: jax.Array,
-    bias: jax.Array | None,
-    mask: jax.Array | None,
-    rng: jax.Array | None,
-    first: int | jax.Array = 0,
-    *,
     key: jax.Array,
     value: jax.Array,
-    is_causal: bool,
-    dropout_rate: float,
-    shared: tuple[int, ...],
-    precision: jax.lax.PrecisionLike,
-    module: nnx.Module | None,
-) -> jax.Array:
-    """Exact attention of all queries, or of those from `first` on with their masks."""
-    wide = at_least_float32(query.dtype)
-    key, value = key.astype(query.dtype), value.astype(query.dtype)
-    options: Any = {"precision": precision, "preferred_element_type": wide}
-    scores = jnp.einsum("btnh,bsnh->bnts", query, key, **options)
-    scores *= query.shape[-1] ** -0.5
-    if bias is not None:
-        scores += bias
-    if is_causal:
-        shape = (1, 1, *scores.shape[2:])
-        ranks = first + jax.lax.broadcasted_iota(jnp.int32, shape, 2)
-        causal = ranks >= jax.lax.broadcasted_iota(jnp.int32, shape, 3)
-        mask = causal if mask is None else mask & causal
-    if mask is not None:
-        scores = jnp.where(mask, scores, jnp.finfo(wide).min)
-    weights = jax.nn.softmax(scores).astype(query.dtype)  # [B, N, T, S]
-    if module is not None:
-        module.sow(nnx.Intermediate, "attention_weights", weights)
-    if dropout_rate:
-        weights = dropout(weights, dropout_rate, rng, shared)
-    out = jnp.einsum("bnts,bsnh->btnh", weights, value, **options)
-    return out.astype(query.dtype)
-
-
-def _in_blocks(
-    attend: Callable[..., jax.Array],
-    num_blocks: int,
-    query: jax.Array,
     bias: jax.Array | None,
     mask: jax.Array | None,
     rng: jax.Array | None,
+    *,
+    block: int,
+    is_causal: bool,
+    precision: jax.lax.PrecisionLike,
+    dropout_rate: float = 0.0,
 ) -> jax.Array:
-    """attend(query, bias, mask, rng, first) for blocks of queries, one after another.
+    """Attention of query [T, H] to key and value [S, H], `block` queries at a time.
 
-    Each computes its weights again for the gradient.
+    bias and mask are [T or 1, S or 1]. The gradient computes a block's scores again.
     """
-    length = query.shape[1]
-    size = -(-length // num_blocks)
+    length, dtype = len(query), query.dtype
 
-    def split(x: jax.Array | None, axis: int) -> jax.Array | None:
-        """Blocks first; None for what all queries share."""
-        if x is None or x.shape[axis] == 1:
-            return None
-        widths = [(0, 0)] * x.ndim
-        widths[axis] = (0, num_blocks * size - length)
-        shape = *x.shape[:axis], num_blocks, size, *x.shape[axis + 1 :]
-        return jnp.moveaxis(jnp.pad(x, widths).reshape(shape), axis, 0)
+    def rows(first, rng, query, bias, mask):
+        if is_causal:
+            t = first + jnp.arange(len(query))
+            causal = t[:, None] >= jnp.arange(len(key))[None]
+            mask = causal if mask is None else mask & causal
+        drop = functools.partial(dropout, rate=dropout_rate, rng=rng)
+        return attend(
+            *(query, key.astype(dtype), value.astype(dtype), mask),
+            bias=bias,
+            scale=query.shape[-1] ** -0.5,
+            drop=drop,
+            precision=precision,
+        )
 
-    @functools.partial(jax.checkpoint, prevent_cse=False)
-    def block(parts: Any) -> jax.Array:
-        query, its_bias, its_mask, rng, first = parts
-        its_bias = bias if its_bias is None else its_bias
-        its_mask = mask if its_mask is None else its_mask
-        return attend(query, its_bias, its_mask, rng, first)
+    if block >= length:
+        return rows(0, rng, query, bias, mask)
+    # Wide, as the blocks' gradients of them are summed in their dtype.
+    key, value = (x.astype(at_least_float32(dtype)) for x in (key, value))
+    num_blocks = -(-length // block)
+    fill = num_blocks * block - length
+
+    def split(x: jax.Array | None) -> jax.Array | None:
+        if x is None or x.shape[0] == 1:
+            return x if x is None else x[None]
+        x = jnp.pad(x, ((0, fill), (0, 0)))
+        return x.reshape(num_blocks, block, x.shape[1])
 
     rngs = None if rng is None else jax.random.split(rng, num_blocks)
-    firsts = size * jnp.arange(num_blocks)
-    parts = split(query, 1), split(bias, 2), split(mask, 2), rngs, firsts
-    out = jnp.moveaxis(jax.lax.map(block, parts), 0, 1)  # [B, blocks, size, N, H]
-    return out.reshape(len(query), -1, *query.shape[2:])[:, :length]
+    firsts = block * jnp.arange(num_blocks)
+    parts = (firsts, rngs, split(query), split(bias), split(mask))
+    one_block = jax.checkpoint(rows, prevent_cse=False)
+    return _each(one_block, num_blocks, 1, *parts).reshape(-1, value.shape[1])[:length]
+
+
+def _flash(query, key, value, bias, mask, of_keys, is_causal) -> jax.Array:
+    """cuDNN's kernel. A mask of keys becomes their number, which takes no memory.
+
+    The order of keys does not matter, so the valid ones are moved to the front.
+    """
+    lengths = None
+    if of_keys is not None and not is_causal:
+        order = jnp.argsort(~of_keys, axis=1)[:, :, None, None]
+        key, value = (jnp.take_along_axis(x, order, axis=1) for x in (key, value))
+        lengths, mask = jnp.maximum(of_keys.sum(1, dtype=jnp.int32), 1), None
+    return jax.nn.dot_product_attention(
+        *(query, key, value, bias, mask),
+        is_causal=is_causal,
+        key_value_seq_lengths=lengths,
+        implementation="cudnn",
+    )
 
 
 class SoftmaxAttention(Attention):
@@ -211,7 +234,7 @@ class SoftmaxAttention(Attention):
     defaults = {"dropout_rate": 0.1}
 
     def __init__(
-        self, *, dropout_rate: float = 0.0, implementation: str = "auto", **sizes: Any
+        self, *, dropout_rate: float = 0.0, implementation: str = "xla", **sizes: Any
     ):
         check_choice("implementation", implementation, IMPLEMENTATIONS)
         if not 0 <= dropout_rate < 1:

@@ -69,7 +69,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
     flags.DEFINE_multi_string("load", [], LOAD, flag_values=early)
     try:
         early(argv, known_only=True)
-        load_modules(early["load"].value)
+        load_modules(early.load)
         return flags.FLAGS(argv)
     except (flags.Error, AttributeError, KeyError, *USER_ERRORS) as error:
         said = error.args[0] if isinstance(error, KeyError) else str(error)
@@ -78,7 +78,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 def loaded() -> tuple[str, ...]:
     """The modules given by --load, files by their absolute paths."""
-    return tuple(dict.fromkeys(map(_absolute, flags.FLAGS["load"].value)))
+    return tuple(dict.fromkeys(map(_absolute, flags.FLAGS.load)))
 
 
 def load_modules(names: Iterable[str]) -> None:

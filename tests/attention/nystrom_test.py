@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_refused(case):
         nystrom_attention(*inputs(**shape), **options)
 
 
-def test_one_scale_for_the_batch_is_the_published_one():
+def test_pinv_init_per_batch_is_the_published_scale():
     """The largest norms of all heads of all examples scale Z₀."""
     q, k, v = inputs()
     heads = [[np.float64(x[b, :, n]) for x in (q, k, v)] for b, n in np.ndindex(B, N)]
@@ -170,7 +170,8 @@ def test_one_scale_for_the_batch_is_the_published_one():
     ]
     scale = np.prod(np.max(norms, axis=0))
     out, own = (
-        np.asarray(compiled(pinv_init=name)(q, k, v)) for name in ("batch", "own")
+        np.asarray(compiled(pinv_init=name)(q, k, v))
+        for name in ("per_batch", "per_matrix")
     )
     for i, (b, n) in enumerate(np.ndindex(B, N)):
         expected = paper.nystrom(*heads[i], np.ones(L), M, 6, scale)

@@ -23,29 +23,34 @@ def make(**options):
     return cases.make("softmax", N, H, L, **options)
 
 
-def test_without_a_gpu_auto_runs_and_cudnn_says_why():
-    expected = softmax_attention(*inputs(), implementation="xla")
-    np.testing.assert_array_equal(make()(*inputs()), expected)
-    with pytest.raises(ValueError, match=r"'cudnn' needs a CUDA GPU.*got none"):
-        make(implementation="cudnn")(*inputs(jnp.bfloat16))
-
-
 @pytest.mark.parametrize(
-    ("options", "text"),
+    "options",
     [
-        ({"dropout_rate": 0.5, "deterministic": False}, "without dropout"),
-        ({"module": nnx.Dict()}, "without sowing"),
-        ({"precision": "highest"}, "without precision"),
-        ({"bias": jnp.zeros((1, N, L, L))}, "without bias"),
-        ({"mask": jnp.ones((B, 1, L, L), bool)}, "without mask over queries"),
-        ({"mask": jnp.ones((B, 1, 1, L), bool), "is_causal": True}, "beside a mask"),
-        ({"dtype": jnp.float32}, "float16, got float32"),
+        {"dropout_rate": 0.5, "deterministic": False},
+        {"module": nnx.Dict()},
+        {"precision": "highest"},
     ],
-    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+    ids=lambda options: next(iter(options)),
 )
-def test_what_cudnn_does_not_do_is_refused(options, text):
-    with pytest.raises(ValueError, match=text):
+def test_cudnn_refuses_what_its_kernel_would_ignore(options):
+    with pytest.raises(ValueError, match="no dropout, sowing or precision"):
         softmax_attention(*inputs(jnp.bfloat16), implementation="cudnn", **options)
+
+
+def test_cudnn_gets_the_valid_keys_in_front_and_their_number(monkeypatch):
+    """Its kernel on a CPU: XLA's attention with the same arguments."""
+    kernel = jax.nn.dot_product_attention
+
+    def on_cpu(*qkv, implementation, **options):
+        assert implementation == "cudnn"
+        return kernel(*qkv, implementation="xla", **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", on_cpu)
+    mask = jnp.asarray([[[[1, 0, 1, 1, 0, 0, 1]]]] * B, bool)
+    out = make(implementation="cudnn")(*inputs(), mask=mask)
+    expected = make()(*inputs(), mask=mask)
+    valid = np.asarray(mask)[:, 0, 0]
+    assert relative_error(out[valid], expected[valid]) <= TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize("broadcast_dropout", [True, False])
@@ -69,9 +74,15 @@ def test_dropout_falls_on_the_weights(broadcast_dropout):
 LONG = 61  # in three blocks of 21, the last one not full
 
 
-@pytest.fixture
-def three_blocks(monkeypatch):
-    monkeypatch.setattr(softmax, "MAX_SCORES", 2 * N * LONG * 21)
+@pytest.fixture(params=["one head at a time", "heads together", "accelerator"])
+def three_blocks(monkeypatch, request):
+    """Blocks of 21 queries, as a CPU and an accelerator take them."""
+    if request.param == "accelerator":
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(softmax, "MAX_SCORES", 2 * N * LONG * 21)
+    heads = 1 if "one" in request.param else 2 * N
+    monkeypatch.setattr(softmax, "CPU_SCORES", heads * LONG * 21)
+    monkeypatch.setattr(softmax, "CPU_BLOCK", 21)
 
 
 def long_inputs():
@@ -145,7 +156,7 @@ def test_blocks_lose_no_more_of_bfloat16_than_all_at_once(monkeypatch):
         return jax.grad(total, (0, 1, 2))(*qkv)
 
     at_once, exact = gradients(x), gradients([y.astype(jnp.float32) for y in x])
-    monkeypatch.setattr(softmax, "MAX_SCORES", 8 * 32 * 8)
+    monkeypatch.setattr(softmax, "CPU_BLOCK", 8)
     for one, other, wide in zip(gradients(x), at_once, exact, strict=True):
         assert relative_error(one, wide) <= 1.2 * relative_error(other, wide)
 
@@ -164,13 +175,13 @@ def test_blocks_of_queries_draw_their_own_dropout(three_blocks):
 def test_one_query_with_more_scores_than_are_allowed_attends_at_once(monkeypatch):
     query, key, value = long_inputs()
     expected = softmax_attention(query, key, value)[:, :1]
-    monkeypatch.setattr(softmax, "MAX_SCORES", 2 * N * LONG // 3)
+    monkeypatch.setattr(softmax, "CPU_SCORES", LONG // 3)
     out = softmax_attention(query[:, :1], key, value)
     assert relative_error(out, expected) <= TOLERANCE["same"]
 
 
-def test_no_more_scores_are_held_than_are_allowed(monkeypatch):
-    x = jax.ShapeDtypeStruct((1, 512, N, H), jnp.float32)
+def test_memory_is_that_of_a_block(monkeypatch):
+    x = jax.ShapeDtypeStruct((1, 1024, N, H), jnp.float32)
 
     def held():
         gradient = jax.grad(lambda *qkv: softmax_attention(*qkv).sum(), (0, 1, 2))
@@ -178,6 +189,23 @@ def test_no_more_scores_are_held_than_are_allowed(monkeypatch):
         assert memory is not None
         return memory.temp_size_in_bytes
 
-    at_once = held()
-    monkeypatch.setattr(softmax, "MAX_SCORES", N * 512 * 512 // 8)
-    assert held() < at_once / 4
+    blocks = held()
+    monkeypatch.setattr(softmax, "CPU_BLOCK", 1024)
+    assert blocks < held() / 4
+
+
+def test_sown_weights_are_those_of_the_output():
+    options = {"num_heads": N, "in_features": N * H, "decode": False}
+    layer = nnx.MultiHeadAttention(
+        **options, attention_fn=softmax_attention, rngs=nnx.Rngs(0)
+    )
+    x = long_inputs()[0].reshape(2, LONG, N * H)
+
+    def forward(layer, x):
+        return layer(x, sow_weights=True)
+
+    _, sown = nnx.capture(forward, nnx.Intermediate)(layer, x)
+    weights = jax.tree.leaves(sown)[0]
+    query, key = layer.query(x), layer.key(x)
+    expected = jax.nn.softmax(jnp.einsum("btnh,bsnh->bnts", query, key) / H**0.5)
+    assert relative_error(weights, expected) <= TOLERANCE["float32"]

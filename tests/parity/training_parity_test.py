@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from nystromformer.config import OptimizerConfig
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import SequenceClassifier
 from nystromformer.huggingface import load_pretrained
@@ -40,10 +41,9 @@ INDICES = train_indices(0, 0, STEPS, len(SPLIT.labels), BATCH)
 
 def our_losses(model, lengths, cycle_b1):
     """The loss of each step."""
-    settings = {"warmup_steps": WARMUP, "num_steps": STEPS, "cycle_b1": cycle_b1}
-    optimizer = make_optimizer(
-        learning_rate=RATE, b1=0.9, b2=0.999, **ADAMW, **settings
-    )
+    settings = {"warmup_steps": WARMUP, "cycle_b1": cycle_b1, "b1": 0.9, "b2": 0.999}
+    config = OptimizerConfig(learning_rate=RATE, **settings, **ADAMW)
+    optimizer = make_optimizer(config, STEPS)
     objective = Classification()
     graphdef, weights = split_weights(model)
     step = make_train_step(graphdef, optimizer, objective)

@@ -5,7 +5,9 @@ Prints one JSON object. A process of its own, as JAX's devices are counted once.
 
 import json
 import re
+import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,18 +17,21 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from nystromformer.attention import make_attention
-from nystromformer.config import OptimizerConfig
+from nystromformer.config import OptimizerConfig, TrainConfig
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import MaskedOrderModel, SequenceClassifier
 from nystromformer.training.data import Data, train_indices
 from nystromformer.training.devices import (
     DATA,
     SEQ,
+    check_same_on_all_hosts,
     device_put_global,
     make_mesh,
     replicated,
 )
 from nystromformer.training.evaluate import evaluate
+from nystromformer.training.interrupt import Interrupted
+from nystromformer.training.loop import Trainer
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification, Totals
 from nystromformer.training.optimizer import make_optimizer
@@ -37,7 +42,7 @@ from nystromformer.training.step import (
     make_train_chunk,
     split_weights,
 )
-from tests.training.conftest import ADAM, make_split
+from tests.training.conftest import ADAM, BagOfTokens, make_split
 
 OPTIONS = {
     "nystrom": {"num_landmarks": 16, "conv_kernel_size": 35},
@@ -50,6 +55,7 @@ SHARED_BY_A_BATCH = {
     "performer": {"kernel": "published"},
 }
 LENGTH, BATCH, STEPS = 128, 8, 50
+SPLITS = "train", "validation", "test"
 
 
 def training(
@@ -211,12 +217,61 @@ def cost(name: str, length: int, devices: int) -> dict[str, int]:
     return {"told": told, "temporaries": compiled.memory_analysis().temp_size_in_bytes}
 
 
-COMMANDS = {f.__name__: f for f in (losses, masked, operations, difference, cost)}
+def resumed(workdir: str) -> list[float]:
+    """The test loss of a run on one device, and of one that moves from eight to two."""
+    splits = {name: make_split(i, 40) for i, name in enumerate(SPLITS)}
+    sizes = {"seed": 0, "batch_size": 8, "num_steps": 12, "checkpoint_every": 4}
+    schedule = TrainConfig(**sizes, eval_every=4, log_every=4)
+    adamw = OptimizerConfig(learning_rate=0.03, warmup_steps=2, **ADAM)
+
+    def trainer(name: str, num_devices: int) -> Trainer:
+        folder = Path(workdir, name)
+        folder.mkdir(exist_ok=True)
+        mesh = make_mesh(8, 7, devices=jax.devices()[:num_devices])
+        optimizer = make_optimizer(adamw, 12)
+        run = BagOfTokens, Classification(), optimizer, schedule, splits, folder
+        return Trainer(*run, mesh)
+
+    found = [trainer("alone", 1).fit()["test_loss"]]
+    first = trainer("moved", 8)
+    first.writer.write = stop_after(4, first.writer.write)
+    try:
+        first.fit()
+    except Interrupted:
+        second = trainer("moved", 2)
+        assert 0 < second.step < 12
+        found.append(second.fit()["test_loss"])
+    return found
+
+
+def stop_after(step: int, write: Any) -> Any:
+    """Writes a row, and sends this process a signal once it has come to the step."""
+
+    def write_and_stop(at: int, *row: Any) -> None:
+        write(at, *row)
+        if at >= step:
+            signal.raise_signal(signal.SIGTERM)
+
+    return write_and_stop
+
+
+def same(port: str, process: int, text: str) -> str:
+    """Of one of two processes that ask whether all have this text."""
+    jax.distributed.initialize(f"localhost:{port}", 2, process)
+    try:
+        check_same_on_all_hosts(data="the same", config=text)
+    except ValueError as error:
+        return str(error)
+    return "the same"
+
+
+COMMANDS = (losses, masked, operations, difference, cost, resumed, same)
 
 
 def main(what: str, *arguments: str) -> Any:
     numbers = [int(text) if text.isdigit() else text for text in arguments]
-    return COMMANDS[what](*numbers)
+    command = next(x for x in COMMANDS if x.__name__ == what)
+    return command(*numbers)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def check_equal(one, other, dtype="float32"):
     assert relative_error(found, expected) <= TOLERANCE[dtype]
 
 
-def test_lengths_are_even_steps_that_end_at_the_longest():
+def test_bucket_lengths_are_even_steps_that_end_at_the_longest():
     assert bucket_lengths(2000, 4) == (500, 1000, 1500, 2000)
     assert bucket_lengths(10, 4) == (3, 5, 8, 10)
     assert bucket_lengths(2, 8) == (1, 2)
@@ -85,7 +85,7 @@ def test_lengths_are_even_steps_that_end_at_the_longest():
 
 
 @pytest.mark.parametrize(("parts", "buckets"), [(1, 4), (4, 1), (8, 2)])
-def test_parts_of_any_number_and_length_add_up_to_the_whole(data, parts, buckets):
+def test_batch_gradient_in_parts_adds_up_to_the_whole(data, parts, buckets):
     model = classifier("linear")
     whole = gradient_of(model, data)
     found = gradient_of(model, data, grad_accum_steps=parts, length_buckets=buckets)
@@ -97,7 +97,7 @@ SLOW = [pytest.param(x, marks=pytest.mark.slow) for x in ATTENTIONS if x != "nys
 
 
 @pytest.mark.parametrize("name", ["nystrom", *SLOW])
-def test_no_attention_notices(data, name):
+def test_batch_gradient_in_parts_is_the_whole_for_every_attention(data, name):
     model = classifier(name)
     found = gradient_of(model, data, grad_accum_steps=2, length_buckets=2)
     check_equal(found, gradient_of(model, data))
@@ -106,19 +106,31 @@ def test_no_attention_notices(data, name):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"pooling": "cls"},
+        {"pooling": "cls_token"},
         pytest.param({"remat": "block"}, marks=pytest.mark.slow),
         pytest.param({"dtype": "bfloat16"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
-def test_no_kind_of_model_notices(data, changes):
+def test_batch_gradient_in_parts_is_the_whole_for_every_kind_of_model(data, changes):
     model = classifier("nystrom", **changes)
     found = gradient_of(model, data, grad_accum_steps=2, length_buckets=2)
     check_equal(found, gradient_of(model, data), changes.get("dtype", "float32"))
 
 
-def test_a_pair_is_as_long_as_its_longer_text(data):
+@pytest.mark.parametrize("parts", [1, 4])
+def test_batch_gradient_divides_by_the_weight_of_the_loss(data, parts):
+    """As of masked tokens, whose number is not that of the examples."""
+
+    def forward(params, variables, batch, key):
+        tokens = batch.mask.sum().astype(jnp.float32)
+        return Totals({"loss": (3 * params * tokens, tokens)}, batch.weights.sum()), ()
+
+    where = (jnp.ones(()), (), data, jnp.arange(8), jax.random.key(0))
+    assert batch_gradient(forward, *where, grad_accum_steps=parts).params == 3
+
+
+def test_batch_gradient_gives_a_pair_the_length_of_its_longer_text(data):
     pairs = Data(
         data.inputs, data.lengths, data.labels[:4], jnp.arange(8).reshape(4, 2)
     )
@@ -127,14 +139,14 @@ def test_a_pair_is_as_long_as_its_longer_text(data):
     check_equal(found, gradient_of(model, pairs, range(4)))
 
 
-def test_each_part_draws_its_own_dropout(data):
+def test_batch_gradient_draws_dropout_for_each_part(data):
     model = classifier("identity", dropout_rate=0.5)
     one = gradient_of(model, data, [0], grad_accum_steps=1, length_buckets=2)
     same = gradient_of(model, data, [0, 0], grad_accum_steps=2, length_buckets=2)
     assert same.totals.means()["loss"] != pytest.approx(one.totals.means()["loss"])
 
 
-def test_a_part_is_sorted_by_length_and_cut(data):
+def test_batch_gradient_sorts_parts_by_length_and_truncates_them(data):
     """The lengths that the loss gets, as it is called."""
     seen = []
 
@@ -154,7 +166,7 @@ def test_a_part_is_sorted_by_length_and_cut(data):
     ]
 
 
-def test_variables_go_from_part_to_part(data):
+def test_batch_gradient_passes_variables_from_part_to_part(data):
     def forward(params, variables, batch, key):
         return totals_of(params * variables, batch), variables + 1
 
@@ -162,7 +174,7 @@ def test_variables_go_from_part_to_part(data):
     assert batch_gradient(forward, *where, grad_accum_steps=4).variables == 4
 
 
-def test_parts_take_less_memory(data):
+def test_batch_gradient_in_parts_takes_less_memory(data):
     """Of a batch whose activations are most of what a step holds."""
     graphdef, weights = split_weights(classifier("identity"))
 

@@ -24,8 +24,7 @@ from nystromformer.experiments.report.tables import (
 
 SEEDS = "Mean ± sample standard deviation over seeds; in brackets the number of seeds."
 NOTES = {  # by the words in a table that they explain
-    DASH: f"{DASH}: not measured. Unfinished runs do not count; the brackets say how "
-    "far they are.",
+    DASH: f"{DASH}: not measured. Brackets say how far unfinished runs are.",
     "floor": "Floor: what a fixed rule reaches on the same examples. At a floor: a run "
     "within two standard deviations of one, or no better than any.",
     "exact for": "Exact for p %: share of test examples with no more tokens than "
@@ -37,18 +36,18 @@ NOTES = {  # by the words in a table that they explain
 PAIRS = (
     "Mean difference over the seeds that both have, ± half the paired t interval of "
     "95 %. Of one seed: ± two binomial standard deviations over the test examples, "
-    "which say nothing of other seeds. Each comparison is judged alone."
+    "which say nothing of other seeds. Each comparison is judged alone. Of an "
+    "attention with several rows, that with the most seeds is the reference."
 )
-PRIVATE = ["data", "settings", "named", "changed", "place", "order", "curves", "score"]
-PRIVATE += ["score_sd", "finished", "objective", "floors", "other_floors", "sessions"]
 COSTS = (
     "Training, examples/s: without compilation and validation. Compiled: memory of the "
     "training step's arguments (which include the data) and temporaries. Peak: the "
     "most memory that the device had in use.",
-    "Bars and bands: the standard deviation over several seeds; of one seed, for test "
-    "rates, the binomial one over the test examples. Curves: thin lines are seeds, "
-    "thick lines their mean, up to the last step that all of them have reached.",
+    "Bars and bands: the standard deviation over seeds; of one seed, for test rates, "
+    "the binomial one over the test examples. Thick curves: the mean of the thin ones.",
 )
+PRIVATE = ["data", "settings", "named", "changed", "place", "order", "curves", "score"]
+PRIVATE += ["score_sd", "finished", "objective", "floors", "other_floors", "sessions"]
 
 
 def build(folders: Iterable[Path], out: Path) -> str:
@@ -67,23 +66,23 @@ def build(folders: Iterable[Path], out: Path) -> str:
     scores, common = score_table(rows), shared(frame)
     text = scores.to_csv()
     notes = [SEEDS, *(note for words, note in NOTES.items() if words in text)]
-    sections = [{"title": "Test scores", "table": scores, "notes": notes}]
-    sections[0]["shared"] = common
+    section = {"title": "Test scores", "table": scores, "notes": notes}
+    sections = [section | {"shared": common}]
     if len(pairs := paired_table(frame)):
-        title = "Paired differences"
-        sections.append({"title": title, "table": pairs, "notes": [PAIRS]})
+        section = {"title": "Paired differences", "table": pairs, "notes": [PAIRS]}
+        sections.append(section)
     for task, of in frame.groupby("task", sort=False):
         section = {"title": f"{task}: cost of training", "table": cost_table(of)}
         section |= {"notes": COSTS, "shared": shared(of), "figures": {}}
         for name, figure in figures(of).items():
-            title, stem = f"{task}: {name.replace('_', ' ')}", f"{task}_{name}"
-            _, section["figures"][title] = save_figure(figure, out / "figures" / stem)
+            path = out / "figures" / f"{task}_{name}"
+            _, svg = save_figure(figure, path)
+            section["figures"][path.name.replace("_", " ")] = svg
         sections.append(section)
     done = f"{frame['finished'].sum()} of {len(frame)} runs finished"
-    left_out = [f"Left out, a double of another: {run}." for run in doubles]
     told = {
         "title": f"Report on {', '.join(frame['task'].unique())}",
-        "summary": [f"{done}.", *left_out],
+        "summary": [f"{done}.", *(f"Left out, a double: {run}." for run in doubles)],
         "sections": sections,
         "runs": runs.to_dict("records"),
         "nothing": DASH,

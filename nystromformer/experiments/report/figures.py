@@ -1,4 +1,4 @@
-"""The figures of a report: scores and costs by landmarks, and learning curves."""
+"""The figures of a report: scores by landmarks, and learning curves."""
 
 from typing import Any
 
@@ -7,25 +7,19 @@ from matplotlib.figure import Figure
 
 from nystromformer.experiments.plotting import HEIGHT, new_figure
 from nystromformer.experiments.report.runs import LANDMARKS, Frame, label, scale
-from nystromformer.experiments.report.tables import COSTS, heading
+from nystromformer.experiments.report.tables import EXACT, heading
 
-EXACT, STROKES = "softmax", ("-", "--", ":", "-.")
+STROKES = ("-", "--", ":", "-.")
 LEGEND_LINE = 0.22  # inches
 NO_CURVES = {"step", "split", "loss", "examples", "examples_per_second"}
 
 
 def figures(runs: Frame) -> dict[str, Figure]:
     """All figures of one task that have data, by name."""
-    drawn: dict[str, Figure | None] = {}
-    done = runs[runs["finished"]]
-    for metric, of in done.groupby("metric", sort=False):
-        drawn[f"landmarks_{metric}"] = by_landmarks(
-            of, "score", heading("test", metric)
-        )
-    if done["device"].nunique() == 1:  # costs of two devices are not averaged
-        for title, (key, unit) in COSTS.items():
-            of = done.assign(**{key: done[key].astype(float) / unit})
-            drawn[f"landmarks_{key}"] = by_landmarks(of, key, title)
+    drawn = {
+        f"landmarks_{metric}": by_landmarks(of)
+        for metric, of in runs[runs["finished"]].groupby("metric", sort=False)
+    }
     rows = [row for rows in runs["curves"] for row in rows]
     validated = {name for row in rows if row["split"] == "validation" for name in row}
     for metric in sorted(validated - NO_CURVES):
@@ -34,18 +28,17 @@ def figures(runs: Frame) -> dict[str, Figure]:
     return {name: figure for name, figure in drawn.items() if figure}
 
 
-def by_landmarks(runs: Frame, column: str, title: str) -> Figure | None:
+def by_landmarks(runs: Frame) -> Figure | None:
     """A line for each setting with several numbers of landmarks; exact attention flat.
 
-    Bars are the standard deviation over several seeds; of one seed, for test rates, the
+    Bars are the standard deviation over several seeds; of one seed, for rates, the
     binomial one over the test examples.
     """
     figure = new_figure()
     axes, lines, flat = figure.axes[0], {}, {}
-    for name, of in runs.dropna(subset=[column]).groupby("label", sort=False):
-        first, sd = of.iloc[0], of[column].std()
-        alone = first["score_sd"] if column == "score" else 0.0
-        point = of[column].mean(), alone if pd.isna(sd) else sd
+    for name, of in runs.groupby("label", sort=False):
+        first, sd = of.iloc[0], of["score"].std()
+        point = of["score"].mean(), first["score_sd"] if len(of) == 1 else sd
         if first["attention"] == EXACT:
             flat[name] = point
         elif LANDMARKS in first["named"]:
@@ -66,9 +59,8 @@ def by_landmarks(runs: Frame, column: str, title: str) -> Figure | None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.minorticks_off()
-    task = runs["task"].iloc[0]
-    texts = {"ylabel": title, "title": f"{task}: {title} by landmarks"}
-    return _finish(figure, xlabel="landmarks", **texts)
+    title = heading("test", runs["metric"].iloc[0])
+    return _finish(figure, runs, "landmarks", title)
 
 
 def curves(runs: Frame, split: str, metric: str) -> Figure | None:
@@ -87,10 +79,7 @@ def curves(runs: Frame, split: str, metric: str) -> Figure | None:
             mean = pd.concat(seeds, axis=1, join="inner").sort_index().mean(axis=1)
             style = {**_style(index), "linewidth": 2, "label": name}
             axes.plot(mean.index, mean, **style, marker="." if len(mean) < 2 else None)
-    if not axes.has_data():
-        return None
-    title = f"{runs['task'].iloc[0]}: {split} {metric.replace('_', ' ')}"
-    return _finish(figure, xlabel="step", ylabel=heading(split, metric), title=title)
+    return _finish(figure, runs, "step", heading(split, metric)) if axes.lines else None
 
 
 def _style(index: int) -> dict[str, Any]:
@@ -98,10 +87,10 @@ def _style(index: int) -> dict[str, Any]:
     return {"color": f"C{index % 10}", "linestyle": STROKES[index // 10 % 4]}
 
 
-def _finish(figure: Figure, **texts: str) -> Figure:
+def _finish(figure: Figure, runs: Frame, xlabel: str, ylabel: str) -> Figure:
     """Titles, and a legend below the panel, which keeps its height."""
     axes = figure.axes[0]
-    axes.set(**texts)
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=runs["task"].iloc[0])
     handles, labels = axes.get_legend_handles_labels()
     figure.set_figheight(HEIGHT + LEGEND_LINE * len(labels))
     figure.legend(handles, labels, loc="outside lower left", frameon=False)

@@ -54,10 +54,10 @@ def read_runs(folders: Iterable[Path]) -> tuple[Frame, list[str]]:
     known = {(x["task"], x["objective"]): x["metric"] for x in rows if x["finished"]}
     for row, named in zip(rows, names(pd.DataFrame(rows)), strict=True):
         metric = known.get((row["task"], row["objective"]), "accuracy")
-        sizes = [_size(x) for x in named.values()]
-        row |= {"named": named, "label": label(row["attention"], named)}
-        row["metric"] = row["metric"] or metric
-        row["place"] = (_rank(row["attention"], ATTENTIONS), sizes, str(named))
+        row |= {"metric": row["metric"] or metric, "named": named}
+        row["label"] = label(row["attention"], named)
+        sizes = [x if isinstance(x, int | float) else 0 for x in named.values()]
+        row["place"] = (_rank(row["attention"], ATTENTIONS), sizes, row["label"])
         row["order"] = (_rank(row["data"], TASKS), row["task"], row["metric"])
         row["order"] += (row["place"], row["seed"], not row["finished"])
     frame: Frame = pd.DataFrame(sorted(rows, key=lambda row: row["order"]))
@@ -69,17 +69,10 @@ def _rank(name: str, known: Iterable[str]) -> tuple[int, str]:
     return [*known, name].index(name), name
 
 
-def _size(value: Any) -> float:
-    """Orders settings: none, by size, other words."""
-    if isinstance(value, int | float):
-        return value
-    return -math.inf if value is None else math.inf
-
-
 def read_run(workdir: Path) -> dict[str, Any]:
     """One run as a row; `score`, the test value of its metric, is in %, if a rate."""
     config = json.loads((workdir / "config.json").read_text())
-    if not {*GROUPS} <= {*config}:
+    if not {*GROUPS, "preset"} <= {*config}:
         raise ConfigError(f"{workdir}/config.json was not written by scripts/train.py")
     text, metrics, failed = (
         file.read_text() if (file := workdir / name).exists() else ""
@@ -89,7 +82,7 @@ def read_run(workdir: Path) -> dict[str, Any]:
     curves = [json.loads(x) for x in metrics[: metrics.rfind("\n") + 1].splitlines()]
     task, seed = config["task"], config["train"]["seed"]
     subset = task.get("subset")  # of GLUE: a column of its own, and a preset's name
-    words = [word for word in config.get("preset", "").split(",") if word != subset]
+    words = [x for x in config["preset"].split(",") if x != subset]
     flat = {f"{x}.{key}": value for x in GROUPS for key, value in config[x].items()}
     settings = {"preset": ",".join(words) or "paper"} | {
         key: re.sub(rf"seed{seed}(?!\d)", "seed*", x) if isinstance(x, str) else x
@@ -145,7 +138,7 @@ def _sd(rate: float, result: Mapping[str, Any]) -> float:
 
 
 def names(frame: Frame) -> list[dict[str, Any]]:
-    """The settings that name each run, "group.key" -> value.
+    """The settings that name each run, "group.key" -> value; None goes unsaid.
 
     They are the preset, if the report has several, and the keys that differ among the
     runs of one task, attention and preset. An attention's options are named in all
@@ -162,7 +155,7 @@ def names(frame: Frame) -> list[dict[str, Any]]:
     differs[options] = of_attention.transform("any")
     differs["preset"] = text["preset"].nunique() > 1
     return [
-        {key: x for key, x in run.items() if differs.at[i, key]}
+        {key: x for key, x in run.items() if differs.at[i, key] and x is not None}
         for i, run in enumerate(frame["settings"])
     ]
 
@@ -175,7 +168,5 @@ def label(attention: str, named: Mapping[str, Any], without: str = "") -> str:
 
 def phrase(key: str, value: Any) -> str:
     """One setting in words."""
-    if key == SOURCE and value is None:
-        value = "scratch"
     text = f"{value:,}" if type(value) is int else str(value)
     return PHRASES.get(key, f"{key.rpartition('.')[2]} {{}}").format(text)

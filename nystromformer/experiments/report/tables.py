@@ -18,12 +18,13 @@ from nystromformer.experiments.report.runs import (
     scale,
 )
 
-DASH = "—"
+DASH, EXACT = "—", "softmax"
 DATA = ("preset", "task.")  # keys of settings that may change the floors
-COSTS = {  # title -> key of result.json, unit
-    "training, examples/s": ("examples_per_second", 1),
-    "compiled, MiB": ("compiled_bytes", 2**20),
-    "peak, MiB": ("peak_bytes", 2**20),
+COSTS = {  # title -> key of result.json, unit, form
+    "parameters": ("num_params", 1, ",.0f"),
+    "training, examples/s": ("examples_per_second", 1, ",.1f"),
+    "compiled, MiB": ("compiled_bytes", 2**20, ",.1f"),
+    "peak, MiB": ("peak_bytes", 2**20, ",.1f"),
 }
 # What may be changed in a run beside published numbers: how a batch is cut, when it is
 # validated, the number of landmarks, and where the pre-trained weights lie.
@@ -35,8 +36,8 @@ STILL_PAPER = {
 
 def spread(values: Frame, form: str = ".2f") -> str:
     """As in "56.95 ± 0.31"; one value stands alone, and none is a dash."""
-    shown = [x for x in (values.mean(), values.std()) if pd.notna(x)]
-    return " ± ".join(format(x, form) for x in shown) or DASH
+    shown = [format(x, form) for x in (values.mean(), values.std()) if pd.notna(x)]
+    return " ± ".join(shown) or DASH
 
 
 def heading(what: str, metric: str) -> str:
@@ -52,9 +53,10 @@ def score_rows(frame: Frame) -> Frame:
     """
     rows = []
     for _, runs in frame.groupby(["task", "label"], sort=False):
-        done, steps = runs[runs["finished"]], runs["step"][~runs["finished"]]
-        first, failed = (done if len(done) else runs).iloc[0], runs["failed"].count()
-        steps = "; ".join(f"{step:,}" for step in steps)
+        done, failed = runs[runs["finished"]], runs["failed"].count()
+        steps = "; ".join(f"{step:,}" for step in runs["step"][~runs["finished"]])
+        first = (done if len(done) else runs).iloc[0]
+        exact = first["fraction_exact"]
         others = {x: y for x, y in first["other_floors"].items() if is_rate(x)}
         for metric, floors in {first["metric"]: first["floors"], **others}.items():
             values = scale(metric) * done.get(f"test_{metric}", done["score"])
@@ -62,23 +64,17 @@ def score_rows(frame: Frame) -> Frame:
             notes = {
                 f"{len(done)}" + f" of {len(runs)}" * bool(steps): len(done),
                 f"{stuck} at a floor": stuck,
-                f"exact for {first['fraction_exact']:.1%}": first["fraction_exact"] > 0,
+                f"exact for {exact:.1%}": exact >= 0.0005,
                 f"{failed} failed": failed,
                 f"{steps} of {first['num_steps']:,} steps": steps,
             }
             said = ", ".join(words for words, holds in notes.items() if holds)
-            row = {
-                **first[["task", "attention", "label", "named", "place"]],
-                "settings": ", ".join(settings(first)),
-                "metric": metric,
-                "score": f"{spread(values)} ({said})",
-                "mean": values.mean(),
-                "standard_deviation": values.std(),
-                "seeds": len(done),
-                "at_a_floor": stuck,
-                "floors": {x: round(scale(metric) * y, 4) for x, y in floors.items()},
-                "published": {} if metric in others else cited(first),
-            }
+            row = first[["task", "attention", "label", "named", "place"]].to_dict()
+            row |= {"settings": ", ".join(settings(first)), "metric": metric}
+            row |= {"score": f"{spread(values)} ({said})", "mean": values.mean()}
+            row |= {"standard_deviation": values.std(), "seeds": len(done)}
+            row["floors"] = {x: round(scale(metric) * y, 4) for x, y in floors.items()}
+            row["published"] = {} if metric in others else cited(first)
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -98,32 +94,27 @@ def score_table(rows: Frame) -> Frame:
 
     Rows that have all tasks of the benchmark get an average.
     """
-    floors, cells, same = defaultdict(dict), defaultdict(dict), defaultdict(set)
-    average, names = heading(AVERAGE, "accuracy"), rows[["task", "metric"]].to_numpy()
-    columns = [*dict.fromkeys(heading(*name) for name in names), average]
-    for task, rules in zip(rows["task"], rows["floors"], strict=True):
-        for rule, value in rules.items():
-            same[task, rule].add(value)
+    floors, cells = defaultdict(dict), defaultdict(dict)
     for row in sorted(rows.itertuples(), key=lambda row: row.place):
         column = heading(row.task, row.metric)
         cells[row.label][column] = row.score
         data = [phrase(*x) for x in row.named.items() if x[0].startswith(DATA)]
         for rule, value in row.floors.items():
-            words = [f"floor: {rule}", *(data * (len(same[row.task, rule]) > 1))]
-            floors[", ".join(words)][column] = f"{value:.2f}"
+            floors[", ".join([f"floor: {rule}", *data])][column] = f"{value:.2f}"
         if row.published:
             cells[row.label][f"{row.task} published, %"] = _cite(row.published)
     lra = rows["task"].isin(LRA) & (rows["metric"] == "accuracy") & (rows["seeds"] > 0)
     for name, of in rows[lra].groupby("label"):
         if len(of) == len(LRA):
-            cells[name][average] = f"{of['mean'].mean():.2f}"
+            cells[name][heading(AVERAGE, "accuracy")] = f"{of['mean'].mean():.2f}"
             if all(of["published"]):
                 theirs = published(of["attention"].iloc[0], AVERAGE)
                 cells[name][f"{AVERAGE} published, %"] = _cite(theirs)
     table: Frame = pd.DataFrame.from_dict(floors | cells, orient="index").fillna(DASH)
-    columns = [x for x in columns if x in table]
-    columns += [x for x in table if x not in columns]
-    return table[columns].reset_index(names="attention")
+    ours = [heading(*x) for x in rows[["task", "metric"]].drop_duplicates().to_numpy()]
+    more = [x for x in table if x not in ours]
+    more.sort(key=lambda name: "published" in name)
+    return table[[*ours, *more]].reset_index(names="attention")
 
 
 def _cite(found: Mapping[str, float]) -> str:
@@ -149,13 +140,12 @@ def shared(runs: Frame) -> list[str]:
 def cost_table(runs: Frame) -> Frame:
     """Costs of the finished runs of one task, a row for each label and device."""
     rows, common = [], shared(runs)
-    done = runs[runs["finished"]]
-    for (name, device), of in done.groupby(["label", "device"], sort=False):
+    for (name, device), of in runs.groupby(["label", "device"], sort=False):
         words = [x for x in settings(of.iloc[0]) if x not in common]
         row = {"attention": name, "settings": ", ".join(words)}
-        row["parameters"] = f"{of['num_params'].iloc[0]:,.0f}"
-        for title, (key, unit) in COSTS.items():
-            row[title] = spread(of[key].astype(float) / unit, ",.1f")
+        for title, (key, unit, form) in COSTS.items():
+            found = of[key][:1] if of[key].nunique() == 1 else of[key]
+            row[title] = spread(found.astype(float) / unit, form)
         rows.append({**row, "device": "" if device in common else device})
     table = pd.DataFrame(rows)
     return table[[name for name in table if {*table[name]} - {"", DASH}]]
@@ -177,16 +167,22 @@ def difference(ours: Frame, theirs: Frame) -> tuple[float, float, int]:
 
 
 def paired_table(frame: Frame) -> Frame:
-    """Differences to the first row of the task and to the first of the attention."""
+    """Differences to the first attention, to exact attention and to the row's own.
+
+    Of an attention with several rows, that with the most seeds is the reference.
+    """
     cells: dict[str, dict[str, str]] = defaultdict(dict)
     done = frame[frame["finished"]]
     for (task, metric), of in done.groupby(["task", "metric"], sort=False):
         column = heading(task, metric).replace("%", "points")
-        firsts = of.groupby("attention")["label"].transform("first")
+        names = of.groupby("attention", sort=False)["label"]
+        bases = names.agg(lambda labels: max(labels, key=list(labels).count))
         for name, ours in of.groupby("label", sort=False):
-            for base in {of["label"].iloc[0]: 0, firsts[ours.index[0]]: 0}:
+            own = bases[ours["attention"].iloc[0]]
+            for base in dict.fromkeys((bases.iloc[0], bases.get(EXACT, own), own)):
                 mean, bound, seeds = difference(ours, of[of["label"] == base])
-                if base == name or not seeds:
+                known = column in cells.get(f"{base} − {name}", {})
+                if known or base == name or not seeds:
                     continue
                 said = f"{mean:+.2f} ({seeds})"
                 if pd.notna(bound):

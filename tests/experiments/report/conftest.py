@@ -9,7 +9,12 @@ import pytest
 from nystromformer.experiments.report.runs import read_runs
 from tests.small import make_config
 
-FLOORS = {"majority class": 0.12, "root operator": 0.25}
+RESULT = {
+    **{"metric": "accuracy", "test_examples": 2000, "num_params": 81942},
+    **{"floors": {"majority class": 0.12, "root operator": 0.25}, "other_floors": {}},
+    **{"fraction_exact": 0.0, "examples_per_second": 500.0, "peak_bytes": None},
+    **{"compiled_bytes": 3 * 2**20, "device": "CPU, 2 cores", "commit": "c0ffee"},
+}
 
 
 class Runs:
@@ -20,25 +25,24 @@ class Runs:
 
     def add(
         self,
-        name: str,
+        arg: str,
         test: float | None = None,
-        arg: str = "nystrom,quick",
         task: str = "listops",
         seed: int = 0,
-        command: str = "",
+        flags: str = "",
         result: dict[str, Any] | None = None,
         steps: tuple[int, ...] = (50, 100),
         **changes: Any,
     ) -> Path:
-        """A run of this test accuracy, or an unfinished one, with rows at `steps`.
+        """A run of this test accuracy, or an unfinished one, with metrics at `steps`.
 
-        `command` are flags of its command line, `result` changes of result.json, and
-        `changes` changes of its config, as in train__num_steps=7.
+        `flags` stand in its command line; a change of its config is named
+        group__key, as in train__num_steps=700.
         """
-        workdir = self.folder / name
+        workdir = self.folder / f"{len([*self.folder.glob('*')]):02}"
         workdir.mkdir(parents=True)
+        _, _, preset = arg.partition(",")
         config = make_config(arg, task, train__seed=seed, **changes).to_mapping()
-        attention, _, preset = arg.partition(",")
         config |= {"preset": preset or "paper", "load": ()}
         (workdir / "config.json").write_text(json.dumps(config))
         rows = [
@@ -49,23 +53,9 @@ class Runs:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (workdir / "metrics.jsonl").write_text(lines)
         if test is not None:
-            found = {
-                "metric": "accuracy",
-                "test_accuracy": test,
-                "validation_accuracy": test,
-                "test_examples": 2000,
-                "floors": FLOORS,
-                "other_floors": {},
-                "fraction_exact": 0.0,
-                "num_params": 81942,
-                "examples_per_second": 500.0,
-                "compiled_bytes": 3 * 2**20,
-                "peak_bytes": None,
-                "device": "CPU x86_64, 2 cores",
-                "commit": "c" * 40,
-                "command": f"python train.py --config=x.py:{attention} {command}",
-            }
-            (workdir / "result.json").write_text(json.dumps(found | (result or {})))
+            found = RESULT | {"command": f"python train.py {flags}"}
+            found |= {"test_accuracy": test} | (result or {})
+            (workdir / "result.json").write_text(json.dumps(found))
         return workdir
 
     def read(self) -> Any:
@@ -83,7 +73,7 @@ def runs(tmp_path):
 @pytest.fixture
 def three(runs):
     """Two seeds of nystrom and one of softmax."""
-    runs.add("nystrom-0", 0.50)
-    runs.add("nystrom-1", 0.53, seed=1)
-    runs.add("softmax-1", 0.47, arg="softmax,quick", seed=1)
+    runs.add("nystrom,quick", 0.50)
+    runs.add("nystrom,quick", 0.53, seed=1)
+    runs.add("softmax,quick", 0.47, seed=1)
     return runs

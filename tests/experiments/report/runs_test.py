@@ -13,64 +13,60 @@ def labels(runs, task="listops"):
 
 def test_read_runs_names_by_the_settings_that_differ_and_orders_by_size(runs):
     for landmarks in (64, 128, 8):
-        runs.add(f"n{landmarks}", 0.5, attention__num_landmarks=landmarks)
-    runs.add("softmax", 0.5, arg="softmax,quick", train__num_steps=700)
-    names = ["nystrom, 8 landmarks", "nystrom, 64 landmarks", "nystrom, 128 landmarks"]
-    assert labels(runs) == [*names, "softmax"]
+        runs.add("nystrom,quick", attention__num_landmarks=landmarks)
+    runs.add("softmax,quick", train__num_steps=700)
+    sizes = ["nystrom, 8 landmarks", "nystrom, 64 landmarks", "nystrom, 128 landmarks"]
+    assert labels(runs) == [*sizes, "softmax"]
 
 
 def test_read_runs_names_an_attentions_options_in_all_tasks_if_in_one(runs):
     for landmarks in (16, 64):
-        runs.add(f"n{landmarks}", 0.5, attention__num_landmarks=landmarks)
-    rate = {"optimizer__learning_rate": 3e-4}
-    runs.add("image", 0.5, task="image", attention__num_landmarks=64)
-    runs.add("rate", 0.5, task="image", attention__num_landmarks=64, **rate)
+        runs.add("nystrom,quick", attention__num_landmarks=landmarks)
+    for rate in (1e-4, 3e-4):
+        changes = {"attention__num_landmarks": 64, "optimizer__learning_rate": rate}
+        runs.add("nystrom,quick", task="image", **changes)
     assert labels(runs) == ["nystrom, 16 landmarks", "nystrom, 64 landmarks"]
-    first, second = labels(runs, "image")
-    assert first.startswith("nystrom, 64 landmarks, learning_rate ")
-    assert second != first
+    rates = [f"nystrom, 64 landmarks, learning_rate {x}" for x in ("0.0001", "0.0003")]
+    assert labels(runs, "image") == rates
 
 
 def test_read_runs_names_what_a_command_line_changes_in_the_attention(runs):
     flags = "--config.attention.num_landmarks=9 --config.train.seed=1"
-    runs.add("a", 0.5, command=flags, seed=1, attention__num_landmarks=9)
-    runs.add("unfinished", attention__num_landmarks=9)
+    runs.add("nystrom,quick", 0.5, flags=flags, seed=1, attention__num_landmarks=9)
+    runs.add("nystrom,quick", attention__num_landmarks=9)  # unfinished
     assert labels(runs) == ["nystrom, 9 landmarks"]
 
 
 def test_read_runs_names_presets_where_there_are_several(runs):
-    runs.add("quick", 0.5)
-    runs.add("paper", 0.5, arg="nystrom")
+    runs.add("nystrom,quick")
+    runs.add("nystrom")
     assert labels(runs) == ["nystrom, paper preset", "nystrom, quick preset"]
 
 
 def test_read_runs_takes_sources_of_ones_own_seed_for_one(runs):
     for seed in (1, 2):
-        source = f"/x/pretrain-seed{seed}"
-        runs.add(f"{seed}", 0.5, seed=seed, train__init_from=source)
-    runs.add("scratch", 0.5)
-    names = ["nystrom, from scratch", "nystrom, from /x/pretrain-seed*"]
-    assert labels(runs) == names
+        runs.add("nystrom,quick", seed=seed, train__init_from=f"/x/pretrain-seed{seed}")
+    runs.add("nystrom,quick")
+    assert labels(runs) == ["nystrom", "nystrom, from /x/pretrain-seed*"]
 
 
 def test_read_runs_leaves_out_doubles_and_keeps_the_finished_one(runs):
-    first = runs.add("a")
-    second = runs.add("b", 0.5)
-    third = runs.add("c", 0.6)
-    frame, doubles = read_runs([runs.folder, second])
+    unfinished = runs.add("nystrom,quick")
+    finished = runs.add("nystrom,quick", 0.5)
+    double = runs.add("nystrom,quick", 0.6)
+    frame, doubles = read_runs([runs.folder, finished])
     assert list(frame["score"]) == [50.0]
-    assert doubles == [str(third), str(first)]
+    assert doubles == [str(double), str(unfinished)]
 
 
 def test_read_runs_reads_a_run_that_is_being_written(runs):
-    workdir = runs.add("a", steps=(50, 100))
+    workdir = runs.add("nystrom,quick")
     with open(workdir / "metrics.jsonl", "a") as file:
         file.write('{"step": 150, "spl')
     (workdir / "checkpoints").mkdir()
     (workdir / "checkpoints" / "config.json").write_text("{}")
     frame = runs.read()
-    assert list(frame["step"]) == [100]
-    assert list(frame["finished"]) == [False]
+    assert frame[["step", "finished"]].to_numpy().tolist() == [[100, False]]
 
 
 def test_read_runs_refuses_folders_without_runs(tmp_path):
