@@ -24,6 +24,7 @@ from nystromformer.experiments import cli
 from nystromformer.experiments.run import Experiment
 from nystromformer.experiments.session import finish, keep_compiled_programs, summary
 from nystromformer.experiments.workdir import find_folder
+from nystromformer.training.interrupt import end_if_stuck
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run", required=True)
@@ -52,6 +53,7 @@ def join_processes() -> None:
         )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"the processes did not find each other: {error}") from error
+    end_if_stuck()
     if jax.process_index():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for good
 

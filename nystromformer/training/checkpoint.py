@@ -7,7 +7,6 @@ same functions; the first one writes.
 
 import hashlib
 import json
-import operator
 from typing import Any, TypeVar
 
 import jax
@@ -80,9 +79,7 @@ class Checkpoints:
         for step in saved_steps(self.workdir):
             found, damaged[step] = None, "another process cannot read it"
             try:
-                found = _checked(
-                    self.manager.restore(step, args=_to_restore(like)), like
-                )
+                found = _restore(self.manager, step, like)
             except Exception as error:  # json's as well
                 damaged[step] = _first_line(error)
             if not all_hosts_max(found is None):
@@ -123,7 +120,7 @@ def load_weights(folder: epath.PathLike, like: Tree) -> Tree:
         raise CheckpointError(f"there are no weights in {path}")
     try:
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-            return _checked(checkpointer.restore(path, args=_to_restore(like)), like)[0]
+            return _restore(checkpointer, path, like)[0]
     except Exception as error:
         raise CheckpointError(
             f"{path} is damaged, or of another model ({_first_line(error)}): copy it "
@@ -133,29 +130,26 @@ def load_weights(folder: epath.PathLike, like: Tree) -> Tree:
 
 def _to_save(state: Any, meta: dict[str, Any]) -> ocp.args.Composite:
     copy = jax.tree.map(np.array, state)  # which the next step does not change
-    noted = ocp.args.JsonSave({"meta": meta, "sha256": _seal(copy, meta)})
+    noted = ocp.args.JsonSave({"meta": meta, "sha256": _sha256(copy, meta)})
     return ocp.args.Composite(state=ocp.args.StandardSave(copy), meta=noted)
 
 
-def _to_restore(like: Any) -> ocp.args.Composite:
+def _restore(reader: Any, where: Any, like: Any) -> tuple[Any, dict[str, Any]]:
     arrays = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
     state, meta = ocp.args.StandardRestore(arrays), ocp.args.JsonRestore()
-    return ocp.args.Composite(state=state, meta=meta)
-
-
-def _checked(found: Any, like: Any) -> tuple[Any, dict[str, Any]]:
+    found = reader.restore(where, args=ocp.args.Composite(state=state, meta=meta))
     state, noted = found["state"], found["meta"]
-    shapes = ([x.shape for x in jax.tree.leaves(tree)] for tree in (state, like))
-    if operator.ne(*shapes):
+    pairs = zip(jax.tree.leaves(state), jax.tree.leaves(like), strict=True)
+    if any(array.shape != wanted.shape for array, wanted in pairs):
         raise ValueError("arrays of other shapes")
-    if _seal(state, noted["meta"]) != noted["sha256"]:
+    if _sha256(state, noted["meta"]) != noted["sha256"]:
         raise ValueError("it is not what was saved")
     return state, noted["meta"]
 
 
-def _seal(state: Any, meta: dict[str, Any]) -> str:
-    text = json.dumps(meta, sort_keys=True)
-    return hashlib.sha256(f"{weights_sha256(state)}{text}".encode()).hexdigest()
+def _sha256(state: Any, meta: dict[str, Any]) -> str:
+    text = weights_sha256(state) + json.dumps(meta, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _first_line(error: BaseException) -> str:

@@ -15,45 +15,35 @@ from nystromformer.training.devices import SEQ, device_put_global, one_device
 
 
 class Batch(NamedTuple):
-    """Some examples, as an objective gets them.
+    """Some examples, as an objective gets them."""
 
-    inputs: int32 [B, L] or [B, 2, L].
-    mask: bool, as inputs, False = padding; None where every example is full.
-    labels: int32 [B].
-    weights: float32 [B]; 0 marks a filler row of a last, incomplete batch.
-    indices: int32 [B], the examples in their split.
-    """
-
-    inputs: jax.Array
-    mask: jax.Array | None
-    labels: jax.Array
-    weights: jax.Array
-    indices: jax.Array
+    inputs: jax.Array  # int32 [B, L] or [B, 2, L]
+    mask: jax.Array | None  # bool, as inputs, False = padding; None = all are full
+    labels: jax.Array  # int32 [B]
+    weights: jax.Array  # float32 [B]; 0 for a filler row of a last, incomplete batch
+    indices: jax.Array  # int32 [B], of the examples in their split
 
 
 class Data(NamedTuple):
-    """A split on the devices: inputs [rows, L], lengths [rows], labels [examples].
+    """A split, or a part of one, on the devices."""
 
-    lengths is None where every row is full: then nothing pays for a mask. pairs int32
-    [examples, 2] names the two rows of each example; None = example i is row i. For a
-    part of a split, examples int32 [rows] are their indices in it; None = all of it.
-    """
-
-    inputs: jax.Array
-    lengths: jax.Array | None
-    labels: jax.Array
-    pairs: jax.Array | None
-    examples: jax.Array | None = None
+    inputs: jax.Array  # [rows, L]
+    lengths: jax.Array | None  # [rows]; None where all are full, and need no mask
+    labels: jax.Array  # [examples]
+    pairs: (
+        jax.Array | None
+    )  # int32 [examples, 2], their rows; None = example i is row i
+    examples: jax.Array | None = None  # of a part: int32 [rows], indices in the split
 
     @classmethod
     def put(cls, split: Any, mesh: Mesh | None = None) -> "Data":
-        """Copies anything with these four arrays to the devices (None: one), once."""
+        """Copies anything with the first four arrays to the devices (None: one)."""
         mesh = mesh or one_device()
         rest = device_put_global(mesh, (_lengths(split), split.labels, split.pairs))
         return cls(device_put_global(mesh, split.inputs, None, SEQ), *rest)
 
     def part(self, indices: np.ndarray, count: int) -> tuple["Data", np.ndarray]:
-        """As `FetchedData.part`; everything is on the devices already."""
+        """As `FetchedData.part`, of what is on the devices already."""
         return self, indices
 
     def rows(self, indices: Any) -> Any:
@@ -61,7 +51,7 @@ class Data(NamedTuple):
         return indices if self.pairs is None else self.pairs[indices]
 
     def lengths_of(self, indices: Any) -> jax.Array:
-        """int32 [B]: of the examples at indices [B], of pairs the longer one."""
+        """The lengths int32 [B] of the examples at indices [B]; of pairs the longer."""
         if self.lengths is None:
             return jnp.full(len(indices), self.inputs.shape[-1], jnp.int32)
         lengths = self.lengths[self.rows(indices)]
@@ -83,40 +73,33 @@ class Data(NamedTuple):
 
 
 class FetchedData(NamedTuple):
-    """A split of single rows that are not on the devices: fetched for each chunk.
+    """A split of single rows that are fetched for each chunk."""
 
-    inputs: anything with shape, dtype and `inputs[indices]`, as a memory-mapped file.
-    """
-
-    inputs: Any
+    inputs: Any  # has shape, dtype and `inputs[indices]`, as rows on a disk
     lengths: np.ndarray | None
     labels: np.ndarray
     mesh: Mesh
     pairs: None = None
 
     def part(self, indices: np.ndarray, count: int) -> tuple[Data, np.ndarray]:
-        """Data with the rows of batches [K, B], and the indices of the batches there.
-
-        Only the first `count` batches are fetched; the others are zeros.
-        """
+        """The rows of the first batches of [K, B], and the batches' indices there."""
         examples, first = indices.ravel(), indices[:count].ravel()
         tokens = np.zeros((indices.size, *self.inputs.shape[1:]), self.inputs.dtype)
         tokens[: first.size] = self.inputs[first]
         lengths = None if self.lengths is None else self.lengths[examples]
-        rest = lengths, self.labels[examples], None, examples
         inputs = device_put_global(self.mesh, tokens, None, SEQ)
-        here = np.arange(indices.size, dtype=np.int32)
-        return Data(inputs, *device_put_global(self.mesh, rest)), here.reshape(
-            indices.shape
-        )
+        rest = lengths, self.labels[examples], None, examples
+        here = np.arange(indices.size, dtype=np.int32).reshape(indices.shape)
+        return Data(inputs, *device_put_global(self.mesh, rest)), here
 
 
 def to_device(split: Any, mesh: Mesh | None = None) -> Data | FetchedData:
     """A split on the devices (None: one), but for rows that are no array in memory."""
     if type(split.inputs) is np.ndarray:
         return Data.put(split, mesh)
-    labels = np.array(split.labels)
-    return FetchedData(split.inputs, _lengths(split), labels, mesh or one_device())
+    return FetchedData(
+        split.inputs, _lengths(split), np.array(split.labels), mesh or one_device()
+    )
 
 
 def _lengths(split: Any) -> np.ndarray | None:

@@ -39,19 +39,14 @@ def make_mesh(
       ValueError: for devices, a batch or a length that cannot be split evenly.
     """
     devices = jax.devices() if devices is None else devices
-    rows, rest = divmod(len(devices), sequence_parallelism)
-    for what, remainder, change in (
-        (f"{len(devices)} devices", rest, "sequence_parallelism"),
-        (f"batches of {batch_size}", batch_size % max(rows, 1), "batch_size"),
-        (f"max_length={length}", length % sequence_parallelism, "max_length"),
-    ):
-        if remainder:
-            raise ValueError(
-                f"{what} cannot be split evenly over {len(devices)} devices with "
-                f"sequence_parallelism={sequence_parallelism}: choose another {change}"
-            )
+    shape = len(devices) // sequence_parallelism, sequence_parallelism
+    if len(devices) % shape[1] or batch_size % shape[0] or length % shape[1]:
+        raise ValueError(
+            f"batches of {batch_size} and max_length={length} cannot be split evenly over "
+            f"{len(devices)} devices with sequence_parallelism={sequence_parallelism}: "
+            "change one of the three"
+        )
     types = (AxisType.Auto, AxisType.Auto)
-    shape = rows, sequence_parallelism
     return jax.make_mesh(shape, (DATA, SEQ), axis_types=types, devices=devices)
 
 
@@ -105,19 +100,16 @@ def sync_hosts(where: str) -> None:
 
 
 def check_same_on_all_hosts(**texts: str) -> None:
-    """Raises ValueError, in every process, where one of them has another text.
-
-    Called before the first step, as in `check_same_on_all_hosts(config=…, data=…)`.
-    """
+    """Raises ValueError in every process if one of them has another text."""
     for name, text in texts.items():
         sha256 = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
-        if jax.process_count() > 1:
-            found = multihost_utils.process_allgather(sha256)
-            if (found != sha256).any():
-                raise ValueError(
-                    f"the processes of this run do not have the same {name}: start all "
-                    "of them with the same command, on the same files"
-                )
+        if jax.process_count() == 1:
+            continue
+        if (multihost_utils.process_allgather(sha256) != sha256).any():
+            raise ValueError(
+                f"the processes of this run do not have the same {name}: start all of "
+                "them with the same command, on the same files"
+            )
 
 
 class ProgramBytes(NamedTuple):

@@ -31,10 +31,8 @@ def evaluate(
     """The metrics of a split and its number of examples; None when asked to stop.
 
     Args:
-      eval_chunk: made by `make_eval_chunk`.
-      zero: the empty totals of its objective.
+      eval_chunk, zero: made by `make_eval_chunk`, and the totals of its objective.
       weights, data: on the mesh (None: one device).
-      batch_size: examples at once.
       length_buckets: with several, examples of similar length share a batch, which is
         truncated to the shortest of these lengths that has room for them.
       should_stop: asked about once a second.

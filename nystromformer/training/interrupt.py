@@ -1,6 +1,11 @@
 """Signals as a flag that the training loop reads between chunks."""
 
+import os
 import signal
+import socket
+import sys
+import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -38,15 +43,29 @@ class StopFlag:
             signal.signal(signum, self._before[signum])
 
 
-# Until cli and the sweep are rebuilt.
-StopFlag.SIGNALS = SIGNALS  # type: ignore[attr-defined]
+def end_if_stuck(seconds: float = 30.0) -> None:
+    """Makes a signal end this process if it stays in one call for so long after it.
 
-
-def catch(handler: Any) -> None:
-    """Sets the handler of all signals that ask to stop."""
+    A process that waits for another one is in C++, where Python's handlers do not run.
+    Called after `jax.distributed.initialize`, which takes SIGTERM for itself.
+    """
     for signum in SIGNALS:
-        signal.signal(signum, handler)
+        signal.signal(signum, signal.getsignal(signum))
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
+    main = threading.main_thread().ident or 0
 
+    def position() -> tuple[Any, int]:
+        frame = sys._current_frames()[main]
+        return frame, frame.f_lasti
 
-def mute_terminal() -> None:
-    """Nothing."""
+    def watch() -> None:
+        while signum := reader.recv(1)[0]:
+            before = position()
+            time.sleep(seconds)
+            if position() == before:
+                print("stopped while waiting for another process", file=sys.stderr)
+                os._exit(128 + signum)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -60,6 +60,7 @@ class Trainer:
       mesh: the devices; None = one.
       start: from the fresh weights, on the host, to those to begin with.
       data_sha256: of each split, to be the same in every session.
+      graphdef: the static part of the models, if it is known.
 
     Raises:
       CheckpointError: no checkpoint can be read, or they are of other data.
@@ -76,12 +77,13 @@ class Trainer:
         mesh: Mesh | None = None,
         start: Callable[[Weights], Weights] | None = None,
         data_sha256: dict[str, str] | None = None,
+        graphdef: nnx.GraphDef | None = None,
     ):
         self.schedule, self.objective = schedule, objective
         self.workdir, self.mesh = epath.Path(workdir), mesh or one_device()
         self.data = {name: to_device(x, self.mesh) for name, x in splits.items()}
         self.timer = ChunkTimer(MAX_CHUNK)
-        graphdef = graphdef_of(make_model)
+        graphdef = graphdef or graphdef_of(make_model)
         init = make_init(make_model, optimizer, objective, self.mesh)
         parts, buckets = schedule.grad_accum_steps, schedule.length_buckets
         batching = {"grad_accum_steps": parts, "length_buckets": buckets}
@@ -263,6 +265,7 @@ class Trainer:
         self.writer.write(self.step, "test", metrics)
         self._write_best()
         self._note_session()
+        self.checkpoints.wait()  # here, where a signal does not interrupt it
         return {
             "steps": self.step,
             **self.run_state.summary(self.objective.select, metrics),

@@ -44,9 +44,9 @@ def live(commands, seed, signum):
     run = commands.folder / "run"
     done = commands.train(run)
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in run.iterdir()} == {
-        *("config.json", "metrics.jsonl", "result.json"),
-        *("events", "checkpoints", "best", "lock"),
+    # Checkpoints stay where the kill came after the result.
+    assert {path.name for path in run.iterdir()} - {"checkpoints"} == {
+        *("config.json", "metrics.jsonl", "result.json", "events", "best", "lock")
     }
     return hit
 
