@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nystromformer.attention import ATTENTIONS, make_attention, register_attention
 from nystromformer.attention.nystrom import nystrom_attention
-from nystromformer.encoder import Encoder, EncoderConfig
+from nystromformer.encoder import Block, Encoder, EncoderConfig
 from nystromformer.heads import PairClassifier, SequenceClassifier
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ATTENTIONS",
+    "Block",
     "Encoder",
     "EncoderConfig",
     "PairClassifier",

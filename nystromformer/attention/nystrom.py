@@ -184,6 +184,8 @@ def nystrom_attention(
     Returns:
       [B, T, N, H] in dtype.
     """
+    if unknown := options.keys() - NystromAttention.defaults:
+        raise TypeError(f"nystrom_attention() has no option {min(unknown)!r}")
     attention = NystromAttention(
         num_heads=query.shape[2],
         head_dim=query.shape[-1],

@@ -159,6 +159,12 @@ def test_attention_drops_into_flax_nnx(attention):
     check_drop_in(jax.jit(lambda x, mask: nnx.merge(graphdef, state)(x, mask=mask)))
 
 
+@pytest.mark.parametrize("name", ["num_landmark", "is_casual", "masks", "head_dim"])
+def test_nystrom_attention_rejects_an_unknown_keyword(name):
+    with pytest.raises(TypeError, match=name):
+        nystrom_attention(*inputs(), **{name: True})
+
+
 class Linen(linen.Module):
     """A linen layer, with the kernel of a convolution of V if it has a size."""
 
