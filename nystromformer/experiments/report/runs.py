@@ -23,13 +23,13 @@ IRRELEVANT = {  # said anyway, or without a number: where data lie, what is writ
 INSIDE = {"checkpoints", "best", "events"}  # folders of a run
 UNKNOWN = {"floors": {}, "other_floors": {}, "fraction_exact": 0.0, "command": ""}
 UNKNOWN |= dict.fromkeys(("device", "commit", "metric", "score", "score_sd", "floor"))
-LANDMARKS, SOURCE = "attention.num_landmarks", "train.init_from"
+LANDMARKS = "attention.num_landmarks"
 PHRASES = {
     "preset": "{} preset",
     LANDMARKS: "{} landmarks",
     "attention.conv_kernel_size": "convolution of {}",
     "train.num_steps": "{} steps",
-    SOURCE: "from {}",
+    "train.init_from": "from {}",
 }
 
 

@@ -1,4 +1,4 @@
-"""The tables of a report: scores, paired differences, costs, single runs."""
+"""The tables of a report: scores, paired differences, costs."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -10,13 +10,7 @@ from scipy.special import stdtrit
 from lra_tasks.task import LRA
 from nystromformer.experiments.objectives import is_rate
 from nystromformer.experiments.report.published import AVERAGE, SOURCES, published
-from nystromformer.experiments.report.runs import (
-    LANDMARKS,
-    SOURCE,
-    Frame,
-    phrase,
-    scale,
-)
+from nystromformer.experiments.report.runs import Frame, phrase, scale
 
 DASH, EXACT = "—", "softmax"
 DATA = ("preset", "task.")  # keys of settings that may change the floors
@@ -30,7 +24,7 @@ COSTS = {  # title -> key of result.json, unit, form
 # validated, the number of landmarks, and where the pre-trained weights lie.
 STILL_PAPER = {
     *("train.grad_accum_steps", "train.length_buckets", "train.eval_every"),
-    *("model.remat", LANDMARKS, SOURCE, "task.tokenizer"),
+    *("model.remat", "attention.num_landmarks", "train.init_from", "task.tokenizer"),
 }
 
 
@@ -82,7 +76,7 @@ def score_rows(frame: Frame) -> Frame:
 def cited(run: Any) -> dict[str, float]:
     """Source -> published score, if the run has the published settings."""
     task = "imdb" if run["settings"]["preset"] == "subwords" else run["task"]
-    pretrained = run["settings"][SOURCE] is not None
+    pretrained = run["settings"]["train.init_from"] is not None
     theirs = run["settings"]["preset"] in ("paper", "as_published", "subwords")
     if not theirs or pretrained == (task in LRA) or {*run["changed"]} - STILL_PAPER:
         return {}
