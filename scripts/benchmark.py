@@ -1,39 +1,64 @@
-"""Measures time, memory and operations of every attention, as in the paper's Table 1.
+"""Measures time and memory of every attention, as Table 1 of the paper.
 
 python scripts/benchmark.py --out=DIR
 python scripts/benchmark.py --out=DIR --train_step
 
 writes DIR/README.md, DIR/benchmark.json and, for attentions, a figure. --train_step
-measures whole training steps of the tasks' paper presets, on random examples or, with
---data_dir, on the tasks' own. --peers adds PyTorch's attentions in the same rounds. A
-program that exceeds the memory budget is compiled but not run.
+measures whole train steps of the tasks' paper presets on random examples instead.
+--peers adds PyTorch's attentions and train steps to the same rounds.
 """
+
+from pathlib import Path
+from typing import Any
 
 from absl import flags
 
 from lra_tasks.task import LRA, TASKS
-from nystromformer.config import DTYPES
 from nystromformer.experiments import cli
-from nystromformer.experiments.bench.benchmark import benchmark
+from nystromformer.experiments.bench.attentions import (
+    all_labels,
+    attention_groups,
+    parse_attention,
+)
+from nystromformer.experiments.bench.benchmark import load_torch, write_benchmark
+from nystromformer.experiments.bench.train_steps import step_groups
 
+LENGTHS = [2**k for k in range(9, 17)]
 flags.DEFINE_string("out", None, "folder to write", required=True)
 flags.DEFINE_multi_string("attention", None, "NAME or NAME-SIZE; default: all")
-flags.DEFINE_multi_string("option", [], "ATTENTION.OPTION=VALUE")
-flags.DEFINE_multi_string("load", [], "module that registers attentions")
-flags.DEFINE_multi_integer("length", None, "sequence length in tokens", 1)
+flags.DEFINE_multi_string("option", [], "ATTENTION.OPTION=VALUE, the value as JSON")
+flags.DEFINE_multi_integer("length", None, "tokens; default: 512 to 65,536", 1)
 flags.DEFINE_integer("batch_size", None, "default: 1, or the task's", 1)
 flags.DEFINE_integer("num_heads", 2, "heads of an attention", 1)
 flags.DEFINE_integer("head_dim", 32, "dimensions of a head", 1)
-flags.DEFINE_enum("dtype", "float32", DTYPES, "dtype of the inputs or the model")
-flags.DEFINE_float("memory_gb", None, "budget in 10⁹ bytes; default 80 % of all", 0)
-flags.DEFINE_integer("repeats", 7, "rounds of measurements", 7)
-flags.DEFINE_bool("train_step", False, "measure whole training steps")
+flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "of inputs or model")
+flags.DEFINE_integer("repeats", 7, "rounds of measurements", 1)
+flags.DEFINE_bool("peers", False, "measure PyTorch's, too")
+flags.DEFINE_bool("train_step", False, "measure whole train steps")
 flags.DEFINE_multi_enum("task", [*LRA], [*TASKS], "with --train_step: task")
 flags.DEFINE_multi_integer(
-    "parts", [1], "with --train_step: grad_accum_steps and length_buckets", 1
+    "grad_accum_steps", [1], "with --train_step: parts and length buckets of a batch", 1
 )
-flags.DEFINE_string("data_dir", None, "with --train_step: folder of the tasks' data")
-flags.DEFINE_bool("peers", False, "measure PyTorch's attentions, too")
+
+
+def main() -> None:
+    """Measures what the flags ask for."""
+    f: Any = flags.FLAGS
+    specs = [parse_attention(x, f.option) for x in f.attention or all_labels()]
+    torch = load_torch() if f.peers else None
+    if f.train_step:
+        sizes = {
+            "task.max_length": f.length and f.length[0],
+            "train.batch_size": f.batch_size,
+        }
+        sizes["model.dtype"] = f.dtype
+        groups = step_groups(specs, f.task, f.grad_accum_steps, torch, **sizes)
+    else:
+        sizes = {"num_heads": f.num_heads, "head_dim": f.head_dim, "dtype": f.dtype}
+        sizes["batch_size"] = f.batch_size or 1
+        groups = attention_groups(specs, f.length or LENGTHS, torch, **sizes)
+    write_benchmark(groups, Path(f.out).expanduser(), f.repeats, torch)
+
 
 if __name__ == "__main__":
-    cli.run(lambda: benchmark(flags.FLAGS))
+    cli.run(main)

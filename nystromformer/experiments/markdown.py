@@ -1,11 +1,14 @@
 """Pages of numbers in Markdown, headed by command, commit, device and versions."""
 
 import re
+import shlex
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nystromformer.config import ConfigError
+from nystromformer.experiments import provenance
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -18,6 +21,16 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def escape(text: str) -> str:
     """One line of text without Markdown's markup."""
     return " ".join(re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text).split())
+
+
+def source() -> dict[str, Any]:
+    """Command, commit, device and versions of the numbers on a page."""
+    return {
+        "command": shlex.join(["python", *sys.argv]),
+        "commit": provenance.commit(),
+        "device": provenance.device(),
+        "versions": provenance.versions(),
+    }
 
 
 def page(title: str, made_by: Mapping[str, Any], lines: Iterable[str]) -> str:

@@ -1,99 +1,100 @@
 """Whole train steps of a task's config, on random examples of its shapes."""
 
 import importlib
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 
-from lra_tasks.task import Split, Task
+from lra_tasks.task import Task
 from nystromformer.config import Config, ConfigError
-from nystromformer.experiments.bench.programs import Program, compile_program
-from nystromformer.experiments.bench.variants import Variant
+from nystromformer.experiments.bench.attentions import AttentionSpec
+from nystromformer.experiments.bench.measure import Program, compile_program
 from nystromformer.experiments.run import Experiment
 from nystromformer.training.data import Data
-from nystromformer.training.devices import one_device
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 
 STEPS = 4  # in one run
-GROUPS = {"max_length": "task", "dtype": "model"}  # of a config; else "train"
 
 
-def task_config(task: str, variant: Variant, changes: Mapping[str, Any]) -> Config:
-    """The paper preset of configs/TASK.py with this attention, and changes.
+def step_groups(
+    specs: Sequence[AttentionSpec],
+    tasks: Sequence[str],
+    grad_accum_steps: Sequence[int],
+    torch: Any = None,
+    **changes: Any,
+) -> Iterator[list[Program]]:
+    """The programs of each task, all configs checked before the first is compiled.
 
-    Changes of max_length, batch_size, dtype, grad_accum_steps and length_buckets that
-    are not None. ConfigError where it cannot run.
+    Args:
+      specs: the attentions.
+      tasks: names of modules in configs/, of which the paper preset is taken.
+      grad_accum_steps: parts of a batch, and into how many length buckets they go.
+      torch: the module `torch_baselines`, or None.
+      **changes: task.max_length, train.batch_size, model.dtype; None = the preset's.
     """
-    config = importlib.import_module(f"configs.{task}").get_config(variant.name)
-    mapping = config.to_dict()
-    for name, value in changes.items():
-        if value is not None:
-            mapping[GROUPS.get(name, "train")][name] = value
-    mapping["attention"] = {"name": variant.name, **variant.options}
-    return Config.from_mapping(mapping)
+    groups = []
+    for task in dict.fromkeys(tasks):
+        groups.append(found := {})
+        for spec, parts in itertools.product(specs, grad_accum_steps):
+            module = importlib.import_module(f"configs.{task}")
+            mapping = module.get_config(spec.name).to_dict()
+            mapping["attention"] = {"name": spec.name, **spec.options}
+            batching = dict.fromkeys(
+                ("train.grad_accum_steps", "train.length_buckets"), parts
+            )
+            for path, value in (changes | batching).items():
+                group, _, key = path.partition(".")
+                mapping[group][key] = mapping[group][key] if value is None else value
+            label = f"{spec.label} in {parts}" if parts > 1 else spec.label
+            found[label] = Experiment.from_config(Config.from_mapping(mapping))
+    for found in groups:
+        first, programs = next(iter(found.values())), []
+        data = synthetic_examples(first.task, first.config.train.batch_size)
+        for label, experiment in found.items():
+            ours = train_program(label, experiment, data)
+            theirs = torch and torch.train_baseline(ours, experiment.config, data)
+            programs += filter(None, (ours, theirs))
+        yield programs
 
 
-def made_up_examples(task: Task, batch_size: int) -> Data:
+def synthetic_examples(task: Task, batch_size: int) -> Data:
     """STEPS batches of random tokens: full pictures, texts from half full to full."""
     rng, length = np.random.default_rng(0), task.max_length
-    as_text = isinstance(task.decode(np.ones(length, np.uint8)), str)
-    least, examples = length // 2 if as_text else length, STEPS * batch_size
-    rows = examples * task.num_inputs
-    inputs = rng.integers(1, task.vocab_size, (rows, length)).astype(np.uint16)
-    lengths = rng.integers(least, length + 1, rows).astype(np.int32)
-    return _put(inputs, lengths, rng.integers(0, task.num_classes, examples))
+    is_text = isinstance(task.decode(np.ones(length, np.uint8)), str)
+    examples, least = STEPS * batch_size, length // 2 if is_text else length
+    rows = np.arange(examples * task.num_inputs, dtype=np.int32)
+    split = SimpleNamespace(
+        inputs=rng.integers(1, task.vocab_size, (len(rows), length)).astype(np.uint16),
+        lengths=rng.integers(least, length + 1, len(rows)).astype(np.int32),
+        labels=rng.integers(0, task.num_classes, examples).astype(np.int32),
+        pairs=rows.reshape(-1, 2) if task.num_inputs == 2 else None,
+    )
+    return Data.put(split)
 
 
-def prepared_examples(task: Task, batch_size: int, data_dir: str) -> Data:
-    """STEPS batches drawn from the task's own training examples.
-
-    They are prepared there first where they are not; ConfigError where they are few.
-    """
-    split = task.load("train", data_dir)
-    if split.num_examples < STEPS * batch_size:
-        raise ConfigError(
-            f"{STEPS} steps of {batch_size} are more than the {split.num_examples:,} "
-            "examples: take a smaller --batch_size"
-        )
-    drawn = np.random.default_rng(0).permutation(split.num_examples)
-    drawn = drawn[: STEPS * batch_size]
-    rows = drawn if split.pairs is None else split.pairs[drawn].ravel()
-    return _put(split.inputs[rows], split.lengths[rows], split.labels[drawn])
-
-
-def _put(inputs: np.ndarray, lengths: np.ndarray, labels: np.ndarray) -> Data:
-    """Puts examples on the device; with two rows for each they are pairs."""
-    pairs = np.arange(len(inputs), dtype=np.int32).reshape(len(labels), -1)
-    pairs = None if len(inputs) == len(labels) else pairs
-    return Data.put(Split(inputs, lengths, labels.astype(np.int32), pairs))
-
-
-def train_program(
-    label: str,
-    experiment: Experiment,
-    data: Data,
-    examples: str = "made up",
-) -> Program:
+def train_program(label: str, experiment: Experiment, data: Data) -> Program:
     """STEPS train steps on STEPS batches in one compiled loop, as training takes them.
 
-    The label is of the attention.
+    `label` names the attention; data has STEPS batches.
     """
-    train, optimizer = experiment.config.train, experiment.make_optimizer()
-    indices = np.arange(STEPS * train.batch_size, dtype=np.int32)
-    indices = jax.device_put(indices.reshape(STEPS, train.batch_size))
-    objective, make_model = experiment.objective, experiment.make_model
-    init, seed = make_init(make_model, optimizer, objective), np.uint32(0)
+    config, optimizer = experiment.config, experiment.make_optimizer()
+    train, objective = config.train, experiment.objective
+    make_model, seed = experiment.make_model, np.uint32(0)
+    init = make_init(make_model, optimizer, objective)
     train_chunk = make_train_chunk(
         *(graphdef_of(make_model), optimizer, objective),
-        mesh=one_device(),
         grad_accum_steps=train.grad_accum_steps,
         length_buckets=train.length_buckets,
     )
-    shapes, rest = jax.eval_shape(init, seed), (data, indices, np.int32(STEPS))
-    compiled, cost = compile_program(train_chunk, shapes, *rest)
-    states = []  # the newest; a run takes it and leaves the next
+    indices = np.arange(STEPS * train.batch_size, dtype=np.int32)
+    indices = jax.device_put(indices.reshape(STEPS, train.batch_size))
+    rest = data, indices, np.int32(STEPS)
+    compiled, size = compile_program(train_chunk, jax.eval_shape(init, seed), *rest)
+    states: list[Any] = []  # the newest; a run donates it and leaves the next
 
     def run() -> None:
         state, finite = compiled(states.pop() if states else init(seed), *rest)
@@ -101,22 +102,7 @@ def train_program(
         if culprits := finite.culprits():
             raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")
 
-    key = _key(label, experiment, examples)
-    return Program(
-        *(key, run, cost, STEPS),
-        peer=lambda peers: peers.train_peer(key, experiment.config, data),
-    )
-
-
-def _key(label: str, of: Experiment, examples: str) -> dict[str, Any]:
-    config = of.config
-    return {
-        "what": "train step",
-        "attention": label,
-        "options": config.attention.options,
-        "task": config.task.name,
-        "length": of.task.max_length,
-        "batch_size": config.train.batch_size,
-        "dtype": config.model.dtype,
-        "examples": examples,
-    }
+    key = {"what": "train step", "attention": label, "task": config.task.name}
+    key |= {"options": config.attention.options, "length": experiment.task.max_length}
+    key |= {"batch_size": train.batch_size, "dtype": config.model.dtype}
+    return Program(key, run, size, STEPS)

@@ -1,0 +1,100 @@
+"""Labels and their options; the compiled passes; smooth inputs."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from nystromformer.attention import ATTENTIONS
+from nystromformer.attention.linear import LinearAttention
+from nystromformer.config import ConfigError
+from nystromformer.experiments.bench.attentions import (
+    PASSES,
+    TABLE_1,
+    all_labels,
+    attention_groups,
+    attention_programs,
+    parse_attention,
+    smooth_inputs,
+)
+from tests.tolerance import TOLERANCE, relative_error
+
+SIZES = {"num_heads": 2, "head_dim": 3}
+
+
+def test_all_labels_begin_with_table_1_and_name_every_attention(monkeypatch):
+    monkeypatch.setitem(ATTENTIONS, "mine", LinearAttention)
+    labels = all_labels()
+    assert labels[:5] == [*TABLE_1]
+    assert {parse_attention(label).name for label in labels} == set(ATTENTIONS)
+    assert len(labels) == len(ATTENTIONS) + 1  # nystrom has two
+    assert {"mine", "performer-256"} < set(labels)
+
+
+def test_parse_attention_reads_a_size_and_changes():
+    changes = ("nystrom.conv_kernel_size=0", 'nystrom.pinv="exact"', "linear.x=1")
+    label, name, options = parse_attention("nystrom-48", changes)
+    changed = {"num_landmarks": 48, "conv_kernel_size": 0, "pinv": "exact"}
+    assert (label, name) == ("nystrom-48", "nystrom")
+    assert options == {**ATTENTIONS["nystrom"].defaults, **changed}
+    assert parse_attention("nystrom").options == ATTENTIONS["nystrom"].defaults
+
+
+@pytest.mark.parametrize(
+    ("label", "change", "message"),
+    [
+        ("flash", "", "unknown attention 'flash'.*known: .*nystrom"),
+        ("softmax-64", "", "no option 'size'"),
+        ("nystrom-many", "", "--attention=nystrom-many"),
+        ("nystrom-4", "nystrom.pinv=3", "must be str"),
+        ("nystrom-4", "nystrom.x=3", "no option 'x'"),
+    ],
+)
+def test_parse_attention_rejects_in_one_line(label, change, message):
+    with pytest.raises(ConfigError, match=message) as found:
+        parse_attention(label, [change])
+    assert "\n" not in str(found.value)
+
+
+def test_attention_programs_give_the_output_and_the_gradients_of_all():
+    inputs = smooth_inputs(16, count=4, **SIZES)
+    spec = parse_attention("linformer-4")
+    forward, both = attention_programs(spec, inputs)
+    output, gradients = both.run()
+    np.testing.assert_allclose(forward.run(), output, atol=1e-6)
+    # Of the projections, query, key and value.
+    assert len(jax.tree.leaves(gradients)) > 3
+    assert gradients[1].shape == inputs[0].shape
+    # The output is linear in V: <output, cotangent> = <V, its gradient>.
+    product = np.vdot(inputs[2], gradients[3])
+    assert relative_error(product, np.vdot(output, inputs[3])) <= TOLERANCE["float32"]
+    assert [forward.key["what"], both.key["what"]] == [*PASSES]
+    assert both.peak_bytes > forward.peak_bytes > 4 * inputs[0].nbytes
+    assert json.loads(json.dumps(both.key))["length"] == 16
+
+
+def test_attention_programs_need_memory_in_proportion_to_the_length():
+    spec = parse_attention("nystrom-64")
+    short, long = (
+        next(attention_programs(spec, smooth_inputs(n, count=4, **SIZES))).peak_bytes
+        for n in (1024, 8192)
+    )
+    assert 7 <= long / short <= 8.5
+
+
+def test_attention_groups_are_by_length():
+    specs = [parse_attention("linear")]
+    groups = attention_groups(specs, [8, 4], batch_size=3, dtype="bfloat16", **SIZES)
+    keys = [[program.key for program in group] for group in groups]
+    assert [[key["length"] for key in group] for group in keys] == [[4, 4], [8, 8]]
+    assert (keys[0][0]["batch_size"], keys[0][0]["dtype"]) == (3, "bfloat16")
+
+
+def test_smooth_inputs_vary_slowly_and_are_always_the_same():
+    query, key, _ = smooth_inputs(512, batch_size=2, **SIZES)
+    assert query.shape == (2, 512, 2, 3)
+    assert np.var(query, axis=1) == pytest.approx(np.ones((2, 2, 3)), rel=1e-4)
+    assert np.abs(np.diff(query, axis=1)).max() < 0.3
+    assert relative_error(query, key) > 0.5
+    np.testing.assert_array_equal(query, smooth_inputs(512, batch_size=2, **SIZES)[0])

@@ -1,0 +1,60 @@
+"""PyTorch's programs compute the numbers of ours."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the baselines need torch")
+pytest.importorskip("transformers", reason="the baselines need transformers")
+
+from nystromformer.experiments.bench import torch_baselines  # noqa: E402
+from nystromformer.experiments.bench.attentions import (  # noqa: E402
+    attention_programs,
+    parse_attention,
+    smooth_inputs,
+)
+from nystromformer.experiments.bench.train_steps import step_groups  # noqa: E402
+from tests.tolerance import TOLERANCE, relative_error  # noqa: E402
+
+pytestmark = pytest.mark.parity
+INPUTS = smooth_inputs(64, num_heads=1, head_dim=8, count=4)
+CHANGES = ["nystrom.conv_kernel_size=0"]  # both convolutions start at random
+
+
+@pytest.mark.parametrize("label", ["softmax", "nystrom-8"])
+def test_attention_baseline_computes_what_ours_does(label, monkeypatch):
+    """One head of one sequence, where both scale the first iterate alike."""
+    found, grad = [], torch.autograd.grad
+    monkeypatch.setattr(
+        torch.autograd, "grad", lambda y, x, g: found.extend([y, *grad(y, x, g)])
+    )
+    for ours in attention_programs(parse_attention(label, CHANGES), INPUTS):
+        theirs = torch_baselines.attention_baseline(ours, INPUTS)
+        library = "torch" if label == "softmax" else "hf"
+        assert theirs.key == {**ours.key, "attention": f"{library}-{label}"}
+        theirs.run()
+    output, (_, *gradients) = ours.run()
+    for x, expected in zip(found, [output, *gradients], strict=True):
+        x = x.detach().numpy().reshape(64, 8)
+        assert relative_error(x, expected[0, :, 0]) <= TOLERANCE["float32"]
+
+
+def test_attention_baseline_is_none_where_pytorch_has_none():
+    for label in ("linear", "nystrom-7", "nystrom-64"):
+        [ours, _] = attention_programs(parse_attention(label), INPUTS)
+        assert torch_baselines.attention_baseline(ours, INPUTS) is None
+
+
+def test_train_baseline_changes_the_weights_of_a_classifier_of_our_size(monkeypatch):
+    made, real = [], torch.optim.AdamW
+    monkeypatch.setattr(
+        torch.optim, "AdamW", lambda p, lr: made.extend(p := [*p]) or real(p, lr)
+    )
+    sizes = {"task.max_length": 60, "train.batch_size": 2}  # theirs is padded to 64
+    specs = [parse_attention("nystrom-8")]
+    [[ours, theirs]] = step_groups(specs, ["text"], [1], torch_baselines, **sizes)
+    before = [x.detach().clone() for x in made]
+    theirs.run()
+    moved = [bool((x != y).any()) for x, y in zip(made, before, strict=True)]
+    assert sum(moved) >= len(moved) - 4  # without gradient: the pooling of BERT
+    assert {(128, 64), (2, 1, 35, 1)} <= {tuple(x.shape) for x in made}
+    assert theirs.key == {**ours.key, "attention": "hf-nystrom-8"}
+    assert theirs.steps == ours.steps
