@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("nystromformer", "lra_tasks", "configs", "scripts")
 SOURCES = sorted(
@@ -34,6 +36,11 @@ def imports(path):
             # `from package import module` reaches the module as well.
             names |= {module} | {f"{module}.{alias.name}" for alias in node.names}
     return names
+
+
+def num_lines(path):
+    """Lines of a file, with docstrings and blanks."""
+    return len((ROOT / path).read_text().splitlines())
 
 
 def reaches(names, packages):
@@ -101,6 +108,19 @@ def test_names_say_what_a_file_is_for():
     assert not [path for path in SOURCES if path.stem in vague]
 
 
-def test_no_file_is_two_thoughts():
-    long = {p: len((ROOT / p).read_text().splitlines()) for p in SOURCES}
-    assert not {str(p): n for p, n in long.items() if n > 300}
+def test_files_and_functions_fit_on_a_few_screens():
+    assert not {str(p): n for p in SOURCES if (n := num_lines(p)) > 300}
+    long = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.FunctionDef):
+                docstring = len((ast.get_docstring(node) or "").splitlines())
+                long[path, node.name] = node.end_lineno - node.lineno - docstring
+    assert not {name: n for name, n in long.items() if n > 70}
+
+
+@pytest.mark.xfail(reason="the rebuild is under way", strict=False)
+def test_the_house_has_its_size():
+    assert sum(map(num_lines, SOURCES)) <= 10_000
+    tests = (ROOT / "tests").rglob("*.py")
+    assert sum(map(num_lines, tests)) <= 9_500
