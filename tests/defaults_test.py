@@ -53,6 +53,7 @@ def test_paper_preset_is_the_authors_table(task):
     model = config.model
     assert (model.num_layers, model.model_dim, model.mlp_dim) == (2, 64, 128)
     assert (model.num_heads, model.dropout_rate, model.pooling) == (2, 0.1, "mean")
+    assert config.attention.num_landmarks == 64
     assert config.attention.num_pinv_iters == 6
     assert config.attention.conv_kernel_size == 35
     assert config.task.get("num_train", 96_000) == 96_000
