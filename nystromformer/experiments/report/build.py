@@ -98,7 +98,7 @@ def latex(scores: Frame, common: Sequence[str], notes: Sequence[str]) -> str:
     sources = [note for note in notes if note.startswith("[")]
     settings = f"All rows: {', '.join(common)}." if common else ""
     caption = " ".join(filter(None, ["Test scores.", settings, SEEDS, *sources]))
-    brief = scores.replace(r" \((\d+(?: of \d+)?)[,)].*", r" (\1)", regex=True)
+    brief = scores.replace(r" \((\d+(?: of \d+)?)(?:, .*)?\)$", r" (\1)", regex=True)
     text = brief.to_latex(
         index=False,
         escape=True,

@@ -49,6 +49,8 @@ def test_build_reports_what_is_not_finished_yet(runs, tmp_path):
     text = (tmp_path / "out" / "report.md").read_text()
     assert "0 of 1 runs finished." in text
     assert "| nystrom | — (0 of 12,000 steps) |" in text
+    latex = (tmp_path / "out" / "table.tex").read_text()
+    assert r"nystrom & -- (0 of 12,000 steps) \\" in latex
 
 
 def test_build_replaces_its_own_report_and_no_other_folder(three, tmp_path):
