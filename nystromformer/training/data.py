@@ -119,7 +119,7 @@ def train_indices(
 ) -> np.ndarray:
     """The examples of num_steps steps from first_step on, int32 [num_steps, B].
 
-    Every epoch is a new permutation, and leaves out its last num_examples mod B.
+    Every epoch is a new permutation, without its last num_examples mod B examples.
     """
     per_epoch = num_examples // batch_size
     if per_epoch == 0:

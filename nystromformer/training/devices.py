@@ -30,13 +30,8 @@ def make_mesh(
 ) -> Mesh:
     """The mesh of `devices` (None: all, of all processes).
 
-    Args:
-      batch_size: examples that all devices take together, a step or a part of one.
-      length: of the sequences.
-      sequence_parallelism: over how many devices a sequence is split.
-
-    Raises:
-      ValueError: for devices, a batch or a length that cannot be split evenly.
+    Each sequence is split over sequence_parallelism of them. ValueError if devices,
+    batch_size (of a step, or a part of one) or length cannot be split evenly.
     """
     devices = jax.devices() if devices is None else devices
     shape = len(devices) // sequence_parallelism, sequence_parallelism
@@ -86,13 +81,6 @@ def all_hosts_max(value: int) -> int:
     return int(multihost_utils.process_allgather(np.int32(value)).max())
 
 
-def broadcast_from_host_0(value: int) -> int:
-    """The first process's value."""
-    if jax.process_count() == 1:
-        return value
-    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
-
-
 def sync_hosts(where: str) -> None:
     """Returns when every process has arrived."""
     if jax.process_count() > 1:
@@ -102,10 +90,8 @@ def sync_hosts(where: str) -> None:
 def check_same_on_all_hosts(**texts: str) -> None:
     """Raises ValueError in every process if one of them has another text."""
     for name, text in texts.items():
-        sha256 = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
-        if jax.process_count() == 1:
-            continue
-        if (multihost_utils.process_allgather(sha256) != sha256).any():
+        number = int(hashlib.sha256(text.encode()).hexdigest()[:7], 16)
+        if all_hosts_max(number) != -all_hosts_max(-number):
             raise ValueError(
                 f"the processes of this run do not have the same {name}: start all of "
                 "them with the same command, on the same files"

@@ -30,12 +30,9 @@ def evaluate(
 ) -> dict[str, float] | None:
     """The metrics of a split and its number of examples; None when asked to stop.
 
-    Args:
-      eval_chunk, zero: made by `make_eval_chunk`, and the totals of its objective.
-      weights, data: on the mesh (None: one device).
-      length_buckets: with several, examples of similar length share a batch, which is
-        truncated to the shortest of these lengths that has room for them.
-      should_stop: asked about once a second.
+    eval_chunk is of `make_eval_chunk`, zero the totals of its objective; weights and
+    data are on the mesh (None: one device). With several length_buckets, examples of
+    similar length share a batch, truncated to the shortest of these lengths that fits.
     """
     mesh = mesh or one_device()
     totals, timer = device_put_global(mesh, zero), ChunkTimer(MAX_BATCHES)

@@ -53,8 +53,6 @@ def batch_gradient(
     """The gradient of the mean loss over the examples at indices [B].
 
     Args:
-      forward: runs the model on a batch; the mean loss is the sum in its totals over
-        the weight in its totals.
       grad_accum_steps: parts of the batch, one after another; a divisor of B.
       length_buckets: how many lengths a part may have; each is compiled by itself.
       mesh: over which each part is split (None: one device).

@@ -56,15 +56,12 @@ def end_if_stuck(seconds: float = 30.0) -> None:
     signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
     main = threading.main_thread().ident or 0
 
-    def position() -> tuple[Any, int]:
-        frame = sys._current_frames()[main]
-        return frame, frame.f_lasti
-
     def watch() -> None:
         while signum := reader.recv(1)[0]:
-            before = position()
+            frame = sys._current_frames()[main]
+            position = frame.f_lasti
             time.sleep(seconds)
-            if position() == before:
+            if (sys._current_frames()[main], frame.f_lasti) == (frame, position):
                 print("stopped while waiting for another process", file=sys.stderr)
                 os._exit(128 + signum)
 

@@ -54,16 +54,12 @@ class Trainer:
     """One training run in a workdir, new or resumed from its newest checkpoint.
 
     Args:
-      make_model: makes a model that the objective can call.
       splits: "train", "validation" and "test" -> arrays, as `to_device` takes.
       workdir: an existing folder, or one in a bucket; the same for every process.
       mesh: the devices; None = one.
       start: from the fresh weights, on the host, to those to begin with.
-      data_sha256: of each split, to be the same in every session.
+      data_sha256: of each split; CheckpointError if it is not that of the checkpoint.
       graphdef: the static part of the models, if it is known.
-
-    Raises:
-      CheckpointError: no checkpoint can be read, or they are of other data.
     """
 
     def __init__(
@@ -116,10 +112,7 @@ class Trainer:
     def fit(self) -> dict[str, Any]:
         """Trains to the end, tests the best weights, and returns all for result.json.
 
-        Raises:
-          Interrupted: by a signal, after saving.
-          NotFiniteError: the last checkpoint stays as it was.
-          CheckpointError: the state cannot be saved.
+        Raises Interrupted after saving, and NotFiniteError without.
         """
         self.progress = Progress(self.step, self.schedule.num_steps)
         if self.step:

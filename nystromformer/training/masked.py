@@ -21,29 +21,24 @@ EVALUATION_SEED = 0
 
 
 class Masked(NamedTuple):
-    """Inputs [B, L] with tokens hidden, and the positions and targets [B, K] of these.
+    """Inputs with tokens hidden, and where and what these are."""
 
-    weights: [B, K], 0 where an example has fewer than K.
-    """
-
-    inputs: jax.Array
-    positions: jax.Array
-    targets: jax.Array
-    weights: jax.Array
+    inputs: jax.Array  # [B, L]
+    positions: jax.Array  # [B, K]
+    targets: jax.Array  # [B, K]
+    weights: jax.Array  # [B, K], 0 where an example has fewer than K
 
 
 class MaskedTokens:
     """Cross-entropy and accuracy on the masked tokens.
 
-    Of the valid tokens of each example, mlm_probability are chosen, at least one. The
-    choice depends on (seed, step) and the example in training, and on the example alone
-    in an evaluation.
+    The choice depends on (seed, step) and the example in training, and on the example
+    alone in an evaluation.
 
     Args:
-      vocab_size: V; ids of the data.
       mask_token: the id that hides a token.
       special_tokens: ids that are never chosen.
-      mlm_probability: the fraction that is chosen, in (0, 1].
+      mlm_probability: the fraction of the valid tokens that is chosen, at least one.
       corruption: "bert": 80 % of the chosen become mask_token, 10 % a random token and
         10 % stay; "mask_only": all become mask_token.
     """

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -11,13 +10,13 @@ from typing import Any
 from etils import epath
 from tqdm import tqdm
 
-from nystromformer.training.devices import broadcast_from_host_0, is_host_0
+from nystromformer.training.devices import all_hosts_max, is_host_0
 
 METRICS_FILE = "metrics.jsonl"
 SECONDS_PER_CHUNK = 1.0  # between two looks at the clock, the signals and the metrics
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
+def write_text(path: epath.PathLike, text: str) -> None:
     """Writes a file whole or not at all."""
     path = epath.Path(path)
     temporary = path.with_name(f"{path.name}.tmp")
@@ -28,16 +27,11 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 class MetricsWriter:
     """One JSON object a line in metrics.jsonl, and TensorBoard events on a disk.
 
-    The first process writes. Rows after the state that a run resumes from are dropped.
-
-    Args:
-      workdir: an existing folder, or one in a bucket.
-      step, evaluated: of that state: steps trained, and the last one validated.
+    The first process writes. Rows after `step`, or of validations after `evaluated`,
+    are dropped: a run that resumes there writes them again.
     """
 
-    def __init__(
-        self, workdir: str | os.PathLike[str], step: int = 0, evaluated: int = -1
-    ):
+    def __init__(self, workdir: epath.PathLike, step: int = 0, evaluated: int = -1):
         self.workdir, self.step = epath.Path(workdir), step
         self.path, self.events = self.workdir / METRICS_FILE, None
         self.rows: list[dict[str, Any]] = []
@@ -54,15 +48,13 @@ class MetricsWriter:
             raise FileNotFoundError(f"{self.path} was deleted while this run trained")
         self.rows.append({"step": step, "split": split, **values})
         write_text(self.path, "".join(f"{json.dumps(x)}\n" for x in self.rows))
-        if "://" in str(self.workdir):
+        if "://" in (folder := str(self.workdir / "events")):
             return
         if self.events is None:
-            # Here, as it takes a second for which the first loss need not wait.
-            from tensorboardX import SummaryWriter
+            from tensorboardX import SummaryWriter  # takes a second to import
 
-            self.events = SummaryWriter(
-                str(self.workdir / "events"), purge_step=self.step + 1, flush_secs=10
-            )
+            purge = self.step + 1
+            self.events = SummaryWriter(folder, purge_step=purge, flush_secs=10)
         for name, value in values.items():
             self.events.add_scalar(f"{split}/{name}", value, step)
 
@@ -73,10 +65,9 @@ class MetricsWriter:
 
 
 class ChunkTimer:
-    """How many steps take about a second; at first one, which is compiled.
+    """The `size` of a chunk that takes about a second; at first 1, which is compiled.
 
-    size: of the next chunk, the same number in every process.
-    seconds: what the last one took.
+    It is the same in every process. `seconds` is what the last chunk took.
     """
 
     def __init__(self, max_size: int):
@@ -91,7 +82,7 @@ class ChunkTimer:
         self.seconds = time.monotonic() - started
         if self._compiled:
             size = round(SECONDS_PER_CHUNK / self.seconds * num_steps)
-            self.size = broadcast_from_host_0(min(max(size, 1), self.max_size))
+            self.size = all_hosts_max(min(max(size, 1), self.max_size))
         self._compiled = True
 
 

@@ -20,11 +20,7 @@ Sums = dict[str, tuple[jax.Array, jax.Array]]
 
 
 class Objective(Protocol):
-    """A function of model, batch and key, with the names of its metrics.
-
-    metrics: the names that it returns.
-    select, higher_is_better: the metric that chooses the best weights, on validation.
-    """
+    """Such a function, its metrics, and the one that chooses the best weights."""
 
     @property
     def metrics(self) -> Sequence[str]: ...

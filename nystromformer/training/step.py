@@ -29,18 +29,13 @@ class Weights(NamedTuple):
 
 
 class State(NamedTuple):
-    """All that training needs to resume, as one pytree of arrays.
+    """All that training needs to resume, as one pytree of arrays."""
 
-    step: optimizer steps done.
-    seed: of the weights and the dropout; another seed compiles nothing.
-    totals: training metrics since the last log line.
-    """
-
-    step: jax.Array
-    seed: jax.Array
+    step: jax.Array  # optimizer steps done
+    seed: jax.Array  # of the weights and the dropout; another one compiles nothing
     weights: Weights
     optimizer: optax.OptState
-    totals: Totals
+    totals: Totals  # training metrics since the last log line
 
 
 class Finite(NamedTuple):
@@ -150,11 +145,8 @@ def make_train_chunk(
 
     Its arguments: the state (donated), the training data, the examples of each step
     int32 [K, B], and how many ≤ K of these steps to take. It stops after the first step
-    at which something is not finite, which `Finite` then names. The batch is split over
-    the mesh (None: one device) as indices and data are; the state is replicated.
-
-    batching: grad_accum_steps and length_buckets of `batch_gradient`. The dropout of a
-    step depends on them, the seed and the step alone.
+    at which something is not finite, which `Finite` then names. The dropout of a step
+    depends on the seed, the step and `batching` (of `batch_gradient`) alone.
     """
     gradient_of = functools.partial(batch_gradient, mesh=mesh, **batching)
     train_step = make_train_step(graphdef, optimizer, objective, gradient_of)
@@ -185,9 +177,9 @@ def make_eval_chunk(
 ) -> Callable[..., Totals]:
     """A compiled function that adds several batches, without dropout, to the totals.
 
-    Its arguments: weights, data, the examples of each batch int32 [K, B], their weights
-    float32 [K, B], how many ≤ K of these batches to take, totals, and the length to
-    which the examples are truncated; it is compiled for each length.
+    Its arguments: weights, data, the examples of each batch int32 [K, B] and their
+    weights float32 [K, B], how many ≤ K of these batches to take, totals, and the
+    length to which examples are truncated, for each of which it is compiled.
     """
     everywhere = replicated(mesh or one_device())
 

@@ -9,7 +9,7 @@ import pytest
 from nystromformer.training.data import Data, eval_indices, to_device, train_indices
 
 
-def test_an_epoch_is_a_permutation_less_its_remainder():
+def test_train_indices_of_an_epoch_are_a_permutation_less_its_remainder():
     indices = train_indices(7, 0, 2 * 8, num_examples=103, batch_size=12)
     first, second = indices[:8].ravel(), indices[8:].ravel()
     for epoch in (first, second):
@@ -19,20 +19,20 @@ def test_an_epoch_is_a_permutation_less_its_remainder():
     assert set(range(103)) - set(first) != set(range(103)) - set(second)
 
 
-def test_a_batch_does_not_depend_on_where_the_run_was_resumed():
+def test_train_indices_do_not_depend_on_where_the_run_was_resumed():
     whole = train_indices(7, 0, 30, 103, 12)
     parts = [train_indices(7, start, 5, 103, 12) for start in range(0, 30, 5)]
     np.testing.assert_array_equal(whole, np.concatenate(parts))
     assert not np.array_equal(whole, train_indices(8, 0, 30, 103, 12))
 
 
-def test_a_batch_larger_than_the_data_is_refused():
+def test_train_indices_refuse_a_batch_larger_than_the_data():
     with pytest.raises(ValueError, match="batch_size 12 is over the 11"):
         train_indices(0, 0, 1, 11, 12)
 
 
 @pytest.mark.parametrize(("num_examples", "batch_size"), [(24, 12), (29, 12), (5, 12)])
-def test_an_evaluation_counts_every_example_once(num_examples, batch_size):
+def test_eval_indices_have_every_example_once(num_examples, batch_size):
     indices, weights = eval_indices(num_examples, batch_size)
     assert (
         indices.shape == weights.shape == (-(-num_examples // batch_size), batch_size)
@@ -65,7 +65,7 @@ def test_fetched_data_reads_only_the_batches_that_are_taken(tmp_path):
     np.testing.assert_array_equal(part.take(here[1], ones[:2]).indices, [0, 5])
 
 
-def test_a_batch_holds_tokens_mask_labels_and_weights():
+def test_take_gives_tokens_mask_labels_and_weights():
     batch = make_data().take(jnp.array([2, 1]), jnp.array([1.0, 0.0]))
     assert batch.inputs.dtype == jnp.int32
     np.testing.assert_array_equal(batch.inputs, [[6, 0, 0], [4, 5, 0]])
@@ -75,7 +75,7 @@ def test_a_batch_holds_tokens_mask_labels_and_weights():
     np.testing.assert_array_equal(batch.indices, [2, 1])
 
 
-def test_zero_within_the_length_is_a_token_and_full_rows_have_no_mask():
+def test_take_of_full_rows_has_no_mask_and_zero_is_a_token():
     split = SimpleNamespace(
         inputs=np.zeros((1, 3), np.uint8),
         lengths=np.array([3], np.int32),
@@ -86,7 +86,7 @@ def test_zero_within_the_length_is_a_token_and_full_rows_have_no_mask():
     assert batch.mask is None  # all count, and nothing pays for saying so
 
 
-def test_a_pair_takes_both_of_its_rows():
+def test_take_gives_both_rows_of_a_pair():
     data = make_data(pairs=np.array([[0, 2], [2, 1], [1, 1]], np.int32))
     batch = data.take(jnp.array([1]), jnp.ones(1))
     np.testing.assert_array_equal(batch.inputs, [[[6, 0, 0], [4, 5, 0]]])

@@ -92,12 +92,6 @@ def test_attention_over_shards_is_the_attention(name, length):
     assert on_eight_devices("difference", name, length, 1) <= 1e-10
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["nystrom", "performer"])
-def test_attention_shares_over_shards_what_a_batch_shares(name):
-    assert on_eight_devices("difference", name, 128, 2, "shared") <= 1e-10
-
-
 @pytest.mark.parametrize("name", ["nystrom", *SLOW])
 def test_attention_communication_does_not_grow_and_memory_falls(name):
     short = on_eight_devices("cost", name, 65_536, 8)

@@ -50,10 +50,6 @@ OPTIONS = {
     "performer": {"num_features": 32},
     "linformer": {"projection_dim": 16},
 }
-SHARED_BY_A_BATCH = {
-    "nystrom": {"pinv_init": "per_batch"},
-    "performer": {"kernel": "published"},
-}
 LENGTH, BATCH, STEPS = 128, 8, 50
 SPLITS = "train", "validation", "test"
 
@@ -137,7 +133,7 @@ def operations(data_shards: int, parts: int) -> float:
 
 
 def attention(
-    name: str, length: int, data_shards: int, sequence_parallelism: int, **options: Any
+    name: str, length: int, data_shards: int, sequence_parallelism: int
 ) -> Any:
     """The compiled output and gradients of an attention, split over such a mesh."""
     devices = jax.devices()[: data_shards * sequence_parallelism]
@@ -155,7 +151,6 @@ def attention(
         max_length=length,
         rngs=nnx.Rngs(0),
         **OPTIONS[name],
-        **options,
     )
 
     def pin(tree: Any) -> Any:
@@ -173,20 +168,18 @@ def attention(
     return output_and_gradients
 
 
-def difference(name: str, length: int, data_shards: int, shared: str = "") -> float:
+def difference(name: str, length: int, data_shards: int) -> float:
     """The largest relative error of output and gradients, eight against one device.
 
     In float64: the gradient through the pseudo-inverse makes float32's rounding large.
-    shared: "shared" for the option with which a batch and its heads share a number.
     """
-    options = SHARED_BY_A_BATCH[name] if shared else {}
     jax.config.update("jax_enable_x64", True)
     rng = np.random.default_rng(length)
     query, key, value, cotangent = rng.normal(size=(4, 2, length, 2, 16))
     mask = np.arange(length) < np.array([[length], [length * 2 // 3]])
     cotangent = np.where(mask[:, :, None, None], cotangent, 0)
     one, eight = (
-        attention(name, length, *shards, **options)(query, key, value, mask, cotangent)
+        attention(name, length, *shards)(query, key, value, mask, cotangent)
         for shards in ((1, 1), (data_shards, 8 // data_shards))
     )
     one, eight = (

@@ -16,7 +16,9 @@ OBJECTIVE = Classification()
 ZERO = Totals.zero(OBJECTIVE)
 
 
-def test_it_equals_the_accuracy_counted_by_hand_in_any_batch_size(make_model, splits):
+def test_evaluate_equals_the_accuracy_counted_by_hand_in_any_batch_size(
+    make_model, splits
+):
     graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
     data = Data.put(splits["test"])
     eval_chunk = make_eval_chunk(graphdef, OBJECTIVE)
@@ -33,7 +35,9 @@ def test_it_equals_the_accuracy_counted_by_hand_in_any_batch_size(make_model, sp
         assert metrics["accuracy"] == right / 29  # all digits: equals must tie
 
 
-def test_examples_of_like_length_share_a_shorter_batch(make_model, splits):
+def test_evaluate_puts_examples_of_similar_length_into_a_shorter_batch(
+    make_model, splits
+):
     graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
     data = Data.put(splits["test"])
     eval_chunk = make_eval_chunk(graphdef, OBJECTIVE)
@@ -57,7 +61,7 @@ def test_examples_of_like_length_share_a_shorter_batch(make_model, splits):
     assert sorted(np.concatenate([counted for _, counted in seen])) == [*range(29)]
 
 
-def test_a_pair_goes_where_its_longer_text_fits():
+def test_evaluate_puts_a_pair_where_its_longer_text_fits():
     split = make_split(0, 8)
     split.lengths[:] = [1, 7, 2, 2, 1, 1, 3, 1]
     split.pairs = np.arange(8, dtype=np.int32).reshape(4, 2)
@@ -74,7 +78,7 @@ def test_a_pair_goes_where_its_longer_text_fits():
     assert seen == [(2, [2, 1]), (7, [3, 0])]
 
 
-def test_it_ends_without_a_result_when_asked_to_stop(make_model, splits):
+def test_evaluate_is_none_when_asked_to_stop(make_model, splits):
     graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
     asked = iter([False, True])
     metrics = evaluate(

@@ -103,21 +103,6 @@ def test_batch_gradient_in_parts_is_the_whole_for_every_attention(data, name):
     check_equal(found, gradient_of(model, data))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"pooling": "cls_token"},
-        pytest.param({"remat": "block"}, marks=pytest.mark.slow),
-        pytest.param({"dtype": "bfloat16"}, marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
-def test_batch_gradient_in_parts_is_the_whole_for_every_kind_of_model(data, changes):
-    model = classifier("nystrom", **changes)
-    found = gradient_of(model, data, grad_accum_steps=2, length_buckets=2)
-    check_equal(found, gradient_of(model, data), changes.get("dtype", "float32"))
-
-
 @pytest.mark.parametrize("parts", [1, 4])
 def test_batch_gradient_divides_by_the_weight_of_the_loss(data, parts):
     """As of masked tokens, whose number is not that of the examples."""

@@ -5,21 +5,17 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import MaskedLanguageModel
-from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.data import Batch, Data
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Totals
 from nystromformer.training.step import (
-    State,
     make_eval_chunk,
-    make_train_chunk,
     split_weights,
 )
 
@@ -188,54 +184,6 @@ def test_masked_tokens_evaluation_is_the_same_in_any_batches_and_lengths(model):
     assert whole == pytest.approx(evaluate(eval_chunk, zero, weights, data(), 7))
     cut = evaluate(eval_chunk, zero, weights, data(), 8, length_buckets=3)
     assert whole == pytest.approx(cut)
-
-
-def test_masked_tokens_training_resumes_with_the_tokens_of_the_step(model):
-    """To the bit, from what a checkpoint holds; and each step hides others."""
-    graphdef, weights = split_weights(model)
-    optimizer, of = optax.sgd(0.1), objective()
-    chunk = make_train_chunk(graphdef, optimizer, of)
-    zero = Totals.zero(of)
-    state = State(jnp.int32(0), np.uint32(0), weights, optimizer.init(weights[0]), zero)
-    indices = jnp.arange(24, dtype=jnp.int32).reshape(3, 8)
-
-    def steps(state, indices, count):
-        copied = jax.tree.map(jnp.array, state)  # it is given away
-        return jax.device_get(chunk(copied, data(), indices, count)[0])
-
-    whole = steps(state, indices, 3)
-    resumed = steps(steps(state, indices, 1), jnp.roll(indices, -1, 0), 2)
-    assert weights_sha256(resumed.weights) == weights_sha256(whole.weights)
-    first, later = (
-        steps(state._replace(step=jnp.int32(i)), indices, 1).weights for i in (0, 1)
-    )
-    assert weights_sha256(first) != weights_sha256(later)
-
-
-def test_masked_tokens_gradient_comes_from_masked_tokens_alone(model):
-    """The embedding's gradient through the targets alone: encode a constant."""
-    of = objective(mlm_probability=0.2, corruption="mask_only")
-    rows = np.arange(4, 8)
-    dirty = np.where(VALID, INPUTS, 5)
-    clean = measured(of, model, batch(rows))["loss"][0]
-    found = measured(of, model, batch(rows, dirty))["loss"][0]
-    np.testing.assert_array_equal(found, clean)
-
-    def loss(logits_at):
-        class Fixed:
-            def encoder(self, inputs, mask, rng):
-                return logits_at, mask
-
-            def decode(self, x):
-                return x
-
-        return of(Fixed(), batch(rows), None)["loss"][0]
-
-    gradient = jax.grad(loss)(jnp.zeros((4, L, V + 1)))
-    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(rows)
-    masked = of.mask_tokens(batch(rows).inputs, batch(rows).mask, keys)
-    hidden = np.asarray(masked.inputs) == MASK
-    np.testing.assert_array_equal(np.asarray(gradient).any(-1), hidden)
 
 
 def test_masked_tokens_takes_pairs_as_two_examples(model):

@@ -23,7 +23,7 @@ def totals_of(logits, labels, weights, objective=OBJECTIVE):
     return Totals(sums, batch.weights.sum())
 
 
-def test_means_over_uneven_batches_equal_those_over_all_examples():
+def test_totals_over_uneven_batches_are_those_over_all_examples():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(11, 5))
     labels = rng.integers(0, 5, 11)
@@ -45,13 +45,13 @@ def test_means_over_uneven_batches_equal_those_over_all_examples():
     }
 
 
-def test_a_filler_row_counts_nothing_even_when_it_is_not_finite():
+def test_classification_ignores_a_filler_row_that_is_not_finite():
     totals = totals_of([[2.0, 0.0], [jnp.nan, jnp.inf]], [0, 0], [1.0, 0.0])
     assert totals.means()["loss"] == pytest.approx(np.log1p(np.exp(-2)), rel=1e-5)
     assert totals.means()["examples"] == 1
 
 
-def test_f1_is_the_harmonic_mean_of_precision_and_recall_over_all_batches():
+def test_f1_is_the_harmonic_mean_of_precision_and_recall():
     guesses, labels = [1, 1, 0, 1, 0, 1, 1], [1, 0, 1, 1, 0, 0, 0]
     objective = Classification(select="f1")
     totals = Totals.zero(objective)

@@ -24,7 +24,7 @@ LENGTH = 32
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_a_training_step_can_be_lowered(name, optimizer):
+def test_train_chunk_can_be_lowered_for_accelerators(name, optimizer):
     def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
         config = EncoderConfig(
             vocab_size=VOCAB,

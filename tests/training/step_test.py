@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import SequenceClassifier
 from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.data import Data, train_indices
 from nystromformer.training.devices import device_put_global, one_device
 from nystromformer.training.objective import Classification
 from nystromformer.training.step import (
-    make_eval_chunk,
     make_init,
     make_train_chunk,
     split_weights,
@@ -104,36 +101,3 @@ def test_train_chunk_names_nothing_when_all_is_finite(program):
     state, finite = chunk(init(SEED), data, indices_from(0), 6)
     assert finite.culprits() == []
     assert float(state.totals.examples) == 6 * BATCH
-
-
-def test_steps_run_without_graph_mode(optimizer, splits):
-    def make_model(rngs):
-        options = {"num_landmarks": 2, "num_pinv_iters": 1, "conv_kernel_size": 3}
-        config = EncoderConfig(
-            vocab_size=11,
-            max_length=7,
-            num_layers=1,
-            model_dim=6,
-            mlp_dim=5,
-            attention_options=options,
-        )
-        return SequenceClassifier(config, num_classes=3, rngs=rngs)
-
-    def digest_after_two_steps():
-        graphdef, _ = split_weights(make_model(nnx.Rngs(0)))
-        chunk = make_train_chunk(graphdef, optimizer, OBJECTIVE)
-        init = make_init(make_model, optimizer, OBJECTIVE)
-        data = Data.put(splits["train"])
-        state, _ = chunk(init(SEED), data, indices_from(0), 2)
-        evaluated = make_eval_chunk(graphdef, OBJECTIVE)(
-            *(state.weights, data, indices_from(0), jnp.ones((6, BATCH)), 2),
-            *(state.totals, data.inputs.shape[1]),
-        )
-        assert float(evaluated.examples) == 4 * BATCH
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(state.weights)]
-
-    usual = digest_after_two_steps()
-    with nnx.set_graph_mode(False), nnx.set_graph_updates(False):
-        plain = digest_after_two_steps()
-    for a, b in zip(usual, plain, strict=True):
-        np.testing.assert_array_equal(a, b)
