@@ -11,7 +11,7 @@ that one of them got, a clock) has to be the same in all of them.
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -98,23 +98,12 @@ def check_same_on_all_hosts(**texts: str) -> None:
             )
 
 
-class ProgramBytes(NamedTuple):
-    """The bytes of a compiled program; donated outputs count once."""
-
-    arguments: int
-    outputs: int
-    temporaries: int
-
-
-def program_bytes(compiled: Any) -> ProgramBytes | None:
+def program_bytes(compiled: Any) -> int | None:
     """What a compiled program holds at once; None where the compiler does not tell."""
     if (usage := compiled.memory_analysis()) is None:
         return None
-    return ProgramBytes(
-        usage.argument_size_in_bytes,
-        usage.output_size_in_bytes - usage.alias_size_in_bytes,
-        usage.temp_size_in_bytes,
-    )
+    outputs = usage.output_size_in_bytes - usage.alias_size_in_bytes  # donated: once
+    return usage.argument_size_in_bytes + outputs + usage.temp_size_in_bytes
 
 
 def peak_bytes() -> int | None:

@@ -168,8 +168,7 @@ class Trainer:
             if first and not jax.config.jax_disable_jit:  # type: ignore
                 lowered = self.train_chunk.lower(self.state, *batches)
                 self.train_chunk = lowered.compile()
-                held = program_bytes(self.train_chunk)
-                run_state.compiled_bytes = sum(held) if held else None
+                run_state.compiled_bytes = program_bytes(self.train_chunk)
             self.state, finite = self.train_chunk(self.state, *batches)
             self.step = int(self.state.step)
         if culprits := jax.device_get(finite).culprits():

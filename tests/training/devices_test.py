@@ -106,10 +106,9 @@ def test_program_bytes_counts_what_is_donated_once(donated):
     add = jax.jit(jnp.add, donate_argnums=0 if donated else ())
     arrays = [jax.ShapeDtypeStruct((1009,), jnp.float32)] * 2
     held = program_bytes(add.lower(*arrays).compile())
+    arrays_held = 2 if donated else 3
     assert held is not None
-    assert held.arguments == 2 * 4 * 1009
-    assert held.outputs == (0 if donated else 4 * 1009)
-    assert held.temporaries < 100
+    assert 0 <= held - arrays_held * 4 * 1009 < 100
     assert peak_bytes() is None  # a CPU does not count
 
 

@@ -27,7 +27,7 @@ from nystromformer.landmarks import (
     standard_nystrom,
 )
 from nystromformer.training.data import Data
-from nystromformer.training.files import write_text
+from nystromformer.training.metrics import write_text
 
 TITLE = "Approximation"
 HEADS, HEAD_DIM = 2, 32  # without a run
