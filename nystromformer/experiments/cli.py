@@ -1,9 +1,11 @@
 """The entry of all commands: modules of the user's own, one-line errors, signals."""
 
+import grp
 import importlib
 import importlib.util
 import io
 import os
+import pwd
 import signal
 import sys
 import tempfile
@@ -16,12 +18,11 @@ from absl import app, flags, logging
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
 from nystromformer.training.checkpoint import CheckpointError
-from nystromformer.training.interrupt import Interrupted
+from nystromformer.training.interrupt import SIGNALS, Interrupted
 from nystromformer.training.loop import NotFiniteError
 
 # Errors that a user can correct; any other is a bug and shows its traceback.
 USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGALRM)
 LOAD = "module, or path of its file, that registers attentions, tasks or objectives"
 flags.disclaim_key_flags()  # --help lists the flags below with the script's own
 
@@ -40,12 +41,7 @@ def run(main: Callable[..., None], arguments: str | None = None) -> None:
             stream.reconfigure(errors="replace")  # for a terminal without "…"
     for signum in SIGNALS:  # the training loop has a handler of its own
         signal.signal(signum, _leave)
-    try:
-        Path.home()
-    except RuntimeError:  # a user without a passwd entry, as in many containers
-        os.environ["HOME"] = folder = tempfile.gettempdir()
-        said = "--config.task.data_dir and JAX_COMPILATION_CACHE_DIR name other folders"
-        print(f"no home folder: {folder} takes its place; {said}", file=sys.stderr)
+    _give_home()
     flags.DEFINE_multi_string("load", [], LOAD)
 
     def guarded(argv: list[str]) -> None:
@@ -116,7 +112,22 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
+def _give_home() -> None:
+    """Gives a name and a home to a user without a passwd entry, as in containers."""
+    uid, gid = os.getuid(), os.getgid()
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        home = os.environ.setdefault("HOME", tempfile.gettempdir())
+        said = "--config.task.data_dir and JAX_COMPILATION_CACHE_DIR name other folders"
+        print(f"no passwd entry: the home is {home}; {said}", file=sys.stderr)
+        user = pwd.struct_passwd((str(uid), "", uid, gid, "", home, ""))
+        group = grp.struct_group((str(gid), "", gid, []))
+        # etils, on which the data are built, asks for the owner of every file.
+        pwd.getpwuid, grp.getgrgid = lambda uid: user, lambda gid: group
+
+
 def _leave(signum: int, frame: object) -> NoReturn:
     """Exits at once: outside the training loop there is nothing to save."""
-    print(f"stopped by {signal.Signals(signum).name}", file=sys.stderr)
+    print(Interrupted(signum), file=sys.stderr)
     sys.exit(128 + signum)
