@@ -57,7 +57,8 @@ def build(folders: Iterable[Path], out: Path) -> str:
       ConfigError: no run there, or an `out` that holds something else than a report.
     """
     frame, doubles = read_runs(folders)
-    runs = frame.drop(columns=PRIVATE, errors="ignore").round(4)
+    runs = frame.drop(columns=PRIVATE, errors="ignore").round(4).convert_dtypes()
+    runs = runs.astype(object).where(runs.notna(), None)
     rows = score_rows(frame)
     out = markdown.open_folder(out, "runs.csv")
     runs.to_csv(out / "runs.csv", index=False)  # the first file: what ours is known by

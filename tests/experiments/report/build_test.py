@@ -23,6 +23,9 @@ def test_build_writes_pages_tables_and_figures(three, tmp_path):
     assert numbers.at["softmax", "score"] == "47.00 (1 of 2, 100 of 12,000 steps)"
     tests = list(pd.read_csv(out / "runs.csv")["test_accuracy"].dropna())
     assert tests == [0.5, 0.53, 0.47]
+    page = (out / "report.html").read_text()
+    assert page.count(">81942<") == 3
+    assert "nan<" not in page
     text = (out / "report.md").read_text()
     assert "| nystrom | 51.50 ± 2.12 (2) |" in text
     for path in re.findall(r"\]\((figures/.*?)\)", text):
