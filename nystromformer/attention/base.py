@@ -179,21 +179,23 @@ class Attention(nnx.Module):
             mask = key_mask(mask, *key.shape[:2])
         dtype = dtype or jnp.result_type(query, key, value)
         per_head = self.per_head(key.shape[1])
+        # One row for all heads stays one, or its gradient would be made for each.
+        shared = [x[0] if len(x) == 1 else x for x in per_head]
 
         def one_head(query, key, value, mask, *own):
             # Zeroed here, as then XLA keeps one copy of each for all that follows.
             qkv = zero_padding(query, key, value, mask, self.cross_attention)
             return self.attend(*qkv, mask, precision, *own).astype(dtype)
 
-        axes = (1, 1, 1, None) + (0,) * len(per_head)
+        axes = (1, 1, 1, None, *(None if len(x) == 1 else 0 for x in per_head))
         heads = jax.vmap(one_head, axes, out_axes=1, axis_name="heads")
         axes = (0,) * 4 + (None,) * len(per_head)
         batch = jax.vmap(heads, axes, axis_name="batch")
         query, key, value = (x.astype(dtype) for x in (query, key, value))
-        return batch(query, key, value, mask, *per_head)
+        return batch(query, key, value, mask, *shared)
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:
-        """Arrays [N, ...] for `attend` and keys of that length, a row for each head."""
+        """Arrays for `attend` at that length of keys: a row for each head, or one."""
         return ()
 
     def attend(

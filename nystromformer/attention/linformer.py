@@ -56,7 +56,6 @@ class LinformerAttention(Attention):
     ):
         check_range("projection_dim", projection_dim, 1, max_length, max_length)
         check_choice("sharing", sharing, SHARING)
-        self.num_heads = num_heads
         self.max_length = max_length
         apart, of_heads, self.shared_across_layers = SHARING[sharing]
         init = nnx.initializers.variance_scaling(
@@ -77,8 +76,8 @@ class LinformerAttention(Attention):
             )
         of_keys, of_values = self.key_projection, self.value_projection
         both = of_keys, of_keys if of_values is None else of_values
-        shape = self.num_heads, of_keys.shape[-2], length
-        return tuple(jnp.broadcast_to(x[..., :length], shape) for x in both)
+        shape = -1, of_keys.shape[-2], length
+        return tuple(x[..., :length].reshape(shape) for x in both)
 
     def attend(self, query, key, value, mask, precision, of_keys, of_values):
         wide = at_least_float32(key.dtype)
