@@ -35,18 +35,14 @@ CONFIGS = os.path.relpath(Path(__file__).parents[1] / "configs")
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the sweep", required=True)
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ATTENTION,PRESET]")
 _PLAN = flags.DEFINE_multi_enum("plan", [], sorted(PLANS), "named sweep: configs/plans")
-_TASKS = flags.DEFINE_list(
-    "tasks", [], "NAME[:PRESET] of files in configs/, or FILE.py"
-)
-_PRESET = flags.DEFINE_string("preset", "", "presets of all --tasks or of the plan's")
+_TASKS = flags.DEFINE_list("tasks", [], "NAME[:PRESET] of files in configs/")
+_PRESET = flags.DEFINE_string("preset", None, "PRESET[,PRESET] of all runs")
 _GRID = flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE: a key and its values")
 _SEEDS = flags.DEFINE_integer("seeds", None, "seeds of each setting", lower_bound=1)
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "as --config.task.data_dir")
 _RETRY = flags.DEFINE_bool("retry", False, "run failed runs again")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the commands and exit")
-_PARALLEL = flags.DEFINE_integer(
-    "max_parallel", None, "runs at a time; default: one, or one for each GPU", 1
-)
+_PARALLEL = flags.DEFINE_integer("max_parallel", None, "runs at a time, not by GPUs", 1)
 _MAX_MINUTES = cli.define_max_minutes("save and stop after this time")
 _CLUSTER = flags.DEFINE_enum("cluster", None, ["slurm"], "submit the runs there")
 _PARTITION = flags.DEFINE_string("partition", None, "slurm: partition")
@@ -58,20 +54,18 @@ def find_points(changes: sweep.Changes) -> list[sweep.Point]:
     """The points of --config, --tasks or each --plan, times --grid and --seeds."""
     if bool(_CONFIG.value) == bool(_PLAN.value or _TASKS.value):
         raise ConfigError("give either --config, --tasks or --plan")
-    data_dir = {"task.data_dir": _DATA_DIR.value} if _DATA_DIR.value else {}
-    grid, found = sweep.parse_grid(_GRID.value), []
+    if _DATA_DIR.value:
+        changes = {"task.data_dir": _DATA_DIR.value, **changes}
+    found, grid = [], sweep.parse_grid(_GRID.value)
+    file, _, words = (_CONFIG.value or "").partition(":")
     for plan in [PLANS[name] for name in _PLAN.value] or [{"variants": [{}]}]:
-        presets = ",".join(filter(None, [_PRESET.value, plan.get("preset")]))
         tasks = [x.partition(":") for x in _TASKS.value or plan.get("tasks", [])]
-        files = [f"{CONFIGS}/{name}.py:{words}" for name, _, words in tasks]
-        if _CONFIG.value:
-            file, _, presets = _CONFIG.value.partition(":")
-            files = [file]
+        files = [f"{CONFIGS}/{name}.py:{own}" for name, _, own in tasks]
         found += sweep.make_points(
-            files,
+            files or [file],
             [{**one, **other} for one in plan["variants"] for other in grid],
-            presets=presets,
-            changes={**data_dir, **changes},
+            presets=",".join(filter(None, [words, _PRESET.value, plan.get("preset")])),
+            changes=changes,
             num_seeds=_SEEDS.value or plan.get("seeds", 1),
             load=cli.loaded(),
         )

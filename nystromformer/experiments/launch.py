@@ -21,21 +21,23 @@ import submitit
 
 from nystromformer.config import ConfigError
 from nystromformer.experiments.sweep import Point
-from nystromformer.experiments.workdir import is_locked
+from nystromformer.experiments.workdir import lock_workdir
 from nystromformer.training.interrupt import Interrupted
 
 FAILURE_FILE = "failed.txt"  # the exit status and the last line of a run that failed
-STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGUSR2)
-RESUMABLE = {0, *(128 + signum for signum in STOPS), *(-signum for signum in STOPS)}
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGUSR2)
+RESUMABLE = {0, *(128 + signum for signum in SIGNALS), *(-signum for signum in SIGNALS)}
 
 
 def state(workdir: Path) -> str:
-    """The state of a run: "done", "running", "failed", or else "waiting"."""
+    """The state of a run: "done", "failed", "waiting", or "running" elsewhere."""
     if (workdir / "result.json").exists():
         return "done"
-    if workdir.exists() and is_locked(workdir):
-        return "running"
-    return "failed" if (workdir / FAILURE_FILE).exists() else "waiting"
+    if not workdir.exists():
+        return "waiting"
+    with contextlib.suppress(ConfigError), lock_workdir(workdir):
+        return "failed" if (workdir / FAILURE_FILE).exists() else "waiting"
+    return "running"
 
 
 def accelerators() -> list[str]:
@@ -57,10 +59,7 @@ class Job:
         self.stopping = False
 
     def __call__(self, **env: str) -> None:
-        """Runs it to its end if it waits, and records a failure.
-
-        env: changes of the environment.
-        """
+        """Runs it to its end if it waits, and says how it ended."""
         if self.stopping or state(self.workdir) != "waiting":
             return
         self.workdir.mkdir(parents=True, exist_ok=True)
@@ -73,8 +72,12 @@ class Job:
             status = self.process.wait()
             log.seek(0)
             *_, line = log.read().decode(errors="replace").strip().split("\n")
-        if status not in RESUMABLE and not self.stopping:
-            (self.workdir / FAILURE_FILE).write_text(f"status {status}: {line}")
+        if self.stopping:
+            return
+        if status not in RESUMABLE:
+            line = f"status {status}: {line}"
+            (self.workdir / FAILURE_FILE).write_text(line)
+        print(f"{self.workdir.name}: {state(self.workdir)}; {line}", flush=True)
 
     def stop(self) -> None:
         """Asks it to save and end; also from a signal handler."""
@@ -115,27 +118,21 @@ def run_locally(
     def run(point: Point) -> None:
         if point.source in futures:
             futures[point.source].result()
-        env, job = places.get(), jobs[point.name]
+        env = places.get()
         try:
             if not point.source or state(folder / point.source) == "done":
-                job(**env)
+                jobs[point.name](**env)
         finally:
             places.put(env)
-        if not job.stopping:
-            why = job.workdir / FAILURE_FILE
-            told = why.read_text() if why.exists() else state(job.workdir)
-            print(f"{point.name}: {told}", flush=True)
 
-    handlers = {signum: signal.signal(signum, stop) for signum in STOPS}
-    try:
-        with ThreadPoolExecutor(places.qsize()) as pool:
-            for point in points:
-                futures[point.name] = pool.submit(run, point)
-        for future in futures.values():
-            future.result()
-    finally:
-        for signum, handler in handlers.items():
-            signal.signal(signum, handler)
+    before = {signum: signal.signal(signum, stop) for signum in SIGNALS}
+    with ThreadPoolExecutor(places.qsize()) as pool:
+        for point in points:  # any source first
+            futures[point.name] = pool.submit(run, point)
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+    for future in futures.values():
+        future.result()
     if signums:
         raise Interrupted(signums[0])
 
@@ -143,26 +140,22 @@ def run_locally(
 def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> None:
     """Submits the points as job arrays; those that start from others wait for all.
 
-    A job that runs out of its time saves, and goes back into the queue.
-
-    Args:
-      parameters: submitit's: partition, time, gpus_per_node, array_parallelism.
+    A job that runs out of its time saves, and goes back into the queue. The parameters
+    are submitit's: partition, time, gpus_per_node, array_parallelism.
     """
     if shutil.which("sbatch") is None:
         raise ConfigError("--cluster=slurm, but this machine has no sbatch")
     executor = submitit.SlurmExecutor(folder / "slurm", max_num_timeout=100)
     more: dict[str, Any] = {"requeue": True}
     parameters |= {"job_name": folder.name, "additional_parameters": more}
-    for has_source in (False, True):
-        stage = [point for point in points if bool(point.source) == has_source]
+    stages = [x for x in points if not x.source], [x for x in points if x.source]
+    for stage in filter(None, stages):
         jobs = [Job(point.command(folder), folder / point.name) for point in stage]
         # In seconds, from SLURM's warning to the end of the time.
         executor.update_parameters(**parameters, signal_delay_s=120)
         try:
-            submitted = executor.submit_array(jobs) if jobs else []
+            array = executor.submit_array(jobs)[0].job_id.partition("_")[0]
         except submitit.core.utils.FailedJobError as error:
             raise ConfigError(f"sbatch failed: {error}") from error
-        for job in submitted[:1]:
-            array = job.job_id.partition("_")[0]
-            more["dependency"] = f"afterany:{array}"
-            print(f"submitted {len(stage)} runs as job {array}; squeue shows them")
+        more["dependency"] = f"afterany:{array}"
+        print(f"submitted {len(jobs)} runs as job {array}; squeue shows them")

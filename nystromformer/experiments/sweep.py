@@ -46,10 +46,9 @@ def parse_grid(texts: Sequence[str]) -> list[dict[str, str]]:
     axes: dict[str, list[str]] = {}
     for text in texts:
         key, _, values = text.partition("=")
-        if key == "train.seed":
-            raise ConfigError("--seeds=3 instead of --grid=train.seed=0,1,2")
-        if not all([key, *values.split(",")]) or key in axes:
-            raise ConfigError(f"--grid={text} is not KEY=VALUE,VALUE with a new key")
+        if not all([key, *values.split(",")]) or key in {*axes, "train.seed"}:
+            rule = "each KEY=VALUE,VALUE once, and --seeds=3 for train.seed"
+            raise ConfigError(f"--grid={text}: {rule}")
         axes[key] = values.split(",")
     combined = itertools.product(*axes.values())
     return [dict(zip(axes, values, strict=True)) for values in combined]

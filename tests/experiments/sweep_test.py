@@ -137,9 +137,9 @@ def test_make_points_runs_a_config_file_once(tmp_path):
 
 
 BAD = {
-    ("attention.name=",): "is not KEY=VALUE,VALUE",
-    ("train.batch_size=8", "train.batch_size=16"): "with a new key",
-    ("train.seed=1,2",): "--seeds=3 instead of",
+    ("attention.name=",): "each KEY=VALUE,VALUE once",
+    ("train.batch_size=8", "train.batch_size=16"): "each KEY=VALUE,VALUE once",
+    ("train.seed=1,2",): "--seeds=3 for train.seed",
     ("attention.num_landmark=4",): r"no run has .*landmark; known: attention\.num_land",
     ("train.batch_size=many",): "listops.py: .*invalid literal for int",
     ("train.batch_size=0",): "batch_size",
