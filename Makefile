@@ -37,7 +37,7 @@ paper: $(READY) ## the paper's tables, on an accelerator; DATA=where the data li
 	@$(RUN) -c '$(ACCELERATOR)'
 	-$(RUN) scripts/prepare_data.py $(TASKS:%=--task=%) $(DATA_DIR)
 	-$(RUN) scripts/sweep.py --workdir=runs/paper $(PLANS:%=--plan=%) \
-		$(DATA_DIR) $(SWEEP)
+		$(DATA_DIR:--%=--config.task.%) $(SWEEP)
 	$(MAKE) paper-report
 
 # REPORT="--remark='image=…'" says what a task's numbers have to be read with.

@@ -11,26 +11,21 @@ A task is a config file, with presets as in "glue:mrpc". A variant may have `pre
 its own, and `init_from`: the presets of the run whose best weights it starts from.
 """
 
+from typing import Any
+
 NYSTROM = {"attention.name": "nystrom"}
 SOFTMAX = {"attention.name": "softmax"}
-IDENTITY = {"attention.name": "identity"}
-
-# The paper's Table 3. The presets have its 64 landmarks, Linformer's and Performer's
-# 256 and Reformer's 2 hashes.
-TABLE3 = {
-    "tasks": ("listops", "text", "retrieval", "image", "pathfinder"),
-    "seeds": 3,
-    "variants": (
-        NYSTROM,
-        SOFTMAX,
-        {"attention.name": "linformer"},
-        {"attention.name": "performer"},
-        {"attention.name": "reformer"},
-    ),
-}
 
 
-def _stages(attention: str) -> tuple[dict[str, str], ...]:
+def _attentions(*names: str) -> tuple[dict[str, Any], ...]:
+    return tuple({"attention.name": name} for name in names)
+
+
+def _nystrom(key: str, *values: Any) -> tuple[dict[str, Any], ...]:
+    return tuple({**NYSTROM, f"attention.{key}": value} for value in values)
+
+
+def _stages(attention: str) -> tuple[dict[str, Any], ...]:
     """Pre-trained; and from scratch, for as long as fine-tuning and as both."""
     named = {"attention.name": attention}
     return (
@@ -41,7 +36,15 @@ def _stages(attention: str) -> tuple[dict[str, str], ...]:
     )
 
 
-PLANS = {
+# The paper's Table 3: its 64 landmarks, Linformer's and Performer's 256 and Reformer's 2
+# hashes are the presets'.
+TABLE3 = {
+    "tasks": ("listops", "text", "retrieval", "image", "pathfinder"),
+    "seeds": 3,
+    "variants": _attentions("nystrom", "softmax", "linformer", "performer", "reformer"),
+}
+
+PLANS: dict[str, dict[str, Any]] = {
     "table3": TABLE3,
     # The same with what the published runs did otherwise than the paper says.
     "as_published": {**TABLE3, "preset": "as_published"},
@@ -61,12 +64,9 @@ PLANS = {
         "tasks": ("listops", "text"),
         "seeds": 3,
         "variants": (
-            {**NYSTROM, "attention.num_landmarks": 64},
+            *_nystrom("num_landmarks", 64),
             SOFTMAX,
-            {**NYSTROM, "attention.num_landmarks": 16},
-            {**NYSTROM, "attention.num_landmarks": 256},
-            {**NYSTROM, "attention.num_landmarks": 32},
-            {**NYSTROM, "attention.num_landmarks": 128},
+            *_nystrom("num_landmarks", 16, 256, 32, 128),
         ),
     },
     # Every attention on short expressions: minutes a run on two CPU cores.
@@ -75,20 +75,11 @@ PLANS = {
         "preset": "quick",
         "seeds": 3,
         "variants": (
-            NYSTROM,
-            SOFTMAX,
-            IDENTITY,
-            {"attention.name": "linformer"},
-            {"attention.name": "performer"},
-            {"attention.name": "reformer"},
-            {**NYSTROM, "attention.num_landmarks": 3},
-            {**NYSTROM, "attention.num_landmarks": 12},
-            {**NYSTROM, "attention.num_landmarks": 48},
-            {**NYSTROM, "attention.conv_kernel_size": 0},
-            {"attention.name": "longformer"},
-            {"attention.name": "linear"},
-            {"attention.name": "bigbird"},
-            {"attention.name": "efficient"},
+            *_attentions("nystrom", "softmax", "identity"),
+            *_attentions("linformer", "performer", "reformer"),
+            *_nystrom("num_landmarks", 3, 12, 48),
+            *_nystrom("conv_kernel_size", 0),
+            *_attentions("longformer", "linear", "bigbird", "efficient"),
         ),
     },
     # One thing changed at a time. The first two are the preset with the convolution of
@@ -97,13 +88,10 @@ PLANS = {
         "tasks": ("listops", "image"),
         "seeds": 3,
         "variants": (
-            {**NYSTROM, "attention.conv_kernel_size": 35},
-            {**NYSTROM, "attention.conv_kernel_size": 0},
-            {**NYSTROM, "attention.landmarks": "random"},
-            {**NYSTROM, "attention.landmarks": "kmeans"},
-            {**NYSTROM, "attention.pinv": "exact"},
-            {**NYSTROM, "attention.pinv": "identity"},
-            {**NYSTROM, "attention.landmark_padding": "count"},
+            *_nystrom("conv_kernel_size", 35, 0),
+            *_nystrom("landmarks", "random", "kmeans"),
+            *_nystrom("pinv", "exact", "identity"),
+            *_nystrom("landmark_padding", "count"),
         ),
     },
     # What training on a task's own inputs first is worth: configs/self_pretraining.py.

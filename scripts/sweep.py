@@ -5,8 +5,7 @@
     python scripts/sweep.py --workdir=DIR --config=configs/listops.py:quick --grid=…
     python scripts/sweep.py --workdir=DIR --plan=table3 [--plan=landmarks] [--grid=…]
 
---config.group.key=value changes all runs. --load=MODULE (a module or a file) registers
-your own attentions and tasks. --cluster=slurm submits the runs; squeue shows them.
+--config.group.key=value changes all runs. --cluster=slurm submits them.
 
 Run the same command again to resume. Finished runs are skipped, and so are failed ones
 unless you pass --retry: failed.txt says why. Ctrl-C and --max_minutes let runs save.
@@ -39,7 +38,6 @@ _TASKS = flags.DEFINE_list("tasks", [], "NAME[:PRESET] of files in configs/")
 _PRESET = flags.DEFINE_string("preset", None, "PRESET[,PRESET] of all runs")
 _GRID = flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE: a key and its values")
 _SEEDS = flags.DEFINE_integer("seeds", None, "seeds of each setting", lower_bound=1)
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "as --config.task.data_dir")
 _RETRY = flags.DEFINE_bool("retry", False, "run failed runs again")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the commands and exit")
 _PARALLEL = flags.DEFINE_integer("max_parallel", None, "runs at a time, not by GPUs", 1)
@@ -54,8 +52,6 @@ def find_points(changes: sweep.Changes) -> list[sweep.Point]:
     """The points of --config, --tasks or each --plan, times --grid and --seeds."""
     if bool(_CONFIG.value) == bool(_PLAN.value or _TASKS.value):
         raise ConfigError("give either --config, --tasks or --plan")
-    if _DATA_DIR.value:
-        changes = {"task.data_dir": _DATA_DIR.value, **changes}
     found, grid = [], sweep.parse_grid(_GRID.value)
     file, _, words = (_CONFIG.value or "").partition(":")
     for plan in [PLANS[name] for name in _PLAN.value] or [{"variants": [{}]}]:
@@ -98,5 +94,5 @@ def main(changes: sweep.Changes) -> None:
 if __name__ == "__main__":
     words = [x for x in sys.argv if x.startswith("--config.") and "=" in x]
     sys.argv = [x for x in sys.argv if x not in words]  # absl does not know the keys
-    pairs = (word.removeprefix("--config.").split("=", 1) for word in words)
-    cli.run(functools.partial(main, dict(pairs)))
+    given = dict(x.removeprefix("--config.").split("=", 1) for x in words)
+    cli.run(functools.partial(main, given))

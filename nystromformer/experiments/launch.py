@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import submitit
+from submitit.core.utils import FailedJobError
 
 from nystromformer.config import ConfigError
 from nystromformer.experiments.sweep import Point
 from nystromformer.experiments.workdir import lock_workdir
-from nystromformer.training.interrupt import Interrupted
+from nystromformer.training.interrupt import SIGNALS, Interrupted
 
 FAILURE_FILE = "failed.txt"  # the exit status and the last line of a run that failed
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGUSR2)
 RESUMABLE = {0, *(128 + signum for signum in SIGNALS), *(-signum for signum in SIGNALS)}
 
 
@@ -155,7 +155,7 @@ def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> No
         executor.update_parameters(**parameters, signal_delay_s=120)
         try:
             array = executor.submit_array(jobs)[0].job_id.partition("_")[0]
-        except submitit.core.utils.FailedJobError as error:
+        except FailedJobError as error:
             raise ConfigError(f"sbatch failed: {error}") from error
         more["dependency"] = f"afterany:{array}"
         print(f"submitted {len(jobs)} runs as job {array}; squeue shows them")

@@ -50,7 +50,6 @@ def test_sweep_is_interrupted_resumed_and_retried(commands):
 
 def test_sweep_rejects_bad_input(commands, tmp_path):
     for args, message in (
-        ([], "give either --config, --tasks or --plan"),
         ([LISTOPS, "--tasks=text"], "give either --config, --tasks or --plan"),
         (["--tasks=chess"], "chess.py: No such file"),
         ([LISTOPS, "--config.train.num_step=5"], "known: train.num_steps"),
@@ -62,7 +61,7 @@ def test_sweep_rejects_bad_input(commands, tmp_path):
 
 def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
     args = "--plan=table3", "--tasks=listops,image", "--preset=quick", "--dry_run"
-    args += "--grid=attention.name=linear", "--data_dir=/a b", "--seeds=2"
+    args += "--grid=attention.name=linear", "--config.task.data_dir=/a b", "--seeds=2"
     done = commands.run("sweep.py", f"--workdir={tmp_path}/x y", *args)
     assert (done.returncode, done.stderr) == (0, "")
     words = [shlex.split(line) for line in done.stdout.splitlines()]
