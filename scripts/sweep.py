@@ -17,7 +17,6 @@ stopped by Ctrl-C, SIGTERM and --max_minutes.
 import functools
 import os
 import shlex
-import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -83,8 +82,7 @@ def main(changes: sweep.Changes) -> None:
         asked |= {"gpus_per_node": _GPUS.value, "array_parallelism": _PARALLEL.value}
         launch.run_on_slurm(waiting, folder, **{k: x for k, x in asked.items() if x})
     else:
-        if _MAX_MINUTES.value:
-            signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
+        cli.limit_minutes(_MAX_MINUTES.value)
         launch.run_locally(waiting, folder, _PARALLEL.value)
         states = Counter(launch.state(folder / x.name) for x in points)
         print(", ".join(f"{count} {state}" for state, count in states.items()))

@@ -1,8 +1,7 @@
 """Runs the points of a sweep: on this machine, or as SLURM job arrays.
 
-Each is a process of train.py that writes to log.txt in its workdir. A signal asks all
-of them to save, and the same sweep resumes them. Runs that outlive a killed sweep train
-on, and a new sweep leaves them alone.
+Each is a process of train.py that writes to log.txt in its workdir. If the sweep is
+killed, the current runs train on, and a new sweep leaves them alone.
 """
 
 import contextlib
@@ -10,10 +9,9 @@ import os
 import queue
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from submitit.core.utils import FailedJobError
 from nystromformer.config import ConfigError
 from nystromformer.experiments.sweep import Point
 from nystromformer.experiments.workdir import lock_workdir
-from nystromformer.training.interrupt import SIGNALS, Interrupted
+from nystromformer.training.interrupt import SIGNALS, Interrupted, StopFlag
 
 FAILURE_FILE = "failed.txt"  # the exit status and the last line of a run that failed
 RESUMABLE = {0, *(128 + signum for signum in SIGNALS), *(-signum for signum in SIGNALS)}
@@ -74,13 +72,13 @@ class Job:
             *_, line = log.read().decode(errors="replace").strip().split("\n")
         if self.stopping:
             return
-        if status not in RESUMABLE:
-            line = f"status {status}: {line}"
-            (self.workdir / FAILURE_FILE).write_text(line)
-        print(f"{self.workdir.name}: {state(self.workdir)}; {line}", flush=True)
+        why = f"status {status}: {line}" if status not in RESUMABLE else ""
+        if why:
+            (self.workdir / FAILURE_FILE).write_text(why)
+        print(f"{self.workdir.name}: {why or state(self.workdir)}", flush=True)
 
     def stop(self) -> None:
-        """Asks it to save and end; also from a signal handler."""
+        """Asks it to save and end."""
         self.stopping = True
         if self.process is not None:
             self.process.terminate()
@@ -108,12 +106,6 @@ def run_locally(
         places.put({"CUDA_VISIBLE_DEVICES": gpus[place % len(gpus)]} if gpus else {})
     jobs = {x.name: Job(x.command(folder), folder / x.name) for x in points}
     futures: dict[str, Future[None]] = {}
-    signums: list[int] = []
-
-    def stop(signum: int, frame: object) -> None:
-        signums.append(signum)
-        for job in jobs.values():
-            job.stop()
 
     def run(point: Point) -> None:
         if point.source in futures:
@@ -125,16 +117,17 @@ def run_locally(
         finally:
             places.put(env)
 
-    before = {signum: signal.signal(signum, stop) for signum in SIGNALS}
-    with ThreadPoolExecutor(places.qsize()) as pool:
+    with StopFlag() as stop, ThreadPoolExecutor(places.qsize()) as pool:
         for point in points:  # any source first
             futures[point.name] = pool.submit(run, point)
-    for signum, handler in before.items():
-        signal.signal(signum, handler)
+        while wait(futures.values(), timeout=0.5).not_done:
+            for job in jobs.values():
+                if stop.signum is not None and not job.stopping:
+                    job.stop()
+    if stop.signum is not None:
+        raise Interrupted(stop.signum)
     for future in futures.values():
         future.result()
-    if signums:
-        raise Interrupted(signums[0])
 
 
 def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> None:

@@ -5,7 +5,6 @@ import difflib
 import functools
 import importlib.util
 import itertools
-import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,8 +49,7 @@ def parse_grid(texts: Sequence[str]) -> list[dict[str, str]]:
             rule = "each KEY=VALUE,VALUE once, and --seeds=3 for train.seed"
             raise ConfigError(f"--grid={text}: {rule}")
         axes[key] = values.split(",")
-    combined = itertools.product(*axes.values())
-    return [dict(zip(axes, values, strict=True)) for values in combined]
+    return [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
 
 
 def make_points(
@@ -66,13 +64,12 @@ def make_points(
     """For each seed each variant on each config file; ConfigError if one cannot run.
 
     Args:
-      files: FILE.py[:PRESET,…], whose presets become part of the names.
-      variants: changes that become part of the names, where the config has the key. A
-        variant may have `presets` too, and `init_from`: the presets of the point from
-        whose best weights it starts.
+      files: FILE.py[:PRESET,…]; these presets are part of the names.
+      variants: changes that are part of the names, where the config has the key; also
+        `presets`, and `init_from`: the presets of the point whose weights it takes.
       presets: ATTENTION,PRESET,… for all points.
       changes: for all points, in place of a variant's.
-      num_seeds: seeds of each setting.
+      num_seeds: seeds of each setting, the config's and the next.
       load: modules that the runs import.
     """
     points, built, changes = [], [], changes or {}
@@ -80,10 +77,10 @@ def make_points(
     for seed, variant, file in itertools.product(range(num_seeds), variants, files):
         try:
             point, keys = _make_point(file, presets, variant, changes, seed)
-            groups = point.config.to_mapping()
-            model = [groups[x] for x in ("task", "objective", "model", "attention")]
+            config = point.config
+            model = config.task, config.objective, config.model, config.attention
             if model not in built:
-                Experiment.from_config(point.config)
+                Experiment.from_config(config)
                 built.append(model)
         except (flags.Error, TypeError, ValueError) as error:
             raise ConfigError(f"{file}: {error}") from error
@@ -140,11 +137,11 @@ def _config_file(path: str) -> Any:
 
 def merge(points: Iterable[Point]) -> list[Point]:
     """The points with equal configs once; ConfigError for two others of one name."""
-    found: dict[str, Point] = {}
+    found: list[Point] = []
     for point in points:
-        groups = {**point.config.to_mapping(), "preset": "", "load": ()}
-        found.setdefault(json.dumps(groups, sort_keys=True), point)
-    names = [point.name for point in found.values()]
+        if all(point.config != other.config for other in found):
+            found.append(point)
+    names = [point.name for point in found]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"two runs would be named {twice[0]}; sweep them apart")
-    return [*found.values()]
+    return found

@@ -61,11 +61,12 @@ def test_run_locally_records_failures_and_runs_the_others(tmp_path, capfd):
     run_locally(points, tmp_path)
     assert states(points, tmp_path) == ["failed", "done", "done", "waiting", "failed"]
     assert capfd.readouterr().out.splitlines() == [
-        "a: failed; status 1: error: no data",
-        "b: done; ",
-        "c: done; ",
-        "e: failed; status -9: ",
+        "a: status 1: error: no data",
+        "b: done",
+        "c: done",
+        "e: status -9: ",
     ]
+    assert (tmp_path / "a" / "failed.txt").read_text() == "status 1: error: no data"
     assert (tmp_path / "a" / "log.txt").read_text() == "one\nerror: no data\n"
 
 
