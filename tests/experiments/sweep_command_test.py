@@ -26,7 +26,7 @@ def test_sweep_is_interrupted_resumed_and_retried(commands):
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (130, "")
     assert "stopped by SIGINT; saved. Run the same command again" in out
     assert "stopped by SIGTERM at step" in (one / "log.txt").read_text()
