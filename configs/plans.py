@@ -36,8 +36,8 @@ def _stages(attention: str) -> tuple[dict[str, Any], ...]:
     )
 
 
-# The paper's Table 3: its 64 landmarks, Linformer's and Performer's 256 and Reformer's 2
-# hashes are the presets'.
+# The paper's Table 3. Its 64 landmarks, Linformer's and Performer's 256 and Reformer's
+# 2 hashes are the presets'.
 TABLE3 = {
     "tasks": ("listops", "text", "retrieval", "image", "pathfinder"),
     "seeds": 3,
