@@ -43,14 +43,16 @@ from nystromformer.training.interrupt import StopFlag, end_if_stuck
 end_if_stuck(seconds=0.2)
 libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 libc.pthread_mutex_lock(mutex)
+def nap():
+    time.sleep(0.01)
 with StopFlag() as stop:
     print("ready", flush=True)
 """
 IN_PYTHON = """
     while stop.signum is None:
-        time.sleep(0.01)
-    for _ in range(100):
-        time.sleep(0.01)
+        nap()
+    for _ in range(50):
+        nap()
 """
 
 
@@ -62,10 +64,10 @@ def test_end_if_stuck_ends_a_process_that_waits_in_c_alone(waits, status):
     with subprocess.Popen(program, stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline() == b"ready\n"
-        for _ in range(20):
+        for _ in range(5):
             process.send_signal(signal.SIGTERM)  # again, if it was not yet waiting
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=2)
+                process.wait(timeout=8)
                 break
         process.kill()
     assert process.returncode == status
