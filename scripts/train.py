@@ -63,7 +63,7 @@ def main() -> None:
     join_processes()
     keep_compiled_programs()
     groups = _CONFIG.value.to_dict()
-    groups["load"] = (*groups.get("load", ()), *cli.loaded())
+    groups["load"] = dict.fromkeys((*groups.get("load", ()), *cli.loaded()))
     experiment = Experiment.from_config(Config.from_mapping(groups))
     devices = f"{jax.device_count()} × {jax.devices()[0].device_kind}"
     print(f"devices: {devices}; processes: {jax.process_count()}")
