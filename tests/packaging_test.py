@@ -17,7 +17,7 @@ def requirements(name: str) -> set[str]:
     return {line for line in lines if not line.startswith("#")}
 
 
-def test_the_requirements_are_those_of_the_extras():
+def test_requirements_are_those_of_the_extras():
     extras = PROJECT["optional-dependencies"]
     needed = {*PROJECT["dependencies"], *extras["train"], *extras["report"]}
     assert requirements("requirements") == needed | {*extras["hf"]}
@@ -47,7 +47,7 @@ assert commit() is None
 
 
 @pytest.mark.slow
-def test_the_wheel_works_outside_the_tree(tmp_path):
+def test_wheel_works_outside_the_tree(tmp_path):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     source = ["git", "-C", ROOT, "archive", "--format=zip", "HEAD"]
     # A copy, in which the build may leave what it likes.

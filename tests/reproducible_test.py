@@ -15,7 +15,7 @@ ELSEWHERE = [
 
 
 @pytest.mark.slow
-def test_hash_seed_locale_and_folder_change_no_bit(tmp_path):
+def test_train_gives_the_same_bits_in_any_locale_and_folder(tmp_path):
     found = []
     for number, environment in enumerate(ELSEWHERE):
         folder = tmp_path / f"folder {number} ö"
