@@ -44,7 +44,7 @@ class Checkpoints:
     """The two newest checkpoints of a run, in `workdir/checkpoints`."""
 
     def __init__(self, workdir: epath.PathLike):
-        self.workdir = epath.Path(workdir).resolve()
+        self.workdir = _absolute(workdir)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=2, cleanup_tmp_directories=True
         )
@@ -105,8 +105,7 @@ class Checkpoints:
 def save_weights(folder: epath.PathLike, weights: Any) -> None:
     """Writes weights to a folder of their own, in place of what is there."""
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        path = epath.Path(folder).resolve()
-        checkpointer.save(path, args=_to_save(weights, {}), force=True)
+        checkpointer.save(_absolute(folder), args=_to_save(weights, {}), force=True)
 
 
 def load_weights(folder: epath.PathLike, like: Tree) -> Tree:
@@ -115,7 +114,7 @@ def load_weights(folder: epath.PathLike, like: Tree) -> Tree:
     Raises:
       CheckpointError: they are missing, damaged, or of another model.
     """
-    path = epath.Path(folder).resolve()
+    path = _absolute(folder)
     if not path.exists():
         raise CheckpointError(f"there are no weights in {path}")
     try:
@@ -126,6 +125,11 @@ def load_weights(folder: epath.PathLike, like: Tree) -> Tree:
             f"{path} is damaged, or of another model ({_first_line(error)}): copy it "
             "again, or train again"
         ) from error
+
+
+def _absolute(folder: epath.PathLike) -> epath.Path:
+    path = epath.Path(folder)
+    return path if "://" in str(path) else path.resolve()
 
 
 def _to_save(state: Any, meta: dict[str, Any]) -> ocp.args.Composite:

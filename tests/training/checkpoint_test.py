@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from nystromformer.training import checkpoint
 from nystromformer.training.checkpoint import (
     CheckpointError,
     Checkpoints,
@@ -66,6 +67,10 @@ def test_restore_gives_the_newest_of_two_bit_for_bit(workdir):
 def test_restore_without_checkpoints_is_none(tmp_path):
     assert saved_steps(tmp_path) == []
     assert restore(tmp_path) is None
+
+
+def test_absolute_leaves_the_name_of_a_bucket_as_it_is():
+    assert str(checkpoint._absolute("gs://bucket/run")) == "gs://bucket/run"
 
 
 # orbax leaves coroutines behind where one of several arrays cannot be read.

@@ -3,9 +3,6 @@
 import json
 
 import pytest
-from etils import epath
-from etils.epath import backend
-from fsspec.implementations.memory import MemoryFileSystem
 from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
 
 from nystromformer.training import metrics
@@ -58,24 +55,13 @@ def test_metrics_writer_raises_where_the_workdir_was_deleted(tmp_path):
     writer.close()
 
 
-def test_metrics_writer_writes_to_a_bucket(monkeypatch):
-    """Without events; a bucket's objects here are in memory."""
-
-    class Bucket(MemoryFileSystem):
-        @classmethod
-        def _strip_protocol(cls, path):
-            return super()._strip_protocol(path.removeprefix("gs://"))
-
-    store = Bucket(skip_instance_cache=True)
-    monkeypatch.setattr(backend._FileSystemSpecBackend, "fs", lambda self, _: store)
-    run = epath.Path("gs://bucket/run")
-    run.mkdir(parents=True)
+def test_metrics_writer_writes_to_a_bucket_without_events(bucket):
     for loss in (0.5, 0.4):
-        writer = MetricsWriter(run, step=int(loss == 0.4))
+        writer = MetricsWriter(bucket, step=int(loss == 0.4))
         writer.write(1 + int(loss == 0.4), "train", {"loss": loss})
         writer.close()
-    assert [row["loss"] for row in read_rows(run)] == [0.5, 0.4]
-    assert [path.name for path in run.iterdir()] == ["metrics.jsonl"]
+    assert [row["loss"] for row in read_rows(bucket)] == [0.5, 0.4]
+    assert [path.name for path in bucket.iterdir()] == ["metrics.jsonl"]
 
 
 def test_write_text_leaves_the_old_text_where_it_fails(tmp_path):
