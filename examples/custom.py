@@ -29,9 +29,9 @@ from lra_tasks.task import register_task
 from lra_tasks.text import Text
 from nystromformer import register_attention
 from nystromformer.attention.base import Attention
-from nystromformer.experiments.objectives import (
-    Learning,
-    classifier,
+from nystromformer.experiments.experiment import (
+    ObjectiveSpec,
+    make_classifier,
     register_objective,
 )
 
@@ -100,7 +100,9 @@ class Brier:
 
 register_attention("average", Average)
 register_task("words", Words)
-register_objective("brier", Learning(lambda task, **x: Brier(**x), classifier))
+register_objective(
+    "brier", ObjectiveSpec(lambda task, **x: Brier(**x), make_classifier)
+)
 
 
 def get_config(arg: str | None = None) -> ConfigDict:

@@ -6,7 +6,7 @@ python scripts/evaluate.py --workdir=DIR --split=test
 from absl import flags
 
 from nystromformer.experiments import cli
-from nystromformer.experiments.objectives import shown
+from nystromformer.experiments.experiment import format_metric
 from nystromformer.experiments.trained_run import load_run
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
@@ -17,12 +17,14 @@ _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of the data, if it has
 def main() -> None:
     run = load_run(str(_WORKDIR.value))
     metrics = run.evaluate(_SPLIT.value, _DATA_DIR.value)
-    state = "finished" if run.result else "unfinished"
+    state = "unfinished run"
+    if run.result:
+        state = f"finished run, step {run.result['best_step']:,}"
     examples = int(metrics.pop("examples"))
-    found = (f"{name} {shown(name, value)}" for name, value in metrics.items())
+    found = (f"{name} {format_metric(name, value)}" for name, value in metrics.items())
     print(
-        f"{run.config.task.name} with {run.config.attention.name} ({state} run, step "
-        f"{run.step:,}): {_SPLIT.value} {', '.join(found)}, {examples:,} examples"
+        f"{run.config.task.name} with {run.config.attention.name} ({state}): "
+        f"{_SPLIT.value} {', '.join(found)}, {examples:,} examples"
     )
 
 

@@ -14,9 +14,13 @@ from lra_tasks.subwords import open_vocabulary
 from nystromformer import huggingface
 from nystromformer.config import Config, ConfigError
 from nystromformer.experiments import cli
-from nystromformer.experiments.workdir import CONFIG_FILE, find_folder
+from nystromformer.experiments.workdir import (
+    CONFIG_FILE,
+    check_new,
+    find_folder,
+    write_json,
+)
 from nystromformer.training.checkpoint import save_weights
-from nystromformer.training.files import write_bytes, write_json
 from nystromformer.training.step import split_weights
 
 _FROM = flags.DEFINE_string(
@@ -32,8 +36,7 @@ TRAIN = {"batch_size": 32, "num_steps": 1, "eval_every": 1, "checkpoint_every": 
 def main() -> None:
     source, workdir = find_folder(str(_FROM.value)), find_folder(str(_WORKDIR.value))
     files = source / huggingface.TOKENIZER_FILE, workdir / huggingface.TOKENIZER_FILE
-    if (workdir / CONFIG_FILE).exists():
-        raise ConfigError(f"{workdir} holds a run: name another workdir")
+    check_new(workdir)
     vocab_size = open_vocabulary(str(files[0])).vocab_size
     try:
         encoder = huggingface.read_config(source)
@@ -53,9 +56,9 @@ def main() -> None:
         **{f"train.{x}": value for x, value in TRAIN.items()},
     }
     config = make_config("nystrom", "corpus", settings, {})
-    write_bytes(files[1], files[0].read_bytes())
-    save_weights(workdir / "best", split_weights(model)[1])
     checked = Config.from_mapping(config.to_dict())
+    save_weights(workdir / "best", split_weights(model)[1])
+    files[1].write_bytes(files[0].read_bytes())
     write_json(workdir / CONFIG_FILE, checked.to_mapping())
 
 

@@ -21,8 +21,12 @@ from ml_collections import config_flags
 
 from nystromformer.config import Config, ConfigError
 from nystromformer.experiments import cli
-from nystromformer.experiments.run import Experiment
-from nystromformer.experiments.session import finish, keep_compiled_programs, summary
+from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.run import (
+    cache_compiled_programs,
+    run_training,
+    summary,
+)
 from nystromformer.experiments.workdir import find_folder
 from nystromformer.training.interrupt import end_if_stuck
 
@@ -61,14 +65,19 @@ def join_processes() -> None:
 def main() -> None:
     cli.limit_minutes(_MAX_MINUTES.value)
     join_processes()
-    keep_compiled_programs()
+    cache_compiled_programs()
     groups = _CONFIG.value.to_dict()
     groups["load"] = dict.fromkeys((*groups.get("load", ()), *cli.loaded()))
     experiment = Experiment.from_config(Config.from_mapping(groups))
     devices = f"{jax.device_count()} × {jax.devices()[0].device_kind}"
     print(f"devices: {devices}; processes: {jax.process_count()}")
     workdir = find_folder(str(_WORKDIR.value))
-    print(summary(finish(experiment, workdir, _SEQ_SHARDS.value)))
+    result = run_training(
+        experiment=experiment,
+        workdir=workdir,
+        sequence_parallelism=_SEQ_SHARDS.value,
+    )
+    print(summary(result))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ server.set_forkserver_preload(
     [
         *("tests.commands", "pytest", "ml_collections", "matplotlib.figure"),
         "PIL.Image",
-        *("nystromformer.experiments.trained_run", "nystromformer.experiments.session"),
+        *("nystromformer.experiments.trained_run", "nystromformer.experiments.run"),
     ]
 )
 

@@ -11,7 +11,7 @@ from configs.defaults import make_config
 from lra_tasks.task import LRA, TASKS, get_task
 from nystromformer.attention import ATTENTIONS, attention_options
 from nystromformer.config import Config
-from nystromformer.experiments.run import Experiment
+from nystromformer.experiments.experiment import Experiment
 
 PARTS = ("defaults", "plans", "self_pretraining")
 FILES = sorted((Path(__file__).parents[1] / "configs").glob("*.py"))

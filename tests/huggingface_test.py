@@ -238,4 +238,4 @@ def test_import_weights_makes_a_workdir(commands, tmp_path):
     expected = load_pretrained(tmp_path / "a")(inputs)
     assert relative_error(run.model(inputs), expected) < TOLERANCE["float32"]
     again = commands.run("import_weights.py", *flags)
-    assert "holds a run" in refused(again)
+    assert "name a new or empty folder" in refused(again)

@@ -38,7 +38,7 @@ print(*(name for name in sys.modules if name in ("lra_tasks", "pandas", "matplot
 TOGETHER = """
 import nystromformer, configs.listops
 from nystromformer.config import Config
-from nystromformer.experiments.run import Experiment
+from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.provenance import commit
 config = Config.from_mapping(configs.listops.get_config("nystrom,quick").to_dict())
 print(nystromformer.load_run.__name__, Experiment.from_config(config).num_params)

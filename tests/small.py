@@ -40,8 +40,7 @@ def result_of(workdir: Path) -> dict[str, Any]:
 
 # What clocks and checkouts say in a run's files.
 CIRCUMSTANCES = {
-    *("wall_seconds", "examples_per_second", "files_sha256", "sha256"),
-    *("sessions", "commit"),
+    *("wall_seconds", "examples_per_second", "sessions", "commit", "command"),
 }
 
 

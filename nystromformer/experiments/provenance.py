@@ -1,38 +1,20 @@
-"""The provenance of a number: device, versions, commit."""
+"""The provenance of a number: device, versions, commit, command."""
 
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import jax
 
 VERSIONS_OF = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
-def note_session(sessions: list[dict[str, Any]], step: int) -> list[str]:
-    """Appends this session, which begins at `step`, if it differs from the last one.
-
-    Returns:
-      The differences, as in "jax 0.10.3 instead of 0.10.2".
-    """
-    now = {"device": device(), "versions": versions(), "commit": commit()}
-    before = sessions[-1] if sessions else {}
-    if before and {"step": before["step"], **now} == before:
-        return []
-    sessions.append({"step": step, **now})
-    ours, theirs = ({**x, **x.get("versions", {})} for x in (now, before))
-    return [
-        f"{name} {ours.get(name)} instead of {theirs[name]}"
-        for name in theirs
-        if name not in ("step", "versions") and ours.get(name) != theirs[name]
-    ]
-
-
 def device() -> str:
-    """The device that the run computes on."""
+    """The devices that the run computes on."""
     kind = jax.devices()[0].device_kind
     if kind == "cpu":
         return f"CPU {platform.machine()}, {os.cpu_count()} cores"
@@ -57,3 +39,8 @@ def commit() -> str | None:
     except OSError:  # a machine without git
         return None
     return described.stdout.strip() or None
+
+
+def command() -> str:
+    """The command line of this process, as a shell takes it."""
+    return shlex.join(["python", *sys.argv])

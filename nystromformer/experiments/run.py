@@ -1,130 +1,196 @@
-"""An experiment: the task, model, objective and optimizer of a config."""
+"""One run in its workdir: load, train to the end, write result.json."""
 
-import dataclasses
-import functools
+import hashlib
+import json
+import platform
+import re
+from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
-from flax import nnx
+from etils import epath
+from jax.sharding import Mesh
 
-from lra_tasks.split import SPLITS
-from lra_tasks.task import Split, Task, get_task
-from nystromformer.config import Config, ConfigError
-from nystromformer.encoder import EncoderConfig
-from nystromformer.experiments.objectives import Learning, find_objective
-from nystromformer.training.data import Batch
-from nystromformer.training.objective import Objective
-from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.step import Weights, split_weights
+from lra_tasks.split import Split
+from nystromformer.config import ConfigError
+from nystromformer.experiments import provenance
+from nystromformer.experiments.experiment import Experiment, format_metric
+from nystromformer.experiments.transfer import carry_over, find_source, with_weights
+from nystromformer.experiments.workdir import (
+    CONFIG_FILE,
+    RESULT_FILE,
+    TOKENIZER_FILE,
+    check_workdir,
+    lock_workdir,
+    read_result,
+    write_json,
+)
+from nystromformer.training.checkpoint import saved_steps, weights_sha256
+from nystromformer.training.devices import (
+    check_same_on_all_hosts,
+    is_host_0,
+    make_mesh,
+    sync_hosts,
+)
+from nystromformer.training.loop import Trainer
 
 
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """One config's task, model and optimizer."""
+def cache_compiled_programs() -> None:
+    """Lets JAX keep what it compiles, up to a gigabyte, in ~/.cache/nystromformer.
 
-    config: Config
-    task: Task
+    JAX_COMPILATION_CACHE_DIR names another folder; JAX_ENABLE_COMPILATION_CACHE=false
+    switches it off. Each kind of processor has a folder of its own, since a program
+    for one may crash another and a home is often shared.
+    """
+    if jax.config.values["jax_compilation_cache_dir"]:
+        return
+    info = Path("/proc/cpuinfo")
+    text = info.read_text() if info.exists() else ""
+    features = re.findall(r"^(?:flags|Features).*", text, re.MULTILINE)[:1]
+    kind = hashlib.sha256(str(features).encode()).hexdigest()[:8]
+    folder = f"~/.cache/nystromformer/{platform.machine()}-{kind}"
+    folder = str(Path(folder).expanduser())
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_compilation_cache_max_size", 2**30)
 
-    @classmethod
-    def from_config(cls, config: Config) -> "Experiment":
-        """Builds it, with every check that needs neither data nor compilation.
 
-        Raises:
-          DataError: an unknown task or option.
-          ConfigError: a model that cannot be built for the task.
-        """
-        experiment = cls(config, get_task(config.task.name, **config.task.options))
-        try:
-            experiment.weight_shapes  # noqa: B018 - builds the model in the abstract
-        except (ValueError, OverflowError) as error:
-            raise ConfigError(f"config.model, config.attention: {error}") from error
-        return experiment
+def run_training(
+    *, experiment: Experiment, workdir: epath.Path, sequence_parallelism: int = 1
+) -> dict[str, Any]:
+    """Trains to the end, from the state of the workdir, and writes result.json.
 
-    def on(self, num_examples: int) -> "Experiment":
-        """The same, with the steps that `train.num_epochs` of the examples take.
+    Nothing is written before config, data and devices have been checked. A finished
+    run is only read.
 
-        Raises:
-          ConfigError: too few examples for a batch, or steps for the warm-up.
-        """
-        train = self.config.train
-        if num_examples < train.batch_size:
-            raise ConfigError(
-                f"config.train.batch_size={train.batch_size} is over the "
-                f"{num_examples} training examples"
-            )
-        if train.num_steps or not train.num_epochs:
-            return self
-        groups = self.config.to_mapping()
-        steps = round(train.num_epochs * (num_examples // train.batch_size))
-        groups["train"]["num_steps"] = max(steps, 1)
-        return dataclasses.replace(self, config=Config.from_mapping(groups))
-
-    @functools.cached_property
-    def learning(self) -> Learning:
-        """The config's objective with its model and floors."""
-        return find_objective(self.config.objective.name)
-
-    @functools.cached_property
-    def objective(self) -> Objective:
-        """The objective."""
-        try:
-            return self.learning.make_objective(
-                self.task, **self.config.objective.options
-            )
-        except (TypeError, ValueError) as error:  # no such option, or no such value
-            raise ConfigError(f"config.objective: {error}") from error
-
-    def make_model(self, rngs: nnx.Rngs) -> Any:
-        """The model, with fresh parameters."""
-        options = dict(self.config.to_mapping()["model"])
-        pooling, dtype = options.pop("pooling"), options.pop("dtype")
-        config = EncoderConfig(
-            vocab_size=self.task.vocab_size,
-            max_length=self.task.max_length,
-            separator=self.task.separator,
-            attention=self.config.attention.name,
-            attention_options=self.config.attention.options,
-            dtype=jnp.dtype(dtype),
-            **options,
+    Raises:
+      ConfigError: another run's workdir, or a config that these data, devices or
+        processes cannot train.
+    """
+    check_workdir(workdir, experiment.config)
+    result = read_result(workdir)
+    check_hosts(config=[experiment.config.to_mapping(), str(workdir), result])
+    if result:
+        print(f"{workdir} is finished; delete it to run again")
+        return result
+    source = None if saved_steps(workdir) else find_source(experiment.config)
+    mesh = mesh_of(experiment, sequence_parallelism)
+    splits = experiment.load()
+    data_sha256 = {name: x.content_hash for name, x in splits.items()}
+    check_hosts(data=data_sha256)
+    experiment = experiment.with_num_steps(splits["train"].num_examples)
+    print(f"{experiment} on {provenance.device()}")
+    config = experiment.config
+    taken = carry_over(source, experiment) if source else {}
+    with lock_workdir(workdir):
+        if is_host_0():
+            write_json(workdir / CONFIG_FILE, config.to_mapping())
+            if tokenizer := experiment.task.vocabulary_file(config.task.data_dir):
+                (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
+        sync_hosts("opened the workdir")
+        trainer = Trainer(
+            experiment.make_model,
+            experiment.objective,
+            experiment.make_optimizer(),
+            config.train,
+            splits,
+            workdir,
+            mesh,
+            start=(lambda fresh: with_weights(fresh, taken)) if taken else None,
+            data_sha256=data_sha256,
+            graphdef=experiment.graphdef,
         )
-        return self.learning.make_model(config, self.task, pooling, rngs)
+        if source:
+            trainer.run_state.init_from_sha256 = weights_sha256(source.weights)
+        sessions = trainer.run_state.sessions
+        note_session(sessions, trainer.step)
+        found = trainer.fit()
+        result = {
+            "task": config.task.name,
+            "attention": config.attention.name,
+            "seed": config.train.seed,
+            "num_params": experiment.num_params,
+            "objective": config.objective.name,
+            **found,
+            **floors(experiment, splits),
+            "fraction_exact": experiment.fraction_exact(splits["test"].lengths),
+            "processes": jax.process_count(),
+            "mesh": dict(mesh.shape),
+            **{key: x for key, x in sessions[-1].items() if key != "step"},
+            "sessions": sessions,
+        }
+        if is_host_0():
+            write_json(workdir / RESULT_FILE, result)
+        trainer.delete_checkpoints()
+    return result
 
-    def make_optimizer(self) -> optax.GradientTransformation:
-        """The optimizer over this run's length."""
-        return make_optimizer(self.config.optimizer, self.config.train.num_steps)
 
-    @functools.cached_property
-    def weight_shapes(self) -> Weights:
-        """Of the model's weights; the objective takes a batch in the abstract."""
-        pair = (2,) if self.task.num_inputs == 2 else ()
-        inputs = jax.ShapeDtypeStruct((1, *pair, self.task.max_length), jnp.int32)
-        one = jnp.zeros(1, jnp.int32)
+def check_hosts(**values: Any) -> None:
+    """Raises ConfigError unless all processes have the same values, made of JSON."""
+    texts = {name: json.dumps(x, sort_keys=True) for name, x in values.items()}
+    try:
+        check_same_on_all_hosts(**texts)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
-        def shapes(inputs: jax.Array) -> Weights:
-            model = self.make_model(nnx.Rngs(0))
-            _, weights = split_weights(model)
-            batch = Batch(inputs, inputs > 0, one, jnp.ones(1), one)
-            self.objective(model, batch, jax.random.key(0))
-            return weights
 
-        return jax.eval_shape(shapes, inputs)
+def note_session(sessions: list[dict[str, Any]], step: int) -> None:
+    """Appends this session, which begins at `step`, if it differs from the last."""
+    now = {
+        "step": step,
+        "device": provenance.device(),
+        "versions": provenance.versions(),
+        "commit": provenance.commit(),
+        "command": provenance.command(),
+        "x64": bool(jax.config.values["jax_enable_x64"]),
+    }
+    if not sessions or {**sessions[-1], "step": step} != now:
+        sessions.append(now)
 
-    @property
-    def num_params(self) -> int:
-        """The number of trained parameters."""
-        return sum(x.size for x in jax.tree.leaves(self.weight_shapes.params))
 
-    def fraction_exact(self, lengths: np.ndarray) -> float:
-        """The share of sequences whose landmarks are all of their tokens."""
-        options = self.config.attention.options
-        if options.get("landmark_padding") == "count":
-            lengths = np.full_like(lengths, self.task.max_length)
-        return float((lengths <= options.get("num_landmarks", 0)).mean())
+def floors(experiment: Experiment, splits: dict[str, Split]) -> dict[str, Any]:
+    """The floors of the selected metric, and those of the others by metric."""
+    found = experiment.spec.floors(experiment.task, splits)
+    others = {x: found[x] for x in experiment.objective.metrics if x in found}
+    selected = others.pop(experiment.objective.select, {})
+    return {"floors": selected, "other_floors": others}
 
-    def load(self) -> dict[str, Split]:
-        """All splits, prepared first where they are not yet."""
-        data_dir = self.config.task.data_dir
-        return {name: self.task.load(name, data_dir) for name in SPLITS}
+
+def mesh_of(experiment: Experiment, sequence_parallelism: int) -> Mesh:
+    """The mesh of all devices of all processes."""
+    train = experiment.config.train
+    if sequence_parallelism > 1 and train.length_buckets > 1:
+        raise ConfigError(
+            f"--sequence_parallelism={sequence_parallelism} needs sequences of one "
+            "length: config.train.length_buckets must be 1"
+        )
+    size = train.batch_size // train.grad_accum_steps
+    length, parts = experiment.task.max_length, sequence_parallelism
+    try:
+        return make_mesh(size, length, sequence_parallelism=parts)
+    except ValueError as error:
+        raise ConfigError(f"{error}, or another CUDA_VISIBLE_DEVICES") from error
+
+
+def summary(result: dict[str, Any]) -> str:
+    """The result and its floors as text."""
+    metric = result["metric"]
+    validation, test = (
+        format_metric(metric, result[f"{split}_{metric}"])
+        for split in ("validation", "test")
+    )
+    lines = [
+        f"{result['task']} with {result['attention']}, seed {result['seed']}: best "
+        f"validation {metric} {validation} at step {result['best_step']:,}",
+        f"test {metric} {test} ({result['test_examples']:,} examples)",
+    ]
+    if fraction := result["fraction_exact"]:
+        lines.append(
+            f"  attention is exact in {fraction:.0%} of the examples, which have no "
+            "more tokens than there are landmarks"
+        )
+    for name, rules in {metric: result["floors"], **result["other_floors"]}.items():
+        if name != metric:
+            lines.append(f"test {name} {format_metric(name, result[f'test_{name}'])}")
+        for rule, value in rules.items():
+            lines.append(f"  floor: {format_metric(name, value):>6}  {rule}")
+    return "\n".join(lines)

@@ -17,7 +17,7 @@ from ml_collections import config_flags
 
 from nystromformer.attention import ATTENTIONS, attention_options
 from nystromformer.config import Config, ConfigError
-from nystromformer.experiments.run import Experiment
+from nystromformer.experiments.experiment import Experiment
 
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 Changes = Mapping[str, Any]  # config key, as in attention.num_landmarks -> value

@@ -35,7 +35,7 @@ def texts(split):
                 yield (left, right), token
 
 
-def test_floors_of_tokens_are_those_of_counting():
+def test_of_tokens_agrees_with_counting_by_hand():
     splits = {"train": make_split(0), "test": make_split(1)}
     found = of_tokens(TASK, splits)
     singles, pairs = Counter(dict.fromkeys(range(3, V), 1)), defaultdict(Counter)
@@ -57,16 +57,16 @@ def test_floors_of_tokens_are_those_of_counting():
     assert found["mlm_accuracy"]["frequency given both neighbours"] > 0.6
 
 
-def test_a_rule_that_is_fitted_on_a_part_of_train_says_so(monkeypatch):
+def test_of_tokens_says_which_part_of_train_it_was_fitted_on(monkeypatch):
     splits = {"train": make_split(0), "test": make_split(1)}
     _, whole = of_tokens(TASK, splits)["mlm_accuracy"]
     assert whole == "frequency given both neighbours"
-    monkeypatch.setattr(floors, "MOST_TOKENS", splits["train"].inputs.size // 3)
+    monkeypatch.setattr(floors, "MAX_TOKENS", splits["train"].inputs.size // 3)
     _, part = of_tokens(TASK, splits)["mlm_accuracy"]
     assert part == f"{whole} (in 1/3 of train)"
 
 
-def test_the_lengths_of_parts_tell_an_order_that_they_give_away():
+def test_of_tokens_and_order_finds_an_order_given_away_by_lengths():
     splits = {"train": make_split(0, 2000), "test": make_split(1, 2000)}
     told = of_tokens_and_order(TASK, splits)["sop_accuracy"]
     assert 0.46 < told["lengths of both parts"] < 0.54
@@ -79,7 +79,7 @@ def test_the_lengths_of_parts_tell_an_order_that_they_give_away():
     assert given["majority class"] == max(longer.mean(), 1 - longer.mean())
 
 
-def test_f1_of_saying_one_always():
+def test_of_labels_has_the_f1_of_always_saying_one():
     split = SimpleNamespace(labels=np.array([1, 1, 1, 0, 0]))
     task = SimpleNamespace(floors=lambda train, test: {})
     found = of_labels(task, {"train": split, "test": split})  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """The best weights of a run, what they predict, and what is no run."""
 
+import json
 import shutil
 
 import jax
@@ -11,13 +12,12 @@ from flax import nnx
 import nystromformer
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
-from nystromformer.experiments.run import Experiment
+from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import TrainedRun
-from nystromformer.experiments.workdir import read_result, write_result
 from nystromformer.landmarks import nystrom_factors, softmax_matrix
 from nystromformer.training.checkpoint import CheckpointError, weights_sha256
 from nystromformer.training.step import split_weights
-from tests.small import make_config
+from tests.small import make_config, result_of
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +30,14 @@ def test_split(finished, run):
     return run.task.load("test", finished[0].parent / "data")
 
 
-def test_the_model_has_the_weights_that_were_tested(finished, run):
-    result = read_result(finished[0])
+def test_load_run_has_the_weights_that_were_tested(finished, run):
+    result = result_of(finished[0])
     assert run.result == result
-    assert run.step == result["best_step"]
     _, weights = split_weights(run.model)
     assert weights_sha256(jax.device_get(weights)) == result["params_sha256"]
 
 
-def test_its_predictions_are_as_good_as_its_result_says(run, test_split):
+def test_predict_is_as_good_as_its_result_says(run, test_split):
     found = run.predict(test_split.inputs, test_split.lengths)
     np.testing.assert_allclose(found.probabilities.sum(-1), 1, rtol=1e-5)
     accuracy = np.mean(found.classes == test_split.labels)
@@ -47,7 +46,7 @@ def test_its_predictions_are_as_good_as_its_result_says(run, test_split):
     assert -np.log(right).mean() == pytest.approx(run.result["test_loss"], rel=1e-4)
 
 
-def test_the_model_serves_after_a_prediction(finished):
+def test_predict_leaves_a_model_that_serves(finished):
     run = nystromformer.load_run(finished[0])  # whose model nobody has asked for
     found = run.predict(["[MAX 2 3 ]"]).probabilities
     tokens, _ = run.task.encode(["[MAX 2 3 ]"])
@@ -55,7 +54,7 @@ def test_the_model_serves_after_a_prediction(finished):
     np.testing.assert_allclose(jax.nn.softmax(logits), found, rtol=1e-4)
 
 
-def test_texts_are_what_their_token_ids_are(run, test_split):
+def test_predict_takes_texts_as_their_token_ids(run, test_split):
     rows = [slice(0, n) for n in test_split.lengths]
     ids = [x[row] for x, row in zip(test_split.inputs, rows, strict=True)]
     by_text = run.predict([run.task.decode(tokens) for tokens in ids])
@@ -68,12 +67,12 @@ def test_texts_are_what_their_token_ids_are(run, test_split):
     np.testing.assert_array_equal(of_iterator.probabilities, by_ids.probabilities)
 
 
-def test_pairs_of_texts_are_what_their_token_ids_are():
+def test_predict_takes_pairs_of_texts_as_their_token_ids():
     changes = {"task__max_length": 31, "attention__num_landmarks": 4}
     config = make_config("nystrom,quick", "retrieval", **changes)
     experiment = Experiment.from_config(config)
     _, weights = split_weights(experiment.make_model(nnx.Rngs(0)))
-    run = TrainedRun(experiment, jax.device_get(weights), 0, None)
+    run = TrainedRun(experiment, jax.device_get(weights), None)
     texts = [["one", "another"], ["a third", "ö" * 40]]
     tokens, lengths = run.task.encode([text for pair in texts for text in pair])
     by_ids = run.predict(tokens.reshape(2, 2, 31), lengths.reshape(2, 2)).probabilities
@@ -90,30 +89,30 @@ def test_pairs_of_texts_are_what_their_token_ids_are():
         (np.zeros((3, 2, 9), int), ValueError, r"must be \[B, L\] with L ≤ 48"),
         (np.arange(1, 4), ValueError, r"must be \[B, L\].*got \(3,\)"),
         ([("[MAX 2 3 ]", "4")], ValueError, "must be a list of texts"),
-        (np.full((3, 9), 16), ValueError, "token ids must be from 0 to 15"),
-        (np.full((3, 9), 1.5), ValueError, "must be whole numbers, got float64"),
+        (np.full((3, 9), 16), ValueError, "token ids must be whole numbers"),
+        (np.full((3, 9), 1.5), ValueError, "must be whole numbers from 0 to 15"),
         ("[MAX 2 3 ]", ValueError, r"must be a list of texts.*; got '\[MAX 2 3 \]'"),
         ([[1, 2]], ValueError, r"or an array of token ids; got \[\[1, 2\]\]"),
     ],
 )
-def test_what_it_cannot_read_is_said(run, inputs, error, message):
+def test_predict_rejects_what_is_no_example(run, inputs, error, message):
     with pytest.raises(error, match=message):
         run.predict(inputs)
 
 
 @pytest.mark.parametrize("lengths", [[10], [-1]])
-def test_lengths_that_no_row_has_are_refused(run, lengths):
-    with pytest.raises(ValueError, match="lengths must be from 0 to 9"):
+def test_predict_rejects_lengths_that_no_row_has(run, lengths):
+    with pytest.raises(ValueError, match="lengths must be whole numbers from 0 to 9"):
         run.predict(np.ones((1, 9), int), lengths)
 
 
-def test_what_is_no_trained_run_is_said(finished, tmp_path):
+def test_load_run_rejects_what_is_no_trained_run(finished, tmp_path):
     with pytest.raises(ConfigError, match="is not a run"):
         nystromformer.load_run(tmp_path)
     workdir = tmp_path / "run"
     shutil.copytree(finished[0], workdir)
-    result = read_result(workdir)
-    write_result(workdir, {**result, "params_sha256": "0" * 64})
+    result = {**result_of(workdir), "params_sha256": "0" * 64}
+    (workdir / "result.json").write_text(json.dumps(result))
     with pytest.raises(CheckpointError, match=r"not those of its result\.json"):
         nystromformer.load_run(workdir)
     shutil.rmtree(workdir / "best")
@@ -122,37 +121,48 @@ def test_what_is_no_trained_run_is_said(finished, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["softmax", "nystrom"])
-def test_rows_of_attention_are_those_of_the_matrix_of_a_layers_queries_and_keys(name):
+def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
     """That landmarks_test finds to be what the attention applies."""
     changes = {"task__max_length": 8, "task__max_tokens": 8, "task__min_tokens": 4}
     if name == "nystrom":
         changes["attention__num_landmarks"] = 3
     experiment = Experiment.from_config(make_config(name, **changes))
     _, weights = split_weights(experiment.make_model(nnx.Rngs(1)))
-    run = TrainedRun(experiment, weights, 0, None)
+    run = TrainedRun(experiment, weights, None)
     tokens, mask = np.array([[1, 5, 7, 2, 9, 3, 4, 6]]), jnp.arange(8) < 7
     found = run.attention(tokens, 0, 1, [0, 5], [7])
     model, seen = experiment.make_model(nnx.Rngs(1)), []
     model.encoder.blocks[0].attention.attention = lambda *x, **_: seen.extend(x) or x[2]
     model(jnp.asarray(tokens), mask[None])
     query, key = (x[0, :, 1] for x in seen[:2])
+    [layer] = run.layers(tokens, [7])[:1]
+    np.testing.assert_allclose(layer.query[0, :, 1], query, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(layer.key[0, :, 1], key, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(layer.mask[0], mask)
     matrix = softmax_matrix(query, key, mask)
     if name == "nystrom":
         f, z, b = nystrom_factors(query, key, mask, num_landmarks=3)
         matrix = f @ z @ b
     np.testing.assert_allclose(found[0], matrix[jnp.array([0, 5])], atol=1e-5)
     assert not found[0, :, 7].any()
+    for rows in ([8], [-1], [0, 999]):
+        with pytest.raises(ValueError, match="rows must be from 0 to 7"):
+            run.attention(tokens, 0, 1, rows)
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("linear", {}, "listops with linear has no attention matrix"),
-        ("nystrom", {"attention__inverse_scale": "batch"}, "depends on the other"),
+        (
+            "nystrom",
+            {"attention__pinv_init": "per_batch"},
+            "other examples change the rows",
+        ),
     ],
 )
-def test_an_attention_without_a_matrix_says_so(name, options, message):
+def test_attention_rejects_one_without_a_matrix(name, options, message):
     experiment = Experiment.from_config(make_config(name, **options))
-    run = TrainedRun(experiment, experiment.weight_shapes, 0, None)
+    run = TrainedRun(experiment, experiment.weight_shapes, None)
     with pytest.raises(ValueError, match=message):
         run.attention(np.ones((1, 4), int), 0, 0, [0])

@@ -4,18 +4,98 @@ import shutil
 import signal
 import time
 
+import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from flax import nnx
 
 from nystromformer.config import ConfigError
-from nystromformer.experiments.run import Experiment
-from nystromformer.experiments.trained_run import load_run
-from nystromformer.experiments.transfer import check_source
+from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.trained_run import TrainedRun, load_run
+from nystromformer.experiments.transfer import EMBEDDING, POSITIONS, carry_over
 from nystromformer.training.checkpoint import saved_steps
+from nystromformer.training.step import named_leaves, split_weights
+from tests.commands import refused
 from tests.small import make_config, result_of
 
-WORD = "params.encoder.embedding.embedding"
+PRETRAIN = "nystrom,quick,pretrain"
+
+
+def small(arg="nystrom,quick", task="listops", **changes):
+    sizes = {"model__num_layers": 1, "model__model_dim": 8, "model__mlp_dim": 8}
+    source = {"train__init_from": "/somewhere/source"}
+    return Experiment.from_config(
+        make_config(arg, task, **{**sizes, **source, **changes})
+    )
+
+
+def untrained(*args, **changes):
+    """A run that ended as it began."""
+    experiment = small(*args, **changes)
+    _, weights = split_weights(experiment.make_model(nnx.Rngs(7)))
+    return TrainedRun(experiment, jax.device_get(weights), None)
+
+
+def test_carry_over_takes_all_but_the_heads_and_says_so(capsys):
+    source = untrained(PRETRAIN)
+    taken, theirs = carry_over(source, small()), named_leaves(source.weights)
+    said = capsys.readouterr().out
+    assert "new: params.head.hidden.bias" in said
+    assert "dropped: params.bias, params.norm.bias" in said
+    assert {x for x in theirs if x.startswith("params.encoder.")} == taken.keys()
+    assert len(theirs[EMBEDDING]) == len(taken[EMBEDDING]) + 1  # of the mask token
+    theirs[EMBEDDING] = theirs[EMBEDDING][:-1]
+    for name, leaf in taken.items():
+        np.testing.assert_array_equal(leaf, theirs[name])
+
+
+@pytest.mark.parametrize("length", [90, 30])
+def test_carry_over_repeats_or_cuts_positions(length):
+    source = untrained()
+    changes = {"task__min_tokens": 4, "task__max_tokens": 30}
+    taken = carry_over(source, small(task__max_length=length, **changes))[POSITIONS]
+    old = named_leaves(source.weights)[POSITIONS]
+    np.testing.assert_array_equal(taken, np.tile(old, (2, 1))[:length])
+
+
+def test_carry_over_leaves_the_parameters_of_another_attention(capsys):
+    taken = carry_over(untrained(), small("linformer,quick"))
+    assert not [name for name in taken if ".attention.attention." in name]
+    assert "attention.attention.conv" in capsys.readouterr().out.partition("dropped")[2]
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "said"),
+    [
+        # The same attention has the same parameters of its own.
+        (
+            "linformer",
+            {"task__max_length": 96},
+            r"projection.* is \[.*\] here and \[.*\] there",
+        ),
+        ("nystrom", {"attention__conv_kernel_size": 0}, r"conv.* is missing here and"),
+        # An embedding is not repeated as positions are.
+        (
+            "nystrom",
+            {"objective__name": "mlm"},
+            r"embedding is \[17, 8\] here and \[16, 8\] there",
+        ),
+        ("nystrom", {"model__model_dim": 16}, r" is \[16\] here and \[8\] there"),
+        ("nystrom", {"model__num_layers": 2}, "and missing there: take the source's"),
+        ("nystrom", {"model__num_heads": 4}, "has num_heads 2, and this run 4: take"),
+    ],
+)
+def test_carry_over_rejects_another_encoder(source, changes, said):
+    arg = f"{source},quick"
+    if changes.get("objective__name") == "mlm":
+        arg, changes = f"{arg},pretrain", {}
+    with pytest.raises(ConfigError, match=said):
+        carry_over(untrained(f"{source},quick"), small(arg, **changes))
+
+
+def test_carry_over_rejects_other_tokens():
+    with pytest.raises(ConfigError, match="has tokens 16, and this run 257: take the"):
+        carry_over(untrained(), small(task="text"))
 
 
 def train(commands, workdir, *changes, preset="quick"):
@@ -29,36 +109,16 @@ def pretrained(commands):
     workdir = commands.folder / "pretrained"
     done = train(commands, workdir, preset="quick,pretrain")
     assert done.returncode == 0, done.stderr
-    assert "validation loss" in done.stdout
     assert "floor" in done.stdout
     return workdir
 
 
-def best(workdir):
-    (file,) = (workdir / "best").iterdir()
-    return load_file(file)
-
-
-def test_all_but_the_heads_is_carried_over_and_said(commands, pretrained, tmp_path):
-    source = f"--config.train.init_from={pretrained}"
-    frozen = "--config.optimizer.learning_rate=1e-20"
-    done = train(commands, tmp_path / "run", source, frozen)
-    assert done.returncode == 0, done.stderr
-    assert "new: params.head.hidden.bias" in done.stdout
-    assert "dropped: params.bias, params.norm.bias" in done.stdout
-    theirs, ours = best(pretrained), best(tmp_path / "run")
-    assert len(theirs[WORD]) == len(ours[WORD]) + 1  # of the mask token
-    theirs[WORD] = theirs[WORD][:-1]
-    for name, leaf in ours.items():
-        if name.startswith("params.encoder."):
-            np.testing.assert_allclose(leaf, theirs[name], atol=1e-12)
-    sha256 = result_of(pretrained)["params_sha256"]
-    assert result_of(tmp_path / "run")["init_from_sha256"] == sha256
-
-
-def test_a_run_goes_on_without_its_source(commands, pretrained, tmp_path):
+def test_train_begins_with_its_source_and_goes_on_without(
+    commands, pretrained, tmp_path
+):
     source, run = shutil.copytree(pretrained, tmp_path / "source"), tmp_path / "run"
-    args = commands.train_args(run, f"--config.train.init_from={source}")
+    frozen = "--config.optimizer.learning_rate=1e-20"
+    args = commands.train_args(run, f"--config.train.init_from={source}", frozen)
     process = commands.start("train.py", *args)
     while not saved_steps(run):
         assert process.poll() is None, process.communicate()
@@ -70,40 +130,11 @@ def test_a_run_goes_on_without_its_source(commands, pretrained, tmp_path):
     assert "resuming from step" in done.stdout, done.stderr
     sha256 = result_of(pretrained)["params_sha256"]
     assert result_of(run)["init_from_sha256"] == sha256
+    old, new = (named_leaves(load_run(x).weights) for x in (pretrained, run))
+    np.testing.assert_allclose(new[POSITIONS], old[POSITIONS], atol=1e-12)
 
 
-def test_more_positions_repeat_the_old_ones(commands, pretrained, tmp_path):
-    longer = ("--config.task.max_length=90", "--config.optimizer.learning_rate=1e-20")
-    source = f"--config.train.init_from={pretrained}"
-    done = train(commands, tmp_path / "run", source, *longer)
-    assert done.returncode == 0, done.stderr
-    old = best(pretrained)["params.encoder.positions"]
-    new = best(tmp_path / "run")["params.encoder.positions"]
-    np.testing.assert_allclose(new, np.tile(old, (2, 1))[:90], atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ("model.model_dim=16", "is (16,) here and (8,) there"),
-        ("model.num_layers=2", "and missing: take the source's width, depth"),
-        ("train.init_from=/no/such/run", "is not a run"),
-        ("train.init_from=", "train.init_from: String should have at least 1"),
-        ("model.num_heads=4", "has model.num_heads=2, and this run 4: take the same"),
-    ],
-)
-def test_what_cannot_be_explained_is_one_line_and_nothing_is_written(
-    commands, pretrained, tmp_path, change, text
-):
-    source = f"--config.train.init_from={pretrained}"
-    refused = train(commands, tmp_path / "run", source, f"--config.{change}")
-    assert refused.returncode == 2, refused.stderr
-    assert text in refused.stderr
-    assert len(refused.stderr.strip().splitlines()) == 1
+def test_train_rejects_a_source_that_is_no_run(commands, tmp_path):
+    done = train(commands, tmp_path / "run", "--config.train.init_from=/no/such/run")
+    assert "is not a run" in refused(done)
     assert not (tmp_path / "run").exists()
-
-
-def test_another_vocabulary_is_refused(pretrained):
-    config = make_config("nystrom,quick", "text", train__init_from=str(pretrained))
-    with pytest.raises(ConfigError, match=r"trained on 16 tokens.* has 257"):
-        check_source(load_run(pretrained), Experiment.from_config(config))

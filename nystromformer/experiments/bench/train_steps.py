@@ -13,7 +13,7 @@ from lra_tasks.task import Task
 from nystromformer.config import Config, ConfigError
 from nystromformer.experiments.bench.attentions import AttentionSpec
 from nystromformer.experiments.bench.measure import Program, compile_program
-from nystromformer.experiments.run import Experiment
+from nystromformer.experiments.experiment import Experiment
 from nystromformer.training.data import Data
 from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
 

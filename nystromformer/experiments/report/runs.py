@@ -12,7 +12,7 @@ import pandas as pd
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import ConfigError
-from nystromformer.experiments.objectives import is_rate
+from nystromformer.experiments.experiment import is_rate
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 GROUPS = ("task", "objective", "model", "attention", "optimizer", "train")

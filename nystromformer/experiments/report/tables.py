@@ -8,7 +8,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from lra_tasks.task import LRA
-from nystromformer.experiments.objectives import is_rate
+from nystromformer.experiments.experiment import is_rate
 from nystromformer.experiments.report.published import AVERAGE, SOURCES, published
 from nystromformer.experiments.report.runs import Frame, phrase, scale
 

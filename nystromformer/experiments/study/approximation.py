@@ -90,7 +90,7 @@ def from_run(flags: Any) -> Subject:
     tested = "" if accuracy is None else f", test accuracy {accuracy:.2%}"
     about = (
         f"- Run: {config.task.name} with {config.attention.name} ({found}), seed "
-        f"{config.train.seed}, weights of step {run.step:,}{tested}\n"
+        f"{config.train.seed}{tested}\n"
         f"- Inputs: queries, keys and values of {len(layers)} layers for the "
         f"{1 + len(others)} longest {flags.split} examples; the pictures show example "
         f"{example}\n"

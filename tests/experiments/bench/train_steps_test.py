@@ -10,7 +10,7 @@ from nystromformer.experiments.bench.train_steps import (
     step_groups,
     synthetic_examples,
 )
-from nystromformer.experiments.run import Experiment
+from nystromformer.experiments.experiment import Experiment
 from tests.small import make_config
 
 

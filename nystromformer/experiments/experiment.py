@@ -1,0 +1,237 @@
+"""An experiment: the task, model, objective and optimizer that a config names."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from lra_tasks.split import SPLITS
+from lra_tasks.task import Split, Task, get_task
+from nystromformer import heads
+from nystromformer.config import Config, ConfigError
+from nystromformer.encoder import EncoderConfig
+from nystromformer.experiments.floors import (
+    Floors,
+    Splits,
+    of_labels,
+    of_tokens,
+    of_tokens_and_order,
+)
+from nystromformer.training.masked import MaskedOrder, MaskedTokens
+from nystromformer.training.objective import Classification, Objective
+from nystromformer.training.optimizer import make_optimizer
+from nystromformer.training.step import Weights, split_weights
+
+RATES = {"accuracy", "f1", "precision", "recall"}  # the last words of their names
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectiveSpec:
+    """An objective with the model that it trains and its trivial baselines.
+
+    make_objective: called with the task and, by name, the options of the config.
+    make_model: called with the encoder's config, the task, the pooling and rngs.
+    floors: called with the task and its splits; returns metric -> rule -> value.
+    """
+
+    make_objective: Callable[..., Objective]
+    make_model: Callable[[EncoderConfig, Task, str, nnx.Rngs], nnx.Module]
+    floors: Callable[[Task, Splits], Floors] = lambda task, splits: {}
+
+
+def make_classifier(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
+    """A classifier of one sequence or of a pair, whichever the task has."""
+    num_classes = task.num_classes
+    if pooling == "bert_pooler" and task.vocabulary is None:
+        raise ValueError(f"pooling='bert_pooler' reads [CLS]; {task.name} has none")
+    if pooling == "bert_pooler" and task.num_inputs == 1:
+        return heads.FirstTokenClassifier(
+            config, num_classes=num_classes, activation="tanh", rngs=rngs
+        )
+    pair = task.num_inputs == 2
+    cls = heads.PairClassifier if pair else heads.SequenceClassifier
+    return cls(config, num_classes=num_classes, pooling=pooling, rngs=rngs)
+
+
+def make_mlm_model(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
+    """A masked language model, with an embedding of the mask token."""
+    vocab_size = max(task.vocab_size, task.mask_token + 1)
+    config = dataclasses.replace(config, vocab_size=vocab_size)
+    return heads.MaskedLanguageModel(config, rngs=rngs)
+
+
+def make_mlm_sop_model(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
+    """A model of masked tokens and of the order of two segments."""
+    if task.separator is None:
+        raise ValueError(f"mlm_sop needs pairs of text; {task.name} has none")
+    return heads.MaskedOrderModel(config, rngs=rngs)
+
+
+def masking(objective: type[MaskedTokens]) -> Callable[..., Objective]:
+    """A factory of a masked-token objective with the task's special tokens."""
+    return lambda task, **options: objective(
+        vocab_size=task.vocab_size,
+        mask_token=task.mask_token,
+        special_tokens=task.special_tokens,
+        **options,
+    )
+
+
+OBJECTIVES = {
+    "classification": ObjectiveSpec(
+        lambda task, **options: Classification(**options),
+        make_classifier,
+        of_labels,
+    ),
+    "mlm": ObjectiveSpec(masking(MaskedTokens), make_mlm_model, of_tokens),
+    "mlm_sop": ObjectiveSpec(
+        masking(MaskedOrder), make_mlm_sop_model, of_tokens_and_order
+    ),
+}
+
+
+def register_objective(name: str, spec: ObjectiveSpec) -> None:
+    """Adds an objective of another package to the table.
+
+    A module that is imported again may register its own again.
+
+    Raises:
+      ValueError: another objective has the name.
+    """
+    known = OBJECTIVES.get(name, spec)
+    if known.make_model.__qualname__ != spec.make_model.__qualname__:
+        raise ValueError(f"the name {name!r} is taken by {known.make_model}")
+    OBJECTIVES[name] = spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """The objects that one config describes.
+
+    make_model: called with rngs, returns a model with fresh parameters.
+    graphdef: the static part of the model; `nnx.merge(graphdef, *weights)` is a model.
+    weight_shapes: the shapes and dtypes of its weights.
+    """
+
+    config: Config
+    task: Task
+    spec: ObjectiveSpec
+    objective: Objective
+    make_model: Callable[[nnx.Rngs], Any]
+    graphdef: nnx.GraphDef
+    weight_shapes: Weights
+
+    @classmethod
+    def from_config(cls, config: Config) -> "Experiment":
+        """Runs every check that needs neither data nor a compilation.
+
+        Raises:
+          DataError: an unknown task or option.
+          ConfigError: an unknown objective or option, or a model that cannot be built.
+        """
+        task = get_task(config.task.name, **config.task.options)
+        if not (spec := OBJECTIVES.get(config.objective.name)):
+            raise ConfigError(
+                f"unknown config.objective.name {config.objective.name!r}; known: "
+                f"{', '.join(OBJECTIVES)}"
+            )
+        try:
+            objective = spec.make_objective(task, **config.objective.options)
+        except (TypeError, ValueError) as error:  # no such option, or no such value
+            raise ConfigError(f"config.objective: {error}") from error
+        try:
+            make_model = functools.partial(
+                spec.make_model,
+                make_encoder_config(config, task),
+                task,
+                config.model.pooling,
+            )
+            model = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
+        except (ValueError, OverflowError) as error:
+            raise ConfigError(f"config.model, config.attention: {error}") from error
+        return cls(config, task, spec, objective, make_model, *split_weights(model))
+
+    def with_num_steps(self, num_examples: int) -> "Experiment":
+        """The experiment with `train.num_epochs` turned into steps.
+
+        Raises:
+          ConfigError: too few examples for a batch, or too few steps for the warm-up.
+        """
+        train = self.config.train
+        if num_examples < train.batch_size:
+            raise ConfigError(
+                f"config.train.batch_size={train.batch_size} is over the "
+                f"{num_examples} training examples"
+            )
+        if train.num_steps or not train.num_epochs:
+            return self
+        groups = self.config.to_mapping()
+        steps = round(train.num_epochs * (num_examples // train.batch_size))
+        groups["train"]["num_steps"] = max(steps, 1)
+        return dataclasses.replace(self, config=Config.from_mapping(groups))
+
+    def make_optimizer(self) -> optax.GradientTransformation:
+        """The optimizer with its schedule over the whole run."""
+        return make_optimizer(self.config.optimizer, self.config.train.num_steps)
+
+    def __str__(self) -> str:
+        train = self.config.train
+        return (
+            f"{self.config.task.name} with {self.config.attention.name}: "
+            f"{self.num_params:,} parameters, {train.num_steps:,} steps of "
+            f"{train.batch_size}"
+        )
+
+    @property
+    def num_params(self) -> int:
+        """The number of trained parameters."""
+        return sum(x.size for x in jax.tree.leaves(self.weight_shapes.params))
+
+    def fraction_exact(self, lengths: np.ndarray) -> float:
+        """The fraction of sequences with no more tokens than landmarks."""
+        options = self.config.attention.options
+        if options.get("landmark_padding") == "count":
+            lengths = np.full_like(lengths, self.task.max_length)
+        return float((lengths <= options.get("num_landmarks", 0)).mean())
+
+    def load(self) -> dict[str, Split]:
+        """All splits, prepared first if they are not yet."""
+        data_dir = self.config.task.data_dir
+        return {name: self.task.load(name, data_dir) for name in SPLITS}
+
+
+def make_encoder_config(config: Config, task: Task) -> EncoderConfig:
+    """The encoder for a task's tokens."""
+    model = dict(config.to_mapping()["model"])
+    del model["pooling"]  # of the head
+    return EncoderConfig(
+        vocab_size=task.vocab_size,
+        max_length=task.max_length,
+        separator=task.separator,
+        attention=config.attention.name,
+        attention_options=config.attention.options,
+        dtype=jnp.dtype(model.pop("dtype")),
+        **model,
+    )
+
+
+def is_rate(metric: str) -> bool:
+    """Whether a metric is shown in percent, as mlm_accuracy is."""
+    return metric.rpartition("_")[2] in RATES
+
+
+def format_metric(metric: str, value: float) -> str:
+    """The value of a metric as text."""
+    return f"{value:.2%}" if is_rate(metric) else f"{value:.4f}"

@@ -1,0 +1,63 @@
+"""The objects of a config; an objective of a user's own is in own_test."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from nystromformer.attention import ATTENTIONS
+from nystromformer.config import ConfigError
+from nystromformer.experiments.experiment import (
+    OBJECTIVES,
+    Experiment,
+    register_objective,
+)
+from tests.small import make_config
+
+
+def test_num_params_of_every_attention_is_about_that_of_softmax():
+    names = ATTENTIONS.keys() - {"identity"}
+    found = {x: Experiment.from_config(make_config(x)).num_params for x in names}
+    found["linformer"] -= 2 * 256 * 2000  # a projection [k, max_length] a layer
+    for name, count in found.items():
+        assert abs(count / found["softmax"] - 1) <= 0.1, name
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"attention__num_landmarks": 0}, "num_landmarks must be at least 1"),
+        ({"model__pooling": "bert_pooler"}, r"reads \[CLS\]; listops has none"),
+        ({"objective__name": "clasify"}, r"unknown .*'clasify'; known: classification"),
+        ({"objective__select": "F1"}, "select must be accuracy or f1, got 'F1'"),
+    ],
+)
+def test_from_config_rejects_what_cannot_be_built(change, said):
+    with pytest.raises(ConfigError, match=said):
+        Experiment.from_config(make_config(**change))
+
+
+def test_register_objective_rejects_a_taken_name_but_not_a_second_import():
+    ours, other = OBJECTIVES["classification"], OBJECTIVES["mlm"]
+    with pytest.raises(ValueError, match="the name 'classification' is taken"):
+        register_objective("classification", other)
+    register_objective("classification", dataclasses.replace(ours))
+    OBJECTIVES["classification"] = ours
+
+
+def test_with_num_steps_counts_whole_batches():
+    changes = {"train__num_epochs": 2.5, "train__batch_size": 8}
+    changes |= {"train__num_steps": 0, "optimizer__warmup_steps": 1}
+    experiment = Experiment.from_config(make_config(**changes))
+    assert experiment.with_num_steps(43).config.train.num_steps == 12  # of 5 an epoch
+    with pytest.raises(ConfigError, match="batch_size=8 is over the 7 training"):
+        experiment.with_num_steps(7)
+
+
+def test_fraction_exact_counts_texts_no_longer_than_the_landmarks():
+    lengths = np.array([3, 4, 5, 9])
+    nystrom = Experiment.from_config(make_config("nystrom", attention__num_landmarks=4))
+    assert nystrom.fraction_exact(lengths) == 0.5
+    assert Experiment.from_config(make_config("softmax")).fraction_exact(lengths) == 0
+    padded = {"attention__num_landmarks": 4, "attention__landmark_padding": "count"}
+    assert Experiment.from_config(make_config(**padded)).fraction_exact(lengths) == 0
