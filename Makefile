@@ -22,7 +22,7 @@ OF_STEP = --train_step --task=$(firstword $(subst _, ,$*)) --option=softmax.drop
 ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
 	"error: no accelerator: .venv/bin/pip install \"jax[cuda13]\", or \"jax[tpu]\"")
 
-.PHONY: help train paper paper-report speed test test-all test-faults test-parity lint clean
+.PHONY: help train paper paper-report speed test test-all test-parity lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -40,9 +40,8 @@ paper: $(READY) ## the paper's tables, on an accelerator; DATA=where the data li
 		$(DATA_DIR:--%=--config.task.%) $(SWEEP)
 	$(MAKE) paper-report
 
-# REPORT="--remark='image=…'" says what a task's numbers have to be read with.
 paper-report: $(READY) ## report what `make paper` has trained so far
-	$(RUN) scripts/report.py runs/paper --out=results/paper $(REPORT)
+	$(RUN) scripts/report.py runs/paper --out=results/paper
 
 # One table after the other: what a stopped `make speed` has, the next one leaves out.
 speed: $(SPEED:%=results/speed/%/benchmark.json) ## Table 1, and steps of every task, on an accelerator; PEERS=--peers
@@ -60,9 +59,6 @@ test: .venv/ready-dev ## run the tests, without the slow ones
 
 test-all: .venv/ready-dev ## run all tests but parity
 	$(PYTEST) -m "not parity"
-
-test-faults: .venv/ready-dev ## test kills, full disks and flipped bits many times
-	$(BIN)/python -m pytest -m faults -rs
 
 test-parity: .venv/ready-parity ## compare with PyTorch and transformers
 	$(PYTEST) -m parity

@@ -5,8 +5,13 @@ import re
 import shlex
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import nnx
 
+from nystromformer import attention, make_attention
+from nystromformer.attention import ATTENTIONS
 from tests.commands import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -15,25 +20,30 @@ COMMANDS = re.findall(r"^    (python scripts/.*|make .*)$", README, re.MULTILINE
 SCRIPTS = [c for c in COMMANDS if c.startswith("python scripts/")]
 
 
-def test_there_are_a_snippet_and_commands_and_nothing_is_left_to_fill_in():
-    assert (len(SNIPPETS), len(SCRIPTS) >= 2) == (2, True)
+def test_readme_has_snippets_and_commands_and_nothing_left_to_fill_in():
+    assert (len(SNIPPETS), len(SCRIPTS) >= 2) == (3, True)
+    assert len(README.splitlines()) <= 330
     assert {"make train", "make test"} <= {c.split("#")[0].strip() for c in COMMANDS}
-    assert not re.search(r"@[A-Z_]+@|TODO", README)
+    assert not re.search(r"@[A-Z_]+@|[A-Z]+_SENTENCE|TODO", README)
 
 
-def test_the_snippets_run_and_give_the_shapes_they_say(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_readme_snippets_run_and_give_the_shapes_they_say(monkeypatch):
+    monkeypatch.setattr(attention, "ATTENTIONS", dict(ATTENTIONS))
     names: dict = {}
     with jax.numpy_rank_promotion("allow"):  # as in a reader's own program
         for snippet in SNIPPETS:
             exec(snippet, names)
     assert names["y"].shape == (2, 4096, 512)
     assert names["heat"].shape == (10_000,)
-    assert (tmp_path / "heat_map.png").is_file()
+    mine = make_attention(
+        "mine", num_heads=2, head_dim=3, max_length=5, rngs=nnx.Rngs(0)
+    )
+    x = jnp.ones((1, 5, 2, 3))
+    np.testing.assert_array_equal(mine(x, x, x), x)  # the mean of equal values
 
 
 @pytest.mark.parametrize("script", sorted({c.split()[1] for c in SCRIPTS}))
-def test_commands_know_their_flags_files_and_keys(commands, script):
+def test_readme_commands_know_their_flags_files_and_keys(commands, script):
     done = commands.run(script.removeprefix("scripts/"), "--help")
     assert done.returncode == 0, done.stderr
     for command in (c for c in SCRIPTS if c.split()[1] == script):
@@ -53,10 +63,12 @@ def test_commands_know_their_flags_files_and_keys(commands, script):
                 assert re.search(shown, done.stdout, re.MULTILINE), arg
 
 
-def test_the_targets_and_files_it_names_are_there():
+def test_readme_names_targets_and_files_that_are_there():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"`?make (train|paper|speed|test[a-z-]*|lint)\b", README):
         assert f"\n{target}:" in makefile, target
-    tree = README.split("## What is where")[1].split("**A new attention**")[0]
-    for name in re.findall(r"^    (\S+)", tree, re.MULTILINE):
+    tree = README.split("## Find your way")[1].split("A change passes")[0]
+    for name in re.findall(r"^    ([^\s,]+)", tree, re.MULTILINE):
         assert (ROOT / name).exists(), name
+    for path in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", README):
+        assert (ROOT / path).exists(), path
