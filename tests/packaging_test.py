@@ -41,7 +41,8 @@ from nystromformer.config import Config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.provenance import commit
 names = {"task": {"name": "listops"}, "attention": {"name": "nystrom"}}
-train = {"batch_size": 32, "eval_every": 50, "checkpoint_every": 50}
+train = dict.fromkeys(("batch_size", "num_steps", "eval_every"), 1)
+train["checkpoint_every"] = 1
 groups = names | {"model": {}, "optimizer": {}, "train": train}
 config = Config.from_mapping(groups)
 print(nystromformer.load_run.__name__, Experiment.from_config(config).task.name)
