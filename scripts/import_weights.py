@@ -10,56 +10,40 @@ evaluated, and `train.init_from` takes it. Its task is the corpus of plain text 
 from absl import flags
 
 from configs.defaults import make_config
-from lra_tasks.subwords import open_vocabulary
 from nystromformer import huggingface
-from nystromformer.config import Config, ConfigError
-from nystromformer.experiments import cli
-from nystromformer.experiments.workdir import (
-    CONFIG_FILE,
-    check_new,
-    find_folder,
-    write_json,
-)
+from nystromformer.config import Config, ConfigError, ModelConfig, key_types
+from nystromformer.experiments import cli, workdir
 from nystromformer.training.checkpoint import save_weights
 from nystromformer.training.step import split_weights
 
-_FROM = flags.DEFINE_string(
-    "from", None, "folder of the published model", required=True
-)
+_FROM = flags.DEFINE_string("from", None, "folder of published weights", required=True)
 _WORKDIR = flags.DEFINE_string("workdir", None, "workdir to make", required=True)
 _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of texts")
-MODEL = ("num_layers", "num_heads", "model_dim", "mlp_dim", "dropout_rate")
-MODEL += ("norm", "gelu", "embedding_norm", "num_token_types")
-TRAIN = {"batch_size": 32, "num_steps": 1, "eval_every": 1, "checkpoint_every": 1}
 
 
 def main() -> None:
-    source, workdir = find_folder(str(_FROM.value)), find_folder(str(_WORKDIR.value))
-    files = source / huggingface.TOKENIZER_FILE, workdir / huggingface.TOKENIZER_FILE
-    check_new(workdir)
-    vocab_size = open_vocabulary(str(files[0])).vocab_size
+    source, folder = (workdir.find_folder(x.value) for x in (_FROM, _WORKDIR))
+    workdir.check_new(folder)
+    tokenizer = folder / workdir.TOKENIZER_FILE
+    words = (source / workdir.TOKENIZER_FILE).read_bytes()
     try:
         encoder = huggingface.read_config(source)
         model = huggingface.load_pretrained(source)
     except huggingface.PretrainedError as error:
         raise ConfigError(str(error)) from error
-    if vocab_size != encoder.vocab_size:
-        sizes = f"{vocab_size:,} tokens, the model {encoder.vocab_size:,}"
-        raise ConfigError(f"{files[0]} has {sizes}")
-    settings = {
-        "task.source_dir": _SOURCE_DIR.value,
-        "task.tokenizer": str(files[1].absolute()),
-        "task.max_length": encoder.max_length,
-        "objective.name": "mlm",
-        **{f"model.{name}": getattr(encoder, name) for name in MODEL},
-        **{f"attention.{x}": value for x, value in encoder.attention_options.items()},
-        **{f"train.{x}": value for x, value in TRAIN.items()},
+    keys = key_types(ModelConfig).keys() - {"dtype", "pooling"}
+    settings = {f"model.{key}": getattr(encoder, key) for key in keys} | {
+        f"attention.{key}": value for key, value in encoder.attention_options.items()
     }
-    config = make_config("nystrom", "corpus", settings, {})
-    checked = Config.from_mapping(config.to_dict())
-    save_weights(workdir / "best", split_weights(model)[1])
-    files[1].write_bytes(files[0].read_bytes())
-    write_json(workdir / CONFIG_FILE, checked.to_mapping())
+    settings |= {"task.source_dir": _SOURCE_DIR.value, "objective.name": "mlm"}
+    settings |= {"task.max_length": encoder.max_length, "train.batch_size": 32}
+    settings |= {f"train.{x}": 1 for x in ("num_steps", "eval_every")}
+    settings |= {"train.checkpoint_every": 1, "task.tokenizer": str(tokenizer)}
+    config = make_config(encoder.attention, "corpus", settings, {}).to_dict()
+    mapping = Config.from_mapping(config).to_mapping()
+    save_weights(folder / "best", split_weights(model)[1])
+    tokenizer.write_bytes(words)
+    workdir.write_json(folder / workdir.CONFIG_FILE, mapping)
 
 
 if __name__ == "__main__":

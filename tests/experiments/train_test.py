@@ -104,31 +104,6 @@ def test_every_signal_that_asks_to_stop_saves(commands, tmp_path, signum):
     assert checkpoints(tmp_path)
 
 
-def damage(file) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-
-
-def test_a_damaged_checkpoint_is_passed_over_and_when_all_are_it_refuses(
-    commands, finished, tmp_path
-):
-    for _ in range(2):  # sessions, each of which saves as it is stopped
-        stop(start(commands, tmp_path), signal.SIGTERM)
-    newer, older = checkpoints(tmp_path)
-    whole = older.read_bytes()
-    for file in (newer, older):
-        damage(file)
-    said = refused(commands.train(tmp_path))
-    assert said.startswith("error: no intact checkpoint in")
-    assert checkpoints(tmp_path) == [newer, older]
-    older.write_bytes(whole)
-    resumed = commands.train(tmp_path)
-    assert f"checkpoint {newer.stem} in" in resumed.stdout
-    assert f"resuming from step {older.stem}\n" in resumed.stdout
-    assert numbers(tmp_path) == numbers(finished[0])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sequence_parallelism", [1, 2])
 def test_the_devices_of_a_machine_share_the_work(
