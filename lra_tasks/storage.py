@@ -13,6 +13,7 @@ import shutil
 import sys
 import types
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,15 +232,29 @@ class Rows:
     def __init__(self, source: Any, width: int, dtype: Any):
         self.source, self.shape = source, (len(source), width)
         self.dtype, self.size = np.dtype(dtype), len(source) * width
+        self._thread = ThreadPoolExecutor(1)
+        self._ahead: tuple[np.ndarray, Future[np.ndarray]] | None = None
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def prefetch(self, rows: np.ndarray) -> None:
+        """Starts reading `rows`, int `[n]`, in a thread, for an index to come."""
+        self._ahead = rows, self._thread.submit(self._read, rows)
 
     def __getitem__(self, rows: int | slice | np.ndarray | list[int]) -> np.ndarray:
         if isinstance(rows, slice):
             rows = [*range(*rows.indices(len(self)))]
         wanted = np.asarray(rows, np.int64)
-        records = self.source.__getitems__(wanted.reshape(-1).tolist())
-        tokens = [record["tokens"] for record in records]
-        read = pad(tokens, self.shape[1], self.dtype)[0]
+        flat, read = wanted.reshape(-1), None
+        if self._ahead and len(self._ahead[0]) >= len(flat) > 0:
+            ahead, future = self._ahead
+            if (ahead[: len(flat)] == flat).all():
+                read, self._ahead = future.result()[: len(flat)], None
+        read = self._read(flat) if read is None else read
         return read.reshape(*wanted.shape, self.shape[1])
+
+    def _read(self, rows: np.ndarray) -> np.ndarray:
+        records = self.source.__getitems__(rows.tolist())
+        tokens = [record["tokens"] for record in records]
+        return pad(tokens, self.shape[1], self.dtype)[0]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -165,6 +166,27 @@ def test_lengths_do_not_give_the_order_away(longest):
     assert kept > 0.85 * all_tokens
     for label in (0, 1):
         assert abs(np.mean(longer[label]) - 0.5) < 0.03
+
+
+def test_rows_are_prefetched_by_a_thread(tmp_path):
+    write(tmp_path / "text", FILES)
+    rows = corpus(tmp_path / "text").load("train", tmp_path).inputs
+    expected, read_by, read = rows[:], [], rows.source.__getitems__
+
+    class Source:
+        def __getitems__(self, wanted):
+            read_by.append(threading.current_thread())
+            return read(wanted)
+
+    rows.source = Source()
+    rows.prefetch(np.array([5, 3, 8, 1]))
+    np.testing.assert_array_equal(rows[[5, 3, 8]], expected[[5, 3, 8]])
+    assert read_by
+    assert threading.main_thread() not in read_by
+    for wanted in ([5, 3], [8, 1, 0]):  # not those that were prefetched last
+        np.testing.assert_array_equal(rows[wanted], expected[wanted])
+        rows.prefetch(np.array([7, 7]))
+    assert read_by.count(threading.main_thread()) == 2
 
 
 def test_make_examples_fill_a_row_to_its_last_token():

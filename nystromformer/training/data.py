@@ -46,6 +46,9 @@ class Data(NamedTuple):
         """As `FetchedData.part`, of what is on the devices already."""
         return self, indices
 
+    def prefetch(self, indices: np.ndarray) -> None:
+        """As `FetchedData.prefetch`; there is nothing to read."""
+
     def rows(self, indices: Any) -> Any:
         """The rows of the examples at indices [B]: [B], or of pairs [B, 2]."""
         return indices if self.pairs is None else self.pairs[indices]
@@ -80,6 +83,11 @@ class FetchedData(NamedTuple):
     labels: np.ndarray
     mesh: Mesh
     pairs: None = None
+
+    def prefetch(self, indices: np.ndarray) -> None:
+        """Reads the rows of the next `part` while the device computes."""
+        if hasattr(self.inputs, "prefetch"):
+            self.inputs.prefetch(indices.ravel())
 
     def part(self, indices: np.ndarray, count: int) -> tuple[Data, np.ndarray]:
         """The rows of the first batches of [K, B], and the batches' indices there."""

@@ -170,6 +170,7 @@ class Trainer:
                 self.train_chunk = lowered.compile()
                 run_state.compiled_bytes = program_bytes(self.train_chunk)
             self.state, finite = self.train_chunk(self.state, *batches)
+            self.data["train"].prefetch(self._indices(self.step + num_steps, num_steps))
             self.step = int(self.state.step)
         if culprits := jax.device_get(finite).culprits():
             raise NotFiniteError(
@@ -190,13 +191,17 @@ class Trainer:
             zero = device_put_global(self.mesh, Totals.zero(self.objective))
             self.state = self.state._replace(totals=zero)
 
+    def _indices(self, first_step: int, num_steps: int) -> np.ndarray:
+        """The examples of steps first_step, …, int32 [num_steps, B]."""
+        num_examples = len(self.data["train"].labels)
+        sizes = num_steps, num_examples, self.schedule.batch_size
+        return train_indices(self.schedule.seed, first_step, *sizes)
+
     def _batches(self, num_steps: int) -> tuple[Any, jax.Array, jax.Array]:
         """The data of the next steps, their examples [K, B] and their number."""
-        data, schedule = self.data["train"], self.schedule
-        sizes = num_steps, len(data.labels), schedule.batch_size
-        indices = np.zeros((MAX_CHUNK, schedule.batch_size), np.int32)
-        indices[:num_steps] = train_indices(schedule.seed, self.step, *sizes)
-        part, indices = data.part(indices, num_steps)
+        indices = np.zeros((MAX_CHUNK, self.schedule.batch_size), np.int32)
+        indices[:num_steps] = self._indices(self.step, num_steps)
+        part, indices = self.data["train"].part(indices, num_steps)
         on_mesh = device_put_global(self.mesh, indices, None, DATA)
         return part, on_mesh, device_put_global(self.mesh, np.int32(num_steps))
 
