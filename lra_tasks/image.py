@@ -7,7 +7,7 @@ picture, row by row, are its tokens; 0 is black, not padding.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,12 +16,9 @@ from lra_tasks.archives import Archive
 from lra_tasks.base import Task
 from lra_tasks.split import DataError, Split, remove_overlap, split_off
 
-SIDE = 32
-NUM_PIXELS = SIDE * SIDE
-NUM_BATCHES = 6  # five of train, then test
+SIDE, NUM_PIXELS = 32, 32 * 32
 BATCH = r"(?:^|/)(data_batch_[1-5]|test_batch)\.bin$"
 FOLDER = "cifar-10-batches-bin"
-Pictures = tuple[np.ndarray, np.ndarray]  # uint8 [n, 1024] and labels [n]
 
 
 def to_grey(rgb: np.ndarray) -> np.ndarray:
@@ -31,25 +28,6 @@ def to_grey(rgb: np.ndarray) -> np.ndarray:
     """
     red, green, blue = (rgb[:, channel].astype(np.uint32) for channel in range(3))
     return ((2989 * red + 5870 * green + 1140 * blue + 5000) // 10_000).astype(np.uint8)
-
-
-def read_batches(path: Path, batch_size: int) -> list[Pictures]:
-    """Train and test of FOLDER or its archive, of records label, R, G, B."""
-    size, found = (batch_size, 1 + 3 * NUM_PIXELS), {}
-    with archives.open_members(path, BATCH) as members:
-        for match, file in members:
-            records = np.frombuffer(file.read(), np.uint8)
-            if records.size != size[0] * size[1]:
-                wanted = f"{size[0]:,} records of {size[1]:,} bytes"
-                raise DataError(f"{path}: {match.string} is not {wanted}")
-            records = records.reshape(size)
-            pixels = to_grey(records[:, 1:].reshape(-1, 3, NUM_PIXELS))
-            found[match[1]] = pixels, records[:, 0]
-    if len(found) != NUM_BATCHES:
-        raise DataError(f"{path} has only {', '.join(sorted(found))}: get it again")
-    *train, test = (found[name] for name in sorted(found))
-    pixels, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
-    return [(pixels, labels), test]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,37 +60,48 @@ class Image(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(
-            self.max_length == NUM_PIXELS,
-            f"max_length must be {NUM_PIXELS}, all pixels; it is {self.max_length}",
-        )
+        wrong = f"max_length must be {NUM_PIXELS}, all pixels; it is {self.max_length}"
+        self.require(self.max_length == NUM_PIXELS, wrong)
 
     def source_files(self) -> list[Path]:
         path = archives.find([FOLDER, self.archive.name], Path(str(self.source_dir)))
         return [] if path is None else [path, *path.glob("*.bin")]
 
     def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
-        train, test = (Split.of_pictures(*each) for each in self._read(data_dir))
-        train, validation = split_off(train, self.seed)
-        splits = {"train": train, "validation": validation, "test": test}
+        place, source_dir = self.place(data_dir), self.source_dir
+        splits = {}
+        if not archives.find([FOLDER, self.archive.name], place):
+            for name in ("train", "test"):
+                if rows := archives.read_tfds("cifar10", name, source_dir):
+                    rows.sort(key=lambda row: row["id"])  # the archive's order
+                    rgb = np.stack([row["image"] for row in rows]).transpose(0, 3, 1, 2)
+                    labels = np.array([row["label"] for row in rows])
+                    splits[name] = Split.of_pictures(to_grey(rgb), labels)
+        if not splits:
+            path = archives.obtain(self.archive, FOLDER, place, source_dir is not None)
+            splits = self._read(path)
+        splits["train"], splits["validation"] = split_off(splits["train"], self.seed)
         return remove_overlap(self.name, splits)
 
-    def _read(self, data_dir: Path) -> list[Pictures]:
-        """Pictures and labels of train and of test, in the archive's order."""
-        if not archives.find([FOLDER, self.archive.name], self.place(data_dir)):
-            read = archives.read_tfds
-            both = [read("cifar10", x, self.source_dir) for x in ("train", "test")]
-            if both[0] and both[1]:
-                return [_of_tfds(rows) for rows in both if rows]
-        by_hand = self.source_dir is not None
-        path = archives.obtain(self.archive, FOLDER, self.place(data_dir), by_hand)
-        return read_batches(path, self.batch_size)
+    def _read(self, path: Path) -> dict[str, Split]:
+        """Train and test of FOLDER or its archive, of records label, R, G, B."""
+        shape, found = (self.batch_size, 1 + 3 * NUM_PIXELS), {}
+        with archives.open_members(path, BATCH) as members:
+            for match, file in members:
+                found[match[1]] = np.frombuffer(file.read(), np.uint8)
+        sizes = {records.size for records in found.values()}
+        if len(found) != 6 or sizes != {shape[0] * shape[1]}:
+            names = ", ".join(sorted(found))
+            wanted = f"not 6 batches of {shape[0]:,} records of {shape[1]:,} bytes"
+            raise DataError(f"{path} has {names or 'nothing'}, {wanted}: get it again")
+        test = found.pop("test_batch").reshape(shape)
+        train = np.concatenate([found[x].reshape(shape) for x in sorted(found)])
+        return {
+            name: Split.of_pictures(
+                to_grey(x[:, 1:].reshape(-1, 3, NUM_PIXELS)), x[:, 0]
+            )
+            for name, x in (("train", train), ("test", test))
+        }
 
     def decode(self, tokens: np.ndarray) -> np.ndarray:
         return tokens.reshape(SIDE, SIDE)
-
-
-def _of_tfds(rows: list[Any]) -> Pictures:
-    rows = sorted(rows, key=lambda row: row["id"])  # "train_00000", …
-    rgb = np.stack([row["image"] for row in rows]).transpose(0, 3, 1, 2)
-    return to_grey(rgb), np.array([row["label"] for row in rows])

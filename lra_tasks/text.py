@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,17 +23,13 @@ REVIEW = r"(?:^|/)(train|test)/(neg|pos)/[^/.][^/]*\.txt$"
 Texts = list[tuple[int, bytes]]  # with their labels
 
 
-def encode_bytes(documents: Sequence[bytes], width: int) -> tuple[np.ndarray, ...]:
-    """Tokens uint8 `[n, width]` of the first bytes of documents, and lengths `[n]`.
+def encode_bytes(texts: Sequence[str], width: int, num_bytes: int | None = None) -> Any:
+    """Tokens uint8 `[n, width]` of the first bytes of texts, and lengths `[n]`.
 
-    UTF-8 has no byte 255, so tokens fit uint8; in a document that has one, bytes that
-    are not UTF-8 become "�".
+    UTF-8 has no byte 255, so tokens fit uint8.
     """
-    rows = []
-    for document in documents:
-        if b"\xff" in document:
-            document = document.decode(errors="replace").encode()
-        rows.append(np.frombuffer(document[:width], np.uint8))
+    first = min(width, num_bytes or width)
+    rows = [np.frombuffer(x.encode(errors="replace")[:first], np.uint8) for x in texts]
     tokens, lengths = pad(rows, width, np.uint8)
     tokens += np.arange(width) < lengths[:, None]
     return tokens, lengths
@@ -74,8 +70,7 @@ class TextTask(Task):
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, ...]:
         if self.vocabulary is not None:
             return super().encode(texts)
-        documents = [text.encode(errors="replace")[: self.num_bytes] for text in texts]
-        return encode_bytes(documents, self.max_length)
+        return encode_bytes(texts, self.max_length, self.num_bytes)
 
     def decode(self, tokens: np.ndarray) -> str:
         return (

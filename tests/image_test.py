@@ -75,17 +75,11 @@ def test_every_source_gives_the_same_data(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            FILES["cifar-10-batches-bin/test_batch.bin"][:-1],
-            "is not 20 records of 3,073",
-        ),
-        (None, "has only data_batch_1, data_batch_2, data_batch_4"),
-    ],
+    "content", [None, FILES["cifar-10-batches-bin/test_batch.bin"][1:]]
 )
-def test_a_damaged_batch_is_named(tmp_path, content, message):
+def test_a_damaged_batch_is_one_line(tmp_path, content):
     write(tmp_path, FILES | {"cifar-10-batches-bin/data_batch_3.bin": content})
+    message = "has data_batch_1, .*not 6 batches of 20 records of 3,073 bytes"
     with pytest.raises(DataError, match=message):
         TinyImage().load("train", tmp_path)
 

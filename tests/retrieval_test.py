@@ -48,7 +48,7 @@ def test_each_document_is_kept_once_and_pairs_name_them(tmp_path, capsys):
     write(tmp_path / BELOW, packed())
     splits = load_all(Retrieval(max_length=17), tmp_path)
     said = capsys.readouterr().err
-    assert "5 pairs in new_aan_pairs.train.tsv, the release has 147,086" in said
+    assert "new_aan_pairs.train.tsv: 5 pairs, the release has 147,086" in said
     assert "1 examples left out of train" in said
     assert [split.labels.tolist() for split in splits] == [[1, 0, 1, 0], [0, 1], [1, 1]]
     assert [len(split.inputs) for split in splits] == [4, 3, 3]  # P2, P6: one
