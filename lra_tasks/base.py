@@ -19,21 +19,17 @@ PathLike = str | os.PathLike[str]
 Examples = Iterable[tuple[Sequence[int], int]]  # rows and labels, made one by one
 
 
+def local_path(path: PathLike) -> Path:
+    """The absolute path of a local folder; DataError for a bucket's."""
+    if "://" in str(path):
+        raise DataError(f"{path} is not a local or mounted folder")
+    return Path(path).expanduser().absolute()
+
+
 def get_root(data_dir: PathLike | None = None) -> Path:
     """`data_dir`, else $LRA_DATA_DIR, else ~/.cache/lra_tasks."""
-    root = data_dir or os.environ.get("LRA_DATA_DIR") or "~/.cache/lra_tasks"
-    return local_path("data_dir", root)
-
-
-def local_path(option: str, path: PathLike) -> Path:
-    """The absolute path of a local folder."""
-    if "://" in str(path):
-        raise DataError(f"task.{option}={path} is not a local or mounted folder")
-    try:
-        return Path(path).expanduser().absolute()
-    except RuntimeError:  # a container's user without a home
-        message = f"no home directory for {path}: set task.{option}"
-        raise DataError(f"{message} or $LRA_DATA_DIR") from None
+    known = data_dir or os.environ.get("LRA_DATA_DIR")
+    return local_path(known or "~/.cache/lra_tasks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +68,7 @@ class Task(ABC):
             0 <= self.seed < 2**63, f"seed must be 0 to 2⁶³-1, not {self.seed}"
         )
         if self.source_dir:  # the same from any working directory
-            self._set(source_dir=str(local_path("source_dir", self.source_dir)))
+            self._set(source_dir=str(local_path(self.source_dir)))
 
     def require(self, condition: bool, message: str) -> None:
         """Raises DataError with the task's name and `message` unless `condition`."""
@@ -98,7 +94,7 @@ class Task(ABC):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The names of its splits: SPLITS and what else it can be tested on."""
+        """SPLITS and the names of what else it can be tested on."""
         return SPLITS
 
     @property
@@ -161,11 +157,7 @@ class Task(ABC):
         return ()
 
     def cache_key(self) -> dict[str, Any]:
-        """The options that the prepared data depend on.
-
-        A tokenizer.json enters with its content, `source_dir` with the names, sizes and
-        times of its files.
-        """
+        """The options that the data depend on, with the state of files they name."""
         key = asdict(self)
         if self.source_dir:
             key["source_dir"] = self._source_state
@@ -176,11 +168,12 @@ class Task(ABC):
     @functools.cached_property
     def _source_state(self) -> Any:
         """Names, sizes and times of the source files, once for all splits."""
-        folder, state = str(self.source_dir), []
-        for file in sorted(self.source_files()):
-            stat = file.stat()
-            name = os.path.relpath(file, folder)
-            state.append((name, stat.st_size, stat.st_mtime_ns))
+        folder = str(self.source_dir)
+        files = [(file, file.stat()) for file in sorted(self.source_files())]
+        state = [
+            (os.path.relpath(file, folder), stat.st_size, stat.st_mtime_ns)
+            for file, stat in files
+        ]
         return state or os.path.realpath(folder)
 
     @property
@@ -201,7 +194,7 @@ class Task(ABC):
         else $LRA_DATA_DIR, else ~/.cache/lra_tasks.
 
         Raises:
-          DataError: no such split; the sources are wrong, or the stored files damaged.
+          DataError: no such split, wrong sources, or damaged files.
           OSError: `data_dir` cannot be written, or the disk is full.
         """
         known = ", ".join(self.splits)

@@ -23,10 +23,7 @@ Table = tuple[list[tuple[str, ...]], list[int]]  # texts and labels
 
 
 class Subset(NamedTuple):
-    """A subset's folder, the columns of texts and label, and the labels.
-
-    `files` are TSV files, the first that exists, and TFDS's name, of train and tests.
-    """
+    """Where a subset is; `files` ends with TFDS's name of the split."""
 
     folder: str
     texts: tuple[str, ...]

@@ -97,11 +97,9 @@ class ListOps(Task):
         self.require(self.max_depth >= 2, "max_depth must be at least 2")
         self.require(2 <= self.max_args <= 100, "max_args must be 2 to 100")
         most = min(self.max_tokens, self.max_length)
-        self.require(
-            4 <= self.min_tokens <= most,
-            f"min_tokens must be 4 (one operator, two digits) to {most}, the "
-            f"smaller of max_tokens and max_length; it is {self.min_tokens}",
-        )
+        limits = f"4 (one operator, two digits) to {most}, not {self.min_tokens}"
+        fits = 4 <= self.min_tokens <= most
+        self.require(fits, f"min_tokens must be {limits}")
 
     def source_files(self) -> list[Path]:
         folder = Path(str(self.source_dir))

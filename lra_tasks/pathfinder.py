@@ -5,7 +5,6 @@ Linsley et al. 2018 (arXiv:1805.08315) in the sizes of Long Range Arena (Tay et 
 `source_dir` names them. Path-X is the same at 128 × 128.
 """
 
-import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,14 +40,16 @@ def read_released(folder: Path, resolution: int) -> tuple[np.ndarray, np.ndarray
     listed = list(_read_metadata(folder))
     if not listed:
         raise DataError(f"{folder} has no metadata/K.npy with pictures in it")
-    images = np.empty((len(listed), resolution, resolution), np.uint8)
-    labels = np.empty(len(listed), np.int32)
     order = np.random.default_rng(RELEASED_SEED).permutation(len(listed))
-    place_of = np.argsort(order)  # in memory once, and on disk from front to back
-    found = tqdm(listed, "pictures", disable=None)
-    for place, (path, label) in zip(place_of, found, strict=True):
-        images[place], labels[place] = _read_png(path, resolution), label
-    return images, labels
+    images = np.empty((len(listed), resolution, resolution), np.uint8)
+    for number, (path, _) in enumerate(tqdm(listed, "pictures", disable=None)):
+        try:
+            with PIL.Image.open(path, formats=["PNG"]) as picture:
+                images[number] = picture.convert("L")
+        except (OSError, ValueError, SyntaxError) as error:
+            wanted = f"PNG picture of {resolution} x {resolution}"
+            raise DataError(f"{path} is not a whole {wanted} ({error})") from error
+    return images[order], np.array([label for _, label in listed], np.int32)[order]
 
 
 def _read_metadata(folder: Path) -> Iterator[tuple[Path, int]]:
@@ -59,26 +60,15 @@ def _read_metadata(folder: Path) -> Iterator[tuple[Path, int]]:
         for number, line in enumerate(text.splitlines(), start=1):
             words = line.split()
             path = folder.joinpath(*words[:2])
-            if len(words) < 4 or words[3] not in ("0", "1"):
-                expected = "imgs/K sample_I.png I LABEL …, the label 0 or 1"
-                raise DataError(f"{file}, line {number}: {line[:60]!r}, not {expected}")
-            if not path.is_file():
-                raise DataError(f"{file}, line {number}: there is no {path}")
+            if len(words) < 4 or words[3] not in ("0", "1") or not path.is_file():
+                expected = "a file as imgs/K sample_I.png I LABEL …, the label 0 or 1"
+                raise DataError(
+                    f"{file}, line {number}: {line[:60]!r} is not {expected}"
+                )
             if path.stat().st_size:
                 yield path, int(words[3])
             else:
                 print(f"{path} is empty: left out", file=sys.stderr)
-
-
-def _read_png(path: Path, resolution: int) -> np.ndarray:
-    try:
-        with PIL.Image.open(io.BytesIO(path.read_bytes()), formats=["PNG"]) as picture:
-            if picture.size == (resolution, resolution):
-                return np.asarray(picture.convert("L"))
-            wrong = "{}x{}, not {}x{}".format(*picture.size, resolution, resolution)
-    except Exception as error:  # PIL raises many kinds
-        raise DataError(f"{path} is not a whole PNG picture ({error})") from error
-    raise DataError(f"{path} is {wrong}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +82,7 @@ class Pathfinder(Task):
 
     name: ClassVar[str] = "pathfinder"
     data_version: ClassVar[str] = "1.1.0"
-    description: ClassVar[str] = (
-        "Are the two markers on the ends of one dashed contour?"
-    )
+    description: ClassVar[str] = "Are both markers on the ends of one dashed contour?"
     homepage: ClassVar[str] = "https://github.com/drewlinsley/pathfinder"
     citation: ClassVar[str] = "Linsley et al., Long-range spatial, NeurIPS 2018"
     vocab_size: ClassVar[int] = 256
@@ -109,12 +97,10 @@ class Pathfinder(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        side, pixels = self.resolution, self.resolution**2
-        known = f"resolution must be one of {RESOLUTIONS}, not {side}"
-        self.require(side in RESOLUTIONS, known)
-        wrong = f"all pixels of resolution {side}; it is {self.max_length:,}"
-        fits = self.max_length == pixels
-        self.require(fits, f"max_length must be {pixels:,}, {wrong}")
+        side, known = self.resolution, f"one of {RESOLUTIONS}, not {self.resolution}"
+        self.require(side in RESOLUTIONS, f"resolution must be {known}")
+        wrong = f"max_length must be {side**2:,}, all pixels of resolution {side}"
+        self.require(self.max_length == side**2, wrong)
         known = f"one of {', '.join(RELEASED_FOLDERS)}, not {self.difficulty!r}"
         fits = self.difficulty in RELEASED_FOLDERS
         self.require(fits, f"difficulty must be {known}")
@@ -142,8 +128,10 @@ class Pathfinder(Task):
     def _find_released(self, source_dir: Path) -> Path:
         name = RELEASED_FOLDERS[self.difficulty]
         below = f"pathfinder{self.resolution}/{name}"
-        release = f"lra_release/{below}"
-        names = [f"lra_release/{release}", release, below, name]
+        names = [
+            *(x + below for x in ("lra_release/lra_release/", "lra_release/", "")),
+            name,
+        ]
         if folder := archives.find(names, source_dir):
             return folder
         url = archives.LRA_RELEASE.url

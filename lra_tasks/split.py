@@ -21,8 +21,8 @@ class Split:
     """The examples of one split.
 
     `pairs` is None where example i is row i; in a task of two inputs it names the two
-    rows of each example, so that a document is stored once. `inputs` is an array, or
-    rows that stay on disk (`storage.Rows`), which are indexed by row numbers only.
+    rows of each example, so that a document is stored once. `inputs` may stay on disk
+    (`storage.Rows`): then it is indexed by rows only.
     """
 
     inputs: Any  # uint8 or uint16 [num_inputs, L], 0 behind a row's length
@@ -84,10 +84,7 @@ def pad(rows: Collection[Any], width: int, dtype: Any) -> tuple[np.ndarray, np.n
 
 
 def split_off(train: Split, seed: int, fraction: float = 0.1) -> tuple[Split, Split]:
-    """Draws a fraction of each class as validation; returns train and validation.
-
-    Both keep the order of the examples.
-    """
+    """Train and validation, a fraction of each class drawn; both keep their order."""
     rng = np.random.default_rng(seed)
     drawn = np.zeros(train.num_examples, bool)
     for label in np.unique(train.labels):

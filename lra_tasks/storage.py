@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import shutil
-import sys
 import types
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow_datasets as tfds
 from absl import logging
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from tqdm import tqdm
 
 from lra_tasks.split import DataError, Split, pad
@@ -30,23 +29,6 @@ if TYPE_CHECKING:
 
 OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
 ROWS_AT_A_TIME = 4096
-
-
-@contextlib.contextmanager
-def lock(path: Path, work: str) -> Iterator[None]:
-    """Holds the lock file `path`, which a killed process releases.
-
-    A process that has to wait says what another one is doing: "preparing text".
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        held = FileLock(path).acquire(blocking=False)
-    except Timeout:
-        message = f"another process is {work}: waiting for it"
-        print(message, file=sys.stderr, flush=True)
-        held = FileLock(path).acquire()
-    with held:
-        yield
 
 
 @contextlib.contextmanager
@@ -66,15 +48,11 @@ class _OfflineInfo(tfds.core.DatasetInfo):
 
 
 class _Examples:
-    """Yields (key, example) and shows progress.
-
-    TFDS copies its iterator to count the examples afterwards, which would keep all of
-    them in memory: this copy only counts.
-    """
+    """Yields (key, example). Its copy, by which TFDS counts, keeps no examples."""
 
     def __init__(self, examples: Iterable[dict[str, Any]], title: str):
-        self.count = 0
-        self.examples = iter(tqdm(examples, title, disable=None, leave=False))
+        self.count, bar = 0, tqdm(examples, title, disable=None, leave=False)
+        self.examples = iter(bar)
 
     def __iter__(self) -> "_Examples":
         return self
@@ -119,11 +97,7 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:
         made = self.task.make(self.root, Path(self.data_path))
         return {
-            name: [
-                functools.partial(
-                    _Examples, self._records(split), f"{self.name} {name}"
-                )
-            ]
+            name: [functools.partial(_Examples, self._records(split), name)]
             for name, split in made.items()
         }
 
@@ -138,14 +112,11 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
             tokens = [split.inputs[row, : split.lengths[row]] for row in rows]
             yield {"label": label, **dict(zip(names, tokens, strict=True))}
 
-    def _make_download_manager(self, **_: Any) -> Any:
-        """Makes no folder for downloads."""
+    def _make_download_manager(self, **_: Any) -> Any:  # makes no folder for downloads
         return types.SimpleNamespace(downloaded_size=0)
 
-    def _log_download_bytes(self) -> None:
-        """Prints nothing."""
-
-    _log_download_done = _log_download_bytes
+    def _log_download_bytes(self) -> None: ...
+    def _log_download_done(self) -> None: ...
 
 
 def _input_names(task: "Task") -> list[str]:
@@ -155,16 +126,13 @@ def _input_names(task: "Task") -> list[str]:
 def prepare(task: "Task", root: Path) -> Path:
     """Makes all splits of a task unless they are there; returns their folder.
 
-    One process prepares and others wait. What is in the folder is complete: it is
-    renamed when its files are, and what a killed process left is removed.
-
-    Raises:
-      DataError: the sources are wrong.
-      OSError: the folder cannot be written, or the disk is full.
+    One process prepares, others wait. The folder is renamed when it is complete, and
+    what a killed process left is removed. OSError where it cannot be written.
     """
     folder = root / f"lra_{task.name}" / task.config_name / task.data_version
     if not folder.exists():
-        with lock(folder.with_name("lock"), f"preparing {folder}"), _quiet():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name("lock")), _quiet():
             for remains in folder.parent.glob("incomplete.*"):
                 shutil.rmtree(remains)
             try:
@@ -175,11 +143,7 @@ def prepare(task: "Task", root: Path) -> Path:
 
 
 def load(task: "Task", split: str, root: Path) -> Split:
-    """Reads a split, preparing all splits first if they are not there.
-
-    Raises:
-      DataError: the folder is damaged, or holds something else.
-    """
+    """Reads a split, prepared if it is not there; DataError if it is damaged."""
     folder = prepare(task, root)
     try:
         with _quiet():
@@ -189,10 +153,8 @@ def load(task: "Task", split: str, root: Path) -> Split:
         raise
     except Exception as error:  # each library has its own words for damage
         reason = str(error).partition("\n")[0]
-        raise DataError(
-            f"{folder} is damaged or no dataset of {task.name} ({reason}): delete that "
-            "folder and run again"
-        ) from error
+        said = f"{folder} is damaged or no dataset of {task.name} ({reason})"
+        raise DataError(f"{said}: delete that folder and run again") from error
 
 
 def _read(source: Any, task: "Task") -> Split:

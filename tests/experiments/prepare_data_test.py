@@ -77,7 +77,7 @@ def test_all_are_tried_and_every_failure_is_a_line(run, tmp_path):
         (tmp_path / f"lra_{name}").touch()
     done = run("--task=all", f"--data_dir={tmp_path}")
     assert done.returncode == 2
-    assert done.stdout.startswith("retrieval, in ")
+    assert done.stdout.startswith("retrieval: tfds.")
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     starts = [line.split(":")[1] for line in lines]
     assert starts == [" listops", " text", " image", " pathfinder", " pathx"]
