@@ -57,14 +57,17 @@ def test_run_locally_records_failures_and_runs_the_others(tmp_path, capfd):
         stub("c", source="b"),
         stub("d", source="a"),
         stub("e", "import os; os.kill(os.getpid(), 9)"),
+        stub("f", "raise SystemExit(142)"),  # has saved: it can go on
     ]
     run_locally(points, tmp_path)
-    assert states(points, tmp_path) == ["failed", "done", "done", "waiting", "failed"]
+    ends = ["failed", "done", "done", "waiting", "failed", "waiting"]
+    assert states(points, tmp_path) == ends
     assert capfd.readouterr().out.splitlines() == [
         "a: status 1: error: no data",
         "b: done",
         "c: done",
         "e: status -9: ",
+        "f: waiting",
     ]
     assert (tmp_path / "a" / "failed.txt").read_text() == "status 1: error: no data"
     assert (tmp_path / "a" / "log.txt").read_text() == "one\nerror: no data\n"
@@ -105,15 +108,16 @@ def test_job_checkpoint_returns_when_the_run_has_saved(tmp_path):
     job = Job(point.command(tmp_path), tmp_path / "a")
 
     def requeue(*_):
-        found.append((job.checkpoint(), (tmp_path / "a" / "saved").exists()))
+        again, flags = job.checkpoint(), os.WEXITED | os.WNOWAIT | os.WNOHANG
+        found.append((again, os.waitid(os.P_PID, job.process.pid, flags) is not None))
 
     before = signal.signal(signal.SIGUSR2, requeue)
     try:
         job()
     finally:
         signal.signal(signal.SIGUSR2, before)
-    [(again, has_saved)] = found
-    assert (has_saved, state(tmp_path / "a")) == (True, "waiting")
+    [(again, has_ended)] = found
+    assert (has_ended, state(tmp_path / "a")) == (True, "waiting")
     again.function()
     assert state(tmp_path / "a") == "done"
 
