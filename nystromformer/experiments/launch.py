@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import submitit
+from etils import epath
 from submitit.core.utils import FailedJobError
 
 from nystromformer.config import ConfigError
@@ -33,7 +34,7 @@ def state(workdir: Path) -> str:
         return "done"
     if not workdir.exists():
         return "waiting"
-    with contextlib.suppress(ConfigError), lock_workdir(workdir):
+    with contextlib.suppress(ConfigError), lock_workdir(epath.Path(workdir)):
         return "failed" if (workdir / FAILURE_FILE).exists() else "waiting"
     return "running"
 
