@@ -133,9 +133,9 @@ def _absolute(folder: epath.PathLike) -> epath.Path:
 
 
 def _to_save(state: Any, meta: dict[str, Any]) -> ocp.args.Composite:
-    copy = jax.tree.map(np.array, state)  # which the next step does not change
-    noted = ocp.args.JsonSave({"meta": meta, "sha256": _sha256(copy, meta)})
-    return ocp.args.Composite(state=ocp.args.StandardSave(copy), meta=noted)
+    state = jax.device_get(state)  # what the next steps do not change
+    noted = ocp.args.JsonSave({"meta": meta, "sha256": _sha256(state, meta)})
+    return ocp.args.Composite(state=ocp.args.StandardSave(state), meta=noted)
 
 
 def _restore(reader: Any, where: Any, like: Any) -> tuple[Any, dict[str, Any]]:

@@ -104,7 +104,7 @@ class Trainer:
         self.writer = MetricsWriter(workdir, self.step, self.run_state.evaluated)
         self.state = device_put_global(self.mesh, state) if restored else init(seed)
         if not restored:
-            self.best = jax.tree.map(np.array, self.state.weights)
+            self.best = jax.device_get(self.state.weights)
             if start:
                 weights = device_put_global(self.mesh, start(self.best))
                 self.state = self.state._replace(weights=weights)
@@ -228,7 +228,7 @@ class Trainer:
         self.writer.write(self.step, "validation", metrics)
         objective, value = self.objective, metrics[self.objective.select]
         if self.run_state.add_validation(self.step, value, objective.higher_is_better):
-            self.best = jax.tree.map(np.array, self.state.weights)
+            self.best = jax.device_get(self.state.weights)
         shown = (f"{k} {v:.4f}" for k, v in metrics.items() if k != "examples")
         self.progress.say(f"step {self.step}: validation {', '.join(shown)}")
 

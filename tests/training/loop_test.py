@@ -193,6 +193,7 @@ def test_best_weights_of_a_checkpoint_survive_a_kill_before_the_next(
     assert best_sha256(again) == whole["params_sha256"]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_fit_takes_the_older_checkpoint_where_the_newest_is_damaged(
     start, tmp_path, monkeypatch, capsys
 ):
