@@ -65,7 +65,7 @@ class TextTask(Task):
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:
-        return np.uint8 if self.vocabulary is None else np.uint16
+        return np.uint8 if self.vocab_size <= BYTES else np.uint16
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, ...]:
         if self.vocabulary is not None:
