@@ -13,7 +13,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import tensorflow_datasets as tfds
 
 from lra_tasks.archives import Archive
-from lra_tasks.split import SPLITS
 from lra_tasks.storage import OFFLINE
 
 
@@ -107,8 +106,8 @@ def full_disk(num_bytes):
 
 
 def load_all(task, data_dir):
-    """The train, validation and test splits."""
-    return [task.load(split, data_dir) for split in SPLITS]
+    """The train, validation and test splits, and further ones."""
+    return [task.load(split, data_dir) for split in task.splits]
 
 
 def hashes(task, data_dir):
