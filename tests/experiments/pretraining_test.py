@@ -139,7 +139,6 @@ def test_train_learns_64_pairs_by_heart_in_epochs(commands, tmp_path, pretrained
     [
         ("task.tokenizer=byte", "and this run 261 of byte: take the same"),
         ("train.num_epochs=0.1", "optimizer.warmup_steps"),
-        ("objective.select=F1", "select must be accuracy or f1, got 'F1'"),
     ],
 )
 def test_train_rejects_what_cannot_be_fine_tuned(
