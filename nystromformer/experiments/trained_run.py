@@ -85,7 +85,8 @@ class TrainedRun:
           ConfigError: other data than the run was trained on.
         """
         examples = self.task.load(split, data_dir or self.config.task.data_dir)
-        if self.result and examples.content_hash != self.result["data_sha256"][split]:
+        noted = (self.result or {}).get("data_sha256", {})
+        if noted.get(split, examples.content_hash) != examples.content_hash:
             raise ConfigError(
                 f"the {split} split is not the one that this run was trained with: "
                 "correct source_dir, or name another --data_dir"
