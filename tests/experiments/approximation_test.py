@@ -11,7 +11,7 @@ FIGURES = (
 )
 
 
-def test_a_trained_run_is_looked_at_and_not_changed(commands, finished, tmp_path):
+def test_approximation_measures_a_run_and_leaves_it(commands, finished, tmp_path):
     workdir, _ = finished
     result = json.loads((workdir / "result.json").read_text())
     args = (f"--workdir={workdir}", "--examples=1", "--example=3", "--landmarks=4")
@@ -37,14 +37,16 @@ def test_a_trained_run_is_looked_at_and_not_changed(commands, finished, tmp_path
         places = {(row["layer"], row["head"]) for row in tables[name]}
         assert places == {("0", "0"), ("0", "1")}
     for row in tables["landmarks"]:
-        if row["landmarks"] == "segment_means":
+        if row["method"] == "segment means":
             assert 0 < float(row["distance"]) <= float(row["bound"])
+    methods = {row["method"] for row in tables["landmarks"]}
+    assert {"random", "k-means", "double softmax", "linformer", "performer"} < methods
 
 
-def test_what_cannot_be_looked_at_is_one_line(commands, finished, tmp_path):
+def test_approximation_rejects_in_one_line(commands, finished, tmp_path):
     cases = {
         f"--workdir={tmp_path}": "is not a run",
-        "--landmarks=512": "the longest sequence has 512 tokens",
+        "--landmarks=512": "--landmarks must be below the longest sequence, 512",
         "--example=8": "there are 8, from 0 on",
         "--inputs=noise": "inputs",
     }

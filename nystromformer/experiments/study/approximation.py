@@ -1,7 +1,7 @@
 """Measures the approximation on the queries, keys and values of a trained model."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from nystromformer.config import ConfigError
-from nystromformer.experiments.page import PAGE, open_folder, page, source
+from nystromformer.experiments import markdown
+from nystromformer.experiments.bench.attentions import smooth_inputs
 from nystromformer.experiments.plotting import save_figure
-from nystromformer.experiments.study import drawing
-from nystromformer.experiments.study.capture import Layer, capture
-from nystromformer.experiments.study.deviation import matrices, measure_heads, spectra
-from nystromformer.experiments.study.smooth import smooth_inputs
+from nystromformer.experiments.study import drawing, errors
+from nystromformer.experiments.study.errors import Layer, record_qkv
 from nystromformer.experiments.trained_run import load_run
 from nystromformer.landmarks import (
     LANDMARKS,
@@ -26,216 +25,212 @@ from nystromformer.landmarks import (
     softmax_matrix,
     standard_nystrom,
 )
-from nystromformer.training.data import Data
-from nystromformer.training.metrics import write_text
 
-TITLE = "Approximation"
 HEADS, HEAD_DIM = 2, 32  # without a run
-DRAWS = 8  # of random landmarks
+SEEDS = 8  # of random landmarks
 PICTURED_HEADS = 6
 PICTURED_COUNTS = (16, 64, 256)
 
 
 class Subject(NamedTuple):
-    """The inputs: layers, a line about them, and the example of the pictures."""
+    """What is measured: layers, a line about them, and the example of the pictures."""
 
     layers: list[Layer]
     about: str
     example: int
-    tokens: list[str]
 
 
-def approximation(flags: Any) -> None:
-    """Writes the page that the flags of scripts/approximation.py ask for."""
-    made_by, out = source(), Path(flags.out).expanduser()
-    subject = from_run(flags) if flags.workdir else made_up(flags)
+def write_study(
+    subject: Subject,
+    out: Path,
+    *,
+    landmarks: Sequence[int] | None,
+    iterations: Sequence[int],
+    baselines: Sequence[str],
+) -> None:
+    """Writes the page, its figures, and their numbers as CSV.
+
+    Args:
+      subject: of `from_run` or `synthetic`.
+      out: folder to write.
+      landmarks: their numbers; None = powers of two below the longest sequence.
+      iterations: numbers of iterations of the inverse.
+      baselines: other attentions, of as many features as landmarks.
+
+    Raises:
+      ConfigError: as many landmarks as tokens, which is exact.
+    """
     most = int(max(layer.mask.sum(1).max() for layer in subject.layers))
-    powers = [2**k for k in range(2, 10) if 2**k < most]
-    counts = sorted(set(flags.landmarks or powers))
-    if not counts or counts[-1] >= most:
-        raise ConfigError(
-            f"the longest sequence has {most} tokens: --landmarks must be below that"
-        )
-    open_folder(out, TITLE)
+    counts = sorted(landmarks or (2**k for k in range(2, 10) if 2**k < most))
+    if counts[-1] >= most:
+        raise ConfigError(f"--landmarks must be below the longest sequence, {most}")
+    made_by = markdown.source()
+    markdown.open_folder(out, "landmarks.csv")
     with jax.enable_x64(True):
-        tables = measure_all(subject.layers, counts, flags.iterations)
-        figures = {**curves(tables), **pictures(subject, counts)}
+        tables = measure_all(subject.layers, counts, iterations, baselines)
+        figures = {
+            "landmarks": drawing.draw_methods(tables["landmarks"]),
+            "iterations": drawing.draw_iterations(tables["iterations"]),
+            "bound": drawing.draw_bound(
+                tables["landmarks"].query("method == 'segment means'")
+            ),
+            "spectrum": drawing.draw_spectrum(tables["spectrum"]),
+            **draw_matrices(subject, counts),
+        }
     for name, rows in tables.items():
-        text = rows.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-        write_text(out / f"{name}.csv", text)
+        rows.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
     lines = [subject.about]
     for name, figure in figures.items():
         save_figure(figure, out / name)
         lines += [f"## {name.capitalize()}\n", f"![{name}]({name}.png)\n"]
         lines += [f"{CAPTIONS[name]}\n"]
-    write_text(out / PAGE, page(TITLE, made_by, lines))
-    print(f"{out / PAGE} has {len(figures)} figures")
+    (out / "README.md").write_text(markdown.page("Approximation", made_by, lines))
+    print(f"{out}/README.md has {len(figures)} figures")
 
 
-def from_run(flags: Any) -> Subject:
-    """Inputs of the layers of a trained run, for the longest examples of a split."""
-    run = load_run(flags.workdir)
-    config, task = run.config, run.task
-    split = task.load(flags.split, flags.data_dir or config.task.data_dir)
-    singles = np.arange(split.num_examples)[:, None]
-    rows = singles if split.pairs is None else split.pairs
-    longest = np.argsort(-split.lengths[rows].min(1), kind="stable")
-    example = longest[0] if flags.example is None else flags.example
-    check_example(example, split.num_examples)
-    others = longest[longest != example][: flags.examples - 1]
-    layers = capture(run.model, Data.put(split), np.array([example, *others]))
-    options = config.attention.options.items()
-    found = ", ".join(f"{name}={value}" for name, value in options)
-    accuracy = (run.result or {}).get("test_accuracy")
-    tested = "" if accuracy is None else f", test accuracy {accuracy:.2%}"
+def from_run(
+    workdir: str, split: str, data_dir: str | None, examples: int, example: int | None
+) -> Subject:
+    """The layers of a trained run, for the longest examples of a split.
+
+    `example` is the one in the pictures; None = the longest.
+    """
+    run = load_run(workdir)
+    data = run.task.load(split, data_dir or run.config.task.data_dir)
+    rows = np.arange(len(data.labels))[:, None] if data.pairs is None else data.pairs
+    longest = np.argsort(-data.lengths[rows].min(1), kind="stable")
+    first = longest[0] if example is None else example
+    _check_example(first, len(rows))
+    chosen = rows[[first, *longest[longest != first][: examples - 1]]].ravel()
+    tokens = np.asarray(data.inputs[chosen], np.int32)
+    mask = np.arange(tokens.shape[1]) < data.lengths[chosen][:, None]
+    layers = record_qkv(run.model.encoder, tokens, mask)
+    attention, result = run.config.attention, run.result or {}
+    options = ", ".join(f"{name}={value}" for name, value in attention.options.items())
+    tested = result.get("test_accuracy")
     about = (
-        f"- Run: {config.task.name} with {config.attention.name} ({found}), seed "
-        f"{config.train.seed}{tested}\n"
-        f"- Inputs: queries, keys and values of {len(layers)} layers for the "
-        f"{1 + len(others)} longest {flags.split} examples; the pictures show example "
-        f"{example}\n"
+        f"- Run: {run.config.task.name} with {attention.name} ({options}), seed "
+        f"{run.config.train.seed}, weights of step {run.step:,}"
+        f"{'' if tested is None else f', test accuracy {tested:.2%}'}\n"
+        f"- Inputs: queries, keys and values of {len(layers)} layers for {len(chosen)} "
+        f"sequences, the longest of {split}; the pictures show example {first}\n"
     )
-    row = rows[example][0]
-    tokens = split.inputs[row][: split.lengths[row]]
-    as_text = isinstance(task.decode(tokens), str)
-    labels = [str(task.decode(np.array([x])) if as_text else x) for x in tokens]
-    if layers[0].mask[0].sum() > len(labels):
-        labels.insert(0, "[CLS]")
-    return Subject(layers, about, 0, labels)
+    return Subject(layers, about, 0)
 
 
-def made_up(flags: Any) -> Subject:
-    """HEADS of HEAD_DIM of smooth sequences, or of independent normal numbers."""
-    length, examples, example = flags.length, flags.examples, flags.example or 0
-    check_example(example, examples)
-    if flags.inputs == "smooth":
-        sizes = {"batch_size": examples, "num_heads": HEADS, "head_dim": HEAD_DIM}
-        arrays = np.asarray(smooth_inputs(length, **sizes), np.float64)
-    else:
-        shape = (3, examples, length, HEADS, HEAD_DIM)
-        arrays = np.random.default_rng(0).normal(size=shape)
+def synthetic(kind: str, length: int, examples: int, example: int | None) -> Subject:
+    """HEADS of HEAD_DIM of "smooth" sequences, or of "random" normal numbers."""
+    _check_example(example or 0, examples)
+    shape = (3, examples, length, HEADS, HEAD_DIM)
+    arrays = np.random.default_rng(0).normal(size=shape)
+    if kind == "smooth":
+        heads: Any = {"num_heads": HEADS, "head_dim": HEAD_DIM}
+        found = smooth_inputs(length, batch_size=examples, **heads)
+        arrays = np.asarray(found, np.float64)
     layer = Layer(*arrays, mask=np.ones((examples, length), bool))
-    about = f"- Inputs: {flags.inputs}, {examples} of length {length:,}\n"
-    return Subject([layer], about, example, [str(i) for i in range(length)])
+    about = f"- Inputs: {kind}, {examples} of length {length:,}\n"
+    return Subject([layer], about, example or 0)
 
 
-def check_example(example: int, count: int) -> None:
-    """Raises ConfigError if there is no example of that number."""
+def _check_example(example: int, count: int) -> None:
     if example >= count:
         raise ConfigError(f"--example={example}: there are {count:,}, from 0 on")
 
 
 def measure_all(
-    layers: Sequence[Layer], counts: Sequence[int], iterations: Sequence[int]
+    layers: Sequence[Layer],
+    counts: Sequence[int],
+    iterations: Sequence[int],
+    baselines: Sequence[str],
 ) -> dict[str, pd.DataFrame]:
-    """The tables by name: rows of `measure_heads`, and spectra."""
-    of_landmarks = [
-        {"landmarks": choice, "num_landmarks": count, "landmark_seed": seed}
-        for choice in LANDMARKS
+    """The tables landmarks, iterations and spectrum."""
+    methods: list[dict[str, Any]] = []
+    for count in counts:
+        for name in LANDMARKS:
+            options = {"num_landmarks": count, "landmarks": name}
+            options["method"] = _label(name)
+            seeds = range(SEEDS if name == "random" else 1)
+            methods += [{**options, "landmark_seed": seed} for seed in seeds]
+        options = {"num_landmarks": count, "pinv": "identity"}
+        methods.append({**options, "method": "double softmax"})
+    inverses = [
+        {"num_landmarks": count, "pinv": pinv, "num_pinv_iters": n, "method": pinv}
         for count in counts
-        for seed in range(DRAWS if choice == "random" else 1)
+        for pinv, n in [*(("iterative", n) for n in iterations), ("exact", 0)]
     ]
-    of_iterations = [
-        {"num_landmarks": count, "pinv": pinv, "num_pinv_iters": steps}
-        for count in counts
-        for pinv, steps in [*(("iterative", n) for n in iterations), ("exact", 0)]
-    ]
-    total = len(of_landmarks) + len(of_iterations)
-    with tqdm(total=total, desc="approximation", disable=None) as progress:
-
-        def each(grid: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-            for options in grid:
-                yield options
-                progress.update(1)
-
-        return {
-            "landmarks": measure_heads(layers, each(of_landmarks)),
-            "iterations": measure_heads(layers, each(of_iterations)),
-            "spectrum": spectra(layers),
-        }
-
-
-def curves(tables: dict[str, pd.DataFrame]) -> dict[str, Figure]:
-    """The figures of the tables by name."""
-    rows = tables["landmarks"]
-    means = rows[rows["landmarks"] == "segment_means"]
+    bar = functools.partial(tqdm, disable=None)
+    nystrom = errors.measure_nystrom(layers, bar(methods, "landmarks"))
+    others = errors.measure_baselines(layers, baselines, counts)
     return {
-        "landmarks": drawing.draw_landmarks(rows),
-        "iterations": drawing.draw_iterations(tables["iterations"]),
-        "bound": drawing.draw_bound(means),
-        "spectrum": drawing.draw_spectrum(tables["spectrum"]),
+        "landmarks": pd.concat([nystrom, others]),
+        "iterations": errors.measure_nystrom(layers, bar(inverses, "iterations")),
+        "spectrum": errors.spectra(layers),
     }
 
 
-def pictures(subject: Subject, counts: Sequence[int]) -> dict[str, Figure]:
+def draw_matrices(subject: Subject, counts: Sequence[int]) -> dict[str, Figure]:
     """Heads of one example as matrices, as in Figs. 1-4 of the supplement."""
     most = int(subject.layers[0].mask[subject.example].sum())
     fitting = [count for count in counts if count < most] or [most]
     count = max(x for x in fitting if x <= max(64, fitting[0]))
-    ends = {fitting[0], fitting[len(fitting) // 2], fitting[-1]}
-    shown = [n for n in PICTURED_COUNTS if n in fitting] or sorted(ends)
+    shown = [n for n in PICTURED_COUNTS if n in fitting] or fitting[-3:]
 
     def near(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
         options = {"num_landmarks": count, **options}
-        return nystrom_rows(query, key, slice(None), mask, **options)  # type: ignore
+        return nystrom_rows(query, key, slice(None), mask, **options)
 
     def inverse(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
         return nystrom_factors(query, key, mask, num_landmarks=count, **options)[1]
 
-    by = functools.partial
-    exact = {"exact": softmax_matrix}
-    choices = {drawing.spoken(x): by(near, landmarks=x) for x in LANDMARKS}
-    choices["after softmax"] = by(standard_nystrom, num_landmarks=count)
-    inverses = {f"{n} iterations": {"num_pinv_iters": n} for n in (2, 4, 6)}
-    inverses = {"exact inverse": {"pinv": "exact"}, **inverses}
+    by, exact = functools.partial, {"exact": softmax_matrix}
+    inverses: dict[str, dict[str, Any]] = {"exact inverse": {"pinv": "exact"}}
+    inverses |= {f"{n} iterations": {"num_pinv_iters": n} for n in (2, 4, 6)}
     columns: dict[str, dict[str, Callable[..., jax.Array]]] = {
-        "choices": exact | choices,
+        "choices": exact
+        | {_label(x): by(near, landmarks=x) for x in LANDMARKS}
+        | {"after softmax": by(standard_nystrom, num_landmarks=count)},
         "numbers": exact | {f"{n} landmarks": by(near, num_landmarks=n) for n in shown},
-        "iterates": exact | {title: by(near, **x) for title, x in inverses.items()},
+        "iterates": exact
+        | {title: by(near, **x) for title, x in inverses.items()}
+        | {"double softmax": by(near, pinv="identity")},
         "inverses": {title: by(inverse, **x) for title, x in inverses.items()},
     }
     figures = {}
     for name, functions in columns.items():
-        found = matrices(subject.layers, subject.example, functions)
+        found = errors.matrices(subject.layers, subject.example, functions)
         evenly = np.linspace(0, len(found) - 1, min(PICTURED_HEADS, len(found)))
         heads = [[*found][round(i)] for i in evenly]
-        chosen = {head: found[head] for head in heads}
-        own = name == "inverses"
-        figures[name] = drawing.draw_pictures(chosen, subject.tokens, own_colors=own)
+        pictures = {head: found[head] for head in heads}
+        figures[name] = drawing.draw_pictures(pictures, own_colors=name == "inverses")
     return figures
+
+
+def _label(landmarks: str) -> str:
+    return {"kmeans": "k-means"}.get(landmarks, landmarks.replace("_", " "))
 
 
 CAPTIONS = {
     "landmarks": f"""\
 ‖ŜV − SV‖ / ‖SV‖ (Frobenius) of each head, without the convolution of V, in float64,
-over valid tokens, for segment means, tokens drawn at random ({DRAWS} draws), k-means
-and farthest tokens, with six iterations. Medians and quartiles over draws and sequences
-with more tokens than landmarks; on shorter ones the method is exact. Numbers:
-[landmarks.csv](landmarks.csv).""",
+over valid tokens: medians and quartiles over sequences with more tokens than landmarks.
+Random landmarks have {SEEDS} seeds. Double softmax has no inverse in the middle. Other
+attentions have fresh parameters and as many features.""",
     "iterations": """\
-The same error for segment means against the number of iterations; dashed lines are
-LAPACK's pseudo-inverse. [iterations.csv](iterations.csv) also has the residual
-‖AZA − A‖ / ‖A‖.""",
+The same error for segment means against the iterations of the inverse; dashed lines are
+LAPACK's. [iterations.csv](iterations.csv) also has the residual ‖AZA − A‖ / ‖A‖.""",
     "bound": """\
 Proposition 1: ‖SV − ŜV‖∞ ≤ (1 + ‖A⁺‖∞ + ‖A⁺ − Z‖∞) ‖V‖∞, for every head and sequence,
-with segment means and six iterations. Numbers: distance and bound in
-[landmarks.csv](landmarks.csv).""",
+with segment means and six iterations.""",
     "spectrum": """\
-As Fig. 1 of Linformer: the sum of the r largest singular values of
-S = softmax(Q Kᵀ / √H) as a share of the sum of all n, and that of the largest quarter
-by layer and head; medians over the sequences. Numbers: [spectrum.csv](spectrum.csv),
-relative to the largest.""",
+As Fig. 1 of Linformer: cumulative normalised singular values of S, medians over the
+sequences, and their value at a quarter of the ranks by layer and head.""",
     "choices": """\
 As Fig. 1 of the supplement: S, and Ŝ for each choice of landmarks. "After softmax"
-samples rows and columns of S itself at random tokens, eqs. (4)-(6), which needs all of
-S. Here and below: up to six heads of one example, in the colours of the first column,
-with the relative error (Frobenius) below each picture.""",
-    "numbers": """\
-As Fig. 2 of the supplement: S, and Ŝ for each number of landmarks (segment means).""",
-    "iterates": """\
-As Fig. 3 of the supplement: S, and Ŝ for each inverse of A (segment means).""",
+samples rows and columns of S itself, eqs. (4)-(6). Below each picture: its relative
+error (Frobenius); colours are those of the first column.""",
+    "numbers": "As Fig. 2 of the supplement: S, and Ŝ for each number of landmarks.",
+    "iterates": "As Fig. 3 of the supplement: S, and Ŝ for each inverse of A.",
     "inverses": """\
-As Fig. 4 of the supplement: the pseudo-inverse of A, and the iterates, each in its own
-colours, with their range below. The smallest singular values of A dominate its
-pseudo-inverse; the iterates invert the largest first.""",
+As Fig. 4 of the supplement: the pseudo-inverse of A and its iterates, each in its own
+colours, with their range below.""",
 }

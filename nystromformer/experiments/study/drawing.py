@@ -1,6 +1,5 @@
-"""The figures: from rows to panels, medians and quartiles over examples."""
+"""The figures of the study: medians and quartiles over sequences; pictures of heads."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,35 +8,29 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from nystromformer.experiments.plotting import new_figure
-from nystromformer.experiments.study.deviation import Pictures
+from nystromformer.experiments.study.errors import Pictures
 
 Frame = Any  # of pandas, whose own types say too little
-PAGE, LABEL = 5.4, 0.1  # inches of a row of matrices, at least, and of a token
-FONT = 8  # points: 8 pixels where PAGE is 390 pixels wide, as on a phone
-MOST_LABELS = 40  # tokens that are written at an axis
+PAGE = 5.4  # inches of a row of pictures
+FONT = 8  # points
 
 
-def spoken(landmarks: str) -> str:
-    """The name of a choice of landmarks."""
-    return {"kmeans": "k-means"}.get(landmarks, landmarks.replace("_", " "))
-
-
-def draw_landmarks(rows: Frame) -> Figure:
-    """Error against the number of landmarks, a line for each choice of them."""
+def draw_methods(rows: Frame) -> Figure:
+    """The error against the number of landmarks or features: a line for each method."""
     figure, panels = _panels(rows, ["layer", "head"])
     counts = sorted(rows["num_landmarks"].unique())
     for axes, chosen in panels:
-        for choice, part in chosen.groupby("landmarks", sort=False):
-            _draw_medians(axes, part, "num_landmarks", spoken(choice))
-        axes.set(xscale="log", yscale="log", xlabel="landmarks")
+        for method, part in chosen.groupby("method", sort=False):
+            _draw_medians(axes, part, "num_landmarks", method)
+        axes.set(xscale="log", yscale="log", xlabel="landmarks, or features")
         axes.set_xticks(counts, [str(n) for n in counts])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.legend(frameon=False)
+    figure.axes[0].legend(frameon=False, fontsize=FONT)
     return figure
 
 
 def draw_iterations(rows: Frame) -> Figure:
-    """Error against pinv iterations; dashed with the exact inverse."""
+    """The error against the iterations of the inverse; dashed with the exact one."""
     figure, panels = _panels(rows, ["layer", "head"])
     for axes, chosen in panels:
         for i, (count, part) in enumerate(chosen.groupby("num_landmarks")):
@@ -48,7 +41,7 @@ def draw_iterations(rows: Frame) -> Figure:
         axes.set(yscale="log", xlabel="iterations")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.plot([], [], color="grey", linestyle="--", label="exact inverse")
-        axes.legend(frameon=False)
+    figure.axes[0].legend(frameon=False, fontsize=FONT)
     return figure
 
 
@@ -61,15 +54,15 @@ def draw_bound(rows: Frame) -> Figure:
         ends = [chosen.distance.min(), chosen.bound.max()]
         axes.plot(ends, ends, color="grey", linestyle="--", label="error = bound")
         axes.set(xscale="log", yscale="log", xlabel="bound", ylabel="‖SV − ŜV‖∞")
-        axes.legend(frameon=False)
+    figure.axes[0].legend(frameon=False, fontsize=FONT)
     return figure
 
 
 def draw_spectrum(rows: Frame) -> Figure:
-    """How fast the singular values of S add up to their sum, as Linformer's Fig. 1.
+    """Cumulative normalised singular values of S, as Linformer's Fig. 1.
 
-    Left the share of the sum that the first r of n values have, a line of medians for
-    each layer and head; right the share of the first quarter of them.
+    Left a line of medians for each layer and head; right their value at the first
+    quarter of the ranks, by layer and head.
     """
     figure = new_figure(1, 2)
     left, right = figure.axes
@@ -79,64 +72,57 @@ def draw_spectrum(rows: Frame) -> Figure:
         curves = []
         for _, values in part.groupby("example")["singular_value"]:
             sums = np.cumsum([0.0, *values])
-            at = np.linspace(0, 1, len(sums))
-            curves.append(np.interp(ranks, at, sums / sums[-1]))
+            curves.append(
+                np.interp(ranks, np.linspace(0, 1, len(sums)), sums / sums[-1])
+            )
         median = np.median(curves, axis=0)
         heat[layer, head] = median[len(ranks) // 4]
         style = {"color": f"C{layer}", "linestyle": ("-", "--", ":", "-.")[head % 4]}
         left.plot(ranks, median, label=f"layer {layer}, head {head}", **style)
         color = "white" if heat[layer, head] < 0.5 else "black"
-        text = f"{heat[layer, head]:.2f}"
-        right.text(head, layer, text, color=color, ha="center", va="center")
+        place = {"color": color, "ha": "center", "va": "center", "fontsize": FONT}
+        right.text(head, layer, f"{heat[layer, head]:.2f}", **place)
     left.axvline(0.25, color="grey", linewidth=0.8)
-    left.set(xlabel="rank / n", ylabel="share of the sum of singular values")
-    left.legend(frameon=False)
+    left.set(xlabel="rank / n", ylabel="cumulative normalised singular value")
+    if heat.size <= 12:
+        left.legend(frameon=False, fontsize=FONT)
     image = right.imshow(heat, vmin=0, vmax=1, cmap="cividis", aspect="auto")
-    right.set(xlabel="head", ylabel="layer", title="share at rank n / 4")
+    right.set(xlabel="head", ylabel="layer", title="at rank n / 4")
     right.set(xticks=range(heat.shape[1]), yticks=range(heat.shape[0]))
     right.grid(visible=False)
     figure.colorbar(image, ax=right)
     return figure
 
 
-def draw_pictures(
-    pictures: Pictures, tokens: Sequence[str] = (), *, own_colors: bool = False
-) -> Figure:
-    """A row for each head: the exact matrix and its approximations with their errors.
+def draw_pictures(pictures: Pictures, *, own_colors: bool = False) -> Figure:
+    """A row for each head: the first matrix, and the others with their errors to it.
 
     Args:
-      pictures: (layer, head) -> title -> matrix, the exact one first.
-      tokens: of the sequence; a few stand at the axes.
+      pictures: (layer, head) -> title -> matrix.
       own_colors: each matrix in colours of its own, with their range instead of its
         error, for matrices that differ by orders of magnitude.
     """
     rows, columns = len(pictures), len(next(iter(pictures.values())))
-    labels = [*tokens] if len(tokens) <= MOST_LABELS else []
-    cell = max(PAGE / columns, LABEL * len(labels))
-    figure = new_figure(rows, columns)
+    cell, figure = PAGE / columns, new_figure(rows, columns)
     figure.set_size_inches(cell * columns, (cell + 0.15) * rows + 0.3)
     grid = np.array(figure.axes, object).reshape(rows, columns)
     for line, ((layer, head), titled) in zip(grid, pictures.items(), strict=True):
         exact = next(iter(titled.values()))
         for axes, (title, matrix) in zip(line, titled.items(), strict=True):
             low, high = np.quantile(matrix if own_colors else exact, (0.005, 0.995))
-            low = -max(-low, high) if own_colors else min(low, 0)
-            high = -low if own_colors else high
-            colors = "RdBu" if own_colors else "viridis"
+            low, colors = min(low, 0), "viridis"
+            if own_colors:
+                high, colors = max(-low, high), "RdBu"
+                low = -high
             image = axes.imshow(matrix, vmin=low, vmax=high, cmap=colors)
             axes.set(xticks=[], yticks=[])
             axes.grid(visible=False)
             if axes in grid[0]:
                 axes.set_title(title.replace(" ", "\n"), fontsize=FONT)
-            if labels and len(matrix) == len(labels):
-                places, points = range(len(labels)), 54 * LABEL
-                axes.set_xticks(places, labels, rotation=90, fontsize=points)
-                axes.set_yticks(places, labels, fontsize=points)
-            if own_colors:
-                axes.set_xlabel(f"± {high:.1g}", fontsize=FONT)
-            elif matrix is not exact:
-                error = np.linalg.norm(matrix - exact) / np.linalg.norm(exact)
-                axes.set_xlabel(f"{error:.2g}", fontsize=FONT)
+            error = np.linalg.norm(matrix - exact) / np.linalg.norm(exact)
+            text = f"± {high:.1g}" if own_colors else f"{error:.2g}"
+            axes.set_xlabel(text if own_colors or matrix is not exact else "")
+            axes.xaxis.label.set_fontsize(FONT)
         line[0].set_ylabel(f"layer {layer}\nhead {head}", fontsize=FONT)
         if not own_colors:
             bar = figure.colorbar(image, ax=[*line], extend="both", aspect=10)

@@ -17,24 +17,23 @@ def rows(**changes):
     )
 
 
-def test_a_panel_for_each_head_with_a_line_of_medians_for_each_choice():
+def test_draw_methods_has_a_panel_a_head_and_a_line_of_medians_a_method():
     data = [
-        rows(landmarks=choice, num_landmarks=count)
-        for choice in ("segment_means", "random")
+        rows(method=method, num_landmarks=count)
+        for method in ("segment means", "performer")
         for count in (8, 4)
     ]
-    axes = drawing.draw_landmarks(pd.concat(data)).axes
-    assert [a.get_title() for a in axes] == [
-        f"layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1)
-    ]
+    axes = drawing.draw_methods(pd.concat(data)).axes
+    assert len(axes) == 4
     for panel in axes:
-        assert [line.get_label() for line in panel.lines] == ["segment means", "random"]
+        labels = [line.get_label() for line in panel.lines]
+        assert labels == ["segment means", "performer"]
         for line in panel.lines:
             assert list(line.get_xdata()) == [4, 8]
             assert list(line.get_ydata()) == [2, 2]
 
 
-def test_the_exact_inverse_is_a_line_of_its_own():
+def test_draw_iterations_has_a_line_for_the_exact_inverse():
     data = rows(num_landmarks=4, pinv="iterative", num_pinv_iters=6)
     other = rows(num_landmarks=4, pinv="exact", num_pinv_iters=0)
     other["error"] *= 10
@@ -45,14 +44,14 @@ def test_the_exact_inverse_is_a_line_of_its_own():
     assert set(exact.get_ydata()) == {20}
 
 
-def test_every_point_of_the_bound_is_drawn():
+def test_draw_bound_has_every_point():
     data = rows(bound=9.0, num_landmarks=4).rename(columns={"error": "distance"})
     for panel in drawing.draw_bound(data).axes:
         [points] = panel.collections
         assert points.get_offsets().tolist() == [[9, 1], [9, 3]] * 2
 
 
-def test_the_spectrum_adds_up_to_one_and_its_quarter_is_the_heat_map():
+def test_draw_spectrum_adds_up_to_one_with_its_quarter_as_a_map():
     values = (5.0, 3.0, 1.0, 1.0)
     data = [
         {**row, "index": i, "singular_value": value * (1 + row["head"] * (i == 1))}
@@ -67,20 +66,19 @@ def test_the_spectrum_adds_up_to_one_and_its_quarter_is_the_heat_map():
     np.testing.assert_allclose(heat, [[0.5, 2 / 3]] * 2)
 
 
-def test_matrices_stand_side_by_side_with_errors_and_tokens():
+def test_draw_pictures_has_matrices_side_by_side_with_errors():
     one = np.eye(3)
     pictures = {
         (0, 0): {"exact": one, "4": 2 * one},
         (0, 1): {"exact": 3 * one, "4": 3 * one.copy()},
     }
-    panels = drawing.draw_pictures(pictures, ["a", "b", "c"]).axes[:4]
+    panels = drawing.draw_pictures(pictures).axes[:4]
     assert [panel.images[0].get_array()[0, 0] for panel in panels] == [1, 2, 3, 3]
     assert [panel.get_title() for panel in panels[:2]] == ["exact", "4"]
     assert [p.get_xlabel() for p in panels] == ["", "1", "", "0"]
-    assert [x.get_text() for x in panels[1].get_xticklabels()] == ["a", "b", "c"]
 
 
-def test_matrices_of_other_sizes_are_drawn_in_colors_of_their_own():
+def test_draw_pictures_in_colors_of_their_own():
     one = np.array([[1.0, -0.5], [0.0, 0.2]])
     pictures = {(0, 0): {"exact": 1e4 * one, "2": -one}}
     panels = drawing.draw_pictures(pictures, own_colors=True).axes

@@ -1,0 +1,196 @@
+"""Every number of the figures against the paper in float64 numpy."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from nystromformer.config import ConfigError
+from nystromformer.encoder import Encoder, EncoderConfig
+from nystromformer.experiments.bench.attentions import smooth_inputs
+from nystromformer.experiments.study.errors import (
+    Layer,
+    matrices,
+    measure_baselines,
+    measure_nystrom,
+    record_qkv,
+    spectra,
+)
+from nystromformer.landmarks import nystrom_factors, nystrom_rows, softmax_matrix
+from tests import paper
+from tests.tolerance import TOLERANCE, relative_error
+
+B, L, N, H = 3, 13, 2, 5
+LENGTHS = (13, 9, 4)
+
+
+def layer(scale=1.0, seed=0):
+    arrays = scale * np.random.default_rng(seed).normal(size=(3, B, L, N, H))
+    mask = np.arange(L) < np.array(LENGTHS)[:, None]
+    arrays[:, ~mask] = np.nan  # padding must not be looked at
+    return Layer(*arrays, mask=mask)
+
+
+@pytest.fixture
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def head(of, row):
+    """Query, key and value [n, H] of the valid tokens."""
+    n = LENGTHS[row["example"]]
+    return [x[row["example"], :n, row["head"]] for x in (of.query, of.key, of.value)]
+
+
+def kernels(query, key, count):
+    valid = list(range(len(key)))
+    return paper.kernels(query, key, valid, valid, valid, count)
+
+
+def softmax(query, key):
+    return paper.softmax(query @ key.T / np.sqrt(H))
+
+
+def norm_inf(matrix):
+    return np.abs(matrix).sum(-1).max()
+
+
+INVERSES = {
+    "exact": lambda a: np.linalg.pinv(a, 10 * len(a) * np.finfo(float).eps),
+    "iterative": lambda a: paper.pinv(a, 2),
+    "identity": lambda a: np.eye(len(a)),
+}
+
+
+def test_measure_nystrom_gives_numpys_errors_within_proposition_1(float64):
+    layers = [layer(scale, seed) for seed, scale in enumerate((1.0, 4.0))]
+    grid = [
+        {"method": "a", "num_landmarks": 3, "pinv": "iterative", "num_pinv_iters": 2},
+        {"method": "b", "num_landmarks": 6, "pinv": "exact"},
+        {"method": "c", "num_landmarks": 6, "pinv": "identity"},
+    ]
+    rows = measure_nystrom(layers, grid).to_dict("records")
+    # Sequences with no more tokens than landmarks are left out.
+    assert len(rows) == 2 * N * (3 + 2 + 2)
+    for row in rows:
+        query, key, value = head(layers[row["layer"]], row)
+        f, a, b = kernels(query, key, row["num_landmarks"])
+        inverse, z = INVERSES["exact"](a), INVERSES[row["pinv"]](a)
+        exact = softmax(query, key) @ value
+        difference = f @ z @ b @ value - exact
+        expected = {
+            "error": np.linalg.norm(difference) / np.linalg.norm(exact),
+            "residual": np.linalg.norm(a @ z @ a - a) / np.linalg.norm(a),
+            "distance": norm_inf(difference),
+            "bound": (1 + norm_inf(inverse) + norm_inf(inverse - z)) * norm_inf(value),
+        }
+        for name, number in expected.items():
+            assert row[name] == pytest.approx(number, rel=1e-6, abs=1e-9), name
+        assert row["distance"] <= row["bound"]
+
+
+def test_measure_nystrom_draws_other_landmarks_for_another_seed(float64):
+    random, of = {"num_landmarks": 3, "landmarks": "random"}, layer()
+    grids = ([{**random, "method": "x", "landmark_seed": seed}] for seed in (0, 1))
+    first, second = (measure_nystrom([of], grid) for grid in grids)
+    assert (first["error"] != second["error"]).all()
+    query, key, value = head(of, first.loc[0])
+    near = nystrom_rows(query, key, slice(None), **random, landmark_seed=0)
+    exact = softmax(query, key) @ value
+    error = np.linalg.norm(near @ value - exact) / np.linalg.norm(exact)
+    assert first["error"][0] == pytest.approx(error, rel=1e-9)
+
+
+def test_measure_baselines_give_errors_of_the_attentions(float64):
+    arrays = smooth_inputs(64, num_heads=N, head_dim=H)
+    smooth = Layer(*map(np.float64, arrays), mask=np.ones((1, 64), bool))
+    rows = measure_baselines([smooth], ["softmax", "nystrom", "performer"], [16])
+    errors = rows.groupby("method")["error"].max()
+    assert errors["softmax"] < 1e-6  # it has no size, and is exact
+    grid = [{"method": "x", "num_landmarks": 16}]
+    expected = measure_nystrom([smooth], grid)["error"]
+    found = rows["error"][rows["method"] == "nystrom"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert errors["performer"] > errors["nystrom"]
+
+
+def test_spectra_are_of_the_attention_matrix_of_valid_tokens(float64):
+    of = layer()
+    rows = spectra([of])
+    assert len(rows) == N * sum(LENGTHS)
+    for example, length in enumerate(LENGTHS):
+        chosen = rows[(rows["example"] == example) & (rows["head"] == 1)]
+        query, key, _ = head(of, {"example": example, "head": 1})
+        expected = np.linalg.svd(softmax(query, key), compute_uv=False)
+        assert [*chosen["index"]] == [*range(1, length + 1)]
+        expected /= expected[0]
+        np.testing.assert_allclose(chosen["singular_value"], expected, atol=1e-12)
+
+
+def test_matrices_are_of_each_head_and_its_valid_tokens(float64):
+    of = layer()
+    near = functools.partial(nystrom_rows, rows=slice(None), num_landmarks=4)
+    functions = {
+        "near": lambda query, key, mask: near(query, key, mask=mask),
+        "exact": softmax_matrix,
+        "inverse": lambda *x: nystrom_factors(*x, num_landmarks=4)[1],
+    }
+    pictures = matrices([of], 1, functions)
+    assert [*pictures] == [(0, n) for n in range(N)]
+    for (_, n), found in pictures.items():
+        assert [*found] == ["near", "exact", "inverse"]
+        query, key, _ = head(of, {"example": 1, "head": n})
+        np.testing.assert_allclose(found["exact"], softmax(query, key), atol=1e-12)
+        f, a, b = kernels(query, key, 4)
+        z = paper.pinv(a, 6)
+        np.testing.assert_allclose(found["inverse"], z, atol=1e-9)
+        np.testing.assert_allclose(found["near"], f @ z @ b, atol=1e-10)
+
+
+def make(attention, remat="none", **options):
+    sizes = {"vocab_size": 7, "max_length": L, "num_heads": N, "model_dim": 6}
+    return Encoder(
+        EncoderConfig(
+            **sizes,
+            mlp_dim=5,
+            attention=attention,
+            attention_options=options,
+            remat=remat,
+        ),
+        rngs=nnx.Rngs(0),
+    )
+
+
+def test_record_qkv_gives_the_projections_of_the_embedded_tokens():
+    encoder, block = (model := make("nystrom", num_landmarks=4)), model.blocks[0]
+    tokens = np.random.default_rng(0).integers(1, 7, (2, L))
+    mask = np.arange(L) < np.array([[L], [7]])
+    x = np.asarray(encoder.embedding.embedding[...])[tokens]
+    x = x + np.asarray(encoder.positions[...])
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    expected = (x @ np.asarray(block.attention.project.kernel[...])).reshape(
+        2, L, 3, N, 3
+    )
+    first, second = record_qkv(encoder, jnp.asarray(tokens), jnp.asarray(mask))
+    for i, found in enumerate((first.query, first.key, first.value)):
+        assert relative_error(found, expected[:, :, i]) <= TOLERANCE["float32"]
+    for of in (first, second):
+        np.testing.assert_array_equal(of.mask, mask)
+    assert relative_error(second.query, first.query) > 0.1
+
+
+@pytest.mark.parametrize("remat", ["none", "block"])
+def test_record_qkv_records_a_shared_attention_once_a_layer(remat):
+    encoder = make("linformer", remat, projection_dim=4, sharing="layer")
+    layers = record_qkv(encoder, jnp.ones((2, L), int))
+    assert [of.query.shape for of in layers] == [(2, L, N, 3)] * 2
+    assert all(of.mask.all() for of in layers)
+
+
+def test_record_qkv_rejects_an_attention_without_queries():
+    with pytest.raises(ConfigError, match="'identity' has no queries and keys"):
+        record_qkv(make("identity"), jnp.ones((1, L), int))
