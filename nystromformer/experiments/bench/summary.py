@@ -66,7 +66,8 @@ def draw_curves(rows: Sequence[Row]) -> Figure:
         axes.set(title=what, ylabel=unit, xlabel="length", xscale="log", yscale="log")
         axes.set_xticks(lengths, [f"{n:,}" for n in lengths], rotation=30)
         axes.minorticks_off()
-    figure.axes[0].legend(fontsize="x-small")
+    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+    figure.axes[1].legend(handles=figure.axes[0].lines, fontsize="small", **place)
     return figure
 
 

@@ -110,11 +110,11 @@ def draw_pictures(pictures: Pictures, *, own_colors: bool = False) -> Figure:
         exact = next(iter(titled.values()))
         for axes, (title, matrix) in zip(line, titled.items(), strict=True):
             low, high = np.quantile(matrix if own_colors else exact, (0.005, 0.995))
-            low, colors = min(low, 0), "viridis"
+            low, style = min(low, 0), {"cmap": "viridis"}
             if own_colors:
-                high, colors = max(-low, high), "RdBu"
-                low = -high
-            image = axes.imshow(matrix, vmin=low, vmax=high, cmap=colors)
+                high, style = max(-low, high), {"cmap": "RdBu"}
+                low, style["interpolation"] = -high, "nearest"
+            image = axes.imshow(matrix, vmin=low, vmax=high, **style)
             axes.set(xticks=[], yticks=[])
             axes.grid(visible=False)
             if axes in grid[0]:
