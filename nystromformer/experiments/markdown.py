@@ -25,8 +25,9 @@ def escape(text: str) -> str:
 
 def source() -> dict[str, Any]:
     """Command, commit, device and versions of the numbers on a page."""
+    script = Path(sys.argv[0]).name
     return {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", f"scripts/{script}", *sys.argv[1:]]),
         "commit": provenance.commit(),
         "device": provenance.device(),
         "versions": provenance.versions(),

@@ -18,8 +18,7 @@ FIT_FROM = 2048  # below it, costs that do not depend on the length show
 NOTES = f"""\
 - Time: median (quartiles) of rounds in which all programs of a length or task take
   turns, PyTorch's among them. Each call is waited for; compiling is not included.
-- Memory: arguments, results and temporaries as compiled; PyTorch's by its counter on a
-  GPU, else {DASH}.
+- Memory: arguments, results and temporaries as compiled; {DASH} for PyTorch.
 - ×: how many times faster or smaller than softmax.
 - Exponent: p of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
 - In N: each batch in N parts, padded to the next of N lengths.

@@ -29,12 +29,9 @@ def step_groups(
 ) -> Iterator[list[Program]]:
     """The programs of each task, all configs checked before the first is compiled.
 
-    Args:
-      specs: the attentions.
-      tasks: names of modules in configs/, of which the paper preset is taken.
-      grad_accum_steps: parts of a batch, and into how many length buckets they go.
-      torch: the module `torch_baselines`, or None.
-      **changes: task.max_length, train.batch_size, model.dtype; None = the preset's.
+    Tasks are modules in configs/, taken with their paper preset and `changes` by path,
+    as in "train.batch_size"; None changes nothing. grad_accum_steps is the number of
+    length buckets, too. torch: the module `torch_baselines`.
     """
     groups = []
     for task in dict.fromkeys(tasks):

@@ -50,12 +50,8 @@ def write_study(
 ) -> None:
     """Writes the page, its figures, and their numbers as CSV.
 
-    Args:
-      subject: of `from_run` or `synthetic`.
-      out: folder to write.
-      landmarks: their numbers; None = powers of two below the longest sequence.
-      iterations: numbers of iterations of the inverse.
-      baselines: other attentions, of as many features as landmarks.
+    Landmarks and iterations are their numbers (None = powers of two below the longest
+    sequence), baselines other attentions of as many features.
 
     Raises:
       ConfigError: as many landmarks as tokens, which is exact.
@@ -68,12 +64,11 @@ def write_study(
     markdown.open_folder(out, "landmarks.csv")
     with jax.enable_x64(True):
         tables = measure_all(subject.layers, counts, iterations, baselines)
+        means = tables["landmarks"].query("method == 'segment means'")
         figures = {
             "landmarks": drawing.draw_methods(tables["landmarks"]),
             "iterations": drawing.draw_iterations(tables["iterations"]),
-            "bound": drawing.draw_bound(
-                tables["landmarks"].query("method == 'segment means'")
-            ),
+            "bound": drawing.draw_bound(means),
             "spectrum": drawing.draw_spectrum(tables["spectrum"]),
             **draw_matrices(subject, counts),
         }
@@ -211,26 +206,17 @@ def _label(landmarks: str) -> str:
 
 CAPTIONS = {
     "landmarks": f"""\
-‖ŜV − SV‖ / ‖SV‖ (Frobenius) of each head, without the convolution of V, in float64,
-over valid tokens: medians and quartiles over sequences with more tokens than landmarks.
-Random landmarks have {SEEDS} seeds. Double softmax has no inverse in the middle. Other
-attentions have fresh parameters and as many features.""",
-    "iterations": """\
-The same error for segment means against the iterations of the inverse; dashed lines are
-LAPACK's. [iterations.csv](iterations.csv) also has the residual ‖AZA − A‖ / ‖A‖.""",
+‖ŜV − SV‖ / ‖SV‖ (Frobenius) by head, without the convolution, over valid tokens:
+medians and quartiles over sequences of more tokens than landmarks ({SEEDS} seeds of
+random ones). Double softmax has no inverse; other attentions have fresh parameters.""",
+    "iterations": "The same with segment means; dashed: LAPACK's pseudo-inverse.",
     "bound": """\
-Proposition 1: ‖SV − ŜV‖∞ ≤ (1 + ‖A⁺‖∞ + ‖A⁺ − Z‖∞) ‖V‖∞, for every head and sequence,
-with segment means and six iterations.""",
-    "spectrum": """\
-As Fig. 1 of Linformer: cumulative normalised singular values of S, medians over the
-sequences, and their value at a quarter of the ranks by layer and head.""",
+Proposition 1: ‖SV − ŜV‖∞ ≤ (1 + ‖A⁺‖∞ + ‖A⁺ − Z‖∞) ‖V‖∞, every head and sequence.""",
+    "spectrum": "Singular values of S as in Linformer's Fig. 1: medians of sequences.",
     "choices": """\
-As Fig. 1 of the supplement: S, and Ŝ for each choice of landmarks. "After softmax"
-samples rows and columns of S itself, eqs. (4)-(6). Below each picture: its relative
-error (Frobenius); colours are those of the first column.""",
-    "numbers": "As Fig. 2 of the supplement: S, and Ŝ for each number of landmarks.",
-    "iterates": "As Fig. 3 of the supplement: S, and Ŝ for each inverse of A.",
-    "inverses": """\
-As Fig. 4 of the supplement: the pseudo-inverse of A and its iterates, each in its own
-colours, with their range below.""",
+S and Ŝ by the choice of landmarks (supplement, Fig. 1), with relative errors; "after
+softmax" samples rows and columns of S itself, eqs. (4)-(6).""",
+    "numbers": "S and Ŝ by the number of landmarks (supplement, Fig. 2).",
+    "iterates": "S and Ŝ by the inverse of A (supplement, Fig. 3).",
+    "inverses": "The pseudo-inverse of A and its iterates (supplement, Fig. 4).",
 }

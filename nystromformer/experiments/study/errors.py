@@ -139,11 +139,10 @@ def measure_baselines(
     for name, count in itertools.product(names, counts):
         for where, (query, key, value, mask) in _longer(layers, count):
             length, num_heads, head_dim = query.shape
-            options: dict[str, Any] = {ATTENTIONS[name].size_option or "": count}
-            options |= {"num_heads": num_heads, "head_dim": head_dim}
-            attention: Any = make_attention(
-                name, max_length=length, rngs=nnx.Rngs(0), **options
-            )
+            sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": length}
+            option = ATTENTIONS[name].size_option
+            options: Any = {option: count} if option else {}
+            attention: Any = make_attention(name, **sizes, rngs=nnx.Rngs(0), **options)
             wide = (x[None] for x in (query, key, value))
             out = attention(*wide, mask=mask[None, None, None])[0][mask]
             expected = jnp.einsum("tns,snh->tnh", exact(query, key, mask), value)[mask]
