@@ -1,8 +1,6 @@
 """Pages of numbers in Markdown, headed by command, commit, device and versions."""
 
 import re
-import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,13 +23,8 @@ def escape(text: str) -> str:
 
 def source() -> dict[str, Any]:
     """Command, commit, device and versions of the numbers on a page."""
-    script = Path(sys.argv[0]).name
-    return {
-        "command": shlex.join(["python", f"scripts/{script}", *sys.argv[1:]]),
-        "commit": provenance.commit(),
-        "device": provenance.device(),
-        "versions": provenance.versions(),
-    }
+    names = ("command", "commit", "device", "versions")
+    return {name: getattr(provenance, name)() for name in names}
 
 
 def page(title: str, made_by: Mapping[str, Any], lines: Iterable[str]) -> str:

@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from lra_tasks.split import Split
 from lra_tasks.task import Task
 from nystromformer.config import Config, ConfigError
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.study.capture import Layer, capture
+from nystromformer.experiments.study.errors import Layer, record_qkv
 from nystromformer.experiments.workdir import (
     RESULT_FILE,
     TOKENIZER_FILE,
@@ -29,7 +28,7 @@ from nystromformer.training.checkpoint import (
     load_weights,
     weights_sha256,
 )
-from nystromformer.training.data import Data, to_device
+from nystromformer.training.data import to_device
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Totals
 from nystromformer.training.step import Weights, make_eval_chunk
@@ -134,8 +133,7 @@ class TrainedRun:
         if self.task.num_inputs == 2:
             raise ValueError(f"{self.task.name} has two inputs an example: give one")
         tokens, mask = self._read(inputs, lengths)
-        split = Split(tokens, mask.sum(-1), np.zeros(len(tokens), np.int32))
-        return capture(self.model, Data.put(split), np.arange(len(tokens)))
+        return record_qkv(self.model.encoder, tokens, mask)
 
     def attention(
         self, inputs: Any, layer: int, head: int, rows: Any, lengths: Any = None

@@ -15,7 +15,7 @@ from nystromformer.experiments.bench.attentions import AttentionSpec
 from nystromformer.experiments.bench.measure import Program, compile_program
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.training.data import Data
-from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
+from nystromformer.training.step import make_init, make_train_chunk
 
 STEPS = 4  # in one run
 
@@ -80,10 +80,9 @@ def train_program(label: str, experiment: Experiment, data: Data) -> Program:
     """
     config, optimizer = experiment.config, experiment.make_optimizer()
     train, objective = config.train, experiment.objective
-    make_model, seed = experiment.make_model, np.uint32(0)
-    init = make_init(make_model, optimizer, objective)
+    init, seed = make_init(experiment.make_model, optimizer, objective), np.uint32(0)
     train_chunk = make_train_chunk(
-        *(graphdef_of(make_model), optimizer, objective),
+        *(experiment.graphdef, optimizer, objective),
         grad_accum_steps=train.grad_accum_steps,
         length_buckets=train.length_buckets,
     )
