@@ -24,7 +24,7 @@ def test_approximation_measures_a_run_and_leaves_it(commands, finished, tmp_path
     assert sorted(path.name for path in workdir.rglob("*")) == before
     page = (out / "README.md").read_text()
     assert "scripts/approximation.py --out=" in page
-    assert f"weights of step {result['best_step']:,}" in page
+    assert f"best weights of step {result['best_step']:,}" in page
     assert f"test accuracy {result['test_accuracy']:.2%}" in page
     assert "the pictures show example 3" in page
     for name in FIGURES:

@@ -102,10 +102,11 @@ def from_run(
     layers = record_qkv(run.model.encoder, tokens, mask)
     attention, result = run.config.attention, run.result or {}
     options = ", ".join(f"{name}={value}" for name, value in attention.options.items())
-    tested = result.get("test_accuracy")
+    step, tested = result.get("best_step"), result.get("test_accuracy")
     about = (
         f"- Run: {run.config.task.name} with {attention.name} ({options}), seed "
-        f"{run.config.train.seed}, weights of step {run.step:,}"
+        f"{run.config.train.seed}, best weights"
+        f"{'' if step is None else f' of step {step:,}'}"
         f"{'' if tested is None else f', test accuracy {tested:.2%}'}\n"
         f"- Inputs: queries, keys and values of {len(layers)} layers for {len(chosen)} "
         f"sequences, the longest of {split}; the pictures show example {first}\n"
