@@ -43,7 +43,7 @@ from nystromformer.ops import (
 
 Precision = jax.lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
-LONG = 4096  # keys whose sum is made in parts
+LONG, MANY = 4096, 512  # sums of more keys, for fewer queries, are made in parts
 
 
 def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
@@ -87,18 +87,18 @@ def segment_means(
     if mask is None:
         mask = jnp.ones(length, bool)
     ids = segment_ids(mask, num_landmarks)
-    member = ids[None, :] == jnp.arange(num_landmarks)[:, None]  # [M, S]
-    counts = member.sum(1)
+    counts = jax.ops.segment_sum(mask.astype(jnp.int32), ids, num_landmarks + 1)[:-1]
 
-    def scattered(x: jax.Array, ids: jax.Array, _: jax.Array) -> jax.Array:
+    def scattered(x: jax.Array, ids: jax.Array) -> jax.Array:
         wide = x.astype(at_least_float32(x.dtype))
-        return jax.ops.segment_sum(wide, ids, num_landmarks + 1)[:num_landmarks]
+        return jax.ops.segment_sum(wide, ids, num_landmarks + 1)[:-1]
 
-    def product(x: jax.Array, _: jax.Array, member: jax.Array) -> jax.Array:
+    def product(x: jax.Array, ids: jax.Array) -> jax.Array:
+        member = ids[None, :] == jnp.arange(num_landmarks)[:, None]  # [M, S]
         return precise_einsum("ms,sh->mh", member.astype(x.dtype), x)
 
     # A tenth of the product's time on a CPU; accelerators scatter slowly.
-    sums = lax.platform_dependent(x, ids, member, cpu=scattered, default=product)
+    sums = lax.platform_dependent(x, ids, cpu=scattered, default=product)
     return sums / jnp.maximum(counts, 1)[:, None], counts > 0
 
 
@@ -173,7 +173,7 @@ def attend(
         finite numbers.
       bias: [T, S], or with one row for all queries or one column for all keys.
       scale: factor of the scores.
-      drop: dropout of the weights, before they are normalised; [T, S] or [S, T].
+      drop: dropout of the weights, number by number, before they are normalised.
       precision: of both products; they accumulate in at least float32.
 
     Returns:
@@ -197,7 +197,7 @@ def attend(
     weights = exp_in(scores - largest, value.dtype)
     total = weights.sum(keys, dtype=wide)  # [T]
     weights = drop(weights)
-    if keys_first and len(value) > LONG:  # else few queries' sums lose digits on a CPU
+    if len(query) < MANY and len(value) > LONG:  # else a CPU's sums lose digits
         parts = math.gcd(len(value), 64), -1
         weights, value = (x.reshape(*parts, x.shape[1]) for x in (weights, value))
         product = jnp.einsum("pst,psh->pth", weights, value, **options).sum(0)

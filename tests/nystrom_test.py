@@ -206,3 +206,24 @@ def test_enough_landmarks_are_exact_attention(queries, keys, valid, num_landmark
         rows = mask if queries == keys else slice(None)
         expected = paper.attention(q, k, v, np.flatnonzero(mask))
         assert relative_error(function(q, k, v, mask)[rows], expected[rows]) > 1e-3
+
+
+@pytest.mark.parametrize("length", [4096, 4098, 4099, 8192])
+def test_attend_sums_many_keys_as_numpy(length):
+    """Few queries of more keys than LONG are summed in parts."""
+    query, key, value = (normal(i, n, 5) for i, n in enumerate((3, length, length)))
+    weights = np.exp(query @ key.T)
+    expected = weights @ value / weights.sum(1, keepdims=True)
+    check(compiled(core.attend, "float32")(query, key, value), expected)
+
+
+def test_segment_means_of_an_accelerator_are_those_of_a_cpu(monkeypatch):
+    def of_others(*args, default, **branches):
+        return default(*args)
+
+    x, mask = normal(0, 67, 5), masks(67)[2]
+    means, exists = compiled(landmarks, "float32", num_landmarks=7)(x, mask)
+    monkeypatch.setattr(jax.lax, "platform_dependent", of_others)
+    found = core.segment_means(jnp.asarray(x, "float32"), 7, jnp.asarray(mask))
+    check(np.asarray(found[0]), means)
+    np.testing.assert_array_equal(found[1], exists)

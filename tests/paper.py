@@ -41,12 +41,12 @@ def segment_means(x: Array, valid: list[int], num_landmarks: int) -> Array:
 
 
 def initial_scale(a: Array) -> float:
-    """‖A‖₁ ‖A‖∞ of eq. (11)."""
+    """‖A‖₁ ‖A‖∞ of eq. (14)."""
     return np.abs(a).sum(0).max() * np.abs(a).sum(1).max()
 
 
 def pinv(a: Array, num_iters: int, scale: float | None = None) -> Array:
-    """Eq. (11), from Z₀ = Aᵀ / scale."""
+    """Eq. (14), from Z₀ = Aᵀ / scale."""
     eye = np.eye(len(a))
     z = a.T / (initial_scale(a) if scale is None else scale)
     for _ in range(num_iters):

@@ -70,11 +70,11 @@ class NystromAttention(Attention):
       num_pinv_iters: iterations towards the pseudo-inverse.
       conv_kernel_size: K odd, or 0 for none. The kernel [K, N] of the skip connection
         starts as U(−1/√K, 1/√K), as in the published code.
-      landmark_padding: "mask", or "count" for the published treatment of them.
+      landmark_padding: "mask", or "count" for the published treatment of padding.
       landmarks, pinv: names in `landmarks.LANDMARKS` and `landmarks.PINVS`.
       landmark_seed: of the tokens drawn.
-      pinv_init: Z₀ scaled by each matrix's "own" norms, or by the largest of the
-        "batch" and its heads as published: an example then depends on its neighbours.
+      pinv_init: Z₀ scaled "per_matrix" by its own norms, or, as published, "per_batch"
+        by the largest of the batch: an example then depends on its neighbours.
     """
 
     size_option = "num_landmarks"

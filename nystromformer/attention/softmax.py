@@ -4,12 +4,13 @@ Letters: B batch, T query length, S key length, N heads, H head dim.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.nnx.nn.attention import dot_product_attention_weights
 
 from nystromformer.attention.base import (
     Attention,
@@ -53,10 +54,10 @@ def softmax_attention(
         [B, N, T, S], True = attend. One that broadcasts to [B, 1, 1, S] means padding:
         nothing there has influence, not even NaN. With T = S queries there
         are padding too, and their rows have no meaning.
-      implementation: "xla", or "cudnn" for flash attention on a GPU, which says itself
-        what it needs: bfloat16 or float16, no dropout, no sowing, no precision.
-      cross_attention: queries are of other tokens than keys: also with T = S, a mask
-        of padding says nothing of them.
+      implementation: "xla", or "cudnn" for flash attention on a GPU, which raises where
+        it cannot: it takes bfloat16 or float16, no dropout, no sowing, no precision.
+      cross_attention: set it where T = S but queries and keys are different tokens:
+        padding then masks keys only.
       dropout_rng, dropout_rate, broadcast_dropout, deterministic: dropout on the
         attention weights; broadcast_dropout shares one pattern over batch and heads.
       dtype: of the computation; None = the inputs'.
@@ -69,9 +70,12 @@ def softmax_attention(
     """
     check_choice("implementation", implementation, IMPLEMENTATIONS)
     check_shapes(query, key, value)
-    bias, mask = (
-        None if x is None else jnp.reshape(x, (1,) * (4 - jnp.ndim(x)) + jnp.shape(x))
-        for x in (bias, mask)
+    whole = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
+    for what, x in (("bias", bias), ("mask", mask)):
+        if x is not None and jnp.broadcast_shapes(jnp.shape(x), whole) != whole:
+            raise ValueError(f"a {what} of shape {jnp.shape(x)} does not fit {whole}")
+    bias, mask = jax.tree.map(
+        lambda x: jnp.reshape(x, (1,) * (4 - jnp.ndim(x)) + jnp.shape(x)), (bias, mask)
     )
     of_keys = None
     if mask is not None:
@@ -95,36 +99,46 @@ def softmax_attention(
         shared = broadcast_dropout
         rngs = jax.random.split(dropout_rng, (1, 1) if shared else query.shape[:3:2])
     options = {"is_causal": is_causal, "precision": precision}
-    if module is not None:
-        eye = jnp.broadcast_to(
-            jnp.eye(key.shape[1])[:, None], (*key.shape[:3], key.shape[1])
-        )
-        weights = _heads(query, key, eye, bias, mask, None, **options)
-        module.sow(nnx.Intermediate, "attention_weights", jnp.moveaxis(weights, 2, 1))
+    if module is not None:  # whole, and without dropout
+        dot_product_attention_weights(query, key, bias, mask, module=module, **options)
     return _heads(
         query, key, value, bias, mask, rngs, dropout_rate=dropout_rate, **options
     )
 
 
-def _heads(query, key, value, bias, mask, rngs, **options: Any) -> jax.Array:
-    """The attention of each head of each sequence, as many at a time as have room."""
+def _heads(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None,
+    mask: jax.Array | None,
+    rngs: jax.Array | None,
+    **options: Any,
+) -> jax.Array:
+    """The attention of each head of each sequence, as many at a time as have room.
+
+    On a CPU they take turns, so that scores stay in the cache; what several devices or
+    an accelerator share goes at once. The default backend decides, not the arrays.
+    """
     batch, length, num_heads = query.shape[:3]
-    if jax.default_backend() == "cpu":
-        block = max(1, min(CPU_SCORES // key.shape[1], CPU_BLOCK))
-        block = length if length <= 2 * CPU_BLOCK else block
-        at_once = CPU_SCORES // (block * key.shape[1])
-    else:
-        at_once = batch * num_heads
+    at_once, block = batch * num_heads, length
+    if jax.default_backend() != "cpu":
         block = max(1, MAX_SCORES // (at_once * key.shape[1]))
+    else:
+        if length > 2 * CPU_BLOCK:
+            block = max(1, min(CPU_SCORES // key.shape[1], CPU_BLOCK))
+        at_once = CPU_SCORES // (block * key.shape[1])
     one_head = functools.partial(_one_head, block=block, **options)
 
-    def one_sequence(query, key, value, bias, mask, rngs):
-        heads = (x.swapaxes(0, 1) for x in (query, key, value))
-        parts = (*heads, bias, mask, rngs)
-        return _each(one_head, num_heads, max(1, at_once), *parts).swapaxes(0, 1)
+    def one_sequence(*inputs):
+        heads = (x.swapaxes(0, 1) for x in inputs[:3])
+        out = _each(one_head, num_heads, at_once, *heads, *inputs[3:])
+        return out.swapaxes(0, 1)
 
+    # A batch may be sharded over devices, and a loop over it would gather it.
+    sequences = batch if jax.device_count() > 1 else at_once // num_heads
     inputs = query, key, value, bias, mask, rngs
-    return _each(one_sequence, batch, at_once // num_heads, *inputs).astype(query.dtype)
+    return _each(one_sequence, batch, sequences, *inputs).astype(query.dtype)
 
 
 def _each(
@@ -134,24 +148,17 @@ def _each(
 
     An input may be None, or have one row for all.
     """
-    own = [x is not None and x.shape[0] == count for x in inputs]
-    shared = [
-        x if x is None or is_own else x[0]
-        for x, is_own in zip(inputs, own, strict=True)
-    ]
+    shared = {i: x[0] for i, x in enumerate(inputs) if x is not None and len(x) == 1}
+    own = [None if i in shared else x for i, x in enumerate(inputs)]
+
+    def one(rows: Sequence[Any]) -> jax.Array:
+        return function(*(shared.get(i, x) for i, x in enumerate(rows)))
+
     if count == 1:
-        return function(*(x if x is None else x[0] for x in inputs))[None]
+        return one(own)[None]
     if at_once >= count:
-        axes = [0 if is_own else None for is_own in own]
-        return jax.vmap(function, axes)(*shared)
-
-    def one(rows: list[Any]) -> jax.Array:
-        rows = iter(rows)
-        pairs = zip(own, shared, strict=True)
-        return function(*(next(rows) if is_own else x for is_own, x in pairs))
-
-    rows = [x for x, is_own in zip(inputs, own, strict=True) if is_own]
-    return jax.lax.map(one, rows, batch_size=at_once if at_once > 1 else None)
+        return jax.vmap(one)(own)
+    return jax.lax.map(one, own, batch_size=at_once if at_once > 1 else None)
 
 
 def _one_head(
@@ -169,7 +176,8 @@ def _one_head(
 ) -> jax.Array:
     """Attention of query [T, H] to key and value [S, H], `block` queries at a time.
 
-    bias and mask are [T or 1, S or 1]. The gradient computes a block's scores again.
+    bias and mask are [T or 1, S or 1]. Of several blocks the gradient computes the
+    scores again.
     """
     length, dtype = len(query), query.dtype
 
@@ -194,26 +202,26 @@ def _one_head(
     num_blocks = -(-length // block)
     fill = num_blocks * block - length
 
-    def split(x: jax.Array | None) -> jax.Array | None:
-        if x is None or x.shape[0] == 1:
-            return x if x is None else x[None]
+    def split(x: jax.Array) -> jax.Array:
+        if len(x) == 1:
+            return x[None]
         x = jnp.pad(x, ((0, fill), (0, 0)))
         return x.reshape(num_blocks, block, x.shape[1])
 
     rngs = None if rng is None else jax.random.split(rng, num_blocks)
     firsts = block * jnp.arange(num_blocks)
-    parts = (firsts, rngs, split(query), split(bias), split(mask))
+    parts = (firsts, rngs, *jax.tree.map(split, (query, bias, mask)))
     one_block = jax.checkpoint(rows, prevent_cse=False)
     return _each(one_block, num_blocks, 1, *parts).reshape(-1, value.shape[1])[:length]
 
 
 def _flash(query, key, value, bias, mask, of_keys, is_causal) -> jax.Array:
-    """cuDNN's kernel. A mask of keys becomes their number, which takes no memory.
+    """cuDNN's kernel. Alone, a mask of keys becomes their number and takes no memory.
 
     The order of keys does not matter, so the valid ones are moved to the front.
     """
     lengths = None
-    if of_keys is not None and not is_causal:
+    if of_keys is not None and bias is None and not is_causal:
         order = jnp.argsort(~of_keys, axis=1)[:, :, None, None]
         key, value = (jnp.take_along_axis(x, order, axis=1) for x in (key, value))
         lengths, mask = jnp.maximum(of_keys.sum(1, dtype=jnp.int32), 1), None

@@ -135,7 +135,7 @@ def test_blocks_of_queries_attend_as_all_at_once(options, three_blocks):
         assert relative_error(one, other) <= TOLERANCE["float32"]
 
 
-def test_of_a_mask_of_numbers_all_but_zero_are_attended():
+def test_softmax_attention_attends_where_a_mask_of_numbers_is_not_zero():
     x = jnp.asarray(cases.normal(0, 1, 5, 2, 3))
     mask = np.array([2, 1, 0, 3, 1])
     for number in (mask, mask.astype("float32")):
@@ -172,15 +172,36 @@ def test_blocks_of_queries_draw_their_own_dropout(three_blocks):
     assert (kept[:21] != kept[21:42]).mean() > 0.8
 
 
-def test_one_query_with_more_scores_than_are_allowed_attends_at_once(monkeypatch):
+def test_softmax_attention_takes_one_query_where_no_two_have_room(monkeypatch):
     query, key, value = long_inputs()
-    expected = softmax_attention(query, key, value)[:, :1]
+    expected = softmax_attention(query, key, value)
+    monkeypatch.setattr(softmax, "CPU_BLOCK", 21)
     monkeypatch.setattr(softmax, "CPU_SCORES", LONG // 3)
-    out = softmax_attention(query[:, :1], key, value)
-    assert relative_error(out, expected) <= TOLERANCE["same"]
+    out = softmax_attention(query, key, value)
+    assert relative_error(out, expected) <= TOLERANCE["float32"]
 
 
-def test_memory_is_that_of_a_block(monkeypatch):
+def test_softmax_attention_of_some_queries_is_that_of_all(three_blocks):
+    """T = 44 queries of S = 61 keys, with a bias and causality."""
+    query, key, value = long_inputs()
+    bias = np.random.default_rng(3).normal(size=(1, N, LONG, LONG))
+    options = {"is_causal": True, "cross_attention": True}
+    whole = softmax_attention(query, key, value, bias, **options)
+    some = softmax_attention(query[:, :44], key, value, bias[:, :, :44], **options)
+    assert relative_error(some, whole[:, :44]) <= TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize(
+    ("what", "shape"),
+    [("bias", (3, N, L, L)), ("bias", (1, 5, L, L)), ("mask", (5, 1, L, L))],
+)
+def test_softmax_attention_refuses_what_does_not_broadcast(what, shape):
+    query, key, value = (x[:2] for x in inputs())
+    with pytest.raises(ValueError, match=r"(?i)incompatible|does not fit"):
+        softmax_attention(query, key, value, **{what: jnp.ones(shape, bool)})
+
+
+def test_softmax_attention_holds_the_scores_of_a_block(monkeypatch):
     x = jax.ShapeDtypeStruct((1, 1024, N, H), jnp.float32)
 
     def held():
