@@ -45,7 +45,7 @@ def read_released(folder: Path, resolution: int) -> tuple[np.ndarray, np.ndarray
     for number, (path, _) in enumerate(tqdm(listed, "pictures", disable=None)):
         try:
             with PIL.Image.open(path, formats=["PNG"]) as picture:
-                images[number] = picture.convert("L")
+                images[number] = np.asarray(picture.convert("L"))
         except (OSError, ValueError, SyntaxError) as error:
             wanted = f"PNG picture of {resolution} x {resolution}"
             raise DataError(f"{path} is not a whole {wanted} ({error})") from error

@@ -205,8 +205,13 @@ def _settings_of(model: Any) -> dict[str, Any]:
     block, types = encoder.blocks[0], encoder.token_types
     attention = block.attention.attention
     is_tanh = getattr(model, "activation", "gelu") != "gelu"
-    has_all = types is not None and encoder.embedding_norm is not None
-    if is_tanh or not has_all or not isinstance(attention, NystromAttention):
+    no_norm = encoder.embedding_norm is None
+    if (
+        is_tanh
+        or types is None
+        or no_norm
+        or not isinstance(attention, NystromAttention)
+    ):
         parts = "token types, a LayerNorm of the embeddings, a classifier with a GELU"
         raise PretrainedError(f"the published form has Nyström attention, {parts}")
     embedding, kernel = encoder.embedding, attention.conv_kernel

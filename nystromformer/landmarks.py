@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from nystromformer.nystrom import iterative_pinv, nth_valid, segment_means
 from nystromformer.ops import at_least_float32, zeroed
@@ -201,8 +202,9 @@ def nystrom_rows(
     [R] or a slice; the rest as for `nystrom_factors`. Raises ValueError for a position
     that does not exist; inside jit, where it is unknown, its row is NaN.
     """
-    if not isinstance(rows, slice | jax.core.Tracer):
-        if wrong := [int(i) for i in rows if not -len(query) <= i < len(query)]:
+    if not isinstance(rows, slice):
+        known = [] if isinstance(rows, Tracer) else rows
+        if wrong := [int(i) for i in known if not -len(query) <= i < len(query)]:
             raise ValueError(f"rows {wrong} do not exist: there are {len(query)}")
         rows = jnp.asarray(rows)
     f, z, b = nystrom_factors(query, key, mask, **options)

@@ -184,8 +184,8 @@ class TrainedRun:
                 texts.ndim and {*map(type, texts.flat)} <= {str}
             ):
                 raise ValueError(
-                    f"inputs must be a list of {'pairs of ' if two else ''}texts, or an "
-                    f"array of token ids; got {inputs!r:.60}"
+                    f"inputs must be a list of {'pairs of ' if two else ''}texts, or "
+                    f"an array of token ids; got {inputs!r:.60}"
                 )
             flat = texts.ravel() if pair else map(tuple, texts) if two else texts
             tokens, lengths = task.encode([*flat])

@@ -37,9 +37,9 @@ def make_mesh(
     shape = len(devices) // sequence_parallelism, sequence_parallelism
     if len(devices) % shape[1] or batch_size % shape[0] or length % shape[1]:
         raise ValueError(
-            f"batches of {batch_size} and max_length={length} cannot be split evenly over "
-            f"{len(devices)} devices with sequence_parallelism={sequence_parallelism}: "
-            "change one of the three"
+            f"batches of {batch_size} and max_length={length} cannot be split evenly "
+            f"over {len(devices)} devices with "
+            f"sequence_parallelism={sequence_parallelism}: change one of the three"
         )
     types = (AxisType.Auto, AxisType.Auto)
     return jax.make_mesh(shape, (DATA, SEQ), axis_types=types, devices=devices)

@@ -3,8 +3,8 @@
 The same are the hashing, given the rotations, and attention within one chunk: unit
 keys, no 1/√H, oneself only as a last resort. Not the same, on purpose: in several
 chunks theirs attends to tokens of other buckets too, and counts a token once for every
-round that finds it (`lsh_scope="chunk"` does both); and it wraps the first chunk around to
-the last, which here is padding. Ours is equation (3) of the paper. Theirs also adds
+round that finds it (`lsh_scope="chunk"` does both); and it wraps the first chunk around
+to the last, which here is padding. Ours is equation (3) of the paper. Theirs also adds
 1e-6 to the mean square of a key before it divides by the root, which shortens small
 keys: hence no inputs of scale 0.1.
 """
@@ -73,7 +73,7 @@ def test_reformer_of_one_chunk_is_theirs(scale, lengths):
 
 @pytest.mark.parametrize("lsh_scope", ["chunk", "bucket"])
 def test_reformer_of_several_chunks_is_theirs_where_all_is_seen(lsh_scope, monkeypatch):
-    """Padding fills the last chunk, so that the first lsh_scope nothing around the end."""
+    """Padding fills the last chunk, so that the first sees nothing around the end."""
     valid = 4 * CHUNK
     length = valid + CHUNK
     module = theirs(num_buckets=8)
