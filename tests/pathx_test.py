@@ -18,4 +18,5 @@ def test_gpu_differs_in_memory_only():
     assert gpu["model"].pop("remat") != paper["model"].pop("remat")
     assert gpu["model"].pop("dtype") == "bfloat16" != paper["model"].pop("dtype")
     assert gpu["train"].pop("batch_size") == 2 * paper["train"].pop("batch_size")
+    assert (gpu.pop("preset"), paper.pop("preset")) == ("gpu", "paper")
     assert gpu == paper

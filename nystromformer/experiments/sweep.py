@@ -129,6 +129,8 @@ def _make_point(
 @functools.cache
 def _config_file(path: str) -> Any:
     """A config file as a module, run once, since it may register an attention."""
+    if not Path(path).is_file():
+        raise ConfigError(f"{path}: no such config file")
     spec: Any = importlib.util.spec_from_file_location(Path(path).stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
