@@ -1,0 +1,178 @@
+"""One label for a bag of 500 to 10,000 feature vectors, of which 3 % carry it.
+
+python examples/bags.py --out=bags.png
+
+The bags are made on the spot. Each stands for the patches of a large image, row by row,
+as feature vectors of another network. One spot of the image differs along a direction
+that depends on the label. Every bag also has an offset of its own, as slides differ in
+their stain, which hides so small a change of the mean. Bags are padded to three sizes,
+with a mask, so jax compiles three programs whatever the lengths.
+
+[CLS] with 256 landmarks reaches an AUC of 1.00 on 192 new bags, 64 of each padded size;
+the same head on the mean of the patches 0.72. Both together take 97 s on two x86-64
+cores (one run, seed 0). The picture shows the signal, and beside it the row of [CLS] in
+the Nyström matrix: patches with the signal get 15 times the mean weight. That attention
+is needed for this task is not shown: pooling by a maximum was not tried.
+"""
+
+import functools
+import time
+
+import jax
+import numpy as np
+import optax
+from absl import app, flags
+from flax import nnx
+from matplotlib import pyplot as plt
+
+from nystromformer import EncoderConfig, SequenceClassifier
+from nystromformer.heads import Head, pool_mean
+from nystromformer.landmarks import nystrom_rows
+
+_OUT = flags.DEFINE_string("out", "bags.png", "where the heat map goes")
+FEATURES, LANDMARKS = 16, 256
+FRACTION, SIGNAL, OFFSET = 0.03, 6.0, 0.3  # the last two in σ of a patch
+SIZES = {1_250: 16, 5_000: 8, 10_000: 4}  # padded length: bags in a batch
+STEPS = [1_250] * 40 + [*SIZES] * 26  # short bags first, as they are cheap
+CONFIG = EncoderConfig(
+    vocab_size=None,
+    input_dim=FEATURES,
+    max_length=max(SIZES),
+    num_layers=1,
+    num_heads=2,
+    model_dim=32,
+    mlp_dim=64,
+    attention_options={"num_landmarks": LANDMARKS},
+)
+
+
+class MeanOfPatches(nnx.Module):
+    """The baseline: the same head on the mean of the feature vectors."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.head = Head(FEATURES, CONFIG.mlp_dim, 2, rngs=rngs)
+
+    def __call__(self, bags: jax.Array, mask: jax.Array) -> jax.Array:
+        return self.head(pool_mean(bags, mask))
+
+
+def make_bag(
+    rng: np.random.Generator, size: int, label: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Feature vectors [size, FEATURES], and the positions of those with the signal."""
+    row, column = np.divmod(np.arange(size), int(size**0.5))
+    center = rng.integers(size)
+    distance = np.hypot(row - row[center], column - column[center])
+    carriers = np.argsort(distance)[: int(FRACTION * size)]
+    bag = rng.standard_normal((size, FEATURES), np.float32)
+    bag += OFFSET * rng.standard_normal(FEATURES, np.float32)
+    bag[carriers, label] += SIGNAL
+    return bag, carriers
+
+
+def make_batch(
+    rng: np.random.Generator, length: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bags [B, length, FEATURES], their mask [B, length] and labels [B]."""
+    smallest = max([500, *(shorter for shorter in SIZES if shorter < length)])
+    sizes = rng.integers(smallest, length + 1, SIZES[length])
+    labels = rng.integers(0, 2, len(sizes))
+    bags = np.zeros((len(sizes), length, FEATURES), np.float32)
+    for bag, size, label in zip(bags, sizes, labels, strict=True):
+        bag[:size], _ = make_bag(rng, size, label)
+    return bags, np.arange(length) < sizes[:, None], labels
+
+
+def train(model: nnx.Module) -> nnx.Module:
+    """The model after STEPS of Adam, each on new bags."""
+    optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, len(STEPS)))
+    # Where a patch lies says nothing here: positions stay as they are.
+    graphdef, fixed, weights = nnx.split(model, nnx.PathContains("positions"), ...)
+
+    @jax.jit
+    def step(weights, state, bags, mask, labels):
+        def loss(weights):
+            logits = nnx.merge(graphdef, fixed, weights)(bags, mask)
+            losses = optax.softmax_cross_entropy_with_integer_labels
+            return losses(logits, labels).mean()
+
+        value, gradient = jax.value_and_grad(loss)(weights)
+        updates, state = optimizer.update(gradient, state)
+        return optax.apply_updates(weights, updates), state, value
+
+    rng, state, recent = np.random.default_rng(0), optimizer.init(weights), []
+    for i, length in enumerate(STEPS, 1):
+        weights, state, loss = step(weights, state, *make_batch(rng, length))
+        recent.append(float(loss))
+        if i % 18 == 0:
+            print(f"step {i}: loss {np.mean(recent[-18:]):.3f}", flush=True)
+    return nnx.merge(graphdef, fixed, weights)
+
+
+def area_under_curve(model: nnx.Module, bags_of_a_size: int = 64) -> float:
+    """The chance that a new bag of label 1 scores higher than one of label 0."""
+    rng, graphdef, weights = np.random.default_rng(1), *nnx.split(model)
+    predict = jax.jit(lambda *batch: nnx.merge(graphdef, weights)(*batch))
+    scores, labels = [], []
+    for length, size in SIZES.items():
+        for _ in range(bags_of_a_size // size):
+            bags, mask, answers = make_batch(rng, length)
+            scores.extend(np.diff(predict(bags, mask))[:, 0])
+            labels.extend(answers)
+    positive, scores = np.array(labels) == 1, np.array(scores)
+    return float((scores[positive][:, None] > scores[~positive]).mean())
+
+
+class Recorder(nnx.Module):
+    """An attention that keeps its queries and keys [B, L, N, H]."""
+
+    def __init__(self, attention: nnx.Module):
+        self.attention = attention
+
+    def __call__(self, query, key, value, **options):
+        self.query, self.key = nnx.data(query), nnx.data(key)
+        return self.attention(query, key, value, **options)
+
+
+def attention_of_cls(model: SequenceClassifier, bag: np.ndarray) -> np.ndarray:
+    """The weight [size] that [CLS] gives each patch, averaged over heads."""
+    model = nnx.clone(model)
+    last = model.encoder.blocks[-1].attention
+    recorder = last.attention = Recorder(last.attention)
+    model(bag[None])
+    row = functools.partial(nystrom_rows, rows=[0], num_landmarks=LANDMARKS)
+    heads = jax.vmap(row, in_axes=1)(recorder.query[0], recorder.key[0])  # [N, 1, L]
+    return np.asarray(heads.mean(0)[0, 1:])
+
+
+def draw(weights: np.ndarray, carriers: np.ndarray, path: str) -> None:
+    """Two images beside each other: where the signal was put, and the weights."""
+    signal = np.isin(np.arange(len(weights)), carriers).astype(float)
+    shown = {"signal": signal, "weight of [CLS], mean = 1": weights / weights.mean()}
+    figure, axes = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
+    for axis, (title, values) in zip(axes, shown.items(), strict=True):
+        scale = {"cmap": "magma", "vmin": 0, "vmax": np.quantile(values, 0.99)}
+        image = axis.imshow(values.reshape(-1, int(len(values) ** 0.5)), **scale)
+        axis.set(title=title, xticks=[], yticks=[])
+        figure.colorbar(image, ax=axis, shrink=0.8, extend="both")
+    figure.savefig(path, dpi=120)
+
+
+def main(_: list[str]) -> None:
+    rngs = nnx.Rngs(0)
+    cls = SequenceClassifier(CONFIG, num_classes=2, pooling="cls_token", rngs=rngs)
+    models = {"mean of patches": MeanOfPatches(rngs), "[CLS]": cls}
+    for name, model in models.items():
+        begin = time.time()
+        model = train(model)
+        found, seconds = area_under_curve(model), time.time() - begin
+        print(f"{name}: AUC {found:.3f} after {seconds:.0f} s", flush=True)
+    bag, carriers = make_bag(np.random.default_rng(2), 64 * 64, label=1)
+    weights = attention_of_cls(model, bag)
+    times = weights[carriers].mean() / weights.mean()
+    print(f"[CLS] gives a patch with the signal {times:.1f} times the mean weight")
+    draw(weights, carriers, _OUT.value)
+
+
+if __name__ == "__main__":
+    app.run(main)
