@@ -7,7 +7,7 @@ XIONG, SKYFORMER, XFORMERS = "Xiong et al. 2021", "Skyformer", "xformers"
 SOURCES = {
     XIONG: "Nyströmformer, AAAI 2021, Table 3 (Reformer with 2 hashes, Linformer and "
     "Performer with 256) and Table 2 (512 tokens, pre-trained on BookCorpus and "
-    "Wikipedia; F1 for MRPC and QQP)",
+    "Wikipedia; F1 for QQP, accuracy else)",
     SKYFORMER: "independent re-run by Chen et al., NeurIPS 2021: 3 seeds, 50,000 "
     "steps, no convolution, 128 landmarks or features",
     XFORMERS: "independent re-run in its BENCHMARKS.md: 128 landmarks, Performer with "
