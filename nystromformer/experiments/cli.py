@@ -4,6 +4,7 @@ import grp
 import importlib
 import importlib.util
 import io
+import multiprocessing
 import os
 import pwd
 import signal
@@ -130,4 +131,7 @@ def _give_home() -> None:
 def _leave(signum: int, frame: object) -> NoReturn:
     """Exits at once: outside the training loop there is nothing to save."""
     print(Interrupted(signum), file=sys.stderr)
-    sys.exit(128 + signum)
+    for child in multiprocessing.active_children():
+        child.terminate()
+    sys.stdout.flush()
+    os._exit(128 + signum)  # threads of libraries would report that Python ends

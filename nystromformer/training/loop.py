@@ -119,15 +119,15 @@ class Trainer:
             self.progress.say(f"resuming from step {self.step}")
         self.progress.say("compiling the training step…")
         self.started = time.monotonic()
-        try:
-            with StopFlag() as self.stop:
+        with StopFlag() as self.stop:  # also while what is being saved is closed
+            try:
                 while self.step < self.schedule.num_steps or self._validation_due():
                     self._advance()
                 return self._test()
-        finally:
-            self.progress.close()
-            self.writer.close()
-            self.checkpoints.close()
+            finally:
+                self.progress.close()
+                self.writer.close()
+                self.checkpoints.close()
 
     def delete_checkpoints(self) -> None:
         """Deletes what only an unfinished run needs."""
