@@ -97,7 +97,7 @@ def segment_means(
         member = ids[None, :] == jnp.arange(num_landmarks)[:, None]  # [M, S]
         return precise_einsum("ms,sh->mh", member.astype(x.dtype), x)
 
-    # A tenth of the product's time on a CPU; accelerators scatter slowly.
+    # A fifth of the product's time on a CPU; accelerators scatter slowly.
     sums = lax.platform_dependent(x, ids, cpu=scattered, default=product)
     return sums / jnp.maximum(counts, 1)[:, None], counts > 0
 
