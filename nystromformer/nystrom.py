@@ -275,18 +275,3 @@ def nth_valid(mask: jax.Array, count: int) -> jax.Array:
         ranks(mask), jnp.arange(1, count + 1), method="compare_all"
     )
     return jnp.minimum(found, mask.shape[0] - 1)
-
-
-def check_options(
-    *, num_landmarks: int, num_pinv_iters: int = 6, landmark_padding: str = "mask"
-) -> None:
-    """Raises ValueError for invalid options of `nystrom`."""
-    if num_landmarks < 1:
-        raise ValueError(f"num_landmarks must be at least 1, got {num_landmarks}")
-    if num_pinv_iters < 0:
-        raise ValueError(f"num_pinv_iters must not be negative, got {num_pinv_iters}")
-    if landmark_padding not in LANDMARK_PADDINGS:
-        raise ValueError(
-            f"landmark_padding must be one of {LANDMARK_PADDINGS}, "
-            f"got {landmark_padding!r}"
-        )

@@ -96,8 +96,9 @@ def softmax_attention(
     if has_dropout:
         if dropout_rng is None:
             raise ValueError(f"dropout_rate={dropout_rate} needs a dropout_rng")
-        shared = broadcast_dropout
-        rngs = jax.random.split(dropout_rng, (1, 1) if shared else query.shape[:3:2])
+        rngs = jax.random.split(
+            dropout_rng, (1, 1) if broadcast_dropout else query.shape[:3:2]
+        )
     options = {"is_causal": is_causal, "precision": precision}
     if module is not None:  # whole, and without dropout
         dot_product_attention_weights(query, key, bias, mask, module=module, **options)
