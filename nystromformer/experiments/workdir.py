@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 from etils import epath
@@ -116,14 +115,3 @@ def read_result(workdir: epath.Path) -> dict[str, Any] | None:
     """The result of a run, or None if it is not finished."""
     path = workdir / RESULT_FILE
     return json.loads(path.read_text()) if path.exists() else None
-
-
-def is_locked(workdir: epath.Path | Path) -> bool:
-    """Whether another process trains there."""
-    if not (workdir / "lock").exists():
-        return False
-    try:
-        FileLock(workdir / "lock").acquire(timeout=0).lock.release()
-    except Timeout:
-        return True
-    return False
