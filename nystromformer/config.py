@@ -85,7 +85,7 @@ class TrainConfig:
 class Config:
     """One run. Its `preset` and `load` say how it was made, not what it does."""
 
-    preset: str = dataclasses.field(default="paper", compare=False)
+    preset: str = dataclasses.field(default="", compare=False)
     load: tuple = dataclasses.field(default=(), compare=False)  # names of modules
     task: TaskConfig
     objective: OpenGroup = OpenGroup("classification")

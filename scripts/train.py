@@ -32,7 +32,7 @@ from nystromformer.training.interrupt import end_if_stuck
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run", required=True)
-_MAX_MINUTES = cli.define_max_minutes("save and stop after this time")
+_MAX_MINUTES = flags.DEFINE_float("max_minutes", None, "limit of time", 0.001)
 _SEQ_SHARDS = flags.DEFINE_integer(
     "sequence_parallelism", 1, "split each sequence over this many devices", 1
 )

@@ -1,15 +1,9 @@
-"""The entry of all commands: modules of the user's own, one-line errors, signals."""
+"""The entry of all commands: modules of the user's own, and one-line errors."""
 
-import grp
 import importlib
 import importlib.util
-import io
-import multiprocessing
-import os
-import pwd
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +13,7 @@ from absl import app, flags, logging
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
 from nystromformer.training.checkpoint import CheckpointError
-from nystromformer.training.interrupt import SIGNALS, Interrupted
+from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import NotFiniteError
 
 # Errors that a user can correct; any other is a bug and shows its traceback.
@@ -31,18 +25,10 @@ flags.disclaim_key_flags()  # --help lists the flags below with the script's own
 def run(main: Callable[..., None], arguments: str | None = None) -> None:
     """Parses the flags, runs a command and ends the process.
 
-    A user's error is one line and status 2; a signal ends with status 128 + its number.
-
-    Args:
-      main: the command; with `arguments` it is called with the list of them.
-      arguments: the name of the positional arguments, as in "RUNS"; None: it has none.
+    A user's error is one line and status 2. With `arguments`, the name of positional
+    ones as in "RUNS", `main` is called with the list of them.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # for a terminal without "…"
-    for signum in SIGNALS:  # the training loop has a handler of its own
-        signal.signal(signum, _leave)
-    _give_home()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # outside training nothing is saved
     flags.DEFINE_multi_string("load", [], LOAD)
 
     def guarded(argv: list[str]) -> None:
@@ -81,11 +67,10 @@ def loaded() -> tuple[str, ...]:
 def load_modules(names: Iterable[str]) -> None:
     """Imports modules by name or file, each once; ConfigError where there is none."""
     for name in map(_absolute, names):
-        known = {getattr(x, "__file__", None) for x in [*sys.modules.values()]}
         try:
             if not name.endswith(".py"):
                 importlib.import_module(name)
-            elif name not in known:
+            elif name not in sys.modules:
                 spec: Any = importlib.util.spec_from_file_location(name, name)
                 sys.modules[name] = importlib.util.module_from_spec(spec)
                 spec.loader.exec_module(sys.modules[name])
@@ -97,11 +82,6 @@ def _absolute(name: str) -> str:
     return str(Path(name).expanduser().absolute()) if name.endswith(".py") else name
 
 
-def define_max_minutes(help_text: str) -> "flags.FlagHolder[float | None]":
-    """--max_minutes: after how much time to save and stop."""
-    return flags.DEFINE_float("max_minutes", None, help_text, lower_bound=0.001)
-
-
 def limit_minutes(minutes: float | None) -> None:
     """Sends this process SIGALRM after that time, if any."""
     signal.setitimer(signal.ITIMER_REAL, 60 * (minutes or 0))
@@ -111,27 +91,3 @@ def fail(message: str) -> NoReturn:
     """Exits with one line and status 2."""
     print("error:", " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
-
-
-def _give_home() -> None:
-    """Gives a name and a home to a user without a passwd entry, as in containers."""
-    uid, gid = os.getuid(), os.getgid()
-    try:
-        pwd.getpwuid(uid)
-    except KeyError:
-        home = os.environ.setdefault("HOME", tempfile.gettempdir())
-        said = "--config.task.data_dir and JAX_COMPILATION_CACHE_DIR name other folders"
-        print(f"no passwd entry: the home is {home}; {said}", file=sys.stderr)
-        user = pwd.struct_passwd((str(uid), "", uid, gid, "", home, ""))
-        group = grp.struct_group((str(gid), "", gid, []))
-        # etils, on which the data are built, asks for the owner of every file.
-        pwd.getpwuid, grp.getgrgid = lambda uid: user, lambda gid: group
-
-
-def _leave(signum: int, frame: object) -> NoReturn:
-    """Exits at once: outside the training loop there is nothing to save."""
-    print(Interrupted(signum), file=sys.stderr)
-    for child in multiprocessing.active_children():
-        child.terminate()
-    sys.stdout.flush()
-    os._exit(128 + signum)  # threads of libraries would report that Python ends

@@ -6,12 +6,11 @@ killed, the current runs train on, and a new sweep leaves them alone.
 
 import contextlib
 import os
-import queue
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -54,43 +53,34 @@ class Job:
 
     def __init__(self, command: Sequence[str], workdir: Path):
         self.command, self.workdir = command, workdir
-        self.process: subprocess.Popen[bytes] | None = None
-        self.stopping = False
 
-    def __call__(self, **env: str) -> None:
-        """Runs it to its end if it waits, and says how it ended."""
-        if self.stopping or state(self.workdir) != "waiting":
-            return
+    def start(self, **env: str) -> None:
+        """Starts it, with these environment variables."""
         self.workdir.mkdir(parents=True, exist_ok=True)
-        with open(self.workdir / "log.txt", "ab+") as log:
+        with open(self.workdir / "log.txt", "ab") as log:
             self.process = subprocess.Popen(
                 self.command, stdout=log, stderr=log, env={**os.environ, **env}
             )
-            if self.stopping:  # since the check above
-                self.process.terminate()
-            status = self.process.wait()
-            log.seek(0)
-            *_, line = log.read().decode(errors="replace").strip().split("\n")
-        if self.stopping:
-            return
-        why = f"status {status}: {line}" if status not in RESUMABLE else ""
-        if why:
+
+    def finish(self) -> None:
+        """Waits for its end, and says how it ended."""
+        status, why = self.process.wait(), ""
+        if status not in RESUMABLE:
+            log = (self.workdir / "log.txt").read_text(errors="replace")
+            why = f"status {status}: " + log.strip().rpartition("\n")[2]
             (self.workdir / FAILURE_FILE).write_text(why)
         print(f"{self.workdir.name}: {why or state(self.workdir)}", flush=True)
 
-    def stop(self) -> None:
-        """Asks it to save and end."""
-        self.stopping = True
-        if self.process is not None:
-            self.process.terminate()
+    def __call__(self) -> None:
+        if state(self.workdir) == "waiting":
+            self.start()
+            self.finish()
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
-        """Stops it, for submitit to put it back into the queue."""
-        self.stop()
-        if self.process is not None:
-            # The signal has interrupted `wait`, which holds the lock of another `wait`.
-            with contextlib.suppress(ChildProcessError):
-                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        """Lets it save and end, for submitit to put it back into the queue."""
+        self.process.terminate()
+        # The signal has interrupted `wait`, which holds the lock of another `wait`.
+        os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         return submitit.helpers.DelayedSubmission(Job(self.command, self.workdir))
 
 
@@ -102,33 +92,31 @@ def run_locally(
     A point that starts from another one's weights waits for it. On a signal all runs
     save, and Interrupted is raised.
     """
-    gpus, places = accelerators(), queue.SimpleQueue()
-    for place in range(num_parallel or len(gpus) or 1):
-        places.put({"CUDA_VISIBLE_DEVICES": gpus[place % len(gpus)]} if gpus else {})
-    jobs = {x.name: Job(x.command(folder), folder / x.name) for x in points}
-    futures: dict[str, Future[None]] = {}
-
-    def run(point: Point) -> None:
-        if point.source in futures:
-            futures[point.source].result()
-        env = places.get()
-        try:
-            if not point.source or state(folder / point.source) == "done":
-                jobs[point.name](**env)
-        finally:
-            places.put(env)
-
-    with StopFlag() as stop, ThreadPoolExecutor(places.qsize()) as pool:
-        for point in points:  # any source first
-            futures[point.name] = pool.submit(run, point)
-        while wait(futures.values(), timeout=0.5).not_done:
-            for job in jobs.values():
-                if stop.signum is not None and not job.stopping:
-                    job.stop()
+    gpus = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in accelerators()] or [{}]
+    free = [gpus[place % len(gpus)] for place in range(num_parallel or len(gpus))]
+    waiting, running = list(points), []
+    with StopFlag() as stop:
+        while (waiting or running) and stop.signum is None:
+            for job, gpu in [x for x in running if x[0].process.poll() is not None]:
+                job.finish()
+                running.remove((job, gpu))
+                free.append(gpu)
+            pending = {x.name for x in waiting} | {x.workdir.name for x, _ in running}
+            ready = [point for point in waiting if point.source not in pending]
+            for point in ready[: len(free)]:
+                waiting.remove(point)
+                job = Job(point.command(folder), folder / point.name)
+                has_source = not point.source or state(folder / point.source) == "done"
+                if has_source and state(job.workdir) == "waiting":
+                    job.start(**free[0])
+                    running.append((job, free.pop(0)))
+            time.sleep(0.2)
+        for job, _ in running:
+            job.process.terminate()
+        for job, _ in running:
+            job.process.wait()
     if stop.signum is not None:
         raise Interrupted(stop.signum)
-    for future in futures.values():
-        future.result()
 
 
 def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> None:

@@ -15,7 +15,6 @@ from absl import flags
 from flax.traverse_util import flatten_dict
 from ml_collections import config_flags
 
-from nystromformer.attention import ATTENTIONS, attention_options
 from nystromformer.config import Config, ConfigError
 from nystromformer.experiments.experiment import Experiment
 
@@ -72,21 +71,17 @@ def make_points(
       num_seeds: seeds of each setting, the config's and the next.
       load: modules that the runs import.
     """
-    points, built, changes = [], [], changes or {}
-    known = {f"attention.{x}" for name in ATTENTIONS for x in attention_options(name)}
+    points, changes = [], changes or {}
+    known = {"presets", "init_from"}
     for seed, variant, file in itertools.product(range(num_seeds), variants, files):
         try:
-            point, keys = _make_point(file, presets, variant, changes, seed)
-            config = point.config
-            model = config.task, config.objective, config.model, config.attention
-            if model not in built:
-                Experiment.from_config(config)
-                built.append(model)
+            point, keys = _make_point(file, presets, variant, changes, seed, load)
+            if not seed:
+                Experiment.from_config(point.config)
         except (flags.Error, TypeError, ValueError) as error:
             raise ConfigError(f"{file}: {error}") from error
-        imports = tuple(f"--load={module}" for module in load)
-        points.append(dataclasses.replace(point, flags=(*imports, *point.flags)))
-        known |= {*keys, "presets", "init_from"}
+        points.append(point)
+        known |= keys
     for key in itertools.chain(changes, *variants):
         if key not in known:
             near = difflib.get_close_matches(key, known) or sorted(known)
@@ -95,7 +90,12 @@ def make_points(
 
 
 def _make_point(
-    file: str, presets: str, variant: Changes, changes: Changes, seed: int
+    file: str,
+    presets: str,
+    variant: Changes,
+    changes: Changes,
+    seed: int,
+    load: Sequence[str],
 ) -> tuple[Point, set[str]]:
     """A point, and the keys of its config."""
     path, _, own = file.partition(":")
@@ -122,7 +122,7 @@ def _make_point(
     if after:
         config.train.init_from = source = name(after)
     own = name(stage, f"init_from_{after}" if after else "")
-    words = f"--config={path}:{arg}", *texts
+    words = *(f"--load={x}" for x in load), f"--config={path}:{arg}", *texts
     return Point(own, words, Config.from_mapping(config.to_dict()), source), keys
 
 
@@ -139,11 +139,10 @@ def _config_file(path: str) -> Any:
 
 def merge(points: Iterable[Point]) -> list[Point]:
     """The points with equal configs once; ConfigError for two others of one name."""
-    found: list[Point] = []
+    found: dict[str, Point] = {}
     for point in points:
-        if all(point.config != other.config for other in found):
-            found.append(point)
-    names = [point.name for point in found]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"two runs would be named {twice[0]}; sweep them apart")
-    return found
+        if all(point.config != other.config for other in found.values()):
+            if point.name in found:
+                raise ConfigError(f"two runs would be named {point.name}")
+            found[point.name] = point
+    return list(found.values())

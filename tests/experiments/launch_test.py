@@ -108,9 +108,8 @@ def test_job_checkpoint_returns_when_the_run_has_saved(tmp_path):
     job = Job(point.command(tmp_path), tmp_path / "a")
 
     def requeue(*_):
-        pid = job.process.pid if job.process else 0
         again, flags = job.checkpoint(), os.WEXITED | os.WNOWAIT | os.WNOHANG
-        found.append((again, os.waitid(os.P_PID, pid, flags) is not None))
+        found.append((again, os.waitid(os.P_PID, job.process.pid, flags) is not None))
 
     before = signal.signal(signal.SIGUSR2, requeue)
     try:

@@ -82,9 +82,9 @@ def read_run(workdir: Path) -> dict[str, Any]:
     curves = [json.loads(x) for x in metrics[: metrics.rfind("\n") + 1].splitlines()]
     task, seed = config["task"], config["train"]["seed"]
     subset = task.get("subset")  # of GLUE: a column of its own, and a preset's name
-    words = [x for x in config["preset"].split(",") if x != subset]
+    preset = ",".join(x for x in config["preset"].split(",") if x != subset)
     flat = {f"{x}.{key}": value for x in GROUPS for key, value in config[x].items()}
-    settings = {"preset": ",".join(words) or "paper"} | {
+    settings = {"preset": preset or ("paper" if config["preset"] else None)} | {
         key: re.sub(rf"seed{seed}(?!\d)", "seed*", x) if isinstance(x, str) else x
         for key, x in flat.items()
         if key not in IRRELEVANT

@@ -119,7 +119,8 @@ def _cite(found: Mapping[str, float]) -> str:
 def settings(run: Any) -> list[str]:
     """The preset and what the command line changes, as far as the label lacks them."""
     keys = [key for key in ("preset", *run["changed"]) if key not in run["named"]]
-    return [phrase(key, run["settings"][key]) for key in keys]
+    found = {key: run["settings"][key] for key in keys}
+    return [phrase(*item) for item in found.items() if item[1] is not None]
 
 
 def shared(runs: Frame) -> list[str]:
