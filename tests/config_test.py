@@ -91,5 +91,7 @@ def test_config_equality_ignores_where_a_run_came_from():
     there["task"]["data_dir"] = "/elsewhere"
     assert Config.from_mapping(there) == config
     assert Config.from_mapping(there).load == ("mine.py",)
+    del there["preset"]
+    assert Config.from_mapping(there).preset == ""
     there["train"]["seed"] = 1
     assert Config.from_mapping(there) != config
