@@ -29,16 +29,7 @@ QUICK = {
 PRESETS = {
     "quick": QUICK,
     "as_published": AS_PUBLISHED | {"model.ignore_id": 0},  # black
-    **self_pretraining.presets(
-        mlm_probability=0.5,
-        model=(3, 64, 4, 128),
-        rates=(1e-3, 1e-3),
-        epochs=(50, 200),
-        epoch=1_406,
-        quick_steps=1_000,
-        fine_batch=50,
-        pooling="max",
-    ),
+    **self_pretraining.presets("image", QUICK),
 }
 
 

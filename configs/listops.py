@@ -42,14 +42,7 @@ PRESETS = {
     "quick": QUICK,
     "as_published": AS_PUBLISHED | {"task.max_length": 2_048},  # `max_tokens` stays
     "quick,as_published": AS_PUBLISHED,
-    **self_pretraining.presets(
-        mlm_probability=0.1,
-        model=(6, 512, 8, 2048),
-        rates=(1e-3, 1e-4),
-        epochs=(100, 100),
-        epoch=3_000,
-        quick_steps=12_000,
-    ),
+    **self_pretraining.presets("listops", QUICK),
 }
 
 

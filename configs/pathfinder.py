@@ -32,14 +32,7 @@ QUICK = {
 PRESETS = {
     "quick": QUICK,
     "as_published": AS_PUBLISHED | {"model.ignore_id": 0},  # black
-    **self_pretraining.presets(
-        mlm_probability=0.5,
-        model=(4, 128, 8, 128),
-        rates=(1e-3, 5e-4),
-        epochs=(50, 200),
-        epoch=5_000,
-        quick_steps=1_000,
-    ),
+    **self_pretraining.presets("pathfinder", QUICK),
 }
 
 

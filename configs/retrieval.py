@@ -39,14 +39,7 @@ PRESETS = {
     "quick": QUICK,
     "as_published": AS_PUBLISHED | {"task.max_length": 4_096, "task.num_bytes": 4_000},
     "quick,as_published": AS_PUBLISHED,
-    **self_pretraining.presets(
-        mlm_probability=0.15,
-        model=(4, 128, 4, 512),
-        rates=(5e-3, 5e-4),
-        epochs=(32, 32),
-        epoch=4_596,
-        quick_steps=1_000,
-    ),
+    **self_pretraining.presets("retrieval", QUICK),
 }
 
 

@@ -13,48 +13,52 @@ Image are predicted as one of 256 by cross-entropy, not by an L1 loss. `plans.py
 the sweep `self_pretraining`.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
-def presets(
-    *,
-    mlm_probability: float,
-    model: tuple[int, int, int, int],
-    rates: tuple[float, float],
-    epochs: tuple[int, int],
-    epoch: int,
-    quick_steps: int,
-    fine_batch: int = 32,
-    pooling: str = "mean",
-) -> dict[str, dict[str, Any]]:
-    """The presets of one task.
+class TaskSettings(NamedTuple):
+    """The settings of one task."""
 
-    Args:
-      mlm_probability: the fraction of the inputs that is masked.
-      model: layers, width, heads and FFN.
-      rates: learning rates of pre-training and fine-tuning.
-      epochs: numbers of epochs of both.
-      epoch: steps in one, of 32 examples.
-      quick_steps: steps of the task's `quick`.
-      fine_batch: examples a step of fine-tuning.
-      pooling: of the classifier.
-    """
-    num_layers, model_dim, num_heads, mlp_dim = model
+    mlm_probability: float
+    model: tuple[int, int, int, int]  # layers, width, heads, FFN
+    rates: tuple[float, float]  # of pre-training and of fine-tuning, as the next
+    epochs: tuple[int, int]
+    epoch: int  # steps in one, of 32 examples
+    fine_batch: int = 32
+    pooling: str = "mean"
+
+
+SETTINGS = {
+    "listops": TaskSettings(0.1, (6, 512, 8, 2048), (1e-3, 1e-4), (100, 100), 3_000),
+    "text": TaskSettings(0.15, (6, 512, 8, 2048), (5e-4, 1e-4), (32, 65), 703),
+    "retrieval": TaskSettings(0.15, (4, 128, 4, 512), (5e-3, 5e-4), (32, 32), 4_596),
+    "image": TaskSettings(
+        0.5, (3, 64, 4, 128), (1e-3, 1e-3), (50, 200), 1_406, 50, "max"
+    ),
+    "pathfinder": TaskSettings(0.5, (4, 128, 8, 128), (1e-3, 5e-4), (50, 200), 5_000),
+}
+
+
+def presets(task: str, quick: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The presets of one task, whose preset `quick` has these settings."""
+    settings = SETTINGS[task]
+    num_layers, model_dim, num_heads, mlp_dim = settings.model
     objective = {
         "objective.name": "mlm",
-        "objective.mlm_probability": mlm_probability,
+        "objective.mlm_probability": settings.mlm_probability,
         "objective.corruption": "mask_only",
     }
 
     def stage(rate: float, num_epochs: int, batch_size: int) -> dict[str, Any]:
-        every = epoch * 32 // batch_size
+        every = settings.epoch * 32 // batch_size
         return {
             "model.num_layers": num_layers,
             "model.model_dim": model_dim,
             "model.num_heads": num_heads,
             "model.mlp_dim": mlp_dim,
             "model.dropout_rate": 0.0,
-            "model.pooling": pooling,
+            "model.pooling": settings.pooling,
             "attention.dropout_rate": 0.0,
             "optimizer.learning_rate": rate,
             "optimizer.warmup_steps": 1_000,
@@ -67,10 +71,12 @@ def presets(
         }
 
     return {
-        "pretrain": stage(rates[0], epochs[0], 32) | objective,
-        "finetune": stage(rates[1], epochs[1], fine_batch),
-        "scratch_matched": stage(rates[1], sum(epochs), fine_batch),
+        "pretrain": stage(settings.rates[0], settings.epochs[0], 32) | objective,
+        "finetune": stage(settings.rates[1], settings.epochs[1], settings.fine_batch),
+        "scratch_matched": stage(
+            settings.rates[1], sum(settings.epochs), settings.fine_batch
+        ),
         "quick,pretrain": objective,
         "quick,finetune": {},
-        "quick,scratch_matched": {"train.num_steps": 2 * quick_steps},
+        "quick,scratch_matched": {"train.num_steps": 2 * quick["train.num_steps"]},
     }

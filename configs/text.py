@@ -52,14 +52,7 @@ PRESETS = {
     "quick,as_published": AS_PUBLISHED,
     "subwords": SUBWORDS,
     "quick,subwords": QUICK_SUBWORDS,
-    **self_pretraining.presets(
-        mlm_probability=0.15,
-        model=(6, 512, 8, 2048),
-        rates=(5e-4, 1e-4),
-        epochs=(32, 65),
-        epoch=703,
-        quick_steps=1_000,
-    ),
+    **self_pretraining.presets("text", QUICK),
 }
 
 

@@ -31,21 +31,6 @@ def test_table3_is_on_all_tasks_before_the_next_attention():
     assert [p.name for p in found] == [f"{t}-{a}-seed0" for a in names for t in tasks]
 
 
-def test_table2_is_every_glue_set_and_imdb_on_subwords():
-    found = {p.name: p.config for p in points("table2", preset="quick")}
-    subsets = {
-        x.task.options["subset"] for x in found.values() if x.task.name == "glue"
-    }
-    assert {"sst2", "mrpc", "qnli", "qqp", "mnli"} <= subsets
-    assert found["text-nystrom-subwords-seed0"].task.options["tokenizer"] == "byte"
-
-
-def test_landmarks_has_softmax_beside_five_counts():
-    found = points("landmarks", tasks=["image"])
-    counts = [p.config.attention.options.get("num_landmarks") for p in found]
-    assert counts == [64, None, 16, 256, 32, 128]
-
-
 @pytest.mark.parametrize("preset", ["", "quick"])
 def test_self_pretraining_trains_from_scratch_for_as_long_as_both_stages(preset):
     found = points("self_pretraining", preset=preset, tasks=["listops", "image"])

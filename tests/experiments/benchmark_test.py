@@ -41,18 +41,6 @@ def test_benchmark_measures_train_steps(commands, tmp_path):
     assert not (tmp_path / "attention.png").exists()
 
 
-def test_benchmark_measures_an_attention_of_ones_own(commands, tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "from nystromformer.attention import register_attention\n"
-        "from nystromformer.attention.linear import LinearAttention\n"
-        "register_attention('mine', LinearAttention)\n"
-    )
-    args = (f"--load={tmp_path}/mine.py", "--attention=mine", "--length=16")
-    keys, _, page = run(commands, tmp_path / "out", *args)
-    assert {key["attention"] for key in keys} == {"mine"}
-    assert page.count("\n| mine |") == 4  # time and memory of two passes
-
-
 def test_benchmark_rejects_in_one_line_and_writes_nothing(commands, tmp_path):
     for args, message in (
         (["--attention=nystrm-64"], "unknown attention 'nystrm'"),

@@ -107,15 +107,6 @@ def test_make_points_takes_a_registered_attention(monkeypatch):
     assert names(grid_points("attention.name=mine")) == ["listops-mine-seed0"]
 
 
-def test_make_points_runs_a_config_file_once(tmp_path):
-    file = tmp_path / "own.py"
-    file.write_text(
-        "import pathlib\nfrom configs.listops import get_config\n"
-        "pathlib.Path(__file__).with_suffix('.ran').touch(exist_ok=False)\n"
-    )
-    assert len(grid_points("train.batch_size=8,16", file=str(file))) == 2
-
-
 BAD = {
     ("attention.name=",): "each KEY=VALUE,VALUE once",
     ("train.batch_size=8", "train.batch_size=16"): "each KEY=VALUE,VALUE once",
