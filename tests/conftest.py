@@ -39,14 +39,6 @@ def forget_programs():
     jax.clear_caches()
 
 
-@pytest.fixture
-def optimised():
-    """With the passes again, for what the compiler counts."""
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
-
-
 # The same examples in every run; the first example compiles, so no deadline.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tests")

@@ -2,8 +2,6 @@
 
 import dataclasses
 import difflib
-import functools
-import importlib.util
 import itertools
 import re
 import sys
@@ -78,8 +76,9 @@ def make_points(
             point, keys = _make_point(file, presets, variant, changes, seed, load)
             if not seed:
                 Experiment.from_config(point.config)
-        except (flags.Error, TypeError, ValueError) as error:
-            raise ConfigError(f"{file}: {error}") from error
+        except (flags.Error, OSError, TypeError, ValueError) as error:
+            said = str(error).splitlines()[-1]  # above it: the traceback of a config
+            raise ConfigError(f"{file.strip(':')}: {said}") from error
         points.append(point)
         known |= keys
     for key in itertools.chain(changes, *variants):
@@ -102,39 +101,36 @@ def _make_point(
     used = {**variant, **changes}
     stage = ",".join(filter(None, [own, variant.get("presets")]))
     arg = ",".join(filter(None, [presets, stage, used.get("attention.name")]))
-    config = _config_file(path).get_config(arg)
-    keys = {*flatten_dict(config.to_dict(), sep=".")}
-    used = {key: x for key, x in used.items() if key in keys - {"attention.name"}}
+    words = [f"--config={path}:{arg}"]
+    preset = flatten_dict(_read_config(words).to_dict(), sep=".")
+    keys = preset.keys() - {"attention.name"}
+    used = {key: x for key, x in used.items() if key in keys}
     named = [key for key in variant if key in used]
-    used["train.seed"] = seed + int(used.get("train.seed", config.train.seed))
-    texts = [f"--config.{key}={value}" for key, value in used.items()]
-    values, argv = flags.FlagValues(), ["train.py", *texts]
-    config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=argv)
-    values(argv)  # changes the config as in train.py
+    used["train.seed"] = seed + int(used.get("train.seed", preset["train.seed"]))
+    words += [f"--config.{key}={value}" for key, value in used.items()]
+    config = _read_config(words)
 
     def name(*stages: str) -> str:
         chosen = [f"{x}={used[x]}".removeprefix("attention.") for x in named]
-        words = [config.task.name, config.attention.name, *stages, *chosen]
-        text = "-".join([*filter(None, words), f"seed{used['train.seed']}"])
+        parts = [config.task.name, config.attention.name, *stages, *chosen]
+        text = "-".join([*filter(None, parts), f"seed{used['train.seed']}"])
         return re.sub(r"[^\w.+=-]", "_", text)
 
     after, source = variant.get("init_from"), None
     if after:
         config.train.init_from = source = name(after)
     own = name(stage, f"init_from_{after}" if after else "")
-    words = *(f"--load={x}" for x in load), f"--config={path}:{arg}", *texts
-    return Point(own, words, Config.from_mapping(config.to_dict()), source), keys
+    checked = Config.from_mapping(config.to_dict())
+    words = [*(f"--load={module}" for module in load), *words]
+    return Point(own, tuple(words), checked, source), {*preset}
 
 
-@functools.cache
-def _config_file(path: str) -> Any:
-    """A config file as a module, run once, since it may register an attention."""
-    if not Path(path).is_file():
-        raise ConfigError(f"{path}: no such config file")
-    spec: Any = importlib.util.spec_from_file_location(Path(path).stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def _read_config(words: Sequence[str]) -> Any:
+    """The ConfigDict of train.py's flags --config and --config.group.key."""
+    values, argv = flags.FlagValues(), ["train.py", *words]
+    config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
+    values(argv)
+    return values.config
 
 
 def merge(points: Iterable[Point]) -> list[Point]:
