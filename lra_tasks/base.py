@@ -48,6 +48,7 @@ class Task(ABC):
     num_classes: ClassVar[int]  # labels are 0 to num_classes - 1
     num_inputs: ClassVar[int] = 1  # sequences in one example, 1 or 2
     num_texts: ClassVar[int] = 1  # texts in one sequence, 1 or 2
+    padded: ClassVar[bool] = True  # False: every sequence has max_length tokens
     stays_on_disk: ClassVar[bool] = False  # rows are read when they are needed
     seed: ClassVar[int] = 0
     tokenizer: ClassVar[str | None] = None  # "byte" or the path of a tokenizer.json

@@ -45,6 +45,7 @@ class Image(Task):
     homepage: ClassVar[str] = "https://www.cs.toronto.edu/~kriz/cifar.html"
     citation: ClassVar[str] = "Krizhevsky, Learning Multiple Layers of Features, 2009"
     vocab_size: ClassVar[int] = 256
+    padded: ClassVar[bool] = False
     num_classes: ClassVar[int] = 10
     label_names: ClassVar[Sequence[str]] = (
         *("airplane", "automobile", "bird", "cat", "deer"),

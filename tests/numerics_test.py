@@ -13,7 +13,12 @@ from nystromformer.heads import SequenceClassifier
 from nystromformer.training.data import Data
 from nystromformer.training.loop import NotFiniteError, Trainer
 from nystromformer.training.objective import Classification
-from nystromformer.training.step import graphdef_of, make_init, make_train_chunk
+from nystromformer.training.step import (
+    Programs,
+    graphdef_of,
+    make_init,
+    make_train_chunk,
+)
 from tests.attention.cases import OPTIONS
 from tests.training.conftest import (
     CLASSES,
@@ -89,10 +94,14 @@ def test_trainer_stops_at_a_nan_and_leaves_a_whole_checkpoint(
     optimizer, splits, tmp_path, when
 ):
     poisoned = type("P", (Poisoned,), {"when": when})
-    arguments = Classification(), optimizer, SCHEDULE, splits, tmp_path
+
+    def trainer(make_model):
+        programs = Programs.make(make_model, Classification(), optimizer, SCHEDULE)
+        return Trainer(programs, SCHEDULE, splits, tmp_path)
+
     with pytest.raises(NotFiniteError, match=STOPPED[when]):
-        Trainer(poisoned, *arguments).fit()
-    again = Trainer(BagOfTokens, *arguments)
+        trainer(poisoned).fit()
+    again = trainer(BagOfTokens)
     again.writer.close()
     assert again.step == 12
     leaves = jax.tree.leaves((again.state.weights, again.state.optimizer))

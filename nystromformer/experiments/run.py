@@ -4,14 +4,16 @@ import hashlib
 import json
 import platform
 import re
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
-from lra_tasks.split import Split
+from lra_tasks.task import Split, Task
 from nystromformer.config import ConfigError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.experiment import Experiment, format_metric
@@ -33,6 +35,7 @@ from nystromformer.training.devices import (
     sync_hosts,
 )
 from nystromformer.training.loop import Trainer
+from nystromformer.training.step import Programs
 
 
 def cache_compiled_programs() -> None:
@@ -74,10 +77,9 @@ def run_training(
         return result
     source = None if saved_steps(workdir) else find_source(experiment.config)
     mesh = mesh_of(experiment, sequence_parallelism)
-    splits = experiment.load()
+    experiment, splits, programs = load_and_compile(experiment, mesh)
     data_sha256 = {name: x.content_hash for name, x in splits.items()}
     check_hosts(data=data_sha256)
-    experiment = experiment.with_num_steps(splits["train"].num_examples)
     print(f"{experiment} on {provenance.device()}")
     config = experiment.config
     taken = carry_over(source, experiment) if source else {}
@@ -88,16 +90,12 @@ def run_training(
                 (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
         sync_hosts("opened the workdir")
         trainer = Trainer(
-            experiment.make_model,
-            experiment.objective,
-            experiment.make_optimizer(),
+            programs,
             config.train,
             splits,
             workdir,
-            mesh,
             start=(lambda fresh: with_weights(fresh, taken)) if taken else None,
             data_sha256=data_sha256,
-            graphdef=experiment.graphdef,
         )
         if source:
             trainer.run_state.init_from_sha256 = weights_sha256(source.weights)
@@ -122,6 +120,45 @@ def run_training(
             write_json(workdir / RESULT_FILE, result)
         trainer.delete_checkpoints()
     return result
+
+
+def load_and_compile(
+    experiment: Experiment, mesh: Mesh
+) -> tuple[Experiment, dict[str, Split], Programs]:
+    """Compiles a run's programs while its data are prepared and loaded.
+
+    With `train.num_epochs` the learning rate depends on the data: they come first.
+    """
+
+    def programs_of(experiment: Experiment) -> Programs:
+        return Programs.make(
+            experiment.make_model,
+            experiment.objective,
+            experiment.make_optimizer(),
+            experiment.config.train,
+            mesh,
+            experiment.graphdef,
+        )
+
+    train = experiment.config.train
+    print("loading the data, compiling the training step…", flush=True)
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(experiment.load)
+        programs = programs_of(experiment)
+        # Sources that are missing are an error before anything is compiled.
+        if wait([loading], timeout=0.5).not_done and train.num_steps:
+            programs.compile(example_of(experiment.task), train.batch_size)
+        splits = loading.result()
+    experiment = experiment.with_num_steps(splits["train"].num_examples)
+    return experiment, splits, programs if train.num_steps else programs_of(experiment)
+
+
+def example_of(task: Task) -> Split:
+    """A split of one example, with the shapes and dtypes of the task's splits."""
+    rows = np.zeros((task.num_inputs, task.max_length), task.dtype)
+    lengths = np.full(len(rows), 0 if task.padded else task.max_length, np.int32)
+    pairs = np.array([[0, 1]], np.int32) if task.num_inputs == 2 else None
+    return Split(rows, lengths, np.zeros(1, np.int32), pairs)
 
 
 def check_hosts(**values: Any) -> None:

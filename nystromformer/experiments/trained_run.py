@@ -28,7 +28,7 @@ from nystromformer.training.checkpoint import (
     load_weights,
     weights_sha256,
 )
-from nystromformer.training.data import to_device
+from nystromformer.training.data import HostData
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Totals
 from nystromformer.training.step import Weights, make_eval_chunk
@@ -95,7 +95,7 @@ class TrainedRun:
             make_eval_chunk(self.experiment.graphdef, objective),
             Totals.zero(objective),
             jax.device_put(self.weights),
-            to_device(examples),
+            HostData.of(examples),
             train.batch_size // train.grad_accum_steps,
             length_buckets=train.length_buckets,
         )

@@ -1,6 +1,7 @@
-"""Batches by index, from arrays on the device or rows that are fetched for each chunk.
+"""Batches by index: the rows of a chunk of steps go to the device together.
 
-Batch k of epoch e is a pure function of (seed, e, k): a resumed run needs no iterator.
+So a program is compiled for any number of examples, and while they are loaded. Batch k
+of epoch e is a pure function of (seed, e, k): a resumed run needs no iterator.
 """
 
 import functools
@@ -11,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from nystromformer.training.devices import SEQ, device_put_global, one_device
+from nystromformer.training.devices import DATA, SEQ, device_put_global, one_device
+
+MAX_CHUNK = 64  # batches in one call of the device
 
 
 class Batch(NamedTuple):
@@ -42,13 +45,6 @@ class Data(NamedTuple):
         rest = device_put_global(mesh, (_lengths(split), split.labels, split.pairs))
         return cls(device_put_global(mesh, split.inputs, None, SEQ), *rest)
 
-    def part(self, indices: np.ndarray, count: int) -> tuple["Data", np.ndarray]:
-        """As `FetchedData.part`, of what is on the devices already."""
-        return self, indices
-
-    def prefetch(self, indices: np.ndarray) -> None:
-        """As `FetchedData.prefetch`; there is nothing to read."""
-
     def rows(self, indices: Any) -> Any:
         """The rows of the examples at indices [B]: [B], or of pairs [B, 2]."""
         return indices if self.pairs is None else self.pairs[indices]
@@ -75,39 +71,41 @@ class Data(NamedTuple):
         return Batch(inputs, mask, self.labels[indices], weights, examples)
 
 
-class FetchedData(NamedTuple):
-    """A split of single rows that are fetched for each chunk."""
+class HostData(NamedTuple):
+    """A split in memory or on a disk, whose rows are fetched for each chunk."""
 
-    inputs: Any  # has shape, dtype and `inputs[indices]`, as rows on a disk
+    inputs: Any  # has shape, dtype and `inputs[indices]`
     lengths: np.ndarray | None
     labels: np.ndarray
+    pairs: np.ndarray | None
     mesh: Mesh
-    pairs: None = None
 
-    def prefetch(self, indices: np.ndarray) -> None:
-        """Reads the rows of the next `part` while the device computes."""
+    @classmethod
+    def of(cls, split: Any, mesh: Mesh | None = None) -> "HostData":
+        """Of anything with the first four arrays, for the mesh (None: one device)."""
+        arrays = split.inputs, _lengths(split), np.array(split.labels), split.pairs
+        return cls(*arrays, mesh or one_device())
+
+    def prefetch(self, batches: np.ndarray) -> None:
+        """Reads the rows of the next `chunk` while the device computes."""
         if hasattr(self.inputs, "prefetch"):
-            self.inputs.prefetch(indices.ravel())
+            self.inputs.prefetch(batches.ravel())
 
-    def part(self, indices: np.ndarray, count: int) -> tuple[Data, np.ndarray]:
-        """The rows of the first batches of [K, B], and the batches' indices there."""
-        examples, first = indices.ravel(), indices[:count].ravel()
-        tokens = np.zeros((indices.size, *self.inputs.shape[1:]), self.inputs.dtype)
-        tokens[: first.size] = self.inputs[first]
-        lengths = None if self.lengths is None else self.lengths[examples]
-        inputs = device_put_global(self.mesh, tokens, None, SEQ)
-        rest = lengths, self.labels[examples], None, examples
-        here = np.arange(indices.size, dtype=np.int32).reshape(indices.shape)
-        return Data(inputs, *device_put_global(self.mesh, rest)), here
-
-
-def to_device(split: Any, mesh: Mesh | None = None) -> Data | FetchedData:
-    """A split on the devices (None: one), but for rows that are no array in memory."""
-    if type(split.inputs) is np.ndarray:
-        return Data.put(split, mesh)
-    return FetchedData(
-        split.inputs, _lengths(split), np.array(split.labels), mesh or one_device()
-    )
+    def chunk(self, batches: np.ndarray) -> tuple[Data, jax.Array, jax.Array]:
+        """The rows of batches [n, B], the batches in them [MAX_CHUNK, B], and n."""
+        shape = MAX_CHUNK, batches.shape[1]
+        examples = np.resize(batches, shape).ravel()  # more batches, not to be taken
+        rows = examples if self.pairs is None else self.pairs[examples].ravel()
+        tokens = np.zeros((len(rows), *self.inputs.shape[1:]), self.inputs.dtype)
+        wanted = rows[: len(rows) * len(batches) // MAX_CHUNK]
+        tokens[: len(wanted)] = self.inputs[wanted]
+        lengths = None if self.lengths is None else self.lengths[rows]
+        places = np.arange(len(rows), dtype=np.int32)
+        pairs = None if self.pairs is None else places.reshape(-1, 2)
+        put = functools.partial(device_put_global, self.mesh)
+        rest = put((lengths, self.labels[examples], pairs, examples))
+        here = put(places[: len(examples)].reshape(shape), None, DATA)
+        return Data(put(tokens, None, SEQ), *rest), here, put(np.int32(len(batches)))
 
 
 def _lengths(split: Any) -> np.ndarray | None:

@@ -8,21 +8,19 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from nystromformer.training.data import Data, FetchedData, eval_indices
+from nystromformer.training.data import MAX_CHUNK, HostData, eval_indices
 from nystromformer.training.devices import DATA, device_put_global, one_device
 from nystromformer.training.gradients import bucket_lengths
 from nystromformer.training.metrics import ChunkTimer
 from nystromformer.training.objective import Totals
 from nystromformer.training.step import Weights
 
-MAX_BATCHES = 64  # in one call of the device
-
 
 def evaluate(
     eval_chunk: Callable[..., Totals],
     zero: Totals,
     weights: Weights,
-    data: Data | FetchedData,
+    data: HostData,
     batch_size: int,
     mesh: Mesh | None = None,
     length_buckets: int = 1,
@@ -35,24 +33,17 @@ def evaluate(
     similar length share a batch, truncated to the shortest of these lengths that fits.
     """
     mesh = mesh or one_device()
-    totals, timer = device_put_global(mesh, zero), ChunkTimer(MAX_BATCHES)
+    totals, timer = device_put_global(mesh, zero), ChunkTimer(MAX_CHUNK)
     for length, batches in _by_length(data, batch_size, length_buckets):
         while batches:
             now, batches = batches[: timer.size], batches[timer.size :]
-            indices = np.zeros((MAX_BATCHES, batch_size), np.int32)
-            present = np.zeros((MAX_BATCHES, batch_size), np.float32)
-            for row, (examples, its_weights) in enumerate(now):
-                indices[row], present[row] = examples, its_weights
+            present = np.zeros((MAX_CHUNK, batch_size), np.float32)
+            present[: len(now)] = [its_weights for _, its_weights in now]
             with timer.measure(len(now)):
-                part, indices = data.part(indices, len(now))
+                rows, indices, count = data.chunk(np.stack([x for x, _ in now]))
+                present = device_put_global(mesh, present, None, DATA)
                 totals = eval_chunk(
-                    weights,
-                    part,
-                    device_put_global(mesh, indices, None, DATA),
-                    device_put_global(mesh, present, None, DATA),
-                    device_put_global(mesh, np.int32(len(now))),
-                    totals,
-                    length=length,
+                    weights, rows, indices, present, count, totals, length=length
                 )
                 jax.block_until_ready(totals)
             if should_stop():
@@ -61,15 +52,15 @@ def evaluate(
 
 
 def _by_length(
-    data: Data | FetchedData, batch_size: int, length_buckets: int
+    data: HostData, batch_size: int, length_buckets: int
 ) -> Iterator[tuple[int, list[Any]]]:
     """The lengths, each with its batches: pairs of examples [B] and weights [B]."""
     buckets = bucket_lengths(data.inputs.shape[-1], length_buckets)
     order = np.arange(len(data.labels))
     longest = np.full(len(order), buckets[-1])
     if len(buckets) > 1 and data.lengths is not None:
-        rows = order if data.pairs is None else np.asarray(data.pairs)
-        longest = np.asarray(data.lengths)[rows].reshape(len(order), -1).max(1)
+        rows = order if data.pairs is None else data.pairs
+        longest = data.lengths[rows].reshape(len(order), -1).max(1)
         order = np.argsort(longest, kind="stable")
 
     def bucket(batch: tuple[np.ndarray, np.ndarray]) -> int:

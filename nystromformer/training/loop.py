@@ -8,10 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 from etils import epath
-from flax import nnx
-from jax.sharding import Mesh
 
 from nystromformer.config import TrainConfig
 from nystromformer.training.checkpoint import (
@@ -20,30 +17,19 @@ from nystromformer.training.checkpoint import (
     save_weights,
     weights_sha256,
 )
-from nystromformer.training.data import to_device, train_indices
+from nystromformer.training.data import MAX_CHUNK, HostData, train_indices
 from nystromformer.training.devices import (
-    DATA,
     all_hosts_max,
     device_put_global,
-    one_device,
     peak_bytes,
     program_bytes,
 )
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.interrupt import Interrupted, StopFlag
 from nystromformer.training.metrics import ChunkTimer, MetricsWriter, Progress
-from nystromformer.training.objective import Objective, Totals
+from nystromformer.training.objective import Totals
 from nystromformer.training.run_state import RunState
-from nystromformer.training.step import (
-    State,
-    Weights,
-    graphdef_of,
-    make_eval_chunk,
-    make_init,
-    make_train_chunk,
-)
-
-MAX_CHUNK = 64  # steps in one call of the device
+from nystromformer.training.step import Programs, State, Weights
 
 
 class NotFiniteError(ValueError):
@@ -54,41 +40,28 @@ class Trainer:
     """One training run in a workdir, new or resumed from its newest checkpoint.
 
     Args:
-      splits: "train", "validation" and "test" -> arrays, as `to_device` takes.
+      splits: "train", "validation" and "test" -> arrays, as `HostData.of` takes.
       workdir: an existing folder, or one in a bucket; the same for every process.
-      mesh: the devices; None = one.
       start: from the fresh weights, on the host, to those to begin with.
       data_sha256: of each split; CheckpointError if it is not that of the checkpoint.
-      graphdef: the static part of the models, if it is known.
     """
 
     def __init__(
         self,
-        make_model: Callable[[nnx.Rngs], nnx.Module],
-        objective: Objective,
-        optimizer: optax.GradientTransformation,
+        programs: Programs,
         schedule: TrainConfig,
         splits: dict[str, Any],
         workdir: Any,
-        mesh: Mesh | None = None,
         start: Callable[[Weights], Weights] | None = None,
         data_sha256: dict[str, str] | None = None,
-        graphdef: nnx.GraphDef | None = None,
     ):
-        self.schedule, self.objective = schedule, objective
-        self.workdir, self.mesh = epath.Path(workdir), mesh or one_device()
-        self.data = {name: to_device(x, self.mesh) for name, x in splits.items()}
+        self.programs, self.schedule = programs, schedule
+        self.objective, self.mesh = programs.objective, programs.mesh
+        self.workdir, self.train_chunk = epath.Path(workdir), programs.train_chunk
+        self.data = {name: HostData.of(x, self.mesh) for name, x in splits.items()}
         self.timer = ChunkTimer(MAX_CHUNK)
-        graphdef = graphdef or graphdef_of(make_model)
-        init = make_init(make_model, optimizer, objective, self.mesh)
-        parts, buckets = schedule.grad_accum_steps, schedule.length_buckets
-        batching = {"grad_accum_steps": parts, "length_buckets": buckets}
-        self.train_chunk: Any = make_train_chunk(
-            graphdef, optimizer, objective, self.mesh, **batching
-        )
-        self.eval_chunk = make_eval_chunk(graphdef, objective, self.mesh)
         seed = np.uint32(schedule.seed)
-        shapes: State = init.eval_shape(seed)  # with where they lie
+        shapes: State = programs.init.eval_shape(seed)  # with where they lie
         self.checkpoints = Checkpoints(self.workdir)
         self.step, self.saved, self.best_written = 0, 0, None
         self.run_state = RunState(data_sha256=data_sha256)
@@ -102,8 +75,10 @@ class Trainer:
                 "or data_dir, or name another workdir"
             )
         self.writer = MetricsWriter(workdir, self.step, self.run_state.evaluated)
-        self.state = device_put_global(self.mesh, state) if restored else init(seed)
-        if not restored:
+        if restored:
+            self.state = device_put_global(self.mesh, state)
+        else:
+            self.state = programs.init(seed)
             self.best = jax.device_get(self.state.weights)
             if start:
                 weights = device_put_global(self.mesh, start(self.best))
@@ -117,7 +92,6 @@ class Trainer:
         self.progress = Progress(self.step, self.schedule.num_steps)
         if self.step:
             self.progress.say(f"resuming from step {self.step}")
-        self.progress.say("compiling the training step…")
         self.started = time.monotonic()
         with StopFlag() as self.stop:  # also while what is being saved is closed
             try:
@@ -162,7 +136,7 @@ class Trainer:
         every = (schedule.log_every, schedule.eval_every, schedule.checkpoint_every)
         room = min(n - self.step % n for n in every)
         num_steps = min(self.timer.size, room, schedule.num_steps - self.step)
-        batches = self._batches(num_steps)
+        batches = self.data["train"].chunk(self._indices(self.step, num_steps))
         first = self.progress.first_step < 0
         with self.timer.measure(num_steps):
             if first and not jax.config.jax_disable_jit:  # type: ignore
@@ -197,17 +171,9 @@ class Trainer:
         sizes = num_steps, num_examples, self.schedule.batch_size
         return train_indices(self.schedule.seed, first_step, *sizes)
 
-    def _batches(self, num_steps: int) -> tuple[Any, jax.Array, jax.Array]:
-        """The data of the next steps, their examples [K, B] and their number."""
-        indices = np.zeros((MAX_CHUNK, self.schedule.batch_size), np.int32)
-        indices[:num_steps] = self._indices(self.step, num_steps)
-        part, indices = self.data["train"].part(indices, num_steps)
-        on_mesh = device_put_global(self.mesh, indices, None, DATA)
-        return part, on_mesh, device_put_global(self.mesh, np.int32(num_steps))
-
     def _evaluate(self, weights: Weights, split: str) -> dict[str, float] | None:
         metrics = evaluate(
-            self.eval_chunk,
+            self.programs.eval_chunk,
             Totals.zero(self.objective),
             weights,
             self.data[split],

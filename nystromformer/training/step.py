@@ -5,17 +5,20 @@ is an argument. So chunks of every length share one compiled program, and a step
 computes the same numbers in whatever chunk it falls.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from nystromformer.training.data import Batch, Data
+from nystromformer.config import TrainConfig
+from nystromformer.training.data import Batch, Data, HostData
 from nystromformer.training.devices import one_device, replicated
 from nystromformer.training.gradients import Gradient, batch_gradient
 from nystromformer.training.objective import Objective, Totals
@@ -202,3 +205,49 @@ def make_eval_chunk(
         return jax.lax.fori_loop(0, num_batches, add, totals)
 
     return eval_chunk
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """The compiled functions of a run; each is compiled when it is first called.
+
+    init, train_chunk, eval_chunk: as of make_init, make_train_chunk, make_eval_chunk.
+    """
+
+    objective: Objective
+    mesh: Mesh
+    init: Any
+    train_chunk: Any
+    eval_chunk: Any
+
+    @classmethod
+    def make(
+        cls,
+        make_model: Callable[[nnx.Rngs], nnx.Module],
+        objective: Objective,
+        optimizer: optax.GradientTransformation,
+        schedule: TrainConfig,
+        mesh: Mesh | None = None,
+        graphdef: nnx.GraphDef | None = None,
+    ) -> "Programs":
+        """On a mesh (None: one device); graphdef: of the models, if it is known."""
+        mesh, graphdef = mesh or one_device(), graphdef or graphdef_of(make_model)
+        parts, buckets = schedule.grad_accum_steps, schedule.length_buckets
+        batching = {"grad_accum_steps": parts, "length_buckets": buckets}
+        return cls(
+            objective,
+            mesh,
+            make_init(make_model, optimizer, objective, mesh),
+            make_train_chunk(graphdef, optimizer, objective, mesh, **batching),
+            make_eval_chunk(graphdef, objective, mesh),
+        )
+
+    def compile(self, split: Any, batch_size: int) -> None:
+        """Compiles what the first steps call, for any number of examples as in `split`.
+
+        JAX keeps the programs: the first call of these functions finds them.
+        """
+        seed, batches = np.uint32(0), np.zeros((1, batch_size), np.int32)
+        self.init.lower(seed).compile()
+        chunk = HostData.of(split, self.mesh).chunk(batches)
+        self.train_chunk.lower(self.init.eval_shape(seed), *chunk).compile()

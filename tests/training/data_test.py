@@ -6,7 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.training.data import Data, eval_indices, to_device, train_indices
+from nystromformer.training.data import (
+    MAX_CHUNK,
+    Data,
+    HostData,
+    eval_indices,
+    train_indices,
+)
 
 
 def test_train_indices_of_an_epoch_are_a_permutation_less_its_remainder():
@@ -41,32 +47,41 @@ def test_eval_indices_have_every_example_once(num_examples, batch_size):
     np.testing.assert_array_equal(counted, np.ones(num_examples))
 
 
-def make_data(pairs=None):
-    return Data.put(
-        SimpleNamespace(
-            inputs=np.array([[1, 2, 3], [4, 5, 0], [6, 0, 0]], np.uint8),
-            lengths=np.array([3, 2, 1], np.int32),
-            labels=np.array([0, 1, 2], np.int32),
-            pairs=pairs,
-        )
+def make_split(pairs=None):
+    return SimpleNamespace(
+        inputs=np.array([[1, 2, 3], [4, 5, 0], [6, 0, 0]], np.uint8),
+        lengths=np.array([3, 2, 1], np.int32),
+        labels=np.array([0, 1, 2], np.int32),
+        pairs=pairs,
     )
 
 
-def test_fetched_data_reads_only_the_batches_that_are_taken(tmp_path):
+def test_host_data_reads_only_the_batches_that_are_taken(tmp_path):
     rows = np.arange(1, 15, dtype=np.uint16).reshape(7, 2)
     rows.tofile(tmp_path / "rows")
     inputs = np.memmap(tmp_path / "rows", np.uint16, "r", shape=rows.shape)
     ones = np.ones(7, np.int32)
     split = SimpleNamespace(inputs=inputs, lengths=ones, labels=ones, pairs=None)
     indices = np.array([[6, 2], [0, 5], [3, 3]], np.int32)
-    part, here = to_device(split).part(indices, 2)
-    np.testing.assert_array_equal(part.inputs, [*rows[[6, 2, 0, 5]], [0, 0], [0, 0]])
+    part, here, count = HostData.of(split).chunk(indices)
+    assert (part.inputs.shape, int(count)) == ((2 * MAX_CHUNK, 2), 3)
+    np.testing.assert_array_equal(part.inputs[:6], rows[indices.ravel()])
+    assert not part.inputs[6:].any()
     np.testing.assert_array_equal(part.take(here[1], ones[:2]).inputs, rows[[0, 5]])
     np.testing.assert_array_equal(part.take(here[1], ones[:2]).indices, [0, 5])
 
 
+def test_host_data_has_both_rows_of_each_pair():
+    pairs = np.array([[0, 2], [2, 1], [1, 1]], np.int32)
+    data, here, _ = HostData.of(make_split(pairs)).chunk(np.array([[2, 1]]))
+    batch = data.take(here[0], jnp.ones(2))
+    np.testing.assert_array_equal(batch.inputs[1], [[6, 0, 0], [4, 5, 0]])
+    np.testing.assert_array_equal(batch.mask[1], [[1, 0, 0], [1, 1, 0]])
+    np.testing.assert_array_equal(batch.labels, [2, 1])
+
+
 def test_take_gives_tokens_mask_labels_and_weights():
-    batch = make_data().take(jnp.array([2, 1]), jnp.array([1.0, 0.0]))
+    batch = Data.put(make_split()).take(jnp.array([2, 1]), jnp.array([1.0, 0.0]))
     assert batch.inputs.dtype == jnp.int32
     np.testing.assert_array_equal(batch.inputs, [[6, 0, 0], [4, 5, 0]])
     np.testing.assert_array_equal(batch.mask, [[1, 0, 0], [1, 1, 0]])
@@ -84,11 +99,3 @@ def test_take_of_full_rows_has_no_mask_and_zero_is_a_token():
     )
     batch = Data.put(split).take(jnp.array([0]), jnp.ones(1))
     assert batch.mask is None  # all count, and nothing pays for saying so
-
-
-def test_take_gives_both_rows_of_a_pair():
-    data = make_data(pairs=np.array([[0, 2], [2, 1], [1, 1]], np.int32))
-    batch = data.take(jnp.array([1]), jnp.ones(1))
-    np.testing.assert_array_equal(batch.inputs, [[[6, 0, 0], [4, 5, 0]]])
-    np.testing.assert_array_equal(batch.mask, [[[1, 0, 0], [1, 1, 0]]])
-    np.testing.assert_array_equal(batch.labels, [1])

@@ -20,7 +20,7 @@ from nystromformer.attention import make_attention
 from nystromformer.config import OptimizerConfig, TrainConfig
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import MaskedOrderModel, SequenceClassifier
-from nystromformer.training.data import Data, train_indices
+from nystromformer.training.data import Data, HostData, train_indices
 from nystromformer.training.devices import (
     DATA,
     SEQ,
@@ -36,6 +36,7 @@ from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification, Totals
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import (
+    Programs,
     graphdef_of,
     make_eval_chunk,
     make_init,
@@ -117,7 +118,7 @@ def masked() -> list[list[dict[str, float]]]:
         devices = jax.devices()[: data * seq]
         mesh = make_mesh(batch_size, LENGTH, sequence_parallelism=seq, devices=devices)
         chunk = make_eval_chunk(graphdef, objective, mesh)
-        there = jax.device_put(weights, replicated(mesh)), Data.put(split, mesh)
+        there = jax.device_put(weights, replicated(mesh)), HostData.of(split, mesh)
         return evaluate(chunk, Totals.zero(objective), *there, batch_size, mesh)
 
     ids = {"vocab_size": 11, "mask_token": 11}
@@ -222,8 +223,8 @@ def resumed(workdir: str) -> list[float]:
         folder.mkdir(exist_ok=True)
         mesh = make_mesh(8, 7, devices=jax.devices()[:num_devices])
         optimizer = make_optimizer(adamw, 12)
-        run = BagOfTokens, Classification(), optimizer, schedule, splits, folder
-        return Trainer(*run, mesh)
+        run = BagOfTokens, Classification(), optimizer, schedule, mesh
+        return Trainer(Programs.make(*run), schedule, splits, folder)
 
     found = [trainer("alone", 1).fit()["test_loss"]]
     first = trainer("moved", 8)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.training.data import Data
+from nystromformer.training.data import HostData
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Classification, Totals
 from nystromformer.training.step import make_eval_chunk, split_weights
@@ -20,7 +20,7 @@ def test_evaluate_equals_the_accuracy_counted_by_hand_in_any_batch_size(
     make_model, splits
 ):
     graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
-    data = Data.put(splits["test"])
+    data = HostData.of(splits["test"])
     eval_chunk = make_eval_chunk(graphdef, OBJECTIVE)
 
     split = splits["test"]
@@ -39,13 +39,14 @@ def test_evaluate_puts_examples_of_similar_length_into_a_shorter_batch(
     make_model, splits
 ):
     graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
-    data = Data.put(splits["test"])
+    data = HostData.of(splits["test"])
     eval_chunk = make_eval_chunk(graphdef, OBJECTIVE)
     seen = []
 
     def watched(weights, data, indices, present, num_batches, totals, length):
         of_these = np.arange(len(indices))[:, None] < num_batches
-        counted = np.asarray(indices)[(np.asarray(present) > 0) & of_these]
+        places = np.asarray(indices)[(np.asarray(present) > 0) & of_these]
+        counted = np.asarray(data.examples)[places]
         seen.append((length, counted))
         assert splits["test"].lengths[counted].max() <= length
         return eval_chunk(
@@ -70,10 +71,10 @@ def test_evaluate_puts_a_pair_where_its_longer_text_fits():
 
     def watched(weights, data, indices, present, num_batches, totals, length):
         assert num_batches == 1
-        seen.append((length, np.asarray(indices)[0].tolist()))
+        seen.append((length, data.examples[indices[0]].tolist()))
         return totals
 
-    data: Any = Data.put(split)
+    data: Any = HostData.of(split)
     evaluate(watched, ZERO, data, data, 2, length_buckets=7)
     assert seen == [(2, [2, 1]), (7, [3, 0])]
 
@@ -85,7 +86,7 @@ def test_evaluate_is_none_when_asked_to_stop(make_model, splits):
         make_eval_chunk(graphdef, OBJECTIVE),
         ZERO,
         weights,
-        Data.put(splits["test"]),
+        HostData.of(splits["test"]),
         8,
         should_stop=lambda: next(asked),
     )

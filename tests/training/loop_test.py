@@ -21,6 +21,7 @@ from nystromformer.training.checkpoint import (
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
+from nystromformer.training.step import Programs
 
 SIZES = {"seed": 0, "batch_size": 8, "num_steps": 40}
 SIZES |= {"eval_every": 8, "log_every": 5, "checkpoint_every": 12}
@@ -37,8 +38,8 @@ def start(make_model, optimizer, splits, tmp_path):
     ) -> Trainer:
         workdir, objective = tmp_path / name, objective or Classification()
         workdir.mkdir(exist_ok=True)
-        run = make_model, objective, optimizer, schedule, splits, workdir
-        return Trainer(*run, **options)
+        programs = Programs.make(make_model, objective, optimizer, schedule)
+        return Trainer(programs, schedule, splits, workdir, **options)
 
     return start
 

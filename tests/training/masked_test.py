@@ -10,7 +10,7 @@ from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import MaskedLanguageModel
-from nystromformer.training.data import Batch, Data
+from nystromformer.training.data import Batch, HostData
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Totals
@@ -173,7 +173,7 @@ def data():
     labels = np.zeros(B, np.int32)
     inputs, lengths = INPUTS.astype(np.uint8), LENGTHS.astype(np.int32)
     split = {"inputs": inputs, "lengths": lengths, "labels": labels, "pairs": None}
-    return Data.put(SimpleNamespace(**split))
+    return HostData.of(SimpleNamespace(**split))
 
 
 def test_masked_tokens_evaluation_is_the_same_in_any_batches_and_lengths(model):

@@ -61,8 +61,7 @@ def step_groups(
 def synthetic_examples(task: Task, batch_size: int) -> Data:
     """STEPS batches of random tokens: full pictures, texts from half full to full."""
     rng, length = np.random.default_rng(0), task.max_length
-    is_text = isinstance(task.decode(np.ones(length, np.uint8)), str)
-    examples, least = STEPS * batch_size, length // 2 if is_text else length
+    examples, least = STEPS * batch_size, length // 2 if task.padded else length
     rows = np.arange(examples * task.num_inputs, dtype=np.int32)
     split = SimpleNamespace(
         inputs=rng.integers(1, task.vocab_size, (len(rows), length)).astype(np.uint16),
