@@ -19,10 +19,6 @@ from nystromformer.attention import make_attention
 from nystromformer.attention.base import check_choice, check_range
 from nystromformer.ops import at_least_float32, dense, dropout, gelu, split_rng, zeroed
 
-REMAT = ("none", "block")
-NORMS = ("pre", "post")
-GELUS = ("erf", "tanh")
-
 # U(−1/√fan_in, 1/√fan_in), as PyTorch's Linear and so the published runs start.
 # Biases start at zero.
 kernel_init = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
@@ -84,8 +80,9 @@ class EncoderConfig:
     dtype: jax.typing.DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
-        for name, known in (("remat", REMAT), ("norm", NORMS), ("gelu", GELUS)):
-            check_choice(name, getattr(self, name), known)
+        check_choice("remat", self.remat, ("none", "block"))
+        check_choice("norm", self.norm, ("pre", "post"))
+        check_choice("gelu", self.gelu, ("erf", "tanh"))
         if (self.vocab_size is None) == (self.input_dim is None):
             raise ValueError("give vocab_size, for tokens, or input_dim, for features")
         for name in ("max_length", "num_layers", "num_heads"):
@@ -93,8 +90,8 @@ class EncoderConfig:
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}")
         if self.model_dim % self.num_heads:
-            sizes = f"num_heads {self.num_heads} does not divide model_dim"
-            raise ValueError(f"{sizes} {self.model_dim}")
+            sizes = f"{self.num_heads} does not divide model_dim {self.model_dim}"
+            raise ValueError(f"num_heads {sizes}")
 
     def norm_layer(self, rngs: nnx.Rngs) -> nnx.LayerNorm:
         """A LayerNorm of D numbers."""
@@ -123,9 +120,8 @@ class SelfAttention(nnx.Module):
         )
         self.num_heads = config.num_heads
         self.num_projections = self.attention.num_projections
-        self.project = Dense(
-            width, self.num_projections * width, dtype=config.dtype, rngs=rngs
-        )
+        sizes = width, self.num_projections * width
+        self.project = Dense(*sizes, dtype=config.dtype, rngs=rngs)
         self.out = Dense(width, width, dtype=config.dtype, rngs=rngs)
 
     def __call__(
@@ -135,12 +131,8 @@ class SelfAttention(nnx.Module):
         dropout_rng: jax.Array | None = None,
     ) -> jax.Array:
         """x [B, L, D], mask [B, L] bool -> [B, L, D]."""
-        batch, length, model_dim = x.shape
-        head_dim = model_dim // self.num_heads
-        projected = [
-            part.reshape(batch, length, self.num_heads, head_dim)
-            for part in jnp.split(self.project(x), self.num_projections, axis=-1)
-        ]
+        parts = jnp.split(self.project(x), self.num_projections, axis=-1)
+        projected = [y.reshape(*x.shape[:2], self.num_heads, -1) for y in parts]
         attended = self.attention(
             projected[0],
             projected[max(self.num_projections - 2, 0)],
@@ -150,7 +142,7 @@ class SelfAttention(nnx.Module):
             broadcast_dropout=False,
             deterministic=dropout_rng is None,
         )
-        return self.out(attended.reshape(batch, length, model_dim))
+        return self.out(attended.reshape(x.shape))
 
 
 class Mlp(nnx.Module):
@@ -194,13 +186,7 @@ class Block(nnx.Module):
         mlp = functools.partial(self.mlp, dropout_rng=rngs[2])
         return self._add(x, self.mlp_norm, mlp, rngs[3])
 
-    def _add(
-        self,
-        x: jax.Array,
-        norm: nnx.LayerNorm,
-        layer: Callable[[jax.Array], jax.Array],
-        dropout_rng: jax.Array | None,
-    ) -> jax.Array:
+    def _add(self, x, norm, layer, dropout_rng) -> jax.Array:
         """x + f(LN(x)), or LN(x + f(x))."""
         out = layer(norm(x) if self.pre_norm else x)
         x = x + dropout(out, self.dropout_rate, dropout_rng)
@@ -216,23 +202,25 @@ class Encoder(nnx.Module):
         self.ignore_id = config.ignore_id
         self.remat = config.remat
         self.dtype = config.dtype
-        width, init = config.model_dim, embedding_init
-        if config.input_dim:
-            sizes = config.input_dim, width
-            embedding: Any = Dense(*sizes, dtype=config.dtype, rngs=rngs)
-        else:
-            sizes: Any = config.vocab_size, width
-            wide = {"dtype": at_least_float32(config.dtype)}
-            embedding = nnx.Embed(*sizes, **wide, embedding_init=init, rngs=rngs)
-        self.embedding = embedding
+        self.separator = -1 if config.separator is None else config.separator
+        width, absent = config.model_dim, nnx.data(None)
 
         def vectors(*shape: int) -> nnx.Param:
-            return nnx.Param(init(rngs.params(), (*shape, width)))
+            return nnx.Param(embedding_init(rngs.params(), (*shape, width)))
 
-        absent, types = nnx.data(None), config.num_token_types
+        if config.input_dim:
+            sizes = config.input_dim, width
+            self.embedding: Any = Dense(*sizes, dtype=config.dtype, rngs=rngs)
+        else:
+            self.embedding = nnx.Embed(
+                *(config.vocab_size, width),
+                dtype=at_least_float32(config.dtype),
+                embedding_init=embedding_init,
+                rngs=rngs,
+            )
         self.positions = vectors(config.max_length)
         self.cls = vectors() if config.cls_token else absent
-        self.separator = -1 if config.separator is None else config.separator
+        types = config.num_token_types
         self.token_types = vectors(types) if types else absent
         norm = config.norm_layer(rngs) if config.embedding_norm else absent
         self.embedding_norm = norm
@@ -251,10 +239,10 @@ class Encoder(nnx.Module):
         dropout_rng: jax.Array | None = None,
         token_types: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Encodes.
+        """Token ids [B, L], or features [B, L, F], to vectors [B, L, D] and their mask.
 
         Args:
-          inputs: token ids [B, L], or features [B, L, F]; L ≤ max_length.
+          inputs: L ≤ max_length, else ValueError.
           mask: [B, L] bool, True = a token, False = padding; None = all are tokens.
           dropout_rng: a key, or None for no dropout.
           token_types: [B, L] ids; None = as the separators say.

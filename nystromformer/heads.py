@@ -8,7 +8,7 @@ from flax import nnx
 
 from nystromformer.attention.base import check_choice
 from nystromformer.encoder import Dense, Encoder, EncoderConfig, kernel_init
-from nystromformer.ops import at_least_float32, dropout, split_rng
+from nystromformer.ops import at_least_float32, dropout, split_rng, zeroed
 
 POOLINGS = ("mean", "padded_mean", "max", "cls_token")
 
@@ -17,17 +17,8 @@ def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """The mean over valid tokens: x [B, L, D], mask [B, L] -> float32 [B, D]."""
     if mask is None:
         return x.mean(1, dtype=jnp.float32)
-    total = jnp.where(mask[:, :, None], x, 0).sum(1, dtype=jnp.float32)
+    total = zeroed(x, mask).sum(1, dtype=jnp.float32)
     return total / jnp.maximum(mask.sum(1), 1)[:, None]
-
-
-def pool_padded_mean(
-    x: jax.Array, mask: jax.Array | None = None, *, max_length: int
-) -> jax.Array:
-    """The sum over valid tokens by max_length, as published: [B, D] float32."""
-    if mask is not None:
-        x = jnp.where(mask[:, :, None], x, 0)
-    return x.sum(1, dtype=jnp.float32) / max_length
 
 
 def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -39,16 +30,19 @@ def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     return jnp.where(mask.any(1)[:, None], largest, 0)
 
 
+def linear(*sizes: int, rngs: nnx.Rngs) -> nnx.Linear:
+    """A linear layer in float32."""
+    return nnx.Linear(*sizes, kernel_init=kernel_init, rngs=rngs)
+
+
 class Head(nnx.Module):
     """Linear, ReLU, Linear, in float32."""
 
     def __init__(
         self, in_features: int, hidden: int, num_classes: int, *, rngs: nnx.Rngs
     ):
-        self.hidden = nnx.Linear(
-            in_features, hidden, kernel_init=kernel_init, rngs=rngs
-        )
-        self.out = nnx.Linear(hidden, num_classes, kernel_init=kernel_init, rngs=rngs)
+        self.hidden = linear(in_features, hidden, rngs=rngs)
+        self.out = linear(hidden, num_classes, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, features] -> [B, C]."""
@@ -80,10 +74,8 @@ class Model(nnx.Module):
           [B, C], of masked tokens [B, L, V], in at least float32.
         """
         if self.num_inputs == 2:
-            inputs = inputs.reshape(-1, *inputs.shape[2:])
-            mask, token_types = (
-                None if x is None else x.reshape(-1, x.shape[2])
-                for x in (mask, token_types)
+            inputs, mask, token_types = jax.tree.map(
+                lambda x: x.reshape(-1, *x.shape[2:]), (inputs, mask, token_types)
             )
         x, mask = self.encoder(inputs, mask, dropout_rng, token_types)
         return self.read(x, mask, dropout_rng)
@@ -98,8 +90,8 @@ class Model(nnx.Module):
 class SequenceClassifier(Model):
     """One sequence, one class.
 
-    `pooling` is "mean" or "max" over the valid tokens; "padded_mean", their sum divided
-    by the config's max_length; or "cls_token", a learned vector put in front.
+    `pooling` is "mean" or "max" over the valid tokens; "padded_mean", as published
+    their sum by the config's max_length; or "cls_token", a learned vector in front.
     """
 
     features = 1  # vectors that the head sees
@@ -125,7 +117,7 @@ class SequenceClassifier(Model):
         if self.pooling == "cls_token":
             return x[:, 0].astype(jnp.float32)
         if self.pooling == "padded_mean":
-            return pool_padded_mean(x, mask, max_length=self.max_length)
+            return zeroed(x, mask).sum(1, dtype=jnp.float32) / self.max_length
         return pool_max(x, mask) if self.pooling == "max" else pool_mean(x, mask)
 
     def read(
@@ -186,8 +178,8 @@ class MaskedOrderModel(MaskedLanguageModel):
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
         width = config.model_dim
-        self.pooler = nnx.Linear(width, width, kernel_init=kernel_init, rngs=rngs)
-        self.ordered = nnx.Linear(width, 2, kernel_init=kernel_init, rngs=rngs)
+        self.pooler = linear(width, width, rngs=rngs)
+        self.ordered = linear(width, 2, rngs=rngs)
 
     def order(self, x: jax.Array) -> jax.Array:
         """The encoder's vectors [B, L, D] -> logits [B, 2] in at least float32."""
@@ -212,8 +204,8 @@ class FirstTokenClassifier(Model):
     ):
         self.encoder = Encoder(config, rngs=rngs)
         width = config.model_dim
-        self.pooler = nnx.Linear(width, width, kernel_init=kernel_init, rngs=rngs)
-        self.out = nnx.Linear(width, num_classes, kernel_init=kernel_init, rngs=rngs)
+        self.pooler = linear(width, width, rngs=rngs)
+        self.out = linear(width, num_classes, rngs=rngs)
         self.activation = activation
         self.approximate = config.gelu == "tanh"
         self.dropout_rate = config.dropout_rate

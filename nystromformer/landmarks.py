@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 
 from nystromformer.nystrom import iterative_pinv, nth_valid, segment_means
 from nystromformer.ops import at_least_float32, zeroed
@@ -26,11 +25,13 @@ def random_positions(mask: jax.Array, count: int, seed: int) -> jax.Array:
     Each token draws a number that depends only on the seed and on its rank among the
     valid ones, and the smallest win: padding and other sequences change nothing.
     """
+
+    def draw(rank: jax.Array) -> jax.Array:  # 32 bits in every precision
+        return jax.random.bits(jax.random.fold_in(key, rank), dtype=jnp.uint32)
+
     # Under vmap the draws of an rbg key would depend on those beside them.
     key = jax.random.key(seed, impl="threefry2x32")
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.cumsum(mask))
-    # 32 bits even under x64: the same tokens in every precision.
-    draws = jax.vmap(lambda key: jax.random.bits(key, dtype=jnp.uint32))(keys)
+    draws = jax.vmap(draw)(jnp.cumsum(mask))
     winners = jnp.lexsort((draws, ~mask))[:count]  # valid ones first
     positions = jnp.sort(jnp.where(mask[winners], winners, len(mask)))
     return jnp.pad(positions, (0, count - len(winners)), constant_values=len(mask))
@@ -134,7 +135,6 @@ def nystrom_kernels(
     """F = softmax(Q K̃ᵀ), A = softmax(Q̃ K̃ᵀ), B = softmax(Q̃ Kᵀ) of eq. (13).
 
     Arguments as for `nystrom_factors`; [T, M], [M, M] and [M, S] in at least float32.
-    With n ≤ M attention is exact and uses neither A nor B.
     """
     choose = partial(LANDMARKS[landmarks], seed=landmark_seed)
     published = landmark_padding == "count" and num_landmarks < len(key)
@@ -171,8 +171,7 @@ def nystrom_factors(
 
     Returns:
       F [T, M], Z [M, M] and B [M, S] in at least float32. The product's rows need not
-      sum to 1, nor its entries be positive; columns of excluded keys are 0. It is exact
-      where attention is (n ≤ M, T ≤ M).
+      sum to 1, nor its entries be positive; columns of excluded keys are 0.
     """
     sizes = {"num_landmarks": num_landmarks, "landmark_padding": landmark_padding}
     f, a, b = nystrom_kernels(query, key, mask, **sizes, **landmarks)
@@ -199,19 +198,14 @@ def nystrom_rows(
     """Rows [R, S] of the matrix that `nystrom` applies, in O((T + S) · M + R · S · M).
 
     Row 0 of a sequence with [CLS] in front is what [CLS] attends to. Rows are positions
-    [R] or a slice; the rest as for `nystrom_factors`. Raises ValueError for a position
-    that does not exist; inside jit, where it is unknown, its row is NaN.
+    [R] or a slice, and NaN for a position that does not exist; the rest as for
+    `nystrom_factors`.
     """
-    if not isinstance(rows, slice):
-        known = [] if isinstance(rows, Tracer) else rows
-        if wrong := [int(i) for i in known if not -len(query) <= i < len(query)]:
-            raise ValueError(f"rows {wrong} do not exist: there are {len(query)}")
-        rows = jnp.asarray(rows)
     f, z, b = nystrom_factors(query, key, mask, **options)
+    rows = rows if isinstance(rows, slice) else jnp.asarray(rows)
     chosen = f.at[rows].get(mode="fill", fill_value=jnp.nan)
-    return jnp.matmul(
-        jnp.matmul(chosen, z, precision="highest"), b, precision="highest"
-    )
+    weights = jnp.matmul(chosen, z, precision="highest")  # [R, M]
+    return jnp.matmul(weights, b, precision="highest")
 
 
 def standard_nystrom(
@@ -224,17 +218,15 @@ def standard_nystrom(
 ) -> jax.Array:
     """The Nyström method before the paper, eqs. (4)-(6): samples S after the softmax.
 
-    Ŝ = S[:, J] · S[J, J]⁺ · S[J, :] [S, S] for M random tokens J, the same for rows and
-    columns. It needs all of S, which landmarks before the softmax avoid. Rows of
-    excluded queries have no meaning.
+    Ŝ = S[:, J] · S[J, J]⁺ · S[J, :] for M random tokens J, which needs all of S. Rows
+    of excluded queries have no meaning.
     """
     matrix = softmax_matrix(query, key, mask)
     at = random_positions(_all_if_none(mask, key), num_landmarks, seed)
     take = partial(jnp.take, indices=at, mode="fill", fill_value=0)
     sampled, columns = take(matrix, axis=0), take(matrix, axis=1)  # [M, S], [S, M]
-    middle = jnp.matmul(
-        jnp.linalg.pinv(take(sampled, axis=1)), sampled, precision="highest"
-    )
+    inverse = jnp.linalg.pinv(take(sampled, axis=1))
+    middle = jnp.matmul(inverse, sampled, precision="highest")
     return jnp.matmul(columns, middle, precision="highest")
 
 

@@ -9,7 +9,7 @@ segments of the queries and of the keys) and A = softmax(s Q̃ K̃ᵀ),
 Read from the right it is two ordinary attentions around an M × M matrix,
 attend(Q, K̃, Z · attend(Q̃, K, V)) with Z ≈ A⁺: nothing larger than T × M exists.
 
-Letters: B batch, T query length, S key length, N heads, H head dim, M landmarks.
+Letters: T query length, S key length, H head dim, M landmarks.
 
 Where this differs from the published code, on purpose:
 
@@ -33,15 +33,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.blocks import ranks
-from nystromformer.ops import (
-    HIGHEST,
-    at_least_float32,
-    exp_in,
-    precise_einsum,
-    tensor_cores,
-)
+from nystromformer.ops import at_least_float32, exp_in, precise_einsum, tensor_cores
 
-Precision = jax.lax.PrecisionLike
+Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
 LONG, MANY = 4096, 512  # sums of more keys, for fewer queries, are made in parts
 
@@ -49,13 +43,8 @@ LONG, MANY = 4096, 512  # sums of more keys, for fewer queries, are made in part
 def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
     """The segment of each token: ⌊r · min(M, n) / n⌋ for rank r among the n valid.
 
-    mask [S] bool, True = a token that counts -> [S] int32, M for those that do not.
-    Raises ValueError unless S · M stays below 2³¹.
+    mask [S] bool, True = valid -> [S] int32, M for the others; S · M is below 2³¹.
     """
-    if mask.shape[0] * num_landmarks >= 2**31:
-        raise ValueError(
-            f"length {mask.shape[0]} × num_landmarks {num_landmarks} must be below 2³¹"
-        )
     rank = ranks(mask) - 1
     num_valid = jnp.maximum(rank[-1] + 1, 1)
     ids = rank * jnp.minimum(num_landmarks, num_valid) // num_valid
@@ -72,7 +61,7 @@ def segment_means(
     Args:
       x: [S, H].
       num_landmarks: M ≥ 1.
-      mask: [S] bool, True = counts; None = all. What it excludes must be finite.
+      mask: [S] bool, True = valid; None = all. What it excludes must be finite.
 
     Returns:
       landmarks [M, H] in at least float32, zero where the segment has no tokens, and
@@ -81,9 +70,8 @@ def segment_means(
     length, head_dim = x.shape
     if mask is None and length % num_landmarks == 0:
         segments = x.reshape(num_landmarks, length // num_landmarks, head_dim)
-        return segments.mean(1, dtype=at_least_float32(x.dtype)), jnp.ones(
-            num_landmarks, bool
-        )
+        means = segments.mean(1, dtype=at_least_float32(x.dtype))
+        return means, jnp.ones(num_landmarks, bool)
     if mask is None:
         mask = jnp.ones(length, bool)
     ids = segment_ids(mask, num_landmarks)
@@ -116,8 +104,8 @@ def iterative_pinv(
     Args:
       matrix: A [..., M, M]; each is scaled by its own norms, the largest column sum
         and the largest row sum of absolute values.
-      num_iters: iterations. In float32 more than some 20 can diverge on a matrix of
-        low rank, as of equal tokens: rounding in its null space grows with each.
+      num_iters: in float32 more than some 20 can diverge on a matrix of low rank, as
+        of equal tokens: rounding in its null space grows with each.
       scale_over: names of vmapped axes along which the largest norms scale all, as in
         the published code: over the batch and its heads.
 
@@ -144,9 +132,9 @@ def iterative_pinv(
     # A TPU's compiler takes twice as long without the loop; a GPU copies more with it.
     return lax.platform_dependent(
         *(a, a.mT / (norm_1 * norm_inf)[..., None, None]),
-        cpu=functools.partial(iterate, precision=HIGHEST, unroll=True),
+        cpu=functools.partial(iterate, precision="highest", unroll=True),
         cuda=functools.partial(iterate, precision=tensor_cores(a.dtype), unroll=True),
-        default=functools.partial(iterate, precision=HIGHEST, unroll=False),
+        default=functools.partial(iterate, precision="highest", unroll=False),
     )
 
 
@@ -173,7 +161,7 @@ def attend(
         finite numbers.
       bias: [T, S], or with one row for all queries or one column for all keys.
       scale: factor of the scores.
-      drop: dropout of the weights, number by number, before they are normalised.
+      drop: dropout of the weights, before they are normalised.
       precision: of both products; they accumulate in at least float32.
 
     Returns:
@@ -226,16 +214,14 @@ def nystrom(
       query: [T, H].
       key, value: [S, H].
       mask: [S] bool, True = attend; None = all. What it excludes must be zero. With
-        T = S it is taken for self-attention: the mask also says which queries count in
-        Q̃, and the rows it excludes return finite values without meaning. With T ≠ S,
-        or in cross attention, every query counts.
+        T = S, unless in cross attention, it also says which queries make Q̃, and the
+        rows it excludes return finite values without meaning.
       num_landmarks: M ≥ 1; M ≥ T or M ≥ the number n of valid keys is exact attention.
       num_pinv_iters: iterations of `iterative_pinv`.
       landmark_padding: "mask", or "count" for the published treatment of padding:
         segments of the padded length, in which excluded tokens count as zeros.
-      landmarks: (x [S, H], num_landmarks, mask) -> as `segment_means`, the paper's
-        choice; `nystromformer.landmarks` has others.
-      pinv: (A, num_pinv_iters) -> Z, likewise.
+      landmarks, pinv: as `segment_means` and `iterative_pinv`, the paper's choices;
+        `nystromformer.landmarks` has others.
       precision: of the products with T or S rows.
       cross_attention: queries are of other tokens than keys, also with T = S.
 
@@ -243,21 +229,21 @@ def nystrom(
       [T, H] in at least float32.
     """
     scale = query.shape[-1] ** -0.5
-    self_attention = query.shape[0] == key.shape[0] and not cross_attention
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend(query, key, value, mask, scale=scale, precision=precision)
 
+    self_attention = query.shape[0] == key.shape[0] and not cross_attention
     valid = mask if landmark_padding == "mask" else None  # what makes landmarks
-    valid_queries = valid if self_attention else None
-    query_landmarks, _ = landmarks(query, num_landmarks, valid_queries)
+    query_landmarks, _ = landmarks(
+        query, num_landmarks, valid if self_attention else None
+    )
     key_landmarks, exists = landmarks(key, num_landmarks, valid)
     query_landmarks, key_scaled = query_landmarks * scale, key_landmarks * scale
 
     scores = jnp.matmul(query_landmarks, key_landmarks.T, precision="highest")
     z = pinv(jax.nn.softmax(scores), num_pinv_iters)  # [M, M]
-    context = attend(
-        query_landmarks.astype(query.dtype), key, value, mask, precision=precision
-    )
+    query_landmarks = query_landmarks.astype(query.dtype)
+    context = attend(query_landmarks, key, value, mask, precision=precision)
     middle = jnp.matmul(z, context, precision="highest")  # [M, H]
     if valid is not None:
         # With n ≤ M every landmark is a token, and its own value in the middle is
@@ -271,7 +257,6 @@ def nystrom(
 
 def nth_valid(mask: jax.Array, count: int) -> jax.Array:
     """The positions [count] of the first valid tokens of mask [S]."""
-    found = jnp.searchsorted(
-        ranks(mask), jnp.arange(1, count + 1), method="compare_all"
-    )
+    rank, wanted = ranks(mask), jnp.arange(1, count + 1)
+    found = jnp.searchsorted(rank, wanted, method="compare_all")
     return jnp.minimum(found, mask.shape[0] - 1)

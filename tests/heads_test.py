@@ -17,7 +17,6 @@ from nystromformer.heads import (
     SequenceClassifier,
     pool_max,
     pool_mean,
-    pool_padded_mean,
 )
 from tests.jaxpr import quadratic_shapes
 from tests.paper import gelu
@@ -73,15 +72,14 @@ def test_pool_mean_averages_valid_tokens():
     assert relative_error(pool_mean(x), x.mean(1)) <= TOLERANCE["same"]
 
 
-def test_pool_padded_mean_divides_by_max_length():
+def test_padded_mean_divides_by_max_length():
     x = np.random.default_rng(1).normal(size=(B, L, D)).astype(np.float32)
     expected = [row[:n].sum(0) / L for row, n in zip(x, LENGTHS, strict=True)]
     dirty = np.where(MASK[:, :, None], x, np.nan)
-    pooled = pool_padded_mean(dirty, MASK, max_length=L)
-    assert relative_error(pooled, expected) <= TOLERANCE["same"]
-    cut, short = make(pooling="padded_mean", attention="identity"), LENGTHS[1]
-    cut, whole = cut(INPUTS[1:2, :short]), cut(INPUTS[1:2], MASK[1:2])
-    assert relative_error(cut, whole) <= TOLERANCE["float32"]
+    model = make(pooling="padded_mean", attention="identity")
+    assert relative_error(model.pool(dirty, MASK), expected) <= TOLERANCE["same"]
+    cut = model(INPUTS[1:2, : LENGTHS[1]])
+    assert relative_error(cut, model(INPUTS[1:2], MASK[1:2])) <= TOLERANCE["float32"]
 
 
 def test_pool_max_takes_the_largest_of_valid_tokens():

@@ -207,16 +207,12 @@ def test_factors_and_rows_are_of_the_matrix_that_nystrom_applies(options):
         assert relative_error(rows, matrix[[4, 0]]) <= TOLERANCE["float64"]
 
 
-def test_nystrom_rows_rejects_rows_that_do_not_exist():
+def test_nystrom_rows_are_nan_where_there_are_none():
     x = jnp.float32(normal(0, S, H))
     row = functools.partial(landmarks.nystrom_rows, x, x, num_landmarks=M)
-    for wrong in ([0, S], np.array([-S - 1])):
-        with pytest.raises(ValueError, match=f"do not exist: there are {S}"):
-            row(wrong)
-    np.testing.assert_array_equal(row([-1]), row([S - 1]))
-    inside = jax.jit(row)(jnp.array([S - 1, S]))
-    assert np.isfinite(inside[0]).all()
-    assert np.isnan(inside[1]).all()
+    found = jax.jit(row)(jnp.array([-1, S]))
+    assert relative_error(found[0], row([S - 1])[0]) <= TOLERANCE["float32"]
+    assert np.isnan(found[1]).all()
 
 
 def test_nystrom_rows_form_no_matrix():

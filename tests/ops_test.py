@@ -37,15 +37,9 @@ def test_dropout_of_rate_zero_or_without_a_key_is_the_identity():
     assert dropout(x, 0.3, None) is x
 
 
-def test_each_number_has_its_own_draw_but_along_the_dimensions_that_share_one():
-    x = jnp.ones((3, 2, 31, 37))
-    own = np.asarray(dropout(x, 0.5, KEY)).reshape(6, -1)
-    agreement = np.corrcoef(own) - np.eye(6)
-    assert abs(agreement).max() < 5 / np.sqrt(31 * 37)
-    shared = np.asarray(dropout(x, 0.5, KEY, broadcast_dims=(0, 1)))
-    np.testing.assert_array_equal(shared, np.broadcast_to(shared[:1, :1], x.shape))
-    assert (shared[0, 0] == 0).any()
-    assert (shared[0, 0] != 0).any()
+def test_dropout_draws_for_each_number():
+    own = np.asarray(dropout(jnp.ones((3, 2, 31, 37)), 0.5, KEY)).reshape(6, -1)
+    assert abs(np.corrcoef(own) - np.eye(6)).max() < 5 / np.sqrt(31 * 37)
 
 
 @pytest.fixture(params=["cpu", "default"])

@@ -1,12 +1,6 @@
-"""Every attention behind one signature: a file for each, and a line in ATTENTIONS.
-
-Each is an `nnx.Module` whose `__call__` has the signature that
-`jax.nn.dot_product_attention`, `flax.nnx.MultiHeadAttention(attention_fn=…)` and
-`flax.linen.MultiHeadDotProductAttention(attention_fn=…)` share.
-"""
+"""Every attention behind one signature: a file for each, and a line in ATTENTIONS."""
 
 import inspect
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,17 +41,12 @@ def register_attention(
     its classes again. Raises ValueError if the name is taken, or for unknown defaults.
     """
     taken = ATTENTIONS.get(name, cls)
-    if _origin(taken) != _origin(cls):
+    if taken.__qualname__ != cls.__qualname__:
         raise ValueError(f"the name {name!r} is taken by {taken}")
     if defaults is not None:
         cls.defaults = defaults
     ATTENTIONS[name] = cls
     check_attention(name, cls.defaults)
-
-
-def _origin(cls: type[Attention]) -> tuple[str, str]:
-    """The name of a class and the file that it is written in."""
-    return cls.__qualname__, os.path.realpath(inspect.getfile(cls.attend))
 
 
 def attention_options(name: str) -> dict[str, inspect.Parameter]:

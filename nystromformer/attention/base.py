@@ -1,13 +1,14 @@
 """The signature common to all attentions, and the checks of masks and shapes.
 
-A subclass writes the attention of one head of one sequence; `Attention` lifts it over
-batch and heads.
+It is the one that `jax.nn.dot_product_attention`, `attention_fn` of
+`flax.nnx.MultiHeadAttention` and of `flax.linen.MultiHeadDotProductAttention` share. A
+subclass writes the attention of one head of one sequence, lifted over batch and heads.
 
 Letters: B batch, T query length, S key length, N heads, H head dim.
 """
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -17,22 +18,15 @@ from flax.linen import module as linen_module
 
 from nystromformer.ops import zeroed
 
-LARGEST_SEED = 2**63 - 1
-
 
 def check_range(
-    name: str,
-    value: int,
-    smallest: int,
-    largest: int | None = None,
-    max_length: int | None = None,
+    name: str, value: int, smallest: int, largest: int | None = None
 ) -> None:
-    """Raises ValueError unless smallest ≤ value ≤ largest, a limit by max_length."""
+    """Raises ValueError unless smallest ≤ value ≤ largest."""
     if value < smallest:
         raise ValueError(f"{name} must be at least {smallest}, got {value}")
     if largest is not None and value > largest:
-        why = f" for max_length {max_length}" if max_length else ""
-        raise ValueError(f"{name} must be at most {largest}{why}, got {value}")
+        raise ValueError(f"{name} must be at most {largest}, got {value}")
 
 
 def check_choice(name: str, value: object, known: Iterable[object]) -> None:
@@ -52,23 +46,27 @@ def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
         )
 
 
+def with_four_axes(name: str, x: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """x with axes of 1 in front; ValueError unless it broadcasts to that shape."""
+    x = jnp.asarray(x)
+    axes = (1,) * (4 - x.ndim) + x.shape
+    if len(axes) > 4 or any(n not in (1, m) for n, m in zip(axes, shape, strict=True)):
+        raise ValueError(
+            f"a {name} of shape {x.shape} does not broadcast to {tuple(shape)}; for "
+            "padding pass mask[:, None, None, :], which is [B, 1, 1, S]"
+        )
+    return x.reshape(axes)
+
+
 def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
     """The key mask [B, S] from a mask that broadcasts to [B, 1, 1, S].
 
     Raises ValueError, with the shape, for a mask that varies over queries or heads.
     """
-    mask = jnp.asarray(mask)
+    mask = with_four_axes("mask", mask, (batch, 1, 1, length))
     if mask.dtype != jnp.bool_:
         raise ValueError(f"mask must be boolean (True = attend), got {mask.dtype}")
-    shape, wanted = (1,) * (4 - mask.ndim) + mask.shape, (batch, 1, 1, length)
-    fits = all(n in (1, m) for n, m in zip(shape, wanted, strict=False))
-    if len(shape) != 4 or not fits:
-        raise ValueError(
-            f"mask of shape {mask.shape} does not broadcast to [B, 1, 1, S] = "
-            f"{wanted}: it must not vary over queries or heads; for padding pass "
-            "mask[:, None, None, :]"
-        )
-    return jnp.broadcast_to(mask.reshape(shape)[:, 0, 0, :], (batch, length))
+    return jnp.broadcast_to(mask[:, 0, 0, :], (batch, length))
 
 
 def zero_padding(
@@ -88,11 +86,8 @@ def zero_padding(
         return query, key, value
     axis = mask.ndim - 1
     is_self = query.shape[axis] == key.shape[axis] and not cross_attention
-    return (
-        zeroed(query, mask if is_self else None),
-        zeroed(key, mask),
-        zeroed(value, mask),
-    )
+    query = zeroed(query, mask) if is_self else query
+    return query, zeroed(key, mask), zeroed(value, mask)
 
 
 class Attention(nnx.Module):
@@ -149,8 +144,7 @@ class Attention(nnx.Module):
             the [T, S] weights, which do not exist here, and so raises ValueError.
           mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
             and without `cross_attention` it excludes queries too; their rows of the
-            output have no meaning. On a mesh of explicit axes it must be sharded as
-            the keys are.
+            output have no meaning.
           dtype: of the large products and the output; None = the inputs'.
           precision: of the large products.
 
@@ -160,38 +154,38 @@ class Attention(nnx.Module):
         self._refuse_linen()
         check_shapes(query, key, value)
         name, shapes = type(self).__name__, f"{query.shape} and {key.shape}"
-        for what, is_asked in {
-            f"a bias of shape {getattr(bias, 'shape', ())}": bias is not None,
-            "is_causal=True": is_causal,
-            f"dropout_rate={dropout_rate}": dropout_rate > 0 and not deterministic,
-            "sow_weights=True": module is not None,
-        }.items():
-            if is_asked:
-                needs = (
-                    f"needs the [T, S] weights of {shapes}, which {name} never forms"
-                )
-                raise ValueError(
-                    f"{what} {needs}: leave it out, or use softmax attention"
-                )
         if self.self_attention_only and query.shape[1] != key.shape[1]:
             raise ValueError(f"{name} is self-attention and needs T = S, got {shapes}")
+        for what, is_asked in (
+            (f"a bias of shape {getattr(bias, 'shape', ())}", bias is not None),
+            ("is_causal=True", is_causal),
+            (f"dropout_rate={dropout_rate}", dropout_rate > 0 and not deterministic),
+            ("sow_weights=True", module is not None),
+        ):
+            if is_asked:
+                needs = f"{what} needs the [T, S] weights of {shapes}, which {name}"
+                raise ValueError(f"{needs} never forms: take softmax attention")
         if mask is not None:
             mask = key_mask(mask, *key.shape[:2])
         dtype = dtype or jnp.result_type(query, key, value)
+        query, key, value = (x.astype(dtype) for x in (query, key, value))
+        return self._lifted(query, key, value, mask, precision)
+
+    def _lifted(self, query, key, value, mask, precision) -> jax.Array:
+        """`attend` over batch and heads."""
         per_head = self.per_head(key.shape[1])
-        # One row for all heads stays one, or its gradient would be made for each.
-        shared = [x[0] if len(x) == 1 else x for x in per_head]
 
         def one_head(query, key, value, mask, *own):
             # Zeroed here, as then XLA keeps one copy of each for all that follows.
             qkv = zero_padding(query, key, value, mask, self.cross_attention)
-            return self.attend(*qkv, mask, precision, *own).astype(dtype)
+            return self.attend(*qkv, mask, precision, *own).astype(query.dtype)
 
+        # One row for all heads stays one, or its gradient would be made for each.
+        shared = [x[0] if len(x) == 1 else x for x in per_head]
         axes = (1, 1, 1, None, *(None if len(x) == 1 else 0 for x in per_head))
         heads = jax.vmap(one_head, axes, out_axes=1, axis_name="heads")
         axes = (0,) * 4 + (None,) * len(per_head)
         batch = jax.vmap(heads, axes, axis_name="batch")
-        query, key, value = (x.astype(dtype) for x in (query, key, value))
         return batch(query, key, value, mask, *shared)
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:
@@ -226,6 +220,6 @@ class Attention(nnx.Module):
             has = f"{type(self).__name__} has {sum(x.size for x in params):,}"
             raise ValueError(
                 f"{has} parameters, which linen's {type(caller).__name__} would never "
-                "train: use it in flax.nnx.MultiHeadAttention, or the whole nnx model "
-                "by flax.nnx.bridge.ToLinen"
+                "train: use it in flax.nnx, or the whole nnx model by "
+                "flax.nnx.bridge.ToLinen"
             )

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nystromformer.attention.base import LARGEST_SEED, Attention, check_range
+from nystromformer.attention.base import Attention, check_range
 from nystromformer.blocks import to_blocks
 from nystromformer.nystrom import attend
 
@@ -27,15 +27,10 @@ def attended_blocks(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The blocks of keys that each block of queries attends to.
 
-    Args:
-      valid: [C] bool, the blocks with at least one valid token.
-      num_random_blocks: r.
-      seed: of the draw.
-
-    Returns:
-      blocks [C, 5 + r] int32: window, ends, random; exists [C, 5 + r] bool, False for
-      no block and for one that stands further left already; ends [2] int32, the first
-      and the last valid block.
+    valid [C] bool: the blocks with at least one valid token. Returns blocks [C, 5 + r]
+    int32: window, ends, r random ones; exists [C, 5 + r] bool, False for no block and
+    for one that stands further left already; ends [2] int32, the first and the last
+    valid block.
     """
     num_blocks = valid.shape[0]
     own = jnp.arange(num_blocks)
@@ -84,10 +79,9 @@ class BigBirdAttention(Attention):
         seed: int = 0,
         **sizes: Any,
     ):
-        check_range("block_size", block_size, 1, max_length, max_length)
+        check_range("block_size", block_size, 1, max_length)
         num_blocks = -(-max_length // block_size)
-        check_range("num_random_blocks", num_random_blocks, 0, num_blocks, max_length)
-        check_range("seed", seed, 0, LARGEST_SEED)
+        check_range("num_random_blocks", num_random_blocks, 0, num_blocks)
         self.block_size = block_size
         self.num_random_blocks = num_random_blocks
         self.seed = seed

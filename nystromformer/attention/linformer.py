@@ -15,8 +15,7 @@ from nystromformer.attention.base import Attention, check_choice, check_range
 from nystromformer.nystrom import attend
 from nystromformer.ops import at_least_float32
 
-# sharing: whether F is another matrix than E, each head has its own, and all layers
-# share them.
+# Whether F is another matrix than E, each head has its own, and all layers share them.
 SHARING = {
     "none": (True, True, False),
     "head": (True, False, False),
@@ -36,10 +35,9 @@ class LinformerAttention(Attention):
     Options:
       projection_dim: k ≤ max_length.
       sharing: "none": E for the keys and F for the values of each head; "head": E and F
-        for all heads; "key_value": E = F for all heads; "layer": the same for all
-        layers, which the encoder holds; "layerwise_per_head": E = F for each head,
-        shared by all layers and starting as N(0, 0.02²), as in the published comparison
-        on the LRA.
+        for all heads; "key_value": E = F for all heads; "layer": one for all layers
+        too; "layerwise_per_head": E = F for each head and all layers, starting as
+        N(0, 0.02²), as in the published comparison on the LRA.
     """
 
     size_option = "projection_dim"
@@ -54,7 +52,7 @@ class LinformerAttention(Attention):
         sharing: str = "key_value",
         **sizes: Any,
     ):
-        check_range("projection_dim", projection_dim, 1, max_length, max_length)
+        check_range("projection_dim", projection_dim, 1, max_length)
         check_choice("sharing", sharing, SHARING)
         self.max_length = max_length
         apart, of_heads, self.shared_across_layers = SHARING[sharing]
@@ -70,10 +68,8 @@ class LinformerAttention(Attention):
 
     def per_head(self, length):
         if length > self.max_length:
-            raise ValueError(
-                f"keys of length {length} are longer than the max_length "
-                f"{self.max_length} that linformer's projection was made for"
-            )
+            sizes = f"length {length} are longer than max_length {self.max_length}"
+            raise ValueError(f"keys of {sizes}, which linformer's projection is for")
         of_keys, of_values = self.key_projection, self.value_projection
         both = of_keys, of_keys if of_values is None else of_values
         shape = -1, of_keys.shape[-2], length

@@ -35,14 +35,11 @@ class LongformerAttention(Attention):
     def __init__(
         self, *, max_length: int, window: int = 256, num_global: int = 0, **sizes: Any
     ):
-        if window < 2 or window % 2:
+        check_range("window", window, 2, max(2, 2 * (max_length - 1)))
+        if window % 2:
             why = "window / 2 neighbours on each side"
-            raise ValueError(
-                f"window must be even and at least 2 ({why}), got {window}"
-            )
-        all_others = max(2, 2 * (max_length - 1))
-        check_range("window", window, 2, all_others, max_length)
-        check_range("num_global", num_global, 0, max_length, max_length)
+            raise ValueError(f"window must be even ({why}), got {window}")
+        check_range("num_global", num_global, 0, max_length)
         self.window = window
         self.num_global = num_global
 

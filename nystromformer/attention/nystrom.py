@@ -10,12 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import (
-    LARGEST_SEED,
-    Attention,
-    check_choice,
-    check_range,
-)
+from nystromformer.attention.base import Attention, check_choice, check_range
 from nystromformer.blocks import neighbourhoods
 from nystromformer.landmarks import LANDMARKS, PINVS
 from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
@@ -25,41 +20,34 @@ PINV_INITS = ("per_matrix", "per_batch")
 
 
 def depthwise_conv(
-    value: jax.Array,
-    kernel: jax.Array,
-    *,
-    precision: jax.lax.PrecisionLike = None,
+    value: jax.Array, kernel: jax.Array, *, precision: jax.lax.PrecisionLike = None
 ) -> jax.Array:
     """The skip connection of V: one odd kernel along the sequence for all of H.
 
-    Output t = Σₖ kernel[k] · value[t + k − (K − 1)/2]. Blocks × banded matrix: a block
-    of outputs is a Toeplitz matrix times the block of inputs with its margins, which is
-    made of matmuls on every device.
+    Output t = Σₖ kernel[k] · value[t + k − (K − 1)/2]. A block of outputs is a banded
+    (Toeplitz) matrix times the block of inputs with its margins: matmuls on any device.
 
-    Args:
-      value: [S, H], zero where it does not count.
-      kernel: [K], K odd.
-      precision: of the product.
-
-    Returns:
-      [S, H] in at least float32.
+    value [S, H], zero where it does not count, and kernel [K], K odd -> [S, H].
     """
     length, head_dim = value.shape
     size = kernel.shape[0]
+    check_kernel_size(size)
     margin = size // 2
     block = max(32, margin)
     windows = neighbourhoods(value, block, margin)  # [C, block + 2 margin, H]
     offsets = jnp.arange(block + 2 * margin)[None, :] - jnp.arange(block)[:, None]
     inside = (offsets >= 0) & (offsets < size)
     band = jnp.where(inside, kernel[jnp.clip(offsets, 0, size - 1)], 0)
-    out = jnp.einsum(
-        "tw,bwh->bth",
-        band.astype(value.dtype),
-        windows,
-        precision=precision,
-        preferred_element_type=at_least_float32(value.dtype),
-    )
+    wide = at_least_float32(value.dtype)
+    options = {"precision": precision, "preferred_element_type": wide}
+    out = jnp.einsum("tw,bwh->bth", band.astype(value.dtype), windows, **options)
     return out.reshape(-1, head_dim)[:length].astype(value.dtype)
+
+
+def check_kernel_size(size: int) -> None:
+    """Raises ValueError for an invalid kernel size."""
+    if size < 0 or (size and size % 2 == 0):
+        raise ValueError(f"conv_kernel_size must be odd, or 0 for none, got {size}")
 
 
 class NystromAttention(Attention):
@@ -85,6 +73,7 @@ class NystromAttention(Attention):
         self,
         *,
         num_heads: int,
+        head_dim: int,
         max_length: int,
         rngs: nnx.Rngs,
         num_landmarks: int = 64,
@@ -95,11 +84,9 @@ class NystromAttention(Attention):
         landmark_seed: int = 0,
         pinv: str = "iterative",
         pinv_init: str = "per_matrix",
-        **sizes: Any,
     ):
         check_range("num_landmarks", num_landmarks, 1)
         check_range("num_pinv_iters", num_pinv_iters, 0)
-        check_range("landmark_seed", landmark_seed, 0, LARGEST_SEED)
         check_kernel_size(conv_kernel_size)
         check_choice("landmark_padding", landmark_padding, LANDMARK_PADDINGS)
         check_choice("landmarks", landmarks, LANDMARKS)
@@ -112,14 +99,12 @@ class NystromAttention(Attention):
         self.landmark_seed = landmark_seed
         self.pinv = pinv
         self.pinv_init = pinv_init
-        self.conv_kernel: nnx.Param | jax.Array | None = nnx.data(None)
+        self.conv_kernel: Any = nnx.data(None)
         if conv_kernel_size:
+            key, shape = rngs.params(), (conv_kernel_size, num_heads)
             bound = conv_kernel_size**-0.5
-            shape = (conv_kernel_size, num_heads)
-            kernel = jax.random.uniform(
-                rngs.params(), shape, minval=-bound, maxval=bound
-            )
-            self.conv_kernel = nnx.Param(kernel)
+            drawn = jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+            self.conv_kernel = nnx.Param(drawn)
 
     def per_head(self, length):
         return () if self.conv_kernel is None else (self.conv_kernel[...].T,)
@@ -129,10 +114,7 @@ class NystromAttention(Attention):
         if self.pinv == "iterative" and self.pinv_init == "per_batch":
             pinv = partial(iterative_pinv, scale_over=("heads", "batch"))
         out = nystrom(
-            query,
-            key,
-            value,
-            mask,
+            *(query, key, value, mask),
             num_landmarks=self.num_landmarks,
             num_pinv_iters=self.num_pinv_iters,
             landmark_padding=self.landmark_padding,
@@ -144,10 +126,8 @@ class NystromAttention(Attention):
         if kernel is None:
             return out
         if self.cross_attention or len(query) != len(key):
-            raise ValueError(
-                "the convolution of V needs self-attention with T = S, got "
-                f"cross_attention={self.cross_attention}, {len(query)} and {len(key)}"
-            )
+            sizes = f"got T = {len(query)} and S = {len(key)}, or cross attention"
+            raise ValueError(f"the convolution of V needs self-attention, {sizes}")
         return out + depthwise_conv(value, kernel, precision=precision)
 
 
@@ -159,7 +139,6 @@ def nystrom_attention(
     mask: jax.Array | None = None,
     *,
     num_landmarks: int = 64,
-    num_pinv_iters: int = 6,
     conv_kernel: jax.Array | None = None,
     cross_attention: bool = False,
     dropout_rng: jax.Array | None = None,
@@ -176,7 +155,7 @@ def nystrom_attention(
 
     Args:
       query, key, value, bias, mask, dropout_rng, …: as for every `Attention`.
-      num_landmarks, num_pinv_iters, **options: as for `NystromAttention`.
+      num_landmarks, **options: as for `NystromAttention`.
       conv_kernel: [K, N], K odd, of the convolution of V, which needs T = S; or None.
       cross_attention: queries are of other tokens than keys: also with T = S, the mask
         says nothing of them.
@@ -184,32 +163,19 @@ def nystrom_attention(
     Returns:
       [B, T, N, H] in dtype.
     """
-    if unknown := options.keys() - NystromAttention.defaults:
-        raise TypeError(f"nystrom_attention() has no option {min(unknown)!r}")
     attention = NystromAttention(
         num_heads=query.shape[2],
         head_dim=query.shape[-1],
-        max_length=max(num_landmarks, *key.shape),
+        max_length=key.shape[1],
         rngs=nnx.Rngs(),
         num_landmarks=num_landmarks,
-        num_pinv_iters=num_pinv_iters,
         **options,
     )
     if conv_kernel is not None:
-        check_kernel_size(conv_kernel.shape[0])
-        if conv_kernel.shape[1:] != query.shape[2:3]:
-            raise ValueError(
-                f"conv_kernel must be [K, N] with N = {query.shape[2]} heads, got "
-                f"{conv_kernel.shape}"
-            )
         attention.conv_kernel = nnx.data(conv_kernel)
     attention.cross_attention = cross_attention
     return attention(
-        query,
-        key,
-        value,
-        bias,
-        mask,
+        *(query, key, value, bias, mask),
         dropout_rate=dropout_rate,
         deterministic=deterministic,
         dtype=dtype,
@@ -217,9 +183,3 @@ def nystrom_attention(
         module=module,
         is_causal=is_causal,
     )
-
-
-def check_kernel_size(size: int) -> None:
-    """Raises ValueError for an invalid kernel size."""
-    if size < 0 or (size and size % 2 == 0):
-        raise ValueError(f"conv_kernel_size must be odd, or 0 for none, got {size}")

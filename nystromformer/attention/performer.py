@@ -31,8 +31,7 @@ class RandomProjection(nnx.Variable):
 def orthogonal_rows(matrix: jax.Array) -> jax.Array:
     """Gram-Schmidt over the rows of [H, H]; of a Gaussian matrix a uniform rotation.
 
-    Made of products alone: LAPACK's QR inside a compiled program may wait for the
-    threads that run the program.
+    Made of products alone: LAPACK's QR may wait for the threads that run the program.
     """
     size = matrix.shape[0]
 

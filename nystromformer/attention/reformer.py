@@ -7,14 +7,13 @@ queries and keys and unit keys k_j = q_j / ‖q_j‖, token i attends to
 
 where P_i^(r) holds the tokens that round r hashes into the bucket of i. Tokens are
 sorted by bucket (and by position within one) and cut into chunks; chunk c looks at the
-chunks c − 1 and c, chunk 0 at itself alone. A token attends to itself only when there
-is nothing else. As in the authors' code q_i · k_j is not divided by √H.
+chunks c − 1 and c. A token attends to itself only when there is nothing else. As in the
+authors' code q_i · k_j is not divided by √H.
 
-As in the paper, and not in that code, tokens of another bucket in the same chunk are
-not seen, and a token that several rounds find is seen once (N_ij of the appendix): the
-rounds together are one softmax. `lsh_scope="chunk"` does both as that code and the
-published Nyströmformer's. The number of buckets follows the number of valid tokens and
-padding sorts to the end, so adding padding changes nothing.
+Unlike there, tokens of another bucket in a chunk are not seen, and a token that several
+rounds find is seen once (N_ij of the appendix); `lsh_scope="chunk"` does both as that
+code. The number of buckets follows the number of valid tokens and padding sorts to the
+end, so adding padding changes nothing.
 
 Letters: L sequence length, N heads, H head dim, R rounds of hashing, K rotated axes
 (2 K buckets), C chunks.
@@ -26,12 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.attention.base import (
-    LARGEST_SEED,
-    Attention,
-    check_choice,
-    check_range,
-)
+from nystromformer.attention.base import Attention, check_choice, check_range
 from nystromformer.blocks import to_blocks
 from nystromformer.ops import at_least_float32
 
@@ -41,13 +35,13 @@ _SMALLEST_SQUARE = 1e-12  # |k|² below which a key is not stretched to length 1
 
 def random_rotations(seed: int, shape: tuple[int, int, int, int]) -> jax.Array:
     """Normal [N, R, K, H]; axis k is the same for every K, hence for every length."""
-    num_heads, num_hashes, num_axes, head_dim = shape
+    *heads_and_rounds, num_axes, head_dim = shape
     # Named, so that a change of jax's default generator changes no model.
     key = jax.random.key(seed, impl="threefry2x32")
 
     def axis(k: jax.Array) -> jax.Array:
-        of_heads = num_heads, num_hashes, head_dim
-        return jax.random.normal(jax.random.fold_in(key, k), of_heads, jnp.float32)
+        sizes = *heads_and_rounds, head_dim
+        return jax.random.normal(jax.random.fold_in(key, k), sizes, jnp.float32)
 
     return jax.vmap(axis, out_axes=2)(jnp.arange(num_axes))
 
@@ -89,18 +83,12 @@ def seen_tokens(
 ) -> tuple[jax.Array, jax.Array]:
     """The tokens that each chunk sees in one round, and the bias of their scores.
 
-    Args:
-      tokens: [C, size] int32, the tokens in the order of this round.
-      bucket: [1 + R, L] int32, the bucket of each token in this and in every round.
-      chunk: [R, L] int32, the chunk of each token in every round.
-      mask: [L] bool, True = a token.
-      lsh_scope: of LSH_SCOPES.
-      dtype: of the bias.
+    From tokens [C, size] in the order of this round, the bucket [1 + R, L] of each
+    token in this and in every round, and its chunk [R, L] in every round:
 
-    Returns:
-      seen [C, 2 size] int32, the tokens of the previous chunk and of its own, and the
-      bias [C, size, 2 size]: −log N_ij ("chunk": 0), the lowest number for a token
-      outside P_i^(r), and half of it for the token itself.
+    seen [C, 2 size], the tokens of the previous chunk and of its own, and the bias
+    [C, size, 2 size]: −log N_ij ("chunk": 0), the lowest number for a token outside
+    P_i^(r), and half of it for the token itself.
     """
     num_chunks, size = tokens.shape
     lowest = jnp.finfo(dtype).min
@@ -144,13 +132,13 @@ def attend_chunks(
 class ReformerAttention(Attention):
     """LSH attention. Without parameters.
 
-    In the paper key = query. If they differ, keys alone are hashed: the query of a
-    token meets the keys of the bucket of its own key.
+    If keys are no queries, as in the paper they are, keys alone are hashed: the query
+    of a token meets the keys of the bucket of its own key.
 
     Options:
       num_hashes: rounds of hashing, R ≥ 1.
-      bucket_size: tokens in a chunk of the sorted sequence: even, as a chunk is two
-        average buckets. Up to so many valid tokens are one bucket.
+      bucket_size: tokens in a chunk of the sorted sequence, which is two average
+        buckets. Up to so many valid tokens are one bucket.
       seed: of the rotations, drawn for each head and round.
       lsh_scope: "bucket": its tokens, each once; or, as published, "chunk": all tokens
         of a chunk and the one before, as often as rounds find them.
@@ -173,12 +161,10 @@ class ReformerAttention(Attention):
         **sizes: Any,
     ):
         check_range("num_hashes", num_hashes, 1)
-        if bucket_size < 2 or bucket_size % 2:
-            why = "a chunk of bucket_size tokens is two average buckets"
+        check_range("bucket_size", bucket_size, 2, max_length + max_length % 2)
+        if bucket_size % 2:
+            why = "a chunk is two average buckets"
             raise ValueError(f"bucket_size must be even ({why}), got {bucket_size}")
-        one_bucket = max_length + max_length % 2
-        check_range("bucket_size", bucket_size, 2, one_bucket, max_length)
-        check_range("seed", seed, 0, LARGEST_SEED)
         check_choice("lsh_scope", lsh_scope, LSH_SCOPES)
         self.num_heads = num_heads
         self.head_dim = head_dim

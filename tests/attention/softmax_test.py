@@ -37,22 +37,6 @@ def test_cudnn_refuses_what_its_kernel_would_ignore(options):
         softmax_attention(*inputs(jnp.bfloat16), implementation="cudnn", **options)
 
 
-def test_cudnn_gets_the_valid_keys_in_front_and_their_number(monkeypatch):
-    """Its kernel on a CPU: XLA's attention with the same arguments."""
-    kernel = jax.nn.dot_product_attention
-
-    def on_cpu(*qkv, implementation, **options):
-        assert implementation == "cudnn"
-        return kernel(*qkv, implementation="xla", **options)
-
-    monkeypatch.setattr(jax.nn, "dot_product_attention", on_cpu)
-    mask = jnp.asarray([[[[1, 0, 1, 1, 0, 0, 1]]]] * B, bool)
-    out = make(implementation="cudnn")(*inputs(), mask=mask)
-    expected = make()(*inputs(), mask=mask)
-    valid = np.asarray(mask)[:, 0, 0]
-    assert relative_error(out[valid], expected[valid]) <= TOLERANCE["float32"]
-
-
 @pytest.mark.parametrize("broadcast_dropout", [True, False])
 def test_dropout_falls_on_the_weights(broadcast_dropout):
     """With V = I the output is the weights: dropped ones 0, the others twice."""
@@ -197,7 +181,7 @@ def test_softmax_attention_of_some_queries_is_that_of_all(three_blocks):
 )
 def test_softmax_attention_refuses_what_does_not_broadcast(what, shape):
     query, key, value = (x[:2] for x in inputs())
-    with pytest.raises(ValueError, match=r"(?i)incompatible|does not fit"):
+    with pytest.raises(ValueError, match=rf"{what} of shape .*does not broadcast"):
         softmax_attention(query, key, value, **{what: jnp.ones(shape, bool)})
 
 
