@@ -26,6 +26,14 @@ def new_figure(rows: int = 1, columns: int = 1) -> Figure:
     return figure
 
 
+def line_style(index: int) -> dict[str, Any]:
+    """Ten colours, then the same with another stroke."""
+    return {
+        "color": f"C{index % 10}",
+        "linestyle": ("-", "--", ":", "-.")[index // 10 % 4],
+    }
+
+
 def save_figure(figure: Figure, path: Path) -> list[Path]:
     """Writes PATH.png and PATH.svg, and returns both."""
     png, svg = Path(f"{path}.png"), Path(f"{path}.svg")

@@ -1,69 +1,63 @@
 """The figures of a report: scores by landmarks, and learning curves."""
 
-from typing import Any
+from collections.abc import Iterator
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nystromformer.experiments.plotting import HEIGHT, new_figure
-from nystromformer.experiments.report.runs import LANDMARKS, Frame, label, scale
+from nystromformer.experiments.plotting import HEIGHT, line_style, new_figure
+from nystromformer.experiments.report.runs import Frame, scale
 from nystromformer.experiments.report.tables import EXACT, heading
 
-STROKES = ("-", "--", ":", "-.")
 LEGEND_LINE = 0.22  # inches
 NO_CURVES = {"step", "split", "loss", "examples", "examples_per_second"}
 
 
-def figures(runs: Frame) -> dict[str, Figure]:
-    """All figures of one task that have data, by name."""
-    drawn = {
-        f"landmarks_{metric}": by_landmarks(of)
-        for metric, of in runs[runs["finished"]].groupby("metric", sort=False)
-    }
+def figures(runs: Frame) -> Iterator[tuple[str, Figure]]:
+    """Name and figure, of what one task has data of."""
+    for metric, of in runs[runs["finished"]].groupby("metric", sort=False):
+        if figure := by_landmarks(of):
+            yield f"landmarks_{metric}", figure
     rows = [row for rows in runs["curves"] for row in rows]
     validated = {name for row in rows if row["split"] == "validation" for name in row}
     for metric in sorted(validated - NO_CURVES):
-        drawn[f"curves_validation_{metric}"] = curves(runs, "validation", metric)
-    drawn["curves_train_loss"] = curves(runs, "train", "loss")
-    return {name: figure for name, figure in drawn.items() if figure}
+        yield f"curves_validation_{metric}", curves(runs, "validation", metric)
+    if rows:
+        yield "curves_train_loss", curves(runs, "train", "loss")
 
 
 def by_landmarks(runs: Frame) -> Figure | None:
     """A line for each setting with several numbers of landmarks; exact attention flat.
 
-    Bars are the standard deviation over several seeds; of one seed, for rates, the
-    binomial one over the test examples.
+    Bars and bands are the standard deviation over several seeds; of one seed, for
+    rates, the binomial one over the test examples.
     """
-    figure = new_figure()
-    axes, lines, flat = figure.axes[0], {}, {}
-    for name, of in runs.groupby("label", sort=False):
-        first, sd = of.iloc[0], of["score"].std()
-        point = of["score"].mean(), first["score_sd"] if len(of) == 1 else sd
-        if first["attention"] == EXACT:
-            flat[name] = point
-        elif LANDMARKS in first["named"]:
-            words = label(first["attention"], first["named"], LANDMARKS)
-            lines.setdefault(words, []).append((first["named"][LANDMARKS], *point))
-    lines = {name: line for name, line in lines.items() if len(line) > 1}
-    if not lines:
+    counts = [run.get("attention.num_landmarks", 0) for run in runs["settings"]]
+    words = runs["label"].str.replace(r", [\d,]+ landmarks", "", regex=True)
+    figure, lines = new_figure(), runs.assign(count=counts).groupby(words, sort=False)
+    axes = figure.axes[0]
+    for index, (name, of) in enumerate(lines):
+        points = of.groupby("count")["score"].agg(["mean", "std"])
+        bars = points["std"].fillna(of.groupby("count")["score_sd"].first())
+        style = {**line_style(index), "label": name}
+        if of["attention"].iloc[0] == EXACT:
+            [mean], [bar] = points["mean"], bars
+            axes.axhline(mean, **style)
+            axes.axhspan(mean - bar, mean + bar, color=style["color"], alpha=0.1)
+        elif len(points) > 1:
+            style |= {"marker": "o", "capsize": 3}
+            axes.errorbar(points.index, points["mean"], bars, **style)
+    if not axes.containers:
         return None
-    for index, (name, line) in enumerate(lines.items()):
-        counts, means, bars = zip(*sorted(line), strict=True)
-        style = {**_style(index), "marker": "o", "capsize": 3, "label": name}
-        axes.errorbar(counts, means, bars, **style)
-    for index, (name, (mean, bar)) in enumerate(flat.items()):
-        stroke = STROKES[1 + index % 3]
-        axes.axhline(mean, color="black", linestyle=stroke, label=name)
-        axes.axhspan(mean - bar, mean + bar, color="black", alpha=0.08, linewidth=0)
-    counts = sorted({count for line in lines.values() for count, *_ in line})
+    ticks = sorted({x for bars in axes.containers for x in bars[0].get_xdata()})
     axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set_xticks(ticks, [str(x) for x in ticks])
     axes.minorticks_off()
     title = heading("test", runs["metric"].iloc[0])
     return _finish(figure, runs, "landmarks", title)
 
 
-def curves(runs: Frame, split: str, metric: str) -> Figure | None:
+def curves(runs: Frame, split: str, metric: str) -> Figure:
     """Seeds as thin lines; their mean, where all have a value, as a thick one."""
     figure = new_figure()
     axes = figure.axes[0]
@@ -74,17 +68,11 @@ def curves(runs: Frame, split: str, metric: str) -> Figure | None:
             if (rows := [x for x in run if x["split"] == split and metric in x])
         ]
         for seed in seeds:
-            axes.plot(seed.index, seed, **_style(index), linewidth=0.6, alpha=0.5)
+            axes.plot(seed, **line_style(index), linewidth=0.6, alpha=0.5)
         if seeds:
             mean = pd.concat(seeds, axis=1, join="inner").sort_index().mean(axis=1)
-            style = {**_style(index), "linewidth": 2, "label": name}
-            axes.plot(mean.index, mean, **style, marker="." if len(mean) < 2 else None)
-    return _finish(figure, runs, "step", heading(split, metric)) if axes.lines else None
-
-
-def _style(index: int) -> dict[str, Any]:
-    """Ten colours, then the same with another stroke."""
-    return {"color": f"C{index % 10}", "linestyle": STROKES[index // 10 % 4]}
+            axes.plot(mean, **line_style(index), linewidth=2, label=name)
+    return _finish(figure, runs, "step", heading(split, metric))
 
 
 def _finish(figure: Figure, runs: Frame, xlabel: str, ylabel: str) -> Figure:

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,15 @@ from nystromformer.experiments.experiment import is_rate
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 GROUPS = ("task", "objective", "model", "attention", "optimizer", "train")
-IRRELEVANT = {  # said anyway, or without a number: where data lie, what is written when
+UNNAMED = {  # said anyway, or without a number: where data lie, what is written when
     *("task.name", "attention.name", "train.seed", "task.data_dir", "task.source_dir"),
     *("task.num_workers", "train.log_every", "train.checkpoint_every"),
 }
-INSIDE = {"checkpoints", "best", "events"}  # folders of a run
-UNKNOWN = {"floors": {}, "other_floors": {}, "fraction_exact": 0.0, "command": ""}
-UNKNOWN |= dict.fromkeys(("device", "commit", "metric", "score", "score_sd", "floor"))
-LANDMARKS = "attention.num_landmarks"
+UNKNOWN = {"command": "", "floors": {}, "other_floors": {}}  # until a run is finished
+UNKNOWN |= dict.fromkeys(("metric", "score", "score_sd", "device", "commit"))
 PHRASES = {
     "preset": "{} preset",
-    LANDMARKS: "{} landmarks",
+    "attention.num_landmarks": "{} landmarks",
     "attention.conv_kernel_size": "convolution of {}",
     "train.num_steps": "{} steps",
     "train.init_from": "from {}",
@@ -36,37 +34,23 @@ PHRASES = {
 def read_runs(folders: Iterable[Path]) -> tuple[Frame, list[str]]:
     """All runs in these folders and below, in the order of the tables.
 
-    Columns are those of result.json and of `read_run`, and
-      named: the settings that tell it from the others, "group.key" -> value;
-      label: attention and these in words: runs of one label differ in the seed alone;
-      place: sort key of the label.
+    Columns are those of result.json, of `read_run` and of `name_runs`.
 
     Returns the frame, and the runs left out: task, label and seed are another's.
 
     Raises:
       ConfigError: no run there, or the config of something else.
     """
-    found = [file for folder in folders for file in sorted(folder.rglob("config.json"))]
-    files = {file.resolve(): file for file in found if not INSIDE & {*file.parts}}
+    files = sorted({x for folder in folders for x in folder.rglob("config.json")})
     if not files:
         raise ConfigError("no runs there: no config.json in these folders or below")
-    rows = [read_run(file.parent) for file in files.values()]
-    known = {(x["task"], x["objective"]): x["metric"] for x in rows if x["finished"]}
-    for row, named in zip(rows, names(pd.DataFrame(rows)), strict=True):
-        metric = known.get((row["task"], row["objective"]), "accuracy")
-        row |= {"metric": row["metric"] or metric, "named": named}
-        row["label"] = label(row["attention"], named)
-        sizes = [x if isinstance(x, int | float) else 0 for x in named.values()]
-        row["place"] = (_rank(row["attention"], ATTENTIONS), sizes, row["label"])
-        row["order"] = (_rank(row["data"], TASKS), row["task"], row["metric"])
-        row["order"] += (row["place"], row["seed"], not row["finished"])
-    frame: Frame = pd.DataFrame(sorted(rows, key=lambda row: row["order"]))
+    frame: Frame = pd.DataFrame([read_run(file.parent) for file in files])
+    known = frame.groupby(["task", "objective"])["metric"].transform("first")
+    frame["metric"] = frame["metric"].fillna(known).fillna("accuracy")
+    name_runs(frame)
+    frame = frame.iloc[sorted(frame.index, key=lambda i: _place(frame.loc[i]))]
     double = frame.duplicated(["task", "label", "seed"])
-    return frame[~double].reset_index(drop=True), list(frame["run"][double])
-
-
-def _rank(name: str, known: Iterable[str]) -> tuple[int, str]:
-    return [*known, name].index(name), name
+    return frame[~double].reset_index(drop=True), [*frame["run"][double]]
 
 
 def read_run(workdir: Path) -> dict[str, Any]:
@@ -74,40 +58,67 @@ def read_run(workdir: Path) -> dict[str, Any]:
     config = json.loads((workdir / "config.json").read_text())
     if not {*GROUPS, "preset"} <= {*config}:
         raise ConfigError(f"{workdir}/config.json was not written by scripts/train.py")
-    text, metrics, failed = (
+    result, metrics, failed = (
         file.read_text() if (file := workdir / name).exists() else ""
         for name in ("result.json", "metrics.jsonl", "failed.txt")
     )
-    result = {"run": str(workdir), **UNKNOWN, **json.loads(text or "{}")}
-    curves = [json.loads(x) for x in metrics[: metrics.rfind("\n") + 1].splitlines()]
+    row = {"run": str(workdir), **UNKNOWN, **json.loads(result or "{}")}
+    if metric := row["metric"]:
+        value = row[f"test_{metric}"]
+        variance = value * (1 - value) if is_rate(metric) else math.nan
+        row["score"] = scale(metric) * value
+        row["score_sd"] = 100 * math.sqrt(variance / row["test_examples"])
+    curves = [json.loads(line) for line in metrics.splitlines()]
     task, seed = config["task"], config["train"]["seed"]
     subset = task.get("subset")  # of GLUE: a column of its own, and a preset's name
-    preset = ",".join(x for x in config["preset"].split(",") if x != subset)
-    flat = {f"{x}.{key}": value for x in GROUPS for key, value in config[x].items()}
-    settings = {"preset": preset or ("paper" if config["preset"] else None)} | {
-        key: re.sub(rf"seed{seed}(?!\d)", "seed*", x) if isinstance(x, str) else x
-        for key, x in flat.items()
-        if key not in IRRELEVANT
-    }
-    given = re.findall(r" '?--config\.([\w.]+)", result["command"])
-    if metric := result["metric"]:
-        value = result[f"test_{metric}"]
-        result["score"], result["score_sd"] = scale(metric) * value, _sd(value, result)
-        result["floor"] = floor_reached(value, result)
-    return result | {
-        "data": task["name"],
+    words = ",".join(x for x in config["preset"].split(",") if x != subset)
+    preset = words or ("paper" if config["preset"] else None)
+    settings = {"preset": preset}
+    for key, x in ((f"{g}.{k}", x) for g in GROUPS for k, x in config[g].items()):
+        if key not in UNNAMED:  # runs that start from one with their own seed are alike
+            own = isinstance(x, str)
+            settings[key] = re.sub(rf"seed{seed}(?!\d)", "seed*", x) if own else x
+    changes = re.findall(r"--config\.([\w.]+=[^\s']*)", row["command"])
+    return row | {
         "task": subset or task["name"],
         "objective": config["objective"]["name"],
         "attention": config["attention"]["name"],
         "seed": seed,
         "settings": settings,
-        "changed": [key for key in dict.fromkeys(given) if key in settings],
-        "num_steps": config["train"]["num_steps"],
+        "facts": [f"preset={preset}", *changes, row["device"], row["commit"]],
         "curves": curves,
         "step": curves[-1]["step"] if curves else 0,
         "failed": failed.strip() or None,
-        "finished": bool(text),
+        "finished": bool(result),
     }
+
+
+def name_runs(frame: Frame) -> None:
+    """Adds `named`, the settings that name a run as key -> words, and its `label`.
+
+    They are the preset, if the report has several, and what differs among the runs of
+    one task, attention and preset; an attention's options are named in all tasks if
+    they are in one. Runs of one label differ in the seed alone.
+    """
+    text: Frame = pd.DataFrame([*frame["settings"]]).map(repr)
+    groups = text.groupby([frame["task"], frame["attention"], text["preset"]])
+    differs = groups.transform("nunique") > 1
+    options = [key for key in text if key.startswith("attention.")]
+    of_attention = differs[options].groupby(frame["attention"])
+    differs[options] = of_attention.transform("any")
+    differs["preset"] = text["preset"].nunique() > 1
+    frame["named"] = [
+        {k: phrase(k, x) for k, x in run.items() if differs.at[i, k] and x is not None}
+        for i, run in frame["settings"].items()
+    ]
+    words = frame["named"].map(lambda named: "".join(f", {x}" for x in named.values()))
+    frame["label"] = frame["attention"] + words
+
+
+def phrase(key: str, value: Any) -> str:
+    """One setting in words."""
+    text = f"{value:,}" if type(value) is int else str(value)
+    return PHRASES.get(key, f"{key.rpartition('.')[2]} {{}}").format(text)
 
 
 def scale(metric: str) -> int:
@@ -115,58 +126,10 @@ def scale(metric: str) -> int:
     return 100 if is_rate(metric) else 1
 
 
-def floor_reached(value: float, result: Mapping[str, Any]) -> str | None:
-    """The floor at which a run with this test value is stuck, if any.
-
-    For a rate, a floor within two standard deviations, or the nearest where the value
-    is below all; for another metric, which is the better the lower, the nearest where
-    the value is above all.
-    """
-    floors, rate = result["floors"], is_rate(result["metric"])
-    if not floors:
-        return None
-    name = min(floors, key=lambda name: abs(floors[name] - value))
-    near = 100 * abs(value - floors[name]) <= 2 * _sd(floors[name], result)
-    worst = value <= min(floors.values()) if rate else value >= max(floors.values())
-    return name if near or worst else None
-
-
-def _sd(rate: float, result: Mapping[str, Any]) -> float:
-    """The binomial one over the test examples, in points; NaN for what is no rate."""
-    variance = rate * (1 - rate) if is_rate(result["metric"]) else math.nan
-    return 100 * math.sqrt(variance / result["test_examples"])
-
-
-def names(frame: Frame) -> list[dict[str, Any]]:
-    """The settings that name each run, "group.key" -> value; None goes unsaid.
-
-    They are the preset, if the report has several, and the keys that differ among the
-    runs of one task, attention and preset. An attention's options are named in all
-    tasks if they are in one, and if a command line changes them.
-    """
-    rows = [{key: repr(x) for key, x in run.items()} for run in frame["settings"]]
-    text: Frame = pd.DataFrame(rows)
-    alike = [frame["task"], frame["attention"], text["preset"]]
-    differs = text.groupby(alike).transform("nunique") > 1
-    options = [key for key in text if key.startswith("attention.")]
-    for i, changed in enumerate(frame["changed"]):
-        differs.loc[i, [key for key in changed if key in options]] = True
-    of_attention = differs[options].groupby(frame["attention"])
-    differs[options] = of_attention.transform("any")
-    differs["preset"] = text["preset"].nunique() > 1
-    return [
-        {key: x for key, x in run.items() if differs.at[i, key] and x is not None}
-        for i, run in enumerate(frame["settings"])
-    ]
-
-
-def label(attention: str, named: Mapping[str, Any], without: str = "") -> str:
-    """As in "nystrom, 64 landmarks"; without one key's words."""
-    words = [phrase(*item) for item in named.items() if item[0] != without]
-    return ", ".join([attention, *words])
-
-
-def phrase(key: str, value: Any) -> str:
-    """One setting in words."""
-    text = f"{value:,}" if type(value) is int else str(value)
-    return PHRASES.get(key, f"{key.rpartition('.')[2]} {{}}").format(text)
+def _place(run: Any) -> tuple[Any, ...]:
+    """The sort key of a run: by attention, numbers in the label, task and seed."""
+    attention, task = [*ATTENTIONS, run["attention"]], [*TASKS, run["task"]]
+    sizes = [int(x.replace(",", "")) for x in re.findall(r"\d[\d,]*", run["label"])]
+    place = attention.index(run["attention"]), sizes, run["label"]
+    at = task.index(run["task"]), run["task"], run["metric"]
+    return *place, *at, run["seed"], not run["finished"]

@@ -1,7 +1,7 @@
 """The tables of a report: scores, paired differences, costs."""
 
+import re
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 from lra_tasks.task import LRA
 from nystromformer.experiments.experiment import is_rate
 from nystromformer.experiments.report.published import AVERAGE, SOURCES, published
-from nystromformer.experiments.report.runs import Frame, phrase, scale
+from nystromformer.experiments.report.runs import UNNAMED, Frame, scale
 
 DASH, EXACT = "—", "softmax"
 DATA = ("preset", "task.")  # keys of settings that may change the floors
@@ -19,19 +19,22 @@ COSTS = {  # title -> key of result.json, unit, form
     "training, examples/s": ("examples_per_second", 1, ",.1f"),
     "compiled, MiB": ("compiled_bytes", 2**20, ",.1f"),
     "peak, MiB": ("peak_bytes", 2**20, ",.1f"),
+    "exact by length, %": ("fraction_exact", 0.01, ".1f"),
 }
 # What may be changed in a run beside published numbers: how a batch is cut, when it is
 # validated, the number of landmarks, and where the pre-trained weights lie.
-STILL_PAPER = {
+STILL_PAPER = UNNAMED | {
     *("train.grad_accum_steps", "train.length_buckets", "train.eval_every"),
     *("model.remat", "attention.num_landmarks", "train.init_from", "task.tokenizer"),
 }
 
 
 def spread(values: Frame, form: str = ".2f") -> str:
-    """As in "56.95 ± 0.31"; one value stands alone, and none is a dash."""
-    shown = [format(x, form) for x in (values.mean(), values.std()) if pd.notna(x)]
-    return " ± ".join(shown) or DASH
+    """As in "56.95 ± 0.31"; equal values stand alone, and none is a dash."""
+    mean, sd = values.mean(), values.std()
+    if pd.isna(mean):
+        return DASH
+    return f"{mean:{form}} ± {sd:{form}}" if sd > 0 else format(mean, form)
 
 
 def heading(what: str, metric: str) -> str:
@@ -39,111 +42,71 @@ def heading(what: str, metric: str) -> str:
     return f"{what} {metric.replace('_', ' ')}{', %' * is_rate(metric)}"
 
 
-def score_rows(frame: Frame) -> Frame:
-    """The scores as numbers: a row for each task, label and metric; rates in per cent.
-
-    Metrics are the one that chose the weights, and the other rates that have floors.
-    `score` is as in "56.95 ± 0.31 (2 of 4, 1 at a floor, 0; 500 of 5,000 steps)".
-    """
-    rows = []
-    for _, runs in frame.groupby(["task", "label"], sort=False):
-        done, failed = runs[runs["finished"]], runs["failed"].count()
-        steps = "; ".join(f"{step:,}" for step in runs["step"][~runs["finished"]])
-        first = (done if len(done) else runs).iloc[0]
-        exact = first["fraction_exact"]
-        others = {x: y for x, y in first["other_floors"].items() if is_rate(x)}
-        for metric, floors in {first["metric"]: first["floors"], **others}.items():
-            values = scale(metric) * done.get(f"test_{metric}", done["score"])
-            stuck = 0 if metric in others else runs["floor"].count()
-            notes = {
-                f"{len(done)}" + f" of {len(runs)}" * bool(steps): len(done),
-                f"{stuck} at a floor": stuck,
-                f"exact for {exact:.1%}": exact >= 0.0005,
-                f"{failed} failed": failed,
-                f"{steps} of {first['num_steps']:,} steps": steps,
-            }
-            said = ", ".join(words for words, holds in notes.items() if holds)
-            row = first[["task", "attention", "label", "named", "place"]].to_dict()
-            row |= {"settings": ", ".join(settings(first)), "metric": metric}
-            row |= {"score": f"{spread(values)} ({said})", "mean": values.mean()}
-            row |= {"standard_deviation": values.std(), "seeds": len(done)}
-            row["floors"] = {x: round(scale(metric) * y, 4) for x, y in floors.items()}
-            row["published"] = {} if metric in others else cited(first)
-            rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def cited(run: Any) -> dict[str, float]:
-    """Source -> published score, if the run has the published settings."""
-    task = "imdb" if run["settings"]["preset"] == "subwords" else run["task"]
-    pretrained = run["settings"]["train.init_from"] is not None
-    theirs = run["settings"]["preset"] in ("paper", "as_published", "subwords")
-    if not theirs or pretrained == (task in LRA) or {*run["changed"]} - STILL_PAPER:
-        return {}
-    return published(run["attention"], task)
-
-
-def score_table(rows: Frame) -> Frame:
+def score_table(frame: Frame) -> Frame:
     """Attentions × tasks and metrics: floors first, published columns last.
 
+    Metrics are the one that chose the weights, and the other rates that have floors.
     Rows that have all tasks of the benchmark get an average.
     """
-    floors, cells = defaultdict(dict), defaultdict(dict)
-    for row in sorted(rows.itertuples(), key=lambda row: row.place):
-        column = heading(row.task, row.metric)
-        cells[row.label][column] = row.score
-        data = [phrase(*x) for x in row.named.items() if x[0].startswith(DATA)]
-        for rule, value in row.floors.items():
-            floors[", ".join([f"floor: {rule}", *data])][column] = f"{value:.2f}"
-        if row.published:
-            cells[row.label][f"{row.task} published, %"] = _cite(row.published)
-    lra = rows["task"].isin(LRA) & (rows["metric"] == "accuracy") & (rows["seeds"] > 0)
-    for name, of in rows[lra].groupby("label"):
-        if len(of) == len(LRA):
-            cells[name][heading(AVERAGE, "accuracy")] = f"{of['mean'].mean():.2f}"
-            if all(of["published"]):
-                theirs = published(of["attention"].iloc[0], AVERAGE)
-                cells[name][f"{AVERAGE} published, %"] = _cite(theirs)
+    floors, cells, ours = defaultdict(dict), defaultdict(dict), []
+    for (name, task), runs in frame.groupby(["label", "task"], sort=False):
+        first = runs.sort_values("finished", ascending=False, kind="stable").iloc[0]
+        data = [x for k, x in first["named"].items() if k.startswith(DATA)]
+        others = {x: y for x, y in first["other_floors"].items() if is_rate(x)}
+        for metric, rules in {first["metric"]: first["floors"], **others}.items():
+            ours.append(column := heading(task, metric))
+            cells[name][column] = _score(runs, metric)
+            for rule, value in rules.items():
+                floors[", ".join([f"floor: {rule}", *data])][column] = (
+                    f"{scale(metric) * value:.2f}"
+                )
+        if theirs := _published(first, task):
+            cells[name][f"{task} published, %"] = theirs
+    lra = frame[frame["task"].isin(LRA) & frame["finished"]]
+    for name, runs in lra[lra["metric"] == "accuracy"].groupby("label", sort=False):
+        means = runs.groupby("task")["score"].mean()
+        if len(means) == len(LRA):
+            cells[name][heading(AVERAGE, "accuracy")] = f"{means.mean():.2f}"
+            if theirs := min(_published(run, AVERAGE) for _, run in runs.iterrows()):
+                cells[name][f"{AVERAGE} published, %"] = theirs
     table: Frame = pd.DataFrame.from_dict(floors | cells, orient="index").fillna(DASH)
-    ours = [heading(*x) for x in rows[["task", "metric"]].drop_duplicates().to_numpy()]
-    more = [x for x in table if x not in ours]
-    more.sort(key=lambda name: "published" in name)
-    return table[[*ours, *more]].reset_index(names="attention")
+    columns = sorted(table, key=lambda name: (name not in ours, "published" in name))
+    return table[columns].reset_index(names="attention")
 
 
-def _cite(found: Mapping[str, float]) -> str:
-    """As in "37.15 [1], 38.51 [2]", numbered as in SOURCES."""
+def _score(runs: Frame, metric: str) -> str:
+    """As in "56.95 ± 0.31 (2 of 4; 0, 500 of 5,000 steps)"."""
+    done, rest = runs[runs["finished"]], runs[~runs["finished"]]
+    values = scale(metric) * done.get(f"test_{metric}", done["score"]).astype(float)
+    if rest.empty:
+        return f"{spread(values)} ({len(done)})"
+    steps = ", ".join(f"{step:,}" for step in rest["step"])
+    most = rest["settings"].iloc[0]["train.num_steps"]
+    return f"{spread(values)} ({len(done)} of {len(runs)}; {steps} of {most:,} steps)"
+
+
+def _published(run: Any, task: str) -> str:
+    """As in "37.15 [1], 38.51 [2]", if the run has the published settings."""
+    preset, source = (run["settings"][x] for x in ("preset", "train.init_from"))
+    changed = {*re.findall(r"--config\.([\w.]+)", run["command"])} - STILL_PAPER
+    ours = preset in ("paper", "as_published", "subwords") and not changed
+    if not ours or (source is None) != (run["task"] in LRA and preset != "subwords"):
+        return ""
+    found = published(run["attention"], "imdb" if preset == "subwords" else task)
     return ", ".join(f"{x:.2f} [{[*SOURCES].index(y) + 1}]" for y, x in found.items())
-
-
-def settings(run: Any) -> list[str]:
-    """The preset and what the command line changes, as far as the label lacks them."""
-    keys = [key for key in ("preset", *run["changed"]) if key not in run["named"]]
-    found = {key: run["settings"][key] for key in keys}
-    return [phrase(*item) for item in found.items() if item[1] is not None]
-
-
-def shared(runs: Frame) -> list[str]:
-    """The settings, device and commit that all finished runs share."""
-    done = runs[runs["finished"]]
-    rows = [settings(run) for _, run in done.iterrows()]
-    common = [x for x in (rows or [[]])[0] if all(x in row for row in rows)]
-    made_by = (done[key].dropna().unique() for key in ("device", "commit"))
-    return [*common, *(found[0] for found in made_by if len(found) == 1)]
 
 
 def cost_table(runs: Frame) -> Frame:
     """Costs of the finished runs of one task, a row for each label and device."""
-    rows, common = [], shared(runs)
+    rows = []
     for (name, device), of in runs.groupby(["label", "device"], sort=False):
-        words = [x for x in settings(of.iloc[0]) if x not in common]
-        row = {"attention": name, "settings": ", ".join(words)}
-        for title, (key, unit, form) in COSTS.items():
-            found = of[key][:1] if of[key].nunique() == 1 else of[key]
-            row[title] = spread(found.astype(float) / unit, form)
-        rows.append({**row, "device": "" if device in common else device})
+        costs = {
+            title: spread(of[key].astype(float) / unit, form)
+            for title, (key, unit, form) in COSTS.items()
+        }
+        rows.append({"attention": name, **costs, "device": device})
     table = pd.DataFrame(rows)
-    return table[[name for name in table if {*table[name]} - {"", DASH}]]
+    return table[[name for name in table if {*table[name]} - {DASH, "0.0"}]]
 
 
 def difference(ours: Frame, theirs: Frame) -> tuple[float, float, int]:
@@ -162,7 +125,7 @@ def difference(ours: Frame, theirs: Frame) -> tuple[float, float, int]:
 
 
 def paired_table(frame: Frame) -> Frame:
-    """Differences to the first attention, to exact attention and to the row's own.
+    """Differences to exact attention and to the first attention of a task.
 
     Of an attention with several rows, that with the most seeds is the reference.
     """
@@ -170,14 +133,14 @@ def paired_table(frame: Frame) -> Frame:
     done = frame[frame["finished"]]
     for (task, metric), of in done.groupby(["task", "metric"], sort=False):
         column = heading(task, metric).replace("%", "points")
-        names = of.groupby("attention", sort=False)["label"]
-        bases = names.agg(lambda labels: max(labels, key=list(labels).count))
-        for name, ours in of.groupby("label", sort=False):
-            own = bases[ours["attention"].iloc[0]]
-            for base in dict.fromkeys((bases.iloc[0], bases.get(EXACT, own), own)):
-                mean, bound, seeds = difference(ours, of[of["label"] == base])
-                known = column in cells.get(f"{base} − {name}", {})
-                if known or base == name or not seeds:
+        rows = dict(list(of.groupby("label", sort=False)))
+        for attention in dict.fromkeys((EXACT, of["attention"].iloc[0])):
+            labels = [*of["label"][of["attention"] == attention]]
+            base = max(labels, key=labels.count, default="")
+            theirs = rows.pop(base, of[:0])
+            for name, ours in rows.items():
+                mean, bound, seeds = difference(ours, theirs)
+                if not seeds:
                     continue
                 said = f"{mean:+.2f} ({seeds})"
                 if pd.notna(bound):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from nystromformer.config import ConfigError
-from nystromformer.experiments.report.build import build, escape_latex
+from nystromformer.experiments.report.build import build
 from tests.commands import refused
 
 NASTY = """<script>alert("x")</script> & 'y'"""
@@ -18,9 +18,8 @@ def test_build_writes_pages_tables_and_figures(three, tmp_path):
     out = tmp_path / "out"
     assert build([three.folder], out) == f"3 of 4 runs finished; see {out}/report.html"
     numbers = pd.read_csv(out / "scores.csv").set_index("label")
-    found = list(numbers.loc["nystrom", ["mean", "standard_deviation", "seeds"]])
+    found = list(numbers.loc["nystrom", ["mean", "std", "count"]])
     assert found == [pytest.approx(51.5), pytest.approx(4.5**0.5), 2]
-    assert numbers.at["softmax", "score"] == "47.00 (1 of 2, 100 of 12,000 steps)"
     tests = list(pd.read_csv(out / "runs.csv")["test_accuracy"].dropna())
     assert tests == [0.5, 0.53, 0.47]
     page = (out / "report.html").read_text()
@@ -28,18 +27,25 @@ def test_build_writes_pages_tables_and_figures(three, tmp_path):
     assert "nan<" not in page
     text = (out / "report.md").read_text()
     assert "| nystrom | 51.50 ± 2.12 (2) |" in text
-    for path in re.findall(r"\]\((figures/.*?)\)", text):
+    figures = re.findall(r"\]\((figures/.*?)\)", text)
+    assert len(figures) == 2
+    for path in figures:
         assert (out / path).read_text().startswith("<?xml")
     latex = (out / "table.tex").read_text()
-    assert r"nystrom & 51.50 $\pm$ 2.12 (2) \\" in latex
-    assert r"softmax & 47.00 (1 of 2) \\" in latex
+    assert r"nystrom & 51.50 ± 2.12 (2) \\" in latex
+    assert r"softmax & 47.00 (1 of 2; 100 of 12,000 steps) \\" in latex
 
 
 def test_build_makes_a_page_that_is_escaped_and_self_contained(runs, tmp_path):
-    runs.add("nystrom,quick", 0.5, result={"device": NASTY})
+    flags = "--config.train.eval_every=25 '--config.attention.x=a b'"
+    for arg in ("nystrom,quick", "linear,quick"):
+        runs.add(arg, 0.5, flags=flags, result={"device": NASTY})
+        flags = "--config.train.eval_every=25"
+    runs.add("softmax,quick")
     build([runs.folder], tmp_path / "out")
     text = (tmp_path / "out" / "report.html").read_text()
-    assert f"All rows: quick preset, {markupsafe.escape(NASTY)}, c0ffee." in text
+    common = f"preset=quick, train.eval_every=25, {markupsafe.escape(NASTY)}, c0ffee"
+    assert f"2 of 3 runs finished. All of them: {common}." in text
     assert "<script" not in text
     links = re.findall(r'(?:src|href|srcset)="(.{12})', text)
     assert links == 2 * ["data:image/s"]
@@ -51,30 +57,17 @@ def test_build_reports_what_is_not_finished_yet(runs, tmp_path):
     build([runs.folder], tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
     assert "0 of 1 runs finished." in text
-    assert "| nystrom | — (0 of 12,000 steps) |" in text
-    latex = (tmp_path / "out" / "table.tex").read_text()
-    assert r"nystrom & -- (0 of 12,000 steps) \\" in latex
+    assert "| nystrom | — (0 of 1; 0 of 12,000 steps) |" in text
 
 
 def test_build_replaces_its_own_report_and_no_other_folder(three, tmp_path):
-    out, thesis = tmp_path / "out", tmp_path / "thesis" / "report.md"
+    out = tmp_path / "out"
     build([three.folder], out)
-    (out / "notes.txt").write_text("mine")
     three.add("linear,quick", 0.5)
     build([three.folder], out)
     assert "linear" in (out / "report.md").read_text()
-    assert (out / "notes.txt").read_text() == "mine"
-    thesis.parent.mkdir()
-    thesis.write_text("What I think of it.")
-    for taken in (thesis.parent, three.folder / "00"):
-        with pytest.raises(ConfigError, match=f"--out={taken} "):
-            build([three.folder], taken)
-    assert thesis.read_text() == "What I think of it."
-
-
-def test_escape_latex_escapes_each_special_character():
-    escaped = r"\textbackslash{}a\_b \^{} \~{} 5\% \& \# \$ \{\}"
-    assert escape_latex(r"\a_b ^ ~ 5% & # $ {}") == escaped
+    with pytest.raises(ConfigError, match="is not empty and not ours"):
+        build([three.folder], three.folder / "00")
 
 
 def test_report_command_writes_to_out_or_says_why_not(commands, three, tmp_path):
