@@ -74,7 +74,7 @@ def test_run_locally_records_failures_and_runs_the_others(tmp_path, capfd):
 
 
 def test_run_locally_gives_each_run_at_a_time_a_gpu_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7,9")
     # Each waits until the other has begun: they run at the same time.
     meet = """
 import os, pathlib, time
@@ -83,9 +83,11 @@ here = pathlib.Path(workdir)
 while len([*here.parent.glob("*/gpu")]) < 2:
     time.sleep(0.02)
 """
-    run_locally([stub("a", meet + FINISH), stub("b", meet + FINISH)], tmp_path)
+    points = [stub("a", meet + FINISH), stub("b", meet + FINISH), stub("c", source="b")]
+    run_locally(points, tmp_path)
     gpus = [(tmp_path / name / "gpu").read_text() for name in "ab"]
     assert sorted(gpus) == ["4", "7"]
+    assert states(points, tmp_path) == ["done"] * 3
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGALRM])

@@ -78,10 +78,12 @@ def test_merge_keeps_fine_tuning_apart_from_that_of_a_pretrained_run():
 
 def test_make_points_changes_all_points_without_naming_it():
     changes = {"train.num_steps": "700", "train.seed": "5", "attention.window": "4"}
-    points = grid_points(
-        "attention.name=nystrom,longformer", changes=changes, num_seeds=2
-    )
-    assert names(points)[1:3] == ["listops-longformer-seed5", "listops-nystrom-seed6"]
+    grid = "attention.name=nystrom,longformer", "train.num_steps=600"
+    points = grid_points(*grid, changes=changes, num_seeds=2)
+    assert names(points)[1:3] == [
+        "listops-longformer-train.num_steps=700-seed5",
+        "listops-nystrom-train.num_steps=700-seed6",
+    ]
     assert {point.config.train.num_steps for point in points} == {700}
     assert points[1].config.attention.options["window"] == 4
     assert not any("window" in word for word in points[0].flags)
