@@ -18,7 +18,7 @@ DATA_DIR := $(if $(DATA),--data_dir=$(DATA))
 SPEED := $(foreach x,attention $(TASKS),$(x)_float32 $(x)_bfloat16)
 OF_ATTENTION = --batch_size=2 --num_heads=8 --head_dim=64 --option=nystrom.conv_kernel_size=0
 OF_STEP = --train_step --task=$(firstword $(subst _, ,$*)) --option=softmax.dropout_rate=0.0
-# Of `paper` and `speed`; ACCELERATOR= where SLURM's nodes have what this one lacks.
+# Checked by `paper` and `speed`; set ACCELERATOR= where only SLURM's nodes have one.
 ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
 	"error: no accelerator: .venv/bin/pip install \"jax[cuda13]\", or \"jax[tpu]\"")
 

@@ -23,8 +23,8 @@ from nystromformer.config import (
 
 Settings = Mapping[str, Any]
 
-# Where the published runs differ from the paper; a task's file adds its own, as the
-# power of two to which they padded every sequence.
+# Where the published runs differ from the paper; a task's file adds its own, such
+# as the power of two to which they padded every sequence.
 AS_PUBLISHED = {
     "model.pooling": "padded_mean",
     "optimizer.cycle_b1": True,

@@ -12,7 +12,6 @@ from nystromformer.attention import ATTENTIONS, check_attention
 from nystromformer.attention.base import check_choice, check_range
 from nystromformer.encoder import EncoderConfig
 
-DTYPES = ("float32", "bfloat16")
 # Fields of an EncoderConfig that follow from the task, the attention and the head.
 DERIVED = {"vocab_size", "input_dim", "max_length", "separator", "cls_token"}
 DERIVED |= {"attention", "attention_options"}
@@ -45,10 +44,6 @@ class ModelConfig(EncoderConfig):
     max_length: int = 1
     dtype: str = "float32"
     pooling: str = "mean"  # over valid tokens; or another of `heads`
-
-    def __post_init__(self) -> None:
-        check_choice("dtype", self.dtype, DTYPES)
-        super().__post_init__()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,6 +116,7 @@ class Config:
         most = train.num_steps or None
         check_range("optimizer.warmup_steps", optimizer.warmup_steps, 0, most)
         check_choice("optimizer.decay", optimizer.decay, ("linear", "none"))
+        check_choice("model.dtype", self.model.dtype, ("float32", "bfloat16"))
         if train.batch_size % train.grad_accum_steps:
             raise ValueError("train.grad_accum_steps must divide train.batch_size")
         check_attention(attention.name, attention.options)

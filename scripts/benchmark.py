@@ -47,11 +47,8 @@ def main() -> None:
     specs = [parse_attention(x, f.option) for x in f.attention or all_labels()]
     torch = load_torch() if f.peers else None
     if f.train_step:
-        sizes = {
-            "task.max_length": f.length and f.length[0],
-            "train.batch_size": f.batch_size,
-        }
-        sizes["model.dtype"] = f.dtype
+        sizes = {"train.batch_size": f.batch_size, "model.dtype": f.dtype}
+        sizes["task.max_length"] = f.length and f.length[0]
         groups = step_groups(specs, f.task, f.grad_accum_steps, torch, **sizes)
     else:
         sizes = {"num_heads": f.num_heads, "head_dim": f.head_dim, "dtype": f.dtype}

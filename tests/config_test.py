@@ -36,7 +36,7 @@ BAD = [
     ("train.eval_every", 0, r"train\.eval_every must be at least 1, got 0"),
     ("train.grad_accum_steps", 5, "grad_accum_steps must divide train.batch_size"),
     ("train.init_from", 3, r"config\.train\.init_from must be str \| None, got 3"),
-    ("model.dtype", "float16", r"config\.model: dtype must be one of .*'float16'"),
+    ("model.dtype", "float16", r"model\.dtype must be one of .*'float16'"),
     ("model.dropout_rate", 1.0, r"config\.model: dropout_rate must be in \[0, 1\)"),
     ("model.model_dim", 65, "config.model: num_heads 2 does not divide model_dim 65"),
     ("optimizer.decay", "cosine", r"optimizer\.decay must be one of .*'cosine'"),

@@ -34,18 +34,18 @@ def make_config(arg: str = "nystrom", task: str = "listops", **changes) -> Confi
 
 
 def result_of(workdir: Path) -> dict[str, Any]:
-    """What a finished run has found."""
+    """The result of a finished run."""
     return json.loads((workdir / "result.json").read_text())
 
 
-# What clocks and checkouts say in a run's files.
+# Fields that depend on the clock or the checkout.
 CIRCUMSTANCES = {
     *("wall_seconds", "examples_per_second", "sessions", "commit", "command"),
 }
 
 
 def numbers(workdir: Path) -> list[dict[str, Any]]:
-    """All that a finished run has found, and its metrics."""
+    """The result and the metrics of a finished run, without circumstances."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     found = [result_of(workdir), *map(json.loads, lines)]
     return [
@@ -54,6 +54,6 @@ def numbers(workdir: Path) -> list[dict[str, Any]]:
 
 
 def losses(workdir: Path) -> list[float]:
-    """Of training, line by line."""
+    """The training losses, line by line."""
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     return [line["loss"] for line in lines if line["split"] == "train"]

@@ -85,7 +85,7 @@ def read_run(workdir: Path) -> dict[str, Any]:
         "attention": config["attention"]["name"],
         "seed": seed,
         "settings": settings,
-        "facts": [f"preset={preset}", *changes, row["device"], row["commit"]],
+        "facts": [f"preset={preset or '—'}", *changes, row["device"], row["commit"]],
         "curves": curves,
         "step": curves[-1]["step"] if curves else 0,
         "failed": failed.strip() or None,
