@@ -69,18 +69,17 @@ def make_points(
       num_seeds: seeds of each setting, the config's and the next.
       load: modules that the runs import.
     """
-    points, changes = [], changes or {}
-    known = {"presets", "init_from"}
+    points, known, changes = [], {"presets", "init_from"}, changes or {}
     for seed, variant, file in itertools.product(range(num_seeds), variants, files):
         try:
-            point, keys = _make_point(file, presets, variant, changes, seed, load)
+            point = _make_point(file, presets, variant, changes, seed, load)
             if not seed:
                 Experiment.from_config(point.config)
         except (flags.Error, OSError, TypeError, ValueError) as error:
             said = str(error).splitlines()[-1]  # above it: the traceback of a config
             raise ConfigError(f"{file.strip(':')}: {said}") from error
         points.append(point)
-        known |= keys
+        known |= flatten_dict(point.config.to_mapping(), sep=".").keys()
     for key in itertools.chain(changes, *variants):
         if key not in known:
             near = difflib.get_close_matches(key, known) or sorted(known)
@@ -95,8 +94,8 @@ def _make_point(
     changes: Changes,
     seed: int,
     load: Sequence[str],
-) -> tuple[Point, set[str]]:
-    """A point, and the keys of its config."""
+) -> Point:
+    """One point of `make_points`."""
     path, _, own = file.partition(":")
     used = {**variant, **changes}
     stage = ",".join(filter(None, [own, variant.get("presets")]))
@@ -120,9 +119,8 @@ def _make_point(
     if after:
         config.train.init_from = source = name(after)
     own = name(stage, f"init_from_{after}" if after else "")
-    checked = Config.from_mapping(config.to_dict())
-    words = [*(f"--load={module}" for module in load), *words]
-    return Point(own, tuple(words), checked, source), {*preset}
+    words = *(f"--load={module}" for module in load), *words
+    return Point(own, words, Config.from_mapping(config.to_dict()), source)
 
 
 def _read_config(words: Sequence[str]) -> Any:
