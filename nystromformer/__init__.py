@@ -3,7 +3,6 @@
 This needs jax, flax and numpy alone; `load_run` needs the extra [train].
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from nystromformer.attention import ATTENTIONS, make_attention, register_attention
@@ -29,12 +28,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load_run":
-        try:
-            return importlib.import_module(
-                "nystromformer.experiments.trained_run"
-            ).load_run
-        except ModuleNotFoundError as error:
-            needed = "load_run needs pip install 'nystromformer-jax[train]'"
-            raise ModuleNotFoundError(f"{needed}: {error}") from error
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name != "load_run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from nystromformer.experiments.trained_run import load_run
+    except ModuleNotFoundError as error:
+        needed = "load_run needs pip install 'nystromformer-jax[train]'"
+        raise ModuleNotFoundError(f"{needed}: {error}") from error
+    return load_run

@@ -26,8 +26,7 @@ from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
 from nystromformer.ops import at_least_float32
 
-CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
-WEIGHTS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 HEADS = {
     "masked_lm": (MaskedLanguageModel, "NystromformerForMaskedLM"),
     "classification": (FirstTokenClassifier, "NystromformerForSequenceClassification"),
@@ -110,9 +109,8 @@ def load_pretrained(
     """
     folder, arguments = Path(folder).expanduser(), {}
     check_choice("head", head, HEADS)
-    chosen = {"attention": attention, "num_landmarks": num_landmarks}
-    config = read_config(folder, dtype=dtype, **chosen)
-    tensors = read_tensors(folder)
+    chosen = {"attention": attention, "num_landmarks": num_landmarks, "dtype": dtype}
+    config, tensors = read_config(folder, **chosen), read_tensors(folder)
     if head is None:
         tensors = {name: x for name, x in tensors.items() if name.startswith(BASE)}
     if head == "classification":
@@ -157,7 +155,7 @@ def load_tokenizer(folder: PathLike) -> Any:
     """The `tokenizers.Tokenizer` of a folder, whose ids are the model's."""
     import tokenizers  # of the extra [hf]
 
-    path = Path(folder).expanduser() / TOKENIZER_FILE
+    path = Path(folder).expanduser() / "tokenizer.json"
     return tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
 
 
@@ -204,14 +202,9 @@ def _settings_of(model: Any) -> dict[str, Any]:
     encoder = model if isinstance(model, Encoder) else model.encoder
     block, types = encoder.blocks[0], encoder.token_types
     attention = block.attention.attention
-    is_tanh = getattr(model, "activation", "gelu") != "gelu"
-    no_norm = encoder.embedding_norm is None
-    if (
-        is_tanh
-        or types is None
-        or no_norm
-        or not isinstance(attention, NystromAttention)
-    ):
+    activation, norm = getattr(model, "activation", "gelu"), encoder.embedding_norm
+    is_nystrom = isinstance(attention, NystromAttention)
+    if not is_nystrom or types is None or norm is None or activation != "gelu":
         parts = "token types, a LayerNorm of the embeddings, a classifier with a GELU"
         raise PretrainedError(f"the published form has Nyström attention, {parts}")
     embedding, kernel = encoder.embedding, attention.conv_kernel
@@ -260,7 +253,7 @@ def theirs_of(ours: Tensors) -> Tensors:
 def read_tensors(folder: Path) -> Tensors:
     """The tensors by the names that they have in a model with a head, each once."""
     path = folder / WEIGHTS_FILE
-    path = path if path.exists() else folder / TORCH_FILE
+    path = path if path.exists() else folder / "pytorch_model.bin"
     content = path.read_bytes()
     try:
         if path.name == WEIGHTS_FILE:

@@ -18,7 +18,6 @@ from nystromformer.heads import (
     pool_max,
     pool_mean,
 )
-from tests.jaxpr import quadratic_shapes
 from tests.paper import gelu
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -100,19 +99,6 @@ def test_sequence_classifier_ignores_padding_and_batch(pooling):
     assert relative_error(function(other_tokens), function(INPUTS)) > 1e-3
     alone = function(INPUTS[1:2, :19])
     assert relative_error(logits[1:2], alone) <= TOLERANCE["float32"]
-    for b in range(B):
-        others = np.arange(B)[:, None] != b
-        changed = np.where(others, (INPUTS * 7 + 3) % V, INPUTS)
-        again = function(changed, np.where(others, MASK[:, ::-1], MASK))
-        assert relative_error(again[b], logits[b]) <= TOLERANCE["same"]
-
-
-def test_sequence_classifier_reads_the_cls_token_alone():
-    model = make(pooling="cls_token")
-    x, _ = encode(model)(INPUTS, MASK)
-    expected = model.head(x[:, 0])
-    error = relative_error(forward(pooling="cls_token")(INPUTS, MASK), expected)
-    assert error <= TOLERANCE["float32"]
 
 
 def test_pair_classifier_is_one_encoder_and_four_features():
@@ -150,54 +136,22 @@ def test_sequence_classifier_in_bfloat16_has_float32_logits_and_gradients():
         assert np.asarray(grad).any()
 
 
-def test_sequence_classifier_forms_nothing_of_length_squared():
-    length = 211
-
-    def find(attention, options):
-        model = make(attention=attention, attention_options=options, max_length=length)
-        graphdef, state = nnx.split(model)
-        inputs = np.zeros((B, length), int)
-        mask = jnp.ones((B, length), bool)
-
-        def loss(state):
-            return nnx.merge(graphdef, state)(inputs, mask).sum()
-
-        return quadratic_shapes(length, length, jax.grad(loss), state)
-
-    assert not find("nystrom", OPTIONS)
-    assert find("softmax", {})
-
-
 @pytest.mark.parametrize("model", [SequenceClassifier, PairClassifier])
 def test_classifiers_have_the_papers_parameters(model):
     """2 layers of width 64 and FFN 128, counted layer by layer."""
-    vocab, length, classes, width, ffn, heads, conv = 16, 2048, 10, 64, 128, 2, 35
 
     def linear(fan_in, fan_out):
         return fan_in * fan_out + fan_out
 
-    norm = 2 * width
-    attention = 4 * linear(width, width) + conv * heads
-    block = 2 * norm + attention + linear(width, ffn) + linear(ffn, width)
-    embeddings = vocab * width + length * width
-    features = width if model is SequenceClassifier else 4 * width
-    head = linear(features, 128) + linear(128, classes)
-    expected = embeddings + 2 * block + norm + head
-
-    def build():
-        config = EncoderConfig(
-            vocab_size=vocab,
-            max_length=length,
-            attention_options={"conv_kernel_size": conv},
-        )
-        return model(config, num_classes=classes, rngs=nnx.Rngs(0))
-
-    assert count(nnx.eval_shape(build)) == expected
-
-
-def test_sequence_classifier_rejects_an_unknown_pooling():
-    with pytest.raises(ValueError, match=r"pooling.*mean.*cls.*'sum'"):
-        make(pooling="sum")
+    norm, attention = 2 * 64, 4 * linear(64, 64) + 35 * 2
+    block = 2 * norm + attention + linear(64, 128) + linear(128, 64)
+    features = 64 if model is SequenceClassifier else 4 * 64
+    head = linear(features, 128) + linear(128, 10)
+    expected = (16 + 2048) * 64 + 2 * block + norm + head
+    options = {"conv_kernel_size": 35}
+    config = EncoderConfig(vocab_size=16, max_length=2048, attention_options=options)
+    made = nnx.eval_shape(lambda: model(config, num_classes=10, rngs=nnx.Rngs(0)))
+    assert count(made) == expected
 
 
 @pytest.mark.parametrize("kind", ["erf", "tanh"])
@@ -268,14 +222,7 @@ def test_sequence_classifier_is_trained_in_linen_by_to_linen():
 
 def test_pair_classifier_takes_features():
     features = np.random.default_rng(2).normal(size=(B, 2, L, V)).astype(np.float32)
-    options = {"vocab_size": None, "input_dim": V}
-    pair, one = (
-        make(model, **options) for model in (PairClassifier, SequenceClassifier)
-    )
-    assert (
-        one(features[:, 0], MASK).shape
-        == pair(features, mask=np.stack([MASK, MASK], 1)).shape
-        == (B, C)
-    )
-    swapped = pair(features[:, ::-1])
-    assert relative_error(swapped, pair(features)) > 1e-3
+    pair = make(PairClassifier, vocab_size=None, input_dim=V)
+    logits = pair(features, mask=np.stack([MASK, MASK], 1))
+    assert logits.shape == (B, C)
+    assert relative_error(pair(features[:, ::-1]), pair(features)) > 1e-3

@@ -139,18 +139,6 @@ def test_six_products_of_bfloat16_parts_lose_no_digits_of_the_inverse(
     assert (error <= TOLERANCE["float32"]) == fits
 
 
-def test_lemma_1_the_error_is_cubed_by_an_iteration():
-    """Of the reference, which the code is compared with above."""
-    a = paper.softmax(normal(2, 5, 5, scale=4))
-    iterates = [paper.pinv(a, num_iters) for num_iters in range(25)]
-    errors = [np.linalg.norm(np.eye(5) - a @ z, 2) for z in iterates]
-    errors = errors[: 1 + next(i for i, e in enumerate(errors) if e < 1e-4)]
-    for before, after in itertools.pairwise(errors):
-        assert after <= before**3
-        # What 1 − x (13 − x (15 − x (7 − x))) / 4 is at x = 1 − e.
-        assert after == pytest.approx(0.75 * before**3 + 0.25 * before**4, rel=1e-6)
-
-
 def test_attend_survives_scores_whose_exponential_overflows():
     q, k, v = normal(3, 13, 5, scale=1e3), normal(4, 29, 5), normal(5, 29, 5)
     actual = compiled(core.attend, "float32")(q, k / np.sqrt(5), v)

@@ -19,14 +19,12 @@ from flax.linen import module as linen_module
 from nystromformer.ops import zeroed
 
 
-def check_range(
-    name: str, value: int, smallest: int, largest: int | None = None
-) -> None:
-    """Raises ValueError unless smallest ≤ value ≤ largest."""
-    if value < smallest:
-        raise ValueError(f"{name} must be at least {smallest}, got {value}")
-    if largest is not None and value > largest:
-        raise ValueError(f"{name} must be at most {largest}, got {value}")
+def check_range(name: str, value: int, least: int, most: int | None = None) -> None:
+    """Raises ValueError unless least ≤ value ≤ most."""
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    if most is not None and value > most:
+        raise ValueError(f"{name} must be at most {most}, got {value}")
 
 
 def check_choice(name: str, value: object, known: Iterable[object]) -> None:
@@ -117,6 +115,7 @@ class Attention(nnx.Module):
         self, *, num_heads: int, head_dim: int, max_length: int, rngs: nnx.Rngs
     ):
         """For N heads of H and sequences up to max_length; subclasses add options."""
+        self.num_heads, self.head_dim, self.max_length = num_heads, head_dim, max_length
 
     def __call__(
         self,
@@ -217,9 +216,10 @@ class Attention(nnx.Module):
         if caller is None or isinstance(caller, nnx.bridge.ToLinen):
             return
         if params := jax.tree.leaves(nnx.state(self, nnx.Param)):
-            has = f"{type(self).__name__} has {sum(x.size for x in params):,}"
+            has = (
+                f"{type(self).__name__} has {sum(x.size for x in params):,} parameters"
+            )
             raise ValueError(
-                f"{has} parameters, which linen's {type(caller).__name__} would never "
-                "train: use it in flax.nnx, or the whole nnx model by "
-                "flax.nnx.bridge.ToLinen"
+                f"{has}, which linen's {type(caller).__name__} would never train: use "
+                "it in flax.nnx, or the whole nnx model by flax.nnx.bridge.ToLinen"
             )

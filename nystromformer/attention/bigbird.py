@@ -73,14 +73,14 @@ class BigBirdAttention(Attention):
     def __init__(
         self,
         *,
-        max_length: int,
         block_size: int = 64,
         num_random_blocks: int = 3,
         seed: int = 0,
         **sizes: Any,
     ):
-        check_range("block_size", block_size, 1, max_length)
-        num_blocks = -(-max_length // block_size)
+        super().__init__(**sizes)
+        check_range("block_size", block_size, 1, self.max_length)
+        num_blocks = -(-self.max_length // block_size)
         check_range("num_random_blocks", num_random_blocks, 0, num_blocks)
         self.block_size = block_size
         self.num_random_blocks = num_random_blocks

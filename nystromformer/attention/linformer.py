@@ -45,23 +45,21 @@ class LinformerAttention(Attention):
     def __init__(
         self,
         *,
-        num_heads: int,
-        max_length: int,
         rngs: nnx.Rngs,
         projection_dim: int = 256,
         sharing: str = "key_value",
         **sizes: Any,
     ):
-        check_range("projection_dim", projection_dim, 1, max_length)
+        super().__init__(rngs=rngs, **sizes)
+        check_range("projection_dim", projection_dim, 1, self.max_length)
         check_choice("sharing", sharing, SHARING)
-        self.max_length = max_length
         apart, of_heads, self.shared_across_layers = SHARING[sharing]
         init = nnx.initializers.variance_scaling(
             1 / 2, "fan_avg", "uniform", batch_axis=(0,) if of_heads else ()
         )
         if sharing == "layerwise_per_head":
             init = nnx.initializers.normal(0.02)
-        shape = (num_heads,) * of_heads + (projection_dim, max_length)
+        shape = (self.num_heads,) * of_heads + (projection_dim, self.max_length)
         self.key_projection = nnx.Param(init(rngs.params(), shape))
         own = nnx.Param(init(rngs.params(), shape)) if apart else nnx.data(None)
         self.value_projection = own

@@ -32,14 +32,13 @@ class LongformerAttention(Attention):
     self_attention_only = True
     size_option = "window"
 
-    def __init__(
-        self, *, max_length: int, window: int = 256, num_global: int = 0, **sizes: Any
-    ):
-        check_range("window", window, 2, max(2, 2 * (max_length - 1)))
+    def __init__(self, *, window: int = 256, num_global: int = 0, **sizes: Any):
+        super().__init__(**sizes)
+        check_range("window", window, 2, max(2, 2 * (self.max_length - 1)))
         if window % 2:
             why = "window / 2 neighbours on each side"
             raise ValueError(f"window must be even ({why}), got {window}")
-        check_range("num_global", num_global, 0, max_length)
+        check_range("num_global", num_global, 0, self.max_length)
         self.window = window
         self.num_global = num_global
 

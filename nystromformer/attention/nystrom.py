@@ -72,9 +72,6 @@ class NystromAttention(Attention):
     def __init__(
         self,
         *,
-        num_heads: int,
-        head_dim: int,
-        max_length: int,
         rngs: nnx.Rngs,
         num_landmarks: int = 64,
         num_pinv_iters: int = 6,
@@ -84,7 +81,9 @@ class NystromAttention(Attention):
         landmark_seed: int = 0,
         pinv: str = "iterative",
         pinv_init: str = "per_matrix",
+        **sizes: Any,
     ):
+        super().__init__(rngs=rngs, **sizes)
         check_range("num_landmarks", num_landmarks, 1)
         check_range("num_pinv_iters", num_pinv_iters, 0)
         check_kernel_size(conv_kernel_size)
@@ -92,7 +91,7 @@ class NystromAttention(Attention):
         check_choice("landmarks", landmarks, LANDMARKS)
         check_choice("pinv", pinv, PINVS)
         check_choice("pinv_init", pinv_init, PINV_INITS)
-        self.num_landmarks = min(num_landmarks, max_length)  # more change nothing
+        self.num_landmarks = min(num_landmarks, self.max_length)  # more change nothing
         self.num_pinv_iters = num_pinv_iters
         self.landmark_padding = landmark_padding
         self.landmarks = landmarks
@@ -101,7 +100,7 @@ class NystromAttention(Attention):
         self.pinv_init = pinv_init
         self.conv_kernel: Any = nnx.data(None)
         if conv_kernel_size:
-            key, shape = rngs.params(), (conv_kernel_size, num_heads)
+            key, shape = rngs.params(), (conv_kernel_size, self.num_heads)
             bound = conv_kernel_size**-0.5
             drawn = jax.random.uniform(key, shape, minval=-bound, maxval=bound)
             self.conv_kernel = nnx.Param(drawn)

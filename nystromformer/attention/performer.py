@@ -120,16 +120,16 @@ class PerformerAttention(Attention):
     def __init__(
         self,
         *,
-        head_dim: int,
         rngs: nnx.Rngs,
         num_features: int = 256,
         kernel: str = "softmax",
         **sizes: Any,
     ):
+        super().__init__(rngs=rngs, **sizes)
         check_choice("kernel", kernel, KERNELS)
         check_range("num_features", num_features, 1)
         self.kernel = kernel
-        drawn = draw_projection(rngs.params(), num_features, head_dim)
+        drawn = draw_projection(rngs.params(), num_features, self.head_dim)
         self.projection = RandomProjection(drawn)
 
     def attend(self, query, key, value, mask, precision):
@@ -138,10 +138,8 @@ class PerformerAttention(Attention):
         def project(x: jax.Array) -> jax.Array:
             """W x · H^(−1/4): [L, H] -> [L, R]."""
             options = {"precision": precision, "preferred_element_type": wide}
-            projected = jnp.einsum(
-                "lh,rh->lr", x, projection.astype(x.dtype), **options
-            )
-            return projected * x.shape[-1] ** -0.25
+            rows = projection.astype(x.dtype)
+            return jnp.einsum("lh,rh->lr", x, rows, **options) * x.shape[-1] ** -0.25
 
         features = KERNELS[self.kernel](query, key, mask, project)
         of_queries, of_keys = (x.astype(value.dtype) for x in features)

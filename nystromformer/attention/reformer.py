@@ -35,13 +35,13 @@ _SMALLEST_SQUARE = 1e-12  # |k|² below which a key is not stretched to length 1
 
 def random_rotations(seed: int, shape: tuple[int, int, int, int]) -> jax.Array:
     """Normal [N, R, K, H]; axis k is the same for every K, hence for every length."""
-    *heads_and_rounds, num_axes, head_dim = shape
+    *outer, num_axes, head_dim = shape
     # Named, so that a change of jax's default generator changes no model.
     key = jax.random.key(seed, impl="threefry2x32")
 
     def axis(k: jax.Array) -> jax.Array:
-        sizes = *heads_and_rounds, head_dim
-        return jax.random.normal(jax.random.fold_in(key, k), sizes, jnp.float32)
+        drawn_by, sizes = jax.random.fold_in(key, k), (*outer, head_dim)
+        return jax.random.normal(drawn_by, sizes, jnp.float32)
 
     return jax.vmap(axis, out_axes=2)(jnp.arange(num_axes))
 
@@ -73,14 +73,7 @@ def hash_buckets(
     return jnp.where(mask[None], bucket, 2 * num_axes).astype(jnp.int32)
 
 
-def seen_tokens(
-    tokens: jax.Array,
-    bucket: jax.Array,
-    chunk: jax.Array,
-    mask: jax.Array,
-    lsh_scope: str,
-    dtype: jax.typing.DTypeLike,
-) -> tuple[jax.Array, jax.Array]:
+def _seen_tokens(tokens, bucket, chunk, mask, lsh_scope, dtype):
     """The tokens that each chunk sees in one round, and the bias of their scores.
 
     From tokens [C, size] in the order of this round, the bucket [1 + R, L] of each
@@ -107,13 +100,7 @@ def seen_tokens(
     return seen, jnp.where(is_seen & before[:, None], bias, lowest)
 
 
-def attend_chunks(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array,
-    precision: jax.lax.PrecisionLike,
-) -> tuple[jax.Array, jax.Array]:
+def _attend_chunks(query, key, value, bias, precision):
     """softmax(Q Kᵀ + bias) V in every chunk, and z = log Σ exp(scores).
 
     query [C, T, H], key and value [C, S, H], finite bias [C, T, S] -> [C, T, H] and
@@ -151,23 +138,20 @@ class ReformerAttention(Attention):
     def __init__(
         self,
         *,
-        num_heads: int,
-        head_dim: int,
-        max_length: int,
         num_hashes: int = 2,
         bucket_size: int = 64,
         seed: int = 0,
         lsh_scope: str = "bucket",
         **sizes: Any,
     ):
+        super().__init__(**sizes)
         check_range("num_hashes", num_hashes, 1)
-        check_range("bucket_size", bucket_size, 2, max_length + max_length % 2)
+        one_bucket = self.max_length + self.max_length % 2
+        check_range("bucket_size", bucket_size, 2, one_bucket)
         if bucket_size % 2:
             why = "a chunk is two average buckets"
             raise ValueError(f"bucket_size must be even ({why}), got {bucket_size}")
         check_choice("lsh_scope", lsh_scope, LSH_SCOPES)
-        self.num_heads = num_heads
-        self.head_dim = head_dim
         self.num_hashes = num_hashes
         self.bucket_size = bucket_size
         self.seed = seed
@@ -197,9 +181,11 @@ class ReformerAttention(Attention):
 
         def one_round(tokens: jax.Array, here: jax.Array) -> tuple[jax.Array, ...]:
             buckets = jnp.concatenate([here[None], bucket])
-            seen, bias = seen_tokens(tokens, buckets, chunk, mask, self.lsh_scope, wide)
+            seen, bias = _seen_tokens(
+                tokens, buckets, chunk, mask, self.lsh_scope, wide
+            )
             keys, values = unit_key[seen], value[seen]
-            return attend_chunks(query[tokens], keys, values, bias, precision)
+            return _attend_chunks(query[tokens], keys, values, bias, precision)
 
         in_chunks = order.reshape(len(order), -1, self.bucket_size)  # [R, C, size]
         attended, z = jax.vmap(one_round)(in_chunks, bucket)

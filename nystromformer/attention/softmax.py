@@ -193,6 +193,7 @@ class SoftmaxAttention(Attention):
     def __init__(
         self, *, dropout_rate: float = 0.0, implementation: str = "xla", **sizes: Any
     ):
+        super().__init__(**sizes)
         check_choice("implementation", implementation, IMPLEMENTATIONS)
         if not 0 <= dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}")

@@ -1,6 +1,5 @@
 """The one signature: what a mask may say, what is refused, where flax calls from."""
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -71,19 +70,15 @@ REFUSED = {
     "mask [B, S]": ({"mask": np.ones((B, S), bool)}, r"\(2, 5\)"),
     "mask over queries": ({"mask": np.ones((B, 1, T, S), bool)}, r"\(2, 1, 3, 5\)"),
     "mask over heads": ({"mask": np.ones((B, N, 1, S), bool)}, r"\(2, 7, 1, 5\)"),
-    "mask of queries": ({"mask": np.ones((1, 1, 1, T), bool)}, r"\(1, 1, 1, 3\)"),
     "mask of 5 axes": ({"mask": np.ones((1, B, 1, 1, S), bool)}, r"1, 2, 1, 1, 5\)"),
     "mask of numbers": ({"mask": np.ones((B, 1, 1, S), np.float32)}, "float32"),
     "bias": ({"bias": np.ones((1, 1, T, S))}, r"bias.*\(1, 1, 3, 5\).*Weighted"),
     "causal": ({"is_causal": True}, r"is_causal.*\(2, 3, 7, 11\)"),
     "dropout": ({"dropout_rate": 0.3, "deterministic": False}, "dropout_rate=0.3"),
     "sowing": ({"module": nnx.Dict()}, "sow_weights"),
-    "no batch": ({"query": QUERY[0]}, r"\(3, 7, 11\)"),
     "batch": ({"query": np.ones((B + 1, T, N, H))}, r"\(3, 3, 7, 11\)"),
     "heads": ({"query": QUERY[:, :, :1]}, r"\(2, 3, 1, 11\)"),
-    "head dim": ({"query": QUERY[..., :1]}, r"\(2, 3, 7, 1\)"),
     "length of values": ({"value": QUERY}, r"\(2, 3, 7, 11\)$"),
-    "heads of values": ({"value": KEY[:, :, :1]}, r"\(2, 5, 1, 11\)$"),
 }
 
 
@@ -94,10 +89,10 @@ def test_attention_rejects_arguments_it_cannot_honour(case):
         attended(**given)
 
 
-@pytest.mark.parametrize("name", ["longformer", "identity"])
-def test_self_attention_rejects_unequal_lengths(name):
+def test_self_attention_rejects_unequal_lengths():
+    x = [jnp.ones((3, n, 2, 5)) for n in (67, 61, 61)]
     with pytest.raises(ValueError, match=r"T = S.*\(3, 67, 2, 5\).*\(3, 61, 2, 5\)"):
-        make(name)(jnp.ones((3, 67, 2, 5)), *[jnp.ones((3, 61, 2, 5))] * 2)
+        make("identity")(*x)
 
 
 CROSS = {
@@ -159,40 +154,32 @@ def test_attention_drops_into_flax_nnx(attention):
     check_drop_in(jax.jit(lambda x, mask: nnx.merge(graphdef, state)(x, mask=mask)))
 
 
-@pytest.mark.parametrize("name", ["num_landmark", "is_casual", "masks", "head_dim"])
+@pytest.mark.parametrize("name", ["num_landmark", "is_casual", "head_dim"])
 def test_nystrom_attention_rejects_an_unknown_keyword(name):
     with pytest.raises(TypeError, match=name):
         nystrom_attention(*inputs(), **{name: True})
 
 
-class Linen(linen.Module):
-    """A linen layer, with the kernel of a convolution of V if it has a size."""
-
-    attention: Callable[..., jax.Array]
-    kernel_size: int = 0
-
-    @linen.compact
-    def __call__(self, x, mask=None):
-        attend, init = self.attention, linen.initializers.normal()
-        if self.kernel_size:
-            kernel = self.param("conv_kernel", init, (self.kernel_size, 2))
-            attend = partial(attend, conv_kernel=kernel)
-        layer = linen.MultiHeadDotProductAttention(2, attention_fn=attend)
-        return layer(x, mask=mask)
-
-
 @pytest.mark.parametrize("name", DROP_INS)
 def test_attention_drops_into_flax_linen(name):
-    layer = Linen(DROP_INS[name])
+    layer = linen.MultiHeadDotProductAttention(2, attention_fn=DROP_INS[name])
     params = jax.jit(layer.init)(jax.random.key(0), X)
-    check_drop_in(jax.jit(lambda x, mask: layer.apply(params, x, mask)))
+    check_drop_in(jax.jit(lambda x, mask: layer.apply(params, x, mask=mask)))
+
+
+class Linen(linen.Module):
+    """A linen layer with the kernel of a convolution of V."""
+
+    @linen.compact
+    def __call__(self, x):
+        kernel = self.param("conv_kernel", linen.initializers.normal(), (5, 2))
+        attend = partial(nystrom_attention, num_landmarks=7, conv_kernel=kernel)
+        return linen.MultiHeadDotProductAttention(2, attention_fn=attend)(x)
 
 
 def test_nystrom_attention_trains_its_convolution_in_linen():
-    attend = partial(nystrom_attention, num_landmarks=7)
-    layer, plain = Linen(attend, kernel_size=5), Linen(attend)
+    layer = Linen()
     params = jax.jit(layer.init)(jax.random.key(0), X)["params"]
-    assert params["conv_kernel"].shape == (5, 2)
 
     @jax.jit
     @jax.grad
@@ -200,15 +187,12 @@ def test_nystrom_attention_trains_its_convolution_in_linen():
         return jnp.square(layer.apply({"params": params}, X)).sum()
 
     assert jnp.abs(gradient(params)["conv_kernel"]).min() > 0
-    zero = params | {"conv_kernel": jnp.zeros((5, 2))}
-    out, without = layer.apply({"params": zero}, X), plain.apply({"params": params}, X)
-    assert relative_error(out, without) <= TOLERANCE["same"]
-    assert relative_error(layer.apply({"params": params}, X), without) > 1e-3
 
 
 def test_attention_with_parameters_is_refused_by_linen():
     attention = make("nystrom")
+    layer = linen.MultiHeadDotProductAttention(2, attention_fn=attention)
     with pytest.raises(ValueError, match=r"10 parameters.*MultiHeadDotP.*nnx"):
-        Linen(attention).init(jax.random.key(0), X)
+        layer.init(jax.random.key(0), X)
     x = jnp.ones((1, 11, 2, 5))
     assert attention(x, x, x).shape == x.shape  # outside all is well

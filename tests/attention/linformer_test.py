@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests import paper
 from tests.attention import cases
 from tests.attention.cases import normal
 from tests.tolerance import TOLERANCE, relative_error
@@ -18,12 +19,9 @@ def reference(query, key, value, mask, of_keys, of_values):
     out = np.zeros((*query.shape[:3], value.shape[-1]))
     for b, n in np.ndindex(query.shape[0], query.shape[2]):
         valid = np.flatnonzero(mask[b])
-        projected_keys = of_keys[n][:, valid] @ key[b, valid, n]
-        projected_values = of_values[n][:, valid] @ value[b, valid, n]
-        for t, q in enumerate(query[b, :, n]):
-            scores = projected_keys @ q / np.sqrt(len(q))
-            weights = np.exp(scores - scores.max())
-            out[b, t, n] = weights @ projected_values / weights.sum()
+        keys = of_keys[n][:, valid] @ key[b, valid, n]
+        values = of_values[n][:, valid] @ value[b, valid, n]
+        out[b, :, n] = paper.softmax(query[b, :, n] @ keys.T / np.sqrt(H)) @ values
     return out
 
 

@@ -17,15 +17,16 @@ SIZES = {"num_heads": N, "head_dim": H, "max_length": 17, "num_features": R}
 
 
 def performer(*inputs, projection, kernel="softmax", mask=None):
-    """With that projection, of any number of features."""
+    """With that projection, of any number of features, in the inputs' dtype."""
 
     @jax.jit
-    def attend(*inputs):
+    def attend(projection, *inputs):
         attention = make("performer", N, num_features=R, kernel=kernel)
         attention.projection = RandomProjection(projection)
-        return attention(*inputs, mask=mask)
+        return attention(*inputs, mask=None if mask is None else mask[:, None, None])
 
-    return attend(*inputs)
+    with jax.enable_x64(np.asarray(inputs[0]).dtype == "float64"):
+        return attend(*(jnp.asarray(x) for x in (projection, *inputs)))
 
 
 def feature(x, projection):
@@ -47,18 +48,13 @@ def reference(query, key, value, mask, projection):
 
 @pytest.mark.parametrize("num_queries", [13, 7])
 def test_performer_is_the_paper(num_queries):
-    """Examples and heads of very different scale: each needs its own stabiliser."""
+    """Heads of very different scale: each needs its own stabiliser."""
     mask = np.array([np.arange(13) < 11, np.arange(13) % 3 != 1])
     projection = normal(3, R, H)
     scale = np.array([0.1, 1.0, 4.0])[:, None]
     query = normal(0, B, num_queries, N, H) * scale
     key, value = normal(1, B, 13, N, H) * scale, normal(2, B, 13, N, H)
-    with jax.enable_x64(True):
-        out = performer(
-            *(jnp.asarray(x, "float64") for x in (query, key, value)),
-            mask=mask[:, None, None],
-            projection=jnp.asarray(projection, "float64"),
-        )
+    out = performer(query, key, value, mask=mask, projection=projection)
     expected = reference(query, key, value, mask, projection)
     for b, valid in enumerate(mask if num_queries == 13 else [slice(None)] * B):
         for n in range(N):
@@ -72,13 +68,8 @@ def test_performer_published_kernel_scales_twice_and_counts_padding():
     scale = np.array([0.1, 1.0, 2.0])[:, None]
     query, key, value = (normal(s, B, 13, N, H) * scale for s in range(3))
     projection = normal(3, R, H)
-    with jax.enable_x64(True):
-        out = performer(
-            *(jnp.asarray(x, "float64") for x in (query, key, value)),
-            mask=mask[:, None, None],
-            projection=jnp.asarray(projection, "float64"),
-            kernel="published",
-        )
+    options = {"mask": mask, "projection": projection, "kernel": "published"}
+    out = performer(query, key, value, **options)
     counted = mask[:, :, None, None]
     q, k = query / np.sqrt(H), key * counted / np.sqrt(H)
     projected_q, projected_k = q @ projection.T, k @ projection.T
@@ -141,17 +132,8 @@ def test_draw_projection_is_orthogonal_in_blocks_with_gaussian_norms(projections
     deviation = 5 / np.sqrt(len(unit))
     assert np.abs(unit.mean(0)).max() < deviation / np.sqrt(H)
     assert np.abs(np.square(unit).mean(0) - 1 / H).max() < deviation * 2 / H
-    assert draw_projection(jax.random.key(1), 3, 7).shape == (3, 7)
-
-
-def test_draw_projection_calls_no_lapack():
-    """Its QR inside a compiled program was seen to stop for good."""
-    program = jax.jit(lambda key: draw_projection(key, 17, 8))
+    program = jax.jit(lambda key: draw_projection(key, 17, 8))  # without LAPACK's QR
     assert "custom_call" not in program.lower(jax.random.key(0)).as_text()
-    drawn = draw_projection(jax.random.key(0), 128, 64)
-    blocks = np.float64(drawn).reshape(2, 64, 64)
-    blocks /= np.linalg.norm(blocks, axis=-1, keepdims=True)
-    assert np.abs(blocks @ blocks.mT - np.eye(64)).max() < TOLERANCE["float32"]
 
 
 def test_performer_keeps_its_projection_and_does_not_train_it():

@@ -1,4 +1,4 @@
-"""Exact attention: the implementation chosen, and dropout of the weights."""
+"""Exact attention: in blocks as all at once, and dropout of the weights."""
 
 import jax
 import jax.numpy as jnp
@@ -8,39 +8,28 @@ from flax import nnx
 
 from nystromformer.attention import softmax
 from nystromformer.attention.softmax import softmax_attention
-from tests.attention import cases
+from tests.attention.cases import normal
 from tests.tolerance import TOLERANCE, relative_error
 
 B, L, N, H = 3, 7, 2, 8
+LONG = 61  # in three blocks of 21, the last one not full
 
 
-def inputs(dtype=jnp.float32):
-    rng = np.random.default_rng(0)
-    return [jnp.asarray(rng.normal(size=(B, L, N, H)), dtype) for _ in range(3)]
+def inputs(length=LONG, batch=2, dtype=jnp.float32):
+    return [jnp.asarray(normal(i, batch, length, N, H), dtype) for i in range(3)]
 
 
-def make(**options):
-    return cases.make("softmax", N, H, L, **options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"dropout_rate": 0.5, "deterministic": False},
-        {"module": nnx.Dict()},
-        {"precision": "highest"},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_cudnn_refuses_what_its_kernel_would_ignore(options):
-    with pytest.raises(ValueError, match="no dropout, sowing or precision"):
-        softmax_attention(*inputs(jnp.bfloat16), implementation="cudnn", **options)
+def test_softmax_attention_refuses_what_cudnn_would_ignore():
+    dropout = {"dropout_rate": 0.5, "deterministic": False}
+    for options in (dropout, {"module": nnx.Dict()}, {"precision": "highest"}):
+        with pytest.raises(ValueError, match="no dropout, sowing or precision"):
+            softmax_attention(*inputs(), implementation="cudnn", **options)
 
 
 @pytest.mark.parametrize("broadcast_dropout", [True, False])
-def test_dropout_falls_on_the_weights(broadcast_dropout):
+def test_softmax_attention_drops_weights(broadcast_dropout):
     """With V = I the output is the weights: dropped ones 0, the others twice."""
-    query, key, _ = inputs()
+    query, key, _ = inputs(L, B)
     value = jnp.zeros((B, L, N, H)).at[:, jnp.arange(L), :, jnp.arange(L)].set(1)
     options = {"dropout_rng": jax.random.key(0), "broadcast_dropout": broadcast_dropout}
     exact = np.asarray(softmax_attention(query, key, value))[..., :L]
@@ -55,9 +44,6 @@ def test_dropout_falls_on_the_weights(broadcast_dropout):
     assert (kept == kept[:1, :, :1]).all() == broadcast_dropout
 
 
-LONG = 61  # in three blocks of 21, the last one not full
-
-
 @pytest.fixture(params=["one head at a time", "heads together", "accelerator"])
 def three_blocks(monkeypatch, request):
     """Blocks of 21 queries, as a CPU and an accelerator take them."""
@@ -69,26 +55,20 @@ def three_blocks(monkeypatch, request):
     monkeypatch.setattr(softmax, "CPU_BLOCK", 21)
 
 
-def long_inputs():
-    rng = np.random.default_rng(1)
-    return [jnp.asarray(rng.normal(size=(2, LONG, N, H)), jnp.float32) for _ in "qkv"]
-
-
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"is_causal": True},
         {"mask": np.arange(LONG) < np.array([[[[LONG - 9]]], [[[30]]]])},
         {"mask": np.random.default_rng(2).random((2, 1, LONG, LONG)) < 0.9},
-        {"bias": np.random.default_rng(3).normal(size=(1, N, LONG, LONG))},
-        {"bias": np.random.default_rng(3).normal(size=LONG), "is_causal": True},
+        {"bias": normal(3, 1, N, LONG, LONG)},
+        {"bias": normal(3, LONG), "is_causal": True},
     ],
-    ids=["plain", "causal", "padding", "mask", "bias", "bias of keys"],
+    ids=["plain", "padding", "mask", "bias", "causal with a bias of keys"],
 )
-def test_blocks_of_queries_attend_as_all_at_once(options, three_blocks):
+def test_softmax_attention_in_blocks_is_that_at_once(options, three_blocks):
     """Beside softmax over all at once in float64; and their gradients."""
-    query, key, value = long_inputs()
+    query, key, value = inputs()
     valid = np.ones((2, LONG), bool)
     if (mask := options.get("mask")) is not None and mask.shape[2] == 1:
         valid = mask[:, 0, 0]
@@ -119,19 +99,18 @@ def test_blocks_of_queries_attend_as_all_at_once(options, three_blocks):
         assert relative_error(one, other) <= TOLERANCE["float32"]
 
 
-def test_softmax_attention_attends_where_a_mask_of_numbers_is_not_zero():
-    x = jnp.asarray(cases.normal(0, 1, 5, 2, 3))
-    mask = np.array([2, 1, 0, 3, 1])
-    for number in (mask, mask.astype("float32")):
-        out = softmax_attention(x, x, x, mask=number, is_causal=True)
-        expected = softmax_attention(x, x, x, mask=mask > 0, is_causal=True)
-        np.testing.assert_array_equal(out, expected)
+def test_softmax_attention_in_blocks_draws_dropout_for_each(three_blocks):
+    query, key, value = (jnp.zeros_like(x) for x in inputs())
+    options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}
+    out = softmax_attention(query, key, value + 1, deterministic=False, **options)
+    kept = np.asarray(out)[0, :, 0, 0]  # how much of each query's weights is left
+    assert abs(kept.mean() - 1) < 5 / LONG
+    assert (kept[:21] != kept[21:42]).mean() > 0.8
 
 
-def test_blocks_lose_no_more_of_bfloat16_than_all_at_once(monkeypatch):
-    """Their gradients of keys and values are sums over 32 blocks."""
-    rng = np.random.default_rng(4)
-    x = [jnp.asarray(rng.normal(size=(1, 32 * 8, 1, H)), jnp.bfloat16) for _ in "qkv"]
+def test_softmax_attention_in_blocks_sums_gradients_of_bfloat16_wide(monkeypatch):
+    """Those of keys and values are sums over 32 blocks."""
+    x = inputs(32 * 8, 1, jnp.bfloat16)
 
     def gradients(qkv):
         def total(*qkv):
@@ -145,30 +124,10 @@ def test_blocks_lose_no_more_of_bfloat16_than_all_at_once(monkeypatch):
         assert relative_error(one, wide) <= 1.2 * relative_error(other, wide)
 
 
-def test_blocks_of_queries_draw_their_own_dropout(three_blocks):
-    query, key, _ = long_inputs()
-    value = jnp.ones_like(query)
-    options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}
-    query = jnp.zeros_like(query)
-    out = softmax_attention(query, key, value, deterministic=False, **options)
-    kept = np.asarray(out)[0, :, 0, 0]  # how much of each query's weights is left
-    assert abs(kept.mean() - 1) < 5 / LONG
-    assert (kept[:21] != kept[21:42]).mean() > 0.8
-
-
-def test_softmax_attention_takes_one_query_where_no_two_have_room(monkeypatch):
-    query, key, value = long_inputs()
-    expected = softmax_attention(query, key, value)
-    monkeypatch.setattr(softmax, "CPU_BLOCK", 21)
-    monkeypatch.setattr(softmax, "CPU_SCORES", LONG // 3)
-    out = softmax_attention(query, key, value)
-    assert relative_error(out, expected) <= TOLERANCE["float32"]
-
-
 def test_softmax_attention_of_some_queries_is_that_of_all(three_blocks):
     """T = 44 queries of S = 61 keys, with a bias and causality."""
-    query, key, value = long_inputs()
-    bias = np.random.default_rng(3).normal(size=(1, N, LONG, LONG))
+    query, key, value = inputs()
+    bias = normal(3, 1, N, LONG, LONG)
     options = {"is_causal": True, "cross_attention": True}
     whole = softmax_attention(query, key, value, bias, **options)
     some = softmax_attention(query[:, :44], key, value, bias[:, :, :44], **options)
@@ -180,7 +139,7 @@ def test_softmax_attention_of_some_queries_is_that_of_all(three_blocks):
     [("bias", (3, N, L, L)), ("bias", (1, 5, L, L)), ("mask", (5, 1, L, L))],
 )
 def test_softmax_attention_refuses_what_does_not_broadcast(what, shape):
-    query, key, value = (x[:2] for x in inputs())
+    query, key, value = inputs(L)
     with pytest.raises(ValueError, match=rf"{what} of shape .*does not broadcast"):
         softmax_attention(query, key, value, **{what: jnp.ones(shape, bool)})
 
@@ -199,18 +158,14 @@ def test_softmax_attention_holds_the_scores_of_a_block(monkeypatch):
     assert blocks < held() / 4
 
 
-def test_sown_weights_are_those_of_the_output():
+def test_softmax_attention_sows_the_weights_of_the_output():
     options = {"num_heads": N, "in_features": N * H, "decode": False}
     layer = nnx.MultiHeadAttention(
         **options, attention_fn=softmax_attention, rngs=nnx.Rngs(0)
     )
-    x = long_inputs()[0].reshape(2, LONG, N * H)
-
-    def forward(layer, x):
-        return layer(x, sow_weights=True)
-
-    _, sown = nnx.capture(forward, nnx.Intermediate)(layer, x)
-    weights = jax.tree.leaves(sown)[0]
+    x = inputs()[0].reshape(2, LONG, N * H)
+    sow = nnx.capture(lambda layer, x: layer(x, sow_weights=True), nnx.Intermediate)
+    weights = jax.tree.leaves(sow(layer, x)[1])[0]
     query, key = layer.query(x), layer.key(x)
     expected = jax.nn.softmax(jnp.einsum("btnh,bsnh->bnts", query, key) / H**0.5)
     assert relative_error(weights, expected) <= TOLERANCE["float32"]

@@ -67,14 +67,9 @@ def run(scale, pinv_init="per_matrix"):
     query, key, value = (
         jnp.asarray(y.numpy().reshape(B, L, N, H), jnp.float32) for y in qkv
     )
-    ours = nystrom_attention(
-        query,
-        key,
-        value,
-        num_landmarks=M,
-        conv_kernel=jnp.asarray(kernel.numpy(), jnp.float32),
-        pinv_init=pinv_init,
-    )
+    options = {"num_landmarks": M, "pinv_init": pinv_init}
+    kernel = jnp.asarray(kernel.numpy(), jnp.float32)
+    ours = nystrom_attention(query, key, value, conv_kernel=kernel, **options)
     return np.asarray(ours).reshape(B, L, N * H), torch.cat(singles).numpy(), at_once
 
 
