@@ -7,6 +7,8 @@ evaluated, and `train.init_from` takes it. Its task is the corpus of plain text 
 --source_dir, in the model's own tokens.
 """
 
+from pathlib import Path
+
 from absl import flags
 
 from configs.defaults import make_config
@@ -22,8 +24,11 @@ _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of texts")
 
 
 def main() -> None:
-    source, folder = (workdir.find_folder(x.value) for x in (_FROM, _WORKDIR))
-    workdir.check_new(folder)
+    source, folder = (Path(x.value).expanduser() for x in (_FROM, _WORKDIR))
+    if (folder / workdir.CONFIG_FILE).exists():
+        raise ConfigError(
+            f"{folder} holds a run or a model: name a new or empty folder"
+        )
     tokenizer = folder / workdir.TOKENIZER_FILE
     words = (source / workdir.TOKENIZER_FILE).read_bytes()
     try:

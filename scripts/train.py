@@ -7,9 +7,9 @@ Run the same command again to resume. SIGTERM (exit status 143), Ctrl-C (130), S
 (140) and --max_minutes (142) save before they stop the run. Compiled programs are
 cached for the next start, unless JAX_ENABLE_COMPILATION_CACHE=false.
 
-In several processes a run has the same command for each: with --distributed on SLURM
-or a TPU pod, and with all three of --coordinator=HOST:PORT --num_processes=4
---process_id=0 anywhere else. Data and workdir lie on a disk that all of them see.
+In several processes a run has the same command for each, with --distributed; outside
+SLURM and TPU pods also with --coordinator=HOST:PORT --num_processes=4 --process_id=0.
+Data and workdir lie on a disk that all of them see.
 """
 
 import os
@@ -17,6 +17,7 @@ import sys
 
 import jax
 from absl import flags
+from etils import epath
 from ml_collections import config_flags
 
 from nystromformer.config import Config, ConfigError
@@ -27,7 +28,6 @@ from nystromformer.experiments.run import (
     run_training,
     summary,
 )
-from nystromformer.experiments.workdir import find_folder
 from nystromformer.training.interrupt import end_if_stuck
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
@@ -45,13 +45,11 @@ flags.mark_flag_as_required("config")
 
 def join_processes() -> None:
     """Joins the other processes of this run; all but the first print nothing."""
-    who = (_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-    if not _DISTRIBUTED.value and who == (None, None, None):
-        return
     try:
         jax.distributed.initialize(
-            *who,
-            initialization_timeout=120,
+            _COORDINATOR.value,
+            _NUM_PROCESSES.value,
+            _PROCESS_ID.value,
             heartbeat_timeout_seconds=30,  # until a silent process counts as gone
             shutdown_timeout_seconds=30,
         )
@@ -64,20 +62,14 @@ def join_processes() -> None:
 
 def main() -> None:
     cli.limit_minutes(_MAX_MINUTES.value)
-    join_processes()
+    if _DISTRIBUTED.value:
+        join_processes()
     cache_compiled_programs()
     groups = _CONFIG.value.to_dict()
     groups["load"] = dict.fromkeys((*groups.get("load", ()), *cli.loaded()))
     experiment = Experiment.from_config(Config.from_mapping(groups))
-    devices = f"{jax.device_count()} × {jax.devices()[0].device_kind}"
-    print(f"devices: {devices}; processes: {jax.process_count()}")
-    workdir = find_folder(str(_WORKDIR.value))
-    result = run_training(
-        experiment=experiment,
-        workdir=workdir,
-        sequence_parallelism=_SEQ_SHARDS.value,
-    )
-    print(summary(result))
+    workdir = epath.Path(_WORKDIR.value).expanduser()
+    print(summary(run_training(experiment, workdir, _SEQ_SHARDS.value)))
 
 
 if __name__ == "__main__":

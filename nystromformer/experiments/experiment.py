@@ -10,23 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import Mesh
 
 from lra_tasks.split import SPLITS
 from lra_tasks.task import Split, Task, get_task
 from nystromformer import heads
+from nystromformer.attention.base import check_choice
 from nystromformer.config import Config, ConfigError
 from nystromformer.encoder import EncoderConfig
-from nystromformer.experiments.floors import (
-    Floors,
-    Splits,
-    of_labels,
-    of_tokens,
-    of_tokens_and_order,
-)
+from nystromformer.experiments.floors import of_labels, of_tokens, of_tokens_and_order
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification, Objective
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.step import Weights, split_weights
+from nystromformer.training.step import Programs, Weights, split_weights
 
 RATES = {"accuracy", "f1", "precision", "recall"}  # the last words of their names
 
@@ -42,23 +38,21 @@ class ObjectiveSpec:
 
     make_objective: Callable[..., Objective]
     make_model: Callable[[EncoderConfig, Task, str, nnx.Rngs], nnx.Module]
-    floors: Callable[[Task, Splits], Floors] = lambda task, splits: {}
+    floors: Callable[..., dict[str, dict[str, float]]] = lambda task, splits: {}
 
 
 def make_classifier(
     config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
 ) -> nnx.Module:
     """A classifier of one sequence or of a pair, whichever the task has."""
-    num_classes = task.num_classes
+    sizes: Any = {"num_classes": task.num_classes, "rngs": rngs}
     if pooling == "bert_pooler" and task.vocabulary is None:
         raise ValueError(f"pooling='bert_pooler' reads [CLS]; {task.name} has none")
-    if pooling == "bert_pooler" and task.num_inputs == 1:
-        return heads.FirstTokenClassifier(
-            config, num_classes=num_classes, activation="tanh", rngs=rngs
-        )
-    pair = task.num_inputs == 2
-    cls = heads.PairClassifier if pair else heads.SequenceClassifier
-    return cls(config, num_classes=num_classes, pooling=pooling, rngs=rngs)
+    if task.num_inputs == 2:
+        return heads.PairClassifier(config, pooling=pooling, **sizes)
+    if pooling == "bert_pooler":
+        return heads.FirstTokenClassifier(config, activation="tanh", **sizes)
+    return heads.SequenceClassifier(config, pooling=pooling, **sizes)
 
 
 def make_mlm_model(
@@ -79,26 +73,24 @@ def make_mlm_sop_model(
     return heads.MaskedOrderModel(config, rngs=rngs)
 
 
-def masking(objective: type[MaskedTokens]) -> Callable[..., Objective]:
-    """A factory of a masked-token objective with the task's special tokens."""
-    return lambda task, **options: objective(
-        vocab_size=task.vocab_size,
-        mask_token=task.mask_token,
-        special_tokens=task.special_tokens,
-        **options,
-    )
+def make_classification(task: Task, **options: Any) -> Objective:
+    """The objective of classes, whatever the task."""
+    return Classification(**options)
 
 
+def make_mlm(
+    task: Task, objective: type[MaskedTokens] = MaskedTokens, **options: Any
+) -> Objective:
+    """An objective of masked tokens, which leaves the task's special ones alone."""
+    tokens = {"vocab_size": task.vocab_size, "mask_token": task.mask_token}
+    return objective(**tokens, special_tokens=task.special_tokens, **options)
+
+
+make_mlm_sop = functools.partial(make_mlm, objective=MaskedOrder)
 OBJECTIVES = {
-    "classification": ObjectiveSpec(
-        lambda task, **options: Classification(**options),
-        make_classifier,
-        of_labels,
-    ),
-    "mlm": ObjectiveSpec(masking(MaskedTokens), make_mlm_model, of_tokens),
-    "mlm_sop": ObjectiveSpec(
-        masking(MaskedOrder), make_mlm_sop_model, of_tokens_and_order
-    ),
+    "classification": ObjectiveSpec(make_classification, make_classifier, of_labels),
+    "mlm": ObjectiveSpec(make_mlm, make_mlm_model, of_tokens),
+    "mlm_sop": ObjectiveSpec(make_mlm_sop, make_mlm_sop_model, of_tokens_and_order),
 }
 
 
@@ -142,22 +134,16 @@ class Experiment:
           ConfigError: an unknown objective or option, or a model that cannot be built.
         """
         task = get_task(config.task.name, **config.task.options)
-        if not (spec := OBJECTIVES.get(config.objective.name)):
-            raise ConfigError(
-                f"unknown config.objective.name {config.objective.name!r}; known: "
-                f"{', '.join(OBJECTIVES)}"
-            )
+        name, options = config.objective.name, config.objective.options
         try:
-            objective = spec.make_objective(task, **config.objective.options)
+            check_choice("name", name, tuple(OBJECTIVES))
+            spec = OBJECTIVES[name]
+            objective = spec.make_objective(task, **options)
         except (TypeError, ValueError) as error:  # no such option, or no such value
             raise ConfigError(f"config.objective: {error}") from error
         try:
-            make_model = functools.partial(
-                spec.make_model,
-                make_encoder_config(config, task),
-                task,
-                config.model.pooling,
-            )
+            encoder, pooling = make_encoder_config(config, task), config.model.pooling
+            make_model = functools.partial(spec.make_model, encoder, task, pooling)
             model = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
         except (ValueError, OverflowError) as error:
             raise ConfigError(f"config.model, config.attention: {error}") from error
@@ -185,6 +171,13 @@ class Experiment:
     def make_optimizer(self) -> optax.GradientTransformation:
         """The optimizer with its schedule over the whole run."""
         return make_optimizer(self.config.optimizer, self.config.train.num_steps)
+
+    def make_programs(self, mesh: Mesh) -> Programs:
+        """The functions of its training, not yet compiled."""
+        model, objective, train = self.make_model, self.objective, self.config.train
+        return Programs.make(
+            model, objective, self.make_optimizer(), train, mesh, self.graphdef
+        )
 
     def __str__(self) -> str:
         train = self.config.train

@@ -44,13 +44,9 @@ def of_tokens(task: Task, splits: Splits) -> Floors:
     likeliest = triples[by_count][np.append(starts[1:], len(triples)) - 1] % ids
 
     context, token = _contexts(splits["test"], task)
-    row = np.searchsorted(contexts, context).clip(max=len(contexts) - 1)
-    known = contexts[row] == context
-    triple = context * ids + token
-    at = np.searchsorted(triples, triple).clip(max=len(triples) - 1)
-    count = np.where(triples[at] == triple, counts[at], 0)
-    given = (count + unigram[token]) / (np.where(known, totals[row], 0) + 1)
-    guess = np.where(known, likeliest[row], unigram.argmax())
+    count = _look_up(context * ids + token, triples, counts, 0)
+    given = (count + unigram[token]) / (_look_up(context, contexts, totals, 0) + 1)
+    guess = _look_up(context, contexts, likeliest, unigram.argmax())
     stride = _stride(splits["train"])
     fitted = f" (in 1/{stride} of train)" if stride > 1 else ""
     names = "frequency of each token", f"frequency given both neighbours{fitted}"
@@ -88,6 +84,12 @@ def _contexts(split: Any, task: Task) -> tuple[np.ndarray, np.ndarray]:
     context = inputs[:, :-2] * (outside + 1) + inputs[:, 2:]
     ordinary = valid & ~np.isin(inputs[:, 1:-1], task.special_tokens)
     return context[ordinary], inputs[:, 1:-1][ordinary]
+
+
+def _look_up(keys: Any, table: Any, values: Any, missing: Any) -> np.ndarray:
+    """The value beside each key in a sorted table, or `missing`."""
+    at = np.searchsorted(table, keys).clip(max=len(table) - 1)
+    return np.where(table[at] == keys, values[at], missing)
 
 
 def _segment_lengths(split: Any, task: Task) -> tuple[np.ndarray, np.ndarray]:

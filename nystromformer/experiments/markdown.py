@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from nystromformer.config import ConfigError
-from nystromformer.experiments import provenance
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -19,12 +18,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def escape(text: str) -> str:
     """One line of text without Markdown's markup."""
     return " ".join(re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text).split())
-
-
-def source() -> dict[str, Any]:
-    """Command, commit, device and versions of the numbers on a page."""
-    names = ("command", "commit", "device", "versions")
-    return {name: getattr(provenance, name)() for name in names}
 
 
 def page(title: str, made_by: Mapping[str, Any], lines: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""The provenance of a number: device, versions, commit, command."""
+"""The provenance of a number: command, commit, device, versions."""
 
 import importlib.metadata
 import os
@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -21,26 +22,23 @@ def device() -> str:
     return f"{jax.device_count()} × {kind}"
 
 
-def versions() -> dict[str, str]:
-    """The versions of Python and of the libraries that affect the numbers."""
-    found = {name: importlib.metadata.version(name) for name in VERSIONS_OF}
-    return {"python": platform.python_version(), **found}
-
-
 def commit() -> str | None:
     """The commit of this checkout, with + where files differ; None outside git."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():  # installed, perhaps within another's repository
         return None
-    describe = ("describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*")
-    command = ["git", "-C", str(root), *describe]
-    try:
-        described = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:  # a machine without git
-        return None
-    return described.stdout.strip() or None
+    describe = "describe --always --abbrev=40 --dirty=+ --exclude='*'"
+    folder = shlex.quote(str(root))
+    failed, text = subprocess.getstatusoutput(f"git -C {folder} {describe}")
+    return None if failed else text
 
 
-def command() -> str:
-    """The command line of this process, as a shell takes it."""
-    return shlex.join(["python", *sys.argv])
+def source() -> dict[str, Any]:
+    """What numbers come from: the command line, as a shell takes it, and the rest."""
+    versions = {name: importlib.metadata.version(name) for name in VERSIONS_OF}
+    return {
+        "command": shlex.join(["python", *sys.argv]),
+        "commit": commit(),
+        "device": device(),
+        "versions": {"python": platform.python_version(), **versions},
+    }

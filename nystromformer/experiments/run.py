@@ -1,9 +1,5 @@
 """One run in its workdir: load, train to the end, write result.json."""
 
-import hashlib
-import json
-import platform
-import re
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,8 @@ from lra_tasks.task import Split, Task
 from nystromformer.config import ConfigError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.experiment import Experiment, format_metric
-from nystromformer.experiments.transfer import carry_over, find_source, with_weights
+from nystromformer.experiments.trained_run import load_run
+from nystromformer.experiments.transfer import carry_over, with_weights
 from nystromformer.experiments.workdir import (
     CONFIG_FILE,
     RESULT_FILE,
@@ -42,23 +39,16 @@ def cache_compiled_programs() -> None:
     """Lets JAX keep what it compiles, up to a gigabyte, in ~/.cache/nystromformer.
 
     JAX_COMPILATION_CACHE_DIR names another folder; JAX_ENABLE_COMPILATION_CACHE=false
-    switches it off. Each kind of processor has a folder of its own, since a program
-    for one may crash another and a home is often shared.
+    switches it off. JAX keeps the programs of each kind of processor apart.
     """
-    if jax.config.values["jax_compilation_cache_dir"]:
-        return
-    info = Path("/proc/cpuinfo")
-    text = info.read_text() if info.exists() else ""
-    features = re.findall(r"^(?:flags|Features).*", text, re.MULTILINE)[:1]
-    kind = hashlib.sha256(str(features).encode()).hexdigest()[:8]
-    folder = f"~/.cache/nystromformer/{platform.machine()}-{kind}"
-    folder = str(Path(folder).expanduser())
-    jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_compilation_cache_max_size", 2**30)
+    if not jax.config.values["jax_compilation_cache_dir"]:
+        folder = Path("~/.cache/nystromformer").expanduser()
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_compilation_cache_max_size", 2**30)
 
 
 def run_training(
-    *, experiment: Experiment, workdir: epath.Path, sequence_parallelism: int = 1
+    experiment: Experiment, workdir: epath.Path, sequence_parallelism: int = 1
 ) -> dict[str, Any]:
     """Trains to the end, from the state of the workdir, and writes result.json.
 
@@ -70,18 +60,20 @@ def run_training(
         processes cannot train.
     """
     check_workdir(workdir, experiment.config)
-    result = read_result(workdir)
-    check_hosts(config=[experiment.config.to_mapping(), str(workdir), result])
-    if result:
+    if result := read_result(workdir):
         print(f"{workdir} is finished; delete it to run again")
         return result
-    source = None if saved_steps(workdir) else find_source(experiment.config)
+    init_from = experiment.config.train.init_from
+    source = load_run(init_from) if init_from and not saved_steps(workdir) else None
     mesh = mesh_of(experiment, sequence_parallelism)
     experiment, splits, programs = load_and_compile(experiment, mesh)
-    data_sha256 = {name: x.content_hash for name, x in splits.items()}
-    check_hosts(data=data_sha256)
-    print(f"{experiment} on {provenance.device()}")
     config = experiment.config
+    data_sha256 = {name: x.content_hash for name, x in splits.items()}
+    try:
+        check_same_on_all_hosts(config=f"{workdir} {config}", data=str(data_sha256))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    print(f"{experiment} on {provenance.device()}")
     taken = carry_over(source, experiment) if source else {}
     with lock_workdir(workdir):
         if is_host_0():
@@ -99,8 +91,8 @@ def run_training(
         )
         if source:
             trainer.run_state.init_from_sha256 = weights_sha256(source.weights)
-        sessions = trainer.run_state.sessions
-        note_session(sessions, trainer.step)
+        made_by, sessions = provenance.source(), trainer.run_state.sessions
+        sessions.append({"step": trainer.step, **made_by})
         found = trainer.fit()
         result = {
             "task": config.task.name,
@@ -113,7 +105,7 @@ def run_training(
             "fraction_exact": experiment.fraction_exact(splits["test"].lengths),
             "processes": jax.process_count(),
             "mesh": dict(mesh.shape),
-            **{key: x for key, x in sessions[-1].items() if key != "step"},
+            **made_by,
             "sessions": sessions,
         }
         if is_host_0():
@@ -129,28 +121,17 @@ def load_and_compile(
 
     With `train.num_epochs` the learning rate depends on the data: they come first.
     """
-
-    def programs_of(experiment: Experiment) -> Programs:
-        return Programs.make(
-            experiment.make_model,
-            experiment.objective,
-            experiment.make_optimizer(),
-            experiment.config.train,
-            mesh,
-            experiment.graphdef,
-        )
-
     train = experiment.config.train
     print("loading the data, compiling the training step…", flush=True)
     with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(experiment.load)
-        programs = programs_of(experiment)
+        loading, programs = pool.submit(experiment.load), None
         # Sources that are missing are an error before anything is compiled.
-        if wait([loading], timeout=0.5).not_done and train.num_steps:
+        if train.num_steps and wait([loading], timeout=0.5).not_done:
+            programs = experiment.make_programs(mesh)
             programs.compile(example_of(experiment.task), train.batch_size)
         splits = loading.result()
     experiment = experiment.with_num_steps(splits["train"].num_examples)
-    return experiment, splits, programs if train.num_steps else programs_of(experiment)
+    return experiment, splits, programs or experiment.make_programs(mesh)
 
 
 def example_of(task: Task) -> Split:
@@ -159,29 +140,6 @@ def example_of(task: Task) -> Split:
     lengths = np.full(len(rows), 0 if task.padded else task.max_length, np.int32)
     pairs = np.array([[0, 1]], np.int32) if task.num_inputs == 2 else None
     return Split(rows, lengths, np.zeros(1, np.int32), pairs)
-
-
-def check_hosts(**values: Any) -> None:
-    """Raises ConfigError unless all processes have the same values, made of JSON."""
-    texts = {name: json.dumps(x, sort_keys=True) for name, x in values.items()}
-    try:
-        check_same_on_all_hosts(**texts)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def note_session(sessions: list[dict[str, Any]], step: int) -> None:
-    """Appends this session, which begins at `step`, if it differs from the last."""
-    now = {
-        "step": step,
-        "device": provenance.device(),
-        "versions": provenance.versions(),
-        "commit": provenance.commit(),
-        "command": provenance.command(),
-        "x64": bool(jax.config.values["jax_enable_x64"]),
-    }
-    if not sessions or {**sessions[-1], "step": step} != now:
-        sessions.append(now)
 
 
 def floors(experiment: Experiment, splits: dict[str, Split]) -> dict[str, Any]:
@@ -194,16 +152,12 @@ def floors(experiment: Experiment, splits: dict[str, Split]) -> dict[str, Any]:
 
 def mesh_of(experiment: Experiment, sequence_parallelism: int) -> Mesh:
     """The mesh of all devices of all processes."""
-    train = experiment.config.train
+    train, length = experiment.config.train, experiment.task.max_length
     if sequence_parallelism > 1 and train.length_buckets > 1:
-        raise ConfigError(
-            f"--sequence_parallelism={sequence_parallelism} needs sequences of one "
-            "length: config.train.length_buckets must be 1"
-        )
+        raise ConfigError("--sequence_parallelism needs config.train.length_buckets=1")
     size = train.batch_size // train.grad_accum_steps
-    length, parts = experiment.task.max_length, sequence_parallelism
     try:
-        return make_mesh(size, length, sequence_parallelism=parts)
+        return make_mesh(size, length, sequence_parallelism=sequence_parallelism)
     except ValueError as error:
         raise ConfigError(f"{error}, or another CUDA_VISIBLE_DEVICES") from error
 

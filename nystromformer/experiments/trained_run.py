@@ -9,25 +9,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils import epath
 from flax import nnx
 
 from lra_tasks.task import Task
-from nystromformer.config import Config, ConfigError
+from nystromformer.config import Config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.study.errors import Layer, record_qkv
-from nystromformer.experiments.workdir import (
-    RESULT_FILE,
-    TOKENIZER_FILE,
-    find_folder,
-    read_config,
-    read_result,
-)
+from nystromformer.experiments.workdir import TOKENIZER_FILE, read_config, read_result
 from nystromformer.landmarks import nystrom_rows, softmax_matrix
-from nystromformer.training.checkpoint import (
-    CheckpointError,
-    load_weights,
-    weights_sha256,
-)
+from nystromformer.training.checkpoint import load_weights
 from nystromformer.training.data import HostData
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Totals
@@ -78,18 +69,8 @@ class TrainedRun:
         return nnx.merge(self.experiment.graphdef, *jax.device_put(self.weights))
 
     def evaluate(self, split: str, data_dir: str | None = None) -> dict[str, float]:
-        """The metrics of a split, and its number of examples.
-
-        Raises:
-          ConfigError: other data than the run was trained on.
-        """
+        """The metrics of a split, and its number of examples."""
         examples = self.task.load(split, data_dir or self.config.task.data_dir)
-        noted = (self.result or {}).get("data_sha256", {})
-        if noted.get(split, examples.content_hash) != examples.content_hash:
-            raise ConfigError(
-                f"the {split} split is not the one that this run was trained with: "
-                "correct source_dir, or name another --data_dir"
-            )
         objective, train = self.experiment.objective, self.config.train
         metrics = evaluate(
             make_eval_chunk(self.experiment.graphdef, objective),
@@ -112,9 +93,7 @@ class TrainedRun:
             [B, L] ([B, 2, L] with two inputs), L ≤ the task's max_length.
           lengths: of token ids, [B] ([B, 2]); None = they have no padding.
 
-        Raises:
-          DataError: a text that is none of the task's.
-          ValueError: neither texts nor token ids that fit, or a run without classes.
+        Raises DataError and ValueError where the task has no such inputs or no classes.
         """
         if self.config.objective.name != "classification":
             raise ValueError(f"{self.config.objective.name} predicts no classes")
@@ -138,30 +117,24 @@ class TrainedRun:
     def attention(
         self, inputs: Any, layer: int, head: int, rows: Any, lengths: Any = None
     ) -> np.ndarray:
-        """Rows of the attention matrix of one head.
+        """Rows of the attention matrix of one head: [B, R, L], L + 1 with [CLS].
+
+        With nystrom the rows of its approximation, in O(L · M): they need not sum to 1.
 
         Args:
           inputs, lengths: as of `predict`, of tasks with one input.
           layer, head: which, from 0.
           rows: [R] queries; 0 is [CLS] where the model has one.
 
-        Returns:
-          [B, R, L], or L + 1 with [CLS] in front. With nystrom the rows of its
-          approximation, in O(L · M): they need not sum to 1.
-
         Raises:
-          ValueError: a row that does not exist, an attention that applies no matrix,
-            or one whose matrix depends on the rest of a batch.
+          ValueError: a row that does not exist, or an attention without a matrix.
         """
-        name, options = self.config.attention.name, self.config.attention.options
+        name = self.config.attention.name
         if name not in ("nystrom", "softmax"):
             raise ValueError(f"{self.task.name} with {name} has no attention matrix")
-        per_batch = options.get("pinv_init") == "per_batch"
-        if per_batch and options.get("pinv", "iterative") == "iterative":
-            raise ValueError('pinv_init="per_batch": other examples change the rows')
         found = self.layers(inputs, lengths)[layer]
         at, length = np.asarray(rows), found.query.shape[1]
-        if at.size and not 0 <= at.min() <= at.max() < length:
+        if not {*at.tolist()} <= {*range(length)}:
             raise ValueError(f"rows must be from 0 to {length - 1}, got {rows}")
         own = self.model.encoder.blocks[layer].attention.attention
 
@@ -178,35 +151,28 @@ class TrainedRun:
         """Token ids and their mask, [B, (2,) max_length], of texts or token ids."""
         task, pair = self.task, (2,) * (self.task.num_inputs == 2)
         if not hasattr(inputs, "dtype"):
+            texts = np.atleast_1d(np.array(inputs, object))
             two = (2,) * (2 in (task.num_inputs, task.num_texts))
-            texts = np.array(inputs if isinstance(inputs, str) else [*inputs], object)
-            if texts.shape[1:] != two * (texts.size > 0) or not (
-                texts.ndim and {*map(type, texts.flat)} <= {str}
-            ):
+            if texts.shape != (len(texts), *two):
                 raise ValueError(
                     f"inputs must be a list of {'pairs of ' if two else ''}texts, or "
                     f"an array of token ids; got {inputs!r:.60}"
                 )
-            flat = texts.ravel() if pair else map(tuple, texts) if two else texts
-            tokens, lengths = task.encode([*flat])
+            tokens, lengths = task.encode([*(texts.ravel() if pair else texts)])
             inputs = tokens.reshape(-1, *pair, task.max_length)
-            lengths = lengths.reshape(inputs.shape[:-1])
+            lengths = lengths.reshape(-1, *pair)
         tokens = np.asarray(inputs)
-        lengths = tokens.shape[-1] if lengths is None else np.asarray(lengths)
-        lengths = np.broadcast_to(lengths, tokens.shape[:-1])
         room = task.max_length - tokens.shape[-1]
-        if tokens.ndim != 2 + len(pair) or tokens.shape[1:-1] != pair or room < 0:
+        if tokens.shape != (len(tokens), *pair, tokens.shape[-1]) or room < 0:
             sizes = "B, 2, L" if pair else "B, L"
             raise ValueError(
                 f"token ids must be [{sizes}] with L ≤ {task.max_length}, got "
                 f"{tokens.shape}"
             )
-        for name, x, most in (
-            ("token ids", tokens, task.vocab_size - 1),
-            ("lengths", lengths, tokens.shape[-1]),
-        ):
-            if not np.isin(x, np.arange(most + 1)).all():
-                raise ValueError(f"{name} must be whole numbers from 0 to {most}")
+        if not np.isin(tokens, np.arange(task.vocab_size)).all():
+            raise ValueError(f"token ids must be from 0 to {task.vocab_size - 1}")
+        lengths = tokens.shape[-1] if lengths is None else np.asarray(lengths)
+        lengths = np.broadcast_to(lengths, tokens.shape[:-1])
         mask = np.arange(task.max_length) < lengths[..., None]
         padding = [(0, 0)] * (tokens.ndim - 1) + [(0, room)]
         return np.pad(tokens.astype(np.int32), padding), mask
@@ -225,26 +191,15 @@ def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
     >>> run.predict(["[MAX 2 9 [MIN 4 7 ] 0 ]"]).classes  # doctest: +SKIP
     array([9])
 
-    Changes nothing there.
-
     Raises:
-      ConfigError: it is no run, or has no validated weights yet.
-      CheckpointError: its weights are damaged, or not those of its result.
+      ConfigError: it is no run.
+      CheckpointError: its weights are damaged, or it has not validated any yet.
     """
-    folder = find_folder(workdir)
+    folder = epath.Path(workdir).expanduser()
     config, words = read_config(folder), folder / TOKENIZER_FILE
     own_words = config.task.options.get("tokenizer") not in (None, "bpe", "byte")
     if own_words and words.exists():
         config.task.options["tokenizer"] = str(words)  # wherever the original is now
-    experiment, result = Experiment.from_config(config), read_result(folder)
-    x64 = bool(jax.config.values["jax_enable_x64"])
-    if result and result["x64"] != x64:
-        raise ConfigError(f"{folder} was trained with JAX_ENABLE_X64={not x64:d}")
-    if not (folder / "best").exists():
-        raise ConfigError(f"{folder} has no validated weights yet")
+    experiment = Experiment.from_config(config)
     weights = load_weights(folder / "best", experiment.weight_shapes)
-    if result and result["params_sha256"] != weights_sha256(weights):
-        raise CheckpointError(
-            f"the weights in {folder} are not those of its {RESULT_FILE}"
-        )
-    return TrainedRun(experiment, weights, result)
+    return TrainedRun(experiment, weights, read_result(folder))

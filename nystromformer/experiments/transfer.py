@@ -2,35 +2,18 @@
 
 import jax
 import numpy as np
+from etils import epath
 
 from lra_tasks.subwords import Vocabulary, open_vocabulary
 from lra_tasks.task import Task
-from nystromformer.config import Config, ConfigError
+from nystromformer.config import ConfigError
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.trained_run import TrainedRun, load_run
-from nystromformer.experiments.workdir import TOKENIZER_FILE, find_folder
-from nystromformer.training.checkpoint import saved_steps
+from nystromformer.experiments.trained_run import TrainedRun
+from nystromformer.experiments.workdir import TOKENIZER_FILE
 from nystromformer.training.step import Weights, named_leaves
 
 EMBEDDING = "params.encoder.embedding.embedding"
 POSITIONS = "params.encoder.positions"
-
-
-def find_source(config: Config) -> TrainedRun | None:
-    """The run that `train.init_from` names, if any.
-
-    Raises:
-      ConfigError: it is no run, or not finished.
-    """
-    if not config.train.init_from:
-        return None
-    folder = find_folder(config.train.init_from)
-    source = load_run(folder)
-    if source.result is None and saved_steps(folder):
-        raise ConfigError(
-            f"config.train.init_from={folder} is not finished: train it to its end"
-        )
-    return source
 
 
 def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarray]:
@@ -44,8 +27,8 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
     Raises:
       ConfigError: other tokens, or an encoder of another width, depth or vocabulary.
     """
-    folder = find_folder(str(experiment.config.train.init_from))
-    words = folder / TOKENIZER_FILE
+    folder = epath.Path(str(experiment.config.train.init_from))
+    words = folder.expanduser() / TOKENIZER_FILE
     vocabulary = open_vocabulary(str(words)) if words.exists() else None
     tokens = _tokens(source.task, vocabulary), _tokens(experiment.task)
     heads = source.config.model.num_heads, experiment.config.model.num_heads

@@ -11,23 +11,14 @@ from flax.traverse_util import flatten_dict
 
 from nystromformer.config import Config, ConfigError
 from nystromformer.experiments import cli
-from nystromformer.training.checkpoint import saved_steps
 from nystromformer.training.devices import is_host_0
 from nystromformer.training.metrics import write_text
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
 TOKENIZER_FILE = "tokenizer.json"  # of a run on sub-words
-LOGS = {"lock", ".txt", ".log", ".out", ".err"}  # may come before a run
-PLACES = {"task.data_dir", "task.source_dir", "load", "preset"}  # change no number
+NOT_COMPARED = {"task.data_dir", "task.source_dir", "load", "preset"}
 FOLDERS = {"train.init_from", "task.tokenizer"}  # compared by their last parts
-
-
-def find_folder(name: str | os.PathLike[str]) -> epath.Path:
-    """The folder of this name, on a disk or in a bucket; it may not exist yet."""
-    if "://" in str(name) and not str(name).startswith("gs://"):
-        raise ConfigError(f"{name} is neither a folder nor gs://BUCKET/RUN")
-    return epath.Path(name).expanduser()
 
 
 def lock_workdir(workdir: epath.Path) -> contextlib.AbstractContextManager[Any]:
@@ -35,25 +26,13 @@ def lock_workdir(workdir: epath.Path) -> contextlib.AbstractContextManager[Any]:
 
     A bucket has no locks: there the user has to keep other runs away.
     """
-    if not is_host_0():
+    if not is_host_0() or "://" in str(workdir):
         return contextlib.nullcontext()
     workdir.mkdir(parents=True, exist_ok=True)
-    if "://" in str(workdir):
-        return contextlib.nullcontext()
     try:
         return FileLock(workdir / "lock").acquire(timeout=0)
     except Timeout as error:
         raise ConfigError(f"another process is training in {workdir}") from error
-
-
-def check_new(workdir: epath.Path) -> None:
-    """Raises ConfigError if the folder holds anything but logs; it may not exist."""
-    others = list(workdir.iterdir()) if workdir.exists() else []
-    if strange := [x.name for x in others if not {x.name, x.suffix} & LOGS]:
-        raise ConfigError(
-            f"{workdir} is not empty ({', '.join(sorted(strange)[:3])}): name a new or "
-            "empty folder"
-        )
 
 
 def check_workdir(workdir: epath.Path, config: Config) -> None:
@@ -62,14 +41,11 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
     Data and other runs may have moved: their folders are not compared.
 
     Raises:
-      ConfigError: the folder holds something else, or another run has saved there.
+      ConfigError: it holds a run of another config; the message names the first key.
     """
     if not (workdir / CONFIG_FILE).exists():
-        check_new(workdir)
         return
     saved, ours = (_comparable(x) for x in (read_config(workdir), config))
-    if not (saved_steps(workdir) or (workdir / "best").exists()):
-        return
     if not config.train.num_steps:  # but num_epochs
         ours["train.num_steps"] = saved["train.num_steps"]
     for key in {**saved, **ours}:
@@ -85,17 +61,16 @@ def _comparable(config: Config) -> dict[str, Any]:
     """The keys of a config that change its numbers, by JSON's types."""
     flat: Any = flatten_dict(json.loads(json.dumps(config.to_mapping())), sep=".")
     names = {x: os.path.basename(flat[x]) for x in FOLDERS & flat.keys() if flat[x]}
-    return {key: x for key, x in (flat | names).items() if key not in PLACES}
+    return {key: x for key, x in (flat | names).items() if key not in NOT_COMPARED}
 
 
-def write_json(path: epath.Path, content: Any) -> None:
+def write_json(path: epath.PathLike, content: Any) -> None:
     """Writes a JSON file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def read_config(workdir: epath.Path) -> Config:
-    """The config of an existing run.
+    """The config of an existing run; imports the modules that it names.
 
     Raises:
       ConfigError: the folder holds no run, or a config of something else.

@@ -28,7 +28,8 @@ def test_num_params_of_every_attention_is_about_that_of_softmax():
     [
         ({"attention__num_landmarks": 0}, "num_landmarks must be at least 1"),
         ({"model__pooling": "bert_pooler"}, r"reads \[CLS\]; listops has none"),
-        ({"objective__name": "clasify"}, r"unknown .*'clasify'; known: classification"),
+        ({"objective__name": "clasify"}, r"objective: name must be .*, got 'clasify'"),
+        ({"objective__name": "mlm_sop"}, "needs pairs of text; listops has none"),
         ({"objective__select": "F1"}, "select must be accuracy or f1, got 'F1'"),
     ],
 )

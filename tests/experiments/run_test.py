@@ -1,20 +1,18 @@
-"""One run: its data, its sessions, processes that disagree, the program cache."""
+"""One run: its data, and where its numbers come from."""
 
 import subprocess
 
 import jax
+import numpy as np
 import pytest
 from etils import epath
 
 from nystromformer.experiments import provenance
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.run import (
-    cache_compiled_programs,
-    note_session,
-    run_training,
-)
+from nystromformer.experiments.run import example_of, run_training
 from nystromformer.training import loop
 from nystromformer.training.checkpoint import CheckpointError
+from nystromformer.training.data import HostData
 from nystromformer.training.interrupt import Interrupted
 from tests.commands import ROOT
 from tests.small import make_config
@@ -29,28 +27,28 @@ def test_run_training_goes_on_with_its_own_data_alone(monkeypatch, tmp_path):
     with monkeypatch.context() as patched:
         patched.setattr(loop.Trainer, "_signum", lambda _: 15)
         with pytest.raises(Interrupted):
-            run_training(experiment=experiment, workdir=workdir)
+            run_training(experiment, workdir)
+    splits = experiment.load()
+    other = {**splits, "train": splits["train"].take(slice(None, None, -1))}
     with monkeypatch.context() as patched:
-        splits = experiment.load()
-        splits["train"] = splits["train"].take(slice(None, None, -1))
-        patched.setattr(Experiment, "load", lambda _: splits)
+        patched.setattr(Experiment, "load", lambda _: other)
         with pytest.raises(CheckpointError, match="was trained on other data"):
-            run_training(experiment=experiment, workdir=workdir)
-    result = run_training(experiment=experiment, workdir=workdir)
-    assert result["data_sha256"] == {
-        name: split.content_hash for name, split in experiment.load().items()
-    }
+            run_training(experiment, workdir)
+    result = run_training(experiment, workdir)
+    hashes = {name: split.content_hash for name, split in splits.items()}
+    assert result["data_sha256"] == hashes
+    assert [x["step"] for x in result["sessions"]] == [0, 1]
 
 
-def test_note_session_appends_where_something_differs(monkeypatch):
-    sessions = []
-    for step in (0, 20):
-        note_session(sessions, step)
-    monkeypatch.setattr(provenance, "device", lambda: "8 × GPU")
-    note_session(sessions, 40)
-    assert [x["step"] for x in sessions] == [0, 40]
-    assert sessions[0]["versions"]["jax"] == jax.__version__
-    assert sessions[1]["device"] == "8 × GPU"
+def test_example_of_a_task_has_the_form_of_its_data(tmp_path):
+    """So that what is compiled for it is what the data need."""
+    task = Experiment.from_config(make_config("identity,quick", task__num_train=9)).task
+
+    def form(split):
+        chunk = HostData.of(split).chunk(np.zeros((1, 8), np.int32))
+        return jax.tree.map(lambda x: (x.shape, x.dtype), chunk)
+
+    assert form(example_of(task)) == form(task.load("train", tmp_path))
 
 
 def test_commit_is_the_head_and_says_whether_files_differ():
@@ -60,22 +58,3 @@ def test_commit_is_the_head_and_says_whether_files_differ():
 
     dirty = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
     assert provenance.commit() == (git("rev-parse", "HEAD") + dirty or None)
-
-
-def test_cache_compiled_programs_has_a_folder_for_each_processor(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    options = ("jax_compilation_cache_dir", "jax_compilation_cache_max_size")
-    before = {name: jax.config.values[name] for name in options}
-    folders = set()
-    for features in ("flags : avx2", "flags : avx2 avx512f"):
-        monkeypatch.setattr("pathlib.Path.read_text", lambda _, text=features: text)
-        jax.config.update("jax_compilation_cache_dir", None)
-        cache_compiled_programs()
-        folders.add(jax.config.values["jax_compilation_cache_dir"])
-    assert 0 < jax.config.values["jax_compilation_cache_max_size"] <= 2**30
-    cache_compiled_programs()  # which leaves a folder that is set
-    assert jax.config.values["jax_compilation_cache_dir"] in folders
-    for name, value in before.items():
-        jax.config.update(name, value)
-    assert len(folders) == 2
-    assert all(x.startswith(f"{tmp_path}/.cache/nystromformer/") for x in folders)

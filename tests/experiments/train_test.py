@@ -13,15 +13,9 @@ from tests.small import losses, numbers, result_of
 
 
 def start(commands, workdir):
-    """A run that has just written more metrics than there were."""
-    metrics = workdir / "metrics.jsonl"
-
-    def size() -> int:
-        return metrics.stat().st_size if metrics.exists() else 0
-
-    before = size()
+    """A run that has just written metrics."""
     process = commands.start("train.py", *commands.train_args(workdir))
-    while size() <= before:
+    while not (workdir / "metrics.jsonl").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.005)
     return process
@@ -37,12 +31,7 @@ def stop(process, signum) -> str:
     return out
 
 
-def checkpoints(workdir):
-    """Newest first."""
-    return [workdir / "checkpoints" / str(step) for step in saved_steps(workdir)]
-
-
-def test_a_run_prints_its_test_accuracy_beside_its_floors(finished):
+def test_train_prints_its_test_accuracy_beside_its_floors(finished):
     workdir, printed = finished
     result = result_of(workdir)
     assert f"{result['num_params']:,} parameters" in printed
@@ -50,11 +39,11 @@ def test_a_run_prints_its_test_accuracy_beside_its_floors(finished):
     assert {"majority class", "root operator"} <= {*result["floors"]}
     for name, accuracy in result["floors"].items():
         assert re.search(rf"floor: +{accuracy:.2%}  {name}", printed)
-    assert len(result["data_sha256"]["test"]) == 64
+    assert result["command"].startswith("python ")
     assert result["versions"]["jax"] == jax.__version__
 
 
-def test_a_finished_run_says_so_and_does_nothing(commands, finished):
+def test_train_says_that_a_run_is_finished_and_does_nothing(commands, finished):
     def times():
         return {path: path.stat().st_mtime_ns for path in finished[0].rglob("*")}
 
@@ -65,9 +54,9 @@ def test_a_finished_run_says_so_and_does_nothing(commands, finished):
     assert times() == before
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(commands, finished, tmp_path):
+def test_train_killed_goes_on_to_the_same_bits(commands, finished, tmp_path):
     process = start(commands, tmp_path)
-    while not checkpoints(tmp_path):
+    while not saved_steps(tmp_path):
         time.sleep(0.005)
     stop(process, signal.SIGKILL)
     resumed = commands.train(tmp_path)
@@ -75,38 +64,36 @@ def test_a_killed_run_goes_on_to_the_same_bits(commands, finished, tmp_path):
     assert numbers(tmp_path) == numbers(finished[0])
 
 
-def test_a_signal_saves_and_another_process_does_not_train_there(
-    commands, finished, tmp_path
-):
+def test_train_saves_on_a_signal_and_lets_no_other_run_in(commands, finished, tmp_path):
     process = start(commands, tmp_path)
     process.send_signal(signal.SIGSTOP)  # so that it does not end meanwhile
     second = commands.train(tmp_path)
     process.send_signal(signal.SIGCONT)
     assert f"another process is training in {tmp_path}" in refused(second)
     out = stop(process, signal.SIGTERM)
-    step = re.search(r"stopped by SIGTERM at step (\d+); saved", out)[1]
-    assert checkpoints(tmp_path)[0].stem == step
+    step = int(re.search(r"stopped by SIGTERM at step (\d+); saved", out)[1])
+    assert saved_steps(tmp_path)[0] == step
     changed = commands.train(tmp_path, "--config.train.seed=1")
     assert "another config: train.seed is 0 there, 1 here" in refused(changed)
     resumed = commands.with_env(PATH="/no/git").train(tmp_path)
     assert f"resuming from step {step}\n" in resumed.stdout
     assert numbers(tmp_path) == numbers(finished[0])
-    first, *others = result_of(tmp_path)["sessions"]
-    if first["commit"]:  # the tests may run outside git
-        assert [(x["step"], x["commit"]) for x in others] == [(int(step), None)]
+    result = result_of(tmp_path)
+    assert [x["step"] for x in result["sessions"]] == [0, step]
+    assert result["commit"] is None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGALRM, signal.SIGUSR2])
-def test_every_signal_that_asks_to_stop_saves(commands, tmp_path, signum):
+def test_train_saves_on_every_signal_that_asks_to_stop(commands, tmp_path, signum):
     why = "its time limit" if signum == signal.SIGALRM else signum.name
     assert f"stopped by {why} at step" in stop(start(commands, tmp_path), signum)
-    assert checkpoints(tmp_path)
+    assert saved_steps(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sequence_parallelism", [1, 2])
-def test_the_devices_of_a_machine_share_the_work(
+def test_train_shares_the_work_among_devices(
     commands, finished, tmp_path, sequence_parallelism
 ):
     four = commands.with_env(JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="4")
@@ -117,22 +104,16 @@ def test_the_devices_of_a_machine_share_the_work(
     assert losses(tmp_path)[:5] == pytest.approx(losses(finished[0])[:5], abs=1e-6)
 
 
-def test_after_max_minutes_a_run_that_has_not_begun_ends_too(commands, tmp_path):
-    done = commands.train(tmp_path / "run", "--max_minutes=0.001")
-    assert (done.returncode, done.stderr) == (-signal.SIGALRM, "")
-
-
 BAD = {
     "--config.task.name=listopps": "unknown task 'listopps'",
     "--config.train.num_step=1": 'Did you mean "num_steps" instead of "num_step"',
-    "--config.trains.seed=1": 'Did you mean "train" instead of "trains"',
     "--config.train.num_steps=many": "num_steps=many: invalid literal for int",
     "--config.attention.conv_kernel_size=4": "conv_kernel_size must be odd",
     "--config.train.batch_size=301": "over the 300 training examples",
-    "--max_minutes=0": "--max_minutes=0: 0.0 is not number >= 0.001",
+    "--config.train.init_from=/no/such/run": "is not a run",
     "--wrkdir=x": "Unknown command line flag 'wrkdir'. Did you mean: workdir",
     "--sequence_parallelism=3": "sequence_parallelism=3",
-    "--num_processes=2": "the processes did not find each other: ",
+    "--distributed --num_processes=2": "the processes did not find each other: ",
     "stray": "expected no arguments, got 'stray'",
 }
 
@@ -144,27 +125,12 @@ def test_train_rejects_bad_input_in_one_line_and_leaves_nothing(commands, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-CONFIGS = {
-    "x = 1": "has no attribute 'get_config'",
-    "def get_config(arg):\n    raise ValueError('of mine')": "ValueError: of mine",
-    None: "No such file or directory: ",
-}
-
-
-def test_train_rejects_config_files_in_one_line(commands, tmp_path):
-    path = tmp_path / "mine.py"
-    for content, said in CONFIGS.items():
-        path.unlink(missing_ok=True)
-        if content:
-            path.write_text(content)
-        args = (f"--config={path}:nystrom", f"--workdir={tmp_path}/run")
-        assert said in refused(commands.run("train.py", *args))
-
-
 def test_train_shows_where_a_config_file_fails(commands, tmp_path):
     path = tmp_path / "mine.py"
+    args = (f"--config={path}", f"--workdir={tmp_path}/run")
+    assert "No such file or directory" in refused(commands.run("train.py", *args))
     path.write_text("def get_config():\n    return nothing")
-    done = commands.run("train.py", f"--config={path}", f"--workdir={tmp_path}/run")
+    done = commands.run("train.py", *args)
     assert done.returncode == 1
     assert 'mine.py", line 2' in done.stderr
     assert "NameError: name 'nothing' is not defined" in done.stderr

@@ -1,6 +1,5 @@
 """The best weights of a run, what they predict, and what is no run."""
 
-import json
 import shutil
 
 import jax
@@ -62,9 +61,8 @@ def test_predict_takes_texts_as_their_token_ids(run, test_split):
     np.testing.assert_array_equal(by_text.probabilities, by_ids.probabilities)
     [alone] = run.predict(ids[0][None]).probabilities  # neither padded nor with others
     np.testing.assert_allclose(alone, by_ids.probabilities[0], rtol=1e-5)
-    assert run.predict([]).probabilities.shape == (0, 10)
-    of_iterator = run.predict(run.task.decode(tokens) for tokens in ids)
-    np.testing.assert_array_equal(of_iterator.probabilities, by_ids.probabilities)
+    [one] = run.predict(run.task.decode(ids[0])).probabilities  # no list
+    np.testing.assert_array_equal(one, by_ids.probabilities[0])
 
 
 def test_predict_takes_pairs_of_texts_as_their_token_ids():
@@ -87,11 +85,10 @@ def test_predict_takes_pairs_of_texts_as_their_token_ids():
     [
         (["[MAX 2 x ]"], DataError, r"token 2 \('x'\) is not a token of ListOps"),
         (np.zeros((3, 2, 9), int), ValueError, r"must be \[B, L\] with L ≤ 48"),
+        (np.zeros((3, 49), int), ValueError, r"with L ≤ 48, got \(3, 49\)"),
         (np.arange(1, 4), ValueError, r"must be \[B, L\].*got \(3,\)"),
+        (np.full((3, 9), 16), ValueError, "token ids must be from 0 to 15"),
         ([("[MAX 2 3 ]", "4")], ValueError, "must be a list of texts"),
-        (np.full((3, 9), 16), ValueError, "token ids must be whole numbers"),
-        (np.full((3, 9), 1.5), ValueError, "must be whole numbers from 0 to 15"),
-        ("[MAX 2 3 ]", ValueError, r"must be a list of texts.*; got '\[MAX 2 3 \]'"),
         ([[1, 2]], ValueError, r"or an array of token ids; got \[\[1, 2\]\]"),
     ],
 )
@@ -100,24 +97,12 @@ def test_predict_rejects_what_is_no_example(run, inputs, error, message):
         run.predict(inputs)
 
 
-@pytest.mark.parametrize("lengths", [[10], [-1]])
-def test_predict_rejects_lengths_that_no_row_has(run, lengths):
-    with pytest.raises(ValueError, match="lengths must be whole numbers from 0 to 9"):
-        run.predict(np.ones((1, 9), int), lengths)
-
-
 def test_load_run_rejects_what_is_no_trained_run(finished, tmp_path):
     with pytest.raises(ConfigError, match="is not a run"):
         nystromformer.load_run(tmp_path)
-    workdir = tmp_path / "run"
-    shutil.copytree(finished[0], workdir)
-    result = {**result_of(workdir), "params_sha256": "0" * 64}
-    (workdir / "result.json").write_text(json.dumps(result))
-    with pytest.raises(CheckpointError, match=r"not those of its result\.json"):
-        nystromformer.load_run(workdir)
-    shutil.rmtree(workdir / "best")
-    with pytest.raises(ConfigError, match="has no validated weights yet"):
-        nystromformer.load_run(workdir)
+    shutil.copy(finished[0] / "config.json", tmp_path)
+    with pytest.raises(CheckpointError, match="there are no weights in"):
+        nystromformer.load_run(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["softmax", "nystrom"])
@@ -150,19 +135,8 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
             run.attention(tokens, 0, 1, rows)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("linear", {}, "listops with linear has no attention matrix"),
-        (
-            "nystrom",
-            {"attention__pinv_init": "per_batch"},
-            "other examples change the rows",
-        ),
-    ],
-)
-def test_attention_rejects_one_without_a_matrix(name, options, message):
-    experiment = Experiment.from_config(make_config(name, **options))
+def test_attention_rejects_one_without_a_matrix():
+    experiment = Experiment.from_config(make_config("linear"))
     run = TrainedRun(experiment, experiment.weight_shapes, None)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="listops with linear has no attention matrix"):
         run.attention(np.ones((1, 4), int), 0, 0, [0])

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from nystromformer.config import ConfigError
-from nystromformer.experiments import markdown
+from nystromformer.experiments import markdown, provenance
 from nystromformer.experiments.bench import summary
 from nystromformer.experiments.bench.measure import Program, measure
 from nystromformer.experiments.plotting import save_figure
@@ -25,7 +25,7 @@ def write_benchmark(
 
     torch: the module `torch_baselines`, or None.
     """
-    made_by = markdown.source()
+    made_by = provenance.source()
     made_by["versions"] |= torch.VERSIONS if torch else {}
     rows: list[dict[str, Any]] = []
     for programs in groups:

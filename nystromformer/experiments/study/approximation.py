@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from nystromformer.config import ConfigError
-from nystromformer.experiments import markdown
+from nystromformer.experiments import markdown, provenance
 from nystromformer.experiments.bench.attentions import smooth_inputs
 from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.study import drawing, errors
@@ -60,7 +60,7 @@ def write_study(
     counts = sorted(landmarks or (2**k for k in range(2, 10) if 2**k < most))
     if counts[-1] >= most:
         raise ConfigError(f"--landmarks must be below the longest sequence, {most}")
-    made_by = markdown.source()
+    made_by = provenance.source()
     markdown.open_folder(out, "landmarks.csv")
     with jax.enable_x64(True):
         tables = measure_all(subject.layers, counts, iterations, baselines)
