@@ -1,7 +1,11 @@
 """The entry of all commands: modules of the user's own, and one-line errors."""
 
+import grp
 import importlib
 import importlib.util
+import io
+import os
+import pwd
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -28,7 +32,11 @@ def run(main: Callable[..., None], arguments: str | None = None) -> None:
     A user's error is one line and status 2. With `arguments`, the name of positional
     ones as in "RUNS", `main` is called with the list of them.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # for a terminal without "…"
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # outside training nothing is saved
+    _name_user()
     flags.DEFINE_multi_string("load", [], LOAD)
 
     def guarded(argv: list[str]) -> None:
@@ -57,6 +65,17 @@ def _parse_flags(argv: list[str]) -> list[str]:
     except (flags.Error, AttributeError, KeyError, *USER_ERRORS) as error:
         said = error.args[0] if isinstance(error, KeyError) else str(error)
         fail(said.strip().splitlines()[-1])  # above it: the traceback of a config
+
+
+def _name_user() -> None:
+    """Names a user without a passwd entry, as in containers: etils asks for owners."""
+    try:
+        pwd.getpwuid(os.getuid()), grp.getgrgid(os.getgid())
+    except KeyError:
+        uid, gid = os.getuid(), os.getgid()
+        user = pwd.struct_passwd((str(uid), "", uid, gid, "", "/", ""))
+        group = grp.struct_group((str(gid), "", gid, []))
+        pwd.getpwuid, grp.getgrgid = lambda uid: user, lambda gid: group
 
 
 def loaded() -> tuple[str, ...]:

@@ -1,14 +1,17 @@
 """One line and a status for what a person can mend; a traceback for a bug."""
 
+import os
+
 import pytest
 
 PROGRAM = """
-import os, signal
+import os, signal, sys
 from nystromformer.experiments import cli
 from nystromformer.config import ConfigError
 from nystromformer.training.interrupt import Interrupted
 def main(words=None):
     {body}
+{before}
 cli.run(main, {arguments})
 """
 
@@ -17,9 +20,9 @@ cli.run(main, {arguments})
 def run_main(commands, tmp_path):
     """Runs a command whose main has this body, started with these words."""
 
-    def run_main(body, *words, asks_for=None):
-        script = tmp_path / "script.py"
-        script.write_text(PROGRAM.format(body=body, arguments=repr(asks_for)))
+    def run_main(body, *words, asks_for=None, before=""):
+        script, asked = tmp_path / "script.py", repr(asks_for)
+        script.write_text(PROGRAM.format(body=body, arguments=asked, before=before))
         return commands.run(str(script), *words)
 
     return run_main
@@ -56,6 +59,15 @@ def test_run_passes_positional_arguments_wherever_flags_stand(run_main):
     assert none.stderr == "error: expected RUNS, got ''\n"
     stray = run_main("print('ran')", "stray")
     assert stray.stderr == "error: expected no arguments, got 'stray'\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
+def test_run_serves_users_without_a_name_and_terminals_without_unicode(run_main):
+    body = "from etils import epath; print('…', epath.Path('/').stat().owner)"
+    before = "os.setgid(54321); os.setuid(54321)"
+    before += "; sys.stdout.reconfigure(encoding='ascii')"
+    done = run_main(body, before=before)
+    assert done.stdout == "? 54321\n", done.stderr
 
 
 MINE = """
