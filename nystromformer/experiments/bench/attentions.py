@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, check_attention, make_attention
@@ -15,7 +13,6 @@ from nystromformer.experiments.bench.measure import Program, compile_program
 
 PASSES = ("forward", "forward+backward")
 TABLE_1 = ("softmax", "nystrom-32", "nystrom-64", "linformer-256", "longformer-256")
-NUM_WAVES = 8
 
 
 class AttentionSpec(NamedTuple):
@@ -60,15 +57,20 @@ def attention_groups(
     specs: Sequence[AttentionSpec],
     lengths: Sequence[int],
     torch: Any = None,
-    **sizes: Any,
+    *,
+    batch_size: int = 1,
+    num_heads: int,
+    head_dim: int,
+    dtype: str = "float32",
 ) -> Iterator[list[Program]]:
-    """The programs of each length, shortest first.
+    """The programs of each length, shortest first, on random numbers.
 
-    Sizes: batch_size, num_heads, head_dim, dtype; torch: the module `torch_baselines`.
-    ConfigError where an attention does not fit a length.
+    torch: the module `torch_baselines`. ConfigError where an attention does not fit a
+    length.
     """
     for length in sorted(lengths):
-        inputs = smooth_inputs(length, count=4, **sizes)
+        shape = (4, batch_size, length, num_heads, head_dim)
+        inputs = [*jax.random.normal(jax.random.key(0), shape, dtype)]
         ours = [x for spec in specs for x in attention_programs(spec, inputs)]
         theirs = [torch.attention_baseline(x, inputs) for x in ours if torch]
         yield [*ours, *filter(None, theirs)]
@@ -83,14 +85,12 @@ def attention_programs(
     """
     batch_size, length, num_heads, head_dim = inputs[0].shape
     sizes = {"num_heads": num_heads, "head_dim": head_dim}
+    given = {**sizes, "max_length": length, "rngs": nnx.Rngs(0), **spec.options}
     try:
-        rngs = nnx.Rngs(0)
-        given = {**sizes, "max_length": length, "rngs": rngs, **spec.options}
-        graphdef, params, rest = nnx.split(
-            make_attention(spec.name, **given), nnx.Param, ...
-        )
+        attention = make_attention(spec.name, **given)
     except ValueError as error:
         raise ConfigError(f"{spec.label} at {length:,}: {error}") from error
+    graphdef, params, rest = nnx.split(attention, nnx.Param, ...)
 
     @jax.jit
     def forward(params: nnx.State, *qkv: jax.Array) -> jax.Array:
@@ -114,25 +114,3 @@ def attention_programs(
             return jax.block_until_ready(compiled(*args))
 
         yield Program({"what": what, **key}, run, size)
-
-
-def smooth_inputs(
-    length: int,
-    *,
-    batch_size: int = 1,
-    num_heads: int,
-    head_dim: int,
-    dtype: jax.typing.DTypeLike = jnp.float32,
-    count: int = 3,
-) -> list[jax.Array]:
-    """`count` arrays [B, L, N, H] that landmarks approximate well, always the same.
-
-    Sums of NUM_WAVES sines of periods L, L/2, …, of random phase and unit variance.
-    """
-    shape = (count, batch_size, 1, num_heads, head_dim, NUM_WAVES)
-    phases = np.random.default_rng(0).random(shape)
-    position = np.arange(length)[:, None, None] / length
-    waves = np.zeros((count, batch_size, length, num_heads, head_dim))
-    for wave in range(NUM_WAVES):  # one at a time: all at once are NUM_WAVES × as large
-        waves += np.sin(2 * np.pi * (position * (wave + 1) + phases[..., wave]))
-    return [jnp.asarray((2 / NUM_WAVES) ** 0.5 * x, dtype) for x in waves]

@@ -1,7 +1,6 @@
 """The benchmark's tables and figure: attentions down, lengths or tasks across."""
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import product
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,11 +8,11 @@ from matplotlib.figure import Figure
 
 from nystromformer.experiments import markdown
 from nystromformer.experiments.bench.attentions import PASSES
-from nystromformer.experiments.plotting import new_figure
+from nystromformer.experiments.plotting import line_style, new_figure
 
 Row = Mapping[str, Any]
-Value = Callable[[Row], float | None]
 DASH = "—"
+UNITS = ("ms", "MiB")
 FIT_FROM = 2048  # below it, costs that do not depend on the length show
 NOTES = f"""\
 - Time: median (quartiles) of rounds in which all programs of a length or task take
@@ -25,43 +24,33 @@ NOTES = f"""\
 """
 
 
-def milliseconds(row: Row) -> float | None:
-    """The median."""
-    return 1e3 * float(np.median(row["seconds"])) if row["seconds"] else None
-
-
-def mebibytes(row: Row) -> float | None:
-    """The memory."""
+def value(row: Row, unit: str) -> float | None:
+    """The median time, or the memory; None if unknown."""
+    if unit == "ms":
+        return 1e3 * float(np.median(row["seconds"])) if row["seconds"] else None
     return None if row["peak_bytes"] is None else row["peak_bytes"] / 2**20
 
 
-UNITS: dict[str, Value] = {"ms": milliseconds, "MiB": mebibytes}
-
-
 def tables(rows: Sequence[Row]) -> list[str]:
-    """The lines of all tables that have rows."""
+    """The lines of a table for each pass and unit."""
     lines = []
     for what in dict.fromkeys(row["key"]["what"] for row in rows):
         chosen = [row for row in rows if row["key"]["what"] == what]
-        for unit, value in UNITS.items():
-            lines += [f"## {what.capitalize()}: {unit}", "", *_pivot(chosen, value), ""]
-    return lines + _beside_pytorch(rows)
+        for unit in UNITS:
+            lines += [f"## {what.capitalize()}: {unit}", "", *_table(chosen, unit), ""]
+    return lines
 
 
 def draw_curves(rows: Sequence[Row]) -> Figure:
-    """Time and memory against the length: a row of panels a pass, a colour a family."""
+    """Time and memory against the length: a row of panels a pass."""
     figure = new_figure(len(PASSES), len(UNITS))
-    for axes, (what, unit) in zip(figure.axes, product(PASSES, UNITS), strict=True):
+    lengths = sorted({row["key"]["length"] for row in rows})
+    panels = [(what, unit) for what in PASSES for unit in UNITS]
+    for axes, (what, unit) in zip(figure.axes, panels, strict=True):
         chosen = [row for row in rows if row["key"]["what"] == what]
-        families: list[str] = []
-        for label, curve in _curves(chosen, UNITS[unit]).items():
-            library, ours = _split(label)
-            families.append(ours.partition("-")[0])
-            [line] = axes.plot([*curve], [*curve.values()], markersize=4, label=label)
-            line.set_color(f"C{[*dict.fromkeys(families)].index(families[-1])}")
-            line.set_marker("os^Dv"[families.count(families[-1]) % 5])
-            line.set_linestyle("--" if library else "-")
-        lengths = sorted({row["key"]["length"] for row in chosen})
+        for index, (label, curve) in enumerate(curves(chosen, unit).items()):
+            style = {**line_style(index), "marker": ".", "label": label}
+            axes.plot([*curve], [*curve.values()], **style)
         axes.set(title=what, ylabel=unit, xlabel="length", xscale="log", yscale="log")
         axes.set_xticks(lengths, [f"{n:,}" for n in lengths], rotation=30)
         axes.minorticks_off()
@@ -70,81 +59,51 @@ def draw_curves(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def exponent(curve: Mapping[int, float]) -> float | None:
-    """p of c · lengthᵖ by least squares of logarithms; None for fewer than two."""
-    fitted = {n: value for n, value in curve.items() if n >= FIT_FROM}
+def curves(rows: Sequence[Row], unit: str) -> dict[str, dict[int, float]]:
+    """attention -> length -> known value."""
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if number := value(row, unit):
+            curve = found.setdefault(row["key"]["attention"], {})
+            curve[row["key"]["length"]] = number
+    return found
+
+
+def exponent(curve: Mapping[int, float]) -> str:
+    """p of c · lengthᵖ by least squares of logarithms; it takes two lengths."""
+    fitted = {n: number for n, number in curve.items() if n >= FIT_FROM}
     if len(fitted) < 2:
-        return None
+        return DASH
     logs = np.log([*fitted]), np.log([*fitted.values()])
-    return float(np.polyfit(*logs, deg=1)[0])
+    return f"{np.polyfit(*logs, deg=1)[0]:z.2f}"
 
 
-def _pivot(rows: Sequence[Row], value: Value) -> list[str]:
-    """A table with factors of softmax, and exponents where lengths stand across."""
+def _table(rows: Sequence[Row], unit: str) -> list[str]:
+    """With factors of softmax, and exponents where lengths stand across."""
     columns = list(dict.fromkeys(map(_column, rows)))
     found = {(row["key"]["attention"], _column(row)): row for row in rows}
-    powers = {label: exponent(curve) for label, curve in _curves(rows, value).items()}
     table = []
     for label in dict.fromkeys(row["key"]["attention"] for row in rows):
-        exact = [found.get(("softmax", column)) for column in columns]
-        cells = [found.get((label, column)) for column in columns]
-        line = [_cell(*pair, value) for pair in zip(cells, exact, strict=True)]
-        power = powers.get(label)
-        line.append(DASH if power is None else f"{power:z.2f}")
-        table.append([label, *line])
-    if not any(powers.values()):
-        return markdown.table(["attention", *columns], [row[:-1] for row in table])
-    return markdown.table(["attention", *columns, "exponent"], table)
+        pairs = [[found.get((x, c)) for x in (label, "softmax")] for c in columns]
+        table.append([label, *(_cell(*pair, unit) for pair in pairs)])
+    if "task" not in rows[0]["key"]:
+        powers = curves(rows, unit)
+        table = [[*line, exponent(powers.get(line[0], {}))] for line in table]
+        columns.append("exponent")
+    return markdown.table(["attention", *columns], table)
 
 
-def _cell(row: Row | None, exact: Row | None, value: Value) -> str:
-    if row is None or (number := value(row)) is None:
+def _cell(row: Row | None, exact: Row | None, unit: str) -> str:
+    """As in "9.92 (9.8–10.1) · 17×"."""
+    if row is None or (number := value(row, unit)) is None:
         return DASH if row is None or row["seconds"] else "out of memory"
     text = f"{number:.4g}"
-    if value is milliseconds:
-        text = spread([1e3 * x for x in row["seconds"]], ".3g")
-    softmax = value(exact) if exact and exact is not row else None
+    if unit == "ms":
+        lower, upper = 1e3 * np.quantile(row["seconds"], (0.25, 0.75))
+        text = f"{number:.3g} ({lower:.3g}–{upper:.3g})"
+    softmax = value(exact, unit) if exact and exact is not row else None
     factor = softmax / number if softmax else 0
     return f"{text} · {factor:,.{0 if factor >= 10 else 1}f}×" if factor else text
-
-
-def spread(values: Any, form: str) -> str:
-    """Median (quartiles)."""
-    lower, median, upper = np.quantile(values, (0.25, 0.5, 0.75))
-    return f"{median:{form}} ({lower:{form}}–{upper:{form}})"
-
-
-def _beside_pytorch(rows: Sequence[Row]) -> list[str]:
-    """The lines of PyTorch's times ÷ ours, round by round."""
-    table = []
-    for theirs, ours in product(rows, rows):
-        label = ours["key"]["attention"]
-        library, counterpart = _split(theirs["key"]["attention"])
-        same = counterpart == label.partition(" in ")[0] and all(
-            of(theirs) == of(ours) for of in (_column, lambda row: row["key"]["what"])
-        )
-        if library and same and theirs["seconds"] and ours["seconds"]:
-            ratio = spread(np.divide(theirs["seconds"], ours["seconds"]), ".2f")
-            names = f"{library}-{counterpart} ÷ {label}"
-            table.append([ours["key"]["what"], names, _column(ours), ratio])
-    head = ["what", "attention", "at", "time"]
-    return ["## Beside PyTorch", "", *markdown.table(head, table), ""] if table else []
-
-
-def _split(label: str) -> tuple[str, str]:
-    """The library of a baseline, or "", and the label of ours."""
-    library, _, rest = label.partition("-")
-    return (library, rest) if library in ("hf", "torch") else ("", label)
-
-
-def _curves(rows: Sequence[Row], value: Value) -> dict[str, dict[int, float]]:
-    """attention -> length -> known value."""
-    curves: dict[str, dict[int, float]] = {}
-    for row in rows:
-        if number := value(row):
-            curve = curves.setdefault(row["key"]["attention"], {})
-            curve[row["key"]["length"]] = number
-    return curves
 
 
 def _column(row: Row) -> str:

@@ -32,7 +32,9 @@ def attention_baseline(ours: Program, inputs: Sequence[jax.Array]) -> Program | 
     """
     key, options = ours.key, ours.key["options"]
     length, count = key["length"], options.get("num_landmarks", 0)
-    tensors, parameters = [_tensor(x) for x in inputs], []  # [B, L, N, H]
+    dtype, parameters = getattr(torch, key["dtype"]), []
+    # Through float32, as numpy has no bfloat16: [B, L, N, H].
+    tensors = [torch.tensor(np.array(x, np.float32)).to(DEVICE, dtype) for x in inputs]
     if key["attention"] == "softmax":
         tensors = [x.transpose(1, 2).contiguous() for x in tensors]  # [B, N, L, H]
         attend: Any = torch.nn.functional.scaled_dot_product_attention
@@ -40,9 +42,8 @@ def attention_baseline(ours: Program, inputs: Sequence[jax.Array]) -> Program | 
         sizes = {"num_attention_heads": key["num_heads"]}
         sizes["hidden_size"] = key["num_heads"] * key["head_dim"]
         module = _make(NystromformerSelfAttention, options, length, **sizes)
-        module = module.to(tensors[0].dtype).eval()
+        module = module.to(dtype).eval()
         parameters = [x for x in module.parameters() if x.ndim == 4]  # convolution
-
         attend = functools.partial(_attend, module)
     else:
         return None
@@ -71,8 +72,8 @@ def train_baseline(ours: Program, config: Config, data: Data) -> Program | None:
     published = options.items() >= PUBLISHED.items() and data.pairs is None
     if config.train.grad_accum_steps > 1 or not published:
         return None
-    rows, least = np.asarray(data.inputs, np.int64), options["num_landmarks"]
-    rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % least)))
+    rows = np.asarray(data.inputs, np.int64)
+    rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % options["num_landmarks"])))
     classifier = _make(
         *(NystromformerForSequenceClassification, options, rows.shape[1]),
         vocab_size=int(rows.max()) + 1,
@@ -84,7 +85,9 @@ def train_baseline(ours: Program, config: Config, data: Data) -> Program | None:
         num_labels=int(data.labels.max()) + 1,
     ).to(getattr(torch, model.dtype))
     optimizer = torch.optim.AdamW(classifier.parameters(), rate.learning_rate)
-    inputs, labels = _tensor(rows), _tensor(np.asarray(data.labels, np.int64))
+    inputs, labels = (
+        torch.tensor(x).to(DEVICE) for x in (rows, np.asarray(data.labels, np.int64))
+    )
     batches = [*zip(inputs.chunk(STEPS), labels.chunk(STEPS), strict=True)]
 
     def run() -> None:
@@ -99,16 +102,15 @@ def train_baseline(ours: Program, config: Config, data: Data) -> Program | None:
 def _make(cls: Any, options: Mapping[str, Any], length: int, **sizes: Any) -> Any:
     """A module of transformers, without the convolution if ours has none."""
     torch.manual_seed(0)
+    kernel = options["conv_kernel_size"]
     sizes |= {
         "num_landmarks": options["num_landmarks"],
-        "segment_means_seq_len": length,
+        "conv_kernel_size": kernel or 1,
     }
-    sizes |= {"conv_kernel_size": options["conv_kernel_size"] or 1}
-    model = cls(
-        transformers.NystromformerConfig(max_position_embeddings=length, **sizes)
-    )
+    sizes |= {"segment_means_seq_len": length, "max_position_embeddings": length}
+    model = cls(transformers.NystromformerConfig(**sizes))
     for module in model.modules():
-        if hasattr(module, "conv") and not options["conv_kernel_size"]:
+        if hasattr(module, "conv") and not kernel:
             module.conv_kernel_size = None
             del module.conv
     return model.to(DEVICE).train()
@@ -119,14 +121,6 @@ def _attend(module: Any, *qkv: Any) -> Any:
     for layer, x in zip((module.query, module.key, module.value), qkv, strict=True):
         layer.forward = lambda hidden, x=x: x.flatten(2)
     return module(qkv[0].flatten(2))[0]
-
-
-def _tensor(x: Any) -> Any:
-    """A copy on torch's device; floats through float32, as numpy has no bfloat16."""
-    if x.dtype.kind in "iu":
-        return torch.from_numpy(np.array(x)).to(DEVICE)
-    tensor = torch.from_numpy(np.array(x, np.float32))
-    return tensor.to(DEVICE, getattr(torch, str(x.dtype)))
 
 
 def _program(ours: Program, run: Callable[[], None]) -> Program:

@@ -15,7 +15,7 @@ from nystromformer.experiments.bench.attentions import AttentionSpec
 from nystromformer.experiments.bench.measure import Program, compile_program
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.training.data import Data
-from nystromformer.training.step import make_init, make_train_chunk
+from nystromformer.training.step import Programs
 
 STEPS = 4  # in one run
 
@@ -33,22 +33,20 @@ def step_groups(
     as in "train.batch_size"; None changes nothing. grad_accum_steps is the number of
     length buckets, too. torch: the module `torch_baselines`.
     """
-    groups = []
-    for task in dict.fromkeys(tasks):
-        groups.append(found := {})
-        for spec, parts in itertools.product(specs, grad_accum_steps):
-            module = importlib.import_module(f"configs.{task}")
-            mapping = module.get_config(spec.name).to_dict()
-            mapping["attention"] = {"name": spec.name, **spec.options}
-            batching = dict.fromkeys(
-                ("train.grad_accum_steps", "train.length_buckets"), parts
-            )
-            for path, value in (changes | batching).items():
-                group, _, key = path.partition(".")
-                mapping[group][key] = mapping[group][key] if value is None else value
-            label = f"{spec.label} in {parts}" if parts > 1 else spec.label
-            found[label] = Experiment.from_config(Config.from_mapping(mapping))
-    for found in groups:
+    groups: dict[str, dict[str, Experiment]] = {task: {} for task in tasks}
+    for task, spec, parts in itertools.product(groups, specs, grad_accum_steps):
+        mapping = importlib.import_module(f"configs.{task}").get_config(spec.name)
+        mapping = {
+            **mapping.to_dict(),
+            "attention": {"name": spec.name, **spec.options},
+        }
+        batching = {"train.grad_accum_steps": parts, "train.length_buckets": parts}
+        for path, value in (changes | batching).items():
+            group, _, key = path.partition(".")
+            mapping[group][key] = mapping[group][key] if value is None else value
+        label = f"{spec.label} in {parts}" if parts > 1 else spec.label
+        groups[task][label] = Experiment.from_config(Config.from_mapping(mapping))
+    for found in groups.values():
         first, programs = next(iter(found.values())), []
         data = synthetic_examples(first.task, first.config.train.batch_size)
         for label, experiment in found.items():
@@ -77,27 +75,26 @@ def train_program(label: str, experiment: Experiment, data: Data) -> Program:
 
     `label` names the attention; data has STEPS batches.
     """
-    config, optimizer = experiment.config, experiment.make_optimizer()
-    train, objective = config.train, experiment.objective
-    init, seed = make_init(experiment.make_model, optimizer, objective), np.uint32(0)
-    train_chunk = make_train_chunk(
-        *(experiment.graphdef, optimizer, objective),
-        grad_accum_steps=train.grad_accum_steps,
-        length_buckets=train.length_buckets,
+    config, optimizer, seed = (
+        experiment.config,
+        experiment.make_optimizer(),
+        np.uint32(0),
     )
-    indices = np.arange(STEPS * train.batch_size, dtype=np.int32)
-    indices = jax.device_put(indices.reshape(STEPS, train.batch_size))
-    rest = data, indices, np.int32(STEPS)
-    compiled, size = compile_program(train_chunk, jax.eval_shape(init, seed), *rest)
+    made = experiment.make_model, experiment.objective, optimizer, config.train
+    programs = Programs.make(*made, graphdef=experiment.graphdef)
+    batches = np.arange(len(data.labels), dtype=np.int32).reshape(STEPS, -1)
+    rest = data, jax.device_put(batches), np.int32(STEPS)
+    state = programs.init.eval_shape(seed)
+    compiled, size = compile_program(programs.train_chunk, state, *rest)
     states: list[Any] = []  # the newest; a run donates it and leaves the next
 
     def run() -> None:
-        state, finite = compiled(states.pop() if states else init(seed), *rest)
+        state, finite = compiled(states.pop() if states else programs.init(seed), *rest)
         states.append(jax.block_until_ready(state))
         if culprits := finite.culprits():
             raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")
 
     key = {"what": "train step", "attention": label, "task": config.task.name}
     key |= {"options": config.attention.options, "length": experiment.task.max_length}
-    key |= {"batch_size": train.batch_size, "dtype": config.model.dtype}
+    key |= {"batch_size": config.train.batch_size, "dtype": config.model.dtype}
     return Program(key, run, size, STEPS)

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from nystromformer.config import ConfigError
 from nystromformer.experiments import markdown, provenance
-from nystromformer.experiments.bench.attentions import smooth_inputs
 from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.study import drawing, errors
 from nystromformer.experiments.study.errors import Layer, record_qkv
@@ -26,55 +25,43 @@ from nystromformer.landmarks import (
     standard_nystrom,
 )
 
-HEADS, HEAD_DIM = 2, 32  # without a run
 SEEDS = 8  # of random landmarks
 PICTURED_HEADS = 6
 PICTURED_COUNTS = (16, 64, 256)
 
 
-class Subject(NamedTuple):
-    """What is measured: layers, a line about them, and the example of the pictures."""
-
-    layers: list[Layer]
-    about: str
-    example: int
-
-
 def write_study(
-    subject: Subject,
+    layers: Sequence[Layer],
+    about: str,
     out: Path,
     *,
     landmarks: Sequence[int] | None,
     iterations: Sequence[int],
     baselines: Sequence[str],
 ) -> None:
-    """Writes the page, its figures, and their numbers as CSV.
+    """Writes the page, headed by `about`, its figures, and their numbers as CSV.
 
-    Landmarks and iterations are their numbers (None = powers of two below the longest
-    sequence), baselines other attentions of as many features.
-
-    Raises:
-      ConfigError: as many landmarks as tokens, which is exact.
+    The pictures show the first example. Landmarks and iterations are their numbers
+    (None = powers of two below the longest sequence), baselines other attentions of as
+    many features. ConfigError for as many landmarks as tokens, which is exact.
     """
-    most = int(max(layer.mask.sum(1).max() for layer in subject.layers))
+    most = int(max(layer.mask.sum(1).max() for layer in layers))
     counts = sorted(landmarks or (2**k for k in range(2, 10) if 2**k < most))
     if counts[-1] >= most:
         raise ConfigError(f"--landmarks must be below the longest sequence, {most}")
     made_by = provenance.source()
     markdown.open_folder(out, "landmarks.csv")
     with jax.enable_x64(True):
-        tables = measure_all(subject.layers, counts, iterations, baselines)
-        means = tables["landmarks"].query("method == 'segment means'")
+        tables = measure_all(layers, counts, iterations, baselines)
         figures = {
             "landmarks": drawing.draw_methods(tables["landmarks"]),
             "iterations": drawing.draw_iterations(tables["iterations"]),
-            "bound": drawing.draw_bound(means),
             "spectrum": drawing.draw_spectrum(tables["spectrum"]),
-            **draw_matrices(subject, counts),
+            **draw_matrices(layers, counts),
         }
     for name, rows in tables.items():
         rows.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
-    lines = [subject.about]
+    lines = [about]
     for name, figure in figures.items():
         save_figure(figure, out / name)
         lines += [f"## {name.capitalize()}\n", f"![{name}]({name}.png)\n"]
@@ -83,54 +70,33 @@ def write_study(
     print(f"{out}/README.md has {len(figures)} figures")
 
 
-def from_run(
+def layers_of_run(
     workdir: str, split: str, data_dir: str | None, examples: int, example: int | None
-) -> Subject:
-    """The layers of a trained run, for the longest examples of a split.
+) -> tuple[list[Layer], str]:
+    """The layers of a trained run, and a line about them.
 
-    `example` is the one in the pictures; None = the longest.
+    They are for one example (None = the longest) and the longest others of a split.
+    ConfigError if there is no run or no such example.
     """
     run = load_run(workdir)
     data = run.task.load(split, data_dir or run.config.task.data_dir)
     rows = np.arange(len(data.labels))[:, None] if data.pairs is None else data.pairs
     longest = np.argsort(-data.lengths[rows].min(1), kind="stable")
     first = longest[0] if example is None else example
-    _check_example(first, len(rows))
+    if first >= len(rows):
+        raise ConfigError(f"--example={example}: there are {len(rows):,}, from 0 on")
     chosen = rows[[first, *longest[longest != first][: examples - 1]]].ravel()
     tokens = np.asarray(data.inputs[chosen], np.int32)
     mask = np.arange(tokens.shape[1]) < data.lengths[chosen][:, None]
     layers = record_qkv(run.model.encoder, tokens, mask)
-    attention, result = run.config.attention, run.result or {}
-    options = ", ".join(f"{name}={value}" for name, value in attention.options.items())
-    step, tested = result.get("best_step"), result.get("test_accuracy")
+    step = (run.result or {}).get("best_step", "?")  # it may still be in training
     about = (
-        f"- Run: {run.config.task.name} with {attention.name} ({options}), seed "
-        f"{run.config.train.seed}, best weights"
-        f"{'' if step is None else f' of step {step:,}'}"
-        f"{'' if tested is None else f', test accuracy {tested:.2%}'}\n"
+        f"- Run: {run.config.task.name} with {run.config.attention.name}, seed "
+        f"{run.config.train.seed}, best weights of step {step}\n"
         f"- Inputs: queries, keys and values of {len(layers)} layers for {len(chosen)} "
         f"sequences, the longest of {split}; the pictures show example {first}\n"
     )
-    return Subject(layers, about, 0)
-
-
-def synthetic(kind: str, length: int, examples: int, example: int | None) -> Subject:
-    """HEADS of HEAD_DIM of "smooth" sequences, or of "random" normal numbers."""
-    _check_example(example or 0, examples)
-    shape = (3, examples, length, HEADS, HEAD_DIM)
-    arrays = np.random.default_rng(0).normal(size=shape)
-    if kind == "smooth":
-        heads: Any = {"num_heads": HEADS, "head_dim": HEAD_DIM}
-        found = smooth_inputs(length, batch_size=examples, **heads)
-        arrays = np.asarray(found, np.float64)
-    layer = Layer(*arrays, mask=np.ones((examples, length), bool))
-    about = f"- Inputs: {kind}, {examples} of length {length:,}\n"
-    return Subject([layer], about, example or 0)
-
-
-def _check_example(example: int, count: int) -> None:
-    if example >= count:
-        raise ConfigError(f"--example={example}: there are {count:,}, from 0 on")
+    return layers, about
 
 
 def measure_all(
@@ -141,32 +107,31 @@ def measure_all(
 ) -> dict[str, pd.DataFrame]:
     """The tables landmarks, iterations and spectrum."""
     methods: list[dict[str, Any]] = []
+    inverses: list[dict[str, Any]] = []
     for count in counts:
-        for name in LANDMARKS:
-            options = {"num_landmarks": count, "landmarks": name}
-            options["method"] = _label(name)
-            seeds = range(SEEDS if name == "random" else 1)
-            methods += [{**options, "landmark_seed": seed} for seed in seeds]
-        options = {"num_landmarks": count, "pinv": "identity"}
-        methods.append({**options, "method": "double softmax"})
-    inverses = [
-        {"num_landmarks": count, "pinv": pinv, "num_pinv_iters": n, "method": pinv}
-        for count in counts
-        for pinv, n in [*(("iterative", n) for n in iterations), ("exact", 0)]
-    ]
+        size = {"num_landmarks": count}
+        methods += [
+            {"method": _label(name), **size, "landmarks": name, "landmark_seed": seed}
+            for name in LANDMARKS
+            for seed in range(SEEDS if name == "random" else 1)
+        ]
+        methods.append({"method": "double softmax", **size, "pinv": "identity"})
+        methods += [{"method": x, **size, "attention": x} for x in baselines]
+        inverses += [
+            {"method": pinv, **size, "pinv": pinv, "num_pinv_iters": n}
+            for pinv, n in [*(("iterative", n) for n in iterations), ("exact", 0)]
+        ]
     bar = functools.partial(tqdm, disable=None)
-    nystrom = errors.measure_nystrom(layers, bar(methods, "landmarks"))
-    others = errors.measure_baselines(layers, baselines, counts)
     return {
-        "landmarks": pd.concat([nystrom, others]),
-        "iterations": errors.measure_nystrom(layers, bar(inverses, "iterations")),
+        "landmarks": errors.measure_errors(layers, bar(methods, "landmarks")),
+        "iterations": errors.measure_errors(layers, bar(inverses, "iterations")),
         "spectrum": errors.spectra(layers),
     }
 
 
-def draw_matrices(subject: Subject, counts: Sequence[int]) -> dict[str, Figure]:
-    """Heads of one example as matrices, as in Figs. 1-4 of the supplement."""
-    most = int(subject.layers[0].mask[subject.example].sum())
+def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Figure]:
+    """Heads of the first example as matrices, as in Figs. 1-4 of the supplement."""
+    most = int(layers[0].mask[0].sum())
     fitting = [count for count in counts if count < most] or [most]
     count = max(x for x in fitting if x <= max(64, fitting[0]))
     shown = [n for n in PICTURED_COUNTS if n in fitting] or fitting[-3:]
@@ -193,10 +158,9 @@ def draw_matrices(subject: Subject, counts: Sequence[int]) -> dict[str, Figure]:
     }
     figures = {}
     for name, functions in columns.items():
-        found = errors.matrices(subject.layers, subject.example, functions)
+        found = errors.matrices(layers, 0, functions)
         evenly = np.linspace(0, len(found) - 1, min(PICTURED_HEADS, len(found)))
-        heads = [[*found][round(i)] for i in evenly]
-        pictures = {head: found[head] for head in heads}
+        pictures = {head: found[head] for head in ([*found][round(i)] for i in evenly)}
         figures[name] = drawing.draw_pictures(pictures, own_colors=name == "inverses")
     return figures
 
@@ -209,10 +173,9 @@ CAPTIONS = {
     "landmarks": f"""\
 ‖ŜV − SV‖ / ‖SV‖ (Frobenius) by head, without the convolution, over valid tokens:
 medians and quartiles over sequences of more tokens than landmarks ({SEEDS} seeds of
-random ones). Double softmax has no inverse; other attentions have fresh parameters.""",
+random ones). Double softmax has no inverse; other attentions have fresh parameters.
+landmarks.csv has ‖ŜV − SV‖∞ and Proposition 1's bound beside it.""",
     "iterations": "The same with segment means; dashed: LAPACK's pseudo-inverse.",
-    "bound": """\
-Proposition 1: ‖SV − ŜV‖∞ ≤ (1 + ‖A⁺‖∞ + ‖A⁺ − Z‖∞) ‖V‖∞, every head and sequence.""",
     "spectrum": "Singular values of S as in Linformer's Fig. 1: medians of sequences.",
     "choices": """\
 S and Ŝ by the choice of landmarks (supplement, Fig. 1), with relative errors; "after

@@ -17,7 +17,7 @@ FONT = 8  # points
 
 def draw_methods(rows: Frame) -> Figure:
     """The error against the number of landmarks or features: a line for each method."""
-    figure, panels = _panels(rows, ["layer", "head"])
+    figure, panels = _panels(rows)
     counts = sorted(rows["num_landmarks"].unique())
     for axes, chosen in panels:
         for method, part in chosen.groupby("method", sort=False):
@@ -31,7 +31,7 @@ def draw_methods(rows: Frame) -> Figure:
 
 def draw_iterations(rows: Frame) -> Figure:
     """The error against the iterations of the inverse; dashed with the exact one."""
-    figure, panels = _panels(rows, ["layer", "head"])
+    figure, panels = _panels(rows)
     for axes, chosen in panels:
         for i, (count, part) in enumerate(chosen.groupby("num_landmarks")):
             label, exact = f"{count} landmarks", part["pinv"] == "exact"
@@ -41,19 +41,6 @@ def draw_iterations(rows: Frame) -> Figure:
         axes.set(yscale="log", xlabel="iterations")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.plot([], [], color="grey", linestyle="--", label="exact inverse")
-    figure.axes[0].legend(frameon=False, fontsize=FONT)
-    return figure
-
-
-def draw_bound(rows: Frame) -> Figure:
-    """‖ŜV − SV‖∞ against the bound of Proposition 1, a panel for each layer."""
-    figure, panels = _panels(rows, ["layer"])
-    for axes, chosen in panels:
-        for count, part in chosen.groupby("num_landmarks"):
-            axes.scatter(part.bound, part.distance, s=9, label=f"{count} landmarks")
-        ends = [chosen.distance.min(), chosen.bound.max()]
-        axes.plot(ends, ends, color="grey", linestyle="--", label="error = bound")
-        axes.set(xscale="log", yscale="log", xlabel="bound", ylabel="‖SV − ŜV‖∞")
     figure.axes[0].legend(frameon=False, fontsize=FONT)
     return figure
 
@@ -72,16 +59,14 @@ def draw_spectrum(rows: Frame) -> Figure:
         curves = []
         for _, values in part.groupby("example")["singular_value"]:
             sums = np.cumsum([0.0, *values])
-            curves.append(
-                np.interp(ranks, np.linspace(0, 1, len(sums)), sums / sums[-1])
-            )
+            at = np.linspace(0, 1, len(sums))
+            curves.append(np.interp(ranks, at, sums / sums[-1]))
         median = np.median(curves, axis=0)
         heat[layer, head] = median[len(ranks) // 4]
         style = {"color": f"C{layer}", "linestyle": ("-", "--", ":", "-.")[head % 4]}
         left.plot(ranks, median, label=f"layer {layer}, head {head}", **style)
-        color = "white" if heat[layer, head] < 0.5 else "black"
-        place = {"color": color, "ha": "center", "va": "center", "fontsize": FONT}
-        right.text(head, layer, f"{heat[layer, head]:.2f}", **place)
+        text = f"{heat[layer, head]:.2f}"
+        right.text(head, layer, text, ha="center", va="center", backgroundcolor="white")
     left.axvline(0.25, color="grey", linewidth=0.8)
     left.set(xlabel="rank / n", ylabel="cumulative normalised singular value")
     if heat.size <= 12:
@@ -97,10 +82,9 @@ def draw_spectrum(rows: Frame) -> Figure:
 def draw_pictures(pictures: Pictures, *, own_colors: bool = False) -> Figure:
     """A row for each head: the first matrix, and the others with their errors to it.
 
-    Args:
-      pictures: (layer, head) -> title -> matrix.
-      own_colors: each matrix in colours of its own, with their range instead of its
-        error, for matrices that differ by orders of magnitude.
+    pictures: (layer, head) -> title -> matrix.
+    own_colors: each matrix in colours of its own, with their range instead of its
+      error, for matrices that differ by orders of magnitude.
     """
     rows, columns = len(pictures), len(next(iter(pictures.values())))
     cell, figure = PAGE / columns, new_figure(rows, columns)
@@ -108,21 +92,21 @@ def draw_pictures(pictures: Pictures, *, own_colors: bool = False) -> Figure:
     grid = np.array(figure.axes, object).reshape(rows, columns)
     for line, ((layer, head), titled) in zip(grid, pictures.items(), strict=True):
         exact = next(iter(titled.values()))
+        low, high = np.quantile(exact, (0.005, 0.995))
+        style = {"cmap": "viridis", "vmin": min(low, 0), "vmax": high}
         for axes, (title, matrix) in zip(line, titled.items(), strict=True):
-            low, high = np.quantile(matrix if own_colors else exact, (0.005, 0.995))
-            low, style = min(low, 0), {"cmap": "viridis"}
+            error = np.linalg.norm(matrix - exact) / np.linalg.norm(exact)
+            text = "" if matrix is exact else f"{error:.2g}"
             if own_colors:
-                high, style = max(-low, high), {"cmap": "RdBu"}
-                low, style["interpolation"] = -high, "nearest"
-            image = axes.imshow(matrix, vmin=low, vmax=high, **style)
+                high = np.quantile(abs(matrix), 0.995)
+                style = {"cmap": "RdBu", "vmin": -high, "vmax": high}
+                text = f"± {high:.1g}"
+            image = axes.imshow(matrix, interpolation="nearest", **style)
             axes.set(xticks=[], yticks=[])
             axes.grid(visible=False)
             if axes in grid[0]:
                 axes.set_title(title.replace(" ", "\n"), fontsize=FONT)
-            error = np.linalg.norm(matrix - exact) / np.linalg.norm(exact)
-            text = f"± {high:.1g}" if own_colors else f"{error:.2g}"
-            axes.set_xlabel(text if own_colors or matrix is not exact else "")
-            axes.xaxis.label.set_fontsize(FONT)
+            axes.set_xlabel(text, fontsize=FONT)
         line[0].set_ylabel(f"layer {layer}\nhead {head}", fontsize=FONT)
         if not own_colors:
             bar = figure.colorbar(image, ax=[*line], extend="both", aspect=10)
@@ -131,15 +115,13 @@ def draw_pictures(pictures: Pictures, *, own_colors: bool = False) -> Figure:
     return figure
 
 
-def _panels(rows: Frame, by: list[str]) -> tuple[Figure, list[tuple[Axes, Frame]]]:
-    """A row of panels for each layer, a column for each head; or one row of layers."""
-    sizes = [1, *(rows[name].nunique() for name in by)]
-    figure, panels = new_figure(*sizes[-2:]), []
-    for axes, (place, part) in zip(figure.axes, rows.groupby(by), strict=True):
-        title = ", ".join(f"{name} {x}" for name, x in zip(by, place, strict=True))
-        axes.set(title=title, ylabel="relative error")
-        panels.append((axes, part))
-    return figure, panels
+def _panels(rows: Frame) -> tuple[Figure, list[tuple[Axes, Frame]]]:
+    """A row of panels for each layer, a column for each head, with their rows."""
+    places = rows.groupby(["layer", "head"])
+    figure = new_figure(rows["layer"].nunique(), rows["head"].nunique())
+    for axes, (layer, head) in zip(figure.axes, places.groups, strict=True):
+        axes.set(title=f"layer {layer}, head {head}", ylabel="relative error")
+    return figure, [*zip(figure.axes, (part for _, part in places), strict=True)]
 
 
 def _draw_medians(

@@ -4,11 +4,9 @@ With no more valid tokens than landmarks Nyström attention is exact by construc
 such sequences are left out.
 """
 
-import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +21,7 @@ from nystromformer.landmarks import PINVS, nystrom_kernels, softmax_matrix
 Pictures = dict[tuple[int, int], dict[str, np.ndarray]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """Query, key and value float64 [B, L, N, H] of one layer, and mask bool [B, L]."""
 
     query: np.ndarray
@@ -34,24 +31,8 @@ class Layer:
 
     def example(self, index: int) -> list[np.ndarray]:
         """Query, key, value [L, N, H] and mask [L] of one example; padding is zero."""
-        mask = self.mask[index]
-        arrays = (x[index] for x in (self.query, self.key, self.value))
+        *arrays, mask = (x[index] for x in self)
         return [*(np.where(mask[:, None, None], x, 0) for x in arrays), mask]
-
-
-class _Recorder:
-    """Takes the place of an attention: computes the same and keeps its inputs."""
-
-    def __init__(self, attention: Any):
-        self.attention, self.layer = attention, None
-
-    def __call__(
-        self, query: Any, key: Any, value: Any, mask: Any = None, **flax: Any
-    ) -> jax.Array:
-        valid = np.ones(query.shape[:2], bool) if mask is None else mask[:, 0, 0]
-        arrays = (np.asarray(x, np.float64) for x in (query, key, value))
-        self.layer = Layer(*arrays, mask=np.asarray(valid))
-        return self.attention(query, key, value, mask=mask, **flax)
 
 
 def record_qkv(
@@ -62,16 +43,25 @@ def record_qkv(
     Raises:
       ConfigError: the attention has no queries and keys.
     """
+    layers: list[Layer] = []
+
+    def recording(attention: Any) -> Callable[..., jax.Array]:
+        def attend(*qkv: Any, mask: Any = None, **flax: Any) -> jax.Array:
+            valid = np.ones(qkv[0].shape[:2], bool) if mask is None else mask[:, 0, 0]
+            arrays = (np.asarray(x, np.float64) for x in qkv)
+            layers.append(Layer(*arrays, mask=np.asarray(valid)))
+            return attention(*qkv, mask=mask, **flax)
+
+        return attend
+
     encoder = nnx.clone(encoder)
     encoder.remat = "none"
-    recorders = []
     for block in encoder.blocks:
         if block.attention.num_projections == 1:
             raise ConfigError("attention 'identity' has no queries and keys")
-        recorders.append(_Recorder(block.attention.attention))
-        block.attention.attention = recorders[-1]
+        block.attention.attention = recording(block.attention.attention)
     encoder(inputs, mask)
-    return [recorder.layer for recorder in recorders]
+    return layers
 
 
 def approximation_error(
@@ -86,69 +76,71 @@ def approximation_error(
 ) -> dict[str, jax.Array]:
     """Errors of the approximation Ŝ = F Z B of one head's attention matrix S.
 
-    ‖·‖ is Frobenius's norm, ‖·‖∞ the largest row sum of absolute values.
-
-    Args:
-      query, key, value: [L, H], zero where the mask [L] is False.
-      mask: True = valid.
-      num_pinv_iters, pinv, **landmarks: as for `nystrom_factors`.
+    query, key and value [L, H] are zero where the mask [L] is False; the options are
+    those of `nystrom_factors`.
 
     Returns:
-      error: ‖ŜV − SV‖ / ‖SV‖.
-      residual: ‖A Z A − A‖ / ‖A‖, the distance of Z from an inverse of A.
-      distance: ‖ŜV − SV‖∞.
+      error: ‖ŜV − SV‖ / ‖SV‖, Frobenius.
+      distance: ‖ŜV − SV‖∞, the largest row sum of absolute values.
       bound: (1 + ‖A⁺‖∞ + ‖A⁺ − Z‖∞) ‖V‖∞, which Proposition 1 sets to the distance.
     """
     f, a, b = nystrom_kernels(query, key, mask, **landmarks)
     z, inverse = PINVS[pinv](a, num_pinv_iters), jnp.linalg.pinv(a)
     exact = jnp.where(mask[:, None], softmax_matrix(query, key, mask) @ value, 0)
     difference = jnp.where(mask[:, None], f @ (z @ (b @ value)), 0) - exact
-    norm = jnp.linalg.norm
+    norm = functools.partial(jnp.linalg.norm, ord=jnp.inf)
     return {
-        "error": norm(difference) / norm(exact),
-        "residual": norm(a @ z @ a - a) / norm(a),
-        "distance": norm(difference, jnp.inf),
-        "bound": (1 + norm(inverse, jnp.inf) + norm(inverse - z, jnp.inf))
-        * norm(value, jnp.inf),
+        "error": jnp.linalg.norm(difference) / jnp.linalg.norm(exact),
+        "distance": norm(difference),
+        "bound": (1 + norm(inverse) + norm(inverse - z)) * norm(value),
     }
 
 
-def measure_nystrom(
+@functools.partial(
+    jax.jit, static_argnames=("num_landmarks", "landmarks", "num_pinv_iters", "pinv")
+)
+def _nystrom_errors(*arrays: Any, **options: Any) -> dict[str, jax.Array]:
+    """Of each head; one program for all seeds of random landmarks."""
+    of_head = functools.partial(approximation_error, **options)
+    return jax.vmap(of_head, in_axes=(1, 1, 1, None))(*arrays)
+
+
+def _baseline_errors(
+    *qkv: Any, attention: str, num_landmarks: int
+) -> dict[str, jax.Array]:
+    """Of each head of another attention with fresh parameters, sized as landmarks."""
+    *arrays, mask = qkv
+    length, num_heads, head_dim = arrays[0].shape
+    sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": length}
+    if option := ATTENTIONS[attention].size_option:
+        sizes[option] = num_landmarks
+    attend: Any = make_attention(attention, rngs=nnx.Rngs(0), **sizes)
+    out = attend(*(x[None] for x in arrays), mask=mask[None, None, None])[0][mask]
+    exact = jax.vmap(softmax_matrix, (1, 1, None), 1)(*arrays[:2], mask)  # [T, N, S]
+    expected = jnp.einsum("tns,snh->tnh", exact, arrays[2])[mask]
+    norms = jnp.linalg.norm(jnp.stack([out - expected, expected]), axis=(1, 3))
+    return {"error": norms[0] / norms[1]}
+
+
+def measure_errors(
     layers: Sequence[Layer], grid: Iterable[Mapping[str, Any]]
 ) -> pd.DataFrame:
-    """`approximation_error` of every head and sequence, a row each.
+    """The errors of every head and every sequence of more tokens than landmarks.
 
-    grid: options of `approximation_error`, each with its num_landmarks, and `method`,
-    their name; they go into the rows.
+    grid: options, which go into the rows: `method`, a name; num_landmarks; and others
+      of `approximation_error`, or `attention`, the name of another one.
     """
     rows = []
-    for method, options in ((x["method"], {**x}) for x in grid):
-        del options["method"]
-        seed = options.pop("landmark_seed", 0)
-        for where, arrays in _longer(layers, options["num_landmarks"]):
-            found = _errors_of_heads(seed, *arrays, **options)
-            rows += _rows({**where, "method": method, **options}, found)
-    return pd.DataFrame(rows)
-
-
-def measure_baselines(
-    layers: Sequence[Layer], names: Sequence[str], counts: Sequence[int]
-) -> pd.DataFrame:
-    """The error of other attentions with fresh parameters, at sizes as of landmarks."""
-    exact, rows = jax.vmap(softmax_matrix, (1, 1, None), 1), []  # [T, N, S]
-    for name, count in itertools.product(names, counts):
-        for where, (query, key, value, mask) in _longer(layers, count):
-            length, num_heads, head_dim = query.shape
-            sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": length}
-            option = ATTENTIONS[name].size_option
-            options: Any = {option: count} if option else {}
-            attention: Any = make_attention(name, **sizes, rngs=nnx.Rngs(0), **options)
-            wide = (x[None] for x in (query, key, value))
-            out = attention(*wide, mask=mask[None, None, None])[0][mask]
-            expected = jnp.einsum("tns,snh->tnh", exact(query, key, mask), value)[mask]
-            norms = jnp.linalg.norm(jnp.stack([out - expected, expected]), axis=(1, 3))
-            where |= {"method": name, "num_landmarks": count}
-            rows += _rows(where, {"error": norms[0] / norms[1]})
+    for named in grid:
+        options = {key: x for key, x in named.items() if key != "method"}
+        errors = _baseline_errors if "attention" in options else _nystrom_errors
+        for i, layer in enumerate(layers):
+            longer = layer.mask.sum(1) > options["num_landmarks"]
+            for example in np.flatnonzero(longer).tolist():
+                found = jax.device_get(errors(*layer.example(example), **options))
+                place = {"layer": i, "example": example}
+                for head, row in enumerate(pd.DataFrame(found).to_dict("records")):
+                    rows.append({**named, **place, "head": head, **row})
     return pd.DataFrame(rows)
 
 
@@ -183,27 +175,3 @@ def matrices(
                 of_head = pictures.setdefault((i, n), {})
                 of_head[name] = x[mask][:, mask] if square else x
     return pictures
-
-
-def _longer(layers: Sequence[Layer], count: int) -> Iterable[tuple[dict, list]]:
-    """Layer and example with their arrays, of more than `count` valid tokens."""
-    for i, layer in enumerate(layers):
-        for example in np.flatnonzero(layer.mask.sum(1) > count).tolist():
-            yield {"layer": i, "example": example}, layer.example(example)
-
-
-def _rows(where: dict[str, Any], found: Mapping[str, jax.Array]) -> list[dict]:
-    """A row of each head."""
-    return [
-        {**where, "head": n, **{name: float(x[n]) for name, x in found.items()}}
-        for n in range(len(found["error"]))
-    ]
-
-
-@functools.partial(
-    jax.jit, static_argnames=("num_landmarks", "landmarks", "num_pinv_iters", "pinv")
-)
-def _errors_of_heads(seed: Any, *arrays: Any, **options: Any) -> dict[str, jax.Array]:
-    """One program for all seeds of random landmarks."""
-    of_head = functools.partial(approximation_error, landmark_seed=seed, **options)
-    return jax.vmap(of_head, in_axes=(1, 1, 1, None))(*arrays)

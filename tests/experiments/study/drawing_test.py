@@ -44,13 +44,6 @@ def test_draw_iterations_has_a_line_for_the_exact_inverse():
     assert set(exact.get_ydata()) == {20}
 
 
-def test_draw_bound_has_every_point():
-    data = rows(bound=9.0, num_landmarks=4).rename(columns={"error": "distance"})
-    for panel in drawing.draw_bound(data).axes:
-        [points] = panel.collections
-        assert points.get_offsets().tolist() == [[9, 1], [9, 3]] * 2
-
-
 def test_draw_spectrum_adds_up_to_one_with_its_quarter_as_a_map():
     values = (5.0, 3.0, 1.0, 1.0)
     data = [
