@@ -6,6 +6,7 @@ import pytest
 
 PROGRAM = """
 import os, signal, sys
+from etils import epath
 from nystromformer.experiments import cli
 from nystromformer.config import ConfigError
 from nystromformer.training.interrupt import Interrupted
@@ -63,9 +64,9 @@ def test_run_passes_positional_arguments_wherever_flags_stand(run_main):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
 def test_run_serves_users_without_a_name_and_terminals_without_unicode(run_main):
-    body = "from etils import epath; print('…', epath.Path('/').stat().owner)"
-    before = "os.setgid(54321); os.setuid(54321)"
-    before += "; sys.stdout.reconfigure(encoding='ascii')"
+    body = "print('…', epath.Path('/').stat().owner)"
+    before = "sys.stdout.reconfigure(encoding='ascii')"
+    before += "; os.setgid(54321); os.setuid(54321)"
     done = run_main(body, before=before)
     assert done.stdout == "? 54321\n", done.stderr
 
