@@ -3,8 +3,6 @@
 import functools
 import itertools
 
-import hypothesis
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,25 +71,6 @@ def test_segment_means(length, num_landmarks, dtype):
             assert exists.tolist() == [i < len(expected) for i in range(num_landmarks)]
 
 
-@hypothesis.given(
-    st.lists(st.booleans(), min_size=53, max_size=53),
-    st.sampled_from([1, 2, 7, 31, 53, 67]),
-)
-def test_segments_are_contiguous_balanced_and_all_used(mask, num_landmarks):
-    function = compiled(core.segment_ids, "float32", num_landmarks=num_landmarks)
-    ids = function(np.array(mask))
-    assert (ids[~np.array(mask)] == num_landmarks).all()
-    ids = ids[np.array(mask)].tolist()
-    assert ids == [
-        r * min(num_landmarks, len(ids)) // len(ids) for r in range(len(ids))
-    ]
-    sizes = [ids.count(i) for i in range(min(num_landmarks, len(ids)))]
-    assert ids == sorted(ids)
-    assert sum(sizes) == len(ids)
-    assert not sizes or max(sizes) - min(sizes) <= 1
-    assert all(sizes)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_iterative_pinv_iterates_as_the_paper_each_matrix_by_its_own_norms(dtype):
     a = np.stack(
@@ -104,39 +83,6 @@ def test_iterative_pinv_iterates_as_the_paper_each_matrix_by_its_own_norms(dtype
             check(one, paper.pinv(matrix, num_iters))
     shared = max(paper.initial_scale(matrix) for matrix in a)
     assert relative_error(paper.pinv(a[0], 6, shared), z[0]) > 0.01
-
-
-@pytest.mark.parametrize(("products", "fits"), [(6, True), (3, False)])
-def test_six_products_of_bfloat16_parts_lose_no_digits_of_the_inverse(
-    products, fits, monkeypatch
-):
-    """What a GPU makes of the preset, on a CPU, which knows no such thing."""
-    matmul = jnp.matmul
-
-    def emulated(x, y, precision):
-        assert precision == jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6
-        x, y = parts(x), parts(y)
-        pairs = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0)][:products]
-        return sum(matmul(x[i], y[j], precision="highest") for i, j in pairs[::-1])
-
-    def parts(x):
-        found = []
-        for _ in range(3):
-            found.append(x.astype(jnp.bfloat16).astype(jnp.float32))
-            x = x - found[-1]
-        return found
-
-    monkeypatch.setattr(jnp, "matmul", emulated)
-    monkeypatch.setattr(
-        jax.lax, "platform_dependent", lambda *args, cuda, **_: cuda(*args)
-    )
-    a = paper.softmax(normal(3, 5, 64, 64, scale=2.0)).astype(np.float32)
-    z = np.asarray(core.iterative_pinv(jnp.asarray(a)))
-    error = max(
-        relative_error(one, paper.pinv(matrix.astype(float), 6))
-        for one, matrix in zip(z, a, strict=True)
-    )
-    assert (error <= TOLERANCE["float32"]) == fits
 
 
 def test_attend_survives_scores_whose_exponential_overflows():
@@ -191,12 +137,11 @@ def test_enough_landmarks_are_exact_attention(queries, keys, valid, num_landmark
         assert relative_error(function(q, k, v, mask)[rows], expected[rows]) > 1e-3
 
 
-@pytest.mark.parametrize("length", [4096, 4098, 4099, 8192])
+@pytest.mark.parametrize("length", [4098, 8192])
 def test_attend_sums_many_keys_as_numpy(length):
     """Few queries of more keys than LONG are summed in parts."""
     query, key, value = (normal(i, n, 5) for i, n in enumerate((3, length, length)))
-    weights = np.exp(query @ key.T)
-    expected = weights @ value / weights.sum(1, keepdims=True)
+    expected = paper.softmax(query @ key.T) @ value
     check(compiled(core.attend, "float32")(query, key, value), expected)
 
 

@@ -5,7 +5,6 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from nystromformer.landmarks import nystrom_kernels, softmax_matrix
 from nystromformer.nystrom import iterative_pinv, nystrom
@@ -59,19 +58,3 @@ def test_nystrom_error_is_within_proposition_1():
             norms = [float(jnp.abs(x).sum(1).max()) for x in (inverse, inverse - z)]
             bound = (1 + sum(norms)) * np.abs(value).sum(1).max()
             assert 0 < distance <= bound
-
-
-def test_random_projection_error_falls_with_its_rows_as_linformer_proves():
-    """Theorem 2's step: P Eᵀ E w is near P w for E of k rows from N(0, 1/k)."""
-    n = 256
-    p, w = np.float64(softmax_matrix(*RNG.normal(size=(2, n, 8)))), RNG.normal(size=n)
-
-    def error(k):
-        draws = RNG.normal(size=(40, k, n)) / k**0.5
-        found = [p @ (e.T @ (e @ w)) - p @ w for e in draws]
-        sizes = np.linalg.norm(p, axis=1) * np.linalg.norm(w)
-        return np.median([np.abs(x) / sizes for x in found])
-
-    errors = [error(k) for k in (16, 64, 256)]
-    for few, many in itertools.pairwise(errors):
-        assert many == pytest.approx(few / 2, rel=0.25)  # 1/√k

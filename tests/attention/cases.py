@@ -19,7 +19,7 @@ OPTIONS = {
     "linformer": {"projection_dim": 11},
     "performer": {"num_features": 13},
     "reformer": {"bucket_size": 8},
-    "longformer": {"window": 4, "num_global": 2},
+    "longformer": {"window": 4},
     "bigbird": {"block_size": 4, "num_random_blocks": 1},
 }
 

@@ -231,7 +231,6 @@ def test_register_attention_adds_one_of_another_package():
         ("linformer", {"projection_dim": 7, "sharing": "heads"}, "key_value.*'heads'"),
         ("longformer", {"window": 134}, "window.*at most 132.*got 134"),
         ("longformer", {"window": 7}, "window must be even.*got 7"),
-        ("longformer", {"window": 4, "num_global": -1}, "num_global.*got -1"),
         ("bigbird", {"block_size": 68}, "block_size.*at most 67.*got 68"),
         ("bigbird", {"num_random_blocks": 3}, "num_random_blocks.*at most 2.*got 3"),
         ("reformer", {"bucket_size": 7}, "bucket_size must be even.*got 7"),
@@ -255,7 +254,7 @@ def test_make_attention_rejects_invalid_options(name, options, text):
 
 
 def test_make_attention_takes_the_largest_options():
-    make("longformer", window=132, num_global=67)
+    make("longformer", window=132)
     make("bigbird", block_size=4, num_random_blocks=17)
     make("reformer", bucket_size=68)
     make("linformer", projection_dim=67)

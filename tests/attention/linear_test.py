@@ -1,28 +1,35 @@
-"""Linear attention against its weights written out, in float64."""
+"""Linear and efficient attention against their formulas, in float64."""
 
 import numpy as np
 import pytest
 
+from tests import paper
 from tests.attention.cases import normal, one_head
 from tests.tolerance import TOLERANCE, relative_error
 
 H = 5
 
 
-def reference(query, key, value, mask):
+def linear(query, key, value, mask):
     """Eq. (4) of Katharopoulos et al.: a weight φ(q)·φ(k) for every valid pair."""
     query, key = (np.where(x > 0, x + 1, np.exp(x)) for x in (query, key))
     weights = query @ key.T * mask
     return weights @ value / weights.sum(1, keepdims=True)
 
 
+def efficient(query, key, value, mask):
+    """ρ_q(Q) (ρ_k(K)ᵀ V) of Shen et al.: over features, and over valid tokens."""
+    return paper.softmax(query) @ (paper.softmax(key[mask].T) @ value[mask])
+
+
+@pytest.mark.parametrize("reference", [linear, efficient])
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 @pytest.mark.parametrize("num_queries", [31, 7])
-def test_linear_attention_is_the_paper(num_queries, scale):
+def test_attention_of_linear_cost_is_the_paper(num_queries, scale, reference):
     query, key = (normal(i, n, H, scale=scale) for i, n in enumerate((num_queries, 31)))
     value, mask = normal(2, 31, H), np.arange(31) % 3 != 1
     expected = reference(query, key, value, mask)
-    actual = one_head("linear", query, key, value, mask)
+    actual = one_head(reference.__name__, query, key, value, mask)
     rows = mask if num_queries == 31 else slice(None)
     assert relative_error(actual[rows], expected[rows]) <= TOLERANCE["float64"]
 
@@ -31,7 +38,7 @@ def test_elu_plus_one_keeps_its_digits_far_below_zero():
     """ELU(−20) + 1 in float32 is −1 + 1 = 0, where e⁻²⁰ is meant."""
     query, key, value = normal(0, 7, H) - 20, normal(1, 7, H) - 20, normal(2, 7, H)
     out = one_head("linear", query, key, value, np.ones(7, bool), "float32")
-    expected = reference(query, key, value, np.ones(7))
+    expected = linear(query, key, value, np.ones(7))
     assert relative_error(out, expected) <= TOLERANCE["float32"]
 
 

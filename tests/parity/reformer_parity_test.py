@@ -9,12 +9,11 @@ to the last, which here is padding. Ours is equation (3) of the paper. Theirs al
 keys: hence no inputs of scale 0.1.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention.reformer import ReformerAttention, hash_buckets
+from nystromformer.attention.reformer import ReformerAttention
 from tests.attention.cases import make
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -87,23 +86,3 @@ def test_reformer_of_several_chunks_is_theirs_where_all_is_seen(lsh_scope, monke
     mask = np.tile(np.arange(length) < valid, (B, 1))
     error = relative_error(*run(length, 1, mask, module, lsh_scope))
     assert (error < TOLERANCE["float32"]) == (lsh_scope == "chunk"), error
-
-
-def test_hash_buckets_are_theirs():
-    length = 4 * CHUNK
-    module = theirs(num_buckets=8)
-    x = np.random.default_rng(0).normal(size=(B, N, length, H))
-    found = module._hash_vectors(torch.from_numpy(x), R, None).reshape(B, N, R, length)
-    expected = found.numpy() - 8 * np.arange(R)[:, None]  # theirs counts rounds on
-    torch.manual_seed(module.hash_seed)
-    drawn = torch.randn((N, H, R, 4), dtype=torch.float64).numpy()
-    rotations = jnp.asarray(drawn.transpose(0, 2, 3, 1), jnp.float32)  # [N, R, K, H]
-
-    def one_head(x: jax.Array, rotations: jax.Array) -> jax.Array:
-        return hash_buckets(x, jnp.ones(length, bool), rotations, CHUNK)
-
-    over_heads = jax.vmap(one_head)
-    actual = jax.vmap(over_heads, in_axes=(0, None))(
-        jnp.asarray(x, jnp.float32), rotations
-    )
-    np.testing.assert_array_equal(actual, expected)
