@@ -93,6 +93,10 @@ class EncoderConfig:
             sizes = f"{self.num_heads} does not divide model_dim {self.model_dim}"
             raise ValueError(f"num_heads {sizes}")
 
+    def dense(self, num_in: int, num_out: int, rngs: nnx.Rngs) -> Dense:
+        """A linear layer."""
+        return Dense(num_in, num_out, dtype=self.dtype, rngs=rngs)
+
     def norm_layer(self, rngs: nnx.Rngs) -> nnx.LayerNorm:
         """A LayerNorm of D numbers."""
         return nnx.LayerNorm(self.model_dim, epsilon=1e-5, dtype=self.dtype, rngs=rngs)
@@ -120,9 +124,8 @@ class SelfAttention(nnx.Module):
         )
         self.num_heads = config.num_heads
         self.num_projections = self.attention.num_projections
-        sizes = width, self.num_projections * width
-        self.project = Dense(*sizes, dtype=config.dtype, rngs=rngs)
-        self.out = Dense(width, width, dtype=config.dtype, rngs=rngs)
+        self.project = config.dense(width, self.num_projections * width, rngs)
+        self.out = config.dense(width, width, rngs)
 
     def __call__(
         self,
@@ -149,9 +152,8 @@ class Mlp(nnx.Module):
     """Linear, GELU, Linear."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        width, hidden, dtype = config.model_dim, config.mlp_dim, config.dtype
-        self.expand = Dense(width, hidden, dtype=dtype, rngs=rngs)
-        self.contract = Dense(hidden, width, dtype=dtype, rngs=rngs)
+        self.expand = config.dense(config.model_dim, config.mlp_dim, rngs)
+        self.contract = config.dense(config.mlp_dim, config.model_dim, rngs)
         self.approximate = config.gelu == "tanh"
         self.dropout_rate = config.dropout_rate if config.norm == "pre" else 0.0
 
@@ -209,15 +211,12 @@ class Encoder(nnx.Module):
             return nnx.Param(embedding_init(rngs.params(), (*shape, width)))
 
         if config.input_dim:
-            sizes = config.input_dim, width
-            self.embedding: Any = Dense(*sizes, dtype=config.dtype, rngs=rngs)
+            embedding: Any = config.dense(config.input_dim, width, rngs)
         else:
-            self.embedding = nnx.Embed(
-                *(config.vocab_size, width),
-                dtype=at_least_float32(config.dtype),
-                embedding_init=embedding_init,
-                rngs=rngs,
-            )
+            sizes: Any = config.vocab_size, width
+            options = {"dtype": at_least_float32(config.dtype), "rngs": rngs}
+            embedding = nnx.Embed(*sizes, embedding_init=embedding_init, **options)
+        self.embedding = embedding
         self.positions = vectors(config.max_length)
         self.cls = vectors() if config.cls_token else absent
         types = config.num_token_types

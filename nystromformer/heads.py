@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention.base import check_choice
-from nystromformer.encoder import Dense, Encoder, EncoderConfig, kernel_init
+from nystromformer.encoder import Encoder, EncoderConfig, kernel_init
 from nystromformer.ops import at_least_float32, dropout, split_rng, zeroed
 
 POOLINGS = ("mean", "padded_mean", "max", "cls_token")
@@ -149,7 +149,7 @@ class MaskedLanguageModel(Model):
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.encoder = Encoder(config, rngs=rngs)
         width = config.model_dim
-        self.transform = Dense(width, width, dtype=config.dtype, rngs=rngs)
+        self.transform = config.dense(width, width, rngs)
         self.norm = config.norm_layer(rngs)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.approximate = config.gelu == "tanh"

@@ -87,6 +87,8 @@ def softmax_attention(
     if module is not None:  # whole, and without dropout
         dot_product_attention_weights(query, key, bias, mask, module=module, **options)
     if has_dropout:
+        if dropout_rng is None:
+            raise ValueError(f"dropout_rate={dropout_rate} needs a dropout_rng")
         draws = (1, 1) if broadcast_dropout else query.shape[:3:2]
         rngs = jax.random.split(dropout_rng, draws)
     rows = functools.partial(_rows, dropout_rate=dropout_rate, **options)
