@@ -22,22 +22,18 @@ from nystromformer.experiments.report.tables import (
 SCORES = [
     "Mean ± sample standard deviation over seeds; in brackets the number of seeds and "
     "the steps of unfinished runs. Floor: what a fixed rule reaches on these examples.",
-    "Published: measured by others; beside runs of the presets paper and as_published, "
-    "whatever their number of landmarks.",
+    "Published: by others, beside the presets paper and as_published of any landmarks.",
     *(f"[{i}] {name}: {words}." for i, (name, words) in enumerate(SOURCES.items(), 1)),
 ]
 PAIRS = [
-    "Mean difference over the seeds that both have, ± half the paired t interval of "
-    "95 %. Of one seed: ± two binomial standard deviations over the test examples, "
-    "which say nothing of other seeds. Each comparison is judged alone. Of an "
-    "attention with several rows, that with the most seeds is the reference."
+    "Mean difference over common seeds ± half the paired t interval of 95 %. Of one "
+    "seed: ± two binomial standard deviations over the test examples, not "
+    "over seeds. The reference is an attention's row with the most seeds."
 ]
 COSTS = [
-    "Training, examples/s: without compilation and validation. Compiled: memory of the "
-    "training step with its data. Peak: the most memory that the device had in use. "
-    "Exact by length: test examples with no more tokens than landmarks, where nystrom "
-    "is softmax attention. Bars and bands: the standard deviation over seeds; of one "
-    "seed, for test rates, the binomial one. Thick curves: the mean of the thin ones.",
+    "Training: without compilation and validation. Compiled: memory of the training "
+    "step with its data. Exact by length: test examples with no more tokens than "
+    "landmarks. Bars: the standard deviation over seeds; of one seed the binomial one."
 ]
 PRIVATE = ["settings", "named", "facts", "curves", "sessions"]  # columns
 

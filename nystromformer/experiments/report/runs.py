@@ -34,12 +34,8 @@ PHRASES = {
 def read_runs(folders: Iterable[Path]) -> tuple[Frame, list[str]]:
     """All runs in these folders and below, in the order of the tables.
 
-    Columns are those of result.json, of `read_run` and of `name_runs`.
-
-    Returns the frame, and the runs left out: task, label and seed are another's.
-
-    Raises:
-      ConfigError: no run there, or the config of something else.
+    Columns are those of result.json, of `read_run` and of `name_runs`. Returns also the
+    runs left out: task, label and seed are another's. ConfigError if there are none.
     """
     files = sorted({x for folder in folders for x in folder.rglob("config.json")})
     if not files:
@@ -58,9 +54,9 @@ def read_run(workdir: Path) -> dict[str, Any]:
     config = json.loads((workdir / "config.json").read_text())
     if not {*GROUPS, "preset"} <= {*config}:
         raise ConfigError(f"{workdir}/config.json was not written by scripts/train.py")
-    result, metrics, failed = (
+    result, metrics = (
         file.read_text() if (file := workdir / name).exists() else ""
-        for name in ("result.json", "metrics.jsonl", "failed.txt")
+        for name in ("result.json", "metrics.jsonl")
     )
     row = {"run": str(workdir), **UNKNOWN, **json.loads(result or "{}")}
     if metric := row["metric"]:
@@ -88,7 +84,6 @@ def read_run(workdir: Path) -> dict[str, Any]:
         "facts": [f"preset={preset or '—'}", *changes, row["device"], row["commit"]],
         "curves": curves,
         "step": curves[-1]["step"] if curves else 0,
-        "failed": failed.strip() or None,
         "finished": bool(result),
     }
 

@@ -25,6 +25,7 @@ from nystromformer.landmarks import (
     standard_nystrom,
 )
 
+BASELINES = ("linformer", "performer")  # of as many rows or features as landmarks
 SEEDS = 8  # of random landmarks
 PICTURED_HEADS = 6
 PICTURED_COUNTS = (16, 64, 256)
@@ -37,13 +38,12 @@ def write_study(
     *,
     landmarks: Sequence[int] | None,
     iterations: Sequence[int],
-    baselines: Sequence[str],
 ) -> None:
     """Writes the page, headed by `about`, its figures, and their numbers as CSV.
 
-    The pictures show the first example. Landmarks and iterations are their numbers
-    (None = powers of two below the longest sequence), baselines other attentions of as
-    many features. ConfigError for as many landmarks as tokens, which is exact.
+    The pictures show the first example. Landmarks and iterations are their numbers;
+    None = powers of two below the longest sequence. ConfigError for as many landmarks
+    as tokens, which is exact.
     """
     most = int(max(layer.mask.sum(1).max() for layer in layers))
     counts = sorted(landmarks or (2**k for k in range(2, 10) if 2**k < most))
@@ -52,7 +52,7 @@ def write_study(
     made_by = provenance.source()
     markdown.open_folder(out, "landmarks.csv")
     with jax.enable_x64(True):
-        tables = measure_all(layers, counts, iterations, baselines)
+        tables = measure_all(layers, counts, iterations)
         figures = {
             "landmarks": drawing.draw_methods(tables["landmarks"]),
             "iterations": drawing.draw_iterations(tables["iterations"]),
@@ -71,21 +71,17 @@ def write_study(
 
 
 def layers_of_run(
-    workdir: str, split: str, data_dir: str | None, examples: int, example: int | None
+    workdir: str, split: str, data_dir: str | None, examples: int
 ) -> tuple[list[Layer], str]:
-    """The layers of a trained run, and a line about them.
+    """The layers of a trained run for the longest examples of a split; words on them.
 
-    They are for one example (None = the longest) and the longest others of a split.
-    ConfigError if there is no run or no such example.
+    Raises ConfigError if there is no run.
     """
     run = load_run(workdir)
     data = run.task.load(split, data_dir or run.config.task.data_dir)
     rows = np.arange(len(data.labels))[:, None] if data.pairs is None else data.pairs
     longest = np.argsort(-data.lengths[rows].min(1), kind="stable")
-    first = longest[0] if example is None else example
-    if first >= len(rows):
-        raise ConfigError(f"--example={example}: there are {len(rows):,}, from 0 on")
-    chosen = rows[[first, *longest[longest != first][: examples - 1]]].ravel()
+    chosen = rows[longest[:examples]].ravel()
     tokens = np.asarray(data.inputs[chosen], np.int32)
     mask = np.arange(tokens.shape[1]) < data.lengths[chosen][:, None]
     layers = record_qkv(run.model.encoder, tokens, mask)
@@ -93,8 +89,8 @@ def layers_of_run(
     about = (
         f"- Run: {run.config.task.name} with {run.config.attention.name}, seed "
         f"{run.config.train.seed}, best weights of step {step}\n"
-        f"- Inputs: queries, keys and values of {len(layers)} layers for {len(chosen)} "
-        f"sequences, the longest of {split}; the pictures show example {first}\n"
+        f"- Inputs: queries, keys and values of {len(layers)} layers for the "
+        f"{len(chosen)} longest sequences of {split}; the pictures show the longest\n"
     )
     return layers, about
 
@@ -103,7 +99,6 @@ def measure_all(
     layers: Sequence[Layer],
     counts: Sequence[int],
     iterations: Sequence[int],
-    baselines: Sequence[str],
 ) -> dict[str, pd.DataFrame]:
     """The tables landmarks, iterations and spectrum."""
     methods: list[dict[str, Any]] = []
@@ -116,7 +111,7 @@ def measure_all(
             for seed in range(SEEDS if name == "random" else 1)
         ]
         methods.append({"method": "double softmax", **size, "pinv": "identity"})
-        methods += [{"method": x, **size, "attention": x} for x in baselines]
+        methods += [{"method": x, **size, "attention": x} for x in BASELINES]
         inverses += [
             {"method": pinv, **size, "pinv": pinv, "num_pinv_iters": n}
             for pinv, n in [*(("iterative", n) for n in iterations), ("exact", 0)]
@@ -130,11 +125,9 @@ def measure_all(
 
 
 def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Figure]:
-    """Heads of the first example as matrices, as in Figs. 1-4 of the supplement."""
-    most = int(layers[0].mask[0].sum())
-    fitting = [count for count in counts if count < most] or [most]
-    count = max(x for x in fitting if x <= max(64, fitting[0]))
-    shown = [n for n in PICTURED_COUNTS if n in fitting] or fitting[-3:]
+    """Heads of the longest example as matrices, as in Figs. 1-4 of the supplement."""
+    count = max(x for x in counts if x <= max(64, counts[0]))
+    shown = [n for n in PICTURED_COUNTS if n in counts] or counts[-3:]
 
     def near(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
         options = {"num_landmarks": count, **options}
