@@ -1,4 +1,7 @@
-"""Draws ListOps expressions and their values, many trees at once, level by level."""
+"""Draws ListOps expressions and their values, many trees at once, level by level.
+
+[MIN, [MAX, [MED (the median, truncated) and [SM (the sum modulo 10) end with ].
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -7,8 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from lra_tasks.listops_language import CLOSE, FIRST_DIGIT, FIRST_OPERATOR, OPERATORS
 from lra_tasks.split import DataError
+
+# The index is the token id. Written out: a checkpoint relies on the order.
+OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
+DIGITS = ("0", "1", "2", "3", "4", "5", "6", "7", "8", "9")
+VOCABULARY = ("<pad>", *OPERATORS, "]", *DIGITS)
+TOKEN_ID = {token: index for index, token in enumerate(VOCABULARY) if index}
+FIRST_OPERATOR, CLOSE, FIRST_DIGIT = (TOKEN_ID[token] for token in ("[MIN", "]", "0"))
 
 TREES_PER_ROUND = 2048  # part of what a seed means: changing it changes the data
 OPERATOR_SHARE = 0.25  # of the nodes that may be one
@@ -57,8 +66,8 @@ def _keep(levels: list[_Level], kept: np.ndarray) -> Iterator[_Level]:
         yield _Level(number[tree[stays]], arity[stays], nested[np.repeat(stays, arity)])
 
 
-def _apply(kind: np.ndarray, arity: np.ndarray, arguments: np.ndarray) -> np.ndarray:
-    """Values of many operators `[n]`, their arguments `[arity.sum()]` in a row."""
+def apply(kind: np.ndarray, arity: np.ndarray, arguments: np.ndarray) -> np.ndarray:
+    """Values of many OPERATORS `[n]`, their arguments `[arity.sum()]` in a row."""
     table = np.full((len(arity), arity.max(initial=1)), 255, np.uint8)
     present = np.arange(table.shape[1]) < arity[:, None]
     table[present] = arguments
@@ -85,7 +94,7 @@ def _write(
         before = np.cumsum(sizes) - sizes  # tokens in front, over the whole level
         first = np.cumsum(arity, dtype=np.int64) - arity  # each one's first argument
         size = 2 + np.add.reduceat(sizes, first) if len(first) else first
-        value = _apply(kind, arity, values)
+        value = apply(kind, arity, values)
         layout.append((kind, values, size, before - np.repeat(before[first], arity)))
     flat = inputs.reshape(-1)
     start = np.arange(len(inputs)) * inputs.shape[1]
@@ -129,7 +138,7 @@ def generate(
     seen: set[bytes] = set()
     idle_rounds = 0
     with tqdm(total=num_examples, desc="listops", disable=None, leave=False) as bar:
-        while len(seen) < num_examples:
+        while len(seen) < num_examples and idle_rounds < ROUNDS_WITHOUT_NEWS:
             before = len(seen)
             levels, sizes = _grow(rng, max_tokens, max_depth, max_args)
             kept = (min_tokens <= sizes) & (sizes <= max_tokens)
@@ -143,10 +152,9 @@ def generate(
                     seen.add(key)
             bar.update(len(seen) - before)
             idle_rounds = 0 if len(seen) > before else idle_rounds + 1
-            if idle_rounds == ROUNDS_WITHOUT_NEWS:
-                raise DataError(
-                    f"found only {len(seen)} of {num_examples} different expressions "
-                    f"of {min_tokens} to {max_tokens} tokens: ask for fewer, or widen "
-                    f"the lengths, max_depth ({max_depth}) or max_args ({max_args})"
-                )
+    if len(seen) < num_examples:
+        raise DataError(
+            f"found only {len(seen)} of {num_examples} different expressions of "
+            f"{min_tokens} to {max_tokens} tokens: ask for fewer, or widen the lengths"
+        )
     return inputs, lengths, labels

@@ -2,15 +2,36 @@
 
 import collections
 import random
+import statistics
 
 import numpy as np
 import pytest
 
-from lra_tasks.listops_generator import generate
-from lra_tasks.listops_language import APPLY, OPERATORS, VOCABULARY, evaluate
+from lra_tasks.listops_generator import OPERATORS, VOCABULARY, generate
 from lra_tasks.split import DataError, Split
 
 SHORT = {"min_tokens": 10, "max_tokens": 64, "max_length": 64}
+APPLY = {
+    "[MIN": min,
+    "[MAX": max,
+    "[MED": lambda values: int(statistics.median(values)),
+    "[SM": lambda values: sum(values) % 10,
+}
+
+
+def evaluate(ids):
+    """The value of an expression, by hand."""
+    stack = [[]]
+    for word in (VOCABULARY[token] for token in ids):
+        if word in APPLY:
+            stack.append([word])
+        elif word == "]":
+            operator, *values = stack.pop()
+            stack[-1].append(APPLY[operator](values))
+        else:
+            stack[-1].append(int(word))
+    ((value,),) = stack
+    return value
 
 
 def reference_trees(count, shortest, longest, max_depth):
@@ -22,13 +43,9 @@ def reference_trees(count, shortest, longest, max_depth):
             return 1, None, draw.randrange(10), 0, 1
         operator = draw.choice(OPERATORS)
         children = [grow(depth + 1) for _ in range(draw.randint(2, 10))]
-        return (
-            2 + sum(child[0] for child in children),
-            operator,
-            APPLY[operator]([child[2] for child in children]),
-            1 + sum(child[3] for child in children),
-            1 + max(child[4] for child in children),
-        )
+        sizes, _, values, operators, depths = zip(*children, strict=True)
+        value = APPLY[operator](values)
+        return 2 + sum(sizes), operator, value, 1 + sum(operators), 1 + max(depths)
 
     while count:
         tree = grow(1)
