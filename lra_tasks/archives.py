@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import lzma
 import os
 import re
 import tarfile
@@ -18,25 +17,24 @@ from tqdm import tqdm
 from lra_tasks.split import DataError
 
 Member = tuple[re.Match[str], IO[bytes]]
-SECONDS_TO_ANSWER = 30.0
+TFDS_INFO = "dataset_info.json"
+# 7.7 GB; a plain tar file, whatever its name says.
+LRA_RELEASE = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
+UNPACKED = ("lra_release/lra_release/", "lra_release/", "")  # where its folders may lie
 
 
 @dataclass(frozen=True)
 class Archive:
-    """An official archive; its name is the last part of the url."""
+    """An official archive; its file is named as the last part of the url."""
 
     url: str
-    md5: str | None = None  # as published
-    by_hand: bool = False  # too large to be downloaded unasked
+    folders: tuple[str, ...]  # that it unpacks to
+    md5: str | None = None  # as published; None: too large to be downloaded unasked
+    dataset: str | None = None  # of TFDS, with the same data
 
     @property
     def name(self) -> str:
         return self.url.rpartition("/")[2]
-
-
-LRA_RELEASE = Archive(  # 7.7 GB; a plain tar file, whatever its name says
-    "https://storage.googleapis.com/long-range-arena/lra_release.gz", by_hand=True
-)
 
 
 def find(names: Sequence[str], place: Path) -> Path | None:
@@ -48,23 +46,32 @@ def find(names: Sequence[str], place: Path) -> Path | None:
     return None
 
 
-def obtain(archive: Archive, folder: str, data_dir: Path, by_hand: bool) -> Path:
-    """Finds the unpacked `folder` or the archive in `data_dir`; else downloads it.
+def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
+    """Finds an archive, unpacked or packed, or TFDS's dataset of it; else downloads it.
+
+    They are looked for in `source_dir` if it is given, and then nothing is downloaded.
 
     Raises:
       DataError: nothing there and no download either, or a wrong checksum.
     """
-    if path := find([folder, archive.name], data_dir):
+    place = Path(source_dir or data_dir)
+    path = find([*archive.folders, archive.name], place)
+    if not path and archive.dataset:
+        path = find_tfds(archive.dataset, source_dir)
+    if path:
         return path
-    if by_hand or archive.by_hand:
-        message = f"{data_dir} has neither {folder} nor {archive.name}"
+    if source_dir or not archive.md5:
+        message = f"{place} has neither {archive.folders[-1]} nor {archive.name}"
         raise DataError(f"{message}: get {archive.url} and put it there")
-    path = data_dir / archive.name
-    path.parent.mkdir(parents=True, exist_ok=True)
+    place.mkdir(parents=True, exist_ok=True)
+    return _download(archive, place / archive.name)
+
+
+def _download(archive: Archive, path: Path) -> Path:
     part, digest = path.with_name(f"{path.name}.{os.getpid()}.part"), hashlib.md5()
     try:
         with (
-            urllib.request.urlopen(archive.url, timeout=SECONDS_TO_ANSWER) as response,
+            urllib.request.urlopen(archive.url, timeout=30) as response,
             part.open("wb") as file,
             tqdm(total=response.length, desc=path.name, unit="B", disable=None) as bar,
         ):
@@ -72,12 +79,12 @@ def obtain(archive: Archive, folder: str, data_dir: Path, by_hand: bool) -> Path
                 file.write(chunk)
                 digest.update(chunk)
                 bar.update(len(chunk))
-        if archive.md5 not in (None, digest.hexdigest()):
+        if archive.md5 != digest.hexdigest():
             raise OSError(f"broken off or changed: its md5 is not {archive.md5}")
         return part.rename(path)
     except OSError as error:
         message = f"{archive.url} cannot be downloaded ({error})"
-        raise DataError(f"{message}: run again, or put it in {data_dir}") from error
+        raise DataError(f"{message}: run again, or put it in {path.parent}") from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -91,7 +98,7 @@ def open_members(path: Path, pattern: str) -> Iterator[Iterator[Member]]:
     """
     try:
         yield (_read_folder if path.is_dir() else _read_tar)(path, pattern)
-    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read ({reason}): get it again") from error
 
@@ -114,8 +121,8 @@ def _read_tar(path: Path, pattern: str) -> Iterator[Member]:
             pass  # gzip compares its checksum at the very end
 
 
-def read_tfds(dataset: str, split: str, source_dir: str | None) -> list[Any] | None:
-    """The examples of a prepared TFDS dataset, as "glue/sst2"; None if there is none.
+def find_tfds(dataset: str, source_dir: str | None) -> Path | None:
+    """The newest version of a prepared TFDS dataset, as "glue/sst2"; None = none.
 
     It is looked for in `source_dir`, which may be its own folder; without one in
     $TFDS_DATA_DIR and ~/tensorflow_datasets.
@@ -123,24 +130,29 @@ def read_tfds(dataset: str, split: str, source_dir: str | None) -> list[Any] | N
     Raises:
       DataError: it is not in array_record files.
     """
-    usual = (os.environ.get("TFDS_DATA_DIR", ""), "~/tensorflow_datasets")
-    folders = []
+    usual = (os.environ.get("TFDS_DATA_DIR"), "~/tensorflow_datasets")
     for root in filter(None, [source_dir] if source_dir else usual):
-        place = Path(os.path.expanduser(root))
-        found = [*place.glob(f"{dataset}/*/dataset_info.json")]
+        place = Path(root).expanduser()
+        found = [*place.glob(f"{dataset}/*/{TFDS_INFO}")]
         if place.match(f"{dataset}/*"):
-            found += [*place.glob("dataset_info.json")]
-        folders += sorted(path.parent for path in found)[-1:]  # the newest version
-    if not folders:
+            found += place.glob(TFDS_INFO)
+        if found:
+            folder = max(found).parent
+            if any(folder.glob("*.array_record*")):
+                return folder
+            raise DataError(
+                f"{folder} is not in array_record files: run `tfds convert_format "
+                f"--dataset_version_dir={folder} --out_file_format=array_record`"
+            )
+    return None
+
+
+def read_tfds(folder: Path, split: str) -> list[dict[str, Any]] | None:
+    """All examples of a split of a prepared TFDS dataset; None: it is none."""
+    if not (folder / TFDS_INFO).exists():
         return None
     import tensorflow_datasets as tfds  # takes 0.3 s
 
-    folder = folders[0]
-    if not [*folder.glob("*.array_record*")]:
-        raise DataError(
-            f"{folder} is not in array_record files: run `tfds convert_format "
-            f"--dataset_version_dir={folder} --out_file_format=array_record`"
-        )
     builder: Any = tfds.builder_from_directory(folder, file_format="array_record")
     source = builder.as_data_source(split)
     return source.__getitems__([*range(len(source))])

@@ -6,7 +6,6 @@ out for validation.
 """
 
 import csv
-import io
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,62 +22,43 @@ Table = tuple[list[tuple[str, ...]], list[int]]  # texts and labels
 
 
 class Subset(NamedTuple):
-    """Where a subset is; `files` ends with TFDS's name of the split."""
+    """Where a subset is, and what its files have."""
 
     folder: str
-    texts: tuple[str, ...]
+    texts: tuple[str, ...]  # the columns
     label: str
-    labels: tuple[str, ...]
-    label_names: tuple[str, ...]
-    files: Mapping[str, tuple[str, ...]] = {
-        "train": ("train.tsv", "train"),
-        "test": ("dev.tsv", "validation"),
+    classes: Mapping[str, str]  # in the files, and their names
+    files: Mapping[str, tuple[str, ...]] = {  # the last is TFDS's name of the split
+        "train": ("train.tsv", "msr_paraphrase_train.txt", "train"),
+        "test": ("dev.tsv", "msr_paraphrase_test.txt", "validation"),
     }
 
 
-ANSWERS = ("entailment", "not_entailment")
-RELATIONS = ("entailment", "neutral", "contradiction")
-PAIR, NUMBERS = ("sentence1", "sentence2"), ("0", "1")
-SUBSETS = {
-    "sst2": Subset("SST-2", ("sentence",), "label", NUMBERS, ("negative", "positive")),
-    "mrpc": Subset(
-        "MRPC",
-        ("#1 String", "#2 String"),
-        "Quality",
-        NUMBERS,
-        ("not_equivalent", "equivalent"),
-        {
-            "train": ("train.tsv", "msr_paraphrase_train.txt", "train"),
-            "test": ("dev.tsv", "msr_paraphrase_test.txt", "validation"),
-        },
-    ),
-    "qnli": Subset("QNLI", ("question", "sentence"), "label", ANSWERS, ANSWERS),
-    "qqp": Subset(
-        "QQP",
-        ("question1", "question2"),
-        "is_duplicate",
-        NUMBERS,
-        ("not_duplicate", "duplicate"),
-    ),
-    "mnli": Subset(
-        "MNLI",
-        PAIR,
-        "gold_label",
-        RELATIONS,
-        RELATIONS,
-        {
-            "train": ("train.tsv", "train"),
-            "test": ("dev_matched.tsv", "validation_matched"),
-            "test_mismatched": ("dev_mismatched.tsv", "validation_mismatched"),
-        },
-    ),
+MNLI_FILES = {
+    "train": ("train.tsv", "train"),
+    "test": ("dev_matched.tsv", "validation_matched"),
+    "test_mismatched": ("dev_mismatched.tsv", "validation_mismatched"),
 }
+ANSWERS = {x: x for x in ("entailment", "not_entailment")}
+RELATIONS = {x: x for x in ("entailment", "neutral", "contradiction")}
+SENTIMENTS = {"0": "negative", "1": "positive"}
+SAME = {"0": "not_equivalent", "1": "equivalent"}
+DUPLICATE = {"0": "not_duplicate", "1": "duplicate"}
+PAIR, QUESTIONS = ("sentence1", "sentence2"), ("question1", "question2")
+SUBSETS = {
+    "sst2": Subset("SST-2", ("sentence",), "label", SENTIMENTS),
+    "mrpc": Subset("MRPC", ("#1 String", "#2 String"), "Quality", SAME),
+    "qnli": Subset("QNLI", ("question", "sentence"), "label", ANSWERS),
+    "qqp": Subset("QQP", QUESTIONS, "is_duplicate", DUPLICATE),
+    "mnli": Subset("MNLI", PAIR, "gold_label", RELATIONS, MNLI_FILES),
+}
+TFDS_TEXTS = {"mrpc": PAIR, "mnli": ("premise", "hypothesis")}  # where they differ
 
 
 def read_table(
-    path: Path, columns: tuple[str, ...], label: str, labels: tuple[str, ...]
+    path: Path, texts: Sequence[str], label: str, classes: Sequence[str]
 ) -> Table:
-    """Reads texts and labels of a CSV file, or of a TSV file without quoting.
+    """Reads columns of a CSV file, or of a TSV file without quoting.
 
     Lines that lack one of the columns, of which QQP has some, are left out; a line on
     stderr says how many.
@@ -86,28 +66,26 @@ def read_table(
     Raises:
       DataError: no such column, other labels, or no text.
     """
+    tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     try:
-        text = io.StringIO(path.read_bytes().decode("utf-8-sig"), newline=None)
+        with path.open(encoding="utf-8-sig") as file:
+            lines = csv.DictReader(file, **({} if path.suffix == ".csv" else tabs))
+            columns = *texts, label
+            if missing := {*columns} - {*(lines.fieldnames or ())}:
+                raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
+            rows = [[line[column] for column in columns] for line in lines]
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
-    if path.suffix == ".csv":
-        lines = csv.DictReader(text)
-    else:
-        lines = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
-    if missing := {*columns, label} - {*(lines.fieldnames or ())}:
-        raise DataError(f"{path}, line 1: no column {', '.join(sorted(missing))}")
-    rows = [[line[column] for column in (*columns, label)] for line in lines]
     whole = [[text.strip() for text in row] for row in rows if None not in row]
-    left_out = len(rows) - len(whole)
-    if left_out > len(whole) // 10 or not whole:
-        raise DataError(f"{path}: {left_out:,} of {len(rows):,} lines lack a column")
-    if left_out:
-        print(f"{path}: {left_out:,} lines lack a column: left out", file=sys.stderr)
+    if len(whole) < len(rows):
+        said = f"{len(rows) - len(whole):,} of {len(rows):,} lines lack a column"
+        print(f"{path}: {said}: left out", file=sys.stderr)
     found = sorted({row[-1] for row in whole})
-    if {*found} - {*labels}:
+    if {*found} - {*classes}:
         message = f"{path}: its labels are {','.join(found[:20])}"
-        raise DataError(f"{message}, not {','.join(labels)}")
-    return [tuple(row[:-1]) for row in whole], [labels.index(row[-1]) for row in whole]
+        raise DataError(f"{message}, not {','.join(classes)}")
+    labels = [classes.index(row[-1]) for row in whole]
+    return [tuple(row[:-1]) for row in whole], labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +113,7 @@ class Glue(Task):
         known = f"subset must be one of {', '.join(SUBSETS)}, not {self.subset!r}"
         self.require(self.subset in SUBSETS, known)
         subset = SUBSETS[self.subset]
-        self._set(num_classes=len(subset.labels), num_texts=len(subset.texts))
+        self._set(num_classes=len(subset.classes), num_texts=len(subset.texts))
         self._use_tokenizer(self.tokenizer, min_length=8)
 
     @property
@@ -144,42 +122,38 @@ class Glue(Task):
 
     @property
     def label_names(self) -> Sequence[str]:
-        return SUBSETS[self.subset].label_names
+        return [*SUBSETS[self.subset].classes.values()]
 
     def source_files(self) -> list[Path]:
         place, files = Path(str(self.source_dir)), SUBSETS[self.subset].files
-        found = [self._find(place, split) for split in files]
-        return [path for path in found if path]
+        return [path for split in files if (path := self._find(place, split))]
 
     def _find(self, place: Path, split: str) -> Path | None:
-        subset = SUBSETS[self.subset]
-        names = subset.files[split][:-1]
-        paths = [place / x / name for name in names for x in (subset.folder, "")]
-        return next(filter(Path.is_file, paths), None)
+        folder, *_, files = SUBSETS[self.subset]
+        names = [x for file in files[split][:-1] for x in (f"{folder}/{file}", file)]
+        return archives.find(names, place)
 
     def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
         splits = {}
         for split in SUBSETS[self.subset].files:
-            texts, labels = self._read(self.place(data_dir), split)
+            texts, labels = self._read(Path(self.source_dir or data_dir), split)
             inputs, lengths = self.encode(texts)
             splits[split] = Split(inputs, lengths, np.array(labels, np.int32))
         splits["train"], splits["validation"] = split_off(splits["train"], self.seed)
         return remove_overlap(self.name, splits)
 
     def _read(self, place: Path, split: str) -> Table:
-        subset = SUBSETS[self.subset]
+        folder, texts, label, classes, files = SUBSETS[self.subset]
         if path := self._find(place, split):
-            return read_table(path, subset.texts, subset.label, subset.labels)
-        *files, name = subset.files[split]
-        rows = archives.read_tfds(f"glue/{self.subset}", name, self.source_dir)
-        if rows is None:
+            return read_table(path, texts, label, [*classes])
+        prepared = archives.find_tfds(f"glue/{self.subset}", self.source_dir)
+        rows = prepared and archives.read_tfds(prepared, files[split][-1])
+        if not rows:
             raise DataError(
-                f"{place} has no {subset.folder}/{' or '.join(files)}: get them from "
-                "https://gluebenchmark.com/tasks and name their folder as source_dir"
+                f"{place} has no {folder}/{files[split][0]}: get it from "
+                "https://gluebenchmark.com/tasks and name its folder as source_dir"
             )
-        columns = PAIR if self.subset == "mrpc" else subset.texts
-        if self.subset == "mnli":
-            columns = ("premise", "hypothesis")
-        rows = sorted(rows, key=lambda row: row["idx"])  # the order of the lines
-        texts = [tuple(row[x].decode().strip() for x in columns) for row in rows]
-        return texts, [int(row["label"]) for row in rows]
+        columns = TFDS_TEXTS.get(self.subset, texts)
+        rows.sort(key=lambda row: row["idx"])  # the order of the lines
+        found = [tuple(row[x].decode().strip() for x in columns) for row in rows]
+        return found, [int(row["label"]) for row in rows]

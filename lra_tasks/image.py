@@ -17,8 +17,10 @@ from lra_tasks.base import Task
 from lra_tasks.split import DataError, Split, remove_overlap, split_off
 
 SIDE, NUM_PIXELS = 32, 32 * 32
-BATCH = r"(?:^|/)(data_batch_[1-5]|test_batch)\.bin$"
-FOLDER = "cifar-10-batches-bin"
+BATCHES = {
+    "train": r"(?:^|/)data_batch_[1-5]\.bin$",
+    "test": r"(?:^|/)test_batch\.bin$",
+}
 
 
 def to_grey(rgb: np.ndarray) -> np.ndarray:
@@ -53,7 +55,9 @@ class Image(Task):
     )
     archive: ClassVar[Archive] = Archive(
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        folders=("cifar-10-batches-bin",),
         md5="c32a1d4ab5d03f1284b67883e8d87530",
+        dataset="cifar10",
     )
     batch_size: ClassVar[int] = 10_000
     max_length: int = NUM_PIXELS
@@ -65,44 +69,32 @@ class Image(Task):
         self.require(self.max_length == NUM_PIXELS, wrong)
 
     def source_files(self) -> list[Path]:
-        path = archives.find([FOLDER, self.archive.name], Path(str(self.source_dir)))
-        return [] if path is None else [path, *path.glob("*.bin")]
+        path = archives.obtain(self.archive, Path(), self.source_dir)
+        return [path, *path.glob("*.bin")]
 
     def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
-        place, source_dir = self.place(data_dir), self.source_dir
-        splits = {}
-        if not archives.find([FOLDER, self.archive.name], place):
-            for name in ("train", "test"):
-                if rows := archives.read_tfds("cifar10", name, source_dir):
-                    rows.sort(key=lambda row: row["id"])  # the archive's order
-                    rgb = np.stack([row["image"] for row in rows]).transpose(0, 3, 1, 2)
-                    labels = np.array([row["label"] for row in rows])
-                    splits[name] = Split.of_pictures(to_grey(rgb), labels)
-        if not splits:
-            path = archives.obtain(self.archive, FOLDER, place, source_dir is not None)
-            splits = self._read(path)
+        path = archives.obtain(self.archive, data_dir, self.source_dir)
+        splits = {x: self._read(path, x) for x in BATCHES}
         splits["train"], splits["validation"] = split_off(splits["train"], self.seed)
         return remove_overlap(self.name, splits)
 
-    def _read(self, path: Path) -> dict[str, Split]:
-        """Train and test of FOLDER or its archive, of records label, R, G, B."""
-        shape, found = (self.batch_size, 1 + 3 * NUM_PIXELS), {}
-        with archives.open_members(path, BATCH) as members:
-            for match, file in members:
-                found[match[1]] = np.frombuffer(file.read(), np.uint8)
-        sizes = {records.size for records in found.values()}
-        if len(found) != 6 or sizes != {shape[0] * shape[1]}:
-            names = ", ".join(sorted(found))
-            wanted = f"not 6 batches of {shape[0]:,} records of {shape[1]:,} bytes"
-            raise DataError(f"{path} has {names or 'nothing'}, {wanted}: get it again")
-        test = found.pop("test_batch").reshape(shape)
-        train = np.concatenate([found[x].reshape(shape) for x in sorted(found)])
-        return {
-            name: Split.of_pictures(
-                to_grey(x[:, 1:].reshape(-1, 3, NUM_PIXELS)), x[:, 0]
-            )
-            for name, x in (("train", train), ("test", test))
-        }
+    def _read(self, path: Path, split: str) -> Split:
+        """The pictures of TFDS, or the archive's records of a label, R, G and B."""
+        if rows := archives.read_tfds(path, split):
+            rows.sort(key=lambda row: row["id"])  # the archive's order
+            rgb = np.stack([row["image"] for row in rows]).transpose(0, 3, 1, 2)
+            labels = np.array([row["label"] for row in rows])
+            return Split.of_pictures(to_grey(rgb), labels)
+        with archives.open_members(path, BATCHES[split]) as members:
+            batches = {match[0]: file.read() for match, file in members}
+        content = b"".join(batches[name] for name in sorted(batches))
+        shape = self.batch_size * (5 if split == "train" else 1), 1 + 3 * NUM_PIXELS
+        if len(content) != shape[0] * shape[1]:
+            wanted = f"not {shape[0]:,} pictures of {shape[1]:,}: get it again"
+            raise DataError(f"{path}: {split} has {len(content):,} bytes, {wanted}")
+        records = np.frombuffer(content, np.uint8).reshape(shape)
+        rgb = records[:, 1:].reshape(-1, 3, NUM_PIXELS)
+        return Split.of_pictures(to_grey(rgb), records[:, 0])
 
     def decode(self, tokens: np.ndarray) -> np.ndarray:
         return tokens.reshape(SIDE, SIDE)

@@ -49,9 +49,9 @@ class LabelledTexts(TextTask):
         files = {path.stem: path for path in self.source_files() if path.stem in SPLITS}
         wanted = f"source_dir ({self.source_dir}) must hold train.csv or train.tsv"
         self.require("train" in files, wanted)
-        splits, columns = {}, ((self.text_column,), self.label_column)
+        splits, columns = {}, ([self.text_column], self.label_column)
         for name, path in files.items():
-            texts, labels = read_table(path, *columns, tuple(self.label_names))
+            texts, labels = read_table(path, *columns, self.label_names)
             inputs, lengths = self.encode([text for (text,) in texts])
             splits[name] = Split(inputs, lengths, np.array(labels, np.int32))
         for name in sorted({"validation", "test"} - set(splits)):

@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from lra_tasks import archives
-from lra_tasks.archives import LRA_RELEASE
+from lra_tasks.archives import LRA_RELEASE, UNPACKED, Archive
 from lra_tasks.split import DataError, Split, remove_overlap
 from lra_tasks.text import TextTask
 
@@ -40,27 +40,24 @@ class Retrieval(TextTask):
     citation: ClassVar[str] = "Radev et al., The ACL Anthology Network Corpus, LRE 2013"
     num_classes: ClassVar[int] = 2
     num_inputs: ClassVar[int] = 2
+    archive: ClassVar[Archive] = Archive(
+        LRA_RELEASE, folders=tuple(f"{above}tsv_data" for above in UNPACKED)
+    )
     max_length: int = 4000
 
     def source_files(self) -> list[Path]:
-        path = self._find(Path(str(self.source_dir)))
+        path = archives.obtain(self.archive, Path(), self.source_dir)
         return [path, *path.glob("new_aan_pairs.*.tsv")]
 
-    def _find(self, place: Path) -> Path:
-        above = ("lra_release/", "lra_release/lra_release/", "")
-        folder = archives.find([f"{x}tsv_data" for x in above], place)
-        return folder or archives.obtain(LRA_RELEASE, "tsv_data", place, by_hand=True)
-
     def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
-        path, found = self._find(self.place(data_dir)), {}
+        path, found = archives.obtain(self.archive, data_dir, self.source_dir), {}
         with archives.open_members(path, PAIRS) as members:
             for match, lines in members:
                 found[FILES[match[1]]] = self._read(lines, path, match[1])
                 if len(found) == len(FILES):
                     break  # gigabytes of other tasks may follow
-        for file, split in FILES.items():
-            if split not in found:
-                raise DataError(f"{path} has no new_aan_pairs.{file}.tsv")
+        if missing := {*FILES.values()} - {*found}:
+            raise DataError(f"{path} has no new_aan_pairs for {', '.join(missing)}")
         return remove_overlap(self.name, found)
 
     def _read(self, lines: Iterable[bytes], path: Path, file: str) -> Split:
@@ -74,8 +71,6 @@ class Retrieval(TextTask):
                 raise DataError(f"{where}, line {number} is not five columns: {wanted}")
             pairs.append([row_of.setdefault(text, len(row_of)) for text in others[2:]])
             labels.append(LABELS[label])
-        if not labels:
-            raise DataError(f"{where} has no pairs")
         if len(labels) != NUM_RELEASED[file]:
             rest = f"the release has {NUM_RELEASED[file]:,}: results are of their own"
             print(f"{where}: {len(labels):,} pairs, {rest}", file=sys.stderr)

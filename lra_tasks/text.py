@@ -5,7 +5,6 @@ al. 2021, arXiv:2011.04006): the first 4,000 bytes, `<br />` and all. A byte's t
 its value plus one; 0 is padding.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,12 @@ import numpy as np
 
 from lra_tasks import archives
 from lra_tasks.archives import Archive
-from lra_tasks.base import PathLike, Task
+from lra_tasks.base import Task
 from lra_tasks.split import DataError, Split, pad, remove_overlap, split_off
 
 BYTES = 257  # the size of the vocabulary of bytes
-REVIEW = r"(?:^|/)(train|test)/(neg|pos)/[^/.][^/]*\.txt$"
-Texts = list[tuple[int, bytes]]  # with their labels
+REVIEW = r"(?:^|/){}/(neg|pos)/[^/.][^/]*\.txt$"  # in a split
+Reviews = list[tuple[int, bytes]]  # with their labels
 
 
 def encode_bytes(texts: Sequence[str], width: int, num_bytes: int | None = None) -> Any:
@@ -83,10 +82,8 @@ class Text(TextTask):
     """The benchmark by default.
 
     The archive, or the folder `aclImdb` it unpacks to, is looked for in data_dir, or in
-    `source_dir` if given; then TFDS's `imdb_reviews`; else it is downloaded.
-    `validation` is "held_out", a tenth of the training reviews drawn with `seed`, or
-    "test": the practice of the published results, which choose the best checkpoint on
-    the very examples they report.
+    `source_dir` if given; then TFDS's `imdb_reviews`; else it is downloaded. A tenth of
+    each class of the training reviews, drawn with `seed`, is the validation split.
     """
 
     name: ClassVar[str] = "text"
@@ -98,77 +95,41 @@ class Text(TextTask):
     label_names: ClassVar[Sequence[str]] = ("negative", "positive")
     archive: ClassVar[Archive] = Archive(
         "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+        folders=("aclImdb",),
         md5="7c2ac02c03563afcf9b574c7e56c153a",
+        dataset="imdb_reviews/plain_text",
     )
     reviews_per_class: ClassVar[int] = 12_500
     max_length: int = 4000
-    validation: str = "held_out"
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fits = self.validation in ("held_out", "test")
-        known = f"validation must be held_out or test, not {self.validation!r}"
-        self.require(fits, known)
 
     def source_files(self) -> list[Path]:
         """The archive or the folders of reviews; their times are those of new files."""
-        path = archives.find(["aclImdb", self.archive.name], Path(str(self.source_dir)))
-        return [] if path is None else [path, *path.glob("t*/*")]
-
-    def load(self, split: str, data_dir: PathLike | None = None) -> Split:
-        if split == "validation" and self.validation == "test":
-            print(
-                "text: validation is the test split, as in the published results: the "
-                "test accuracy of the best checkpoint is then too good",
-                file=sys.stderr,
-            )
-        return super().load(split, data_dir)
+        path = archives.obtain(self.archive, Path(), self.source_dir)
+        return [path, *path.glob("t*/*")]
 
     def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
-        train, test = map(self._encode_split, self._read(data_dir))
-        if self.validation == "test":
-            return {"train": train, "validation": test, "test": test}
-        train, validation = split_off(train, self.seed)
-        splits = {"train": train, "validation": validation, "test": test}
+        path = archives.obtain(self.archive, data_dir, self.source_dir)
+        splits = {x: self._encode_split(self._read(path, x)) for x in ("train", "test")}
+        splits["train"], splits["validation"] = split_off(splits["train"], self.seed)
         return remove_overlap(self.name, splits)
 
-    def _read(self, data_dir: Path) -> list[Texts]:
-        """The reviews of train and of test, in any order."""
-        if not archives.find(["aclImdb", self.archive.name], self.place(data_dir)):
-            read = archives.read_tfds
-            both = [
-                read("imdb_reviews/plain_text", x, self.source_dir)
-                for x in ("train", "test")
-            ]
-            if both[0] and both[1]:
-                return [
-                    [(int(row["label"]), row["text"]) for row in rows]
-                    for rows in both
-                    if rows
-                ]
-        by_hand = self.source_dir is not None
-        path = archives.obtain(self.archive, "aclImdb", self.place(data_dir), by_hand)
-        return read_reviews(path, self.reviews_per_class)
+    def _read(self, path: Path, split: str) -> Reviews:
+        """The reviews of TFDS, or {train,test}/{neg,pos}/*.txt of the archive."""
+        if (rows := archives.read_tfds(path, split)) is not None:
+            return [(int(row["label"]), row["text"]) for row in rows]
+        with archives.open_members(path, REVIEW.format(split)) as members:
+            found = [(int(x[1] == "pos"), file.read().strip()) for x, file in members]
+        counts = np.bincount([label for label, _ in found], minlength=2)
+        if {*counts} != {self.reviews_per_class}:
+            raise DataError(
+                f"{path} is incomplete: {split} has {counts[0]:,} neg, {counts[1]:,} "
+                f"pos, not {self.reviews_per_class:,} of each: get it again"
+            )
+        return found
 
-    def _encode_split(self, reviews: Texts) -> Split:
+    def _encode_split(self, reviews: Reviews) -> Split:
         """In the order of classes and texts: TFDS's own order is another."""
         labels, texts = zip(*sorted(reviews), strict=True)
         inputs, lengths = self.encode([text.decode(errors="replace") for text in texts])
         return Split(inputs, lengths, np.array(labels, np.int32))
-
-
-def read_reviews(path: Path, reviews_per_class: int) -> list[Texts]:
-    """Reads {train,test}/{neg,pos}/*.txt of `aclImdb/` or of its archive."""
-    found: dict[tuple[str, str], Texts] = {}
-    with archives.open_members(path, REVIEW) as members:
-        for match, file in members:
-            review = int(match[2] == "pos"), file.read().strip()
-            found.setdefault((match[1], match[2]), []).append(review)
-    if len(found) != 4 or {*map(len, found.values())} != {reviews_per_class}:
-        counts = ", ".join(f"{len(found[x]):,} {'/'.join(x)}" for x in sorted(found))
-        wanted = f"not {reviews_per_class:,} of train and test, neg and pos"
-        raise DataError(
-            f"{path} is incomplete: it has {counts or 'no reviews'}, {wanted}"
-        )
-    return [found[x, "neg"] + found[x, "pos"] for x in ("train", "test")]

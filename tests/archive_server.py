@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 import io
 import resource
 import signal
@@ -12,7 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import tensorflow_datasets as tfds
 
-from lra_tasks.archives import Archive
 from lra_tasks.storage import OFFLINE
 
 
@@ -40,10 +38,6 @@ def serve(content):
         finally:
             server.shutdown()
             thread.join()
-
-
-def archive_at(url, content):
-    return Archive(f"{url}/toy.tar.gz", md5=hashlib.md5(content).hexdigest())
 
 
 def tar_of(files, mode="w:gz"):
@@ -78,10 +72,7 @@ def write_tfds(folder, name, features, splits):
             return tfds.core.DatasetInfo(builder=self, features=features_dict)
 
         def _shard_iterators_per_split(self, dl_manager):
-            return {
-                name: [functools.partial(enumerate, rows)]
-                for name, rows in splits.items()
-            }
+            return {x: [functools.partial(enumerate, splits[x])] for x in splits}
 
     Builder.name = dataset
     config = config and tfds.core.BuilderConfig(name=config, version="1.0.0")
@@ -112,3 +103,9 @@ def load_all(task, data_dir):
 
 def hashes(task, data_dir):
     return [split.content_hash for split in load_all(task, data_dir)]
+
+
+def texts_of(task, split):
+    """The decoded text of each row, and its label."""
+    rows = zip(split.inputs[:], split.lengths, split.labels, strict=True)
+    return [(task.decode(row[:n]), int(label)) for row, n, label in rows]

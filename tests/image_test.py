@@ -47,7 +47,6 @@ def test_make_splits_by_hand(tmp_path, capsys):
     train, validation, test = load_all(TinyImage(), tmp_path)
     assert train.num_examples + validation.num_examples == 99
     assert "1 examples left out of" in capsys.readouterr().err
-    assert set(validation.labels) <= set(range(10))
     assert validation.num_examples in (9, 10)
     assert test.labels.tolist() == [*range(10), *range(10)]
     assert test.lengths.tolist() == [1024] * BATCH_SIZE
@@ -66,24 +65,19 @@ def test_every_source_gives_the_same_data(tmp_path):
         name = f"{split}_{number - first:05d}"
         row = {"id": name, "image": png.getvalue(), "label": int(record[0])}
         rows[split].insert(0, row)
-    label = tfds.features.ClassLabel(num_classes=10)
-    image = tfds.features.Image(shape=(32, 32, 3))
-    features = {"id": tfds.features.Text(), "image": image, "label": label}
+    features = {
+        "id": tfds.features.Text(),
+        "image": tfds.features.Image(shape=(32, 32, 3)),
+        "label": tfds.features.ClassLabel(num_classes=10),
+    }
     write_tfds(tmp_path / "c", "cifar10", features, rows)
     found = [hashes(TinyImage(source_dir=str(tmp_path / x)), tmp_path) for x in "abc"]
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize(
-    "content", [None, FILES["cifar-10-batches-bin/test_batch.bin"][1:]]
-)
-def test_a_damaged_batch_is_one_line(tmp_path, content):
-    write(tmp_path, FILES | {"cifar-10-batches-bin/data_batch_3.bin": content})
-    message = "has data_batch_1, .*not 6 batches of 20 records of 3,073 bytes"
+def test_make_splits_refuses_a_damaged_batch(tmp_path):
+    cut = FILES["cifar-10-batches-bin/test_batch.bin"][1:]
+    write(tmp_path, FILES | {"cifar-10-batches-bin/data_batch_3.bin": cut})
+    message = "train has 307,299 bytes, not 100 pictures of 3,073: get it again"
     with pytest.raises(DataError, match=message):
         TinyImage().load("train", tmp_path)
-
-
-def test_pictures_are_whole():
-    with pytest.raises(DataError, match="max_length must be 1024, all pixels"):
-        Image(max_length=512)

@@ -5,10 +5,11 @@ import pytest
 
 from lra_tasks.split import DataError
 from lra_tasks.task import get_task
-from tests.archive_server import load_all, write
+from tests.archive_server import load_all, texts_of, write
 
 LINES = [f'{i},"Hello, ""you"" {i}",{("ham", "spam")[i % 3 == 0]}' for i in range(90)]
 TRAIN = "\n".join(["id,text,label", *LINES]).encode()
+TSV = b'label\ttext\nspam\tHe said "no\nham\tyes, \n'
 
 
 def labelled(folder, **options):
@@ -21,37 +22,23 @@ def test_make_splits_draws_what_has_no_file(tmp_path):
     task = labelled(tmp_path)
     splits = load_all(task, tmp_path / "data")
     assert [split.num_examples for split in splits] == [73, 8, 9]
-    found = {}
-    for split in splits:
-        for row, n, label in zip(
-            split.inputs, split.lengths, split.labels, strict=True
-        ):
-            found[task.decode(row[:n])] = task.label_names[label]
-    assert found == {
-        f'Hello, "you" {i}': ("ham", "spam")[i % 3 == 0] for i in range(90)
-    }
+    found = dict(pair for split in splits for pair in texts_of(task, split))
+    assert found == {f'Hello, "you" {i}': int(i % 3 == 0) for i in range(90)}
 
 
 @pytest.mark.parametrize("tokenizer", [None, "byte"])
-def test_files_of_validation_and_test_are_taken(tmp_path, tokenizer):
-    test = b'label\ttext\nspam\tHe said "no\nham\tyes, \n'
-    write(tmp_path, {"train.csv": TRAIN, "validation.tsv": test, "test.tsv": test})
+def test_make_splits_takes_files_of_validation_and_test(tmp_path, tokenizer):
+    files = {"train.csv": TRAIN, "validation.tsv": TSV, "test.tsv": TSV}
+    write(tmp_path, files)
     with pytest.raises(DataError, match="no example of validation is left"):
         load_all(labelled(tmp_path), tmp_path / "data")
-    write(
-        tmp_path,
-        {
-            "validation.tsv": test.replace(b"e", b"a").replace(
-                b"labal\ttaxt", b"label\ttext"
-            )
-        },
-    )
+    write(tmp_path, {"validation.tsv": TSV.replace(b"no", b"maybe")})
     task = labelled(tmp_path, tokenizer=tokenizer)
     train, validation, test = load_all(task, tmp_path / "data")
-    assert [x.num_examples for x in (train, validation, test)] == [90, 2, 2]
-    assert test.labels.tolist() == [1, 0]
+    assert [x.num_examples for x in (train, validation, test)] == [90, 1, 2]
     shown = 'He said "no' if tokenizer is None else '[CLS] He said "no [SEP]'
-    assert task.decode(test.inputs[0, : test.lengths[0]]) == shown
+    assert texts_of(task, test)[0] == (shown, 1)
+    assert test.labels.tolist() == [1, 0]
     assert test.inputs.dtype == (np.uint8 if tokenizer is None else np.uint16)
 
 
@@ -60,12 +47,12 @@ def test_files_of_validation_and_test_are_taken(tmp_path, tokenizer):
     [
         ({"labels": "0,1"}, r"train.csv: its labels are ham,spam, not 0,1"),
         ({"labels": "ham"}, "labels must be two or more, as 'ham,spam', not 'ham'"),
-        ({"text_column": "body"}, "train.csv, line 1: no column body"),
+        ({"text_column": "body"}, "train.csv has no column body"),
+        ({"source_dir": "other"}, r"source_dir .* must hold train.csv"),
     ],
 )
-def test_what_does_not_fit_the_file_is_one_line(tmp_path, options, message):
+def test_labelled_texts_refuses_what_does_not_fit_the_file(tmp_path, options, message):
     write(tmp_path, {"train.csv": TRAIN})
+    options = {"source_dir": str(tmp_path), "labels": "ham,spam"} | options
     with pytest.raises(DataError, match=message):
-        labelled(tmp_path, **options).load("train", tmp_path / "data")
-    with pytest.raises(DataError, match=r"source_dir .* must hold train.csv"):
-        labelled(tmp_path / "other").load("train", tmp_path / "data")
+        get_task("labelled_texts", **options).load("train", tmp_path / "data")

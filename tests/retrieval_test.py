@@ -58,20 +58,6 @@ def test_each_document_is_kept_once_and_pairs_name_them(tmp_path, capsys):
             assert [document(split, row) for row in pair] == expected
 
 
-def test_num_bytes_are_kept_and_the_rest_is_padding(tmp_path):
-    write(tmp_path / BELOW, packed())
-    narrow, wide = (
-        load_all(Retrieval(max_length=width, num_bytes=17), tmp_path)
-        for width in (17, 20)
-    )
-    for one, other in zip(narrow, wide, strict=True):
-        padded = np.pad(one.inputs, ((0, 0), (0, 3)))
-        np.testing.assert_array_equal(padded, other.inputs)
-        np.testing.assert_array_equal(one.pairs, other.pairs)
-    inputs, lengths = Retrieval(num_bytes=17).encode([PAPERS["P2"].decode()])
-    assert (inputs.shape, lengths) == ((1, 4000), [17])
-
-
 def test_folder_archive_and_windows_line_ends_are_the_same_data(tmp_path):
     members = {f"{BELOW}/{name}": content for name, content in packed().items()}
     other = {"lra_release/listops-1000/basic_train.tsv": b"x" * 100_003}
@@ -87,24 +73,18 @@ def test_folder_archive_and_windows_line_ends_are_the_same_data(tmp_path):
     assert all(each == found[0] for each in found)
 
 
-GOOD = row(b"1.0", "P1", "P2") + b"\n"
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "eval.tsv has no pairs"),
-        (None, "has no new_aan_pairs.eval.tsv"),
-        (GOOD + b"1.0\tP1\tP2\tonly one\n", "eval.tsv, line 2 is not five columns"),
+        (None, "has no new_aan_pairs for validation"),
+        (b"1.0\tP1\tP2\tonly one\n", "eval.tsv, line 1 is not five columns"),
         (b"2\tP1\tP2\tone\ttwo\n", "line 1 is not five columns: label 0 or 1"),
     ],
 )
-def test_a_wrong_file_is_one_line(tmp_path, content, message):
+def test_a_wrong_file_is_named(tmp_path, content, message):
     write(tmp_path / "lra_release" / "tsv_data", packed(eval=content))
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=f"{tmp_path}.*{message}"):
         Retrieval().load("train", tmp_path)
-    assert str(tmp_path) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_the_release_is_never_downloaded_unasked(tmp_path):
