@@ -4,7 +4,6 @@ import functools
 import hashlib
 import json
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ def get_root(data_dir: PathLike | None = None) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(ABC):
+class Task:
     """A classification task over sequences of tokens.
 
     `source_dir` is a folder of official or own data; None = data_dir.
@@ -50,6 +49,7 @@ class Task(ABC):
     num_texts: ClassVar[int] = 1  # texts in one sequence, 1 or 2
     padded: ClassVar[bool] = True  # False: every sequence has max_length tokens
     stays_on_disk: ClassVar[bool] = False  # rows are read when they are needed
+    splits: ClassVar[tuple[str, ...]] = SPLITS  # and what else it can be tested on
     seed: ClassVar[int] = 0
     tokenizer: ClassVar[str | None] = None  # "byte" or the path of a tokenizer.json
     vocabulary: ClassVar[Vocabulary | None] = None  # of the tokenizer
@@ -65,9 +65,7 @@ class Task(ABC):
                 kind = getattr(expected[option], "__name__", str(expected[option]))
                 raise DataError(f"{self.name}: {option} must be {kind}, not {value!r}")
         self.require(self.max_length >= 1, "max_length must be at least 1")
-        self.require(
-            0 <= self.seed < 2**63, f"seed must be 0 to 2⁶³-1, not {self.seed}"
-        )
+        self.require(self.seed >= 0, f"seed must be at least 0, not {self.seed}")
         if self.source_dir:  # the same from any working directory
             self._set(source_dir=str(local_path(self.source_dir)))
 
@@ -94,11 +92,6 @@ class Task(ABC):
         return None if name in (None, "byte") else Path(name).expanduser()
 
     @property
-    def splits(self) -> tuple[str, ...]:
-        """SPLITS and the names of what else it can be tested on."""
-        return SPLITS
-
-    @property
     def label_names(self) -> Sequence[str]:
         """The names of its classes."""
         return [str(label) for label in range(self.num_classes)]
@@ -123,9 +116,9 @@ class Task(ABC):
         """The id of [SEP], after which token types change; None without types."""
         return self.vocabulary.sep if self.vocabulary else None
 
-    @abstractmethod
     def make_splits(self, data_dir: Path) -> Mapping[str, Split | Examples]:
         """Makes all splits, once; archives are in `data_dir`, or go there."""
+        raise NotImplementedError
 
     def make(self, data_dir: Path, folder: Path) -> Mapping[str, Split | Examples]:
         """As `make_splits`; what else it writes to `folder` stays beside the data."""
@@ -149,37 +142,26 @@ class Task(ABC):
         pairs = [(text,) if isinstance(text, str) else text for text in texts]
         return self.vocabulary.rows(pairs, self.max_length)
 
-    def place(self, data_dir: PathLike) -> Path:
-        """Where its sources are: `source_dir` if given, or `data_dir`."""
-        return Path(self.source_dir or data_dir)
-
     def source_files(self) -> Iterable[Path]:
         """The files in `source_dir` whose change makes other data."""
         return ()
 
     def cache_key(self) -> dict[str, Any]:
         """The options that the data depend on, with the state of files they name."""
-        key = asdict(self)
-        if self.source_dir:
-            key["source_dir"] = self._source_state
+        key, folder = asdict(self), self.source_dir
+        if folder:
+            files = [(file, file.stat()) for file in sorted(self.source_files())]
+            key["source_dir"] = [
+                (os.path.relpath(file, folder), stat.st_size, stat.st_mtime_ns)
+                for file, stat in files
+            ] or os.path.realpath(folder)
         if self.tokenizer not in (None, "byte", "bpe"):
             key["tokenizer"] = open_vocabulary(str(self.tokenizer)).digest
         return key
 
     @functools.cached_property
-    def _source_state(self) -> Any:
-        """Names, sizes and times of the source files, once for all splits."""
-        folder = str(self.source_dir)
-        files = [(file, file.stat()) for file in sorted(self.source_files())]
-        state = [
-            (os.path.relpath(file, folder), stat.st_size, stat.st_mtime_ns)
-            for file, stat in files
-        ]
-        return state or os.path.realpath(folder)
-
-    @property
     def config_name(self) -> str:
-        """A short hash of `cache_key`, which names the prepared dataset's config."""
+        """A short hash of `cache_key`, once for all splits: the config of the data."""
         key = json.dumps(self.cache_key(), sort_keys=True)
         return hashlib.sha256(key.encode()).hexdigest()[:12]
 

@@ -67,7 +67,11 @@ def make_examples(
     pieces = chain.from_iterable(split_long(x, room // 2) for x in sentences)
     for row in pack(pieces, room):
         if len(row) > 1:
-            yield cut_in_two(_mirrored(row) if backwards else row, rng)
+            row = _mirrored(row) if backwards else row
+            cut = rng.integers(1, len(row))
+            first, second = list(chain(*row[:cut])), list(chain(*row[cut:]))
+            in_order = int(rng.integers(2))
+            yield (first, second, 1) if in_order else (second, first, 0)
 
 
 def _mirrored(pieces: list[Tokens]) -> list[Tokens]:
@@ -91,16 +95,6 @@ def pack(pieces: Iterable[Tokens], room: int) -> Iterator[list[Tokens]]:
         row.append(piece)
         size += len(piece)
     yield row
-
-
-def cut_in_two(
-    pieces: list[Tokens], rng: np.random.Generator
-) -> tuple[Tokens, Tokens, int]:
-    """Two parts, and 1; or 0, and the parts are swapped."""
-    cut = rng.integers(1, len(pieces))
-    first, second = list(chain(*pieces[:cut])), list(chain(*pieces[cut:]))
-    in_order = int(rng.integers(2))
-    return (first, second, 1) if in_order else (second, first, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +128,8 @@ class Corpus(Task):
         super().__post_init__()
         kinds = ("files", "blank_lines")
         self.require(self.documents in kinds, f"documents must be one of {kinds}")
+        wrong = f"pattern must be relative to source_dir, not {self.pattern!r}"
+        self.require(not Path(self.pattern).is_absolute(), wrong)
         least, most = len(subwords.SPECIAL) + 256, subwords.MAX_VOCAB_SIZE
         sizes = f"vocab_size must be {least} to {most}, not {self.vocab_size}"
         self.require(least <= self.vocab_size <= most, sizes)
@@ -158,14 +154,8 @@ class Corpus(Task):
 
     def source_files(self) -> list[Path]:
         self.require(self.source_dir is not None, "source_dir must name a folder")
-        folder = Path(str(self.source_dir))
-        try:
-            return sorted(x for x in folder.glob(self.pattern) if x.is_file())
-        except (ValueError, NotImplementedError) as error:  # of an absolute one
-            raise DataError(f"corpus: pattern {self.pattern!r}: {error}") from None
-
-    def make_splits(self, data_dir: Path) -> Mapping[str, Examples]:
-        raise NotImplementedError("see `make`: the vocabulary lies beside the data")
+        files = Path(str(self.source_dir)).glob(self.pattern)
+        return sorted(path for path in files if path.is_file())
 
     def make(self, data_dir: Path, folder: Path) -> Mapping[str, Examples]:
         """Learns the vocabulary; examples are made when they are asked for, in turn."""
@@ -177,24 +167,22 @@ class Corpus(Task):
             "blank_lines divides files at blank lines",
         )
         learnt = self.tokenizer == "bpe"
-        vocabulary = self._learn(folder) if learnt else self.vocabulary
+        vocabulary = self._learn(folder / TOKENIZER_FILE) if learnt else self.vocabulary
         rng, held = np.random.default_rng(self.seed), set()
         return {  # test wins over validation, both over train
             name: self._examples(name, vocabulary, rng, held)
             for name in reversed(SPLITS)
         }
 
-    def _learn(self, folder: Path) -> Vocabulary:
-        """Sub-words of train, written to `folder`."""
+    def _learn(self, path: Path) -> Vocabulary:
+        """Sub-words of train, written to a file."""
         texts = (text for split, text in self._documents() if split == "train")
-        subwords.train(texts, self.vocab_size, folder / TOKENIZER_FILE)
-        vocabulary = Vocabulary(str(folder / TOKENIZER_FILE))
+        subwords.train(texts, self.vocab_size, path)
+        vocabulary = Vocabulary(str(path))
         learnt = vocabulary.vocab_size
-        self.require(
-            learnt == self.vocab_size,
-            f"{self.source_dir} has only {learnt:,} sub-words: take "
-            f"vocab_size={learnt}, or a larger corpus",
-        )
+        few = f"{self.source_dir} has only {learnt:,} sub-words: take"
+        wanted = f"{few} vocab_size={learnt}, or a larger corpus"
+        self.require(learnt == self.vocab_size, wanted)
         return vocabulary
 
     def _examples(
@@ -226,9 +214,8 @@ class Corpus(Task):
         held |= hashes
         if repeated:
             say_left_out(self.name, name, repeated)
-        message = f"no document of {name} has two sentences (ended by . ! or ?)"
-        also = " that no other split has" if repeated else ""
-        self.require(num_rows > 0, message + also)
+        wanted = f"no document of {name} has two sentences (ended by . ! or ?)"
+        self.require(num_rows > 0, f"{wanted} that no other split has")
 
     def _documents(self) -> Iterator[tuple[str, str]]:
         """Documents, each with its split."""

@@ -5,6 +5,9 @@ Linsley et al. 2018 (arXiv:1805.08315) in the sizes of Long Range Arena (Tay et 
 `source_dir` names them. Path-X is the same at 128 × 128.
 """
 
+import functools
+import multiprocessing
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +20,9 @@ import PIL.Image
 from tqdm import tqdm
 
 from lra_tasks import archives
+from lra_tasks.archives import LRA_RELEASE, UNPACKED
 from lra_tasks.base import Task
-from lra_tasks.pathfinder_generator import PART_PIXELS, draw
+from lra_tasks.pathfinder_generator import generate
 from lra_tasks.pathfinder_paddles import RESOLUTIONS
 from lra_tasks.split import SPLITS, DataError, Split, remove_overlap
 
@@ -27,48 +31,65 @@ RELEASED_FOLDERS = {  # by difficulty
     "intermediate": "curv_contour_length_9",
     "hard": "curv_contour_length_14",
 }
+PART_SIZE = 2048  # so many pictures grow in lock-step: fast for all resolutions
 RELEASED_SEED = 42  # of the permutation that cuts the released pictures in splits
 
 
-def read_released(folder: Path, resolution: int) -> tuple[np.ndarray, np.ndarray]:
+def read_released(folder: Path, resolution: int) -> Split:
     """Reads imgs/K/sample_I.png as metadata/K.npy lists them, text despite its name.
 
-    Returns:
-      Pictures uint8 `[n, R, R]` and labels int32 `[n]`, permuted with RELEASED_SEED.
-      Empty files, of which the release has one, are left out with a warning.
+    They are permuted with RELEASED_SEED. Empty files, of which the release has one, are
+    left out with a warning.
     """
-    listed = list(_read_metadata(folder))
-    if not listed:
-        raise DataError(f"{folder} has no metadata/K.npy with pictures in it")
-    order = np.random.default_rng(RELEASED_SEED).permutation(len(listed))
-    images = np.empty((len(listed), resolution, resolution), np.uint8)
-    for number, (path, _) in enumerate(tqdm(listed, "pictures", disable=None)):
+    images, labels = [], []
+    for path, label in tqdm([*_read_metadata(folder)], "pictures", disable=None):
         try:
             with PIL.Image.open(path, formats=["PNG"]) as picture:
-                images[number] = np.asarray(picture.convert("L"))
-        except (OSError, ValueError, SyntaxError) as error:
-            wanted = f"PNG picture of {resolution} x {resolution}"
-            raise DataError(f"{path} is not a whole {wanted} ({error})") from error
-    return images[order], np.array([label for _, label in listed], np.int32)[order]
+                image = np.asarray(picture.convert("L"))
+        except (OSError, SyntaxError) as error:
+            raise DataError(f"{path} is not a whole PNG picture ({error})") from error
+        if image.shape != (resolution, resolution):
+            raise DataError(f"{path} is not {resolution} x {resolution}")
+        images.append(image)
+        labels.append(label)
+    if not images:
+        raise DataError(f"{folder} has no metadata/K.npy with pictures in it")
+    order = np.random.default_rng(RELEASED_SEED).permutation(len(images))
+    return Split.of_pictures(np.stack(images)[order], np.array(labels)[order])
 
 
 def _read_metadata(folder: Path) -> Iterator[tuple[Path, int]]:
     """The pictures' files and labels, by file of metadata and line; no empty ones."""
-    files = [path for path in folder.glob("metadata/*.npy") if path.stem.isdecimal()]
-    for file in sorted(files, key=lambda path: int(path.stem)):
-        text = file.read_bytes().decode("ascii", "backslashreplace")
-        for number, line in enumerate(text.splitlines(), start=1):
+    for file in sorted(folder.glob("metadata/*.npy"), key=lambda path: int(path.stem)):
+        for number, line in enumerate(file.read_text("latin-1").splitlines(), start=1):
             words = line.split()
+            if len(words) < 4 or words[3] not in ("0", "1"):
+                expected = "imgs/K sample_I.png I LABEL …, the label 0 or 1"
+                raise DataError(f"{file}, line {number} is not {expected}")
             path = folder.joinpath(*words[:2])
-            if len(words) < 4 or words[3] not in ("0", "1") or not path.is_file():
-                expected = "a file as imgs/K sample_I.png I LABEL …, the label 0 or 1"
-                raise DataError(
-                    f"{file}, line {number}: {line[:60]!r} is not {expected}"
-                )
             if path.stat().st_size:
                 yield path, int(words[3])
             else:
                 print(f"{path} is empty: left out", file=sys.stderr)
+
+
+def draw(
+    parts: Sequence[np.ndarray], seed: int, num_workers: int, **options
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields what `generate` returns for each list of indices.
+
+    A list grows in lock-step, `num_workers` of them at a time, in processes of their
+    own: a script needs the usual `if __name__ == "__main__":`.
+    """
+    generate_part = functools.partial(generate, seed, **options)
+    num_workers = min(num_workers, len(parts))
+    if num_workers == 1:
+        yield from map(generate_part, parts)
+        return
+    leave_ctrl_c_to_parent = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(num_workers, *leave_ctrl_c_to_parent) as pool:
+        yield from pool.imap(generate_part, parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +139,7 @@ class Pathfinder(Task):
     def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
         if self.source_dir is not None:
             folder = self._find_released(Path(self.source_dir))
-            pictures = Split.of_pictures(*read_released(folder, self.resolution))
+            pictures = read_released(folder, self.resolution)
         else:  # picture i is independent of the others: the order is as good as any
             pictures = Split.of_pictures(*self._draw())
         n = pictures.num_examples
@@ -129,20 +150,16 @@ class Pathfinder(Task):
     def _find_released(self, source_dir: Path) -> Path:
         name = RELEASED_FOLDERS[self.difficulty]
         below = f"pathfinder{self.resolution}/{name}"
-        names = [
-            *(x + below for x in ("lra_release/lra_release/", "lra_release/", "")),
-            name,
-        ]
+        names = [*(above + below for above in UNPACKED), name]
         if folder := archives.find(names, source_dir):
             return folder
-        url = archives.LRA_RELEASE.url
-        raise DataError(f"{source_dir} has no {below}: it is in {url}, to be unpacked")
+        where = f"it is in {LRA_RELEASE}, to be unpacked"
+        raise DataError(f"{source_dir} has no {below}: {where}")
 
     def _draw(self) -> list[np.ndarray]:
         """Pictures and labels of all examples."""
-        size = PART_PIXELS // self.resolution**2
         everyone = np.arange(self.num_examples)
-        parts = np.split(everyone, everyone[::size][1:])
+        parts = np.split(everyone, everyone[::PART_SIZE][1:])
         options = {"resolution": self.resolution, "difficulty": self.difficulty}
         drawn = draw(parts, self.seed, self.num_workers, **options)
         shown = tqdm(drawn, self.name, len(parts), disable=None)

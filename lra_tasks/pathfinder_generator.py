@@ -2,29 +2,230 @@
 
 A picture holds two long dashed contours, several short ones as distractors and two
 round markers; its label is 1 when both markers sit on the ends of one contour, and
-0 when they sit on ends of different ones.
+0 when they sit on ends of different ones. Picture i is a function of (seed, i) and the
+settings alone, whatever the batch, the order and the number of processes.
 
-Picture i is a function of (seed, i) and the settings alone, whatever the batch, the
-order and the number of processes. Resolutions are 32 (LRA's Pathfinder), 64 and 128
-(Path-X); the difficulty (easy, intermediate, hard) is the length of the contours (6, 9,
-14 paddles). LRA's benchmark is 32 hard.
+Every picture of a batch goes through the same small machine (first paddles, next
+paddle, start again when stuck) at its own pace; one round of the machine is a few
+numpy gathers from the tables in `pathfinder_paddles`. Beside each picture lies a
+mask of occupied pixels, 0..255. A paddle enters it when the next one of its contour
+has been placed, since that one starts right at it; so the two contours, which grow
+in turn, may touch where both have just arrived, as in the public pictures.
 """
 
-import concurrent.futures
-import functools
-import multiprocessing
-import os
-import signal
-import threading
-from collections.abc import Generator, Iterator, Sequence
+import copy
+import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
-from lra_tasks.pathfinder_growth import Growth, Streams
-from lra_tasks.pathfinder_paddles import Settings, get_paddles, get_settings
+from lra_tasks.pathfinder_paddles import (
+    NUM_DIRECTIONS,
+    OCCUPIED,
+    OVERLAP,
+    Paddles,
+    Settings,
+    get_paddles,
+    get_settings,
+)
 
-PART_PIXELS = 2**22  # this many grow in lock-step: the fastest for all resolutions
+PADDLE_RETRIES = 2
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _LABEL_STREAM = 1  # the streams of a seed: 0 grows the pictures, 1 decides the labels
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64 (Steele et al. 2014): a bijection of uint64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+class Streams:
+    """Random numbers, the k-th of a picture a function of seed, index and k alone.
+
+    SplitMix64, started at a mixed key.
+    """
+
+    def __init__(self, seed: int, indices: np.ndarray, kind: int = 0):
+        start = _mix(_mix(np.array([seed], np.uint64)) + np.uint64(kind))
+        self.state = _mix(start + indices.astype(np.uint64) * _GAMMA)
+
+    def take(self, rows: np.ndarray) -> "Streams":
+        """The streams of some rows, to be used instead of the originals."""
+        taken = copy.copy(self)
+        taken.state = self.state[rows]
+        return taken
+
+    def restart(self, rows: np.ndarray, keys: np.ndarray, number: np.ndarray):
+        """Goes to the beginning of a numbered stream, one of many under each key."""
+        self.state[rows] = _mix(keys + (number + 1).astype(np.uint64) * _GAMMA)
+
+    def below(self, rows: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
+        """One integer uniform in [0, bound) per row, bound up to 2**31."""
+        self.state[rows] += _GAMMA
+        bits = (_mix(self.state[rows]) >> np.uint64(32)).astype(np.int64)
+        return (bits * bound) >> 32
+
+
+@dataclasses.dataclass
+class Growth:
+    """The paddles of n pictures of one margin; `run` fills in all arrays.
+
+    A picture has slots for its paddles: contour 0, contour 1, then the distractors.
+    """
+
+    paddles: Paddles
+    streams: Streams
+
+    def __post_init__(self):
+        p, settings = self.paddles, self.paddles.settings
+        n = len(self.streams.state)
+        self.rows = np.arange(n)
+        self.contour_slots = 2 * settings.contour_length
+        slots = settings.num_distractors * settings.distractor_length
+        # The canvas position and the table row of every paddle.
+        self.anchor = np.zeros((n, self.contour_slots + slots), np.int64)
+        self.stamp = np.zeros_like(self.anchor)
+        self.has_distractor = np.zeros((n, settings.num_distractors), bool)
+        blank = np.full((p.width, p.width), 255, np.uint8)
+        border = p.pad + settings.padding
+        blank[border : p.width - border, border : p.width - border] = 0
+        self.blank = blank.ravel()
+        self.occupied = np.tile(self.blank, (n, 1))
+
+    def run(self) -> "Growth":
+        self._grow_contours()
+        self._grow_distractors()
+        return self
+
+    def tips(self) -> np.ndarray:
+        """Canvas positions [n, 2, 2] of where the two contours begin, then end."""
+        length = self.paddles.settings.contour_length
+        return self.anchor[:, [[0, length], [length - 1, 2 * length - 1]]]
+
+    def _put(self, rows, slot, anchor, stamp):
+        """Fills slots [r] with paddles, which do not enter the masks yet."""
+        self.anchor[rows, slot], self.stamp[rows, slot] = anchor, stamp
+
+    def _pixels(self, rows, anchor, stamp) -> np.ndarray:
+        """Where the pixels of paddles [r] are in the flat array of all masks."""
+        start = rows * self.paddles.width**2
+        return (start + anchor)[:, None] + self.paddles.pixels[stamp]
+
+    def _enter(self, rows, slot):
+        """Enters the paddles of slots [r] into the masks."""
+        stamp, flat = self.stamp[rows, slot], self.occupied.reshape(-1)
+        at = self._pixels(rows, self.anchor[rows, slot], stamp)
+        flat[at] = np.maximum(flat[at], self.paddles.mask[stamp])
+
+    def _extend(self, rows, slot) -> np.ndarray:
+        """Puts paddles after those of slots [r] - 1; returns the success [r]."""
+        p, flat = self.paddles, self.occupied.reshape(-1)
+        last = self.stamp[rows, slot - 1]
+        pivot = self.anchor[rows, slot - 1] - p.ring[last] + p.step[last]
+        choices = p.choices[last]  # [r, C]
+        heads = pivot[:, None] + p.ring[choices]
+        at = (rows[:, None] * p.width**2 + heads)[:, :, None] + p.disc
+        dilated = flat[at].max(axis=2).astype(np.int64)
+        cumulative = np.cumsum(p.turn[last] * (255 - dilated), axis=1)
+
+        success = np.zeros(len(rows), bool)
+        todo = np.flatnonzero(cumulative[:, -1] > 0)
+        for _ in range(1 + PADDLE_RETRIES):
+            draw = self.streams.below(rows[todo], cumulative[todo, -1])
+            pick = (cumulative[todo] <= draw[:, None]).sum(axis=1)
+            anchor, stamp = heads[todo, pick], choices[todo, pick]
+            there = flat[self._pixels(rows[todo], anchor, stamp)].astype(np.int16)
+            free = np.all(there + p.mask[stamp] < OVERLAP, axis=1)
+            done = todo[free]
+            self._enter(rows[done], slot[done] - 1)
+            self._put(rows[done], slot[done], anchor[free], stamp[free])
+            success[done] = True
+            todo = todo[~free]
+        return success
+
+    def _seed_contours(self, rows):
+        """Clears pictures and puts the first paddle of both contours."""
+        p, draw = self.paddles, self.streams.below
+        distance, length = p.settings.seed_distance, p.settings.contour_length
+        self.occupied[rows] = self.blank
+        room = p.settings.resolution - 4 * distance
+        y, x = (2 * distance + draw(rows, room) for _ in range(2))
+        tail = p.position(y, x)
+        for slot in (0, length):
+            self._put(rows, slot, tail, draw(rows, NUM_DIRECTIONS))
+            tail = tail + p.bearing[draw(rows, NUM_DIRECTIONS)]
+
+    def _grow_contours(self):
+        """Paddle by paddle, in turn; a picture with a stuck contour starts again.
+
+        Each attempt has a stream of its own.
+        """
+        length = self.paddles.settings.contour_length
+        keys, attempt = self.streams.state.copy(), np.zeros(len(self.rows), np.int64)
+        count = np.zeros(len(self.rows), np.int64)  # paddles of both contours
+        active = self.rows
+        while active.size:
+            empty = count[active] == 0
+            fresh, growing = active[empty], active[~empty]
+            self.streams.restart(fresh, keys[fresh], attempt[fresh])
+            self._seed_contours(fresh)
+            count[fresh] = 2
+            turn, number = count[growing] % 2, count[growing] // 2
+            success = self._extend(growing, turn * length + number)
+            stuck, growing = growing[~success], growing[success]
+            count[growing] += 1
+
+            done = growing[count[growing] == 2 * length]
+            tips = np.sort(self.tips()[done].reshape(-1, 4), axis=1)
+            shared = done[(tips[:, 1:] == tips[:, :-1]).any(axis=1)]
+            again = np.concatenate([stuck, shared])
+            count[again] = 0  # a marker on a shared tip is on both contours
+            attempt[again] += 1
+            active = active[count[active] < 2 * length]
+        for slot in (length - 1, 2 * length - 1):
+            self._enter(self.rows, slot)
+
+    def _seed_distractors(self, rows, slot) -> np.ndarray:
+        """Puts first paddles at uniform places; returns which of these were free."""
+        p, resolution = self.paddles, self.paddles.settings.resolution
+        place = self.streams.below(rows, resolution**2)
+        stamp = self.streams.below(rows, NUM_DIRECTIONS)
+        tail = p.position(*np.divmod(place, resolution))
+        self._put(rows, slot, tail, stamp)
+        there = self.occupied.reshape(-1)[self._pixels(rows, tail, stamp)]
+        return np.all((there <= OCCUPIED) | (p.mask[stamp] < 255), axis=1)
+
+    def _grow_distractors(self):
+        """One after the other; each has a number of tries, then it is left out."""
+        settings = self.paddles.settings
+        length = settings.distractor_length
+        before = self.occupied.copy()  # what to go back to when one gets stuck
+        which, tries, count = np.zeros((3, len(self.rows)), np.int64)
+        active = self.rows
+        while active.size:
+            slot = self.contour_slots + which[active] * length + count[active]
+            empty = count[active] == 0
+            success = np.empty(len(active), bool)
+            success[empty] = self._seed_distractors(active[empty], slot[empty])
+            success[~empty] = self._extend(active[~empty], slot[~empty])
+            bad = active[~success]
+            self.occupied[bad] = before[bad]
+            count[bad] = 0
+            tries[bad] += 1
+            count[active[success]] += 1
+
+            full = count[active] == length
+            whole = active[full]
+            self._enter(whole, slot[full])
+            before[whole] = self.occupied[whole]
+            self.has_distractor[whole, which[whole]] = True
+            last_try = bad[tries[bad] == settings.distractor_tries]
+            over = np.concatenate([whole, last_try])
+            which[over] += 1
+            tries[over] = count[over] = 0
+            active = active[which[active] < settings.num_distractors]
 
 
 def generate(
@@ -91,42 +292,3 @@ def _paint(growth: Growth, markers: np.ndarray) -> np.ndarray:
     inner = slice(p.pad, p.width - p.pad)
     canvas = canvas.reshape(n, p.width, p.width)[:, inner, inner].astype(np.int32)
     return (canvas * 255 // canvas.max(axis=(1, 2), keepdims=True)).astype(np.uint8)
-
-
-def draw(
-    parts: Sequence[np.ndarray], seed: int, num_workers: int, **options
-) -> Generator[tuple[np.ndarray, np.ndarray], None, None]:
-    """Yields what `generate` returns for each list of indices.
-
-    A list grows in lock-step, `num_workers` of them at a time, in processes of their
-    own: a script needs the usual `if __name__ == "__main__":`.
-    """
-    if num_workers == 1 or len(parts) < 2:
-        for indices in parts:
-            yield generate(seed, indices, **options)
-        return
-    others = set(multiprocessing.active_children())
-    pool = concurrent.futures.ProcessPoolExecutor(
-        min(num_workers, len(parts)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
-    )
-    try:
-        yield from pool.map(functools.partial(generate, seed, **options), parts)
-    finally:  # Ctrl-C too: nobody wants the other pictures
-        for worker in set(multiprocessing.active_children()) - others:
-            worker.terminate()
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_worker() -> None:
-    """Leaves Ctrl-C to the parent process, and ends when that is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

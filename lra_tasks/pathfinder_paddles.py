@@ -87,30 +87,6 @@ def get_settings(resolution: int, difficulty: str) -> Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ragged:
-    """Lists of (offset, value) of differing length as two rectangular arrays.
-
-    A row is filled up with copies of its first entry, which harms neither a maximum
-    nor an assignment.
-    """
-
-    offsets: np.ndarray  # [S, Q]
-    values: np.ndarray  # [S, Q]
-
-    @classmethod
-    def of(cls, windows: np.ndarray, keep: np.ndarray, width: int) -> "Ragged":
-        """From windows [S, W, W] centred on position 0 of a canvas `width` wide."""
-        radius = windows.shape[1] // 2
-        y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
-        rows = windows.reshape(len(windows), -1)
-        keep = keep.reshape(rows.shape)
-        order = np.argsort(~keep, axis=1, kind="stable")[:, : keep.sum(axis=1).max()]
-        order = np.where(np.take_along_axis(keep, order, 1), order, order[:, :1])
-        offsets = (y * width + x).ravel()[order]
-        return cls(offsets, np.take_along_axis(rows, order, 1))
-
-
-@dataclasses.dataclass(frozen=True)
 class Paddles:
     """Tables of all S paddles of one data set and margin, P ring pixels among them.
 
@@ -122,17 +98,13 @@ class Paddles:
     margin: int
     pad: int
     width: int  # of the canvas
-    head: np.ndarray  # [S, 2] from the anchor to where the paddle ends
-    tail: np.ndarray  # [S, 2] from the anchor to where it begins
-    back: np.ndarray  # [S] from the tail of a first paddle to its pivot
     step: np.ndarray  # [S] from the pivot to the next pivot
-    ring: np.ndarray  # [S] from the pivot to the head
+    ring: np.ndarray  # [S] from the pivot to the anchor
     bearing: np.ndarray  # [360] from the first contour's tail to the second's
     choices: np.ndarray  # [S, C] the paddles that may follow this one
     turn: np.ndarray  # [S, C] and their weights
-    mask: Ragged  # occupied pixels, 1..255 where 255 is wholly
-    core: Ragged  # those that can overlap another mask at all
-    body: Ragged  # those wholly occupied
+    pixels: np.ndarray  # [S, Q] from the anchor to the pixels that a paddle occupies
+    mask: np.ndarray  # [S, Q] and how far, 1..255; rows repeat a pixel of theirs
     disc: np.ndarray  # [K] from a pixel to all within the margin
     ink: np.ndarray  # [2, S, W, W] brightness as part of a contour, of a distractor
     marker: np.ndarray  # [W', W']
@@ -140,10 +112,6 @@ class Paddles:
     def position(self, y: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Picture coordinates to canvas positions."""
         return (y + self.pad) * self.width + x + self.pad
-
-    def coordinates(self, position: np.ndarray) -> np.ndarray:
-        """Canvas positions [...] to picture coordinates (y, x) [..., 2]."""
-        return np.stack(np.divmod(position, self.width), axis=-1) - self.pad
 
 
 def along(angle: np.ndarray, distance: float, rounding=np.rint) -> np.ndarray:
@@ -189,7 +157,7 @@ def _draw_lines(ends: np.ndarray, radius: int, width: int) -> np.ndarray:
 
 
 def _stamps(settings: Settings, ends: np.ndarray, margin: int, width: int) -> dict:
-    """The picture and the masks of paddles from an anchor to blown-up ends [S, 2]."""
+    """The picture and the mask of paddles from an anchor to blown-up ends [S, 2]."""
     scale, thickness = settings.antialias, settings.thickness
     radius = settings.paddle_length + int(np.ceil(thickness)) + margin
     blown = _draw_lines(ends, radius * scale, round(thickness * scale))
@@ -199,11 +167,15 @@ def _stamps(settings: Settings, ends: np.ndarray, margin: int, width: int) -> di
     inner = slice(margin * scale, -margin * scale)
     swollen = _dilate(blown, margin * scale)[:, inner, inner]
     mask = np.rint(_shrink(swollen, radius) * 255).astype(np.uint8)
+    mask = mask.reshape(len(ends), -1)
+    order = np.argsort(mask == 0, axis=1, kind="stable")
+    order = order[:, : (mask > 0).sum(axis=1).max()]
+    order = np.where(np.take_along_axis(mask, order, 1) > 0, order, order[:, :1])
+    y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
     return {
         "ink": inks.astype(np.int16),
-        "mask": Ragged.of(mask, mask > 0, width),
-        "core": Ragged.of(mask, mask >= OVERLAP - 255, width),
-        "body": Ragged.of(mask, mask == 255, width),
+        "pixels": (y * width + x).ravel()[order],
+        "mask": np.take_along_axis(mask, order, 1),
     }
 
 
@@ -233,7 +205,6 @@ def get_paddles(settings: Settings, margin: int) -> Paddles:
     ring = np.unique(along(arc, length + margin, np.floor), axis=0)
     degrees = np.deg2rad(np.arange(NUM_DIRECTIONS) - NUM_DIRECTIONS // 2)
     angle = np.concatenate([degrees, np.arctan2(ring[:, 0], ring[:, 1])])
-    forward = along(angle, length)
     is_first = np.arange(len(angle))[:, None] < NUM_DIRECTIONS
     ends = np.where(is_first, 1, -1) * along(angle, length * scale)
 
@@ -243,18 +214,13 @@ def get_paddles(settings: Settings, margin: int) -> Paddles:
     weight = np.rint(weight * TURN_SCALE).astype(np.int64)
     order = np.argsort(-weight, axis=1, kind="stable")
     order = order[:, : (weight > 0).sum(axis=1).max()]
-    ring_step = np.zeros(len(angle), np.int64)
-    ring_step[NUM_DIRECTIONS:] = ring @ flat
     return Paddles(
         settings=settings,
         margin=margin,
         pad=pad,
         width=width,
-        head=np.where(is_first, forward, 0),
-        tail=np.where(is_first, 0, -forward),
-        back=-along(angle, margin) @ flat,
         step=along(angle, length + 2 * margin, np.ceil) @ flat,
-        ring=ring_step,
+        ring=np.concatenate([along(degrees, margin), ring]) @ flat,
         bearing=along(degrees, settings.seed_distance) @ flat,
         choices=order + NUM_DIRECTIONS,
         turn=np.take_along_axis(weight, order, 1),

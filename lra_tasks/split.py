@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,19 +48,24 @@ class Split:
             return Split(self.inputs, self.lengths, labels, self.pairs[examples])
         return Split(self.inputs[examples], self.lengths[examples], labels)
 
+    def examples(self) -> Iterator[tuple[Any, int]]:
+        """Yields the tokens of each example, or of its two inputs, and its label."""
+        for i, label in enumerate(self.labels.tolist()):
+            rows = [i] if self.pairs is None else self.pairs[i]
+            tokens = [self.inputs[row, : self.lengths[row]] for row in rows]
+            yield (tokens if self.pairs is not None else tokens[0]), label
+
     @functools.cached_property
     def content_hash(self) -> str:
-        """sha256 (hex) of shapes, dtypes and values, the same on every machine."""
+        """sha256 (hex) of shapes, dtypes and values."""
         digest = hashlib.sha256()
         for array in (self.inputs, self.lengths, self.labels, self.pairs):
             if array is None:
                 digest.update(b"none")
                 continue
             digest.update(f"{array.dtype.name}{array.shape}".encode())
-            little_endian = array.dtype.newbyteorder("<")
             for start in range(0, len(array), 2**14):  # rows may be on disk
-                rows = array[start : start + 2**14]
-                digest.update(np.ascontiguousarray(rows, little_endian).data)
+                digest.update(np.ascontiguousarray(array[start : start + 2**14]).data)
         return digest.hexdigest()
 
     def example_hashes(self) -> list[bytes]:

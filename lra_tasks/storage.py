@@ -6,7 +6,6 @@ inputs `tokens1`, `tokens2` and `label`. Any program can read a prepared folder:
     tfds.builder_from_directory(folder).as_data_source("train")[0]
 """
 
-import contextlib
 import dataclasses
 import functools
 import shutil
@@ -14,32 +13,18 @@ import types
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from absl import logging
 from filelock import FileLock
 from tqdm import tqdm
 
+from lra_tasks.base import Examples, Task
 from lra_tasks.split import DataError, Split, pad
-
-if TYPE_CHECKING:
-    from lra_tasks.base import Task
 
 OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
 ROWS_AT_A_TIME = 4096
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps tensorflow-datasets from logging every step."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 class _OfflineInfo(tfds.core.DatasetInfo):
@@ -47,20 +32,19 @@ class _OfflineInfo(tfds.core.DatasetInfo):
         """Asks no server whether it knows the dataset."""
 
 
-class _Examples:
-    """Yields (key, example). Its copy, by which TFDS counts, keeps no examples."""
+class _Records:
+    """Yields (key, record). Its copy, by which TFDS counts, keeps no records."""
 
-    def __init__(self, examples: Iterable[dict[str, Any]], title: str):
-        self.count, bar = 0, tqdm(examples, title, disable=None, leave=False)
-        self.examples = iter(bar)
+    def __init__(self, records: Iterable[dict[str, Any]]):
+        self.count, self.records = 0, iter(records)
 
-    def __iter__(self) -> "_Examples":
+    def __iter__(self) -> "_Records":
         return self
 
     def __next__(self) -> tuple[int, dict[str, Any]]:
-        example = next(self.examples)
+        record = next(self.records)
         self.count += 1
-        return self.count, example
+        return self.count, record
 
     def __copy__(self) -> Iterator[int]:
         yield from range(self.count)
@@ -69,7 +53,7 @@ class _Examples:
 class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     """Writes `lra_TASK`: the examples in their order, one file for each split."""
 
-    def __init__(self, task: "Task", root: Path):
+    def __init__(self, task: Task, root: Path):
         self.task, self.root = task, root
         setattr(self, "name", f"lra_{task.name}")  # noqa: B010 - a class attribute of TFDS
         version = tfds.core.Version(task.data_version)
@@ -78,39 +62,34 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
 
     def _info(self) -> tfds.core.DatasetInfo:
         task = self.task
-        features: dict[str, Any] = {
-            "label": tfds.features.ClassLabel(names=[*task.label_names])
-        }
-        for name in _input_names(task):
-            features[name] = tfds.features.Tensor(
-                shape=(None,), dtype=task.dtype, encoding="bytes"
-            )
+        tokens = {"shape": (None,), "dtype": task.dtype, "encoding": "bytes"}
+        features = {x: tfds.features.Tensor(**tokens) for x in _input_names(task)}
+        label = tfds.features.ClassLabel(names=[*task.label_names])
         return _OfflineInfo(
             builder=self,
             description=task.description,
             homepage=task.homepage,
             citation=task.citation,
-            features=tfds.features.FeaturesDict(features),
+            features=tfds.features.FeaturesDict({"label": label, **features}),
             metadata=tfds.core.MetadataDict(options=dataclasses.asdict(task)),
         )
 
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:
         made = self.task.make(self.root, Path(self.data_path))
         return {
-            name: [functools.partial(_Examples, self._records(split), name)]
-            for name, split in made.items()
+            name: [functools.partial(_Records, self._write(name, examples))]
+            for name, examples in made.items()
         }
 
-    def _records(self, split: Split | Iterable[tuple[Any, int]]) -> Iterator[Any]:
+    def _write(self, name: str, split: Split | Examples) -> Iterator[dict[str, Any]]:
         names = _input_names(self.task)
-        if not isinstance(split, Split):
-            for row, label in split:
-                yield {"tokens": np.array(row, self.task.dtype), "label": label}
-            return
-        for i, label in enumerate(split.labels.tolist()):
-            rows = [i] if split.pairs is None else split.pairs[i]
-            tokens = [split.inputs[row, : split.lengths[row]] for row in rows]
+        examples = split.examples() if isinstance(split, Split) else split
+        for rows, label in tqdm(examples, name, disable=None, leave=False):
+            tokens = rows if len(names) == 2 else [np.array(rows, self.task.dtype)]
             yield {"label": label, **dict(zip(names, tokens, strict=True))}
+
+    def _create_builder_config(self, builder_config: Any, version: Any) -> Any:
+        return builder_config  # without a warning that TFDS does not know it
 
     def _make_download_manager(self, **_: Any) -> Any:  # makes no folder for downloads
         return types.SimpleNamespace(downloaded_size=0)
@@ -119,20 +98,20 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     def _log_download_done(self) -> None: ...
 
 
-def _input_names(task: "Task") -> list[str]:
+def _input_names(task: Task) -> list[str]:
     return ["tokens"] if task.num_inputs == 1 else ["tokens1", "tokens2"]
 
 
-def prepare(task: "Task", root: Path) -> Path:
+def prepare(task: Task, root: Path) -> Path:
     """Makes all splits of a task unless they are there; returns their folder.
 
     One process prepares, others wait. The folder is renamed when it is complete, and
     what a killed process left is removed. OSError where it cannot be written.
     """
-    folder = root / f"lra_{task.name}" / task.config_name / task.data_version
+    folder = task.folder(root)
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name("lock")), _quiet():
+        with FileLock(folder.with_name("lock")):
             for remains in folder.parent.glob("incomplete.*"):
                 shutil.rmtree(remains)
             try:
@@ -142,13 +121,12 @@ def prepare(task: "Task", root: Path) -> Path:
     return folder
 
 
-def load(task: "Task", split: str, root: Path) -> Split:
+def load(task: Task, split: str, root: Path) -> Split:
     """Reads a split, prepared if it is not there; DataError if it is damaged."""
     folder = prepare(task, root)
     try:
-        with _quiet():
-            builder: Any = tfds.builder_from_directory(folder)
-            return _read(builder.as_data_source(split), task)
+        builder: Any = tfds.builder_from_directory(folder)
+        return _read(builder.as_data_source(split), task)
     except MemoryError:
         raise
     except Exception as error:  # each library has its own words for damage
@@ -157,7 +135,7 @@ def load(task: "Task", split: str, root: Path) -> Split:
         raise DataError(f"{said}: delete that folder and run again") from error
 
 
-def _read(source: Any, task: "Task") -> Split:
+def _read(source: Any, task: Task) -> Split:
     """The split of a data source; of two inputs, equal documents are one row."""
     number, width, dtype = len(source), task.max_length, task.dtype
     labels, lengths = np.empty((2, number), np.int32)
@@ -166,9 +144,8 @@ def _read(source: Any, task: "Task") -> Split:
         pairs = np.empty((number, 2), np.int32)
         for i, record in enumerate(_records(source)):
             labels[i] = record["label"]
-            for j, name in enumerate(_input_names(task)):
-                document = record[name].tobytes()
-                pairs[i, j] = row_of.setdefault(document, len(row_of))
+            texts = [record[name].tobytes() for name in _input_names(task)]
+            pairs[i] = [row_of.setdefault(text, len(row_of)) for text in texts]
         documents = [np.frombuffer(document, dtype) for document in row_of]
         return Split(*pad(documents, width, dtype), labels, pairs)
     on_disk = task.stays_on_disk
@@ -204,9 +181,9 @@ class Rows:
         """Starts reading `rows`, int `[n]`, in a thread, for an index to come."""
         self._ahead = rows, self._thread.submit(self._read, rows)
 
-    def __getitem__(self, rows: int | slice | np.ndarray | list[int]) -> np.ndarray:
+    def __getitem__(self, rows: Any) -> np.ndarray:
         if isinstance(rows, slice):
-            rows = [*range(*rows.indices(len(self)))]
+            rows = range(len(self))[rows]
         wanted = np.asarray(rows, np.int64)
         flat, read = wanted.reshape(-1), None
         if self._ahead and len(self._ahead[0]) >= len(flat) > 0:

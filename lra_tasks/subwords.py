@@ -10,9 +10,9 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lra_tasks.split import DataError, pad
 
@@ -21,29 +21,18 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_VOCAB_SIZE = 2**16  # tokens are uint16
 
 
-def _library() -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        message = "sub-words need the tokenizers library: pip install tokenizers"
-        raise DataError(message) from error
-    return tokenizers
-
-
 def train(texts: Iterable[str], vocab_size: int, path: Path) -> None:
     """Learns byte-level BPE (Radford et al. 2019) and writes it to a tokenizer.json.
 
     The same texts give the same file; any text can be encoded, none is [UNK].
     """
-    library = _library()
-    tokenizer = library.Tokenizer(library.models.BPE(unk_token="[UNK]"))
-    level = library.pre_tokenizers.ByteLevel
-    tokenizer.pre_tokenizer = level(add_prefix_space=True)
-    tokenizer.decoder = library.decoders.ByteLevel()
-    trainer = library.trainers.BpeTrainer(
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=list(SPECIAL),
-        initial_alphabet=sorted(level.alphabet()),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
@@ -58,7 +47,7 @@ class Vocabulary:
 
     def __init__(self, name: str) -> None:
         """Opens "byte" or the path of a tokenizer.json; DataError if it is neither."""
-        self._library = None
+        self._tokenizer: Tokenizer | None = None
         if name == "byte":
             self.special, self.digest = tuple(range(len(SPECIAL))), name
             self.vocab_size = len(SPECIAL) + 256
@@ -70,31 +59,30 @@ class Vocabulary:
         if not path.is_file():
             raise DataError(f"the tokenizer is byte or a tokenizer.json, not {path}")
         content = path.read_bytes()
-        library = _library()
         try:
-            self._library = library.Tokenizer.from_buffer(content)
+            self._tokenizer = Tokenizer.from_buffer(content)
         except Exception as error:  # the library raises no narrower one
             reason = str(error).partition("\n")[0]
             raise DataError(f"{path} is not a tokenizer.json ({reason})") from error
-        self._library.no_padding()
-        self._library.no_truncation()
-        self._library.encode_special_tokens = True  # "[SEP]" in a text is text
-        known = self._library.get_vocab()
-        ids = [known.get(x, known.get(f"<{x[1:-1].lower()}>")) for x in SPECIAL]
-        if None in ids or ids[0] != 0:  # published ones have <pad> and <unk>
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text
+        known = self._tokenizer.get_vocab()
+        names = [x if x in known else f"<{x[1:-1].lower()}>" for x in SPECIAL]
+        self.special = tuple(known[x] for x in names if x in known)  # or as <pad>
+        if len(self.special) < len(SPECIAL) or self.special[0] != 0:
             raise DataError(f"{path} has not the tokens {', '.join(SPECIAL)}, first 0")
-        self.special = tuple(ids)
+        self.vocab_size = 1 + max(known.values())
         self.digest = hashlib.sha256(content).hexdigest()[:16]
-        self.vocab_size = 1 + max(self._library.get_vocab().values())
         if self.vocab_size > MAX_VOCAB_SIZE:
             raise DataError(f"{path} has more than {MAX_VOCAB_SIZE:,} tokens")
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text alone, no special ones among them."""
-        if self._library is None:
+        if self._tokenizer is None:
             spaced = (f" {text}".encode() for text in texts)  # as before sub-words
             return [[len(SPECIAL) + byte for byte in text] for text in spaced]
-        found = self._library.encode_batch(list(texts), add_special_tokens=False)
+        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in found]
 
     def decode(self, ids: np.ndarray) -> str:
@@ -103,11 +91,11 @@ class Vocabulary:
         for special, run in itertools.groupby(ids.tolist(), self.special.__contains__):
             if special:
                 parts += [SPECIAL[self.special.index(token)] for token in run]
-            elif self._library is None:
+            elif self._tokenizer is None:
                 text = bytes(token - len(SPECIAL) for token in run)
                 parts.append(text.decode("utf-8", "backslashreplace").strip())
             else:
-                parts.append(self._library.decode(list(run)).strip())
+                parts.append(self._tokenizer.decode(list(run)).strip())
         return " ".join(parts)
 
     def row(

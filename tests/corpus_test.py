@@ -16,8 +16,6 @@ from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import get_task
 from tests.archive_server import full_disk, load_all, write
 
-pytest.importorskip("tokenizers")
-
 CLS, SEP, FIRST_BYTE = 2, 3, 5
 MODEL = b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}'
 
@@ -234,7 +232,6 @@ def test_read_documents_between_blank_lines_or_whole(tmp_path):
         ({"a.txt": b"One. Two. " * 99}, {}, "1 documents .* documents=blank_lines"),
         ({f"{i}.txt": b"no end %d" % i for i in range(60)}, {}, "has two sentences"),
         ({"a.txt": b"caf\xe9 au lait."}, {}, r"a\.txt is not UTF-8 text"),
-        ({}, {"pattern": "/texts/*.txt"}, "corpus: pattern '/texts/.*: "),
         ({"x.json": b"{}"}, {"tokenizer": "x.json"}, "is not a tokenizer.json"),
         ({}, {"tokenizer": "x.json"}, "tokenizer is byte or a tokenizer.json, not"),
         ({"x.json": MODEL}, {"tokenizer": "x.json"}, r"has not the tokens \[PAD\]"),
