@@ -15,8 +15,6 @@ from nystromformer.heads import (
     MaskedOrderModel,
     PairClassifier,
     SequenceClassifier,
-    pool_max,
-    pool_mean,
 )
 from tests.paper import gelu
 from tests.tolerance import TOLERANCE, relative_error
@@ -62,31 +60,23 @@ def count(model):
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
 
 
-def test_pool_mean_averages_valid_tokens():
-    x = np.random.default_rng(1).normal(size=(B, L, D)).astype(np.float32)
-    expected = [np.float64(row[:n]).mean(0) for row, n in zip(x, LENGTHS, strict=True)]
-    dirty = np.where(MASK[:, :, None], x, np.nan)
-    assert relative_error(pool_mean(dirty, MASK), expected) <= TOLERANCE["same"]
-    assert not pool_mean(x, np.zeros((B, L), bool)).any()
-    assert relative_error(pool_mean(x), x.mean(1)) <= TOLERANCE["same"]
+POOLS = {
+    "mean": lambda row: row.mean(0),
+    "padded_mean": lambda row: row.sum(0) / L,
+    "max": lambda row: row.max(0),
+}
 
 
-def test_padded_mean_divides_by_max_length():
-    x = np.random.default_rng(1).normal(size=(B, L, D)).astype(np.float32)
-    expected = [row[:n].sum(0) / L for row, n in zip(x, LENGTHS, strict=True)]
-    dirty = np.where(MASK[:, :, None], x, np.nan)
-    model = make(pooling="padded_mean", attention="identity")
-    assert relative_error(model.pool(dirty, MASK), expected) <= TOLERANCE["same"]
-    cut = model(INPUTS[1:2, : LENGTHS[1]])
-    assert relative_error(cut, model(INPUTS[1:2], MASK[1:2])) <= TOLERANCE["float32"]
-
-
-def test_pool_max_takes_the_largest_of_valid_tokens():
+@pytest.mark.parametrize("pooling", POOLS)
+def test_sequence_classifier_pools_valid_tokens(pooling):
     x = np.random.default_rng(1).normal(size=(B, L, D)).astype(np.float32) - 9
-    expected = [row[:n].max(0) for row, n in zip(x, LENGTHS, strict=True)]
-    np.testing.assert_array_equal(pool_max(x, MASK), expected)
-    np.testing.assert_array_equal(pool_max(x), x.max(1))
-    assert not pool_max(x, np.zeros((B, L), bool)).any()
+    model, of_row = make(pooling=pooling, attention="identity"), POOLS[pooling]
+    dirty = np.where(MASK[:, :, None], x, np.nan)
+    expected = [of_row(np.float64(row[:n])) for row, n in zip(x, LENGTHS, strict=True)]
+    assert relative_error(model.pool(dirty, MASK), expected) <= TOLERANCE["same"]
+    assert not model.pool(x, np.zeros((B, L), bool)).any()
+    whole = [of_row(np.float64(row)) for row in x]
+    assert relative_error(model.pool(x, None), whole) <= TOLERANCE["same"]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls_token"])
@@ -156,14 +146,7 @@ def test_classifiers_have_the_papers_parameters(model):
 
 @pytest.mark.parametrize("kind", ["erf", "tanh"])
 def test_published_heads_are_their_formulas(kind):
-    config = EncoderConfig(
-        vocab_size=V,
-        max_length=L,
-        model_dim=D,
-        gelu=kind,
-        attention_options=OPTIONS,
-        dropout_rate=0.5,
-    )
+    config = model_config(gelu=kind, dropout_rate=0.5)
     masked = MaskedLanguageModel(config, rngs=nnx.Rngs(0))
     masked.bias[...] = np.arange(V, dtype=np.float32)
     masked.transform.kernel[...] *= 5  # where both GELUs differ
@@ -173,9 +156,8 @@ def test_published_heads_are_their_formulas(kind):
     norm = hidden - hidden.mean(-1, keepdims=True)
     norm /= np.sqrt(hidden.var(-1, keepdims=True) + 1e-5)
     expected = norm @ np.asarray(masked.encoder.embedding.embedding).T + np.arange(V)
-    assert (
-        relative_error(nnx.jit(masked)(INPUTS, MASK), expected) <= TOLERANCE["float32"]
-    )
+    error = relative_error(nnx.jit(masked)(INPUTS, MASK), expected)
+    assert error <= TOLERANCE["float32"]
 
     model = FirstTokenClassifier(config, num_classes=C, rngs=nnx.Rngs(0))
     model.pooler.kernel[...] *= 5
@@ -189,12 +171,9 @@ def test_published_heads_are_their_formulas(kind):
     assert relative_error(dropped, logits) > 0.1
 
     options = {"num_classes": C, "activation": "tanh", "rngs": nnx.Rngs(0)}
-    bert, both = (
-        FirstTokenClassifier(config, **options),
-        MaskedOrderModel(config, rngs=nnx.Rngs(0)),
-    )
-    for head in (bert, both):
-        head.pooler = model.pooler
+    bert = FirstTokenClassifier(config, **options)
+    both = MaskedOrderModel(config, rngs=nnx.Rngs(0))
+    bert.pooler = both.pooler = model.pooler
     both.ordered.bias[...] = 1
     nnx.update(bert.encoder, nnx.state(model.encoder))
     hidden = np.tanh(pooled)
