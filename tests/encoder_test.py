@@ -23,22 +23,30 @@ INPUTS = np.random.default_rng(0).integers(0, V, (B, L))
 KEY = jax.random.key(1)
 
 
-def make(**options):
+def encoder_config(**options):
     options = {
         "vocab_size": V,
         "max_length": L,
         "model_dim": D,
         "mlp_dim": 17,
-        "attention_options": OPTIONS,
+        "attention_options": {} if options.get("attention") else OPTIONS,
     } | options
-    return Encoder(EncoderConfig(**options), rngs=nnx.Rngs(0))
+    return EncoderConfig(**options)
+
+
+def make(**options):
+    return Encoder(encoder_config(**options), rngs=nnx.Rngs(0))
+
+
+def compiled(model):
+    graphdef, state = nnx.split(model)
+    call = jax.jit(lambda state, *args: nnx.merge(graphdef, state)(*args))
+    return functools.partial(call, state)
 
 
 @functools.cache
 def forward(**options):
-    graphdef, state = nnx.split(make(**options))
-    call = jax.jit(lambda state, *args: nnx.merge(graphdef, state)(*args))
-    return functools.partial(call, state)
+    return compiled(make(**options))
 
 
 def rows_differ(actual, expected):

@@ -16,44 +16,31 @@ from nystromformer.heads import (
     PairClassifier,
     SequenceClassifier,
 )
+from tests.encoder_test import (
+    INPUTS,
+    LENGTHS,
+    MASK,
+    B,
+    D,
+    L,
+    V,
+    compiled,
+    encoder_config,
+)
 from tests.paper import gelu
 from tests.tolerance import TOLERANCE, relative_error
 
-B, L, V, D, C = 3, 31, 13, 10, 7
-LENGTHS = np.array([31, 19, 11])
-MASK = np.arange(L) < LENGTHS[:, None]
-# Few iterations: they are unrolled, and compiling takes most of the time.
-OPTIONS = {"num_landmarks": 7, "num_pinv_iters": 2, "conv_kernel_size": 5}
-INPUTS = np.random.default_rng(0).integers(0, V, (B, L))
-
-
-def model_config(**options):
-    options = {
-        "vocab_size": V,
-        "max_length": L,
-        "model_dim": D,
-        "mlp_dim": 17,
-        "attention_options": {} if options.get("attention") else OPTIONS,
-    } | options
-    return EncoderConfig(**options)
+C = 7
 
 
 def make(model=SequenceClassifier, pooling="mean", **options):
-    config, rngs = model_config(**options), nnx.Rngs(0)
+    config, rngs = encoder_config(**options), nnx.Rngs(0)
     return model(config, num_classes=C, pooling=pooling, rngs=rngs)
 
 
 @functools.cache
 def forward(**options):
-    graphdef, state = nnx.split(make(**options))
-    call = jax.jit(lambda state, *args: nnx.merge(graphdef, state)(*args))
-    return functools.partial(call, state)
-
-
-def encode(model):
-    graphdef, state = nnx.split(model.encoder)
-    call = jax.jit(lambda state, *args: nnx.merge(graphdef, state)(*args))
-    return functools.partial(call, state)
+    return compiled(make(**options))
 
 
 def count(model):
@@ -98,7 +85,7 @@ def test_pair_classifier_is_one_encoder_and_four_features():
     mask = np.stack([MASK, MASK[::-1]], axis=1)
     pooled = []
     for i in (0, 1):
-        x, _ = encode(model)(inputs[:, i], mask[:, i])
+        x, _ = compiled(model.encoder)(inputs[:, i], mask[:, i])
         rows = zip(np.asarray(x, np.float64), mask[:, i], strict=True)
         pooled.append(np.array([row[valid].mean(0) for row, valid in rows]))
     x0, x1 = pooled
@@ -146,11 +133,11 @@ def test_classifiers_have_the_papers_parameters(model):
 
 @pytest.mark.parametrize("kind", ["erf", "tanh"])
 def test_published_heads_are_their_formulas(kind):
-    config = model_config(gelu=kind, dropout_rate=0.5)
+    config = encoder_config(gelu=kind, dropout_rate=0.5)
     masked = MaskedLanguageModel(config, rngs=nnx.Rngs(0))
     masked.bias[...] = np.arange(V, dtype=np.float32)
     masked.transform.kernel[...] *= 5  # where both GELUs differ
-    x, _ = encode(masked)(INPUTS, MASK)
+    x, _ = compiled(masked.encoder)(INPUTS, MASK)
     x = np.asarray(x, np.float64)
     hidden = gelu(x @ np.asarray(masked.transform.kernel), kind)
     norm = hidden - hidden.mean(-1, keepdims=True)
@@ -161,7 +148,7 @@ def test_published_heads_are_their_formulas(kind):
 
     model = FirstTokenClassifier(config, num_classes=C, rngs=nnx.Rngs(0))
     model.pooler.kernel[...] *= 5
-    x = np.asarray(encode(model)(INPUTS, MASK)[0], np.float64)
+    x = np.asarray(compiled(model.encoder)(INPUTS, MASK)[0], np.float64)
     pooled = x[:, 0] @ np.asarray(model.pooler.kernel)
     hidden = gelu(pooled, kind)
     expected = hidden @ np.asarray(model.out.kernel)
@@ -185,7 +172,7 @@ def test_published_heads_are_their_formulas(kind):
 
 def test_sequence_classifier_is_trained_in_linen_by_to_linen():
     model = make()
-    layer = nnx.bridge.to_linen(SequenceClassifier, model_config(), num_classes=C)
+    layer = nnx.bridge.to_linen(SequenceClassifier, encoder_config(), num_classes=C)
     variables = jax.jit(layer.init)(jax.random.key(0), INPUTS)
     assert count(model) == sum(x.size for x in jax.tree.leaves(variables["params"]))
 

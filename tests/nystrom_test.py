@@ -10,14 +10,11 @@ import pytest
 
 from nystromformer import nystrom as core
 from tests import paper
+from tests.attention.cases import normal
 from tests.tolerance import TOLERANCE, relative_error
 
 SCALES = (0.1, 1.0, 4.0)
 DTYPES = ("float32", "float64")
-
-
-def normal(seed, *shape, scale=1.0):
-    return scale * np.random.default_rng(seed).normal(size=shape)
 
 
 def masks(length):
