@@ -5,7 +5,8 @@ import signal
 import time
 
 from tests.archive_server import write
-from tests.commands import ROOT
+from tests.commands import ROOT, refused
+from tests.small import SMALL, numbers
 from tests.text_test import PER_CLASS, REVIEWS
 
 # The example on as many reviews as there are here.
@@ -52,13 +53,10 @@ def test_commands_know_what_a_config_registers(commands, tmp_path):
     assert config["attention"] == {"name": "average", "scale": 2.0}
     assert config["load"] == [LOADED]
 
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    scores = {row["step"]: row["loss"] for row in rows if row["split"] == "validation"}
-    result = read(run / "result.json")
+    result, *rows = numbers(run)
+    scores = [row["loss"] for row in rows if row["split"] == "validation"]
     assert (result["task"], result["metric"]) == ("words", "loss")
-    assert result["validation_loss"] == scores[result["best_step"]]
-    assert result["validation_loss"] == min(scores.values()) < scores[40]
+    assert result["validation_loss"] == min(scores) < scores[0]
 
     again = commands.run("evaluate.py", workdir)  # imports what config.json names
     assert f"loss {result['test_loss']:.4f}" in again.stdout, again.stderr
@@ -67,14 +65,15 @@ def test_commands_know_what_a_config_registers(commands, tmp_path):
     assert f"{result['test_loss']:.2f}" in (tmp_path / "out" / "report.md").read_text()
 
 
-def test_load_puts_an_attention_beside_any_config(commands, tmp_path):
-    mine = commands.train_args(tmp_path, "--config.train.num_steps=40")
-    mine = [word.replace(":nystrom,", ":average,") for word in mine]
-    mine = [word for word in mine if "num_landmarks" not in word]
-    unknown = commands.run("train.py", *mine)
-    assert "unknown attention or preset 'average'" in unknown.stderr
-    done = commands.run("train.py", *mine, f"--load={LOADED}")
-    assert done.returncode == 0, done.stderr
-    assert read(tmp_path / "config.json")["load"] == [LOADED]
-    again = commands.run("evaluate.py", f"--workdir={tmp_path}")
+def test_load_puts_an_attention_into_a_sweep(commands, tmp_path):
+    tiny = [x for x in SMALL if "num_landmarks" not in x and "num_steps" not in x]
+    config, grid = f"{ROOT}/configs/listops.py:quick", "--grid=attention.name=average"
+    args = (f"--config={config}", grid, f"--workdir={tmp_path}", *tiny)
+    args += ("--config.train.num_steps=20",)
+    assert "average" in refused(commands.run("sweep.py", *args))
+    done = commands.run("sweep.py", f"--load={LOADED}", *args)
+    assert done.stdout == "listops-average-seed0: done\n1 done\n", done.stderr
+    workdir = tmp_path / "listops-average-seed0"
+    assert read(workdir / "config.json")["load"] == [LOADED]
+    again = commands.run("evaluate.py", f"--workdir={workdir}")
     assert "listops with average (finished run" in again.stdout, again.stderr

@@ -53,14 +53,7 @@ def assert_same(workdir, alone):
     assert result_of(workdir)["test_accuracy"] == accuracy
 
 
-def test_two_processes_train_as_one(commands, alone, tmp_path):
-    finish(start(commands, 2, tmp_path), 0)
-    assert_same(tmp_path, alone)
-    assert result_of(tmp_path)["processes"] == 2
-    assert result_of(tmp_path)["mesh"] == {"data": 2, "seq": 1}
-
-
-def test_one_process_resumes_what_four_saved(commands, alone, tmp_path):
+def test_train_in_one_process_resumes_what_four_saved(commands, alone, tmp_path):
     processes = start(commands, 4, tmp_path)
     wait_for_checkpoint(tmp_path, processes)
     processes[2].send_signal(signal.SIGTERM)  # one hears it, all stop
@@ -70,7 +63,7 @@ def test_one_process_resumes_what_four_saved(commands, alone, tmp_path):
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_process_ends_the_other_and_all_can_resume(
+def test_train_in_two_processes_ends_where_one_is_killed_and_resumes(
     commands, alone, tmp_path, victim
 ):
     processes = start(commands, 2, tmp_path)
@@ -79,3 +72,5 @@ def test_a_killed_process_ends_the_other_and_all_can_resume(
     finish([processes[1 - victim]], 1, -signal.SIGABRT)
     finish(start(commands, 2, tmp_path), 0)
     assert_same(tmp_path, alone)
+    assert result_of(tmp_path)["processes"] == 2
+    assert result_of(tmp_path)["mesh"] == {"data": 2, "seq": 1}
