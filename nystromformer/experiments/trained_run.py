@@ -15,7 +15,7 @@ from flax import nnx
 from lra_tasks.task import Task
 from nystromformer.config import Config
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.study.errors import Layer, record_qkv
+from nystromformer.experiments.queries import Layer, record_qkv
 from nystromformer.experiments.workdir import TOKENIZER_FILE, read_config, read_result
 from nystromformer.landmarks import nystrom_rows, softmax_matrix
 from nystromformer.training.checkpoint import load_weights

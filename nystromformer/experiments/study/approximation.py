@@ -14,8 +14,8 @@ from tqdm import tqdm
 from nystromformer.config import ConfigError
 from nystromformer.experiments import markdown, provenance
 from nystromformer.experiments.plotting import save_figure
+from nystromformer.experiments.queries import Layer, record_qkv
 from nystromformer.experiments.study import drawing, errors
-from nystromformer.experiments.study.errors import Layer, record_qkv
 from nystromformer.experiments.trained_run import load_run
 from nystromformer.landmarks import (
     LANDMARKS,

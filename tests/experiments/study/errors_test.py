@@ -10,13 +10,8 @@ from flax import nnx
 
 from nystromformer.config import ConfigError
 from nystromformer.encoder import Encoder, EncoderConfig
-from nystromformer.experiments.study.errors import (
-    Layer,
-    matrices,
-    measure_errors,
-    record_qkv,
-    spectra,
-)
+from nystromformer.experiments.queries import Layer, record_qkv
+from nystromformer.experiments.study.errors import matrices, measure_errors, spectra
 from nystromformer.landmarks import nystrom_factors, nystrom_rows, softmax_matrix
 from tests import paper
 from tests.tolerance import TOLERANCE, relative_error
