@@ -13,7 +13,6 @@ from nystromformer.experiments.bench.attentions import (
     PASSES,
     TABLE_1,
     all_labels,
-    attention_groups,
     attention_programs,
     parse_attention,
 )
@@ -82,11 +81,3 @@ def test_attention_programs_need_memory_in_proportion_to_the_length():
         for n in (8_192, 65_536)
     )
     assert 7 <= long / short <= 8.5
-
-
-def test_attention_groups_are_by_length():
-    sizes = {"num_heads": 2, "head_dim": 3, "batch_size": 3, "dtype": "bfloat16"}
-    groups = attention_groups([parse_attention("linear")], [8, 4], **sizes)
-    keys = [[program.key for program in group] for group in groups]
-    assert [[key["length"] for key in group] for group in keys] == [[4, 4], [8, 8]]
-    assert (keys[0][0]["batch_size"], keys[0][0]["dtype"]) == (3, "bfloat16")

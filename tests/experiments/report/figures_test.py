@@ -25,10 +25,6 @@ def test_by_landmarks_draws_means_bars_and_exact_attention(runs):
     assert sorted(legend) == ["nystrom", "softmax"]
 
 
-def test_by_landmarks_needs_two_numbers_of_landmarks(three):
-    assert by_landmarks(three.read()) is None
-
-
 def test_curves_average_seeds_up_to_the_last_step_of_all(runs):
     runs.add("nystrom,quick", 0.5, steps=(50, 100, 150))
     runs.add("nystrom,quick", seed=1, steps=(50, 100))
