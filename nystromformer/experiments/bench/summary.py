@@ -84,8 +84,9 @@ def _table(rows: Sequence[Row], unit: str) -> list[str]:
     found = {(row["key"]["attention"], _column(row)): row for row in rows}
     table = []
     for label in dict.fromkeys(row["key"]["attention"] for row in rows):
-        pairs = [[found.get((x, c)) for x in (label, "softmax")] for c in columns]
-        table.append([label, *(_cell(*pair, unit) for pair in pairs)])
+        ours, exact = ([found.get((x, c)) for c in columns] for x in (label, "softmax"))
+        cells = [_cell(x, y, unit) for x, y in zip(ours, exact, strict=True)]
+        table.append([label, *cells])
     if "task" not in rows[0]["key"]:
         powers = curves(rows, unit)
         table = [[*line, exponent(powers.get(line[0], {}))] for line in table]

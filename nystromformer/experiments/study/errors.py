@@ -63,19 +63,18 @@ def _nystrom_errors(*arrays: Any, **options: Any) -> dict[str, jax.Array]:
 
 
 def _baseline_errors(
-    *qkv: Any, attention: str, num_landmarks: int
+    query: Any, key: Any, value: Any, mask: Any, *, attention: str, num_landmarks: int
 ) -> dict[str, jax.Array]:
     """Of each head of another attention with fresh parameters, sized as landmarks."""
-    *arrays, mask = qkv
-    length, num_heads, head_dim = arrays[0].shape
+    length, num_heads, head_dim = query.shape
     sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": length}
     if option := ATTENTIONS[attention].size_option:
         sizes[option] = num_landmarks
     attend: Any = make_attention(attention, rngs=nnx.Rngs(0), **sizes)
-    out = attend(*(x[None] for x in arrays), mask=mask[None, None, None])[0][mask]
-    exact = jax.vmap(softmax_matrix, (1, 1, None), 1)(*arrays[:2], mask)  # [T, N, S]
-    expected = jnp.einsum("tns,snh->tnh", exact, arrays[2])[mask]
-    norms = jnp.linalg.norm(jnp.stack([out - expected, expected]), axis=(1, 3))
+    out = attend(query[None], key[None], value[None], mask=mask[None, None, None])[0]
+    exact = jax.vmap(softmax_matrix, (1, 1, None))(query, key, mask)  # [N, T, S]
+    expected = jnp.einsum("nts,snh->tnh", exact, value)[mask]
+    norms = jnp.linalg.norm(jnp.stack([out[mask] - expected, expected]), axis=(1, 3))
     return {"error": norms[0] / norms[1]}
 
 
