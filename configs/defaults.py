@@ -75,7 +75,10 @@ def make_config(
             "data_dir": config_dict.placeholder(str),
             **_defaults(TASKS[task]),
         },
-        "objective": {"name": "classification"},
+        "objective": {
+            "name": "classification",
+            "select": config_dict.placeholder(str),  # a metric, if the objective asks
+        },
         "model": _defaults(ModelConfig),
         "attention": {"name": attention, **ATTENTIONS[attention].defaults},
         "optimizer": _defaults(OptimizerConfig),

@@ -144,7 +144,8 @@ def _build(cls: Any, path: str, value: Any) -> Any:
     types = key_types(cls)
     is_open = types.pop("options", None)
     found = {x: _build(types[x], f"{path}.{x}", value[x]) for x in types if x in value}
-    options = {key: x for key, x in value.items() if key not in types}
+    rest = {key: x for key, x in value.items() if key not in types}
+    options = {key: x for key, x in rest.items() if x is not None}  # None: not given
     if options and not is_open:
         known = ", ".join(types)
         raise ConfigError(f"unknown key {path}.{min(options)}; known: {known}")

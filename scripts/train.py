@@ -13,6 +13,7 @@ Data and workdir lie on a disk that all of them see.
 """
 
 import os
+import signal
 import sys
 
 import jax
@@ -28,7 +29,7 @@ from nystromformer.experiments.run import (
     run_training,
     summary,
 )
-from nystromformer.training.interrupt import end_if_stuck
+from nystromformer.training.interrupt import SIGNALS
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run", required=True)
@@ -55,7 +56,8 @@ def join_processes() -> None:
         )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"the processes did not find each other: {error}") from error
-    end_if_stuck()
+    for signum in SIGNALS:  # of which jax.distributed has taken one for itself
+        signal.signal(signum, signal.getsignal(signum))
     if jax.process_index():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for good
 

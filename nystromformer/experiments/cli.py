@@ -63,7 +63,8 @@ def _parse_flags(argv: list[str]) -> list[str]:
         load_modules(early.load)
         return flags.FLAGS(argv)
     except (flags.Error, AttributeError, KeyError, *USER_ERRORS) as error:
-        said = error.args[0] if isinstance(error, KeyError) else str(error)
+        unknown = isinstance(error, KeyError)
+        said = f"no such key in the config: {error.args[0]}" if unknown else str(error)
         fail(said.strip().splitlines()[-1])  # above it: the traceback of a config
 
 

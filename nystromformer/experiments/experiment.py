@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 from jax.sharding import Mesh
 
@@ -139,6 +138,7 @@ class Experiment:
             check_choice("name", name, tuple(OBJECTIVES))
             spec = OBJECTIVES[name]
             objective = spec.make_objective(task, **options)
+            check_choice("select", objective.select, tuple(objective.metrics))
         except (TypeError, ValueError) as error:  # no such option, or no such value
             raise ConfigError(f"config.objective: {error}") from error
         try:
@@ -168,15 +168,16 @@ class Experiment:
         groups["train"]["num_steps"] = max(steps, 1)
         return dataclasses.replace(self, config=Config.from_mapping(groups))
 
-    def make_optimizer(self) -> optax.GradientTransformation:
-        """The optimizer with its schedule over the whole run."""
-        return make_optimizer(self.config.optimizer, self.config.train.num_steps)
-
-    def make_programs(self, mesh: Mesh) -> Programs:
-        """The functions of its training, not yet compiled."""
-        model, objective, train = self.make_model, self.objective, self.config.train
-        return Programs.make(
-            model, objective, self.make_optimizer(), train, mesh, self.graphdef
+    def make_programs(self, mesh: Mesh | None = None) -> Programs:
+        """The functions of its run on a mesh (None: one device), not yet compiled."""
+        train = self.config.train
+        return Programs(
+            self.make_model,
+            self.objective,
+            make_optimizer(self.config.optimizer, train.num_steps),
+            mesh,
+            grad_accum_steps=train.grad_accum_steps,
+            length_buckets=train.length_buckets,
         )
 
     def __str__(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from lra_tasks.task import Split, Task
@@ -29,7 +30,6 @@ from nystromformer.training.devices import (
     check_same_on_all_hosts,
     is_host_0,
     make_mesh,
-    sync_hosts,
 )
 from nystromformer.training.loop import Trainer
 from nystromformer.training.step import Programs
@@ -80,7 +80,7 @@ def run_training(
             write_json(workdir / CONFIG_FILE, config.to_mapping())
             if tokenizer := experiment.task.vocabulary_file(config.task.data_dir):
                 (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
-        sync_hosts("opened the workdir")
+        multihost_utils.sync_global_devices("opened the workdir")
         trainer = Trainer(
             programs,
             config.train,

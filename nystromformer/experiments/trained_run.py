@@ -19,10 +19,9 @@ from nystromformer.experiments.queries import Layer, record_qkv
 from nystromformer.experiments.workdir import TOKENIZER_FILE, read_config, read_result
 from nystromformer.landmarks import nystrom_rows, softmax_matrix
 from nystromformer.training.checkpoint import load_weights
-from nystromformer.training.data import HostData
+from nystromformer.training.data import Data
 from nystromformer.training.evaluate import evaluate
-from nystromformer.training.objective import Totals
-from nystromformer.training.step import Weights, make_eval_chunk
+from nystromformer.training.step import Weights
 
 PREDICT_BATCH = 32  # examples
 NYSTROM_OPTIONS = ("num_landmarks", "num_pinv_iters", "landmark_padding")
@@ -71,12 +70,11 @@ class TrainedRun:
     def evaluate(self, split: str, data_dir: str | None = None) -> dict[str, float]:
         """The metrics of a split, and its number of examples."""
         examples = self.task.load(split, data_dir or self.config.task.data_dir)
-        objective, train = self.experiment.objective, self.config.train
+        train = self.config.train
         metrics = evaluate(
-            make_eval_chunk(self.experiment.graphdef, objective),
-            Totals.zero(objective),
+            self.experiment.make_programs(),
             jax.device_put(self.weights),
-            HostData.of(examples),
+            Data.of(examples),
             train.batch_size // train.grad_accum_steps,
             length_buckets=train.length_buckets,
         )
@@ -201,5 +199,5 @@ def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
     if own_words and words.exists():
         config.task.options["tokenizer"] = str(words)  # wherever the original is now
     experiment = Experiment.from_config(config)
-    weights = load_weights(folder / "best", experiment.weight_shapes)
+    weights, _ = load_weights(folder / "best", experiment.weight_shapes)
     return TrainedRun(experiment, weights, read_result(folder))

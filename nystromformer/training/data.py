@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from nystromformer.training.devices import DATA, SEQ, device_put_global, one_device
+from nystromformer.training.devices import DATA, SEQ, device_put_global
 
 MAX_CHUNK = 64  # batches in one call of the device
 
@@ -28,28 +28,55 @@ class Batch(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A split, or a part of one, on the devices."""
+    """A split on the host, or one, or the rows of a chunk, on the devices."""
 
-    inputs: jax.Array  # [rows, L]
-    lengths: jax.Array | None  # [rows]; None where all are full, and need no mask
-    labels: jax.Array  # [examples]
-    pairs: (
-        jax.Array | None
-    )  # int32 [examples, 2], their rows; None = example i is row i
-    examples: jax.Array | None = None  # of a part: int32 [rows], indices in the split
+    inputs: Any  # [rows, L]; on the host anything with shape, dtype, `inputs[indices]`
+    lengths: Any  # [rows]; None where all are full, and need no mask
+    labels: Any  # [examples]
+    pairs: Any = None  # int32 [examples, 2], their rows; None = example i is row i
+    examples: jax.Array | None = None  # of a chunk: int32 [examples], in the split
 
     @classmethod
-    def put(cls, split: Any, mesh: Mesh | None = None) -> "Data":
-        """Copies anything with the first four arrays to the devices (None: one)."""
-        mesh = mesh or one_device()
-        rest = device_put_global(mesh, (_lengths(split), split.labels, split.pairs))
-        return cls(device_put_global(mesh, split.inputs, None, SEQ), *rest)
+    def of(cls, split: Any) -> "Data":
+        """The host's data of anything with the first four arrays."""
+        lengths: np.ndarray | None = np.array(split.lengths)
+        if (lengths == split.inputs.shape[-1]).all():
+            lengths = None
+        return cls(split.inputs, lengths, np.array(split.labels), split.pairs)
+
+    def put(self, mesh: Mesh | None = None) -> "Data":
+        """All examples on the devices."""
+        rest = device_put_global(mesh, self[1:])
+        return Data(device_put_global(mesh, self.inputs, None, SEQ), *rest)
+
+    def prefetch(self, batches: np.ndarray) -> None:
+        """Reads rows on a disk for the next `chunk` while the device computes."""
+        if hasattr(self.inputs, "prefetch"):
+            self.inputs.prefetch(batches.ravel())
+
+    def chunk(
+        self, batches: np.ndarray, mesh: Mesh | None = None
+    ) -> tuple["Data", jax.Array, jax.Array]:
+        """The rows of batches [n, B], the batches in them [MAX_CHUNK, B], and n."""
+        shape = MAX_CHUNK, batches.shape[1]
+        examples = np.resize(batches, shape).ravel()  # more batches, not to be taken
+        rows = self.rows(examples).ravel()
+        tokens = np.zeros((len(rows), *self.inputs.shape[1:]), self.inputs.dtype)
+        wanted = rows[: len(rows) * len(batches) // MAX_CHUNK]
+        tokens[: len(wanted)] = self.inputs[wanted]
+        lengths = None if self.lengths is None else self.lengths[rows]
+        places = np.arange(len(rows), dtype=np.int32)
+        pairs = None if self.pairs is None else places.reshape(-1, 2)
+        put = functools.partial(device_put_global, mesh)
+        rest = put((lengths, self.labels[examples], pairs, examples))
+        here = put(places[: len(examples)].reshape(shape), None, DATA)
+        return Data(put(tokens, None, SEQ), *rest), here, put(np.int32(len(batches)))
 
     def rows(self, indices: Any) -> Any:
         """The rows of the examples at indices [B]: [B], or of pairs [B, 2]."""
         return indices if self.pairs is None else self.pairs[indices]
 
-    def lengths_of(self, indices: Any) -> jax.Array:
+    def lengths_of(self, indices: Any) -> Any:
         """The lengths int32 [B] of the examples at indices [B]; of pairs the longer."""
         if self.lengths is None:
             return jnp.full(len(indices), self.inputs.shape[-1], jnp.int32)
@@ -71,49 +98,6 @@ class Data(NamedTuple):
         return Batch(inputs, mask, self.labels[indices], weights, examples)
 
 
-class HostData(NamedTuple):
-    """A split in memory or on a disk, whose rows are fetched for each chunk."""
-
-    inputs: Any  # has shape, dtype and `inputs[indices]`
-    lengths: np.ndarray | None
-    labels: np.ndarray
-    pairs: np.ndarray | None
-    mesh: Mesh
-
-    @classmethod
-    def of(cls, split: Any, mesh: Mesh | None = None) -> "HostData":
-        """Of anything with the first four arrays, for the mesh (None: one device)."""
-        arrays = split.inputs, _lengths(split), np.array(split.labels), split.pairs
-        return cls(*arrays, mesh or one_device())
-
-    def prefetch(self, batches: np.ndarray) -> None:
-        """Reads the rows of the next `chunk` while the device computes."""
-        if hasattr(self.inputs, "prefetch"):
-            self.inputs.prefetch(batches.ravel())
-
-    def chunk(self, batches: np.ndarray) -> tuple[Data, jax.Array, jax.Array]:
-        """The rows of batches [n, B], the batches in them [MAX_CHUNK, B], and n."""
-        shape = MAX_CHUNK, batches.shape[1]
-        examples = np.resize(batches, shape).ravel()  # more batches, not to be taken
-        rows = examples if self.pairs is None else self.pairs[examples].ravel()
-        tokens = np.zeros((len(rows), *self.inputs.shape[1:]), self.inputs.dtype)
-        wanted = rows[: len(rows) * len(batches) // MAX_CHUNK]
-        tokens[: len(wanted)] = self.inputs[wanted]
-        lengths = None if self.lengths is None else self.lengths[rows]
-        places = np.arange(len(rows), dtype=np.int32)
-        pairs = None if self.pairs is None else places.reshape(-1, 2)
-        put = functools.partial(device_put_global, self.mesh)
-        rest = put((lengths, self.labels[examples], pairs, examples))
-        here = put(places[: len(examples)].reshape(shape), None, DATA)
-        return Data(put(tokens, None, SEQ), *rest), here, put(np.int32(len(batches)))
-
-
-def _lengths(split: Any) -> np.ndarray | None:
-    """The lengths of the rows in memory; None where every row is full."""
-    lengths = np.array(split.lengths)
-    return None if (lengths == split.inputs.shape[-1]).all() else lengths
-
-
 @functools.lru_cache(maxsize=2)
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
     order = np.random.default_rng((seed, epoch)).permutation(num_examples)
@@ -127,22 +111,9 @@ def train_indices(
 
     Every epoch is a new permutation, without its last num_examples mod B examples.
     """
-    per_epoch = num_examples // batch_size
-    if per_epoch == 0:
-        raise ValueError(
-            f"batch_size {batch_size} is over the {num_examples} training examples"
-        )
     indices = np.empty((num_steps, batch_size), np.int32)
     for i in range(num_steps):
-        epoch, k = divmod(first_step + i, per_epoch)
+        epoch, k = divmod(first_step + i, num_examples // batch_size)
         order = _permutation(seed, epoch, num_examples)
         indices[i] = order[k * batch_size : (k + 1) * batch_size]
     return indices
-
-
-def eval_indices(num_examples: int, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every example once: indices int32 and weights float32, both [batches, B]."""
-    num_batches = -(-num_examples // batch_size)
-    position = np.arange(num_batches * batch_size).reshape(num_batches, batch_size)
-    weights = (position < num_examples).astype(np.float32)
-    return np.minimum(position, num_examples - 1).astype(np.int32), weights

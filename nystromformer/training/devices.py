@@ -3,7 +3,7 @@
 A mesh has the axes "data", over which the batch is split, and "seq", over which the
 length is. Every device holds all parameters and all examples, these in their part of
 the length. XLA follows the arrays and adds the communication, which for an attention of
-linear cost does not grow with the length.
+linear cost does not grow with the length. Where a mesh is None it is one device.
 
 All processes run the same program. So a number that decides what comes next (a signal
 that one of them got, a clock) has to be the same in all of them.
@@ -45,28 +45,21 @@ def make_mesh(
     return jax.make_mesh(shape, (DATA, SEQ), axis_types=types, devices=devices)
 
 
-def one_device() -> Mesh:
-    """The mesh of the first device of this process."""
-    return make_mesh(1, 1, devices=jax.local_devices()[:1])
+def placement(mesh: Mesh | None, *spec: str | None) -> NamedSharding:
+    """How arrays lie on the mesh: DATA, SEQ or None (not split) for each first axis."""
+    mesh = mesh or make_mesh(1, 1, devices=jax.local_devices()[:1])
+    return NamedSharding(mesh, PartitionSpec(*spec))
 
 
-def device_put_global(mesh: Mesh, tree: Any, *spec: str | None) -> Any:
-    """Puts a pytree of host arrays, the same in every process, onto the mesh.
-
-    `spec` has DATA, SEQ or None (not split) for each of the first axes.
-    """
-    sharding = NamedSharding(mesh, PartitionSpec(*spec))
+def device_put_global(mesh: Mesh | None, tree: Any, *spec: str | None) -> Any:
+    """Puts a pytree of host arrays, the same in every process, onto the mesh."""
+    where = placement(mesh, *spec)
 
     def put(array: Any) -> jax.Array:
         array = np.asarray(array)
-        return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+        return jax.make_array_from_callback(array.shape, where, array.__getitem__)
 
     return jax.tree.map(put, tree)
-
-
-def replicated(mesh: Mesh) -> NamedSharding:
-    """The placement of arrays that every device holds whole."""
-    return NamedSharding(mesh, PartitionSpec())
 
 
 def is_host_0() -> bool:
@@ -81,12 +74,6 @@ def all_hosts_max(value: int) -> int:
     return int(multihost_utils.process_allgather(np.int32(value)).max())
 
 
-def sync_hosts(where: str) -> None:
-    """Returns when every process has arrived."""
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(where)
-
-
 def check_same_on_all_hosts(**texts: str) -> None:
     """Raises ValueError in every process if one of them has another text."""
     for name, text in texts.items():
@@ -98,15 +85,8 @@ def check_same_on_all_hosts(**texts: str) -> None:
             )
 
 
-def program_bytes(compiled: Any) -> int | None:
-    """What a compiled program holds at once; None where the compiler does not tell."""
-    if (usage := compiled.memory_analysis()) is None:
-        return None
-    outputs = usage.output_size_in_bytes - usage.alias_size_in_bytes  # donated: once
-    return usage.argument_size_in_bytes + outputs + usage.temp_size_in_bytes
-
-
-def peak_bytes() -> int | None:
-    """The peak of memory on the first device of this process; None on a CPU."""
-    stats = jax.local_devices()[0].memory_stats() or {}
-    return stats.get("peak_bytes_in_use")
+def program_bytes(compiled: Any) -> int:
+    """What a compiled program holds at once; donated arguments count once."""
+    usage = compiled.memory_analysis()
+    results = usage.output_size_in_bytes - usage.alias_size_in_bytes
+    return usage.argument_size_in_bytes + results + usage.temp_size_in_bytes

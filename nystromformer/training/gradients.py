@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from nystromformer.training.data import Batch, Data
-from nystromformer.training.devices import DATA, one_device
+from nystromformer.training.devices import DATA, placement
 from nystromformer.training.objective import Totals
 
 # (parameters, variables, batch, random key) -> (totals, variables after it)
@@ -45,17 +45,17 @@ def batch_gradient(
     data: Data,
     indices: jax.Array,
     key: jax.Array,
+    mesh: Mesh | None = None,
     *,
     grad_accum_steps: int = 1,
     length_buckets: int = 1,
-    mesh: Mesh | None = None,
 ) -> Gradient:
     """The gradient of the mean loss over the examples at indices [B].
 
     Args:
+      mesh: over which the batch, or each part of it, is split.
       grad_accum_steps: parts of the batch, one after another; a divisor of B.
       length_buckets: how many lengths a part may have; each is compiled by itself.
-      mesh: over which each part is split (None: one device).
     """
 
     def part_gradient(
@@ -78,9 +78,7 @@ def batch_gradient(
             *(so_far.variables, indices, jax.random.fold_in(key, number)),
         )
         params = jax.tree.map(jnp.add, so_far.params, found.params)
-        return found._replace(
-            params=params, totals=so_far.totals.plus(found.totals)
-        ), None
+        return Gradient(params, so_far.totals.plus(found.totals), found.variables), None
 
     lengths = bucket_lengths(data.inputs.shape[-1], length_buckets)
     if grad_accum_steps == len(lengths) == 1:
@@ -88,16 +86,13 @@ def batch_gradient(
     else:
         by_length = indices[jnp.argsort(data.lengths_of(indices))]
         parts = jax.lax.with_sharding_constraint(
-            by_length.reshape(grad_accum_steps, -1),
-            NamedSharding(mesh or one_device(), PartitionSpec(None, DATA)),
+            by_length.reshape(grad_accum_steps, -1), placement(mesh, None, DATA)
         )
-        shapes = jax.eval_shape(
-            functools.partial(part_gradient, lengths[0]), variables, parts[0], key
-        )
+        first = functools.partial(part_gradient, lengths[0])
+        shapes = jax.eval_shape(first, variables, parts[0], key)
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         start = nothing._replace(variables=variables)
-        gradient, _ = jax.lax.scan(
-            add_part, start, (jnp.arange(grad_accum_steps), parts)
-        )
+        numbers = jnp.arange(grad_accum_steps)
+        gradient, _ = jax.lax.scan(add_part, start, (numbers, parts))
     weight = gradient.totals.sums["loss"][1]
     return gradient._replace(params=jax.tree.map(lambda x: x / weight, gradient.params))

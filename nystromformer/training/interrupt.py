@@ -1,11 +1,6 @@
 """Signals as a flag that the training loop reads between chunks."""
 
-import os
 import signal
-import socket
-import sys
-import threading
-import time
 from types import FrameType
 from typing import Any
 
@@ -41,28 +36,3 @@ class StopFlag:
         self.signum = self.signum or signum
         if signum == signal.SIGINT:
             signal.signal(signum, self._before[signum])
-
-
-def end_if_stuck(seconds: float = 30.0) -> None:
-    """Makes a signal end this process if it stays in one call for so long after it.
-
-    A process that waits for another one is in C++, where Python's handlers do not run.
-    Called after `jax.distributed.initialize`, which takes SIGTERM for itself.
-    """
-    for signum in SIGNALS:
-        signal.signal(signum, signal.getsignal(signum))
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
-    main = threading.main_thread().ident or 0
-
-    def watch() -> None:
-        while signum := reader.recv(1)[0]:
-            frame = sys._current_frames()[main]
-            position = frame.f_lasti
-            time.sleep(seconds)
-            if (sys._current_frames()[main], frame.f_lasti) == (frame, position):
-                print("stopped while waiting for another process", file=sys.stderr)
-                os._exit(128 + signum)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -1,7 +1,9 @@
 """The training loop: train, validate, log, save and resume."""
 
+import contextlib
 import dataclasses
 import math
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,24 +13,18 @@ import numpy as np
 from etils import epath
 
 from nystromformer.config import TrainConfig
-from nystromformer.training.checkpoint import (
-    CheckpointError,
-    Checkpoints,
-    save_weights,
-    weights_sha256,
-)
-from nystromformer.training.data import MAX_CHUNK, HostData, train_indices
+from nystromformer.training import checkpoint
+from nystromformer.training.data import Data, train_indices
 from nystromformer.training.devices import (
     all_hosts_max,
     device_put_global,
-    peak_bytes,
+    is_host_0,
     program_bytes,
 )
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.interrupt import Interrupted, StopFlag
-from nystromformer.training.metrics import ChunkTimer, MetricsWriter, Progress
+from nystromformer.training.metrics import ChunkTimer, MetricsWriter, Progress, say
 from nystromformer.training.objective import Totals
-from nystromformer.training.run_state import RunState
 from nystromformer.training.step import Programs, State, Weights
 
 
@@ -36,11 +32,25 @@ class NotFiniteError(ValueError):
     """A loss or gradient became NaN or infinite; the message names step and culprit."""
 
 
+@dataclasses.dataclass
+class RunState:
+    """What a run remembers beside its arrays: the JSON of a checkpoint."""
+
+    wall_seconds: float = 0.0
+    evaluated: int = -1  # the last step at which validation was measured
+    best_step: int | None = None  # the first of equals
+    best_value: float | None = None  # of the selected metric, on validation
+    compiled_bytes: int | None = None  # what the compiled train step holds at once
+    sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    init_from_sha256: str | None = None  # of another run's weights
+    data_sha256: dict[str, str] | None = None  # of each split
+
+
 class Trainer:
     """One training run in a workdir, new or resumed from its newest checkpoint.
 
     Args:
-      splits: "train", "validation" and "test" -> arrays, as `HostData.of` takes.
+      splits: "train", "validation" and "test" -> arrays, as `Data.of` takes.
       workdir: an existing folder, or one in a bucket; the same for every process.
       start: from the fresh weights, on the host, to those to begin with.
       data_sha256: of each split; CheckpointError if it is not that of the checkpoint.
@@ -58,54 +68,52 @@ class Trainer:
         self.programs, self.schedule = programs, schedule
         self.objective, self.mesh = programs.objective, programs.mesh
         self.workdir, self.train_chunk = epath.Path(workdir), programs.train_chunk
-        self.data = {name: HostData.of(x, self.mesh) for name, x in splits.items()}
-        self.timer = ChunkTimer(MAX_CHUNK)
-        seed = np.uint32(schedule.seed)
-        shapes: State = programs.init.eval_shape(seed)  # with where they lie
-        self.checkpoints = Checkpoints(self.workdir)
-        self.step, self.saved, self.best_written = 0, 0, None
-        self.run_state = RunState(data_sha256=data_sha256)
-        if restored := self.checkpoints.restore((shapes, shapes.weights)):
-            (state, self.best), meta = restored
-            self.step = self.saved = int(state.step)
-            self.run_state = RunState(**meta)
-        if self.run_state.data_sha256 != data_sha256:
-            raise CheckpointError(
-                f"the run in {workdir} was trained on other data: correct source_dir "
-                "or data_dir, or name another workdir"
-            )
-        self.writer = MetricsWriter(workdir, self.step, self.run_state.evaluated)
-        if restored:
+        self.data = {name: Data.of(x) for name, x in splits.items()}
+        self.timer, seed = ChunkTimer(), np.uint32(schedule.seed)
+        shapes: State = programs.init.eval_shape(seed)
+        if found := checkpoint.restore(self.workdir, (shapes, shapes.weights)):
+            (state, self.best), meta = found
             self.state = device_put_global(self.mesh, state)
+            self.run_state = RunState(**meta)
         else:
             self.state = programs.init(seed)
+            self.run_state = RunState(data_sha256=data_sha256)
             self.best = jax.device_get(self.state.weights)
             if start:
                 weights = device_put_global(self.mesh, start(self.best))
                 self.state = self.state._replace(weights=weights)
+        if self.run_state.data_sha256 != data_sha256:
+            raise checkpoint.CheckpointError(
+                f"the run in {workdir} was trained on other data: correct source_dir "
+                "or data_dir, or name another workdir"
+            )
+        self.step = self.saved = int(self.state.step)
+        self.writer = MetricsWriter(workdir, self.step, self.run_state.evaluated)
 
     def fit(self) -> dict[str, Any]:
         """Trains to the end, tests the best weights, and returns all for result.json.
 
         Raises Interrupted after saving, and NotFiniteError without.
         """
-        self.progress = Progress(self.step, self.schedule.num_steps)
+        self.started = time.monotonic() - self.run_state.wall_seconds
+        num_steps = self.schedule.num_steps
         if self.step:
-            self.progress.say(f"resuming from step {self.step}")
-        self.started = time.monotonic()
-        with StopFlag() as self.stop:  # also while what is being saved is closed
-            try:
-                while self.step < self.schedule.num_steps or self._validation_due():
+            say(f"resuming from step {self.step}")
+        with StopFlag() as self.stop, contextlib.closing(self.writer):
+            if self.step < num_steps:
+                lowered = self.train_chunk.lower(self.state, *self._chunk(1))
+                self.train_chunk = lowered.compile()
+                self.run_state.compiled_bytes = program_bytes(self.train_chunk)
+            self.progress = Progress(self.step, num_steps)
+            with contextlib.closing(self.progress):
+                while self.step < num_steps or self._validation_due():
                     self._advance()
                 return self._test()
-            finally:
-                self.progress.close()
-                self.writer.close()
-                self.checkpoints.close()
 
     def delete_checkpoints(self) -> None:
         """Deletes what only an unfinished run needs."""
-        self.checkpoints.close(delete=True)
+        if is_host_0():
+            (self.workdir / checkpoint.FOLDER).rmtree()
 
     def _advance(self) -> None:
         """Trains one chunk of steps, then validates and saves if due."""
@@ -118,7 +126,6 @@ class Trainer:
         if signum or at_end or self.step % schedule.checkpoint_every == 0:
             self._save()
         if signum:
-            self.checkpoints.wait()
             raise Interrupted(signum, self.step)
 
     def _signum(self) -> int:
@@ -132,18 +139,12 @@ class Trainer:
 
     def _train_chunk(self) -> None:
         """Trains for about a second, not past the next event."""
-        schedule, run_state = self.schedule, self.run_state
+        schedule = self.schedule
         every = (schedule.log_every, schedule.eval_every, schedule.checkpoint_every)
         room = min(n - self.step % n for n in every)
         num_steps = min(self.timer.size, room, schedule.num_steps - self.step)
-        batches = self.data["train"].chunk(self._indices(self.step, num_steps))
-        first = self.progress.first_step < 0
         with self.timer.measure(num_steps):
-            if first and not jax.config.jax_disable_jit:  # type: ignore
-                lowered = self.train_chunk.lower(self.state, *batches)
-                self.train_chunk = lowered.compile()
-                run_state.compiled_bytes = program_bytes(self.train_chunk)
-            self.state, finite = self.train_chunk(self.state, *batches)
+            self.state, finite = self.train_chunk(self.state, *self._chunk(num_steps))
             self.data["train"].prefetch(self._indices(self.step + num_steps, num_steps))
             self.step = int(self.state.step)
         if culprits := jax.device_get(finite).culprits():
@@ -151,13 +152,9 @@ class Trainer:
                 f"step {self.step}: not finite: {', '.join(culprits)}; a lower "
                 f"learning rate may help; last checkpoint: {self.saved or 'none'}"
             )
-        examples = num_steps * schedule.batch_size
-        throughput = examples / self.timer.seconds
-        if not first:
-            run_state.train_seconds += self.timer.seconds
-            run_state.train_examples += examples
         means = self.state.totals.means()
         means.pop("examples")
+        throughput = num_steps * schedule.batch_size / self.timer.seconds
         self.progress.update(self.step, means, throughput)
         if self.step % schedule.log_every == 0 or self.step == schedule.num_steps:
             means["examples_per_second"] = throughput
@@ -171,14 +168,17 @@ class Trainer:
         sizes = num_steps, num_examples, self.schedule.batch_size
         return train_indices(self.schedule.seed, first_step, *sizes)
 
+    def _chunk(self, num_steps: int) -> tuple[Data, jax.Array, jax.Array]:
+        """What the next steps take, beside the state."""
+        indices = self._indices(self.step, num_steps)
+        return self.data["train"].chunk(indices, self.mesh)
+
     def _evaluate(self, weights: Weights, split: str) -> dict[str, float] | None:
         metrics = evaluate(
-            self.programs.eval_chunk,
-            Totals.zero(self.objective),
+            self.programs,
             weights,
             self.data[split],
             self.schedule.batch_size // self.schedule.grad_accum_steps,
-            self.mesh,
             self.schedule.length_buckets,
             should_stop=lambda: self._signum() > 0,
         )
@@ -192,33 +192,23 @@ class Trainer:
         if metrics is None:
             return
         self.writer.write(self.step, "validation", metrics)
-        objective, value = self.objective, metrics[self.objective.select]
-        if self.run_state.add_validation(self.step, value, objective.higher_is_better):
+        run_state, value = self.run_state, metrics[self.objective.select]
+        run_state.evaluated = self.step
+        sign = 1 if self.objective.higher_is_better else -1
+        best = run_state.best_value
+        if best is None or sign * value > sign * best:
+            run_state.best_step, run_state.best_value = self.step, value
             self.best = jax.device_get(self.state.weights)
+            checkpoint.save_weights(self.workdir / "best", self.best)
         shown = (f"{k} {v:.4f}" for k, v in metrics.items() if k != "examples")
-        self.progress.say(f"step {self.step}: validation {', '.join(shown)}")
+        say(f"step {self.step}: validation {', '.join(shown)}")
 
     def _save(self) -> None:
-        if self.step == self.saved:
-            return
-        self._note_session()
-        self._write_best()
-        meta = dataclasses.asdict(self.run_state)
-        self.checkpoints.save(self.step, (self.state, self.best), meta)
-        self.saved = self.step
-
-    def _write_best(self) -> None:
-        if self.run_state.best_step != self.best_written:
-            save_weights(self.workdir / "best", self.best)
-            self.best_written = self.run_state.best_step
-
-    def _note_session(self) -> None:
-        """Adds the time since the last call, and the memory's peak."""
-        now = time.monotonic()
-        self.run_state.wall_seconds += now - self.started
-        self.started = now
-        peaks = filter(None, (peak_bytes(), self.run_state.peak_bytes))
-        self.run_state.peak_bytes = max(peaks, default=None)
+        if self.step != self.saved:
+            self.run_state.wall_seconds = time.monotonic() - self.started
+            meta, arrays = dataclasses.asdict(self.run_state), (self.state, self.best)
+            checkpoint.save_step(self.workdir, self.step, arrays, meta)
+            self.saved = self.step
 
     def _test(self) -> dict[str, Any]:
         """Measures the test split, once, with the best weights."""
@@ -226,11 +216,18 @@ class Trainer:
         if metrics is None:
             raise Interrupted(self._signum(), self.step)
         self.writer.write(self.step, "test", metrics)
-        self._write_best()
-        self._note_session()
-        self.checkpoints.wait()  # here, where a signal does not interrupt it
+        # A killed run may have left newer ones there, which this one has not found.
+        checkpoint.save_weights(self.workdir / "best", self.best)
+        self.run_state.wall_seconds = time.monotonic() - self.started
+        found = dataclasses.asdict(self.run_state)
+        del found["evaluated"], found["sessions"]
+        rows = (x.get("examples_per_second") for x in self.writer.rows)
         return {
             "steps": self.step,
-            **self.run_state.summary(self.objective.select, metrics),
-            "params_sha256": weights_sha256(self.best),
+            "metric": self.objective.select,
+            f"validation_{self.objective.select}": found.pop("best_value"),
+            **{f"test_{name}": value for name, value in metrics.items()},
+            "examples_per_second": statistics.median(filter(None, rows)),
+            **found,
+            "params_sha256": checkpoint.weights_sha256(self.best),
         }

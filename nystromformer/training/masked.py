@@ -14,10 +14,9 @@ import numpy as np
 import optax
 
 from nystromformer.training.data import Batch
-from nystromformer.training.objective import Sums
+from nystromformer.training.objective import Sums, label_sums
 
 CORRUPTIONS = ("bert", "mask_only")
-EVALUATION_SEED = 0
 
 
 class Masked(NamedTuple):
@@ -33,7 +32,7 @@ class MaskedTokens:
     """Cross-entropy and accuracy on the masked tokens.
 
     The choice depends on (seed, step) and the example in training, and on the example
-    alone in an evaluation.
+    alone in an evaluation. Both texts of a pair are examples of their own.
 
     Args:
       mask_token: the id that hides a token.
@@ -101,24 +100,27 @@ class MaskedTokens:
         """The encoder's vectors [B, L, D], and for each masked token [B, K] its loss
         (nats), whether the model is right, and its weight; 0 where the weight is 0.
         """
-        base = jax.random.key(EVALUATION_SEED) if key is None else key
-        inputs, mask, weights, indices = _single(batch)
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(base, indices)
+        *outer, length = batch.inputs.shape
+        texts = outer[1] if len(outer) == 2 else 1  # of an example
+        inputs = batch.inputs.reshape(-1, length)
+        mask = None if batch.mask is None else batch.mask.reshape(-1, length)
+        indices = texts * batch.indices[:, None] + jnp.arange(texts)[None]
+        base = jax.random.key(0) if key is None else key
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(base, indices.ravel())
         masked = self.mask_tokens(inputs, mask, keys)
         dropout_rng = None if key is None else jax.random.fold_in(key, 2**31)
         x, _ = model.encoder(masked.inputs, mask, dropout_rng)
         hidden = jnp.take_along_axis(x, masked.positions[:, :, None], axis=1)
         logits = model.decode(hidden)  # [B, K, V]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, masked.targets)
-        weights = masked.weights * weights[:, None]
+        weights = masked.weights * jnp.repeat(batch.weights, texts)[:, None]
         correct = (logits.argmax(-1) == masked.targets) * weights
         return x, jnp.where(weights > 0, losses * weights, 0), correct, weights
 
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
         """loss (nats) and mlm_accuracy (0 to 1) over the masked tokens.
 
-        The model has an `encoder`, and `decode` for its vectors. Both texts of a pair
-        are examples of their own.
+        The model has an `encoder`, and `decode` for its vectors.
         """
         _, losses, correct, weights = self.mlm_losses(model, batch, key)
         total = weights.sum()
@@ -142,28 +144,13 @@ class MaskedOrder(MaskedTokens):
         Beside `encoder` and `decode` the model has `order`: vectors to logits [B, 2].
         """
         x, losses, correct, weights = self.mlm_losses(model, batch, key)
-        labels, present = batch.labels, batch.weights
-        logits = model.order(x)
-        order = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        order = jnp.where(present > 0, order * present, 0)
-        right = (logits.argmax(-1) == labels) * present
-        tokens, examples = weights.sum(), present.sum()
-        each = losses.sum(1) / jnp.maximum(weights.sum(1), 1) + order
+        sop = label_sums(model.order(x), batch.labels, batch.weights)
+        order, examples = sop["loss"]
+        tokens, of_example = weights.sum(), jnp.maximum(weights.sum(1), 1)
         return {
-            "loss": (each.sum(), examples),
+            "loss": ((losses.sum(1) / of_example).sum() + order, examples),
             "mlm_loss": (losses.sum(), tokens),
             "mlm_accuracy": (correct.sum(), tokens),
-            "sop_loss": (order.sum(), examples),
-            "sop_accuracy": (right.sum(), examples),
+            "sop_loss": sop["loss"],
+            "sop_accuracy": sop["accuracy"],
         }
-
-
-def _single(batch: Batch) -> tuple[jax.Array, jax.Array | None, jax.Array, jax.Array]:
-    """inputs, mask, weights and indices; the texts of pairs [B, 2, L] one by one."""
-    if batch.inputs.ndim == 2:
-        return batch.inputs, batch.mask, batch.weights, batch.indices
-    length = batch.inputs.shape[-1]
-    mask = None if batch.mask is None else batch.mask.reshape(-1, length)
-    indices = 2 * batch.indices[:, None] + jnp.arange(2)[None]
-    weights = jnp.repeat(batch.weights, 2)
-    return batch.inputs.reshape(-1, length), mask, weights, indices.reshape(-1)

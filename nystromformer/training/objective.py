@@ -52,19 +52,22 @@ class Classification:
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
         """loss (nats), accuracy and f1 (0 to 1), by the weights of the examples."""
         logits = model(batch.inputs, batch.mask, dropout_rng=key)
-        weights, labels = batch.weights, batch.labels
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        guess = logits.argmax(-1)
-        total = weights.sum()
-        found = {
-            "loss": (jnp.where(weights > 0, loss * weights, 0).sum(), total),
-            "accuracy": (((guess == labels) * weights).sum(), total),
-        }
+        sums = label_sums(logits, batch.labels, batch.weights)
         if "f1" in self.metrics:  # 2 TP / (2 TP + FP + FN)
-            both = 2 * ((guess == 1) & (labels == 1))
-            either = (guess == 1).astype(jnp.int32) + (labels == 1)
-            found["f1"] = (both * weights).sum(), (either * weights).sum()
-        return found
+            guess, label = logits.argmax(-1) == 1, batch.labels == 1
+            both, either = 2 * (guess & label), guess.astype(jnp.int32) + label
+            sums["f1"] = (both * batch.weights).sum(), (either * batch.weights).sum()
+        return sums
+
+
+def label_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+    """loss (nats) and accuracy (0 to 1) of logits [B, C], by the weights [B]."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    total, correct = weights.sum(), logits.argmax(-1) == labels
+    return {
+        "loss": (jnp.where(weights > 0, losses * weights, 0).sum(), total),
+        "accuracy": ((correct * weights).sum(), total),
+    }
 
 
 class Totals(NamedTuple):
@@ -90,4 +93,4 @@ class Totals(NamedTuple):
             name: float(total) / float(weight) if weight else 0.0
             for name, (total, weight) in sums.items()
         }
-        return {**means, "examples": float(self.examples)}
+        return {**means, "examples": int(self.examples)}

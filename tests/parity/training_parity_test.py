@@ -15,9 +15,9 @@ from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import SequenceClassifier
 from nystromformer.huggingface import load_pretrained
 from nystromformer.training.data import Data, train_indices
-from nystromformer.training.objective import Classification, Totals
+from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.step import State, make_train_step, split_weights
+from nystromformer.training.step import Programs
 from tests.training.conftest import make_split
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -43,31 +43,15 @@ def our_losses(model, lengths, cycle_b1):
     """The loss of each step."""
     settings = {"warmup_steps": WARMUP, "cycle_b1": cycle_b1, "b1": 0.9, "b2": 0.999}
     config = OptimizerConfig(learning_rate=RATE, **settings, **ADAMW)
-    optimizer = make_optimizer(config, STEPS)
-    objective = Classification()
-    graphdef, weights = split_weights(model)
-    step = make_train_step(graphdef, optimizer, objective)
-    data = Data(jnp.asarray(SPLIT.inputs), lengths, jnp.asarray(SPLIT.labels), None)
-
-    @jax.jit
-    def train(weights):
-        zero = Totals.zero(objective)
-        state = State(
-            jnp.zeros((), jnp.int32),
-            jnp.zeros((), jnp.uint32),
-            weights,
-            optimizer.init(weights.params),
-            zero,
-        )
-
-        def one(state, indices):
-            state, _ = step(state._replace(totals=zero), data, indices)
-            total, weight = state.totals.sums["loss"]
-            return state, total / weight
-
-        return jax.lax.scan(one, state, INDICES)[1]
-
-    return train(weights)
+    optimizer, losses = make_optimizer(config, STEPS), []
+    programs = Programs(lambda _: nnx.clone(model), Classification(), optimizer)
+    state = programs.init(np.uint32(0))
+    data = Data(jnp.asarray(SPLIT.inputs), lengths, jnp.asarray(SPLIT.labels))
+    for indices in INDICES:
+        state, _ = programs.train_chunk(state, data, indices[None], 1)
+        losses.append(state.totals.means()["loss"])
+        state = state._replace(totals=jax.tree.map(jnp.zeros_like, state.totals))
+    return losses
 
 
 def their_losses(model, logits_of, cycle_b1):
@@ -160,14 +144,8 @@ class Softmax(torch.nn.Module):
 
 @pytest.mark.parametrize("cycle_b1", [False, True])
 def test_train_step_with_softmax_on_padded_batches_is_theirs(cycle_b1):
-    config = EncoderConfig(
-        vocab_size=V,
-        max_length=L,
-        model_dim=12,
-        mlp_dim=17,
-        attention="softmax",
-        dropout_rate=0.0,
-    )
+    sizes = {"vocab_size": V, "max_length": L, "model_dim": 12, "mlp_dim": 17}
+    config = EncoderConfig(**sizes, attention="softmax", dropout_rate=0.0)
     model = SequenceClassifier(config, num_classes=C, rngs=nnx.Rngs(0))
     theirs = Softmax(12, 17).take(model)
     inputs = torch.from_numpy(SPLIT.inputs).long()

@@ -1,19 +1,17 @@
 """Checkpoints: back comes what was saved, or an older whole one, or an error."""
 
-import resource
 import shutil
-import signal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.training import checkpoint
 from nystromformer.training.checkpoint import (
     CheckpointError,
-    Checkpoints,
     load_weights,
+    restore,
+    save_step,
     save_weights,
     saved_steps,
     weights_sha256,
@@ -36,19 +34,16 @@ LIKE = jax.eval_shape(lambda: make_state(0))
 @pytest.fixture
 def workdir(tmp_path):
     """Of a run that has saved the steps 5, 10 and 20, and keeps two."""
-    checkpoints = Checkpoints(tmp_path)
     for step in (5, 10, 20):
-        checkpoints.save(step, make_state(step), {"value": step / 7})
-    checkpoints.close()
+        save_step(tmp_path, step, make_state(step), {"value": step / 7})
     return tmp_path
 
 
-def restore(workdir, like=LIKE):
-    checkpoints = Checkpoints(workdir)
-    try:
-        return checkpoints.restore(like)
-    finally:
-        checkpoints.close()
+def assert_is_step(step, found):
+    """`found` is what was saved at that step, bit for bit."""
+    state, meta = found
+    assert meta == {"value": step / 7}
+    assert weights_sha256(state) == weights_sha256(make_state(step))
 
 
 def flip_a_bit(path):
@@ -58,103 +53,61 @@ def flip_a_bit(path):
 
 
 def files(folder):
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    """Of a folder and those in it; the largest first."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(found, key=lambda path: -path.stat().st_size)
 
 
 def test_restore_gives_the_newest_of_two_bit_for_bit(workdir):
     assert saved_steps(workdir) == [20, 10]
-    state, meta = restore(workdir)
-    assert meta == {"value": 20 / 7}
-    assert weights_sha256(state) == weights_sha256(make_state(20))
-    assert state["kernel"].dtype == np.float32
+    assert_is_step(20, restore(workdir, LIKE))
+    assert restore(workdir / "new", LIKE) is None
 
 
-def test_restore_without_checkpoints_is_none(tmp_path):
-    assert saved_steps(tmp_path) == []
-    assert restore(tmp_path) is None
-
-
-def test_absolute_leaves_the_name_of_a_bucket_as_it_is():
-    assert str(checkpoint._absolute("gs://bucket/run")) == "gs://bucket/run"
-
-
-def test_restore_notices_a_flipped_bit_in_any_file(workdir, tmp_path_factory, capsys):
+def test_restore_notices_a_flipped_bit_in_any_file(workdir, tmp_path_factory):
     """Some files orbax does not need; the array data it would read without a word."""
     older = 0
     for file in files(workdir / "checkpoints" / "20"):
         copy = tmp_path_factory.mktemp("copy") / "run"
         shutil.copytree(workdir, copy)
         flip_a_bit(copy / file.relative_to(workdir))
-        state, meta = restore(copy)
-        step = int(state["step"])
-        assert weights_sha256(state) == weights_sha256(make_state(step)), file
-        assert meta == {"value": step / 7}
-        assert saved_steps(copy) == [step, 10][: 1 + (step == 20)]
-        said = "checkpoint 20 is damaged: going on from step 10"
-        assert (said in capsys.readouterr().out) == (step == 10)
+        found = restore(copy, LIKE)
+        step = int(found[0]["step"])
+        assert_is_step(step, found)
         older += step == 10
     assert older >= 4
 
 
-def test_restore_raises_where_no_step_is_whole(workdir):
-    for step in ("10", "20"):
-        flip_a_bit(workdir / "checkpoints" / step / "meta" / "metadata")
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole .*delete"):
-        restore(workdir)
-    assert saved_steps(workdir) == [20, 10]
-
-
-def test_restore_of_another_model_raises_and_deletes_nothing(workdir):
+def test_restore_raises_where_no_step_is_whole_or_of_this_model(workdir, capsys):
     for change in ({"more": LIKE["bias"]}, {"bias": LIKE["kernel"]}):
-        with pytest.raises(CheckpointError, match="of this model"):
+        with pytest.raises(CheckpointError, match=r"no checkpoint .* of this model"):
             restore(workdir, {**LIKE, **change})
-    assert saved_steps(workdir) == [20, 10]
+    flip_a_bit(workdir / "checkpoints" / "20" / "meta" / "metadata")
+    capsys.readouterr()
+    assert_is_step(10, restore(workdir, LIKE))
+    assert "checkpoints/20 is missing, damaged" in capsys.readouterr().out
+    flip_a_bit(workdir / "checkpoints" / "10" / "meta" / "metadata")
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole .*delete"):
+        restore(workdir, LIKE)
 
 
 def test_restore_ignores_a_step_that_was_killed_on_the_way(workdir):
     folder = workdir / "checkpoints"
     (folder / "20").rename(folder / "20.orbax-checkpoint-tmp")
-    state, _ = restore(workdir)
-    assert int(state["step"]) == 10
-    assert saved_steps(workdir) == [10]
+    assert_is_step(10, restore(workdir, LIKE))
+    save_step(workdir, 20, make_state(20), {"value": 20 / 7})
+    assert_is_step(20, restore(workdir, LIKE))
 
 
-def test_wait_raises_where_the_disk_is_full(workdir):
-    checkpoints = Checkpoints(workdir)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1009, before[1]))
-    try:
-        checkpoints.save(30, make_state(30), {})
-        with pytest.raises(CheckpointError, match=r"cannot save to .*free some space"):
-            checkpoints.wait()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert int(restore(workdir)[0]["step"]) == 20
-
-
-def test_close_deletes_checkpoints_when_asked(workdir):
-    Checkpoints(workdir).close(delete=True)
-    assert not (workdir / "checkpoints").exists()
-
-
-def test_load_weights_gives_what_save_weights_was_given_last(tmp_path):
-    for step in (1, 2):
-        save_weights(tmp_path / "best", make_state(step))
-    found = load_weights(tmp_path / "best", LIKE)
-    assert weights_sha256(found) == weights_sha256(make_state(2))
-
-
-def test_load_weights_names_what_is_missing_damaged_or_another_models(tmp_path):
+def test_load_weights_gives_what_was_saved_last_or_names_what_is_damaged(tmp_path):
     folder = tmp_path / "best"
-    with pytest.raises(CheckpointError, match=r"there are no weights in .*best"):
+    with pytest.raises(CheckpointError, match=r"best is missing"):
         load_weights(folder, LIKE)
-    save_weights(folder, make_state(1))
-    with pytest.raises(CheckpointError, match=r"best is damaged, or of another model"):
-        load_weights(folder, {"kernel": LIKE["kernel"]})
-    flip_a_bit(max(files(folder), key=lambda path: path.stat().st_size))
-    with pytest.raises(CheckpointError, match=r"best is damaged.*not what was saved"):
+    for step in (1, 2):
+        save_weights(folder, make_state(step), {"value": step / 7})
+    assert_is_step(2, load_weights(folder, LIKE))
+    flip_a_bit(files(folder)[0])
+    with pytest.raises(CheckpointError, match=r"best is .*not what was saved"):
         load_weights(folder, LIKE)
 
 

@@ -5,10 +5,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from etils import epath
-from etils.epath import backend
 from flax import nnx
-from fsspec.implementations.memory import MemoryFileSystem
 
 from nystromformer.config import OptimizerConfig
 from nystromformer.ops import dropout
@@ -61,20 +58,3 @@ def splits():
 def optimizer():
     config = OptimizerConfig(learning_rate=0.03, warmup_steps=5, **ADAM)
     return make_optimizer(config, num_steps=40)
-
-
-@pytest.fixture
-def bucket(monkeypatch):
-    """gs://bucket/run, in memory."""
-
-    class Bucket(MemoryFileSystem):
-        @classmethod
-        def _strip_protocol(cls, path):
-            return super()._strip_protocol(path.removeprefix("gs://"))
-
-    store = Bucket(skip_instance_cache=True)
-    monkeypatch.setattr(backend._FileSystemSpecBackend, "fs", lambda self, _: store)
-    run = epath.Path("gs://bucket/run")
-    run.mkdir(parents=True, exist_ok=True)
-    yield run
-    store.rm("/bucket", recursive=True)

@@ -1,18 +1,11 @@
-"""Batches: pure functions of (seed, epoch, k); every example of an evaluation once."""
+"""Batches: pure functions of (seed, epoch, k)."""
 
 from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from nystromformer.training.data import (
-    MAX_CHUNK,
-    Data,
-    HostData,
-    eval_indices,
-    train_indices,
-)
+from nystromformer.training.data import MAX_CHUNK, Data, train_indices
 
 
 def test_train_indices_of_an_epoch_are_a_permutation_less_its_remainder():
@@ -32,21 +25,6 @@ def test_train_indices_do_not_depend_on_where_the_run_was_resumed():
     assert not np.array_equal(whole, train_indices(8, 0, 30, 103, 12))
 
 
-def test_train_indices_refuse_a_batch_larger_than_the_data():
-    with pytest.raises(ValueError, match="batch_size 12 is over the 11"):
-        train_indices(0, 0, 1, 11, 12)
-
-
-@pytest.mark.parametrize(("num_examples", "batch_size"), [(24, 12), (29, 12), (5, 12)])
-def test_eval_indices_have_every_example_once(num_examples, batch_size):
-    indices, weights = eval_indices(num_examples, batch_size)
-    assert (
-        indices.shape == weights.shape == (-(-num_examples // batch_size), batch_size)
-    )
-    counted = np.bincount(indices.ravel(), weights.ravel(), num_examples)
-    np.testing.assert_array_equal(counted, np.ones(num_examples))
-
-
 def make_split(pairs=None):
     return SimpleNamespace(
         inputs=np.array([[1, 2, 3], [4, 5, 0], [6, 0, 0]], np.uint8),
@@ -56,14 +34,14 @@ def make_split(pairs=None):
     )
 
 
-def test_host_data_reads_only_the_batches_that_are_taken(tmp_path):
+def test_chunk_reads_only_the_rows_of_its_batches(tmp_path):
     rows = np.arange(1, 15, dtype=np.uint16).reshape(7, 2)
     rows.tofile(tmp_path / "rows")
     inputs = np.memmap(tmp_path / "rows", np.uint16, "r", shape=rows.shape)
     ones = np.ones(7, np.int32)
     split = SimpleNamespace(inputs=inputs, lengths=ones, labels=ones, pairs=None)
     indices = np.array([[6, 2], [0, 5], [3, 3]], np.int32)
-    part, here, count = HostData.of(split).chunk(indices)
+    part, here, count = Data.of(split).chunk(indices)
     assert (part.inputs.shape, int(count)) == ((2 * MAX_CHUNK, 2), 3)
     np.testing.assert_array_equal(part.inputs[:6], rows[indices.ravel()])
     assert not part.inputs[6:].any()
@@ -71,9 +49,9 @@ def test_host_data_reads_only_the_batches_that_are_taken(tmp_path):
     np.testing.assert_array_equal(part.take(here[1], ones[:2]).indices, [0, 5])
 
 
-def test_host_data_has_both_rows_of_each_pair():
+def test_chunk_has_both_rows_of_each_pair():
     pairs = np.array([[0, 2], [2, 1], [1, 1]], np.int32)
-    data, here, _ = HostData.of(make_split(pairs)).chunk(np.array([[2, 1]]))
+    data, here, _ = Data.of(make_split(pairs)).chunk(np.array([[2, 1]]))
     batch = data.take(here[0], jnp.ones(2))
     np.testing.assert_array_equal(batch.inputs[1], [[6, 0, 0], [4, 5, 0]])
     np.testing.assert_array_equal(batch.mask[1], [[1, 0, 0], [1, 1, 0]])
@@ -81,7 +59,7 @@ def test_host_data_has_both_rows_of_each_pair():
 
 
 def test_take_gives_tokens_mask_labels_and_weights():
-    batch = Data.put(make_split()).take(jnp.array([2, 1]), jnp.array([1.0, 0.0]))
+    batch = Data.of(make_split()).put().take(jnp.array([2, 1]), jnp.array([1.0, 0.0]))
     assert batch.inputs.dtype == jnp.int32
     np.testing.assert_array_equal(batch.inputs, [[6, 0, 0], [4, 5, 0]])
     np.testing.assert_array_equal(batch.mask, [[1, 0, 0], [1, 1, 0]])
@@ -91,11 +69,7 @@ def test_take_gives_tokens_mask_labels_and_weights():
 
 
 def test_take_of_full_rows_has_no_mask_and_zero_is_a_token():
-    split = SimpleNamespace(
-        inputs=np.zeros((1, 3), np.uint8),
-        lengths=np.array([3], np.int32),
-        labels=np.array([0], np.int32),
-        pairs=None,
-    )
-    batch = Data.put(split).take(jnp.array([0]), jnp.ones(1))
+    split = make_split()
+    split.lengths[:] = 3
+    batch = Data.of(split).put().take(jnp.array([0]), jnp.ones(1))
     assert batch.mask is None  # all count, and nothing pays for saying so

@@ -6,88 +6,79 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.training.data import HostData
+from nystromformer.training.data import Data
 from nystromformer.training.evaluate import evaluate
-from nystromformer.training.objective import Classification, Totals
-from nystromformer.training.step import make_eval_chunk, split_weights
-from tests.training.conftest import make_split
+from nystromformer.training.objective import Classification
+from nystromformer.training.step import Programs, split_weights
+from tests.training.conftest import BagOfTokens, make_split
 
-OBJECTIVE = Classification()
-ZERO = Totals.zero(OBJECTIVE)
+
+@pytest.fixture
+def programs():
+    return Programs(BagOfTokens, Classification())
+
+
+@pytest.fixture
+def model():
+    return BagOfTokens(nnx.Rngs(3))
 
 
 def test_evaluate_equals_the_accuracy_counted_by_hand_in_any_batch_size(
-    make_model, splits
+    programs, model, splits
 ):
-    graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
-    data = HostData.of(splits["test"])
-    eval_chunk = make_eval_chunk(graphdef, OBJECTIVE)
-
-    split = splits["test"]
+    split, (_, weights) = splits["test"], split_weights(model)
     mask = np.arange(split.inputs.shape[1]) < split.lengths[:, None]
-    logits = nnx.merge(graphdef, *weights)(split.inputs, mask)
+    logits = model(split.inputs, mask)
     right = int((np.asarray(logits).argmax(1) == split.labels).sum())
     assert 0 < right < 29
     for batch_size in (29, 8, 64):
-        metrics = evaluate(eval_chunk, ZERO, weights, data, batch_size)
+        metrics = evaluate(programs, weights, Data.of(split), batch_size)
         assert metrics is not None
         assert metrics["examples"] == 29
         assert metrics["accuracy"] == right / 29  # all digits: equals must tie
 
 
-def test_evaluate_puts_examples_of_similar_length_into_a_shorter_batch(
-    make_model, splits
-):
-    graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
-    data = HostData.of(splits["test"])
-    eval_chunk = make_eval_chunk(graphdef, OBJECTIVE)
-    seen = []
+def watch(programs):
+    """A list that gets the length and the examples of each call of the device."""
+    seen, eval_chunk = [], programs.eval_chunk
 
     def watched(weights, data, indices, present, num_batches, totals, length):
-        of_these = np.arange(len(indices))[:, None] < num_batches
-        places = np.asarray(indices)[(np.asarray(present) > 0) & of_these]
-        counted = np.asarray(data.examples)[places]
-        seen.append((length, counted))
-        assert splits["test"].lengths[counted].max() <= length
-        return eval_chunk(
-            weights, data, indices, present, num_batches, totals, length=length
-        )
+        is_taken = np.arange(len(indices))[:, None] < num_batches
+        places = np.asarray(indices)[(np.asarray(present) > 0) & is_taken]
+        seen.append((length, np.asarray(data.examples)[places].tolist()))
+        batches = data, indices, present, num_batches
+        return eval_chunk(weights, *batches, totals, length=length)
 
-    plain = evaluate(eval_chunk, ZERO, weights, data, 8)
-    found = evaluate(watched, ZERO, weights, data, 8, length_buckets=7)
-    assert plain is not None
+    programs.eval_chunk = watched
+    return seen
+
+
+def test_evaluate_puts_examples_of_similar_length_into_a_shorter_batch(
+    programs, model, splits
+):
+    split, (_, weights) = splits["test"], split_weights(model)
+    plain = evaluate(programs, weights, Data.of(split), 8)
+    seen = watch(programs)
+    found = evaluate(programs, weights, Data.of(split), 8, length_buckets=7)
     assert found == pytest.approx(plain)
+    assert all(split.lengths[examples].max() <= length for length, examples in seen)
     assert [length for length, _ in seen] == sorted(length for length, _ in seen)
     assert seen[0][0] < 4  # of 7, with lengths spread evenly
-    assert sorted(np.concatenate([counted for _, counted in seen])) == [*range(29)]
+    assert sorted(x for _, examples in seen for x in examples) == [*range(29)]
 
 
-def test_evaluate_puts_a_pair_where_its_longer_text_fits():
+def test_evaluate_puts_a_pair_where_its_longer_text_fits(programs):
     split = make_split(0, 8)
     split.lengths[:] = [1, 7, 2, 2, 1, 1, 3, 1]
     split.pairs = np.arange(8, dtype=np.int32).reshape(4, 2)
     split.labels = split.labels[:4]
-    seen = []
-
-    def watched(weights, data, indices, present, num_batches, totals, length):
-        assert num_batches == 1
-        seen.append((length, data.examples[indices[0]].tolist()))
-        return totals
-
-    data: Any = HostData.of(split)
-    evaluate(watched, ZERO, data, data, 2, length_buckets=7)
+    programs.eval_chunk = lambda *batches, length: batches[-1]  # the totals
+    seen, nothing = watch(programs), None
+    evaluate(programs, nothing, Data.of(split), 2, length_buckets=7)
     assert seen == [(2, [2, 1]), (7, [3, 0])]
 
 
-def test_evaluate_is_none_when_asked_to_stop(make_model, splits):
-    graphdef, weights = split_weights(make_model(nnx.Rngs(3)))
-    asked = iter([False, True])
-    metrics = evaluate(
-        make_eval_chunk(graphdef, OBJECTIVE),
-        ZERO,
-        weights,
-        HostData.of(splits["test"]),
-        8,
-        should_stop=lambda: next(asked),
-    )
-    assert metrics is None
+def test_evaluate_is_none_when_asked_to_stop(programs, model, splits):
+    asked, (_, weights) = iter([False, True]), split_weights(model)
+    what: Any = programs, weights, Data.of(splits["test"]), 8
+    assert evaluate(*what, should_stop=lambda: next(asked)) is None

@@ -10,30 +10,20 @@ from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import MaskedLanguageModel
-from nystromformer.training.data import Batch, HostData
+from nystromformer.training.data import Batch, Data
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
-from nystromformer.training.objective import Totals
-from nystromformer.training.step import (
-    make_eval_chunk,
-    split_weights,
-)
+from nystromformer.training.step import Programs, split_weights
 
 B, L, V, MASK, CLS = 64, 40, 11, 11, 2
 LENGTHS = np.arange(B) % (L - 3) + 3
 VALID = np.arange(L) < LENGTHS[:, None]
 INPUTS = np.where(VALID, np.random.default_rng(0).integers(1, V, (B, L)), 0)
 INPUTS[:, 0] = CLS
-KEYS = jax.random.split(jax.random.key(3), B)
 
 
-def objective(**options):
-    return MaskedTokens(vocab_size=V, mask_token=MASK, special_tokens=(CLS,), **options)
-
-
-def mask_tokens(**options):
-    of = objective(**options)
-    return of.mask_tokens(jnp.asarray(INPUTS), jnp.asarray(VALID), KEYS)
+def objective(cls=MaskedTokens, **options):
+    return cls(vocab_size=V, mask_token=MASK, special_tokens=(CLS,), **options)
 
 
 def batch(rows, inputs=INPUTS):
@@ -48,21 +38,21 @@ def measured(of, model, batch, key=None):
     return jax.jit(lambda batch: of(model, batch, key))(batch)
 
 
+def make_model(rngs):
+    sizes = {"vocab_size": V + 1, "max_length": L, "num_layers": 1, "model_dim": 8}
+    config = EncoderConfig(**sizes, attention="softmax", dropout_rate=0.0)
+    return MaskedLanguageModel(config, rngs=rngs)
+
+
 @pytest.fixture(scope="module")
 def model():
-    config = EncoderConfig(
-        vocab_size=V + 1,
-        max_length=L,
-        num_layers=1,
-        model_dim=8,
-        attention="softmax",
-        dropout_rate=0.0,
-    )
-    return MaskedLanguageModel(config, rngs=nnx.Rngs(0))
+    return make_model(nnx.Rngs(0))
 
 
 def test_mask_tokens_chooses_valid_ordinary_tokens_and_at_least_one():
-    masked = mask_tokens(mlm_probability=0.2, corruption="mask_only")
+    of = objective(mlm_probability=0.2, corruption="mask_only")
+    keys = jax.random.split(jax.random.key(3), B)
+    masked = of.mask_tokens(jnp.asarray(INPUTS), jnp.asarray(VALID), keys)
     assert masked.positions.shape == (B, 8)
     changed = np.asarray(masked.inputs) != INPUTS
     ordinary = VALID & (INPUTS != CLS)
@@ -117,7 +107,7 @@ def test_masked_tokens_loss_and_accuracy_equal_a_transcription(model):
 
 
 @pytest.mark.parametrize("filler_label", [0, 1])  # one of which the model guesses
-def test_masked_order_equals_a_transcription(model, filler_label):
+def test_masked_order_equals_its_parts(model, filler_label):
     """The loss: the mean of both without the filler row; each metric by itself."""
 
     class Both:
@@ -126,28 +116,24 @@ def test_masked_order_equals_a_transcription(model, filler_label):
         def order(self, x):
             return jnp.stack([x[:, 0, 0], jnp.zeros(len(x))], axis=1)
 
-    options = {"vocab_size": V, "mask_token": MASK, "special_tokens": (CLS,)}
-    rows = np.array([9, 3, 20, 31])
-    ones = batch(rows)._replace(labels=jnp.array([1, 0, 1, filler_label]))
-    ones = ones._replace(weights=jnp.array([1.0, 1.0, 1.0, 0.0]))
-    sums = measured(MaskedOrder(mlm_probability=0.2, **options), Both(), ones)
+    rows, labels = np.array([9, 3, 20, 31]), np.array([1, 0, 1, filler_label])
+    whole = batch(rows)._replace(labels=labels, weights=jnp.array([1.0, 1.0, 1.0, 0]))
+    mlm = objective(mlm_probability=0.2)
+    of = objective(MaskedOrder, mlm_probability=0.2)
+    sums = measured(of, Both(), whole)
     assert set(sums) == {*MaskedOrder.metrics}
     found = {name: float(total / weight) for name, (total, weight) in sums.items()}
 
-    each, told = [], []
-    for row, label in zip(rows[:3], (1, 0, 1), strict=True):
-        alone = measured(
-            MaskedTokens(mlm_probability=0.2, **options), model, batch([row])
-        )
-        keys = jax.random.fold_in(jax.random.key(0), row)[None]
-        hidden = objective(mlm_probability=0.2).mask_tokens(
-            batch([row]).inputs, VALID[[row]], keys
-        )
-        z = float(model.encoder(hidden.inputs, VALID[[row]])[0][0, 0, 0])
+    each, order = [], []
+    for row, label in zip(rows[:3], labels, strict=False):
+        alone = measured(mlm, model, batch([row]))
         each.append((*map(float, alone["loss"]), float(alone["mlm_accuracy"][0])))
-        told.append((np.log1p(np.exp(z if label else -z)), (z < 0) == label))
+        keys = jax.random.fold_in(jax.random.key(0), row)[None]
+        hidden = mlm.mask_tokens(batch([row]).inputs, VALID[[row]], keys)
+        z = float(model.encoder(hidden.inputs, VALID[[row]])[0][0, 0, 0])
+        order.append((np.log1p(np.exp(z if label else -z)), (z < 0) == label))
     loss, count, correct = np.array(each).T
-    order, right = np.array(told, float).T
+    order, right = np.array(order, float).T
     assert found["mlm_loss"] == pytest.approx(loss.sum() / count.sum(), rel=1e-5)
     assert found["mlm_accuracy"] == pytest.approx(correct.sum() / count.sum())
     assert found["sop_loss"] == pytest.approx(order.mean(), rel=1e-5)
@@ -169,20 +155,15 @@ def test_masked_tokens_evaluation_depends_on_the_example_alone(model):
     assert float(other[0]) != float(together[0])
 
 
-def data():
-    labels = np.zeros(B, np.int32)
-    inputs, lengths = INPUTS.astype(np.uint8), LENGTHS.astype(np.int32)
-    split = {"inputs": inputs, "lengths": lengths, "labels": labels, "pairs": None}
-    return HostData.of(SimpleNamespace(**split))
-
-
 def test_masked_tokens_evaluation_is_the_same_in_any_batches_and_lengths(model):
-    graphdef, weights = split_weights(model)
-    of = objective(mlm_probability=0.2)
-    eval_chunk, zero = make_eval_chunk(graphdef, of), Totals.zero(of)
-    whole = evaluate(eval_chunk, zero, weights, data(), 64)
-    assert whole == pytest.approx(evaluate(eval_chunk, zero, weights, data(), 7))
-    cut = evaluate(eval_chunk, zero, weights, data(), 8, length_buckets=3)
+    inputs, lengths = INPUTS.astype(np.uint8), LENGTHS.astype(np.int32)
+    split = {"inputs": inputs, "lengths": lengths, "labels": np.zeros(B, np.int32)}
+    data = Data.of(SimpleNamespace(**split, pairs=None))
+    _, weights = split_weights(model)
+    programs = Programs(make_model, objective(mlm_probability=0.2))
+    whole = evaluate(programs, weights, data, 64)
+    assert whole == pytest.approx(evaluate(programs, weights, data, 7))
+    cut = evaluate(programs, weights, data, 8, length_buckets=3)
     assert whole == pytest.approx(cut)
 
 

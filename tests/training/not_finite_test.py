@@ -44,7 +44,7 @@ def test_trainer_stops_at_a_nan_and_leaves_a_whole_checkpoint(
     poisoned = type("P", (Poisoned,), {"when": when})
 
     def trainer(make_model):
-        programs = Programs.make(make_model, Classification(), optimizer, SCHEDULE)
+        programs = Programs(make_model, Classification(), optimizer)
         return Trainer(programs, SCHEDULE, splits, tmp_path)
 
     with pytest.raises(NotFiniteError, match=STOPPED[when]):

@@ -8,26 +8,19 @@ from flax import nnx
 
 from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.data import Data, train_indices
-from nystromformer.training.devices import device_put_global, one_device
+from nystromformer.training.devices import device_put_global
 from nystromformer.training.objective import Classification
-from nystromformer.training.step import (
-    make_init,
-    make_train_chunk,
-    split_weights,
-)
+from nystromformer.training.step import Programs, split_weights
 
 BATCH = 8
 SEED = np.uint32(0)
-OBJECTIVE = Classification()
 
 
 @pytest.fixture
 def program(make_model, optimizer, splits):
     """init, the compiled chunk, and the training data."""
-    graphdef, _ = split_weights(make_model(nnx.Rngs(0)))
-    init = make_init(make_model, optimizer, OBJECTIVE)
-    chunk = make_train_chunk(graphdef, optimizer, OBJECTIVE)
-    return init, chunk, Data.put(splits["train"])
+    programs = Programs(make_model, Classification(), optimizer)
+    return programs.init, programs.train_chunk, Data.of(splits["train"]).put()
 
 
 def indices_from(step: int) -> jax.Array:
@@ -36,30 +29,22 @@ def indices_from(step: int) -> jax.Array:
 
 def test_train_chunk_equals_single_steps_bit_for_bit(program):
     init, chunk, data = program
-    at_once, _ = chunk(init(SEED), data, indices_from(0), 6)
+    at_once, finite = chunk(init(SEED), data, indices_from(0), 6)
+    assert finite.culprits() == []
+    assert float(at_once.totals.examples) == 6 * BATCH
     one_by_one = init(SEED)
     for step in range(6):
         one_by_one, _ = chunk(one_by_one, data, indices_from(step), 1)
     assert int(at_once.step) == 6
+    assert chunk._cache_size() == 1  # a program for every number of steps
     assert weights_sha256(at_once) == weights_sha256(one_by_one)
     assert weights_sha256(at_once) != weights_sha256(init(SEED))
-
-
-def test_train_chunk_of_every_length_is_one_compiled_program(program):
-    init, chunk, data = program
-    state = init(SEED)
-    for num_steps in (1, 4, 6):
-        state, _ = chunk(state, data, indices_from(int(state.step)), num_steps)
-    assert chunk._cache_size() == 1
 
 
 def test_train_chunk_draws_dropout_by_seed_and_step_and_compiles_once(program):
     init, chunk, data = program
     changes = ({}, {"seed": np.uint32(1)}, {"step": np.int32(1)})
-    states = [
-        init(SEED)._replace(**device_put_global(one_device(), change))
-        for change in changes
-    ]
+    states = [init(SEED)._replace(**device_put_global(None, x)) for x in changes]
     after = [chunk(state, data, indices_from(0), 1)[0] for state in states]
     assert len({weights_sha256(state.weights.params) for state in after}) == 3
     assert chunk._cache_size() == 1
@@ -94,10 +79,3 @@ def test_train_chunk_stops_at_a_nan_and_names_it(program):
         "the gradient of out.bias",
         "the gradient of out.kernel",
     ]
-
-
-def test_train_chunk_names_nothing_when_all_is_finite(program):
-    init, chunk, data = program
-    state, finite = chunk(init(SEED), data, indices_from(0), 6)
-    assert finite.culprits() == []
-    assert float(state.totals.examples) == 6 * BATCH

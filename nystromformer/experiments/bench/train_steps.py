@@ -15,7 +15,6 @@ from nystromformer.experiments.bench.attentions import AttentionSpec
 from nystromformer.experiments.bench.measure import Program, compile_program
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.training.data import Data
-from nystromformer.training.step import Programs
 
 STEPS = 4  # in one run
 
@@ -67,7 +66,7 @@ def synthetic_examples(task: Task, batch_size: int) -> Data:
         labels=rng.integers(0, task.num_classes, examples).astype(np.int32),
         pairs=rows.reshape(-1, 2) if task.num_inputs == 2 else None,
     )
-    return Data.put(split)
+    return Data.of(split).put()
 
 
 def train_program(label: str, experiment: Experiment, data: Data) -> Program:
@@ -75,13 +74,7 @@ def train_program(label: str, experiment: Experiment, data: Data) -> Program:
 
     `label` names the attention; data has STEPS batches.
     """
-    config, optimizer, seed = (
-        experiment.config,
-        experiment.make_optimizer(),
-        np.uint32(0),
-    )
-    made = experiment.make_model, experiment.objective, optimizer, config.train
-    programs = Programs.make(*made, graphdef=experiment.graphdef)
+    config, programs, seed = experiment.config, experiment.make_programs(), np.uint32(0)
     batches = np.arange(len(data.labels), dtype=np.int32).reshape(STEPS, -1)
     rest = data, jax.device_put(batches), np.int32(STEPS)
     state = programs.init.eval_shape(seed)
