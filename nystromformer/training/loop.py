@@ -101,7 +101,7 @@ class Trainer:
             say(f"resuming from step {self.step}")
         with StopFlag() as self.stop, contextlib.closing(self.writer):
             if self.step < num_steps:
-                lowered = self.train_chunk.lower(self.state, *self._chunk(1))
+                lowered = self.programs.train_chunk.lower(self.state, *self._chunk(1))
                 self.train_chunk = lowered.compile()
                 self.run_state.compiled_bytes = program_bytes(self.train_chunk)
             self.progress = Progress(self.step, num_steps)

@@ -101,7 +101,7 @@ def test_load_run_rejects_what_is_no_trained_run(finished, tmp_path):
     with pytest.raises(ConfigError, match="is not a run"):
         nystromformer.load_run(tmp_path)
     shutil.copy(finished[0] / "config.json", tmp_path)
-    with pytest.raises(CheckpointError, match="there are no weights in"):
+    with pytest.raises(CheckpointError, match="best is missing"):
         nystromformer.load_run(tmp_path)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from nystromformer.training.devices import program_bytes
+
 LEAST_SECONDS = 0.02  # of one sample; a shorter program runs several times in it
 
 
@@ -29,9 +31,7 @@ class Program:
 def compile_program(function: Any, *args: Any) -> tuple[Any, int]:
     """Compiles a jitted function for these arguments; also returns its bytes."""
     compiled = function.lower(*args).compile()
-    usage = compiled.memory_analysis()
-    results = usage.output_size_in_bytes - usage.alias_size_in_bytes  # not donated
-    return compiled, usage.argument_size_in_bytes + results + usage.temp_size_in_bytes
+    return compiled, program_bytes(compiled)
 
 
 def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:

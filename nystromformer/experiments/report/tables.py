@@ -18,7 +18,6 @@ COSTS = {  # title -> key of result.json, unit, form
     "parameters": ("num_params", 1, ",.0f"),
     "training, examples/s": ("examples_per_second", 1, ",.1f"),
     "compiled, MiB": ("compiled_bytes", 2**20, ",.1f"),
-    "peak, MiB": ("peak_bytes", 2**20, ",.1f"),
     "exact by length, %": ("fraction_exact", 0.01, ".1f"),
 }
 # What may be changed in a run beside published numbers: how a batch is cut, when it is
