@@ -144,8 +144,7 @@ def _build(cls: Any, path: str, value: Any) -> Any:
     types = key_types(cls)
     is_open = types.pop("options", None)
     found = {x: _build(types[x], f"{path}.{x}", value[x]) for x in types if x in value}
-    rest = {key: x for key, x in value.items() if key not in types}
-    options = {key: x for key, x in rest.items() if x is not None}  # None: not given
+    options = {key: x for key, x in value.items() if key not in types}
     if options and not is_open:
         known = ", ".join(types)
         raise ConfigError(f"unknown key {path}.{min(options)}; known: {known}")

@@ -63,9 +63,11 @@ def _parse_flags(argv: list[str]) -> list[str]:
         load_modules(early.load)
         return flags.FLAGS(argv)
     except (flags.Error, AttributeError, KeyError, *USER_ERRORS) as error:
-        unknown = isinstance(error, KeyError)
-        said = f"no such key in the config: {error.args[0]}" if unknown else str(error)
-        fail(said.strip().splitlines()[-1])  # above it: the traceback of a config
+        by_name = isinstance(error, AttributeError | KeyError)
+        reason: Any = error.args[0] if by_name else error
+        if isinstance(reason, KeyError):  # of ml_collections
+            reason = f"no such key in the config: {reason.args[0]}"
+        fail(str(reason).strip().splitlines()[-1])  # above it: a config's traceback
 
 
 def _name_user() -> None:

@@ -134,6 +134,7 @@ class Experiment:
         """
         task = get_task(config.task.name, **config.task.options)
         name, options = config.objective.name, config.objective.options
+        options = {key: x for key, x in options.items() if x is not None}
         try:
             check_choice("name", name, tuple(OBJECTIVES))
             spec = OBJECTIVES[name]
