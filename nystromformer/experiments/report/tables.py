@@ -69,8 +69,10 @@ def score_table(frame: Frame) -> Frame:
             if theirs := min(_published(run, AVERAGE) for _, run in runs.iterrows()):
                 cells[name][f"{AVERAGE} published, %"] = theirs
     table: Frame = pd.DataFrame.from_dict(floors | cells, orient="index").fillna(DASH)
-    columns = sorted(table, key=lambda name: (name not in ours, "published" in name))
-    return table[columns].reset_index(names="attention")
+    others = sorted(
+        table.columns.difference(ours, sort=False), key=lambda x: "published" in x
+    )
+    return table[[*dict.fromkeys(ours), *others]].reset_index(names="attention")
 
 
 def _score(runs: Frame, metric: str) -> str:
