@@ -53,6 +53,8 @@ class Task:
     seed: ClassVar[int] = 0
     tokenizer: ClassVar[str | None] = None  # "byte" or the path of a tokenizer.json
     vocabulary: ClassVar[Vocabulary | None] = None  # of the tokenizer
+    special_tokens: ClassVar[tuple[int, ...]] = ()  # never masked or predicted
+    separator: ClassVar[int | None] = None  # [SEP], after which token types change
     max_length: int  # columns of a split's inputs, padding included
     source_dir: str | None = None
 
@@ -85,6 +87,7 @@ class Task:
         self.require(fits, f"max_length must be at least {min_length}")
         vocabulary = open_vocabulary(name)
         self._set(vocabulary=vocabulary, vocab_size=vocabulary.vocab_size)
+        self._set(special_tokens=vocabulary.special, separator=vocabulary.sep)
 
     def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
         """The tokenizer.json of its sub-words; None where it has none."""
@@ -102,19 +105,9 @@ class Task:
         return np.uint8 if self.vocab_size <= 256 else np.uint16
 
     @property
-    def special_tokens(self) -> tuple[int, ...]:
-        """Ids without content, which are never masked or predicted."""
-        return self.vocabulary.special if self.vocabulary else ()
-
-    @property
     def mask_token(self) -> int:
         """The id of the mask token: [MASK], or one above the data's own ids."""
         return self.vocabulary.mask if self.vocabulary else self.vocab_size
-
-    @property
-    def separator(self) -> int | None:
-        """The id of [SEP], after which token types change; None without types."""
-        return self.vocabulary.sep if self.vocabulary else None
 
     def make_splits(self, data_dir: Path) -> Mapping[str, Split | Examples]:
         """Makes all splits, once; archives are in `data_dir`, or go there."""

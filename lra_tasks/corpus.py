@@ -8,7 +8,6 @@ order. Sub-words are learnt on the documents of train and lie beside the data.
 import hashlib
 import itertools
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -148,7 +147,7 @@ class Corpus(Task):
         """As `Task.load`; the inputs stay on disk (`storage.Rows`)."""
         loaded = super().load(split, data_dir)
         if self.tokenizer == "bpe":
-            words = self.folder(data_dir) / TOKENIZER_FILE
+            words = self.vocabulary_file(data_dir)
             self._set(vocabulary=open_vocabulary(str(words)))
         return loaded
 
@@ -159,13 +158,10 @@ class Corpus(Task):
 
     def make(self, data_dir: Path, folder: Path) -> Mapping[str, Examples]:
         """Learns the vocabulary; examples are made when they are asked for, in turn."""
-        counts = Counter(split for split, _ in self._documents())
-        self.require(
-            all(counts[split] for split in SPLITS),
-            f"{counts.total():,} documents in {self.source_dir} (pattern "
-            f"{self.pattern}) are too few for {', '.join(SPLITS)}; documents="
-            "blank_lines divides files at blank lines",
-        )
+        found = [split for split, _ in self._documents()]
+        few = f"{len(found):,} documents in {self.source_dir} (pattern {self.pattern})"
+        divided = "documents=blank_lines divides files at blank lines"
+        self.require({*found} == {*SPLITS}, f"{few} are too few: {divided}")
         learnt = self.tokenizer == "bpe"
         vocabulary = self._learn(folder / TOKENIZER_FILE) if learnt else self.vocabulary
         rng, held = np.random.default_rng(self.seed), set()

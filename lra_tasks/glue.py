@@ -114,11 +114,8 @@ class Glue(Task):
         self.require(self.subset in SUBSETS, known)
         subset = SUBSETS[self.subset]
         self._set(num_classes=len(subset.classes), num_texts=len(subset.texts))
+        self._set(splits=tuple(dict.fromkeys((*SPLITS, *subset.files))))
         self._use_tokenizer(self.tokenizer, min_length=8)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*SPLITS, *SUBSETS[self.subset].files)))
 
     @property
     def label_names(self) -> Sequence[str]:

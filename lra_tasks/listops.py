@@ -74,8 +74,8 @@ class ListOps(Task):
         super().__post_init__()
         if self.source_dir is not None:
             return
-        for option in ("num_train", "num_validation", "num_test"):
-            self.require(getattr(self, option) > 0, f"{option} must be at least 1")
+        counts = (self.num_train, self.num_validation, self.num_test)
+        self.require(min(counts) >= 1, f"each split needs an example, not {counts}")
         self.require(self.max_depth >= 2, "max_depth must be at least 2")
         self.require(2 <= self.max_args <= 100, "max_args must be 2 to 100")
         most = min(self.max_tokens, self.max_length)

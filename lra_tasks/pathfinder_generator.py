@@ -13,7 +13,6 @@ has been placed, since that one starts right at it; so the two contours, which g
 in turn, may touch where both have just arrived, as in the public pictures.
 """
 
-import copy
 import dataclasses
 from collections.abc import Iterator
 
@@ -30,6 +29,7 @@ from lra_tasks.pathfinder_paddles import (
 )
 
 PADDLE_RETRIES = 2
+PADDING = 1  # border that no contour may enter
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _LABEL_STREAM = 1  # the streams of a seed: 0 grows the pictures, 1 decides the labels
 
@@ -41,21 +41,16 @@ def _mix(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
+@dataclasses.dataclass
 class Streams:
-    """Random numbers, the k-th of a picture a function of seed, index and k alone.
+    """Random numbers, the k-th of a picture a function of seed, index and k alone."""
 
-    SplitMix64, started at a mixed key.
-    """
+    state: np.ndarray  # uint64 [n], of SplitMix64
 
-    def __init__(self, seed: int, indices: np.ndarray, kind: int = 0):
+    @classmethod
+    def of(cls, seed: int, indices: np.ndarray, kind: int = 0) -> "Streams":
         start = _mix(_mix(np.array([seed], np.uint64)) + np.uint64(kind))
-        self.state = _mix(start + indices.astype(np.uint64) * _GAMMA)
-
-    def take(self, rows: np.ndarray) -> "Streams":
-        """The streams of some rows, to be used instead of the originals."""
-        taken = copy.copy(self)
-        taken.state = self.state[rows]
-        return taken
+        return cls(_mix(start + indices.astype(np.uint64) * _GAMMA))
 
     def restart(self, rows: np.ndarray, keys: np.ndarray, number: np.ndarray):
         """Goes to the beginning of a numbered stream, one of many under each key."""
@@ -89,7 +84,7 @@ class Growth:
         self.stamp = np.zeros_like(self.anchor)
         self.has_distractor = np.zeros((n, settings.num_distractors), bool)
         blank = np.full((p.width, p.width), 255, np.uint8)
-        border = p.pad + settings.padding
+        border = p.pad + PADDING
         blank[border : p.width - border, border : p.width - border] = 0
         self.blank = blank.ravel()
         self.occupied = np.tile(self.blank, (n, 1))
@@ -251,14 +246,16 @@ def grow(
     """Yields for each margin rows `[r]` of the indices, and of these pictures the
     paddles, the markers' canvas positions `[r, 2]` and the labels `[r]`."""
     everyone = np.arange(len(indices))
-    coins = Streams(seed, indices // 2, _LABEL_STREAM)  # one for pictures 2j, 2j + 1
+    coins = Streams.of(seed, indices // 2, _LABEL_STREAM)  # one for pictures 2j, 2j + 1
     labels = coins.below(everyone, 2) ^ (indices % 2)  # one of them gets label 1
-    streams = Streams(seed, indices)
+    streams = Streams.of(seed, indices)
     margins = np.array(settings.margins)[streams.below(everyone, len(settings.margins))]
     first = streams.below(everyone, 2)  # the contour that bears the first marker
     for margin in settings.margins:
         rows = np.flatnonzero(margins == margin)
-        growth = Growth(get_paddles(settings, margin), streams.take(rows)).run()
+        growth = Growth(
+            get_paddles(settings, margin), Streams(streams.state[rows])
+        ).run()
         tips = growth.tips()
         begin, end = first[rows], first[rows] ^ (1 - labels[rows])
         markers = [tips[growth.rows, 0, begin], tips[growth.rows, 1, end]]
