@@ -32,19 +32,6 @@ RELEASED_FILES = {  # in `source_dir`
 }
 
 
-def encode(source: str) -> np.ndarray:
-    """Token ids, uint8 `[length]`, of an expression; DataError names another token.
-
-    The released files binarise every list with parentheses: they are dropped, as they
-    say no more than the brackets.
-    """
-    tokens = source.replace("(", " ").replace(")", " ").split()
-    try:
-        return np.frombuffer(bytes(map(TOKEN_ID.__getitem__, tokens)), np.uint8)
-    except KeyError as error:
-        raise DataError(f"{error} is not a token of ListOps") from None
-
-
 @dataclass(frozen=True, kw_only=True)
 class ListOps(Task):
     """The benchmark by default; `generate` says what the options of the process mean.
@@ -93,11 +80,18 @@ class ListOps(Task):
         return {name: key[name] for name in kept}
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        rows, most = [encode(text) for text in texts], self.max_length
-        for row in rows:
-            wrong = f"{len(row):,} tokens are not from 1 to max_length={most}"
-            self.require(0 < len(row) <= most, wrong)
-        return pad(rows, self.max_length, np.uint8)
+        """As `Task.encode`; the parentheses of the released files say nothing more."""
+        rows, most = [], self.max_length
+        for text in texts:
+            tokens = text.replace("(", " ").replace(")", " ").split()
+            try:
+                ids = bytes(map(TOKEN_ID.__getitem__, tokens))
+            except KeyError as error:
+                raise DataError(f"{error} is not a token of ListOps") from None
+            wrong = f"{len(ids):,} tokens are not from 1 to max_length={most}"
+            self.require(0 < len(ids) <= most, wrong)
+            rows.append(np.frombuffer(ids, np.uint8))
+        return pad(rows, most, np.uint8)
 
     def decode(self, tokens: np.ndarray) -> str:
         return " ".join(VOCABULARY[token] for token in tokens)

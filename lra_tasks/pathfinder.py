@@ -42,35 +42,25 @@ def read_released(folder: Path, resolution: int) -> Split:
     left out with a warning.
     """
     images, labels = [], []
-    for path, label in tqdm([*_read_metadata(folder)], "pictures", disable=None):
+    files = sorted(folder.glob("metadata/*.npy"), key=lambda path: int(path.stem))
+    lines = [line.split() for x in files for line in x.read_text().splitlines()]
+    for words in tqdm(lines, "pictures", disable=None):
+        path = folder.joinpath(*words[:2])
+        if not path.stat().st_size:
+            print(f"{path} is empty: left out", file=sys.stderr)
+            continue
         try:
             with PIL.Image.open(path, formats=["PNG"]) as picture:
                 image = np.asarray(picture.convert("L"))
-        except (OSError, SyntaxError) as error:
-            raise DataError(f"{path} is not a whole PNG picture ({error})") from error
-        if image.shape != (resolution, resolution):
-            raise DataError(f"{path} is not {resolution} x {resolution}")
-        images.append(image)
-        labels.append(label)
+            images.append(image.reshape(resolution, resolution))
+        except (OSError, SyntaxError, ValueError) as error:
+            wanted = f"PNG picture of {resolution} x {resolution}"
+            raise DataError(f"{path} is not a whole {wanted} ({error})") from error
+        labels.append(int(words[3]))
     if not images:
         raise DataError(f"{folder} has no metadata/K.npy with pictures in it")
     order = np.random.default_rng(RELEASED_SEED).permutation(len(images))
     return Split.of_pictures(np.stack(images)[order], np.array(labels)[order])
-
-
-def _read_metadata(folder: Path) -> Iterator[tuple[Path, int]]:
-    """The pictures' files and labels, by file of metadata and line; no empty ones."""
-    for file in sorted(folder.glob("metadata/*.npy"), key=lambda path: int(path.stem)):
-        for number, line in enumerate(file.read_text("latin-1").splitlines(), start=1):
-            words = line.split()
-            if len(words) < 4 or words[3] not in ("0", "1"):
-                expected = "imgs/K sample_I.png I LABEL …, the label 0 or 1"
-                raise DataError(f"{file}, line {number} is not {expected}")
-            path = folder.joinpath(*words[:2])
-            if path.stat().st_size:
-                yield path, int(words[3])
-            else:
-                print(f"{path} is empty: left out", file=sys.stderr)
 
 
 def draw(
@@ -83,7 +73,7 @@ def draw(
     """
     generate_part = functools.partial(generate, seed, **options)
     num_workers = min(num_workers, len(parts))
-    if num_workers == 1:
+    if num_workers <= 1:
         yield from map(generate_part, parts)
         return
     leave_ctrl_c_to_parent = signal.signal, (signal.SIGINT, signal.SIG_IGN)
@@ -126,8 +116,6 @@ class Pathfinder(Task):
         known = f"one of {', '.join(RELEASED_FOLDERS)}, not {self.difficulty!r}"
         fits = self.difficulty in RELEASED_FOLDERS
         self.require(fits, f"difficulty must be {known}")
-        self.require(self.num_examples >= 10, "num_examples must be at least 10")
-        self.require(self.num_workers >= 1, "num_workers must be at least 1")
 
     def source_files(self) -> list[Path]:
         return [*self._find_released(Path(str(self.source_dir))).glob("metadata/*.npy")]

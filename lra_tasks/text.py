@@ -59,8 +59,6 @@ class TextTask(Task):
             self._use_tokenizer(self.tokenizer, min_length=3)
             wrong = "num_bytes is for bytes; with a tokenizer leave it out"
             self.require(self.num_bytes is None, wrong)
-        fits = self.num_bytes is None or self.num_bytes >= 1
-        self.require(fits, f"num_bytes must be at least 1, not {self.num_bytes}")
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:

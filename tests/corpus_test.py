@@ -10,13 +10,12 @@ import pytest
 
 from lra_tasks import subwords
 from lra_tasks.corpus import SENTENCE, make_examples, read_documents, split_of
-from lra_tasks.split import DataError, Split
+from lra_tasks.split import DataError
 from lra_tasks.storage import Rows
-from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import get_task
-from tests.archive_server import full_disk, load_all, write
+from tests.archive_server import load_all, texts_of, write
 
-CLS, SEP, FIRST_BYTE = 2, 3, 5
+SEP = 3
 MODEL = b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}'
 
 
@@ -39,6 +38,15 @@ def corpus(folder, **options):
     return get_task("corpus", source_dir=str(folder), **small | options)
 
 
+def parts_in_order(task, split):
+    """Both parts of each row of a split, in the order of the document."""
+    for text, label in texts_of(task, split):
+        start, first, second, end = text.replace("[CLS]", "[SEP]").split("[SEP]")
+        assert (start, end) == ("", "")
+        first, second = first.strip(), second.strip()
+        yield f"{first} {second}" if label else f"{second} {first}"
+
+
 @pytest.mark.parametrize("tokenizer", ["byte", "bpe"])
 def test_parts_follow_one_another_and_label_says_in_which_order(tmp_path, tokenizer):
     write(tmp_path / "text", FILES)
@@ -46,38 +54,28 @@ def test_parts_follow_one_another_and_label_says_in_which_order(tmp_path, tokeni
     documents_of = []
     for split in load_all(task, tmp_path):
         documents_of.append(set())
-        for row, n, label in zip(
-            split.inputs[:], split.lengths, split.labels, strict=True
-        ):
-            text = task.decode(np.asarray(row[:n])).replace("[CLS]", "[SEP]")
-            _, first, second, last = (part.strip() for part in text.split("[SEP]"))
-            assert last == ""
-            joined = f"{first} {second}" if label else f"{second} {first}"
+        for joined in parts_in_order(task, split):
             (document,) = [d for d in DOCUMENTS if joined in d]
             documents_of[-1].add(document)
+        assert set(np.unique(split.labels)) == {0, 1}
     assert set.union(*documents_of) == set(DOCUMENTS)
     assert sum(map(len, documents_of)) == len(DOCUMENTS)
     assert len(documents_of[0]) > 40
 
 
-def test_rows_that_documents_share_are_in_one_split(tmp_path, capsys):
+def test_windows_that_documents_share_are_in_one_split(tmp_path, capsys):
     """A licence ends every document; windows of it are alike, wherever they are cut."""
     licence = " ".join(f"Clause {i} says that you may copy it." for i in range(40))
-    files = {
-        f"{i}.txt": f"{text} {licence}".encode() for i, text in enumerate(DOCUMENTS)
-    }
+    texts = (f"{text} {licence}" for text in DOCUMENTS)
+    files = {f"{i}.txt": text.encode() for i, text in enumerate(texts)}
     write(tmp_path / "text", files)
-    task, found = corpus(tmp_path / "text", max_length=256), []
-    for split in load_all(task, tmp_path):
-        rows = zip(split.inputs[:], split.lengths, split.labels, strict=True)
-        parts = [
-            task.decode(np.asarray(row[1 : n - 1])).split("[SEP]")[:: 2 * label - 1]
-            for row, n, label in rows
-        ]
-        found.append({"".join(each).replace(" ", "") for each in parts})
-    assert not found[0] & (found[1] | found[2])
-    assert not found[1] & found[2]
-    assert "Clause" in str(found[2])
+    task = corpus(tmp_path / "text", max_length=256)
+    train, validation, test = (
+        set(parts_in_order(task, split)) for split in load_all(task, tmp_path)
+    )
+    assert not train & (validation | test)
+    assert not validation & test
+    assert "Clause" in str(test)
     assert "examples left out of train: repeated" in capsys.readouterr().err
 
 
@@ -87,83 +85,20 @@ def test_sentences_keep_all_their_characters():
     assert SENTENCE.findall(text) == [*found, "asked he...", "No end"]
 
 
-def test_rows_are_as_of_bert(tmp_path):
+def test_rows_stay_on_disk(tmp_path):
     write(tmp_path / "text", FILES)
     task = corpus(tmp_path / "text")
     train = task.load("train", tmp_path)
-    assert train.inputs.shape[1] == 96
-    assert (train.inputs.dtype, train.labels.dtype) == (np.uint16, np.int32)
-    assert isinstance(train.inputs, Rows)  # on disk
+    assert isinstance(train.inputs, Rows)
     rows = train.inputs[:]
+    assert (rows.shape[1], rows.dtype) == (96, np.uint16)
     np.testing.assert_array_equal(train.inputs[[3, 0, 3]], rows[[3, 0, 3]])
     np.testing.assert_array_equal(train.inputs[5], rows[5])
-    train = Split(rows, train.lengths, train.labels)
-    assert (train.inputs[:, 0] == CLS).all()
-    assert ((train.inputs == SEP).sum(1) == 2).all()
-    assert (train.inputs[np.arange(len(train.inputs)), train.lengths - 1] == SEP).all()
-    assert ((train.inputs > 0).sum(1) == train.lengths).all()
+    assert ((rows == SEP).sum(1) == 2).all()
+    assert ((rows > 0).sum(1) == train.lengths).all()
     assert train.lengths.mean() > 60
-    assert set(np.unique(train.labels)) == {0, 1}
     assert (task.vocab_size, task.mask_token, task.separator) == (261, 4, SEP)
     assert task.special_tokens == (0, 1, 2, 3, 4)
-
-
-PROCESS = """
-import sys
-from lra_tasks.task import get_task
-options = {"source_dir": sys.argv[1], "max_length": 96, "vocab_size": 300}
-task = get_task("corpus", **options)
-print(task.load("train", sys.argv[2]).content_hash, task.vocabulary.digest)
-"""
-
-
-def test_every_process_makes_the_same_and_another_run_can_use_the_vocabulary(tmp_path):
-    write(tmp_path / "text", FILES)
-    task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
-    train = task.load("train", tmp_path)
-    command = [sys.executable, "-c", PROCESS, tmp_path / "text", tmp_path / "other"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said.split() == [train.content_hash, task.vocabulary.digest]
-    file = task.vocabulary_file(tmp_path)
-    again = corpus(tmp_path / "text", tokenizer=str(file))
-    assert again.vocab_size == task.vocabulary.vocab_size == 300
-    assert again.load("train", tmp_path).content_hash == train.content_hash
-    moved = tmp_path / "moved.json"
-    moved.write_bytes(file.read_bytes())
-    assert corpus(tmp_path / "text", tokenizer=str(moved)).folder() == again.folder()
-
-
-def test_a_corpus_with_too_few_sub_words_says_how_many_there_are(tmp_path):
-    write(tmp_path / "text", FILES)
-    task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=9_000)
-    with pytest.raises(
-        DataError, match=r"has only \d+ sub-words.*vocab_size="
-    ) as error:
-        task.load("train", tmp_path)
-    size = int(str(error.value).partition("vocab_size=")[2].partition(",")[0])
-    fits = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=size)
-    fits.load("train", tmp_path)
-    assert fits.vocabulary.vocab_size == size
-
-
-@pytest.mark.parametrize("longest", [20, 60])
-def test_lengths_do_not_give_the_order_away(longest):
-    """Lengths of any order, up to more than the 30 tokens of half a row."""
-    draw, rng = np.random.default_rng(0), np.random.default_rng(1)
-    longer, kept, all_tokens = {0: [], 1: []}, 0, 0
-    for _ in range(2500):
-        sizes = draw.integers(0, longest, 12, endpoint=True)
-        all_tokens += sizes.sum()
-        sentences = [[FIRST_BYTE] * size for size in sizes]
-        for *parts, label in make_examples(sentences, 64, rng):
-            first, second = map(len, parts)
-            assert first + second <= 64 - 3
-            kept += first + second
-            if first != second:
-                longer[label].append(first > second)
-    assert kept > 0.85 * all_tokens
-    for label in (0, 1):
-        assert abs(np.mean(longer[label]) - 0.5) < 0.03
 
 
 def test_rows_are_prefetched_by_a_thread(tmp_path):
@@ -187,36 +122,64 @@ def test_rows_are_prefetched_by_a_thread(tmp_path):
     assert read_by.count(threading.main_thread()) == 2
 
 
-def test_make_examples_fill_a_row_to_its_last_token():
-    """Both ends of a document: 61 tokens are a row, and one more is not."""
-    rng, vocabulary = np.random.default_rng(0), Vocabulary("byte")
-    for sizes, kept in (((30, 31), 61), ((20, 20, 21), 61), ((20, 20, 22), 40)):
-        sentences = [[FIRST_BYTE + i] * size for i, size in enumerate(sizes)]
-        for _ in range(8):
-            *parts, _ = next(make_examples(sentences, 64, rng))
-            total = sum(map(len, parts))
-            assert total == kept or (kept == 40 and total == 42)  # filled from the back
-            row = vocabulary.row(*parts, 64)
-            assert len(row) == total + 3
-            assert sum(token >= FIRST_BYTE for token in row) == total
+PROCESS = """
+import sys
+from lra_tasks.task import get_task
+options = {"source_dir": sys.argv[1], "max_length": 96, "vocab_size": 300}
+task = get_task("corpus", **options)
+print(task.load("train", sys.argv[2]).content_hash, task.vocabulary.digest)
+"""
+
+
+def test_every_process_makes_the_same_and_another_run_can_use_the_vocabulary(tmp_path):
+    write(tmp_path / "text", FILES)
+    task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
+    train = task.load("train", tmp_path)
+    command = [sys.executable, "-c", PROCESS, tmp_path / "text", tmp_path / "other"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [train.content_hash, task.vocabulary.digest]
+    file, moved = task.vocabulary_file(tmp_path), tmp_path / "moved.json"
+    moved.write_bytes(file.read_bytes())
+    again, same = (corpus(tmp_path / "text", tokenizer=str(x)) for x in (file, moved))
+    assert again.vocab_size == task.vocabulary.vocab_size == 300
+    assert again.load("train", tmp_path).content_hash == train.content_hash
+    assert again.folder() == same.folder()
+
+
+@pytest.mark.parametrize("longest", [20, 60])
+def test_lengths_do_not_give_the_order_away(longest):
+    """Lengths of any order, up to more than the 30 tokens of half a row."""
+    draw, rng = np.random.default_rng(0), np.random.default_rng(1)
+    longer, kept, all_tokens, most = {0: [], 1: []}, 0, 0, 0
+    for _ in range(2500):
+        sizes = draw.integers(0, longest, 12, endpoint=True)
+        all_tokens += sizes.sum()
+        for *parts, label in make_examples([[5] * n for n in sizes], 64, rng):
+            first, second = map(len, parts)
+            most = max(most, first + second)
+            kept += first + second
+            if first != second:
+                longer[label].append(first > second)
+    assert most == 64 - 3
+    assert kept > 0.85 * all_tokens
+    for label in (0, 1):
+        assert abs(np.mean(longer[label]) - 0.5) < 0.03
 
 
 def test_the_tokenizer_is_learnt_on_train_alone(tmp_path):
-    """A corpus of other evaluation documents has the same tokenizer."""
-    task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
+    """Evaluation has much of what train lacks."""
     train = [x for x in DOCUMENTS if split_of(x, 0) == "train"]
-    others = ("zqzq zqzq. " * 40 + f"{i}." for i in range(1000))
-    chosen = {}
-    for text in others:  # much of what train lacks, if it were looked at
-        chosen.setdefault(split_of(text, 0), []).append(text)
-    texts = [*train, *chosen["validation"][:30], *chosen["test"][:30]]
-    write(tmp_path / "text", {f"{i}.txt": x.encode() for i, x in enumerate(texts)})
+    others = ["zqzq zqzq. " * 40 + f"{i}." for i in range(200)]
+    others = [x for x in others if split_of(x, 0) != "train"]
+    assert {split_of(x, 0) for x in others} == {"validation", "test"}
+    texts = enumerate([*train, *others])
+    write(tmp_path / "text", {f"{i}.txt": x.encode() for i, x in texts})
+    task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
     task.load("train", tmp_path)
     subwords.train(train, 300, tmp_path / "alone.json")
     alone = json.loads((tmp_path / "alone.json").read_text())
     learnt = json.loads(task.vocabulary_file(tmp_path).read_text())
     assert set(learnt["model"]["vocab"]) == set(alone["model"]["vocab"])
-    assert not any("zq" in word for word in learnt["model"]["vocab"])
 
 
 def test_read_documents_between_blank_lines_or_whole(tmp_path):
@@ -227,28 +190,21 @@ def test_read_documents_between_blank_lines_or_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "options", "message"),
+    ("files", "tokenizer", "message"),
     [
-        ({"a.txt": b"One. Two. " * 99}, {}, "1 documents .* documents=blank_lines"),
-        ({f"{i}.txt": b"no end %d" % i for i in range(60)}, {}, "has two sentences"),
-        ({"a.txt": b"caf\xe9 au lait."}, {}, r"a\.txt is not UTF-8 text"),
-        ({"x.json": b"{}"}, {"tokenizer": "x.json"}, "is not a tokenizer.json"),
-        ({}, {"tokenizer": "x.json"}, "tokenizer is byte or a tokenizer.json, not"),
-        ({"x.json": MODEL}, {"tokenizer": "x.json"}, r"has not the tokens \[PAD\]"),
+        ({"a.txt": b"One. Two. " * 99}, "byte", "1 documents .* documents=blank_lines"),
+        ({f"{i}.txt": b"no %d" % i for i in range(60)}, "byte", "has two sentences"),
+        ({"a.txt": b"caf\xe9 au lait."}, "byte", r"a\.txt is not UTF-8 text"),
+        (FILES, "bpe", r"has only \d+ sub-words: take vocab_size="),
+        ({"x.json": b"{}"}, "x.json", "is not a tokenizer.json"),
+        ({}, "x.json", "tokenizer is byte or a tokenizer.json, not"),
+        ({"x.json": MODEL}, "x.json", r"has not the tokens \[PAD\]"),
     ],
 )
-def test_a_wrong_corpus_is_one_line(tmp_path, monkeypatch, files, options, message):
+def test_a_wrong_corpus_is_one_line(tmp_path, monkeypatch, files, tokenizer, message):
     monkeypatch.chdir(tmp_path)
     write(tmp_path, files)
     with pytest.raises(DataError, match=message) as caught:
-        corpus(tmp_path, **options).load("train", tmp_path / "data")
+        corpus(tmp_path, tokenizer=tokenizer).load("train", tmp_path / "data")
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.rglob("*array_record*"))
-
-
-def test_a_full_disk_leaves_no_dataset(tmp_path):
-    write(tmp_path / "text", FILES)
-    task = corpus(tmp_path / "text", tokenizer="bpe", vocab_size=300)
-    with full_disk(2**12), pytest.raises(OSError, match=str(tmp_path)):
-        task.load("train", tmp_path)
-    assert [x.name for x in task.folder(tmp_path).parent.iterdir()] == ["lock"]

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from lra_tasks.listops import ListOps, encode
+from lra_tasks.listops import ListOps
 from lra_tasks.listops_generator import VOCABULARY
-from lra_tasks.split import DataError, Split, pad
+from lra_tasks.split import DataError, Split
 from tests.archive_server import load_all, write
 
 SIZES = {"num_train": 997, "num_validation": 101, "num_test": 211}
@@ -17,18 +17,17 @@ RELEASED = {
 
 
 def split_of(*examples):
-    rows = [encode(source) for source, _ in examples]
-    labels = np.array([label for _, label in examples], np.int32)
-    return Split(*pad(rows, 20, np.uint8), labels)
+    texts, labels = zip(*examples, strict=True)
+    return Split(*ListOps().encode(texts), np.array(labels, np.int32))
 
 
 def test_vocabulary_is_fixed():
     # Written out again: a checkpoint trained yesterday relies on every place.
     words = "<pad> [MIN [MAX [MED [SM ] 0 1 2 3 4 5 6 7 8 9"
     assert words.split() == list(VOCABULARY)
-    ids = encode("( ( ( [SM 3 ) [MIN 0 9 ] ) ] )")
-    assert ids.tolist() == [4, 9, 1, 6, 15, 5, 5]
-    assert ListOps().decode(ids) == "[SM 3 [MIN 0 9 ] ]"
+    (ids,), (n,) = ListOps().encode(["( ( ( [SM 3 ) [MIN 0 9 ] ) ] )"])
+    assert ids[:n].tolist() == [4, 9, 1, 6, 15, 5, 5]
+    assert ListOps().decode(ids[:n]) == "[SM 3 [MIN 0 9 ] ]"
 
 
 def test_make_splits_have_their_sizes_and_no_expression_in_common(tmp_path):
@@ -47,7 +46,7 @@ def test_released_files_are_read(tmp_path, capsys):
     assert "listops: 1 examples left out of train" in capsys.readouterr().err
     assert [split.labels.tolist() for split in splits] == [[4, 1], [8], [2]]
     assert splits[0].lengths.tolist() == [4, 4]
-    np.testing.assert_array_equal(splits[0].inputs[0, :4], encode("[MAX 3 4 ]"))
+    assert task.decode(splits[0].inputs[0, :4]) == "[MAX 3 4 ]"
     same = ListOps(source_dir=str(tmp_path), max_length=64, seed=1, **SIZES)
     assert task.folder() == same.folder()  # what does not count makes no other data
     other = (ListOps(source_dir=str(tmp_path / "other")), ListOps(), ListOps(seed=1))

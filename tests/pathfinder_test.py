@@ -78,29 +78,19 @@ def test_released_folders_are_read(tmp_path, named, capsys):
     assert task.folder() == same.folder() != Pathfinder().folder()
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("imgs/3/sample_1.png", b"\x89PNG\r\n\x1a\n", "is not a whole PNG picture"),
-        ("metadata/3.npy", b"imgs/3 sample_0.png 0 2 1.8\n", "line 1 is .* label 0 or"),
-    ],
-)
-def test_a_wrong_released_file_is_named(tmp_path, file, content, message):
+def test_wrong_released_pictures_are_named(tmp_path):
     write_released(tmp_path / FOLDER)
-    (tmp_path / FOLDER / file).write_bytes(content)
-    with pytest.raises(DataError, match=f"{file}.* {message}"):
-        Pathfinder(source_dir=str(tmp_path)).load("train", tmp_path / "data")
-
-
-def test_a_missing_released_folder_is_named(tmp_path):
-    write_released(tmp_path / FOLDER, side=33)
+    large = {"resolution": 64, "max_length": 4096}
+    (tmp_path / "pathfinder64").symlink_to(tmp_path / "pathfinder32")
+    picture = tmp_path / FOLDER / "imgs/0/sample_1.png"
+    picture.write_bytes(picture.read_bytes()[:90])
     for options, message in (
-        ({"resolution": 64, "max_length": 4096}, "no pathfinder64/.*14: it is in http"),
-        ({}, "sample_0.png is not 32 x 32"),
+        ({}, "sample_1.png is not a whole PNG picture of 32 x 32"),
+        (large, "sample_0.png is not a whole PNG picture of 64 x 64"),
+        ({"difficulty": "easy"}, "no pathfinder32/curv_baseline: it is in http"),
     ):
-        task = Pathfinder(source_dir=str(tmp_path), **options)
         with pytest.raises(DataError, match=message):
-            task.load("train", tmp_path / "data")
+            Pathfinder(source_dir=str(tmp_path), **options).load("train", tmp_path)
 
 
 @pytest.mark.parametrize(

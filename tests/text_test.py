@@ -91,19 +91,6 @@ def test_every_source_gives_the_same_data(tmp_path, monkeypatch):
     assert all(each == found[0] for each in found)
 
 
-def test_num_bytes_are_kept_and_the_rest_is_padding(tmp_path):
-    write(tmp_path, REVIEWS)
-    for one, other in zip(
-        load_all(TinyText(max_length=50), tmp_path),
-        load_all(TinyText(max_length=52, num_bytes=50), tmp_path),
-        strict=True,
-    ):
-        assert one.lengths.max() == 50
-        padded = np.pad(one.inputs, ((0, 0), (0, 2)))
-        np.testing.assert_array_equal(padded, other.inputs)
-        np.testing.assert_array_equal(one.lengths, other.lengths)
-
-
 def test_encode_bytes_shifts_by_one_and_comes_back():
     tokens, lengths = encode_bytes(["abc", "日本x", "", "naïve\udcff"], 6, 5)
     assert tokens.dtype == np.uint8
@@ -132,5 +119,3 @@ def test_reviews_on_the_sub_words_of_another_run(tmp_path):
     assert text.startswith("[CLS] train neg")
     assert text.endswith("[SEP]")
     assert train.inputs.dtype == np.uint16
-    with pytest.raises(DataError, match="num_bytes is for bytes"):
-        TinyText(tokenizer="byte", num_bytes=100)
