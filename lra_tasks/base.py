@@ -163,6 +163,11 @@ class Task:
         config = get_root(data_dir) / f"lra_{self.name}" / self.config_name
         return config / self.data_version
 
+    def encode_split(self, texts: Sequence[Any], labels: Sequence[int]) -> Split:
+        """Texts, as `encode` takes them, and their labels as a split."""
+        inputs, lengths = self.encode(texts)
+        return Split(inputs, lengths, np.array(labels, np.int32))
+
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
         """Reads one of `splits`; makes and stores all of them the first time.
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-
 from lra_tasks import archives
 from lra_tasks.base import Task
 from lra_tasks.split import SPLITS, DataError, Split, remove_overlap, split_off
@@ -133,9 +131,8 @@ class Glue(Task):
     def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
         splits = {}
         for split in SUBSETS[self.subset].files:
-            texts, labels = self._read(Path(self.source_dir or data_dir), split)
-            inputs, lengths = self.encode(texts)
-            splits[split] = Split(inputs, lengths, np.array(labels, np.int32))
+            table = self._read(Path(self.source_dir or data_dir), split)
+            splits[split] = self.encode_split(*table)
         splits["train"], splits["validation"] = split_off(splits["train"], self.seed)
         return remove_overlap(self.name, splits)
 

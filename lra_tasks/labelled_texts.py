@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from lra_tasks.glue import read_table
 from lra_tasks.split import SPLITS, Split, remove_overlap, split_off
 from lra_tasks.text import TextTask
@@ -52,8 +50,7 @@ class LabelledTexts(TextTask):
         splits, columns = {}, ([self.text_column], self.label_column)
         for name, path in files.items():
             texts, labels = read_table(path, *columns, self.label_names)
-            inputs, lengths = self.encode([text for (text,) in texts])
-            splits[name] = Split(inputs, lengths, np.array(labels, np.int32))
+            splits[name] = self.encode_split([text for (text,) in texts], labels)
         for name in sorted({"validation", "test"} - set(splits)):
             splits["train"], splits[name] = split_off(splits["train"], self.seed)
         return remove_overlap(self.name, {name: splits[name] for name in SPLITS})

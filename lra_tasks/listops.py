@@ -107,10 +107,9 @@ class ListOps(Task):
         if wrong := {*targets} - {*DIGITS}:
             raise DataError(f"{path} has the target {min(wrong)!r}, which is no digit")
         try:
-            inputs, lengths = self.encode(sources)
+            return self.encode_split(sources, targets)
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
-        return Split(inputs, lengths, np.array(targets, np.int32))
 
     def make_splits(self, data_dir: Path) -> dict[str, Split]:
         if self.source_dir is not None:

@@ -42,7 +42,7 @@ class Split:
         return len(self.labels)
 
     def take(self, examples: np.ndarray | slice) -> "Split":
-        """The examples with these indices, in this order; documents all stay."""
+        """The examples with these indices, or a mask's; documents all stay."""
         labels = self.labels[examples]
         if self.pairs is not None:
             return Split(self.inputs, self.lengths, labels, self.pairs[examples])
@@ -95,7 +95,7 @@ def split_off(train: Split, seed: int, fraction: float = 0.1) -> tuple[Split, Sp
     for label in np.unique(train.labels):
         members = np.flatnonzero(train.labels == label)
         drawn[rng.permutation(members)[: round(fraction * len(members))]] = True
-    return train.take(np.flatnonzero(~drawn)), train.take(np.flatnonzero(drawn))
+    return train.take(~drawn), train.take(drawn)
 
 
 def remove_overlap(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
@@ -116,8 +116,8 @@ def remove_overlap(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
         new = np.array([each not in seen for each in hashes], bool)
         seen.update(hashes)
         if split_name not in tests and not new.all():
-            say_left_out(name, split_name, int(np.count_nonzero(~new)))
-            split = split.take(np.flatnonzero(new))
+            say_left_out(name, split_name, int(np.sum(~new)))
+            split = split.take(new)
         if not split.num_examples:
             raise DataError(f"no example of {split_name} is left")
         parts[split_name] = split

@@ -172,25 +172,22 @@ class Rows:
         self.source, self.shape = source, (len(source), width)
         self.dtype, self.size = np.dtype(dtype), len(source) * width
         self._thread = ThreadPoolExecutor(1)
-        self._ahead: tuple[np.ndarray, Future[np.ndarray]] | None = None
+        self._ahead, self._future = np.empty(0, np.int64), Future[np.ndarray]()
 
     def __len__(self) -> int:
         return len(self.source)
 
     def prefetch(self, rows: np.ndarray) -> None:
         """Starts reading `rows`, int `[n]`, in a thread, for an index to come."""
-        self._ahead = rows, self._thread.submit(self._read, rows)
+        self._ahead, self._future = rows, self._thread.submit(self._read, rows)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         if isinstance(rows, slice):
             rows = range(len(self))[rows]
         wanted = np.asarray(rows, np.int64)
-        flat, read = wanted.reshape(-1), None
-        if self._ahead and len(self._ahead[0]) >= len(flat) > 0:
-            ahead, future = self._ahead
-            if (ahead[: len(flat)] == flat).all():
-                read, self._ahead = future.result()[: len(flat)], None
-        read = self._read(flat) if read is None else read
+        flat = wanted.reshape(-1)
+        is_ahead = flat.size and np.array_equal(self._ahead[: flat.size], flat)
+        read = self._future.result()[: flat.size] if is_ahead else self._read(flat)
         return read.reshape(*wanted.shape, self.shape[1])
 
     def _read(self, rows: np.ndarray) -> np.ndarray:

@@ -16,17 +16,8 @@ from lra_tasks.text import Text
 
 __all__ = ["LRA", "SPLITS", "TASKS", "DataError", "Split", "Task", "get_task"]
 
-TASKS: dict[str, type[Task]] = {
-    "listops": ListOps,
-    "text": Text,
-    "retrieval": Retrieval,
-    "image": Image,
-    "pathfinder": Pathfinder,
-    "pathx": PathX,
-    "corpus": Corpus,
-    "glue": Glue,
-    "labelled_texts": LabelledTexts,
-}
+_ALL = (ListOps, Text, Retrieval, Image, Pathfinder, PathX, Corpus, Glue, LabelledTexts)
+TASKS: dict[str, type[Task]] = {task.name: task for task in _ALL}
 LRA = ("listops", "text", "retrieval", "image", "pathfinder")  # the paper's Table 3
 
 

@@ -19,7 +19,6 @@ from lra_tasks.split import DataError, Split, pad, remove_overlap, split_off
 
 BYTES = 257  # the size of the vocabulary of bytes
 REVIEW = r"(?:^|/){}/(neg|pos)/[^/.][^/]*\.txt$"  # in a split
-Reviews = list[tuple[int, bytes]]  # with their labels
 
 
 def encode_bytes(texts: Sequence[str], width: int, num_bytes: int | None = None) -> Any:
@@ -107,13 +106,17 @@ class Text(TextTask):
         return [path, *path.glob("t*/*")]
 
     def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
-        path = archives.obtain(self.archive, data_dir, self.source_dir)
-        splits = {x: self._encode_split(self._read(path, x)) for x in ("train", "test")}
+        path, splits = archives.obtain(self.archive, data_dir, self.source_dir), {}
+        for name in ("train", "test"):
+            # In the order of classes and texts: TFDS's own order is another.
+            labels, texts = zip(*sorted(self._read(path, name)), strict=True)
+            decoded = [text.decode(errors="replace") for text in texts]
+            splits[name] = self.encode_split(decoded, labels)
         splits["train"], splits["validation"] = split_off(splits["train"], self.seed)
         return remove_overlap(self.name, splits)
 
-    def _read(self, path: Path, split: str) -> Reviews:
-        """The reviews of TFDS, or {train,test}/{neg,pos}/*.txt of the archive."""
+    def _read(self, path: Path, split: str) -> list[tuple[int, bytes]]:
+        """Labels and reviews of TFDS, or of the archive's {neg,pos}/*.txt."""
         if (rows := archives.read_tfds(path, split)) is not None:
             return [(int(row["label"]), row["text"]) for row in rows]
         with archives.open_members(path, REVIEW.format(split)) as members:
@@ -125,9 +128,3 @@ class Text(TextTask):
                 f"pos, not {self.reviews_per_class:,} of each: get it again"
             )
         return found
-
-    def _encode_split(self, reviews: Reviews) -> Split:
-        """In the order of classes and texts: TFDS's own order is another."""
-        labels, texts = zip(*sorted(reviews), strict=True)
-        inputs, lengths = self.encode([text.decode(errors="replace") for text in texts])
-        return Split(inputs, lengths, np.array(labels, np.int32))
