@@ -56,21 +56,16 @@ def parse_option(text: str) -> tuple[str, object]:
 def prepare(task: Task) -> None:
     """Prepares a task, describes its splits, and prints the line that loads it."""
     splits = {split: task.load(split, _DATA_DIR.value) for split in task.splits}
-    folder = task.folder(_DATA_DIR.value)
-    print(
-        f'{task.name}: tfds.builder_from_directory("{folder}").as_data_source("train")'
-    )
+    loads = f'builder_from_directory("{task.folder(_DATA_DIR.value)}")'
+    print(f'{task.name}: tfds.{loads}.as_data_source("train")')
     for name, split in splits.items():
-        documents = (
-            f" of {len(split.inputs):,} documents" if task.num_inputs == 2 else ""
-        )
-        shares = np.bincount(split.labels, minlength=task.num_classes) / len(
-            split.labels
-        )
+        pairs = split.pairs is not None
+        documents = f" of {len(split.inputs):,} documents" if pairs else ""
+        counts = np.bincount(split.labels, minlength=task.num_classes)
         lengths = np.percentile(split.lengths, [0, 50, 90, 100]).astype(int)
         print(
             f"  {name:10}  {split.num_examples:,} examples{documents}; "
-            f"labels {' '.join(f'{share:.1%}' for share in shares)}; "
+            f"labels {' '.join(f'{n / split.num_examples:.1%}' for n in counts)}; "
             f"lengths (0, 50, 90, 100 %) {' '.join(f'{n:,}' for n in lengths)}; "
             f"sha256 {split.content_hash}"
         )
@@ -81,23 +76,20 @@ def prepare(task: Task) -> None:
 def show(task: Task, split: Split, folder: Path) -> None:
     """Writes the first examples of each class: a picture, or a text file."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines, pictures = [], []
+    lines, sheet = [], []
     for label, name in enumerate(task.label_names):
-        for i in np.flatnonzero(split.labels == label)[:SHOWN]:
-            rows = [i] if split.pairs is None else split.pairs[i]
-            views = [task.decode(split.inputs[j][: split.lengths[j]]) for j in rows]
+        chosen = split.take(np.flatnonzero(split.labels == label)[:SHOWN])
+        for tokens, _ in chosen.examples():
+            texts = [tokens] if split.pairs is None else tokens
+            views = [task.decode(text) for text in texts]
             lines += [f"--- {name}", *(str(view)[:1_000] for view in views)]
-            pictures += [np.pad(x, 1) for x in views if isinstance(x, np.ndarray)]
-    if pictures:  # a row for each class
-        sheet = np.concatenate(
-            [np.hstack(pictures[i : i + SHOWN]) for i in range(0, len(pictures), SHOWN)]
-        )
-        Image.fromarray(sheet.repeat(3, 0).repeat(3, 1)).save(
-            folder / f"{task.name}.png"
-        )
+            sheet += [np.pad(x, 1) for x in views if isinstance(x, np.ndarray)]
+    if sheet:  # a row for each class
+        rows = [np.hstack(sheet[i : i + SHOWN]) for i in range(0, len(sheet), SHOWN)]
+        pixels = np.concatenate(rows).repeat(3, 0).repeat(3, 1)
+        Image.fromarray(pixels).save(folder / f"{task.name}.png")
     else:
-        text = "\n".join([*lines, ""])
-        (folder / f"{task.name}.txt").write_text(text, "utf-8")
+        (folder / f"{task.name}.txt").write_text("\n".join([*lines, ""]), "utf-8")
 
 
 if __name__ == "__main__":

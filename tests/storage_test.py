@@ -5,13 +5,11 @@ import json
 import subprocess
 import sys
 import time
-from typing import ClassVar
 
-import numpy as np
 import pytest
 
-from lra_tasks.split import DataError, Split
-from lra_tasks.task import Task, get_task
+from lra_tasks.split import DataError
+from lra_tasks.task import get_task
 from tests.archive_server import full_disk
 
 SHORT = {"max_length": 64, "min_tokens": 10, "num_validation": 101, "num_test": 211}
@@ -19,44 +17,6 @@ SHORT = {"max_length": 64, "min_tokens": 10, "num_validation": 101, "num_test": 
 
 def toy(num_train=997, **options):
     return get_task("listops", num_train=num_train, **SHORT, **options)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Pairs(Task):
-    """Rows empty and full, tokens beyond uint8; more examples than rows."""
-
-    name: ClassVar[str] = "pairs"
-    data_version: ClassVar[str] = "1.0.0"
-    vocab_size: ClassVar[int] = 300
-    num_classes: ClassVar[int] = 2
-    num_inputs: ClassVar[int] = 2
-    max_length: int = 203
-
-    def make_splits(self, data_dir):
-        rng = np.random.default_rng(0)
-        lengths = rng.integers(0, self.max_length, 151, np.int32, endpoint=True)
-        lengths[:2] = 0, self.max_length
-        valid = np.arange(self.max_length) < lengths[:, None]
-        inputs = np.where(valid, rng.integers(1, 300, valid.shape), 0)
-        pairs = np.stack([np.arange(151), rng.permutation(151)], 1)
-        pairs = np.concatenate([pairs, pairs[::-1, ::-1]]).astype(np.int32)
-        labels = rng.integers(0, 2, 302).astype(np.int32)
-        split = Split(inputs.astype(np.uint16), lengths, labels, pairs)
-        return {"train": split, "validation": split, "test": split}
-
-
-def test_load_reads_pairs_as_they_were_made(tmp_path):
-    task = Pairs()
-    made = task.make_splits(tmp_path)["train"]
-    for _ in range(2):
-        read = task.load("train", tmp_path)
-        assert read.inputs.dtype == np.uint16
-        assert len(read.inputs) == len({row.tobytes() for row in made.inputs})
-        for column in (0, 1):  # rows are numbered anew
-            ours, theirs = read.pairs[:, column], made.pairs[:, column]
-            np.testing.assert_array_equal(read.inputs[ours], made.inputs[theirs])
-            np.testing.assert_array_equal(read.lengths[ours], made.lengths[theirs])
-        np.testing.assert_array_equal(read.labels, made.labels)
 
 
 # Plain tensorflow-datasets: neither this package nor TensorFlow is there.

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from lra_tasks import subwords
 from lra_tasks.archives import Archive
 from lra_tasks.split import DataError
-from lra_tasks.subwords import Vocabulary
 from lra_tasks.text import Text, decode_bytes, encode_bytes
 from tests.archive_server import (
     hashes,
@@ -106,16 +104,3 @@ def test_make_splits_refuses_an_incomplete_folder(tmp_path):
     with pytest.raises(DataError, match=message):
         TinyText().load("train", tmp_path)
     assert not list(tmp_path.rglob("*.json"))
-
-
-def test_reviews_on_the_sub_words_of_another_run(tmp_path):
-    write(tmp_path, REVIEWS)
-    file = tmp_path / "tokenizer.json"
-    subwords.train(["a film of a film"] * 9, 300, file)
-    task = TinyText(max_length=64, tokenizer=str(file))
-    train = task.load("train", tmp_path)
-    assert (task.vocab_size, task.mask_token) == (Vocabulary(str(file)).vocab_size, 4)
-    text, _ = texts_of(task, train)[0]
-    assert text.startswith("[CLS] train neg")
-    assert text.endswith("[SEP]")
-    assert train.inputs.dtype == np.uint16
