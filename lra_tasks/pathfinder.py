@@ -76,9 +76,9 @@ def draw(
     if num_workers <= 1:
         yield from map(generate_part, parts)
         return
-    leave_ctrl_c_to_parent = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    end_silently = signal.signal, (signal.SIGINT, signal.SIG_DFL)  # at Ctrl-C
     spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(num_workers, *leave_ctrl_c_to_parent) as pool:
+    with spawn.Pool(num_workers, *end_silently) as pool:
         yield from pool.imap(generate_part, parts)
 
 
