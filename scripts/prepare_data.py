@@ -1,7 +1,7 @@
 """Prepares the data of tasks as tensorflow-datasets, and says how to load them.
 
 python scripts/prepare_data.py --task=NAME|all … [--data_dir=DIR] [--num_workers=N]
-    [--option=KEY=VALUE …] [--show=DIR]
+    [--option=KEY=VALUE …]
 
 Data that are already prepared are only read. DATA.md says where the data come from.
 """
@@ -9,23 +9,19 @@ Data that are already prepared are only read. DATA.md says where the data come f
 import ast
 import os
 import sys
-from pathlib import Path
 
 import numpy as np
 from absl import flags
-from PIL import Image
 
 from lra_tasks.pathfinder import Pathfinder
-from lra_tasks.split import DataError, Split
+from lra_tasks.split import DataError
 from lra_tasks.task import LRA, TASKS, Task, get_task
 from nystromformer.experiments import cli
 
-SHOWN = 8  # examples of each class
 _TASK = flags.DEFINE_multi_enum("task", None, [*TASKS, "all"], "task", required=True)
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of archives and data")
 _WORKERS = flags.DEFINE_integer("num_workers", os.cpu_count(), "draw Pathfinder", 1)
 _OPTION = flags.DEFINE_multi_string("option", [], "KEY=VALUE: an option of the task")
-_SHOW = flags.DEFINE_string("show", None, "folder to write a few examples to")
 
 
 def main() -> None:
@@ -69,27 +65,6 @@ def prepare(task: Task) -> None:
             f"lengths (0, 50, 90, 100 %) {' '.join(f'{n:,}' for n in lengths)}; "
             f"sha256 {split.content_hash}"
         )
-    if _SHOW.value:
-        show(task, splits["train"], Path(_SHOW.value))
-
-
-def show(task: Task, split: Split, folder: Path) -> None:
-    """Writes the first examples of each class: a picture, or a text file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lines, sheet = [], []
-    for label, name in enumerate(task.label_names):
-        chosen = split.take(np.flatnonzero(split.labels == label)[:SHOWN])
-        for tokens, _ in chosen.examples():
-            texts = [tokens] if split.pairs is None else tokens
-            views = [task.decode(text) for text in texts]
-            lines += [f"--- {name}", *(str(view)[:1_000] for view in views)]
-            sheet += [np.pad(x, 1) for x in views if isinstance(x, np.ndarray)]
-    if sheet:  # a row for each class
-        rows = [np.hstack(sheet[i : i + SHOWN]) for i in range(0, len(sheet), SHOWN)]
-        pixels = np.concatenate(rows).repeat(3, 0).repeat(3, 1)
-        Image.fromarray(pixels).save(folder / f"{task.name}.png")
-    else:
-        (folder / f"{task.name}.txt").write_text("\n".join([*lines, ""]), "utf-8")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 import functools
 import re
 
-import numpy as np
-import PIL.Image
 import pytest
 import tensorflow_datasets as tfds  # noqa: F401 - eval
 
@@ -27,7 +25,7 @@ def write_pairs(folder):
 
 def test_it_says_what_came_of_it_and_again_the_same(run, tmp_path):
     write_pairs(tmp_path / "tsv_data")
-    arguments = ("--task=retrieval", f"--data_dir={tmp_path}", f"--show={tmp_path}")
+    arguments = ("--task=retrieval", f"--data_dir={tmp_path}")
     first, again = (run(*arguments) for _ in range(2))
     assert first.returncode == 0, first.stderr
     assert (again.stdout, again.stderr) == (first.stdout, "")
@@ -37,21 +35,6 @@ def test_it_says_what_came_of_it_and_again_the_same(run, tmp_path):
     assert "2 examples of 3 documents" in line
     assert "labels 50.0% 50.0%; lengths (0, 50, 90, 100 %) 5 13 13 14" in line
     assert re.search(r"sha256 [0-9a-f]{64}$", line)
-    shown = (tmp_path / "retrieval.txt").read_text().splitlines()
-    assert shown == [
-        *("--- 0", "first paper 0", "third"),
-        *("--- 1", "first paper 0", "second paper 0"),
-    ]
-
-
-def test_pictures_are_shown_as_a_picture(run, tmp_path):
-    options = "--option=num_examples=40", "--option=difficulty=easy", "--num_workers=2"
-    places = f"--data_dir={tmp_path}", f"--show={tmp_path}"
-    done = run("--task=pathfinder", *places, *options)
-    assert done.returncode == 0, done.stderr
-    sheet = np.asarray(PIL.Image.open(tmp_path / "pathfinder.png"))
-    assert sheet.shape == (3 * 2 * 34, 3 * 8 * 34)
-    assert 0 < (sheet == 255).mean() < 0.2
 
 
 @pytest.mark.parametrize(
