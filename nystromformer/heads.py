@@ -120,9 +120,7 @@ class SequenceClassifier(Model):
             return zeroed(x, mask).sum(1, dtype=jnp.float32) / self.max_length
         return pool_max(x, mask) if self.pooling == "max" else pool_mean(x, mask)
 
-    def read(
-        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
-    ) -> jax.Array:
+    def read(self, x, mask, dropout_rng):
         return self.head(self.pool(x, mask))
 
 
@@ -132,9 +130,7 @@ class PairClassifier(SequenceClassifier):
     num_inputs = 2
     features = 4
 
-    def read(
-        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
-    ) -> jax.Array:
+    def read(self, x, mask, dropout_rng):
         pooled = self.pool(x, mask).reshape(-1, 2, x.shape[-1])
         x0, x1 = pooled[:, 0], pooled[:, 1]
         return self.head(jnp.concatenate([x0, x1, x0 * x1, x0 - x1], axis=-1))
@@ -154,9 +150,7 @@ class MaskedLanguageModel(Model):
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.approximate = config.gelu == "tanh"
 
-    def read(
-        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
-    ) -> jax.Array:
+    def read(self, x, mask, dropout_rng):
         return self.decode(x)
 
     def decode(self, x: jax.Array) -> jax.Array:
@@ -210,9 +204,7 @@ class FirstTokenClassifier(Model):
         self.approximate = config.gelu == "tanh"
         self.dropout_rate = config.dropout_rate
 
-    def read(
-        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
-    ) -> jax.Array:
+    def read(self, x, mask, dropout_rng):
         if dropout_rng is not None:  # other keys than the encoder's
             dropout_rng = jax.random.fold_in(dropout_rng, 2**31)
         rngs = split_rng(dropout_rng, 2)

@@ -2,7 +2,7 @@
 
 The published configs set num_landmarks = segment_means_seq_len, for which transformers
 computes exact attention: softmax and the convolution of V. Here the same weights also
-run at O(L · M), by `attention="nystrom"`. Two differences are on purpose: Z₀ is scaled
+run at O(L · M), by `num_landmarks`. Two differences are on purpose: Z₀ is scaled
 by each matrix's own norms (`nystromformer.nystrom`), and padding changes nothing, where
 theirs lets the values of padded tokens into the convolution.
 """
@@ -83,7 +83,6 @@ def load_pretrained(
     folder: PathLike,
     *,
     head: str | None = "masked_lm",
-    attention: str | None = None,
     num_landmarks: int | None = None,
     dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> Any:
@@ -95,10 +94,9 @@ def load_pretrained(
     Args:
       folder: as transformers writes it.
       head: "masked_lm", "classification", or None for the encoder alone.
-      attention: "exact": softmax, O(L²), and the convolution of V; "nystrom"; None:
-        what PyTorch computes, which is exact where config.json has num_landmarks =
-        segment_means_seq_len, as published, else Nyström with Z₀ scaled by the batch.
-      num_landmarks: M, and thereby "nystrom"; None = that of config.json.
+      num_landmarks: M of Nyström attention; None = what PyTorch computes, which is
+        exact, O(L²), where config.json has num_landmarks = segment_means_seq_len, as
+        published, and else Nyström with that M and Z₀ scaled by the batch.
       dtype: of the computation; parameters are at least float32.
 
     Returns:
@@ -109,8 +107,7 @@ def load_pretrained(
     """
     folder, arguments = Path(folder).expanduser(), {}
     check_choice("head", head, HEADS)
-    chosen = {"attention": attention, "num_landmarks": num_landmarks, "dtype": dtype}
-    config, tensors = read_config(folder, **chosen), read_tensors(folder)
+    config, tensors = read_config(folder, num_landmarks, dtype), read_tensors(folder)
     if head is None:
         tensors = {name: x for name, x in tensors.items() if name.startswith(BASE)}
     if head == "classification":
@@ -161,15 +158,10 @@ def load_tokenizer(folder: PathLike) -> Any:
 
 def read_config(
     folder: PathLike,
-    *,
-    attention: str | None = None,
     num_landmarks: int | None = None,
     dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> EncoderConfig:
     """The encoder of a config.json; arguments and errors as of `load_pretrained`."""
-    check_choice("attention", attention, ("exact", "nystrom", None))
-    if attention == "exact" and num_landmarks is not None:
-        raise ValueError('num_landmarks needs attention="nystrom"')
     path = Path(folder).expanduser() / CONFIG_FILE
     content = path.read_bytes()
     try:
@@ -178,12 +170,13 @@ def read_config(
         check_choice("layer_norm_eps", settings["layer_norm_eps"], (1e-5,))
         check_choice("hidden_act", settings["hidden_act"], GELUS)
         options = {"conv_kernel_size": settings["conv_kernel_size"] or 0}
-        if attention is None and num_landmarks is None:
-            exact = settings["num_landmarks"] == settings["segment_means_seq_len"]
-            attention = "exact" if exact else None
-            options |= {} if exact else {"pinv_init": "per_batch"}
-        count = "max_position_embeddings" if attention == "exact" else "num_landmarks"
-        options["num_landmarks"] = num_landmarks or settings[count]
+        if num_landmarks is not None:
+            options["num_landmarks"] = num_landmarks
+        elif settings["num_landmarks"] == settings["segment_means_seq_len"]:
+            options["num_landmarks"] = settings["max_position_embeddings"]
+        else:
+            options["num_landmarks"] = settings["num_landmarks"]
+            options["pinv_init"] = "per_batch"
         return EncoderConfig(
             **{ours: settings[theirs] for theirs, ours in SIZES.items()},
             attention_options=options,

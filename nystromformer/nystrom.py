@@ -33,7 +33,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.blocks import ranks
-from nystromformer.ops import at_least_float32, exp_in, precise_einsum, tensor_cores
+from nystromformer.ops import at_least_float32, exp_in, tensor_cores
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
@@ -67,26 +67,30 @@ def segment_means(
       landmarks [M, H] in at least float32, zero where the segment has no tokens, and
       exists [M] bool, which of them have any.
     """
-    length, head_dim = x.shape
+    length, wide = len(x), at_least_float32(x.dtype)
     if mask is None and length % num_landmarks == 0:
-        segments = x.reshape(num_landmarks, length // num_landmarks, head_dim)
-        means = segments.mean(1, dtype=at_least_float32(x.dtype))
-        return means, jnp.ones(num_landmarks, bool)
+        segments = x.reshape(num_landmarks, length // num_landmarks, x.shape[1])
+        return segments.mean(1, dtype=wide), jnp.ones(num_landmarks, bool)
     if mask is None:
         mask = jnp.ones(length, bool)
     ids = segment_ids(mask, num_landmarks)
     counts = jax.ops.segment_sum(mask.astype(jnp.int32), ids, num_landmarks + 1)[:-1]
 
     def scattered(x: jax.Array, ids: jax.Array) -> jax.Array:
-        wide = x.astype(at_least_float32(x.dtype))
-        return jax.ops.segment_sum(wide, ids, num_landmarks + 1)[:-1]
+        return jax.ops.segment_sum(x.astype(wide), ids, num_landmarks + 1)[:-1]
 
-    def product(x: jax.Array, ids: jax.Array) -> jax.Array:
+    def product(x: jax.Array, ids: jax.Array, precision: Precision) -> jax.Array:
         member = ids[None, :] == jnp.arange(num_landmarks)[:, None]  # [M, S]
-        return precise_einsum("ms,sh->mh", member.astype(x.dtype), x)
+        options: Any = {"precision": precision, "preferred_element_type": wide}
+        return jnp.einsum("ms,sh->mh", member.astype(x.dtype), x, **options)
 
     # A fifth of the product's time on a CPU; accelerators scatter slowly.
-    sums = lax.platform_dependent(x, ids, cpu=scattered, default=product)
+    sums = lax.platform_dependent(
+        *(x, ids),
+        cpu=scattered,
+        cuda=functools.partial(product, precision=tensor_cores(x.dtype)),
+        default=functools.partial(product, precision="highest"),
+    )
     return sums / jnp.maximum(counts, 1)[:, None], counts > 0
 
 

@@ -10,8 +10,6 @@ import jax.numpy as jnp
 
 NARROW = 2**16  # numbers of a kernel whose gradient is summed by sequence
 
-HIGHEST = jax.lax.Precision.HIGHEST
-
 
 def at_least_float32(dtype: jax.typing.DTypeLike) -> jnp.dtype:
     """The dtype of statistics and accumulators: float32, or float64 for float64."""
@@ -47,18 +45,7 @@ def tensor_cores(dtype: jax.typing.DTypeLike) -> jax.lax.PrecisionLike:
     below float32's own rounding. The highest precision takes the plain units instead.
     """
     six = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6
-    return six if dtype == jnp.float32 else HIGHEST
-
-
-def precise_einsum(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
-    """An einsum of two arrays of one dtype, accumulated in at least float32."""
-    wide = at_least_float32(x.dtype)
-    einsum = functools.partial(jnp.einsum, subscripts, preferred_element_type=wide)
-    return jax.lax.platform_dependent(
-        *(x, y),
-        cuda=functools.partial(einsum, precision=tensor_cores(x.dtype)),
-        default=functools.partial(einsum, precision=HIGHEST),
-    )
+    return six if dtype == jnp.float32 else "highest"
 
 
 def random_halves(rng: jax.Array, shape: Sequence[int]) -> jax.Array:

@@ -93,6 +93,13 @@ def test_encoder_dropout_is_a_function_of_its_key():
     np.testing.assert_array_equal(off, forward()(INPUTS, MASK)[0])
 
 
+def test_encoder_drops_other_attention_weights_in_each_row():
+    options = {"attention_options": {"dropout_rate": 0.5}, "dropout_rate": 0.0}
+    function = compiled(make(attention="softmax", **options))
+    same, _ = function(np.tile(INPUTS[:1], (2, 1)), None, KEY)
+    assert relative_error(same[0], same[1]) > 0.01
+
+
 def test_encoder_remat_recomputes_and_changes_nothing():
     def loss(state, graphdef):
         x, _ = nnx.merge(graphdef, state)(INPUTS, jnp.asarray(MASK), KEY)
@@ -169,14 +176,13 @@ def test_encoder_layers_share_an_attention_and_train_it():
         wanted = {"projection_dim": 5, "sharing": sharing}
         return options | {"attention_options": wanted}
 
-    apart, shared = (count(**with_sharing(x)) for x in ("key_value", "layer"))
-    assert apart == shared + 2 * 5 * L
-    graphdef, state = nnx.split(make(**with_sharing("layer")))
+    published = "layerwise_per_head"  # of two heads, once; the other in three layers
+    apart, shared = (count(**with_sharing(x)) for x in ("key_value", published))
+    assert apart == shared + (3 - 2) * 5 * L
+    graphdef, state = nnx.split(make(**with_sharing(published)))
     gradients = jax.grad(lambda state: nnx.merge(graphdef, state)(INPUTS)[0].std())
     found = nnx.to_pure_dict(gradients(state))
-    assert np.asarray(
-        found["blocks"][0]["attention"]["attention"]["key_projection"]
-    ).any()
+    assert np.asarray(found["blocks"][0]["attention"]["attention"]["projection"]).any()
     blocks = nnx.merge(graphdef, state).blocks
     assert len({id(block.attention.attention) for block in blocks}) == 1
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.ops import dense, dropout, precise_einsum, random_halves
+from nystromformer.nystrom import segment_means
+from nystromformer.ops import dense, dropout, random_halves
 from tests.tolerance import TOLERANCE, relative_error
 
 KEY = jax.random.key(1)
@@ -76,17 +77,17 @@ def test_random_halves_are_the_same_on_every_device(monkeypatch):
     np.testing.assert_array_equal(*random_halves(KEY, (3, 5, 7)))
 
 
-@pytest.mark.parametrize(("platform", "products"), [("cuda", 3), ("tpu", 0)])
+@pytest.mark.parametrize(("platform", "products"), [("cuda", 2), ("tpu", 0)])
 def test_what_depends_on_the_platform_lowers_with_its_gradient(platform, products):
     """Under vmap, and no such device is needed."""
 
-    def total(x, y, key):
-        return dropout(precise_einsum("ms,sh->mh", x, y), 0.5, key).sum()
+    def total(x, key):
+        return dropout(segment_means(x, 2)[0], 0.5, key).sum()
 
-    x, y, keys = jnp.ones((3, 2, 7)), jnp.ones((3, 7, 5)), jax.random.split(KEY, 3)
-    gradient = jax.jit(jax.vmap(jax.value_and_grad(total, (0, 1))))
-    lowered = gradient.trace(x, y, keys).lower(lowering_platforms=(platform,))
-    # Forward and both gradients, each with the six products of bfloat16 parts.
+    x, keys = jnp.ones((3, 7, 5)), jax.random.split(KEY, 3)
+    gradient = jax.jit(jax.vmap(jax.value_and_grad(total)))
+    lowered = gradient.trace(x, keys).lower(lowering_platforms=(platform,))
+    # Forward and gradient, each with the six products of bfloat16 parts.
     assert lowered.as_text().count("num_primitive_operations = 6") == products
 
 

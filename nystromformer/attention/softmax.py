@@ -14,7 +14,6 @@ from flax.nnx.nn.attention import dot_product_attention_weights
 
 from nystromformer.attention.base import (
     Attention,
-    check_choice,
     check_shapes,
     with_four_axes,
     zero_padding,
@@ -22,7 +21,6 @@ from nystromformer.attention.base import (
 from nystromformer.nystrom import attend
 from nystromformer.ops import at_least_float32, dropout
 
-IMPLEMENTATIONS = ("xla", "cudnn")
 MAX_SCORES = 2**27  # at a time; where there are more, queries go in blocks
 CPU_SCORES, CPU_BLOCK = 2**19, 128  # scores that stay in the cache, and queries
 
@@ -34,7 +32,6 @@ def softmax_attention(
     bias: jax.Array | None = None,
     mask: jax.Array | None = None,
     *,
-    implementation: str = "xla",
     cross_attention: bool = False,
     dropout_rng: jax.Array | None = None,
     dropout_rate: float = 0.0,
@@ -53,7 +50,6 @@ def softmax_attention(
       bias, mask: broadcastable to [B, N, T, S]; the mask True = attend. A mask that
         broadcasts to [B, 1, 1, S] means padding: nothing there has influence, not even
         NaN. With T = S queries there are padding too; their rows have no meaning.
-      implementation: "xla", or "cudnn": `jax.nn.dot_product_attention` on a GPU.
       cross_attention: with T = S, whether padding masks keys only.
       dropout_rng, dropout_rate, broadcast_dropout, deterministic: dropout of the
         attention weights; broadcast_dropout shares one pattern over batch and heads.
@@ -65,7 +61,6 @@ def softmax_attention(
     Returns:
       [B, T, N, H] in dtype.
     """
-    check_choice("implementation", implementation, IMPLEMENTATIONS)
     check_shapes(query, key, value)
     whole = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
     bias = None if bias is None else with_four_axes("bias", bias, whole)
@@ -77,16 +72,11 @@ def softmax_attention(
             query, key, value = qkv
     dtype = dtype or jnp.result_type(query, key, value)
     query, key, value = (x.astype(dtype) for x in (query, key, value))
-    has_dropout, rngs = dropout_rate > 0 and not deterministic, None
-    if implementation == "cudnn":
-        if has_dropout or module is not None or precision is not None:
-            raise ValueError("cudnn has no dropout, sowing or precision: take 'xla'")
-        options = {"is_causal": is_causal, "implementation": "cudnn"}
-        return jax.nn.dot_product_attention(query, key, value, bias, mask, **options)
     options = {"is_causal": is_causal, "precision": precision}
     if module is not None:  # whole, and without dropout
         dot_product_attention_weights(query, key, bias, mask, module=module, **options)
-    if has_dropout:
+    rngs = None
+    if dropout_rate > 0 and not deterministic:
         if dropout_rng is None:
             raise ValueError(f"dropout_rate={dropout_rate} needs a dropout_rng")
         draws = (1, 1) if broadcast_dropout else query.shape[:3:2]
@@ -192,19 +182,13 @@ class SoftmaxAttention(Attention):
 
     defaults = {"dropout_rate": 0.1}
 
-    def __init__(
-        self, *, dropout_rate: float = 0.0, implementation: str = "xla", **sizes: Any
-    ):
+    def __init__(self, *, dropout_rate: float = 0.0, **sizes: Any):
         super().__init__(**sizes)
-        check_choice("implementation", implementation, IMPLEMENTATIONS)
         if not 0 <= dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}")
         self.dropout_rate = dropout_rate
-        self.implementation = implementation
 
     @functools.wraps(Attention.__call__)  # linen passes only what it sees
     def __call__(self, *inputs: Any, **flax: Any) -> jax.Array:
         flax["dropout_rate"] = flax.get("dropout_rate") or self.dropout_rate
-        own = {"implementation": self.implementation}
-        own |= {"cross_attention": self.cross_attention}
-        return softmax_attention(*inputs, **own, **flax)
+        return softmax_attention(*inputs, cross_attention=self.cross_attention, **flax)

@@ -239,7 +239,6 @@ def test_register_attention_adds_one_of_another_package():
         ("performer", {"num_features": 0}, "num_features.*got 0"),
         ("performer", {"kernel": "gauss"}, "softmax.*published.*'gauss'"),
         ("softmax", {"dropout_rate": 1.0}, r"dropout_rate.*1\.0"),
-        ("softmax", {"implementation": "flash"}, "xla.*cudnn.*'flash'"),
         ("nystrom", {"num_landmarks": True}, "'num_landmarks'.*'nystrom'.*int.*True"),
         ("nystrom", {"num_landmarks": 7.0}, "'num_landmarks'.*'nystrom'.*int.*7.0"),
         ("softmax", {"dropout_rate": True}, "'dropout_rate'.*float.*True"),

@@ -14,24 +14,18 @@ from tests.tolerance import TOLERANCE, relative_error
 B, N, H, MAX_LENGTH, K = 2, 3, 5, 17, 7
 
 
-def reference(query, key, value, mask, of_keys, of_values):
+def reference(query, key, value, mask, projection):
     """Eq. (7) of Wang et al., one head at a time, over the valid columns."""
     out = np.zeros((*query.shape[:3], value.shape[-1]))
     for b, n in np.ndindex(query.shape[0], query.shape[2]):
         valid = np.flatnonzero(mask[b])
-        keys = of_keys[n][:, valid] @ key[b, valid, n]
-        values = of_values[n][:, valid] @ value[b, valid, n]
+        keys = projection[n][:, valid] @ key[b, valid, n]
+        values = projection[n][:, valid] @ value[b, valid, n]
         out[b, :, n] = paper.softmax(query[b, :, n] @ keys.T / np.sqrt(H)) @ values
     return out
 
 
-SHAPES = {  # of the projections of keys and values, the latter if of its own
-    "none": [(N, K, MAX_LENGTH)] * 2,
-    "head": [(K, MAX_LENGTH)] * 2,
-    "key_value": [(K, MAX_LENGTH)],
-    "layer": [(K, MAX_LENGTH)],
-    "layerwise_per_head": [(N, K, MAX_LENGTH)],
-}
+SHAPES = {"key_value": (K, MAX_LENGTH), "layerwise_per_head": (N, K, MAX_LENGTH)}
 
 
 def make(**options):
@@ -39,46 +33,35 @@ def make(**options):
 
 
 @pytest.mark.parametrize(
-    ("sharing", "num_queries"), [("none", 11), *((sharing, 13) for sharing in SHAPES)]
+    ("sharing", "num_queries"),
+    [("key_value", 11), ("key_value", 13), ("layerwise_per_head", 13)],
 )
 def test_linformer_is_the_paper_with_padding_and_shorter_inputs(sharing, num_queries):
     mask = np.array([np.arange(13) < 11, np.arange(13) % 3 != 1])
-    projections = [normal(3 + i, *s, scale=0.3) for i, s in enumerate(SHAPES[sharing])]
-    per_head = [np.broadcast_to(x, (N, K, MAX_LENGTH)) for x in projections]
+    projection = normal(3, *SHAPES[sharing], scale=0.3)
+    per_head = np.broadcast_to(projection, (N, K, MAX_LENGTH))
     with jax.enable_x64(True):
         attention = make(sharing=sharing)
-        attention.key_projection = nnx.Param(jnp.asarray(projections[0]))
-        if len(projections) == 2:
-            attention.value_projection = nnx.Param(jnp.asarray(projections[1]))
+        attention.projection = nnx.Param(jnp.asarray(projection))
         attend = jax.jit(lambda *x: attention(*x))
         for scale in (0.1, 1.0, 4.0):
             query = normal(0, B, num_queries, N, H, scale=scale)
             key, value = normal(1, B, 13, N, H, scale=scale), normal(2, B, 13, N, H)
             inputs = (jnp.asarray(x) for x in (query, key, value))
             out = np.asarray(attend(*inputs, None, mask[:, None, None]))
-            expected = reference(query, key, value, mask, per_head[0], per_head[-1])
+            expected = reference(query, key, value, mask, per_head)
             for b, valid in enumerate(mask if num_queries == 13 else [slice(None)] * B):
                 error = relative_error(out[b, valid], expected[b, valid])
                 assert error <= TOLERANCE["float64"]
 
 
-@pytest.mark.parametrize("sharing", ["head", "none"])
-def test_linformer_projections_start_apart_with_bounded_entries(sharing):
-    attention = make(sharing=sharing, projection_dim=MAX_LENGTH)
-    of_keys, of_values = attention.key_projection[...], attention.value_projection[...]
-    assert not np.isclose(of_keys, of_values).all()
+def test_linformer_projection_starts_bounded_or_as_published():
     bound = np.sqrt(3 / (2 * MAX_LENGTH))  # U(−bound, bound): variance 1/(L + k)
-    for projection in (of_keys, of_values):
-        assert 0.9 * bound < np.abs(projection).max() <= bound
-
-
-def test_linformer_sharing_says_what_layers_share():
-    shared = {"layer", "layerwise_per_head"}
-    for sharing in SHAPES:
-        assert make(sharing=sharing).shared_across_layers == (sharing in shared)
+    own = make(projection_dim=MAX_LENGTH).projection[...]
+    assert 0.9 * bound < np.abs(own).max() <= bound
     wide = make(sharing="layerwise_per_head", projection_dim=MAX_LENGTH)
-    drawn = wide.key_projection[...]
-    assert abs(drawn.std() - 0.02) < 5 * 0.02 / np.sqrt(2 * drawn.size)  # as published
+    drawn = wide.projection[...]
+    assert abs(drawn.std() - 0.02) < 5 * 0.02 / np.sqrt(2 * drawn.size)
 
 
 def test_linformer_rejects_inputs_over_max_length():

@@ -19,13 +19,6 @@ def inputs(length=LONG, batch=2, dtype=jnp.float32):
     return [jnp.asarray(normal(i, batch, length, N, H), dtype) for i in range(3)]
 
 
-def test_softmax_attention_refuses_what_cudnn_would_ignore():
-    dropout = {"dropout_rate": 0.5, "deterministic": False}
-    for options in (dropout, {"module": nnx.Dict()}, {"precision": "highest"}):
-        with pytest.raises(ValueError, match="no dropout, sowing or precision"):
-            softmax_attention(*inputs(), implementation="cudnn", **options)
-
-
 @pytest.mark.parametrize("broadcast_dropout", [True, False])
 def test_softmax_attention_drops_weights(broadcast_dropout):
     """With V = I the output is the weights: dropped ones 0, the others twice."""

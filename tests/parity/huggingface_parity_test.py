@@ -122,7 +122,7 @@ def test_load_pretrained_exact_attention_is_theirs(head, sizes, tmp_path):
 def test_load_pretrained_nystrom_of_one_example_is_theirs(head, tmp_path):
     """With one head, too, there is one matrix by which Z₀ is scaled."""
     model = make(head, tmp_path, "one head", M)
-    error = compare(head, tmp_path, model, batch=1, attention="nystrom")
+    error = compare(head, tmp_path, model, batch=1, num_landmarks=M)
     assert error < TOLERANCE["float64"]
 
 
@@ -135,12 +135,9 @@ def test_load_pretrained_computes_what_theirs_does_by_default(head, tmp_path):
 
 def test_load_pretrained_with_other_options_is_not_theirs(tmp_path):
     model = make("masked_lm", tmp_path, "small", M)
-    for options in (
-        {"attention": "nystrom"},  # Z₀ by each matrix
-        {"attention": "exact"},
-        {"num_landmarks": 5},
-    ):
+    for num_landmarks in (M, L, 5):  # Z₀ by each matrix; exact; another M
         model.zero_grad()
+        options = {"num_landmarks": num_landmarks}
         assert compare("masked_lm", tmp_path, model, **options) > 1e-3
 
 

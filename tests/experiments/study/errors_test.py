@@ -166,7 +166,7 @@ def test_record_qkv_gives_the_projections_of_the_embedded_tokens():
 
 @pytest.mark.parametrize("remat", ["none", "block"])
 def test_record_qkv_records_a_shared_attention_once_a_layer(remat):
-    encoder = make("linformer", remat, projection_dim=4, sharing="layer")
+    encoder = make("linformer", remat, projection_dim=4, sharing="layerwise_per_head")
     layers = record_qkv(encoder, jnp.ones((2, L), int))
     assert [of.query.shape for of in layers] == [(2, L, N, 3)] * 2
     assert all(of.mask.all() for of in layers)
