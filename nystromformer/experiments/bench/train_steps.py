@@ -32,17 +32,14 @@ def step_groups(
     as in "train.batch_size"; None changes nothing. grad_accum_steps is the number of
     length buckets, too. torch: the module `torch_baselines`.
     """
+    given = {path: value for path, value in changes.items() if value is not None}
     groups: dict[str, dict[str, Experiment]] = {task: {} for task in tasks}
     for task, spec, parts in itertools.product(groups, specs, grad_accum_steps):
-        mapping = importlib.import_module(f"configs.{task}").get_config(spec.name)
-        mapping = {
-            **mapping.to_dict(),
-            "attention": {"name": spec.name, **spec.options},
-        }
+        config = importlib.import_module(f"configs.{task}").get_config(spec.name)
         batching = {"train.grad_accum_steps": parts, "train.length_buckets": parts}
-        for path, value in (changes | batching).items():
-            group, _, key = path.partition(".")
-            mapping[group][key] = mapping[group][key] if value is None else value
+        config.update_from_flattened_dict(given | batching)
+        options = {"name": spec.name, **spec.options}
+        mapping = {**config.to_dict(), "attention": options}
         label = f"{spec.label} in {parts}" if parts > 1 else spec.label
         groups[task][label] = Experiment.from_config(Config.from_mapping(mapping))
     for found in groups.values():

@@ -22,7 +22,7 @@ from nystromformer.experiments.report.tables import (
 SCORES = [
     "Mean ± sample standard deviation over seeds; in brackets the number of seeds and "
     "the steps of unfinished runs. Floor: what a fixed rule reaches on these examples.",
-    "Published: by others, beside the presets paper and as_published of any landmarks.",
+    "Published: by others; beside the presets paper and as_published; see the runs.",
     *(f"[{i}] {name}: {words}." for i, (name, words) in enumerate(SOURCES.items(), 1)),
 ]
 PAIRS = [

@@ -25,6 +25,7 @@ from nystromformer.landmarks import (
     standard_nystrom,
 )
 
+LABELS = {x: x.replace("_", " ") for x in LANDMARKS} | {"kmeans": "k-means"}
 BASELINES = ("linformer", "performer")  # of as many rows or features as landmarks
 SEEDS = 8  # of random landmarks
 PICTURED_HEADS = 6
@@ -96,18 +97,15 @@ def layers_of_run(
 
 
 def measure_all(
-    layers: Sequence[Layer],
-    counts: Sequence[int],
-    iterations: Sequence[int],
+    layers: Sequence[Layer], counts: Sequence[int], iterations: Sequence[int]
 ) -> dict[str, pd.DataFrame]:
     """The tables landmarks, iterations and spectrum."""
-    methods: list[dict[str, Any]] = []
-    inverses: list[dict[str, Any]] = []
+    methods, inverses = [], []
     for count in counts:
         size = {"num_landmarks": count}
         methods += [
-            {"method": _label(name), **size, "landmarks": name, "landmark_seed": seed}
-            for name in LANDMARKS
+            {"method": label, **size, "landmarks": name, "landmark_seed": seed}
+            for name, label in LABELS.items()
             for seed in range(SEEDS if name == "random" else 1)
         ]
         methods.append({"method": "double softmax", **size, "pinv": "identity"})
@@ -116,12 +114,11 @@ def measure_all(
             {"method": pinv, **size, "pinv": pinv, "num_pinv_iters": n}
             for pinv, n in [*(("iterative", n) for n in iterations), ("exact", 0)]
         ]
-    bar = functools.partial(tqdm, disable=None)
-    return {
-        "landmarks": errors.measure_errors(layers, bar(methods, "landmarks")),
-        "iterations": errors.measure_errors(layers, bar(inverses, "iterations")),
-        "spectrum": errors.spectra(layers),
+    found = {
+        name: errors.measure_errors(layers, tqdm(grid, name, disable=None))
+        for name, grid in (("landmarks", methods), ("iterations", inverses))
     }
+    return {**found, "spectrum": errors.spectra(layers)}
 
 
 def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Figure]:
@@ -141,7 +138,7 @@ def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, F
     inverses |= {f"{n} iterations": {"num_pinv_iters": n} for n in (2, 4, 6)}
     columns: dict[str, dict[str, Callable[..., jax.Array]]] = {
         "choices": exact
-        | {_label(x): by(near, landmarks=x) for x in LANDMARKS}
+        | {label: by(near, landmarks=x) for x, label in LABELS.items()}
         | {"after softmax": by(standard_nystrom, num_landmarks=count)},
         "numbers": exact | {f"{n} landmarks": by(near, num_landmarks=n) for n in shown},
         "iterates": exact
@@ -156,10 +153,6 @@ def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, F
         pictures = {head: found[head] for head in ([*found][round(i)] for i in evenly)}
         figures[name] = drawing.draw_pictures(pictures, own_colors=name == "inverses")
     return figures
-
-
-def _label(landmarks: str) -> str:
-    return {"kmeans": "k-means"}.get(landmarks, landmarks.replace("_", " "))
 
 
 CAPTIONS = {

@@ -46,36 +46,21 @@ def draw_iterations(rows: Frame) -> Figure:
 
 
 def draw_spectrum(rows: Frame) -> Figure:
-    """Cumulative normalised singular values of S, as Linformer's Fig. 1.
-
-    Left a line of medians for each layer and head; right their value at the first
-    quarter of the ranks, by layer and head.
-    """
-    figure = new_figure(1, 2)
-    left, right = figure.axes
-    ranks = np.linspace(0, 1, 65)
-    heat = np.zeros((rows["layer"].max() + 1, rows["head"].max() + 1))
+    """Cumulative normalised singular values of S, as Linformer's Fig. 1, by head."""
+    figure, ranks = new_figure(), np.linspace(0, 1, 65)
+    [axes] = figure.axes
     for (layer, head), part in rows.groupby(["layer", "head"]):
         curves = []
         for _, values in part.groupby("example")["singular_value"]:
             sums = np.cumsum([0.0, *values])
             at = np.linspace(0, 1, len(sums))
             curves.append(np.interp(ranks, at, sums / sums[-1]))
-        median = np.median(curves, axis=0)
-        heat[layer, head] = median[len(ranks) // 4]
         style = {"color": f"C{layer}", "linestyle": ("-", "--", ":", "-.")[head % 4]}
-        left.plot(ranks, median, label=f"layer {layer}, head {head}", **style)
-        text = f"{heat[layer, head]:.2f}"
-        right.text(head, layer, text, ha="center", va="center", backgroundcolor="white")
-    left.axvline(0.25, color="grey", linewidth=0.8)
-    left.set(xlabel="rank / n", ylabel="cumulative normalised singular value")
-    if heat.size <= 12:
-        left.legend(frameon=False, fontsize=FONT)
-    image = right.imshow(heat, vmin=0, vmax=1, cmap="cividis", aspect="auto")
-    right.set(xlabel="head", ylabel="layer", title="at rank n / 4")
-    right.set(xticks=range(heat.shape[1]), yticks=range(heat.shape[0]))
-    right.grid(visible=False)
-    figure.colorbar(image, ax=right)
+        style["label"] = f"layer {layer}, head {head}"
+        axes.plot(ranks, np.median(curves, axis=0), **style)
+    axes.set(xlabel="rank / n", ylabel="cumulative normalised singular value")
+    if len(axes.lines) <= 12:
+        axes.legend(frameon=False, fontsize=FONT)
     return figure
 
 

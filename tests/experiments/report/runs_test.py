@@ -36,14 +36,6 @@ def test_read_runs_names_presets_where_there_are_several(runs):
     assert labels(runs) == ["nystrom, paper preset", "nystrom, quick preset"]
 
 
-def test_read_runs_names_a_config_without_preset_by_the_keys_that_differ(runs):
-    for rate in (0.1, 0.2):
-        file = runs.add("nystrom", optimizer__learning_rate=rate) / "config.json"
-        file.write_text(file.read_text().replace('"preset": "paper"', '"preset": ""'))
-    assert labels(runs) == ["nystrom, learning_rate 0.1", "nystrom, learning_rate 0.2"]
-    assert set(runs.read()["settings"].str["preset"]) == {None}
-
-
 def test_read_runs_takes_sources_of_ones_own_seed_for_one(runs):
     for seed in (1, 2):
         runs.add("nystrom,quick", seed=seed, train__init_from=f"/x/pretrain-seed{seed}")
