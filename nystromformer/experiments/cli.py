@@ -8,6 +8,7 @@ import os
 import pwd
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -76,7 +77,8 @@ def _name_user() -> None:
         pwd.getpwuid(os.getuid()), grp.getgrgid(os.getgid())
     except KeyError:
         uid, gid = os.getuid(), os.getgid()
-        user = pwd.struct_passwd((str(uid), "", uid, gid, "", "/", ""))
+        home = os.environ.setdefault("HOME", tempfile.gettempdir())
+        user = pwd.struct_passwd((str(uid), "", uid, gid, "", home, ""))
         group = grp.struct_group((str(gid), "", gid, []))
         pwd.getpwuid, grp.getgrgid = lambda uid: user, lambda gid: group
 

@@ -126,7 +126,8 @@ def load_and_compile(
     with ThreadPoolExecutor(1) as pool:
         loading, programs = pool.submit(experiment.load), None
         # Sources that are missing are an error before anything is compiled.
-        if train.num_steps and wait([loading], timeout=0.5).not_done:
+        compiled = train.num_steps and not jax.config.values["jax_disable_jit"]
+        if compiled and wait([loading], timeout=0.5).not_done:
             programs = experiment.make_programs(mesh)
             programs.compile(example_of(experiment.task), train.batch_size)
         splits = loading.result()

@@ -100,7 +100,7 @@ class Trainer:
         if self.step:
             say(f"resuming from step {self.step}")
         with StopFlag() as self.stop, contextlib.closing(self.writer):
-            if self.step < num_steps:
+            if self.step < num_steps and not jax.config.values["jax_disable_jit"]:
                 lowered = self.programs.train_chunk.lower(self.state, *self._chunk(1))
                 self.train_chunk = lowered.compile()
                 self.run_state.compiled_bytes = program_bytes(self.train_chunk)

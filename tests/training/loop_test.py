@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import jax
@@ -34,7 +35,7 @@ def start(make_model, optimizer, splits, tmp_path):
     ) -> Trainer:
         workdir, objective = tmp_path / name, objective or Classification()
         workdir.mkdir(exist_ok=True)
-        schedule = TrainConfig(**SIZES, **(batching or {}))
+        schedule = TrainConfig(**SIZES | (batching or {}))
         batching = {key: getattr(schedule, key) for key in IN_PARTS}
         programs = Programs(make_model, objective, optimizer, **batching)
         return Trainer(programs, schedule, splits, workdir, **options)
@@ -163,6 +164,21 @@ def test_trainer_refuses_other_data(start, monkeypatch):
     fit_until(start(data_sha256={"train": "a"}), 3, monkeypatch)
     with pytest.raises(CheckpointError, match="was trained on other data"):
         start(data_sha256={"train": "b"})
+
+
+def test_fit_ends_with_an_error_where_the_workdir_is_deleted(start, tmp_path):
+    run = start("gone")
+    shutil.rmtree(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError):
+        run.fit()
+
+
+def test_fit_works_without_jit(start):
+    """As people debug; the bits differ, for XLA fuses what it compiles."""
+    compiled = start("compiled", batching={"num_steps": 2}).fit()
+    with jax.disable_jit():
+        found = start("eager", batching={"num_steps": 2}).fit()
+    assert found["test_loss"] == pytest.approx(compiled["test_loss"], rel=1e-5)
 
 
 def test_fit_can_choose_the_lowest_and_keeps_the_first_of_equals(start, monkeypatch):
