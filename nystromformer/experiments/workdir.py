@@ -17,6 +17,7 @@ from nystromformer.training.metrics import write_text
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
 TOKENIZER_FILE = "tokenizer.json"  # of a run on sub-words
+LOGS = {"lock", ".txt", ".log", ".out", ".err"}  # may come before a run
 NOT_COMPARED = {"task.data_dir", "task.source_dir", "load", "preset"}
 FOLDERS = {"train.init_from", "task.tokenizer"}  # compared by their last parts
 
@@ -41,9 +42,14 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
     Data and other runs may have moved: their folders are not compared.
 
     Raises:
-      ConfigError: it holds a run of another config; the message names the first key.
+      ConfigError: it holds something else, or a run of another config, whose first
+        key the message names.
     """
     if not (workdir / CONFIG_FILE).exists():
+        files = workdir.iterdir() if workdir.exists() else ()
+        if strange := [x.name for x in files if not {x.name, x.suffix} & LOGS]:
+            message = f"{workdir} is not empty ({min(strange)}) and holds no run"
+            raise ConfigError(f"{message}: name another workdir")
         return
     saved, ours = (_comparable(x) for x in (read_config(workdir), config))
     if not config.train.num_steps:  # but num_epochs

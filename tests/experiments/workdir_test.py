@@ -60,6 +60,14 @@ def test_check_workdir_takes_data_and_runs_that_have_moved(tmp_path, change):
     check_workdir(workdir, make_config(**{**tuples, **change}))
 
 
+def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):
+    (tmp_path / "log.txt").touch()
+    check_workdir(epath.Path(tmp_path), make_config())
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"is not empty \(metrics\.jsonl\)"):
+        check_workdir(epath.Path(tmp_path), make_config())
+
+
 def test_lock_workdir_holds_while_a_process_trains_there(tmp_path):
     workdir = epath.Path(tmp_path / "new")
     refused = pytest.raises(ConfigError, match="another process is training in")
