@@ -65,8 +65,7 @@ def attention_groups(
 ) -> Iterator[list[Program]]:
     """The programs of each length, shortest first, on random numbers.
 
-    torch: the module `torch_baselines`. ConfigError where an attention does not fit a
-    length.
+    `torch` is the module `torch_baselines`.
     """
     for length in sorted(lengths):
         shape = (4, batch_size, length, num_heads, head_dim)
@@ -82,6 +81,7 @@ def attention_programs(
     """The forward pass, and with it the gradient of all inputs and parameters.
 
     The inputs are query, key, value and a cotangent of the output, [B, L, N, H].
+    ConfigError where the attention does not fit the length.
     """
     batch_size, length, num_heads, head_dim = inputs[0].shape
     sizes = {"num_heads": num_heads, "head_dim": head_dim}

@@ -15,10 +15,8 @@ LEAST_SECONDS = 0.02  # of one sample; a shorter program runs several times in i
 
 @dataclasses.dataclass
 class Program:
-    """Something to time.
+    """Something to time: `key` names it in JSON, `run` waits for its `steps` steps.
 
-    key: what distinguishes it from others, as JSON.
-    run: takes `steps` steps and returns when they are done.
     peak_bytes: its memory, arguments and results included; None if unknown.
     """
 
@@ -35,11 +33,10 @@ def compile_program(function: Any, *args: Any) -> tuple[Any, int]:
 
 
 def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
-    """Times programs in turns.
+    """Times programs in turns: a JSON row each.
 
-    Returns:
-      A JSON row of each: its key, peak_bytes, and the seconds of a step in each round,
-      none where it runs out of memory.
+    A row has key, peak_bytes, and the seconds of a step in each round, none where the
+    program runs out of memory.
     """
     fits = [_warm_up(program) for program in programs]
     runs = [x.run for x, ok in zip(programs, fits, strict=True) if ok]

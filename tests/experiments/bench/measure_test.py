@@ -1,15 +1,11 @@
 """Programs take turns; rows are of one step; memory that runs out is a row."""
 
-import functools
-
 import jax
-import jax.numpy as jnp
 import pytest
 
 from nystromformer.experiments.bench.measure import (
     LEAST_SECONDS,
     Program,
-    compile_program,
     interleaved,
     measure,
 )
@@ -58,12 +54,3 @@ def test_measure_goes_on_where_memory_runs_out(words):
     assert [len(row["seconds"]) for row in rows] == [0, 3]
     with pytest.raises(RuntimeError, match="INTERNAL"):
         measure([program("broken", RuntimeError("INTERNAL"))], rounds=3)
-
-
-def test_compile_program_counts_arguments_and_what_is_not_donated():
-    x = jnp.ones(1000)
-    for donated, expected in (((), 12_000), ((0,), 8_000)):
-        add = functools.partial(jax.jit, donate_argnums=donated)(jnp.add)
-        compiled, size = compile_program(add, x, x)
-        assert size == expected  # two arguments and a result of 4,000 bytes
-        assert compiled(x + 1, x)[0] == 3

@@ -57,6 +57,7 @@ def test_build_reports_runs_of_which_none_is_finished(runs, tmp_path):
     build([runs.folder], tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
     assert "| nystrom | — (0 of 1; 0 of 12,000 steps) |" in text
+    assert "|  |" not in text  # no empty table of costs
 
 
 def test_build_replaces_its_own_report_and_no_other_folder(three, tmp_path):

@@ -67,13 +67,3 @@ def test_draw_pictures_has_matrices_side_by_side_with_errors():
     assert [panel.images[0].get_array()[0, 0] for panel in panels] == [1, 2, 3, 3]
     assert [panel.get_title() for panel in panels[:2]] == ["exact", "4"]
     assert [p.get_xlabel() for p in panels] == ["", "1", "", "0"]
-
-
-def test_draw_pictures_in_colors_of_their_own():
-    one = np.array([[1.0, -0.5], [0.0, 0.2]])
-    pictures = {(0, 0): {"exact": 1e4 * one, "2": -one}}
-    panels = drawing.draw_pictures(pictures, own_colors=True).axes
-    [(low, high), (least, most)] = [panel.images[0].get_clim() for panel in panels]
-    assert (low, high) == pytest.approx((1e4 * least, 1e4 * most))
-    assert 0.9 < most == -least <= 1
-    assert [panel.get_xlabel() for panel in panels] == ["± 1e+04", "± 1"]
