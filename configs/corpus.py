@@ -16,9 +16,8 @@ reviews it reaches MLM 26.1 % and SOP 53.1 % after 16 minutes on one core, with 
 (results/README.md).
 """
 
+from functools import partial
 from typing import Any
-
-from ml_collections import ConfigDict
 
 from configs.defaults import make_config
 
@@ -85,8 +84,4 @@ PRESETS = {
     "bert_base": BERT_BASE | {"train.num_steps": 500_000},
     "seq1024": SEQ1024,
 }
-
-
-def get_config(arg: str | None = None) -> ConfigDict:
-    """See `configs/defaults.py` for `arg`."""
-    return make_config(arg, "corpus", PAPER, PRESETS)
+get_config = partial(make_config, task="corpus", settings=PAPER, presets=PRESETS)

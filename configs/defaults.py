@@ -14,12 +14,7 @@ from ml_collections import ConfigDict, config_dict
 
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
-from nystromformer.config import (
-    ModelConfig,
-    OptimizerConfig,
-    TrainConfig,
-    key_types,
-)
+from nystromformer.config import ModelConfig, OptimizerConfig, TrainConfig, key_types
 
 Settings = Mapping[str, Any]
 
@@ -37,7 +32,8 @@ AS_PUBLISHED = {
 
 
 def make_config(
-    arg: str | None,
+    arg: str | None = None,
+    *,
     task: str,
     settings: Settings,
     presets: Mapping[str, Settings],

@@ -13,9 +13,8 @@ tested on its matched part, and on the other by
 python scripts/evaluate.py --workdir=DIR --split=test_mismatched
 """
 
+from functools import partial
 from typing import Any
-
-from ml_collections import ConfigDict
 
 from configs.corpus import BERT_BASE, BERT_QUICK
 from configs.defaults import make_config
@@ -49,7 +48,7 @@ QUICK = (
     {"task.max_length": 128, "attention.window": 32} | BERT_QUICK | QUICK_FINE_TUNING
 )
 F1 = {"objective.f1": True}
-PRESETS = {
+PRESETS = {  # of SST-2, if they name no other subset
     "quick": QUICK,
     "mrpc": {"task.subset": "mrpc"} | F1 | four_epochs(3_668),
     "qnli": {"task.subset": "qnli"} | four_epochs(104_743),
@@ -57,8 +56,4 @@ PRESETS = {
     "mnli": {"task.subset": "mnli"} | four_epochs(392_702),
     "warmup": {"optimizer.warmup_steps": 100, "optimizer.decay": "linear"},
 }
-
-
-def get_config(arg: str | None = None) -> ConfigDict:
-    """See `configs/defaults.py` for `arg`; without a subset it is SST-2."""
-    return make_config(arg, "glue", PAPER, PRESETS)
+get_config = partial(make_config, task="glue", settings=PAPER, presets=PRESETS)

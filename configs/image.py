@@ -5,7 +5,7 @@ python scripts/train.py --config=configs/image.py:nystrom --workdir=DIR
 The archive is found in, or downloaded to, `task.data_dir`.
 """
 
-from ml_collections import ConfigDict
+from functools import partial
 
 from configs import self_pretraining
 from configs.defaults import AS_PUBLISHED, make_config
@@ -31,8 +31,4 @@ PRESETS = {
     "as_published": AS_PUBLISHED | {"model.ignore_id": 0},  # black
     **self_pretraining.presets("image", QUICK),
 }
-
-
-def get_config(arg: str | None = None) -> ConfigDict:
-    """See `configs/defaults.py` for `arg`."""
-    return make_config(arg, "image", PAPER, PRESETS)
+get_config = partial(make_config, task="image", settings=PAPER, presets=PRESETS)

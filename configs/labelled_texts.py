@@ -8,7 +8,7 @@ train is drawn for each of these that is not there. The model is Text's; with ma
 examples take more steps. `:nystrom,quick` is for two CPU cores.
 """
 
-from ml_collections import ConfigDict
+from functools import partial
 
 from configs.defaults import make_config
 from configs.text import QUICK
@@ -22,8 +22,6 @@ PAPER = {
     "train.checkpoint_every": 250,
 }
 PRESETS = {"quick": QUICK}
-
-
-def get_config(arg: str | None = None) -> ConfigDict:
-    """See `configs/defaults.py` for `arg`."""
-    return make_config(arg, "labelled_texts", PAPER, PRESETS)
+get_config = partial(
+    make_config, task="labelled_texts", settings=PAPER, presets=PRESETS
+)

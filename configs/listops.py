@@ -9,7 +9,7 @@ so that every expression has at least four times as many tokens as there are lan
 What it reaches stands in the README's table, beside the floors.
 """
 
-from ml_collections import ConfigDict
+from functools import partial
 
 from configs import self_pretraining
 from configs.defaults import AS_PUBLISHED, make_config
@@ -44,8 +44,4 @@ PRESETS = {
     "quick,as_published": AS_PUBLISHED,
     **self_pretraining.presets("listops", QUICK),
 }
-
-
-def get_config(arg: str | None = None) -> ConfigDict:
-    """See `configs/defaults.py` for `arg`."""
-    return make_config(arg, "listops", PAPER, PRESETS)
+get_config = partial(make_config, task="listops", settings=PAPER, presets=PRESETS)

@@ -6,7 +6,7 @@ The pictures are drawn first, which `scripts/prepare_data.py --task=pathfinder` 
 all cores. `quick` draws 5,000 with short contours.
 """
 
-from ml_collections import ConfigDict
+from functools import partial
 
 from configs import self_pretraining
 from configs.defaults import AS_PUBLISHED, make_config
@@ -34,8 +34,4 @@ PRESETS = {
     "as_published": AS_PUBLISHED | {"model.ignore_id": 0},  # black
     **self_pretraining.presets("pathfinder", QUICK),
 }
-
-
-def get_config(arg: str | None = None) -> ConfigDict:
-    """See `configs/defaults.py` for `arg`."""
-    return make_config(arg, "pathfinder", PAPER, PRESETS)
+get_config = partial(make_config, task="pathfinder", settings=PAPER, presets=PRESETS)

@@ -6,7 +6,7 @@ Not in the paper: the settings are those of Pathfinder at a sixteenth of the bat
 `gpu` fits one GPU; `quick` only shows that all of it runs: 20 steps on 100 pictures.
 """
 
-from ml_collections import ConfigDict
+from functools import partial
 
 from configs.defaults import AS_PUBLISHED, make_config
 
@@ -32,8 +32,4 @@ PRESETS = {
     "gpu": GPU,
     "as_published": AS_PUBLISHED | {"model.ignore_id": 0},  # black
 }
-
-
-def get_config(arg: str | None = None) -> ConfigDict:
-    """See `configs/defaults.py` for `arg`."""
-    return make_config(arg, "pathx", PAPER, PRESETS)
+get_config = partial(make_config, task="pathx", settings=PAPER, presets=PRESETS)

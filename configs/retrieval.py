@@ -10,7 +10,7 @@ step 250, 64.2 % at 500 and 64.8 % at 750 (seed 0, commit c91d469, without the
 convolution).
 """
 
-from ml_collections import ConfigDict
+from functools import partial
 
 from configs import self_pretraining
 from configs.defaults import AS_PUBLISHED, make_config
@@ -41,8 +41,4 @@ PRESETS = {
     "quick,as_published": AS_PUBLISHED,
     **self_pretraining.presets("retrieval", QUICK),
 }
-
-
-def get_config(arg: str | None = None) -> ConfigDict:
-    """See `configs/defaults.py` for `arg`."""
-    return make_config(arg, "retrieval", PAPER, PRESETS)
+get_config = partial(make_config, task="retrieval", settings=PAPER, presets=PRESETS)

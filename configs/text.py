@@ -16,7 +16,7 @@ after pre-training on windows of 256 tokens, 84.7 % from scratch (seed 0, 64 lan
 results/README.md).
 """
 
-from ml_collections import ConfigDict
+from functools import partial
 
 from configs import self_pretraining
 from configs.corpus import BERT_BASE, BERT_QUICK
@@ -54,8 +54,4 @@ PRESETS = {
     "quick,subwords": QUICK_SUBWORDS,
     **self_pretraining.presets("text", QUICK),
 }
-
-
-def get_config(arg: str | None = None) -> ConfigDict:
-    """See `configs/defaults.py` for `arg`."""
-    return make_config(arg, "text", PAPER, PRESETS)
+get_config = partial(make_config, task="text", settings=PAPER, presets=PRESETS)

@@ -117,4 +117,6 @@ def get_config(arg: str | None = None) -> ConfigDict:
         "train.eval_every": 500,
         "train.checkpoint_every": 500,
     }
-    return make_config(arg or "average", "words", settings, {}, load=[__file__])
+    return make_config(
+        arg or "average", task="words", settings=settings, presets={}, load=[__file__]
+    )

@@ -15,13 +15,7 @@ from absl import flags
 
 from lra_tasks.task import LRA, TASKS
 from nystromformer.experiments import cli
-from nystromformer.experiments.bench.attentions import (
-    all_labels,
-    attention_groups,
-    parse_attention,
-)
-from nystromformer.experiments.bench.benchmark import load_torch, write_benchmark
-from nystromformer.experiments.bench.train_steps import step_groups
+from nystromformer.experiments.bench import attentions, benchmark, train_steps
 
 LENGTHS = [2**k for k in range(9, 17)]
 flags.DEFINE_string("out", None, "folder to write", required=True)
@@ -36,25 +30,26 @@ flags.DEFINE_integer("repeats", 7, "rounds of measurements", 1)
 flags.DEFINE_bool("peers", False, "measure PyTorch's, too")
 flags.DEFINE_bool("train_step", False, "measure whole train steps")
 flags.DEFINE_multi_enum("task", [*LRA], [*TASKS], "with --train_step: task")
-flags.DEFINE_multi_integer(
-    "grad_accum_steps", [1], "with --train_step: parts and length buckets of a batch", 1
-)
+flags.DEFINE_multi_integer("grad_accum_steps", [1], "with --train_step: parts", 1)
 
 
 def main() -> None:
     """Measures what the flags ask for."""
     f: Any = flags.FLAGS
-    specs = [parse_attention(x, f.option) for x in f.attention or all_labels()]
-    torch = load_torch() if f.peers else None
+    labels = f.attention or attentions.all_labels()
+    specs = [attentions.parse_attention(x, f.option) for x in labels]
+    torch = benchmark.load_torch() if f.peers else None
     if f.train_step:
         sizes = {"train.batch_size": f.batch_size, "model.dtype": f.dtype}
         sizes["task.max_length"] = f.length and f.length[0]
-        groups = step_groups(specs, f.task, f.grad_accum_steps, torch, **sizes)
+        groups = train_steps.step_groups(
+            specs, f.task, f.grad_accum_steps, torch, **sizes
+        )
     else:
         sizes = {"num_heads": f.num_heads, "head_dim": f.head_dim, "dtype": f.dtype}
         sizes["batch_size"] = f.batch_size or 1
-        groups = attention_groups(specs, f.length or LENGTHS, torch, **sizes)
-    write_benchmark(groups, Path(f.out).expanduser(), f.repeats, torch)
+        groups = attentions.attention_groups(specs, f.length or LENGTHS, torch, **sizes)
+    benchmark.write_benchmark(groups, Path(f.out).expanduser(), f.repeats, torch)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,7 @@ _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of texts")
 def main() -> None:
     source, folder = (Path(x.value).expanduser() for x in (_FROM, _WORKDIR))
     if (folder / workdir.CONFIG_FILE).exists():
-        raise ConfigError(
-            f"{folder} holds a run or a model: name a new or empty folder"
-        )
+        raise ConfigError(f"{folder} holds a run: name a new or empty folder")
     tokenizer = folder / workdir.TOKENIZER_FILE
     words = (source / workdir.TOKENIZER_FILE).read_bytes()
     try:
@@ -37,15 +35,20 @@ def main() -> None:
     except huggingface.PretrainedError as error:
         raise ConfigError(str(error)) from error
     keys = key_types(ModelConfig).keys() - {"dtype", "pooling"}
-    settings = {f"model.{key}": getattr(encoder, key) for key in keys} | {
-        f"attention.{key}": value for key, value in encoder.attention_options.items()
+    settings = {
+        **{f"model.{key}": getattr(encoder, key) for key in keys},
+        **{f"attention.{key}": x for key, x in encoder.attention_options.items()},
+        "task.source_dir": _SOURCE_DIR.value,
+        "task.tokenizer": str(tokenizer),
+        "task.max_length": encoder.max_length,
+        "objective.name": "mlm",
+        "train.batch_size": 32,
+        "train.num_steps": 1,
+        "train.eval_every": 1,
+        "train.checkpoint_every": 1,
     }
-    settings |= {"task.source_dir": _SOURCE_DIR.value, "objective.name": "mlm"}
-    settings |= {"task.max_length": encoder.max_length, "train.batch_size": 32}
-    settings |= {f"train.{x}": 1 for x in ("num_steps", "eval_every")}
-    settings |= {"train.checkpoint_every": 1, "task.tokenizer": str(tokenizer)}
-    config = make_config(encoder.attention, "corpus", settings, {}).to_dict()
-    mapping = Config.from_mapping(config).to_mapping()
+    made = make_config(encoder.attention, task="corpus", settings=settings, presets={})
+    mapping = Config.from_mapping(made.to_dict()).to_mapping()
     save_weights(folder / "best", split_weights(model)[1])
     tokenizer.write_bytes(words)
     workdir.write_json(folder / workdir.CONFIG_FILE, mapping)

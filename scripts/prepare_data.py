@@ -1,7 +1,6 @@
 """Prepares the data of tasks as tensorflow-datasets, and says how to load them.
 
-python scripts/prepare_data.py --task=NAME|all … [--data_dir=DIR] [--num_workers=N]
-    [--option=KEY=VALUE …]
+python scripts/prepare_data.py --task=NAME|all … [--data_dir=DIR] [--option=KEY=VALUE …]
 
 Data that are already prepared are only read. DATA.md says where the data come from.
 """
@@ -20,7 +19,6 @@ from nystromformer.experiments import cli
 
 _TASK = flags.DEFINE_multi_enum("task", None, [*TASKS, "all"], "task", required=True)
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of archives and data")
-_WORKERS = flags.DEFINE_integer("num_workers", os.cpu_count(), "draw Pathfinder", 1)
 _OPTION = flags.DEFINE_multi_string("option", [], "KEY=VALUE: an option of the task")
 
 
@@ -29,7 +27,7 @@ def main() -> None:
     options, failed = dict(map(parse_option, _OPTION.value)), False
     for name in [*LRA, "pathx"] if "all" in _TASK.value else _TASK.value:
         drawn = issubclass(TASKS[name], Pathfinder)
-        workers = {"num_workers": _WORKERS.value} if drawn else {}
+        workers = {"num_workers": os.cpu_count()} if drawn else {}
         try:
             prepare(get_task(name, **workers | options))
         except (DataError, OSError) as error:

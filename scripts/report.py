@@ -15,14 +15,12 @@ from absl import flags
 from nystromformer.experiments import cli
 from nystromformer.experiments.report.build import build
 
-OUT = flags.DEFINE_string(
-    "out", None, "folder to write: new, or an earlier report", required=True
-)
+_OUT = flags.DEFINE_string("out", None, "folder to write", required=True)
 
 
 def main(folders: list[str]) -> None:
     paths = [Path(folder).expanduser() for folder in folders]
-    print(build(paths, Path(str(OUT.value)).expanduser()))
+    print(build(paths, Path(str(_OUT.value)).expanduser()))
 
 
 if __name__ == "__main__":

@@ -22,21 +22,14 @@ from etils import epath
 from ml_collections import config_flags
 
 from nystromformer.config import Config, ConfigError
-from nystromformer.experiments import cli
+from nystromformer.experiments import cli, run
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.run import (
-    cache_compiled_programs,
-    run_training,
-    summary,
-)
 from nystromformer.training.interrupt import SIGNALS
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run", required=True)
 _MAX_MINUTES = flags.DEFINE_float("max_minutes", None, "limit of time", 0.001)
-_SEQ_SHARDS = flags.DEFINE_integer(
-    "sequence_parallelism", 1, "split each sequence over this many devices", 1
-)
+_SHARDS = flags.DEFINE_integer("sequence_parallelism", 1, "devices for a sequence", 1)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes")
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "how many", 1)
@@ -66,12 +59,12 @@ def main() -> None:
     cli.limit_minutes(_MAX_MINUTES.value)
     if _DISTRIBUTED.value:
         join_processes()
-    cache_compiled_programs()
+    run.cache_compiled_programs()
     groups = _CONFIG.value.to_dict()
     groups["load"] = dict.fromkeys((*groups.get("load", ()), *cli.loaded()))
     experiment = Experiment.from_config(Config.from_mapping(groups))
     workdir = epath.Path(_WORKDIR.value).expanduser()
-    print(summary(run_training(experiment, workdir, _SEQ_SHARDS.value)))
+    print(run.summary(run.run_training(experiment, workdir, _SHARDS.value)))
 
 
 if __name__ == "__main__":

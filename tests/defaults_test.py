@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+from functools import partial
 
 import pytest
 from flax.traverse_util import flatten_dict
@@ -121,23 +122,23 @@ def test_make_config_merges_presets_quick_first():
         "wide": {"train.seed": 4, "attention.num_landmarks": 7, "attention.window": 5},
     }
     paper = {"train.batch_size": 8}
+    make = partial(make_config, task="listops", settings=paper, presets=presets)
 
     def made(arg):
-        config = make_config(arg, "listops", paper, presets)
+        config = make(arg)
         return config.preset, config.train.seed, config.train.log_every
 
     assert made("long") == ("long", 2, 2)
     assert made("long,quick") == made("quick,long") == ("quick,long", 3, 1)
     assert made("long,softmax,quick,wide") == ("quick,long,wide", 4, 1)
     assert made("") == made("paper,nystrom") == ("paper", 0, 50)
-    wide = make_config("wide", "listops", paper, presets).attention
-    assert wide.num_landmarks == 7
-    assert "window" not in wide
-    assert make_config("longformer,wide", "listops", {}, presets).attention.window == 5
+    assert make("wide").attention.num_landmarks == 7
+    assert "window" not in make("wide").attention
+    assert make("longformer,wide").attention.window == 5
 
 
 def test_make_config_names_an_unknown_word_or_task():
     with pytest.raises(ValueError, match=r"'nystrm'; known: .*softmax.*paper.*quick"):
         make("text", "nystrm")
     with pytest.raises(ValueError, match="unknown task 'mine': --load the module"):
-        make_config("", "mine", {}, {})
+        make_config(task="mine", settings={}, presets={})

@@ -26,15 +26,15 @@ PURE = {"jax", "nystromformer", "collections", "functools", "math", "typing"}
 
 
 def imports(path):
-    """The dotted names that a file imports, relative ones marked by their dots."""
+    """The dotted names that a file imports; ruff sees that they are absolute."""
     names = set()
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
             # `from package import module` reaches the module as well.
-            names |= {module} | {f"{module}.{alias.name}" for alias in node.names}
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            names.add(str(node.module))
     return names
 
 
@@ -76,10 +76,6 @@ def test_imports_point_downwards():
     assert not {path: names for path, names in wrong.items() if names}
 
 
-def test_imports_are_absolute():
-    assert not [p for p in SOURCES if any(n.startswith(".") for n in imports(p))]
-
-
 def test_the_core_needs_only_jax():
     for name in set().union(*FLOORS[:3]):
         for path in SOURCES:
@@ -89,7 +85,7 @@ def test_the_core_needs_only_jax():
 
 def test_configs_are_plain_data():
     plain = {"ml_collections", "configs", "lra_tasks", "nystromformer"}
-    plain |= {"collections", "dataclasses", "typing"}
+    plain |= {"collections", "dataclasses", "functools", "typing"}
     for path in SOURCES:
         if path.parts[0] == "configs":
             assert imports(path) == reaches(imports(path), plain), path
@@ -98,6 +94,11 @@ def test_configs_are_plain_data():
 def test_names_say_what_a_file_is_for():
     vague = {"util", "utils", "helper", "helpers", "common", "misc"}
     assert not [path for path in SOURCES if path.stem in vague]
+    for package in PACKAGES:
+        paths = [path for path in SOURCES if path.parts[0] == package]
+        names = [path.stem for path in paths if path.stem != "__init__"]
+        # One attention is there as a function and as a module of the table.
+        assert {name for name in names if names.count(name) > 1} <= {"nystrom"}
 
 
 def test_files_and_functions_fit_on_a_few_screens():
@@ -111,7 +112,7 @@ def test_files_and_functions_fit_on_a_few_screens():
     assert not {name: n for name, n in long.items() if n > 70}
 
 
-@pytest.mark.xfail(reason="the rebuild is under way", strict=False)
+@pytest.mark.xfail(reason="the rebuild is under way", strict=True)
 def test_the_house_has_its_size():
     assert sum(map(num_lines, SOURCES)) <= 10_000
     tests = (ROOT / "tests").rglob("*.py")

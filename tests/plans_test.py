@@ -46,15 +46,3 @@ def test_self_pretraining_trains_from_scratch_for_as_long_as_both_stages(preset)
         length = "num_epochs" if matched.train.num_epochs else "num_steps"
         both = [getattr(x.config.train, length) for x in (source, point)]
         assert getattr(matched.train, length) == sum(both)
-
-
-def test_ablations_change_one_option_of_the_preset():
-    for task, preset in (("listops", "quick"), ("image", "")):
-        found = points("ablations", tasks=[task], preset=preset)
-        [base] = make_points([f"{ROOT}/configs/{task}.py"], [{}], presets=preset)
-        base = base.config.attention.options
-        options = [p.config.attention.options for p in found]
-        changed = [{k for k in base if base[k] != other[k]} for other in options]
-        assert all(len(keys) <= 1 for keys in changed)
-        named = {"conv_kernel_size", "landmarks", "pinv", "landmark_padding"}
-        assert set.union(*changed) == named

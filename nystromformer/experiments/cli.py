@@ -62,6 +62,9 @@ def _parse_flags(argv: list[str]) -> list[str]:
     try:
         early(argv, known_only=True)
         load_modules(early.load)
+    except (flags.Error, ConfigError) as error:
+        fail(str(error))
+    try:
         return flags.FLAGS(argv)
     except (flags.Error, AttributeError, KeyError, *USER_ERRORS) as error:
         by_name = isinstance(error, AttributeError | KeyError)

@@ -56,10 +56,11 @@ class Job:
 
     def start(self, **env: str) -> None:
         """Starts it, with these environment variables."""
+        self.env = env
         self.workdir.mkdir(parents=True, exist_ok=True)
         with open(self.workdir / "log.txt", "ab") as log:
             self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, env={**os.environ, **env}
+                self.command, stdout=log, stderr=log, env=os.environ | env
             )
 
     def finish(self) -> None:
@@ -97,23 +98,23 @@ def run_locally(
     waiting, running = list(points), []
     with StopFlag() as stop:
         while (waiting or running) and stop.signum is None:
-            for job, gpu in [x for x in running if x[0].process.poll() is not None]:
+            for job in [x for x in running if x.process.poll() is not None]:
                 job.finish()
-                running.remove((job, gpu))
-                free.append(gpu)
-            pending = {x.name for x in waiting} | {x.workdir.name for x, _ in running}
+                running.remove(job)
+                free.append(job.env)
+            pending = {x.name for x in waiting} | {x.workdir.name for x in running}
             ready = [point for point in waiting if point.source not in pending]
             for point in ready[: len(free)]:
                 waiting.remove(point)
                 job = Job(point.command(folder), folder / point.name)
                 has_source = not point.source or state(folder / point.source) == "done"
                 if has_source and state(job.workdir) == "waiting":
-                    job.start(**free[0])
-                    running.append((job, free.pop(0)))
+                    job.start(**free.pop(0))
+                    running.append(job)
             time.sleep(0.2)
-        for job, _ in running:
+        for job in running:
             job.process.terminate()
-        for job, _ in running:
+        for job in running:
             job.process.wait()
     if stop.signum is not None:
         raise Interrupted(stop.signum)

@@ -70,15 +70,16 @@ def make_points(
       load: modules that the runs import.
     """
     points, known, changes = [], {"presets", "init_from"}, changes or {}
+    imports = tuple(f"--load={module}" for module in load)
     for seed, variant, file in itertools.product(range(num_seeds), variants, files):
         try:
-            point = _make_point(file, presets, variant, changes, seed, load)
+            point = _make_point(file, presets, variant, changes, seed)
             if not seed:
                 Experiment.from_config(point.config)
         except (flags.Error, OSError, TypeError, ValueError) as error:
             said = str(error).splitlines()[-1]  # above it: the traceback of a config
             raise ConfigError(f"{file.strip(':')}: {said}") from error
-        points.append(point)
+        points.append(dataclasses.replace(point, flags=imports + point.flags))
         known |= flatten_dict(point.config.to_mapping(), sep=".").keys()
     for key in itertools.chain(changes, *variants):
         if key not in known:
@@ -88,12 +89,7 @@ def make_points(
 
 
 def _make_point(
-    file: str,
-    presets: str,
-    variant: Changes,
-    changes: Changes,
-    seed: int,
-    load: Sequence[str],
+    file: str, presets: str, variant: Changes, changes: Changes, seed: int
 ) -> Point:
     """One point of `make_points`."""
     path, _, own = file.partition(":")
@@ -119,8 +115,7 @@ def _make_point(
     if after:
         config.train.init_from = source = name(after)
     own = name(stage, f"init_from_{after}" if after else "")
-    words = *(f"--load={module}" for module in load), *words
-    return Point(own, words, Config.from_mapping(config.to_dict()), source)
+    return Point(own, tuple(words), Config.from_mapping(config.to_dict()), source)
 
 
 def _read_config(words: Sequence[str]) -> Any:

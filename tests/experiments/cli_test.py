@@ -45,11 +45,16 @@ def test_run_ends_in_one_line_and_a_status(run_main, body, status, message):
     assert done.stderr.count("\n") == bool(message)
 
 
-def test_run_shows_the_traceback_of_a_bug(run_main):
+def test_run_shows_the_traceback_of_a_bug(run_main, tmp_path):
     done = run_main("[][1]")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "IndexError" in done.stderr
+    mine = tmp_path / "mine.py"
+    mine.write_text("import math\nmath.no_such_name")
+    done = run_main("print('ran')", f"--load={mine}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f'File "{mine}", line 2' in done.stderr
 
 
 def test_run_passes_positional_arguments_wherever_flags_stand(run_main):
@@ -69,25 +74,6 @@ def test_run_serves_users_without_a_name_and_terminals_without_unicode(run_main)
     before += "; os.setgid(54321); os.setuid(54321)"
     done = run_main(body, before=before)
     assert done.stdout == "? 54321\n", done.stderr
-
-
-MINE = """
-from nystromformer.attention.identity import IdentityAttention
-from nystromformer import register_attention
-class Mine(IdentityAttention): pass
-register_attention("mine", Mine)
-print("imported")
-"""
-
-
-def test_run_imports_each_module_of_load_before_the_config_is_read(run_main, tmp_path):
-    (tmp_path / "mine.py").write_text(MINE)
-    body = (
-        "from configs import listops; listops.get_config('mine'); print(cli.loaded())"
-    )
-    load = f"--load={tmp_path}/mine.py"
-    done = run_main(body, load, load)
-    assert done.stdout == f"imported\n('{tmp_path}/mine.py',)\n", done.stderr
 
 
 def test_run_rejects_a_module_that_is_not_there(run_main, tmp_path):

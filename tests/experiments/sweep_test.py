@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 
 from configs.plans import PLANS
-from nystromformer.attention import ATTENTIONS
-from nystromformer.attention.linear import LinearAttention
 from nystromformer.config import ConfigError
 from nystromformer.experiments.sweep import make_points, merge, parse_grid
 from tests.commands import ROOT
@@ -100,13 +98,6 @@ def test_point_command_says_its_config_and_modules(tmp_path):
         "--config.train.seed=0",
         f"--workdir={tmp_path}/listops-nystrom-num_landmarks=5-seed0",
     ]
-
-
-def test_make_points_takes_a_registered_attention(monkeypatch):
-    with pytest.raises(ConfigError, match="unknown attention or preset 'mine'"):
-        grid_points("attention.name=mine")
-    monkeypatch.setitem(ATTENTIONS, "mine", LinearAttention)
-    assert names(grid_points("attention.name=mine")) == ["listops-mine-seed0"]
 
 
 BAD = {
