@@ -22,8 +22,8 @@ KMEANS_STEPS = 3
 def random_positions(mask: jax.Array, count: int, seed: int) -> jax.Array:
     """Samples `count` valid positions of mask [S], sorted; S where there are too few.
 
-    Each token draws a number that depends only on the seed and on its rank among the
-    valid ones, and the smallest win: padding and other sequences change nothing.
+    Each token draws a number by the seed and its rank among the valid ones, and the
+    smallest win: padding and other sequences change nothing.
     """
 
     def draw(rank: jax.Array) -> jax.Array:  # 32 bits in every precision

@@ -38,18 +38,7 @@ def test_dropout_draws_for_each_number():
     assert abs(np.corrcoef(own) - np.eye(6)).max() < 5 / np.sqrt(31 * 37)
 
 
-@pytest.fixture(params=["cpu", "default"])
-def branch(request, monkeypatch):
-    """What is for a CPU, and what is for all else."""
-
-    def choose(*args, **branches):
-        return branches.get(request.param, branches["default"])(*args)
-
-    monkeypatch.setattr(jax.lax, "platform_dependent", choose)
-    return request.param
-
-
-def test_random_halves_are_uniform_and_without_correlation(branch):
+def test_random_halves_are_uniform_and_without_correlation():
     """Each bit, each byte, neighbours in position, keys split from one."""
     count = 2**16
     keys = jax.random.split(KEY, 4)

@@ -216,10 +216,9 @@ class Attention(nnx.Module):
         if caller is None or isinstance(caller, nnx.bridge.ToLinen):
             return
         if params := jax.tree.leaves(nnx.state(self, nnx.Param)):
-            has = (
-                f"{type(self).__name__} has {sum(x.size for x in params):,} parameters"
-            )
+            count, name = sum(x.size for x in params), type(self).__name__
             raise ValueError(
-                f"{has}, which linen's {type(caller).__name__} would never train: use "
-                "it in flax.nnx, or the whole nnx model by flax.nnx.bridge.ToLinen"
+                f"{name} has {count:,} parameters, which linen's "
+                f"{type(caller).__name__} would never train: use it in flax.nnx, or "
+                "the whole nnx model by flax.nnx.bridge.ToLinen"
             )

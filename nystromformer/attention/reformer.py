@@ -74,14 +74,11 @@ def hash_buckets(
 
 
 def _seen_tokens(tokens, bucket, chunk, mask, lsh_scope, dtype):
-    """The tokens that each chunk sees in one round, and the bias of their scores.
+    """The tokens [C, 2 size] that each chunk sees in one round, and their scores' bias.
 
     From tokens [C, size] in the order of this round, the bucket [1 + R, L] of each
-    token in this and in every round, and its chunk [R, L] in every round:
-
-    seen [C, 2 size], the tokens of the previous chunk and of its own, and the bias
-    [C, size, 2 size]: −log N_ij ("chunk": 0), the lowest number for a token outside
-    P_i^(r), and half of it for the token itself.
+    token in this and in every round, and its chunk [R, L]. The bias [C, size, 2 size]
+    is −log N_ij ("chunk": 0), the lowest number outside P_i^(r), half of it for itself.
     """
     num_chunks, size = tokens.shape
     lowest = jnp.finfo(dtype).min
@@ -181,9 +178,8 @@ class ReformerAttention(Attention):
 
         def one_round(tokens: jax.Array, here: jax.Array) -> tuple[jax.Array, ...]:
             buckets = jnp.concatenate([here[None], bucket])
-            seen, bias = _seen_tokens(
-                tokens, buckets, chunk, mask, self.lsh_scope, wide
-            )
+            given = tokens, buckets, chunk, mask, self.lsh_scope, wide
+            seen, bias = _seen_tokens(*given)
             keys, values = unit_key[seen], value[seen]
             return _attend_chunks(query[tokens], keys, values, bias, precision)
 

@@ -88,10 +88,7 @@ def softmax_attention(
 def _rows(
     first, rng, query, bias, mask, *, key, value, is_causal, dropout_rate, precision
 ) -> jax.Array:
-    """One head's attention of query [T, H], in the sequence from position `first` on.
-
-    bias and mask are [T or 1, S or 1].
-    """
+    """One head's attention of query [T, H], which stands at `first` in the sequence."""
     if is_causal:
         t = first + jnp.arange(len(query))
         causal = t[:, None] >= jnp.arange(len(key))[None]
@@ -132,10 +129,7 @@ def _heads(rows: Callable[..., jax.Array], query, key, *others) -> jax.Array:
 def _each(
     function: Callable[..., jax.Array], count: int, at_once: int, *inputs: Any
 ) -> jax.Array:
-    """function of each of `count` rows of the inputs, `at_once` of them in parallel.
-
-    An input may be None, or have one row for all.
-    """
+    """function of each of `count` rows of the inputs, which may be None or have one."""
     shared = {i: x[0] for i, x in enumerate(inputs) if x is not None and len(x) == 1}
     own = [None if i in shared else x for i, x in enumerate(inputs)]
 
@@ -150,10 +144,7 @@ def _each(
 
 
 def _one_head(rows, block, query, key, value, bias, mask, rng) -> jax.Array:
-    """Attention of query [T, H] to key and value [S, H], `block` queries at a time.
-
-    Of several blocks the gradient computes the scores again.
-    """
+    """`rows` of `block` queries at a time; of several the gradient computes again."""
     if block >= len(query):
         return rows(0, rng, query, bias, mask, key=key, value=value)
     # Wide, as the blocks' gradients of them are summed in their dtype.

@@ -12,12 +12,12 @@ from nystromformer.attention.nystrom import depthwise_conv, nystrom_attention
 from nystromformer.attention.softmax import softmax_attention
 from nystromformer.ops import tensor_cores
 from tests import paper
+from tests.attention.cases import MASK, B, H, N
+from tests.attention.cases import MAX_LENGTH as L
 from tests.jaxpr import equations, quadratic_shapes
 from tests.tolerance import TOLERANCE, relative_error
 
-B, L, N, H, M = 3, 67, 2, 5, 7
-LENGTHS = np.array([67, 41, 23])
-MASK = np.arange(L) < LENGTHS[:, None]
+M = 7
 KERNEL = np.random.default_rng(1).normal(size=(5, N)).astype(np.float32)
 
 
