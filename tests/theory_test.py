@@ -1,0 +1,60 @@
+"""What the paper and its baseline prove, on matrices that softmax makes."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nystromformer.landmarks import nystrom_kernels, softmax_matrix
+from nystromformer.nystrom import iterative_pinv, nystrom
+from tests.tolerance import TOLERANCE
+
+RNG = np.random.default_rng(0)
+DEFICIENT = np.repeat(np.float64(softmax_matrix(*RNG.normal(size=(2, 8, 4)))), 2, 0)
+DEFICIENT = np.repeat(DEFICIENT, 2, 1) / 2  # [16, 16] of rank 8; rows sum to 1
+
+
+def test_iterative_pinv_cubes_the_residual_by_lemma_1():
+    assert np.linalg.matrix_rank(DEFICIENT) == 8
+    inverse = np.linalg.pinv(DEFICIENT)
+    with jax.enable_x64(True):
+        iterates = [
+            np.asarray(iterative_pinv(jnp.asarray(DEFICIENT), j)) for j in range(31)
+        ]
+    found = [np.linalg.norm(DEFICIENT @ (inverse - z), 2) for z in iterates]
+    assert found[0] < 1
+    for before, after in itertools.pairwise(found):
+        assert after <= before**3 + 1e-9
+    assert found[-1] < 1e-9
+
+
+def test_nystrom_with_all_tokens_as_landmarks_is_exact_by_lemma_2():
+    """Through the iteration: the more of them, the nearer to softmax attention."""
+    with jax.enable_x64(True):
+        query, key = np.random.default_rng(1).normal(size=(2, 16, 5))
+        exact = softmax_matrix(query, key)
+        _, a, _ = nystrom_kernels(query, key, num_landmarks=16)
+        np.testing.assert_allclose(a, exact, rtol=1e-12)
+
+        def error(num_iters):
+            found = a @ iterative_pinv(a, num_iters) @ a
+            return np.linalg.norm(found - exact) / np.linalg.norm(exact)
+
+        errors = [error(n) for n in (0, 6, 12, 20, 30)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 0.3 > 0.1 > errors[1]
+    assert errors[-1] < TOLERANCE["float64"]
+
+
+def test_nystrom_error_is_within_proposition_1():
+    with jax.enable_x64(True):
+        for scale in (0.1, 1, 4):
+            query, key, value = scale * RNG.normal(size=(3, 24, 5))
+            _, a, _ = nystrom_kernels(query, key, num_landmarks=6)
+            z, inverse = iterative_pinv(a), jnp.linalg.pinv(a)
+            found = nystrom(query, key, value, num_landmarks=6)
+            distance = np.abs(softmax_matrix(query, key) @ value - found).sum(1).max()
+            norms = [float(jnp.abs(x).sum(1).max()) for x in (inverse, inverse - z)]
+            bound = (1 + sum(norms)) * np.abs(value).sum(1).max()
+            assert 0 < distance <= bound
