@@ -82,16 +82,20 @@ def test_score_table_averages_rows_that_have_all_tasks(runs):
 
 
 @pytest.mark.parametrize(
-    ("arg", "source", "cited"),
+    ("arg", "flags", "source", "cited"),
     [
-        ("linformer", None, "37.25 [1], 37.45 [2], 36.69 [3]"),
-        ("reformer,as_published", None, "19.05 [1], 37.68 [2]"),
-        ("softmax,quick", None, None),
-        ("softmax", "runs/a", None),
+        ("linformer", "", None, "37.25 [1], 37.45 [2], 36.69 [3]"),
+        ("reformer,as_published", "", None, "19.05 [1], 37.68 [2]"),
+        ("bigbird", "'--config.train.length_buckets=8'", None, "39.25 [2]"),
+        ("bigbird", "--config.train.num_steps=20", None, None),
+        ("softmax,quick", "", None, None),
+        ("softmax", "", "runs/a", None),
     ],
 )
-def test_score_table_cites_beside_the_published_presets_only(runs, arg, source, cited):
-    runs.add(arg, 0.5, train__init_from=source)
+def test_score_table_cites_beside_the_published_settings_only(
+    runs, arg, flags, source, cited
+):
+    runs.add(arg, 0.5, flags=flags, train__init_from=source)
     *_, row = scores(runs).values()
     assert row.get("listops published, %") == cited
 
