@@ -40,19 +40,22 @@ class MetricsWriter:
         last = {"train": step, "validation": evaluated}
         rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
         self.rows = [x for x in rows if x["step"] <= last.get(x["split"], -1)]
-        self.events: Any = None
-        if is_host_0() and "://" not in str(workdir):
-            from tensorboardX import SummaryWriter  # takes a second to import
-
-            folder = f"{workdir}/events"
-            self.events = SummaryWriter(folder, purge_step=step + 1, flush_secs=10)
+        self.step, self.events = step, None
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
         """Adds a row and writes the file; OSError if that is not possible."""
         self.rows.append({"step": step, "split": split, **values})
-        if is_host_0():
-            write_text(self.path, "".join(f"{json.dumps(x)}\n" for x in self.rows))
-        for name, value in values.items() if self.events else ():
+        if not is_host_0():
+            return
+        write_text(self.path, "".join(f"{json.dumps(x)}\n" for x in self.rows))
+        if "://" in str(self.path):
+            return
+        if self.events is None:
+            from tensorboardX import SummaryWriter  # takes a second to import
+
+            folder = str(self.path.parent / "events")
+            self.events = SummaryWriter(folder, purge_step=self.step + 1, flush_secs=10)
+        for name, value in values.items():
             self.events.add_scalar(f"{split}/{name}", value, step)
 
     def close(self) -> None:
