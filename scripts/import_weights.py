@@ -7,9 +7,8 @@ evaluated, and `train.init_from` takes it. Its task is the corpus of plain text 
 --source_dir, in the model's own tokens.
 """
 
-from pathlib import Path
-
 from absl import flags
+from etils import epath
 
 from configs.defaults import make_config
 from nystromformer import huggingface
@@ -24,9 +23,8 @@ _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of texts")
 
 
 def main() -> None:
-    source, folder = (Path(x.value).expanduser() for x in (_FROM, _WORKDIR))
-    if (folder / workdir.CONFIG_FILE).exists():
-        raise ConfigError(f"{folder} holds a run: name a new or empty folder")
+    source, folder = (epath.Path(x.value).expanduser() for x in (_FROM, _WORKDIR))
+    workdir.check_new(folder)
     tokenizer = folder / workdir.TOKENIZER_FILE
     words = (source / workdir.TOKENIZER_FILE).read_bytes()
     try:

@@ -36,6 +36,14 @@ def lock_workdir(workdir: epath.Path) -> contextlib.AbstractContextManager[Any]:
         raise ConfigError(f"another process is training in {workdir}") from error
 
 
+def check_new(workdir: epath.Path) -> None:
+    """Raises ConfigError if the folder holds anything but logs; it may not exist."""
+    files = workdir.iterdir() if workdir.exists() else ()
+    if strange := [x.name for x in files if not {x.name, x.suffix} & LOGS]:
+        message = f"{workdir} is not empty ({min(strange)})"
+        raise ConfigError(f"{message}: name a new or empty folder")
+
+
 def check_workdir(workdir: epath.Path, config: Config) -> None:
     """Checks that a run of this config may begin or go on there; changes nothing.
 
@@ -46,10 +54,7 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
         key the message names.
     """
     if not (workdir / CONFIG_FILE).exists():
-        files = workdir.iterdir() if workdir.exists() else ()
-        if strange := [x.name for x in files if not {x.name, x.suffix} & LOGS]:
-            message = f"{workdir} is not empty ({min(strange)}) and holds no run"
-            raise ConfigError(f"{message}: name another workdir")
+        check_new(workdir)
         return
     saved, ours = (_comparable(x) for x in (read_config(workdir), config))
     if not config.train.num_steps:  # but num_epochs
