@@ -11,10 +11,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from lra_tasks.task import Split, Task
-from nystromformer.config import ConfigError
+from nystromformer.config import Config, ConfigError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.experiment import Experiment, format_metric
-from nystromformer.experiments.trained_run import load_run
+from nystromformer.experiments.trained_run import TrainedRun, load_run
 from nystromformer.experiments.transfer import carry_over, with_weights
 from nystromformer.experiments.workdir import (
     CONFIG_FILE,
@@ -63,8 +63,7 @@ def run_training(
     if result := read_result(workdir):
         print(f"{workdir} is finished; delete it to run again")
         return result
-    init_from = experiment.config.train.init_from
-    source = load_run(init_from) if init_from and not saved_steps(workdir) else None
+    source = None if saved_steps(workdir) else load_source(experiment.config)
     mesh = mesh_of(experiment, sequence_parallelism)
     experiment, splits, programs = load_and_compile(experiment, mesh)
     config = experiment.config
@@ -77,9 +76,7 @@ def run_training(
     taken = carry_over(source, experiment) if source else {}
     with lock_workdir(workdir):
         if is_host_0():
-            write_json(workdir / CONFIG_FILE, config.to_mapping())
-            if tokenizer := experiment.task.vocabulary_file(config.task.data_dir):
-                (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
+            write_origin(experiment, workdir)
         multihost_utils.sync_global_devices("opened the workdir")
         trainer = Trainer(
             programs,
@@ -112,6 +109,27 @@ def run_training(
             write_json(workdir / RESULT_FILE, result)
         trainer.delete_checkpoints()
     return result
+
+
+def load_source(config: Config) -> TrainedRun | None:
+    """The run that `train.init_from` names, if any; ConfigError if it still trains."""
+    if not config.train.init_from:
+        return None
+    folder = epath.Path(config.train.init_from).expanduser()
+    source = load_run(folder)
+    if source.result is None and saved_steps(folder):
+        raise ConfigError(
+            f"config.train.init_from={folder} is not finished: train it to its end"
+        )
+    return source
+
+
+def write_origin(experiment: Experiment, workdir: epath.Path) -> None:
+    """Writes what `load_run` makes the model from: config.json and the tokenizer."""
+    config = experiment.config
+    write_json(workdir / CONFIG_FILE, config.to_mapping())
+    if tokenizer := experiment.task.vocabulary_file(config.task.data_dir):
+        (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
 
 
 def load_and_compile(

@@ -147,3 +147,11 @@ def test_train_rejects_what_cannot_be_fine_tuned(
     done = glue(commands, tmp_path, pretrained, f"--config.{change}")
     assert said in refused(done)
     assert not (tmp_path / "run").exists()
+
+
+def test_train_rejects_an_unfinished_source(commands, tmp_path, pretrained):
+    unfinished = shutil.copytree(pretrained, tmp_path / "unfinished")
+    (unfinished / "result.json").unlink()
+    (unfinished / "checkpoints" / "15").mkdir(parents=True)
+    done = glue(commands, tmp_path, unfinished)
+    assert "is not finished: train it to its end" in refused(done)
