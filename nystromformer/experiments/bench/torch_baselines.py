@@ -2,7 +2,6 @@
 
 # pyright: reportMissingImports=false
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -92,5 +91,5 @@ def _program(library: str, ours: Program, run: Callable[[], None]) -> Program:
         if DEVICE == "cuda":
             torch.cuda.synchronize()
 
-    key: dict[str, Any] = {**ours.key, "attention": f"{library}-{ours.key['attention']}"}
-    return Program(key, run_and_wait, None, ours.steps)
+    label = f"{library}-{ours.key['attention']}"
+    return Program({**ours.key, "attention": label}, run_and_wait, None, ours.steps)
