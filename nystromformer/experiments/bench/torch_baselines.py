@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,7 +27,7 @@ def attention_baseline(ours: Program, inputs: Sequence[jax.Array]) -> Program | 
     arrays = (np.array(x, np.float32).swapaxes(1, 2) for x in inputs)
     dtype = getattr(torch, ours.key["dtype"])
     *qkv, cotangent = (torch.tensor(x).to(DEVICE, dtype) for x in arrays)
-    attend = torch.nn.functional.scaled_dot_product_attention
+    attend: Any = torch.nn.functional.scaled_dot_product_attention
 
     def forward() -> None:
         with torch.no_grad():
@@ -52,7 +53,8 @@ def train_baseline(ours: Program, config: Config, data: Data) -> Program | None:
         return None
     rows = np.asarray(data.inputs, np.int64)
     rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % options["num_landmarks"])))
-    sizes = transformers.NystromformerConfig(
+    make_config: Any = transformers.NystromformerConfig
+    sizes = make_config(
         vocab_size=int(rows.max()) + 1,
         hidden_size=model.model_dim,
         num_hidden_layers=model.num_layers,
@@ -66,7 +68,7 @@ def train_baseline(ours: Program, config: Config, data: Data) -> Program | None:
         max_position_embeddings=rows.shape[1],
     )
     torch.manual_seed(0)
-    classifier = transformers.NystromformerForSequenceClassification(sizes)
+    classifier: Any = transformers.NystromformerForSequenceClassification(sizes)
     classifier = classifier.to(DEVICE, getattr(torch, model.dtype)).train()
     optimizer = torch.optim.AdamW(classifier.parameters(), rate.learning_rate)
     inputs, labels = (
