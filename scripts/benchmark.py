@@ -8,14 +8,18 @@ measures whole train steps of the tasks' paper presets on random examples instea
 --peers adds PyTorch's attentions and train steps to the same rounds.
 """
 
+import importlib
+import os
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import flags
 
 from lra_tasks.task import LRA, TASKS
+from nystromformer.config import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.experiments.bench import attentions, benchmark, train_steps
+from nystromformer.experiments.bench import attentions, page, train_steps
 
 LENGTHS = [2**k for k in range(9, 17)]
 flags.DEFINE_string("out", None, "folder to write", required=True)
@@ -38,7 +42,7 @@ def main() -> None:
     f: Any = flags.FLAGS
     labels = f.attention or attentions.all_labels()
     specs = [attentions.parse_attention(x, f.option) for x in labels]
-    torch = benchmark.load_torch() if f.peers else None
+    torch = load_torch() if f.peers else None
     if f.train_step:
         sizes = {"train.batch_size": f.batch_size, "model.dtype": f.dtype}
         sizes["task.max_length"] = f.length and f.length[0]
@@ -49,7 +53,21 @@ def main() -> None:
         sizes = {"num_heads": f.num_heads, "head_dim": f.head_dim, "dtype": f.dtype}
         sizes["batch_size"] = f.batch_size or 1
         groups = attentions.attention_groups(specs, f.length or LENGTHS, torch, **sizes)
-    benchmark.write_benchmark(groups, Path(f.out).expanduser(), f.repeats, torch)
+    page.write_benchmark(groups, Path(f.out).expanduser(), f.repeats, torch)
+
+
+def load_torch() -> Any:
+    """The module `torch_baselines`; ConfigError where PyTorch cannot stand beside."""
+    # Else JAX takes most of an accelerator's memory at once and leaves torch none.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    try:
+        name = "nystromformer.experiments.bench.torch_baselines"
+        baselines = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--peers needs {error.name}: pip install it") from error
+    if baselines.DEVICE == "cpu" != jax.default_backend():
+        raise ConfigError("--peers: JAX has an accelerator and PyTorch has none")
+    return baselines
 
 
 if __name__ == "__main__":

@@ -1,17 +1,20 @@
-"""The benchmark's tables and figure: attentions down, lengths or tasks across."""
+"""The benchmark's page: attentions down, lengths or tasks across."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from nystromformer.experiments import markdown
+from nystromformer.experiments import markdown, provenance
 from nystromformer.experiments.bench.attentions import PASSES
-from nystromformer.experiments.plotting import line_style, new_figure
+from nystromformer.experiments.bench.measure import Program, measure
+from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 
 Row = Mapping[str, Any]
-DASH = "—"
+PAGE, FILE, DASH = "README.md", "benchmark.json", "—"
 UNITS = ("ms", "MiB")
 FIT_FROM = 2048  # below it, costs that do not depend on the length show
 NOTES = f"""\
@@ -22,6 +25,29 @@ NOTES = f"""\
 - Exponent: p of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
 - In N: each batch in N parts, padded to the next of N lengths.
 """
+
+
+def write_benchmark(
+    groups: Iterable[list[Program]], out: Path, rounds: int, torch: Any = None
+) -> None:
+    """Measures groups of programs, and writes JSON, page and figure after each.
+
+    torch: the module `torch_baselines`, or None.
+    """
+    made_by = provenance.source()
+    made_by["versions"] |= torch.VERSIONS if torch else {}
+    rows: list[dict[str, Any]] = []
+    for programs in groups:
+        markdown.open_folder(out, FILE)
+        new = measure(programs, rounds)
+        print(*tables(new), sep="\n", flush=True)
+        rows += new
+        lines = [*tables(rows), NOTES]
+        if "task" not in rows[0]["key"]:
+            save_figure(draw_curves(rows), out / "attention")
+            lines.insert(0, "![Time and memory against the length](attention.png)\n")
+        (out / FILE).write_text(json.dumps({**made_by, "rows": rows}, indent=1))
+        (out / PAGE).write_text(markdown.page("Benchmark", made_by, lines))
 
 
 def value(row: Row, unit: str) -> float | None:
