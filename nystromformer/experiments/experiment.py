@@ -15,8 +15,7 @@ from lra_tasks.split import SPLITS
 from lra_tasks.task import Split, Task, get_task
 from nystromformer import heads
 from nystromformer.attention.base import check_choice
-from nystromformer.config import Config, ConfigError
-from nystromformer.encoder import EncoderConfig
+from nystromformer.config import Config, ConfigError, ModelConfig
 from nystromformer.experiments.floors import of_labels, of_tokens, of_tokens_and_order
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification, Objective
@@ -31,20 +30,19 @@ class ObjectiveSpec:
     """An objective with the model that it trains and its trivial baselines.
 
     make_objective: called with the task and, by name, the options of the config.
-    make_model: called with the encoder's config, the task, the pooling and rngs.
+    make_model: called with the encoder's config, with its pooling, the task and rngs.
     floors: called with the task and its splits; returns metric -> rule -> value.
     """
 
     make_objective: Callable[..., Objective]
-    make_model: Callable[[EncoderConfig, Task, str, nnx.Rngs], nnx.Module]
+    make_model: Callable[[ModelConfig, Task, nnx.Rngs], nnx.Module]
     floors: Callable[..., dict[str, dict[str, float]]] = lambda task, splits: {}
 
 
-def make_classifier(
-    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
-) -> nnx.Module:
+def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
     """A classifier of one sequence or of a pair, whichever the task has."""
     sizes: Any = {"num_classes": task.num_classes, "rngs": rngs}
+    pooling = config.pooling
     if pooling == "bert_pooler" and task.vocabulary is None:
         raise ValueError(f"pooling='bert_pooler' reads [CLS]; {task.name} has none")
     if task.num_inputs == 2:
@@ -54,27 +52,18 @@ def make_classifier(
     return heads.SequenceClassifier(config, pooling=pooling, **sizes)
 
 
-def make_mlm_model(
-    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
-) -> nnx.Module:
+def make_mlm_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
     """A masked language model, with an embedding of the mask token."""
     vocab_size = max(task.vocab_size, task.mask_token + 1)
     config = dataclasses.replace(config, vocab_size=vocab_size)
     return heads.MaskedLanguageModel(config, rngs=rngs)
 
 
-def make_mlm_sop_model(
-    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
-) -> nnx.Module:
+def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
     """A model of masked tokens and of the order of two segments."""
     if task.separator is None:
         raise ValueError(f"mlm_sop needs pairs of text; {task.name} has none")
     return heads.MaskedOrderModel(config, rngs=rngs)
-
-
-def make_classification(task: Task, **options: Any) -> Objective:
-    """The objective of classes, whatever the task."""
-    return Classification(**options)
 
 
 def make_mlm(
@@ -87,23 +76,16 @@ def make_mlm(
 
 make_mlm_sop = functools.partial(make_mlm, objective=MaskedOrder)
 OBJECTIVES = {
-    "classification": ObjectiveSpec(make_classification, make_classifier, of_labels),
+    "classification": ObjectiveSpec(
+        lambda task, **options: Classification(**options), make_classifier, of_labels
+    ),
     "mlm": ObjectiveSpec(make_mlm, make_mlm_model, of_tokens),
     "mlm_sop": ObjectiveSpec(make_mlm_sop, make_mlm_sop_model, of_tokens_and_order),
 }
 
 
 def register_objective(name: str, spec: ObjectiveSpec) -> None:
-    """Adds an objective of another package to the table.
-
-    A module that is imported again may register its own again.
-
-    Raises:
-      ValueError: another objective has the name.
-    """
-    known = OBJECTIVES.get(name, spec)
-    if known.make_model.__qualname__ != spec.make_model.__qualname__:
-        raise ValueError(f"the name {name!r} is taken by {known.make_model}")
+    """Adds an objective of another package to the table, or replaces one."""
     OBJECTIVES[name] = spec
 
 
@@ -143,8 +125,16 @@ class Experiment:
         except (TypeError, ValueError) as error:  # no such option, or no such value
             raise ConfigError(f"config.objective: {error}") from error
         try:
-            encoder, pooling = make_encoder_config(config, task), config.model.pooling
-            make_model = functools.partial(spec.make_model, encoder, task, pooling)
+            encoder = dataclasses.replace(
+                config.model,
+                vocab_size=task.vocab_size,
+                max_length=task.max_length,
+                separator=task.separator,
+                attention=config.attention.name,
+                attention_options=config.attention.options,
+                dtype=jnp.dtype(config.model.dtype),
+            )
+            make_model = functools.partial(spec.make_model, encoder, task)
             model = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
         except (ValueError, OverflowError) as error:
             raise ConfigError(f"config.model, config.attention: {error}") from error
@@ -205,21 +195,6 @@ class Experiment:
         """All splits, prepared first if they are not yet."""
         data_dir = self.config.task.data_dir
         return {name: self.task.load(name, data_dir) for name in SPLITS}
-
-
-def make_encoder_config(config: Config, task: Task) -> EncoderConfig:
-    """The encoder for a task's tokens."""
-    model = dict(config.to_mapping()["model"])
-    del model["pooling"]  # of the head
-    return EncoderConfig(
-        vocab_size=task.vocab_size,
-        max_length=task.max_length,
-        separator=task.separator,
-        attention=config.attention.name,
-        attention_options=config.attention.options,
-        dtype=jnp.dtype(model.pop("dtype")),
-        **model,
-    )
 
 
 def is_rate(metric: str) -> bool:

@@ -14,7 +14,6 @@ from lra_tasks.task import Task
 Splits = Mapping[str, Any]
 Floors = dict[str, dict[str, float]]
 MAX_TOKENS = 2**23  # of a split; from a larger one evenly spaced rows are taken
-BINS = 16  # of the lengths of a segment
 
 
 def of_labels(task: Task, splits: Splits) -> Floors:
@@ -59,19 +58,11 @@ def of_tokens(task: Task, splits: Splits) -> Floors:
 
 
 def of_tokens_and_order(task: Task, splits: Splits) -> Floors:
-    """Rules for tokens; for the order its majority, and a rule by segment lengths."""
+    """Rules for tokens; for the order the label that train has more often."""
     tokens = of_tokens(task, splits)
-    bins, answers = _segment_lengths(splits["train"], task)
-    votes = np.bincount(bins, 2.0 * answers - 1, minlength=BINS * BINS)
-    majority = votes.sum() > 0
-    bins, answers = _segment_lengths(splits["test"], task)
-    by_lengths = np.where(votes == 0, majority, votes > 0)[bins]
-    order = {
-        "majority class": float(np.mean(answers == majority)),
-        "lengths of both parts": float(np.mean(answers == by_lengths)),
-    }
-    mlm = {"mlm_loss": tokens["loss"], "mlm_accuracy": tokens["mlm_accuracy"]}
-    return {**mlm, "sop_accuracy": order}
+    majority = np.mean(splits["train"].labels) > 0.5
+    order = {"majority class": float(np.mean(splits["test"].labels == majority))}
+    return {"mlm_loss": tokens.pop("loss"), **tokens, "sop_accuracy": order}
 
 
 def _contexts(split: Any, task: Task) -> tuple[np.ndarray, np.ndarray]:
@@ -90,15 +81,6 @@ def _look_up(keys: Any, table: Any, values: Any, missing: Any) -> np.ndarray:
     """The value beside each key in a sorted table, or `missing`."""
     at = np.searchsorted(table, keys).clip(max=len(table) - 1)
     return np.where(table[at] == keys, values[at], missing)
-
-
-def _segment_lengths(split: Any, task: Task) -> tuple[np.ndarray, np.ndarray]:
-    """The lengths of both segments of each example, as one bin, and its label."""
-    arrays = (split.inputs, split.lengths, split.labels)
-    inputs, lengths, labels = (np.asarray(x[:: _stride(split)]) for x in arrays)
-    first = (inputs == task.separator).argmax(1)
-    width = inputs.shape[1] // BINS + 1
-    return first // width * BINS + (lengths - first) // width, labels
 
 
 def _stride(split: Any) -> int:

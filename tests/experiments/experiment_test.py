@@ -1,17 +1,11 @@
-"""The objects of a config; an objective of a user's own is in own_test."""
-
-import dataclasses
+"""The objects of a config; an objective of a user's own is in custom_test."""
 
 import numpy as np
 import pytest
 
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import ConfigError
-from nystromformer.experiments.experiment import (
-    OBJECTIVES,
-    Experiment,
-    register_objective,
-)
+from nystromformer.experiments.experiment import Experiment
 from tests.small import make_config
 
 
@@ -36,14 +30,6 @@ def test_num_params_of_every_attention_is_about_that_of_softmax():
 def test_from_config_rejects_what_cannot_be_built(change, said):
     with pytest.raises(ConfigError, match=said):
         Experiment.from_config(make_config(**change))
-
-
-def test_register_objective_rejects_a_taken_name_but_not_a_second_import():
-    ours, other = OBJECTIVES["classification"], OBJECTIVES["mlm"]
-    with pytest.raises(ValueError, match="the name 'classification' is taken"):
-        register_objective("classification", other)
-    register_objective("classification", dataclasses.replace(ours))
-    OBJECTIVES["classification"] = ours
 
 
 def test_with_num_steps_counts_whole_batches():
