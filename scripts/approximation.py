@@ -19,7 +19,7 @@ flags.DEFINE_string("workdir", None, "folder of a run", required=True)
 flags.DEFINE_string("out", None, "folder to write", required=True)
 flags.DEFINE_integer("examples", 8, "number of examples", 1)
 flags.DEFINE_multi_integer("landmarks", None, "numbers of landmarks", 1)
-flags.DEFINE_multi_integer("iterations", ITERATIONS, "numbers of iterations", 0)
+flags.DEFINE_multi_integer("iterations", ITERATIONS, "numbers of iterations", 1)
 flags.DEFINE_enum("split", "validation", SPLITS, "examples to use")
 flags.DEFINE_string("data_dir", None, "folder of the run's data")
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,9 +13,8 @@ from etils import epath
 from flax import nnx
 
 from lra_tasks.task import Task
-from nystromformer.config import Config
+from nystromformer.config import Config, ConfigError
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.queries import Layer, record_qkv
 from nystromformer.experiments.workdir import TOKENIZER_FILE, read_config, read_result
 from nystromformer.landmarks import nystrom_rows, softmax_matrix
 from nystromformer.training.checkpoint import load_weights
@@ -33,6 +32,20 @@ class Prediction(NamedTuple):
 
     classes: np.ndarray
     probabilities: np.ndarray
+
+
+class Layer(NamedTuple):
+    """Query, key and value float64 [B, L, N, H] of one layer, and mask bool [B, L]."""
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    mask: np.ndarray
+
+    def example(self, index: int) -> list[np.ndarray]:
+        """Query, key, value [L, N, H] and mask [L] of one example; padding is zero."""
+        *arrays, mask = (x[index] for x in self)
+        return [*(np.where(mask[:, None, None], x, 0) for x in arrays), mask]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,3 +214,32 @@ def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
     experiment = Experiment.from_config(config)
     weights, _ = load_weights(folder / "best", experiment.weight_shapes)
     return TrainedRun(experiment, weights, read_result(folder))
+
+
+def record_qkv(
+    encoder: Any, inputs: jax.typing.ArrayLike, mask: Any = None
+) -> list[Layer]:
+    """The inputs of each layer's attention for tokens [B, L], without dropout.
+
+    Raises:
+      ConfigError: the attention has no queries and keys.
+    """
+    layers: list[Layer] = []
+
+    def recording(attention: Any) -> Callable[..., jax.Array]:
+        def attend(*qkv: Any, mask: Any = None, **flax: Any) -> jax.Array:
+            valid = np.ones(qkv[0].shape[:2], bool) if mask is None else mask[:, 0, 0]
+            arrays = (np.asarray(x, np.float64) for x in qkv)
+            layers.append(Layer(*arrays, mask=np.asarray(valid)))
+            return attention(*qkv, mask=mask, **flax)
+
+        return attend
+
+    encoder = nnx.clone(encoder)
+    encoder.remat = "none"
+    for block in encoder.blocks:
+        if block.attention.num_projections == 1:
+            raise ConfigError("attention 'identity' has no queries and keys")
+        block.attention.attention = recording(block.attention.attention)
+    encoder(inputs, mask)
+    return layers

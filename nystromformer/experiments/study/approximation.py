@@ -1,6 +1,5 @@
 """Measures the approximation on the queries, keys and values of a trained model."""
 
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,9 @@ from tqdm import tqdm
 from nystromformer.config import ConfigError
 from nystromformer.experiments import markdown, provenance
 from nystromformer.experiments.plotting import save_figure
-from nystromformer.experiments.queries import Layer, record_qkv
 from nystromformer.experiments.study import drawing, errors
-from nystromformer.experiments.trained_run import load_run
-from nystromformer.landmarks import (
-    LANDMARKS,
-    nystrom_factors,
-    nystrom_rows,
-    softmax_matrix,
-    standard_nystrom,
-)
+from nystromformer.experiments.trained_run import Layer, load_run, record_qkv
+from nystromformer.landmarks import LANDMARKS, nystrom_rows, softmax_matrix
 
 LABELS = {x: x.replace("_", " ") for x in LANDMARKS} | {"kmeans": "k-means"}
 BASELINES = ("linformer", "performer")  # of as many rows or features as landmarks
@@ -48,15 +40,15 @@ def write_study(
     """
     most = int(max(layer.mask.sum(1).max() for layer in layers))
     counts = sorted(landmarks or (2**k for k in range(2, 10) if 2**k < most))
-    if counts[-1] >= most:
+    if not counts or counts[-1] >= most:
         raise ConfigError(f"--landmarks must be below the longest sequence, {most}")
     made_by = provenance.source()
     markdown.open_folder(out, "landmarks.csv")
     with jax.enable_x64(True):
         tables = measure_all(layers, counts, iterations)
         figures = {
-            "landmarks": drawing.draw_methods(tables["landmarks"]),
-            "iterations": drawing.draw_iterations(tables["iterations"]),
+            "landmarks": drawing.draw_errors(tables["landmarks"], "num_landmarks"),
+            "iterations": drawing.draw_errors(tables["iterations"], "num_pinv_iters"),
             "spectrum": drawing.draw_spectrum(tables["spectrum"]),
             **draw_matrices(layers, counts),
         }
@@ -65,8 +57,8 @@ def write_study(
     lines = [about]
     for name, figure in figures.items():
         save_figure(figure, out / name)
-        lines += [f"## {name.capitalize()}\n", f"![{name}]({name}.png)\n"]
-        lines += [f"{CAPTIONS[name]}\n"]
+        title = name.capitalize()
+        lines += [f"## {title}\n\n![{name}]({name}.png)\n\n{CAPTIONS[name]}\n"]
     (out / "README.md").write_text(markdown.page("Approximation", made_by, lines))
     print(f"{out}/README.md has {len(figures)} figures")
 
@@ -110,48 +102,40 @@ def measure_all(
         ]
         methods.append({"method": "double softmax", **size, "pinv": "identity"})
         methods += [{"method": x, **size, "attention": x} for x in BASELINES]
-        inverses += [
-            {"method": pinv, **size, "pinv": pinv, "num_pinv_iters": n}
-            for pinv, n in [*(("iterative", n) for n in iterations), ("exact", 0)]
-        ]
-    found = {
-        name: errors.measure_errors(layers, tqdm(grid, name, disable=None))
-        for name, grid in (("landmarks", methods), ("iterations", inverses))
+        size["method"] = f"{count} landmarks"
+        inverses += [{**size, "num_pinv_iters": n} for n in iterations]
+        inverses.append({**size, "pinv": "exact"})
+    return {
+        "landmarks": errors.measure_errors(layers, tqdm(methods, disable=None)),
+        "iterations": errors.measure_errors(layers, tqdm(inverses, disable=None)),
+        "spectrum": errors.spectra(layers),
     }
-    return {**found, "spectrum": errors.spectra(layers)}
 
 
 def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Figure]:
-    """Heads of the longest example as matrices, as in Figs. 1-4 of the supplement."""
+    """Heads of the longest example as matrices, as in Figs. 1-3 of the supplement."""
     count = max(x for x in counts if x <= max(64, counts[0]))
     shown = [n for n in PICTURED_COUNTS if n in counts] or counts[-3:]
 
-    def near(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
-        options = {"num_landmarks": count, **options}
-        return nystrom_rows(query, key, slice(None), mask, **options)
+    def near(**changes: Any) -> Callable[..., jax.Array]:
+        options = {"num_landmarks": count, **changes}
+        return lambda query, key, mask: nystrom_rows(
+            query, key, slice(None), mask, **options
+        )
 
-    def inverse(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
-        return nystrom_factors(query, key, mask, num_landmarks=count, **options)[1]
-
-    by, exact = functools.partial, {"exact": softmax_matrix}
-    inverses: dict[str, dict[str, Any]] = {"exact inverse": {"pinv": "exact"}}
-    inverses |= {f"{n} iterations": {"num_pinv_iters": n} for n in (2, 4, 6)}
-    columns: dict[str, dict[str, Callable[..., jax.Array]]] = {
-        "choices": exact
-        | {label: by(near, landmarks=x) for x, label in LABELS.items()}
-        | {"after softmax": by(standard_nystrom, num_landmarks=count)},
-        "numbers": exact | {f"{n} landmarks": by(near, num_landmarks=n) for n in shown},
-        "iterates": exact
-        | {title: by(near, **x) for title, x in inverses.items()}
-        | {"double softmax": by(near, pinv="identity")},
-        "inverses": {title: by(inverse, **x) for title, x in inverses.items()},
+    inverses = {f"{n} iterations": near(num_pinv_iters=n) for n in (2, 4, 6)}
+    columns = {
+        "choices": {label: near(landmarks=x) for x, label in LABELS.items()},
+        "numbers": {f"{n} landmarks": near(num_landmarks=n) for n in shown},
+        "iterates": {"exact inverse": near(pinv="exact"), **inverses}
+        | {"double softmax": near(pinv="identity")},
     }
     figures = {}
     for name, functions in columns.items():
-        found = errors.matrices(layers, 0, functions)
+        found = errors.matrices(layers, 0, {"exact": softmax_matrix, **functions})
         evenly = np.linspace(0, len(found) - 1, min(PICTURED_HEADS, len(found)))
         pictures = {head: found[head] for head in ([*found][round(i)] for i in evenly)}
-        figures[name] = drawing.draw_pictures(pictures, own_colors=name == "inverses")
+        figures[name] = drawing.draw_pictures(pictures)
     return figures
 
 
@@ -159,14 +143,12 @@ CAPTIONS = {
     "landmarks": f"""\
 ‖ŜV − SV‖ / ‖SV‖ (Frobenius) by head, without the convolution, over valid tokens:
 medians and quartiles over sequences of more tokens than landmarks ({SEEDS} seeds of
-random ones). Double softmax has no inverse; other attentions have fresh parameters.
+random ones). Double softmax has no inverse; other attentions have fresh parameters,
+and as many features or rows as landmarks.
 landmarks.csv has ‖ŜV − SV‖∞ and Proposition 1's bound beside it.""",
     "iterations": "The same with segment means; dashed: LAPACK's pseudo-inverse.",
     "spectrum": "Singular values of S as in Linformer's Fig. 1: medians of sequences.",
-    "choices": """\
-S and Ŝ by the choice of landmarks (supplement, Fig. 1), with relative errors; "after
-softmax" samples rows and columns of S itself, eqs. (4)-(6).""",
+    "choices": "S and Ŝ by the choice of landmarks (supplement, Fig. 1), with errors.",
     "numbers": "S and Ŝ by the number of landmarks (supplement, Fig. 2).",
     "iterates": "S and Ŝ by the inverse of A (supplement, Fig. 3).",
-    "inverses": "The pseudo-inverse of A and its iterates (supplement, Fig. 4).",
 }

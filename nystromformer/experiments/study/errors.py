@@ -15,13 +15,16 @@ import pandas as pd
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, make_attention
-from nystromformer.experiments.queries import Layer
+from nystromformer.experiments.trained_run import Layer
 from nystromformer.landmarks import PINVS, nystrom_kernels, softmax_matrix
 
 Pictures = dict[tuple[int, int], dict[str, np.ndarray]]
 
 
-def approximation_error(
+@functools.partial(
+    jax.jit, static_argnames=("num_landmarks", "landmarks", "num_pinv_iters", "pinv")
+)
+def nystrom_errors(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
@@ -31,41 +34,36 @@ def approximation_error(
     pinv: str = "iterative",
     **landmarks: Any,
 ) -> dict[str, jax.Array]:
-    """Errors of the approximation Ŝ = F Z B of one head's attention matrix S.
+    """Errors [N] of the approximations Ŝ = F Z B of the heads' attention matrices S.
 
-    query, key and value [L, H] are zero where the mask [L] is False; the options are
-    those of `nystrom_factors`.
+    query, key and value [L, N, H] are zero where the mask [L] is False; the options are
+    those of `nystrom_factors`. All seeds of random landmarks share a program.
 
     Returns:
       error: ‖ŜV − SV‖ / ‖SV‖, Frobenius.
       distance: ‖ŜV − SV‖∞, the largest row sum of absolute values.
       bound: (1 + ‖A⁺‖∞ + ‖A⁺ − Z‖∞) ‖V‖∞, which Proposition 1 sets to the distance.
     """
-    f, a, b = nystrom_kernels(query, key, mask, **landmarks)
-    z, inverse = PINVS[pinv](a, num_pinv_iters), jnp.linalg.pinv(a)
-    exact = jnp.where(mask[:, None], softmax_matrix(query, key, mask) @ value, 0)
-    difference = jnp.where(mask[:, None], f @ (z @ (b @ value)), 0) - exact
     norm = functools.partial(jnp.linalg.norm, ord=jnp.inf)
-    return {
-        "error": jnp.linalg.norm(difference) / jnp.linalg.norm(exact),
-        "distance": norm(difference),
-        "bound": (1 + norm(inverse) + norm(inverse - z)) * norm(value),
-    }
+
+    def of_head(query: Any, key: Any, value: Any) -> dict[str, jax.Array]:
+        f, a, b = nystrom_kernels(query, key, mask, **landmarks)
+        z, inverse = PINVS[pinv](a, num_pinv_iters), jnp.linalg.pinv(a)
+        exact = jnp.where(mask[:, None], softmax_matrix(query, key, mask) @ value, 0)
+        difference = jnp.where(mask[:, None], f @ (z @ (b @ value)), 0) - exact
+        return {
+            "error": jnp.linalg.norm(difference) / jnp.linalg.norm(exact),
+            "distance": norm(difference),
+            "bound": (1 + norm(inverse) + norm(inverse - z)) * norm(value),
+        }
+
+    return jax.vmap(of_head, 1)(query, key, value)
 
 
-@functools.partial(
-    jax.jit, static_argnames=("num_landmarks", "landmarks", "num_pinv_iters", "pinv")
-)
-def _nystrom_errors(*arrays: Any, **options: Any) -> dict[str, jax.Array]:
-    """Of each head; one program for all seeds of random landmarks."""
-    of_head = functools.partial(approximation_error, **options)
-    return jax.vmap(of_head, in_axes=(1, 1, 1, None))(*arrays)
-
-
-def _baseline_errors(
+def baseline_errors(
     query: Any, key: Any, value: Any, mask: Any, *, attention: str, num_landmarks: int
 ) -> dict[str, jax.Array]:
-    """Of each head of another attention with fresh parameters, sized as landmarks."""
+    """Error [N] of another attention with fresh parameters, of as many rows."""
     length, num_heads, head_dim = query.shape
     sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": length}
     if option := ATTENTIONS[attention].size_option:
@@ -84,12 +82,12 @@ def measure_errors(
     """The errors of every head and every sequence of more tokens than landmarks.
 
     grid: options, which go into the rows: `method`, a name; num_landmarks; and others
-      of `approximation_error`, or `attention`, the name of another one.
+      of `nystrom_errors`, or `attention`, the name of another one.
     """
     rows = []
     for named in grid:
         options = {key: x for key, x in named.items() if key != "method"}
-        errors = _baseline_errors if "attention" in options else _nystrom_errors
+        errors = baseline_errors if "attention" in options else nystrom_errors
         for i, layer in enumerate(layers):
             longer = layer.mask.sum(1) > options["num_landmarks"]
             for example in np.flatnonzero(longer).tolist():
@@ -118,8 +116,8 @@ def matrices(
 ) -> Pictures:
     """(layer, head) -> the result of each function on that head of one example.
 
-    functions: of query, key [L, H] and mask [L]; of matrices [L, L] the rows and
-    columns of valid tokens are kept.
+    functions: of query, key [L, H] and mask [L] to a matrix [L, L], of which the rows
+      and columns of valid tokens are kept.
     """
     heads = {name: jax.jit(jax.vmap(f, (1, 1, None))) for name, f in functions.items()}
     pictures: Pictures = {}
@@ -127,7 +125,5 @@ def matrices(
         query, key, _, mask = layer.example(example)
         for name, of_heads in heads.items():
             for n, x in enumerate(np.asarray(of_heads(query, key, mask))):
-                square = x.shape == mask.shape * 2
-                of_head = pictures.setdefault((i, n), {})
-                of_head[name] = x[mask][:, mask] if square else x
+                pictures.setdefault((i, n), {})[name] = x[mask][:, mask]
     return pictures

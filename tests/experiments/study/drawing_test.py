@@ -17,13 +17,13 @@ def rows(**changes):
     )
 
 
-def test_draw_methods_has_a_panel_a_head_and_a_line_of_medians_a_method():
+def test_draw_errors_has_a_panel_a_head_and_a_line_of_medians_a_method():
     data = [
         rows(method=method, num_landmarks=count)
         for method in ("segment means", "performer")
         for count in (8, 4)
     ]
-    axes = drawing.draw_methods(pd.concat(data)).axes
+    axes = drawing.draw_errors(pd.concat(data), "num_landmarks").axes
     assert len(axes) == 4
     for panel in axes:
         labels = [line.get_label() for line in panel.lines]
@@ -33,15 +33,13 @@ def test_draw_methods_has_a_panel_a_head_and_a_line_of_medians_a_method():
             assert list(line.get_ydata()) == [2, 2]
 
 
-def test_draw_iterations_has_a_line_for_the_exact_inverse():
-    data = rows(num_landmarks=4, pinv="iterative", num_pinv_iters=6)
-    other = rows(num_landmarks=4, pinv="exact", num_pinv_iters=0)
-    other["error"] *= 10
-    both = pd.concat([data, other], ignore_index=True)
-    iterated, exact, _ = drawing.draw_iterations(both).axes[0].lines
-    assert list(iterated.get_xdata()) == [6]
-    assert list(iterated.get_ydata()) == [2]
-    assert set(exact.get_ydata()) == {20}
+def test_draw_errors_has_a_dashed_line_for_rows_without_an_x():
+    exact = rows(method="4 landmarks")
+    exact["error"] *= 10
+    both = pd.concat([rows(method="4 landmarks", num_pinv_iters=6), exact])
+    iterated, dashed = drawing.draw_errors(both, "num_pinv_iters").axes[0].lines
+    assert (*iterated.get_xdata(), *iterated.get_ydata()) == (6, 2)
+    assert {*dashed.get_ydata()} == {20}
 
 
 def test_draw_spectrum_adds_up_to_one():
