@@ -3,12 +3,12 @@
 import grp
 import importlib
 import importlib.util
-import io
 import os
 import pwd
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +23,6 @@ from nystromformer.training.loop import NotFiniteError
 
 # Errors that a user can correct; any other is a bug and shows its traceback.
 USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
-LOAD = "module, or path of its file, that registers attentions, tasks or objectives"
 flags.disclaim_key_flags()  # --help lists the flags below with the script's own
 
 
@@ -33,12 +32,12 @@ def run(main: Callable[..., None], arguments: str | None = None) -> None:
     A user's error is one line and status 2. With `arguments`, the name of positional
     ones as in "RUNS", `main` is called with the list of them.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # for a terminal without "…"
+    streams: Any = (sys.stdout, sys.stderr)
+    for stream in streams:
+        stream.reconfigure(errors="replace")  # for a terminal without "…"
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # outside training nothing is saved
     _name_user()
-    flags.DEFINE_multi_string("load", [], LOAD)
+    flags.DEFINE_multi_string("load", [], "module, or path of its file, to import")
 
     def guarded(argv: list[str]) -> None:
         logging.set_verbosity(logging.WARNING)
@@ -58,19 +57,20 @@ def run(main: Callable[..., None], arguments: str | None = None) -> None:
 def _parse_flags(argv: list[str]) -> list[str]:
     """Parses --load before the others: a config may name what a module registers."""
     early = flags.FlagValues()
-    flags.DEFINE_multi_string("load", [], LOAD, flag_values=early)
+    early["load"] = flags.FLAGS["load"]
     try:
         early(argv, known_only=True)
         load_modules(early.load)
-    except (flags.Error, ConfigError) as error:
-        fail(str(error))
-    try:
         return flags.FLAGS(argv)
     except (flags.Error, AttributeError, KeyError, *USER_ERRORS) as error:
-        by_name = isinstance(error, AttributeError | KeyError)
-        reason: Any = error.args[0] if by_name else error
-        if isinstance(reason, KeyError):  # of ml_collections
-            reason = f"no such key in the config: {reason.args[0]}"
+        reason: Any = error
+        if isinstance(error, AttributeError | KeyError):  # of ml_collections
+            frames = traceback.extract_tb(error.__traceback__)
+            if {"<module>", "get_config"} & {frame.name for frame in frames}:
+                raise  # a bug in a module or a config
+            reason = error.args[0]
+            if isinstance(reason, KeyError):
+                reason = f"no such key in the config: {reason.args[0]}"
         fail(str(reason).strip().splitlines()[-1])  # above it: a config's traceback
 
 

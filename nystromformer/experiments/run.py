@@ -66,17 +66,16 @@ def run_training(
     source = None if saved_steps(workdir) else load_source(experiment.config)
     mesh = mesh_of(experiment, sequence_parallelism)
     experiment, splits, programs = load_and_compile(experiment, mesh)
-    config = experiment.config
+    config, task = experiment.config, experiment.task
     data_sha256 = {name: x.content_hash for name, x in splits.items()}
-    try:
-        check_same_on_all_hosts(config=f"{workdir} {config}", data=str(data_sha256))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    check_same_on_all_hosts(config=f"{workdir} {config}", data=str(data_sha256))
     print(f"{experiment} on {provenance.device()}")
     taken = carry_over(source, experiment) if source else {}
     with lock_workdir(workdir):
         if is_host_0():
-            write_origin(experiment, workdir)
+            write_json(workdir / CONFIG_FILE, config.to_mapping())
+            if tokenizer := task.vocabulary_file(config.task.data_dir):
+                (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
         multihost_utils.sync_global_devices("opened the workdir")
         trainer = Trainer(
             programs,
@@ -91,6 +90,8 @@ def run_training(
         made_by, sessions = provenance.source(), trainer.run_state.sessions
         sessions.append({"step": trainer.step, **made_by})
         found = trainer.fit()
+        floors = experiment.spec.floors(task, splits)
+        floors = {x: floors[x] for x in experiment.objective.metrics if x in floors}
         result = {
             "task": config.task.name,
             "attention": config.attention.name,
@@ -98,7 +99,8 @@ def run_training(
             "num_params": experiment.num_params,
             "objective": config.objective.name,
             **found,
-            **floors(experiment, splits),
+            "floors": floors.pop(experiment.objective.select, {}),
+            "other_floors": floors,
             "fraction_exact": experiment.fraction_exact(splits["test"].lengths),
             "processes": jax.process_count(),
             "mesh": dict(mesh.shape),
@@ -118,18 +120,17 @@ def load_source(config: Config) -> TrainedRun | None:
     folder = epath.Path(config.train.init_from).expanduser()
     source = load_run(folder)
     if source.result is None and saved_steps(folder):
-        raise ConfigError(
-            f"config.train.init_from={folder} is not finished: train it to its end"
-        )
+        raise ConfigError(f"init_from: {folder} is not finished: train it to its end")
     return source
 
 
-def write_origin(experiment: Experiment, workdir: epath.Path) -> None:
-    """Writes what `load_run` makes the model from: config.json and the tokenizer."""
-    config = experiment.config
-    write_json(workdir / CONFIG_FILE, config.to_mapping())
-    if tokenizer := experiment.task.vocabulary_file(config.task.data_dir):
-        (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
+def mesh_of(experiment: Experiment, sequence_parallelism: int) -> Mesh:
+    """The mesh of all devices of all processes."""
+    train, length = experiment.config.train, experiment.task.max_length
+    if sequence_parallelism > 1 and train.length_buckets > 1:
+        raise ConfigError("--sequence_parallelism needs config.train.length_buckets=1")
+    size = train.batch_size // train.grad_accum_steps
+    return make_mesh(size, length, sequence_parallelism=sequence_parallelism)
 
 
 def load_and_compile(
@@ -161,46 +162,22 @@ def example_of(task: Task) -> Split:
     return Split(rows, lengths, np.zeros(1, np.int32), pairs)
 
 
-def floors(experiment: Experiment, splits: dict[str, Split]) -> dict[str, Any]:
-    """The floors of the selected metric, and those of the others by metric."""
-    found = experiment.spec.floors(experiment.task, splits)
-    others = {x: found[x] for x in experiment.objective.metrics if x in found}
-    selected = others.pop(experiment.objective.select, {})
-    return {"floors": selected, "other_floors": others}
-
-
-def mesh_of(experiment: Experiment, sequence_parallelism: int) -> Mesh:
-    """The mesh of all devices of all processes."""
-    train, length = experiment.config.train, experiment.task.max_length
-    if sequence_parallelism > 1 and train.length_buckets > 1:
-        raise ConfigError("--sequence_parallelism needs config.train.length_buckets=1")
-    size = train.batch_size // train.grad_accum_steps
-    try:
-        return make_mesh(size, length, sequence_parallelism=sequence_parallelism)
-    except ValueError as error:
-        raise ConfigError(f"{error}, or another CUDA_VISIBLE_DEVICES") from error
-
-
 def summary(result: dict[str, Any]) -> str:
     """The result and its floors as text."""
     metric = result["metric"]
-    validation, test = (
-        format_metric(metric, result[f"{split}_{metric}"])
-        for split in ("validation", "test")
-    )
+    best = format_metric(metric, result[f"validation_{metric}"])
     lines = [
         f"{result['task']} with {result['attention']}, seed {result['seed']}: best "
-        f"validation {metric} {validation} at step {result['best_step']:,}",
-        f"test {metric} {test} ({result['test_examples']:,} examples)",
+        f"validation {metric} {best} at step {result['best_step']:,}"
     ]
+    for name, rules in {metric: result["floors"], **result["other_floors"]}.items():
+        value = format_metric(name, result[f"test_{name}"])
+        lines.append(f"test {name} {value} ({result['test_examples']:,} examples)")
+        for rule, floor in rules.items():
+            lines.append(f"  floor: {format_metric(name, floor):>6}  {rule}")
     if fraction := result["fraction_exact"]:
         lines.append(
-            f"  attention is exact in {fraction:.0%} of the examples, which have no "
-            "more tokens than there are landmarks"
+            f"attention is exact in {fraction:.0%} of the examples, which have no more "
+            "tokens than there are landmarks"
         )
-    for name, rules in {metric: result["floors"], **result["other_floors"]}.items():
-        if name != metric:
-            lines.append(f"test {name} {format_metric(name, result[f'test_{name}'])}")
-        for rule, value in rules.items():
-            lines.append(f"  floor: {format_metric(name, value):>6}  {rule}")
     return "\n".join(lines)

@@ -18,6 +18,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from nystromformer.config import ConfigError
+
 DATA, SEQ = "data", "seq"
 
 
@@ -30,16 +32,17 @@ def make_mesh(
 ) -> Mesh:
     """The mesh of `devices` (None: all, of all processes).
 
-    Each sequence is split over sequence_parallelism of them. ValueError if devices,
+    Each sequence is split over sequence_parallelism of them. ConfigError if devices,
     batch_size (of a step, or a part of one) or length cannot be split evenly.
     """
     devices = jax.devices() if devices is None else devices
     shape = len(devices) // sequence_parallelism, sequence_parallelism
     if len(devices) % shape[1] or batch_size % shape[0] or length % shape[1]:
-        raise ValueError(
+        raise ConfigError(
             f"batches of {batch_size} and max_length={length} cannot be split evenly "
             f"over {len(devices)} devices with "
-            f"sequence_parallelism={sequence_parallelism}: change one of the three"
+            f"sequence_parallelism={sequence_parallelism}: change one of them, or "
+            "CUDA_VISIBLE_DEVICES"
         )
     types = (AxisType.Auto, AxisType.Auto)
     return jax.make_mesh(shape, (DATA, SEQ), axis_types=types, devices=devices)
@@ -75,11 +78,11 @@ def all_hosts_max(value: int) -> int:
 
 
 def check_same_on_all_hosts(**texts: str) -> None:
-    """Raises ValueError in every process if one of them has another text."""
+    """Raises ConfigError in every process if one of them has another text."""
     for name, text in texts.items():
         number = int(hashlib.sha256(text.encode()).hexdigest()[:7], 16)
         if all_hosts_max(number) != -all_hosts_max(-number):
-            raise ValueError(
+            raise ConfigError(
                 f"the processes of this run do not have the same {name}: start all of "
                 "them with the same command, on the same files"
             )
