@@ -39,11 +39,7 @@ from nystromformer.experiments.experiment import (
 class Average(Attention):
     """Every token gets the mean of the valid values, times a number."""
 
-    defaults = {"scale": 1.0}  # configs start from these options of __init__
-
-    def __init__(self, *, scale: float = 1.0, **sizes):
-        super().__init__(**sizes)
-        self.scale = scale
+    scale: float = 1.0  # an option, --config.attention.scale
 
     def attend(self, query, key, value, mask, precision):
         """One head of one sequence: value [S, H] and mask [S] or None to [T, H]."""

@@ -6,10 +6,10 @@ groups: a name and options, which go to `get_task`, the objective and `make_atte
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from nystromformer.attention import ATTENTIONS, check_attention
-from nystromformer.attention.base import check_choice, check_range
+from nystromformer.attention.base import check_choice, check_range, check_type
 from nystromformer.encoder import EncoderConfig
 
 # Fields of an EncoderConfig that follow from the task, the attention and the head.
@@ -81,7 +81,7 @@ class Config:
     """One run. Its `preset` and `load` say how it was made, not what it does."""
 
     preset: str = dataclasses.field(default="", compare=False)
-    load: tuple = dataclasses.field(default=(), compare=False)  # names of modules
+    load: tuple | list = dataclasses.field(default=(), compare=False)  # modules
     task: TaskConfig
     objective: OpenGroup = OpenGroup("classification")
     model: ModelConfig
@@ -96,8 +96,7 @@ class Config:
         Raises:
           ConfigError: one line about a key, or about values that cannot work.
         """
-        modules = tuple(mapping.get("load", ()))
-        return _build(cls, "config", {**mapping, "load": modules})
+        return _build(cls, "config", mapping)
 
     def to_mapping(self) -> dict[str, Any]:
         """The inverse of `from_mapping`."""
@@ -133,22 +132,20 @@ def key_types(cls: type) -> dict[str, Any]:
     return {name: types[name] for name in names if name not in derived}
 
 
-def _build(cls: Any, path: str, value: Any) -> Any:
-    """The value with its types checked; for a dataclass an instance of it."""
-    if not hasattr(cls, "__dataclass_fields__"):
-        kinds = get_args(cls) or (cls,)
-        if type(value) not in kinds and not (float in kinds and type(value) is int):
-            name = getattr(cls, "__name__", cls)
-            raise ConfigError(f"{path} must be {name}, got {value!r}")
-        return value
+def _build(cls: Any, path: str, mapping: Mapping[str, Any]) -> Any:
+    """An instance of a dataclass from its keys, with their types checked."""
     types = key_types(cls)
     is_open = types.pop("options", None)
-    found = {x: _build(types[x], f"{path}.{x}", value[x]) for x in types if x in value}
-    options = {key: x for key, x in value.items() if key not in types}
+    found = {key: x for key, x in mapping.items() if key in types}
+    options = {key: x for key, x in mapping.items() if key not in types}
     if options and not is_open:
         known = ", ".join(types)
         raise ConfigError(f"unknown key {path}.{min(options)}; known: {known}")
+    for key in filter(lambda key: dataclasses.is_dataclass(types[key]), found):
+        found[key] = _build(types[key], f"{path}.{key}", found[key])
     try:
+        for key, x in found.items():
+            check_type(key, x, types[key])
         return cls(**found, options=options) if is_open else cls(**found)
     except (TypeError, ValueError) as error:  # TypeError: a key is missing
         raise ConfigError(f"{path}: {error}") from error

@@ -39,45 +39,29 @@ class Dense(nnx.Linear):
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-    """The config of an encoder; the defaults are the paper's on the LRA.
+    """The config of an encoder; the defaults are the paper's on the LRA."""
 
-    vocab_size: number of token ids; None where inputs are feature vectors.
-    max_length: the longest input.
-    model_dim, num_heads: D, and N heads of H = D / N.
-    attention, attention_options: arguments of `make_attention`.
-    dropout_rate: on the embeddings and on the output of each half of a block; with
-      norm="pre" also after the GELU.
-    norm: "pre": x + f(LN(x)), and a last LayerNorm; "post": LN(x + f(x)), as in BERT.
-    gelu: "erf", the exact one, or "tanh", its approximation.
-    num_token_types: number of embeddings of token types, 0 for none.
-    separator: tokens after the first of this id are of type 1; None = no token is.
-    embedding_norm: LayerNorm on the sum of the embeddings.
-    cls_token: a learned vector in front of every sequence.
-    ignore_id: an id that is padding wherever it stands; None = as the mask says.
-    input_dim: F, for inputs [B, L, F] of floats: a projection, not an embedding.
-    remat: "block" recomputes each block in the backward pass instead of storing it.
-    dtype: of the computation; parameters are float32.
-    """
-
-    vocab_size: int | None
-    max_length: int
+    vocab_size: int | None  # token ids; None where inputs are feature vectors
+    max_length: int  # of an input
     num_layers: int = 2
-    num_heads: int = 2
-    model_dim: int = 64
+    num_heads: int = 2  # N of H = D / N
+    model_dim: int = 64  # D
     mlp_dim: int = 128
-    attention: str = "nystrom"
+    attention: str = "nystrom"  # this and the next as for `make_attention`
     attention_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Of the embeddings and the output of each half of a block; with norm="pre" also
+    # after the GELU.
     dropout_rate: float = 0.1
-    norm: str = "pre"
-    gelu: str = "erf"
-    num_token_types: int = 0
-    separator: int | None = None
-    embedding_norm: bool = False
-    cls_token: bool = False
-    ignore_id: int | None = None
-    input_dim: int | None = None
-    remat: str = "none"
-    dtype: jax.typing.DTypeLike = jnp.float32
+    norm: str = "pre"  # x + f(LN(x)), and a last LayerNorm; "post": LN(x + f(x))
+    gelu: str = "erf"  # the exact one; "tanh" is its approximation
+    num_token_types: int = 0  # embeddings of token types
+    separator: int | None = None  # tokens after the first of this id are of type 1
+    embedding_norm: bool = False  # LayerNorm on the sum of the embeddings
+    cls_token: bool = False  # a learned vector in front of every sequence
+    ignore_id: int | None = None  # an id that is padding wherever it stands
+    input_dim: int | None = None  # F, for inputs [B, L, F]: projected, not embedded
+    remat: str = "none"  # "block" recomputes each in the backward pass
+    dtype: jax.typing.DTypeLike = jnp.float32  # computation; parameters are float32
 
     def __post_init__(self) -> None:
         check_choice("remat", self.remat, ("none", "block"))

@@ -41,31 +41,9 @@ def random_tokens(
     x: jax.Array, num_landmarks: int, mask: jax.Array | None, seed: int
 ) -> tuple[jax.Array, jax.Array]:
     """M tokens of x drawn at random; queries, keys and heads share the positions."""
-    return _take(x, random_positions(_all_if_none(mask, x), num_landmarks, seed))
-
-
-def farthest_tokens(
-    x: jax.Array, num_landmarks: int, mask: jax.Array | None, seed: int
-) -> tuple[jax.Array, jax.Array]:
-    """M tokens of x by farthest-point sampling; the choice carries no gradient.
-
-    Starts from a random token and repeatedly adds the token farthest from those chosen.
-    """
-    mask, wide = _all_if_none(mask, x), at_least_float32(x.dtype)
-    points = jax.lax.stop_gradient(x).astype(wide)
-
-    def choose(distance: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
-        farthest = jnp.argmax(distance)
-        position = jnp.where(distance[farthest] < 0, len(x), farthest)
-        to_it = jnp.square(points - points[farthest][None]).sum(-1)
-        distance = jnp.where(distance < 0, -1, jnp.minimum(distance, to_it))
-        return distance.at[farthest].set(-1), position
-
-    # Squared distance to the nearest chosen token; −1 for chosen and invalid tokens.
-    start = jnp.where(mask, jnp.finfo(wide).max, -1)
-    start = start.at[random_positions(mask, 1, seed)].set(jnp.inf, mode="drop")
-    _, positions = jax.lax.scan(choose, start, length=num_landmarks)
-    return _take(x, jnp.sort(positions))
+    positions = random_positions(_all_if_none(mask, x), num_landmarks, seed)
+    tokens = jnp.take(x, positions, axis=0, mode="fill", fill_value=0)  # [M, H]
+    return tokens.astype(at_least_float32(x.dtype)), positions < len(x)
 
 
 def kmeans(
@@ -96,7 +74,6 @@ LANDMARKS: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {
     "segment_means": lambda x, count, mask, seed: segment_means(x, count, mask),
     "random": random_tokens,
     "kmeans": lambda x, count, mask, seed: kmeans(x, count, mask),
-    "farthest": farthest_tokens,
 }
 # (A [M, M], num_iters) -> Z [M, M].
 PINVS: dict[str, Callable[[jax.Array, int], jax.Array]] = {
@@ -206,34 +183,6 @@ def nystrom_rows(
     chosen = f.at[rows].get(mode="fill", fill_value=jnp.nan)
     weights = jnp.matmul(chosen, z, precision="highest")  # [R, M]
     return jnp.matmul(weights, b, precision="highest")
-
-
-def standard_nystrom(
-    query: jax.Array,
-    key: jax.Array,
-    mask: jax.Array | None = None,
-    *,
-    num_landmarks: int,
-    seed: int = 0,
-) -> jax.Array:
-    """The Nyström method before the paper, eqs. (4)-(6): samples S after the softmax.
-
-    Ŝ = S[:, J] · S[J, J]⁺ · S[J, :] for M random tokens J, which needs all of S. Rows
-    of excluded queries have no meaning.
-    """
-    matrix = softmax_matrix(query, key, mask)
-    at = random_positions(_all_if_none(mask, key), num_landmarks, seed)
-    take = partial(jnp.take, indices=at, mode="fill", fill_value=0)
-    sampled, columns = take(matrix, axis=0), take(matrix, axis=1)  # [M, S], [S, M]
-    inverse = jnp.linalg.pinv(take(sampled, axis=1))
-    middle = jnp.matmul(inverse, sampled, precision="highest")
-    return jnp.matmul(columns, middle, precision="highest")
-
-
-def _take(x: jax.Array, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The tokens at `positions`, zero at S, and which of them exist."""
-    chosen = jnp.take(x, positions, axis=0, mode="fill", fill_value=0)  # [M, H]
-    return chosen.astype(at_least_float32(x.dtype)), positions < len(x)
 
 
 def _all_if_none(mask: jax.Array | None, x: jax.Array) -> jax.Array:

@@ -4,7 +4,6 @@ One head of one sequence; `valid` is the list of positions that count.
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -129,16 +128,6 @@ def lloyd(x: Array, means: Array, num_steps: int) -> Array:
         pairs = zip(clusters, means, strict=True)
         means = np.array([c.mean(0) if len(c) else old for c, old in pairs])
     return means
-
-
-def farthest(x: Array, valid: Sequence[int], count: int, first: int) -> list[int]:
-    """Farthest-point sampling of valid positions, one after another."""
-    chosen = [first]
-    while len(chosen) < min(count, len(valid)):
-        left = [t for t in valid if t not in chosen]
-        nearest = [min(((x[t] - x[c]) ** 2).sum() for c in chosen) for t in left]
-        chosen.append(left[int(np.argmax(nearest))])
-    return sorted(chosen)
 
 
 def gelu(x: Array, kind: str) -> Array:

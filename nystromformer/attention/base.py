@@ -9,7 +9,7 @@ Letters: B batch, T query length, S key length, N heads, H head dim.
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,14 @@ def check_choice(name: str, value: object, known: Iterable[object]) -> None:
     """Raises ValueError for a value that is not among the known ones."""
     if value not in (known := tuple(known)):
         raise ValueError(f"{name} must be one of {known}, got {value!r}")
+
+
+def check_type(name: str, value: object, wanted: Any) -> None:
+    """Raises ValueError for a value of another type; an int is a float, too."""
+    kinds = get_args(wanted) or (wanted,)
+    if type(value) not in kinds and not (float in kinds and type(value) is int):
+        kind = getattr(wanted, "__name__", wanted)
+        raise ValueError(f"{name} must be {kind}, got {value!r}")
 
 
 def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
@@ -67,29 +75,11 @@ def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
     return jnp.broadcast_to(mask[:, 0, 0, :], (batch, length))
 
 
-def zero_padding(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: jax.Array | None,
-    cross_attention: bool = False,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Query, key and value with zeros where the mask is False, even instead of NaN.
-
-    The arrays are those of one head with mask [S], or of a batch with mask [B, S].
-    Queries are zeroed too in self-attention (T = S without `cross_attention`): a NaN
-    times the zero cotangent of a padded output would be NaN.
-    """
-    if mask is None:
-        return query, key, value
-    axis = mask.ndim - 1
-    is_self = query.shape[axis] == key.shape[axis] and not cross_attention
-    query = zeroed(query, mask) if is_self else query
-    return query, zeroed(key, mask), zeroed(value, mask)
-
-
 class Attention(nnx.Module):
-    """The base class of all attentions; a subclass writes `attend`."""
+    """The base class of all attentions; a subclass writes `attend`.
+
+    Its annotated attributes are the options of `__init__`, with types and defaults.
+    """
 
     # Projections of x that a model makes for it, so that none goes unused: 3 = query,
     # key and value; 2 = one for query and key, and value; 1 = value.
@@ -98,24 +88,45 @@ class Attention(nnx.Module):
     # Set on an instance: queries belong to other tokens than keys even where T = S.
     cross_attention = False
     shared_across_layers = False  # whether one instance serves all layers
+    options: ClassVar[Mapping[str, type]] = {}
     # The options of the paper's experiments, with which configs and benchmarks start;
-    # a subclass names those that differ from the defaults of its `__init__`.
+    # a subclass names those that differ from the defaults of its options.
     defaults: ClassVar[Mapping[str, Any]] = {}
     size_option: ClassVar[str | None] = None  # the option behind 64 in "nystrom-64"
     # Option -> the value with which outputs depend on the padding.
     padding_sensitive: ClassVar[Mapping[str, Any]] = {}
 
-    def __init_subclass__(cls, **options: Any):
-        super().__init_subclass__(**options)
-        given = inspect.signature(cls.__init__).parameters.items()
-        own = {name: x.default for name, x in given if x.default is not x.empty}
+    def __init_subclass__(cls, **keywords: Any):
+        super().__init_subclass__(**keywords)
+        cls.options = {**cls.options, **inspect.get_annotations(cls)}
+        own = {name: getattr(cls, name) for name in cls.options}
         cls.defaults = own | dict(cls.defaults)
 
     def __init__(
-        self, *, num_heads: int, head_dim: int, max_length: int, rngs: nnx.Rngs
+        self,
+        *,
+        num_heads: int,
+        head_dim: int,
+        max_length: int,
+        rngs: nnx.Rngs,
+        **options: Any,
     ):
-        """For N heads of H and sequences up to max_length; subclasses add options."""
+        """For N heads of H and sequences up to max_length, with those options."""
+        self.check_options(options)
         self.num_heads, self.head_dim, self.max_length = num_heads, head_dim, max_length
+        for name in self.options:
+            setattr(self, name, options.get(name, getattr(self, name)))
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """Raises ValueError for an unknown option, or one of a wrong type."""
+        for name, value in options.items():
+            if name not in cls.options:
+                known = ", ".join(cls.options) or "none"
+                raise ValueError(
+                    f"{cls.__name__} has no option {name!r}; known: {known}"
+                )
+            check_type(f"{name} of {cls.__name__}", value, cls.options[name])
 
     def __call__(
         self,
@@ -176,8 +187,12 @@ class Attention(nnx.Module):
 
         def one_head(query, key, value, mask, *own):
             # Zeroed here, as then XLA keeps one copy of each for all that follows.
-            qkv = zero_padding(query, key, value, mask, self.cross_attention)
-            return self.attend(*qkv, mask, precision, *own).astype(query.dtype)
+            # Queries too: a NaN times the zero cotangent of its output would be NaN.
+            is_self = len(query) == len(key) and not self.cross_attention
+            query = zeroed(query, mask if is_self else None)
+            key, value = zeroed(key, mask), zeroed(value, mask)
+            out = self.attend(query, key, value, mask, precision, *own)
+            return out.astype(query.dtype)
 
         # One row for all heads stays one, or its gradient would be made for each.
         shared = [x[0] if len(x) == 1 else x for x in per_head]

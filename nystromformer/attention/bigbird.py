@@ -59,32 +59,20 @@ def attended_blocks(
 
 
 class BigBirdAttention(Attention):
-    """Window, ends and random blocks. Without parameters.
+    """Window, ends and random blocks. Without parameters."""
 
-    Options:
-      block_size: tokens in a block; the window is three blocks.
-      num_random_blocks: further blocks that a block attends to, if there are as many.
-      seed: of the random blocks.
-    """
+    block_size: int = 64  # tokens; the window is three blocks
+    num_random_blocks: int = 3  # further blocks that each attends to, where there are
+    seed: int = 0  # of the random blocks
 
     self_attention_only = True
     size_option = "block_size"
 
-    def __init__(
-        self,
-        *,
-        block_size: int = 64,
-        num_random_blocks: int = 3,
-        seed: int = 0,
-        **sizes: Any,
-    ):
-        super().__init__(**sizes)
-        check_range("block_size", block_size, 1, self.max_length)
-        num_blocks = -(-self.max_length // block_size)
-        check_range("num_random_blocks", num_random_blocks, 0, num_blocks)
-        self.block_size = block_size
-        self.num_random_blocks = num_random_blocks
-        self.seed = seed
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        check_range("block_size", self.block_size, 1, self.max_length)
+        num_blocks = -(-self.max_length // self.block_size)
+        check_range("num_random_blocks", self.num_random_blocks, 0, num_blocks)
 
     def attend(self, query, key, value, mask, precision):
         mask = jnp.ones(len(key), bool) if mask is None else mask

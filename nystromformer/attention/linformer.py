@@ -24,30 +24,22 @@ class LinformerAttention(Attention):
     A shorter input uses the first columns of the projection. It starts as in the
     authors' code, with variance 1/(max_length + k), so that a projected key is about as
     long as a key; the N(0, 1/k) of the paper's theorem would saturate the softmax.
-
-    Options:
-      projection_dim: k ≤ max_length.
-      sharing: "key_value": one E in each layer; "layerwise_per_head", as in the
-        published comparison on the LRA: one for each head, shared by all layers, and
-        starting as N(0, 0.02²).
     """
+
+    projection_dim: int = 256  # k ≤ max_length
+    # "key_value": one E in each layer; "layerwise_per_head", as in the published
+    # comparison on the LRA: one for each head, for all layers, from N(0, 0.02²).
+    sharing: str = "key_value"
 
     size_option = "projection_dim"
 
-    def __init__(
-        self,
-        *,
-        rngs: nnx.Rngs,
-        projection_dim: int = 256,
-        sharing: str = "key_value",
-        **sizes: Any,
-    ):
-        super().__init__(rngs=rngs, **sizes)
-        check_range("projection_dim", projection_dim, 1, self.max_length)
-        check_choice("sharing", sharing, SHARING)
-        shape = projection_dim, self.max_length
+    def __init__(self, *, rngs: nnx.Rngs, **options: Any):
+        super().__init__(rngs=rngs, **options)
+        check_range("projection_dim", self.projection_dim, 1, self.max_length)
+        check_choice("sharing", self.sharing, SHARING)
+        shape = self.projection_dim, self.max_length
         init = nnx.initializers.variance_scaling(1 / 2, "fan_avg", "uniform")
-        self.shared_across_layers = sharing == "layerwise_per_head"
+        self.shared_across_layers = self.sharing == "layerwise_per_head"
         if self.shared_across_layers:
             init, shape = nnx.initializers.normal(0.02), (self.num_heads, *shape)
         self.projection = nnx.Param(init(rngs.params(), shape))

@@ -19,22 +19,19 @@ _MIN_BLOCK = 32  # tokens of a block of queries; smaller matrices are slow
 
 
 class LongformerAttention(Attention):
-    """A band. Without parameters.
+    """A band. Without parameters."""
 
-    Options:
-      window: 2w ≥ 2, even: token t sees |t − s| ≤ w, window + 1 tokens.
-    """
+    window: int = 256  # 2w ≥ 2, even: token t sees |t − s| ≤ w, window + 1 tokens
 
     self_attention_only = True
     size_option = "window"
 
-    def __init__(self, *, window: int = 256, **sizes: Any):
-        super().__init__(**sizes)
-        check_range("window", window, 2, max(2, 2 * (self.max_length - 1)))
-        if window % 2:
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        check_range("window", self.window, 2, max(2, 2 * (self.max_length - 1)))
+        if self.window % 2:
             why = "window / 2 neighbours on each side"
-            raise ValueError(f"window must be even ({why}), got {window}")
-        self.window = window
+            raise ValueError(f"window must be even ({why}), got {self.window}")
 
     def attend(self, query, key, value, mask, precision):
         mask = jnp.ones(len(key), bool) if mask is None else mask

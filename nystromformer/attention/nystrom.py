@@ -51,57 +51,39 @@ def check_kernel_size(size: int) -> None:
 
 
 class NystromAttention(Attention):
-    """Nyström attention, eq. (13), and the convolution of V.
+    """Nyström attention, eq. (13), and the convolution of V."""
 
-    Options:
-      num_landmarks: M ≥ 1. M ≥ the number of valid tokens is exact attention.
-      num_pinv_iters: iterations towards the pseudo-inverse.
-      conv_kernel_size: K odd, or 0 for none. The kernel [K, N] of the skip connection
-        starts as U(−1/√K, 1/√K), as in the published code.
-      landmark_padding: "mask", or "count" for the published treatment of padding.
-      landmarks, pinv: names in `landmarks.LANDMARKS` and `landmarks.PINVS`.
-      landmark_seed: of the tokens drawn.
-      pinv_init: Z₀ scaled "per_matrix" by its own norms, or, as published, "per_batch"
-        by the largest of the batch: an example then depends on its neighbours.
-    """
+    num_landmarks: int = 64  # M ≥ 1; M ≥ the number of valid tokens is exact attention
+    num_pinv_iters: int = 6  # iterations towards the pseudo-inverse
+    # K odd, or 0 for none. The kernel [K, N] of the skip connection starts as
+    # U(−1/√K, 1/√K), as in the published code.
+    conv_kernel_size: int = 0
+    landmark_padding: str = "mask"  # or "count", the published treatment of padding
+    landmarks: str = "segment_means"  # a name in `landmarks.LANDMARKS`
+    landmark_seed: int = 0  # of the tokens drawn
+    pinv: str = "iterative"  # a name in `landmarks.PINVS`
+    # Z₀ scaled "per_matrix" by its own norms, or, as published, "per_batch" by the
+    # largest of the batch: an example then depends on its neighbours.
+    pinv_init: str = "per_matrix"
 
     size_option = "num_landmarks"
     padding_sensitive = {"landmark_padding": "count"}
     defaults = {"conv_kernel_size": 35}
 
-    def __init__(
-        self,
-        *,
-        rngs: nnx.Rngs,
-        num_landmarks: int = 64,
-        num_pinv_iters: int = 6,
-        conv_kernel_size: int = 0,
-        landmark_padding: str = "mask",
-        landmarks: str = "segment_means",
-        landmark_seed: int = 0,
-        pinv: str = "iterative",
-        pinv_init: str = "per_matrix",
-        **sizes: Any,
-    ):
-        super().__init__(rngs=rngs, **sizes)
-        check_range("num_landmarks", num_landmarks, 1)
-        check_range("num_pinv_iters", num_pinv_iters, 0)
-        check_kernel_size(conv_kernel_size)
-        check_choice("landmark_padding", landmark_padding, LANDMARK_PADDINGS)
-        check_choice("landmarks", landmarks, LANDMARKS)
-        check_choice("pinv", pinv, PINVS)
-        check_choice("pinv_init", pinv_init, PINV_INITS)
-        self.num_landmarks = min(num_landmarks, self.max_length)  # more change nothing
-        self.num_pinv_iters = num_pinv_iters
-        self.landmark_padding = landmark_padding
-        self.landmarks = landmarks
-        self.landmark_seed = landmark_seed
-        self.pinv = pinv
-        self.pinv_init = pinv_init
+    def __init__(self, *, rngs: nnx.Rngs, **options: Any):
+        super().__init__(rngs=rngs, **options)
+        check_range("num_landmarks", self.num_landmarks, 1)
+        check_range("num_pinv_iters", self.num_pinv_iters, 0)
+        check_kernel_size(self.conv_kernel_size)
+        check_choice("landmark_padding", self.landmark_padding, LANDMARK_PADDINGS)
+        check_choice("landmarks", self.landmarks, LANDMARKS)
+        check_choice("pinv", self.pinv, PINVS)
+        check_choice("pinv_init", self.pinv_init, PINV_INITS)
+        # More change nothing.
+        self.num_landmarks = min(self.num_landmarks, self.max_length)
         self.conv_kernel: Any = nnx.data(None)
-        if conv_kernel_size:
-            key, shape = rngs.params(), (conv_kernel_size, self.num_heads)
-            bound = conv_kernel_size**-0.5
+        if size := self.conv_kernel_size:
+            key, shape, bound = rngs.params(), (size, self.num_heads), size**-0.5
             drawn = jax.random.uniform(key, shape, minval=-bound, maxval=bound)
             self.conv_kernel = nnx.Param(drawn)
 

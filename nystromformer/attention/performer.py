@@ -106,30 +106,21 @@ KERNELS = {"softmax": softmax_features, "published": published_features}
 
 
 class PerformerAttention(Attention):
-    """FAVOR+ attention in O((T + S) · R) memory, with one projection for all heads.
+    """FAVOR+ attention in O((T + S) · R) memory, with one projection for all heads."""
 
-    Options:
-      num_features: R.
-      kernel: "softmax", or "published": see `published_features`. With the latter an
-        example depends on its padding and on its batch.
-    """
+    num_features: int = 256  # R
+    # With "published", see `published_features`, an example depends on its padding and
+    # on its batch.
+    kernel: str = "softmax"
 
     size_option = "num_features"
     padding_sensitive = {"kernel": "published"}
 
-    def __init__(
-        self,
-        *,
-        rngs: nnx.Rngs,
-        num_features: int = 256,
-        kernel: str = "softmax",
-        **sizes: Any,
-    ):
-        super().__init__(rngs=rngs, **sizes)
-        check_choice("kernel", kernel, KERNELS)
-        check_range("num_features", num_features, 1)
-        self.kernel = kernel
-        drawn = draw_projection(rngs.params(), num_features, self.head_dim)
+    def __init__(self, *, rngs: nnx.Rngs, **options: Any):
+        super().__init__(rngs=rngs, **options)
+        check_choice("kernel", self.kernel, KERNELS)
+        check_range("num_features", self.num_features, 1)
+        drawn = draw_projection(rngs.params(), self.num_features, self.head_dim)
         self.projection = RandomProjection(drawn)
 
     def attend(self, query, key, value, mask, precision):

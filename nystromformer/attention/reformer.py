@@ -118,41 +118,32 @@ class ReformerAttention(Attention):
 
     If keys are no queries, as in the paper they are, keys alone are hashed: the query
     of a token meets the keys of the bucket of its own key.
-
-    Options:
-      num_hashes: rounds of hashing, R ≥ 1.
-      bucket_size: tokens in a chunk of the sorted sequence, which is two average
-        buckets. Up to so many valid tokens are one bucket.
-      seed: of the rotations, drawn for each head and round.
-      lsh_scope: "bucket": its tokens, each once; or, as published, "chunk": all tokens
-        of a chunk and the one before, as often as rounds find them.
     """
+
+    num_hashes: int = 2  # rounds of hashing, R ≥ 1
+    # Tokens in a chunk of the sorted sequence, which is two average buckets. Up to so
+    # many valid tokens are one bucket.
+    bucket_size: int = 64
+    seed: int = 0  # of the rotations, drawn for each head and round
+    # "bucket": its tokens, each once; or, as published, "chunk": all tokens of a chunk
+    # and the one before, as often as rounds find them.
+    lsh_scope: str = "bucket"
 
     num_projections = 2
     self_attention_only = True
     size_option = "bucket_size"
 
-    def __init__(
-        self,
-        *,
-        num_hashes: int = 2,
-        bucket_size: int = 64,
-        seed: int = 0,
-        lsh_scope: str = "bucket",
-        **sizes: Any,
-    ):
-        super().__init__(**sizes)
-        check_range("num_hashes", num_hashes, 1)
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        check_range("num_hashes", self.num_hashes, 1)
         one_bucket = self.max_length + self.max_length % 2
-        check_range("bucket_size", bucket_size, 2, one_bucket)
-        if bucket_size % 2:
+        check_range("bucket_size", self.bucket_size, 2, one_bucket)
+        if self.bucket_size % 2:
             why = "a chunk is two average buckets"
-            raise ValueError(f"bucket_size must be even ({why}), got {bucket_size}")
-        check_choice("lsh_scope", lsh_scope, LSH_SCOPES)
-        self.num_hashes = num_hashes
-        self.bucket_size = bucket_size
-        self.seed = seed
-        self.lsh_scope = lsh_scope
+            raise ValueError(
+                f"bucket_size must be even ({why}), got {self.bucket_size}"
+            )
+        check_choice("lsh_scope", self.lsh_scope, LSH_SCOPES)
 
     def per_head(self, length):
         num_axes = -(-length // self.bucket_size)

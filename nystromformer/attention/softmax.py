@@ -12,14 +12,9 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.nnx.nn.attention import dot_product_attention_weights
 
-from nystromformer.attention.base import (
-    Attention,
-    check_shapes,
-    with_four_axes,
-    zero_padding,
-)
+from nystromformer.attention.base import Attention, check_shapes, with_four_axes
 from nystromformer.nystrom import attend
-from nystromformer.ops import at_least_float32, dropout
+from nystromformer.ops import at_least_float32, dropout, zeroed
 
 MAX_SCORES = 2**27  # at a time; where there are more, queries go in blocks
 CPU_SCORES, CPU_BLOCK = 2**19, 128  # scores that stay in the cache, and queries
@@ -68,8 +63,9 @@ def softmax_attention(
         mask = with_four_axes("mask", mask, whole).astype(bool)
         if mask.shape[1:3] == (1, 1):
             of_keys = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
-            qkv = zero_padding(query, key, value, of_keys, cross_attention)
-            query, key, value = qkv
+            is_self = query.shape[1] == key.shape[1] and not cross_attention
+            query = zeroed(query, of_keys if is_self else None)
+            key, value = zeroed(key, of_keys), zeroed(value, of_keys)
     dtype = dtype or jnp.result_type(query, key, value)
     query, key, value = (x.astype(dtype) for x in (query, key, value))
     options = {"is_causal": is_causal, "precision": precision}
@@ -81,25 +77,11 @@ def softmax_attention(
             raise ValueError(f"dropout_rate={dropout_rate} needs a dropout_rng")
         draws = (1, 1) if broadcast_dropout else query.shape[:3:2]
         rngs = jax.random.split(dropout_rng, draws)
-    rows = functools.partial(_rows, dropout_rate=dropout_rate, **options)
-    return _heads(rows, query, key, value, bias, mask, rngs)
+    one_head = functools.partial(_one_head, dropout_rate=dropout_rate, **options)
+    return _heads(one_head, query, key, value, bias, mask, rngs)
 
 
-def _rows(
-    first, rng, query, bias, mask, *, key, value, is_causal, dropout_rate, precision
-) -> jax.Array:
-    """One head's attention of query [T, H], which stands at `first` in the sequence."""
-    if is_causal:
-        t = first + jnp.arange(len(query))
-        causal = t[:, None] >= jnp.arange(len(key))[None]
-        mask = causal if mask is None else mask & causal
-    key, value = key.astype(query.dtype), value.astype(query.dtype)
-    drop = functools.partial(dropout, rate=dropout_rate, rng=rng)
-    options = {"scale": query.shape[-1] ** -0.5, "precision": precision}
-    return attend(query, key, value, mask, bias=bias, drop=drop, **options)
-
-
-def _heads(rows: Callable[..., jax.Array], query, key, *others) -> jax.Array:
+def _heads(one_head: Callable[..., jax.Array], query, key, *others) -> jax.Array:
     """The attention of each head of each sequence, as many at a time as have room.
 
     On a CPU they take turns, so that scores stay in the cache; what several devices or
@@ -113,12 +95,11 @@ def _heads(rows: Callable[..., jax.Array], query, key, *others) -> jax.Array:
         if length > 2 * CPU_BLOCK:
             block = max(1, min(CPU_SCORES // key.shape[1], CPU_BLOCK))
         at_once = CPU_SCORES // (block * key.shape[1])
-    one_head = functools.partial(_one_head, rows, block)
 
     def one_sequence(*inputs):
         heads = (x.swapaxes(0, 1) for x in inputs[:3])
-        out = _each(one_head, num_heads, at_once, *heads, *inputs[3:])
-        return out.swapaxes(0, 1)
+        of_head = functools.partial(one_head, block)
+        return _each(of_head, num_heads, at_once, *heads, *inputs[3:]).swapaxes(0, 1)
 
     # A batch may be sharded over devices, and a loop over it would gather it.
     sequences = batch if jax.device_count() > 1 else at_once // num_heads
@@ -143,13 +124,21 @@ def _each(
     return jax.lax.map(one, own, batch_size=at_once if at_once > 1 else None)
 
 
-def _one_head(rows, block, query, key, value, bias, mask, rng) -> jax.Array:
-    """`rows` of `block` queries at a time; of several the gradient computes again."""
-    if block >= len(query):
-        return rows(0, rng, query, bias, mask, key=key, value=value)
-    # Wide, as the blocks' gradients of them are summed in their dtype.
-    key, value = (x.astype(at_least_float32(x.dtype)) for x in (key, value))
-    num_blocks = -(-len(query) // block)
+def _one_head(
+    block, query, key, value, bias, mask, rng, *, is_causal, dropout_rate, precision
+) -> jax.Array:
+    """`block` queries at a time; of several blocks the gradient computes again."""
+
+    def rows(first, rng, query, bias, mask):
+        """The attention of query [T, H], which stands at `first` in the sequence."""
+        if is_causal:
+            t = first + jnp.arange(len(query))
+            causal = t[:, None] >= jnp.arange(len(key))[None]
+            mask = causal if mask is None else mask & causal
+        qkv = query, key.astype(query.dtype), value.astype(query.dtype)
+        drop = functools.partial(dropout, rate=dropout_rate, rng=rng)
+        options = {"scale": query.shape[-1] ** -0.5, "precision": precision}
+        return attend(*qkv, mask, bias=bias, drop=drop, **options)
 
     def split(x: jax.Array) -> jax.Array:
         if len(x) == 1:
@@ -157,9 +146,13 @@ def _one_head(rows, block, query, key, value, bias, mask, rng) -> jax.Array:
         x = jnp.pad(x, ((0, num_blocks * block - len(x)), (0, 0)))
         return x.reshape(num_blocks, block, x.shape[1])
 
+    if block >= len(query):
+        return rows(0, rng, query, bias, mask)
+    # Wide, as the blocks' gradients of them are summed in their dtype.
+    key, value = (x.astype(at_least_float32(x.dtype)) for x in (key, value))
+    num_blocks = -(-len(query) // block)
     rngs = None if rng is None else jax.random.split(rng, num_blocks)
     firsts, parts = block * jnp.arange(num_blocks), (query, bias, mask)
-    rows = functools.partial(rows, key=key, value=value)
     one_block = jax.checkpoint(rows, prevent_cse=False)
     out = _each(one_block, num_blocks, 1, firsts, rngs, *jax.tree.map(split, parts))
     return out.reshape(-1, value.shape[1])[: len(query)]
@@ -171,13 +164,14 @@ class SoftmaxAttention(Attention):
     Flax's attention layers have a rate of their own, and go by that one alone.
     """
 
+    dropout_rate: float = 0.0
+
     defaults = {"dropout_rate": 0.1}
 
-    def __init__(self, *, dropout_rate: float = 0.0, **sizes: Any):
-        super().__init__(**sizes)
-        if not 0 <= dropout_rate < 1:
-            raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}")
-        self.dropout_rate = dropout_rate
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        if not 0 <= self.dropout_rate < 1:
+            raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}")
 
     @functools.wraps(Attention.__call__)  # linen passes only what it sees
     def __call__(self, *inputs: Any, **flax: Any) -> jax.Array:
