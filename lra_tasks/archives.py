@@ -31,6 +31,7 @@ class Archive:
     folders: tuple[str, ...]  # that it unpacks to
     md5: str | None = None  # as published; None: too large to be downloaded unasked
     dataset: str | None = None  # of TFDS, with the same data
+    files: str = "*"  # whose change makes other data, in its folder
 
     @property
     def name(self) -> str:

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 
-from lra_tasks.split import SPLITS, DataError, Split
+from lra_tasks.archives import Archive, obtain
+from lra_tasks.split import SPLITS, DataError, Split, remove_overlap, split_off
 from lra_tasks.subwords import Vocabulary, open_vocabulary
 
 PathLike = str | os.PathLike[str]
@@ -53,6 +54,7 @@ class Task:
     seed: ClassVar[int] = 0
     tokenizer: ClassVar[str | None] = None  # "byte" or the path of a tokenizer.json
     vocabulary: ClassVar[Vocabulary | None] = None  # of the tokenizer
+    archive: ClassVar[Archive | None] = None  # of its official data
     special_tokens: ClassVar[tuple[int, ...]] = ()  # never masked or predicted
     separator: ClassVar[int | None] = None  # [SEP], after which token types change
     max_length: int  # columns of a split's inputs, padding included
@@ -109,13 +111,25 @@ class Task:
         """The id of the mask token: [MASK], or one above the data's own ids."""
         return self.vocabulary.mask if self.vocabulary else self.vocab_size
 
-    def make_splits(self, data_dir: Path) -> Mapping[str, Split | Examples]:
-        """Makes all splits, once; archives are in `data_dir`, or go there."""
+    def make_splits(self, source: Path) -> dict[str, Split]:
+        """Reads its splits from `source`, or draws them, once.
+
+        Of train, a tenth is held out for each of the others that it does not give.
+        """
         raise NotImplementedError
 
     def make(self, data_dir: Path, folder: Path) -> Mapping[str, Split | Examples]:
-        """As `make_splits`; what else it writes to `folder` stays beside the data."""
-        return self.make_splits(data_dir)
+        """Disjoint splits; files that it writes to `folder` stay beside the data."""
+        splits = self.make_splits(self.find_source(data_dir))
+        for name in sorted({*self.splits} - {*splits}):
+            splits["train"], splits[name] = split_off(splits["train"], self.seed)
+        return remove_overlap(self.name, splits)
+
+    def find_source(self, data_dir: Path) -> Path:
+        """The official archive, unpacked or packed; or the folder of other sources."""
+        if self.archive:
+            return obtain(self.archive, data_dir, self.source_dir)
+        return Path(self.source_dir or data_dir)
 
     def decode(self, tokens: np.ndarray) -> str | np.ndarray:
         """The valid tokens `[n]` of a row as text, or as a picture `[R, R]`."""
@@ -137,7 +151,10 @@ class Task:
 
     def source_files(self) -> Iterable[Path]:
         """The files in `source_dir` whose change makes other data."""
-        return ()
+        if not self.archive:
+            return ()
+        path = self.find_source(Path())
+        return [path, *path.glob(self.archive.files)]
 
     def cache_key(self) -> dict[str, Any]:
         """The options that the data depend on, with the state of files they name."""

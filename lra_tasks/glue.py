@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 
 from lra_tasks import archives
 from lra_tasks.base import Task
-from lra_tasks.split import SPLITS, DataError, Split, remove_overlap, split_off
+from lra_tasks.split import SPLITS, DataError, Split
 
 Table = tuple[list[tuple[str, ...]], list[int]]  # texts and labels
 
@@ -128,13 +128,9 @@ class Glue(Task):
         names = [x for file in files[split][:-1] for x in (f"{folder}/{file}", file)]
         return archives.find(names, place)
 
-    def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
-        splits = {}
-        for split in SUBSETS[self.subset].files:
-            table = self._read(Path(self.source_dir or data_dir), split)
-            splits[split] = self.encode_split(*table)
-        splits["train"], splits["validation"] = split_off(splits["train"], self.seed)
-        return remove_overlap(self.name, splits)
+    def make_splits(self, source: Path) -> dict[str, Split]:
+        files = SUBSETS[self.subset].files
+        return {split: self.encode_split(*self._read(source, split)) for split in files}
 
     def _read(self, place: Path, split: str) -> Table:
         folder, texts, label, classes, files = SUBSETS[self.subset]

@@ -4,7 +4,7 @@ As in Long Range Arena (Tay et al. 2021, arXiv:2011.04006): the 1,024 intensitie
 picture, row by row, are its tokens; 0 is black, not padding.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -14,7 +14,7 @@ import numpy as np
 from lra_tasks import archives
 from lra_tasks.archives import Archive
 from lra_tasks.base import Task
-from lra_tasks.split import DataError, Split, remove_overlap, split_off
+from lra_tasks.split import DataError, Split
 
 SIDE, NUM_PIXELS = 32, 32 * 32
 BATCHES = {
@@ -56,6 +56,7 @@ class Image(Task):
     archive: ClassVar[Archive] = Archive(
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         folders=("cifar-10-batches-bin",),
+        files="*.bin",
         md5="c32a1d4ab5d03f1284b67883e8d87530",
         dataset="cifar10",
     )
@@ -68,15 +69,8 @@ class Image(Task):
         wrong = f"max_length must be {NUM_PIXELS}, all pixels; it is {self.max_length}"
         self.require(self.max_length == NUM_PIXELS, wrong)
 
-    def source_files(self) -> list[Path]:
-        path = archives.obtain(self.archive, Path(), self.source_dir)
-        return [path, *path.glob("*.bin")]
-
-    def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
-        path = archives.obtain(self.archive, data_dir, self.source_dir)
-        splits = {x: self._read(path, x) for x in BATCHES}
-        splits["train"], splits["validation"] = split_off(splits["train"], self.seed)
-        return remove_overlap(self.name, splits)
+    def make_splits(self, source: Path) -> dict[str, Split]:
+        return {split: self._read(source, split) for split in BATCHES}
 
     def _read(self, path: Path, split: str) -> Split:
         """The pictures of TFDS, or the archive's records of a label, R, G and B."""

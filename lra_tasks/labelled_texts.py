@@ -1,12 +1,12 @@
 """Labelled texts: a CSV or TSV file of your own, one text and one label a line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from lra_tasks.glue import read_table
-from lra_tasks.split import SPLITS, Split, remove_overlap, split_off
+from lra_tasks.split import SPLITS, Split
 from lra_tasks.text import TextTask
 
 
@@ -43,7 +43,7 @@ class LabelledTexts(TextTask):
         folder = Path(str(self.source_dir))
         return [*folder.glob("*.csv"), *folder.glob("*.tsv")]
 
-    def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
+    def make_splits(self, source: Path) -> dict[str, Split]:
         files = {path.stem: path for path in self.source_files() if path.stem in SPLITS}
         wanted = f"source_dir ({self.source_dir}) must hold train.csv or train.tsv"
         self.require("train" in files, wanted)
@@ -51,6 +51,4 @@ class LabelledTexts(TextTask):
         for name, path in files.items():
             texts, labels = read_table(path, *columns, self.label_names)
             splits[name] = self.encode_split([text for (text,) in texts], labels)
-        for name in sorted({"validation", "test"} - set(splits)):
-            splits["train"], splits[name] = split_off(splits["train"], self.seed)
-        return remove_overlap(self.name, {name: splits[name] for name in SPLITS})
+        return splits

@@ -23,7 +23,7 @@ from lra_tasks.listops_generator import (
     apply,
     generate,
 )
-from lra_tasks.split import SPLITS, DataError, Split, pad, remove_overlap
+from lra_tasks.split import SPLITS, DataError, Split, pad
 
 RELEASED_FILES = {  # in `source_dir`
     "train": "basic_train.tsv",
@@ -59,7 +59,7 @@ class ListOps(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.source_dir is not None:
+        if self.source_dir:
             return
         counts = (self.num_train, self.num_validation, self.num_test)
         self.require(min(counts) >= 1, f"each split needs an example, not {counts}")
@@ -111,12 +111,10 @@ class ListOps(Task):
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
 
-    def make_splits(self, data_dir: Path) -> dict[str, Split]:
-        if self.source_dir is not None:
-            folder = Path(self.source_dir)
+    def make_splits(self, source: Path) -> dict[str, Split]:
+        if self.source_dir:
             files = RELEASED_FILES.items()
-            splits = {name: self._read_released(folder / file) for name, file in files}
-            return remove_overlap(self.name, splits)
+            return {name: self._read_released(source / file) for name, file in files}
         counts = (self.num_train, self.num_validation, self.num_test)
         process = ("min_tokens", "max_tokens", "max_length", "max_depth", "max_args")
         options = {name: getattr(self, name) for name in process}

@@ -9,9 +9,10 @@ import functools
 import multiprocessing
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ from lra_tasks.archives import LRA_RELEASE, UNPACKED
 from lra_tasks.base import Task
 from lra_tasks.pathfinder_generator import generate
 from lra_tasks.pathfinder_paddles import RESOLUTIONS
-from lra_tasks.split import SPLITS, DataError, Split, remove_overlap
+from lra_tasks.split import SPLITS, DataError, Split
 
 RELEASED_FOLDERS = {  # by difficulty
     "easy": "curv_baseline",
@@ -63,29 +64,11 @@ def read_released(folder: Path, resolution: int) -> Split:
     return Split.of_pictures(np.stack(images)[order], np.array(labels)[order])
 
 
-def draw(
-    parts: Sequence[np.ndarray], seed: int, num_workers: int, **options
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields what `generate` returns for each list of indices.
-
-    A list grows in lock-step, `num_workers` of them at a time, in processes of their
-    own: a script needs the usual `if __name__ == "__main__":`.
-    """
-    generate_part = functools.partial(generate, seed, **options)
-    num_workers = min(num_workers, len(parts))
-    if num_workers <= 1:
-        yield from map(generate_part, parts)
-        return
-    end_silently = signal.signal, (signal.SIGINT, signal.SIG_DFL)  # at Ctrl-C
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(num_workers, *end_silently) as pool:
-        yield from pool.imap(generate_part, parts)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pathfinder(Task):
     """The benchmark by default: 200,000 pictures, drawn by `num_workers` processes.
 
+    A script with several needs the usual `if __name__ == "__main__":`.
     With `source_dir`, the release's `pathfinder32`, `…64`, `…128` or a folder above or
     below, its pictures are read instead, all of them, and `num_examples`, `seed` and
     `num_workers` have no effect.
@@ -118,40 +101,47 @@ class Pathfinder(Task):
         self.require(fits, f"difficulty must be {known}")
 
     def source_files(self) -> list[Path]:
-        return [*self._find_released(Path(str(self.source_dir))).glob("metadata/*.npy")]
+        return [*self.find_source(Path()).glob("metadata/*.npy")]
 
     def cache_key(self) -> dict[str, Any]:
         idle = ("num_workers", *(("num_examples", "seed") if self.source_dir else ()))
         return {name: x for name, x in super().cache_key().items() if name not in idle}
 
-    def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
-        if self.source_dir is not None:
-            folder = self._find_released(Path(self.source_dir))
-            pictures = read_released(folder, self.resolution)
-        else:  # picture i is independent of the others: the order is as good as any
-            pictures = Split.of_pictures(*self._draw())
-        n = pictures.num_examples
-        ends = [0, round(0.8 * n), round(0.8 * n) + round(0.1 * n), n]
-        cut = (pictures.take(slice(*between)) for between in pairwise(ends))
-        return remove_overlap(self.name, dict(zip(SPLITS, cut, strict=True)))
-
-    def _find_released(self, source_dir: Path) -> Path:
+    def find_source(self, data_dir: Path) -> Path:
+        if not self.source_dir:
+            return data_dir
         name = RELEASED_FOLDERS[self.difficulty]
         below = f"pathfinder{self.resolution}/{name}"
         names = [*(above + below for above in UNPACKED), name]
-        if folder := archives.find(names, source_dir):
+        if folder := archives.find(names, Path(self.source_dir)):
             return folder
         where = f"it is in {LRA_RELEASE}, to be unpacked"
-        raise DataError(f"{source_dir} has no {below}: {where}")
+        raise DataError(f"{self.source_dir} has no {below}: {where}")
 
-    def _draw(self) -> list[np.ndarray]:
-        """Pictures and labels of all examples."""
+    def make_splits(self, source: Path) -> dict[str, Split]:
+        if self.source_dir:
+            pictures = read_released(source, self.resolution)
+        else:  # picture i is independent of the others: the order is as good as any
+            pictures = self._draw()
+        n = pictures.num_examples
+        ends = [0, round(0.8 * n), round(0.8 * n) + round(0.1 * n), n]
+        cut = (pictures.take(slice(*between)) for between in pairwise(ends))
+        return dict(zip(SPLITS, cut, strict=True))
+
+    def _draw(self) -> Split:
+        """Draws all pictures; those of a part grow in lock-step."""
         everyone = np.arange(self.num_examples)
         parts = np.split(everyone, everyone[::PART_SIZE][1:])
         options = {"resolution": self.resolution, "difficulty": self.difficulty}
-        drawn = draw(parts, self.seed, self.num_workers, **options)
-        shown = tqdm(drawn, self.name, len(parts), disable=None)
-        return [np.concatenate(column) for column in zip(*shown, strict=True)]
+        draw = functools.partial(generate, self.seed, **options)
+        workers = min(self.num_workers, len(parts))
+        end_silently = signal.signal, (signal.SIGINT, signal.SIG_DFL)  # at Ctrl-C
+        spawn = multiprocessing.get_context("spawn")
+        pool = spawn.Pool(workers, *end_silently) if workers > 1 else ThreadPool(1)
+        with pool:
+            shown = tqdm(pool.imap(draw, parts), self.name, len(parts), disable=None)
+            columns = zip(*shown, strict=True)
+            return Split.of_pictures(*map(np.concatenate, columns))
 
     def decode(self, tokens: np.ndarray) -> np.ndarray:
         return tokens.reshape(self.resolution, self.resolution)

@@ -14,7 +14,6 @@ in turn, may touch where both have just arrived, as in the public pictures.
 """
 
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from lra_tasks.pathfinder_paddles import (
     OCCUPIED,
     OVERLAP,
     Paddles,
-    Settings,
     get_paddles,
     get_settings,
 )
@@ -63,19 +61,15 @@ class Streams:
         return (bits * bound) >> 32
 
 
-@dataclasses.dataclass
 class Growth:
-    """The paddles of n pictures of one margin; `run` fills in all arrays.
+    """The paddles of n pictures of one margin, which its construction grows.
 
     A picture has slots for its paddles: contour 0, contour 1, then the distractors.
     """
 
-    paddles: Paddles
-    streams: Streams
-
-    def __post_init__(self):
-        p, settings = self.paddles, self.paddles.settings
-        n = len(self.streams.state)
+    def __init__(self, paddles: Paddles, streams: Streams):
+        self.paddles, self.streams = paddles, streams
+        p, settings, n = paddles, paddles.settings, len(streams.state)
         self.rows = np.arange(n)
         self.contour_slots = 2 * settings.contour_length
         slots = settings.num_distractors * settings.distractor_length
@@ -88,11 +82,8 @@ class Growth:
         blank[border : p.width - border, border : p.width - border] = 0
         self.blank = blank.ravel()
         self.occupied = np.tile(self.blank, (n, 1))
-
-    def run(self) -> "Growth":
         self._grow_contours()
         self._grow_distractors()
-        return self
 
     def tips(self) -> np.ndarray:
         """Canvas positions [n, 2, 2] of where the two contours begin, then end."""
@@ -231,20 +222,11 @@ def generate(
     Returns:
       Images uint8 `[n, R, R]` and labels int64 `[n]`.
     """
-    indices = np.asarray(indices, np.int64)
+    indices, settings = (
+        np.asarray(indices, np.int64),
+        get_settings(resolution, difficulty),
+    )
     images = np.empty((len(indices), resolution, resolution), np.uint8)
-    labels = np.empty(len(indices), np.int64)
-    settings = get_settings(resolution, difficulty)
-    for rows, growth, markers, part in grow(settings, seed, indices):
-        images[rows], labels[rows] = _paint(growth, markers), part
-    return images, labels
-
-
-def grow(
-    settings: Settings, seed: int, indices: np.ndarray
-) -> Iterator[tuple[np.ndarray, Growth, np.ndarray, np.ndarray]]:
-    """Yields for each margin rows `[r]` of the indices, and of these pictures the
-    paddles, the markers' canvas positions `[r, 2]` and the labels `[r]`."""
     everyone = np.arange(len(indices))
     coins = Streams.of(seed, indices // 2, _LABEL_STREAM)  # one for pictures 2j, 2j + 1
     labels = coins.below(everyone, 2) ^ (indices % 2)  # one of them gets label 1
@@ -253,13 +235,13 @@ def grow(
     first = streams.below(everyone, 2)  # the contour that bears the first marker
     for margin in settings.margins:
         rows = np.flatnonzero(margins == margin)
-        growth = Growth(
-            get_paddles(settings, margin), Streams(streams.state[rows])
-        ).run()
-        tips = growth.tips()
+        streams_here = Streams(streams.state[rows])
+        growth = Growth(get_paddles(settings, margin), streams_here)
+        tips, here = growth.tips(), np.arange(len(rows))
         begin, end = first[rows], first[rows] ^ (1 - labels[rows])
-        markers = [tips[growth.rows, 0, begin], tips[growth.rows, 1, end]]
-        yield rows, growth, np.stack(markers, axis=1), labels[rows]
+        markers = [tips[here, 0, begin], tips[here, 1, end]]
+        images[rows] = _paint(growth, np.stack(markers, axis=1))
+    return images, labels
 
 
 def _stamp(canvas: np.ndarray, width: int, rows, position, windows: np.ndarray):

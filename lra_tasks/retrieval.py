@@ -5,7 +5,7 @@ al. 2021, arXiv:2011.04006): the first 4,000 bytes of both papers.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from lra_tasks import archives
 from lra_tasks.archives import LRA_RELEASE, UNPACKED, Archive
-from lra_tasks.split import DataError, Split, remove_overlap
+from lra_tasks.split import DataError, Split
 from lra_tasks.text import TextTask
 
 PAIRS = r"(?:^|/)new_aan_pairs\.(train|eval|test)\.tsv$"
@@ -41,24 +41,22 @@ class Retrieval(TextTask):
     num_classes: ClassVar[int] = 2
     num_inputs: ClassVar[int] = 2
     archive: ClassVar[Archive] = Archive(
-        LRA_RELEASE, folders=tuple(f"{above}tsv_data" for above in UNPACKED)
+        LRA_RELEASE,
+        folders=tuple(f"{above}tsv_data" for above in UNPACKED),
+        files="new_aan_pairs.*.tsv",
     )
     max_length: int = 4000
 
-    def source_files(self) -> list[Path]:
-        path = archives.obtain(self.archive, Path(), self.source_dir)
-        return [path, *path.glob("new_aan_pairs.*.tsv")]
-
-    def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
-        path, found = archives.obtain(self.archive, data_dir, self.source_dir), {}
-        with archives.open_members(path, PAIRS) as members:
+    def make_splits(self, source: Path) -> dict[str, Split]:
+        found = {}
+        with archives.open_members(source, PAIRS) as members:
             for match, lines in members:
-                found[FILES[match[1]]] = self._read(lines, path, match[1])
+                found[FILES[match[1]]] = self._read(lines, source, match[1])
                 if len(found) == len(FILES):
                     break  # gigabytes of other tasks may follow
         if missing := {*FILES.values()} - {*found}:
-            raise DataError(f"{path} has no new_aan_pairs for {', '.join(missing)}")
-        return remove_overlap(self.name, found)
+            raise DataError(f"{source} has no new_aan_pairs for {', '.join(missing)}")
+        return found
 
     def _read(self, lines: Iterable[bytes], path: Path, file: str) -> Split:
         row_of: dict[bytes, int] = {}  # of each document, which is stored once

@@ -5,7 +5,7 @@ al. 2021, arXiv:2011.04006): the first 4,000 bytes, `<br />` and all. A byte's t
 its value plus one; 0 is padding.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ import numpy as np
 from lra_tasks import archives
 from lra_tasks.archives import Archive
 from lra_tasks.base import Task
-from lra_tasks.split import DataError, Split, pad, remove_overlap, split_off
+from lra_tasks.split import DataError, Split, pad
 
 BYTES = 257  # the size of the vocabulary of bytes
 REVIEW = r"(?:^|/){}/(neg|pos)/[^/.][^/]*\.txt$"  # in a split
@@ -95,25 +95,20 @@ class Text(TextTask):
         folders=("aclImdb",),
         md5="7c2ac02c03563afcf9b574c7e56c153a",
         dataset="imdb_reviews/plain_text",
+        files="t*/*",  # folders of reviews, whose times are those of new files
     )
     reviews_per_class: ClassVar[int] = 12_500
     max_length: int = 4000
     seed: int = 0
 
-    def source_files(self) -> list[Path]:
-        """The archive or the folders of reviews; their times are those of new files."""
-        path = archives.obtain(self.archive, Path(), self.source_dir)
-        return [path, *path.glob("t*/*")]
-
-    def make_splits(self, data_dir: Path) -> Mapping[str, Split]:
-        path, splits = archives.obtain(self.archive, data_dir, self.source_dir), {}
+    def make_splits(self, source: Path) -> dict[str, Split]:
+        splits = {}
         for name in ("train", "test"):
             # In the order of classes and texts: TFDS's own order is another.
-            labels, texts = zip(*sorted(self._read(path, name)), strict=True)
+            labels, texts = zip(*sorted(self._read(source, name)), strict=True)
             decoded = [text.decode(errors="replace") for text in texts]
             splits[name] = self.encode_split(decoded, labels)
-        splits["train"], splits["validation"] = split_off(splits["train"], self.seed)
-        return remove_overlap(self.name, splits)
+        return splits
 
     def _read(self, path: Path, split: str) -> list[tuple[int, bytes]]:
         """Labels and reviews of TFDS, or of the archive's {neg,pos}/*.txt."""

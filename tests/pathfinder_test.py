@@ -1,14 +1,11 @@
 """Pathfinder: drawn, or read from the released folders."""
 
-import multiprocessing
-import time
-
 import numpy as np
 import PIL.Image
 import pytest
 
 from lra_tasks import pathfinder
-from lra_tasks.pathfinder import Pathfinder, draw
+from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.pathfinder_generator import generate
 from lra_tasks.split import DataError
 from tests.archive_server import load_all
@@ -28,16 +25,6 @@ def test_make_splits_are_all_pictures_once(tmp_path, monkeypatch):
     assert {n for split in splits for n in split.lengths} == {1024}
     alone, two = Pathfinder(**options), Pathfinder(**options, num_workers=2)
     assert alone.folder(tmp_path) == two.folder(tmp_path)
-
-
-def test_draw_ends_its_processes_when_the_first_pictures_are_enough():
-    parts = [np.arange(2), np.arange(20_000), np.arange(20_000)]  # half a minute each
-    drawn = draw(parts, 0, 2)
-    np.testing.assert_array_equal(next(drawn)[0], generate(0, parts[0])[0])
-    started = time.monotonic()
-    drawn.close()
-    assert time.monotonic() - started < 10
-    assert not multiprocessing.active_children()
 
 
 def write_released(folder, num_images=40, side=32):
