@@ -17,14 +17,12 @@ _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of the data, if it has
 def main() -> None:
     run = load_run(str(_WORKDIR.value))
     metrics = run.evaluate(_SPLIT.value, _DATA_DIR.value)
-    state = "unfinished run"
-    if run.result:
-        state = f"finished run, step {run.result['best_step']:,}"
     examples = int(metrics.pop("examples"))
-    found = (f"{name} {format_metric(name, value)}" for name, value in metrics.items())
+    found = ", ".join(f"{k} {format_metric(k, x)}" for k, x in metrics.items())
+    step = f"finished run, step {run.result['best_step']:,}" if run.result else ""
     print(
-        f"{run.config.task.name} with {run.config.attention.name} ({state}): "
-        f"{_SPLIT.value} {', '.join(found)}, {examples:,} examples"
+        f"{run.config.task.name} with {run.config.attention.name} "
+        f"({step or 'unfinished run'}): {_SPLIT.value} {found}, {examples:,} examples"
     )
 
 

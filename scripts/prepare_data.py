@@ -9,7 +9,6 @@ import ast
 import os
 import sys
 
-import numpy as np
 from absl import flags
 
 from lra_tasks.pathfinder import Pathfinder
@@ -32,7 +31,8 @@ def main() -> None:
             prepare(get_task(name, **workers | options))
         except (DataError, OSError) as error:
             failed = True
-            print(f"error: {name}: {error}", file=sys.stderr)
+            said = str(error).removeprefix(f"{name}: ")
+            print(f"error: {name}: {said}", file=sys.stderr)
     sys.exit(2 if failed else 0)
 
 
@@ -48,21 +48,15 @@ def parse_option(text: str) -> tuple[str, object]:
 
 
 def prepare(task: Task) -> None:
-    """Prepares a task, describes its splits, and prints the line that loads it."""
+    """Prepares a task, and prints its sizes and the line that loads it."""
     splits = {split: task.load(split, _DATA_DIR.value) for split in task.splits}
     loads = f'builder_from_directory("{task.folder(_DATA_DIR.value)}")'
     print(f'{task.name}: tfds.{loads}.as_data_source("train")')
     for name, split in splits.items():
         pairs = split.pairs is not None
         documents = f" of {len(split.inputs):,} documents" if pairs else ""
-        counts = np.bincount(split.labels, minlength=task.num_classes)
-        lengths = np.percentile(split.lengths, [0, 50, 90, 100]).astype(int)
-        print(
-            f"  {name:10}  {split.num_examples:,} examples{documents}; "
-            f"labels {' '.join(f'{n / split.num_examples:.1%}' for n in counts)}; "
-            f"lengths (0, 50, 90, 100 %) {' '.join(f'{n:,}' for n in lengths)}; "
-            f"sha256 {split.content_hash}"
-        )
+        numbers = f"{split.num_examples:,} examples{documents}"
+        print(f"  {name:10}  {numbers}; sha256 {split.content_hash}")
 
 
 if __name__ == "__main__":

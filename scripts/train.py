@@ -4,8 +4,9 @@
         [--config.group.key=value …] [--load=mine.py] [--max_minutes=60]
 
 Run the same command again to resume. SIGTERM (exit status 143), Ctrl-C (130), SIGUSR2
-(140) and --max_minutes (142) save before they stop the run. Compiled programs are
-cached for the next start, unless JAX_ENABLE_COMPILATION_CACHE=false.
+(140) and --max_minutes (142) save before they stop the run. Compiled programs are kept
+for the next start, up to a gigabyte in ~/.cache/nystromformer or the folder that
+JAX_COMPILATION_CACHE_DIR names, unless JAX_ENABLE_COMPILATION_CACHE=false.
 
 In several processes a run has the same command for each, with --distributed; outside
 SLURM and TPU pods also with --coordinator=HOST:PORT --num_processes=4 --process_id=0.
@@ -59,9 +60,12 @@ def main() -> None:
     cli.limit_minutes(_MAX_MINUTES.value)
     if _DISTRIBUTED.value:
         join_processes()
-    run.cache_compiled_programs()
+    if not jax.config.values["jax_compilation_cache_dir"]:
+        folder = os.path.expanduser("~/.cache/nystromformer")
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_compilation_cache_max_size", 2**30)
     groups = _CONFIG.value.to_dict()
-    groups["load"] = dict.fromkeys((*groups.get("load", ()), *cli.loaded()))
+    groups["load"] = [*dict.fromkeys((*groups.get("load", ()), *cli.loaded()))]
     experiment = Experiment.from_config(Config.from_mapping(groups))
     workdir = epath.Path(_WORKDIR.value).expanduser()
     print(run.summary(run.run_training(experiment, workdir, _SHARDS.value)))

@@ -32,20 +32,24 @@ def of_tokens(task: Task, splits: Splits) -> Floors:
     is the first and n counts in train. Neighbours are read unmasked.
     """
     ids = task.vocab_size + 1  # the last id stands outside a text
-    context, token = _contexts(splits["train"], task)
-    unigram = np.bincount(token, minlength=ids) + 1.0
+    parts = [_contexts(splits[name], task) for name in ("train", "test")]
+    context, token = map(np.concatenate, zip(*parts, strict=True))
+    size = len(parts[0][0])  # of train, which comes first
+    unigram = np.bincount(token[:size], minlength=ids) + 1.0
     unigram[[*task.special_tokens, -1]] = 0
     unigram /= unigram.sum()
-    triples, counts = np.unique(context * ids + token, return_counts=True)
-    contexts, starts = np.unique(triples // ids, return_index=True)
-    totals = np.add.reduceat(counts, starts)
-    by_count = np.lexsort((unigram[triples % ids], counts, triples // ids))
-    likeliest = triples[by_count][np.append(starts[1:], len(triples)) - 1] % ids
+    contexts, context = np.unique(context, return_inverse=True)
+    triples, triple = np.unique(context * ids + token, return_inverse=True)
+    counts = np.bincount(triple[:size], minlength=len(triples))
+    totals = np.bincount(context[:size], minlength=len(contexts))
+    order = np.lexsort((unigram[triples % ids], counts))
+    order = order[counts[order] > 0]  # the likeliest token of a context comes last
+    likeliest = np.full(len(contexts), unigram.argmax())
+    likeliest[triples[order] // ids] = triples[order] % ids
 
-    context, token = _contexts(splits["test"], task)
-    count = _look_up(context * ids + token, triples, counts, 0)
-    given = (count + unigram[token]) / (_look_up(context, contexts, totals, 0) + 1)
-    guess = _look_up(context, contexts, likeliest, unigram.argmax())
+    context, token, triple = context[size:], token[size:], triple[size:]
+    given = (counts[triple] + unigram[token]) / (totals[context] + 1)
+    guess = likeliest[context]
     stride = _stride(splits["train"])
     fitted = f" (in 1/{stride} of train)" if stride > 1 else ""
     names = "frequency of each token", f"frequency given both neighbours{fitted}"
@@ -75,12 +79,6 @@ def _contexts(split: Any, task: Task) -> tuple[np.ndarray, np.ndarray]:
     context = inputs[:, :-2] * (outside + 1) + inputs[:, 2:]
     ordinary = valid & ~np.isin(inputs[:, 1:-1], task.special_tokens)
     return context[ordinary], inputs[:, 1:-1][ordinary]
-
-
-def _look_up(keys: Any, table: Any, values: Any, missing: Any) -> np.ndarray:
-    """The value beside each key in a sorted table, or `missing`."""
-    at = np.searchsorted(table, keys).clip(max=len(table) - 1)
-    return np.where(table[at] == keys, values[at], missing)
 
 
 def _stride(split: Any) -> int:

@@ -42,10 +42,8 @@ def accelerators() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [name for name in visible.split(",") if name]
-    if shutil.which("nvidia-smi") is None:
-        return []
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
-    return re.findall(r"^GPU (\d+):", listed.stdout, re.MULTILINE)
+    listed = subprocess.getoutput("nvidia-smi -L")
+    return re.findall(r"^GPU (\d+):", listed, re.MULTILINE)
 
 
 class Job:
@@ -56,12 +54,11 @@ class Job:
 
     def start(self, **env: str) -> None:
         """Starts it, with these environment variables."""
-        self.env = env
+        self.env, both = env, os.environ | env
         self.workdir.mkdir(parents=True, exist_ok=True)
         with open(self.workdir / "log.txt", "ab") as log:
-            self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, env=os.environ | env
-            )
+            streams: Any = {"stdout": log, "stderr": log}
+            self.process = subprocess.Popen(self.command, env=both, **streams)
 
     def finish(self) -> None:
         """Waits for its end, and says how it ended."""
@@ -103,8 +100,7 @@ def run_locally(
                 running.remove(job)
                 free.append(job.env)
             pending = {x.name for x in waiting} | {x.workdir.name for x in running}
-            ready = [point for point in waiting if point.source not in pending]
-            for point in ready[: len(free)]:
+            for point in [x for x in waiting if x.source not in pending][: len(free)]:
                 waiting.remove(point)
                 job = Job(point.command(folder), folder / point.name)
                 has_source = not point.source or state(folder / point.source) == "done"
@@ -131,11 +127,11 @@ def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> No
     executor = submitit.SlurmExecutor(folder / "slurm", max_num_timeout=100)
     more: dict[str, Any] = {"requeue": True}
     parameters |= {"job_name": folder.name, "additional_parameters": more}
+    parameters["signal_delay_s"] = 120  # from SLURM's warning to the end of the time
     stages = [x for x in points if not x.source], [x for x in points if x.source]
     for stage in filter(None, stages):
         jobs = [Job(point.command(folder), folder / point.name) for point in stage]
-        # In seconds, from SLURM's warning to the end of the time.
-        executor.update_parameters(**parameters, signal_delay_s=120)
+        executor.update_parameters(**parameters)
         try:
             array = executor.submit_array(jobs)[0].job_id.partition("_")[0]
         except FailedJobError as error:

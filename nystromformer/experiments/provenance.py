@@ -17,19 +17,16 @@ VERSIONS_OF = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 def device() -> str:
     """The devices that the run computes on."""
     kind = jax.devices()[0].device_kind
-    if kind == "cpu":
-        return f"CPU {platform.machine()}, {os.cpu_count()} cores"
-    return f"{jax.device_count()} × {kind}"
+    cpu = f"CPU {platform.machine()}, {os.cpu_count()} cores"
+    return cpu if kind == "cpu" else f"{jax.device_count()} × {kind}"
 
 
 def commit() -> str | None:
     """The commit of this checkout, with + where files differ; None outside git."""
-    root = Path(__file__).parents[2]
-    if not (root / ".git").exists():  # installed, perhaps within another's repository
-        return None
-    describe = "describe --always --abbrev=40 --dirty=+ --exclude='*'"
-    folder = shlex.quote(str(root))
-    failed, text = subprocess.getstatusoutput(f"git -C {folder} {describe}")
+    # Its own .git: it is perhaps installed within another's repository.
+    git = f"git -C {shlex.quote(str(Path(__file__).parents[2]))} --git-dir=.git"
+    options = "--always --abbrev=40 --dirty=+ --exclude='*'"
+    failed, text = subprocess.getstatusoutput(f"{git} describe {options}")
     return None if failed else text
 
 

@@ -1,7 +1,6 @@
 """One run in its workdir: load, train to the end, write result.json."""
 
 from concurrent.futures import ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -33,18 +32,6 @@ from nystromformer.training.devices import (
 )
 from nystromformer.training.loop import Trainer
 from nystromformer.training.step import Programs
-
-
-def cache_compiled_programs() -> None:
-    """Lets JAX keep what it compiles, up to a gigabyte, in ~/.cache/nystromformer.
-
-    JAX_COMPILATION_CACHE_DIR names another folder; JAX_ENABLE_COMPILATION_CACHE=false
-    switches it off. JAX keeps the programs of each kind of processor apart.
-    """
-    if not jax.config.values["jax_compilation_cache_dir"]:
-        folder = Path("~/.cache/nystromformer").expanduser()
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_compilation_cache_max_size", 2**30)
 
 
 def run_training(
@@ -175,9 +162,4 @@ def summary(result: dict[str, Any]) -> str:
         lines.append(f"test {name} {value} ({result['test_examples']:,} examples)")
         for rule, floor in rules.items():
             lines.append(f"  floor: {format_metric(name, floor):>6}  {rule}")
-    if fraction := result["fraction_exact"]:
-        lines.append(
-            f"attention is exact in {fraction:.0%} of the examples, which have no more "
-            "tokens than there are landmarks"
-        )
     return "\n".join(lines)

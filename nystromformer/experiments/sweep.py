@@ -81,10 +81,9 @@ def make_points(
             raise ConfigError(f"{file.strip(':')}: {said}") from error
         points.append(dataclasses.replace(point, flags=imports + point.flags))
         known |= flatten_dict(point.config.to_mapping(), sep=".").keys()
-    for key in itertools.chain(changes, *variants):
-        if key not in known:
-            near = difflib.get_close_matches(key, known) or sorted(known)
-            raise ConfigError(f"no run has the key {key}; known: {', '.join(near)}")
+    for key in {*changes}.union(*variants) - known:
+        near = difflib.get_close_matches(key, known) or sorted(known)
+        raise ConfigError(f"no run has the key {key}; known: {', '.join(near)}")
     return points
 
 
@@ -95,11 +94,10 @@ def _make_point(
     path, _, own = file.partition(":")
     used = {**variant, **changes}
     stage = ",".join(filter(None, [own, variant.get("presets")]))
-    arg = ",".join(filter(None, [presets, stage, used.get("attention.name")]))
+    arg = ",".join(filter(None, [presets, stage, used.pop("attention.name", None)]))
     words = [f"--config={path}:{arg}"]
     preset = flatten_dict(_read_config(words).to_dict(), sep=".")
-    keys = preset.keys() - {"attention.name"}
-    used = {key: x for key, x in used.items() if key in keys}
+    used = {key: x for key, x in used.items() if key in preset}
     named = [key for key in variant if key in used]
     used["train.seed"] = seed + int(used.get("train.seed", preset["train.seed"]))
     words += [f"--config.{key}={value}" for key, value in used.items()]

@@ -1,6 +1,5 @@
 """A run of scripts/train.py with the best weights that it has found."""
 
-import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -12,8 +11,7 @@ import numpy as np
 from etils import epath
 from flax import nnx
 
-from lra_tasks.task import Task
-from nystromformer.config import Config, ConfigError
+from nystromformer.config import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.workdir import TOKENIZER_FILE, read_config, read_result
 from nystromformer.landmarks import nystrom_rows, softmax_matrix
@@ -48,28 +46,18 @@ class Layer(NamedTuple):
         return [*(np.where(mask[:, None, None], x, 0) for x in arrays), mask]
 
 
-@dataclasses.dataclass(frozen=True)
 class TrainedRun:
     """The model of a run, with its config, task and result.
 
-    experiment: the objects of its config.
     weights: the best on validation so far, on the host.
     result: the content of result.json, None where the run is not finished.
     """
 
-    experiment: Experiment
-    weights: Weights
-    result: dict[str, Any] | None
-
-    @property
-    def config(self) -> Config:
-        """The config of the run."""
-        return self.experiment.config
-
-    @property
-    def task(self) -> Task:
-        """The task of the run; `run.task.load("test")` reads its examples."""
-        return self.experiment.task
+    def __init__(
+        self, experiment: Experiment, weights: Weights, result: dict[str, Any] | None
+    ):
+        self.experiment, self.weights, self.result = experiment, weights, result
+        self.config, self.task = experiment.config, experiment.task
 
     @functools.cached_property
     def model(self) -> Any:
@@ -122,8 +110,7 @@ class TrainedRun:
         """
         if self.task.num_inputs == 2:
             raise ValueError(f"{self.task.name} has two inputs an example: give one")
-        tokens, mask = self._read(inputs, lengths)
-        return record_qkv(self.model.encoder, tokens, mask)
+        return record_qkv(self.model.encoder, *self._read(inputs, lengths))
 
     def attention(
         self, inputs: Any, layer: int, head: int, rows: Any, lengths: Any = None
@@ -140,19 +127,18 @@ class TrainedRun:
         Raises:
           ValueError: a row that does not exist, or an attention without a matrix.
         """
-        name = self.config.attention.name
+        name, options = self.config.attention.name, self.config.attention.options
         if name not in ("nystrom", "softmax"):
             raise ValueError(f"{self.task.name} with {name} has no attention matrix")
         found = self.layers(inputs, lengths)[layer]
         at, length = np.asarray(rows), found.query.shape[1]
         if not {*at.tolist()} <= {*range(length)}:
             raise ValueError(f"rows must be from 0 to {length - 1}, got {rows}")
-        own = self.model.encoder.blocks[layer].attention.attention
+        options = {x: options[x] for x in NYSTROM_OPTIONS if x in options}
 
         def one(query: jax.Array, key: jax.Array, mask: jax.Array) -> jax.Array:
             if name == "softmax":
                 return softmax_matrix(query[at], key, mask)
-            options = {option: getattr(own, option) for option in NYSTROM_OPTIONS}
             return nystrom_rows(query, key, jnp.asarray(at), mask, **options)
 
         query, key = (jnp.float32(x[:, :, head]) for x in (found.query, found.key))
@@ -163,23 +149,18 @@ class TrainedRun:
         task, pair = self.task, (2,) * (self.task.num_inputs == 2)
         if not hasattr(inputs, "dtype"):
             texts = np.atleast_1d(np.array(inputs, object))
-            two = (2,) * (2 in (task.num_inputs, task.num_texts))
-            if texts.shape != (len(texts), *two):
-                raise ValueError(
-                    f"inputs must be a list of {'pairs of ' if two else ''}texts, or "
-                    f"an array of token ids; got {inputs!r:.60}"
-                )
+            two = 2 in (task.num_inputs, task.num_texts)
+            if texts.shape[1:] != (2,) * two:
+                kind = f"a list of {'pairs of ' * two}texts, or an array of token ids"
+                raise ValueError(f"inputs must be {kind}; got {inputs!r:.60}")
             tokens, lengths = task.encode([*(texts.ravel() if pair else texts)])
             inputs = tokens.reshape(-1, *pair, task.max_length)
             lengths = lengths.reshape(-1, *pair)
         tokens = np.asarray(inputs)
         room = task.max_length - tokens.shape[-1]
         if tokens.shape != (len(tokens), *pair, tokens.shape[-1]) or room < 0:
-            sizes = "B, 2, L" if pair else "B, L"
-            raise ValueError(
-                f"token ids must be [{sizes}] with L ≤ {task.max_length}, got "
-                f"{tokens.shape}"
-            )
+            sizes = f"[B, {'2, ' * len(pair)}L] with L ≤ {task.max_length}"
+            raise ValueError(f"token ids must be {sizes}, got {tokens.shape}")
         if not np.isin(tokens, np.arange(task.vocab_size)).all():
             raise ValueError(f"token ids must be from 0 to {task.vocab_size - 1}")
         lengths = tokens.shape[-1] if lengths is None else np.asarray(lengths)

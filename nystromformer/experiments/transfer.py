@@ -22,10 +22,8 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
     All arrays of equal name and shape are taken. New or dropped may be heads and,
     between different attentions, the attentions' own parameters. More positions
     repeat the source's; fewer are its first. Rows of the source's embedding beyond
-    our vocabulary, as of a mask token, are dropped.
-
-    Raises:
-      ConfigError: other tokens, or an encoder of another width, depth or vocabulary.
+    our vocabulary, as of a mask token, are dropped. ConfigError for other tokens, or an
+    encoder of another width, depth or vocabulary.
     """
     folder = epath.Path(str(experiment.config.train.init_from))
     words = folder.expanduser() / TOKENIZER_FILE
@@ -34,10 +32,8 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
     heads = source.config.model.num_heads, experiment.config.model.num_heads
     for name, (there, here) in (("tokens", tokens), ("num_heads", heads)):
         if there != here:  # no shape tells
-            raise ConfigError(
-                f"config.train.init_from={folder} has {name} {there}, and this run "
-                f"{here}: take the same"
-            )
+            which = f"has {name} {there}, and this run {here}: take the same"
+            raise ConfigError(f"config.train.init_from={folder} {which}")
     theirs = named_leaves(source.weights)
     ours = named_leaves(experiment.weight_shapes)
     same_attention = source.config.attention.name == experiment.config.attention.name
@@ -53,16 +49,11 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
             taken[name] = np.resize(theirs[name], here)  # repeats whole rows
             print(f"init_from: {name}: {there[0]} rows repeated or cut to {here[0]}")
         elif name.startswith("params.encoder.") and not of_attention:
-            raise ConfigError(
-                f"config.train.init_from: {name} is {here or 'missing'} here and "
-                f"{there or 'missing'} there: take the source's width, depth, "
-                "vocabulary and attention"
-            )
-    new, dropped = (", ".join(sorted(x.keys() - taken.keys())) for x in (ours, theirs))
-    print(
-        f"init_from: {len(taken)} arrays carried over; new: {new or 'none'}; dropped: "
-        f"{dropped or 'none'}"
-    )
+            sizes = f"{here or 'missing'} here and {there or 'missing'} there"
+            rule = "take the source's width, depth, vocabulary and attention"
+            raise ConfigError(f"config.train.init_from: {name} is {sizes}: {rule}")
+    new, old = (", ".join(sorted(x.keys() - taken.keys())) for x in (ours, theirs))
+    print(f"init_from: {len(taken)} arrays carried over; new: {new}; dropped: {old}")
     return taken
 
 

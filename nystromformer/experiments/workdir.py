@@ -23,10 +23,7 @@ FOLDERS = {"train.init_from", "task.tokenizer"}  # compared by their last parts
 
 
 def lock_workdir(workdir: epath.Path) -> contextlib.AbstractContextManager[Any]:
-    """A context in which the first process holds the folder's lock; makes the folder.
-
-    A bucket has no locks: there the user has to keep other runs away.
-    """
+    """Makes the folder, and locks it for the context; a bucket has no locks."""
     if not is_host_0() or "://" in str(workdir):
         return contextlib.nullcontext()
     workdir.mkdir(parents=True, exist_ok=True)
@@ -38,34 +35,27 @@ def lock_workdir(workdir: epath.Path) -> contextlib.AbstractContextManager[Any]:
 
 def check_new(workdir: epath.Path) -> None:
     """Raises ConfigError if the folder holds anything but logs; it may not exist."""
-    files = workdir.iterdir() if workdir.exists() else ()
-    if strange := [x.name for x in files if not {x.name, x.suffix} & LOGS]:
-        message = f"{workdir} is not empty ({min(strange)})"
-        raise ConfigError(f"{message}: name a new or empty folder")
+    for path in workdir.iterdir() if workdir.exists() else ():
+        if not {path.name, path.suffix} & LOGS:
+            raise ConfigError(f"{path} is not of a run: name a new or empty workdir")
 
 
 def check_workdir(workdir: epath.Path, config: Config) -> None:
     """Checks that a run of this config may begin or go on there; changes nothing.
 
-    Data and other runs may have moved: their folders are not compared.
-
-    Raises:
-      ConfigError: it holds something else, or a run of another config, whose first
-        key the message names.
+    Data and other runs may have moved: their folders are not compared. ConfigError if
+    it holds something else, or a run of another config: it names the first such key.
     """
     if not (workdir / CONFIG_FILE).exists():
-        check_new(workdir)
-        return
+        return check_new(workdir)
     saved, ours = (_comparable(x) for x in (read_config(workdir), config))
     if not config.train.num_steps:  # but num_epochs
         ours["train.num_steps"] = saved["train.num_steps"]
     for key in {**saved, **ours}:
-        if saved.get(key) != ours.get(key):
-            raise ConfigError(
-                f"{workdir} holds a run with another config: {key} is "
-                f"{saved.get(key)!r} there, {ours.get(key)!r} here; "
-                "name another workdir"
-            )
+        there, here = saved.get(key), ours.get(key)
+        if there != here:
+            changed = f"{key} is {there!r} there, {here!r} here; name another workdir"
+            raise ConfigError(f"{workdir} holds a run with another config: {changed}")
 
 
 def _comparable(config: Config) -> dict[str, Any]:
@@ -81,11 +71,7 @@ def write_json(path: epath.PathLike, content: Any) -> None:
 
 
 def read_config(workdir: epath.Path) -> Config:
-    """The config of an existing run; imports the modules that it names.
-
-    Raises:
-      ConfigError: the folder holds no run, or a config of something else.
-    """
+    """The config of a run, with its modules imported; ConfigError if there is none."""
     path = workdir / CONFIG_FILE
     if not path.exists():
         raise ConfigError(f"{workdir} is not a run: it has no {CONFIG_FILE}")

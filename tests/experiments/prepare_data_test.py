@@ -33,7 +33,6 @@ def test_it_says_what_came_of_it_and_again_the_same(run, tmp_path):
     assert len(eval(loads[0])) == 2
     line = next(line for line in first.stdout.splitlines() if " train " in line)
     assert "2 examples of 3 documents" in line
-    assert "labels 50.0% 50.0%; lengths (0, 50, 90, 100 %) 5 13 13 14" in line
     assert re.search(r"sha256 [0-9a-f]{64}$", line)
 
 
@@ -64,4 +63,3 @@ def test_all_are_tried_and_every_failure_is_a_line(run, tmp_path):
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     starts = [line.split(":")[1] for line in lines]
     assert starts == [" listops", " text", " image", " pathfinder", " pathx"]
-    assert "Traceback" not in done.stderr

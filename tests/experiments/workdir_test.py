@@ -64,7 +64,7 @@ def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):
     (tmp_path / "log.txt").touch()
     check_workdir(epath.Path(tmp_path), make_config())
     (tmp_path / "metrics.jsonl").touch()
-    with pytest.raises(ConfigError, match=r"is not empty \(metrics\.jsonl\)"):
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl is not of a run"):
         check_workdir(epath.Path(tmp_path), make_config())
 
 

@@ -1,6 +1,7 @@
 """Measures the approximation on the queries, keys and values of a trained model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from nystromformer.experiments import markdown, provenance
 from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.study import drawing, errors
 from nystromformer.experiments.trained_run import Layer, load_run, record_qkv
-from nystromformer.landmarks import LANDMARKS, nystrom_rows, softmax_matrix
+from nystromformer.landmarks import LANDMARKS, nystrom_factors, nystrom_rows
 
 LABELS = {x: x.replace("_", " ") for x in LANDMARKS} | {"kmeans": "k-means"}
 BASELINES = ("linformer", "performer")  # of as many rows or features as landmarks
@@ -113,26 +114,32 @@ def measure_all(
 
 
 def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Figure]:
-    """Heads of the longest example as matrices, as in Figs. 1-3 of the supplement."""
+    """Heads of the longest example as matrices, as in Figs. 1-4 of the supplement."""
     count = max(x for x in counts if x <= max(64, counts[0]))
     shown = [n for n in PICTURED_COUNTS if n in counts] or counts[-3:]
 
-    def near(**changes: Any) -> Callable[..., jax.Array]:
-        options = {"num_landmarks": count, **changes}
-        return lambda query, key, mask: nystrom_rows(
-            query, key, slice(None), mask, **options
-        )
+    def product(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
+        options = {"num_landmarks": count, **options}
+        return nystrom_rows(query, key, slice(None), mask, **options)
 
-    inverses = {f"{n} iterations": near(num_pinv_iters=n) for n in (2, 4, 6)}
-    columns = {
-        "choices": {label: near(landmarks=x) for x, label in LABELS.items()},
-        "numbers": {f"{n} landmarks": near(num_landmarks=n) for n in shown},
-        "iterates": {"exact inverse": near(pinv="exact"), **inverses}
-        | {"double softmax": near(pinv="identity")},
-    }
-    figures = {}
-    for name, functions in columns.items():
-        found = errors.matrices(layers, 0, {"exact": softmax_matrix, **functions})
+    def inverse(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
+        z = nystrom_factors(query, key, mask, num_landmarks=count, **options)[1]
+        return z / abs(z).max()
+
+    choices = {label: {"landmarks": x} for x, label in LABELS.items()}
+    numbers = {f"{n} landmarks": {"num_landmarks": n} for n in shown}
+    inverses: dict[str, Any] = {"exact inverse": {"pinv": "exact"}}
+    inverses |= {f"{n} iterations": {"num_pinv_iters": n} for n in (2, 4, 6)}
+    iterates = inverses | {"double softmax": {"pinv": "identity"}}
+    figures, exact = {}, {"exact": errors.softmax_matrix}
+    for name, first, function, columns in (
+        ("choices", exact, product, choices),
+        ("numbers", exact, product, numbers),
+        ("iterates", exact, product, iterates),
+        ("inverses", {}, inverse, inverses),
+    ):
+        functions = {title: partial(function, **x) for title, x in columns.items()}
+        found = errors.matrices(layers, 0, first | functions)
         evenly = np.linspace(0, len(found) - 1, min(PICTURED_HEADS, len(found)))
         pictures = {head: found[head] for head in ([*found][round(i)] for i in evenly)}
         figures[name] = drawing.draw_pictures(pictures)
@@ -143,12 +150,12 @@ CAPTIONS = {
     "landmarks": f"""\
 ‖ŜV − SV‖ / ‖SV‖ (Frobenius) by head, without the convolution, over valid tokens:
 medians and quartiles over sequences of more tokens than landmarks ({SEEDS} seeds of
-random ones). Double softmax has no inverse; other attentions have fresh parameters,
-and as many features or rows as landmarks.
-landmarks.csv has ‖ŜV − SV‖∞ and Proposition 1's bound beside it.""",
+random ones). Double softmax has no inverse; other attentions have fresh parameters, as
+many rows or features. landmarks.csv has ‖ŜV − SV‖∞ and Proposition 1's bound.""",
     "iterations": "The same with segment means; dashed: LAPACK's pseudo-inverse.",
     "spectrum": "Singular values of S as in Linformer's Fig. 1: medians of sequences.",
     "choices": "S and Ŝ by the choice of landmarks (supplement, Fig. 1), with errors.",
     "numbers": "S and Ŝ by the number of landmarks (supplement, Fig. 2).",
     "iterates": "S and Ŝ by the inverse of A (supplement, Fig. 3).",
+    "inverses": "A⁺ and its iterates (supplement, Fig. 4), over their largest entries.",
 }

@@ -116,8 +116,8 @@ def matrices(
 ) -> Pictures:
     """(layer, head) -> the result of each function on that head of one example.
 
-    functions: of query, key [L, H] and mask [L] to a matrix [L, L], of which the rows
-      and columns of valid tokens are kept.
+    functions: of query, key [L, H] and mask [L]; of a matrix [L, L] the rows and
+      columns of valid tokens are kept.
     """
     heads = {name: jax.jit(jax.vmap(f, (1, 1, None))) for name, f in functions.items()}
     pictures: Pictures = {}
@@ -125,5 +125,7 @@ def matrices(
         query, key, _, mask = layer.example(example)
         for name, of_heads in heads.items():
             for n, x in enumerate(np.asarray(of_heads(query, key, mask))):
-                pictures.setdefault((i, n), {})[name] = x[mask][:, mask]
+                square = x.shape == mask.shape * 2
+                of_head = pictures.setdefault((i, n), {})
+                of_head[name] = x[mask][:, mask] if square else x
     return pictures
