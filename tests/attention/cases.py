@@ -36,6 +36,17 @@ def make(name, num_heads=N, head_dim=H, max_length=MAX_LENGTH, **options):
     )
 
 
+# Rows [length, dim] of small integers, whose logits are exact in float32.
+KINDS = {
+    "random": lambda rng, length, dim: rng.integers(-3, 4, (length, dim)),
+    "constant": lambda rng, length, dim: np.tile(np.arange(dim) - 2, (length, 1)),
+    "duplicates": lambda rng, length, dim: rng.integers(-3, 4, (2, dim))[
+        rng.integers(0, 2, length)
+    ],
+    "one-hot": lambda rng, length, dim: np.eye(dim)[rng.integers(0, dim, length)],
+}
+
+
 def normal(seed, *shape, scale=1.0):
     return scale * np.random.default_rng(seed).normal(size=shape)
 

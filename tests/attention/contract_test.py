@@ -10,7 +10,7 @@ from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, check_attention, register_attention
 from nystromformer.attention.base import Attention
-from tests.attention.cases import MASK, MAX_LENGTH, B, H, N, inputs, make
+from tests.attention.cases import KINDS, MASK, MAX_LENGTH, B, H, N, inputs, make
 from tests.tolerance import TOLERANCE, relative_error
 
 KEEP = MASK[:, :, None, None]
@@ -139,20 +139,14 @@ def test_attention_in_bfloat16_is_near_float32(name):
     check_rows(np.asarray(out, np.float32), wide, MASK, "bfloat16")
 
 
-KINDS = {
-    "random": lambda rng: rng.integers(-3, 4, (MAX_LENGTH, H)),
-    "constant": lambda rng: np.tile([1, -2, 0, 3, 0], (MAX_LENGTH, 1)),
-    "duplicates": lambda rng: rng.integers(-3, 4, (2, H))[rng.integers(0, 2, 67)],
-    "one-hot": lambda rng: np.eye(H)[rng.integers(0, H, MAX_LENGTH)],
-}
-
-
 @every_attention
 def test_attention_at_extremes_is_finite_forward_and_backward(name):
     """Rows of each kind; logits 2^−10, 1 and 2^10 times their size."""
     rng, scales = np.random.default_rng(0), np.array([2.0**-10, 1, 2.0**10])
     for kind in KINDS.values():
-        rows = np.array([[kind(rng) for _ in range(N)] for _ in range(3)], np.float32)
+        rows = np.array(
+            [[kind(rng, MAX_LENGTH, H) for _ in range(N)] for _ in range(3)], np.float32
+        )
         rows = np.broadcast_to(rows.swapaxes(1, 2)[:, None], (3, B, MAX_LENGTH, N, H))
         query = rows[0] * scales[:, None, None, None].astype(np.float32)
         results = program(name)([jnp.asarray(x) for x in (query, rows[1], rows[2])])
