@@ -58,11 +58,6 @@ def test_attended_blocks_draws_uniformly():
     assert abs(counts[free] - draws * share).max() < 5 * deviation
 
 
-def test_attended_blocks_ignore_padding():
-    valid = np.arange(23) < 11
-    assert sets_of_blocks(valid, 3)[:11] == sets_of_blocks(valid[:11], 3)
-
-
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 @pytest.mark.parametrize(
     ("length", "valid_length", "block_size", "num_random_blocks"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS, check_attention, register_attention
+from nystromformer.attention import ATTENTIONS, register_attention
 from nystromformer.attention.base import Attention
 from tests.attention.cases import KINDS, MASK, MAX_LENGTH, B, H, N, inputs, make
 from tests.tolerance import TOLERANCE, relative_error
@@ -170,15 +170,6 @@ def test_attention_memory_is_linear_in_length(name):
         return memory.temp_size_in_bytes
 
     assert temporary_bytes(8192) <= 2.2 * max(temporary_bytes(4096), 1024)
-
-
-@every_attention
-def test_defaults_make_an_attention(name):
-    cls = ATTENTIONS[name]
-    check_attention(name, cls.defaults)
-    given = {"num_heads": N, "head_dim": H, "max_length": 512, "rngs": nnx.Rngs(0)}
-    cls(**given, **cls.defaults)
-    assert cls.size_option is None or cls.size_option in cls.defaults
 
 
 class Shifted(Attention):
