@@ -41,8 +41,7 @@ def main() -> None:
         "task.max_length": encoder.max_length,
         "objective.name": "mlm",
         "train.batch_size": 32,
-        "train.num_steps": 1,
-        "train.eval_every": 1,
+        **dict.fromkeys(("train.num_steps", "train.eval_every"), 1),
         "train.checkpoint_every": 1,
     }
     made = make_config(encoder.attention, task="corpus", settings=settings, presets={})

@@ -66,7 +66,7 @@ def main() -> None:
         jax.config.update("jax_compilation_cache_max_size", 2**30)
     groups = _CONFIG.value.to_dict()
     groups["load"] = [*dict.fromkeys((*groups.get("load", ()), *cli.loaded()))]
-    experiment = Experiment.from_config(Config.from_mapping(groups))
+    experiment = Experiment(Config.from_mapping(groups))
     workdir = epath.Path(_WORKDIR.value).expanduser()
     print(run.summary(run.run_training(experiment, workdir, _SHARDS.value)))
 

@@ -1,8 +1,8 @@
 """The commands as a person starts them, on a small ListOps.
 
-Most are forked from a server that has imported the libraries and initialised none of
+They are forked from a server that has imported the libraries and initialised none of
 JAX's backends: processes of their own, with their own signals and status, without the
-seconds of imports. What Python or a library reads at its start needs a cold one.
+seconds of imports.
 """
 
 import atexit
@@ -21,16 +21,10 @@ import jax
 from tests.small import SMALL
 
 ROOT = Path(__file__).parents[1]
-READ_LATE = ("JAX_", "XLA_", "LRA_", "HOME", "PATH")  # or read again by `become`
 
 server = multiprocessing.get_context("forkserver")
-server.set_forkserver_preload(
-    [
-        *("tests.commands", "pytest", "ml_collections", "matplotlib.figure"),
-        "PIL.Image",
-        *("nystromformer.experiments.trained_run", "nystromformer.experiments.run"),
-    ]
-)
+PRELOAD = ["tests.commands", "pytest", "ml_collections", "matplotlib.figure"]
+server.set_forkserver_preload([*PRELOAD, "PIL.Image", "nystromformer.experiments.run"])
 
 
 def become(script: str, args: tuple, cwd: Path, env: dict, streams: list) -> None:
@@ -104,7 +98,6 @@ class Commands:
 
     def __init__(self, folder: Path, programs: Path, env: dict[str, str] | None = None):
         self.folder, self.programs, self.changes = folder, programs, env or {}
-        self.cold = not all(name.startswith(READ_LATE) for name in self.changes)
         self.env = {
             **os.environ,
             "LRA_DATA_DIR": str(folder / "data"),
@@ -117,18 +110,9 @@ class Commands:
         """The same, with other environment variables."""
         return Commands(self.folder, self.programs, {**self.changes, **env})
 
-    def start(self, script: str, *args: str) -> "subprocess.Popen | Forked":
+    def start(self, script: str, *args: str) -> Forked:
         path = str(ROOT / "scripts" / script)  # or a path that is absolute
-        if not self.cold:
-            return Forked(path, args, self.folder, self.env)
-        return subprocess.Popen(
-            [sys.executable, path, *args],
-            cwd=self.folder,
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return Forked(path, args, self.folder, self.env)
 
     def run(self, script: str, *args: str) -> subprocess.CompletedProcess:
         process = self.start(script, *args)

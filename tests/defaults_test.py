@@ -106,7 +106,7 @@ def test_as_published_is_the_paper_preset_with_just_these_changes(task, attentio
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_quick_options_fit_into_short_sequences(attention):
     config = Config.from_mapping(make("listops", f"{attention},quick").to_dict())
-    Experiment.from_config(config)  # raises for what is too large
+    Experiment(config)  # raises for what is too large
 
 
 def test_make_config_merges_presets_quick_first():

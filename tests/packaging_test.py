@@ -40,12 +40,11 @@ import nystromformer
 from nystromformer.config import Config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.provenance import commit
-names = {"task": {"name": "listops"}, "attention": {"name": "nystrom"}}
-train = dict.fromkeys(("batch_size", "num_steps", "eval_every"), 1)
-train["checkpoint_every"] = 1
-groups = names | {"model": {}, "optimizer": {}, "train": train}
+keys = "batch_size", "num_steps", "eval_every", "checkpoint_every"
+groups = {"task": {"name": "listops"}, "attention": {"name": "nystrom"}, "model": {}}
+groups |= {"optimizer": {}, "train": dict.fromkeys(keys, 1)}
 config = Config.from_mapping(groups)
-print(nystromformer.load_run.__name__, Experiment.from_config(config).task.name)
+print(nystromformer.load_run.__name__, Experiment(config).task.name)
 assert commit() is None
 """
 
@@ -53,12 +52,9 @@ assert commit() is None
 @pytest.mark.slow
 def test_wheel_works_outside_the_tree(tmp_path):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    source = ["git", "-C", ROOT, "archive", "--format=zip", "HEAD"]
     # A copy, in which the build may leave what it likes.
-    with open(tmp_path / "source.zip", "wb") as file:
-        subprocess.run(source, stdout=file, check=True)
-    with zipfile.ZipFile(tmp_path / "source.zip") as archive:
-        archive.extractall(tmp_path / "source")
+    clone = ["git", "clone", "--quiet", "--depth=1", f"file://{ROOT}"]
+    subprocess.run([*clone, tmp_path / "source"], check=True)
     wheel = [*pip, "wheel", "--no-deps", f"--wheel-dir={tmp_path}", tmp_path / "source"]
     subprocess.run(wheel, check=True)
     [built] = tmp_path.glob("nystromformer_jax-*.whl")

@@ -1,8 +1,8 @@
 """An experiment: the task, model, objective and optimizer that a config names."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from nystromformer.experiments.floors import of_labels, of_tokens, of_tokens_and
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification, Objective
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.step import Programs, Weights, split_weights
+from nystromformer.training.step import Programs, split_weights
 
 RATES = {"accuracy", "f1", "precision", "recall"}  # the last words of their names
 
@@ -66,21 +66,22 @@ def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.M
     return heads.MaskedOrderModel(config, rngs=rngs)
 
 
-def make_mlm(
-    task: Task, objective: type[MaskedTokens] = MaskedTokens, **options: Any
-) -> Objective:
+def _make_mlm(
+    objective: type[MaskedTokens], task: Task, **options: Any
+) -> MaskedTokens:
     """An objective of masked tokens, which leaves the task's special ones alone."""
     tokens = {"vocab_size": task.vocab_size, "mask_token": task.mask_token}
     return objective(**tokens, special_tokens=task.special_tokens, **options)
 
 
-make_mlm_sop = functools.partial(make_mlm, objective=MaskedOrder)
 OBJECTIVES = {
     "classification": ObjectiveSpec(
         lambda task, **options: Classification(**options), make_classifier, of_labels
     ),
-    "mlm": ObjectiveSpec(make_mlm, make_mlm_model, of_tokens),
-    "mlm_sop": ObjectiveSpec(make_mlm_sop, make_mlm_sop_model, of_tokens_and_order),
+    "mlm": ObjectiveSpec(partial(_make_mlm, MaskedTokens), make_mlm_model, of_tokens),
+    "mlm_sop": ObjectiveSpec(
+        partial(_make_mlm, MaskedOrder), make_mlm_sop_model, of_tokens_and_order
+    ),
 }
 
 
@@ -89,7 +90,6 @@ def register_objective(name: str, spec: ObjectiveSpec) -> None:
     OBJECTIVES[name] = spec
 
 
-@dataclasses.dataclass(frozen=True)
 class Experiment:
     """The objects that one config describes.
 
@@ -98,29 +98,21 @@ class Experiment:
     weight_shapes: the shapes and dtypes of its weights.
     """
 
-    config: Config
-    task: Task
-    spec: ObjectiveSpec
-    objective: Objective
-    make_model: Callable[[nnx.Rngs], Any]
-    graphdef: nnx.GraphDef
-    weight_shapes: Weights
-
-    @classmethod
-    def from_config(cls, config: Config) -> "Experiment":
+    def __init__(self, config: Config):
         """Runs every check that needs neither data nor a compilation.
 
         Raises:
           DataError: an unknown task or option.
           ConfigError: an unknown objective or option, or a model that cannot be built.
         """
-        task = get_task(config.task.name, **config.task.options)
+        self.config = config
+        self.task = task = get_task(config.task.name, **config.task.options)
         name, options = config.objective.name, config.objective.options
         options = {key: x for key, x in options.items() if x is not None}
         try:
             check_choice("name", name, tuple(OBJECTIVES))
-            spec = OBJECTIVES[name]
-            objective = spec.make_objective(task, **options)
+            self.spec = OBJECTIVES[name]
+            self.objective = objective = self.spec.make_objective(task, **options)
             check_choice("select", objective.select, tuple(objective.metrics))
         except (TypeError, ValueError) as error:  # no such option, or no such value
             raise ConfigError(f"config.objective: {error}") from error
@@ -134,11 +126,11 @@ class Experiment:
                 attention_options=config.attention.options,
                 dtype=jnp.dtype(config.model.dtype),
             )
-            make_model = functools.partial(spec.make_model, encoder, task)
-            model = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
+            self.make_model: Any = partial(self.spec.make_model, encoder, task)
+            model = nnx.eval_shape(lambda: self.make_model(nnx.Rngs(0)))
         except (ValueError, OverflowError) as error:
             raise ConfigError(f"config.model, config.attention: {error}") from error
-        return cls(config, task, spec, objective, make_model, *split_weights(model))
+        self.graphdef, self.weight_shapes = split_weights(model)
 
     def with_num_steps(self, num_examples: int) -> "Experiment":
         """The experiment with `train.num_epochs` turned into steps.
@@ -147,17 +139,15 @@ class Experiment:
           ConfigError: too few examples for a batch, or too few steps for the warm-up.
         """
         train = self.config.train
-        if num_examples < train.batch_size:
-            raise ConfigError(
-                f"config.train.batch_size={train.batch_size} is over the "
-                f"{num_examples} training examples"
-            )
+        if num_examples < (size := train.batch_size):
+            over = f"is over the {num_examples} training examples"
+            raise ConfigError(f"config.train.batch_size={size} {over}")
         if train.num_steps or not train.num_epochs:
             return self
         groups = self.config.to_mapping()
-        steps = round(train.num_epochs * (num_examples // train.batch_size))
+        steps = round(train.num_epochs * (num_examples // size))
         groups["train"]["num_steps"] = max(steps, 1)
-        return dataclasses.replace(self, config=Config.from_mapping(groups))
+        return Experiment(Config.from_mapping(groups))
 
     def make_programs(self, mesh: Mesh | None = None) -> Programs:
         """The functions of its run on a mesh (None: one device), not yet compiled."""
@@ -172,12 +162,9 @@ class Experiment:
         )
 
     def __str__(self) -> str:
-        train = self.config.train
-        return (
-            f"{self.config.task.name} with {self.config.attention.name}: "
-            f"{self.num_params:,} parameters, {train.num_steps:,} steps of "
-            f"{train.batch_size}"
-        )
+        name, train = self.config.attention.name, self.config.train
+        steps = f"{train.num_steps:,} steps of {train.batch_size}"
+        return f"{self.task.name} with {name}: {self.num_params:,} parameters, {steps}"
 
     @property
     def num_params(self) -> int:

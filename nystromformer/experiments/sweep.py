@@ -75,7 +75,7 @@ def make_points(
         try:
             point = _make_point(file, presets, variant, changes, seed)
             if not seed:
-                Experiment.from_config(point.config)
+                Experiment(point.config)
         except (flags.Error, OSError, TypeError, ValueError) as error:
             said = str(error).splitlines()[-1]  # above it: the traceback of a config
             raise ConfigError(f"{file.strip(':')}: {said}") from error

@@ -192,7 +192,7 @@ def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
     own_words = config.task.options.get("tokenizer") not in (None, "bpe", "byte")
     if own_words and words.exists():
         config.task.options["tokenizer"] = str(words)  # wherever the original is now
-    experiment = Experiment.from_config(config)
+    experiment = Experiment(config)
     weights, _ = load_weights(folder / "best", experiment.weight_shapes)
     return TrainedRun(experiment, weights, read_result(folder))
 

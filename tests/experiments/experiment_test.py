@@ -11,7 +11,7 @@ from tests.small import make_config
 
 def test_num_params_of_every_attention_is_about_that_of_softmax():
     names = ATTENTIONS.keys() - {"identity"}
-    found = {x: Experiment.from_config(make_config(x)).num_params for x in names}
+    found = {x: Experiment(make_config(x)).num_params for x in names}
     found["linformer"] -= 2 * 256 * 2000  # a projection [k, max_length] a layer
     for name, count in found.items():
         assert abs(count / found["softmax"] - 1) <= 0.1, name
@@ -29,13 +29,13 @@ def test_num_params_of_every_attention_is_about_that_of_softmax():
 )
 def test_from_config_rejects_what_cannot_be_built(change, said):
     with pytest.raises(ConfigError, match=said):
-        Experiment.from_config(make_config(**change))
+        Experiment(make_config(**change))
 
 
 def test_with_num_steps_counts_whole_batches():
     changes = {"train__num_epochs": 2.5, "train__batch_size": 8}
     changes |= {"train__num_steps": 0, "optimizer__warmup_steps": 1}
-    experiment = Experiment.from_config(make_config(**changes))
+    experiment = Experiment(make_config(**changes))
     assert experiment.with_num_steps(43).config.train.num_steps == 12  # of 5 an epoch
     with pytest.raises(ConfigError, match="batch_size=8 is over the 7 training"):
         experiment.with_num_steps(7)
@@ -43,8 +43,8 @@ def test_with_num_steps_counts_whole_batches():
 
 def test_fraction_exact_counts_texts_no_longer_than_the_landmarks():
     lengths = np.array([3, 4, 5, 9])
-    nystrom = Experiment.from_config(make_config("nystrom", attention__num_landmarks=4))
+    nystrom = Experiment(make_config("nystrom", attention__num_landmarks=4))
     assert nystrom.fraction_exact(lengths) == 0.5
-    assert Experiment.from_config(make_config("softmax")).fraction_exact(lengths) == 0
+    assert Experiment(make_config("softmax")).fraction_exact(lengths) == 0
     padded = {"attention__num_landmarks": 4, "attention__landmark_padding": "count"}
-    assert Experiment.from_config(make_config(**padded)).fraction_exact(lengths) == 0
+    assert Experiment(make_config(**padded)).fraction_exact(lengths) == 0

@@ -24,10 +24,7 @@ TINY = (
     *("--config.attention.num_landmarks=8", "--config.optimizer.warmup_steps=5"),
     *("--config.train.batch_size=8", "--config.train.log_every=5"),
 )
-SCHEDULE = tuple(
-    f"--config.train.{name}={steps}"
-    for name, steps in (("num_steps", 30), ("eval_every", 15), ("checkpoint_every", 15))
-)
+SCHEDULE = ("--config.train.num_steps=30", "--config.train.eval_every=15")
 LOSSES = {"loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy"}
 
 
@@ -39,18 +36,13 @@ def pretrained(commands):
     folder, workdir = commands.folder / "text", commands.folder / "bert"
     folder.mkdir()
     for number in range(80):
-        sentences = [
-            " ".join(draw.choice(words, draw.integers(2, 9))) for _ in range(9)
-        ]
-        (folder / f"{number}.txt").write_text(f"{'. '.join(sentences)}.")
+        sentences = (draw.choice(words, draw.integers(2, 9)) for _ in range(9))
+        text = ". ".join(map(" ".join, sentences))
+        (folder / f"{number}.txt").write_text(f"{text}.")
+    task = f"--config.task.source_dir={folder}", "--config.task.vocab_size=300"
+    config = f"--config={ROOT}/configs/corpus.py:nystrom,quick"
     done = commands.run(
-        "train.py",
-        f"--config={ROOT}/configs/corpus.py:nystrom,quick",
-        f"--config.task.source_dir={folder}",
-        "--config.task.vocab_size=300",
-        *TINY,
-        *SCHEDULE,
-        f"--workdir={workdir}",
+        "train.py", config, *task, *TINY, *SCHEDULE, f"--workdir={workdir}"
     )
     assert done.returncode == 0, done.stderr
     assert "test sop_accuracy " in done.stdout
@@ -76,7 +68,7 @@ def test_carry_over_to_a_longer_model_keeps_what_the_shorter_one_computes(
     groups = source.config.to_mapping()
     groups["task"] |= {"max_length": 128, "data_dir": str(commands.folder / "data")}
     groups["train"]["init_from"] = str(pretrained)
-    longer = Experiment.from_config(Config.from_mapping(groups))
+    longer = Experiment(Config.from_mapping(groups))
     longer.load()  # learns its tokens
     _, fresh = split_weights(longer.make_model(nnx.Rngs(1)))
     weights = with_weights(fresh, carry_over(source, longer))
@@ -89,26 +81,24 @@ def test_carry_over_to_a_longer_model_keeps_what_the_shorter_one_computes(
 
 def glue(commands, tmp_path, pretrained, *changes):
     """MRPC as published: 72 pairs, of which the first words tell the class."""
+    (tmp_path / "MRPC").mkdir(exist_ok=True)
     for name, count in (("train", 72), ("dev", 12)):
-        lines = [
-            f"{i % 2}\t1\t2\t{'redc'[: 3 + i % 2]} {i} {name}\toldb {i}"
-            for i in range(count)
-        ]
-        text = "\n".join(["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *lines, ""])
-        (tmp_path / "MRPC").mkdir(exist_ok=True)
-        (tmp_path / "MRPC" / f"{name}.tsv").write_text(text)
-    return commands.run(
-        "train.py",
-        f"--config={ROOT}/configs/glue.py:nystrom,quick,mrpc",
-        f"--config.task.source_dir={tmp_path}",
-        "--config.task.max_length=48",
-        f"--config.task.tokenizer={pretrained}/tokenizer.json",
-        f"--config.train.init_from={pretrained}",
-        *TINY,
-        *("--config.optimizer.learning_rate=0.01", "--config.train.eval_every=40"),
-        *changes,
-        f"--workdir={tmp_path}/run",
-    )
+        lines = ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"]
+        for i in range(count):
+            lines.append(f"{i % 2}\t1\t2\t{'redc'[: 3 + i % 2]} {i} {name}\toldb {i}")
+        (tmp_path / "MRPC" / f"{name}.tsv").write_text("\n".join([*lines, ""]))
+    settings = {
+        "task.source_dir": tmp_path,
+        "task.max_length": 48,
+        "task.tokenizer": pretrained / "tokenizer.json",
+        "train.init_from": pretrained,
+        "optimizer.learning_rate": 0.01,
+        "train.eval_every": 40,
+    }
+    words = [f"--config.{key}={value}" for key, value in settings.items()]
+    config = f"--config={ROOT}/configs/glue.py:nystrom,quick,mrpc"
+    workdir = f"--workdir={tmp_path}/run"
+    return commands.run("train.py", config, *words, *TINY, *changes, workdir)
 
 
 @pytest.mark.slow
@@ -132,21 +122,6 @@ def test_train_learns_64_pairs_by_heart_in_epochs(commands, tmp_path, pretrained
     assert str(run.task.vocabulary_file()) == str(moved / "tokenizer.json")
     found = run.predict([("red 7 new", "oldb 7"), ("redc 8 new", "oldb 8")]).classes
     assert found.tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ("task.tokenizer=byte", "and this run 261 of byte: take the same"),
-        ("train.num_epochs=0.1", "optimizer.warmup_steps"),
-    ],
-)
-def test_train_rejects_what_cannot_be_fine_tuned(
-    commands, tmp_path, pretrained, change, said
-):
-    done = glue(commands, tmp_path, pretrained, f"--config.{change}")
-    assert said in refused(done)
-    assert not (tmp_path / "run").exists()
 
 
 def test_train_rejects_an_unfinished_source(commands, tmp_path, pretrained):

@@ -22,7 +22,7 @@ def test_run_training_goes_on_with_its_own_data_alone(monkeypatch, tmp_path):
     changes = {"task__num_train": 64, "train__num_steps": 4}
     changes |= {"optimizer__warmup_steps": 1, "train__batch_size": 8}
     changes |= {"task__data_dir": str(tmp_path / "data")}
-    experiment = Experiment.from_config(make_config("identity,quick", **changes))
+    experiment = Experiment(make_config("identity,quick", **changes))
     workdir = epath.Path(tmp_path / "run")
     with monkeypatch.context() as patched:
         patched.setattr(loop.Trainer, "_signum", lambda _: 15)
@@ -42,7 +42,7 @@ def test_run_training_goes_on_with_its_own_data_alone(monkeypatch, tmp_path):
 
 def test_example_of_a_task_has_the_form_of_its_data(tmp_path):
     """So that what is compiled for it is what the data need."""
-    task = Experiment.from_config(make_config("identity,quick", task__num_train=9)).task
+    task = Experiment(make_config("identity,quick", task__num_train=9)).task
 
     def form(split):
         chunk = Data.of(split).chunk(np.zeros((1, 8), np.int32))

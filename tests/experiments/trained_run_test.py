@@ -30,10 +30,10 @@ def test_split(finished, run):
 
 
 def test_load_run_has_the_weights_that_were_tested(finished, run):
-    result = result_of(finished[0])
-    assert run.result == result
+    assert run.result == result_of(finished[0])
+    run.predict(["[MAX 2 3 ]"])  # after which the model still serves
     _, weights = split_weights(run.model)
-    assert weights_sha256(jax.device_get(weights)) == result["params_sha256"]
+    assert weights_sha256(jax.device_get(weights)) == run.result["params_sha256"]
 
 
 def test_predict_is_as_good_as_its_result_says(run, test_split):
@@ -43,14 +43,6 @@ def test_predict_is_as_good_as_its_result_says(run, test_split):
     assert accuracy == pytest.approx(run.result["test_accuracy"])
     right = found.probabilities[np.arange(len(test_split.labels)), test_split.labels]
     assert -np.log(right).mean() == pytest.approx(run.result["test_loss"], rel=1e-4)
-
-
-def test_predict_leaves_a_model_that_serves(finished):
-    run = nystromformer.load_run(finished[0])  # whose model nobody has asked for
-    found = run.predict(["[MAX 2 3 ]"]).probabilities
-    tokens, _ = run.task.encode(["[MAX 2 3 ]"])
-    logits = run.model(jnp.asarray(tokens, int), jnp.asarray(tokens) > 0)
-    np.testing.assert_allclose(jax.nn.softmax(logits), found, rtol=1e-4)
 
 
 def test_predict_takes_texts_as_their_token_ids(run, test_split):
@@ -63,21 +55,6 @@ def test_predict_takes_texts_as_their_token_ids(run, test_split):
     np.testing.assert_allclose(alone, by_ids.probabilities[0], rtol=1e-5)
     [one] = run.predict(run.task.decode(ids[0])).probabilities  # no list
     np.testing.assert_array_equal(one, by_ids.probabilities[0])
-
-
-def test_predict_takes_pairs_of_texts_as_their_token_ids():
-    changes = {"task__max_length": 31, "attention__num_landmarks": 4}
-    config = make_config("nystrom,quick", "retrieval", **changes)
-    experiment = Experiment.from_config(config)
-    _, weights = split_weights(experiment.make_model(nnx.Rngs(0)))
-    run = TrainedRun(experiment, jax.device_get(weights), None)
-    texts = [["one", "another"], ["a third", "ö" * 40]]
-    tokens, lengths = run.task.encode([text for pair in texts for text in pair])
-    by_ids = run.predict(tokens.reshape(2, 2, 31), lengths.reshape(2, 2)).probabilities
-    assert by_ids.shape == (2, 2)
-    np.testing.assert_array_equal(run.predict(texts).probabilities, by_ids)
-    with pytest.raises(ValueError, match="must be a list of pairs of texts"):
-        run.predict(("one", "another"))
 
 
 @pytest.mark.parametrize(
@@ -106,24 +83,23 @@ def test_load_run_rejects_what_is_no_trained_run(finished, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["softmax", "nystrom"])
+def fresh(name, task="listops", **changes):
+    """A run that ended as it began."""
+    experiment = Experiment(make_config(name, task, **changes))
+    _, weights = split_weights(experiment.make_model(nnx.Rngs(1)))
+    return TrainedRun(experiment, jax.device_get(weights), None)
+
+
+@pytest.mark.parametrize("name", ["softmax", "nystrom"])
 def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
     """That landmarks_test finds to be what the attention applies."""
     changes = {"task__max_length": 8, "task__max_tokens": 8, "task__min_tokens": 4}
-    if name == "nystrom":
-        changes["attention__num_landmarks"] = 3
-    experiment = Experiment.from_config(make_config(name, **changes))
-    _, weights = split_weights(experiment.make_model(nnx.Rngs(1)))
-    run = TrainedRun(experiment, weights, None)
-    tokens, mask = np.array([[1, 5, 7, 2, 9, 3, 4, 6]]), jnp.arange(8) < 7
-    found = run.attention(tokens, 0, 1, [0, 5], [7])
-    model, seen = experiment.make_model(nnx.Rngs(1)), []
-    model.encoder.blocks[0].attention.attention = lambda *x, **_: seen.extend(x) or x[2]
-    model(jnp.asarray(tokens), mask[None])
-    query, key = (x[0, :, 1] for x in seen[:2])
-    [layer] = run.layers(tokens, [7])[:1]
-    np.testing.assert_allclose(layer.query[0, :, 1], query, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(layer.key[0, :, 1], key, rtol=1e-5, atol=1e-6)
+    few = {"attention__num_landmarks": 3} if name == "nystrom" else {}
+    run, tokens = fresh(name, **changes, **few), np.array([[1, 5, 7, 2, 9, 3, 4, 6]])
+    found, mask = run.attention(tokens, 0, 1, [0, 5], [7]), jnp.arange(8) < 7
+    layer = run.layers(tokens, [7])[0]
     np.testing.assert_array_equal(layer.mask[0], mask)
+    query, key = (jnp.float32(x[0, :, 1]) for x in (layer.query, layer.key))
     matrix = softmax_matrix(query, key, mask)
     if name == "nystrom":
         f, z, b = nystrom_factors(query, key, mask, num_landmarks=3)
@@ -136,7 +112,17 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
 
 
 def test_attention_rejects_one_without_a_matrix():
-    experiment = Experiment.from_config(make_config("linear"))
-    run = TrainedRun(experiment, experiment.weight_shapes, None)
     with pytest.raises(ValueError, match="listops with linear has no attention matrix"):
-        run.attention(np.ones((1, 4), int), 0, 0, [0])
+        fresh("linear").attention(np.ones((1, 4), int), 0, 0, [0])
+
+
+def test_predict_takes_pairs_of_texts_as_their_token_ids():
+    changes = {"task__max_length": 31, "attention__num_landmarks": 4}
+    run = fresh("nystrom,quick", "retrieval", **changes)
+    texts = [["one", "another"], ["a third", "ö" * 40]]
+    tokens, lengths = run.task.encode([text for pair in texts for text in pair])
+    by_ids = run.predict(tokens.reshape(2, 2, 31), lengths.reshape(2, 2)).probabilities
+    assert by_ids.shape == (2, 2)
+    np.testing.assert_array_equal(run.predict(texts).probabilities, by_ids)
+    with pytest.raises(ValueError, match="must be a list of pairs of texts"):
+        run.predict(("one", "another"))

@@ -22,10 +22,8 @@ PRETRAIN = "nystrom,quick,pretrain"
 
 def small(arg="nystrom,quick", task="listops", **changes):
     sizes = {"model__num_layers": 1, "model__model_dim": 8, "model__mlp_dim": 8}
-    source = {"train__init_from": "/somewhere/source"}
-    return Experiment.from_config(
-        make_config(arg, task, **{**sizes, **source, **changes})
-    )
+    sizes["train__init_from"] = "/somewhere/source"
+    return Experiment(make_config(arg, task, **{**sizes, **changes}))
 
 
 def untrained(*args, **changes):
@@ -68,11 +66,7 @@ def test_carry_over_leaves_the_parameters_of_another_attention(capsys):
     [
         # The same attention has the same parameters of its own.
         ("linformer,quick", {"task__max_length": 96}, r"projection.* is \[.*\] here"),
-        (
-            "nystrom,quick",
-            {"attention__conv_kernel_size": 0},
-            r"conv.* is missing here",
-        ),
+        ("nystrom,quick", {"attention__conv_kernel_size": 0}, r"conv.* missing here"),
         # An embedding is not repeated as positions are.
         (PRETRAIN, {}, r"embedding is \[17, 8\] here and \[16, 8\] there"),
         ("nystrom,quick", {"model__model_dim": 16}, r"is \[16\] here and \[8\] there"),
@@ -91,20 +85,12 @@ def test_carry_over_rejects_other_tokens():
         carry_over(untrained(), small(task="text"))
 
 
-@pytest.fixture(scope="module")
-def pretrained(commands):
-    workdir = commands.folder / "pretrained"
-    config, *args = commands.train_args(workdir, "--config.train.num_steps=40")
+def test_train_begins_with_its_source_and_goes_on_without(commands, tmp_path):
+    source, run = tmp_path / "source", tmp_path / "run"
+    config, *args = commands.train_args(source, "--config.train.num_steps=40")
     done = commands.run("train.py", f"{config},pretrain", *args)
-    assert done.returncode == 0, done.stderr
-    assert "floor" in done.stdout
-    return workdir
-
-
-def test_train_begins_with_its_source_and_goes_on_without(
-    commands, pretrained, tmp_path
-):
-    source, run = shutil.copytree(pretrained, tmp_path / "source"), tmp_path / "run"
+    assert "floor" in done.stdout, done.stderr
+    old = load_run(source)
     frozen = "--config.optimizer.learning_rate=1e-20"
     args = commands.train_args(run, f"--config.train.init_from={source}", frozen)
     process = commands.start("train.py", *args)
@@ -116,7 +102,6 @@ def test_train_begins_with_its_source_and_goes_on_without(
     shutil.rmtree(source)
     done = commands.run("train.py", *args)
     assert "resuming from step" in done.stdout, done.stderr
-    sha256 = result_of(pretrained)["params_sha256"]
-    assert result_of(run)["init_from_sha256"] == sha256
-    old, new = (named_leaves(load_run(x).weights) for x in (pretrained, run))
-    np.testing.assert_allclose(new[POSITIONS], old[POSITIONS], atol=1e-12)
+    assert result_of(run)["init_from_sha256"] == old.result["params_sha256"]
+    there, here = (named_leaves(x.weights)[POSITIONS] for x in (old, load_run(run)))
+    np.testing.assert_allclose(here, there, atol=1e-12)

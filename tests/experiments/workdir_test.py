@@ -13,12 +13,14 @@ from nystromformer.experiments.workdir import (
 )
 from tests.small import make_config
 
+BERT = {"train__init_from": "/a/bert", "task__sizes": (1, 2)}  # a list in JSON
 
-def begin(workdir, **changes):
-    """A workdir that holds the config of a run."""
-    config = make_config(train__init_from="/a/bert", **changes)
-    write_json(workdir / CONFIG_FILE, config.to_mapping())
-    return epath.Path(workdir)
+
+@pytest.fixture
+def workdir(tmp_path):
+    """A folder that holds the config of a run."""
+    write_json(tmp_path / CONFIG_FILE, make_config(**BERT).to_mapping())
+    return epath.Path(tmp_path)
 
 
 @pytest.mark.parametrize("content", ['{"architectures": []}', '{"task"'])
@@ -38,26 +40,15 @@ def test_read_config_rejects_a_folder_of_something_else(tmp_path, content):
         ({"train__init_from": "/a/b"}, r"train\.init_from is 'bert' there, 'b' here"),
     ],
 )
-def test_check_workdir_rejects_another_config(tmp_path, change, said):
-    other = make_config(**{"train__init_from": "/a/bert", **change})
-    check_workdir(epath.Path(tmp_path / "new"), other)
+def test_check_workdir_rejects_another_config(workdir, change, said):
     with pytest.raises(ConfigError, match=said):
-        check_workdir(begin(tmp_path), other)
+        check_workdir(workdir, make_config(**{**BERT, **change}))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {},
-        {"task__data_dir": "/moved"},
-        {"task__source_dir": "/moved"},
-        {"train__init_from": "/moved/bert"},
-    ],
-)
-def test_check_workdir_takes_data_and_runs_that_have_moved(tmp_path, change):
-    tuples = {"train__init_from": "/a/bert", "task__sizes": (1, 2)}  # lists in JSON
-    workdir = begin(tmp_path, task__sizes=(1, 2))
-    check_workdir(workdir, make_config(**{**tuples, **change}))
+def test_check_workdir_takes_data_and_runs_that_have_moved(workdir):
+    moved = {"task__data_dir": "/moved", "task__source_dir": "/moved"}
+    moved["train__init_from"] = "/moved/bert"
+    check_workdir(workdir, make_config(**{**BERT, **moved}))
 
 
 def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):
@@ -68,8 +59,7 @@ def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):
         check_workdir(epath.Path(tmp_path), make_config())
 
 
-def test_lock_workdir_holds_while_a_process_trains_there(tmp_path):
-    workdir = epath.Path(tmp_path / "new")
+def test_lock_workdir_holds_while_a_process_trains_there(workdir):
     refused = pytest.raises(ConfigError, match="another process is training in")
     with lock_workdir(workdir), refused:
         lock_workdir(workdir)

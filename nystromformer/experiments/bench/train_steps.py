@@ -41,7 +41,7 @@ def step_groups(
         options = {"name": spec.name, **spec.options}
         mapping = {**config.to_dict(), "attention": options}
         label = f"{spec.label} in {parts}" if parts > 1 else spec.label
-        groups[task][label] = Experiment.from_config(Config.from_mapping(mapping))
+        groups[task][label] = Experiment(Config.from_mapping(mapping))
     for found in groups.values():
         first, programs = next(iter(found.values())), []
         data = synthetic_examples(first.task, first.config.train.batch_size)

@@ -95,7 +95,7 @@ def measure_all(
     """The tables landmarks, iterations and spectrum."""
     methods, inverses = [], []
     for count in counts:
-        size = {"num_landmarks": count}
+        size: dict[str, Any] = {"num_landmarks": count}
         methods += [
             {"method": label, **size, "landmarks": name, "landmark_seed": seed}
             for name, label in LABELS.items()

@@ -33,12 +33,12 @@ def test_step_groups_take_all_steps_and_continue(monkeypatch):
 
 
 def test_synthetic_examples_have_the_shapes_of_the_task():
-    task = Experiment.from_config(make_config("linear", "retrieval")).task
+    task = Experiment(make_config("linear", "retrieval")).task
     data = synthetic_examples(task, 3)
     assert data.inputs.shape == (STEPS * 6, task.max_length)
     assert data.pairs.shape == (STEPS * 3, 2)
     assert 0 < data.inputs.min() <= data.inputs.max() < task.vocab_size
     assert task.max_length / 2 <= data.lengths.min() < data.lengths.max()
-    task = Experiment.from_config(make_config("linear", "image")).task
+    task = Experiment(make_config("linear", "image")).task
     pictures = synthetic_examples(task, 3)
     assert pictures.pairs is pictures.lengths is None  # and so without a mask
