@@ -141,8 +141,9 @@ def _build(cls: Any, path: str, mapping: Mapping[str, Any]) -> Any:
     if options and not is_open:
         known = ", ".join(types)
         raise ConfigError(f"unknown key {path}.{min(options)}; known: {known}")
-    for key in filter(lambda key: dataclasses.is_dataclass(types[key]), found):
-        found[key] = _build(types[key], f"{path}.{key}", found[key])
+    for key, x in found.items():
+        if dataclasses.is_dataclass(types[key]):
+            found[key] = _build(types[key], f"{path}.{key}", x)
     try:
         for key, x in found.items():
             check_type(key, x, types[key])

@@ -170,13 +170,12 @@ def read_config(
         check_choice("layer_norm_eps", settings["layer_norm_eps"], (1e-5,))
         check_choice("hidden_act", settings["hidden_act"], GELUS)
         options = {"conv_kernel_size": settings["conv_kernel_size"] or 0}
-        if num_landmarks is not None:
-            options["num_landmarks"] = num_landmarks
-        elif settings["num_landmarks"] == settings["segment_means_seq_len"]:
-            options["num_landmarks"] = settings["max_position_embeddings"]
-        else:
-            options["num_landmarks"] = settings["num_landmarks"]
+        theirs, exact = settings["num_landmarks"], settings["max_position_embeddings"]
+        if theirs == settings["segment_means_seq_len"]:
+            theirs = exact
+        elif num_landmarks is None:
             options["pinv_init"] = "per_batch"
+        options["num_landmarks"] = theirs if num_landmarks is None else num_landmarks
         return EncoderConfig(
             **{ours: settings[theirs] for theirs, ours in SIZES.items()},
             attention_options=options,

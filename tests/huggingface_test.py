@@ -200,4 +200,4 @@ def test_import_weights_makes_a_workdir(commands, tmp_path):
     expected = load_pretrained(tmp_path / "a")(inputs)
     assert relative_error(run.model(inputs), expected) < TOLERANCE["float32"]
     again = commands.run("import_weights.py", *flags)
-    assert "name a new or empty folder" in refused(again)
+    assert "name a new or empty workdir" in refused(again)

@@ -31,19 +31,15 @@ ATTENTIONS: dict[str, type[Attention]] = {
 }
 
 
-def register_attention(
-    name: str, cls: type[Attention], defaults: Mapping[str, Any] | None = None
-) -> None:
+def register_attention(name: str, cls: type[Attention]) -> None:
     """Adds an attention of another package to the table.
 
-    `defaults` replaces those of the class. A module that is imported again registers
-    its classes again. Raises ValueError if the name is taken, or for unknown defaults.
+    A module that is imported again registers its classes again. Raises ValueError if
+    the name is taken, or for unknown `defaults`.
     """
     taken = ATTENTIONS.get(name, cls)
     if taken.__qualname__ != cls.__qualname__:
         raise ValueError(f"the name {name!r} is taken by {taken}")
-    if defaults is not None:
-        cls.defaults = defaults
     ATTENTIONS[name] = cls
     check_attention(name, cls.defaults)
 
@@ -62,23 +58,17 @@ def make_attention(
     head_dim: int,
     max_length: int,
     rngs: nnx.Rngs,
-    cross_attention: bool = False,
     **options: Any,
 ) -> Attention:
     """The attention of that name for N heads of H and sequences up to max_length.
 
     Options left out take the defaults of the class, with which "nystrom" has no
-    convolution of V; configs start from the paper's, in its `defaults`.
-    With cross_attention queries belong to other tokens than keys; where T = S this
-    cannot be seen from the arrays, and the mask of keys would exclude queries too.
+    convolution of V; configs start from the paper's, in its `defaults`. Another option
+    of every attention is `cross_attention`: see `Attention`.
 
     Raises ValueError for an unknown name or option, listing the known ones, for
     invalid values, and for cross_attention where the attention has none.
     """
     check_attention(name, {})
     sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": max_length}
-    attention = ATTENTIONS[name](**sizes, rngs=rngs, **options)
-    if cross_attention and attention.self_attention_only:
-        raise ValueError(f"{name} has no cross attention")
-    attention.cross_attention = cross_attention
-    return attention
+    return ATTENTIONS[name](**sizes, rngs=rngs, **options)

@@ -85,8 +85,6 @@ class Attention(nnx.Module):
     # key and value; 2 = one for query and key, and value; 1 = value.
     num_projections = 3
     self_attention_only = False  # whether it needs T = S
-    # Set on an instance: queries belong to other tokens than keys even where T = S.
-    cross_attention = False
     shared_across_layers = False  # whether one instance serves all layers
     options: ClassVar[Mapping[str, type]] = {}
     # The options of the paper's experiments, with which configs and benchmarks start;
@@ -109,10 +107,19 @@ class Attention(nnx.Module):
         head_dim: int,
         max_length: int,
         rngs: nnx.Rngs,
+        cross_attention: bool = False,
         **options: Any,
     ):
-        """For N heads of H and sequences up to max_length, with those options."""
+        """For N heads of H and sequences up to max_length, with those options.
+
+        With cross_attention queries belong to other tokens than keys; where T = S this
+        cannot be seen from the arrays, and the mask of keys would exclude queries too.
+        Raises ValueError for unknown or invalid options.
+        """
         self.check_options(options)
+        if cross_attention and self.self_attention_only:
+            raise ValueError(f"{type(self).__name__} has no cross attention")
+        self.cross_attention = cross_attention
         self.num_heads, self.head_dim, self.max_length = num_heads, head_dim, max_length
         for name in self.options:
             setattr(self, name, options.get(name, getattr(self, name)))
@@ -120,13 +127,11 @@ class Attention(nnx.Module):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """Raises ValueError for an unknown option, or one of a wrong type."""
+        owner, known = cls.__name__, ", ".join(cls.options) or "none"
         for name, value in options.items():
             if name not in cls.options:
-                known = ", ".join(cls.options) or "none"
-                raise ValueError(
-                    f"{cls.__name__} has no option {name!r}; known: {known}"
-                )
-            check_type(f"{name} of {cls.__name__}", value, cls.options[name])
+                raise ValueError(f"{owner} has no option {name!r}; known: {known}")
+            check_type(f"{name} of {owner}", value, cls.options[name])
 
     def __call__(
         self,

@@ -150,11 +150,10 @@ def nystrom_attention(
         max_length=key.shape[1],
         rngs=nnx.Rngs(),
         num_landmarks=num_landmarks,
+        cross_attention=cross_attention,
         **options,
     )
-    if conv_kernel is not None:
-        attention.conv_kernel = nnx.data(conv_kernel)
-    attention.cross_attention = cross_attention
+    attention.conv_kernel = nnx.data(conv_kernel)
     return attention(
         *(query, key, value, bias, mask),
         dropout_rate=dropout_rate,

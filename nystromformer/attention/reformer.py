@@ -135,14 +135,12 @@ class ReformerAttention(Attention):
 
     def __init__(self, **options: Any):
         super().__init__(**options)
+        size, most = self.bucket_size, self.max_length + self.max_length % 2
         check_range("num_hashes", self.num_hashes, 1)
-        one_bucket = self.max_length + self.max_length % 2
-        check_range("bucket_size", self.bucket_size, 2, one_bucket)
-        if self.bucket_size % 2:
+        check_range("bucket_size", size, 2, most)
+        if size % 2:
             why = "a chunk is two average buckets"
-            raise ValueError(
-                f"bucket_size must be even ({why}), got {self.bucket_size}"
-            )
+            raise ValueError(f"bucket_size must be even ({why}), got {size}")
         check_choice("lsh_scope", self.lsh_scope, LSH_SCOPES)
 
     def per_head(self, length):

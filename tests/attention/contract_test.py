@@ -185,7 +185,7 @@ class Shifted(Attention):
 def test_register_attention_adds_one_of_another_package():
     x = inputs(13)
     try:
-        register_attention("shifted", Shifted, {"by": 2})
+        register_attention("shifted", Shifted)
         np.testing.assert_array_equal(make("shifted", by=2)(*x), jnp.roll(x[2], 2, 1))
         again = type("Shifted", (Shifted,), {"__module__": "config_of_it"})
         register_attention("shifted", again)  # a config imports its file once more
@@ -194,8 +194,9 @@ def test_register_attention_adds_one_of_another_package():
         for taken in (other, Attention, ATTENTIONS["linear"]):
             with pytest.raises(ValueError, match="'shifted' is taken"):
                 register_attention("shifted", taken)
+        other = type("Shifted", (Shifted,), {"defaults": {"of": 2}})
         with pytest.raises(ValueError, match=r"Shifted has no option 'of'.*by"):
-            register_attention("shifted", Shifted, {"of": 2})
+            register_attention("shifted", other)
     finally:
         del ATTENTIONS["shifted"]
 
