@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import tarfile
 import urllib.request
 import zlib
@@ -69,18 +70,19 @@ def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
 
 
 def _download(archive: Archive, path: Path) -> Path:
-    part, digest = path.with_name(f"{path.name}.{os.getpid()}.part"), hashlib.md5()
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with (
             urllib.request.urlopen(archive.url, timeout=30) as response,
-            part.open("wb") as file,
-            tqdm(total=response.length, desc=path.name, unit="B", disable=None) as bar,
+            tqdm.wrapattr(
+                response, "read", response.length, desc=path.name, disable=None
+            ) as body,
+            part.open("w+b") as file,
         ):
-            while chunk := response.read(2**20):
-                file.write(chunk)
-                digest.update(chunk)
-                bar.update(len(chunk))
-        if archive.md5 != digest.hexdigest():
+            shutil.copyfileobj(body, file, 2**20)
+            file.seek(0)
+            digest = hashlib.file_digest(file, "md5").hexdigest()
+        if archive.md5 != digest:
             raise OSError(f"broken off or changed: its md5 is not {archive.md5}")
         return part.rename(path)
     except OSError as error:

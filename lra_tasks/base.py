@@ -16,7 +16,7 @@ from lra_tasks.split import SPLITS, DataError, Split, remove_overlap, split_off
 from lra_tasks.subwords import Vocabulary, open_vocabulary
 
 PathLike = str | os.PathLike[str]
-Examples = Iterable[tuple[Sequence[int], int]]  # rows and labels, made one by one
+Examples = Iterable[tuple[Any, int]]  # a split or, made one by one, rows and labels
 
 
 def local_path(path: PathLike) -> Path:
@@ -46,6 +46,7 @@ class Task:
     citation: ClassVar[str] = ""
     vocab_size: ClassVar[int]  # token ids are 0 to vocab_size - 1
     num_classes: ClassVar[int]  # labels are 0 to num_classes - 1
+    label_names: ClassVar[Sequence[str]] = ()  # else they are these numbers
     num_inputs: ClassVar[int] = 1  # sequences in one example, 1 or 2
     num_texts: ClassVar[int] = 1  # texts in one sequence, 1 or 2
     padded: ClassVar[bool] = True  # False: every sequence has max_length tokens
@@ -97,11 +98,6 @@ class Task:
         return None if name in (None, "byte") else Path(name).expanduser()
 
     @property
-    def label_names(self) -> Sequence[str]:
-        """The names of its classes."""
-        return [str(label) for label in range(self.num_classes)]
-
-    @property
     def dtype(self) -> type[np.unsignedinteger]:
         """The dtype of its tokens."""
         return np.uint8 if self.vocab_size <= 256 else np.uint16
@@ -118,7 +114,7 @@ class Task:
         """
         raise NotImplementedError
 
-    def make(self, data_dir: Path, folder: Path) -> Mapping[str, Split | Examples]:
+    def make(self, data_dir: Path, folder: Path) -> Mapping[str, Examples]:
         """Disjoint splits; files that it writes to `folder` stay beside the data."""
         splits = self.make_splits(self.find_source(data_dir))
         for name in sorted({*self.splits} - {*splits}):

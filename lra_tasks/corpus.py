@@ -115,7 +115,6 @@ class Corpus(Task):
     label_names: ClassVar[Sequence[str]] = ("swapped", "in_order")
     num_texts: ClassVar[int] = 2
     stays_on_disk: ClassVar[bool] = True
-    dtype: ClassVar[type[np.unsignedinteger]] = np.uint16
     pattern: str = "**/*.txt"
     documents: str = "files"
     tokenizer: str = "bpe"
@@ -162,31 +161,24 @@ class Corpus(Task):
         few = f"{len(found):,} documents in {self.source_dir} (pattern {self.pattern})"
         divided = "documents=blank_lines divides files at blank lines"
         self.require({*found} == {*SPLITS}, f"{few} are too few: {divided}")
-        learnt = self.tokenizer == "bpe"
-        vocabulary = self._learn(folder / TOKENIZER_FILE) if learnt else self.vocabulary
+        if self.tokenizer == "bpe":
+            self._learn_vocabulary(folder / TOKENIZER_FILE)
         rng, held = np.random.default_rng(self.seed), set()
-        return {  # test wins over validation, both over train
-            name: self._examples(name, vocabulary, rng, held)
-            for name in reversed(SPLITS)
-        }
+        # Test wins over validation, both over train.
+        return {name: self._examples(name, rng, held) for name in reversed(SPLITS)}
 
-    def _learn(self, path: Path) -> Vocabulary:
-        """Sub-words of train, written to a file."""
+    def _learn_vocabulary(self, path: Path) -> None:
+        """Learns the sub-words of train and writes them to a file."""
         texts = (text for split, text in self._documents() if split == "train")
         subwords.train(texts, self.vocab_size, path)
-        vocabulary = Vocabulary(str(path))
-        learnt = vocabulary.vocab_size
+        self._set(vocabulary=Vocabulary(str(path)))
+        learnt = self.vocabulary.vocab_size
         few = f"{self.source_dir} has only {learnt:,} sub-words: take"
         wanted = f"{few} vocab_size={learnt}, or a larger corpus"
         self.require(learnt == self.vocab_size, wanted)
-        return vocabulary
 
     def _examples(
-        self,
-        name: str,
-        vocabulary: Vocabulary,
-        rng: np.random.Generator,
-        held: set[bytes],
+        self, name: str, rng: np.random.Generator, held: set[bytes]
     ) -> Iterator[tuple[Tokens, int]]:
         """Rows and labels of a split, except windows whose hashes are held.
 
@@ -196,7 +188,7 @@ class Corpus(Task):
         for split, document in self._documents():
             if split != name:
                 continue
-            sentences = vocabulary.encode(SENTENCE.findall(document))
+            sentences = self.vocabulary.encode(SENTENCE.findall(document))
             for a, b, label in make_examples(sentences, self.max_length, rng):
                 window = repr(a + b if label else b + a).encode()
                 key = hashlib.blake2b(window, digest_size=16).digest()
@@ -206,7 +198,7 @@ class Corpus(Task):
                 if name != "train":
                     hashes.add(key)
                 num_rows += 1
-                yield vocabulary.row(a, b, self.max_length), label
+                yield self.vocabulary.row(a, b, max_length=self.max_length), label
         held |= hashes
         if repeated:
             say_left_out(self.name, name, repeated)

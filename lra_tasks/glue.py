@@ -1,8 +1,8 @@
-"""GLUE: sentences and pairs of them to classify (Wang et al. 2019, arXiv:1804.07461).
+"""GLUE (Wang et al. 2019, arXiv:1804.07461), and tables of texts of one's own.
 
-The official TSV folders are read, or TFDS's `glue`. The published test splits have no
-labels: the official validation split is our test split, and a tenth of train is held
-out for validation.
+Of GLUE the official TSV folders are read, or TFDS's `glue`. The published test splits
+have no labels: the official validation split is our test split, and a tenth of train is
+held out for validation.
 """
 
 import csv
@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple
 from lra_tasks import archives
 from lra_tasks.base import Task
 from lra_tasks.split import SPLITS, DataError, Split
+from lra_tasks.text import TextTask
 
 Table = tuple[list[tuple[str, ...]], list[int]]  # texts and labels
 
@@ -112,12 +113,9 @@ class Glue(Task):
         self.require(self.subset in SUBSETS, known)
         subset = SUBSETS[self.subset]
         self._set(num_classes=len(subset.classes), num_texts=len(subset.texts))
+        self._set(label_names=[*subset.classes.values()])
         self._set(splits=tuple(dict.fromkeys((*SPLITS, *subset.files))))
         self._use_tokenizer(self.tokenizer, min_length=8)
-
-    @property
-    def label_names(self) -> Sequence[str]:
-        return [*SUBSETS[self.subset].classes.values()]
 
     def source_files(self) -> list[Path]:
         place, files = Path(str(self.source_dir)), SUBSETS[self.subset].files
@@ -147,3 +145,44 @@ class Glue(Task):
         rows.sort(key=lambda row: row["idx"])  # the order of the lines
         found = [tuple(row[x].decode().strip() for x in columns) for row in rows]
         return found, [int(row["label"]) for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledTexts(TextTask):
+    """The files train, validation and test (.csv or .tsv) in `source_dir`.
+
+    The first line names the columns, among them `text_column` and `label_column`. Only
+    a CSV file may quote its fields. A tenth of train is drawn with `seed` for each of
+    validation and test that has no file. `labels` are the classes as the files have
+    them, divided by commas: "ham,spam".
+    """
+
+    name: ClassVar[str] = "labelled_texts"
+    data_version: ClassVar[str] = "1.0.0"
+    description: ClassVar[str] = "Texts of one's own to classify."
+    labels: str = "0,1"
+    text_column: str = "text"
+    label_column: str = "label"
+    max_length: int = 1024
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = tuple(dict.fromkeys(map(str.strip, self.labels.split(","))))
+        self._set(num_classes=len(names), label_names=names)
+        wrong = f"labels must be two or more, as 'ham,spam', not {self.labels!r}"
+        self.require(self.num_classes >= 2, wrong)
+
+    def source_files(self) -> list[Path]:
+        folder = Path(str(self.source_dir))
+        return [*folder.glob("*.csv"), *folder.glob("*.tsv")]
+
+    def make_splits(self, source: Path) -> dict[str, Split]:
+        files = {path.stem: path for path in self.source_files() if path.stem in SPLITS}
+        wanted = f"source_dir ({self.source_dir}) must hold train.csv or train.tsv"
+        self.require("train" in files, wanted)
+        splits, columns = {}, ([self.text_column], self.label_column)
+        for name, path in files.items():
+            texts, labels = read_table(path, *columns, self.label_names)
+            splits[name] = self.encode_split([text for (text,) in texts], labels)
+        return splits

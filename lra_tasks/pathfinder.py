@@ -92,8 +92,10 @@ class Pathfinder(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        side, known = self.resolution, f"one of {RESOLUTIONS}, not {self.resolution}"
-        self.require(side in RESOLUTIONS, f"resolution must be {known}")
+        side, known = self.resolution, tuple(RESOLUTIONS)
+        self.require(
+            side in RESOLUTIONS, f"resolution must be one of {known}, not {side}"
+        )
         wrong = f"max_length must be {side**2:,}, all pixels of resolution {side}"
         self.require(self.max_length == side**2, wrong)
         known = f"one of {', '.join(RELEASED_FOLDERS)}, not {self.difficulty!r}"

@@ -18,12 +18,14 @@ import dataclasses
 import numpy as np
 
 from lra_tasks.pathfinder_paddles import (
+    DIFFICULTIES,
     NUM_DIRECTIONS,
     OCCUPIED,
     OVERLAP,
+    RESOLUTIONS,
     Paddles,
+    Settings,
     get_paddles,
-    get_settings,
 )
 
 PADDLE_RETRIES = 2
@@ -222,12 +224,9 @@ def generate(
     Returns:
       Images uint8 `[n, R, R]` and labels int64 `[n]`.
     """
-    indices, settings = (
-        np.asarray(indices, np.int64),
-        get_settings(resolution, difficulty),
-    )
+    settings = Settings(resolution, DIFFICULTIES[difficulty], *RESOLUTIONS[resolution])
     images = np.empty((len(indices), resolution, resolution), np.uint8)
-    everyone = np.arange(len(indices))
+    indices, everyone = np.asarray(indices, np.int64), np.arange(len(indices))
     coins = Streams.of(seed, indices // 2, _LABEL_STREAM)  # one for pictures 2j, 2j + 1
     labels = coins.below(everyone, 2) ^ (indices % 2)  # one of them gets label 1
     streams = Streams.of(seed, indices)
@@ -235,11 +234,11 @@ def generate(
     first = streams.below(everyone, 2)  # the contour that bears the first marker
     for margin in settings.margins:
         rows = np.flatnonzero(margins == margin)
-        streams_here = Streams(streams.state[rows])
-        growth = Growth(get_paddles(settings, margin), streams_here)
-        tips, here = growth.tips(), np.arange(len(rows))
+        paddles, state = get_paddles(settings, margin), streams.state[rows]
+        growth = Growth(paddles, Streams(state))
+        tips = growth.tips()
         begin, end = first[rows], first[rows] ^ (1 - labels[rows])
-        markers = [tips[here, 0, begin], tips[here, 1, end]]
+        markers = [tips[growth.rows, 0, begin], tips[growth.rows, 1, end]]
         images[rows] = _paint(growth, np.stack(markers, axis=1))
     return images, labels
 

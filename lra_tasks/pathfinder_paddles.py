@@ -54,48 +54,14 @@ class Settings:
 
 # Long Range Arena's parameters, the last ten of Settings. With one try at 32 pixels 1.2
 # of 5 distractors appear, as in the public pictures.
-_TABLE = {
+RESOLUTIONS = {
     32: (2, 0.5, (1,), 7, 1.5, 1.0, 1.5, 2.0, 20, 1),
     64: (5, 1.0, (1,), 12, 2.5, 1.8, 0.8, 0.8, 22, 5),
     128: (5, 1.5, (2, 3), 20, 3.0, 1.8, 0.9, 0.9, 35, 5),
 }
-RESOLUTIONS = tuple(_TABLE)
 
 
-def get_settings(resolution: int, difficulty: str) -> Settings:
-    """The settings of a data set, one of RESOLUTIONS and of DIFFICULTIES."""
-    return Settings(resolution, DIFFICULTIES[difficulty], *_TABLE[resolution])
-
-
-@dataclasses.dataclass(frozen=True)
-class Paddles:
-    """Tables of all S paddles of one data set and margin, P ring pixels among them.
-
-    Paddles 0..359 are anchored at their tail and point along their degree; the
-    others are anchored at their head, one for each place of the head on the ring.
-    """
-
-    settings: Settings
-    margin: int
-    pad: int
-    width: int  # of the canvas
-    step: np.ndarray  # [S] from the pivot to the next pivot
-    ring: np.ndarray  # [S] from the pivot to the anchor
-    bearing: np.ndarray  # [360] from the first contour's tail to the second's
-    choices: np.ndarray  # [S, C] the paddles that may follow this one
-    turn: np.ndarray  # [S, C] and their weights
-    pixels: np.ndarray  # [S, Q] from the anchor to the pixels that a paddle occupies
-    mask: np.ndarray  # [S, Q] and how far, 1..255; rows repeat a pixel of theirs
-    disc: np.ndarray  # [K] from a pixel to all within the margin
-    ink: np.ndarray  # [2, S, W, W] brightness as part of a contour, of a distractor
-    marker: np.ndarray  # [W', W']
-
-    def position(self, y: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Picture coordinates to canvas positions."""
-        return (y + self.pad) * self.width + x + self.pad
-
-
-def along(angle: np.ndarray, distance: float, rounding=np.rint) -> np.ndarray:
+def _along(angle: np.ndarray, distance: float, rounding=np.rint) -> np.ndarray:
     """Whole-pixel displacements [..., 2] by a distance at angles."""
     exact = distance * np.stack([np.sin(angle), np.cos(angle)], axis=-1)
     return rounding(exact.round(9)).astype(np.int64)  # 2.5 is 2.5 on every machine
@@ -126,86 +92,89 @@ def _shrink(blown: np.ndarray, radius: int) -> np.ndarray:
     return np.stack([np.asarray(image) for image in small]).astype(np.float64) / 255
 
 
-def _draw_lines(ends: np.ndarray, radius: int, width: int) -> np.ndarray:
-    """Lines from the middle of windows of that radius to ends [S, 2]."""
-    lines = []
-    for y, x in ends.tolist():
-        image = Image.new("L", (2 * radius + 1, 2 * radius + 1))
-        line = [(radius, radius), (radius + x, radius + y)]
-        ImageDraw.Draw(image).line(line, fill=255, width=width)
-        lines.append(np.asarray(image))
-    return np.stack(lines)
+class Paddles:
+    """Tables of all S paddles of one data set and margin, P ring pixels among them.
+
+    Paddles 0..359 are anchored at their tail and point along their degree; the
+    others are anchored at their head, one for each place of the head on the ring.
+    """
+
+    def __init__(self, settings: Settings, margin: int):
+        self.settings, length = settings, settings.paddle_length
+        self.pad = length + 2 * margin + int(np.ceil(settings.thickness)) + 1
+        self.width = settings.resolution + 2 * self.pad  # of the canvas
+        flat = np.array([self.width, 1])
+
+        circumference = int(np.ceil(2 * np.pi * (length + margin)))
+        arc = np.arange(circumference) / (length + margin)  # one for each pixel
+        # Heads are rounded down and pivots up, which is how the public generator does
+        # it and what its share of axis-parallel (brightest) paddles comes from.
+        ring = np.unique(_along(arc, length + margin, np.floor), axis=0)
+        degrees = np.deg2rad(np.arange(NUM_DIRECTIONS) - NUM_DIRECTIONS // 2)
+        angle = np.concatenate([degrees, np.arctan2(ring[:, 0], ring[:, 1])])
+        # [S] from the pivot to the next pivot, [S] from the pivot to the anchor, [360]
+        # from the first contour's tail to the second's, [K] to all within the margin.
+        self.step = _along(angle, length + 2 * margin, np.ceil) @ flat
+        self.ring = np.concatenate([_along(degrees, margin), ring]) @ flat
+        self.bearing = _along(degrees, settings.seed_distance) @ flat
+        self.disc = _disc(margin) @ flat
+
+        delta = np.abs(angle[:, None] - angle[NUM_DIRECTIONS:])
+        delta = np.minimum(delta, 2 * np.pi - delta) * settings.continuity
+        weight = np.cos(np.minimum(delta, np.pi / 2)).clip(0) ** 2
+        weight = np.rint(weight * TURN_SCALE).astype(np.int64)
+        order = np.argsort(-weight, axis=1, kind="stable")
+        order = order[:, : (weight > 0).sum(axis=1).max()]
+        self.choices = order + NUM_DIRECTIONS  # [S, C] the paddles that may follow
+        self.turn = np.take_along_axis(weight, order, 1)  # [S, C] and their weights
+
+        is_first = np.arange(len(angle))[:, None] < NUM_DIRECTIONS
+        ends = np.where(is_first, 1, -1) * _along(angle, length * ANTIALIAS)
+        self._draw_paddles(ends, margin)
+        self._draw_marker()
+
+    def position(self, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Picture coordinates to canvas positions."""
+        return (y + self.pad) * self.width + x + self.pad
+
+    def _draw_paddles(self, ends: np.ndarray, margin: int):
+        """Draws lines from the anchors to blown-up ends [S, 2], and what they mask."""
+        settings, scale, blown = self.settings, ANTIALIAS, []
+        radius = settings.paddle_length + int(np.ceil(settings.thickness)) + margin
+        middle = radius * scale
+        for y, x in ends.tolist():
+            image = Image.new("L", (2 * middle + 1, 2 * middle + 1))
+            line = [(middle, middle), (middle + x, middle + y)]
+            width = round(settings.thickness * scale)
+            ImageDraw.Draw(image).line(line, fill=255, width=width)
+            blown.append(np.asarray(image))
+        ink = _shrink(np.stack(blown).astype(np.float32), radius)
+        contrasts = [settings.contour_contrast, settings.distractor_contrast]
+        inks = np.stack([np.rint(ink * contrast * INK_SCALE) for contrast in contrasts])
+        self.ink = inks.astype(np.int16)  # [2, S, W, W] of a contour, of a distractor
+
+        inner = slice(margin * scale, -margin * scale)
+        swollen = _dilate(np.stack(blown), margin * scale)[:, inner, inner]
+        mask = np.rint(_shrink(swollen, radius) * 255).astype(np.uint8)
+        mask = mask.reshape(len(ends), -1)
+        order = np.argsort(mask == 0, axis=1, kind="stable")
+        order = order[:, : (mask > 0).sum(axis=1).max()]
+        order = np.where(np.take_along_axis(mask, order, 1) > 0, order, order[:, :1])
+        y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
+        # [S, Q] from the anchor to the pixels that a paddle occupies, and how far they
+        # are, 1..255; rows repeat a pixel of theirs.
+        self.pixels = (y * self.width + x).ravel()[order]
+        self.mask = np.take_along_axis(mask, order, 1)
+
+    def _draw_marker(self):
+        """Draws a disc; its centre is the first of the middle's blown-up pixels."""
+        scale, size = ANTIALIAS, self.settings.marker_radius
+        radius = int(np.ceil(size)) + 3
+        side = np.arange((2 * radius + 1) * scale) - radius * scale
+        squared_distance = side[:, None] ** 2 + side**2
+        disc = np.where(squared_distance <= (size * scale) ** 2, 255, 0)
+        ink = _shrink(disc[None].astype(np.uint8), radius)[0]
+        self.marker = np.rint(ink * INK_SCALE).astype(np.int16)  # [W', W']
 
 
-def _stamps(settings: Settings, ends: np.ndarray, margin: int, width: int) -> dict:
-    """The picture and the mask of paddles from an anchor to blown-up ends [S, 2]."""
-    scale, thickness = ANTIALIAS, settings.thickness
-    radius = settings.paddle_length + int(np.ceil(thickness)) + margin
-    blown = _draw_lines(ends, radius * scale, round(thickness * scale))
-    ink = _shrink(blown.astype(np.float32), radius)
-    contrasts = [settings.contour_contrast, settings.distractor_contrast]
-    inks = np.stack([np.rint(ink * contrast * INK_SCALE) for contrast in contrasts])
-    inner = slice(margin * scale, -margin * scale)
-    swollen = _dilate(blown, margin * scale)[:, inner, inner]
-    mask = np.rint(_shrink(swollen, radius) * 255).astype(np.uint8)
-    mask = mask.reshape(len(ends), -1)
-    order = np.argsort(mask == 0, axis=1, kind="stable")
-    order = order[:, : (mask > 0).sum(axis=1).max()]
-    order = np.where(np.take_along_axis(mask, order, 1) > 0, order, order[:, :1])
-    y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
-    return {
-        "ink": inks.astype(np.int16),
-        "pixels": (y * width + x).ravel()[order],
-        "mask": np.take_along_axis(mask, order, 1),
-    }
-
-
-def _marker(settings: Settings) -> np.ndarray:
-    """A disc, [W, W]. Its centre is the first of the blown-up pixels of the middle."""
-    scale = ANTIALIAS
-    radius = int(np.ceil(settings.marker_radius)) + 3
-    side = np.arange((2 * radius + 1) * scale) - radius * scale
-    squared_distance = side[:, None] ** 2 + side**2
-    disc = np.where(squared_distance <= (settings.marker_radius * scale) ** 2, 255, 0)
-    ink = _shrink(disc[None].astype(np.uint8), radius)[0]
-    return np.rint(ink * INK_SCALE).astype(np.int16)
-
-
-@functools.lru_cache(maxsize=8)
-def get_paddles(settings: Settings, margin: int) -> Paddles:
-    """Makes the tables: a fraction of a second, once."""
-    length, scale = settings.paddle_length, ANTIALIAS
-    pad = length + 2 * margin + int(np.ceil(settings.thickness)) + 1
-    width = settings.resolution + 2 * pad
-    flat = np.array([width, 1])
-
-    circumference = int(np.ceil(2 * np.pi * (length + margin)))  # one per pixel of arc
-    arc = np.arange(circumference) / (length + margin)
-    # Heads are rounded down and pivots up, which is how the public generator does it
-    # and what its share of axis-parallel (brightest) paddles comes from.
-    ring = np.unique(along(arc, length + margin, np.floor), axis=0)
-    degrees = np.deg2rad(np.arange(NUM_DIRECTIONS) - NUM_DIRECTIONS // 2)
-    angle = np.concatenate([degrees, np.arctan2(ring[:, 0], ring[:, 1])])
-    is_first = np.arange(len(angle))[:, None] < NUM_DIRECTIONS
-    ends = np.where(is_first, 1, -1) * along(angle, length * scale)
-
-    delta = np.abs(angle[:, None] - angle[NUM_DIRECTIONS:])
-    delta = np.minimum(delta, 2 * np.pi - delta) * settings.continuity
-    weight = np.cos(np.minimum(delta, np.pi / 2)).clip(0) ** 2
-    weight = np.rint(weight * TURN_SCALE).astype(np.int64)
-    order = np.argsort(-weight, axis=1, kind="stable")
-    order = order[:, : (weight > 0).sum(axis=1).max()]
-    return Paddles(
-        settings=settings,
-        margin=margin,
-        pad=pad,
-        width=width,
-        step=along(angle, length + 2 * margin, np.ceil) @ flat,
-        ring=np.concatenate([along(degrees, margin), ring]) @ flat,
-        bearing=along(degrees, settings.seed_distance) @ flat,
-        choices=order + NUM_DIRECTIONS,
-        turn=np.take_along_axis(weight, order, 1),
-        disc=_disc(margin) @ flat,
-        marker=_marker(settings),
-        **_stamps(settings, ends, margin, width),
-    )
+get_paddles = functools.lru_cache(maxsize=8)(Paddles)  # made in a fraction of a second

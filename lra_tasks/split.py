@@ -48,7 +48,7 @@ class Split:
             return Split(self.inputs, self.lengths, labels, self.pairs[examples])
         return Split(self.inputs[examples], self.lengths[examples], labels)
 
-    def examples(self) -> Iterator[tuple[Any, int]]:
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
         """Yields the tokens of each example, or of its two inputs, and its label."""
         for i, label in enumerate(self.labels.tolist()):
             rows = [i] if self.pairs is None else self.pairs[i]
@@ -108,20 +108,18 @@ def remove_overlap(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
       DataError: no example of a split is left.
     """
     seen: set[bytes] = set()
-    parts = {}
+    parts = dict(splits)
     tests = [split_name for split_name in splits if split_name.startswith("test")]
     for split_name in (*tests, "validation", "train"):
-        split = splits[split_name]
-        hashes = split.example_hashes()
+        hashes = splits[split_name].example_hashes()
         new = np.array([each not in seen for each in hashes], bool)
         seen.update(hashes)
         if split_name not in tests and not new.all():
             say_left_out(name, split_name, int(np.sum(~new)))
-            split = split.take(new)
-        if not split.num_examples:
+            parts[split_name] = splits[split_name].take(new)
+        if not parts[split_name].num_examples:
             raise DataError(f"no example of {split_name} is left")
-        parts[split_name] = split
-    return {split_name: parts[split_name] for split_name in splits}
+    return parts
 
 
 def say_left_out(name: str, split_name: str, count: int) -> None:

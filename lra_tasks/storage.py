@@ -32,14 +32,11 @@ class _OfflineInfo(tfds.core.DatasetInfo):
         """Asks no server whether it knows the dataset."""
 
 
-class _Records:
+class _Records(Iterator):
     """Yields (key, record). Its copy, by which TFDS counts, keeps no records."""
 
     def __init__(self, records: Iterable[dict[str, Any]]):
         self.count, self.records = 0, iter(records)
-
-    def __iter__(self) -> "_Records":
-        return self
 
     def __next__(self) -> tuple[int, dict[str, Any]]:
         record = next(self.records)
@@ -64,7 +61,8 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
         task = self.task
         tokens = {"shape": (None,), "dtype": task.dtype, "encoding": "bytes"}
         features = {x: tfds.features.Tensor(**tokens) for x in _input_names(task)}
-        label = tfds.features.ClassLabel(names=[*task.label_names])
+        names = task.label_names or map(str, range(task.num_classes))
+        label = tfds.features.ClassLabel(names=[*names])
         return _OfflineInfo(
             builder=self,
             description=task.description,
@@ -81,9 +79,8 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
             for name, examples in made.items()
         }
 
-    def _write(self, name: str, split: Split | Examples) -> Iterator[dict[str, Any]]:
+    def _write(self, name: str, examples: Examples) -> Iterator[dict[str, Any]]:
         names = _input_names(self.task)
-        examples = split.examples() if isinstance(split, Split) else split
         for rows, label in tqdm(examples, name, disable=None, leave=False):
             tokens = rows if len(names) == 2 else [np.array(rows, self.task.dtype)]
             yield {"label": label, **dict(zip(names, tokens, strict=True))}

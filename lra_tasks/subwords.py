@@ -48,12 +48,11 @@ class Vocabulary:
     def __init__(self, name: str) -> None:
         """Opens "byte" or the path of a tokenizer.json; DataError if it is neither."""
         self._tokenizer: Tokenizer | None = None
-        if name == "byte":
-            self.special, self.digest = tuple(range(len(SPECIAL))), name
-            self.vocab_size = len(SPECIAL) + 256
-        else:
+        self.special, self.digest = tuple(range(len(SPECIAL))), name
+        self.vocab_size = len(SPECIAL) + 256
+        if name != "byte":
             self._open(Path(name).expanduser())
-        self.pad, self.unknown, self.cls, self.sep, self.mask = self.special
+        _, _, self.cls, self.sep, self.mask = self.special
 
     def _open(self, path: Path) -> None:
         if not path.is_file():
@@ -98,16 +97,14 @@ class Vocabulary:
                 parts.append(self._tokenizer.decode(list(run)).strip())
         return " ".join(parts)
 
-    def row(
-        self, first: Sequence[int], second: Sequence[int] | None, max_length: int
-    ) -> list[int]:
+    def row(self, first: list[int], *second: list[int], max_length: int) -> list[int]:
         """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]; the longer is cut."""
-        if second is None:
-            return [self.cls, *first[: max_length - 2], self.sep]
-        room = max_length - 3
-        kept = max(room - len(second), (room + 1) // 2)
-        first = first[:kept]
-        return [self.cls, *first, self.sep, *second[: room - len(first)], self.sep]
+        room = max_length - 2 - len(second)
+        if not second:
+            return [self.cls, *first[:room], self.sep]
+        first = first[: max(room - len(second[0]), (room + 1) // 2)]
+        kept = second[0][: room - len(first)]
+        return [self.cls, *first, self.sep, *kept, self.sep]
 
     def rows(
         self, texts: Sequence[Sequence[str]], max_length: int
@@ -115,14 +112,10 @@ class Vocabulary:
         """Of n single texts or pairs: uint16 `[n, max_length]` and lengths `[n]`."""
         rows = []
         for start in range(0, len(texts), 1024):
-            part = texts[start : start + 1024]
-            for ids in zip(*map(self.encode, zip(*part, strict=True)), strict=True):
-                row = self.row(ids[0], ids[1] if len(ids) > 1 else None, max_length)
-                rows.append(np.array(row, np.uint16))
+            columns = zip(*texts[start : start + 1024], strict=True)
+            for ids in zip(*map(self.encode, columns), strict=True):
+                rows.append(np.array(self.row(*ids, max_length=max_length), np.uint16))
         return pad(rows, max_length, np.uint16)
 
 
-@functools.lru_cache(maxsize=4)
-def open_vocabulary(name: str) -> Vocabulary:
-    """See `Vocabulary`; it is read once."""
-    return Vocabulary(name)
+open_vocabulary = functools.lru_cache(maxsize=4)(Vocabulary)  # each is read once

@@ -5,14 +5,12 @@ from typing import Any
 
 from lra_tasks.base import Task
 from lra_tasks.corpus import Corpus
-from lra_tasks.glue import Glue
+from lra_tasks.glue import Glue, LabelledTexts
 from lra_tasks.image import Image
-from lra_tasks.labelled_texts import LabelledTexts
 from lra_tasks.listops import ListOps
 from lra_tasks.pathfinder import Pathfinder, PathX
-from lra_tasks.retrieval import Retrieval
 from lra_tasks.split import SPLITS, DataError, Split
-from lra_tasks.text import Text
+from lra_tasks.text import Retrieval, Text
 
 __all__ = ["LRA", "SPLITS", "TASKS", "DataError", "Split", "Task", "get_task"]
 

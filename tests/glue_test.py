@@ -130,7 +130,7 @@ def test_a_wrong_file_is_named(tmp_path, content, message):
     ("sizes", "kept"), [((9, 2), (3, 2)), ((2, 9), (2, 3)), ((9, 9), (3, 2))]
 )
 def test_row_cuts_a_pair_at_its_longer_text(sizes, kept):
-    row = Vocabulary("byte").row(*([8] * size for size in sizes), 8)
+    row = Vocabulary("byte").row(*([8] * size for size in sizes), max_length=8)
     assert len(row) == 8
     assert row.index(3) - 1 == kept[0]
     assert len(row) - row.index(3) - 2 == kept[1]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lra_tasks.retrieval import Retrieval
+from lra_tasks.text import Retrieval
 from lra_tasks.split import DataError
 from tests.archive_server import hashes, load_all, tar_of, write
 

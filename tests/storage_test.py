@@ -42,7 +42,7 @@ def test_a_prepared_folder_is_read_by_plain_tfds(tmp_path, capfd):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows, *said = json.loads(done.stdout)
-    assert rows == [[tokens.tolist(), label] for tokens, label in test.examples()]
+    assert rows == [[tokens.tolist(), label] for tokens, label in test]
     told = [task.description, task.homepage, task.citation, dataclasses.asdict(task)]
     assert said == [*told, "uint8", list("0123456789")]
 
