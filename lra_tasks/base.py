@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +14,7 @@ import numpy as np
 
 from lra_tasks.archives import Archive, obtain
 from lra_tasks.split import SPLITS, DataError, Split, remove_overlap, split_off
-from lra_tasks.subwords import Vocabulary, open_vocabulary
+from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary, open_vocabulary
 
 PathLike = str | os.PathLike[str]
 Examples = Iterable[tuple[Any, int]]  # a split or, made one by one, rows and labels
@@ -95,6 +96,8 @@ class Task:
     def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
         """The tokenizer.json of its sub-words; None where it has none."""
         name = self.tokenizer
+        if name == "bpe":  # learnt while the data are prepared
+            return self.folder(data_dir) / TOKENIZER_FILE
         return None if name in (None, "byte") else Path(name).expanduser()
 
     @property
@@ -129,10 +132,11 @@ class Task:
 
     def decode(self, tokens: np.ndarray) -> str | np.ndarray:
         """The valid tokens `[n]` of a row as text, or as a picture `[R, R]`."""
-        assert self.vocabulary is not None, f"{type(self)} does not say how to decode"
-        return self.vocabulary.decode(tokens)
+        if self.vocabulary:
+            return self.vocabulary.decode(tokens)
+        return tokens.reshape(math.isqrt(len(tokens)), -1)
 
-    def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, ...]:
+    def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Inputs `[n, max_length]` and lengths `[n]` of texts, as `decode` shows them.
 
         For a task of sub-words a text may be a pair of them.
@@ -178,8 +182,7 @@ class Task:
 
     def encode_split(self, texts: Sequence[Any], labels: Sequence[int]) -> Split:
         """Texts, as `encode` takes them, and their labels as a split."""
-        inputs, lengths = self.encode(texts)
-        return Split(inputs, lengths, np.array(labels, np.int32))
+        return Split(*self.encode(texts), np.array(labels, np.int32))
 
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
         """Reads one of `splits`; makes and stores all of them the first time.

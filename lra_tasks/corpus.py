@@ -136,12 +136,6 @@ class Corpus(Task):
         if learnt:  # its special tokens are byte's
             self._set(vocab_size=vocab_size)
 
-    def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
-        """As of `Task`; a vocabulary learnt here exists once the data are prepared."""
-        if self.tokenizer == "bpe":
-            return self.folder(data_dir) / TOKENIZER_FILE
-        return super().vocabulary_file(data_dir)
-
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
         """As `Task.load`; the inputs stay on disk (`storage.Rows`)."""
         loaded = super().load(split, data_dir)

@@ -174,15 +174,14 @@ class LabelledTexts(TextTask):
         self.require(self.num_classes >= 2, wrong)
 
     def source_files(self) -> list[Path]:
-        folder = Path(str(self.source_dir))
-        return [*folder.glob("*.csv"), *folder.glob("*.tsv")]
+        return [*Path(str(self.source_dir)).glob("*.[ct]sv")]
 
     def make_splits(self, source: Path) -> dict[str, Split]:
-        files = {path.stem: path for path in self.source_files() if path.stem in SPLITS}
+        files = {path.stem: path for path in self.source_files()}
         wanted = f"source_dir ({self.source_dir}) must hold train.csv or train.tsv"
         self.require("train" in files, wanted)
         splits, columns = {}, ([self.text_column], self.label_column)
-        for name, path in files.items():
-            texts, labels = read_table(path, *columns, self.label_names)
+        for name in filter(files.get, SPLITS):
+            texts, labels = read_table(files[name], *columns, self.label_names)
             splits[name] = self.encode_split([text for (text,) in texts], labels)
         return splits

@@ -16,7 +16,7 @@ from lra_tasks.archives import Archive
 from lra_tasks.base import Task
 from lra_tasks.split import DataError, Split
 
-SIDE, NUM_PIXELS = 32, 32 * 32
+NUM_PIXELS = 32 * 32
 BATCHES = {
     "train": r"(?:^|/)data_batch_[1-5]\.bin$",
     "test": r"(?:^|/)test_batch\.bin$",
@@ -89,6 +89,3 @@ class Image(Task):
         records = np.frombuffer(content, np.uint8).reshape(shape)
         rgb = records[:, 1:].reshape(-1, 3, NUM_PIXELS)
         return Split.of_pictures(to_grey(rgb), records[:, 0])
-
-    def decode(self, tokens: np.ndarray) -> np.ndarray:
-        return tokens.reshape(SIDE, SIDE)

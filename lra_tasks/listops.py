@@ -1,35 +1,174 @@
 """ListOps: nested lists of operators over digits; the label is the value.
 
-`[MAX 4 [MED 1 9 2 ] 0 ]` is 4. Nangia & Bowman 2018 (arXiv:1804.06028), in the
-lengths of Long Range Arena (Tay et al. 2021, arXiv:2011.04006). The expressions are
-drawn here; the released files are read when `source_dir` names their folder.
+`[MAX 4 [MED 1 9 2 ] 0 ]` is 4; MED is the median, truncated, and SM the sum modulo
+10. Nangia & Bowman 2018 (arXiv:1804.06028), in the lengths of Long Range Arena (Tay et
+al. 2021, arXiv:2011.04006). The expressions are drawn here, many at once, level by
+level; the released files are read when `source_dir` names their folder.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from lra_tasks.base import Task
-from lra_tasks.listops_generator import (
-    CLOSE,
-    DIGITS,
-    FIRST_DIGIT,
-    FIRST_OPERATOR,
-    TOKEN_ID,
-    VOCABULARY,
-    apply,
-    generate,
-)
 from lra_tasks.split import SPLITS, DataError, Split, pad
 
+# The index is the token id. Written out: a checkpoint relies on the order.
+OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
+DIGITS = ("0", "1", "2", "3", "4", "5", "6", "7", "8", "9")
+VOCABULARY = ("<pad>", *OPERATORS, "]", *DIGITS)
+TOKEN_ID = {token: index for index, token in enumerate(VOCABULARY) if index}
+FIRST_OPERATOR, CLOSE, FIRST_DIGIT = (TOKEN_ID[token] for token in ("[MIN", "]", "0"))
+
+TREES_PER_ROUND = 2048  # part of what a seed means: changing it changes the data
+OPERATOR_SHARE = 0.25  # of the nodes that may be one
+ROUNDS_WITHOUT_NEWS = 100  # then there are probably no other trees
 RELEASED_FILES = {  # in `source_dir`
     "train": "basic_train.tsv",
     "validation": "basic_val.tsv",
     "test": "basic_test.tsv",
 }
+
+
+class _Level(NamedTuple):
+    """The operators at one depth of many trees, in the order of their parents."""
+
+    tree: np.ndarray  # [operators], which tree it belongs to; ascending
+    arity: np.ndarray  # [operators]
+    nested: np.ndarray  # [sum of arities], bool: this argument is an operator
+
+
+def _grow(
+    rng: np.random.Generator, max_tokens: int, max_depth: int, max_args: int
+) -> tuple[list[_Level], np.ndarray]:
+    """Draws the shapes of TREES_PER_ROUND trees; also their lengths `[trees]`.
+
+    The length, 1 + Σ over operators of (1 + arity), depends on the shape alone, so the
+    operators' kinds and the digits, independent of it, are drawn for kept trees only.
+    Every root is an operator: a root that is a digit has length 1 and is never kept.
+    A tree beyond `max_tokens` stops growing: it could only get longer. Each of the
+    three skips draws that cannot change which trees are kept nor their distribution.
+    """
+    length = np.ones(TREES_PER_ROUND, np.int64)
+    tree = np.arange(TREES_PER_ROUND)
+    levels = []
+    for depth in range(1, max_depth):
+        arity = rng.integers(2, max_args, len(tree), np.uint8, endpoint=True)
+        length += np.bincount(tree, 1 + arity, TREES_PER_ROUND).astype(np.int64)
+        fits = length[tree] <= max_tokens
+        tree, arity = tree[fits], arity[fits]
+        nested = rng.random(arity.sum(dtype=np.int64), np.float32)
+        nested = nested < (OPERATOR_SHARE if depth + 1 < max_depth else 0)
+        levels.append(_Level(tree, arity, nested))
+        tree = np.repeat(tree, arity)[nested]
+    return levels, length
+
+
+def _keep(levels: list[_Level], kept: np.ndarray) -> Iterator[_Level]:
+    """The levels of the trees in `kept` (bool `[trees]`), renumbered from 0."""
+    number = np.cumsum(kept) - 1
+    for tree, arity, nested in levels:
+        stays = kept[tree]
+        yield _Level(number[tree[stays]], arity[stays], nested[np.repeat(stays, arity)])
+
+
+def apply(kind: np.ndarray, arity: np.ndarray, arguments: np.ndarray) -> np.ndarray:
+    """Values of many OPERATORS `[n]`, their arguments `[arity.sum()]` in a row."""
+    table = np.full((len(arity), arity.max(initial=1)), 255, np.uint8)
+    present = np.arange(table.shape[1]) < arity[:, None]
+    table[present] = arguments
+    table_sum = np.sum(table, axis=1, where=present, dtype=np.int64)
+    table.sort(axis=1)  # 255 goes behind every digit
+    row = np.arange(len(table))
+    median = (table[row, (arity - 1) // 2] + table[row, arity // 2]) // 2
+    values = [table[:, 0], table[row, arity - 1], median, table_sum % 10]
+    return np.choose(kind, values).astype(np.uint8)  # in the order of OPERATORS
+
+
+def _write(
+    rng: np.random.Generator, levels: list[_Level], inputs: np.ndarray
+) -> np.ndarray:
+    """Fills `inputs` (zeros, [trees, L]) with the trees' tokens; returns the labels."""
+    size = np.empty(0, np.int64)  # tokens of each operator of the level below
+    value = np.empty(0, np.uint8)
+    layout = []
+    for _, arity, nested in reversed(levels):
+        kind = rng.integers(len(OPERATORS), size=len(arity), dtype=np.uint8)
+        values = rng.integers(10, size=len(nested), dtype=np.uint8)
+        sizes = np.ones(len(nested), np.int64)
+        values[nested], sizes[nested] = value, size
+        before = np.cumsum(sizes) - sizes  # tokens in front, over the whole level
+        first = np.cumsum(arity, dtype=np.int64) - arity  # each one's first argument
+        size = 2 + np.add.reduceat(sizes, first) if len(first) else first
+        value = apply(kind, arity, values)
+        layout.append((kind, values, size, before - np.repeat(before[first], arity)))
+    flat = inputs.reshape(-1)
+    start = np.arange(len(inputs)) * inputs.shape[1]
+    for (_, arity, nested), (kind, values, size, offset) in zip(
+        levels, reversed(layout), strict=True
+    ):
+        flat[start] = FIRST_OPERATOR + kind
+        flat[start + size - 1] = CLOSE
+        position = np.repeat(start + 1, arity) + offset
+        flat[position] = FIRST_DIGIT + values  # an operator's place is written next
+        start = position[nested]
+    return value
+
+
+def generate(
+    seed: int,
+    num_examples: int,
+    *,
+    min_tokens: int = 501,
+    max_tokens: int = 1999,
+    max_length: int = 2000,
+    max_depth: int = 10,
+    max_args: int = 10,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draws distinct expressions; the defaults are the benchmark's process.
+
+    From the root at depth 1: below `max_depth` a node is an operator with probability
+    0.25, at `max_depth` never, else a digit. Operators, digits and 2 to `max_args`
+    arguments are uniform. Of these trees those are kept for which min_tokens ≤ length ≤
+    min(max_tokens, max_length), length counting operators, digits and closing brackets:
+    500 < length < 2000 as in the paper. A lone digit is never kept.
+
+    Returns:
+      inputs uint8 `[num_examples, max_length]`, lengths int32 and labels int32
+      `[num_examples]`: a function of the arguments, the same on every machine.
+    """
+    inputs = np.zeros((num_examples, max_length), np.uint8)
+    lengths, labels = np.zeros((2, num_examples), np.int32)
+    max_tokens = min(max_tokens, max_length)
+    rng = np.random.Generator(np.random.Philox(seed))
+    seen: set[bytes] = set()
+    idle_rounds = 0
+    with tqdm(total=num_examples, desc="listops", disable=None, leave=False) as bar:
+        while len(seen) < num_examples and idle_rounds < ROUNDS_WITHOUT_NEWS:
+            before = len(seen)
+            levels, sizes = _grow(rng, max_tokens, max_depth, max_args)
+            kept = (min_tokens <= sizes) & (sizes <= max_tokens)
+            rows = np.zeros((kept.sum(), max_length), np.uint8)
+            values = _write(rng, list(_keep(levels, kept)), rows)
+            for row, length, label in zip(rows, sizes[kept], values, strict=True):
+                key = hashlib.blake2b(row[:length].tobytes(), digest_size=16).digest()
+                if key not in seen and len(seen) < num_examples:
+                    place = len(seen)
+                    inputs[place], lengths[place], labels[place] = row, length, label
+                    seen.add(key)
+            bar.update(len(seen) - before)
+            idle_rounds = 0 if len(seen) > before else idle_rounds + 1
+    if len(seen) < num_examples:
+        raise DataError(
+            f"found only {len(seen)} of {num_examples} different expressions of "
+            f"{min_tokens} to {max_tokens} tokens: ask for fewer, or widen the lengths"
+        )
+    return inputs, lengths, labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +210,7 @@ class ListOps(Task):
         self.require(fits, f"min_tokens must be {limits}")
 
     def source_files(self) -> list[Path]:
-        folder = Path(str(self.source_dir))
-        return [*folder.glob("basic_*.tsv")]
+        return [*Path(str(self.source_dir)).glob("basic_*.tsv")]
 
     def cache_key(self) -> dict[str, Any]:
         key = super().cache_key()

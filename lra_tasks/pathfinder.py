@@ -145,9 +145,6 @@ class Pathfinder(Task):
             columns = zip(*shown, strict=True)
             return Split.of_pictures(*map(np.concatenate, columns))
 
-    def decode(self, tokens: np.ndarray) -> np.ndarray:
-        return tokens.reshape(self.resolution, self.resolution)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PathX(Pathfinder):

@@ -70,7 +70,7 @@ class TextTask(Task):
     def dtype(self) -> type[np.unsignedinteger]:
         return np.uint8 if self.vocab_size <= BYTES else np.uint16
 
-    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, ...]:
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         if self.vocabulary is not None:
             return super().encode(texts)
         return encode_bytes(texts, self.max_length, self.num_bytes)

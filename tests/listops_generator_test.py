@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 import pytest
 
-from lra_tasks.listops_generator import OPERATORS, VOCABULARY, generate
+from lra_tasks.listops import OPERATORS, VOCABULARY, generate
 from lra_tasks.split import DataError, Split
 
 SHORT = {"min_tokens": 10, "max_tokens": 64, "max_length": 64}

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from lra_tasks.listops import ListOps
-from lra_tasks.listops_generator import VOCABULARY
+from lra_tasks.listops import VOCABULARY, ListOps
 from lra_tasks.split import DataError, Split
 from tests.archive_server import load_all, write
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lra_tasks.text import Retrieval
 from lra_tasks.split import DataError
+from lra_tasks.text import Retrieval
 from tests.archive_server import hashes, load_all, tar_of, write
 
 PAPERS = {
