@@ -159,8 +159,7 @@ def attend(
     that their gradient needs several times as fast as the other way round.
 
     Args:
-      query: [T, H].
-      key, value: [S, H].
+      query, key, value: [T, H], [S, H], [S, H].
       mask: [S] or [T, S] bool, True = attend; a query with nothing to attend to gets
         finite numbers.
       bias: [T, S], or with one row for all queries or one column for all keys.
@@ -215,8 +214,7 @@ def nystrom(
     """Nyström attention of one head of one sequence, eq. (13).
 
     Args:
-      query: [T, H].
-      key, value: [S, H].
+      query, key, value: [T, H], [S, H], [S, H].
       mask: [S] bool, True = attend; None = all. What it excludes must be zero. With
         T = S, unless in cross attention, it also says which queries make Q̃, and the
         rows it excludes return finite values without meaning.

@@ -153,8 +153,7 @@ class Attention(nnx.Module):
         """Attends. linen passes only the keywords that it finds in this signature.
 
         Args:
-          query: [B, T, N, H].
-          key, value: [B, S, N, H].
+          query, key, value: [B, T, N, H], [B, S, N, H], [B, S, N, H].
           bias, is_causal, module, and a dropout_rate unless deterministic: each needs
             the [T, S] weights, which do not exist here, and so raises ValueError.
           mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S

@@ -134,15 +134,9 @@ def nystrom_attention(
 ) -> jax.Array:
     """`NystromAttention` as a function, for any `attention_fn=…` of flax.
 
-    Args:
-      query, key, value, bias, mask, dropout_rng, …: as for every `Attention`.
-      num_landmarks, **options: as for `NystromAttention`.
-      conv_kernel: [K, N], K odd, of the convolution of V, which needs T = S; or None.
-      cross_attention: queries are of other tokens than keys: also with T = S, the mask
-        says nothing of them.
-
-    Returns:
-      [B, T, N, H] in dtype.
+    Arguments and result are those of every `Attention`, the options, with defaults,
+    those of `NystromAttention`. `conv_kernel` [K, N], K odd, is that of the convolution
+    of V, which needs T = S.
     """
     attention = NystromAttention(
         num_heads=query.shape[2],

@@ -40,8 +40,7 @@ def softmax_attention(
     """softmax(Q Kᵀ / √H + bias) V, in O(T · S) time and a bounded number of scores.
 
     Args:
-      query: [B, T, N, H].
-      key, value: [B, S, N, H].
+      query, key, value: [B, T, N, H], [B, S, N, H], [B, S, N, H].
       bias, mask: broadcastable to [B, N, T, S]; the mask True = attend. A mask that
         broadcasts to [B, 1, 1, S] means padding: nothing there has influence, not even
         NaN. With T = S queries there are padding too; their rows have no meaning.
