@@ -8,7 +8,7 @@ Letters: B batch, L length, N heads, H head dim, D model dim, F features of an i
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -84,13 +84,6 @@ class EncoderConfig:
     def norm_layer(self, rngs: nnx.Rngs) -> nnx.LayerNorm:
         """A LayerNorm of D numbers."""
         return nnx.LayerNorm(self.model_dim, epsilon=1e-5, dtype=self.dtype, rngs=rngs)
-
-
-def recomputed(module: nnx.Module) -> Callable[..., jax.Array]:
-    """The module's call, computed again in the backward pass instead of stored."""
-    graphdef, state = nnx.split(module)
-    call = jax.checkpoint(lambda state, *args: nnx.merge(graphdef, state)(*args))
-    return functools.partial(call, state)
 
 
 class SelfAttention(nnx.Module):
@@ -251,8 +244,9 @@ class Encoder(nnx.Module):
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         x = dropout(x.astype(self.dtype), self.dropout_rate, rngs[0])
+        call = nnx.remat(Block.__call__) if self.remat == "block" else Block.__call__
         for block, rng in zip(self.blocks, rngs[1:], strict=True):
-            x = (recomputed(block) if self.remat == "block" else block)(x, mask, rng)
+            x = call(block, x, mask, rng)
         return x if self.norm is None else self.norm(x), mask
 
     def _embed(self, inputs: jax.Array, token_types: jax.Array | None) -> jax.Array:
