@@ -156,20 +156,16 @@ class Corpus(Task):
         divided = "documents=blank_lines divides files at blank lines"
         self.require({*found} == {*SPLITS}, f"{few} are too few: {divided}")
         if self.tokenizer == "bpe":
-            self._learn_vocabulary(folder / TOKENIZER_FILE)
+            texts = (text for split, text in self._documents() if split == "train")
+            subwords.train(texts, self.vocab_size, folder / TOKENIZER_FILE)
+            self._set(vocabulary=Vocabulary(str(folder / TOKENIZER_FILE)))
+            learnt = self.vocabulary.vocab_size
+            few = f"{self.source_dir} has only {learnt:,} sub-words: take"
+            wanted = f"{few} vocab_size={learnt}, or a larger corpus"
+            self.require(learnt == self.vocab_size, wanted)
         rng, held = np.random.default_rng(self.seed), set()
         # Test wins over validation, both over train.
         return {name: self._examples(name, rng, held) for name in reversed(SPLITS)}
-
-    def _learn_vocabulary(self, path: Path) -> None:
-        """Learns the sub-words of train and writes them to a file."""
-        texts = (text for split, text in self._documents() if split == "train")
-        subwords.train(texts, self.vocab_size, path)
-        self._set(vocabulary=Vocabulary(str(path)))
-        learnt = self.vocabulary.vocab_size
-        few = f"{self.source_dir} has only {learnt:,} sub-words: take"
-        wanted = f"{few} vocab_size={learnt}, or a larger corpus"
-        self.require(learnt == self.vocab_size, wanted)
 
     def _examples(
         self, name: str, rng: np.random.Generator, held: set[bytes]

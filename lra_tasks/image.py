@@ -17,10 +17,7 @@ from lra_tasks.base import Task
 from lra_tasks.split import DataError, Split
 
 NUM_PIXELS = 32 * 32
-BATCHES = {
-    "train": r"(?:^|/)data_batch_[1-5]\.bin$",
-    "test": r"(?:^|/)test_batch\.bin$",
-}
+BATCHES = {"train": "data_batch_[1-5]", "test": "test_batch"}  # names of files
 
 
 def to_grey(rgb: np.ndarray) -> np.ndarray:
@@ -79,7 +76,7 @@ class Image(Task):
             rgb = np.stack([row["image"] for row in rows]).transpose(0, 3, 1, 2)
             labels = np.array([row["label"] for row in rows])
             return Split.of_pictures(to_grey(rgb), labels)
-        with archives.open_members(path, BATCHES[split]) as members:
+        with archives.open_members(path, rf"(?:^|/){BATCHES[split]}\.bin$") as members:
             batches = {match[0]: file.read() for match, file in members}
         content = b"".join(batches[name] for name in sorted(batches))
         shape = self.batch_size * (5 if split == "train" else 1), 1 + 3 * NUM_PIXELS

@@ -28,11 +28,7 @@ FIRST_OPERATOR, CLOSE, FIRST_DIGIT = (TOKEN_ID[token] for token in ("[MIN", "]",
 TREES_PER_ROUND = 2048  # part of what a seed means: changing it changes the data
 OPERATOR_SHARE = 0.25  # of the nodes that may be one
 ROUNDS_WITHOUT_NEWS = 100  # then there are probably no other trees
-RELEASED_FILES = {  # in `source_dir`
-    "train": "basic_train.tsv",
-    "validation": "basic_val.tsv",
-    "test": "basic_test.tsv",
-}
+RELEASED_FILES = {"train": "train", "validation": "val", "test": "test"}
 
 
 class _Level(NamedTuple):
@@ -175,8 +171,8 @@ def generate(
 class ListOps(Task):
     """The benchmark by default; `generate` says what the options of the process mean.
 
-    With `source_dir`, a folder of RELEASED_FILES, these are read instead, and no other
-    option but `max_length` has an effect.
+    With `source_dir`, the folder of the released basic_train.tsv, basic_val.tsv and
+    basic_test.tsv, these are read, and no other option but `max_length` has an effect.
     """
 
     name: ClassVar[str] = "listops"
@@ -251,8 +247,8 @@ class ListOps(Task):
 
     def make_splits(self, source: Path) -> dict[str, Split]:
         if self.source_dir:
-            files = RELEASED_FILES.items()
-            return {name: self._read_released(source / file) for name, file in files}
+            files = {x: f"basic_{name}.tsv" for x, name in RELEASED_FILES.items()}
+            return {x: self._read_released(source / files[x]) for x in SPLITS}
         counts = (self.num_train, self.num_validation, self.num_test)
         process = ("min_tokens", "max_tokens", "max_length", "max_depth", "max_args")
         options = {name: getattr(self, name) for name in process}

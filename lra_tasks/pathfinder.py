@@ -92,10 +92,9 @@ class Pathfinder(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        side, known = self.resolution, tuple(RESOLUTIONS)
-        self.require(
-            side in RESOLUTIONS, f"resolution must be one of {known}, not {side}"
-        )
+        side = self.resolution
+        known = f"one of {tuple(RESOLUTIONS)}, not {side}"
+        self.require(side in RESOLUTIONS, f"resolution must be {known}")
         wrong = f"max_length must be {side**2:,}, all pixels of resolution {side}"
         self.require(self.max_length == side**2, wrong)
         known = f"one of {', '.join(RELEASED_FOLDERS)}, not {self.difficulty!r}"

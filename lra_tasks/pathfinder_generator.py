@@ -5,12 +5,11 @@ round markers; its label is 1 when both markers sit on the ends of one contour, 
 0 when they sit on ends of different ones. Picture i is a function of (seed, i) and the
 settings alone, whatever the batch, the order and the number of processes.
 
-Every picture of a batch goes through the same small machine (first paddles, next
-paddle, start again when stuck) at its own pace; one round of the machine is a few
-numpy gathers from the tables in `pathfinder_paddles`. Beside each picture lies a
-mask of occupied pixels, 0..255. A paddle enters it when the next one of its contour
-has been placed, since that one starts right at it; so the two contours, which grow
-in turn, may touch where both have just arrived, as in the public pictures.
+The pictures of a batch go through the same steps (first paddles, next paddle, start
+again when stuck), each at its own pace, in numpy gathers from `pathfinder_paddles`.
+Beside each lies a mask of occupied pixels, 0..255. A paddle enters it when the next one
+of its contour has been placed, since that one starts right at it; so the two contours,
+which grow in turn, may touch where both just arrived, as in the public pictures.
 """
 
 import dataclasses
@@ -20,14 +19,14 @@ import numpy as np
 from lra_tasks.pathfinder_paddles import (
     DIFFICULTIES,
     NUM_DIRECTIONS,
-    OCCUPIED,
-    OVERLAP,
     RESOLUTIONS,
     Paddles,
     Settings,
     get_paddles,
 )
 
+OCCUPIED = 76  # a mask of more than 0.3 x 255 counts as occupied by a first paddle
+OVERLAP = 459  # 1.8 x 255: two masks whose sum reaches this overlap
 PADDLE_RETRIES = 2
 PADDING = 1  # border that no contour may enter
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -92,10 +91,6 @@ class Growth:
         length = self.paddles.settings.contour_length
         return self.anchor[:, [[0, length], [length - 1, 2 * length - 1]]]
 
-    def _put(self, rows, slot, anchor, stamp):
-        """Fills slots [r] with paddles, which do not enter the masks yet."""
-        self.anchor[rows, slot], self.stamp[rows, slot] = anchor, stamp
-
     def _pixels(self, rows, anchor, stamp) -> np.ndarray:
         """Where the pixels of paddles [r] are in the flat array of all masks."""
         start = rows * self.paddles.width**2
@@ -128,7 +123,8 @@ class Growth:
             free = np.all(there + p.mask[stamp] < OVERLAP, axis=1)
             done = todo[free]
             self._enter(rows[done], slot[done] - 1)
-            self._put(rows[done], slot[done], anchor[free], stamp[free])
+            self.anchor[rows[done], slot[done]] = anchor[free]
+            self.stamp[rows[done], slot[done]] = stamp[free]
             success[done] = True
             todo = todo[~free]
         return success
@@ -142,7 +138,8 @@ class Growth:
         y, x = (2 * distance + draw(rows, room) for _ in range(2))
         tail = p.position(y, x)
         for slot in (0, length):
-            self._put(rows, slot, tail, draw(rows, NUM_DIRECTIONS))
+            self.anchor[rows, slot] = tail
+            self.stamp[rows, slot] = draw(rows, NUM_DIRECTIONS)
             tail = tail + p.bearing[draw(rows, NUM_DIRECTIONS)]
 
     def _grow_contours(self):
@@ -181,7 +178,7 @@ class Growth:
         place = self.streams.below(rows, resolution**2)
         stamp = self.streams.below(rows, NUM_DIRECTIONS)
         tail = p.position(*np.divmod(place, resolution))
-        self._put(rows, slot, tail, stamp)
+        self.anchor[rows, slot], self.stamp[rows, slot] = tail, stamp
         there = self.occupied.reshape(-1)[self._pixels(rows, tail, stamp)]
         return np.all((there <= OCCUPIED) | (p.mask[stamp] < 255), axis=1)
 

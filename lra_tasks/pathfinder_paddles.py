@@ -1,14 +1,13 @@
 """The paddles of Pathfinder: what they look like and how one follows another.
 
-A contour is a chain of paddles, short antialiased lines that stand on whole
-pixels. A paddle is thus one of a few hundred stamps (360 directions for the first
-of a chain; one for each pixel of a small ring around a pivot for all others), and
-everything that growing and drawing ask about it is a row in a table, made here
-once. All tables are integers, so that a picture does not depend on the machine.
+A contour is a chain of paddles, short antialiased lines that stand on whole pixels. A
+paddle is thus one of a few hundred stamps (360 directions for the first of a chain; for
+the others one for each pixel of a small ring around a pivot), and what growing and
+drawing ask about it is a row of a table, made here once. All tables are integers, so
+that a picture does not depend on the machine.
 
-Lengths are pixels, coordinates (y, x), angles radians with direction
-(sin, cos). Positions are flat indices into a canvas that is `pad` pixels larger
-than the picture on each side.
+Lengths are pixels, coordinates (y, x), angles radians with direction (sin, cos), and
+positions flat indices into a canvas that is `pad` pixels larger on each side.
 """
 
 import dataclasses
@@ -19,8 +18,6 @@ from PIL import Image, ImageDraw
 
 DIFFICULTIES = {"easy": 6, "intermediate": 9, "hard": 14}  # contour_length
 NUM_DIRECTIONS = 360  # first paddles point along whole degrees
-OCCUPIED = 76  # a mask of more than 0.3 x 255 counts as occupied by a first paddle
-OVERLAP = 459  # 1.8 x 255: two masks whose sum reaches this overlap
 TURN_SCALE = 4096  # the weight of going straight ahead
 INK_SCALE = 4096  # the ink of a marker
 ANTIALIAS = 2  # paddles are drawn so many times larger and shrunk

@@ -24,12 +24,8 @@ from lra_tasks.base import Examples, Task
 from lra_tasks.split import DataError, Split, pad
 
 OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
+INPUT_NAMES = {1: ["tokens"], 2: ["tokens1", "tokens2"]}  # by the number of inputs
 ROWS_AT_A_TIME = 4096
-
-
-class _OfflineInfo(tfds.core.DatasetInfo):
-    def initialize_from_bucket(self) -> None:
-        """Asks no server whether it knows the dataset."""
 
 
 class _Records(Iterator):
@@ -60,10 +56,12 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     def _info(self) -> tfds.core.DatasetInfo:
         task = self.task
         tokens = {"shape": (None,), "dtype": task.dtype, "encoding": "bytes"}
-        features = {x: tfds.features.Tensor(**tokens) for x in _input_names(task)}
+        features = {
+            x: tfds.features.Tensor(**tokens) for x in INPUT_NAMES[task.num_inputs]
+        }
         names = task.label_names or map(str, range(task.num_classes))
         label = tfds.features.ClassLabel(names=[*names])
-        return _OfflineInfo(
+        info = tfds.core.DatasetInfo(
             builder=self,
             description=task.description,
             homepage=task.homepage,
@@ -71,6 +69,9 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
             features=tfds.features.FeaturesDict({"label": label, **features}),
             metadata=tfds.core.MetadataDict(options=dataclasses.asdict(task)),
         )
+        # It asks no server whether it knows the dataset.
+        setattr(info, "initialize_from_bucket", lambda: None)  # noqa: B010
+        return info
 
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:
         made = self.task.make(self.root, Path(self.data_path))
@@ -80,7 +81,7 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
         }
 
     def _write(self, name: str, examples: Examples) -> Iterator[dict[str, Any]]:
-        names = _input_names(self.task)
+        names = INPUT_NAMES[self.task.num_inputs]
         for rows, label in tqdm(examples, name, disable=None, leave=False):
             tokens = rows if len(names) == 2 else [np.array(rows, self.task.dtype)]
             yield {"label": label, **dict(zip(names, tokens, strict=True))}
@@ -93,10 +94,6 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
 
     def _log_download_bytes(self) -> None: ...
     def _log_download_done(self) -> None: ...
-
-
-def _input_names(task: Task) -> list[str]:
-    return ["tokens"] if task.num_inputs == 1 else ["tokens1", "tokens2"]
 
 
 def prepare(task: Task, root: Path) -> Path:
@@ -141,7 +138,7 @@ def _read(source: Any, task: Task) -> Split:
         pairs = np.empty((number, 2), np.int32)
         for i, record in enumerate(_records(source)):
             labels[i] = record["label"]
-            texts = [record[name].tobytes() for name in _input_names(task)]
+            texts = [record[name].tobytes() for name in INPUT_NAMES[task.num_inputs]]
             pairs[i] = [row_of.setdefault(text, len(row_of)) for text in texts]
         documents = [np.frombuffer(document, dtype) for document in row_of]
         return Split(*pad(documents, width, dtype), labels, pairs)

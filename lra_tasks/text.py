@@ -76,9 +76,8 @@ class TextTask(Task):
         return encode_bytes(texts, self.max_length, self.num_bytes)
 
     def decode(self, tokens: np.ndarray) -> str:
-        return (
-            self.vocabulary.decode(tokens) if self.vocabulary else decode_bytes(tokens)
-        )
+        vocabulary = self.vocabulary
+        return vocabulary.decode(tokens) if vocabulary else decode_bytes(tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
