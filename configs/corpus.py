@@ -19,71 +19,54 @@ reviews it reaches MLM 26.1 % and SOP 53.1 % after 16 minutes on one core, with 
 from functools import partial
 from typing import Any
 
-from configs.defaults import make_config
+from configs.defaults import attention, make_config, model, optimizer, train
 
 
 def bert(num_layers: int, num_heads: int, model_dim: int) -> dict[str, Any]:
     """The paper's encoder of text, BERT's, in one size."""
+    sizes = {"num_layers": num_layers, "num_heads": num_heads, "model_dim": model_dim}
     return {
-        "model.num_layers": num_layers,
-        "model.num_heads": num_heads,
-        "model.model_dim": model_dim,
-        "model.mlp_dim": 4 * model_dim,
-        "model.norm": "post",
-        "model.gelu": "tanh",
-        "model.embedding_norm": True,
-        "model.num_token_types": 2,
-        "model.pooling": "bert_pooler",  # of a classifier: [CLS], Linear, tanh
-        "attention.conv_kernel_size": 33,
-        "attention.num_landmarks": 64,
+        **model(**sizes, mlp_dim=4 * model_dim, norm="post", gelu="tanh"),
+        **model(embedding_norm=True, num_token_types=2),
+        **model(pooling="bert_pooler"),  # of a classifier: [CLS], Linear, tanh
+        **attention(conv_kernel_size=33, num_landmarks=64),
     }
 
 
 BERT_BASE = bert(12, 12, 768)
 BERT_SMALL = bert(4, 8, 512)  # the paper's: four layers; its width is not stated
 BERT_QUICK = bert(4, 2, 128)
-PAPER = BERT_SMALL | {
+PAPER = {
+    **BERT_SMALL,
     "task.max_length": 512,
     "task.vocab_size": 30_000,
     "objective.name": "mlm_sop",
     "objective.mlm_probability": 0.15,
     "objective.corruption": "bert",
-    "optimizer.warmup_steps": 10_000,
-    "optimizer.weight_decay": 0.01,
-    "train.batch_size": 256,
-    "train.num_steps": 100_000,
-    "train.eval_every": 1_000,
-    "train.checkpoint_every": 1_000,
+    **optimizer(warmup_steps=10_000, weight_decay=0.01),
+    **train(batch_size=256, num_steps=100_000),
+    **train(eval_every=1_000, checkpoint_every=1_000),
 }
 SEQ1024 = {
     "task.max_length": 1_024,
-    "optimizer.learning_rate": 1e-5,
-    "optimizer.warmup_steps": 0,
-    "train.batch_size": 128,
-    "train.num_steps": 40_000,
+    **optimizer(learning_rate=1e-5, warmup_steps=0),
+    **train(batch_size=128, num_steps=40_000),
 }
 # Windows are short: in windows of 256 tokens exact attention equals `identity` after
 # 1,000 steps of 16 windows, and predicts 12.1 % after 4,000 (results/README.md).
-QUICK = BERT_QUICK | {
+QUICK = {
+    **BERT_QUICK,
     "task.max_length": 64,
     "task.vocab_size": 8_192,
-    "attention.num_landmarks": 16,
-    "attention.block_size": 8,
-    "attention.bucket_size": 16,
-    "attention.projection_dim": 16,
-    "attention.window": 16,
-    "optimizer.learning_rate": 1e-3,
-    "optimizer.warmup_steps": 200,
-    "train.batch_size": 64,
-    "train.num_steps": 2_000,
-    "train.eval_every": 250,
-    "train.checkpoint_every": 250,
+    **attention(num_landmarks=16, projection_dim=16, window=16),
+    **attention(block_size=8, bucket_size=16),
+    **optimizer(learning_rate=1e-3, warmup_steps=200),
+    **train(batch_size=64, num_steps=2_000, eval_every=250, checkpoint_every=250),
 }
-QUICK_SEQ1024 = SEQ1024 | {
+QUICK_SEQ1024 = {
     "task.max_length": 128,
-    "optimizer.learning_rate": 1e-4,
-    "train.batch_size": 32,
-    "train.num_steps": 1_000,
+    **optimizer(learning_rate=1e-4, warmup_steps=0),
+    **train(batch_size=32, num_steps=1_000),
 }
 PRESETS = {
     "quick": QUICK,

@@ -3,11 +3,13 @@
 `--config=FILE:ARG` takes an attention and presets, separated by commas, as in
 `configs/listops.py:nystrom,quick`. Of two presets the later wins, but `quick`, for two
 CPU cores, comes first; beside it NAME means the file's "quick,NAME", if it has one.
-Settings are named as on the command line: "train.seed" is --config.train.seed.
+Settings are named as on the command line: "train.seed" is --config.train.seed, and
+`train(seed=1)` is {"train.seed": 1}.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
+from functools import partial
 from typing import Any, get_args
 
 from ml_collections import ConfigDict, config_dict
@@ -18,16 +20,22 @@ from nystromformer.config import ModelConfig, OptimizerConfig, TrainConfig, key_
 
 Settings = Mapping[str, Any]
 
+
+def _settings(group: str, **values: Any) -> dict[str, Any]:
+    return {f"{group}.{key}": value for key, value in values.items()}
+
+
+model, attention = partial(_settings, "model"), partial(_settings, "attention")
+optimizer, train = partial(_settings, "optimizer"), partial(_settings, "train")
+
 # Where the published runs differ from the paper; a task's file adds its own, such
 # as the power of two to which they padded every sequence.
 AS_PUBLISHED = {
-    "model.pooling": "padded_mean",
-    "optimizer.cycle_b1": True,
-    "attention.landmark_padding": "count",
-    "attention.pinv_init": "per_batch",
-    "attention.sharing": "layerwise_per_head",
-    "attention.kernel": "published",
-    "attention.lsh_scope": "chunk",
+    **model(pooling="padded_mean"),
+    **optimizer(cycle_b1=True),
+    **attention(landmark_padding="count", pinv_init="per_batch"),  # of nystrom
+    **attention(sharing="layerwise_per_head"),  # of linformer
+    **attention(kernel="published", lsh_scope="chunk"),  # of performer, reformer
 }
 
 

@@ -17,36 +17,25 @@ from functools import partial
 from typing import Any
 
 from configs.corpus import BERT_BASE, BERT_QUICK
-from configs.defaults import make_config
+from configs.defaults import attention, make_config, optimizer, train
 
 
 def four_epochs(num_train: int) -> dict[str, Any]:
     """The length of fine-tuning on `num_train` examples, validated twice an epoch."""
     every = int(0.9 * num_train) // 32 // 2  # a tenth is held out for validation
-    return {
-        "train.batch_size": 32,
-        "train.num_steps": 0,
-        "train.num_epochs": 4.0,
-        "train.eval_every": every,
-        "train.checkpoint_every": every,
-    }
+    length = {"num_steps": 0, "num_epochs": 4.0}
+    return train(batch_size=32, **length, eval_every=every, checkpoint_every=every)
 
 
-FINE_TUNING = {
-    "optimizer.learning_rate": 3e-5,
-    "optimizer.weight_decay": 0.01,
-    "optimizer.warmup_steps": 0,
-    "optimizer.decay": "none",
-}
+FINE_TUNING = optimizer(
+    learning_rate=3e-5, weight_decay=0.01, warmup_steps=0, decay="none"
+)
 QUICK_FINE_TUNING = {
-    "optimizer.learning_rate": 1e-4,
-    "attention.num_landmarks": 32,
-    "attention.projection_dim": 64,
+    **optimizer(learning_rate=1e-4),
+    **attention(num_landmarks=32, projection_dim=64),
 }
 PAPER = {"task.max_length": 512} | BERT_BASE | FINE_TUNING | four_epochs(67_349)
-QUICK = (
-    {"task.max_length": 128, "attention.window": 32} | BERT_QUICK | QUICK_FINE_TUNING
-)
+QUICK = {"task.max_length": 128} | BERT_QUICK | QUICK_FINE_TUNING | attention(window=32)
 F1 = {"objective.f1": True}
 PRESETS = {  # of SST-2, if they name no other subset
     "quick": QUICK,
@@ -54,6 +43,6 @@ PRESETS = {  # of SST-2, if they name no other subset
     "qnli": {"task.subset": "qnli"} | four_epochs(104_743),
     "qqp": {"task.subset": "qqp", "objective.select": "f1"} | four_epochs(363_846),
     "mnli": {"task.subset": "mnli"} | four_epochs(392_702),
-    "warmup": {"optimizer.warmup_steps": 100, "optimizer.decay": "linear"},
+    "warmup": optimizer(warmup_steps=100, decay="linear"),
 }
 get_config = partial(make_config, task="glue", settings=PAPER, presets=PRESETS)

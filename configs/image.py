@@ -8,23 +8,15 @@ The archive is found in, or downloaded to, `task.data_dir`.
 from functools import partial
 
 from configs import self_pretraining
-from configs.defaults import AS_PUBLISHED, make_config
+from configs.defaults import AS_PUBLISHED, attention, make_config, optimizer, train
 
-PAPER = {
-    "optimizer.warmup_steps": 175,
-    "train.batch_size": 256,
-    "train.num_steps": 35_000,
-    "train.eval_every": 175,
-    "train.checkpoint_every": 350,
-}
+PAPER = optimizer(warmup_steps=175) | train(
+    batch_size=256, num_steps=35_000, eval_every=175, checkpoint_every=350
+)
 QUICK = {
-    "attention.num_landmarks": 32,
-    "optimizer.learning_rate": 1e-3,
-    "optimizer.warmup_steps": 100,
-    "train.batch_size": 32,
-    "train.num_steps": 1_000,
-    "train.eval_every": 500,
-    "train.checkpoint_every": 500,
+    **attention(num_landmarks=32),
+    **optimizer(learning_rate=1e-3, warmup_steps=100),
+    **train(batch_size=32, num_steps=1_000, eval_every=500, checkpoint_every=500),
 }
 PRESETS = {
     "quick": QUICK,

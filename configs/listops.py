@@ -12,31 +12,21 @@ What it reaches stands in the README's table, beside the floors.
 from functools import partial
 
 from configs import self_pretraining
-from configs.defaults import AS_PUBLISHED, make_config
+from configs.defaults import AS_PUBLISHED, attention, make_config, optimizer, train
 
-PAPER = {
-    "optimizer.warmup_steps": 1_000,
-    "train.batch_size": 32,
-    "train.num_steps": 5_000,
-    "train.eval_every": 50,
-    "train.checkpoint_every": 250,
-}
+PAPER = optimizer(warmup_steps=1_000) | train(
+    batch_size=32, num_steps=5_000, eval_every=50, checkpoint_every=250
+)
 QUICK = {
     "task.max_length": 48,
     "task.min_tokens": 24,
     "task.max_tokens": 48,
     "task.max_depth": 3,
     "task.max_args": 6,
-    "attention.num_landmarks": 6,
-    "attention.block_size": 4,
-    "attention.bucket_size": 8,
-    "attention.projection_dim": 12,
-    "attention.window": 8,
-    "optimizer.learning_rate": 1e-3,
-    "optimizer.warmup_steps": 300,
-    "train.num_steps": 12_000,
-    "train.eval_every": 1_000,
-    "train.checkpoint_every": 1_000,
+    **attention(num_landmarks=6, projection_dim=12, window=8),
+    **attention(block_size=4, bucket_size=8),
+    **optimizer(learning_rate=1e-3, warmup_steps=300),
+    **train(num_steps=12_000, eval_every=1_000, checkpoint_every=1_000),
 }
 PRESETS = {
     "quick": QUICK,

@@ -9,25 +9,17 @@ all cores. `quick` draws 5,000 with short contours.
 from functools import partial
 
 from configs import self_pretraining
-from configs.defaults import AS_PUBLISHED, make_config
+from configs.defaults import AS_PUBLISHED, attention, make_config, optimizer, train
 
-PAPER = {
-    "optimizer.warmup_steps": 312,
-    "train.batch_size": 256,
-    "train.num_steps": 62_400,
-    "train.eval_every": 312,
-    "train.checkpoint_every": 624,
-}
+PAPER = optimizer(warmup_steps=312) | train(
+    batch_size=256, num_steps=62_400, eval_every=312, checkpoint_every=624
+)
 QUICK = {
     "task.difficulty": "easy",
     "task.num_examples": 5_000,
-    "attention.num_landmarks": 32,
-    "optimizer.learning_rate": 1e-3,
-    "optimizer.warmup_steps": 100,
-    "train.batch_size": 32,
-    "train.num_steps": 1_000,
-    "train.eval_every": 250,
-    "train.checkpoint_every": 500,
+    **attention(num_landmarks=32),
+    **optimizer(learning_rate=1e-3, warmup_steps=100),
+    **train(batch_size=32, num_steps=1_000, eval_every=250, checkpoint_every=500),
 }
 PRESETS = {
     "quick": QUICK,

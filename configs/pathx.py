@@ -8,24 +8,16 @@ Not in the paper: the settings are those of Pathfinder at a sixteenth of the bat
 
 from functools import partial
 
-from configs.defaults import AS_PUBLISHED, make_config
+from configs.defaults import AS_PUBLISHED, make_config, model, optimizer, train
 
-PAPER = {
-    "optimizer.warmup_steps": 312,
-    "train.batch_size": 16,
-    "train.num_steps": 62_400,
-    "train.eval_every": 3_120,
-    "train.checkpoint_every": 3_120,
-}
-GPU = {"model.dtype": "bfloat16", "model.remat": "block", "train.batch_size": 32}
+PAPER = optimizer(warmup_steps=312) | train(
+    batch_size=16, num_steps=62_400, eval_every=3_120, checkpoint_every=3_120
+)
+GPU = model(dtype="bfloat16", remat="block") | train(batch_size=32)
 QUICK = {
     "task.num_examples": 100,
-    "optimizer.learning_rate": 1e-3,
-    "optimizer.warmup_steps": 5,
-    "train.batch_size": 2,
-    "train.num_steps": 20,
-    "train.eval_every": 10,
-    "train.checkpoint_every": 20,
+    **optimizer(learning_rate=1e-3, warmup_steps=5),
+    **train(batch_size=2, num_steps=20, eval_every=10, checkpoint_every=20),
 }
 PRESETS = {
     "quick": QUICK,

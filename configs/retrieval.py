@@ -13,27 +13,17 @@ convolution).
 from functools import partial
 
 from configs import self_pretraining
-from configs.defaults import AS_PUBLISHED, make_config
+from configs.defaults import AS_PUBLISHED, attention, make_config, optimizer, train
 
-PAPER = {
-    "optimizer.warmup_steps": 800,
-    "train.batch_size": 32,
-    "train.num_steps": 30_000,
-    "train.eval_every": 300,
-    "train.checkpoint_every": 300,
-}
+PAPER = optimizer(warmup_steps=800) | train(
+    batch_size=32, num_steps=30_000, eval_every=300, checkpoint_every=300
+)
 QUICK = {
     "task.max_length": 256,
-    "attention.num_landmarks": 32,
-    "attention.block_size": 16,
-    "attention.bucket_size": 32,
-    "attention.projection_dim": 32,
-    "attention.window": 32,
-    "optimizer.learning_rate": 1e-3,
-    "optimizer.warmup_steps": 100,
-    "train.num_steps": 1_000,
-    "train.eval_every": 250,
-    "train.checkpoint_every": 500,
+    **attention(num_landmarks=32, projection_dim=32, window=32),
+    **attention(block_size=16, bucket_size=32),
+    **optimizer(learning_rate=1e-3, warmup_steps=100),
+    **train(num_steps=1_000, eval_every=250, checkpoint_every=500),
 }
 PRESETS = {
     "quick": QUICK,

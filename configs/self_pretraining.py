@@ -16,6 +16,8 @@ the sweep `self_pretraining`.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from configs.defaults import attention, model, optimizer, train
+
 
 class TaskSettings(NamedTuple):
     """The settings of one task."""
@@ -53,29 +55,21 @@ def presets(task: str, quick: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     def stage(rate: float, num_epochs: int, batch_size: int) -> dict[str, Any]:
         every = settings.epoch * 32 // batch_size
         return {
-            "model.num_layers": num_layers,
-            "model.model_dim": model_dim,
-            "model.num_heads": num_heads,
-            "model.mlp_dim": mlp_dim,
-            "model.dropout_rate": 0.0,
-            "model.pooling": settings.pooling,
-            "attention.dropout_rate": 0.0,
-            "optimizer.learning_rate": rate,
-            "optimizer.warmup_steps": 1_000,
-            "optimizer.decay": "none",
-            "train.batch_size": batch_size,
-            "train.num_steps": 0,
-            "train.num_epochs": float(num_epochs),
-            "train.eval_every": every,
-            "train.checkpoint_every": every,
+            **model(num_layers=num_layers, model_dim=model_dim),
+            **model(num_heads=num_heads, mlp_dim=mlp_dim),
+            **model(dropout_rate=0.0, pooling=settings.pooling),
+            **attention(dropout_rate=0.0),
+            **optimizer(learning_rate=rate, warmup_steps=1_000, decay="none"),
+            **train(num_steps=0, num_epochs=float(num_epochs)),
+            **train(batch_size=batch_size, eval_every=every, checkpoint_every=every),
         }
 
+    (first_rate, rate), (first_epochs, epochs) = settings.rates, settings.epochs
+    batch_size = settings.fine_batch
     return {
-        "pretrain": stage(settings.rates[0], settings.epochs[0], 32) | objective,
-        "finetune": stage(settings.rates[1], settings.epochs[1], settings.fine_batch),
-        "scratch_matched": stage(
-            settings.rates[1], sum(settings.epochs), settings.fine_batch
-        ),
+        "pretrain": stage(first_rate, first_epochs, 32) | objective,
+        "finetune": stage(rate, epochs, batch_size),
+        "scratch_matched": stage(rate, first_epochs + epochs, batch_size),
         "quick,pretrain": objective,
         "quick,finetune": {},
         "quick,scratch_matched": {"train.num_steps": 2 * quick["train.num_steps"]},

@@ -20,27 +20,17 @@ from functools import partial
 
 from configs import self_pretraining
 from configs.corpus import BERT_BASE, BERT_QUICK
-from configs.defaults import AS_PUBLISHED, make_config
+from configs.defaults import AS_PUBLISHED, attention, make_config, optimizer, train
 from configs.glue import FINE_TUNING, QUICK_FINE_TUNING, four_epochs
 
-PAPER = {
-    "optimizer.warmup_steps": 8_000,
-    "train.batch_size": 32,
-    "train.num_steps": 20_000,
-    "train.eval_every": 500,
-    "train.checkpoint_every": 500,
-}
+PAPER = optimizer(warmup_steps=8_000) | train(
+    batch_size=32, num_steps=20_000, eval_every=500, checkpoint_every=500
+)
 QUICK = {
     "task.max_length": 512,
-    "attention.num_landmarks": 32,
-    "attention.block_size": 32,
-    "attention.projection_dim": 64,
-    "attention.window": 64,
-    "optimizer.learning_rate": 1e-3,
-    "optimizer.warmup_steps": 100,
-    "train.num_steps": 1_000,
-    "train.eval_every": 250,
-    "train.checkpoint_every": 500,
+    **attention(num_landmarks=32, block_size=32, projection_dim=64, window=64),
+    **optimizer(learning_rate=1e-3, warmup_steps=100),
+    **train(num_steps=1_000, eval_every=250, checkpoint_every=500),
 }
 SUBWORDS = {"task.max_length": 512, "task.tokenizer": "byte"}
 SUBWORDS |= BERT_BASE | FINE_TUNING | four_epochs(25_000)
