@@ -16,10 +16,9 @@ reviews it reaches MLM 26.1 % and SOP 53.1 % after 16 minutes on one core, with 
 (results/README.md). `:nystrom,quick,seq1024` goes on from its 64 tokens to 128.
 """
 
-from functools import partial
 from typing import Any
 
-from configs.defaults import attention, make_config, model, optimizer, train
+from configs.defaults import attention, config_of, model, objective, optimizer, train
 
 
 def bert(num_layers: int, num_heads: int, model_dim: int) -> dict[str, Any]:
@@ -40,9 +39,7 @@ PAPER = {
     **BERT_SMALL,
     "task.max_length": 512,
     "task.vocab_size": 30_000,
-    "objective.name": "mlm_sop",
-    "objective.mlm_probability": 0.15,
-    "objective.corruption": "bert",
+    **objective(name="mlm_sop", mlm_probability=0.15, corruption="bert"),
     **optimizer(warmup_steps=10_000, weight_decay=0.01),
     **train(batch_size=256, num_steps=100_000),
     **train(eval_every=1_000, checkpoint_every=1_000),
@@ -74,4 +71,4 @@ PRESETS = {
     "seq1024": SEQ1024,
     "quick,seq1024": QUICK_SEQ1024,
 }
-get_config = partial(make_config, task="corpus", settings=PAPER, presets=PRESETS)
+get_config = config_of("corpus", PAPER, PRESETS)

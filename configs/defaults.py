@@ -7,12 +7,12 @@ Settings are named as on the command line: "train.seed" is --config.train.seed, 
 `train(seed=1)` is {"train.seed": 1}.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from functools import partial
 from typing import Any, get_args
 
-from ml_collections import ConfigDict, config_dict
+from ml_collections.config_dict import ConfigDict, placeholder
 
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
@@ -25,8 +25,9 @@ def _settings(group: str, **values: Any) -> dict[str, Any]:
     return {f"{group}.{key}": value for key, value in values.items()}
 
 
-model, attention = partial(_settings, "model"), partial(_settings, "attention")
-optimizer, train = partial(_settings, "optimizer"), partial(_settings, "train")
+objective, model = partial(_settings, "objective"), partial(_settings, "model")
+attention, optimizer = partial(_settings, "attention"), partial(_settings, "optimizer")
+train = partial(_settings, "train")
 
 # Where the published runs differ from the paper; a task's file adds its own, such
 # as the power of two to which they padded every sequence.
@@ -74,15 +75,9 @@ def make_config(
     groups = {
         "preset": ",".join(names) or "paper",
         "load": tuple(load),
-        "task": {
-            "name": task,
-            "data_dir": config_dict.placeholder(str),
-            **_defaults(TASKS[task]),
-        },
-        "objective": {
-            "name": "classification",
-            "select": config_dict.placeholder(str),  # a metric, if the objective asks
-        },
+        "task": {"name": task, "data_dir": placeholder(str), **_defaults(TASKS[task])},
+        # `select` is a metric, if the objective asks for one.
+        "objective": {"name": "classification", "select": placeholder(str)},
         "model": _defaults(ModelConfig),
         "attention": {"name": attention, **ATTENTIONS[attention].defaults},
         "optimizer": _defaults(OptimizerConfig),
@@ -95,10 +90,17 @@ def make_config(
     return ConfigDict(groups)
 
 
+def config_of(
+    task: str, settings: Settings, presets: Mapping[str, Settings]
+) -> Callable[..., ConfigDict]:
+    """`get_config` of a config file: `make_config` of its task."""
+    return partial(make_config, task=task, settings=settings, presets=presets)
+
+
 def _defaults(cls: type) -> dict[str, Any]:
     """The keys of a group that have defaults; None is a placeholder of its type."""
     return {
-        key: config_dict.placeholder(get_args(kind)[0]) if default is None else default
+        key: placeholder(get_args(kind)[0]) if default is None else default
         for key, kind in key_types(cls).items()
         if (default := getattr(cls, key, MISSING)) is not MISSING
     }

@@ -13,11 +13,10 @@ tested on its matched part, and on the other by
 python scripts/evaluate.py --workdir=DIR --split=test_mismatched
 """
 
-from functools import partial
 from typing import Any
 
 from configs.corpus import BERT_BASE, BERT_QUICK
-from configs.defaults import attention, make_config, optimizer, train
+from configs.defaults import attention, config_of, objective, optimizer, train
 
 
 def four_epochs(num_train: int) -> dict[str, Any]:
@@ -36,13 +35,13 @@ QUICK_FINE_TUNING = {
 }
 PAPER = {"task.max_length": 512} | BERT_BASE | FINE_TUNING | four_epochs(67_349)
 QUICK = {"task.max_length": 128} | BERT_QUICK | QUICK_FINE_TUNING | attention(window=32)
-F1 = {"objective.f1": True}
+F1 = objective(f1=True)
 PRESETS = {  # of SST-2, if they name no other subset
     "quick": QUICK,
     "mrpc": {"task.subset": "mrpc"} | F1 | four_epochs(3_668),
     "qnli": {"task.subset": "qnli"} | four_epochs(104_743),
-    "qqp": {"task.subset": "qqp", "objective.select": "f1"} | four_epochs(363_846),
+    "qqp": {"task.subset": "qqp"} | objective(select="f1") | four_epochs(363_846),
     "mnli": {"task.subset": "mnli"} | four_epochs(392_702),
     "warmup": optimizer(warmup_steps=100, decay="linear"),
 }
-get_config = partial(make_config, task="glue", settings=PAPER, presets=PRESETS)
+get_config = config_of("glue", PAPER, PRESETS)

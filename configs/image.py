@@ -5,10 +5,8 @@ python scripts/train.py --config=configs/image.py:nystrom --workdir=DIR
 The archive is found in, or downloaded to, `task.data_dir`.
 """
 
-from functools import partial
-
 from configs import self_pretraining
-from configs.defaults import AS_PUBLISHED, attention, make_config, optimizer, train
+from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
 
 PAPER = optimizer(warmup_steps=175) | train(
     batch_size=256, num_steps=35_000, eval_every=175, checkpoint_every=350
@@ -23,4 +21,4 @@ PRESETS = {
     "as_published": AS_PUBLISHED | {"model.ignore_id": 0},  # black
     **self_pretraining.presets("image", QUICK),
 }
-get_config = partial(make_config, task="image", settings=PAPER, presets=PRESETS)
+get_config = config_of("image", PAPER, PRESETS)

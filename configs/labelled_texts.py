@@ -8,15 +8,11 @@ train is drawn for each of these that is not there. The model is Text's; with ma
 examples take more steps. `:nystrom,quick` is for two CPU cores.
 """
 
-from functools import partial
-
-from configs.defaults import make_config, optimizer, train
+from configs.defaults import config_of, optimizer, train
 from configs.text import QUICK
 
 PAPER = optimizer(learning_rate=1e-3, warmup_steps=100) | train(
     batch_size=32, num_steps=5_000, eval_every=250, checkpoint_every=250
 )
 PRESETS = {"quick": QUICK}
-get_config = partial(
-    make_config, task="labelled_texts", settings=PAPER, presets=PRESETS
-)
+get_config = config_of("labelled_texts", PAPER, PRESETS)

@@ -9,10 +9,8 @@ so that every expression has at least four times as many tokens as there are lan
 What it reaches stands in the README's table, beside the floors.
 """
 
-from functools import partial
-
 from configs import self_pretraining
-from configs.defaults import AS_PUBLISHED, attention, make_config, optimizer, train
+from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
 
 PAPER = optimizer(warmup_steps=1_000) | train(
     batch_size=32, num_steps=5_000, eval_every=50, checkpoint_every=250
@@ -34,4 +32,4 @@ PRESETS = {
     "quick,as_published": AS_PUBLISHED,
     **self_pretraining.presets("listops", QUICK),
 }
-get_config = partial(make_config, task="listops", settings=PAPER, presets=PRESETS)
+get_config = config_of("listops", PAPER, PRESETS)

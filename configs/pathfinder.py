@@ -6,10 +6,8 @@ The pictures are drawn first, which `scripts/prepare_data.py --task=pathfinder` 
 all cores. `quick` draws 5,000 with short contours.
 """
 
-from functools import partial
-
 from configs import self_pretraining
-from configs.defaults import AS_PUBLISHED, attention, make_config, optimizer, train
+from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
 
 PAPER = optimizer(warmup_steps=312) | train(
     batch_size=256, num_steps=62_400, eval_every=312, checkpoint_every=624
@@ -26,4 +24,4 @@ PRESETS = {
     "as_published": AS_PUBLISHED | {"model.ignore_id": 0},  # black
     **self_pretraining.presets("pathfinder", QUICK),
 }
-get_config = partial(make_config, task="pathfinder", settings=PAPER, presets=PRESETS)
+get_config = config_of("pathfinder", PAPER, PRESETS)

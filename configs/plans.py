@@ -13,27 +13,25 @@ its own, and `init_from`: the presets of the run whose best weights it starts fr
 
 from typing import Any
 
-NYSTROM = {"attention.name": "nystrom"}
-SOFTMAX = {"attention.name": "softmax"}
-
 
 def _attentions(*names: str) -> tuple[dict[str, Any], ...]:
     return tuple({"attention.name": name} for name in names)
 
 
 def _nystrom(key: str, *values: Any) -> tuple[dict[str, Any], ...]:
-    return tuple({**NYSTROM, f"attention.{key}": value} for value in values)
+    name = {"attention.name": "nystrom"}
+    return tuple({**name, f"attention.{key}": value} for value in values)
 
 
 def _stages(attention: str) -> tuple[dict[str, Any], ...]:
     """Pre-trained; and from scratch, for as long as fine-tuning and as both."""
-    stages = (
-        {"presets": "pretrain"},
-        {"presets": "finetune"},
-        {"presets": "finetune", "init_from": "pretrain"},
-        {"presets": "scratch_matched"},
+    name = {"attention.name": attention}
+    return (
+        {**name, "presets": "pretrain"},
+        {**name, "presets": "finetune"},
+        {**name, "presets": "finetune", "init_from": "pretrain"},
+        {**name, "presets": "scratch_matched"},
     )
-    return tuple({"attention.name": attention, **stage} for stage in stages)
 
 
 # The paper's Table 3. Its 64 landmarks, Linformer's and Performer's 256 and Reformer's
@@ -55,7 +53,7 @@ PLANS: dict[str, dict[str, Any]] = {
             "text:subwords",
         ),
         "seeds": 1,
-        "variants": (NYSTROM,),
+        "variants": _attentions("nystrom"),
     },
     # How many landmarks it takes: the paper's 64, and around it.
     "landmarks": {
@@ -63,7 +61,7 @@ PLANS: dict[str, dict[str, Any]] = {
         "seeds": 3,
         "variants": (
             *_nystrom("num_landmarks", 64),
-            SOFTMAX,
+            *_attentions("softmax"),
             *_nystrom("num_landmarks", 16, 256, 32, 128),
         ),
     },

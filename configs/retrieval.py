@@ -10,10 +10,8 @@ step 250, 64.2 % at 500 and 64.8 % at 750 (seed 0, commit c91d469, without the
 convolution).
 """
 
-from functools import partial
-
 from configs import self_pretraining
-from configs.defaults import AS_PUBLISHED, attention, make_config, optimizer, train
+from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
 
 PAPER = optimizer(warmup_steps=800) | train(
     batch_size=32, num_steps=30_000, eval_every=300, checkpoint_every=300
@@ -31,4 +29,4 @@ PRESETS = {
     "quick,as_published": AS_PUBLISHED,
     **self_pretraining.presets("retrieval", QUICK),
 }
-get_config = partial(make_config, task="retrieval", settings=PAPER, presets=PRESETS)
+get_config = config_of("retrieval", PAPER, PRESETS)

@@ -16,7 +16,7 @@ the sweep `self_pretraining`.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from configs.defaults import attention, model, optimizer, train
+from configs.defaults import attention, model, objective, optimizer, train
 
 
 class TaskSettings(NamedTuple):
@@ -46,11 +46,8 @@ def presets(task: str, quick: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The presets of one task, whose preset `quick` has these settings."""
     settings = SETTINGS[task]
     num_layers, model_dim, num_heads, mlp_dim = settings.model
-    objective = {
-        "objective.name": "mlm",
-        "objective.mlm_probability": settings.mlm_probability,
-        "objective.corruption": "mask_only",
-    }
+    masked = objective(name="mlm", corruption="mask_only")
+    masked |= objective(mlm_probability=settings.mlm_probability)
 
     def stage(rate: float, num_epochs: int, batch_size: int) -> dict[str, Any]:
         every = settings.epoch * 32 // batch_size
@@ -67,10 +64,10 @@ def presets(task: str, quick: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     (first_rate, rate), (first_epochs, epochs) = settings.rates, settings.epochs
     batch_size = settings.fine_batch
     return {
-        "pretrain": stage(first_rate, first_epochs, 32) | objective,
+        "pretrain": stage(first_rate, first_epochs, 32) | masked,
         "finetune": stage(rate, epochs, batch_size),
         "scratch_matched": stage(rate, first_epochs + epochs, batch_size),
-        "quick,pretrain": objective,
+        "quick,pretrain": masked,
         "quick,finetune": {},
         "quick,scratch_matched": {"train.num_steps": 2 * quick["train.num_steps"]},
     }

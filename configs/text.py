@@ -16,11 +16,9 @@ after pre-training on windows of 256 tokens, 84.7 % from scratch (seed 0, 64 lan
 results/README.md).
 """
 
-from functools import partial
-
 from configs import self_pretraining
 from configs.corpus import BERT_BASE, BERT_QUICK
-from configs.defaults import AS_PUBLISHED, attention, make_config, optimizer, train
+from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
 from configs.glue import FINE_TUNING, QUICK_FINE_TUNING, four_epochs
 
 PAPER = optimizer(warmup_steps=8_000) | train(
@@ -44,4 +42,4 @@ PRESETS = {
     "quick,subwords": QUICK_SUBWORDS,
     **self_pretraining.presets("text", QUICK),
 }
-get_config = partial(make_config, task="text", settings=PAPER, presets=PRESETS)
+get_config = config_of("text", PAPER, PRESETS)

@@ -25,6 +25,7 @@ from nystromformer.experiments.workdir import (
     write_json,
 )
 from nystromformer.training.checkpoint import saved_steps, weights_sha256
+from nystromformer.training.data import Data
 from nystromformer.training.devices import (
     check_same_on_all_hosts,
     is_host_0,
@@ -135,7 +136,8 @@ def load_and_compile(
         compiled = train.num_steps and not jax.config.values["jax_disable_jit"]
         if compiled and wait([loading], timeout=0.5).not_done:
             programs = experiment.make_programs(mesh)
-            programs.compile(example_of(experiment.task), train.batch_size)
+            example = Data.of(example_of(experiment.task))
+            programs.compile(example, train.batch_size)
         splits = loading.result()
     experiment = experiment.with_num_steps(splits["train"].num_examples)
     return experiment, splits, programs or experiment.make_programs(mesh)

@@ -30,9 +30,8 @@ def weights_sha256(tree: Any) -> str:
     sha = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         array = np.asarray(leaf)
-        header = f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}"
-        sha.update(header.encode())
-        sha.update(np.ascontiguousarray(array).data)
+        name = f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}"
+        sha.update(name.encode() + array.tobytes())
     return sha.hexdigest()
 
 
@@ -42,9 +41,7 @@ def saved_steps(workdir: epath.PathLike) -> list[int]:
     return sorted(ocp.utils.checkpoint_steps(folder), reverse=True)
 
 
-def save_step(
-    workdir: epath.PathLike, step: int, state: Any, meta: dict[str, Any]
-) -> None:
+def save_step(workdir: epath.PathLike, step: int, state: Any, meta: Any) -> None:
     """Saves a checkpoint of arrays and a JSON object, and keeps the one before it."""
     folder = epath.Path(workdir) / FOLDER
     save_weights(folder / str(step), state, meta)
@@ -72,15 +69,13 @@ def restore(workdir: epath.PathLike, like: Tree) -> tuple[Tree, Any] | None:
     return None
 
 
-def save_weights(
-    folder: epath.PathLike, weights: Any, meta: dict[str, Any] | None = None
-) -> None:
+def save_weights(folder: epath.PathLike, weights: Any, meta: Any = None) -> None:
     """Writes arrays and a JSON object to a folder, in place of what is there."""
-    weights, path = jax.device_get(weights), _absolute(folder)
+    weights = jax.device_get(weights)
     noted = ocp.args.JsonSave({"meta": meta, "sha256": _sha256(weights, meta)})
     content = ocp.args.Composite(state=ocp.args.StandardSave(weights), meta=noted)
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        checkpointer.save(path, args=content, force=True)
+        checkpointer.save(_absolute(folder), args=content, force=True)
 
 
 def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
@@ -91,30 +86,27 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
     Raises:
       CheckpointError: they are missing, damaged, or of another model.
     """
-    path = _absolute(folder)
-    arrays = ocp.args.StandardRestore(
-        jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
-    )
-    content = ocp.args.Composite(state=arrays, meta=ocp.args.JsonRestore())
+    arrays = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
+    state, noted = ocp.args.StandardRestore(arrays), ocp.args.JsonRestore()
+    content = ocp.args.Composite(state=state, meta=noted)
     try:
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-            found = checkpointer.restore(path, args=content)
+            found = checkpointer.restore(_absolute(folder), args=content)
         weights, meta = found["state"], found["meta"]["meta"]
         shapes, wanted = (
-            [x.shape for x in jax.tree.leaves(y)] for y in (weights, like)
+            list(map(np.shape, jax.tree.leaves(x))) for x in (weights, like)
         )
         if shapes != wanted or _sha256(weights, meta) != found["meta"]["sha256"]:
             raise ValueError("it is not what was saved")
     except Exception as error:  # json's as well
         raise CheckpointError(
-            f"{path} is missing, damaged, or of another model ({error!r:.120})"
+            f"{folder} is missing, damaged, or of another model ({error!r:.120})"
         ) from error
     return weights, meta
 
 
 def _absolute(folder: epath.PathLike) -> epath.Path:
-    is_bucket = "://" in str(folder)
-    return epath.Path(folder if is_bucket else os.path.abspath(folder))
+    return epath.Path(folder if "://" in str(folder) else os.path.abspath(folder))
 
 
 def _sha256(weights: Any, meta: Any) -> str:

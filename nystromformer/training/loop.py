@@ -15,12 +15,7 @@ from etils import epath
 from nystromformer.config import TrainConfig
 from nystromformer.training import checkpoint
 from nystromformer.training.data import Data, train_indices
-from nystromformer.training.devices import (
-    all_hosts_max,
-    device_put_global,
-    is_host_0,
-    program_bytes,
-)
+from nystromformer.training.devices import all_hosts_max, device_put_global, is_host_0
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.interrupt import Interrupted, StopFlag
 from nystromformer.training.metrics import ChunkTimer, MetricsWriter, Progress, say
@@ -67,7 +62,7 @@ class Trainer:
     ):
         self.programs, self.schedule = programs, schedule
         self.objective, self.mesh = programs.objective, programs.mesh
-        self.workdir, self.train_chunk = epath.Path(workdir), programs.train_chunk
+        self.workdir = epath.Path(workdir)
         self.data = {name: Data.of(x) for name, x in splits.items()}
         self.timer, seed = ChunkTimer(), np.uint32(schedule.seed)
         shapes: State = programs.init.eval_shape(seed)
@@ -96,16 +91,15 @@ class Trainer:
         Raises Interrupted after saving, and NotFiniteError without.
         """
         self.started = time.monotonic() - self.run_state.wall_seconds
-        num_steps = self.schedule.num_steps
+        schedule, num_steps = self.schedule, self.schedule.num_steps
         if self.step:
             say(f"resuming from step {self.step}")
         with StopFlag() as self.stop, contextlib.closing(self.writer):
             if self.step < num_steps and not jax.config.values["jax_disable_jit"]:
-                lowered = self.programs.train_chunk.lower(self.state, *self._chunk(1))
-                self.train_chunk = lowered.compile()
-                self.run_state.compiled_bytes = program_bytes(self.train_chunk)
+                size = self.programs.compile(self.data["train"], schedule.batch_size)
+                self.run_state.compiled_bytes = size
             self.progress = Progress(self.step, num_steps)
-            with contextlib.closing(self.progress):
+            with contextlib.closing(self.progress.bar):
                 while self.step < num_steps or self._validation_due():
                     self._advance()
                 return self._test()
@@ -143,9 +137,11 @@ class Trainer:
         every = (schedule.log_every, schedule.eval_every, schedule.checkpoint_every)
         room = min(n - self.step % n for n in every)
         num_steps = min(self.timer.size, room, schedule.num_steps - self.step)
+        train, now = self.data["train"], self._indices(self.step, num_steps)
         with self.timer.measure(num_steps):
-            self.state, finite = self.train_chunk(self.state, *self._chunk(num_steps))
-            self.data["train"].prefetch(self._indices(self.step + num_steps, num_steps))
+            chunk = train.chunk(now, self.mesh)
+            self.state, finite = self.programs.train_chunk(self.state, *chunk)
+            train.prefetch(self._indices(self.step + num_steps, num_steps))
             self.step = int(self.state.step)
         if culprits := jax.device_get(finite).culprits():
             raise NotFiniteError(
@@ -167,11 +163,6 @@ class Trainer:
         num_examples = len(self.data["train"].labels)
         sizes = num_steps, num_examples, self.schedule.batch_size
         return train_indices(self.schedule.seed, first_step, *sizes)
-
-    def _chunk(self, num_steps: int) -> tuple[Data, jax.Array, jax.Array]:
-        """What the next steps take, beside the state."""
-        indices = self._indices(self.step, num_steps)
-        return self.data["train"].chunk(indices, self.mesh)
 
     def _evaluate(self, weights: Weights, split: str) -> dict[str, float] | None:
         metrics = evaluate(

@@ -16,8 +16,6 @@ import optax
 from nystromformer.training.data import Batch
 from nystromformer.training.objective import Sums, label_sums
 
-CORRUPTIONS = ("bert", "mask_only")
-
 
 class Masked(NamedTuple):
     """Inputs with tokens hidden, and where and what these are."""
@@ -42,7 +40,7 @@ class MaskedTokens:
         10 % stay; "mask_only": all become mask_token.
     """
 
-    metrics = ("loss", "mlm_accuracy")
+    metrics: tuple[str, ...] = ("loss", "mlm_accuracy")
     select = "loss"
     higher_is_better = False
 
@@ -57,8 +55,8 @@ class MaskedTokens:
     ):
         if not 0 < mlm_probability <= 1:
             raise ValueError(f"mlm_probability={mlm_probability} is not in (0, 1]")
-        if corruption not in CORRUPTIONS:
-            raise ValueError(f"corruption={corruption!r} is not one of {CORRUPTIONS}")
+        if corruption not in ("bert", "mask_only"):
+            raise ValueError(f"corruption={corruption!r} is not bert or mask_only")
         self.mask_token, self.special_tokens = mask_token, special_tokens
         self.mlm_probability, self.corruption = mlm_probability, corruption
         self.ordinary = np.setdiff1d(np.arange(vocab_size), special_tokens)
@@ -151,6 +149,5 @@ class MaskedOrder(MaskedTokens):
             "loss": ((losses.sum(1) / of_example).sum() + order, examples),
             "mlm_loss": (losses.sum(), tokens),
             "mlm_accuracy": (correct.sum(), tokens),
-            "sop_loss": sop["loss"],
-            "sop_accuracy": sop["accuracy"],
+            **{f"sop_{name}": pair for name, pair in sop.items()},
         }

@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from etils import epath
 from tqdm import tqdm
@@ -37,8 +36,7 @@ class MetricsWriter:
     def __init__(self, workdir: epath.PathLike, step: int = 0, evaluated: int = -1):
         self.path = epath.Path(workdir) / METRICS_FILE
         lines = self.path.read_text().splitlines() if self.path.exists() else []
-        last = {"train": step, "validation": evaluated}
-        rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        rows, last = map(json.loads, lines), {"train": step, "validation": evaluated}
         self.rows = [x for x in rows if x["step"] <= last.get(x["split"], -1)]
         self.step, self.events = step, None
 
@@ -101,10 +99,6 @@ class Progress:
         self.bar.set_postfix_str(shown, refresh=False)
         if self.bar.update(step - self.bar.n) and not self.is_terminal:
             say(str(self.bar))
-
-    def close(self) -> None:
-        """Ends the bar."""
-        self.bar.close()
 
 
 def say(line: str) -> None:

@@ -7,7 +7,6 @@ with `loss` among the names; key is None in an evaluation. From this come the gr
 Randomness of an evaluation may depend on `batch.indices`, the examples, alone.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -22,12 +21,10 @@ Sums = dict[str, tuple[jax.Array, jax.Array]]
 class Objective(Protocol):
     """Such a function, its metrics, and the one that chooses the best weights."""
 
-    @property
-    def metrics(self) -> Sequence[str]: ...
-    @property
-    def select(self) -> str: ...
-    @property
-    def higher_is_better(self) -> bool: ...
+    metrics: tuple[str, ...]
+    select: str
+    higher_is_better: bool
+
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums: ...
 
 
@@ -44,10 +41,8 @@ class Classification:
     def __init__(self, select: str = "accuracy", f1: bool = False):
         if select not in ("accuracy", "f1"):
             raise ValueError(f"select must be accuracy or f1, got {select!r}")
-        self.select = select
-        self.metrics = ("loss", "accuracy")
-        if f1 or select == "f1":
-            self.metrics += ("f1",)
+        also = ("f1",) if f1 or select == "f1" else ()
+        self.select, self.metrics = select, ("loss", "accuracy", *also)
 
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
         """loss (nats), accuracy and f1 (0 to 1), by the weights of the examples."""
@@ -88,9 +83,8 @@ class Totals(NamedTuple):
 
     def means(self) -> dict[str, float]:
         """Each metric, and the number of examples."""
-        sums: Mapping[str, Any] = jax.device_get(self.sums)
         means = {
             name: float(total) / float(weight) if weight else 0.0
-            for name, (total, weight) in sums.items()
+            for name, (total, weight) in jax.device_get(self.sums).items()
         }
         return {**means, "examples": int(self.examples)}

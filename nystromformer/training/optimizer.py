@@ -34,12 +34,10 @@ def make_optimizer(
     With cycle_b1, b1 goes from 0.95 to 0.85 at the peak of the rate and back, as in
     PyTorch's OneCycleLR.
     """
-    rate = learning_rate(config, num_steps)
+    rate, decay = learning_rate(config, num_steps), config.weight_decay
 
     def adamw(rate: optax.ScalarOrSchedule, b1: Any) -> optax.GradientTransformation:
-        return optax.adamw(
-            rate, b1, config.b2, config.eps, weight_decay=config.weight_decay
-        )
+        return optax.adamw(rate, b1, config.b2, config.eps, weight_decay=decay)
 
     if not config.cycle_b1:
         return adamw(rate, config.b1)

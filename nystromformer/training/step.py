@@ -17,7 +17,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from nystromformer.training.data import Batch, Data
-from nystromformer.training.devices import placement
+from nystromformer.training.devices import placement, program_bytes
 from nystromformer.training.gradients import batch_gradient
 from nystromformer.training.objective import Objective, Totals
 
@@ -102,15 +102,16 @@ class Programs:
         self.train_chunk = jit(self._train_chunk, donate_argnums=0)
         self.eval_chunk = jit(self._eval_chunk, static_argnames="length")
 
-    def compile(self, split: Any, batch_size: int) -> None:
-        """Compiles what the first steps call, for any number of examples as in `split`.
+    def compile(self, data: Data, batch_size: int) -> int:
+        """Compiles what the first steps call, for any number of examples as in `data`.
 
-        JAX keeps the programs: the first call of these functions finds them.
+        JAX keeps the programs: the first call of these functions finds them. Returns
+        the bytes that a chunk of training holds at once.
         """
         seed, batches = np.uint32(0), np.zeros((1, batch_size), np.int32)
         self.init.lower(seed).compile()
-        chunk = Data.of(split).chunk(batches, self.mesh)
-        self.train_chunk.lower(self.init.eval_shape(seed), *chunk).compile()
+        arguments = self.init.eval_shape(seed), *data.chunk(batches, self.mesh)
+        return program_bytes(self.train_chunk.lower(*arguments).compile())
 
     def _init(self, seed: jax.Array) -> State:
         _, weights = split_weights(self.make_model(nnx.Rngs(jax.random.key(seed))))
@@ -130,22 +131,17 @@ class Programs:
         self, state: State, data: Data, indices: jax.Array
     ) -> tuple[State, Finite]:
         """One step on the examples at indices [B], not compiled."""
-        dropout_key = jax.random.fold_in(jax.random.key(state.seed), 1)
-        key = jax.random.fold_in(dropout_key, state.step)
-        params, variables = state.weights
+        step, seed, (params, variables), optimizer, totals = state
+        dropout_key = jax.random.fold_in(jax.random.key(seed), 1)
+        key = jax.random.fold_in(dropout_key, step)
         found = self.gradient(self._forward, params, variables, data, indices, key)
-        updates, optimizer_state = self.optimizer.update(
-            found.params, state.optimizer, params
-        )
+        updates, optimizer = self.optimizer.update(found.params, optimizer, params)
         params: Any = optax.apply_updates(params, updates)
+        weights, totals = Weights(params, found.variables), totals.plus(found.totals)
         finite = jax.tree.map(lambda x: jnp.isfinite(x).all(), found.params)
-        state = state._replace(
-            step=state.step + 1,
-            weights=Weights(params, found.variables),
-            optimizer=optimizer_state,
-            totals=state.totals.plus(found.totals),
-        )
-        return state, Finite(jnp.isfinite(found.totals.sums["loss"][0]), finite)
+        loss_is_finite = jnp.isfinite(found.totals.sums["loss"][0])
+        state = State(step + 1, seed, weights, optimizer, totals)
+        return state, Finite(loss_is_finite, finite)
 
     def _train_chunk(
         self, state: State, data: Data, indices: jax.Array, num_steps: jax.Array

@@ -39,7 +39,7 @@ def test_progress_without_a_terminal_is_a_line_every_few_seconds(capsys, monkeyp
         progress.bar.start_t -= 2.0  # two seconds for one step, eighteen to go
         progress.update(11, {"loss": 0.25}, 1234.5)
         out = capsys.readouterr().out.splitlines()
-        progress.close()
+        progress.bar.close()
         assert len(out) == lines
     assert "11/30" in out[0]
     assert "loss 0.25  1,234 examples/s" in out[0]
