@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 from flax.traverse_util import flatten_dict
 
-from configs.defaults import make_config
+from configs.defaults import attention, make_config, model, optimizer
 from lra_tasks.task import LRA, TASKS, get_task
 from nystromformer.attention import ATTENTIONS
-from nystromformer.config import Config
 from nystromformer.experiments.experiment import Experiment
+from tests import small
 
 MODULES = {name: importlib.import_module(f"configs.{name}") for name in TASKS}
 
@@ -23,31 +23,16 @@ PAPER = {  # The authors' settings
     "train.eval_every": (50, 500, 300, 175, 312),
 }
 PAPER_OF_ALL = {
-    "model.num_layers": 2,
-    "model.num_heads": 2,
-    "model.model_dim": 64,
-    "model.mlp_dim": 128,
-    "model.dropout_rate": 0.1,
-    "model.norm": "pre",
-    "model.pooling": "mean",
-    "attention.num_landmarks": 64,
-    "attention.num_pinv_iters": 6,
-    "attention.conv_kernel_size": 35,
-    "optimizer.learning_rate": 1e-4,
-    "optimizer.weight_decay": 0,
-    "optimizer.b1": 0.9,
-    "optimizer.b2": 0.999,
-    "optimizer.eps": 1e-6,
-    "optimizer.decay": "linear",
+    **model(num_layers=2, num_heads=2, model_dim=64, mlp_dim=128, dropout_rate=0.1),
+    **model(norm="pre", pooling="mean"),
+    **attention(num_landmarks=64, num_pinv_iters=6, conv_kernel_size=35),
+    **optimizer(learning_rate=1e-4, decay="linear", weight_decay=0),
+    **optimizer(b1=0.9, b2=0.999, eps=1e-6),
 }
 
 
-def make(task, arg=None):
-    return MODULES[task].get_config(arg)
-
-
 def flat(task, arg):
-    return flatten_dict(make(task, arg).to_dict(), sep=".")
+    return flatten_dict(MODULES[task].get_config(arg).to_dict(), sep=".")
 
 
 def test_paper_preset_is_the_authors_table():
@@ -64,9 +49,9 @@ def test_every_preset_is_a_config(task):
     presets = MODULES[task].PRESETS
     options = {field.name for field in dataclasses.fields(TASKS[task])}
     for preset in ["paper", *presets]:
-        for attention in ("nystrom", "reformer", "softmax"):
-            config = Config.from_mapping(make(task, f"{attention},{preset}").to_dict())
-            assert (config.preset, config.attention.name) == (preset, attention)
+        for name in ("nystrom", "reformer", "softmax"):
+            config = small.make_config(f"{name},{preset}", task)
+            assert (config.preset, config.attention.name) == (preset, name)
             assert config.task.options.keys() == options
             get_task(task, **config.task.options)
     used = {key for preset in presets.values() for key in preset}
@@ -99,14 +84,13 @@ def test_as_published_is_the_paper_preset_with_just_these_changes(task, attentio
     options = {f"attention.{x}": y for x, y in OF_ATTENTIONS[attention].items()}
     expected = {"preset": "as_published"} | everywhere | OF_TASKS[task] | options
     assert changes == expected
-    quick = make(task, f"{attention},quick,as_published").task
-    assert quick.max_length == make(task, "quick").task.max_length
+    quick = (flat(task, f"{attention},quick{x}") for x in ("", ",as_published"))
+    assert len({config["task.max_length"] for config in quick}) == 1
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_quick_options_fit_into_short_sequences(attention):
-    config = Config.from_mapping(make("listops", f"{attention},quick").to_dict())
-    Experiment(config)  # raises for what is too large
+    Experiment(small.make_config(f"{attention},quick"))  # or raises
 
 
 def test_make_config_merges_presets_quick_first():
@@ -134,6 +118,6 @@ def test_make_config_merges_presets_quick_first():
 
 def test_make_config_names_an_unknown_word_or_task():
     with pytest.raises(ValueError, match=r"'nystrm'; known: .*softmax.*paper.*quick"):
-        make("text", "nystrm")
+        flat("text", "nystrm")
     with pytest.raises(ValueError, match="unknown task 'mine': --load the module"):
         make_config(task="mine", settings={}, presets={})

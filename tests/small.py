@@ -39,18 +39,14 @@ def result_of(workdir: Path) -> dict[str, Any]:
 
 
 # Fields that depend on the clock or the checkout.
-CIRCUMSTANCES = {
-    *("wall_seconds", "examples_per_second", "sessions", "commit", "command"),
-}
+CIRCUMSTANCES = {"wall_seconds", "examples_per_second", "sessions", "commit", "command"}
 
 
 def numbers(workdir: Path) -> list[dict[str, Any]]:
     """The result and the metrics of a finished run, without circumstances."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     found = [result_of(workdir), *map(json.loads, lines)]
-    return [
-        {key: x for key, x in row.items() if key not in CIRCUMSTANCES} for row in found
-    ]
+    return [{key: row[key] for key in row.keys() - CIRCUMSTANCES} for row in found]
 
 
 def losses(workdir: Path) -> list[float]:

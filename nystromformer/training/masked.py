@@ -40,7 +40,7 @@ class MaskedTokens:
         10 % stay; "mask_only": all become mask_token.
     """
 
-    metrics: tuple[str, ...] = ("loss", "mlm_accuracy")
+    metrics = ("loss", "mlm_accuracy")
     select = "loss"
     higher_is_better = False
 

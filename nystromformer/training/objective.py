@@ -7,6 +7,7 @@ with `loss` among the names; key is None in an evaluation. From this come the gr
 Randomness of an evaluation may depend on `batch.indices`, the examples, alone.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -21,10 +22,11 @@ Sums = dict[str, tuple[jax.Array, jax.Array]]
 class Objective(Protocol):
     """Such a function, its metrics, and the one that chooses the best weights."""
 
-    metrics: tuple[str, ...]
     select: str
     higher_is_better: bool
 
+    @property
+    def metrics(self) -> Sequence[str]: ...
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums: ...
 
 

@@ -10,12 +10,10 @@ from nystromformer.training.data import MAX_CHUNK, Data, train_indices
 
 def test_train_indices_of_an_epoch_are_a_permutation_less_its_remainder():
     indices = train_indices(7, 0, 2 * 8, num_examples=103, batch_size=12)
-    first, second = indices[:8].ravel(), indices[8:].ravel()
-    for epoch in (first, second):
-        assert len(set(epoch)) == 96
-        assert set(epoch) <= set(range(103))
-    assert not np.array_equal(first, second)
-    assert set(range(103)) - set(first) != set(range(103)) - set(second)
+    first, second = (set(x.ravel()) for x in np.split(indices, 2))
+    assert len(first) == len(second) == 96
+    assert first | second <= {*range(103)}
+    assert first != second
 
 
 def test_train_indices_do_not_depend_on_where_the_run_was_resumed():
@@ -58,7 +56,7 @@ def test_chunk_has_both_rows_of_each_pair():
     np.testing.assert_array_equal(batch.labels, [2, 1])
 
 
-def test_take_gives_tokens_mask_labels_and_weights():
+def test_take_gives_tokens_labels_weights_and_a_mask_where_lengths_differ():
     batch = Data.of(make_split()).put().take(jnp.array([2, 1]), jnp.array([1.0, 0.0]))
     assert batch.inputs.dtype == jnp.int32
     np.testing.assert_array_equal(batch.inputs, [[6, 0, 0], [4, 5, 0]])
@@ -66,10 +64,7 @@ def test_take_gives_tokens_mask_labels_and_weights():
     np.testing.assert_array_equal(batch.labels, [2, 1])
     np.testing.assert_array_equal(batch.weights, [1, 0])
     np.testing.assert_array_equal(batch.indices, [2, 1])
-
-
-def test_take_of_full_rows_has_no_mask_and_zero_is_a_token():
     split = make_split()
     split.lengths[:] = 3
     batch = Data.of(split).put().take(jnp.array([0]), jnp.ones(1))
-    assert batch.mask is None  # all count, and nothing pays for saying so
+    assert batch.mask is None  # all are full, and nothing pays for saying so

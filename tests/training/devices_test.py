@@ -78,17 +78,14 @@ def test_program_bytes_counts_what_is_donated_once(donated):
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "length", "sequence_parallelism", "text"),
+    ("batch_size", "length", "parts", "text"),
     [
         (8, 7, 2, "max_length=7 .* sequence_parallelism=2: change"),
         (3, 8, 1, "batches of 3 .* over 2 devices"),
         (4, 9, 3, "2 devices with sequence_parallelism=3"),
     ],
 )
-def test_make_mesh_refuses_what_cannot_be_split(
-    batch_size, length, sequence_parallelism, text
-):
-    devices = jax.devices()[:1] * 2
-    split_over = {"sequence_parallelism": sequence_parallelism}
+def test_make_mesh_refuses_what_cannot_be_split(batch_size, length, parts, text):
+    mesh = {"sequence_parallelism": parts, "devices": jax.devices()[:1] * 2}
     with pytest.raises(ValueError, match=text):
-        make_mesh(batch_size, length, **split_over, devices=devices)
+        make_mesh(batch_size, length, **mesh)

@@ -24,7 +24,6 @@ from nystromformer.training.devices import (
     DATA,
     SEQ,
     check_same_on_all_hosts,
-    device_put_global,
     make_mesh,
     placement,
 )
@@ -33,7 +32,7 @@ from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import Programs
-from tests.training.conftest import ADAM, BagOfTokens, make_split
+from tests.training.conftest import BagOfTokens, make_split
 
 NYSTROM = {"num_landmarks": 16, "conv_kernel_size": 35}
 LENGTH, BATCH, STEPS = 128, 8, 50
@@ -53,23 +52,25 @@ def training(data_shards: int, sequence_parallelism: int, parts: int) -> Any:
     split_over = {"sequence_parallelism": sequence_parallelism}
     devices = jax.devices()[: data_shards * sequence_parallelism]
     mesh = make_mesh(BATCH, LENGTH, **split_over, devices=devices)
-    config = OptimizerConfig(learning_rate=1e-3, warmup_steps=10, **ADAM)
+    config = OptimizerConfig(learning_rate=1e-3, warmup_steps=10)
     run = make_model, Classification(), make_optimizer(config, STEPS), mesh
     programs = Programs(*run, grad_accum_steps=parts, length_buckets=parts)
     state, chunk = programs.init(np.uint32(0)), programs.train_chunk
-    data = Data.of(make_split(0, 103, LENGTH)).put(mesh)
-    order = train_indices(0, 0, STEPS, 103, BATCH)
-    indices = [device_put_global(mesh, x[None], None, DATA) for x in order]
-    return chunk.lower(state, data, indices[0], 1).compile(), state, data, indices
+    data, order = (
+        Data.of(make_split(0, 103, LENGTH)),
+        train_indices(0, 0, STEPS, 103, BATCH),
+    )
+    chunks = [data.chunk(x[None], mesh) for x in order]
+    return chunk.lower(state, *chunks[0]).compile(), state, chunks
 
 
 def losses(data_shards: int, sequence_parallelism: int, parts: int = 1) -> list[float]:
     """The mean loss of each of the first steps on such a mesh."""
-    chunk, state, data, steps = training(data_shards, sequence_parallelism, parts)
+    chunk, state, steps = training(data_shards, sequence_parallelism, parts)
     found = []
-    for indices in steps:
+    for step in steps:
         state = state._replace(totals=jax.tree.map(jnp.zeros_like, state.totals))
-        state, finite = chunk(state, data, indices, 1)
+        state, finite = chunk(state, *step)
         assert not finite.culprits()
         found.append(state.totals.means()["loss"])
         assert state.totals.examples.sharding.is_fully_replicated
@@ -118,7 +119,7 @@ def resumed(workdir: str) -> list[float]:
     splits = {name: make_split(i, 40) for i, name in enumerate(names)}
     sizes = {"seed": 0, "batch_size": 8, "num_steps": 12, "checkpoint_every": 4}
     schedule = TrainConfig(**sizes, eval_every=4, log_every=4)
-    adamw = OptimizerConfig(learning_rate=0.03, warmup_steps=2, **ADAM)
+    adamw = OptimizerConfig(learning_rate=0.03, warmup_steps=2)
 
     def trainer(name: str, num_devices: int) -> Trainer:
         folder = Path(workdir, name)
@@ -152,16 +153,9 @@ def same(port: str, process: int, text: str) -> str:
     return "the same"
 
 
-COMMANDS = (losses, operations, cost, resumed, same)
-
-
-def main(what: str, *arguments: str) -> Any:
-    numbers = [int(text) if text.isdigit() else text for text in arguments]
-    command = next(x for x in COMMANDS if x.__name__ == what)
-    return command(*numbers)
-
-
 if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_disable_most_optimizations", True)
-    print(json.dumps(main(*sys.argv[1:])))
+    what, *arguments = sys.argv[1:]
+    numbers = (int(text) if text.isdigit() else text for text in arguments)
+    print(json.dumps(globals()[what](*numbers)))

@@ -1,7 +1,5 @@
 """Evaluation counts every example once, in any batch size."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from flax import nnx
@@ -12,27 +10,25 @@ from nystromformer.training.objective import Classification
 from nystromformer.training.step import Programs, split_weights
 from tests.training.conftest import BagOfTokens, make_split
 
+MODEL = BagOfTokens(nnx.Rngs(3))
+WEIGHTS = split_weights(MODEL)[1]
+
 
 @pytest.fixture
 def programs():
     return Programs(BagOfTokens, Classification())
 
 
-@pytest.fixture
-def model():
-    return BagOfTokens(nnx.Rngs(3))
-
-
 def test_evaluate_equals_the_accuracy_counted_by_hand_in_any_batch_size(
-    programs, model, splits
+    programs, splits
 ):
-    split, (_, weights) = splits["test"], split_weights(model)
+    split = splits["test"]
     mask = np.arange(split.inputs.shape[1]) < split.lengths[:, None]
-    logits = model(split.inputs, mask)
+    logits = MODEL(split.inputs, mask)
     right = int((np.asarray(logits).argmax(1) == split.labels).sum())
     assert 0 < right < 29
     for batch_size in (29, 8, 64):
-        metrics = evaluate(programs, weights, Data.of(split), batch_size)
+        metrics = evaluate(programs, WEIGHTS, Data.of(split), batch_size)
         assert metrics is not None
         assert metrics["examples"] == 29
         assert metrics["accuracy"] == right / 29  # all digits: equals must tie
@@ -54,12 +50,12 @@ def watch(programs):
 
 
 def test_evaluate_puts_examples_of_similar_length_into_a_shorter_batch(
-    programs, model, splits
+    programs, splits
 ):
-    split, (_, weights) = splits["test"], split_weights(model)
-    plain = evaluate(programs, weights, Data.of(split), 8)
+    split = splits["test"]
+    plain = evaluate(programs, WEIGHTS, Data.of(split), 8)
     seen = watch(programs)
-    found = evaluate(programs, weights, Data.of(split), 8, length_buckets=7)
+    found = evaluate(programs, WEIGHTS, Data.of(split), 8, length_buckets=7)
     assert found == pytest.approx(plain)
     assert all(split.lengths[examples].max() <= length for length, examples in seen)
     assert [length for length, _ in seen] == sorted(length for length, _ in seen)
@@ -73,12 +69,12 @@ def test_evaluate_puts_a_pair_where_its_longer_text_fits(programs):
     split.pairs = np.arange(8, dtype=np.int32).reshape(4, 2)
     split.labels = split.labels[:4]
     programs.eval_chunk = lambda *batches, length: batches[-1]  # the totals
-    seen, nothing = watch(programs), None
-    evaluate(programs, nothing, Data.of(split), 2, length_buckets=7)
+    seen = watch(programs)
+    evaluate(programs, WEIGHTS, Data.of(split), 2, length_buckets=7)
     assert seen == [(2, [2, 1]), (7, [3, 0])]
 
 
-def test_evaluate_is_none_when_asked_to_stop(programs, model, splits):
-    asked, (_, weights) = iter([False, True]), split_weights(model)
-    what: Any = programs, weights, Data.of(splits["test"]), 8
+def test_evaluate_is_none_when_asked_to_stop(programs, splits):
+    asked = iter([False, True])
+    what = programs, WEIGHTS, Data.of(splits["test"]), 8
     assert evaluate(*what, should_stop=lambda: next(asked)) is None

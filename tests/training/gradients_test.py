@@ -65,14 +65,8 @@ def check_equal(one, other):
 
 def by_hand(forward, data, variables=(), parts=4, buckets=1):
     """The gradient of a forward pass that has one parameter, 1."""
-    where = jnp.ones(()), variables, data, jnp.arange(8), jax.random.key(0)
-    batching = {"grad_accum_steps": parts, "length_buckets": buckets}
-    return batch_gradient(forward, *where, **batching)
-
-
-def totals_of(loss, batch):
-    weight = batch.weights.sum()
-    return Totals({"loss": (loss, weight)}, weight)
+    where = forward, jnp.ones(()), variables, data, jnp.arange(8), jax.random.key(0)
+    return batch_gradient(*where, grad_accum_steps=parts, length_buckets=buckets)
 
 
 def test_bucket_lengths_are_even_steps_that_end_at_the_longest():
@@ -103,14 +97,14 @@ def test_batch_gradient_gives_a_pair_the_length_of_its_longer_text(data):
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-def test_batch_gradient_divides_by_the_weight_of_the_loss(data, parts):
-    """As of masked tokens, whose number is not that of the examples."""
-
+def test_batch_gradient_divides_by_the_weight_and_passes_variables_on(data, parts):
     def forward(params, variables, batch, key):
         tokens = batch.mask.sum().astype(jnp.float32)
-        return Totals({"loss": (3 * params * tokens, tokens)}, batch.weights.sum()), ()
+        sums = {"loss": (3 * params * tokens, tokens)}
+        return Totals(sums, batch.weights.sum()), variables + 1
 
-    assert by_hand(forward, data, parts=parts).params == 3
+    found = by_hand(forward, data, jnp.zeros(()), parts)
+    assert (found.params, found.variables) == (3, parts)
 
 
 def test_batch_gradient_draws_dropout_for_each_part(data):
@@ -121,24 +115,17 @@ def test_batch_gradient_draws_dropout_for_each_part(data):
 
 
 def test_batch_gradient_sorts_parts_by_length_and_truncates_them(data):
-    """The lengths that the loss gets, as it is called."""
     seen = []
 
     def forward(params, variables, batch, key):
         jax.debug.callback(lambda mask: seen.append(mask), batch.mask)
-        return totals_of((params * batch.labels).sum(), batch), ()
+        weight = batch.weights.sum()
+        return Totals({"loss": (params * weight, weight)}, weight), ()
 
     by_hand(forward, data, buckets=4)
     jax.effects_barrier()
     found = sorted((mask.shape[1], sorted(mask.sum(1).tolist())) for mask in seen)
     assert found == [(8, [1, 3]), (8, [8, 8]), (24, [9, 17]), (32, [31, 32])]
-
-
-def test_batch_gradient_passes_variables_from_part_to_part(data):
-    def forward(params, variables, batch, key):
-        return totals_of(params * variables, batch), variables + 1
-
-    assert by_hand(forward, data, jnp.zeros(())).variables == 4
 
 
 def test_batch_gradient_in_parts_takes_less_memory(data):

@@ -2,24 +2,20 @@
 
 import json
 import os
-import shutil
 import signal
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from nystromformer.config import TrainConfig
 from nystromformer.training import loop
-from nystromformer.training.checkpoint import (
-    CheckpointError,
-    load_weights,
-    saved_steps,
-    weights_sha256,
-)
+from nystromformer.training.checkpoint import load_weights, saved_steps, weights_sha256
 from nystromformer.training.interrupt import Interrupted
-from nystromformer.training.loop import Trainer
+from nystromformer.training.loop import NotFiniteError, Trainer
 from nystromformer.training.objective import Classification
 from nystromformer.training.step import Programs
+from tests.training.conftest import BagOfTokens, flip_a_bit
 
 SIZES = {"seed": 0, "batch_size": 8, "num_steps": 40}
 SIZES |= {"eval_every": 8, "log_every": 5, "checkpoint_every": 12}
@@ -27,18 +23,18 @@ IN_PARTS = {"grad_accum_steps": 2, "length_buckets": 3}
 
 
 @pytest.fixture
-def start(make_model, optimizer, splits, tmp_path):
+def start(optimizer, splits, tmp_path):
     """Makes the run in a workdir of this name, new or resumed."""
 
     def start(
-        name="run", objective=None, splits=splits, batching=None, **options
+        name="run", objective=None, model=BagOfTokens, start=None, **changes
     ) -> Trainer:
-        workdir, objective = tmp_path / name, objective or Classification()
+        workdir, schedule = tmp_path / name, TrainConfig(**SIZES | changes)
         workdir.mkdir(exist_ok=True)
-        schedule = TrainConfig(**SIZES | (batching or {}))
         batching = {key: getattr(schedule, key) for key in IN_PARTS}
-        programs = Programs(make_model, objective, optimizer, **batching)
-        return Trainer(programs, schedule, splits, workdir, **options)
+        objective = objective or Classification()
+        programs = Programs(model, objective, optimizer, **batching)
+        return Trainer(programs, schedule, splits, workdir, start)
 
     return start
 
@@ -82,30 +78,30 @@ def test_fit_learns_logs_validates_and_tests(start, tmp_path):
     assert outcome["test_accuracy"] > 0.8
     assert outcome["test_examples"] == 29
     assert outcome["compiled_bytes"] > 0
-    by_split = {}
-    for line in lines(tmp_path / "whole"):
-        by_split.setdefault(line["split"], []).append(line)
-    assert [line["step"] for line in by_split["train"]] == list(range(5, 41, 5))
-    validation = by_split["validation"]
+    train, validation, test = (
+        [line for line in lines(tmp_path / "whole") if line["split"] == split]
+        for split in ("train", "validation", "test")
+    )
+    assert [line["step"] for line in train] == list(range(5, 41, 5))
     assert [line["step"] for line in validation] == [8, 16, 24, 32, 40]
     assert {line["examples"] for line in validation} == {23}
     accuracies = [line["accuracy"] for line in validation]
     assert outcome["validation_accuracy"] == max(accuracies)
     best = accuracies.index(max(accuracies))
     assert outcome["best_step"] == validation[best]["step"]
-    assert by_split["test"][0]["accuracy"] == outcome["test_accuracy"]
+    assert test[0]["accuracy"] == outcome["test_accuracy"]
 
 
 @pytest.mark.parametrize(
     ("step", "batching"), [(3, {}), (16, {}), (40, {}), (16, IN_PARTS)]
 )
 def test_fit_resumes_bit_equal(start, tmp_path, monkeypatch, step, batching):
-    whole = start("whole", batching=batching).fit()
-    run = start("stopped", batching=batching)
+    whole = start("whole", **batching).fit()
+    run = start("stopped", **batching)
     fit_until(run, step, monkeypatch)
     if run.run_state.best_step:
         assert best_sha256(run) == weights_sha256(run.best)
-    assert_same(start("stopped", batching=batching).fit(), whole)
+    assert_same(start("stopped", **batching).fit(), whole)
     assert lines(tmp_path / "stopped") == lines(tmp_path / "whole")
 
 
@@ -126,15 +122,12 @@ def test_fit_repeats_what_was_lost_since_the_checkpoint(start, tmp_path, monkeyp
         assert lines(tmp_path / f"lost {step}") == lines(tmp_path / "whole")
 
 
-def test_delete_checkpoints_leaves_the_best_weights(start, tmp_path):
-    outcome = start("kept").fit()
-    run = start("kept")  # as after a kill before the result was written
-    assert run.step == 40
-    again = run.fit()
-    assert_same(again, outcome)
-    assert again["examples_per_second"] == outcome["examples_per_second"]
+def test_delete_checkpoints_leaves_the_best_weights(start):
+    outcome = start().fit()
+    run = start()  # as after a kill before the result was written
+    assert run.fit()["examples_per_second"] == outcome["examples_per_second"]
     run.delete_checkpoints()
-    assert saved_steps(tmp_path / "kept") == []
+    assert saved_steps(run.workdir) == []
     assert best_sha256(run) == outcome["params_sha256"]
 
 
@@ -145,11 +138,7 @@ def test_fit_takes_the_older_checkpoint_where_the_newest_is_damaged(
     whole = start("whole").fit()
     fit_until(start("damaged"), 30, monkeypatch)
     newest, older = saved_steps(tmp_path / "damaged")
-    folder = tmp_path / "damaged" / "checkpoints" / str(newest) / "state"
-    largest = max(folder.rglob("*"), key=lambda path: path.stat().st_size)
-    content = bytearray(largest.read_bytes())
-    content[len(content) // 2] ^= 1
-    largest.write_bytes(content)
+    flip_a_bit(tmp_path / "damaged" / "checkpoints" / str(newest) / "state")
     run = start("damaged")
     assert run.step == older
     assert f"checkpoints/{newest} is missing, damaged" in capsys.readouterr().out
@@ -160,24 +149,41 @@ def test_fit_takes_the_older_checkpoint_where_the_newest_is_damaged(
     assert lines(tmp_path / "damaged") == lines(tmp_path / "whole")
 
 
-def test_trainer_refuses_other_data(start, monkeypatch):
-    fit_until(start(data_sha256={"train": "a"}), 3, monkeypatch)
-    with pytest.raises(CheckpointError, match="was trained on other data"):
-        start(data_sha256={"train": "b"})
+class Poisoned(BagOfTokens):
+    """Gives NaN at the 14th step of training, or wherever it is evaluated after it."""
+
+    when: str
+
+    def __call__(self, inputs, mask, dropout_rng=None):
+        logits = super().__call__(inputs, mask, dropout_rng)
+        step = self.calls[...]  # of training, this one included
+        bad = step == 14 if self.when == "training" else step > 14
+        if (dropout_rng is None) == (self.when == "training"):
+            return logits
+        return logits * jnp.where(bad, jnp.nan, 1)
 
 
-def test_fit_ends_with_an_error_where_the_workdir_is_deleted(start, tmp_path):
-    run = start("gone")
-    shutil.rmtree(tmp_path / "gone")
-    with pytest.raises(FileNotFoundError):
-        run.fit()
+STOPPED = {
+    "training": r"step 14: not finite: the loss, the gradient of embedding\.embedding, "
+    r".*; last checkpoint: 12",
+    "validation": "step 16: the validation loss is not finite",
+}
+
+
+@pytest.mark.parametrize("when", STOPPED)
+def test_fit_stops_at_a_nan_and_leaves_a_whole_checkpoint(start, when):
+    with pytest.raises(NotFiniteError, match=STOPPED[when]):
+        start(model=type("P", (Poisoned,), {"when": when})).fit()
+    again = start()
+    assert again.step == 12
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(again.state))
 
 
 def test_fit_works_without_jit(start):
     """As people debug; the bits differ, for XLA fuses what it compiles."""
-    compiled = start("compiled", batching={"num_steps": 2}).fit()
+    compiled = start("compiled", num_steps=2).fit()
     with jax.disable_jit():
-        found = start("eager", batching={"num_steps": 2}).fit()
+        found = start("eager", num_steps=2).fit()
     assert found["test_loss"] == pytest.approx(compiled["test_loss"], rel=1e-5)
 
 

@@ -1,0 +1,23 @@
+"""The same seed gives the same bits, in whatever process, place and language."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.commands import ROOT, Commands
+from tests.small import numbers
+
+ELSEWHERE = {"PYTHONHASHSEED": "4242", "LC_ALL": "C", "TZ": "Asia/Tokyo"}
+
+
+@pytest.mark.slow
+def test_train_gives_the_same_bits_in_any_locale_and_folder(
+    commands, finished, tmp_path
+):
+    folder = tmp_path / "folder ö"
+    folder.mkdir()
+    ours = Commands(folder, commands.programs, ELSEWHERE)
+    command = [sys.executable, ROOT / "scripts" / "train.py", *ours.train_args("run")]
+    assert subprocess.run(command, cwd=folder, env=ours.env).returncode == 0
+    assert numbers(folder / "run") == numbers(finished[0])
