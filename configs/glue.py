@@ -29,16 +29,14 @@ def four_epochs(num_train: int) -> dict[str, Any]:
 FINE_TUNING = optimizer(
     learning_rate=3e-5, weight_decay=0.01, warmup_steps=0, decay="none"
 )
-QUICK_FINE_TUNING = {
-    **optimizer(learning_rate=1e-4),
-    **attention(num_landmarks=32, projection_dim=64),
-}
+QUICK_FINE_TUNING = optimizer(learning_rate=1e-4) | attention(
+    num_landmarks=32, projection_dim=64
+)
 PAPER = {"task.max_length": 512} | BERT_BASE | FINE_TUNING | four_epochs(67_349)
 QUICK = {"task.max_length": 128} | BERT_QUICK | QUICK_FINE_TUNING | attention(window=32)
-F1 = objective(f1=True)
 PRESETS = {  # of SST-2, if they name no other subset
     "quick": QUICK,
-    "mrpc": {"task.subset": "mrpc"} | F1 | four_epochs(3_668),
+    "mrpc": {"task.subset": "mrpc"} | objective(f1=True) | four_epochs(3_668),
     "qnli": {"task.subset": "qnli"} | four_epochs(104_743),
     "qqp": {"task.subset": "qqp"} | objective(select="f1") | four_epochs(363_846),
     "mnli": {"task.subset": "mnli"} | four_epochs(392_702),

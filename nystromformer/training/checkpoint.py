@@ -93,10 +93,8 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
             found = checkpointer.restore(_absolute(folder), args=content)
         weights, meta = found["state"], found["meta"]["meta"]
-        shapes, wanted = (
-            list(map(np.shape, jax.tree.leaves(x))) for x in (weights, like)
-        )
-        if shapes != wanted or _sha256(weights, meta) != found["meta"]["sha256"]:
+        shapes = [[*map(np.shape, jax.tree.leaves(x))] for x in (weights, like)]
+        if shapes[0] != shapes[1] or _sha256(weights, meta) != found["meta"]["sha256"]:
             raise ValueError("it is not what was saved")
     except Exception as error:  # json's as well
         raise CheckpointError(

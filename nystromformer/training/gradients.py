@@ -90,8 +90,7 @@ def batch_gradient(
         )
         first = functools.partial(part_gradient, lengths[0])
         shapes = jax.eval_shape(first, variables, parts[0], key)
-        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        start = nothing._replace(variables=variables)
+        start = jax.tree.map(jnp.zeros_like, shapes)._replace(variables=variables)
         numbers = jnp.arange(grad_accum_steps)
         gradient, _ = jax.lax.scan(add_part, start, (numbers, parts))
     weight = gradient.totals.sums["loss"][1]
