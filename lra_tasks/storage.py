@@ -69,8 +69,7 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
             features=tfds.features.FeaturesDict({"label": label, **features}),
             metadata=tfds.core.MetadataDict(options=dataclasses.asdict(task)),
         )
-        # It asks no server whether it knows the dataset.
-        setattr(info, "initialize_from_bucket", lambda: None)  # noqa: B010
+        setattr(info, "initialize_from_bucket", lambda: None)  # noqa: B010 - no server
         return info
 
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""GLUE: tiny files in the official formats, and TFDS's."""
+"""GLUE: tiny files in the official formats, and TFDS's; a user's own tables."""
 
 import numpy as np
 import pytest
@@ -85,27 +85,20 @@ def test_make_splits_of_every_subset(tmp_path, capsys, name):
         assert "200" in task.decode(splits[3].inputs[0])
 
 
-@pytest.mark.parametrize("name", ["sst2", "mnli"])
-def test_tfds_gives_the_data_of_the_official_files(tmp_path, name):
+def test_tfds_gives_the_data_of_the_official_files(tmp_path):
     write(tmp_path / "tsv", official())
-    files = {"train": (0, 60), "validation": (100, 12)}
-    columns, forms = ("sentence",), ["it 's \" {} "]
-    if name == "mnli":
-        files = {"train": (0, 60), "validation_matched": (100, 12)}
-        files["validation_mismatched"] = 200, 12
-        columns, forms = ("premise", "hypothesis"), ["A {}", "B {}"]
-    num_classes, rows = len(SUBSETS[name].classes), {}
-    for split, (start, count) in files.items():
-        rows[split] = [  # in an order of its own
-            {"idx": i, "label": i % num_classes}
-            | {x: form.format(i) for x, form in zip(columns, forms, strict=True)}
-            for i in reversed(range(start, start + count))
-        ]
-    features = {x: tfds.features.Text() for x in columns} | {"idx": np.int32}
-    features["label"] = tfds.features.ClassLabel(num_classes=num_classes)
-    write_tfds(tmp_path / "tfds", f"glue/{name}", features, rows)
+    files = {"train": (0, 60), "validation_matched": (100, 12)}
+    rows = {}
+    for split, (start, count) in (files | {"validation_mismatched": (200, 12)}).items():
+        numbers = reversed(range(start, start + count))  # an order of its own
+        row = {"premise": "A {}", "hypothesis": "B {}"}.items()
+        texts = ({"idx": i} | {x: form.format(i) for x, form in row} for i in numbers)
+        rows[split] = [x | {"label": x["idx"] % 3} for x in texts]
+    features = {x: tfds.features.Text() for x in ("premise", "hypothesis")}
+    features |= {"idx": np.int32, "label": tfds.features.ClassLabel(num_classes=3)}
+    write_tfds(tmp_path / "tfds", "glue/mnli", features, rows)
     one, other = (
-        hashes(get_task("glue", subset=name, source_dir=str(tmp_path / x)), tmp_path)
+        hashes(get_task("glue", subset="mnli", source_dir=str(tmp_path / x)), tmp_path)
         for x in ("tsv", "tfds")
     )
     assert one == other
@@ -143,3 +136,52 @@ def test_encode_takes_the_name_of_a_special_token_as_text(tmp_path):
         (ids,) = vocabulary.encode(["a [SEP] b"])
         assert not set(ids) & set(vocabulary.special)
         assert vocabulary.decode(np.array(ids)) == "a [SEP] b"
+
+
+LINES = [f'{i},"Hello, ""you"" {i}",{("ham", "spam")[i % 3 == 0]}' for i in range(90)]
+TRAIN = "\n".join(["id,text,label", *LINES]).encode()
+TSV = b'label\ttext\nspam\tHe said "no\nham\tyes, \n'
+
+
+def labelled(folder, **options):
+    options = {"labels": "ham,spam", "max_length": 32} | options
+    return get_task("labelled_texts", source_dir=str(folder), **options)
+
+
+def test_labelled_texts_draws_what_has_no_file(tmp_path):
+    write(tmp_path, {"train.csv": TRAIN, "notes.csv": b"never read"})
+    task = labelled(tmp_path)
+    splits = load_all(task, tmp_path / "data")
+    assert [split.num_examples for split in splits] == [73, 8, 9]
+    found = dict(pair for split in splits for pair in texts_of(task, split))
+    assert found == {f'Hello, "you" {i}': int(i % 3 == 0) for i in range(90)}
+
+
+@pytest.mark.parametrize("tokenizer", [None, "byte"])
+def test_labelled_texts_takes_files_of_validation_and_test(tmp_path, tokenizer):
+    files = {"train.csv": TRAIN, "validation.tsv": TSV, "test.tsv": TSV}
+    write(tmp_path, files)
+    with pytest.raises(DataError, match="no example of validation is left"):
+        load_all(labelled(tmp_path), tmp_path / "data")
+    write(tmp_path, {"validation.tsv": TSV.replace(b"no", b"maybe")})
+    task = labelled(tmp_path, tokenizer=tokenizer)
+    train, validation, test = load_all(task, tmp_path / "data")
+    assert [x.num_examples for x in (train, validation, test)] == [90, 1, 2]
+    shown = 'He said "no' if tokenizer is None else '[CLS] He said "no [SEP]'
+    assert texts_of(task, test)[0] == (shown, 1)
+    assert test.labels.tolist() == [1, 0]
+    assert test.inputs.dtype == (np.uint8 if tokenizer is None else np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": "ham"}, "labels must be two or more, as 'ham,spam', not 'ham'"),
+        ({"source_dir": "other"}, r"source_dir .* must hold train.csv"),
+    ],
+)
+def test_labelled_texts_refuses_what_does_not_fit_the_file(tmp_path, options, message):
+    write(tmp_path, {"train.csv": TRAIN})
+    options = {"source_dir": str(tmp_path), "labels": "ham,spam"} | options
+    with pytest.raises(DataError, match=message):
+        get_task("labelled_texts", **options).load("train", tmp_path / "data")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lra_tasks import pathfinder_generator
-from lra_tasks.pathfinder_generator import Growth, generate
+from lra_tasks.pathfinder_generator import generate
 
 # 1,000 pictures of the public generator at 32 hard, and our tolerance: of a standard
 # deviation the sampling error of 2,000 pictures alone is 1.6 %, the reference's 2.2 %.
@@ -67,44 +67,6 @@ def test_markers_are_where_and_on_what_the_labels_say(hard):
     assert (on.sum(axis=2) == 1).all()
     begin, end = on.argmax(axis=2).T
     np.testing.assert_array_equal(labels, begin == end)
-
-
-def test_contours_are_chains_of_paddles_with_ink(hard):
-    images, _, growth, _ = hard
-    points = coordinates(growth, growth.anchor[:, : growth.contour_slots])
-    chains = points.reshape(-1, 2, 14, 2)  # a first paddle's tail, then heads
-    assert ((chains >= 0) & (chains <= 31)).all()
-    steps = np.linalg.norm(np.diff(chains, axis=2), axis=-1)
-    assert 1 <= steps[:, :, 1:].min() <= steps.max() <= 8
-    two = np.linalg.norm(chains[:, :, 3:] - chains[:, :, 1:-2], axis=-1)
-    assert np.mean(two > 5) > 0.9  # paddles go on, they do not turn back
-    apart = np.linalg.norm(chains[:, 0, 0] - chains[:, 1, 0], axis=-1)
-    np.testing.assert_allclose(apart, 7, atol=0.8)  # seed_distance
-    y, x = np.moveaxis(chains, -1, 0)
-    rows = np.arange(len(images))[:, None, None]
-    padded = np.pad(images, [(0, 0), (1, 1), (1, 1)])
-    around = [padded[rows, y + dy, x + dx] for dy, dx in np.ndindex(3, 3)]
-    assert (np.max(around, axis=0) > 64).all()
-
-
-def test_extend_overlaps_no_mask_it_is_placed_beside(monkeypatch):
-    """Every accepted paddle is looked up again in dense masks built from scratch."""
-    accepted, original = [], Growth._extend
-
-    def extend(self, rows, slot):
-        before = self.occupied[rows].astype(int)
-        success = original(self, rows, slot)
-        p, stamp = self.paddles, self.stamp[rows, slot]
-        dense = np.zeros_like(before)
-        at = self.anchor[rows, slot][:, None] + p.pixels[stamp]
-        inside = np.clip(at, 0, dense.shape[1] - 1)
-        np.put_along_axis(dense, inside, p.mask[stamp].astype(int), axis=1)
-        accepted.append((before + dense).max(axis=1)[success])
-        return success
-
-    monkeypatch.setattr(Growth, "_extend", extend)
-    trace(5, 100)
-    assert 400 < np.concatenate(accepted).max() < 1.8 * 255
 
 
 def test_no_two_tips_share_a_pixel():

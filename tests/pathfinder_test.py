@@ -78,16 +78,3 @@ def test_wrong_released_pictures_are_named(tmp_path):
     ):
         with pytest.raises(DataError, match=message):
             Pathfinder(source_dir=str(tmp_path), **options).load("train", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"resolution": 48}, r"resolution must be one of \(32, 64, 128\), not 48"),
-        ({"resolution": 64}, "max_length must be 4,096, all pixels of resolution 64"),
-        ({"difficulty": "harder"}, "difficulty must be one of easy, intermediate, h"),
-    ],
-)
-def test_pathfinder_refuses_wrong_options(options, message):
-    with pytest.raises(DataError, match=message):
-        Pathfinder(**options)

@@ -3,9 +3,8 @@
 import dataclasses
 
 import numpy as np
-import pytest
 
-from lra_tasks.split import DataError, Split, pad, remove_overlap, split_off
+from lra_tasks.split import Split, pad, remove_overlap, split_off
 
 SPLIT = Split(
     inputs=np.array([[3, 1, 2, 0, 0], [4, 5, 6, 7, 1], [9, 0, 0, 0, 0]], np.uint8),
@@ -33,10 +32,8 @@ def test_hash_changes_with_any_bit_and_with_the_form_but_not_with_the_memory():
     assert same.content_hash == SPLIT.content_hash
 
 
-def split_of(rows, labels=None, pairs=None):
-    labels = np.arange(len(rows)) if labels is None else labels
-    pairs = None if pairs is None else np.array(pairs, np.int32)
-    return Split(*pad(rows, 7, np.uint8), np.array(labels, np.int32), pairs)
+def split_of(rows):
+    return Split(*pad(rows, 7, np.uint8), np.arange(len(rows), dtype=np.int32))
 
 
 def test_split_off_draws_its_fraction_of_each_class_by_the_seed():
@@ -70,22 +67,3 @@ def test_remove_overlap_leaves_evaluation_alone(capsys):
         " 1 examples left out of validation",
         " 2 examples left out of train",
     ]
-
-
-def test_remove_overlap_knows_pairs_in_either_order():
-    splits = {
-        "train": split_of([[1], [2], [3]], [10, 11, 12], [[0, 1], [1, 2], [0, 0]]),
-        "validation": split_of([[3], [2]], [20], [[0, 1]]),
-        "test": split_of([[9], [1]], [30], [[1, 1]]),
-    }
-    parts = remove_overlap("toy", splits)
-    assert parts["train"].labels.tolist() == [10]
-    assert parts["train"].pairs.tolist() == [[0, 1]]
-    assert len(parts["train"].inputs) == 3
-
-
-def test_remove_overlap_refuses_an_empty_split():
-    splits = {"train": split_of([[1], [2]]), "validation": split_of([[5]])}
-    splits["test"] = split_of([[1], [2]], [1, 0])  # labels make no example different
-    with pytest.raises(DataError, match="no example of train is left"):
-        remove_overlap("toy", splits)
