@@ -125,11 +125,9 @@ def _read_config(words: Sequence[str]) -> Any:
 
 
 def merge(points: Iterable[Point]) -> list[Point]:
-    """The points with equal configs once; ConfigError for two others of one name."""
-    found: dict[str, Point] = {}
+    """The points with equal configs once."""
+    found: list[Point] = []
     for point in points:
-        if all(point.config != other.config for other in found.values()):
-            if point.name in found:
-                raise ConfigError(f"two runs would be named {point.name}")
-            found[point.name] = point
-    return list(found.values())
+        if all(point.config != other.config for other in found):
+            found.append(point)
+    return found
