@@ -101,9 +101,8 @@ class Experiment:
     def __init__(self, config: Config):
         """Runs every check that needs neither data nor a compilation.
 
-        Raises:
-          DataError: an unknown task or option.
-          ConfigError: an unknown objective or option, or a model that cannot be built.
+        DataError for an unknown task or option of it; ConfigError for an objective or
+        option that is unknown, or a model that cannot be built.
         """
         self.config = config
         self.task = task = get_task(config.task.name, **config.task.options)
@@ -135,8 +134,7 @@ class Experiment:
     def with_num_steps(self, num_examples: int) -> "Experiment":
         """The experiment with `train.num_epochs` turned into steps.
 
-        Raises:
-          ConfigError: too few examples for a batch, or too few steps for the warm-up.
+        ConfigError for too few examples for a batch, or steps for the warm-up.
         """
         train = self.config.train
         if num_examples < (size := train.batch_size):

@@ -28,10 +28,8 @@ def new_figure(rows: int = 1, columns: int = 1) -> Figure:
 
 def line_style(index: int) -> dict[str, Any]:
     """Ten colours, then the same with another stroke."""
-    return {
-        "color": f"C{index % 10}",
-        "linestyle": ("-", "--", ":", "-.")[index // 10 % 4],
-    }
+    stroke = ("-", "--", ":", "-.")[index // 10 % 4]
+    return {"color": f"C{index % 10}", "linestyle": stroke}
 
 
 def save_figure(figure: Figure, path: Path) -> list[Path]:

@@ -40,12 +40,8 @@ def run_training(
 ) -> dict[str, Any]:
     """Trains to the end, from the state of the workdir, and writes result.json.
 
-    Nothing is written before config, data and devices have been checked. A finished
-    run is only read.
-
-    Raises:
-      ConfigError: another run's workdir, or a config that these data, devices or
-        processes cannot train.
+    Nothing is written before config, data and devices have been checked: ConfigError if
+    they do not go together, or the workdir is another run's. It reads a finished one.
     """
     check_workdir(workdir, experiment.config)
     if result := read_result(workdir):

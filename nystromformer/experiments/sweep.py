@@ -43,8 +43,9 @@ def parse_grid(texts: Sequence[str]) -> list[dict[str, str]]:
     for text in texts:
         key, _, values = text.partition("=")
         if not all([key, *values.split(",")]) or key in {*axes, "train.seed"}:
-            rule = "each KEY=VALUE,VALUE once, and --seeds=3 for train.seed"
-            raise ConfigError(f"--grid={text}: {rule}")
+            raise ConfigError(
+                f"--grid={text}: each KEY=VALUE,VALUE once; seeds: --seeds"
+            )
         axes[key] = values.split(",")
     return [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
 

@@ -72,14 +72,13 @@ class TrainedRun:
         """The metrics of a split, and its number of examples."""
         examples = self.task.load(split, data_dir or self.config.task.data_dir)
         train = self.config.train
-        metrics = evaluate(
+        metrics: Any = evaluate(
             self.experiment.make_programs(),
             jax.device_put(self.weights),
             Data.of(examples),
             train.batch_size // train.grad_accum_steps,
             length_buckets=train.length_buckets,
         )
-        assert metrics is not None
         return metrics
 
     def predict(
@@ -202,8 +201,7 @@ def record_qkv(
 ) -> list[Layer]:
     """The inputs of each layer's attention for tokens [B, L], without dropout.
 
-    Raises:
-      ConfigError: the attention has no queries and keys.
+    ConfigError if the attention has no queries and keys.
     """
     layers: list[Layer] = []
 

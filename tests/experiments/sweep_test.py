@@ -82,7 +82,7 @@ def test_make_points_changes_all_points_without_naming_it():
 BAD = {
     ("attention.name=",): "each KEY=VALUE,VALUE once",
     ("train.batch_size=8", "train.batch_size=16"): "each KEY=VALUE,VALUE once",
-    ("train.seed=1,2",): "--seeds=3 for train.seed",
+    ("train.seed=1,2",): "seeds: --seeds",
     ("attention.num_landmark=4",): r"no run has .*landmark; known: attention\.num_land",
     ("train.batch_size=many",): "listops.py: .*invalid literal for int",
     ("train.batch_size=0",): "batch_size",

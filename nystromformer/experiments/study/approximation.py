@@ -35,9 +35,8 @@ def write_study(
 ) -> None:
     """Writes the page, headed by `about`, its figures, and their numbers as CSV.
 
-    The pictures show the first example. Landmarks and iterations are their numbers;
-    None = powers of two below the longest sequence. ConfigError for as many landmarks
-    as tokens, which is exact.
+    Landmarks and iterations are their numbers; None = powers of two below the longest
+    sequence. ConfigError for as many landmarks as tokens, which is exact.
     """
     most = int(max(layer.mask.sum(1).max() for layer in layers))
     counts = sorted(landmarks or (2**k for k in range(2, 10) if 2**k < most))
@@ -67,10 +66,7 @@ def write_study(
 def layers_of_run(
     workdir: str, split: str, data_dir: str | None, examples: int
 ) -> tuple[list[Layer], str]:
-    """The layers of a trained run for the longest examples of a split; words on them.
-
-    Raises ConfigError if there is no run.
-    """
+    """The layers of a run for the longest examples of a split, and words on them."""
     run = load_run(workdir)
     data = run.task.load(split, data_dir or run.config.task.data_dir)
     rows = np.arange(len(data.labels))[:, None] if data.pairs is None else data.pairs

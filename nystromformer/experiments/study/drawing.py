@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from nystromformer.experiments.plotting import new_figure
+from nystromformer.experiments.plotting import line_style, new_figure
 from nystromformer.experiments.study.errors import Pictures
 
 Frame = Any  # of pandas, whose own types say too little
@@ -50,9 +50,9 @@ def draw_spectrum(rows: Frame) -> Figure:
             sums = np.cumsum([0.0, *values])
             at = np.linspace(0, 1, len(sums))
             curves.append(np.interp(ranks, at, sums / sums[-1]))
-        style = {"color": f"C{layer}", "linestyle": ("-", "--", ":", "-.")[head % 4]}
-        style["label"] = f"layer {layer}, head {head}"
-        axes.plot(ranks, np.median(curves, axis=0), **style)
+        style = line_style(layer + 10 * head)
+        label = f"layer {layer}, head {head}"
+        axes.plot(ranks, np.median(curves, axis=0), label=label, **style)
     axes.set(xlabel="rank / n", ylabel="cumulative normalised singular value")
     if len(axes.lines) <= 12:
         axes.legend(frameon=False, fontsize=FONT)
