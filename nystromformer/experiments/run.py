@@ -41,7 +41,7 @@ def run_training(
     """Trains to the end, from the state of the workdir, and writes result.json.
 
     Nothing is written before config, data and devices have been checked: ConfigError if
-    they do not go together, or the workdir is another run's. It reads a finished one.
+    they do not fit, or the workdir is another run's. A finished run is only read.
     """
     check_workdir(workdir, experiment.config)
     if result := read_result(workdir):
