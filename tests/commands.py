@@ -74,7 +74,8 @@ class Forked:
     def returncode(self) -> int | None:
         return self.process.exitcode
 
-    poll = returncode.fget
+    def poll(self) -> int | None:
+        return self.returncode
 
     def send_signal(self, signum: int) -> None:
         if self.poll() is None:
