@@ -1,29 +1,24 @@
 """Writes a report: a page, Markdown, a LaTeX table, CSV files and figures."""
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import jinja2
+import pandas as pd
 
 from nystromformer.experiments import markdown
 from nystromformer.experiments.plotting import save_figure
+from nystromformer.experiments.report import tables
 from nystromformer.experiments.report.figures import figures
 from nystromformer.experiments.report.published import SOURCES
 from nystromformer.experiments.report.runs import read_runs
-from nystromformer.experiments.report.tables import (
-    DASH,
-    cost_table,
-    paired_table,
-    score_table,
-)
 
 SCORES = [
     "Mean ± sample standard deviation over seeds; in brackets the number of seeds and "
     "the steps of unfinished runs. Floor: what a fixed rule reaches on these examples.",
     "Published: by others; beside the presets paper and as_published; see the runs.",
-    *(f"[{i}] {name}: {words}." for i, (name, words) in enumerate(SOURCES.items(), 1)),
+    *SOURCES,
 ]
 PAIRS = [
     "Mean difference over common seeds ± half the paired t interval of 95 %. Of one "
@@ -35,7 +30,18 @@ COSTS = [
     "step with its data. Exact by length: test examples with no more tokens than "
     "landmarks. Bars: the standard deviation over seeds; of one seed the binomial one."
 ]
-PRIVATE = ["settings", "named", "facts", "curves", "sessions"]  # columns
+PRIVATE = ["settings", "facts", "column", "data", "curves", "sessions"]
+PAGES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=jinja2.select_autoescape(),
+    trim_blocks=True,
+    keep_trailing_newline=True,
+)
+PAGES.filters |= {
+    "base64": lambda path: base64.b64encode(path.read_bytes()).decode(),
+    "text": markdown.escape,
+    "table": lambda x: "\n".join(markdown.table(list(x), x.to_numpy())),
+}
 
 
 def build(folders: Iterable[Path], out: Path) -> str:
@@ -44,14 +50,16 @@ def build(folders: Iterable[Path], out: Path) -> str:
     Raises:
       ConfigError: no run there, or an `out` that holds something else than a report.
     """
-    frame, doubles = read_runs(folders)
+    frame = read_runs(folders)
     out = markdown.open_folder(out, "runs.csv")
-    runs = frame.drop(columns=PRIVATE, errors="ignore").convert_dtypes()
-    runs.to_csv(out / "runs.csv", index=False)  # the first file: what ours is known by
+    runs = frame.drop_duplicates("run")
+    done, shown = runs[runs["finished"]], runs.drop(columns=PRIVATE, errors="ignore")
+    shown = shown.convert_dtypes()  # of whole numbers, some unknown
+    shown.to_csv(out / "runs.csv", index=False)  # the first file: what ours is known by
     (out / "figures").mkdir(exist_ok=True)
     numbers = frame.groupby(["task", "metric", "label"], sort=False)["score"]
     numbers.agg(["mean", "std", "count"]).to_csv(out / "scores.csv")
-    scores, pairs = score_table(frame), paired_table(frame)
+    scores, pairs = tables.score_table(frame), tables.paired_table(frame)
     notes = SCORES if any("published" in name for name in scores) else SCORES[:1]
     caption = " ".join(["Test scores.", *notes]).replace("_", r"\_")
     tex = scores.to_latex(index=False, escape=True, caption=caption, label="tab:report")
@@ -64,35 +72,20 @@ def build(folders: Iterable[Path], out: Path) -> str:
             save_figure(figure, out / "figures" / f"{task}_{name}")[1]
             for name, figure in figures(of)
         ]
-        sections.append((f"{task}: costs and curves", cost_table(of), COSTS, drawn))
-    facts = [*frame["facts"][frame["finished"]]] or [[]]
-    common = [x for x in facts[0] if x and all(x in other for other in facts)]
-    count = f"{frame['finished'].sum()} of {len(frame)} runs finished"
+        costs = tables.cost_table(of.drop_duplicates("run"))
+        sections.append((f"{task}: costs and curves", costs, COSTS, drawn))
+    facts = pd.DataFrame([*done["facts"]])
+    facts = facts.loc[:, facts.nunique(dropna=False) == 1].head(1).to_dict("records")
+    shared = [f"{name}={x}" for first in facts for name, x in first.items()]
+    count = f"{len(done)} of {len(runs)} runs finished"
     told = {
         "title": f"Report on {', '.join(frame['task'].unique())}",
-        "summary": [
-            f"{count}. All of them: {', '.join(common) or DASH}.",
-            *(f"Left out, a double: {run}." for run in doubles),
-        ],
+        "summary": f"{count}. All of them: {', '.join(shared) or tables.DASH}.",
         "sections": sections,
-        "runs": runs.astype(object).fillna(DASH).to_dict("records"),
-        "nothing": DASH,
+        "runs": shown.astype(object).fillna(tables.DASH).to_dict("records"),
+        "nothing": tables.DASH,
     }
-    for page in ("html", "md"):
-        (out / f"report.{page}").write_text(_render(f"page.{page}", told), "utf-8")
+    for page in ("report.html", "report.md"):
+        text = PAGES.get_template(page.replace("report", "page")).render(told)
+        (out / page).write_text(text, "utf-8")
     return f"{count}; see {out / 'report.html'}"
-
-
-def _render(template: str, told: Mapping[str, Any]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=jinja2.select_autoescape(),
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {
-        "base64": lambda path: base64.b64encode(path.read_bytes()).decode(),
-        "text": markdown.escape,
-        "table": lambda x: "\n".join(markdown.table(list(x), x.to_numpy())),
-    }
-    return environment.get_template(template).render(told)

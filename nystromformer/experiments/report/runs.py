@@ -1,4 +1,4 @@
-"""Runs as a data frame: a row each, named by the settings that tell it from others."""
+"""Runs as a data frame, named by the settings that tell them apart."""
 
 import json
 import math
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from flax.traverse_util import flatten_dict
 
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
@@ -15,13 +16,12 @@ from nystromformer.config import ConfigError
 from nystromformer.experiments.experiment import is_rate
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
-GROUPS = ("task", "objective", "model", "attention", "optimizer", "train")
 UNNAMED = {  # said anyway, or without a number: where data lie, what is written when
-    *("task.name", "attention.name", "train.seed", "task.data_dir", "task.source_dir"),
-    *("task.num_workers", "train.log_every", "train.checkpoint_every"),
+    *("load", "task.name", "attention.name", "train.seed", "task.data_dir"),
+    *("task.source_dir", "task.num_workers", "train.log_every"),
+    "train.checkpoint_every",
 }
-UNKNOWN = {"command": "", "floors": {}, "other_floors": {}}  # until a run is finished
-UNKNOWN |= dict.fromkeys(("metric", "score", "score_sd", "device", "commit"))
+DATA = ("preset", "task.")  # keys of settings that may change the floors
 PHRASES = {
     "preset": "{} preset",
     "attention.num_landmarks": "{} landmarks",
@@ -29,91 +29,113 @@ PHRASES = {
     "train.num_steps": "{} steps",
     "train.init_from": "from {}",
 }
+UNFINISHED = {"command": "", "device": None, "commit": None, "metric": None}
+UNFINISHED |= {"floors": {}, "score": math.nan, "test_examples": math.nan}
 
 
-def read_runs(folders: Iterable[Path]) -> tuple[Frame, list[str]]:
-    """All runs in these folders and below, in the order of the tables.
+def read_runs(folders: Iterable[Path]) -> Frame:
+    """The rows of all runs in these folders and below, in the order of the tables.
 
-    Columns are those of result.json, of `read_run` and of `name_runs`. Returns also the
-    runs left out: task, label and seed are another's. ConfigError if there are none.
+    Columns are those of `read_run` and `name_runs`, and `column`, the heading.
+    ConfigError if there are no runs, or two that differ in nothing.
     """
     files = sorted({x for folder in folders for x in folder.rglob("config.json")})
     if not files:
         raise ConfigError("no runs there: no config.json in these folders or below")
-    frame: Frame = pd.DataFrame([read_run(file.parent) for file in files])
+    frame: Frame = pd.DataFrame([row for x in files for row in read_run(x.parent)])
     known = frame.groupby(["task", "objective"])["metric"].transform("first")
     frame["metric"] = frame["metric"].fillna(known).fillna("accuracy")
-    name_runs(frame)
-    frame = frame.iloc[sorted(frame.index, key=lambda i: _place(frame.loc[i]))]
-    double = frame.duplicated(["task", "label", "seed"])
-    return frame[~double].reset_index(drop=True), [*frame["run"][double]]
+    factor, value = frame["metric"].map(scale), frame["score"]
+    frame["score"] = factor * value
+    binomial = (value * (1 - value) / frame["test_examples"]) ** 0.5
+    frame["score_sd"] = (factor * binomial).where(factor > 1)
+    frame["column"] = list(map(heading, frame["task"], frame["metric"]))
+    frame["label"], frame["data"] = name_runs(frame)
+    same = frame[frame.duplicated(["column", "label", "seed"], keep=False)]
+    if len(same):
+        raise ConfigError(f"the same run twice, omit one: {', '.join(same['run'])}")
+    place = ["attention", "label", "task", "seed"]
+    return frame.sort_values(place, key=lambda of: of.map(_place), kind="stable")
 
 
-def read_run(workdir: Path) -> dict[str, Any]:
-    """One run as a row; `score`, the test value of its metric, is in %, if a rate."""
+def read_run(workdir: Path) -> list[dict[str, Any]]:
+    """A row for the metric that chose the weights and each other rate with floors.
+
+    `score` is its test value; `facts` are the preset, what the command line changes,
+    device and commit.
+    """
     config = json.loads((workdir / "config.json").read_text())
-    if not {*GROUPS, "preset"} <= {*config}:
+    if not {"preset", "objective"} <= {*config}:
         raise ConfigError(f"{workdir}/config.json was not written by scripts/train.py")
     result, metrics = (
         file.read_text() if (file := workdir / name).exists() else ""
         for name in ("result.json", "metrics.jsonl")
     )
-    row = {"run": str(workdir), **UNKNOWN, **json.loads(result or "{}")}
-    if metric := row["metric"]:
-        value = row[f"test_{metric}"]
-        variance = value * (1 - value) if is_rate(metric) else math.nan
-        row["score"] = scale(metric) * value
-        row["score_sd"] = 100 * math.sqrt(variance / row["test_examples"])
+    found = UNFINISHED | json.loads(result or "{}")
+    others = found.pop("other_floors", {})
+    floors = {found["metric"]: found["floors"]} if result else {}
+    floors |= {metric: rules for metric, rules in others.items() if is_rate(metric)}
     curves = [json.loads(line) for line in metrics.splitlines()]
     task, seed = config["task"], config["train"]["seed"]
     subset = task.get("subset")  # of GLUE: a column of its own, and a preset's name
     words = ",".join(x for x in config["preset"].split(",") if x != subset)
-    preset = words or ("paper" if config["preset"] else None)
-    settings = {"preset": preset}
-    for key, x in ((f"{g}.{k}", x) for g in GROUPS for k, x in config[g].items()):
-        if key not in UNNAMED:  # runs that start from one with their own seed are alike
-            own = isinstance(x, str)
-            settings[key] = re.sub(rf"seed{seed}(?!\d)", "seed*", x) if own else x
-    changes = re.findall(r"--config\.([\w.]+=[^\s']*)", row["command"])
-    return row | {
+    config["preset"] = words or ("paper" if config["preset"] else None)
+    own = re.compile(rf"seed{seed}(?!\d)")  # of a run that it starts from
+    settings = {
+        key: own.sub("seed*", x) if isinstance(x, str) else x
+        for key, x in flatten_dict(config, sep=".").items()
+    }
+    changes = dict(re.findall(r"--config\.([\w.]+)=([^\s']*)", found["command"]))
+    source = {name: found[name] for name in ("device", "commit")}
+    run = {
+        "run": str(workdir),
+        **found,
         "task": subset or task["name"],
         "objective": config["objective"]["name"],
         "attention": config["attention"]["name"],
         "seed": seed,
         "settings": settings,
-        "facts": [f"preset={preset or '—'}", *changes, row["device"], row["commit"]],
+        "facts": {"preset": config["preset"], **changes, **source},
         "curves": curves,
         "step": curves[-1]["step"] if curves else 0,
         "finished": bool(result),
     }
+    return [
+        run | {"metric": metric, "floors": rules, "score": found[f"test_{metric}"]}
+        for metric, rules in floors.items()
+    ] or [run]
 
 
-def name_runs(frame: Frame) -> None:
-    """Adds `named`, the settings that name a run as key -> words, and its `label`.
+def name_runs(frame: Frame) -> tuple[list[str], list[str]]:
+    """The label of each run, and the words in it on data.
 
-    They are the preset, if the report has several, and what differs among the runs of
-    one task, attention and preset; an attention's options are named in all tasks if
+    A label has the preset, if the report has several, and what differs among the runs
+    of one task, attention and preset; an attention's options are named in all tasks if
     they are in one. Runs of one label differ in the seed alone.
     """
-    text: Frame = pd.DataFrame([*frame["settings"]]).map(repr)
+    settings = pd.DataFrame([*frame["settings"]])
+    text: Frame = settings.drop(columns=[*UNNAMED & {*settings}]).map(repr)
     groups = text.groupby([frame["task"], frame["attention"], text["preset"]])
     differs = groups.transform("nunique") > 1
     options = [key for key in text if key.startswith("attention.")]
     of_attention = differs[options].groupby(frame["attention"])
     differs[options] = of_attention.transform("any")
     differs["preset"] = text["preset"].nunique() > 1
-    frame["named"] = [
-        {k: phrase(k, x) for k, x in run.items() if differs.at[i, k] and x is not None}
-        for i, run in frame["settings"].items()
-    ]
-    words = frame["named"].map(lambda named: "".join(f", {x}" for x in named.values()))
-    frame["label"] = frame["attention"] + words
+    labels, data = [], []
+    for i, run in frame["settings"].items():
+        named = {
+            key: PHRASES.get(key, f"{key.rpartition('.')[2]} {{}}").format(run[key])
+            for key in text
+            if differs.at[i, key] and run.get(key) is not None
+        }
+        labels.append(", ".join([frame.at[i, "attention"], *named.values()]))
+        data.append(", ".join(x for key, x in named.items() if key.startswith(DATA)))
+    return labels, data
 
 
-def phrase(key: str, value: Any) -> str:
-    """One setting in words."""
-    text = f"{value:,}" if type(value) is int else str(value)
-    return PHRASES.get(key, f"{key.rpartition('.')[2]} {{}}").format(text)
+def heading(what: str, metric: str) -> str:
+    """As in "listops accuracy, %"."""
+    return f"{what} {metric.replace('_', ' ')}{', %' * is_rate(metric)}"
 
 
 def scale(metric: str) -> int:
@@ -121,10 +143,8 @@ def scale(metric: str) -> int:
     return 100 if is_rate(metric) else 1
 
 
-def _place(run: Any) -> tuple[Any, ...]:
-    """The sort key of a run: by attention, numbers in the label, task and seed."""
-    attention, task = [*ATTENTIONS, run["attention"]], [*TASKS, run["task"]]
-    sizes = [int(x.replace(",", "")) for x in re.findall(r"\d[\d,]*", run["label"])]
-    place = attention.index(run["attention"]), sizes, run["label"]
-    at = task.index(run["task"]), run["task"], run["metric"]
-    return *place, *at, run["seed"], not run["finished"]
+def _place(name: Any) -> str:
+    """The sort key: as in the tables of attentions and tasks, then numbers by value."""
+    known = [*ATTENTIONS, *TASKS]
+    rank = known.index(name) if name in known else len(known)
+    return re.sub(r"\d+", lambda number: number[0].zfill(9), f"{rank} {name}")

@@ -44,8 +44,8 @@ def test_build_makes_a_page_that_is_escaped_and_self_contained(runs, tmp_path):
     runs.add("softmax,quick")
     build([runs.folder], tmp_path / "out")
     text = (tmp_path / "out" / "report.html").read_text()
-    common = f"preset=quick, train.eval_every=25, {markupsafe.escape(NASTY)}, c0ffee"
-    assert f"2 of 3 runs finished. All of them: {common}." in text
+    common = f"preset=quick, train.eval_every=25, device={markupsafe.escape(NASTY)}"
+    assert f"2 of 3 runs finished. All of them: {common}, commit=c0ffee." in text
     assert "<script" not in text
     links = re.findall(r'(?:src|href|srcset)="(.{12})', text)
     assert links == 2 * ["data:image/s"]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nystromformer.experiments.report.figures import by_landmarks, curves, figures
+from nystromformer.experiments.report.figures import by_landmarks, figures
 
 
 def test_by_landmarks_draws_means_bars_and_exact_attention(runs):
@@ -28,11 +28,11 @@ def test_by_landmarks_draws_means_bars_and_exact_attention(runs):
 def test_curves_average_seeds_up_to_the_last_step_of_all(runs):
     runs.add("nystrom,quick", 0.5, steps=(50, 100, 150))
     runs.add("nystrom,quick", seed=1, steps=(50, 100))
-    first, second, mean = curves(runs.read(), "train", "loss").axes[0].get_lines()
+    accuracy, loss = (figure.axes[0].get_lines() for _, figure in figures(runs.read()))
+    first, second, mean = loss
     assert first.get_xydata().tolist() == [[50, 2 / 50], [100, 2 / 100], [150, 2 / 150]]
     assert list(second.get_xdata()) == list(mean.get_xdata()) == [50, 100]
-    accuracy = curves(runs.read(), "validation", "accuracy").axes[0].get_lines()[0]
-    assert accuracy.get_ydata() == pytest.approx([5, 10, 15])  # per cent
+    assert accuracy[0].get_ydata() == pytest.approx([5, 10, 15])  # per cent
 
 
 def test_figures_draw_each_validated_metric_and_no_empty_one(runs):

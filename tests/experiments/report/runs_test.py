@@ -15,7 +15,7 @@ def test_read_runs_names_by_the_settings_that_differ_and_orders_by_size(runs):
     for landmarks in (64, 128, 8):
         runs.add("nystrom,quick", attention__num_landmarks=landmarks)
     runs.add("softmax,quick", train__num_steps=700)
-    sizes = ["nystrom, 8 landmarks", "nystrom, 64 landmarks", "nystrom, 128 landmarks"]
+    sizes = [f"nystrom, {landmarks} landmarks" for landmarks in (8, 64, 128)]
     assert labels(runs) == [*sizes, "softmax"]
 
 
@@ -43,13 +43,11 @@ def test_read_runs_takes_sources_of_ones_own_seed_for_one(runs):
     assert labels(runs) == ["nystrom", "nystrom, from /x/pretrain-seed*"]
 
 
-def test_read_runs_leaves_out_doubles_and_keeps_the_finished_one(runs):
-    unfinished = runs.add("nystrom,quick")
-    runs.add("nystrom,quick", 0.5)
-    double = runs.add("nystrom,quick", 0.6)
-    frame, doubles = read_runs([runs.folder])
-    assert list(frame["score"]) == [50.0]
-    assert doubles == [str(double), str(unfinished)]
+def test_read_runs_refuses_two_runs_that_differ_in_nothing(runs):
+    first, second = runs.add("nystrom,quick"), runs.add("nystrom,quick", 0.5)
+    runs.add("nystrom,quick", 0.6, seed=1)
+    with pytest.raises(ConfigError, match=f"omit one: {first}, {second}$"):
+        runs.read()
 
 
 def test_read_runs_refuses_folders_without_runs(tmp_path):
