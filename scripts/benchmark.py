@@ -19,7 +19,7 @@ from absl import flags
 from lra_tasks.task import LRA, TASKS
 from nystromformer.config import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.experiments.bench import attentions, page, train_steps
+from nystromformer.experiments.bench import page, programs
 
 LENGTHS = [2**k for k in range(9, 17)]
 flags.DEFINE_string("out", None, "folder to write", required=True)
@@ -40,19 +40,17 @@ flags.DEFINE_multi_integer("grad_accum_steps", [1], "with --train_step: parts", 
 def main() -> None:
     """Measures what the flags ask for."""
     f: Any = flags.FLAGS
-    labels = f.attention or attentions.all_labels()
-    specs = [attentions.parse_attention(x, f.option) for x in labels]
+    labels = f.attention or programs.all_labels()
+    specs = [programs.parse_attention(x, f.option) for x in labels]
     torch = load_torch() if f.peers else None
     if f.train_step:
         sizes = {"train.batch_size": f.batch_size, "model.dtype": f.dtype}
         sizes["task.max_length"] = f.length and f.length[0]
-        groups = train_steps.step_groups(
-            specs, f.task, f.grad_accum_steps, torch, **sizes
-        )
+        groups = programs.step_groups(specs, f.task, f.grad_accum_steps, torch, **sizes)
     else:
         sizes = {"num_heads": f.num_heads, "head_dim": f.head_dim, "dtype": f.dtype}
         sizes["batch_size"] = f.batch_size or 1
-        groups = attentions.attention_groups(specs, f.length or LENGTHS, torch, **sizes)
+        groups = programs.attention_groups(specs, f.length or LENGTHS, torch, **sizes)
     page.write_benchmark(groups, Path(f.out).expanduser(), f.repeats, torch)
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from nystromformer.training.devices import program_bytes
-
 LEAST_SECONDS = 0.02  # of one sample; a shorter program runs several times in it
 
 
@@ -24,12 +22,6 @@ class Program:
     run: Callable[[], Any]
     peak_bytes: int | None = None
     steps: int = 1
-
-
-def compile_program(function: Any, *args: Any) -> tuple[Any, int]:
-    """Compiles a jitted function for these arguments; also returns its bytes."""
-    compiled = function.lower(*args).compile()
-    return compiled, program_bytes(compiled)
 
 
 def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from nystromformer.experiments import markdown, provenance
-from nystromformer.experiments.bench.attentions import PASSES
 from nystromformer.experiments.bench.measure import Program, measure
+from nystromformer.experiments.bench.programs import PASSES
 from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 
 Row = Mapping[str, Any]

@@ -7,11 +7,11 @@ torch = pytest.importorskip("torch", reason="the baselines need torch")
 pytest.importorskip("transformers", reason="the baselines need transformers")
 
 from nystromformer.experiments.bench import torch_baselines  # noqa: E402
-from nystromformer.experiments.bench.attentions import (  # noqa: E402
+from nystromformer.experiments.bench.programs import (  # noqa: E402
     attention_programs,
     parse_attention,
+    step_groups,
 )
-from nystromformer.experiments.bench.train_steps import step_groups  # noqa: E402
 from tests.tolerance import TOLERANCE, relative_error  # noqa: E402
 
 pytestmark = pytest.mark.parity
