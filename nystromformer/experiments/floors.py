@@ -26,61 +26,26 @@ def of_labels(task: Task, splits: Splits) -> Floors:
 
 
 def of_tokens(task: Task, splits: Splits) -> Floors:
-    """A unigram model, and a model of a token given its two neighbours.
-
-    The second estimates p(t | l, r) = (n(l, t, r) + p(t)) / (n(l, ., r) + 1), where p
-    is the first and n counts in train. Neighbours are read unmasked.
-    """
-    ids = task.vocab_size + 1  # the last id stands outside a text
-    parts = [_contexts(splits[name], task) for name in ("train", "test")]
-    context, token = map(np.concatenate, zip(*parts, strict=True))
-    size = len(parts[0][0])  # of train, which comes first
-    unigram = np.bincount(token[:size], minlength=ids) + 1.0
-    unigram[[*task.special_tokens, -1]] = 0
-    unigram /= unigram.sum()
-    contexts, context = np.unique(context, return_inverse=True)
-    triples, triple = np.unique(context * ids + token, return_inverse=True)
-    counts = np.bincount(triple[:size], minlength=len(triples))
-    totals = np.bincount(context[:size], minlength=len(contexts))
-    order = np.lexsort((unigram[triples % ids], counts))
-    order = order[counts[order] > 0]  # the likeliest token of a context comes last
-    likeliest = np.full(len(contexts), unigram.argmax())
-    likeliest[triples[order] // ids] = triples[order] % ids
-
-    context, token, triple = context[size:], token[size:], triple[size:]
-    given = (counts[triple] + unigram[token]) / (totals[context] + 1)
-    guess = likeliest[context]
-    stride = _stride(splits["train"])
-    fitted = f" (in 1/{stride} of train)" if stride > 1 else ""
-    names = "frequency of each token", f"frequency given both neighbours{fitted}"
-    losses = -np.log(unigram[token]).mean(), -np.log(given).mean()
-    accuracies = (token == unigram.argmax()).mean(), (token == guess).mean()
-    return {
-        "loss": dict(zip(names, map(float, losses), strict=True)),
-        "mlm_accuracy": dict(zip(names, map(float, accuracies), strict=True)),
-    }
+    """A unigram model: the frequency of each ordinary token, counted from 1."""
+    train, test = (_counts(splits[name], task) for name in ("train", "test"))
+    surprise = -np.log((train + 1) / (train + 1).sum())
+    rule, share = "frequency of each token", test / test.sum()
+    accuracy = float(share[train.argmax()])
+    return {"loss": {rule: float(share @ surprise)}, "mlm_accuracy": {rule: accuracy}}
 
 
 def of_tokens_and_order(task: Task, splits: Splits) -> Floors:
-    """Rules for tokens; for the order the label that train has more often."""
+    """The rule for tokens; for the order the label that train has more often."""
     tokens = of_tokens(task, splits)
     majority = np.mean(splits["train"].labels) > 0.5
     order = {"majority class": float(np.mean(splits["test"].labels == majority))}
     return {"mlm_loss": tokens.pop("loss"), **tokens, "sop_accuracy": order}
 
 
-def _contexts(split: Any, task: Task) -> tuple[np.ndarray, np.ndarray]:
-    """Both neighbours of each ordinary token, as one number, and the token: int64."""
-    inputs, lengths = (x[:: _stride(split)] for x in (split.inputs, split.lengths))
+def _counts(split: Any, task: Task) -> np.ndarray:
+    """How often each ordinary token, one that is not special, is in a split."""
+    stride = max(1, split.inputs.size // MAX_TOKENS)
+    inputs, lengths = (x[::stride] for x in (split.inputs, split.lengths))
     valid = np.arange(inputs.shape[1]) < lengths[:, None]
-    outside = task.vocab_size
-    inputs = np.where(valid, inputs.astype(np.int64), outside)
-    inputs = np.pad(inputs, ((0, 0), (1, 1)), constant_values=outside)
-    context = inputs[:, :-2] * (outside + 1) + inputs[:, 2:]
-    ordinary = valid & ~np.isin(inputs[:, 1:-1], task.special_tokens)
-    return context[ordinary], inputs[:, 1:-1][ordinary]
-
-
-def _stride(split: Any) -> int:
-    """Every how many rows one is read."""
-    return max(1, split.inputs.size // MAX_TOKENS)
+    counts = np.bincount(inputs[valid], minlength=task.vocab_size)
+    return np.delete(counts, task.special_tokens)

@@ -126,9 +126,11 @@ def _read_config(words: Sequence[str]) -> Any:
 
 
 def merge(points: Iterable[Point]) -> list[Point]:
-    """The points with equal configs once."""
-    found: list[Point] = []
+    """The points with equal configs once; ConfigError for two others of one name."""
+    found: dict[str, Point] = {}
     for point in points:
-        if all(point.config != other.config for other in found):
-            found.append(point)
-    return found
+        if all(point.config != other.config for other in found.values()):
+            if point.name in found:
+                raise ConfigError(f"two runs would be named {point.name}")
+            found[point.name] = point
+    return [*found.values()]

@@ -52,6 +52,12 @@ def test_merge_keeps_one_point_of_equal_configs():
     ]
 
 
+def test_merge_rejects_two_settings_of_one_name():
+    points = grid_points() + grid_points(presets="")
+    with pytest.raises(ConfigError, match="two runs would be named listops-nystrom-se"):
+        merge(points)
+
+
 def test_merge_keeps_fine_tuning_apart_from_that_of_a_pretrained_run():
     variants = PLANS["self_pretraining"]["variants"][:3]
     points = merge(make_points([FILE], variants, presets="quick", num_seeds=2))
