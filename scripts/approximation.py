@@ -6,30 +6,28 @@ writes DIR/README.md with figures, and their numbers as CSV.
 """
 
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
-from lra_tasks.task import SPLITS
 from nystromformer.experiments import cli
-from nystromformer.experiments.study.approximation import layers_of_run, write_study
+from nystromformer.experiments.study.approximation import write_study
+from nystromformer.experiments.trained_run import load_run
 
-ITERATIONS = [1, 2, 3, 4, 6, 8, 10, 12, 16, 20]
-flags.DEFINE_string("workdir", None, "folder of a run", required=True)
-flags.DEFINE_string("out", None, "folder to write", required=True)
-flags.DEFINE_integer("examples", 8, "number of examples", 1)
-flags.DEFINE_multi_integer("landmarks", None, "numbers of landmarks", 1)
-flags.DEFINE_multi_integer("iterations", ITERATIONS, "numbers of iterations", 1)
-flags.DEFINE_enum("split", "validation", SPLITS, "examples to use")
-flags.DEFINE_string("data_dir", None, "folder of the run's data")
+_WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
+_OUT = flags.DEFINE_string("out", None, "folder to write", required=True)
+_EXAMPLES = flags.DEFINE_integer("examples", 8, "number of examples", 1)
+_LANDMARKS = flags.DEFINE_multi_integer("landmarks", None, "numbers of landmarks", 1)
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of the data, if it has moved")
 
 
 def main() -> None:
-    """Measures what the flags ask for."""
-    f: Any = flags.FLAGS
-    layers, about = layers_of_run(f.workdir, f.split, f.data_dir, f.examples)
-    out = Path(f.out).expanduser()
-    write_study(layers, about, out, landmarks=f.landmarks, iterations=f.iterations)
+    write_study(
+        load_run(str(_WORKDIR.value)),
+        Path(str(_OUT.value)).expanduser(),
+        examples=_EXAMPLES.value,
+        landmarks=_LANDMARKS.value,
+        data_dir=_DATA_DIR.value,
+    )
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ stopped by Ctrl-C, SIGTERM and --max_minutes.
 import functools
 import os
 import shlex
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -26,7 +27,7 @@ from absl import flags
 
 from configs.plans import PLANS
 from nystromformer.config import ConfigError
-from nystromformer.experiments import cli, launch, sweep
+from nystromformer.experiments import cli, sweep
 
 CONFIGS = os.path.relpath(Path(__file__).parents[1] / "configs")
 
@@ -40,7 +41,7 @@ _SEEDS = flags.DEFINE_integer("seeds", None, "seeds of each setting", lower_boun
 _RETRY = flags.DEFINE_bool("retry", False, "run failed runs again")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the commands and exit")
 _PARALLEL = flags.DEFINE_integer("max_parallel", None, "runs at a time, not by GPUs", 1)
-_MAX_MINUTES = flags.DEFINE_float("max_minutes", None, "limit of time", 0.001)
+_MAX_MINUTES = flags.DEFINE_float("max_minutes", 0, "limit of time, if any", 0)
 _CLUSTER = flags.DEFINE_enum("cluster", None, ["slurm"], "submit the runs there")
 _PARTITION = flags.DEFINE_string("partition", None, "slurm: partition")
 _TIME = flags.DEFINE_integer("time", None, "slurm: minutes of each job", 5)
@@ -73,18 +74,18 @@ def main(changes: sweep.Changes) -> None:
     folder, points = Path(_WORKDIR.value).expanduser(), find_points(changes)
     if _RETRY.value and not _DRY_RUN.value:
         for point in points:
-            (folder / point.name / launch.FAILURE_FILE).unlink(missing_ok=True)
-    waiting = [x for x in points if launch.state(folder / x.name) == "waiting"]
+            (folder / point.name / sweep.FAILURE_FILE).unlink(missing_ok=True)
+    waiting = [x for x in points if sweep.state(folder / x.name) == "waiting"]
     if _DRY_RUN.value:
         print(*(shlex.join(x.command(folder)) for x in waiting), sep="\n")
     elif _CLUSTER.value:
         asked = {"partition": _PARTITION.value, "time": _TIME.value}
         asked |= {"gpus_per_node": _GPUS.value, "array_parallelism": _PARALLEL.value}
-        launch.run_on_slurm(waiting, folder, **{k: x for k, x in asked.items() if x})
+        sweep.run_on_slurm(waiting, folder, **{k: x for k, x in asked.items() if x})
     else:
-        cli.limit_minutes(_MAX_MINUTES.value)
-        launch.run_locally(waiting, folder, _PARALLEL.value)
-        states = Counter(launch.state(folder / x.name) for x in points)
+        signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
+        sweep.run_locally(waiting, folder, _PARALLEL.value)
+        states = Counter(sweep.state(folder / x.name) for x in points)
         print(", ".join(f"{count} {state}" for state, count in states.items()))
         sys.exit(0 if {*states} == {"done"} else 1)
 

@@ -29,7 +29,7 @@ from nystromformer.training.interrupt import SIGNALS
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run", required=True)
-_MAX_MINUTES = flags.DEFINE_float("max_minutes", None, "limit of time", 0.001)
+_MAX_MINUTES = flags.DEFINE_float("max_minutes", 0, "limit of time, if any", 0)
 _SHARDS = flags.DEFINE_integer("sequence_parallelism", 1, "devices for a sequence", 1)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes")
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")
@@ -57,7 +57,7 @@ def join_processes() -> None:
 
 
 def main() -> None:
-    cli.limit_minutes(_MAX_MINUTES.value)
+    signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
     if _DISTRIBUTED.value:
         join_processes()
     if not jax.config.values["jax_compilation_cache_dir"]:

@@ -109,11 +109,6 @@ def _absolute(name: str) -> str:
     return str(Path(name).expanduser().absolute()) if name.endswith(".py") else name
 
 
-def limit_minutes(minutes: float | None) -> None:
-    """Sends this process SIGALRM after that time, if any."""
-    signal.setitimer(signal.ITIMER_REAL, 60 * (minutes or 0))
-
-
 def fail(message: str) -> NoReturn:
     """Exits with one line and status 2."""
     print("error:", " ".join(message.split()), file=sys.stderr)

@@ -95,7 +95,8 @@ class TrainedRun:
         """
         if self.config.objective.name != "classification":
             raise ValueError(f"{self.config.objective.name} predicts no classes")
-        tokens, mask = self._read(inputs, lengths)
+        pair = (2,) * (self.task.num_inputs == 2)
+        tokens, mask = self._read(inputs, lengths, *pair)
         found = np.zeros((len(tokens), self.task.num_classes), np.float32)
         for start in range(0, len(tokens), PREDICT_BATCH):
             rows = np.arange(start, start + PREDICT_BATCH).clip(max=len(tokens) - 1)
@@ -105,10 +106,8 @@ class TrainedRun:
     def layers(self, inputs: Any, lengths: Any = None) -> list[Layer]:
         """The queries and keys of each layer; one head's are `query[:, :, head]`.
 
-        inputs, lengths: as of `predict`, of tasks with one input.
+        inputs, lengths: as of `predict`; of a task with two inputs, one of them.
         """
-        if self.task.num_inputs == 2:
-            raise ValueError(f"{self.task.name} has two inputs an example: give one")
         return record_qkv(self.model.encoder, *self._read(inputs, lengths))
 
     def attention(
@@ -119,7 +118,7 @@ class TrainedRun:
         With nystrom the rows of its approximation, in O(L · M): they need not sum to 1.
 
         Args:
-          inputs, lengths: as of `predict`, of tasks with one input.
+          inputs, lengths: as of `layers`.
           layer, head: which, from 0.
           rows: [R] queries; 0 is [CLS] where the model has one.
 
@@ -143,12 +142,14 @@ class TrainedRun:
         query, key = (jnp.float32(x[:, :, head]) for x in (found.query, found.key))
         return np.asarray(jax.jit(jax.vmap(one))(query, key, found.mask))
 
-    def _read(self, inputs: Any, lengths: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids and their mask, [B, (2,) max_length], of texts or token ids."""
-        task, pair = self.task, (2,) * (self.task.num_inputs == 2)
+    def _read(
+        self, inputs: Any, lengths: Any, *pair: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids and their mask, [B, *pair, max_length], of texts or token ids."""
+        task = self.task
         if not hasattr(inputs, "dtype"):
             texts = np.atleast_1d(np.array(inputs, object))
-            two = 2 in (task.num_inputs, task.num_texts)
+            two = 2 in (*pair, task.num_texts)
             if texts.shape[1:] != (2,) * two:
                 kind = f"a list of {'pairs of ' * two}texts, or an array of token ids"
                 raise ValueError(f"inputs must be {kind}; got {inputs!r:.60}")

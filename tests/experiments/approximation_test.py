@@ -13,7 +13,7 @@ def test_approximation_measures_a_run(commands, finished, tmp_path):
     args = (f"--workdir={workdir}", "--examples=1", "--landmarks=4")
     quick = commands.with_env(JAX_DISABLE_MOST_OPTIMIZATIONS="1")
     out = tmp_path / "out"
-    done = quick.run("approximation.py", f"--out={out}", *args, "--iterations=6")
+    done = quick.run("approximation.py", f"--out={out}", *args)
     assert done.returncode == 0, done.stderr
     page = (out / "README.md").read_text()
     assert f"best weights of step {result['best_step']:,}" in page

@@ -35,7 +35,6 @@ def run_main(commands, tmp_path):
         ("raise ConfigError('two\\nlines')", 2, "error: two lines\n"),
         ("open('/no/such')", 2, "error: [Errno 2] No such file or d"),
         ("os.kill(os.getpid(), signal.SIGINT)", -2, ""),
-        ("cli.limit_minutes(0.001); signal.pause()", -14, ""),
         ("raise Interrupted(signal.SIGTERM, 3)", 143, ""),
     ],
 )

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from nystromformer.config import ConfigError
-from nystromformer.experiments.launch import Job, run_locally, run_on_slurm, state
-from nystromformer.experiments.sweep import Point
+from nystromformer.experiments.sweep import (
+    Job,
+    Point,
+    run_locally,
+    run_on_slurm,
+    state,
+)
 from nystromformer.experiments.workdir import lock_workdir
 from nystromformer.training.interrupt import Interrupted
 from tests.small import make_config

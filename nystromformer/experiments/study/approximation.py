@@ -9,35 +9,46 @@ import jax
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
 from tqdm import tqdm
 
 from nystromformer.config import ConfigError
 from nystromformer.experiments import markdown, provenance
-from nystromformer.experiments.plotting import save_figure
-from nystromformer.experiments.study import drawing, errors
-from nystromformer.experiments.trained_run import Layer, load_run, record_qkv
+from nystromformer.experiments.plotting import line_style, new_figure, save_figure
+from nystromformer.experiments.study import errors
+from nystromformer.experiments.trained_run import Layer, TrainedRun
 from nystromformer.landmarks import LANDMARKS, nystrom_factors, nystrom_rows
 
 LABELS = {x: x.replace("_", " ") for x in LANDMARKS} | {"kmeans": "k-means"}
 BASELINES = ("linformer", "performer")  # of as many rows or features as landmarks
+ITERATIONS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 SEEDS = 8  # of random landmarks
 PICTURED_HEADS = 6
 PICTURED_COUNTS = (16, 64, 256)
+Frame = Any  # of pandas, whose own types say too little
+PAGE = 5.4  # inches of a row of pictures
+FONT = 8  # points
 
 
 def write_study(
-    layers: Sequence[Layer],
-    about: str,
+    run: TrainedRun,
     out: Path,
     *,
-    landmarks: Sequence[int] | None,
-    iterations: Sequence[int],
+    examples: int,
+    landmarks: Sequence[int] | None = None,
+    data_dir: str | None = None,
 ) -> None:
-    """Writes the page, headed by `about`, its figures, and their numbers as CSV.
+    """Writes the page, its figures, and their numbers as CSV.
 
-    Landmarks and iterations are their numbers; None = powers of two below the longest
-    sequence. ConfigError for as many landmarks as tokens, which is exact.
+    It is about the longest examples of validation. landmarks: numbers of them; None =
+    powers of two below the longest sequence. ConfigError for as many as tokens, which
+    is exact.
     """
+    data = run.task.load("validation", data_dir or run.config.task.data_dir)
+    rows = np.arange(len(data.labels))[:, None] if data.pairs is None else data.pairs
+    longest = np.argsort(-data.lengths[rows].min(1), kind="stable")
+    chosen = rows[longest[:examples]].ravel()
+    layers = run.layers(data.inputs[chosen], data.lengths[chosen])
     most = int(max(layer.mask.sum(1).max() for layer in layers))
     counts = sorted(landmarks or (2**k for k in range(2, 10) if 2**k < most))
     if not counts or counts[-1] >= most:
@@ -45,16 +56,22 @@ def write_study(
     made_by = provenance.source()
     markdown.open_folder(out, "landmarks.csv")
     with jax.enable_x64(True):
-        tables = measure_all(layers, counts, iterations)
+        tables = measure_all(layers, counts)
         figures = {
-            "landmarks": drawing.draw_errors(tables["landmarks"], "num_landmarks"),
-            "iterations": drawing.draw_errors(tables["iterations"], "num_pinv_iters"),
-            "spectrum": drawing.draw_spectrum(tables["spectrum"]),
+            "landmarks": draw_errors(tables["landmarks"], "num_landmarks"),
+            "iterations": draw_errors(tables["iterations"], "num_pinv_iters"),
+            "spectrum": draw_spectrum(tables["spectrum"]),
             **draw_matrices(layers, counts),
         }
     for name, rows in tables.items():
         rows.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
-    lines = [about]
+    step = (run.result or {}).get("best_step", "?")  # it may still be in training
+    lines = [
+        f"- Run: {run.config.task.name} with {run.config.attention.name}, seed "
+        f"{run.config.train.seed}, best weights of step {step}\n"
+        f"- Inputs: queries, keys and values of {len(layers)} layers for the "
+        f"{len(chosen)} longest sequences of validation, in the pictures the longest\n",
+    ]
     for name, figure in figures.items():
         save_figure(figure, out / name)
         title = name.capitalize()
@@ -63,30 +80,8 @@ def write_study(
     print(f"{out}/README.md has {len(figures)} figures")
 
 
-def layers_of_run(
-    workdir: str, split: str, data_dir: str | None, examples: int
-) -> tuple[list[Layer], str]:
-    """The layers of a run for the longest examples of a split, and words on them."""
-    run = load_run(workdir)
-    data = run.task.load(split, data_dir or run.config.task.data_dir)
-    rows = np.arange(len(data.labels))[:, None] if data.pairs is None else data.pairs
-    longest = np.argsort(-data.lengths[rows].min(1), kind="stable")
-    chosen = rows[longest[:examples]].ravel()
-    tokens = np.asarray(data.inputs[chosen], np.int32)
-    mask = np.arange(tokens.shape[1]) < data.lengths[chosen][:, None]
-    layers = record_qkv(run.model.encoder, tokens, mask)
-    step = (run.result or {}).get("best_step", "?")  # it may still be in training
-    about = (
-        f"- Run: {run.config.task.name} with {run.config.attention.name}, seed "
-        f"{run.config.train.seed}, best weights of step {step}\n"
-        f"- Inputs: queries, keys and values of {len(layers)} layers for the "
-        f"{len(chosen)} longest sequences of {split}; the pictures show the longest\n"
-    )
-    return layers, about
-
-
 def measure_all(
-    layers: Sequence[Layer], counts: Sequence[int], iterations: Sequence[int]
+    layers: Sequence[Layer], counts: Sequence[int]
 ) -> dict[str, pd.DataFrame]:
     """The tables landmarks, iterations and spectrum."""
     methods, inverses = [], []
@@ -100,7 +95,7 @@ def measure_all(
         methods.append({"method": "double softmax", **size, "pinv": "identity"})
         methods += [{"method": x, **size, "attention": x} for x in BASELINES]
         size["method"] = f"{count} landmarks"
-        inverses += [{**size, "num_pinv_iters": n} for n in iterations]
+        inverses += [{**size, "num_pinv_iters": n} for n in ITERATIONS]
         inverses.append({**size, "pinv": "exact"})
     return {
         "landmarks": errors.measure_errors(layers, tqdm(methods, disable=None)),
@@ -138,8 +133,82 @@ def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, F
         found = errors.matrices(layers, 0, first | functions)
         evenly = np.linspace(0, len(found) - 1, min(PICTURED_HEADS, len(found)))
         pictures = {head: found[head] for head in ([*found][round(i)] for i in evenly)}
-        figures[name] = drawing.draw_pictures(pictures)
+        figures[name] = draw_pictures(pictures)
     return figures
+
+
+def draw_errors(rows: Frame, x: str) -> Figure:
+    """The error against the column x: a panel for each head, a line for each method.
+
+    Dashed: the error of the method's rows without an x.
+    """
+    places = rows.groupby(["layer", "head"])
+    figure = new_figure(rows["layer"].nunique(), rows["head"].nunique())
+    ticks = sorted(rows[x].dropna().astype(int).unique())
+    for axes, ((layer, head), chosen) in zip(figure.axes, places, strict=True):
+        for i, (method, part) in enumerate(chosen.groupby("method", sort=False)):
+            errors, color = part.groupby(x)["error"], f"C{i}"
+            median = errors.median()
+            axes.plot(median, "o-", markersize=4, label=method, color=color)
+            quartiles = errors.quantile(0.25), errors.quantile(0.75)
+            axes.fill_between(median.index, *quartiles, alpha=0.2, color=color)
+            without = part["error"][part[x].isna()]
+            if len(without):
+                axes.axhline(without.median(), color=color, linestyle="--")
+        axes.set(title=f"layer {layer}, head {head}", ylabel="relative error")
+        axes.set(xscale="log", yscale="log", xlabel=x)
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+    figure.axes[0].legend(frameon=False, fontsize=FONT)
+    return figure
+
+
+def draw_spectrum(rows: Frame) -> Figure:
+    """Cumulative normalised singular values of S, as Linformer's Fig. 1, by head."""
+    figure, ranks = new_figure(), np.linspace(0, 1, 65)
+    [axes] = figure.axes
+    for (layer, head), part in rows.groupby(["layer", "head"]):
+        curves = []
+        for _, values in part.groupby("example")["singular_value"]:
+            sums = np.cumsum([0.0, *values])
+            at = np.linspace(0, 1, len(sums))
+            curves.append(np.interp(ranks, at, sums / sums[-1]))
+        style = line_style(layer + 10 * head)
+        label = f"layer {layer}, head {head}"
+        axes.plot(ranks, np.median(curves, axis=0), label=label, **style)
+    axes.set(xlabel="rank / n", ylabel="cumulative normalised singular value")
+    if len(axes.lines) <= 12:
+        axes.legend(frameon=False, fontsize=FONT)
+    return figure
+
+
+def draw_pictures(pictures: errors.Pictures) -> Figure:
+    """A row for each head: the first matrix, and the others with their errors to it.
+
+    pictures: (layer, head) -> title -> matrix.
+    """
+    rows, columns = len(pictures), len(next(iter(pictures.values())))
+    cell, figure = PAGE / columns, new_figure(rows, columns)
+    figure.set_size_inches(cell * columns, (cell + 0.15) * rows + 0.3)
+    grid = np.array(figure.axes, object).reshape(rows, columns)
+    for line, ((layer, head), titled) in zip(grid, pictures.items(), strict=True):
+        exact = next(iter(titled.values()))
+        low, high = np.quantile(exact, (0.005, 0.995))
+        for axes, (title, matrix) in zip(line, titled.items(), strict=True):
+            error = np.linalg.norm(matrix - exact) / np.linalg.norm(exact)
+            image = axes.imshow(
+                matrix, interpolation="nearest", vmin=min(low, 0), vmax=high
+            )
+            axes.set(xticks=[], yticks=[])
+            axes.grid(visible=False)
+            if axes in grid[0]:
+                axes.set_title(title.replace(" ", "\n"), fontsize=FONT)
+            axes.set_xlabel("" if matrix is exact else f"{error:.2g}", fontsize=FONT)
+        line[0].set_ylabel(f"layer {layer}\nhead {head}", fontsize=FONT)
+        bar = figure.colorbar(image, ax=[*line], extend="both", aspect=10)
+        bar.ax.tick_params(labelsize=FONT)
+        bar.locator = MaxNLocator(2)
+    return figure
 
 
 CAPTIONS = {
