@@ -1,10 +1,12 @@
-"""Official archives and TFDS folders: found or downloaded, and read in place."""
+"""Official archives, TFDS folders and tables: found or downloaded, read in place."""
 
 import contextlib
+import csv
 import hashlib
 import os
 import re
 import shutil
+import sys
 import tarfile
 import urllib.request
 import zlib
@@ -17,6 +19,7 @@ from tqdm import tqdm
 
 from lra_tasks.split import DataError
 
+Table = tuple[list[tuple[str, ...]], list[int]]  # texts and labels
 Member = tuple[re.Match[str], IO[bytes]]
 TFDS_INFO = "dataset_info.json"
 # 7.7 GB; a plain tar file, whatever its name says.
@@ -32,7 +35,6 @@ class Archive:
     folders: tuple[str, ...]  # that it unpacks to
     md5: str | None = None  # as published; None: too large to be downloaded unasked
     dataset: str | None = None  # of TFDS, with the same data
-    files: str = "*"  # whose change makes other data, in its folder
 
     @property
     def name(self) -> str:
@@ -127,19 +129,15 @@ def _read_tar(path: Path, pattern: str) -> Iterator[Member]:
 def find_tfds(dataset: str, source_dir: str | None) -> Path | None:
     """The newest version of a prepared TFDS dataset, as "glue/sst2"; None = none.
 
-    It is looked for in `source_dir`, which may be its own folder; without one in
-    $TFDS_DATA_DIR and ~/tensorflow_datasets.
+    It is looked for in `source_dir`, or else in $TFDS_DATA_DIR and
+    ~/tensorflow_datasets.
 
     Raises:
       DataError: it is not in array_record files.
     """
     usual = (os.environ.get("TFDS_DATA_DIR"), "~/tensorflow_datasets")
     for root in filter(None, [source_dir] if source_dir else usual):
-        place = Path(root).expanduser()
-        found = [*place.glob(f"{dataset}/*/{TFDS_INFO}")]
-        if place.match(f"{dataset}/*"):
-            found += place.glob(TFDS_INFO)
-        if found:
+        if found := [*Path(root).expanduser().glob(f"{dataset}/*/{TFDS_INFO}")]:
             folder = max(found).parent
             if any(folder.glob("*.array_record*")):
                 return folder
@@ -159,3 +157,36 @@ def read_tfds(folder: Path, split: str) -> list[dict[str, Any]] | None:
     builder: Any = tfds.builder_from_directory(folder, file_format="array_record")
     source = builder.as_data_source(split)
     return source.__getitems__([*range(len(source))])
+
+
+def read_table(
+    path: Path, texts: Sequence[str], label: str, classes: Sequence[str]
+) -> Table:
+    """Reads columns of a CSV file, or of a TSV file without quoting.
+
+    Lines that lack one of the columns, of which QQP has some, are left out; a line on
+    stderr says how many.
+
+    Raises:
+      DataError: no such column, other labels, or no text.
+    """
+    tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            lines = csv.DictReader(file, **({} if path.suffix == ".csv" else tabs))
+            columns = *texts, label
+            if missing := {*columns} - {*(lines.fieldnames or ())}:
+                raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
+            rows = [[line[column] for column in columns] for line in lines]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
+    whole = [[text.strip() for text in row] for row in rows if None not in row]
+    if len(whole) < len(rows):
+        said = f"{len(rows) - len(whole):,} of {len(rows):,} lines lack a column"
+        print(f"{path}: {said}: left out", file=sys.stderr)
+    found = sorted({row[-1] for row in whole})
+    if {*found} - {*classes}:
+        message = f"{path}: its labels are {','.join(found[:20])}"
+        raise DataError(f"{message}, not {','.join(classes)}")
+    labels = [classes.index(row[-1]) for row in whole]
+    return [tuple(row[:-1]) for row in whole], labels

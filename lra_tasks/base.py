@@ -57,6 +57,7 @@ class Task:
     tokenizer: ClassVar[str | None] = None  # "byte" or the path of a tokenizer.json
     vocabulary: ClassVar[Vocabulary | None] = None  # of the tokenizer
     archive: ClassVar[Archive | None] = None  # of its official data
+    files: ClassVar[str] = ""  # there or in source_dir, whose change makes other data
     special_tokens: ClassVar[tuple[int, ...]] = ()  # never masked or predicted
     separator: ClassVar[int | None] = None  # [SEP], after which token types change
     max_length: int  # columns of a split's inputs, padding included
@@ -66,10 +67,9 @@ class Task:
         """Checks the options' types; a subclass goes on to check their values."""
         expected = get_type_hints(type(self))
         for option, value in asdict(self).items():
+            kind = getattr(expected[option], "__name__", str(expected[option]))
             fits = isinstance(value, expected[option])
-            if not fits or (isinstance(value, bool) and expected[option] is not bool):
-                kind = getattr(expected[option], "__name__", str(expected[option]))
-                raise DataError(f"{self.name}: {option} must be {kind}, not {value!r}")
+            self.require(fits, f"{option} must be {kind}, not {value!r}")
         self.require(self.max_length >= 1, "max_length must be at least 1")
         self.require(self.seed >= 0, f"seed must be at least 0, not {self.seed}")
         if self.source_dir:  # the same from any working directory
@@ -85,10 +85,9 @@ class Task:
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
-    def _use_tokenizer(self, name: str, min_length: int) -> None:
+    def _use_tokenizer(self, name: str) -> None:
         """Takes "byte" or a tokenizer.json as its vocabulary."""
-        fits = self.max_length >= min_length
-        self.require(fits, f"max_length must be at least {min_length}")
+        self.require(self.max_length >= 8, "max_length must be at least 8")
         vocabulary = open_vocabulary(name)
         self._set(vocabulary=vocabulary, vocab_size=vocabulary.vocab_size)
         self._set(special_tokens=vocabulary.special, separator=vocabulary.sep)
@@ -151,10 +150,9 @@ class Task:
 
     def source_files(self) -> Iterable[Path]:
         """The files in `source_dir` whose change makes other data."""
-        if not self.archive:
-            return ()
         path = self.find_source(Path())
-        return [path, *path.glob(self.archive.files)]
+        found = path.glob(self.files) if self.files else ()
+        return [path, *found] if self.archive else found
 
     def cache_key(self) -> dict[str, Any]:
         """The options that the data depend on, with the state of files they name."""
@@ -165,8 +163,8 @@ class Task:
                 (os.path.relpath(file, folder), stat.st_size, stat.st_mtime_ns)
                 for file, stat in files
             ] or os.path.realpath(folder)
-        if self.tokenizer not in (None, "byte", "bpe"):
-            key["tokenizer"] = open_vocabulary(str(self.tokenizer)).digest
+        if self.vocabulary and self.tokenizer != "bpe":  # which is not learnt yet
+            key["tokenizer"] = self.vocabulary.digest
         return key
 
     @functools.cached_property

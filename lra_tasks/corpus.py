@@ -126,13 +126,11 @@ class Corpus(Task):
         super().__post_init__()
         kinds = ("files", "blank_lines")
         self.require(self.documents in kinds, f"documents must be one of {kinds}")
-        wrong = f"pattern must be relative to source_dir, not {self.pattern!r}"
-        self.require(not Path(self.pattern).is_absolute(), wrong)
         least, most = len(subwords.SPECIAL) + 256, subwords.MAX_VOCAB_SIZE
         sizes = f"vocab_size must be {least} to {most}, not {self.vocab_size}"
         self.require(least <= self.vocab_size <= most, sizes)
         learnt, vocab_size = self.tokenizer == "bpe", self.vocab_size
-        self._use_tokenizer("byte" if learnt else self.tokenizer, min_length=8)
+        self._use_tokenizer("byte" if learnt else self.tokenizer)
         if learnt:  # its special tokens are byte's
             self._set(vocab_size=vocab_size)
 

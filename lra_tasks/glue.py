@@ -5,9 +5,7 @@ have no labels: the official validation split is our test split, and a tenth of 
 held out for validation.
 """
 
-import csv
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -16,8 +14,6 @@ from lra_tasks import archives
 from lra_tasks.base import Task
 from lra_tasks.split import SPLITS, DataError, Split
 from lra_tasks.text import TextTask
-
-Table = tuple[list[tuple[str, ...]], list[int]]  # texts and labels
 
 
 class Subset(NamedTuple):
@@ -54,39 +50,6 @@ SUBSETS = {
 TFDS_TEXTS = {"mrpc": PAIR, "mnli": ("premise", "hypothesis")}  # where they differ
 
 
-def read_table(
-    path: Path, texts: Sequence[str], label: str, classes: Sequence[str]
-) -> Table:
-    """Reads columns of a CSV file, or of a TSV file without quoting.
-
-    Lines that lack one of the columns, of which QQP has some, are left out; a line on
-    stderr says how many.
-
-    Raises:
-      DataError: no such column, other labels, or no text.
-    """
-    tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            lines = csv.DictReader(file, **({} if path.suffix == ".csv" else tabs))
-            columns = *texts, label
-            if missing := {*columns} - {*(lines.fieldnames or ())}:
-                raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
-            rows = [[line[column] for column in columns] for line in lines]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
-    whole = [[text.strip() for text in row] for row in rows if None not in row]
-    if len(whole) < len(rows):
-        said = f"{len(rows) - len(whole):,} of {len(rows):,} lines lack a column"
-        print(f"{path}: {said}: left out", file=sys.stderr)
-    found = sorted({row[-1] for row in whole})
-    if {*found} - {*classes}:
-        message = f"{path}: its labels are {','.join(found[:20])}"
-        raise DataError(f"{message}, not {','.join(classes)}")
-    labels = [classes.index(row[-1]) for row in whole]
-    return [tuple(row[:-1]) for row in whole], labels
-
-
 @dataclass(frozen=True, kw_only=True)
 class Glue(Task):
     """One of SUBSETS; MNLI has a second test split, "test_mismatched".
@@ -115,7 +78,7 @@ class Glue(Task):
         self._set(num_classes=len(subset.classes), num_texts=len(subset.texts))
         self._set(label_names=[*subset.classes.values()])
         self._set(splits=tuple(dict.fromkeys((*SPLITS, *subset.files))))
-        self._use_tokenizer(self.tokenizer, min_length=8)
+        self._use_tokenizer(self.tokenizer)
 
     def source_files(self) -> list[Path]:
         place, files = Path(str(self.source_dir)), SUBSETS[self.subset].files
@@ -130,10 +93,10 @@ class Glue(Task):
         files = SUBSETS[self.subset].files
         return {split: self.encode_split(*self._read(source, split)) for split in files}
 
-    def _read(self, place: Path, split: str) -> Table:
+    def _read(self, place: Path, split: str) -> archives.Table:
         folder, texts, label, classes, files = SUBSETS[self.subset]
         if path := self._find(place, split):
-            return read_table(path, texts, label, [*classes])
+            return archives.read_table(path, texts, label, [*classes])
         prepared = archives.find_tfds(f"glue/{self.subset}", self.source_dir)
         rows = prepared and archives.read_tfds(prepared, files[split][-1])
         if not rows:
@@ -160,6 +123,7 @@ class LabelledTexts(TextTask):
     name: ClassVar[str] = "labelled_texts"
     data_version: ClassVar[str] = "1.0.0"
     description: ClassVar[str] = "Texts of one's own to classify."
+    files: ClassVar[str] = "*.[ct]sv"
     labels: str = "0,1"
     text_column: str = "text"
     label_column: str = "label"
@@ -173,15 +137,12 @@ class LabelledTexts(TextTask):
         wrong = f"labels must be two or more, as 'ham,spam', not {self.labels!r}"
         self.require(self.num_classes >= 2, wrong)
 
-    def source_files(self) -> list[Path]:
-        return [*Path(str(self.source_dir)).glob("*.[ct]sv")]
-
     def make_splits(self, source: Path) -> dict[str, Split]:
         files = {path.stem: path for path in self.source_files()}
         wanted = f"source_dir ({self.source_dir}) must hold train.csv or train.tsv"
         self.require("train" in files, wanted)
         splits, columns = {}, ([self.text_column], self.label_column)
         for name in filter(files.get, SPLITS):
-            texts, labels = read_table(files[name], *columns, self.label_names)
+            texts, labels = archives.read_table(files[name], *columns, self.label_names)
             splits[name] = self.encode_split([text for (text,) in texts], labels)
         return splits

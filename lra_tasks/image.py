@@ -53,10 +53,10 @@ class Image(Task):
     archive: ClassVar[Archive] = Archive(
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         folders=("cifar-10-batches-bin",),
-        files="*.bin",
         md5="c32a1d4ab5d03f1284b67883e8d87530",
         dataset="cifar10",
     )
+    files: ClassVar[str] = "*.bin"
     batch_size: ClassVar[int] = 10_000
     max_length: int = NUM_PIXELS
     seed: int = 0

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from lra_tasks.archives import read_table
 from lra_tasks.base import Task
 from lra_tasks.split import SPLITS, DataError, Split, pad
 
@@ -116,40 +117,23 @@ def _write(
     return value
 
 
-def generate(
-    seed: int,
-    num_examples: int,
-    *,
-    min_tokens: int = 501,
-    max_tokens: int = 1999,
-    max_length: int = 2000,
-    max_depth: int = 10,
-    max_args: int = 10,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws distinct expressions; the defaults are the benchmark's process.
+def generate(task: "ListOps", num_examples: int) -> Split:
+    """Draws distinct expressions of at most `max_length` tokens, as the task says.
 
-    From the root at depth 1: below `max_depth` a node is an operator with probability
-    0.25, at `max_depth` never, else a digit. Operators, digits and 2 to `max_args`
-    arguments are uniform. Of these trees those are kept for which min_tokens ≤ length ≤
-    min(max_tokens, max_length), length counting operators, digits and closing brackets:
-    500 < length < 2000 as in the paper. A lone digit is never kept.
-
-    Returns:
-      inputs uint8 `[num_examples, max_length]`, lengths int32 and labels int32
-      `[num_examples]`: a function of the arguments, the same on every machine.
+    A function of its arguments, the same on every machine.
     """
-    inputs = np.zeros((num_examples, max_length), np.uint8)
+    inputs = np.zeros((num_examples, task.max_length), np.uint8)
     lengths, labels = np.zeros((2, num_examples), np.int32)
-    max_tokens = min(max_tokens, max_length)
-    rng = np.random.Generator(np.random.Philox(seed))
+    min_tokens, max_tokens = task.min_tokens, min(task.max_tokens, task.max_length)
+    rng = np.random.Generator(np.random.Philox(task.seed))
     seen: set[bytes] = set()
     idle_rounds = 0
     with tqdm(total=num_examples, desc="listops", disable=None, leave=False) as bar:
         while len(seen) < num_examples and idle_rounds < ROUNDS_WITHOUT_NEWS:
             before = len(seen)
-            levels, sizes = _grow(rng, max_tokens, max_depth, max_args)
+            levels, sizes = _grow(rng, max_tokens, task.max_depth, task.max_args)
             kept = (min_tokens <= sizes) & (sizes <= max_tokens)
-            rows = np.zeros((kept.sum(), max_length), np.uint8)
+            rows = np.zeros((kept.sum(), task.max_length), np.uint8)
             values = _write(rng, list(_keep(levels, kept)), rows)
             for row, length, label in zip(rows, sizes[kept], values, strict=True):
                 key = hashlib.blake2b(row[:length].tobytes(), digest_size=16).digest()
@@ -164,12 +148,18 @@ def generate(
             f"found only {len(seen)} of {num_examples} different expressions of "
             f"{min_tokens} to {max_tokens} tokens: ask for fewer, or widen the lengths"
         )
-    return inputs, lengths, labels
+    return Split(inputs, lengths, labels)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListOps(Task):
-    """The benchmark by default; `generate` says what the options of the process mean.
+    """The benchmark by default.
+
+    From the root at depth 1: below `max_depth` a node is an operator with probability
+    0.25, at `max_depth` never, else a digit. Operators, digits and 2 to `max_args`
+    arguments are uniform. Of these trees those are kept for which min_tokens ≤ length ≤
+    min(max_tokens, max_length), length counting operators, digits and closing brackets:
+    500 < length < 2000 as in the paper. A lone digit is never kept.
 
     With `source_dir`, the folder of the released basic_train.tsv, basic_val.tsv and
     basic_test.tsv, these are read, and no other option but `max_length` has an effect.
@@ -182,6 +172,7 @@ class ListOps(Task):
     citation: ClassVar[str] = "Nangia and Bowman, ListOps, NAACL SRW 2018"
     vocab_size: ClassVar[int] = len(VOCABULARY)
     num_classes: ClassVar[int] = 10
+    files: ClassVar[str] = "basic_*.tsv"
     max_length: int = 2000
     num_train: int = 96_000
     num_validation: int = 2_000
@@ -204,9 +195,6 @@ class ListOps(Task):
         limits = f"4 (one operator, two digits) to {most}, not {self.min_tokens}"
         fits = 4 <= self.min_tokens <= most
         self.require(fits, f"min_tokens must be {limits}")
-
-    def source_files(self) -> list[Path]:
-        return [*Path(str(self.source_dir)).glob("basic_*.tsv")]
 
     def cache_key(self) -> dict[str, Any]:
         key = super().cache_key()
@@ -231,17 +219,9 @@ class ListOps(Task):
         return " ".join(VOCABULARY[token] for token in tokens)
 
     def _read_released(self, path: Path) -> Split:
-        header, *lines = path.read_text("utf-8").splitlines() or [""]
-        if header != "Source\tTarget" or not lines:
-            raise DataError(
-                f"{path} is not lines of Source<tab>Target below that header"
-            )
-        columns = [line.partition("\t") for line in lines]
-        sources, _, targets = zip(*columns, strict=True)
-        if wrong := {*targets} - {*DIGITS}:
-            raise DataError(f"{path} has the target {min(wrong)!r}, which is no digit")
+        texts, labels = read_table(path, ["Source"], "Target", DIGITS)
         try:
-            return self.encode_split(sources, targets)
+            return self.encode_split([text for (text,) in texts], labels)
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
 
@@ -249,13 +229,8 @@ class ListOps(Task):
         if self.source_dir:
             files = {x: f"basic_{name}.tsv" for x, name in RELEASED_FILES.items()}
             return {x: self._read_released(source / files[x]) for x in SPLITS}
-        counts = (self.num_train, self.num_validation, self.num_test)
-        process = ("min_tokens", "max_tokens", "max_length", "max_depth", "max_args")
-        options = {name: getattr(self, name) for name in process}
-        arrays = generate(self.seed, sum(counts), **options)
-        ends = np.cumsum(counts)[:-1]  # one draw, cut in three: no tree twice
-        splits = map(Split, *(np.split(array, ends) for array in arrays))
-        return dict(zip(SPLITS, splits, strict=True))
+        sizes = self.num_train, self.num_validation, self.num_test
+        return generate(self, sum(sizes)).cut(sizes)  # one draw: no tree twice
 
     def floors(self, train: Split, test: Split) -> dict[str, float]:
         """Adds two rules that look at the root; a root that is a digit is the answer.

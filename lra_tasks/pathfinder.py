@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,12 +19,11 @@ import numpy as np
 import PIL.Image
 from tqdm import tqdm
 
-from lra_tasks import archives
-from lra_tasks.archives import LRA_RELEASE, UNPACKED
+from lra_tasks.archives import LRA_RELEASE, UNPACKED, Archive
 from lra_tasks.base import Task
 from lra_tasks.pathfinder_generator import generate
 from lra_tasks.pathfinder_paddles import RESOLUTIONS
-from lra_tasks.split import SPLITS, DataError, Split
+from lra_tasks.split import DataError, Split
 
 RELEASED_FOLDERS = {  # by difficulty
     "easy": "curv_baseline",
@@ -59,7 +57,7 @@ def read_released(folder: Path, resolution: int) -> Split:
             raise DataError(f"{path} is not a whole {wanted} ({error})") from error
         labels.append(int(words[3]))
     if not images:
-        raise DataError(f"{folder} has no metadata/K.npy with pictures in it")
+        raise DataError(f"{folder} is not unpacked, or has no pictures in metadata/")
     order = np.random.default_rng(RELEASED_SEED).permutation(len(images))
     return Split.of_pictures(np.stack(images)[order], np.array(labels)[order])
 
@@ -100,6 +98,11 @@ class Pathfinder(Task):
         known = f"one of {', '.join(RELEASED_FOLDERS)}, not {self.difficulty!r}"
         fits = self.difficulty in RELEASED_FOLDERS
         self.require(fits, f"difficulty must be {known}")
+        if self.source_dir:
+            name = RELEASED_FOLDERS[self.difficulty]
+            below = f"pathfinder{side}/{name}"
+            folders = name, *(above + below for above in UNPACKED)
+            self._set(archive=Archive(LRA_RELEASE, folders))
 
     def source_files(self) -> list[Path]:
         return [*self.find_source(Path()).glob("metadata/*.npy")]
@@ -108,26 +111,14 @@ class Pathfinder(Task):
         idle = ("num_workers", *(("num_examples", "seed") if self.source_dir else ()))
         return {name: x for name, x in super().cache_key().items() if name not in idle}
 
-    def find_source(self, data_dir: Path) -> Path:
-        if not self.source_dir:
-            return data_dir
-        name = RELEASED_FOLDERS[self.difficulty]
-        below = f"pathfinder{self.resolution}/{name}"
-        names = [*(above + below for above in UNPACKED), name]
-        if folder := archives.find(names, Path(self.source_dir)):
-            return folder
-        where = f"it is in {LRA_RELEASE}, to be unpacked"
-        raise DataError(f"{self.source_dir} has no {below}: {where}")
-
     def make_splits(self, source: Path) -> dict[str, Split]:
         if self.source_dir:
             pictures = read_released(source, self.resolution)
         else:  # picture i is independent of the others: the order is as good as any
             pictures = self._draw()
         n = pictures.num_examples
-        ends = [0, round(0.8 * n), round(0.8 * n) + round(0.1 * n), n]
-        cut = (pictures.take(slice(*between)) for between in pairwise(ends))
-        return dict(zip(SPLITS, cut, strict=True))
+        train, validation = round(0.8 * n), round(0.1 * n)
+        return pictures.cut((train, validation, n - train - validation))
 
     def _draw(self) -> Split:
         """Draws all pictures; those of a part grow in lock-step."""

@@ -2,8 +2,9 @@
 
 import functools
 import hashlib
+import itertools
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,12 @@ class Split:
         if self.pairs is not None:
             return Split(self.inputs, self.lengths, labels, self.pairs[examples])
         return Split(self.inputs[examples], self.lengths[examples], labels)
+
+    def cut(self, sizes: Iterable[int]) -> dict[str, "Split"]:
+        """The first examples as train, the next as validation, then test."""
+        ends = [0, *itertools.accumulate(sizes)]
+        parts = (self.take(slice(*between)) for between in itertools.pairwise(ends))
+        return dict(zip(SPLITS, parts, strict=True))
 
     def __iter__(self) -> Iterator[tuple[Any, int]]:
         """Yields the tokens of each example, or of its two inputs, and its label."""

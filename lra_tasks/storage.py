@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import shutil
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,21 +28,6 @@ INPUT_NAMES = {1: ["tokens"], 2: ["tokens1", "tokens2"]}  # by the number of inp
 ROWS_AT_A_TIME = 4096
 
 
-class _Records(Iterator):
-    """Yields (key, record). Its copy, by which TFDS counts, keeps no records."""
-
-    def __init__(self, records: Iterable[dict[str, Any]]):
-        self.count, self.records = 0, iter(records)
-
-    def __next__(self) -> tuple[int, dict[str, Any]]:
-        record = next(self.records)
-        self.count += 1
-        return self.count, record
-
-    def __copy__(self) -> Iterator[int]:
-        yield from range(self.count)
-
-
 class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     """Writes `lra_TASK`: the examples in their order, one file for each split."""
 
@@ -55,10 +40,8 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
 
     def _info(self) -> tfds.core.DatasetInfo:
         task = self.task
-        tokens = {"shape": (None,), "dtype": task.dtype, "encoding": "bytes"}
-        features = {
-            x: tfds.features.Tensor(**tokens) for x in INPUT_NAMES[task.num_inputs]
-        }
+        tokens = tfds.features.Tensor(shape=(None,), dtype=task.dtype, encoding="bytes")
+        features = dict.fromkeys(INPUT_NAMES[task.num_inputs], tokens)
         names = task.label_names or map(str, range(task.num_classes))
         label = tfds.features.ClassLabel(names=[*names])
         info = tfds.core.DatasetInfo(
@@ -75,15 +58,17 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:
         made = self.task.make(self.root, Path(self.data_path))
         return {
-            name: [functools.partial(_Records, self._write(name, examples))]
+            name: [functools.partial(self._write, name, examples)]
             for name, examples in made.items()
         }
 
-    def _write(self, name: str, examples: Examples) -> Iterator[dict[str, Any]]:
-        names = INPUT_NAMES[self.task.num_inputs]
+    def _write(self, name: str, examples: Examples) -> Iterator[tuple[int, Any]]:
+        """Yields one object again and again: to count them, TFDS keeps all it gets."""
+        names, keyed = INPUT_NAMES[self.task.num_inputs], (0, {})
         for rows, label in tqdm(examples, name, disable=None, leave=False):
             tokens = rows if len(names) == 2 else [np.array(rows, self.task.dtype)]
-            yield {"label": label, **dict(zip(names, tokens, strict=True))}
+            keyed[1].update(zip(names, tokens, strict=True), label=label)
+            yield keyed
 
     def _create_builder_config(self, builder_config: Any, version: Any) -> Any:
         return builder_config  # without a warning that TFDS does not know it

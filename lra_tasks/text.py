@@ -62,7 +62,7 @@ class TextTask(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tokenizer is not None:
-            self._use_tokenizer(self.tokenizer, min_length=3)
+            self._use_tokenizer(self.tokenizer)
             wrong = "num_bytes is for bytes; with a tokenizer leave it out"
             self.require(self.num_bytes is None, wrong)
 
@@ -101,8 +101,8 @@ class Text(TextTask):
         folders=("aclImdb",),
         md5="7c2ac02c03563afcf9b574c7e56c153a",
         dataset="imdb_reviews/plain_text",
-        files="t*/*",  # folders of reviews, whose times are those of new files
     )
+    files: ClassVar[str] = "t*/*"  # folders, whose times are those of new reviews
     reviews_per_class: ClassVar[int] = 12_500
     max_length: int = 4000
     seed: int = 0
@@ -148,10 +148,9 @@ class Retrieval(TextTask):
     num_classes: ClassVar[int] = 2
     num_inputs: ClassVar[int] = 2
     archive: ClassVar[Archive] = Archive(
-        LRA_RELEASE,
-        folders=tuple(f"{above}tsv_data" for above in UNPACKED),
-        files="new_aan_pairs.*.tsv",
+        LRA_RELEASE, folders=tuple(f"{above}tsv_data" for above in UNPACKED)
     )
+    files: ClassVar[str] = "new_aan_pairs.*.tsv"
     max_length: int = 4000
 
     def make_splits(self, source: Path) -> dict[str, Split]:

@@ -3,6 +3,7 @@
 import collections
 import random
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,8 +65,8 @@ def test_released_files_are_read(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not lines of Source<tab>Target"),
-        (b"Source\tTarget\n[MAX 3 4 ]\t4.0\n", "has the target '4.0', which is no"),
+        (b"", "has no column Source, Target"),
+        (b"Source\tTarget\n[MAX 3 4 ]\t4.0\n", "its labels are 4.0, not 0,1,2"),
         (b"Source\tTarget\n[FIRST 3 4 ]\t4\n", r"'\[FIRST' is not a token"),
         (b"Source\tTarget\n[MAX " + b"1 " * 63 + b"]\t1\n", "65 tokens are not from 1"),
     ],
@@ -99,7 +100,6 @@ def test_floors_by_hand():
     }
 
 
-SHORT = {"min_tokens": 10, "max_tokens": 64, "max_length": 64}
 APPLY = {
     "[MIN": min,
     "[MAX": max,
@@ -161,7 +161,9 @@ def assert_same_distribution(ours, theirs, bins=None):
 )
 def test_distribution_is_the_recursions(shortest, longest, max_depth, count):
     limits = {"min_tokens": shortest, "max_tokens": longest, "max_length": longest}
-    inputs, lengths, labels = generate(3, 5 * count, max_depth=max_depth, **limits)
+    task = ListOps(seed=3, max_depth=max_depth, **limits)
+    split = generate(task, 5 * count)
+    inputs, lengths, labels = split.inputs, split.lengths, split.labels
     for ids, n, value in zip(inputs[:300], lengths, labels, strict=False):
         assert evaluate(ids[:n]) == value
     np.testing.assert_array_equal((inputs > 0).sum(axis=1), lengths)
@@ -182,10 +184,11 @@ def test_distribution_is_the_recursions(shortest, longest, max_depth, count):
 )
 def test_limits_are_kept_and_reached(shortest, longest, max_length):
     limits = {"min_tokens": shortest, "max_tokens": longest, "max_length": max_length}
-    inputs, lengths, _ = generate(0, 2003, max_args=3, **limits)
+    split = generate(ListOps(max_args=3, **limits), 2003)
+    inputs = split.inputs
     assert inputs.shape[1] == max_length
     reached = set(range(shortest, min(longest, max_length) + 1))
-    assert set(lengths.tolist()) == reached
+    assert set(split.lengths.tolist()) == reached
     operators = ((inputs >= 1) & (inputs <= 4)).sum(axis=1)
     arguments = (inputs > 0).sum(axis=1) - 1 - operators  # each node but the root
     assert np.all((2 * operators <= arguments) & (arguments <= 3 * operators))
@@ -193,21 +196,21 @@ def test_limits_are_kept_and_reached(shortest, longest, max_length):
 
 def test_no_expression_twice_and_an_end_when_there_are_no_more():
     # Two digits under one operator: 4 × 10 × 10 expressions of four tokens.
-    four = {"min_tokens": 4, "max_tokens": 4, "max_length": 4}
-    inputs, _, _ = generate(0, 400, **four)
-    assert len({row.tobytes() for row in inputs}) == 400
+    four = ListOps(min_tokens=4, max_tokens=4, max_length=4)
+    assert len({row.tobytes() for row in generate(four, 400).inputs}) == 400
     with pytest.raises(DataError, match="only 400 of 401 different expressions"):
-        generate(0, 401, **four)
+        generate(four, 401)
 
 
 def test_same_seed_same_data_on_every_machine():
     # The one expected value that is copied from the output: it may never change
     # without a new ListOps.data_version, for prepared data and results rely on it.
-    digest = Split(*generate(0, 509, **SHORT)).content_hash
+    short = ListOps(min_tokens=10, max_tokens=64, max_length=64)
+    digest = generate(short, 509).content_hash
     assert digest == "7deef8ede59cc9f15108073edbe9a43e1125084d76b072eaa6311daa6dadbf7d"
-    assert Split(*generate(1, 509, **SHORT)).content_hash != digest
-    more = generate(0, 1013, **SHORT)
-    assert Split(*(array[:509] for array in more)).content_hash == digest
-    wide, *rest = generate(0, 509, **SHORT | {"max_length": 67})
-    assert Split(wide[:, :64].copy(), *rest).content_hash == digest
-    assert not wide[:, 64:].any()
+    assert generate(replace(short, seed=1), 509).content_hash != digest
+    more = generate(short, 1013)
+    assert more.take(slice(509)).content_hash == digest
+    wide = generate(replace(short, max_length=67), 509)
+    assert replace(wide, inputs=wide.inputs[:, :64]).content_hash == digest
+    assert not wide.inputs[:, 64:].any()
