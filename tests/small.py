@@ -5,7 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
+from flax import nnx
+
 from nystromformer.config import Config
+from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.trained_run import TrainedRun
+from nystromformer.training.step import split_weights
 
 # Flags of scripts/train.py.
 SMALL = (
@@ -31,6 +37,13 @@ def make_config(arg: str = "nystrom", task: str = "listops", **changes) -> Confi
         group, key = path.split("__")
         mapping[group][key] = value
     return Config.from_mapping(mapping)
+
+
+def untrained(arg: str, task: str = "listops", **changes) -> TrainedRun:
+    """A run that ended as it began."""
+    experiment = Experiment(make_config(arg, task, **changes))
+    _, weights = split_weights(experiment.make_model(nnx.Rngs(1)))
+    return TrainedRun(experiment, jax.device_get(weights), None)
 
 
 def result_of(workdir: Path) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class TrainedRun:
         found = np.zeros((len(tokens), self.task.num_classes), np.float32)
         for start in range(0, len(tokens), PREDICT_BATCH):
             rows = np.arange(start, start + PREDICT_BATCH).clip(max=len(tokens) - 1)
-            found[rows] = self._probabilities(tokens[rows], mask[rows])
+            found[rows] = _probabilities(self.model, tokens[rows], mask[rows])
         return Prediction(found.argmax(-1), found)
 
     def layers(self, inputs: Any, lengths: Any = None) -> list[Layer]:
@@ -122,8 +122,7 @@ class TrainedRun:
           layer, head: which, from 0.
           rows: [R] queries; 0 is [CLS] where the model has one.
 
-        Raises:
-          ValueError: a row that does not exist, or an attention without a matrix.
+        ValueError for a row that does not exist, or an attention without a matrix.
         """
         name, options = self.config.attention.name, self.config.attention.options
         if name not in ("nystrom", "softmax"):
@@ -169,11 +168,10 @@ class TrainedRun:
         padding = [(0, 0)] * (tokens.ndim - 1) + [(0, room)]
         return np.pad(tokens.astype(np.int32), padding), mask
 
-    @functools.cached_property
-    def _probabilities(self) -> Any:
-        """The compiled model: token ids and their mask to float32 [B, C]."""
-        model = self.model  # made here: within the trace it would hold tracers for good
-        return jax.jit(lambda tokens, mask: jax.nn.softmax(model(tokens, mask)))
+
+@nnx.jit
+def _probabilities(model: Any, tokens: jax.Array, mask: jax.Array) -> jax.Array:
+    return jax.nn.softmax(model(tokens, mask))
 
 
 def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
@@ -197,9 +195,7 @@ def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
     return TrainedRun(experiment, weights, read_result(folder))
 
 
-def record_qkv(
-    encoder: Any, inputs: jax.typing.ArrayLike, mask: Any = None
-) -> list[Layer]:
+def record_qkv(encoder: Any, inputs: np.ndarray, mask: np.ndarray) -> list[Layer]:
     """The inputs of each layer's attention for tokens [B, L], without dropout.
 
     ConfigError if the attention has no queries and keys.
@@ -207,10 +203,9 @@ def record_qkv(
     layers: list[Layer] = []
 
     def recording(attention: Any) -> Callable[..., jax.Array]:
-        def attend(*qkv: Any, mask: Any = None, **flax: Any) -> jax.Array:
-            valid = np.ones(qkv[0].shape[:2], bool) if mask is None else mask[:, 0, 0]
+        def attend(*qkv: Any, mask: Any, **flax: Any) -> jax.Array:
             arrays = (np.asarray(x, np.float64) for x in qkv)
-            layers.append(Layer(*arrays, mask=np.asarray(valid)))
+            layers.append(Layer(*arrays, mask=np.asarray(mask[:, 0, 0])))
             return attention(*qkv, mask=mask, **flax)
 
         return attend

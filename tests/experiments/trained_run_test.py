@@ -6,17 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 import nystromformer
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
-from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.landmarks import nystrom_factors, softmax_matrix
 from nystromformer.training.checkpoint import CheckpointError, weights_sha256
 from nystromformer.training.step import split_weights
-from tests.small import make_config, result_of
+from tests.small import result_of, untrained
 
 
 @pytest.fixture(scope="module")
@@ -83,19 +80,14 @@ def test_load_run_rejects_what_is_no_trained_run(finished, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["softmax", "nystrom"])
-def fresh(name, task="listops", **changes):
-    """A run that ended as it began."""
-    experiment = Experiment(make_config(name, task, **changes))
-    _, weights = split_weights(experiment.make_model(nnx.Rngs(1)))
-    return TrainedRun(experiment, jax.device_get(weights), None)
-
-
-@pytest.mark.parametrize("name", ["softmax", "nystrom"])
 def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
     """That landmarks_test finds to be what the attention applies."""
     changes = {"task__max_length": 8, "task__max_tokens": 8, "task__min_tokens": 4}
     few = {"attention__num_landmarks": 3} if name == "nystrom" else {}
-    run, tokens = fresh(name, **changes, **few), np.array([[1, 5, 7, 2, 9, 3, 4, 6]])
+    run, tokens = (
+        untrained(name, **changes, **few),
+        np.array([[1, 5, 7, 2, 9, 3, 4, 6]]),
+    )
     found, mask = run.attention(tokens, 0, 1, [0, 5], [7]), jnp.arange(8) < 7
     layer = run.layers(tokens, [7])[0]
     np.testing.assert_array_equal(layer.mask[0], mask)
@@ -113,12 +105,12 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
 
 def test_attention_rejects_one_without_a_matrix():
     with pytest.raises(ValueError, match="listops with linear has no attention matrix"):
-        fresh("linear").attention(np.ones((1, 4), int), 0, 0, [0])
+        untrained("linear").attention(np.ones((1, 4), int), 0, 0, [0])
 
 
 def test_predict_takes_pairs_of_texts_as_their_token_ids():
     changes = {"task__max_length": 31, "attention__num_landmarks": 4}
-    run = fresh("nystrom,quick", "retrieval", **changes)
+    run = untrained("nystrom,quick", "retrieval", **changes)
     texts = [["one", "another"], ["a third", "ö" * 40]]
     tokens, lengths = run.task.encode([text for pair in texts for text in pair])
     by_ids = run.predict(tokens.reshape(2, 2, 31), lengths.reshape(2, 2)).probabilities

@@ -3,38 +3,32 @@
 import shutil
 import signal
 import time
+from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from flax import nnx
 
 from nystromformer.config import ConfigError
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.trained_run import TrainedRun, load_run
+from nystromformer.experiments.trained_run import load_run
 from nystromformer.experiments.transfer import EMBEDDING, POSITIONS, carry_over
 from nystromformer.training.checkpoint import saved_steps
-from nystromformer.training.step import named_leaves, split_weights
-from tests.small import make_config, result_of
+from nystromformer.training.step import named_leaves
+from tests.small import make_config, result_of, untrained
 
 PRETRAIN = "nystrom,quick,pretrain"
 
 
+SIZES: Any = {"model__num_layers": 1, "model__model_dim": 8, "model__mlp_dim": 8}
+SIZES["train__init_from"] = "/somewhere/source"
+
+
 def small(arg="nystrom,quick", task="listops", **changes):
-    sizes = {"model__num_layers": 1, "model__model_dim": 8, "model__mlp_dim": 8}
-    sizes["train__init_from"] = "/somewhere/source"
-    return Experiment(make_config(arg, task, **{**sizes, **changes}))
-
-
-def untrained(*args, **changes):
-    """A run that ended as it began."""
-    experiment = small(*args, **changes)
-    _, weights = split_weights(experiment.make_model(nnx.Rngs(7)))
-    return TrainedRun(experiment, jax.device_get(weights), None)
+    return Experiment(make_config(arg, task, **{**SIZES, **changes}))
 
 
 def test_carry_over_takes_the_encoder_and_prints_the_rest(capsys):
-    source = untrained(PRETRAIN)
+    source = untrained(PRETRAIN, **SIZES)
     taken, theirs = carry_over(source, small()), named_leaves(source.weights)
     said = capsys.readouterr().out
     assert "new: params.head.hidden.bias" in said
@@ -48,7 +42,7 @@ def test_carry_over_takes_the_encoder_and_prints_the_rest(capsys):
 
 @pytest.mark.parametrize("length", [90, 30])
 def test_carry_over_repeats_or_cuts_positions(length):
-    source = untrained()
+    source = untrained("nystrom,quick", **SIZES)
     changes = {"task__min_tokens": 4, "task__max_tokens": 30}
     taken = carry_over(source, small(task__max_length=length, **changes))[POSITIONS]
     old = named_leaves(source.weights)[POSITIONS]
@@ -56,7 +50,7 @@ def test_carry_over_repeats_or_cuts_positions(length):
 
 
 def test_carry_over_leaves_the_parameters_of_another_attention(capsys):
-    taken = carry_over(untrained(), small("linformer,quick"))
+    taken = carry_over(untrained("nystrom,quick", **SIZES), small("linformer,quick"))
     assert not [name for name in taken if ".attention.attention." in name]
     assert "attention.attention.conv" in capsys.readouterr().out.partition("dropped")[2]
 
@@ -75,14 +69,14 @@ def test_carry_over_leaves_the_parameters_of_another_attention(capsys):
     ],
 )
 def test_carry_over_rejects_another_encoder(arg, changes, said):
-    source = untrained(arg.removesuffix(",pretrain"))
+    source = untrained(arg.removesuffix(",pretrain"), **SIZES)
     with pytest.raises(ConfigError, match=said):
         carry_over(source, small(arg, **changes))
 
 
 def test_carry_over_rejects_other_tokens():
     with pytest.raises(ConfigError, match="has tokens 16, and this run 257: take the"):
-        carry_over(untrained(), small(task="text"))
+        carry_over(untrained("nystrom,quick", **SIZES), small(task="text"))
 
 
 def test_train_begins_with_its_source_and_goes_on_without(commands, tmp_path):
