@@ -191,12 +191,8 @@ class Attention(nnx.Module):
 
         def one_head(query, key, value, mask, *own):
             # Zeroed here, as then XLA keeps one copy of each for all that follows.
-            # Queries too: a NaN times the zero cotangent of its output would be NaN.
-            is_self = len(query) == len(key) and not self.cross_attention
-            query = zeroed(query, mask if is_self else None)
-            key, value = zeroed(key, mask), zeroed(value, mask)
-            out = self.attend(query, key, value, mask, precision, *own)
-            return out.astype(query.dtype)
+            qkv = self.without_padding(query, key, value, mask)
+            return self.attend(*qkv, mask, precision, *own).astype(query.dtype)
 
         # One row for all heads stays one, or its gradient would be made for each.
         shared = [x[0] if len(x) == 1 else x for x in per_head]
@@ -205,6 +201,15 @@ class Attention(nnx.Module):
         axes = (0,) * 4 + (None,) * len(per_head)
         batch = jax.vmap(heads, axes, axis_name="batch")
         return batch(query, key, value, mask, *shared)
+
+    def without_padding(self, query, key, value, mask) -> tuple[jax.Array, ...]:
+        """The inputs with zeros where the mask of their first axes is False.
+
+        Queries too: a NaN times the zero cotangent of its output would be NaN.
+        """
+        is_self = query.shape == key.shape and not self.cross_attention
+        of_queries = mask if is_self else None
+        return zeroed(query, of_queries), zeroed(key, mask), zeroed(value, mask)
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:
         """Arrays for `attend` at that length of keys: a row for each head, or one."""

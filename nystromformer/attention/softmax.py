@@ -9,75 +9,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from flax.nnx.nn.attention import dot_product_attention_weights
 
 from nystromformer.attention.base import Attention, check_shapes, with_four_axes
 from nystromformer.nystrom import attend
-from nystromformer.ops import at_least_float32, dropout, zeroed
+from nystromformer.ops import at_least_float32, dropout
 
 MAX_SCORES = 2**27  # at a time; where there are more, queries go in blocks
 CPU_SCORES, CPU_BLOCK = 2**19, 128  # scores that stay in the cache, and queries
-
-
-def softmax_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    *,
-    cross_attention: bool = False,
-    dropout_rng: jax.Array | None = None,
-    dropout_rate: float = 0.0,
-    broadcast_dropout: bool = True,
-    deterministic: bool = True,
-    dtype: jax.typing.DTypeLike | None = None,
-    precision: jax.lax.PrecisionLike = None,
-    module: nnx.Module | None = None,
-    is_causal: bool = False,
-) -> jax.Array:
-    """softmax(Q Kᵀ / √H + bias) V, in O(T · S) time and a bounded number of scores.
-
-    Args:
-      query, key, value: [B, T, N, H], [B, S, N, H], [B, S, N, H].
-      bias, mask: broadcastable to [B, N, T, S]; the mask True = attend. A mask that
-        broadcasts to [B, 1, 1, S] means padding: nothing there has influence, not even
-        NaN. With T = S queries there are padding too; their rows have no meaning.
-      cross_attention: with T = S, whether padding masks keys only.
-      dropout_rng, dropout_rate, broadcast_dropout, deterministic: dropout of the
-        attention weights; broadcast_dropout shares one pattern over batch and heads.
-      dtype: of the computation; None = the inputs'.
-      precision: of both products.
-      module: where to sow the weights, which takes O(T · S) memory, or None.
-      is_causal: query t sees only keys ≤ t.
-
-    Returns:
-      [B, T, N, H] in dtype.
-    """
-    check_shapes(query, key, value)
-    whole = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
-    bias = None if bias is None else with_four_axes("bias", bias, whole)
-    if mask is not None:
-        mask = with_four_axes("mask", mask, whole).astype(bool)
-        if mask.shape[1:3] == (1, 1):
-            of_keys = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
-            is_self = query.shape[1] == key.shape[1] and not cross_attention
-            query = zeroed(query, of_keys if is_self else None)
-            key, value = zeroed(key, of_keys), zeroed(value, of_keys)
-    dtype = dtype or jnp.result_type(query, key, value)
-    query, key, value = (x.astype(dtype) for x in (query, key, value))
-    options = {"is_causal": is_causal, "precision": precision}
-    if module is not None:  # whole, and without dropout
-        dot_product_attention_weights(query, key, bias, mask, module=module, **options)
-    rngs = None
-    if dropout_rate > 0 and not deterministic:
-        if dropout_rng is None:
-            raise ValueError(f"dropout_rate={dropout_rate} needs a dropout_rng")
-        draws = (1, 1) if broadcast_dropout else query.shape[:3:2]
-        rngs = jax.random.split(dropout_rng, draws)
-    one_head = functools.partial(_one_head, dropout_rate=dropout_rate, **options)
-    return _heads(one_head, query, key, value, bias, mask, rngs)
 
 
 def _heads(one_head: Callable[..., jax.Array], query, key, *others) -> jax.Array:
@@ -158,12 +97,12 @@ def _one_head(
 
 
 class SoftmaxAttention(Attention):
-    """`softmax_attention` with its own dropout rate on the attention weights.
+    """softmax(Q Kᵀ / √H + bias) V, in O(T · S) time and a bounded number of scores.
 
-    Flax's attention layers have a rate of their own, and go by that one alone.
+    Flax's attention layers have a dropout rate of their own, and go by that one alone.
     """
 
-    dropout_rate: float = 0.0
+    dropout_rate: float = 0.0  # of the attention weights
 
     defaults = {"dropout_rate": 0.1}
 
@@ -172,7 +111,48 @@ class SoftmaxAttention(Attention):
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}")
 
-    @functools.wraps(Attention.__call__)  # linen passes only what it sees
-    def __call__(self, *inputs: Any, **flax: Any) -> jax.Array:
-        flax["dropout_rate"] = flax.get("dropout_rate") or self.dropout_rate
-        return softmax_attention(*inputs, cross_attention=self.cross_attention, **flax)
+    def __call__(
+        self,
+        query,
+        key,
+        value,
+        bias=None,
+        mask=None,
+        *,
+        dropout_rng=None,
+        dropout_rate=0.0,
+        broadcast_dropout=True,
+        deterministic=True,
+        dtype=None,
+        precision=None,
+        module=None,
+        is_causal=False,
+    ):
+        """Attends, and honours what other attentions refuse.
+
+        bias and mask broadcast to [B, N, T, S]; a mask that broadcasts to [B, 1, 1, S]
+        is padding, as for every `Attention`. broadcast_dropout draws one pattern for
+        batch and heads. Sowing the weights into `module` takes O(T · S) memory.
+        """
+        check_shapes(query, key, value)
+        whole = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
+        bias = None if bias is None else with_four_axes("bias", bias, whole)
+        if mask is not None:
+            mask = with_four_axes("mask", mask, whole).astype(bool)
+            if mask.shape[1:3] == (1, 1):
+                of_keys = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
+                query, key, value = self.without_padding(query, key, value, of_keys)
+        dtype = dtype or jnp.result_type(query, key, value)
+        query, key, value = (x.astype(dtype) for x in (query, key, value))
+        options: Any = {"is_causal": is_causal, "precision": precision}
+        if module is not None:  # whole, and without dropout
+            inputs = query, key, bias, mask
+            dot_product_attention_weights(*inputs, module=module, **options)
+        rate, rngs = dropout_rate or self.dropout_rate, None
+        if rate > 0 and not deterministic:
+            if dropout_rng is None:
+                raise ValueError(f"dropout_rate={rate} needs a dropout_rng")
+            draws = (1, 1) if broadcast_dropout else query.shape[:3:2]
+            rngs = jax.random.split(dropout_rng, draws)
+        one_head = functools.partial(_one_head, dropout_rate=rate, **options)
+        return _heads(one_head, query, key, value, bias, mask, rngs)

@@ -11,7 +11,6 @@ from flax import linen, nnx
 from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.base import Attention, key_mask
 from nystromformer.attention.nystrom import nystrom_attention
-from nystromformer.attention.softmax import softmax_attention
 from tests.attention.cases import MASK as PADDING
 from tests.attention.cases import OPTIONS, inputs, make, normal
 from tests.tolerance import TOLERANCE, relative_error
@@ -95,20 +94,16 @@ def test_self_attention_rejects_unequal_lengths():
         make("identity")(*x)
 
 
-FUNCTIONS = {
-    "nystrom_attention": partial(nystrom_attention, num_landmarks=7),
-    "softmax_attention": softmax_attention,
-}
-CROSS = [*FUNCTIONS, *(n for n, x in ATTENTIONS.items() if not x.self_attention_only)]
+CROSS = [n for n, x in ATTENTIONS.items() if not x.self_attention_only]
 
 
-@pytest.mark.parametrize("name", CROSS)
+@pytest.mark.parametrize("name", ["nystrom_attention", *CROSS])
 def test_cross_attention_applies_the_mask_to_keys_alone(name):
     query, key, value = inputs()
     options = dict(OPTIONS.get(name, {}))
     options.pop("conv_kernel_size", None)  # needs self-attention
-    if name in FUNCTIONS:
-        attend = partial(FUNCTIONS[name], cross_attention=True)
+    if name == "nystrom_attention":
+        attend = partial(nystrom_attention, num_landmarks=7, cross_attention=True)
     else:
         attend = make(name, cross_attention=True, **options)
     out = attend(query, key, value, mask=PADDING[:, None, None])
@@ -128,7 +123,6 @@ DROP_INS = {
     "nystrom": make("nystrom", num_landmarks=7),
     "nystrom_attention": nystrom_attention,
     "softmax": make("softmax"),
-    "softmax_attention": softmax_attention,
 }
 X = normal(1, *PADDING.shape, 10).astype(np.float32)
 

@@ -7,11 +7,11 @@ import pytest
 from flax import nnx
 
 from nystromformer.attention import softmax
-from nystromformer.attention.softmax import softmax_attention
-from tests.attention.cases import normal
+from tests.attention.cases import make, normal
 from tests.tolerance import TOLERANCE, relative_error
 
 B, L, N, H = 3, 7, 2, 8
+SOFTMAX = make("softmax")
 LONG = 61  # in three blocks of 21, the last one not full
 
 
@@ -25,10 +25,8 @@ def test_softmax_attention_drops_weights(broadcast_dropout):
     query, key, _ = inputs(L, B)
     value = jnp.zeros((B, L, N, H)).at[:, jnp.arange(L), :, jnp.arange(L)].set(1)
     options = {"dropout_rng": jax.random.key(0), "broadcast_dropout": broadcast_dropout}
-    exact = np.asarray(softmax_attention(query, key, value))[..., :L]
-    out = softmax_attention(
-        query, key, value, dropout_rate=0.5, deterministic=False, **options
-    )
+    exact = np.asarray(SOFTMAX(query, key, value))[..., :L]
+    out = SOFTMAX(query, key, value, dropout_rate=0.5, deterministic=False, **options)
     out = np.asarray(out)[..., :L]  # [B, T, N, S]
     kept = out != 0
     assert relative_error(out[kept], 2 * exact[kept]) <= TOLERANCE["float32"]
@@ -76,7 +74,7 @@ def test_softmax_attention_in_blocks_is_that_at_once(options, three_blocks):
         return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), value)
 
     def blocks(*qkv):
-        return softmax_attention(*qkv, **options)
+        return SOFTMAX(*qkv, **options)
 
     def with_gradients(attend, qkv):
         out, backward = jax.vjp(attend, *qkv)
@@ -95,7 +93,7 @@ def test_softmax_attention_in_blocks_is_that_at_once(options, three_blocks):
 def test_softmax_attention_in_blocks_draws_dropout_for_each(three_blocks):
     query, key, value = (jnp.zeros_like(x) for x in inputs())
     options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}
-    out = softmax_attention(query, key, value + 1, deterministic=False, **options)
+    out = SOFTMAX(query, key, value + 1, deterministic=False, **options)
     kept = np.asarray(out)[0, :, 0, 0]  # how much of each query's weights is left
     assert abs(kept.mean() - 1) < 5 / LONG
     assert (kept[:21] != kept[21:42]).mean() > 0.8
@@ -107,7 +105,7 @@ def test_softmax_attention_in_blocks_sums_gradients_of_bfloat16_wide(monkeypatch
 
     def gradients(qkv):
         def total(*qkv):
-            return softmax_attention(*qkv).astype(jnp.float32).sum()
+            return SOFTMAX(*qkv).astype(jnp.float32).sum()
 
         return jax.grad(total, (0, 1, 2))(*qkv)
 
@@ -124,14 +122,14 @@ def test_softmax_attention_in_blocks_sums_gradients_of_bfloat16_wide(monkeypatch
 def test_softmax_attention_refuses_what_does_not_broadcast(what, shape):
     query, key, value = inputs(L)
     with pytest.raises(ValueError, match=rf"{what} of shape .*does not broadcast"):
-        softmax_attention(query, key, value, **{what: jnp.ones(shape, bool)})
+        SOFTMAX(query, key, value, **{what: jnp.ones(shape, bool)})
 
 
 def test_softmax_attention_holds_the_scores_of_a_block(monkeypatch):
     x = jax.ShapeDtypeStruct((1, 1024, N, H), jnp.float32)
 
     def held():
-        gradient = jax.grad(lambda *qkv: softmax_attention(*qkv).sum(), (0, 1, 2))
+        gradient = jax.grad(lambda *qkv: SOFTMAX(*qkv).sum(), (0, 1, 2))
         memory = jax.jit(gradient).lower(x, x, x).compile().memory_analysis()
         assert memory is not None
         return memory.temp_size_in_bytes
@@ -143,9 +141,7 @@ def test_softmax_attention_holds_the_scores_of_a_block(monkeypatch):
 
 def test_softmax_attention_sows_the_weights_of_the_output():
     options = {"num_heads": N, "in_features": N * H, "decode": False}
-    layer = nnx.MultiHeadAttention(
-        **options, attention_fn=softmax_attention, rngs=nnx.Rngs(0)
-    )
+    layer = nnx.MultiHeadAttention(**options, attention_fn=SOFTMAX, rngs=nnx.Rngs(0))
     x = inputs()[0].reshape(2, LONG, N * H)
     sow = nnx.capture(lambda layer, x: layer(x, sow_weights=True), nnx.Intermediate)
     weights = jax.tree.leaves(sow(layer, x)[1])[0]
