@@ -23,8 +23,7 @@ LABELS = {x: x.replace("_", " ") for x in LANDMARKS} | {"kmeans": "k-means"}
 BASELINES = ("linformer", "performer")  # of as many rows or features as landmarks
 ITERATIONS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 SEEDS = 8  # of random landmarks
-PICTURED_HEADS = 6
-PICTURED_COUNTS = (16, 64, 256)
+PICTURED_HEADS = 6  # at most, evenly spaced
 Frame = Any  # of pandas, whose own types say too little
 PAGE = 5.4  # inches of a row of pictures
 FONT = 8  # points
@@ -107,7 +106,6 @@ def measure_all(
 def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Figure]:
     """Heads of the longest example as matrices, as in Figs. 1-4 of the supplement."""
     count = max(x for x in counts if x <= max(64, counts[0]))
-    shown = [n for n in PICTURED_COUNTS if n in counts] or counts[-3:]
 
     def product(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
         options = {"num_landmarks": count, **options}
@@ -118,7 +116,7 @@ def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, F
         return z / abs(z).max()
 
     choices = {label: {"landmarks": x} for x, label in LABELS.items()}
-    numbers = {f"{n} landmarks": {"num_landmarks": n} for n in shown}
+    numbers = {f"{n} landmarks": {"num_landmarks": n} for n in counts[-3:]}
     inverses: dict[str, Any] = {"exact inverse": {"pinv": "exact"}}
     inverses |= {f"{n} iterations": {"num_pinv_iters": n} for n in (2, 4, 6)}
     iterates = inverses | {"double softmax": {"pinv": "identity"}}
@@ -131,9 +129,8 @@ def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, F
     ):
         functions = {title: partial(function, **x) for title, x in columns.items()}
         found = errors.matrices(layers, 0, first | functions)
-        evenly = np.linspace(0, len(found) - 1, min(PICTURED_HEADS, len(found)))
-        pictures = {head: found[head] for head in ([*found][round(i)] for i in evenly)}
-        figures[name] = draw_pictures(pictures)
+        heads = [*found][:: -(-len(found) // PICTURED_HEADS)]
+        figures[name] = draw_pictures({head: found[head] for head in heads})
     return figures
 
 
@@ -147,10 +144,10 @@ def draw_errors(rows: Frame, x: str) -> Figure:
     ticks = sorted(rows[x].dropna().astype(int).unique())
     for axes, ((layer, head), chosen) in zip(figure.axes, places, strict=True):
         for i, (method, part) in enumerate(chosen.groupby("method", sort=False)):
-            errors, color = part.groupby(x)["error"], f"C{i}"
-            median = errors.median()
+            by_x, color = part.groupby(x)["error"], f"C{i}"
+            median = by_x.median()
             axes.plot(median, "o-", markersize=4, label=method, color=color)
-            quartiles = errors.quantile(0.25), errors.quantile(0.75)
+            quartiles = by_x.quantile(0.25), by_x.quantile(0.75)
             axes.fill_between(median.index, *quartiles, alpha=0.2, color=color)
             without = part["error"][part[x].isna()]
             if len(without):
