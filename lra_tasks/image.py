@@ -31,12 +31,7 @@ def to_grey(rgb: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Image(Task):
-    """The benchmark by default.
-
-    The binary archive, or the folder it unpacks to, is looked for in data_dir, or in
-    `source_dir` if given; then TFDS's `cifar10`; else it is downloaded. A tenth of each
-    class of the training pictures, drawn with `seed`, is the validation split.
-    """
+    """The benchmark by default: the binary archive, its folder, or TFDS's `cifar10`."""
 
     name: ClassVar[str] = "image"
     data_version: ClassVar[str] = "1.0.0"
@@ -74,8 +69,7 @@ class Image(Task):
         if rows := archives.read_tfds(path, split):
             rows.sort(key=lambda row: row["id"])  # the archive's order
             rgb = np.stack([row["image"] for row in rows]).transpose(0, 3, 1, 2)
-            labels = np.array([row["label"] for row in rows])
-            return Split.of_pictures(to_grey(rgb), labels)
+            return Split.of_pictures(to_grey(rgb), [row["label"] for row in rows])
         with archives.open_members(path, rf"(?:^|/){BATCHES[split]}\.bin$") as members:
             batches = {match[0]: file.read() for match, file in members}
         content = b"".join(batches[name] for name in sorted(batches))

@@ -22,14 +22,9 @@ from tqdm import tqdm
 from lra_tasks.archives import LRA_RELEASE, UNPACKED, Archive
 from lra_tasks.base import Task
 from lra_tasks.pathfinder_generator import generate
-from lra_tasks.pathfinder_paddles import RESOLUTIONS
+from lra_tasks.pathfinder_paddles import DIFFICULTIES, RESOLUTIONS
 from lra_tasks.split import DataError, Split
 
-RELEASED_FOLDERS = {  # by difficulty
-    "easy": "curv_baseline",
-    "intermediate": "curv_contour_length_9",
-    "hard": "curv_contour_length_14",
-}
 PART_SIZE = 2048  # so many pictures grow in lock-step: fast for all resolutions
 RELEASED_SEED = 42  # of the permutation that cuts the released pictures in splits
 
@@ -95,11 +90,11 @@ class Pathfinder(Task):
         self.require(side in RESOLUTIONS, f"resolution must be {known}")
         wrong = f"max_length must be {side**2:,}, all pixels of resolution {side}"
         self.require(self.max_length == side**2, wrong)
-        known = f"one of {', '.join(RELEASED_FOLDERS)}, not {self.difficulty!r}"
-        fits = self.difficulty in RELEASED_FOLDERS
-        self.require(fits, f"difficulty must be {known}")
+        known = f"one of {', '.join(DIFFICULTIES)}, not {self.difficulty!r}"
+        self.require(self.difficulty in DIFFICULTIES, f"difficulty must be {known}")
         if self.source_dir:
-            name = RELEASED_FOLDERS[self.difficulty]
+            name = f"curv_contour_length_{DIFFICULTIES[self.difficulty]}"
+            name = "curv_baseline" if self.difficulty == "easy" else name
             below = f"pathfinder{side}/{name}"
             folders = name, *(above + below for above in UNPACKED)
             self._set(archive=Archive(LRA_RELEASE, folders))

@@ -32,11 +32,11 @@ class Split:
     pairs: np.ndarray | None = None  # int32 [num_examples, 2]
 
     @classmethod
-    def of_pictures(cls, pictures: np.ndarray, labels: np.ndarray) -> "Split":
+    def of_pictures(cls, pictures: np.ndarray, labels: Any) -> "Split":
         """Every pixel of pictures uint8 `[n, ...]` is a token."""
         inputs = pictures.reshape(len(pictures), -1)
         lengths = np.full(len(inputs), inputs.shape[1], np.int32)
-        return cls(inputs, lengths, labels.astype(np.int32))
+        return cls(inputs, lengths, np.array(labels, np.int32))
 
     @property
     def num_examples(self) -> int:

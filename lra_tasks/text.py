@@ -8,7 +8,7 @@ token is its value plus one; 0 is padding.
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -82,12 +82,7 @@ class TextTask(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(TextTask):
-    """The benchmark by default.
-
-    The archive, or the folder `aclImdb` it unpacks to, is looked for in data_dir, or in
-    `source_dir` if given; then TFDS's `imdb_reviews`; else it is downloaded. A tenth of
-    each class of the training reviews, drawn with `seed`, is the validation split.
-    """
+    """The benchmark by default: `aclImdb/`, its archive, or TFDS's `imdb_reviews`."""
 
     name: ClassVar[str] = "text"
     data_version: ClassVar[str] = "1.1.0"
@@ -133,11 +128,9 @@ class Text(TextTask):
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieval(TextTask):
-    """The benchmark by default.
+    """The benchmark by default: `lra_release.gz`, `lra_release/` or its `tsv_data/`.
 
-    `lra_release.gz`, or `lra_release/` it unpacks to, or its folder `tsv_data`, is
-    looked for in data_dir, or in `source_dir` if given. It is too large to be
-    downloaded unasked.
+    It is too large to be downloaded unasked.
     """
 
     name: ClassVar[str] = "retrieval"
@@ -178,7 +171,6 @@ class Retrieval(TextTask):
         if len(labels) != NUM_RELEASED[file]:
             rest = f"the release has {NUM_RELEASED[file]:,}: results are of their own"
             print(f"{where}: {len(labels):,} pairs, {rest}", file=sys.stderr)
-        inputs, lengths = self.encode(
-            [text.decode(errors="replace") for text in row_of]
-        )
-        return Split(inputs, lengths, *(np.array(x, np.int32) for x in (labels, pairs)))
+        documents = [text.decode(errors="replace") for text in row_of]
+        split = self.encode_split(documents, labels)
+        return replace(split, pairs=np.array(pairs, np.int32))

@@ -17,17 +17,11 @@ SEP = 3
 MODEL = b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}'
 
 
-def make_documents(count=60):
-    draw = np.random.default_rng(0)
-    for number in range(count):
-        sentences = [
-            f"Nº{number}, {i}: {'ab ' * int(draw.integers(1, 9))}end."
-            for i in range(12)
-        ]
-        yield " ".join(sentences)
-
-
-DOCUMENTS = list(make_documents())
+DRAW = np.random.default_rng(0)
+DOCUMENTS = [
+    " ".join(f"Nº{n}, {i}: {'ab ' * int(DRAW.integers(1, 9))}end." for i in range(12))
+    for n in range(60)
+]
 FILES = {f"{i % 7}/{i}.txt": text.encode() for i, text in enumerate(DOCUMENTS)}
 
 

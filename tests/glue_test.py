@@ -155,6 +155,8 @@ def test_labelled_texts_draws_what_has_no_file(tmp_path):
     assert [split.num_examples for split in splits] == [73, 8, 9]
     found = dict(pair for split in splits for pair in texts_of(task, split))
     assert found == {f'Hello, "you" {i}': int(i % 3 == 0) for i in range(90)}
+    with pytest.raises(DataError, match=r"source_dir .* must hold train.csv"):
+        labelled(tmp_path / "other").load("train", tmp_path)
 
 
 @pytest.mark.parametrize("tokenizer", [None, "byte"])
@@ -171,17 +173,3 @@ def test_labelled_texts_takes_files_of_validation_and_test(tmp_path, tokenizer):
     assert texts_of(task, test)[0] == (shown, 1)
     assert test.labels.tolist() == [1, 0]
     assert test.inputs.dtype == (np.uint8 if tokenizer is None else np.uint16)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"labels": "ham"}, "labels must be two or more, as 'ham,spam', not 'ham'"),
-        ({"source_dir": "other"}, r"source_dir .* must hold train.csv"),
-    ],
-)
-def test_labelled_texts_refuses_what_does_not_fit_the_file(tmp_path, options, message):
-    write(tmp_path, {"train.csv": TRAIN})
-    options = {"source_dir": str(tmp_path), "labels": "ham,spam"} | options
-    with pytest.raises(DataError, match=message):
-        get_task("labelled_texts", **options).load("train", tmp_path / "data")

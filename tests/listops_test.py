@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lra_tasks.listops import OPERATORS, VOCABULARY, ListOps, generate
-from lra_tasks.split import DataError, Split
+from lra_tasks.split import DataError
 from tests.archive_server import load_all, write
 
 SIZES = {"num_train": 997, "num_validation": 101, "num_test": 211}
@@ -21,8 +21,7 @@ RELEASED = {
 
 
 def split_of(*examples):
-    texts, labels = zip(*examples, strict=True)
-    return Split(*ListOps().encode(texts), np.array(labels, np.int32))
+    return ListOps().encode_split(*zip(*examples, strict=True))
 
 
 def test_vocabulary_is_fixed():

@@ -74,10 +74,7 @@ def test_wrong_released_pictures_are_named(tmp_path):
     for options, message in (
         ({}, "sample_1.png is not a whole PNG picture of 32 x 32"),
         (large, "sample_0.png is not a whole PNG picture of 64 x 64"),
-        (
-            {"difficulty": "easy"},
-            "neither pathfinder32/curv_baseline nor lra",
-        ),
+        ({"difficulty": "easy"}, "neither pathfinder32/curv_baseline nor lra"),
     ):
         with pytest.raises(DataError, match=message):
             Pathfinder(source_dir=str(tmp_path), **options).load("train", tmp_path)

@@ -120,11 +120,3 @@ def test_load_reads_nothing_that_is_damaged_or_foreign(tmp_path, damage):
         task.load("train", tmp_path)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_load_refuses_a_bucket(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for options, folder in (({}, "gs://bucket/data"), ({"source_dir": "gs://b"}, None)):
-        with pytest.raises(DataError, match=r"gs://.* is not a local or mounted"):
-            toy(**options).load("train", folder)
-    assert not list(tmp_path.iterdir())

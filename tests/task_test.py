@@ -13,6 +13,7 @@ from lra_tasks.text import Text
         ("listops", {"sead": 1}, "no option sead: its options are .*max_length"),
         ("listops", {"num_train": 1.5}, "num_train must be int, not 1.5"),
         ("listops", {"source_dir": 3}, r"source_dir must be str \| None, not 3"),
+        ("listops", {"source_dir": "gs://b"}, "gs://b is not a local or mounted"),
         ("listops", {"seed": -1}, "seed must be at least 0, not -1"),
         ("image", {"max_length": 512}, "max_length must be 1024, all pixels"),
         ("text", {"max_length": 0}, "max_length must be at least 1"),
@@ -22,6 +23,7 @@ from lra_tasks.text import Text
         ("pathfinder", {"resolution": 48}, r"one of \(32, 64, 128\), not 48"),
         ("pathfinder", {"resolution": 64}, "must be 4,096, all pixels of r"),
         ("pathfinder", {"difficulty": "harder"}, "must be one of easy, interm"),
+        ("labelled_texts", {"labels": "ham"}, "as 'ham,spam', not 'ham'"),
         ("listops", {"max_depth": 1}, "max_depth must be at least 2"),
         ("listops", {"max_length": 64}, "min_tokens must be 4 .* to 64"),
     ],
@@ -59,7 +61,9 @@ def test_texts_become_inputs_and_come_back(name, texts):
         get_task("image").encode(texts)
 
 
-def test_an_unknown_split_is_turned_away_before_any_work(tmp_path):
+def test_an_unknown_split_or_a_bucket_is_turned_away_before_any_work(tmp_path):
+    with pytest.raises(DataError, match="gs://b/data is not a local or mounted folder"):
+        get_task("listops").load("test", "gs://b/data")
     with pytest.raises(DataError, match="'val': one of train, validation, test"):
         get_task("listops").load("val", tmp_path)
     assert not list(tmp_path.iterdir())

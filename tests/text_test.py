@@ -184,9 +184,3 @@ def test_retrieval_names_a_wrong_file(tmp_path, content, message):
     write(tmp_path / "lra_release" / "tsv_data", packed(eval=content))
     with pytest.raises(DataError, match=f"{tmp_path}.*{message}"):
         Retrieval().load("train", tmp_path)
-
-
-def test_retrieval_is_never_downloaded_unasked(tmp_path):
-    message = rf"{tmp_path} has neither .* get https:.*lra_release.gz and put it there"
-    with pytest.raises(DataError, match=message):
-        Retrieval().load("train", tmp_path)
