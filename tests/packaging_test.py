@@ -49,7 +49,7 @@ assert commit() is None
 """
 
 
-DATA_FILES = ("page.html", "page.md", "published.csv")
+DATA_FILES = ("page.html", "page.md", "page.notes", "published.csv")
 
 
 @pytest.mark.slow

@@ -11,25 +11,8 @@ from nystromformer.experiments import markdown
 from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.report import tables
 from nystromformer.experiments.report.figures import figures
-from nystromformer.experiments.report.published import SOURCES
 from nystromformer.experiments.report.runs import read_runs
 
-SCORES = [
-    "Mean ± sample standard deviation over seeds; in brackets the number of seeds and "
-    "the steps of unfinished runs. Floor: what a fixed rule reaches on these examples.",
-    "Published: by others; beside the presets paper and as_published; see the runs.",
-    *SOURCES,
-]
-PAIRS = [
-    "Mean difference over common seeds ± half the paired t interval of 95 %. Of one "
-    "seed: ± two binomial standard deviations over the test examples, not "
-    "over seeds. The reference is an attention's row with the most seeds."
-]
-COSTS = [
-    "Training: without compilation and validation. Compiled: memory of the training "
-    "step with its data. Exact by length: test examples with no more tokens than "
-    "landmarks. Bars: the standard deviation over seeds; of one seed the binomial one."
-]
 PRIVATE = ["settings", "facts", "column", "data", "curves", "sessions"]
 PAGES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -60,20 +43,20 @@ def build(folders: Iterable[Path], out: Path) -> str:
     numbers = frame.groupby(["task", "metric", "label"], sort=False)["score"]
     numbers.agg(["mean", "std", "count"]).to_csv(out / "scores.csv")
     scores, pairs = tables.score_table(frame), tables.paired_table(frame)
-    notes = SCORES if any("published" in name for name in scores) else SCORES[:1]
-    caption = " ".join(["Test scores.", *notes]).replace("_", r"\_")
+    caption = "Test scores: mean ± standard deviation over seeds (number of seeds)."
     tex = scores.to_latex(index=False, escape=True, caption=caption, label="tab:report")
     (out / "table.tex").write_text(tex, "utf-8")
-    sections = [("Test scores", scores, notes, [])]
+    cited = ["published"] * any("published" in name for name in scores)
+    sections = [("Test scores", scores, ["scores", *cited], [])]
     if len(pairs):
-        sections.append(("Paired differences", pairs, PAIRS, []))
+        sections.append(("Paired differences", pairs, ["pairs"], []))
     for task, of in frame.groupby("task", sort=False):
         drawn = [
             save_figure(figure, out / "figures" / f"{task}_{name}")[1]
             for name, figure in figures(of)
         ]
         costs = tables.cost_table(of.drop_duplicates("run"))
-        sections.append((f"{task}: costs and curves", costs, COSTS, drawn))
+        sections.append((f"{task}: costs and curves", costs, ["costs"], drawn))
     facts = pd.DataFrame([*done["facts"]])
     facts = facts.loc[:, facts.nunique(dropna=False) == 1].head(1).to_dict("records")
     shared = [f"{name}={x}" for first in facts for name, x in first.items()]

@@ -8,17 +8,9 @@ import pandas as pd
 from lra_tasks.task import LRA
 from nystromformer.experiments.report.runs import UNNAMED
 
-SOURCES = [
-    "[1] Xiong et al. 2021: Nyströmformer, AAAI 2021, Table 3 (Reformer with 2 hashes, "
-    "Linformer and Performer with 256) and Table 2 (512 tokens, pre-trained on "
-    "BookCorpus and Wikipedia; F1 for QQP, accuracy else; MNLI matched).",
-    "[2] Skyformer: independent re-run by Chen et al., NeurIPS 2021: 3 seeds, 50,000 "
-    "steps, no convolution, 128 landmarks or features.",
-    "[3] xformers: independent re-run in its BENCHMARKS.md: 128 landmarks, Performer "
-    "with 256 features, ListOps lengthened to 10,000 steps.",
-]
 AVERAGE = "average"
-SCORES: Any = pd.read_csv(Path(__file__).with_name("published.csv"))  # in per cent
+# In per cent; the numbered sources are in page.notes.
+SCORES: Any = pd.read_csv(Path(__file__).with_name("published.csv"))
 PRESETS = ("paper", "as_published", "subwords")  # of the published settings
 # What may be changed in a run beside them: how a batch is cut, when it is validated,
 # the number of landmarks, and where the pre-trained weights lie.
