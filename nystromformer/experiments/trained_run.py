@@ -170,7 +170,7 @@ class TrainedRun:
 
 
 @nnx.jit
-def _probabilities(model: Any, tokens: jax.Array, mask: jax.Array) -> jax.Array:
+def _probabilities(model: Any, tokens: Any, mask: Any) -> jax.Array:
     return jax.nn.softmax(model(tokens, mask))
 
 
