@@ -192,6 +192,10 @@ def attend(
         parts = math.gcd(len(value), 64), -1
         weights, value = (x.reshape(*parts, x.shape[1]) for x in (weights, value))
         product = jnp.einsum("pst,psh->pth", weights, value, **options).sum(0)
+    elif keys_first and value.dtype != wide:
+        # XLA's CPU backend has no bfloat16 product whose first factor is [S, T].
+        columns = lax.optimization_barrier(value.T)
+        product = jnp.einsum("hs,st->ht", columns, weights, **options).T
     else:
         product = jnp.einsum(f"{letters},sh->th", weights, value, **options)
     return product / total[:, None]
@@ -219,7 +223,6 @@ def nystrom(
         T = S, unless in cross attention, it also says which queries make Q̃, and the
         rows it excludes return finite values without meaning.
       num_landmarks: M ≥ 1; M ≥ T or M ≥ the number n of valid keys is exact attention.
-      num_pinv_iters: iterations of `iterative_pinv`.
       landmark_padding: "mask", or "count" for the published treatment of padding:
         segments of the padded length, in which excluded tokens count as zeros.
       landmarks, pinv: as `segment_means` and `iterative_pinv`, the paper's choices;
