@@ -104,12 +104,7 @@ class SelfAttention(nnx.Module):
         self.project = config.dense(width, self.num_projections * width, rngs)
         self.out = config.dense(width, width, rngs)
 
-    def __call__(
-        self,
-        x: jax.Array,
-        mask: jax.Array | None = None,
-        dropout_rng: jax.Array | None = None,
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, mask=None, dropout_rng=None) -> jax.Array:
         """x [B, L, D], mask [B, L] bool -> [B, L, D]."""
         parts = jnp.split(self.project(x), self.num_projections, axis=-1)
         projected = [y.reshape(*x.shape[:2], self.num_heads, -1) for y in parts]

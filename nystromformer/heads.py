@@ -62,16 +62,9 @@ class Model(nnx.Module):
         dropout_rng: jax.Array | None = None,
         token_types: jax.Array | None = None,
     ) -> jax.Array:
-        """Computes the logits.
+        """The logits [B, C], of masked tokens [B, L, V], in at least float32.
 
-        Args:
-          inputs: token ids [B, L], or features [B, L, F]; of pairs [B, 2, L(, F)].
-          mask: bool [B, L] or [B, 2, L], False = padding; None = no padding.
-          dropout_rng: a key, or None for no dropout.
-          token_types: ids of the mask's shape; None = as the separators say.
-
-        Returns:
-          [B, C], of masked tokens [B, L, V], in at least float32.
+        The arguments are an encoder's; those of pairs are [B, 2, L] or [B, 2, L, F].
         """
         if self.num_inputs == 2:
             inputs, mask, token_types = jax.tree.map(
@@ -80,9 +73,7 @@ class Model(nnx.Module):
         x, mask = self.encoder(inputs, mask, dropout_rng, token_types)
         return self.read(x, mask, dropout_rng)
 
-    def read(
-        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
-    ) -> jax.Array:
+    def read(self, x, mask, dropout_rng) -> jax.Array:
         """The logits of the encoder's vectors [B, L, D] with mask [B, L]."""
         raise NotImplementedError
 

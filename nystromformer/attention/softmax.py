@@ -147,7 +147,7 @@ class SoftmaxAttention(Attention):
         options: Any = {"is_causal": is_causal, "precision": precision}
         if module is not None:  # whole, and without dropout
             inputs = query, key, bias, mask
-            dot_product_attention_weights(*inputs, module=module, **options)
+            dot_product_attention_weights(*inputs, **options | {"module": module})
         rate, rngs = dropout_rate or self.dropout_rate, None
         if rate > 0 and not deterministic:
             if dropout_rng is None:

@@ -16,7 +16,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from nystromformer.training.data import Batch, Data
+from nystromformer.training.data import Data
 from nystromformer.training.devices import placement, program_bytes
 from nystromformer.training.gradients import batch_gradient
 from nystromformer.training.objective import Objective, Totals
@@ -54,12 +54,9 @@ class Finite(NamedTuple):
 
 def named_leaves(tree: Any) -> dict[str, Any]:
     """The leaves of a pytree by name, as in encoder.positions."""
-
-    def name(path: Any) -> str:
-        parts = (getattr(part, "key", getattr(part, "name", part)) for part in path)
-        return ".".join(map(str, parts)).removesuffix(".value")
-
-    return {name(x): leaf for x, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator=".")
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {name(path).removesuffix(".value"): leaf for path, leaf in leaves}
 
 
 def split_weights(model: nnx.Module) -> tuple[nnx.GraphDef, Weights]:
@@ -119,9 +116,7 @@ class Programs:
         step, totals = jnp.zeros((), jnp.int32), Totals.zero(self.objective)
         return State(step, seed, weights, optimizer_state, totals)
 
-    def _forward(
-        self, params: Any, variables: Any, batch: Batch, key: jax.Array
-    ) -> tuple[Totals, Any]:
+    def _forward(self, params, variables, batch, key) -> tuple[Totals, Any]:
         """The totals of a batch, and the variables after it."""
         model = nnx.merge(self.graphdef, params, variables, copy=True)
         totals = Totals(self.objective(model, batch, key), batch.weights.sum())
@@ -143,9 +138,7 @@ class Programs:
         state = State(step + 1, seed, weights, optimizer, totals)
         return state, Finite(loss_is_finite, finite)
 
-    def _train_chunk(
-        self, state: State, data: Data, indices: jax.Array, num_steps: jax.Array
-    ) -> tuple[State, Finite]:
+    def _train_chunk(self, state, data, indices, num_steps) -> tuple[State, Finite]:
         def go_on(carry: Any) -> jax.Array:
             i, _, finite = carry
             return (i < num_steps) & jnp.stack(jax.tree.leaves(finite)).all()
@@ -160,14 +153,7 @@ class Programs:
         return state, finite
 
     def _eval_chunk(
-        self,
-        weights: Weights,
-        data: Data,
-        indices: jax.Array,
-        example_weights: jax.Array,
-        num_batches: jax.Array,
-        totals: Totals,
-        length: int,
+        self, weights, data, indices, example_weights, num_batches, totals, length
     ) -> Totals:
         def add(i: jax.Array, totals: Totals) -> Totals:
             model = nnx.merge(self.graphdef, *weights)

@@ -40,10 +40,3 @@ def test_elu_plus_one_keeps_its_digits_far_below_zero():
     out = one_head("linear", query, key, value, np.ones(7, bool), "float32")
     expected = linear(query, key, value, np.ones(7))
     assert relative_error(out, expected) <= TOLERANCE["float32"]
-
-
-def test_linear_attention_without_weights_is_finite():
-    """Where even e^x underflows there are no weights, and no NaN."""
-    x = np.full((7, H), -1e3)
-    out = one_head("linear", x, x, normal(0, 7, H), np.ones(7, bool), "float32")
-    assert np.isfinite(out).all()
