@@ -191,8 +191,9 @@ class Attention(nnx.Module):
 
         def one_head(query, key, value, mask, *own):
             # Zeroed here, as then XLA keeps one copy of each for all that follows.
-            qkv = self.without_padding(query, key, value, mask)
-            return self.attend(*qkv, mask, precision, *own).astype(query.dtype)
+            query, key, value = self.without_padding(query, key, value, mask)
+            out = self.attend(query, key, value, mask, precision, *own)
+            return out.astype(query.dtype)
 
         # One row for all heads stays one, or its gradient would be made for each.
         shared = [x[0] if len(x) == 1 else x for x in per_head]
