@@ -170,6 +170,7 @@ def read_table(
     Raises:
       DataError: no such column, other labels, or no text.
     """
+    csv.field_size_limit(sys.maxsize)  # a text may be long
     tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     try:
         with path.open(encoding="utf-8-sig") as file:

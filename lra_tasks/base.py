@@ -84,7 +84,6 @@ class Task:
             raise DataError(f"{self.name}: {message}")
 
     def _set(self, **attributes: Any) -> None:
-        """Sets attributes that follow from the options."""
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
@@ -104,7 +103,6 @@ class Task:
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:
-        """The dtype of its tokens."""
         return np.uint8 if self.vocab_size <= 256 else np.uint16
 
     @property
@@ -177,7 +175,6 @@ class Task:
         return hashlib.sha256(key.encode()).hexdigest()[:12]
 
     def folder(self, data_dir: PathLike | None = None) -> Path:
-        """The folder of its prepared data."""
         config = get_root(data_dir) / f"lra_{self.name}" / self.config_name
         return config / self.data_version
 

@@ -194,7 +194,6 @@ class Corpus(Task):
         self.require(num_rows > 0, f"{wanted} that no other split has")
 
     def _documents(self) -> Iterator[tuple[str, str]]:
-        """Documents, each with its split."""
         for path in self.source_files():
             for document in read_documents(path, self.documents == "blank_lines"):
                 yield split_of(document, self.seed), document

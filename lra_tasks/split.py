@@ -130,6 +130,5 @@ def remove_overlap(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
 
 
 def say_left_out(name: str, split_name: str, count: int) -> None:
-    """Says that a task's split has fewer examples, and why."""
     message = f"{name}: {count:,} examples left out of {split_name}: repeated"
     print(f"{message} in a split kept for evaluation", file=sys.stderr)

@@ -78,11 +78,9 @@ class EncoderConfig:
             raise ValueError(f"num_heads {sizes}")
 
     def dense(self, num_in: int, num_out: int, rngs: nnx.Rngs) -> Dense:
-        """A linear layer."""
         return Dense(num_in, num_out, dtype=self.dtype, rngs=rngs)
 
     def norm_layer(self, rngs: nnx.Rngs) -> nnx.LayerNorm:
-        """A LayerNorm of D numbers."""
         return nnx.LayerNorm(self.model_dim, epsilon=1e-5, dtype=self.dtype, rngs=rngs)
 
 

@@ -38,7 +38,6 @@ flags.DEFINE_multi_integer("grad_accum_steps", [1], "with --train_step: parts", 
 
 
 def main() -> None:
-    """Measures what the flags ask for."""
     f: Any = flags.FLAGS
     labels = f.attention or programs.all_labels()
     specs = [programs.parse_attention(x, f.option) for x in labels]

@@ -166,7 +166,6 @@ class Experiment:
 
     @property
     def num_params(self) -> int:
-        """The number of trained parameters."""
         return sum(x.size for x in jax.tree.leaves(self.weight_shapes.params))
 
     def fraction_exact(self, lengths: np.ndarray) -> float:
@@ -188,5 +187,4 @@ def is_rate(metric: str) -> bool:
 
 
 def format_metric(metric: str, value: float) -> str:
-    """The value of a metric as text."""
     return f"{value:.2%}" if is_rate(metric) else f"{value:.4f}"

@@ -15,7 +15,6 @@ VERSIONS_OF = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 def device() -> str:
-    """The devices that the run computes on."""
     kind = jax.devices()[0].device_kind
     cpu = f"CPU {platform.machine()}, {os.cpu_count()} cores"
     return cpu if kind == "cpu" else f"{jax.device_count()} × {kind}"

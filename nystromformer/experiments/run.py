@@ -109,7 +109,6 @@ def load_source(config: Config) -> TrainedRun | None:
 
 
 def mesh_of(experiment: Experiment, sequence_parallelism: int) -> Mesh:
-    """The mesh of all devices of all processes."""
     train, length = experiment.config.train, experiment.task.max_length
     if sequence_parallelism > 1 and train.length_buckets > 1:
         raise ConfigError("--sequence_parallelism needs config.train.length_buckets=1")
@@ -148,7 +147,6 @@ def example_of(task: Task) -> Split:
 
 
 def summary(result: dict[str, Any]) -> str:
-    """The result and its floors as text."""
     metric = result["metric"]
     best = format_metric(metric, result[f"validation_{metric}"])
     lines = [

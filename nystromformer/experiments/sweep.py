@@ -46,7 +46,6 @@ class Point:
     source: str | None = None
 
     def command(self, folder: Path) -> list[str]:
-        """The command that runs it, as a list of words."""
         words = [sys.executable, str(TRAIN), *self.flags]
         if self.source:
             words.append(f"--config.train.init_from={folder / self.source}")
@@ -107,7 +106,6 @@ def make_points(
 def _make_point(
     file: str, presets: str, variant: Changes, changes: Changes, seed: int
 ) -> Point:
-    """One point of `make_points`."""
     path, _, own = file.partition(":")
     used = {**variant, **changes}
     stage = ",".join(filter(None, [own, variant.get("presets")]))
@@ -178,7 +176,6 @@ class Job:
         self.command, self.workdir = command, workdir
 
     def start(self, **env: str) -> None:
-        """Starts it, with these environment variables."""
         self.env, both = env, os.environ | env
         self.workdir.mkdir(parents=True, exist_ok=True)
         with open(self.workdir / "log.txt", "ab") as log:

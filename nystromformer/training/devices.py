@@ -71,7 +71,6 @@ def is_host_0() -> bool:
 
 
 def all_hosts_max(value: int) -> int:
-    """The largest of all processes' values."""
     if jax.process_count() == 1:
         return value
     return int(multihost_utils.process_allgather(np.int32(value)).max())

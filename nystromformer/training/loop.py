@@ -110,7 +110,6 @@ class Trainer:
             (self.workdir / checkpoint.FOLDER).rmtree()
 
     def _advance(self) -> None:
-        """Trains one chunk of steps, then validates and saves if due."""
         if not self._validation_due():
             self._train_chunk()
         if self._validation_due():

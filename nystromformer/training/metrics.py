@@ -57,7 +57,6 @@ class MetricsWriter:
             self.events.add_scalar(f"{split}/{name}", value, step)
 
     def close(self) -> None:
-        """Closes the events."""
         if self.events:
             self.events.close()
 

@@ -75,12 +75,10 @@ class Totals(NamedTuple):
 
     @classmethod
     def zero(cls, objective: Objective) -> "Totals":
-        """No examples."""
         zero = jnp.zeros((), jnp.float32)
         return cls(dict.fromkeys(objective.metrics, (zero, zero)), zero)
 
     def plus(self, other: "Totals") -> "Totals":
-        """The sums over both."""
         return jax.tree.map(jnp.add, self, other)
 
     def means(self) -> dict[str, float]:

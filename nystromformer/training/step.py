@@ -46,7 +46,6 @@ class Finite(NamedTuple):
     gradients: nnx.State
 
     def culprits(self) -> list[str]:
-        """The names of what was not finite."""
         found = [] if self.loss else ["the loss"]
         leaves = named_leaves(self.gradients).items()
         return found + [f"the gradient of {name}" for name, ok in leaves if not ok]

@@ -134,6 +134,5 @@ def _cell(row: Row | None, exact: Row | None, unit: str) -> str:
 
 
 def _column(row: Row) -> str:
-    """The length, or task, batch and length."""
     key, length = row["key"], f"{row['key']['length']:,}"
     return f"{key['task']} {key['batch_size']} × {length}" if "task" in key else length

@@ -82,7 +82,6 @@ def write_study(
 def measure_all(
     layers: Sequence[Layer], counts: Sequence[int]
 ) -> dict[str, pd.DataFrame]:
-    """The tables landmarks, iterations and spectrum."""
     methods, inverses = [], []
     for count in counts:
         size: dict[str, Any] = {"num_landmarks": count}
