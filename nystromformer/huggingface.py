@@ -1,4 +1,4 @@
-"""Published Nyströmformer weights: transformers' layout to ours, and back.
+"""Published Nyströmformer weights: transformers' layout to ours.
 
 The published configs set num_landmarks = segment_means_seq_len, for which transformers
 computes exact attention: softmax and the convolution of V. Here the same weights also
@@ -21,16 +21,15 @@ import safetensors.numpy
 from flax import nnx
 
 from nystromformer.attention.base import check_choice
-from nystromformer.attention.nystrom import NystromAttention
 from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
 from nystromformer.ops import at_least_float32
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 HEADS = {
-    "masked_lm": (MaskedLanguageModel, "NystromformerForMaskedLM"),
-    "classification": (FirstTokenClassifier, "NystromformerForSequenceClassification"),
-    None: (Encoder, "NystromformerModel"),
+    "masked_lm": MaskedLanguageModel,
+    "classification": FirstTokenClassifier,
+    None: Encoder,
 }
 GELUS = {"gelu_new": "tanh", "gelu": "erf", "gelu_pytorch_tanh": "tanh"}
 SIZES = {  # theirs: ours
@@ -112,9 +111,9 @@ def load_pretrained(
         tensors = {name: x for name, x in tensors.items() if name.startswith(BASE)}
     if head == "classification":
         arguments["num_classes"] = len(tensors.get("classifier.out_proj.weight", [0]))
-    make = functools.partial(HEADS[head][0], config, **arguments)
+    make = functools.partial(HEADS[head], config, **arguments)
     graphdef, state = nnx.split(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
-    leaves, wide = _leaves(state), at_least_float32(dtype)
+    leaves, wide = leaves_by_name(state), at_least_float32(dtype)
     ours = {name: np.empty(x.shape, wide) for name, (_, x) in leaves.items()}
     views = theirs_of(ours)
     tensors[POSITIONS] = tensors.get(POSITIONS, np.zeros(RESERVED))[RESERVED:]
@@ -126,26 +125,6 @@ def load_pretrained(
         views[name][...] = tensors[name]
     flat = [(path, x.replace(jnp.asarray(ours[n]))) for n, (path, x) in leaves.items()]
     return nnx.merge(graphdef, nnx.from_flat_state(flat))
-
-
-def save_pretrained(model: Any, folder: PathLike) -> None:
-    """Writes config.json and model.safetensors, as transformers reads them.
-
-    The model is of the published form, as `load_pretrained` returns it. Token types and
-    the mask are inputs there: `separator` and `ignore_id` are not written. Raises
-    PretrainedError if it has another form, or the folder holds a model already.
-    """
-    folder = Path(folder).expanduser()
-    if (folder / WEIGHTS_FILE).exists():
-        raise PretrainedError(f"{folder} holds a model already: name another folder")
-    settings, leaves = _settings_of(model), _leaves(nnx.state(model))
-    tensors = theirs_of({name: np.asarray(x[...]) for name, (_, x) in leaves.items()})
-    tensors[POSITIONS] = np.pad(tensors[POSITIONS], ((RESERVED, 0), (0, 0)))
-    bare = BASE if isinstance(model, Encoder) else ""
-    tensors = {n.removeprefix(bare): x.copy("C") for n, x in tensors.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2))
-    safetensors.numpy.save_file(tensors, folder / WEIGHTS_FILE, {"format": "pt"})
 
 
 def load_tokenizer(folder: PathLike) -> Any:
@@ -187,36 +166,6 @@ def read_config(
         )
     except (ValueError, TypeError, KeyError) as error:
         raise PretrainedError(f"{path} is not as published: {error!r}") from error
-
-
-def _settings_of(model: Any) -> dict[str, Any]:
-    """The config.json of a model."""
-    encoder = model if isinstance(model, Encoder) else model.encoder
-    block, types = encoder.blocks[0], encoder.token_types
-    attention = block.attention.attention
-    activation, norm = getattr(model, "activation", "gelu"), encoder.embedding_norm
-    is_nystrom = isinstance(attention, NystromAttention)
-    if not is_nystrom or types is None or norm is None or activation != "gelu":
-        parts = "token types, a LayerNorm of the embeddings, a classifier with a GELU"
-        raise PretrainedError(f"the published form has Nyström attention, {parts}")
-    embedding, kernel = encoder.embedding, attention.conv_kernel
-    sizes = [embedding.num_embeddings, encoder.max_length, len(encoder.blocks)]
-    sizes += [block.attention.num_heads, embedding.features]
-    sizes += [block.mlp.expand.out_features, types.shape[0]]
-    classes = model.out.out_features if isinstance(model, FirstTokenClassifier) else 2
-    return dict(zip(SIZES, sizes, strict=True)) | {
-        "model_type": "nystromformer",
-        "architectures": [x for cls, x in HEADS.values() if isinstance(model, cls)],
-        "hidden_act": "gelu_new" if block.mlp.approximate else "gelu",
-        "hidden_dropout_prob": encoder.dropout_rate,
-        "attention_probs_dropout_prob": 0.0,
-        "layer_norm_eps": 1e-5,
-        "conv_kernel_size": None if kernel is None else len(kernel[...]),
-        "num_landmarks": attention.num_landmarks,
-        "segment_means_seq_len": encoder.max_length,
-        "id2label": {str(i): f"LABEL_{i}" for i in range(classes)},
-        "dtype": str(encoder.positions.dtype),
-    }
 
 
 def theirs_of(ours: Tensors) -> Tensors:
@@ -266,7 +215,7 @@ def read_tensors(folder: Path) -> Tensors:
     return tensors
 
 
-def _leaves(state: nnx.State) -> dict[str, tuple[Any, Any]]:
+def leaves_by_name(state: nnx.State) -> dict[str, tuple[Any, Any]]:
     """Paths and variables by name; a bare encoder's names are those in a model."""
     flat = nnx.to_flat_state(state)
     bare = "encoder." if any(path[0] == "blocks" for path, _ in flat) else ""
