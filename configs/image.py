@@ -1,8 +1,6 @@
 """Image: CIFAR-10 in grey, 1,024 intensities, ten classes.
 
 python scripts/train.py --config=configs/image.py:nystrom --workdir=DIR
-
-The archive is found in, or downloaded to, `task.data_dir`.
 """
 
 from configs import self_pretraining

@@ -2,11 +2,8 @@
 
 python scripts/train.py --config=configs/listops.py:nystrom --workdir=DIR
 
-The paper's settings: 500 to 2,000 tokens, 5,000 steps.
-
-`:nystrom,quick` is for two CPU cores: expressions of 24 to 48 tokens and 6 landmarks,
-so that every expression has at least four times as many tokens as there are landmarks.
-What it reaches stands in the README's table, beside the floors.
+`:nystrom,quick` is for two CPU cores: 6 landmarks for 24 to 48 tokens. What it reaches
+stands in the README's table, beside the floors.
 """
 
 from configs import self_pretraining

@@ -4,8 +4,7 @@ python scripts/sweep.py --plan=table3 --workdir=DIR [--preset=quick] [--tasks=li
 
 Whatever a variant does not name is the task's preset. The first variant runs on all
 tasks with one seed before the second, and all of them before the second seed, so that
-an unfinished sweep compares as much as it can. `make paper` is table3, landmarks and
-ablations, in this order.
+an unfinished sweep compares as much as it can.
 
 A task is a config file, with presets as in "glue:mrpc". A variant may have `presets` of
 its own, and `init_from`: the presets of the run whose best weights it starts from.

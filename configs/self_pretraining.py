@@ -9,8 +9,7 @@ Priors", for one GPU. A task's config has them as the presets
 - `scratch_matched`: the labels, from scratch, for as many epochs as both together.
 
 Beside `quick` they keep its model and its steps. Unlike theirs, masked intensities of
-Image are predicted as one of 256 by cross-entropy, not by an L1 loss. `plans.py` has
-the sweep `self_pretraining`.
+Image are predicted as one of 256 by cross-entropy, not by an L1 loss.
 """
 
 from collections.abc import Mapping

@@ -2,18 +2,12 @@
 
 python scripts/train.py --config=configs/text.py:nystrom --workdir=DIR
 
-The archive is found in, or downloaded to, `task.data_dir`.
-
-`:nystrom,quick` is for two CPU cores: the first 512 bytes of each review. Without the
-convolution its test accuracy is 59.5 ± 1.0 % over three seeds, in 200 s each (commit
-6ae9f0d; results/README.md, "Pre-training").
+`:nystrom,quick` is for two CPU cores: the first 512 bytes of each review.
 
 `:nystrom,subwords` is the paper's IMDb: fine-tuned from a run of `configs/corpus.py` by
 `--config.train.init_from=DIR --config.task.tokenizer=DIR/tokenizer.json`. So is
 `:nystrom,quick,subwords`, from a quick run; where that read windows of 64 tokens, its
-positions are repeated. With warm-up and linear decay it reached 85.4 % in four epochs
-after pre-training on windows of 256 tokens, 84.7 % from scratch (seed 0, 64 landmarks;
-results/README.md).
+positions are repeated. What these reach stands in results/README.md, "Pre-training".
 """
 
 from configs import self_pretraining

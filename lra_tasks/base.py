@@ -186,11 +186,8 @@ class Task:
         """Reads one of `splits`; makes and stores all of them the first time.
 
         `data_dir` is where prepared data live, and official archives are looked for;
-        else $LRA_DATA_DIR, else ~/.cache/lra_tasks.
-
-        Raises:
-          DataError: no such split, wrong sources, or damaged files.
-          OSError: `data_dir` cannot be written, or the disk is full.
+        else $LRA_DATA_DIR, else ~/.cache/lra_tasks. DataError for no such split, wrong
+        sources or damaged files; OSError where it cannot be written.
         """
         known = ", ".join(self.splits)
         self.require(split in self.splits, f"no split {split!r}: one of {known}")

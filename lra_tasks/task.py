@@ -33,11 +33,7 @@ def register_task(name: str, task: type[Task]) -> None:
 def get_task(name: str, /, **options: Any) -> Task:
     """The task of that name; `options` are the fields of its class.
 
-    >>> get_task("listops", max_length=64, min_tokens=10).vocab_size
-    16
-
-    Raises:
-      DataError: unknown name or option, or a value of wrong type or no sense.
+    DataError for an unknown name or option, or a value of wrong type or no sense.
     """
     if name not in TASKS:
         raise DataError(f"unknown task {name!r}: one of {', '.join(TASKS)}")

@@ -87,8 +87,7 @@ def load_pretrained(
 ) -> Any:
     """The model of a folder with config.json and model.safetensors.
 
-    pytorch_model.bin is read too, where torch is installed. Nothing tells two tensors
-    of one shape apart, nor a square one from its transpose.
+    pytorch_model.bin is read too, where torch is installed.
 
     Args:
       folder: as transformers writes it.

@@ -4,8 +4,7 @@
 
 RUNS are workdirs of scripts/train.py, or folders that contain workdirs. DIR is a new
 folder or an earlier report; it receives report.html, report.md, a LaTeX table, CSV
-files and figures. `--load=MODULE` puts an attention of your own behind those of this
-package, instead of in alphabetical order.
+files and figures.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """An experiment: the task, model, objective and optimizer that a config names."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,13 +16,16 @@ from lra_tasks.task import Split, Task, get_task
 from nystromformer import heads
 from nystromformer.attention.base import check_choice
 from nystromformer.config import Config, ConfigError, ModelConfig
-from nystromformer.experiments.floors import of_labels, of_tokens, of_tokens_and_order
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification, Objective
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import Programs, split_weights
 
+MAX_TOKENS = 2**23  # of a split; from a larger one evenly spaced rows are taken
 RATES = {"accuracy", "f1", "precision", "recall"}  # the last words of their names
+
+Splits = Mapping[str, Any]
+Floors = dict[str, dict[str, float]]  # metric -> trivial rule -> its score on test
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +34,12 @@ class ObjectiveSpec:
 
     make_objective: called with the task and, by name, the options of the config.
     make_model: called with the encoder's config, with its pooling, the task and rngs.
-    floors: called with the task and its splits; returns metric -> rule -> value.
+    floors: called with the task and its splits; rules are fitted on train.
     """
 
     make_objective: Callable[..., Objective]
     make_model: Callable[[ModelConfig, Task, nnx.Rngs], nnx.Module]
-    floors: Callable[..., dict[str, dict[str, float]]] = lambda task, splits: {}
+    floors: Callable[..., Floors] = lambda task, splits: {}
 
 
 def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
@@ -72,6 +75,41 @@ def _make_mlm(
     """An objective of masked tokens, which leaves the task's special ones alone."""
     tokens = {"vocab_size": task.vocab_size, "mask_token": task.mask_token}
     return objective(**tokens, special_tokens=task.special_tokens, **options)
+
+
+def of_labels(task: Task, splits: Splits) -> Floors:
+    """The task's own rules and, for f1, the rule that always answers 1."""
+    positive = float(np.mean(np.asarray(splits["test"].labels) == 1))
+    return {
+        "accuracy": task.floors(splits["train"], splits["test"]),
+        "f1": {"class 1 always": 2 * positive / (1 + positive)},
+    }
+
+
+def of_tokens(task: Task, splits: Splits) -> Floors:
+    """A unigram model: the frequency of each ordinary token, counted from 1."""
+    train, test = (_counts(splits[name], task) for name in ("train", "test"))
+    surprise = -np.log((train + 1) / (train + 1).sum())
+    rule, share = "frequency of each token", test / test.sum()
+    accuracy = float(share[train.argmax()])
+    return {"loss": {rule: float(share @ surprise)}, "mlm_accuracy": {rule: accuracy}}
+
+
+def of_tokens_and_order(task: Task, splits: Splits) -> Floors:
+    """The rule for tokens; for the order the label that train has more often."""
+    tokens = of_tokens(task, splits)
+    majority = np.mean(splits["train"].labels) > 0.5
+    order = {"majority class": float(np.mean(splits["test"].labels == majority))}
+    return {"mlm_loss": tokens.pop("loss"), **tokens, "sop_accuracy": order}
+
+
+def _counts(split: Any, task: Task) -> np.ndarray:
+    """How often each ordinary token, one that is not special, is in a split."""
+    stride = max(1, split.inputs.size // MAX_TOKENS)
+    inputs, lengths = (x[::stride] for x in (split.inputs, split.lengths))
+    valid = np.arange(inputs.shape[1]) < lengths[:, None]
+    counts = np.bincount(inputs[valid], minlength=task.vocab_size)
+    return np.delete(counts, task.special_tokens)
 
 
 OBJECTIVES = {

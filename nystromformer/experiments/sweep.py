@@ -80,8 +80,7 @@ def make_points(
       files: FILE.py[:PRESET,…]; these presets are part of the names.
       variants: changes that are part of the names, where the config has the key; also
         `presets`, and `init_from`: the presets of the point whose weights it takes.
-      presets: ATTENTION,PRESET,… for all points.
-      changes: for all points, in place of a variant's.
+      presets, changes: of all points; changes in place of a variant's.
       num_seeds: seeds of each setting, the config's and the next.
       load: modules that the runs import.
     """

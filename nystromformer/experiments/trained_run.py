@@ -177,13 +177,8 @@ def _probabilities(model: Any, tokens: Any, mask: Any) -> jax.Array:
 def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
     """The run of a workdir of scripts/train.py, a folder or gs://BUCKET/RUN.
 
-    >>> run = load_run("runs/listops-quick")  # doctest: +SKIP
-    >>> run.predict(["[MAX 2 9 [MIN 4 7 ] 0 ]"]).classes  # doctest: +SKIP
-    array([9])
-
-    Raises:
-      ConfigError: it is no run.
-      CheckpointError: its weights are damaged, or it has not validated any yet.
+    ConfigError if it is no run; CheckpointError if its weights are damaged, or it has
+    not validated any yet.
     """
     folder = epath.Path(workdir).expanduser()
     config, words = read_config(folder), folder / TOKENIZER_FILE

@@ -1,7 +1,7 @@
 """How a run is spread over devices and processes: by the placement of its arrays.
 
 A mesh has the axes "data", over which the batch is split, and "seq", over which the
-length is. Every device holds all parameters and all examples, these in their part of
+length is. Every device holds all parameters, and a chunk's examples in their part of
 the length. XLA follows the arrays and adds the communication, which for an attention of
 linear cost does not grow with the length. Where a mesh is None it is one device.
 

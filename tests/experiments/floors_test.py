@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from lra_tasks.split import Split
-from nystromformer.experiments import floors
-from nystromformer.experiments.floors import of_labels, of_tokens, of_tokens_and_order
+from nystromformer.experiments import experiment as floors
+from nystromformer.experiments.experiment import (
+    of_labels,
+    of_tokens,
+    of_tokens_and_order,
+)
 
 V = 9
 TASK: Any = SimpleNamespace(vocab_size=V, special_tokens=(0, 1, 2))

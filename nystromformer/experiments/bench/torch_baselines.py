@@ -10,8 +10,7 @@ import torch
 import transformers
 
 from nystromformer.config import Config
-from nystromformer.experiments.bench.measure import Program
-from nystromformer.experiments.bench.programs import STEPS
+from nystromformer.experiments.bench.programs import STEPS, Program
 from nystromformer.training.data import Data
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

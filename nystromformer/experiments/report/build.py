@@ -7,7 +7,7 @@ from pathlib import Path
 import jinja2
 import pandas as pd
 
-from nystromformer.experiments import markdown
+from nystromformer.experiments import provenance
 from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.report import tables
 from nystromformer.experiments.report.figures import figures
@@ -22,8 +22,8 @@ PAGES = jinja2.Environment(
 )
 PAGES.filters |= {
     "base64": lambda path: base64.b64encode(path.read_bytes()).decode(),
-    "text": markdown.escape,
-    "table": lambda x: "\n".join(markdown.table(list(x), x.to_numpy())),
+    "text": provenance.escape,
+    "table": lambda x: "\n".join(provenance.table(list(x), x.to_numpy())),
 }
 
 
@@ -34,7 +34,7 @@ def build(folders: Iterable[Path], out: Path) -> str:
       ConfigError: no run there, or an `out` that holds something else than a report.
     """
     frame = read_runs(folders)
-    out = markdown.open_folder(out, "runs.csv")
+    out = provenance.open_folder(out, "runs.csv")
     runs = frame.drop_duplicates("run")
     done, shown = runs[runs["finished"]], runs.drop(columns=PRIVATE, errors="ignore")
     shown = shown.convert_dtypes()  # of whole numbers, some unknown

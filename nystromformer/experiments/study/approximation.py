@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from tqdm import tqdm
 
 from nystromformer.config import ConfigError
-from nystromformer.experiments import markdown, provenance
+from nystromformer.experiments import provenance
 from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 from nystromformer.experiments.study import errors
 from nystromformer.experiments.trained_run import Layer, TrainedRun
@@ -53,7 +53,7 @@ def write_study(
     if not counts or counts[-1] >= most:
         raise ConfigError(f"--landmarks must be below the longest sequence, {most}")
     made_by = provenance.source()
-    markdown.open_folder(out, "landmarks.csv")
+    provenance.open_folder(out, "landmarks.csv")
     with jax.enable_x64(True):
         tables = measure_all(layers, counts)
         figures = {
@@ -75,7 +75,7 @@ def write_study(
         save_figure(figure, out / name)
         title = name.capitalize()
         lines += [f"## {title}\n\n![{name}]({name}.png)\n\n{CAPTIONS[name]}\n"]
-    (out / "README.md").write_text(markdown.page("Approximation", made_by, lines))
+    (out / "README.md").write_text(provenance.page("Approximation", made_by, lines))
     print(f"{out}/README.md has {len(figures)} figures")
 
 

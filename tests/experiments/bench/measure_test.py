@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from nystromformer.experiments.bench.measure import (
+from nystromformer.experiments.bench.programs import (
     LEAST_SECONDS,
     Program,
     interleaved,

@@ -3,7 +3,7 @@
 import pytest
 
 from nystromformer.config import ConfigError
-from nystromformer.experiments.markdown import open_folder, page, table
+from nystromformer.experiments.provenance import open_folder, page, table
 
 
 def test_table_shows_markup_as_text():
