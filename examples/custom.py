@@ -4,8 +4,7 @@ python scripts/train.py --config=examples/custom.py --workdir=runs/custom
 
 The attention averages the values of all valid tokens. The task is IMDb in whole words,
 by a tokenizer of your own: replace `token` by any function from a word to an id. The
-objective is the Brier score. Flags change all of them, as in
---config.attention.scale=2.0, --config.task.max_length=256, --config.objective.power=1.
+objective is the Brier score. --config.attention.scale=2.0 changes an option.
 
 With --load=examples/custom.py every command knows them, beside any config:
 
