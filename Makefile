@@ -8,7 +8,7 @@ export PYTHONPATH := $(CURDIR)$(PYTHONPATH:%=:%)
 # Huge pages: an eighth less time with nystrom on a CPU under Linux (results/speed.md).
 train paper: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # One process a core; a file stays in one process, which compiles its programs once.
-PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 
 TASKS := listops text retrieval image pathfinder
 PLANS := table3 landmarks ablations
