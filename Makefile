@@ -7,8 +7,8 @@ RUN ?= $(BIN)/python
 export PYTHONPATH := $(CURDIR)$(PYTHONPATH:%=:%)
 # Huge pages: an eighth less time with nystrom on a CPU under Linux (results/speed.md).
 train paper: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
-# One process a core; a file stays in one process, which compiles its programs once.
-PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
+# One process a core. Slow tests of one file, which start processes of their own, stay in one.
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto
 
 TASKS := listops text retrieval image pathfinder
 PLANS := table3 landmarks ablations
@@ -55,13 +55,13 @@ results/speed/%/benchmark.json: | $(READY)
 	mv results/speed/$*.unfinished $(@D)
 
 test: .venv/ready-dev ## run the tests, without the slow ones
-	$(PYTEST) -m "not slow and not parity"
+	$(PYTEST) --dist=worksteal -m "not slow and not parity"
 
 test-all: .venv/ready-dev ## run all tests but parity
-	$(PYTEST) -m "not parity"
+	$(PYTEST) --dist=loadfile -m "not parity"
 
 test-parity: .venv/ready-parity ## compare with PyTorch and transformers
-	$(PYTEST) -m parity
+	$(PYTEST) --dist=loadfile -m parity
 
 lint: .venv/ready-dev ## check style and types
 	$(BIN)/ruff check

@@ -168,7 +168,7 @@ def read_table(
     stderr says how many.
 
     Raises:
-      DataError: no such column, other labels, or no text.
+      DataError: no such column, other labels, or not UTF-8 text.
     """
     csv.field_size_limit(sys.maxsize)  # a text may be long
     tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}

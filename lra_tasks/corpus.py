@@ -126,6 +126,8 @@ class Corpus(Task):
         super().__post_init__()
         kinds = ("files", "blank_lines")
         self.require(self.documents in kinds, f"documents must be one of {kinds}")
+        wrong = f"pattern must be relative to source_dir, not {self.pattern!r}"
+        self.require(not Path(self.pattern).is_absolute(), wrong)
         least, most = len(subwords.SPECIAL) + 256, subwords.MAX_VOCAB_SIZE
         sizes = f"vocab_size must be {least} to {most}, not {self.vocab_size}"
         self.require(least <= self.vocab_size <= most, sizes)

@@ -138,9 +138,9 @@ class LabelledTexts(TextTask):
         self.require(self.num_classes >= 2, wrong)
 
     def make_splits(self, source: Path) -> dict[str, Split]:
-        files = {path.stem: path for path in self.source_files()}
+        files = {path.stem: path for path in sorted(self.source_files())}
         wanted = f"source_dir ({self.source_dir}) must hold train.csv or train.tsv"
-        self.require("train" in files, wanted)
+        self.require(self.source_dir is not None and "train" in files, wanted)
         splits, columns = {}, ([self.text_column], self.label_column)
         for name in filter(files.get, SPLITS):
             texts, labels = archives.read_table(files[name], *columns, self.label_names)

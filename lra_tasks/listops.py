@@ -48,8 +48,7 @@ def _grow(
     The length, 1 + Σ over operators of (1 + arity), depends on the shape alone, so the
     operators' kinds and the digits, independent of it, are drawn for kept trees only.
     Every root is an operator: a root that is a digit has length 1 and is never kept.
-    A tree beyond `max_tokens` stops growing: it could only get longer. Each of the
-    three skips draws that cannot change which trees are kept nor their distribution.
+    A tree beyond `max_tokens` stops growing: it could only get longer.
     """
     length = np.ones(TREES_PER_ROUND, np.int64)
     tree = np.arange(TREES_PER_ROUND)

@@ -9,7 +9,7 @@ Letters: B batch, T query length, S key length, N heads, H head dim.
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, get_args, get_origin
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +78,7 @@ def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
 class Attention(nnx.Module):
     """The base class of all attentions; a subclass writes `attend`.
 
-    Its annotated attributes are the options of `__init__`, with types and defaults.
+    Its annotated attributes with a value are the options, with types and defaults.
     """
 
     # Projections of x that a model makes for it, so that none goes unused: 3 = query,
@@ -96,7 +96,9 @@ class Attention(nnx.Module):
 
     def __init_subclass__(cls, **keywords: Any):
         super().__init_subclass__(**keywords)
-        cls.options = {**cls.options, **inspect.get_annotations(cls)}
+        given = inspect.get_annotations(cls, eval_str=True).items()
+        own = {x: y for x, y in given if x in vars(cls) and get_origin(y) != ClassVar}
+        cls.options = {**cls.options, **own}
         own = {name: getattr(cls, name) for name in cls.options}
         cls.defaults = own | dict(cls.defaults)
 

@@ -1,7 +1,7 @@
 """An experiment: the task, model, objective and optimizer that a config names."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,6 @@ from nystromformer.training.step import Programs, split_weights
 MAX_TOKENS = 2**23  # of a split; from a larger one evenly spaced rows are taken
 RATES = {"accuracy", "f1", "precision", "recall"}  # the last words of their names
 
-Splits = Mapping[str, Any]
 Floors = dict[str, dict[str, float]]  # metric -> trivial rule -> its score on test
 
 
@@ -77,7 +76,7 @@ def _make_mlm(
     return objective(**tokens, special_tokens=task.special_tokens, **options)
 
 
-def of_labels(task: Task, splits: Splits) -> Floors:
+def of_labels(task: Task, splits: Any) -> Floors:
     """The task's own rules and, for f1, the rule that always answers 1."""
     positive = float(np.mean(np.asarray(splits["test"].labels) == 1))
     return {
@@ -86,7 +85,7 @@ def of_labels(task: Task, splits: Splits) -> Floors:
     }
 
 
-def of_tokens(task: Task, splits: Splits) -> Floors:
+def of_tokens(task: Task, splits: Any) -> Floors:
     """A unigram model: the frequency of each ordinary token, counted from 1."""
     train, test = (_counts(splits[name], task) for name in ("train", "test"))
     surprise = -np.log((train + 1) / (train + 1).sum())
@@ -95,7 +94,7 @@ def of_tokens(task: Task, splits: Splits) -> Floors:
     return {"loss": {rule: float(share @ surprise)}, "mlm_accuracy": {rule: accuracy}}
 
 
-def of_tokens_and_order(task: Task, splits: Splits) -> Floors:
+def of_tokens_and_order(task: Task, splits: Any) -> Floors:
     """The rule for tokens; for the order the label that train has more often."""
     tokens = of_tokens(task, splits)
     majority = np.mean(splits["train"].labels) > 0.5
@@ -183,7 +182,9 @@ class Experiment:
         groups = self.config.to_mapping()
         steps = round(train.num_epochs * (num_examples // size))
         groups["train"]["num_steps"] = max(steps, 1)
-        return Experiment(Config.from_mapping(groups))
+        found = Experiment(Config.from_mapping(groups))
+        found.task = self.task  # which may have learnt its vocabulary
+        return found
 
     def make_programs(self, mesh: Mesh | None = None) -> Programs:
         """The functions of its run on a mesh (None: one device), not yet compiled."""
@@ -214,7 +215,6 @@ class Experiment:
         return float((lengths <= options.get("num_landmarks", 0)).mean())
 
     def load(self) -> dict[str, Split]:
-        """All splits, prepared first if they are not yet."""
         data_dir = self.config.task.data_dir
         return {name: self.task.load(name, data_dir) for name in SPLITS}
 

@@ -209,7 +209,7 @@ def record_qkv(encoder: Any, inputs: np.ndarray, mask: np.ndarray) -> list[Layer
     encoder.remat = "none"
     for block in encoder.blocks:
         if block.attention.num_projections == 1:
-            raise ConfigError("attention 'identity' has no queries and keys")
+            raise ConfigError("its attention has no queries and keys")
         block.attention.attention = recording(block.attention.attention)
     encoder(inputs, mask)
     return layers

@@ -5,8 +5,7 @@ length is. Every device holds all parameters, and a chunk's examples in their pa
 the length. XLA follows the arrays and adds the communication, which for an attention of
 linear cost does not grow with the length. Where a mesh is None it is one device.
 
-All processes run the same program. So a number that decides what comes next (a signal
-that one of them got, a clock) has to be the same in all of them.
+All processes run one program: what decides its course, as a signal, is one for all.
 """
 
 import hashlib

@@ -101,6 +101,5 @@ class Progress:
 
 
 def say(line: str) -> None:
-    """Prints a line of its own, above the bar."""
     tqdm.write(line, file=sys.stdout)
     sys.stdout.flush()

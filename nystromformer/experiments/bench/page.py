@@ -50,14 +50,12 @@ def write_benchmark(
 
 
 def value(row: Row, unit: str) -> float | None:
-    """The median time, or the memory; None if unknown."""
     if unit == "ms":
         return 1e3 * float(np.median(row["seconds"])) if row["seconds"] else None
     return None if row["peak_bytes"] is None else row["peak_bytes"] / 2**20
 
 
 def tables(rows: Sequence[Row]) -> list[str]:
-    """The lines of a table for each pass and unit."""
     lines = []
     for what in dict.fromkeys(row["key"]["what"] for row in rows):
         chosen = [row for row in rows if row["key"]["what"] == what]

@@ -53,7 +53,9 @@ def read_runs(folders: Iterable[Path]) -> Frame:
     frame["label"], frame["data"] = name_runs(frame)
     same = frame[frame.duplicated(["column", "label", "seed"], keep=False)]
     if len(same):
-        raise ConfigError(f"the same run twice, omit one: {', '.join(same['run'])}")
+        raise ConfigError(
+            f"equal settings and seed, omit one: {', '.join(same['run'])}"
+        )
     place = ["attention", "label", "task", "seed"]
     return frame.sort_values(place, key=lambda of: of.map(_place), kind="stable")
 
