@@ -77,7 +77,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
 def _name_user() -> None:
     """Names a user without a passwd entry, as in containers: etils asks for owners."""
     try:
-        pwd.getpwuid(os.getuid()), grp.getgrgid(os.getgid())
+        _ = pwd.getpwuid(os.getuid()), grp.getgrgid(os.getgid())
     except KeyError:
         uid, gid = os.getuid(), os.getgid()
         home = os.environ.setdefault("HOME", tempfile.gettempdir())

@@ -33,17 +33,18 @@ class Prediction(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """Query, key and value float64 [B, L, N, H] of one layer, and mask bool [B, L]."""
+    """Query, key and value [B, L, N, H] of one layer, and mask bool [B, L]."""
 
-    query: np.ndarray
-    key: np.ndarray
-    value: np.ndarray
-    mask: np.ndarray
+    query: Any
+    key: Any
+    value: Any
+    mask: Any
 
     def example(self, index: int) -> list[np.ndarray]:
-        """Query, key, value [L, N, H] and mask [L] of one example; padding is zero."""
+        """Query, key, value float64 [L, N, H], in padding zero, and mask [L] of one."""
         *arrays, mask = (x[index] for x in self)
-        return [*(np.where(mask[:, None, None], x, 0) for x in arrays), mask]
+        valid, zero = mask[:, None, None], np.float64(0)
+        return [*(np.where(valid, x, zero) for x in arrays), mask]
 
 
 class TrainedRun:
@@ -71,14 +72,10 @@ class TrainedRun:
     def evaluate(self, split: str, data_dir: str | None = None) -> dict[str, float]:
         """The metrics of a split, and its number of examples."""
         examples = self.task.load(split, data_dir or self.config.task.data_dir)
-        train = self.config.train
-        metrics: Any = evaluate(
-            self.experiment.make_programs(),
-            jax.device_put(self.weights),
-            Data.of(examples),
-            train.batch_size // train.grad_accum_steps,
-            length_buckets=train.length_buckets,
-        )
+        run = self.experiment.make_programs(), jax.device_put(self.weights)
+        train, data = self.config.train, Data.of(examples)
+        size = train.batch_size // train.grad_accum_steps
+        metrics: Any = evaluate(*run, data, size, train.length_buckets)
         return metrics
 
     def predict(
@@ -108,7 +105,8 @@ class TrainedRun:
 
         inputs, lengths: as of `predict`; of a task with two inputs, one of them.
         """
-        return record_qkv(self.model.encoder, *self._read(inputs, lengths))
+        tokens = self._read(inputs, lengths)
+        return jax.device_get(record_qkv(*nnx.split(self.model.encoder), *tokens))
 
     def attention(
         self, inputs: Any, layer: int, head: int, rows: Any, lengths: Any = None
@@ -190,26 +188,26 @@ def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
     return TrainedRun(experiment, weights, read_result(folder))
 
 
-def record_qkv(encoder: Any, inputs: np.ndarray, mask: np.ndarray) -> list[Layer]:
-    """The inputs of each layer's attention for tokens [B, L], without dropout.
+@functools.partial(jax.jit, static_argnums=0)
+def record_qkv(encoder: Any, weights: Any, tokens: Any, mask: Any) -> list[Layer]:
+    """The inputs of each layer's attention, for tokens [B, L], without dropout.
 
     ConfigError if the attention has no queries and keys.
     """
     layers: list[Layer] = []
 
     def recording(attention: Any) -> Callable[..., jax.Array]:
-        def attend(*qkv: Any, mask: Any, **flax: Any) -> jax.Array:
-            arrays = (np.asarray(x, np.float64) for x in qkv)
-            layers.append(Layer(*arrays, mask=np.asarray(mask[:, 0, 0])))
+        def attend(*qkv: jax.Array, mask: jax.Array, **flax: Any) -> jax.Array:
+            layers.append(Layer(*qkv, mask=mask[:, 0, 0]))
             return attention(*qkv, mask=mask, **flax)
 
         return attend
 
-    encoder = nnx.clone(encoder)
+    encoder = nnx.merge(encoder, weights)
     encoder.remat = "none"
     for block in encoder.blocks:
         if block.attention.num_projections == 1:
             raise ConfigError("its attention has no queries and keys")
         block.attention.attention = recording(block.attention.attention)
-    encoder(inputs, mask)
+    encoder(tokens, mask)
     return layers

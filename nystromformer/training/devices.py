@@ -5,7 +5,7 @@ length is. Every device holds all parameters, and a chunk's examples in their pa
 the length. XLA follows the arrays and adds the communication, which for an attention of
 linear cost does not grow with the length. Where a mesh is None it is one device.
 
-All processes run one program: what decides its course, as a signal, is one for all.
+All processes run one program, and agree on what decides its course, such as a signal.
 """
 
 import hashlib

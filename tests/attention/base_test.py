@@ -106,6 +106,7 @@ def test_cross_attention_applies_the_mask_to_keys_alone(name):
         attend = partial(nystrom_attention, num_landmarks=7, cross_attention=True)
     else:
         attend = make(name, cross_attention=True, **options)
+    attend = jax.jit(attend)
     out = attend(query, key, value, mask=PADDING[:, None, None])
     for b, mask in enumerate(PADDING):  # T ≠ S, or without a mask
         alone = attend(query[b : b + 1], key[b : b + 1, mask], value[b : b + 1, mask])

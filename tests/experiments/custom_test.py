@@ -19,7 +19,7 @@ SHORT = (
     "--config.task.max_length=12",
     "--config.optimizer.warmup_steps=2",
     "--config.train.batch_size=16",
-    "--config.train.num_steps=200",
+    "--config.train.num_steps=80",
     "--config.train.eval_every=40",
 )
 LOADED = f"{ROOT}/examples/custom.py"

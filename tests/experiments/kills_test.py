@@ -17,7 +17,7 @@ PHASES = {
     "preparing": lambda folder: any(folder.glob("data/*/*/*")),
     "training": lambda folder: (folder / "run" / "metrics.jsonl").exists(),
     "saving": lambda folder: any(folder.glob("run/checkpoints/*tmp*")),
-    "finishing": lambda folder: any(folder.glob("run/checkpoints/400*")),
+    "finishing": lambda folder: any(folder.glob("run/checkpoints/200*")),
 }
 MAX_DELAY = 0.3  # seconds between that point and the kill
 

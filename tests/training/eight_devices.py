@@ -34,11 +34,13 @@ from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import Programs
 from tests.training.conftest import BagOfTokens, make_split
 
-NYSTROM = {"num_landmarks": 16, "conv_kernel_size": 35}
+NYSTROM = {"num_landmarks": 16, "num_pinv_iters": 2, "conv_kernel_size": 35}
 LENGTH, BATCH, STEPS = 128, 8, 50
 
 
-def training(data_shards: int, sequence_parallelism: int, parts: int) -> Any:
+def training(
+    data_shards: int, sequence_parallelism: int, parts: int, **attention: Any
+) -> Any:
     """A compiled chunk of one step on such a mesh, and what `losses` runs it on.
 
     parts: of each batch, and how many lengths they may have.
@@ -46,7 +48,7 @@ def training(data_shards: int, sequence_parallelism: int, parts: int) -> Any:
 
     def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
         sizes = {"vocab_size": 11, "max_length": LENGTH, "num_layers": 1}
-        config = EncoderConfig(**sizes, attention_options=NYSTROM)
+        config = EncoderConfig(**sizes, **attention)
         return SequenceClassifier(config, num_classes=3, rngs=rngs)
 
     split_over = {"sequence_parallelism": sequence_parallelism}
@@ -66,7 +68,8 @@ def training(data_shards: int, sequence_parallelism: int, parts: int) -> Any:
 
 def losses(data_shards: int, sequence_parallelism: int, parts: int = 1) -> list[float]:
     """The mean loss of each of the first steps on such a mesh."""
-    chunk, state, steps = training(data_shards, sequence_parallelism, parts)
+    sizes = data_shards, sequence_parallelism, parts
+    chunk, state, steps = training(*sizes, attention_options=NYSTROM)
     found = []
     for step in steps:
         state = state._replace(totals=jax.tree.map(jnp.zeros_like, state.totals))
@@ -79,7 +82,7 @@ def losses(data_shards: int, sequence_parallelism: int, parts: int = 1) -> list[
 
 def operations(data_shards: int, parts: int) -> float:
     """Floating-point operations of one device in a step, by the compiler."""
-    chunk, *_ = training(data_shards, 1, parts)
+    chunk, *_ = training(data_shards, 1, parts, attention="linear")
     return chunk.cost_analysis()["flops"]
 
 
@@ -155,7 +158,6 @@ def same(port: str, process: int, text: str) -> str:
 
 if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 8)
-    jax.config.update("jax_disable_most_optimizations", True)
     what, *arguments = sys.argv[1:]
     numbers = (int(text) if text.isdigit() else text for text in arguments)
     print(json.dumps(globals()[what](*numbers)))

@@ -52,7 +52,7 @@ def model():
 def test_mask_tokens_chooses_valid_ordinary_tokens_and_at_least_one():
     of = objective(mlm_probability=0.2, corruption="mask_only")
     keys = jax.random.split(jax.random.key(3), B)
-    masked = of.mask_tokens(jnp.asarray(INPUTS), jnp.asarray(VALID), keys)
+    masked = jax.jit(of.mask_tokens)(INPUTS, VALID, keys)
     assert masked.positions.shape == (B, 8)
     changed = np.asarray(masked.inputs) != INPUTS
     ordinary = VALID & (INPUTS != CLS)
@@ -69,15 +69,17 @@ def test_mask_tokens_hides_the_same_with_and_without_padding():
     """28.5 of 190 tokens, which float32 and float64 round to different numbers."""
     inputs, keys = jnp.full((1, 256), 7), jax.random.split(jax.random.key(0), 1)
     mask = jnp.arange(256)[None] < 190
-    padded = objective(mlm_probability=0.15).mask_tokens(inputs, mask, keys)
-    alone = objective(mlm_probability=0.15).mask_tokens(inputs[:, :190], None, keys)
+    mask_tokens = jax.jit(objective(mlm_probability=0.15).mask_tokens)
+    padded = mask_tokens(inputs, mask, keys)
+    alone = mask_tokens(inputs[:, :190], None, keys)
     np.testing.assert_array_equal(padded.inputs[:, :190], alone.inputs)
 
 
 def test_mask_tokens_chooses_all_positions_equally_and_corrupts_as_bert():
     keys = jax.random.split(jax.random.key(0), 4000)
     inputs = jnp.full((4000, 20), 7)
-    masked = objective(mlm_probability=0.25).mask_tokens(inputs, None, keys)
+    mask_tokens = jax.jit(objective(mlm_probability=0.25).mask_tokens)
+    masked = mask_tokens(inputs, None, keys)
     where = np.asarray(masked.positions)
     found = np.take_along_axis(np.asarray(masked.inputs), where, 1)
     assert np.mean(found == MASK) == pytest.approx(0.8, abs=0.01)
@@ -92,7 +94,7 @@ def test_masked_tokens_loss_and_accuracy_equal_a_transcription(model):
     rows = np.arange(5, 9)
     sums = measured(of, model, batch(rows))
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(rows)
-    masked = of.mask_tokens(batch(rows).inputs, batch(rows).mask, keys)
+    masked = jax.jit(of.mask_tokens)(batch(rows).inputs, batch(rows).mask, keys)
     logits = np.float64(nnx.jit(model)(masked.inputs, batch(rows).mask))
     loss = correct = count = 0
     for b, k in np.argwhere(np.asarray(masked.weights)):
@@ -122,13 +124,14 @@ def test_masked_order_equals_its_parts(model, filler_label):
     assert set(sums) == {*MaskedOrder.metrics}
     found = {name: float(total / weight) for name, (total, weight) in sums.items()}
 
+    mask_tokens, encode = jax.jit(mlm.mask_tokens), nnx.jit(model.encoder)
     each, order = [], []
     for row, label in zip(rows[:3], labels, strict=False):
         alone = measured(mlm, model, batch([row]))
         each.append((*map(float, alone["loss"]), float(alone["mlm_accuracy"][0])))
         keys = jax.random.fold_in(jax.random.key(0), row)[None]
-        hidden = mlm.mask_tokens(batch([row]).inputs, VALID[[row]], keys)
-        z = float(model.encoder(hidden.inputs, VALID[[row]])[0][0, 0, 0])
+        hidden = mask_tokens(batch([row]).inputs, VALID[[row]], keys)
+        z = float(encode(hidden.inputs, VALID[[row]])[0][0, 0, 0])
         order.append((np.log1p(np.exp(z if label else -z)), (z < 0) == label))
     loss, count, correct = np.array(each).T
     order, right = np.array(order, float).T

@@ -90,10 +90,11 @@ def test_attention_programs_need_memory_in_proportion_to_the_length():
 
 def test_step_groups_take_all_steps_and_continue(monkeypatch):
     sizes = {"task.max_length": 16, "train.batch_size": 2, "model.dtype": None}
-    specs = [parse_attention(label) for label in ("linear", "nystrom-4")]
+    sizes["model.num_layers"] = 1
+    specs = [parse_attention(label) for label in ("linear", "linformer-4")]
     [programs] = step_groups(specs, ["text"], (1, 2), **sizes)
     labels = [program.key["attention"] for program in programs]
-    assert labels == ["linear", "linear in 2", "nystrom-4", "nystrom-4 in 2"]
+    assert labels == ["linear", "linear in 2", "linformer-4", "linformer-4 in 2"]
     states, real = [], jax.block_until_ready
     monkeypatch.setattr(
         jax, "block_until_ready", lambda s: states.append(int(s.step)) or real(s)
@@ -104,7 +105,7 @@ def test_step_groups_take_all_steps_and_continue(monkeypatch):
     assert programs[1].steps == STEPS
     key = programs[2].key
     assert (key["what"], key["task"], key["length"]) == ("train step", "text", 16)
-    assert key["options"]["num_landmarks"] == 4
+    assert key["options"]["projection_dim"] == 4
     assert (key["batch_size"], key["dtype"]) == (2, "float32")
 
 

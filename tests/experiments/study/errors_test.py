@@ -148,7 +148,7 @@ def test_record_qkv_gives_the_projections_of_the_embedded_tokens():
     expected = (x @ np.asarray(block.attention.project.kernel[...])).reshape(
         2, L, 3, N, 3
     )
-    first, second = record_qkv(encoder, tokens, mask)
+    first, second = record_qkv(*nnx.split(encoder), tokens, mask)
     for i, found in enumerate((first.query, first.key, first.value)):
         assert relative_error(found, expected[:, :, i]) <= TOLERANCE["float32"]
     for of in (first, second):
@@ -159,6 +159,7 @@ def test_record_qkv_gives_the_projections_of_the_embedded_tokens():
 @pytest.mark.parametrize("remat", ["none", "block"])
 def test_record_qkv_records_a_shared_attention_once_a_layer(remat):
     encoder = make("linformer", remat, projection_dim=4, sharing="layerwise_per_head")
-    layers = record_qkv(encoder, np.ones((2, L), int), np.ones((2, L), bool))
+    ones = np.ones((2, L), int)
+    layers = record_qkv(*nnx.split(encoder), ones, ones > 0)
     assert [of.query.shape for of in layers] == [(2, L, N, 3)] * 2
     assert all(of.mask.all() for of in layers)
