@@ -17,6 +17,7 @@ PRESETS = ("paper", "as_published", "subwords")  # of the published settings
 STILL_PUBLISHED = UNNAMED | {
     *("train.grad_accum_steps", "train.length_buckets", "train.eval_every"),
     *("model.remat", "attention.num_landmarks", "train.init_from", "task.tokenizer"),
+    "task.source_dir",
 }
 
 

@@ -18,8 +18,7 @@ from nystromformer.experiments.experiment import is_rate
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 UNNAMED = {  # said anyway, or without a number: where data lie, what is written when
     *("load", "task.name", "attention.name", "train.seed", "task.data_dir"),
-    *("task.source_dir", "task.num_workers", "train.log_every"),
-    "train.checkpoint_every",
+    *("task.num_workers", "train.log_every", "train.checkpoint_every"),
 }
 DATA = ("preset", "task.")  # keys of settings that may change the floors
 PHRASES = {
@@ -79,6 +78,7 @@ def read_run(workdir: Path) -> list[dict[str, Any]]:
     floors |= {metric: rules for metric, rules in others.items() if is_rate(metric)}
     curves = [json.loads(line) for line in metrics.splitlines()]
     task, seed = config["task"], config["train"]["seed"]
+    task["source_dir"] = Path(task.get("source_dir") or "").name or None
     subset = task.get("subset")  # of GLUE: a column of its own, and a preset's name
     words = ",".join(x for x in config["preset"].split(",") if x != subset)
     config["preset"] = words or ("paper" if config["preset"] else None)
@@ -120,8 +120,7 @@ def name_runs(frame: Frame) -> tuple[list[str], list[str]]:
     groups = text.groupby([frame["task"], frame["attention"], text["preset"]])
     differs = groups.transform("nunique") > 1
     options = [key for key in text if key.startswith("attention.")]
-    of_attention = differs[options].groupby(frame["attention"])
-    differs[options] = of_attention.transform("any")
+    differs[options] = differs[options].groupby(frame["attention"]).transform("any")
     differs["preset"] = text["preset"].nunique() > 1
     labels, data = [], []
     for i, run in frame["settings"].items():

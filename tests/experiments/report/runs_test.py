@@ -43,6 +43,15 @@ def test_read_runs_takes_sources_of_ones_own_seed_for_one(runs):
     assert labels(runs) == ["nystrom", "nystrom, from /x/pretrain-seed*"]
 
 
+def test_read_runs_names_folders_of_other_texts(runs):
+    for folder in ("/here/spam", "/there/spam", "/here/reviews"):
+        changes = {"task__source_dir": folder, "task__labels": ("no", "yes")}
+        seed = int(folder == "/there/spam")
+        runs.add("softmax", task="labelled_texts", seed=seed, **changes)
+    names = [f"softmax, source_dir {name}" for name in ("reviews", "spam")]
+    assert labels(runs, "labelled_texts") == names
+
+
 def test_read_runs_refuses_two_runs_that_differ_in_nothing(runs):
     first, second = runs.add("nystrom,quick"), runs.add("nystrom,quick", 0.5)
     runs.add("nystrom,quick", 0.6, seed=1)
