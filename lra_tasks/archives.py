@@ -66,7 +66,7 @@ def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
         return path
     if source_dir or not archive.md5:
         message = f"{place} has neither {archive.folders[-1]} nor {archive.name}"
-        raise DataError(f"{message}: get {archive.url} and unpack it there")
+        raise DataError(f"{message}: get {archive.url} and put or unpack it there")
     place.mkdir(parents=True, exist_ok=True)
     return _download(archive, place / archive.name)
 

@@ -42,7 +42,8 @@ def become(script: str, args: tuple, cwd: Path, env: dict, streams: list) -> Non
     for name, text in env.items():  # JAX has read them when it was imported
         option = name.lower()
         if option in jax.config.values and name.startswith("JAX_"):
-            kind = type(jax.config.values[option] or text)
+            old = jax.config.values[option]
+            kind = type(text if old is None else old)
             value = text.lower() in ("1", "true", "yes", "on")
             jax.config.update(option, value if kind is bool else kind(text))
     sys.argv, sys.path[0] = [script, *args], os.path.dirname(script)

@@ -17,18 +17,25 @@ from tests.commands import ROOT, Commands
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Compiling takes most of the time of small tests; each of these shortens it, also in
-# what the tests start. Programs are kept for other workers and the next run.
+# Compiling takes most of the time of small tests; each of these shortens it. Programs
+# are kept for other workers and the next run.
 PROGRAMS = ROOT / ".pytest_cache" / "programs"
 worker = "PYTEST_XDIST_WORKER" in os.environ
 if not worker and sum(x.stat().st_size for x in PROGRAMS.glob("*")) > 2**30:
     shutil.rmtree(PROGRAMS)
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(PROGRAMS))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-flags = os.environ.get("XLA_FLAGS", "")
-os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
+FLAGS = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("XLA_FLAGS", FLAGS)
+    jax.local_devices()  # XLA reads its flags once
+
+
+def pytest_configure(config):
+    """Without slow tests also what the tests start compiles so; with them, as ever."""
+    if "not slow" in config.option.markexpr:
+        os.environ.update(JAX_DISABLE_MOST_OPTIMIZATIONS="1", XLA_FLAGS=FLAGS)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -123,9 +123,9 @@ FEATURES = np.random.default_rng(1).normal(size=(B, L, V)).astype(np.float32)
 
 def test_encoder_projects_features_as_it_embeds_tokens():
     """One-hot features on the rows of the embedding are tokens."""
-    tokens = make()
-    expected, _ = compiled(tokens)(INPUTS, MASK)
-    state = nnx.state(tokens)
+    of_tokens = make()
+    expected, _ = compiled(of_tokens)(INPUTS, MASK)
+    state = nnx.state(of_tokens)
     model = make(vocab_size=None, input_dim=V)
     kernel = state["embedding"]["embedding"]
     model.embedding.kernel[...] = kernel[...]

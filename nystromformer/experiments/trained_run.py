@@ -33,7 +33,7 @@ class Prediction(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """Query, key and value [B, L, N, H] of one layer, and mask bool [B, L]."""
+    """Query, key and value float32 [B, L, N, H] of a layer, and mask bool [B, L]."""
 
     query: Any
     key: Any
@@ -43,8 +43,8 @@ class Layer(NamedTuple):
     def example(self, index: int) -> list[np.ndarray]:
         """Query, key, value float64 [L, N, H], in padding zero, and mask [L] of one."""
         *arrays, mask = (x[index] for x in self)
-        valid, zero = mask[:, None, None], np.float64(0)
-        return [*(np.where(valid, x, zero) for x in arrays), mask]
+        valid, wide = mask[:, None, None], map(np.float64, arrays)
+        return [*(np.where(valid, x, 0) for x in wide), mask]
 
 
 class TrainedRun:
@@ -72,10 +72,10 @@ class TrainedRun:
     def evaluate(self, split: str, data_dir: str | None = None) -> dict[str, float]:
         """The metrics of a split, and its number of examples."""
         examples = self.task.load(split, data_dir or self.config.task.data_dir)
-        run = self.experiment.make_programs(), jax.device_put(self.weights)
+        programs, best = self.experiment.make_programs(), jax.device_put(self.weights)
         train, data = self.config.train, Data.of(examples)
         size = train.batch_size // train.grad_accum_steps
-        metrics: Any = evaluate(*run, data, size, train.length_buckets)
+        metrics: Any = evaluate(programs, best, data, size, train.length_buckets)
         return metrics
 
     def predict(
@@ -105,8 +105,8 @@ class TrainedRun:
 
         inputs, lengths: as of `predict`; of a task with two inputs, one of them.
         """
-        tokens = self._read(inputs, lengths)
-        return jax.device_get(record_qkv(*nnx.split(self.model.encoder), *tokens))
+        encoder, examples = nnx.split(self.model.encoder), self._read(inputs, lengths)
+        return jax.device_get(record_qkv(*encoder, *examples))
 
     def attention(
         self, inputs: Any, layer: int, head: int, rows: Any, lengths: Any = None
@@ -189,8 +189,8 @@ def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def record_qkv(encoder: Any, weights: Any, tokens: Any, mask: Any) -> list[Layer]:
-    """The inputs of each layer's attention, for tokens [B, L], without dropout.
+def record_qkv(graphdef: Any, weights: Any, tokens: Any, mask: Any) -> list[Layer]:
+    """The inputs of the attentions of an encoder for tokens [B, L], without dropout.
 
     ConfigError if the attention has no queries and keys.
     """
@@ -198,12 +198,12 @@ def record_qkv(encoder: Any, weights: Any, tokens: Any, mask: Any) -> list[Layer
 
     def recording(attention: Any) -> Callable[..., jax.Array]:
         def attend(*qkv: jax.Array, mask: jax.Array, **flax: Any) -> jax.Array:
-            layers.append(Layer(*qkv, mask=mask[:, 0, 0]))
+            layers.append(Layer(*map(jnp.float32, qkv), mask=mask[:, 0, 0]))
             return attention(*qkv, mask=mask, **flax)
 
         return attend
 
-    encoder = nnx.merge(encoder, weights)
+    encoder = nnx.merge(graphdef, weights)
     encoder.remat = "none"
     for block in encoder.blocks:
         if block.attention.num_projections == 1:

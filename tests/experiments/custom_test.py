@@ -20,7 +20,7 @@ SHORT = (
     "--config.optimizer.warmup_steps=2",
     "--config.train.batch_size=16",
     "--config.train.num_steps=80",
-    "--config.train.eval_every=40",
+    "--config.train.eval_every=20",
 )
 LOADED = f"{ROOT}/examples/custom.py"
 

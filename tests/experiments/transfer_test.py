@@ -79,11 +79,15 @@ def test_carry_over_rejects_other_tokens():
         carry_over(untrained("nystrom,quick", **SIZES), small(task="text"))
 
 
-def test_train_begins_with_its_source_and_goes_on_without(commands, finished, tmp_path):
-    source, run = shutil.copytree(finished[0], tmp_path / "source"), tmp_path / "run"
+def test_train_begins_with_its_source_and_goes_on_without(commands, tmp_path):
+    source, run = tmp_path / "source", tmp_path / "run"
+    steps = "--config.train.num_steps=20", "--config.train.eval_every=20"
+    config, *args = commands.train_args(source, *steps)
+    done = commands.run("train.py", f"{config},pretrain", *args)
+    assert "floor" in done.stdout, done.stderr
     old = load_run(source)
     frozen = "--config.optimizer.learning_rate=1e-20"
-    changes = f"--config.train.init_from={source}", "--config.train.num_steps=80"
+    changes = f"--config.train.init_from={source}", "--config.train.num_steps=120"
     args = commands.train_args(run, *changes, frozen)
     process = commands.start("train.py", *args)
     while not saved_steps(run):

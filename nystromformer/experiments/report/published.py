@@ -13,7 +13,7 @@ AVERAGE = "average"
 SCORES: Any = pd.read_csv(Path(__file__).with_name("published.csv"))
 PRESETS = ("paper", "as_published", "subwords")  # of the published settings
 # What may be changed in a run beside them: how a batch is cut, when it is validated,
-# the number of landmarks, and where the pre-trained weights lie.
+# the number of landmarks, and where the data and the pre-trained weights lie.
 STILL_PUBLISHED = UNNAMED | {
     *("train.grad_accum_steps", "train.length_buckets", "train.eval_every"),
     *("model.remat", "attention.num_landmarks", "train.init_from", "task.tokenizer"),

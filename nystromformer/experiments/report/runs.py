@@ -63,7 +63,7 @@ def read_run(workdir: Path) -> list[dict[str, Any]]:
     """A row for the metric that chose the weights and each other rate with floors.
 
     `score` is its test value; `facts` are the preset, what the command line changes,
-    device and commit.
+    device and commit. Of `source_dir` the last part of the path counts.
     """
     config = json.loads((workdir / "config.json").read_text())
     if not {"preset", "objective"} <= {*config}:

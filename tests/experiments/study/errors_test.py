@@ -153,6 +153,7 @@ def test_record_qkv_gives_the_projections_of_the_embedded_tokens():
         assert relative_error(found, expected[:, :, i]) <= TOLERANCE["float32"]
     for of in (first, second):
         np.testing.assert_array_equal(of.mask, mask)
+        assert {x.dtype.name for x in of.example(0)} == {"float64", "bool"}
     assert relative_error(second.query, first.query) > 0.1
 
 
