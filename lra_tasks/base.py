@@ -87,7 +87,7 @@ class Task:
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
-    def _use_tokenizer(self, name: str) -> None:
+    def use_tokenizer(self, name: str) -> None:
         """Takes "byte" or a tokenizer.json as its vocabulary."""
         self.require(self.max_length >= 8, "max_length must be at least 8")
         vocabulary = open_vocabulary(name)

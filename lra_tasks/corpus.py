@@ -19,7 +19,7 @@ import numpy as np
 from lra_tasks import subwords
 from lra_tasks.base import Examples, PathLike, Task
 from lra_tasks.split import SPLITS, DataError, Split, say_left_out
-from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary, open_vocabulary
+from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary
 
 SHARES = (0.8, 0.9)  # of the documents: train below the first, test above the second
 SENTENCE = re.compile(r"\S.*?(?:[.!?][\"'”’)\]]*(?=\s)|\Z)", re.DOTALL)
@@ -132,7 +132,7 @@ class Corpus(Task):
         sizes = f"vocab_size must be {least} to {most}, not {self.vocab_size}"
         self.require(least <= self.vocab_size <= most, sizes)
         learnt, vocab_size = self.tokenizer == "bpe", self.vocab_size
-        self._use_tokenizer("byte" if learnt else self.tokenizer)
+        self.use_tokenizer("byte" if learnt else self.tokenizer)
         if learnt:  # its special tokens are byte's
             self._set(vocab_size=vocab_size)
 
@@ -140,8 +140,7 @@ class Corpus(Task):
         """As `Task.load`; the inputs stay on disk (`storage.Rows`)."""
         loaded = super().load(split, data_dir)
         if self.tokenizer == "bpe":
-            words = self.vocabulary_file(data_dir)
-            self._set(vocabulary=open_vocabulary(str(words)))
+            self.use_tokenizer(str(self.vocabulary_file(data_dir)))
         return loaded
 
     def source_files(self) -> list[Path]:

@@ -78,7 +78,7 @@ class Glue(Task):
         self._set(num_classes=len(subset.classes), num_texts=len(subset.texts))
         self._set(label_names=[*subset.classes.values()])
         self._set(splits=tuple(dict.fromkeys((*SPLITS, *subset.files))))
-        self._use_tokenizer(self.tokenizer)
+        self.use_tokenizer(self.tokenizer)
 
     def source_files(self) -> list[Path]:
         place, files = Path(str(self.source_dir)), SUBSETS[self.subset].files

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from etils import epath
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lra_tasks.split import DataError, pad
@@ -51,10 +52,10 @@ class Vocabulary:
         self.special, self.digest = tuple(range(len(SPECIAL))), name
         self.vocab_size = len(SPECIAL) + 256
         if name != "byte":
-            self._open(Path(name).expanduser())
+            self._open(epath.Path(name).expanduser())
         _, _, self.cls, self.sep, self.mask = self.special
 
-    def _open(self, path: Path) -> None:
+    def _open(self, path: epath.Path) -> None:
         if not path.is_file():
             raise DataError(f"the tokenizer is byte or a tokenizer.json, not {path}")
         content = path.read_bytes()

@@ -62,7 +62,7 @@ class TextTask(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tokenizer is not None:
-            self._use_tokenizer(self.tokenizer)
+            self.use_tokenizer(self.tokenizer)
             wrong = "num_bytes is for bytes; with a tokenizer leave it out"
             self.require(self.num_bytes is None, wrong)
 

@@ -180,10 +180,11 @@ def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
     """
     folder = epath.Path(workdir).expanduser()
     config, words = read_config(folder), folder / TOKENIZER_FILE
-    own_words = config.task.options.get("tokenizer") not in (None, "bpe", "byte")
-    if own_words and words.exists():
+    if config.task.options.get("tokenizer") not in (None, "bpe", "byte"):
         config.task.options["tokenizer"] = str(words)  # wherever the original is now
     experiment = Experiment(config)
+    if experiment.task.tokenizer == "bpe":  # learnt; the data need not be there
+        experiment.task.use_tokenizer(str(words))
     weights, _ = load_weights(folder / "best", experiment.weight_shapes)
     return TrainedRun(experiment, weights, read_result(folder))
 

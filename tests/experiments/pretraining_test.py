@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from lra_tasks.subwords import Vocabulary
 from nystromformer.config import Config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import load_run
@@ -76,6 +77,13 @@ def test_carry_over_to_a_longer_model_keeps_what_the_shorter_one_computes(
     for mask in (None, np.arange(64) < np.array([[64], [50], [7]])):
         old, new = (nnx.jit(model)(inputs, mask) for model in (source.model, extended))
         np.testing.assert_array_equal(old, new)
+
+
+def test_a_run_reads_texts_by_the_sub_words_it_has_learnt(pretrained):
+    run, pair = load_run(pretrained), ("redc oldb wet.", "bigh redc")
+    ids = Vocabulary(str(pretrained / "tokenizer.json")).rows([pair], 64)
+    texts, tokens = (run.layers(*x)[0].query for x in ([[pair]], ids))
+    np.testing.assert_array_equal(texts, tokens)
 
 
 def glue(commands, tmp_path, pretrained, *changes):

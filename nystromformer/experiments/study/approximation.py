@@ -40,8 +40,7 @@ def write_study(
     """Writes the page, its figures, and their numbers as CSV.
 
     It is about the longest examples of validation. landmarks: numbers of them; None =
-    powers of two below the longest sequence. ConfigError for as many as tokens, which
-    is exact.
+    powers of two below the longest sequence; ConfigError for as many as tokens.
     """
     data = run.task.load("validation", data_dir or run.config.task.data_dir)
     rows = np.arange(len(data.labels))[:, None] if data.pairs is None else data.pairs
