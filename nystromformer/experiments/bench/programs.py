@@ -240,8 +240,7 @@ def interleaved(
 ) -> list[list[float]]:
     """Seconds of one call of each, in turns, `rounds` times.
 
-    Each has run before. Every round begins with another one, so that none always
-    follows the same.
+    Each has run before. Rounds begin in turn, so that none always follows the same.
     """
 
     def seconds(run: Callable[[], Any], calls: int) -> float:

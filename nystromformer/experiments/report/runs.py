@@ -50,11 +50,9 @@ def read_runs(folders: Iterable[Path]) -> Frame:
     frame["score_sd"] = (factor * binomial).where(factor > 1)
     frame["column"] = list(map(heading, frame["task"], frame["metric"]))
     frame["label"], frame["data"] = name_runs(frame)
-    same = frame[frame.duplicated(["column", "label", "seed"], keep=False)]
-    if len(same):
-        raise ConfigError(
-            f"equal settings and seed, omit one: {', '.join(same['run'])}"
-        )
+    same = frame.duplicated(["column", "label", "seed"], keep=False)
+    if found := ", ".join(frame["run"][same]):
+        raise ConfigError(f"equal settings and seed, omit one: {found}")
     place = ["attention", "label", "task", "seed"]
     return frame.sort_values(place, key=lambda of: of.map(_place), kind="stable")
 
@@ -111,14 +109,17 @@ def read_run(workdir: Path) -> list[dict[str, Any]]:
 def name_runs(frame: Frame) -> tuple[list[str], list[str]]:
     """The label of each run, and the words in it on data.
 
-    A label has the preset, if the report has several, and what differs among the runs
-    of one task, attention and preset; an attention's options are named in all tasks if
-    they are in one. Runs of one label differ in the seed alone.
+    A label has the preset, if there are several, what differs among the runs of a task,
+    attention and preset, and what not all commands of a task change; an attention's
+    options are named in all tasks if in one. Runs of one label differ in their seed.
     """
     settings = pd.DataFrame([*frame["settings"]])
     text: Frame = settings.drop(columns=[*UNNAMED & {*settings}]).map(repr)
-    groups = text.groupby([frame["task"], frame["attention"], text["preset"]])
-    differs = groups.transform("nunique") > 1
+    kind = [frame["task"], frame["attention"], text["preset"]]
+    changes: Frame = pd.DataFrame([*frame["facts"]]).reindex(columns=text.columns)
+    uneven = changes.map(str).groupby(frame["task"]).transform("nunique") > 1
+    differs = (uneven & changes.notna()).groupby(kind).transform("any")
+    differs |= text.groupby(kind).transform("nunique") > 1
     options = [key for key in text if key.startswith("attention.")]
     differs[options] = differs[options].groupby(frame["attention"]).transform("any")
     differs["preset"] = text["preset"].nunique() > 1

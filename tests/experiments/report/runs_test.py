@@ -19,6 +19,16 @@ def test_read_runs_names_by_the_settings_that_differ_and_orders_by_size(runs):
     assert labels(runs) == [*sizes, "softmax"]
 
 
+def test_read_runs_names_what_one_attentions_commands_change(runs):
+    flags, changes = "--config.train.num_steps=700", {"train__num_steps": 700}
+    runs.add("nystrom,quick", 0.5)
+    runs.add("softmax,quick", 0.4, flags=flags, **changes)
+    runs.add("softmax,quick", seed=1, **changes)  # unfinished: its command is unknown
+    runs.add("nystrom,quick", 0.5, task="image", flags=flags, **changes)
+    assert labels(runs) == ["nystrom", "softmax, 700 steps"]
+    assert labels(runs, "image") == ["nystrom"]
+
+
 def test_read_runs_names_an_attentions_options_in_all_tasks_if_in_one(runs):
     for landmarks in (16, 64):
         runs.add("nystrom,quick", attention__num_landmarks=landmarks)
