@@ -8,7 +8,7 @@ from flax import nnx
 
 from nystromformer.attention.base import check_choice
 from nystromformer.encoder import Encoder, EncoderConfig, kernel_init
-from nystromformer.ops import at_least_float32, dropout, split_rng, zeroed
+from nystromformer.ops import at_least_float32, dropout, einsum, split_rng, zeroed
 
 POOLINGS = ("mean", "padded_mean", "max", "cls_token")
 
@@ -147,13 +147,8 @@ class MaskedLanguageModel(Model):
     def decode(self, x: jax.Array) -> jax.Array:
         """The encoder's vectors [..., D] -> logits [..., V] in at least float32."""
         hidden = jax.nn.gelu(self.transform(x), approximate=self.approximate)
-        embedding = self.encoder.embedding.embedding[...]
-        logits = jnp.einsum(
-            "...d,vd->...v",
-            self.norm(hidden),
-            embedding.astype(x.dtype),
-            preferred_element_type=at_least_float32(x.dtype),
-        )
+        embedding = self.encoder.embedding.embedding[...].astype(x.dtype)
+        logits = einsum("...d,vd->...v", self.norm(hidden), embedding, None)
         return logits + jnp.broadcast_to(self.bias[...], logits.shape)
 
 

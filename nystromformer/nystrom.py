@@ -24,7 +24,6 @@ Where this differs from the published code, on purpose:
 """
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,11 +32,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.blocks import ranks
-from nystromformer.ops import at_least_float32, exp_in, tensor_cores
+from nystromformer.ops import at_least_float32, einsum, exp_in, long_dot, tensor_cores
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
-LONG, MANY = 4096, 512  # sums of more keys, for fewer queries, are made in parts
 
 
 def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
@@ -81,8 +79,7 @@ def segment_means(
 
     def product(x: jax.Array, ids: jax.Array, precision: Precision) -> jax.Array:
         member = ids[None, :] == jnp.arange(num_landmarks)[:, None]  # [M, S]
-        options: Any = {"precision": precision, "preferred_element_type": wide}
-        return jnp.einsum("ms,sh->mh", member.astype(x.dtype), x, **options)
+        return einsum("ms,sh->mh", member.astype(x.dtype), x, precision)
 
     # A fifth of the product's time on a CPU; accelerators scatter slowly.
     sums = lax.platform_dependent(
@@ -155,8 +152,7 @@ def attend(
 ) -> jax.Array:
     """softmax(scale · Q Kᵀ + bias) V, normalised after the product with V.
 
-    The scores lie with their longer axis first: XLA on a CPU multiplies them and all
-    that their gradient needs several times as fast as the other way round.
+    The scores lie with their longer axis first, which a CPU multiplies fast.
 
     Args:
       query, key, value: [T, H], [S, H], [S, H].
@@ -171,15 +167,14 @@ def attend(
       [T, H] in at least float32.
     """
     wide = at_least_float32(query.dtype)
-    options: Any = {"precision": precision, "preferred_element_type": wide}
     keys_first = key.shape[0] > query.shape[0]
-    letters, keys = ("st", 0) if keys_first else ("ts", 1)
+    keys, long_and_short = (0, (key, query)) if keys_first else (1, (query, key))
 
     def laid(x: jax.Array) -> jax.Array:
         x = jnp.atleast_2d(x)
         return x.T if keys_first else x
 
-    scores = scale * jnp.einsum(f"th,sh->{letters}", query, key, **options)
+    scores = scale * long_dot("lh,mh->lm", *long_and_short, precision)
     if bias is not None:
         scores += laid(bias)
     if mask is not None:
@@ -188,16 +183,10 @@ def attend(
     weights = exp_in(scores - largest, value.dtype)
     total = weights.sum(keys, dtype=wide)  # [T]
     weights = drop(weights)
-    if len(query) < MANY and len(value) > LONG:  # else a CPU's sums lose digits
-        parts = math.gcd(len(value), 64), -1
-        weights, value = (x.reshape(*parts, x.shape[1]) for x in (weights, value))
-        product = jnp.einsum("pst,psh->pth", weights, value, **options).sum(0)
-    elif keys_first and value.dtype != wide:
-        # XLA's CPU backend has no bfloat16 product whose first factor is [S, T].
-        columns = lax.optimization_barrier(value.T)
-        product = jnp.einsum("hs,st->ht", columns, weights, **options).T
+    if keys_first:
+        product = long_dot("lm,lh->mh", weights, value, precision)
     else:
-        product = jnp.einsum(f"{letters},sh->th", weights, value, **options)
+        product = einsum("ts,sh->th", weights, value, precision)
     return product / total[:, None]
 
 
@@ -239,9 +228,8 @@ def nystrom(
 
     self_attention = query.shape[0] == key.shape[0] and not cross_attention
     valid = mask if landmark_padding == "mask" else None  # what makes landmarks
-    query_landmarks, _ = landmarks(
-        query, num_landmarks, valid if self_attention else None
-    )
+    of_queries = valid if self_attention else None
+    query_landmarks, _ = landmarks(query, num_landmarks, of_queries)
     key_landmarks, exists = landmarks(key, num_landmarks, valid)
     query_landmarks, key_scaled = query_landmarks * scale, key_landmarks * scale
 

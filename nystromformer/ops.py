@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 NARROW = 2**16  # numbers of a kernel whose gradient is summed by sequence
 
@@ -29,7 +30,7 @@ def zeroed(x: jax.Array, mask: jax.Array | None) -> jax.Array:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def exp_in(x: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
     """exp(x) in dtype, written down once, and all that its gradient keeps."""
-    return jax.lax.optimization_barrier(jnp.exp(x).astype(dtype))
+    return lax.optimization_barrier(jnp.exp(x).astype(dtype))
 
 
 @exp_in.defjvp
@@ -38,13 +39,46 @@ def _exp_in_jvp(dtype: Any, primals: Any, tangents: Any) -> Any:
     return y, y * tangents[0].astype(dtype)
 
 
-def tensor_cores(dtype: jax.typing.DTypeLike) -> jax.lax.PrecisionLike:
+def einsum(letters: str, x: jax.Array, y: jax.Array, precision: Any) -> jax.Array:
+    """jnp.einsum, accumulated in at least float32, which is its dtype."""
+    options: Any = {"preferred_element_type": at_least_float32(x.dtype)}
+    return jnp.einsum(letters, x, y, precision=precision, **options)
+
+
+def in_memory(x: jax.Array) -> jax.Array:
+    """x; on a CPU no product takes in a transposition before or after it."""
+    return lax.platform_dependent(x, cpu=lax.optimization_barrier, default=lambda x: x)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 3))
+def long_dot(letters: str, x: Any, y: Any, precision: Any) -> jax.Array:
+    """`einsum` of "lh,mh->lm" or "lm,lh->mh" with L > M, and its gradients.
+
+    On a CPU a product that reads [L, M] by columns takes nearly twice as long as one
+    by rows: Wᵀ X here is (Xᵀ W)ᵀ, and so is the gradient of Y in X Yᵀ.
+    """
+    if letters == "lm,lh->mh":
+        return in_memory(einsum("hl,lm->hm", in_memory(y.T), x, precision)).T
+    return einsum(letters, x, y, precision)
+
+
+@long_dot.defjvp
+def _long_dot_jvp(letters: str, precision: Any, factors: Any, tangents: Any) -> Any:
+    (x, y), (of_x, of_y) = factors, tangents
+    out = long_dot(letters, x, y, precision)
+    tangent = einsum(letters, of_x, y, precision)
+    if letters == "lh,mh->lm":  # the transpose of this product is the gradient of y
+        letters, x, of_y = "hl,hm->lm", in_memory(x.T), in_memory(of_y.T)
+    return out, tangent + einsum(letters, x, of_y, precision)
+
+
+def tensor_cores(dtype: jax.typing.DTypeLike) -> lax.PrecisionLike:
     """The precision that gives float32's accuracy on an NVIDIA GPU's tensor cores.
 
     Six products of the three bfloat16 parts of each number; what they leave out is
     below float32's own rounding. The highest precision takes the plain units instead.
     """
-    six = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6
+    six = lax.DotAlgorithmPreset.BF16_BF16_F32_X6
     return six if dtype == jnp.float32 else "highest"
 
 
@@ -66,18 +100,18 @@ def random_halves(rng: jax.Array, shape: Sequence[int]) -> jax.Array:
 
     def in_pairs() -> jax.Array:
         size = math.prod(shape)
-        pairs = words(jax.lax.iota(jnp.uint32, (size + 1) // 2))
-        halves = jax.lax.bitcast_convert_type(pairs, jnp.uint16)
+        pairs = words(lax.iota(jnp.uint32, (size + 1) // 2))
+        halves = lax.bitcast_convert_type(pairs, jnp.uint16)
         return halves.reshape(-1)[:size].reshape(shape)
 
     def one_by_one() -> jax.Array:
         position = jnp.zeros(shape, jnp.uint32)
         for axis, size in enumerate(shape):
-            along = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+            along = lax.broadcasted_iota(jnp.uint32, shape, axis)
             position = position * jnp.uint32(size % 2**32) + along
         return (words(position // 2) >> (position % 2 * 16)).astype(jnp.uint16)
 
-    return jax.lax.platform_dependent(cpu=in_pairs, default=one_by_one)
+    return lax.platform_dependent(cpu=in_pairs, default=one_by_one)
 
 
 def split_rng(rng: jax.Array | None, num: int) -> list[jax.Array | None]:
@@ -105,13 +139,7 @@ def gelu(x: jax.Array) -> jax.Array:
     jax's own takes erfc, whose gradient holds more arrays: 4 of a train step's 86.
     """
     wide = x.astype(at_least_float32(x.dtype))
-    return (0.5 * wide * (1 + jax.lax.erf(wide * 0.5**0.5))).astype(x.dtype)
-
-
-def _product(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-    """`dense`, for jax to differentiate in its own way."""
-    bias = bias.astype(x.dtype)
-    return x @ kernel.astype(x.dtype) + jnp.expand_dims(bias, range(x.ndim - 1))
+    return (0.5 * wide * (1 + lax.erf(wide * 0.5**0.5))).astype(x.dtype)
 
 
 @jax.custom_vjp
@@ -124,23 +152,21 @@ def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     and a train step takes a tenth longer (measured on a CPU, estimated for a GPU). For
     a wide kernel the products of all sequences would take more memory than the rows.
     """
-    return _product(x, kernel, bias)
+    bias = bias.astype(x.dtype)
+    return x @ kernel.astype(x.dtype) + jnp.expand_dims(bias, range(x.ndim - 1))
 
 
 def _dense_forward(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> Any:
-    return _product(x, kernel, bias), (x, kernel)
+    return dense(x, kernel, bias), (x, kernel)
 
 
 def _dense_backward(residuals: Any, cotangent: jax.Array) -> Any:
     x, kernel = residuals
-    cotangent = jax.lax.optimization_barrier(cotangent)  # written down once, narrow
-    wide = kernel.dtype
+    cotangent = lax.optimization_barrier(cotangent)  # written down once, narrow
     of_x = cotangent @ kernel.T.astype(x.dtype)
-    of_bias = cotangent.sum(range(cotangent.ndim - 1), dtype=wide)
+    of_bias = cotangent.sum(range(cotangent.ndim - 1), dtype=kernel.dtype)
     by_sequence = "...de" if kernel.size <= NARROW else "de"
-    of_kernel = jnp.einsum(
-        f"...ld,...le->{by_sequence}", x, cotangent, preferred_element_type=wide
-    )
+    of_kernel = einsum(f"...ld,...le->{by_sequence}", x, cotangent, None)
     return of_x, of_kernel.sum(range(of_kernel.ndim - 2)), of_bias
 
 

@@ -6,10 +6,9 @@ feature of the keys, ρ_q(Q) (ρ_k(K)ᵀ V). Each row of ρ_q(Q) ρ_k(K)ᵀ sums
 """
 
 import jax
-import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention
-from nystromformer.ops import at_least_float32
+from nystromformer.ops import at_least_float32, einsum
 
 
 class EfficientAttention(Attention):
@@ -17,10 +16,9 @@ class EfficientAttention(Attention):
 
     def attend(self, query, key, value, mask, precision):
         dtype, wide = value.dtype, at_least_float32(value.dtype)
-        product = {"precision": precision, "preferred_element_type": wide}
         where = None if mask is None else mask[:, None]
         of_queries = jax.nn.softmax(query.astype(wide), axis=1).astype(dtype)
         # With no valid token all weights are 0.
         of_keys = jax.nn.softmax(key.astype(wide), axis=0, where=where).astype(dtype)
-        context = jnp.einsum("sk,sh->hk", of_keys, value, **product)  # [H, H]
-        return jnp.einsum("tk,hk->th", of_queries, context.astype(dtype), **product)
+        context = einsum("sk,sh->hk", of_keys, value, precision)  # [H, H]
+        return einsum("tk,hk->th", of_queries, context.astype(dtype), precision)

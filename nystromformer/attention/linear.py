@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention
-from nystromformer.ops import at_least_float32, zeroed
+from nystromformer.ops import at_least_float32, einsum, zeroed
 
 
 def kernel_attend(
@@ -23,13 +23,11 @@ def kernel_attend(
     -> [T, H] in at least float32, zero where all weights are.
     """
     wide = at_least_float32(value.dtype)
-    product = {"precision": precision, "preferred_element_type": wide}
     # [H, R], as XLA's CPU backend has no bfloat16 product for [R, H].
-    context = jnp.einsum("sr,sh->hr", key_features, value, **product)
-    context = context.astype(value.dtype)
-    summed = jnp.einsum("tr,hr->th", query_features, context, **product)
+    context = einsum("sr,sh->hr", key_features, value, precision).astype(value.dtype)
+    summed = einsum("tr,hr->th", query_features, context, precision)
     total = key_features.sum(0, dtype=wide)  # [R]
-    weight = jnp.einsum("tr,r->t", query_features.astype(wide), total, **product)
+    weight = einsum("tr,r->t", query_features.astype(wide), total, precision)
     return summed / jnp.where(weight > 0, weight, 1)[:, None]
 
 

@@ -8,12 +8,11 @@ E [k, max_length], k ≪ S, which keys and values share (there F = E):
 
 from typing import Any
 
-import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention.base import Attention, check_choice, check_range
 from nystromformer.nystrom import attend
-from nystromformer.ops import at_least_float32
+from nystromformer.ops import einsum
 
 SHARING = ("key_value", "layerwise_per_head")
 
@@ -52,10 +51,8 @@ class LinformerAttention(Attention):
         return (self.projection[..., :length].reshape(shape),) * 2
 
     def attend(self, query, key, value, mask, precision, of_keys, of_values):
-        wide = at_least_float32(key.dtype)
-        options = {"precision": precision, "preferred_element_type": wide}
         key, value = (
-            jnp.matmul(projection.astype(x.dtype), x, **options)
+            einsum("ks,sh->kh", projection.astype(x.dtype), x, precision)
             for projection, x in ((of_keys, key), (of_values, value))
         )
         key = (key * query.shape[-1] ** -0.5).astype(query.dtype)

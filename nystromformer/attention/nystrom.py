@@ -14,7 +14,7 @@ from nystromformer.attention.base import Attention, check_choice, check_range
 from nystromformer.blocks import neighbourhoods
 from nystromformer.landmarks import LANDMARKS, PINVS
 from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
-from nystromformer.ops import at_least_float32
+from nystromformer.ops import einsum
 
 PINV_INITS = ("per_matrix", "per_batch")
 
@@ -38,9 +38,7 @@ def depthwise_conv(
     offsets = jnp.arange(block + 2 * margin)[None, :] - jnp.arange(block)[:, None]
     inside = (offsets >= 0) & (offsets < size)
     band = jnp.where(inside, kernel[jnp.clip(offsets, 0, size - 1)], 0)
-    wide = at_least_float32(value.dtype)
-    options = {"precision": precision, "preferred_element_type": wide}
-    out = jnp.einsum("tw,bwh->bth", band.astype(value.dtype), windows, **options)
+    out = einsum("tw,bwh->bth", band.astype(value.dtype), windows, precision)
     return out.reshape(-1, head_dim)[:length].astype(value.dtype)
 
 

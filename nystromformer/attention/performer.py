@@ -18,7 +18,7 @@ from jax import lax
 
 from nystromformer.attention.base import Attention, check_choice, check_range
 from nystromformer.attention.linear import kernel_attend
-from nystromformer.ops import at_least_float32
+from nystromformer.ops import einsum
 
 PUBLISHED_EPSILON = 1e-4
 Project = Callable[[jax.Array], jax.Array]  # [L, H] -> [L, R]
@@ -124,13 +124,12 @@ class PerformerAttention(Attention):
         self.projection = RandomProjection(drawn)
 
     def attend(self, query, key, value, mask, precision):
-        wide, projection = at_least_float32(value.dtype), self.projection[...]
+        projection = self.projection[...]
 
         def project(x: jax.Array) -> jax.Array:
             """W x · H^(−1/4): [L, H] -> [L, R]."""
-            options = {"precision": precision, "preferred_element_type": wide}
             rows = projection.astype(x.dtype)
-            return jnp.einsum("lh,rh->lr", x, rows, **options) * x.shape[-1] ** -0.25
+            return einsum("lh,rh->lr", x, rows, precision) * x.shape[-1] ** -0.25
 
         features = KERNELS[self.kernel](query, key, mask, project)
         of_queries, of_keys = (x.astype(value.dtype) for x in features)

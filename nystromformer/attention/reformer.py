@@ -27,7 +27,7 @@ from jax import lax
 
 from nystromformer.attention.base import Attention, check_choice, check_range
 from nystromformer.blocks import to_blocks
-from nystromformer.ops import at_least_float32
+from nystromformer.ops import at_least_float32, einsum
 
 LSH_SCOPES = ("bucket", "chunk")
 _SMALLEST_SQUARE = 1e-12  # |k|² below which a key is not stretched to length 1
@@ -103,12 +103,10 @@ def _attend_chunks(query, key, value, bias, precision):
     query [C, T, H], key and value [C, S, H], finite bias [C, T, S] -> [C, T, H] and
     [C, T] in at least float32.
     """
-    wide = at_least_float32(query.dtype)
-    options = {"precision": precision, "preferred_element_type": wide}
-    scores = bias + jnp.einsum("cth,csh->cts", query, key, **options)
+    scores = bias + einsum("cth,csh->cts", query, key, precision)
     largest = lax.stop_gradient(scores.max(-1, keepdims=True))
     weights = jnp.exp(scores - largest)  # [C, T, S]
-    product = jnp.einsum("cts,csh->cth", weights.astype(value.dtype), value, **options)
+    product = einsum("cts,csh->cth", weights.astype(value.dtype), value, precision)
     total = weights.sum(-1, keepdims=True)
     return product / total, (largest + jnp.log(total))[:, :, 0]
 

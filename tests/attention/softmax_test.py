@@ -58,7 +58,7 @@ def three_blocks(monkeypatch, request):
     ids=["plain", "padding", "mask", "bias", "causal with a bias of keys"],
 )
 def test_softmax_attention_in_blocks_is_that_at_once(options, three_blocks):
-    """Beside softmax over all at once in float64; and their gradients."""
+    """Beside softmax over all at once in float64; and their derivatives."""
     query, key, value = inputs()
     valid = np.ones((2, LONG), bool)
     if (mask := options.get("mask")) is not None and mask.shape[2] == 1:
@@ -76,17 +76,17 @@ def test_softmax_attention_in_blocks_is_that_at_once(options, three_blocks):
     def blocks(*qkv):
         return SOFTMAX(*qkv, **options)
 
-    def with_gradients(attend, qkv):
-        out, backward = jax.vjp(attend, *qkv)
-        cotangent = jnp.where(valid[..., None, None], jnp.cos(qkv[0]), 0)
-        return [jnp.where(valid[..., None, None], out, 0), *backward(cotangent)]
+    def with_derivatives(attend, qkv):
+        rows, (_, backward) = valid[..., None, None], jax.vjp(attend, *qkv)
+        outs = jax.jvp(attend, qkv, [jnp.sin(x) for x in qkv])  # and its tangent
+        gradients = backward(jnp.where(rows, jnp.cos(qkv[0]), 0))
+        return [*(jnp.where(rows, x, 0) for x in outs), *gradients]
 
     with jax.enable_x64(True):
         wide = [np.asarray(x, np.float64) for x in (query, key, value)]
-        expected = with_gradients(plain, wide)
-    for one, other in zip(
-        with_gradients(blocks, (query, key, value)), expected, strict=True
-    ):
+        expected = with_derivatives(plain, wide)
+    found = with_derivatives(blocks, [query, key, value])
+    for one, other in zip(found, expected, strict=True):
         assert relative_error(one, other) <= TOLERANCE["float32"]
 
 
