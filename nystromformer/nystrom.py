@@ -36,6 +36,7 @@ from nystromformer.ops import at_least_float32, einsum, exp_in, long_dot, tensor
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
+LONG = 4096  # of the sum of more numbers a CPU loses digits, one after the other
 
 
 def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
@@ -149,6 +150,7 @@ def attend(
     scale: float = 1.0,
     drop: Callable[[jax.Array], jax.Array] = lambda weights: weights,
     precision: Precision = None,
+    is_block: bool = False,
 ) -> jax.Array:
     """softmax(scale · Q Kᵀ + bias) V, normalised after the product with V.
 
@@ -162,11 +164,15 @@ def attend(
       scale: factor of the scores.
       drop: dropout of the weights, before they are normalised.
       precision: of both products; they accumulate in at least float32.
+      is_block: whether the same keys serve several blocks of queries.
 
     Returns:
       [T, H] in at least float32.
     """
     wide = at_least_float32(query.dtype)
+    # XLA's CPU backend has no bfloat16 product whose first factor is [S, T].
+    turned = is_block or value.dtype != wide or len(value) > LONG
+    dot = long_dot if turned else einsum
     keys_first = key.shape[0] > query.shape[0]
     keys, long_and_short = (0, (key, query)) if keys_first else (1, (query, key))
 
@@ -174,7 +180,7 @@ def attend(
         x = jnp.atleast_2d(x)
         return x.T if keys_first else x
 
-    scores = scale * long_dot("lh,mh->lm", *long_and_short, precision)
+    scores = scale * dot("lh,mh->lm", *long_and_short, precision)
     if bias is not None:
         scores += laid(bias)
     if mask is not None:
@@ -184,7 +190,7 @@ def attend(
     total = weights.sum(keys, dtype=wide)  # [T]
     weights = drop(weights)
     if keys_first:
-        product = long_dot("lm,lh->mh", weights, value, precision)
+        product = dot("lm,lh->mh", weights, value, precision)
     else:
         product = einsum("ts,sh->th", weights, value, precision)
     return product / total[:, None]

@@ -67,6 +67,8 @@ def _one_head(
 ) -> jax.Array:
     """`block` queries at a time; of several blocks the gradient computes again."""
 
+    is_block = block < len(query)
+
     def rows(first, rng, query, bias, mask):
         """The attention of query [T, H], which stands at `first` in the sequence."""
         if is_causal:
@@ -76,7 +78,7 @@ def _one_head(
         qkv = query, key.astype(query.dtype), value.astype(query.dtype)
         drop = functools.partial(dropout, rate=dropout_rate, rng=rng)
         options = {"scale": query.shape[-1] ** -0.5, "precision": precision}
-        return attend(*qkv, mask, bias=bias, drop=drop, **options)
+        return attend(*qkv, mask, bias=bias, drop=drop, is_block=is_block, **options)
 
     def split(x: jax.Array) -> jax.Array:
         if len(x) == 1:
@@ -84,7 +86,7 @@ def _one_head(
         x = jnp.pad(x, ((0, num_blocks * block - len(x)), (0, 0)))
         return x.reshape(num_blocks, block, x.shape[1])
 
-    if block >= len(query):
+    if not is_block:
         return rows(0, rng, query, bias, mask)
     # Wide, as the blocks' gradients of them are summed in their dtype.
     key, value = (x.astype(at_least_float32(x.dtype)) for x in (key, value))
