@@ -36,7 +36,7 @@ from nystromformer.ops import at_least_float32, einsum, exp_in, long_dot, tensor
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
-LONG = 4096  # of the sum of more numbers a CPU loses digits, one after the other
+LONG = 4096  # keys
 
 
 def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
@@ -164,15 +164,15 @@ def attend(
       scale: factor of the scores.
       drop: dropout of the weights, before they are normalised.
       precision: of both products; they accumulate in at least float32.
-      is_block: whether the same keys serve several blocks of queries.
+      is_block: whether these are some of the queries of the same keys and values.
 
     Returns:
       [T, H] in at least float32.
     """
     wide = at_least_float32(query.dtype)
-    # XLA's CPU backend has no bfloat16 product whose first factor is [S, T].
-    turned = is_block or value.dtype != wide or len(value) > LONG
-    dot = long_dot if turned else einsum
+    # Else XLA's CPU backend has no such bfloat16 product, and long sums lose digits.
+    is_long = is_block or value.dtype != wide or len(value) > LONG
+    dot = long_dot if is_long else einsum
     keys_first = key.shape[0] > query.shape[0]
     keys, long_and_short = (0, (key, query)) if keys_first else (1, (query, key))
 
@@ -188,12 +188,8 @@ def attend(
     largest = lax.stop_gradient(scores.max(keys, keepdims=True))
     weights = exp_in(scores - largest, value.dtype)
     total = weights.sum(keys, dtype=wide)  # [T]
-    weights = drop(weights)
-    if keys_first:
-        product = dot("lm,lh->mh", weights, value, precision)
-    else:
-        product = einsum("ts,sh->th", weights, value, precision)
-    return product / total[:, None]
+    letters = "lm,lh->mh" if keys_first else "lm,mh->lh"
+    return dot(letters, drop(weights), value, precision) / total[:, None]
 
 
 def nystrom(

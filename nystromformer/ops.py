@@ -52,10 +52,10 @@ def in_memory(x: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 3))
 def long_dot(letters: str, x: Any, y: Any, precision: Any) -> jax.Array:
-    """`einsum` of "lh,mh->lm" or "lm,lh->mh" with L > M, and its gradients.
+    """`einsum` with [L, M], L > M, and gradients, which reads that by rows on a CPU.
 
-    On a CPU a product that reads [L, M] by columns takes nearly twice as long as one
-    by rows: Wᵀ X here is (Xᵀ W)ᵀ, and so is the gradient of Y in X Yᵀ.
+    By columns it takes nearly twice as long there: Wᵀ X is (Xᵀ W)ᵀ here, and so is the
+    gradient of Y in X Yᵀ. Turning X costs what one such product saves.
     """
     if letters == "lm,lh->mh":
         return in_memory(einsum("hl,lm->hm", in_memory(y.T), x, precision)).T

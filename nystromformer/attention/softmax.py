@@ -66,8 +66,7 @@ def _one_head(
     block, query, key, value, bias, mask, rng, *, is_causal, dropout_rate, precision
 ) -> jax.Array:
     """`block` queries at a time; of several blocks the gradient computes again."""
-
-    is_block = block < len(query)
+    num_blocks = -(-len(query) // block)
 
     def rows(first, rng, query, bias, mask):
         """The attention of query [T, H], which stands at `first` in the sequence."""
@@ -77,8 +76,8 @@ def _one_head(
             mask = causal if mask is None else mask & causal
         qkv = query, key.astype(query.dtype), value.astype(query.dtype)
         drop = functools.partial(dropout, rate=dropout_rate, rng=rng)
-        options = {"scale": query.shape[-1] ** -0.5, "precision": precision}
-        return attend(*qkv, mask, bias=bias, drop=drop, is_block=is_block, **options)
+        options = {"drop": drop, "precision": precision, "is_block": num_blocks > 1}
+        return attend(*qkv, mask, bias=bias, scale=query.shape[-1] ** -0.5, **options)
 
     def split(x: jax.Array) -> jax.Array:
         if len(x) == 1:
@@ -86,11 +85,10 @@ def _one_head(
         x = jnp.pad(x, ((0, num_blocks * block - len(x)), (0, 0)))
         return x.reshape(num_blocks, block, x.shape[1])
 
-    if not is_block:
+    if num_blocks == 1:
         return rows(0, rng, query, bias, mask)
     # Wide, as the blocks' gradients of them are summed in their dtype.
     key, value = (x.astype(at_least_float32(x.dtype)) for x in (key, value))
-    num_blocks = -(-len(query) // block)
     rngs = None if rng is None else jax.random.split(rng, num_blocks)
     firsts, parts = block * jnp.arange(num_blocks), (query, bias, mask)
     one_block = jax.checkpoint(rows, prevent_cse=False)
