@@ -148,7 +148,7 @@ class MaskedLanguageModel(Model):
         """The encoder's vectors [..., D] -> logits [..., V] in at least float32."""
         hidden = jax.nn.gelu(self.transform(x), approximate=self.approximate)
         embedding = self.encoder.embedding.embedding[...].astype(x.dtype)
-        logits = einsum("...d,vd->...v", self.norm(hidden), embedding, None)
+        logits = einsum("...d,vd->...v", self.norm(hidden), embedding)
         return logits + jnp.broadcast_to(self.bias[...], logits.shape)
 
 

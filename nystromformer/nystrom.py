@@ -36,7 +36,7 @@ from nystromformer.ops import at_least_float32, einsum, exp_in, long_dot, tensor
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
-LONG = 4096  # keys
+LONG = 4096  # keys; of longer sums by columns a CPU loses digits
 
 
 def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
@@ -154,7 +154,7 @@ def attend(
 ) -> jax.Array:
     """softmax(scale · Q Kᵀ + bias) V, normalised after the product with V.
 
-    The scores lie with their longer axis first, which a CPU multiplies fast.
+    The scores lie with their longer axis first: a CPU multiplies them faster that way.
 
     Args:
       query, key, value: [T, H], [S, H], [S, H].
@@ -164,15 +164,13 @@ def attend(
       scale: factor of the scores.
       drop: dropout of the weights, before they are normalised.
       precision: of both products; they accumulate in at least float32.
-      is_block: whether these are some of the queries of the same keys and values.
+      is_block: whether other blocks of queries share these keys and values.
 
     Returns:
       [T, H] in at least float32.
     """
     wide = at_least_float32(query.dtype)
-    # Else XLA's CPU backend has no such bfloat16 product, and long sums lose digits.
-    is_long = is_block or value.dtype != wide or len(value) > LONG
-    dot = long_dot if is_long else einsum
+    dot = long_dot if is_block else einsum  # turned once, keys and values serve all
     keys_first = key.shape[0] > query.shape[0]
     keys, long_and_short = (0, (key, query)) if keys_first else (1, (query, key))
 
@@ -189,6 +187,8 @@ def attend(
     weights = exp_in(scores - largest, value.dtype)
     total = weights.sum(keys, dtype=wide)  # [T]
     letters = "lm,lh->mh" if keys_first else "lm,mh->lh"
+    if value.dtype != wide or len(value) > LONG:
+        dot = long_dot  # XLA's CPU backend has no bfloat16 product by columns
     return dot(letters, drop(weights), value, precision) / total[:, None]
 
 

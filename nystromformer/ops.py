@@ -39,23 +39,23 @@ def _exp_in_jvp(dtype: Any, primals: Any, tangents: Any) -> Any:
     return y, y * tangents[0].astype(dtype)
 
 
-def einsum(letters: str, x: jax.Array, y: jax.Array, precision: Any) -> jax.Array:
-    """jnp.einsum, accumulated in at least float32, which is its dtype."""
+def einsum(letters: str, x: Any, y: Any, precision: Any = None) -> jax.Array:
+    """jnp.einsum that accumulates in at least float32 and returns that dtype."""
     options: Any = {"preferred_element_type": at_least_float32(x.dtype)}
     return jnp.einsum(letters, x, y, precision=precision, **options)
 
 
 def in_memory(x: jax.Array) -> jax.Array:
-    """x; on a CPU no product takes in a transposition before or after it."""
+    """x, written down on a CPU: its transposition becomes no part of a product."""
     return lax.platform_dependent(x, cpu=lax.optimization_barrier, default=lambda x: x)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 3))
 def long_dot(letters: str, x: Any, y: Any, precision: Any) -> jax.Array:
-    """`einsum` with [L, M], L > M, and gradients, which reads that by rows on a CPU.
+    """`einsum` with a [L, M], L ≥ M, which a CPU reads by rows where it sums over L.
 
-    By columns it takes nearly twice as long there: Wᵀ X is (Xᵀ W)ᵀ here, and so is the
-    gradient of Y in X Yᵀ. Turning X costs what one such product saves.
+    Wᵀ X is (Xᵀ W)ᵀ there, and so is the gradient of Y in X Yᵀ: a product by columns is
+    slower and loses digits of long sums. Turning X costs what one product saves.
     """
     if letters == "lm,lh->mh":
         return in_memory(einsum("hl,lm->hm", in_memory(y.T), x, precision)).T
@@ -166,8 +166,8 @@ def _dense_backward(residuals: Any, cotangent: jax.Array) -> Any:
     of_x = cotangent @ kernel.T.astype(x.dtype)
     of_bias = cotangent.sum(range(cotangent.ndim - 1), dtype=kernel.dtype)
     by_sequence = "...de" if kernel.size <= NARROW else "de"
-    of_kernel = einsum(f"...ld,...le->{by_sequence}", x, cotangent, None)
-    return of_x, of_kernel.sum(range(of_kernel.ndim - 2)), of_bias
+    of_kernel = einsum(f"...ld,...le->{by_sequence}", x, cotangent)
+    return of_x, of_kernel.sum(range(of_kernel.ndim - 2), dtype=kernel.dtype), of_bias
 
 
 dense.defvjp(_dense_forward, _dense_backward)
