@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := $(if $(RUN),,.venv/ready)
 RUN ?= $(BIN)/python
 export PYTHONPATH := $(CURDIR)$(PYTHONPATH:%=:%)
-# Huge pages: fewer faults, and less time, on a CPU under Linux.
+# Huge pages: fewer page faults on a CPU under Linux.
 train paper: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # One process a core. Slow tests of one file, which start processes of their own, stay in one.
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto
