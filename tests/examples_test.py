@@ -1,4 +1,4 @@
-"""The notebook runs from top to bottom, and its outputs are kept."""
+"""The notebook runs and prints what it keeps; Linformer in place comes nearer."""
 
 import nbformat
 import pytest
@@ -13,8 +13,7 @@ NOTEBOOK = ROOT / "examples" / "nystrom_in_pictures.ipynb"
 def test_notebook_runs_and_prints_what_it_keeps(monkeypatch):
     """Its first four numbers are errors of M = 16 and 64 landmarks."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    kept = nbformat.read(NOTEBOOK, 4)
-    again = nbformat.read(NOTEBOOK, 4)
+    kept, again = (nbformat.read(NOTEBOOK, 4) for _ in range(2))
     NotebookClient(again, timeout=240, kernel_name="python3").execute()
 
     def printed(notebook):
@@ -23,3 +22,12 @@ def test_notebook_runs_and_prints_what_it_keeps(monkeypatch):
 
     assert printed(again) == printed(kept)
     assert NOTEBOOK.stat().st_size < 500_000
+
+
+def test_linformer_in_place_is_nearer_than_a_fresh_one(commands, finished):
+    script, workdir = ROOT / "examples/linformer_in_place.py", finished[0]
+    done = commands.run(str(script), f"--workdir={workdir}", "--rows=4", "--steps=500")
+    assert done.returncode == 0, done.stderr
+    [row] = done.stdout.splitlines()[2:]
+    _, _, fitted, fresh, *_ = map(float, row.strip("| ").split("|"))
+    assert fitted < 0.5 * fresh
