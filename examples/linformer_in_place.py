@@ -32,8 +32,9 @@ _ROWS = flags.DEFINE_multi_integer("rows", [4, 8, 16, 32], "rows of the projecti
 _STEPS = flags.DEFINE_integer("steps", 8_000, "of Adam", 1)
 MEASURED, FITTED = 16, 512  # sequences
 BATCH, RATE = 16, 1e-2
-ERRORS = "Linformer", "fresh", "Performer", "Nyström"
-COSTS = "MFLOP: Linformer", "Performer", "Nyström", "exact"
+ERRORS = ["Linformer", "fresh", "Performer", "Nyström"]
+COSTS = ["Linformer, MFLOP", "Performer, MFLOP", "Nyström, MFLOP", "exact, MFLOP"]
+COLUMNS = ["rows", "layer", *ERRORS, *COSTS]
 
 
 def make(name: str, layer: Layer, **options: Any) -> Any:
@@ -92,8 +93,8 @@ def main() -> None:
     run = load_run(str(_WORKDIR.value))
     splits = ("train", FITTED), ("validation", MEASURED)
     layers = [*zip(*(longest(run, *split) for split in splits), strict=True)]
-    print(f"| rows | layer | {' | '.join((*ERRORS, *COSTS))} |")
-    print("| ---: " * (2 + len(ERRORS) + len(COSTS)) + "|")
+    print(f"| {' | '.join(COLUMNS)} |")
+    print("| ---: " * len(COLUMNS) + "|")
     cases = itertools.product(_ROWS.value, enumerate(layers))
     for rows, (number, (train, test)) in cases:
         softmax = make("softmax", test)
