@@ -60,7 +60,7 @@ def errors(attention: Any, layer: Layer, exact: jax.Array) -> jax.Array:
 
 def mflop(attention: Any, layer: Layer) -> float:
     """Million floating-point operations for one sequence of a layer."""
-    cost = output.lower(attention, layer).compile().cost_analysis()
+    cost: Any = output.lower(attention, layer).compile().cost_analysis()
     return cost["flops"] / len(layer.mask) / 1e6
 
 
