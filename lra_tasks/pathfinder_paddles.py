@@ -15,6 +15,7 @@ import functools
 
 import numpy as np
 from PIL import Image, ImageDraw
+from scipy import ndimage
 
 DIFFICULTIES = {"easy": 6, "intermediate": 9, "hard": 14}  # contour_length
 NUM_DIRECTIONS = 360  # first paddles point along whole degrees
@@ -69,16 +70,6 @@ def _disc(radius: int) -> np.ndarray:
     y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
     inside = y**2 + x**2 <= radius**2
     return np.stack([y[inside], x[inside]], axis=-1)
-
-
-def _dilate(windows: np.ndarray, radius: int) -> np.ndarray:
-    """Grey dilation of [S, W, W] by a disc; the windows grow by the radius."""
-    padded = np.pad(windows, [(0, 0), (2 * radius,) * 2, (2 * radius,) * 2])
-    size = windows.shape[1] + 2 * radius
-    shifted = (
-        padded[:, radius + y :, radius + x :][:, :size, :size] for y, x in _disc(radius)
-    )
-    return functools.reduce(np.maximum, shifted)
 
 
 def _shrink(blown: np.ndarray, radius: int) -> np.ndarray:
@@ -150,8 +141,10 @@ class Paddles:
         inks = np.stack([np.rint(ink * contrast * INK_SCALE) for contrast in contrasts])
         self.ink = inks.astype(np.int16)  # [2, S, W, W] of a contour, of a distractor
 
-        inner = slice(margin * scale, -margin * scale)
-        swollen = _dilate(np.stack(blown), margin * scale)[:, inner, inner]
+        reach = margin * scale
+        y, x = np.ogrid[-reach : reach + 1, -reach : reach + 1]
+        disc = (y**2 + x**2 <= reach**2)[None]
+        swollen = ndimage.grey_dilation(np.stack(blown), footprint=disc)
         mask = np.rint(_shrink(swollen, radius) * 255).astype(np.uint8)
         mask = mask.reshape(len(ends), -1)
         order = np.argsort(mask == 0, axis=1, kind="stable")

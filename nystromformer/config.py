@@ -111,6 +111,7 @@ class Config:
         intervals = ("eval_every", "checkpoint_every", "log_every")
         for key in (*intervals, "batch_size", "grad_accum_steps", "length_buckets"):
             check_range(f"train.{key}", getattr(train, key), 1)
+        check_range("train.seed", train.seed, 0, 2**32 - 1)
         check_range("train.num_steps", train.num_steps, 0 if train.num_epochs else 1)
         most = train.num_steps or None
         check_range("optimizer.warmup_steps", optimizer.warmup_steps, 0, most)

@@ -69,7 +69,7 @@ class EncoderConfig:
         check_choice("gelu", self.gelu, ("erf", "tanh"))
         if (self.vocab_size is None) == (self.input_dim is None):
             raise ValueError("give vocab_size, for tokens, or input_dim, for features")
-        for name in ("max_length", "num_layers", "num_heads"):
+        for name in ("max_length", "num_layers", "num_heads", "model_dim", "mlp_dim"):
             check_range(name, getattr(self, name), 1)
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}")
@@ -219,6 +219,8 @@ class Encoder(nnx.Module):
         Returns:
           [B, L, D] in dtype and its mask [B, L] or None (L + 1 with a CLS token).
         """
+        if inputs.ndim != 2 + isinstance(self.embedding, nnx.Linear):
+            raise ValueError(f"inputs must be [B, L] or [B, L, F], got {inputs.shape}")
         length = inputs.shape[1]
         if length > self.max_length:
             raise ValueError(f"length {length} is over max_length {self.max_length}")

@@ -126,14 +126,6 @@ def load_pretrained(
     return nnx.merge(graphdef, nnx.from_flat_state(flat))
 
 
-def load_tokenizer(folder: PathLike) -> Any:
-    """The `tokenizers.Tokenizer` of a folder, whose ids are the model's."""
-    import tokenizers  # of the extra [hf]
-
-    path = Path(folder).expanduser() / "tokenizer.json"
-    return tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
-
-
 def read_config(
     folder: PathLike,
     num_landmarks: int | None = None,

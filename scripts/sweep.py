@@ -24,10 +24,12 @@ from pathlib import Path
 
 import jax
 from absl import flags
+from etils import epath
 
 from configs.plans import PLANS
 from nystromformer.config import ConfigError
 from nystromformer.experiments import cli, sweep
+from nystromformer.experiments.workdir import check_workdir
 
 CONFIGS = os.path.relpath(Path(__file__).parents[1] / "configs")
 
@@ -72,6 +74,8 @@ def main(changes: sweep.Changes) -> None:
     """Runs, submits or prints the runs that wait; `changes` are the config's."""
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
     folder, points = Path(_WORKDIR.value).expanduser(), find_points(changes)
+    for point in points:  # a run of another config must not pass for it
+        check_workdir(epath.Path(folder / point.name), point.config)
     if _RETRY.value and not _DRY_RUN.value:
         for point in points:
             (folder / point.name / sweep.FAILURE_FILE).unlink(missing_ok=True)

@@ -240,6 +240,7 @@ def test_mlp_takes_the_gelu_of_the_config(kind):
     ("options", "text"),
     [
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
+        ({"mlp_dim": 0}, "mlp_dim must be at least 1, got 0"),
         ({"remat": "all"}, "remat.*none.*block.*'all'"),
         ({"norm": "middle"}, "norm.*pre.*post.*'middle'"),
         ({"input_dim": V}, "vocab_size, for tokens, or input_dim"),
@@ -250,6 +251,8 @@ def test_encoder_config_rejects_invalid_settings(options, text):
         make(**options)
 
 
-def test_encoder_rejects_a_sequence_over_max_length():
+def test_encoder_rejects_a_sequence_over_max_length_or_without_a_batch():
     with pytest.raises(ValueError, match="length 32 is over max_length 31"):
         make()(np.zeros((1, L + 1), int))
+    with pytest.raises(ValueError, match=r"must be \[B, L\] .*, got \(31,\)"):
+        make()(np.zeros(L, int))

@@ -169,6 +169,8 @@ class Attention(nnx.Module):
         """
         self._refuse_linen()
         check_shapes(query, key, value)
+        if query.shape[2:] != (sizes := (self.num_heads, self.head_dim)):
+            raise ValueError(f"made for [N, H] = {sizes}, got {query.shape}")
         name, shapes = type(self).__name__, f"{query.shape} and {key.shape}"
         if self.self_attention_only and query.shape[1] != key.shape[1]:
             raise ValueError(f"{name} is self-attention and needs T = S, got {shapes}")

@@ -136,6 +136,8 @@ def nystrom_attention(
     those of `NystromAttention`. `conv_kernel` [K, N], K odd, is that of the convolution
     of V, which needs T = S.
     """
+    if "conv_kernel_size" in options:
+        raise ValueError("conv_kernel_size: pass conv_kernel [K, N], the parameter")
     attention = NystromAttention(
         num_heads=query.shape[2],
         head_dim=query.shape[-1],

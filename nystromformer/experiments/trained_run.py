@@ -123,8 +123,8 @@ class TrainedRun:
         ValueError for a row that does not exist, or an attention without a matrix.
         """
         name, options = self.config.attention.name, self.config.attention.options
-        if name not in ("nystrom", "softmax"):
-            raise ValueError(f"{self.task.name} with {name} has no attention matrix")
+        if name not in ("nystrom", "softmax") or "per_batch" in options.values():
+            raise ValueError(f"this {name} has no attention matrix of one example")
         found = self.layers(inputs, lengths)[layer]
         at, length = np.asarray(rows), found.query.shape[1]
         if not {*at.tolist()} <= {*range(length)}:

@@ -29,8 +29,8 @@ class Masked(NamedTuple):
 class MaskedTokens:
     """Cross-entropy and accuracy on the masked tokens.
 
-    The choice depends on (seed, step) and the example in training, and on the example
-    alone in an evaluation. Both texts of a pair are examples of their own.
+    The choice depends on (seed, step), the part of the batch and the example in
+    training, on the example alone in an evaluation. Texts of a pair are two examples.
 
     Args:
       mask_token: the id that hides a token.

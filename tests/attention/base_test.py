@@ -17,6 +17,7 @@ from tests.tolerance import TOLERANCE, relative_error
 
 B, T, S, N, H = 2, 3, 5, 7, 11
 QUERY, KEY = np.ones((B, T, N, H)), np.ones((B, S, N, H))
+ONE = QUERY[:, :, :1]
 MASK = np.array([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]], bool)
 
 
@@ -76,7 +77,8 @@ REFUSED = {
     "dropout": ({"dropout_rate": 0.3, "deterministic": False}, "dropout_rate=0.3"),
     "sowing": ({"module": nnx.Dict()}, "sow_weights"),
     "batch": ({"query": np.ones((B + 1, T, N, H))}, r"\(3, 3, 7, 11\)"),
-    "heads": ({"query": QUERY[:, :, :1]}, r"\(2, 3, 1, 11\)"),
+    "heads": ({"query": ONE}, r"\(2, 3, 1, 11\)"),
+    "all heads": ({"query": ONE, "key": ONE, "value": ONE}, r"\(7, 11\), got \(2, 3"),
     "length of values": ({"value": QUERY}, r"\(2, 3, 7, 11\)$"),
 }
 
@@ -147,10 +149,10 @@ def test_attention_drops_into_flax_nnx(attention):
     check_drop_in(jax.jit(lambda x, mask: nnx.merge(graphdef, state)(x, mask=mask)))
 
 
-@pytest.mark.parametrize("name", ["num_landmark", "is_casual", "head_dim"])
+@pytest.mark.parametrize("name", ["is_casual", "head_dim", "conv_kernel_size"])
 def test_nystrom_attention_rejects_an_unknown_keyword(name):
     with pytest.raises((TypeError, ValueError), match=name):
-        nystrom_attention(*inputs(), **{name: True})
+        nystrom_attention(*inputs(), **{name: 35})
 
 
 @pytest.mark.parametrize("name", DROP_INS)

@@ -142,10 +142,8 @@ def test_nystrom_attention_scales_per_batch_as_published():
         for a in [paper.kernels(q, k, everyone, everyone, everyone, M)[1]]
     ]
     scale = np.prod(np.max(norms, axis=0))
-    out, own = (
-        np.asarray(compiled(pinv_init=name)(q, k, v))
-        for name in ("per_batch", "per_matrix")
-    )
+    names = "per_batch", "per_matrix"
+    out, own = (np.asarray(compiled(pinv_init=x)(q, k, v)) for x in names)
     for i, (b, n) in enumerate(np.ndindex(B, N)):
         expected = paper.nystrom(*heads[i], np.ones(L), M, 6, scale)
         assert relative_error(out[b, :, n], expected) <= TOLERANCE["float32"]

@@ -44,6 +44,7 @@ def test_benchmark_measures_train_steps(commands, tmp_path):
 def test_benchmark_rejects_in_one_line_and_writes_nothing(commands, tmp_path):
     for args, message in (
         (["--attention=nystrm-64"], "unknown attention 'nystrm'"),
+        (["--option=nystrom-64.pinv=0"], "no nystrom-64 is measured"),
         (["--train_step", "--task=text", "--grad_accum_steps=3"], "grad_accum_steps"),
     ):
         done = commands.run("benchmark.py", f"--out={tmp_path}/out", *args)

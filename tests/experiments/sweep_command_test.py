@@ -1,5 +1,6 @@
 """scripts/sweep.py as a person runs it: interrupted, resumed, retried, and misused."""
 
+import json
 import shlex
 import signal
 import time
@@ -7,7 +8,7 @@ import time
 import pytest
 
 from tests.commands import ROOT, refused
-from tests.small import SMALL
+from tests.small import SMALL, make_config
 
 LISTOPS = f"--config={ROOT}/configs/listops.py:quick"
 TINY = [x for x in SMALL if "num_landmarks" not in x]
@@ -54,6 +55,18 @@ def test_sweep_rejects_bad_input(commands, tmp_path):
         done = commands.run("sweep.py", f"--workdir={tmp_path}/x", *args)
         assert message in refused(done)
     assert not [*tmp_path.iterdir()]
+
+
+def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
+    finished = tmp_path / "listops-softmax-seed0"
+    finished.mkdir()
+    config = make_config("softmax,quick").to_mapping()
+    (finished / "config.json").write_text(json.dumps(config))
+    (finished / "result.json").write_text("{}")
+    args = f"--workdir={tmp_path}", "--tasks=listops", "--grid=attention.name=softmax"
+    assert "max_args is 6 there, 10 here" in refused(commands.run("sweep.py", *args))
+    done = commands.run("sweep.py", *args, "--preset=quick")
+    assert (done.returncode, done.stdout) == (0, "1 done\n"), done.stderr
 
 
 def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):

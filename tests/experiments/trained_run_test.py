@@ -84,10 +84,8 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
     """That landmarks_test finds to be what the attention applies."""
     changes = {"task__max_length": 8, "task__max_tokens": 8, "task__min_tokens": 4}
     few = {"attention__num_landmarks": 3} if name == "nystrom" else {}
-    run, tokens = (
-        untrained(name, **changes, **few),
-        np.array([[1, 5, 7, 2, 9, 3, 4, 6]]),
-    )
+    run = untrained(name, **changes, **few)
+    tokens = np.array([[1, 5, 7, 2, 9, 3, 4, 6]])
     found, mask = run.attention(tokens, 0, 1, [0, 5], [7]), jnp.arange(8) < 7
     layer = run.layers(tokens, [7])[0]
     np.testing.assert_array_equal(layer.mask[0], mask)
@@ -103,9 +101,10 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
             run.attention(tokens, 0, 1, rows)
 
 
-def test_attention_rejects_one_without_a_matrix():
-    with pytest.raises(ValueError, match="listops with linear has no attention matrix"):
-        untrained("linear").attention(np.ones((1, 4), int), 0, 0, [0])
+@pytest.mark.parametrize("arg", ["linear", "nystrom,as_published"])
+def test_attention_rejects_one_without_a_matrix(arg):
+    with pytest.raises(ValueError, match="has no attention matrix of one example"):
+        untrained(arg).attention(np.ones((1, 4), int), 0, 0, [0])
 
 
 def test_predict_takes_pairs_of_texts_as_their_token_ids():

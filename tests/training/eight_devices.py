@@ -56,10 +56,8 @@ def training(data_shards: int, sequence_parallelism: int, parts: int) -> Any:
     run = make_model, Classification(), make_optimizer(config, STEPS), mesh
     programs = Programs(*run, grad_accum_steps=parts, length_buckets=parts)
     state, chunk = programs.init(np.uint32(0)), programs.train_chunk
-    data, order = (
-        Data.of(make_split(0, 103, LENGTH)),
-        train_indices(0, 0, STEPS, 103, BATCH),
-    )
+    data = Data.of(make_split(0, 103, LENGTH))
+    order = train_indices(0, 0, STEPS, 103, BATCH)
     chunks = [data.chunk(x[None], mesh) for x in order]
     return chunk.lower(state, *chunks[0]).compile(), state, chunks
 

@@ -33,7 +33,7 @@ def figures(runs: Frame) -> Iterator[tuple[str, Figure]]:
 def by_landmarks(runs: Frame) -> Figure | None:
     """A line for each setting with several numbers of landmarks; exact attention flat.
 
-    Bars are the standard deviation over several seeds; of one seed, for rates, the
+    Bars are the standard deviation over several seeds; of one seed, for accuracies, the
     binomial one over the test examples.
     """
     counts = [run.get("attention.num_landmarks", 0) for run in runs["settings"]]

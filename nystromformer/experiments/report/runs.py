@@ -47,7 +47,8 @@ def read_runs(folders: Iterable[Path]) -> Frame:
     factor, value = frame["metric"].map(scale), frame["score"]
     frame["score"] = factor * value
     binomial = (value * (1 - value) / frame["test_examples"]) ** 0.5
-    frame["score_sd"] = (factor * binomial).where(factor > 1)
+    of_examples = frame["metric"].isin(["accuracy", "sop_accuracy"])
+    frame["score_sd"] = (factor * binomial).where(of_examples)
     frame["column"] = list(map(heading, frame["task"], frame["metric"]))
     frame["label"], frame["data"] = name_runs(frame)
     same = frame.duplicated(["column", "label", "seed"], keep=False)
@@ -85,7 +86,7 @@ def read_run(workdir: Path) -> list[dict[str, Any]]:
         key: own.sub("seed*", x) if isinstance(x, str) else x
         for key, x in flatten_dict(config, sep=".").items()
     }
-    changes = dict(re.findall(r"--config\.([\w.]+)=([^\s']*)", found["command"]))
+    changes = dict(re.findall(r"--config\.([\w.]+)[= ]([^\s']*)", found["command"]))
     source = {name: found[name] for name in ("device", "commit")}
     run = {
         "run": str(workdir),

@@ -92,7 +92,7 @@ def difference(ours: Frame, theirs: Frame) -> str:
     if count == 1:
         bound = 2 * math.hypot(pairs["score_sd_x"].item(), pairs["score_sd_y"].item())
     mean = found.mean()
-    if pd.isna(bound):  # one seed, and no rate
+    if pd.isna(bound):  # one seed, and no accuracy of examples
         return f"{mean:+.2f} (1)"
     beyond = "exceeds" if abs(mean) > bound else "within"
     return f"{mean:+.2f} ± {bound:.2f} ({count}), {beyond} chance"
