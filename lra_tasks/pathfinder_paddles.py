@@ -66,10 +66,9 @@ def _along(angle: np.ndarray, distance: float, rounding=np.rint) -> np.ndarray:
 
 
 def _disc(radius: int) -> np.ndarray:
-    """Displacements [K, 2] of the pixels within a radius."""
-    y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
-    inside = y**2 + x**2 <= radius**2
-    return np.stack([y[inside], x[inside]], axis=-1)
+    """Which pixels [2 radius + 1, 2 radius + 1] are within a radius of the middle."""
+    y, x = np.ogrid[-radius : radius + 1, -radius : radius + 1]
+    return y**2 + x**2 <= radius**2
 
 
 def _shrink(blown: np.ndarray, radius: int) -> np.ndarray:
@@ -105,7 +104,7 @@ class Paddles:
         self.step = _along(angle, length + 2 * margin, np.ceil) @ flat
         self.ring = np.concatenate([_along(degrees, margin), ring]) @ flat
         self.bearing = _along(degrees, settings.seed_distance) @ flat
-        self.disc = _disc(margin) @ flat
+        self.disc = (np.argwhere(_disc(margin)) - margin) @ flat
 
         delta = np.abs(angle[:, None] - angle[NUM_DIRECTIONS:])
         delta = np.minimum(delta, 2 * np.pi - delta) * settings.continuity
@@ -141,9 +140,7 @@ class Paddles:
         inks = np.stack([np.rint(ink * contrast * INK_SCALE) for contrast in contrasts])
         self.ink = inks.astype(np.int16)  # [2, S, W, W] of a contour, of a distractor
 
-        reach = margin * scale
-        y, x = np.ogrid[-reach : reach + 1, -reach : reach + 1]
-        disc = (y**2 + x**2 <= reach**2)[None]
+        disc = _disc(margin * scale)[None]
         swollen = ndimage.grey_dilation(np.stack(blown), footprint=disc)
         mask = np.rint(_shrink(swollen, radius) * 255).astype(np.uint8)
         mask = mask.reshape(len(ends), -1)

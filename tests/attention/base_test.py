@@ -18,6 +18,7 @@ from tests.tolerance import TOLERANCE, relative_error
 B, T, S, N, H = 2, 3, 5, 7, 11
 QUERY, KEY = np.ones((B, T, N, H)), np.ones((B, S, N, H))
 ONE = QUERY[:, :, :1]
+UNKNOWN = "num_landmark", "is_casual", "head_dim", "conv_kernel_size"
 MASK = np.array([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]], bool)
 
 
@@ -149,7 +150,7 @@ def test_attention_drops_into_flax_nnx(attention):
     check_drop_in(jax.jit(lambda x, mask: nnx.merge(graphdef, state)(x, mask=mask)))
 
 
-@pytest.mark.parametrize("name", ["is_casual", "head_dim", "conv_kernel_size"])
+@pytest.mark.parametrize("name", UNKNOWN)
 def test_nystrom_attention_rejects_an_unknown_keyword(name):
     with pytest.raises((TypeError, ValueError), match=name):
         nystrom_attention(*inputs(), **{name: 35})

@@ -1,12 +1,12 @@
 """scripts/sweep.py as a person runs it: interrupted, resumed, retried, and misused."""
 
-import json
 import shlex
 import signal
 import time
 
 import pytest
 
+from nystromformer.experiments.workdir import write_json
 from tests.commands import ROOT, refused
 from tests.small import SMALL, make_config
 
@@ -60,9 +60,8 @@ def test_sweep_rejects_bad_input(commands, tmp_path):
 def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
     finished = tmp_path / "listops-softmax-seed0"
     finished.mkdir()
-    config = make_config("softmax,quick").to_mapping()
-    (finished / "config.json").write_text(json.dumps(config))
-    (finished / "result.json").write_text("{}")
+    write_json(finished / "config.json", make_config("softmax,quick").to_mapping())
+    write_json(finished / "result.json", {})
     args = f"--workdir={tmp_path}", "--tasks=listops", "--grid=attention.name=softmax"
     assert "max_args is 6 there, 10 here" in refused(commands.run("sweep.py", *args))
     done = commands.run("sweep.py", *args, "--preset=quick")

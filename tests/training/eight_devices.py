@@ -57,8 +57,7 @@ def training(data_shards: int, sequence_parallelism: int, parts: int) -> Any:
     programs = Programs(*run, grad_accum_steps=parts, length_buckets=parts)
     state, chunk = programs.init(np.uint32(0)), programs.train_chunk
     data = Data.of(make_split(0, 103, LENGTH))
-    order = train_indices(0, 0, STEPS, 103, BATCH)
-    chunks = [data.chunk(x[None], mesh) for x in order]
+    chunks = [data.chunk(x[None], mesh) for x in train_indices(0, 0, STEPS, 103, BATCH)]
     return chunk.lower(state, *chunks[0]).compile(), state, chunks
 
 

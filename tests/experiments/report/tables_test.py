@@ -168,11 +168,13 @@ def test_paired_table_judges_against_the_rows_of_most_seeds(runs):
 
 
 def test_paired_table_has_a_column_for_each_task(three):
-    for arg, test, f1 in (("nystrom,quick", 0.3, 0.2), ("softmax,quick", 0.4, 0.25)):
+    for arg, test, nll in (("nystrom,quick", 0.3, 2.0), ("softmax,quick", 0.4, 2.5)):
         three.add(arg, test, task="image")
-        three.add(arg, test, task="text", result={"metric": "f1", "test_f1": f1})
+        three.add(arg, test, task="text", result={"metric": "nll", "test_nll": nll})
+        three.add(arg, test, task="glue", result={"metric": "f1", "test_f1": test})
     (row,) = paired_table(three.read()).to_dict("records")
     assert row["difference"] == "nystrom − softmax"
     assert row["listops accuracy, points"] == "+6.00 ± 3.16 (1), exceeds chance"
     assert row["image accuracy, points"] == "-10.00 ± 3.00 (1), exceeds chance"
-    assert row["text f1, points"] == "-5.00 (1)"  # no mean over examples
+    assert row["text nll"] == "-0.50 (1)"  # no mean over examples, nor is the next
+    assert row["sst2 f1, points"] == "-10.00 (1)"
