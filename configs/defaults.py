@@ -67,9 +67,8 @@ def make_config(
     for name in names:
         if name not in presets:
             known = [x for x in (*ATTENTIONS, "paper", *presets) if "," not in x]
-            raise ValueError(
-                f"unknown attention or preset {name!r}; known: {', '.join(known)}"
-            )
+            said = f"unknown attention or preset {name!r}"
+            raise ValueError(f"{said}; known: {', '.join(known)}")
         beside = f"quick,{name}" if "quick" in names else name
         settings |= presets.get(beside, presets[name])
     groups = {

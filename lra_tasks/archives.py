@@ -141,10 +141,9 @@ def find_tfds(dataset: str, source_dir: str | None) -> Path | None:
             folder = max(found).parent
             if any(folder.glob("*.array_record*")):
                 return folder
-            raise DataError(
-                f"{folder} is not in array_record files: run `tfds convert_format "
-                f"--dataset_version_dir={folder} --out_file_format=array_record`"
-            )
+            command = f"tfds convert_format --dataset_version_dir={folder}"
+            command += " --out_file_format=array_record"
+            raise DataError(f"{folder} is not in array_record files: run `{command}`")
     return None
 
 

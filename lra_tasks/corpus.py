@@ -145,8 +145,10 @@ class Corpus(Task):
 
     def source_files(self) -> list[Path]:
         self.require(self.source_dir is not None, "source_dir must name a folder")
-        files = Path(str(self.source_dir)).glob(self.pattern)
-        return sorted(path for path in files if path.is_file())
+        found = Path(str(self.source_dir)).glob(self.pattern)
+        files = sorted(path for path in found if path.is_file())
+        self.require(bool(files), f"no files {self.source_dir}/{self.pattern}")
+        return files
 
     def make(self, data_dir: Path, folder: Path) -> Mapping[str, Examples]:
         """Learns the vocabulary; examples are made when they are asked for, in turn."""

@@ -100,10 +100,9 @@ class Glue(Task):
         prepared = archives.find_tfds(f"glue/{self.subset}", self.source_dir)
         rows = prepared and archives.read_tfds(prepared, files[split][-1])
         if not rows:
-            raise DataError(
-                f"{place} has no {folder}/{files[split][0]}: get it from "
-                "https://gluebenchmark.com/tasks and name its folder as source_dir"
-            )
+            get = "get it from https://gluebenchmark.com/tasks"
+            missing = f"{place} has no {folder}/{files[split][0]}"
+            raise DataError(f"{missing}: {get} and name its folder as source_dir")
         columns = TFDS_TEXTS.get(self.subset, texts)
         rows.sort(key=lambda row: row["idx"])  # the order of the lines
         found = [tuple(row[x].decode().strip() for x in columns) for row in rows]

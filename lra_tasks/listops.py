@@ -143,10 +143,9 @@ def generate(task: "ListOps", num_examples: int) -> Split:
             bar.update(len(seen) - before)
             idle_rounds = 0 if len(seen) > before else idle_rounds + 1
     if len(seen) < num_examples:
-        raise DataError(
-            f"found only {len(seen)} of {num_examples} different expressions of "
-            f"{min_tokens} to {max_tokens} tokens: ask for fewer, or widen the lengths"
-        )
+        found = f"found only {len(seen)} of {num_examples} different expressions of"
+        sizes = f"{min_tokens} to {max_tokens} tokens"
+        raise DataError(f"{found} {sizes}: ask for fewer, or widen the lengths")
     return Split(inputs, lengths, labels)
 
 

@@ -119,10 +119,9 @@ class Text(TextTask):
             found = [(int(x[1] == "pos"), file.read().strip()) for x, file in members]
         counts = np.bincount([label for label, _ in found], minlength=2)
         if {*counts} != {self.reviews_per_class}:
-            raise DataError(
-                f"{path} is incomplete: {split} has {counts[0]:,} neg, {counts[1]:,} "
-                f"pos, not {self.reviews_per_class:,} of each: get it again"
-            )
+            has = f"{split} has {counts[0]:,} neg, {counts[1]:,} pos"
+            wanted = f"not {self.reviews_per_class:,} of each: get it again"
+            raise DataError(f"{path} is incomplete: {has}, {wanted}")
         return found
 
 

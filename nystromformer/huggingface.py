@@ -133,9 +133,8 @@ def read_config(
 ) -> EncoderConfig:
     """The encoder of a config.json; arguments and errors as of `load_pretrained`."""
     path = Path(folder).expanduser() / CONFIG_FILE
-    content = path.read_bytes()
     try:
-        settings = {"layer_norm_eps": 1e-5} | json.loads(content)
+        settings = {"layer_norm_eps": 1e-5} | json.loads(path.read_bytes())
         check_choice("model_type", settings["model_type"], ("nystromformer",))
         check_choice("layer_norm_eps", settings["layer_norm_eps"], (1e-5,))
         check_choice("hidden_act", settings["hidden_act"], GELUS)
@@ -155,8 +154,9 @@ def read_config(
             embedding_norm=True,
             dtype=dtype,
         )
-    except (ValueError, TypeError, KeyError) as error:
-        raise PretrainedError(f"{path} is not as published: {error!r}") from error
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        said = f"{path} is not as published and downloaded: {error!r}"
+        raise PretrainedError(said) from error
 
 
 def theirs_of(ours: Tensors) -> Tensors:
@@ -184,8 +184,8 @@ def theirs_of(ours: Tensors) -> Tensors:
 
 def read_tensors(folder: Path) -> Tensors:
     """The tensors by the names that they have in a model with a head, each once."""
-    path = folder / WEIGHTS_FILE
-    path = path if path.exists() else folder / "pytorch_model.bin"
+    path, pickled = folder / WEIGHTS_FILE, folder / "pytorch_model.bin"
+    path = pickled if pickled.exists() and not path.exists() else path
     content = path.read_bytes()
     try:
         if path.name == WEIGHTS_FILE:

@@ -11,11 +11,12 @@ from nystromformer.experiments.trained_run import load_run
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
 _SPLIT = flags.DEFINE_string("split", "test", "examples to evaluate on")
+_SOURCE_DIR = flags.DEFINE_string("source_dir", None, "its sources, if they have moved")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of the data, if it has moved")
 
 
 def main() -> None:
-    run = load_run(str(_WORKDIR.value))
+    run = load_run(str(_WORKDIR.value), _SOURCE_DIR.value)
     metrics = run.evaluate(_SPLIT.value, _DATA_DIR.value)
     examples = int(metrics.pop("examples"))
     found = ", ".join(f"{k} {format_metric(k, x)}" for k, x in metrics.items())

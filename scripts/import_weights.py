@@ -14,6 +14,7 @@ from configs.defaults import make_config
 from nystromformer import huggingface
 from nystromformer.config import Config, ConfigError, ModelConfig, key_types
 from nystromformer.experiments import cli, workdir
+from nystromformer.experiments.experiment import Experiment
 from nystromformer.training.checkpoint import save_weights
 from nystromformer.training.step import split_weights
 
@@ -25,8 +26,7 @@ _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of texts")
 def main() -> None:
     source, folder = (epath.Path(x.value).expanduser() for x in (_FROM, _WORKDIR))
     workdir.check_new(folder)
-    tokenizer = folder / workdir.TOKENIZER_FILE
-    words = (source / workdir.TOKENIZER_FILE).read_bytes()
+    tokenizer = source / workdir.TOKENIZER_FILE
     try:
         encoder = huggingface.read_config(source)
         model = huggingface.load_pretrained(source)
@@ -45,10 +45,13 @@ def main() -> None:
         "train.checkpoint_every": 1,
     }
     made = make_config(encoder.attention, task="corpus", settings=settings, presets={})
-    mapping = Config.from_mapping(made.to_dict()).to_mapping()
+    experiment = Experiment(Config.from_mapping(made.to_dict()))
+    if (found := experiment.task.vocab_size) != encoder.vocab_size:
+        sizes = f"has {found:,} tokens, the model {encoder.vocab_size:,}"
+        raise ConfigError(f"{tokenizer} {sizes}")
     save_weights(folder / "best", split_weights(model)[1])
-    tokenizer.write_bytes(words)
-    workdir.write_json(folder / workdir.CONFIG_FILE, mapping)
+    (folder / workdir.TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
+    workdir.write_json(folder / workdir.CONFIG_FILE, experiment.config.to_mapping())
 
 
 if __name__ == "__main__":

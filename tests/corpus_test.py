@@ -179,6 +179,7 @@ def test_read_documents_between_blank_lines_or_whole(tmp_path):
         ({f"{i}.txt": b"no %d" % i for i in range(60)}, "byte", "has two sentences"),
         ({"a.txt": b"caf\xe9 au lait."}, "byte", r"a\.txt is not UTF-8 text"),
         (FILES, "bpe", r"has only \d+ sub-words: take vocab_size="),
+        ({}, "byte", r"no files /.*/\*\*/\*\.txt"),
         ({"x.json": b"{}"}, "x.json", "is not a tokenizer.json"),
         ({}, "x.json", "tokenizer is byte or a tokenizer.json, not"),
         ({"x.json": MODEL}, "x.json", r"has not the tokens \[PAD\]"),

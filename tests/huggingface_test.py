@@ -136,6 +136,8 @@ def test_load_pretrained_rejects_a_damaged_file_and_another_config(tmp_path):
     published(tmp_path, hidden_act="relu")
     with pytest.raises(PretrainedError, match=r"not as published.*hidden_act"):
         load_pretrained(tmp_path)
+    with pytest.raises(PretrainedError, match="and downloaded: FileNotFoundError"):
+        load_pretrained(tmp_path / "b")
     published(tmp_path / "b")
     file = tmp_path / "b" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
@@ -163,9 +165,7 @@ def test_load_pretrained_exact_attention_and_landmarks(tmp_path):
 @pytest.mark.parametrize(
     ("seq_len", "wanted"), [(4, (L, "per_matrix")), (L, (4, "per_batch"))]
 )
-def test_load_pretrained_computes_by_default_what_pytorch_does(
-    seq_len, wanted, tmp_path
-):
+def test_load_pretrained_is_pytorch_by_default(seq_len, wanted, tmp_path):
     """Exact only where segments are tokens; else M of the config, Z₀ by the batch."""
     published(tmp_path, segment_means_seq_len=seq_len, hidden_act="gelu")
     model = load_pretrained(tmp_path)
@@ -181,8 +181,13 @@ def test_import_weights_makes_a_workdir(commands, tmp_path):
     words = {name: i for i, name in enumerate(names)}
     words = tokenizers.models.WordLevel(words, "<unk>")
     published(tmp_path / "a")
-    tokenizers.Tokenizer(words).save(str(tmp_path / "a" / "tokenizer.json"))
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.add_tokens(["more"])
+    tokenizer.save(str(tmp_path / "a" / "tokenizer.json"))
     flags = f"--from={tmp_path / 'a'}", f"--workdir={tmp_path / 'run'}"
+    larger = refused(commands.run("import_weights.py", *flags))
+    assert f"tokenizer.json has {V + 1} tokens, the model {V}" in larger
+    tokenizers.Tokenizer(words).save(str(tmp_path / "a" / "tokenizer.json"))
     done = commands.run("import_weights.py", *flags)
     assert done.returncode == 0, done.stderr
     run, inputs = nystromformer.load_run(tmp_path / "run"), np.array([[2, 5, 4, 7, 3]])

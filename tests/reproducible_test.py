@@ -12,9 +12,7 @@ ELSEWHERE = {"PYTHONHASHSEED": "4242", "LC_ALL": "C", "TZ": "Asia/Tokyo"}
 
 
 @pytest.mark.slow
-def test_train_gives_the_same_bits_in_any_locale_and_folder(
-    commands, finished, tmp_path
-):
+def test_train_is_the_same_in_any_locale_and_folder(commands, finished, tmp_path):
     folder = tmp_path / "folder ö"
     folder.mkdir()
     ours = Commands(folder, commands.programs, ELSEWHERE)

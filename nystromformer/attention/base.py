@@ -46,10 +46,9 @@ def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
     is_same = query.shape[:1] + query.shape[2:] == key.shape[:1] + key.shape[2:]
     is_same &= value.shape[:3] == key.shape[:3]
     if not (query.ndim == key.ndim == value.ndim == 4 and is_same):
-        raise ValueError(
-            "query, key and value must be [B, T, N, H], [B, S, N, H], [B, S, N, H]; "
-            f"got {query.shape}, {key.shape}, {value.shape}"
-        )
+        got = f"got {query.shape}, {key.shape}, {value.shape}"
+        wanted = "[B, T, N, H], [B, S, N, H], [B, S, N, H]"
+        raise ValueError(f"query, key and value must be {wanted}; {got}")
 
 
 def with_four_axes(name: str, x: jax.Array, shape: Sequence[int]) -> jax.Array:
@@ -57,10 +56,9 @@ def with_four_axes(name: str, x: jax.Array, shape: Sequence[int]) -> jax.Array:
     x = jnp.asarray(x)
     axes = (1,) * (4 - x.ndim) + x.shape
     if len(axes) > 4 or any(n not in (1, m) for n, m in zip(axes, shape, strict=True)):
-        raise ValueError(
-            f"a {name} of shape {x.shape} does not broadcast to {tuple(shape)}; for "
-            "padding pass mask[:, None, None, :], which is [B, 1, 1, S]"
-        )
+        fails = f"a {name} of shape {x.shape} does not broadcast to {tuple(shape)}"
+        padding = "for padding pass mask[:, None, None, :], which is [B, 1, 1, S]"
+        raise ValueError(f"{fails}; {padding}")
     return x.reshape(axes)
 
 
@@ -246,8 +244,7 @@ class Attention(nnx.Module):
             return
         if params := jax.tree.leaves(nnx.state(self, nnx.Param)):
             count, name = sum(x.size for x in params), type(self).__name__
-            raise ValueError(
-                f"{name} has {count:,} parameters, which linen's "
-                f"{type(caller).__name__} would never train: use it in flax.nnx, or "
-                "the whole nnx model by flax.nnx.bridge.ToLinen"
-            )
+            module = f"linen's {type(caller).__name__}"
+            lost = f"{name} has {count:,} parameters, which {module} would never train"
+            use = "use flax.nnx, or the whole nnx model by flax.nnx.bridge.ToLinen"
+            raise ValueError(f"{lost}: {use}")

@@ -147,6 +147,8 @@ def nystrom_attention(
         cross_attention=cross_attention,
         **options,
     )
+    if conv_kernel is not None and conv_kernel.shape[1:] != query.shape[2:3]:
+        raise ValueError(f"conv_kernel must be [K, N], got {conv_kernel.shape}")
     attention.conv_kernel = nnx.data(conv_kernel)
     return attention(
         *(query, key, value, bias, mask),

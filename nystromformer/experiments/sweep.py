@@ -58,9 +58,8 @@ def parse_grid(texts: Sequence[str]) -> list[dict[str, str]]:
     for text in texts:
         key, _, values = text.partition("=")
         if not all([key, *values.split(",")]) or key in {*axes, "train.seed"}:
-            raise ConfigError(
-                f"--grid={text}: each KEY=VALUE,VALUE once; seeds: --seeds"
-            )
+            rule = "each KEY=VALUE,VALUE once; seeds: --seeds"
+            raise ConfigError(f"--grid={text}: {rule}")
         axes[key] = values.split(",")
     return [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
 

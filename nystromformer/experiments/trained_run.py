@@ -1,7 +1,6 @@
 """A run of scripts/train.py with the best weights that it has found."""
 
 import functools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,11 +10,12 @@ import numpy as np
 from etils import epath
 from flax import nnx
 
+from nystromformer.attention.base import check_range
 from nystromformer.config import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.workdir import TOKENIZER_FILE, read_config, read_result
 from nystromformer.landmarks import nystrom_rows, softmax_matrix
-from nystromformer.training.checkpoint import load_weights
+from nystromformer.training.checkpoint import CheckpointError, load_weights
 from nystromformer.training.data import Data
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.step import Weights
@@ -120,11 +120,13 @@ class TrainedRun:
           layer, head: which, from 0.
           rows: [R] queries; 0 is [CLS] where the model has one.
 
-        ValueError for a row that does not exist, or an attention without a matrix.
+        ValueError for one that does not exist, or an attention without a matrix.
         """
         name, options = self.config.attention.name, self.config.attention.options
         if name not in ("nystrom", "softmax") or "per_batch" in options.values():
             raise ValueError(f"this {name} has no attention matrix of one example")
+        check_range("layer", layer, 0, self.config.model.num_layers - 1)
+        check_range("head", head, 0, self.config.model.num_heads - 1)
         found = self.layers(inputs, lengths)[layer]
         at, length = np.asarray(rows), found.query.shape[1]
         if not {*at.tolist()} <= {*range(length)}:
@@ -172,19 +174,24 @@ def _probabilities(model: Any, tokens: Any, mask: Any) -> jax.Array:
     return jax.nn.softmax(model(tokens, mask))
 
 
-def load_run(workdir: str | os.PathLike[str]) -> TrainedRun:
+def load_run(workdir: epath.PathLike, source_dir: str | None = None) -> TrainedRun:
     """The run of a workdir of scripts/train.py, a folder or gs://BUCKET/RUN.
 
+    source_dir: where the sources of its task are now; None = where they were.
     ConfigError if it is no run; CheckpointError if its weights are damaged, or it has
     not validated any yet.
     """
     folder = epath.Path(workdir).expanduser()
     config, words = read_config(folder), folder / TOKENIZER_FILE
+    if source_dir:
+        config.task.options["source_dir"] = source_dir
     if config.task.options.get("tokenizer") not in (None, "bpe", "byte"):
         config.task.options["tokenizer"] = str(words)  # wherever the original is now
     experiment = Experiment(config)
     if experiment.task.tokenizer == "bpe":  # learnt; the data need not be there
         experiment.task.use_tokenizer(str(words))
+    if not (folder / "best").exists():
+        raise CheckpointError(f"{folder} has not validated yet: resume its training")
     weights, _ = load_weights(folder / "best", experiment.weight_shapes)
     return TrainedRun(experiment, weights, read_result(folder))
 

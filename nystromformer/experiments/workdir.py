@@ -80,7 +80,7 @@ def read_config(workdir: epath.Path) -> Config:
         cli.load_modules(groups.get("load", ()))
         return Config.from_mapping(groups)
     except ValueError as error:  # of JSON, or a ConfigError
-        raise ConfigError(f"{path} is not the config of a run: {error}") from error
+        raise ConfigError(f"{path} cannot be used: {error}") from error
 
 
 def read_result(workdir: epath.Path) -> dict[str, Any] | None:

@@ -62,10 +62,8 @@ def restore(workdir: epath.PathLike, like: Tree) -> tuple[Tree, Any] | None:
         except CheckpointError as error:
             print(f"checkpoint {error}")
     if steps:
-        raise CheckpointError(
-            f"no checkpoint in {workdir} is whole and of this model: delete the folder "
-            "to start again"
-        )
+        none = f"no checkpoint in {workdir} is whole and of this model"
+        raise CheckpointError(f"{none}: delete the folder to start again")
     return None
 
 
@@ -97,9 +95,8 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
         if shapes[0] != shapes[1] or _sha256(weights, meta) != found["meta"]["sha256"]:
             raise ValueError("it is not what was saved")
     except Exception as error:  # json's as well
-        raise CheckpointError(
-            f"{folder} is missing, damaged, or of another model ({error!r:.120})"
-        ) from error
+        why = f"missing, damaged, or of another model ({error!r:.120})"
+        raise CheckpointError(f"{folder} is {why}") from error
     return weights, meta
 
 

@@ -37,12 +37,9 @@ def make_mesh(
     devices = jax.devices() if devices is None else devices
     shape = len(devices) // sequence_parallelism, sequence_parallelism
     if len(devices) % shape[1] or batch_size % shape[0] or length % shape[1]:
-        raise ConfigError(
-            f"batches of {batch_size} and max_length={length} cannot be split evenly "
-            f"over {len(devices)} devices with "
-            f"sequence_parallelism={sequence_parallelism}: change one of them, or "
-            "CUDA_VISIBLE_DEVICES"
-        )
+        asked = f"batches of {batch_size}, max_length={length}, {sequence_parallelism=}"
+        split = f"cannot be split evenly over {len(devices)} devices: change one"
+        raise ConfigError(f"{asked} {split}, or CUDA_VISIBLE_DEVICES")
     types = (AxisType.Auto, AxisType.Auto)
     return jax.make_mesh(shape, (DATA, SEQ), axis_types=types, devices=devices)
 
@@ -80,10 +77,9 @@ def check_same_on_all_hosts(**texts: str) -> None:
     for name, text in texts.items():
         number = int(hashlib.sha256(text.encode()).hexdigest()[:7], 16)
         if all_hosts_max(number) != -all_hosts_max(-number):
-            raise ConfigError(
-                f"the processes of this run do not have the same {name}: start all of "
-                "them with the same command, on the same files"
-            )
+            rule = "start all of them with the same command, on the same files"
+            differ = f"the processes of this run do not have the same {name}"
+            raise ConfigError(f"{differ}: {rule}")
 
 
 def program_bytes(compiled: Any) -> int:

@@ -143,10 +143,9 @@ class Trainer:
             train.prefetch(self._indices(self.step + num_steps, num_steps))
             self.step = int(self.state.step)
         if culprits := jax.device_get(finite).culprits():
-            raise NotFiniteError(
-                f"step {self.step}: not finite: {', '.join(culprits)}; a lower "
-                f"learning rate may help; last checkpoint: {self.saved or 'none'}"
-            )
+            found = f"step {self.step}: not finite: {', '.join(culprits)}"
+            saved = f"last checkpoint: {self.saved or 'none'}"
+            raise NotFiniteError(f"{found}; a lower learning rate may help; {saved}")
         means = self.state.totals.means()
         means.pop("examples")
         throughput = num_steps * schedule.batch_size / self.timer.seconds

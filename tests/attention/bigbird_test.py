@@ -33,9 +33,7 @@ def sets_of_blocks(valid, num_random_blocks, seed=0):
     ("first", "last", "num_blocks"),
     [(0, 0, 1), (0, 1, 2), (0, 0, 7), (0, 3, 4), (0, 10, 13), (2, 16, 17)],
 )
-def test_attended_blocks_are_window_ends_and_random_ones(
-    first, last, num_blocks, num_random_blocks
-):
+def test_attended_blocks(first, last, num_blocks, num_random_blocks):
     index = np.arange(num_blocks)
     valid = (first <= index) & (index <= last)
     sets = sets_of_blocks(valid, num_random_blocks)

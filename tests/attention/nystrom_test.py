@@ -123,7 +123,7 @@ def test_nystrom_attention_of_bfloat16_keeps_its_inverse_in_float32():
     [
         (L, np.ones((4, N)), "odd.*got 4"),
         (53, KERNEL, r"self-attention.*67.*53"),
-        (L, np.ones((5, 3)), r"(?s)inconsistent sizes.*size 2.*size 3"),
+        (L, np.ones((5, 3)), r"must be \[K, N\], got \(5, 3\)"),
     ],
 )
 def test_nystrom_attention_rejects_a_kernel_that_does_not_fit(keys, kernel, text):
@@ -166,9 +166,7 @@ def test_depthwise_conv_is_the_sum_over_valid_neighbours(length, size):
     ("length", "num_landmarks"),
     [(64, 1), (64, 8), (64, 64), pytest.param(65_536, 64, marks=pytest.mark.slow)],
 )
-def test_nystrom_attention_at_extremes_keeps_the_tolerance(
-    length, num_landmarks, dtype
-):
+def test_nystrom_attention_at_extremes(length, num_landmarks, dtype):
     """Logits and lengths far from any trained model's."""
     attend = jax.jit(functools.partial(nystrom_attention, num_landmarks=num_landmarks))
     rng = np.random.default_rng(length)

@@ -1,6 +1,8 @@
 """An attention, a task and an objective of a user's own: examples/custom.py."""
 
 import json
+import os
+import shutil
 
 from tests.archive_server import write
 from tests.commands import ROOT, refused
@@ -30,10 +32,11 @@ def read(path):
 
 
 def test_commands_know_what_a_config_registers(commands, tmp_path):
-    write(tmp_path, REVIEWS)
+    write(tmp_path / "texts", REVIEWS)
     (tmp_path / "mine.py").write_text(CONFIG)
     run, workdir = tmp_path / "run", f"--workdir={tmp_path}/run"
-    words = f"--config.task.source_dir={tmp_path}"
+    words = os.path.relpath(tmp_path / "texts", commands.folder)
+    words = f"--config.task.source_dir={words}"
     args = (f"--config={tmp_path}/mine.py", workdir, words, *SHORT)
     done = commands.run("train.py", *args)
     assert done.returncode == 0, done.stderr
@@ -41,13 +44,16 @@ def test_commands_know_what_a_config_registers(commands, tmp_path):
     config = read(run / "config.json")
     assert config["attention"] == {"name": "average", "scale": 2.0}
     assert config["load"] == [LOADED]
+    assert os.path.realpath(config["task"]["source_dir"]) == f"{tmp_path}/texts"
 
     result, *rows = numbers(run)
     scores = [row["loss"] for row in rows if row["split"] == "validation"]
     assert (result["task"], result["metric"]) == ("words", "loss")
     assert result["validation_loss"] == min(scores) < scores[0]
 
-    again = commands.run("evaluate.py", workdir)  # imports what config.json names
+    moved = (tmp_path / "texts").rename(tmp_path / "moved")
+    # It imports what config.json names.
+    again = commands.run("evaluate.py", workdir, f"--source_dir={moved}")
     assert f"loss {result['test_loss']:.4f}" in again.stdout, again.stderr
     report = commands.run("report.py", str(run), f"--out={tmp_path}/out")
     assert report.returncode == 0, report.stderr
@@ -60,9 +66,13 @@ def test_load_puts_an_attention_into_a_sweep(commands, tmp_path):
     args = (f"--config={config}", grid, f"--workdir={tmp_path}", *tiny)
     args += ("--config.train.num_steps=20",)
     assert "average" in refused(commands.run("sweep.py", *args))
-    done = commands.run("sweep.py", f"--load={LOADED}", *args)
+    mine = shutil.copy(LOADED, tmp_path)
+    done = commands.run("sweep.py", f"--load={mine}", *args)
     assert done.stdout == "listops-average-seed0: done\n1 done\n", done.stderr
     workdir = tmp_path / "listops-average-seed0"
-    assert read(workdir / "config.json")["load"] == [LOADED]
-    again = commands.run("evaluate.py", f"--workdir={workdir}")
+    assert read(workdir / "config.json")["load"] == [mine]
+    os.remove(mine)
+    gone = commands.run("evaluate.py", f"--workdir={workdir}")
+    assert "if it has moved, --load it from there" in refused(gone)
+    again = commands.run("evaluate.py", f"--workdir={workdir}", f"--load={LOADED}")
     assert "listops with average (finished run" in again.stdout, again.stderr

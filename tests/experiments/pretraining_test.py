@@ -61,9 +61,7 @@ def test_train_measures_both_objectives_beside_their_floors(pretrained):
     assert 0 < result["test_mlm_loss"] < np.log(300)
 
 
-def test_carry_over_to_a_longer_model_keeps_what_the_shorter_one_computes(
-    commands, pretrained
-):
+def test_carry_over_keeps_what_the_shorter_model_computes(commands, pretrained):
     source = load_run(pretrained)
     groups = source.config.to_mapping()
     groups["task"] |= {"max_length": 128, "data_dir": str(commands.folder / "data")}

@@ -49,9 +49,7 @@ def test_train_says_that_a_run_is_finished_and_does_nothing(commands, finished):
     assert before == {x: x.stat().st_mtime_ns for x in finished[0].rglob("*")}
 
 
-def test_evaluate_gives_the_numbers_of_a_run_that_has_moved(
-    commands, finished, tmp_path
-):
+def test_evaluate_gives_the_numbers_of_a_moved_run(commands, finished, tmp_path):
     workdir = shutil.copytree(finished[0], tmp_path / "moved")
     result = result_of(workdir)
     test = commands.run("evaluate.py", f"--workdir={workdir}")

@@ -75,7 +75,7 @@ def test_load_run_rejects_what_is_no_trained_run(finished, tmp_path):
     with pytest.raises(ConfigError, match="is not a run"):
         nystromformer.load_run(tmp_path)
     shutil.copy(finished[0] / "config.json", tmp_path)
-    with pytest.raises(CheckpointError, match="best is missing"):
+    with pytest.raises(CheckpointError, match="has not validated yet"):
         nystromformer.load_run(tmp_path)
 
 
@@ -99,6 +99,9 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
     for rows in ([8], [-1], [0, 999]):
         with pytest.raises(ValueError, match="rows must be from 0 to 7"):
             run.attention(tokens, 0, 1, rows)
+    for layer, head, said in ((2, 0, "layer must be at most 1"), (0, -1, "head must")):
+        with pytest.raises(ValueError, match=said):
+            run.attention(tokens, layer, head, [0])
 
 
 @pytest.mark.parametrize("arg", ["linear", "nystrom,as_published"])

@@ -28,7 +28,7 @@ def test_read_config_rejects_a_folder_of_something_else(tmp_path, content):
     with pytest.raises(ConfigError, match=r"is not a run: it has no config\.json"):
         read_config(epath.Path(tmp_path))
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(ConfigError, match=r"config\.json is not the config of a run"):
+    with pytest.raises(ConfigError, match=r"config\.json cannot be used"):
         read_config(epath.Path(tmp_path))
 
 

@@ -19,9 +19,7 @@ def programs():
     return Programs(BagOfTokens, Classification())
 
 
-def test_evaluate_equals_the_accuracy_counted_by_hand_in_any_batch_size(
-    programs, splits
-):
+def test_evaluate_counts_as_by_hand_in_any_batch_size(programs, splits):
     split = splits["test"]
     mask = np.arange(split.inputs.shape[1]) < split.lengths[:, None]
     logits = MODEL(split.inputs, mask)
@@ -49,9 +47,7 @@ def watch(programs):
     return seen
 
 
-def test_evaluate_puts_examples_of_similar_length_into_a_shorter_batch(
-    programs, splits
-):
+def test_evaluate_puts_examples_of_similar_length_together(programs, splits):
     split = splits["test"]
     plain = evaluate(programs, WEIGHTS, Data.of(split), 8)
     seen = watch(programs)

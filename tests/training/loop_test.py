@@ -132,9 +132,7 @@ def test_delete_checkpoints_leaves_the_best_weights(start):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_fit_takes_the_older_checkpoint_where_the_newest_is_damaged(
-    start, tmp_path, monkeypatch, capsys
-):
+def test_fit_passes_over_a_damaged_checkpoint(start, tmp_path, monkeypatch, capsys):
     whole = start("whole").fit()
     fit_until(start("damaged"), 30, monkeypatch)
     newest, older = saved_steps(tmp_path / "damaged")

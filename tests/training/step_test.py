@@ -59,9 +59,7 @@ def test_init_makes_the_weights_of_rngs_of_the_seed(program):
         assert np.allclose(kernel, weights.params["out"]["kernel"][...]) == same
 
 
-def test_train_chunk_keeps_variables_that_a_model_changes_but_does_not_train_them(
-    program,
-):
+def test_train_chunk_keeps_what_a_model_changes_without_training_it(program):
     init, chunk, data = program
     state, _ = chunk(init(SEED), data, indices_from(0), 3)
     assert int(state.weights.variables["calls"][...]) == 3

@@ -189,11 +189,10 @@ def draw_pictures(pictures: errors.Pictures) -> Figure:
     for line, ((layer, head), titled) in zip(grid, pictures.items(), strict=True):
         exact = next(iter(titled.values()))
         low, high = np.quantile(exact, (0.005, 0.995))
+        limits: dict[str, Any] = {"vmin": min(low, 0), "vmax": high}
         for axes, (title, matrix) in zip(line, titled.items(), strict=True):
             error = np.linalg.norm(matrix - exact) / np.linalg.norm(exact)
-            image = axes.imshow(
-                matrix, interpolation="nearest", vmin=min(low, 0), vmax=high
-            )
+            image = axes.imshow(matrix, interpolation="nearest", **limits)
             axes.set(xticks=[], yticks=[])
             axes.grid(visible=False)
             if axes in grid[0]:

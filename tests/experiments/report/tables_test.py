@@ -98,9 +98,7 @@ def test_score_table_averages_rows_that_have_all_tasks(runs):
         ("softmax", "", "runs/a", None),
     ],
 )
-def test_score_table_cites_beside_the_published_settings_only(
-    runs, arg, flags, source, cited
-):
+def test_score_table_cites_beside_published_settings(runs, arg, flags, source, cited):
     runs.add(arg, 0.5, flags=flags, train__init_from=source)
     *_, row = scores(runs).values()
     assert row.get("listops published, %") == cited
