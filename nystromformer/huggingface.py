@@ -155,8 +155,7 @@ def read_config(
             dtype=dtype,
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
-        said = f"{path} is not as published and downloaded: {error!r}"
-        raise PretrainedError(said) from error
+        raise PretrainedError(f"{path} is no published model's: {error!r}") from error
 
 
 def theirs_of(ours: Tensors) -> Tensors:
@@ -186,10 +185,9 @@ def read_tensors(folder: Path) -> Tensors:
     """The tensors by the names that they have in a model with a head, each once."""
     path, pickled = folder / WEIGHTS_FILE, folder / "pytorch_model.bin"
     path = pickled if pickled.exists() and not path.exists() else path
-    content = path.read_bytes()
     try:
         if path.name == WEIGHTS_FILE:
-            found = safetensors.numpy.load(content)
+            found = safetensors.numpy.load(path.read_bytes())
         else:
             import torch  # type: ignore[import-not-found]
 

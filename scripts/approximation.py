@@ -17,17 +17,15 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True
 _OUT = flags.DEFINE_string("out", None, "folder to write", required=True)
 _EXAMPLES = flags.DEFINE_integer("examples", 8, "number of examples", 1)
 _LANDMARKS = flags.DEFINE_multi_integer("landmarks", None, "numbers of landmarks", 1)
+_SOURCE_DIR = flags.DEFINE_string("source_dir", None, "its sources, if they have moved")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of the data, if it has moved")
 
 
 def main() -> None:
-    write_study(
-        load_run(str(_WORKDIR.value)),
-        Path(str(_OUT.value)).expanduser(),
-        examples=_EXAMPLES.value,
-        landmarks=_LANDMARKS.value,
-        data_dir=_DATA_DIR.value,
-    )
+    run = load_run(str(_WORKDIR.value), _SOURCE_DIR.value)
+    sizes = {"examples": _EXAMPLES.value, "landmarks": _LANDMARKS.value}
+    out = Path(str(_OUT.value)).expanduser()
+    write_study(run, out, **sizes, data_dir=_DATA_DIR.value)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from absl import flags
 from etils import epath
 
 from configs.defaults import make_config
+from lra_tasks.base import local_path
 from nystromformer import huggingface
 from nystromformer.config import Config, ConfigError, ModelConfig, key_types
 from nystromformer.experiments import cli, workdir
@@ -26,7 +27,7 @@ _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of texts")
 def main() -> None:
     source, folder = (epath.Path(x.value).expanduser() for x in (_FROM, _WORKDIR))
     workdir.check_new(folder)
-    tokenizer = source / workdir.TOKENIZER_FILE
+    tokenizer, texts = source / workdir.TOKENIZER_FILE, _SOURCE_DIR.value
     try:
         encoder = huggingface.read_config(source)
         model = huggingface.load_pretrained(source)
@@ -36,7 +37,7 @@ def main() -> None:
     settings = {
         **{f"model.{key}": getattr(encoder, key) for key in keys},
         **{f"attention.{key}": x for key, x in encoder.attention_options.items()},
-        "task.source_dir": _SOURCE_DIR.value,
+        "task.source_dir": texts and str(local_path(texts)),
         "task.tokenizer": str(tokenizer),
         "task.max_length": encoder.max_length,
         "objective.name": "mlm",
@@ -48,7 +49,7 @@ def main() -> None:
     experiment = Experiment(Config.from_mapping(made.to_dict()))
     if (found := experiment.task.vocab_size) != encoder.vocab_size:
         sizes = f"has {found:,} tokens, the model {encoder.vocab_size:,}"
-        raise ConfigError(f"{tokenizer} {sizes}")
+        raise ConfigError(f"{tokenizer} {sizes}: take this model's own")
     save_weights(folder / "best", split_weights(model)[1])
     (folder / workdir.TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
     workdir.write_json(folder / workdir.CONFIG_FILE, experiment.config.to_mapping())

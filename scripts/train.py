@@ -22,6 +22,7 @@ from absl import flags
 from etils import epath
 from ml_collections import config_flags
 
+from lra_tasks.base import local_path
 from nystromformer.config import Config, ConfigError
 from nystromformer.experiments import cli, run
 from nystromformer.experiments.experiment import Experiment
@@ -66,6 +67,9 @@ def main() -> None:
         jax.config.update("jax_compilation_cache_max_size", 2**30)
     groups = _CONFIG.value.to_dict()
     groups["load"] = [*dict.fromkeys((*groups.get("load", ()), *cli.loaded()))]
+    for key in {"data_dir", "source_dir"} & groups["task"].keys():
+        if folder := groups["task"][key]:  # which evaluate.py reads from elsewhere
+            groups["task"][key] = str(local_path(folder))
     experiment = Experiment(Config.from_mapping(groups))
     workdir = epath.Path(_WORKDIR.value).expanduser()
     print(run.summary(run.run_training(experiment, workdir, _SHARDS.value)))

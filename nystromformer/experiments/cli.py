@@ -94,9 +94,11 @@ def loaded() -> tuple[str, ...]:
 def load_modules(names: Iterable[str]) -> None:
     """Imports modules by name or file, each once; ConfigError where there is none."""
     for name in map(_absolute, names):
-        files = [Path(x).name for x in sys.modules if x.endswith(".py")]
-        if Path(name).name in files and not Path(name).exists():
-            continue  # it has moved, and was loaded from where it is now
+        if name.endswith(".py") and not os.path.exists(name):
+            if os.path.basename(name) in map(os.path.basename, sys.modules):
+                continue  # it has moved, and was loaded from where it is now
+            hint = "if it has moved, --load it from its place now"
+            raise ConfigError(f"--load={name}: no such file; {hint}")
         try:
             if not name.endswith(".py"):
                 importlib.import_module(name)
@@ -105,8 +107,7 @@ def load_modules(names: Iterable[str]) -> None:
                 sys.modules[name] = importlib.util.module_from_spec(spec)
                 spec.loader.exec_module(sys.modules[name])
         except (ModuleNotFoundError, FileNotFoundError) as error:
-            hint = f"{error}; if it has moved, --load it from there"
-            raise ConfigError(f"--load={name}: {hint}") from error
+            raise ConfigError(f"--load={name}: {error}") from error
 
 
 def _absolute(name: str) -> str:

@@ -143,8 +143,6 @@ class Experiment:
         """
         self.config = config
         self.task = task = get_task(config.task.name, **config.task.options)
-        if config.task.options.get("source_dir"):  # for readers in other directories
-            config.task.options["source_dir"] = task.source_dir
         name, options = config.objective.name, config.objective.options
         options = {key: x for key, x in options.items() if x is not None}
         try:

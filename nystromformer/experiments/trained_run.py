@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
+from etils.epath import PathLike
 from flax import nnx
 
 from nystromformer.attention.base import check_range
@@ -174,7 +175,7 @@ def _probabilities(model: Any, tokens: Any, mask: Any) -> jax.Array:
     return jax.nn.softmax(model(tokens, mask))
 
 
-def load_run(workdir: epath.PathLike, source_dir: str | None = None) -> TrainedRun:
+def load_run(workdir: PathLike, source_dir: PathLike | None = None) -> TrainedRun:
     """The run of a workdir of scripts/train.py, a folder or gs://BUCKET/RUN.
 
     source_dir: where the sources of its task are now; None = where they were.
@@ -184,16 +185,17 @@ def load_run(workdir: epath.PathLike, source_dir: str | None = None) -> TrainedR
     folder = epath.Path(workdir).expanduser()
     config, words = read_config(folder), folder / TOKENIZER_FILE
     if source_dir:
-        config.task.options["source_dir"] = source_dir
+        config.task.options["source_dir"] = str(source_dir)
     if config.task.options.get("tokenizer") not in (None, "bpe", "byte"):
         config.task.options["tokenizer"] = str(words)  # wherever the original is now
     experiment = Experiment(config)
     if experiment.task.tokenizer == "bpe":  # learnt; the data need not be there
         experiment.task.use_tokenizer(str(words))
-    if not (folder / "best").exists():
+    result = read_result(folder)
+    if result is None and not (folder / "best").exists():
         raise CheckpointError(f"{folder} has not validated yet: resume its training")
     weights, _ = load_weights(folder / "best", experiment.weight_shapes)
-    return TrainedRun(experiment, weights, read_result(folder))
+    return TrainedRun(experiment, weights, result)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -73,6 +73,6 @@ def test_load_puts_an_attention_into_a_sweep(commands, tmp_path):
     assert read(workdir / "config.json")["load"] == [mine]
     os.remove(mine)
     gone = commands.run("evaluate.py", f"--workdir={workdir}")
-    assert "if it has moved, --load it from there" in refused(gone)
+    assert "custom.py: no such file; if it has moved, --load it" in refused(gone)
     again = commands.run("evaluate.py", f"--workdir={workdir}", f"--load={LOADED}")
     assert "listops with average (finished run" in again.stdout, again.stderr

@@ -74,9 +74,10 @@ def test_predict_rejects_what_is_no_example(run, inputs, error, message):
 def test_load_run_rejects_what_is_no_trained_run(finished, tmp_path):
     with pytest.raises(ConfigError, match="is not a run"):
         nystromformer.load_run(tmp_path)
-    shutil.copy(finished[0] / "config.json", tmp_path)
-    with pytest.raises(CheckpointError, match="has not validated yet"):
-        nystromformer.load_run(tmp_path)
+    for file, said in (("config.json", "not validated"), ("result.json", "is missing")):
+        shutil.copy(finished[0] / file, tmp_path)
+        with pytest.raises(CheckpointError, match=said):
+            nystromformer.load_run(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["softmax", "nystrom"])
