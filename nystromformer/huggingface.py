@@ -155,7 +155,7 @@ def read_config(
             dtype=dtype,
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise PretrainedError(f"{path} is no published model's: {error!r}") from error
+        raise PretrainedError(f"{path} is not as published: {error!r}") from error
 
 
 def theirs_of(ours: Tensors) -> Tensors:

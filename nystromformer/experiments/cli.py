@@ -106,7 +106,7 @@ def load_modules(names: Iterable[str]) -> None:
                 spec: Any = importlib.util.spec_from_file_location(name, name)
                 sys.modules[name] = importlib.util.module_from_spec(spec)
                 spec.loader.exec_module(sys.modules[name])
-        except (ModuleNotFoundError, FileNotFoundError) as error:
+        except ModuleNotFoundError as error:
             raise ConfigError(f"--load={name}: {error}") from error
 
 

@@ -8,10 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
-from etils.epath import PathLike
 from flax import nnx
 
-from nystromformer.attention.base import check_range
 from nystromformer.config import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.workdir import TOKENIZER_FILE, read_config, read_result
@@ -121,13 +119,11 @@ class TrainedRun:
           layer, head: which, from 0.
           rows: [R] queries; 0 is [CLS] where the model has one.
 
-        ValueError for one that does not exist, or an attention without a matrix.
+        ValueError for a row that does not exist, or an attention without a matrix.
         """
         name, options = self.config.attention.name, self.config.attention.options
         if name not in ("nystrom", "softmax") or "per_batch" in options.values():
             raise ValueError(f"this {name} has no attention matrix of one example")
-        check_range("layer", layer, 0, self.config.model.num_layers - 1)
-        check_range("head", head, 0, self.config.model.num_heads - 1)
         found = self.layers(inputs, lengths)[layer]
         at, length = np.asarray(rows), found.query.shape[1]
         if not {*at.tolist()} <= {*range(length)}:
@@ -175,7 +171,9 @@ def _probabilities(model: Any, tokens: Any, mask: Any) -> jax.Array:
     return jax.nn.softmax(model(tokens, mask))
 
 
-def load_run(workdir: PathLike, source_dir: PathLike | None = None) -> TrainedRun:
+def load_run(
+    workdir: epath.PathLike, source_dir: epath.PathLike | None = None
+) -> TrainedRun:
     """The run of a workdir of scripts/train.py, a folder or gs://BUCKET/RUN.
 
     source_dir: where the sources of its task are now; None = where they were.

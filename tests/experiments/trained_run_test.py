@@ -100,9 +100,6 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
     for rows in ([8], [-1], [0, 999]):
         with pytest.raises(ValueError, match="rows must be from 0 to 7"):
             run.attention(tokens, 0, 1, rows)
-    for layer, head, said in ((2, 0, "layer must be at most 1"), (0, -1, "head must")):
-        with pytest.raises(ValueError, match=said):
-            run.attention(tokens, layer, head, [0])
 
 
 @pytest.mark.parametrize("arg", ["linear", "nystrom,as_published"])
