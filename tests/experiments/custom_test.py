@@ -38,12 +38,14 @@ def test_commands_know_what_a_config_registers(commands, tmp_path):
     words = os.path.relpath(tmp_path / "texts", commands.folder)
     words = f"--config.task.source_dir={words}"
     args = (f"--config={tmp_path}/mine.py", workdir, words, *SHORT)
+    args += ("--config.task.data_dir=of_words",)
     done = commands.run("train.py", *args)
     assert done.returncode == 0, done.stderr
     assert "words with average: " in done.stdout
     config = read(run / "config.json")
     assert config["attention"] == {"name": "average", "scale": 2.0}
     assert config["load"] == [LOADED]
+    assert config["task"]["data_dir"] == f"{commands.folder}/of_words"
     assert os.path.realpath(config["task"]["source_dir"]) == f"{tmp_path}/texts"
 
     result, *rows = numbers(run)
