@@ -33,7 +33,8 @@ QUICK_FINE_TUNING = optimizer(learning_rate=1e-4) | attention(
     num_landmarks=32, projection_dim=64
 )
 PAPER = {"task.max_length": 512} | BERT_BASE | FINE_TUNING | four_epochs(67_349)
-QUICK = {"task.max_length": 128} | BERT_QUICK | QUICK_FINE_TUNING | attention(window=32)
+QUICK = {"task.max_length": 128} | BERT_QUICK | QUICK_FINE_TUNING
+QUICK |= attention(window=32, block_size=16)
 PRESETS = {  # of SST-2, if they name no other subset
     "quick": QUICK,
     "mrpc": {"task.subset": "mrpc"} | objective(f1=True) | four_epochs(3_668),

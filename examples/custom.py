@@ -75,7 +75,7 @@ class Brier:
     """The squared error of the probabilities: the gradient is that of `loss`."""
 
     metrics = ("loss", "accuracy")  # the keys of what it returns
-    select, higher_is_better = "loss", False  # which validation metric is the best's
+    select, higher_is_better = "loss", False  # selects the best weights
 
     def __init__(self, power: int = 2):
         self.power = power

@@ -2,7 +2,7 @@
 
 python examples/linformer_in_place.py --workdir=RUN --rows=8 --rows=32
 
-RUN is a run of scripts/train.py on short sequences, best with softmax. Its queries,
+RUN is a run of scripts/train.py on short sequences, preferably of softmax. Its queries,
 keys and values stay as they are. In each layer Adam trains Linformer's projection, one
 for keys, values and all heads, to lower the squared relative error of its output on the
 512 longest sequences of train. The table has the medians of ‖out − exact‖ / ‖exact‖

@@ -113,7 +113,7 @@ class Task:
     def make_splits(self, source: Path) -> dict[str, Split]:
         """Reads its splits from `source`, or draws them, once.
 
-        Of train, a tenth is held out for each of the others that it does not give.
+        A tenth of train is held out for each other split that it does not give.
         """
         raise NotImplementedError
 

@@ -137,10 +137,13 @@ class Corpus(Task):
             self._set(vocab_size=vocab_size)
 
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
-        """As `Task.load`; the inputs stay on disk (`storage.Rows`)."""
+        """As `Task.load`, but on disk; DataError if the texts of a run have changed."""
+        known = self.vocabulary.digest
         loaded = super().load(split, data_dir)
         if self.tokenizer == "bpe":
             self.use_tokenizer(str(self.vocabulary_file(data_dir)))
+            same = known in ("byte", self.vocabulary.digest)
+            self.require(same, f"{self.source_dir} has not the texts of the run")
         return loaded
 
     def source_files(self) -> list[Path]:

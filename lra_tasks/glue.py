@@ -1,8 +1,8 @@
 """GLUE (Wang et al. 2019, arXiv:1804.07461), and tables of texts of one's own.
 
-Of GLUE the official TSV folders are read, or TFDS's `glue`. The published test splits
-have no labels: the official validation split is our test split, and a tenth of train is
-held out for validation.
+GLUE is read from the official TSV folders, or from TFDS's `glue`. The published test
+splits have no labels: the official validation split is our test split, and a tenth of
+train is held out for validation.
 """
 
 from collections.abc import Mapping

@@ -26,8 +26,8 @@ class Split:
     (`storage.Rows`): then it is indexed by rows only.
     """
 
-    inputs: Any  # uint8 or uint16 [num_inputs, L], 0 behind a row's length
-    lengths: np.ndarray  # int32 [num_inputs]
+    inputs: Any  # uint8 or uint16 [num_rows, L], 0 behind a row's length
+    lengths: np.ndarray  # int32 [num_rows]
     labels: np.ndarray  # int32 [num_examples]
     pairs: np.ndarray | None = None  # int32 [num_examples, 2]
 

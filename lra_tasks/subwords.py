@@ -71,7 +71,7 @@ class Vocabulary:
         names = [x if x in known else f"<{x[1:-1].lower()}>" for x in SPECIAL]
         self.special = tuple(known[x] for x in names if x in known)  # or as <pad>
         if len(self.special) < len(SPECIAL) or self.special[0] != 0:
-            raise DataError(f"{path} has not the tokens {', '.join(SPECIAL)}, first 0")
+            raise DataError(f"{path} lacks {', '.join(SPECIAL)}, the first as id 0")
         self.vocab_size = 1 + max(known.values())
         self.digest = hashlib.sha256(content).hexdigest()[:16]
         if self.vocab_size > MAX_VOCAB_SIZE:
@@ -110,7 +110,7 @@ class Vocabulary:
     def rows(
         self, texts: Sequence[Sequence[str]], max_length: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Of n single texts or pairs: uint16 `[n, max_length]` and lengths `[n]`."""
+        """Rows uint16 `[n, max_length]` of n texts or pairs, and lengths `[n]`."""
         rows = []
         for start in range(0, len(texts), 1024):
             columns = zip(*texts[start : start + 1024], strict=True)

@@ -43,7 +43,7 @@ class ModelConfig(EncoderConfig):
     vocab_size: int = 1
     max_length: int = 1
     dtype: str = "float32"
-    pooling: str = "mean"  # over valid tokens; or another of `heads`
+    pooling: str = "mean"  # one of heads.POOLINGS, or "bert_pooler"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

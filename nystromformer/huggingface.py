@@ -119,8 +119,8 @@ def load_pretrained(
     shapes, wanted = ({n: x.shape for n, x in y.items()} for y in (tensors, views))
     for name in sorted(shapes.keys() | wanted):
         if shapes.get(name) != wanted.get(name):
-            sizes = f"{shapes.get(name, 'none')}, the model {wanted.get(name, 'none')}"
-            raise PretrainedError(f"{folder}: of {name} the file has {sizes}")
+            sizes = f"{shapes.get(name, 'none')}, ours {wanted.get(name, 'none')}"
+            raise PretrainedError(f"{folder}: {name} is {sizes}")
         views[name][...] = tensors[name]
     flat = [(path, x.replace(jnp.asarray(ours[n]))) for n, (path, x) in leaves.items()]
     return nnx.merge(graphdef, nnx.from_flat_state(flat))

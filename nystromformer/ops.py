@@ -29,7 +29,7 @@ def zeroed(x: jax.Array, mask: jax.Array | None) -> jax.Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def exp_in(x: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-    """exp(x) in dtype, written down once, and all that its gradient keeps."""
+    """exp(x) in dtype, materialised once; its gradient keeps nothing else."""
     return lax.optimization_barrier(jnp.exp(x).astype(dtype))
 
 
@@ -46,7 +46,7 @@ def einsum(letters: str, x: Any, y: Any, precision: Any = None) -> jax.Array:
 
 
 def in_memory(x: jax.Array) -> jax.Array:
-    """x, written down on a CPU: its transposition becomes no part of a product."""
+    """x, materialised on a CPU, so that no product there absorbs its transposition."""
     return lax.platform_dependent(x, cpu=lax.optimization_barrier, default=lambda x: x)
 
 
@@ -136,7 +136,7 @@ def dropout(x: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
 def gelu(x: jax.Array) -> jax.Array:
     """½ x (1 + erf(x / √2)), computed in at least float32; in x's dtype.
 
-    jax's own takes erfc, whose gradient holds more arrays: 4 of a train step's 86.
+    jax's own takes erfc, whose gradient keeps more arrays of the step in memory.
     """
     wide = x.astype(at_least_float32(x.dtype))
     return (0.5 * wide * (1 + lax.erf(wide * 0.5**0.5))).astype(x.dtype)
@@ -148,8 +148,8 @@ def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
 
     The gradients of kernel and bias are summed in their own dtype. That of a NARROW
     kernel is the sum of a product for each sequence: for one product of all rows XLA
-    first writes them down transposed, with whatever they come from computed once more,
-    and a train step takes a tenth longer (measured on a CPU, estimated for a GPU). For
+    first materialises them transposed, recomputing what they come from, and a train
+    step takes a tenth longer (measured on a CPU, estimated for a GPU). For
     a wide kernel the products of all sequences would take more memory than the rows.
     """
     bias = bias.astype(x.dtype)
@@ -162,7 +162,7 @@ def _dense_forward(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> Any:
 
 def _dense_backward(residuals: Any, cotangent: jax.Array) -> Any:
     x, kernel = residuals
-    cotangent = lax.optimization_barrier(cotangent)  # written down once, narrow
+    cotangent = lax.optimization_barrier(cotangent)  # materialised once, narrow
     of_x = cotangent @ kernel.T.astype(x.dtype)
     of_bias = cotangent.sum(range(cotangent.ndim - 1), dtype=kernel.dtype)
     by_sequence = "...de" if kernel.size <= NARROW else "de"

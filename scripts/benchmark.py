@@ -46,7 +46,9 @@ def main() -> None:
     torch = load_torch() if f.peers else None
     if f.train_step:
         sizes = {"train.batch_size": f.batch_size, "model.dtype": f.dtype}
-        sizes["task.max_length"] = f.length and f.length[0]
+        sizes["task.max_length"], *more = f.length or [None]
+        if more:
+            raise ConfigError("--train_step takes one --length")
         groups = programs.step_groups(specs, f.task, f.grad_accum_steps, torch, **sizes)
     else:
         sizes = {"num_heads": f.num_heads, "head_dim": f.head_dim, "dtype": f.dtype}

@@ -42,8 +42,7 @@ def main() -> None:
         "task.max_length": encoder.max_length,
         "objective.name": "mlm",
         "train.batch_size": 32,
-        **dict.fromkeys(("train.num_steps", "train.eval_every"), 1),
-        "train.checkpoint_every": 1,
+        **{f"train.{x}": 1 for x in ("num_steps", "eval_every", "checkpoint_every")},
     }
     made = make_config(encoder.attention, task="corpus", settings=settings, presets={})
     experiment = Experiment(Config.from_mapping(made.to_dict()))

@@ -8,6 +8,7 @@ Data that are already prepared are only read. DATA.md says where the data come f
 import ast
 import os
 import sys
+from typing import get_args, get_type_hints
 
 from absl import flags
 
@@ -23,8 +24,9 @@ _OPTION = flags.DEFINE_multi_string("option", [], "KEY=VALUE: an option of the t
 
 def main() -> None:
     """Prepares the tasks one after the other; one that fails does not stop the rest."""
-    options, failed = dict(map(parse_option, _OPTION.value)), False
+    failed = False
     for name in [*LRA, "pathx"] if "all" in _TASK.value else _TASK.value:
+        options = dict(parse_option(x, TASKS[name]) for x in _OPTION.value)
         drawn = issubclass(TASKS[name], Pathfinder)
         workers = {"num_workers": os.cpu_count()} if drawn else {}
         try:
@@ -36,11 +38,14 @@ def main() -> None:
     sys.exit(2 if failed else 0)
 
 
-def parse_option(text: str) -> tuple[str, object]:
-    """KEY=VALUE as a key and a Python literal or, failing that, a string."""
+def parse_option(text: str, task: type[Task]) -> tuple[str, object]:
+    """KEY=VALUE as a key and a string or, of an option of another type, a literal."""
     key, equals, value = text.partition("=")
     if not equals:
         raise DataError(f"--option={text} is not KEY=VALUE")
+    kind = get_type_hints(task).get(key)
+    if str in (kind, *get_args(kind)):
+        return key, value
     try:
         return key, ast.literal_eval(value)
     except (SyntaxError, ValueError):

@@ -10,7 +10,7 @@ JAX_COMPILATION_CACHE_DIR names, unless JAX_ENABLE_COMPILATION_CACHE=false.
 
 In several processes a run has the same command for each, with --distributed; outside
 SLURM and TPU pods also with --coordinator=HOST:PORT --num_processes=4 --process_id=0.
-Data and workdir lie on a disk that all of them see.
+All see the workdir; each reads the data from its own disk or a shared one.
 """
 
 import os
@@ -30,7 +30,7 @@ from nystromformer.training.interrupt import SIGNALS
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run", required=True)
-_MAX_MINUTES = flags.DEFINE_float("max_minutes", 0, "limit of time, if any", 0)
+_MAX_MINUTES = flags.DEFINE_float("max_minutes", 0, "time limit; 0: none", 0)
 _SHARDS = flags.DEFINE_integer("sequence_parallelism", 1, "devices for a sequence", 1)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes")
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")

@@ -23,8 +23,7 @@ def changed(path: str, value: object) -> dict:
 def test_to_mapping_is_the_inverse_of_from_mapping(arg):
     config = Config.from_mapping(mapping(arg))
     assert config.to_mapping() == mapping(arg)
-    through_json = json.loads(json.dumps(config.to_mapping()))
-    assert Config.from_mapping(through_json) == config
+    assert Config.from_mapping(json.loads(json.dumps(config.to_mapping()))) == config
 
 
 BAD = [

@@ -127,6 +127,10 @@ def test_another_run_can_use_the_vocabulary(tmp_path, texts):
     assert again.vocab_size == task.vocabulary.vocab_size == 300
     assert again.load("train", tmp_path).content_hash == train.content_hash
     assert again.folder() == same.folder()
+    run = corpus(texts, tokenizer="bpe", vocab_size=299)  # of 300
+    run.use_tokenizer(str(file))
+    with pytest.raises(DataError, match="has not the texts of the run"):
+        run.load("train", tmp_path)
 
 
 @pytest.mark.parametrize("longest", [20, 60])
@@ -168,8 +172,7 @@ def test_the_tokenizer_is_learnt_on_train_alone(tmp_path):
 def test_read_documents_between_blank_lines_or_whole(tmp_path):
     write(tmp_path, {"b.txt": b"\n\nOne.\nTwo.\n \nThree."})
     assert [*read_documents(tmp_path / "b.txt", True)] == ["One.\nTwo.", "Three."]
-    whole = [*read_documents(tmp_path / "b.txt", False)]
-    assert whole == ["One.\nTwo.\n \nThree."]
+    assert [*read_documents(tmp_path / "b.txt", False)] == ["One.\nTwo.\n \nThree."]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +185,7 @@ def test_read_documents_between_blank_lines_or_whole(tmp_path):
         ({}, "byte", r"no files /.*/\*\*/\*\.txt"),
         ({"x.json": b"{}"}, "x.json", "is not a tokenizer.json"),
         ({}, "x.json", "tokenizer is byte or a tokenizer.json, not"),
-        ({"x.json": MODEL}, "x.json", r"has not the tokens \[PAD\]"),
+        ({"x.json": MODEL}, "x.json", r"lacks \[PAD\]"),
     ],
 )
 def test_a_wrong_corpus_is_one_line(tmp_path, monkeypatch, files, tokenizer, message):

@@ -82,15 +82,15 @@ def test_as_published_is_the_paper_preset_with_just_these_changes(task, attentio
     changes = {key: x for key, x in published.items() if paper[key] != x}
     everywhere = {"model.pooling": "padded_mean", "optimizer.cycle_b1": True}
     options = {f"attention.{x}": y for x, y in OF_ATTENTIONS[attention].items()}
-    expected = {"preset": "as_published"} | everywhere | OF_TASKS[task] | options
-    assert changes == expected
+    assert changes == {"preset": "as_published"} | everywhere | OF_TASKS[task] | options
     quick = (flat(task, f"{attention},quick{x}") for x in ("", ",as_published"))
     assert len({config["task.max_length"] for config in quick}) == 1
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_quick_options_fit_into_short_sequences(attention):
-    Experiment(small.make_config(f"{attention},quick"))  # or raises
+    for task in MODULES:
+        Experiment(small.make_config(f"{attention},quick", task))  # or raises
 
 
 def test_make_config_merges_presets_quick_first():

@@ -161,8 +161,7 @@ def test_labelled_texts_draws_what_has_no_file(tmp_path):
 
 @pytest.mark.parametrize("tokenizer", [None, "byte"])
 def test_labelled_texts_takes_files_of_validation_and_test(tmp_path, tokenizer):
-    files = {"train.csv": TRAIN, "validation.tsv": TSV, "test.tsv": TSV}
-    write(tmp_path, files)
+    write(tmp_path, {"train.csv": TRAIN, "validation.tsv": TSV, "test.tsv": TSV})
     with pytest.raises(DataError, match="no example of validation is left"):
         load_all(labelled(tmp_path), tmp_path / "data")
     write(tmp_path, {"validation.tsv": TSV.replace(b"no", b"maybe")})

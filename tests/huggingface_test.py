@@ -98,8 +98,7 @@ def test_load_pretrained_puts_tensors_of_one_shape_in_their_places(tmp_path):
 @pytest.mark.parametrize("head", MODELS)
 def test_load_pretrained_reads_every_tensor(head, tmp_path):
     theirs = published(tmp_path, head)
-    model = load_pretrained(tmp_path, head=head)
-    leaves = leaves_by_name(nnx.state(model))
+    leaves = leaves_by_name(nnx.state(load_pretrained(tmp_path, head=head)))
     found = theirs_of({name: np.asarray(x[...]) for name, (_, x) in leaves.items()})
     bare = "" if head else BASE
     assert {name.removeprefix(bare) for name in found} == theirs.keys()

@@ -208,8 +208,7 @@ def test_same_seed_same_data_on_every_machine():
     digest = generate(short, 509).content_hash
     assert digest == "7deef8ede59cc9f15108073edbe9a43e1125084d76b072eaa6311daa6dadbf7d"
     assert generate(replace(short, seed=1), 509).content_hash != digest
-    more = generate(short, 1013)
-    assert more.take(slice(509)).content_hash == digest
+    assert generate(short, 1013).take(slice(509)).content_hash == digest
     wide = generate(replace(short, max_length=67), 509)
     assert replace(wide, inputs=wide.inputs[:, :64]).content_hash == digest
     assert not wide.inputs[:, 64:].any()

@@ -100,8 +100,7 @@ def test_nystrom(queries, keys, num_landmarks, dtype):
         actual = function(q, k, v, mask)
         assert actual.dtype == dtype
         rows = mask if queries == keys else slice(None)
-        expected = paper.nystrom(q, k, v, mask, num_landmarks)
-        check(actual[rows], expected[rows])
+        check(actual[rows], paper.nystrom(q, k, v, mask, num_landmarks)[rows])
     assert np.isfinite(function(q, k, v, np.zeros(keys, bool))).all()
 
 

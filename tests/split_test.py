@@ -28,8 +28,7 @@ def test_hash_changes_with_any_bit_and_with_the_form_but_not_with_the_memory():
     others = {dataclasses.replace(SPLIT, **each).content_hash for each in changes}
     assert len(others | {SPLIT.content_hash}) == 9
     strided = np.asfortranarray(np.repeat(SPLIT.inputs, 2, axis=1))[:, ::2]
-    same = dataclasses.replace(SPLIT, inputs=strided)
-    assert same.content_hash == SPLIT.content_hash
+    assert dataclasses.replace(SPLIT, inputs=strided).content_hash == SPLIT.content_hash
 
 
 def split_of(rows):

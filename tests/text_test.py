@@ -94,8 +94,7 @@ def test_encode_bytes_shifts_by_one_and_comes_back():
     assert tokens.dtype == np.uint8
     assert tokens[0].tolist() == [98, 99, 100, 0, 0, 0]
     assert lengths.tolist() == [3, 5, 0, 5]
-    back = [decode_bytes(row) for row in tokens]
-    assert back == ["abc", "日\\xe6\\x9c", "", "naïv"]
+    assert [decode_bytes(row) for row in tokens] == ["abc", "日\\xe6\\x9c", "", "naïv"]
 
 
 def test_make_splits_refuses_an_incomplete_folder(tmp_path):

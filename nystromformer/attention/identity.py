@@ -1,4 +1,4 @@
-"""No attention: a bag of tokens, which every attention should beat."""
+"""No attention: each token and its place alone, which an attention should beat."""
 
 from nystromformer.attention.base import Attention
 

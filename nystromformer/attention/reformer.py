@@ -10,10 +10,10 @@ sorted by bucket (and by position within one) and cut into chunks; chunk c looks
 chunks c − 1 and c. A token attends to itself only when there is nothing else. As in the
 authors' code q_i · k_j is not divided by √H.
 
-Unlike there, tokens of another bucket in a chunk are not seen, and a token that several
-rounds find is seen once (N_ij of the appendix); `lsh_scope="chunk"` does both as that
-code. The number of buckets follows the number of valid tokens and padding sorts to the
-end, so adding padding changes nothing.
+Unlike in that code, a token does not see other buckets in its chunk, and it sees once
+a token that several rounds find (N_ij of the appendix); `lsh_scope="chunk"` does both
+as that code. The number of buckets follows the number of valid tokens and padding sorts
+to the end, so adding padding changes nothing.
 
 Letters: L sequence length, N heads, H head dim, R rounds of hashing, K rotated axes
 (2 K buckets), C chunks.
@@ -114,8 +114,8 @@ def _attend_chunks(query, key, value, bias, precision):
 class ReformerAttention(Attention):
     """LSH attention. Without parameters.
 
-    If keys are no queries, as in the paper they are, keys alone are hashed: the query
-    of a token meets the keys of the bucket of its own key.
+    Where keys differ from queries (in the paper they are equal), only keys are hashed:
+    a token's query attends to the bucket of that token's key.
     """
 
     num_hashes: int = 2  # rounds of hashing, R ≥ 1

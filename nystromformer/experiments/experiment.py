@@ -68,15 +68,13 @@ def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.M
     return heads.MaskedOrderModel(config, rngs=rngs)
 
 
-def _make_mlm(
-    objective: type[MaskedTokens], task: Task, **options: Any
-) -> MaskedTokens:
+def _make_mlm(kind: type[MaskedTokens], task: Task, **options: Any) -> MaskedTokens:
     """An objective of masked tokens, which leaves the task's special ones alone."""
     tokens = {"vocab_size": task.vocab_size, "mask_token": task.mask_token}
-    return objective(**tokens, special_tokens=task.special_tokens, **options)
+    return kind(**tokens, special_tokens=task.special_tokens, **options)
 
 
-def of_labels(task: Task, splits: Any) -> Floors:
+def label_floors(task: Task, splits: Any) -> Floors:
     """The task's own rules and, for f1, the rule that always answers 1."""
     positive = float(np.mean(np.asarray(splits["test"].labels) == 1))
     return {
@@ -85,8 +83,8 @@ def of_labels(task: Task, splits: Any) -> Floors:
     }
 
 
-def of_tokens(task: Task, splits: Any) -> Floors:
-    """A unigram model: the frequency of each ordinary token, counted from 1."""
+def mlm_floors(task: Task, splits: Any) -> Floors:
+    """A unigram model of the ordinary tokens, with add-one smoothing."""
     train, test = (_counts(splits[name], task) for name in ("train", "test"))
     surprise = -np.log((train + 1) / (train + 1).sum())
     rule, share = "frequency of each token", test / test.sum()
@@ -94,9 +92,9 @@ def of_tokens(task: Task, splits: Any) -> Floors:
     return {"loss": {rule: float(share @ surprise)}, "mlm_accuracy": {rule: accuracy}}
 
 
-def of_tokens_and_order(task: Task, splits: Any) -> Floors:
+def mlm_sop_floors(task: Task, splits: Any) -> Floors:
     """The rule for tokens; for the order the label that train has more often."""
-    tokens = of_tokens(task, splits)
+    tokens = mlm_floors(task, splits)
     majority = np.mean(splits["train"].labels) > 0.5
     order = {"majority class": float(np.mean(splits["test"].labels == majority))}
     return {"mlm_loss": tokens.pop("loss"), **tokens, "sop_accuracy": order}
@@ -113,11 +111,11 @@ def _counts(split: Any, task: Task) -> np.ndarray:
 
 OBJECTIVES = {
     "classification": ObjectiveSpec(
-        lambda task, **options: Classification(**options), make_classifier, of_labels
+        lambda task, **options: Classification(**options), make_classifier, label_floors
     ),
-    "mlm": ObjectiveSpec(partial(_make_mlm, MaskedTokens), make_mlm_model, of_tokens),
+    "mlm": ObjectiveSpec(partial(_make_mlm, MaskedTokens), make_mlm_model, mlm_floors),
     "mlm_sop": ObjectiveSpec(
-        partial(_make_mlm, MaskedOrder), make_mlm_sop_model, of_tokens_and_order
+        partial(_make_mlm, MaskedOrder), make_mlm_sop_model, mlm_sop_floors
     ),
 }
 

@@ -56,11 +56,6 @@ def run_training(
     print(f"{experiment} on {provenance.device()}")
     taken = carry_over(source, experiment) if source else {}
     with lock_workdir(workdir):
-        if is_host_0():
-            write_json(workdir / CONFIG_FILE, config.to_mapping())
-            if tokenizer := task.vocabulary_file(config.task.data_dir):
-                (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
-        multihost_utils.sync_global_devices("opened the workdir")
         trainer = Trainer(
             programs,
             config.train,
@@ -69,6 +64,11 @@ def run_training(
             start=(lambda fresh: with_weights(fresh, taken)) if taken else None,
             data_sha256=data_sha256,
         )
+        if is_host_0():
+            write_json(workdir / CONFIG_FILE, config.to_mapping())
+            if tokenizer := task.vocabulary_file(config.task.data_dir):
+                (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
+        multihost_utils.sync_global_devices("opened the workdir")
         if source:
             trainer.run_state.init_from_sha256 = weights_sha256(source.weights)
         made_by, sessions = provenance.source(), trainer.run_state.sessions

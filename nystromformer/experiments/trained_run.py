@@ -13,6 +13,7 @@ from flax import nnx
 from nystromformer.config import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.workdir import TOKENIZER_FILE, read_config, read_result
+from nystromformer.heads import MaskedLanguageModel
 from nystromformer.landmarks import nystrom_rows, softmax_matrix
 from nystromformer.training.checkpoint import CheckpointError, load_weights
 from nystromformer.training.data import Data
@@ -89,7 +90,7 @@ class TrainedRun:
 
         Raises DataError and ValueError where the task has no such inputs or no classes.
         """
-        if self.config.objective.name != "classification":
+        if isinstance(self.model, MaskedLanguageModel):
             raise ValueError(f"{self.config.objective.name} predicts no classes")
         pair = (2,) * (self.task.num_inputs == 2)
         tokens, mask = self._read(inputs, lengths, *pair)
@@ -100,7 +101,7 @@ class TrainedRun:
         return Prediction(found.argmax(-1), found)
 
     def layers(self, inputs: Any, lengths: Any = None) -> list[Layer]:
-        """The queries and keys of each layer; one head's are `query[:, :, head]`.
+        """The queries, keys and values of each layer, [B, L, N, H], and its mask.
 
         inputs, lengths: as of `predict`; of a task with two inputs, one of them.
         """
@@ -123,7 +124,7 @@ class TrainedRun:
         """
         name, options = self.config.attention.name, self.config.attention.options
         if name not in ("nystrom", "softmax") or "per_batch" in options.values():
-            raise ValueError(f"this {name} has no attention matrix of one example")
+            raise ValueError(f"rows need softmax, or nystrom per_matrix, not {name}")
         found = self.layers(inputs, lengths)[layer]
         at, length = np.asarray(rows), found.query.shape[1]
         if not {*at.tolist()} <= {*range(length)}:

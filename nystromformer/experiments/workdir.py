@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-import os
+from pathlib import Path
 from typing import Any
 
 from etils import epath
@@ -18,7 +18,9 @@ CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
 TOKENIZER_FILE = "tokenizer.json"  # of a run on sub-words
 LOGS = {"lock", ".txt", ".log", ".out", ".err"}  # may come before a run
-NOT_COMPARED = {"task.data_dir", "task.source_dir", "load", "preset"}
+NUMBERLESS = {"load", "task.data_dir", "task.num_workers"}  # they change no number
+NUMBERLESS |= {"train.log_every", "train.checkpoint_every"}
+NOT_COMPARED = NUMBERLESS | {"task.source_dir", "preset"}
 FOLDERS = {"train.init_from", "task.tokenizer"}  # compared by their last parts
 
 
@@ -37,7 +39,7 @@ def check_new(workdir: epath.Path) -> None:
     """Raises ConfigError if the folder holds anything but logs; it may not exist."""
     for path in workdir.iterdir() if workdir.exists() else ():
         if not {path.name, path.suffix} & LOGS:
-            raise ConfigError(f"{path} is not of a run: name a new or empty workdir")
+            raise ConfigError(f"{path} belongs to no run: name a new or empty workdir")
 
 
 def check_workdir(workdir: epath.Path, config: Config) -> None:
@@ -61,7 +63,7 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
 def _comparable(config: Config) -> dict[str, Any]:
     """The keys of a config that change its numbers, by JSON's types."""
     flat: Any = flatten_dict(json.loads(json.dumps(config.to_mapping())), sep=".")
-    names = {x: os.path.basename(flat[x]) for x in FOLDERS & flat.keys() if flat[x]}
+    names = {x: Path(flat[x]).name for x in FOLDERS & flat.keys() if flat[x]}
     return {key: x for key, x in (flat | names).items() if key not in NOT_COMPARED}
 
 

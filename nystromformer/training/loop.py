@@ -47,7 +47,7 @@ class Trainer:
     Args:
       splits: "train", "validation" and "test" -> arrays, as `Data.of` takes.
       workdir: an existing folder, or one in a bucket; the same for every process.
-      start: from the fresh weights, on the host, to those to begin with.
+      start: maps the fresh weights, on the host, to those that training begins with.
       data_sha256: of each split; CheckpointError if it is not that of the checkpoint.
     """
 
@@ -78,10 +78,8 @@ class Trainer:
                 weights = device_put_global(self.mesh, start(self.best))
                 self.state = self.state._replace(weights=weights)
         if self.run_state.data_sha256 != data_sha256:
-            raise checkpoint.CheckpointError(
-                f"the run in {workdir} was trained on other data: correct source_dir "
-                "or data_dir, or name another workdir"
-            )
+            other = f"the run in {workdir} was trained on other data"
+            raise checkpoint.CheckpointError(f"{other}: correct source_dir or data_dir")
         self.step = self.saved = int(self.state.step)
         self.writer = MetricsWriter(workdir, self.step, self.run_state.evaluated)
 

@@ -49,8 +49,7 @@ def alone(commands):
 
 def assert_same(workdir, alone):
     assert losses(workdir) == pytest.approx(losses(alone), abs=1e-6)
-    accuracy = result_of(alone)["test_accuracy"]
-    assert result_of(workdir)["test_accuracy"] == accuracy
+    assert result_of(workdir)["test_accuracy"] == result_of(alone)["test_accuracy"]
 
 
 def test_train_in_one_process_resumes_what_four_saved(commands, alone, tmp_path):

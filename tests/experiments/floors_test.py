@@ -10,9 +10,9 @@ import pytest
 from lra_tasks.split import Split
 from nystromformer.experiments import experiment as floors
 from nystromformer.experiments.experiment import (
-    of_labels,
-    of_tokens,
-    of_tokens_and_order,
+    label_floors,
+    mlm_floors,
+    mlm_sop_floors,
 )
 
 V = 9
@@ -32,10 +32,10 @@ def tokens_of(split):
 
 
 @pytest.mark.parametrize("part", [1, 3])
-def test_of_tokens_agrees_with_counting_by_hand(monkeypatch, part):
+def test_mlm_floors_agrees_with_counting_by_hand(monkeypatch, part):
     splits = {"train": make_split(0, 300 * part), "test": make_split(1)}
     monkeypatch.setattr(floors, "MAX_TOKENS", splits["test"].inputs.size)
-    found = of_tokens(TASK, splits)
+    found = mlm_floors(TASK, splits)
     counts = Counter(range(3, V))
     counts.update(tokens_of(splits["train"].take(slice(None, None, part))))
     [(usual, _)], test = counts.most_common(1), tokens_of(splits["test"])
@@ -45,15 +45,15 @@ def test_of_tokens_agrees_with_counting_by_hand(monkeypatch, part):
         assert found[metric] == {"frequency of each token": pytest.approx(value)}
 
 
-def test_of_tokens_and_order_has_the_majority_of_train():
+def test_mlm_sop_floors_has_the_majority_of_train():
     splits = {"train": make_split(0), "test": make_split(1)}
     splits["train"].labels[:] = np.arange(300) < 200
-    found = of_tokens_and_order(TASK, splits)["sop_accuracy"]
+    found = mlm_sop_floors(TASK, splits)["sop_accuracy"]
     assert found == {"majority class": splits["test"].labels.mean()}
 
 
-def test_of_labels_has_the_f1_of_always_saying_one():
+def test_label_floors_has_the_f1_of_always_saying_one():
     split = SimpleNamespace(labels=np.array([1, 1, 1, 0, 0]))
     task: Any = SimpleNamespace(floors=lambda train, test: {})
-    found = of_labels(task, {"train": split, "test": split})
+    found = label_floors(task, {"train": split, "test": split})
     assert found["f1"] == {"class 1 always": pytest.approx(2 * 0.6 * 1 / 1.6)}

@@ -28,12 +28,13 @@ def test_run_training_goes_on_with_its_own_data_alone(monkeypatch, tmp_path):
         patched.setattr(loop.Trainer, "_signum", lambda _: 15)
         with pytest.raises(Interrupted):
             run_training(experiment, workdir)
-    splits = experiment.load()
+    splits, before = experiment.load(), (workdir / "config.json").stat()
     other = {**splits, "train": splits["train"].take(slice(None, None, -1))}
     with monkeypatch.context() as patched:
         patched.setattr(Experiment, "load", lambda _: other)
         with pytest.raises(CheckpointError, match="was trained on other data"):
             run_training(experiment, workdir)
+    assert (workdir / "config.json").stat() == before
     result = run_training(experiment, workdir)
     hashes = {name: split.content_hash for name, split in splits.items()}
     assert result["data_sha256"] == hashes

@@ -10,6 +10,7 @@ import pytest
 import nystromformer
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
+from nystromformer.experiments.experiment import OBJECTIVES
 from nystromformer.landmarks import nystrom_factors, softmax_matrix
 from nystromformer.training.checkpoint import CheckpointError, weights_sha256
 from nystromformer.training.step import split_weights
@@ -80,6 +81,14 @@ def test_load_run_rejects_what_is_no_trained_run(finished, tmp_path):
             nystromformer.load_run(tmp_path)
 
 
+def test_predict_takes_classifiers_of_any_objective_alone(monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, "mine", OBJECTIVES["classification"])
+    run = untrained("identity,quick", objective__name="mine")
+    assert run.predict(["[MAX 2 3 ]"]).probabilities.shape == (1, 10)
+    with pytest.raises(ValueError, match="mlm predicts no classes"):
+        untrained("identity,quick,pretrain").predict(["[MAX 2 3 ]"])
+
+
 @pytest.mark.parametrize("name", ["softmax", "nystrom"])
 def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
     """That landmarks_test finds to be what the attention applies."""
@@ -104,7 +113,7 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
 
 @pytest.mark.parametrize("arg", ["linear", "nystrom,as_published"])
 def test_attention_rejects_one_without_a_matrix(arg):
-    with pytest.raises(ValueError, match="has no attention matrix of one example"):
+    with pytest.raises(ValueError, match="rows need softmax"):
         untrained(arg).attention(np.ones((1, 4), int), 0, 0, [0])
 
 

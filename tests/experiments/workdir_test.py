@@ -37,7 +37,7 @@ def test_read_config_rejects_a_folder_of_something_else(tmp_path, content):
     [
         ({"train__seed": 7}, r"train\.seed is 0 there, 7 here"),
         ({"task__num_train": 7}, r"task\.num_train is \d+ there, 7 here"),
-        ({"train__init_from": "/a/b"}, r"train\.init_from is 'bert' there, 'b' here"),
+        ({"train__init_from": "/a/b/"}, r"train\.init_from is 'bert' there, 'b' here"),
     ],
 )
 def test_check_workdir_rejects_another_config(workdir, change, said):
@@ -45,9 +45,9 @@ def test_check_workdir_rejects_another_config(workdir, change, said):
         check_workdir(workdir, make_config(**{**BERT, **change}))
 
 
-def test_check_workdir_takes_data_and_runs_that_have_moved(workdir):
+def test_check_workdir_takes_what_has_moved_or_changes_no_number(workdir):
     moved = {"task__data_dir": "/moved", "task__source_dir": "/moved"}
-    moved["train__init_from"] = "/moved/bert"
+    moved |= {"train__init_from": "/moved/bert/", "train__checkpoint_every": 1}
     check_workdir(workdir, make_config(**{**BERT, **moved}))
 
 
@@ -55,7 +55,7 @@ def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):
     (tmp_path / "log.txt").touch()
     check_workdir(epath.Path(tmp_path), make_config())
     (tmp_path / "metrics.jsonl").touch()
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl is not of a run"):
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl belongs to no run"):
         check_workdir(epath.Path(tmp_path), make_config())
 
 

@@ -80,8 +80,7 @@ def test_bigbird_is_theirs(scale, padding):
     expected = module(x, band, rows, columns, blocked, blocked)[0]
     attention = make("bigbird", N, H, length, **options)
     projections = module.query, module.key, module.value
-    error = compare(attention, x, projections, expected, mask)
-    assert error < TOLERANCE["float32"]
+    assert compare(attention, x, projections, expected, mask) < TOLERANCE["float32"]
 
 
 @every_scale
@@ -100,8 +99,7 @@ def test_longformer_is_theirs(scale, lengths):
     expected = module(x, attention_mask=code, **given, is_global_attn=False)[0]
     attention = make("longformer", N, H, length, window=window)
     projections = module.query, module.key, module.value
-    error = compare(attention, x, projections, expected, mask)
-    assert error < TOLERANCE["float32"]
+    assert compare(attention, x, projections, expected, mask) < TOLERANCE["float32"]
 
 
 @every_scale
@@ -117,8 +115,7 @@ def test_linformer_is_theirs(length, scale):
     attention.projection = nnx.Param(copied)
     x, mask = sequences(length, scale), np.ones((B, length), bool)
     projections = module.to_q, module.to_k, module.to_v
-    error = compare(attention, x, projections, module(x), mask)
-    assert error < TOLERANCE["float32"]
+    assert compare(attention, x, projections, module(x), mask) < TOLERANCE["float32"]
 
 
 CHUNK, R = 16, 2

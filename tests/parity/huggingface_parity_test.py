@@ -118,8 +118,7 @@ def compare(head, tmp_path, model, **options):
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("head", CLASSES)
 def test_load_pretrained_exact_attention_is_theirs(head, sizes, tmp_path):
-    model = make(head, tmp_path, sizes)
-    assert compare(head, tmp_path, model) < TOLERANCE["float64"]
+    assert compare(head, tmp_path, make(head, tmp_path, sizes)) < TOLERANCE["float64"]
 
 
 @pytest.mark.parametrize("head", CLASSES)

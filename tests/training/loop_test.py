@@ -87,8 +87,7 @@ def test_fit_learns_logs_validates_and_tests(start, tmp_path):
     assert {line["examples"] for line in validation} == {23}
     accuracies = [line["accuracy"] for line in validation]
     assert outcome["validation_accuracy"] == max(accuracies)
-    best = accuracies.index(max(accuracies))
-    assert outcome["best_step"] == validation[best]["step"]
+    assert outcome["best_step"] == validation[accuracies.index(max(accuracies))]["step"]
     assert test[0]["accuracy"] == outcome["test_accuracy"]
 
 

@@ -51,10 +51,8 @@ def build(folders: Iterable[Path], out: Path) -> str:
     if len(pairs):
         sections.append(("Paired differences", pairs, ["pairs"], []))
     for task, of in frame.groupby("task", sort=False):
-        drawn = [
-            save_figure(figure, out / "figures" / f"{task}_{name}")[1]
-            for name, figure in figures(of)
-        ]
+        place = out / "figures"
+        drawn = [save_figure(f, place / f"{task}_{x}")[1] for x, f in figures(of)]
         costs = tables.cost_table(of.drop_duplicates("run"))
         sections.append((f"{task}: costs and curves", costs, ["costs"], drawn))
     facts = pd.DataFrame([*done["facts"]])

@@ -14,12 +14,10 @@ from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import ConfigError
 from nystromformer.experiments.experiment import is_rate
+from nystromformer.experiments.workdir import NUMBERLESS
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
-UNNAMED = {  # said anyway, or without a number: where data lie, what is written when
-    *("load", "task.name", "attention.name", "train.seed", "task.data_dir"),
-    *("task.num_workers", "train.log_every", "train.checkpoint_every"),
-}
+UNNAMED = NUMBERLESS | {"task.name", "attention.name", "train.seed"}  # said anyway
 DATA = ("preset", "task.")  # keys of settings that may change the floors
 PHRASES = {
     "preset": "{} preset",
@@ -62,7 +60,7 @@ def read_run(workdir: Path) -> list[dict[str, Any]]:
     """A row for the metric that chose the weights and each other rate with floors.
 
     `score` is its test value; `facts` are the preset, what the command line changes,
-    device and commit. Of `source_dir` the last part of the path counts.
+    device and commit. Of `source_dir` only the last part is compared.
     """
     config = json.loads((workdir / "config.json").read_text())
     if not {"preset", "objective"} <= {*config}:

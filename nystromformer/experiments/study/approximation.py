@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 from tqdm import tqdm
@@ -78,9 +77,7 @@ def write_study(
     print(f"{out}/README.md has {len(figures)} figures")
 
 
-def measure_all(
-    layers: Sequence[Layer], counts: Sequence[int]
-) -> dict[str, pd.DataFrame]:
+def measure_all(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Frame]:
     methods, inverses = [], []
     for count in counts:
         size: dict[str, Any] = {"num_landmarks": count}
@@ -209,8 +206,8 @@ CAPTIONS = {
     "landmarks": f"""\
 ‖ŜV − SV‖ / ‖SV‖ (Frobenius) by head, without the convolution, over valid tokens:
 medians and quartiles over sequences of more tokens than landmarks ({SEEDS} seeds of
-random ones). Double softmax has no inverse; other attentions have fresh parameters, as
-many rows or features. landmarks.csv has ‖ŜV − SV‖∞ and Proposition 1's bound.""",
+random ones). Double softmax has no inverse; Linformer and Performer are untrained, with
+as many rows or features. landmarks.csv has ‖ŜV − SV‖∞ and Proposition 1's bound.""",
     "iterations": "The same with segment means; dashed: LAPACK's pseudo-inverse.",
     "spectrum": "Singular values of S as in Linformer's Fig. 1: medians of sequences.",
     "choices": "S and Ŝ by the choice of landmarks (supplement, Fig. 1), with errors.",
