@@ -127,7 +127,8 @@ def test_another_run_can_use_the_vocabulary(tmp_path, texts):
     assert again.vocab_size == task.vocabulary.vocab_size == 300
     assert again.load("train", tmp_path).content_hash == train.content_hash
     assert again.folder() == same.folder()
-    run = corpus(texts, tokenizer="bpe", vocab_size=299)  # of 300
+    write(texts, {f"more/{i}.txt": b"Zebras. Zebus." for i in range(9)})
+    run = corpus(texts, tokenizer="bpe", vocab_size=300)
     run.use_tokenizer(str(file))
     with pytest.raises(DataError, match="has not the texts of the run"):
         run.load("train", tmp_path)

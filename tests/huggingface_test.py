@@ -119,7 +119,7 @@ def test_load_pretrained_reads_the_copies_of_older_files(tmp_path):
 
 REFUSED = {
     "missing": (lambda x: {n: x[n] for n in x if n != QUERY}, f"{QUERY} .*none"),
-    "extra": (lambda x: x | {"cls.seq": x[QUERY]}, r"cls\.seq .*the model none"),
+    "extra": (lambda x: x | {"cls.seq": x[QUERY]}, r"cls\.seq .*ours none"),
     "transposed": (lambda x: x | {EXPAND: x[EXPAND].T}, rf"{EXPAND} .*\(6, 17\)"),
 }
 
