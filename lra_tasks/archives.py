@@ -54,9 +54,7 @@ def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
     """Finds an archive, unpacked or packed, or TFDS's dataset of it; else downloads it.
 
     They are looked for in `source_dir` if it is given, and then nothing is downloaded.
-
-    Raises:
-      DataError: nothing there and no download either, or a wrong checksum.
+    DataError for nothing there and no download either, or a wrong checksum.
     """
     place = Path(source_dir or data_dir)
     path = find([*archive.folders, archive.name], place)
@@ -130,10 +128,7 @@ def find_tfds(dataset: str, source_dir: str | None) -> Path | None:
     """The newest version of a prepared TFDS dataset, as "glue/sst2"; None = none.
 
     It is looked for in `source_dir`, or else in $TFDS_DATA_DIR and
-    ~/tensorflow_datasets.
-
-    Raises:
-      DataError: it is not in array_record files.
+    ~/tensorflow_datasets. DataError if it is not in array_record files.
     """
     usual = (os.environ.get("TFDS_DATA_DIR"), "~/tensorflow_datasets")
     for root in filter(None, [source_dir] if source_dir else usual):
@@ -164,10 +159,8 @@ def read_table(
     """Reads columns of a CSV file, or of a TSV file without quoting.
 
     Lines that lack one of the columns, of which QQP has some, are left out; a line on
-    stderr says how many.
-
-    Raises:
-      DataError: no such column, other labels, or not UTF-8 text.
+    stderr says how many. DataError for no such column, more columns in a CSV's line
+    than in its first, other labels, or what is not UTF-8 text.
     """
     csv.field_size_limit(sys.maxsize)  # a text may be long
     tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
@@ -177,6 +170,9 @@ def read_table(
             columns = *texts, label
             if missing := {*columns} - {*(lines.fieldnames or ())}:
                 raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
+            lines = [*lines]
+            if path.suffix == ".csv" and any(None in line for line in lines):
+                raise DataError(f"{path} has too many columns: quote texts with commas")
             rows = [[line[column] for column in columns] for line in lines]
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
@@ -188,5 +184,4 @@ def read_table(
     if {*found} - {*classes}:
         message = f"{path}: its labels are {','.join(found[:20])}"
         raise DataError(f"{message}, not {','.join(classes)}")
-    labels = [classes.index(row[-1]) for row in whole]
-    return [tuple(row[:-1]) for row in whole], labels
+    return [tuple(row[:-1]) for row in whole], [classes.index(row[-1]) for row in whole]

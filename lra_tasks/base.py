@@ -139,10 +139,8 @@ class Task:
     def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Inputs `[n, max_length]` and lengths `[n]` of texts, as `decode` shows them.
 
-        For a task of sub-words a text may be a pair of them.
-
-        Raises:
-          DataError: the task's inputs are not text, or this text is not one of them.
+        For a task of sub-words a text may be a pair of them. DataError if the task's
+        inputs are not text, or this text is not one of them.
         """
         if self.vocabulary is None:
             raise DataError(f"{self.name}: its inputs are not made from text")

@@ -5,6 +5,7 @@ probability 1/2 (Lan et al. 2020, arXiv:1909.11942); its label is 1 where they a
 order. Sub-words are learnt on the documents of train and lie beside the data.
 """
 
+import glob
 import hashlib
 import itertools
 import re
@@ -69,8 +70,7 @@ def make_examples(
             row = _mirrored(row) if backwards else row
             cut = rng.integers(1, len(row))
             first, second = list(chain(*row[:cut])), list(chain(*row[cut:]))
-            in_order = int(rng.integers(2))
-            yield (first, second, 1) if in_order else (second, first, 0)
+            yield (first, second, 1) if int(rng.integers(2)) else (second, first, 0)
 
 
 def _mirrored(pieces: list[Tokens]) -> list[Tokens]:
@@ -148,8 +148,9 @@ class Corpus(Task):
 
     def source_files(self) -> list[Path]:
         self.require(self.source_dir is not None, "source_dir must name a folder")
-        found = Path(str(self.source_dir)).glob(self.pattern)
-        files = sorted(path for path in found if path.is_file())
+        folder = str(self.source_dir)
+        found = glob.glob(self.pattern, root_dir=folder, recursive=True)  # and in links
+        files = sorted(path for x in found if (path := Path(folder, x)).is_file())
         self.require(bool(files), f"no files {self.source_dir}/{self.pattern}")
         return files
 

@@ -191,8 +191,7 @@ class ListOps(Task):
         self.require(2 <= self.max_args <= 100, "max_args must be 2 to 100")
         most = min(self.max_tokens, self.max_length)
         limits = f"4 (one operator, two digits) to {most}, not {self.min_tokens}"
-        fits = 4 <= self.min_tokens <= most
-        self.require(fits, f"min_tokens must be {limits}")
+        self.require(4 <= self.min_tokens <= most, f"min_tokens must be {limits}")
 
     def cache_key(self) -> dict[str, Any]:
         key = super().cache_key()

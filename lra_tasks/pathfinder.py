@@ -32,8 +32,7 @@ RELEASED_SEED = 42  # of the permutation that cuts the released pictures in spli
 def read_released(folder: Path, resolution: int) -> Split:
     """Reads imgs/K/sample_I.png as metadata/K.npy lists them, text despite its name.
 
-    They are permuted with RELEASED_SEED. Empty files, of which the release has one, are
-    left out with a warning.
+    They are permuted with RELEASED_SEED. Empty files (one in the release) are skipped.
     """
     images, labels = [], []
     files = sorted(folder.glob("metadata/*.npy"), key=lambda path: int(path.stem))
@@ -127,8 +126,7 @@ class Pathfinder(Task):
         pool = spawn.Pool(workers, *end_silently) if workers > 1 else ThreadPool(1)
         with pool:
             shown = tqdm(pool.imap(draw, parts), self.name, len(parts), disable=None)
-            columns = zip(*shown, strict=True)
-            return Split.of_pictures(*map(np.concatenate, columns))
+            return Split.of_pictures(*map(np.concatenate, zip(*shown, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)

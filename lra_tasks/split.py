@@ -109,10 +109,8 @@ def remove_overlap(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
     """Makes splits disjoint: test wins over validation, and both over train.
 
     The test splits stay as published; a line on stderr says how many examples were
-    removed from the others. Examples with equal hashes are equal.
-
-    Raises:
-      DataError: no example of a split is left.
+    removed from the others. Examples with equal hashes are equal. DataError if no
+    example of a split is left.
     """
     seen: set[bytes] = set()
     parts = dict(splits)

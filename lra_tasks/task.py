@@ -24,6 +24,8 @@ def register_task(name: str, task: type[Task]) -> None:
 
     A module that is imported again, under any name, brings its own again.
     """
+    if getattr(task, "name", None) != name:
+        raise DataError(f"{task}: set its class's `name` to {name!r}, as its data are")
     known = TASKS.get(name, task)
     if known.__qualname__ != task.__qualname__:
         raise DataError(f"the name {name!r} is taken by {known}")

@@ -51,8 +51,7 @@ class TextTask(Task):
     """Texts as bytes, or in the sub-words of a pre-training run.
 
     `tokenizer` is None for bytes, or the run's: "byte" or the path of a tokenizer.json;
-    then a text is `[CLS] tokens [SEP]`. `num_bytes` are kept of a text; None = as many
-    as there is room for.
+    then a text is `[CLS] tokens [SEP]`. `num_bytes` of it are kept; None = what fits.
     """
 
     vocab_size: ClassVar[int] = BYTES

@@ -93,8 +93,7 @@ class Config:
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "Config":
         """The config of group -> key -> value, as of ConfigDict.to_dict() or JSON.
 
-        Raises:
-          ConfigError: one line about a key, or about values that cannot work.
+        ConfigError, one line, about a key or about values that cannot work.
         """
         return _build(cls, "config", mapping)
 

@@ -39,7 +39,10 @@ class Dense(nnx.Linear):
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-    """The config of an encoder; the defaults are the paper's on the LRA."""
+    """The config of an encoder; the defaults are the paper's on the LRA.
+
+    But for attention_options: there nystrom needs {"conv_kernel_size": 35}.
+    """
 
     vocab_size: int | None  # token ids; None where inputs are feature vectors
     max_length: int  # of an input
@@ -232,7 +235,7 @@ class Encoder(nnx.Module):
         rngs = split_rng(dropout_rng, 1 + len(self.blocks))
         x = self._embed(inputs, token_types)
         if self.cls is not None:
-            cls = jnp.broadcast_to(self.cls[...], (len(x), 1, x.shape[-1]))
+            cls = jnp.broadcast_to(self.cls[...], (x.shape[0], 1, x.shape[-1]))
             x = jnp.concatenate([cls, x], axis=1)
             if mask is not None:
                 mask = jnp.pad(mask, ((0, 0), (1, 0)), constant_values=True)
@@ -248,7 +251,7 @@ class Encoder(nnx.Module):
         """The sum of the embeddings of inputs, positions and types, [B, L, D]."""
         # Positions as an outer product: then their gradient, too, is a product.
         rows = self.positions[: inputs.shape[1]]
-        ones = jnp.ones_like(rows, shape=len(inputs))
+        ones = jnp.ones_like(rows, shape=inputs.shape[:1])
         positions = jnp.einsum("b,ld->bld", ones, rows, precision="highest")
         x = self.embedding(inputs) + positions
         if self.token_types is None:

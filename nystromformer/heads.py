@@ -96,6 +96,8 @@ class SequenceClassifier(Model):
         rngs: nnx.Rngs,
     ):
         check_choice("pooling", pooling, POOLINGS)
+        if config.cls_token and pooling != "cls_token":
+            raise ValueError('cls_token=True needs pooling="cls_token"')
         self.pooling = pooling
         self.max_length = config.max_length
         config = dataclasses.replace(config, cls_token=pooling == "cls_token")

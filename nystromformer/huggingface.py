@@ -187,12 +187,13 @@ def read_tensors(folder: Path) -> Tensors:
     path = pickled if pickled.exists() and not path.exists() else path
     try:
         if path.name == WEIGHTS_FILE:
-            found = safetensors.numpy.load(path.read_bytes())
+            with safetensors.safe_open(path, "numpy") as file:  # bfloat16 too
+                found = {name: file.get_tensor(name) for name in file.offset_keys()}
         else:
             import torch  # type: ignore[import-not-found]
 
             read = torch.load(path, map_location="cpu", weights_only=True)
-            found = {name: x.numpy() for name, x in read.items()}
+            found = {name: x.float().numpy() for name, x in read.items()}
     except Exception as error:  # each library has its own
         reason = str(error).partition("\n")[0]
         raise PretrainedError(f"{path} cannot be read ({reason})") from error
@@ -200,7 +201,9 @@ def read_tensors(folder: Path) -> Tensors:
     tensors = {x if x.startswith(heads) else BASE + x: found[x] for x in found}
     tensors.pop(f"{BASE}embeddings.position_ids", None)  # no weight
     for copy in COPIES.keys() & tensors.keys():
-        tensors.setdefault(COPIES[copy], tensors.pop(copy))
+        found = tensors.pop(copy)
+        if not np.array_equal(tensors.setdefault(COPIES[copy], found), found):
+            raise PretrainedError(f"{path}: {copy} must equal {COPIES[copy]}")
     return tensors
 
 

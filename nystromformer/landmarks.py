@@ -175,8 +175,7 @@ def nystrom_rows(
     """Rows [R, S] of the matrix that `nystrom` applies, in O((T + S) · M + R · S · M).
 
     Row 0 of a sequence with [CLS] in front is what [CLS] attends to. Rows are positions
-    [R] or a slice, and NaN for a position that does not exist; the rest as for
-    `nystrom_factors`.
+    [R] or a slice, and NaN for a position that does not exist; see `nystrom_factors`.
     """
     f, z, b = nystrom_factors(query, key, mask, **options)
     rows = rows if isinstance(rows, slice) else jnp.asarray(rows)

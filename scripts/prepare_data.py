@@ -17,7 +17,7 @@ from lra_tasks.split import DataError
 from lra_tasks.task import LRA, TASKS, Task, get_task
 from nystromformer.experiments import cli
 
-_TASK = flags.DEFINE_multi_enum("task", None, [*TASKS, "all"], "task", required=True)
+_TASK = flags.DEFINE_multi_string("task", None, "NAME or all", required=True)
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of archives and data")
 _OPTION = flags.DEFINE_multi_string("option", [], "KEY=VALUE: an option of the task")
 
@@ -26,8 +26,9 @@ def main() -> None:
     """Prepares the tasks one after the other; one that fails does not stop the rest."""
     failed = False
     for name in [*LRA, "pathx"] if "all" in _TASK.value else _TASK.value:
-        options = dict(parse_option(x, TASKS[name]) for x in _OPTION.value)
-        drawn = issubclass(TASKS[name], Pathfinder)
+        task = TASKS.get(name, Task)
+        options = dict(parse_option(x, task) for x in _OPTION.value)
+        drawn = issubclass(task, Pathfinder)
         workers = {"num_workers": os.cpu_count()} if drawn else {}
         try:
             prepare(get_task(name, **workers | options))

@@ -3,8 +3,7 @@
     python scripts/report.py RUNS… --out=DIR
 
 RUNS are workdirs of scripts/train.py, or folders that contain workdirs. DIR is a new
-folder or an earlier report; it receives report.html, report.md, a LaTeX table, CSV
-files and figures.
+folder or an earlier report; it gets report.html, report.md, LaTeX, CSV and figures.
 """
 
 from pathlib import Path

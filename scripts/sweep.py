@@ -79,7 +79,8 @@ def main(changes: sweep.Changes) -> None:
     if _RETRY.value and not _DRY_RUN.value:
         for point in points:
             (folder / point.name / sweep.FAILURE_FILE).unlink(missing_ok=True)
-    waiting = [x for x in points if sweep.state(folder / x.name) == "waiting"]
+    wanted = {"waiting", "failed"} if _RETRY.value else {"waiting"}
+    waiting = [x for x in points if sweep.state(folder / x.name) in wanted]
     if _DRY_RUN.value:
         print(*(shlex.join(x.command(folder)) for x in waiting), sep="\n")
     elif _CLUSTER.value:

@@ -66,7 +66,7 @@ def main() -> None:
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_compilation_cache_max_size", 2**30)
     groups = _CONFIG.value.to_dict()
-    groups["load"] = [*dict.fromkeys((*groups.get("load", ()), *cli.loaded()))]
+    groups["load"] = [*cli.loaded(*groups.get("load", ()))]
     for key in {"data_dir", "source_dir"} & groups["task"].keys():
         if folder := groups["task"][key]:  # which evaluate.py reads from elsewhere
             groups["task"][key] = str(local_path(folder))

@@ -28,6 +28,8 @@ FILES = {f"{i % 7}/{i}.txt": text.encode() for i, text in enumerate(DOCUMENTS)}
 @pytest.fixture
 def texts(tmp_path):
     write(tmp_path / "text", FILES)
+    (tmp_path / "text" / "3").rename(tmp_path / "elsewhere")
+    (tmp_path / "text" / "3").symlink_to(tmp_path / "elsewhere")
     return tmp_path / "text"
 
 

@@ -96,8 +96,7 @@ def test_encoder_remat_recomputes_and_changes_nothing():
 
     found, products = [], []
     for remat in ("none", "block"):
-        one_layer = make(dropout_rate=0.3, remat=remat, num_layers=1)
-        graphdef, state = nnx.split(one_layer)
+        graphdef, state = nnx.split(make(dropout_rate=0.3, remat=remat, num_layers=1))
         gradient = functools.partial(jax.grad(loss), graphdef=graphdef)
         found.append(jax.flatten_util.ravel_pytree(jax.jit(gradient)(state))[0])
         names = [e.primitive.name for e in equations(gradient, state)]
@@ -116,6 +115,14 @@ def test_encoder_cls_token_stands_in_front_and_is_never_padding():
     out, mask = forward(cls_token=True)(INPUTS, MASK)
     assert out.shape == (B, L + 1, D)
     np.testing.assert_array_equal(mask, np.c_[np.ones(B, bool), MASK])
+
+
+def test_encoder_is_exported_for_any_batch():
+    shape, model = (*jax.export.symbolic_shape("b"), L), make(cls_token=True)
+    given = jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, bool)
+    out, _ = jax.export.export(jax.jit(model))(*given).call(jnp.int32(INPUTS), MASK)
+    expected, _ = forward(cls_token=True)(INPUTS, MASK)
+    assert relative_error(out, expected) <= TOLERANCE["float32"]
 
 
 FEATURES = np.random.default_rng(1).normal(size=(B, L, V)).astype(np.float32)
@@ -146,8 +153,7 @@ def test_encoder_ignores_features_in_padding_forward_and_backward():
         return jnp.where(MASK[:, :, None], jnp.sin(out), 0).sum(), out
 
     (_, clean), gradient = run(state, FEATURES)
-    dirty = np.where(MASK[:, :, None], FEATURES, np.nan)
-    (_, out), again = run(state, dirty)
+    (_, out), again = run(state, np.where(MASK[:, :, None], FEATURES, np.nan))
     np.testing.assert_array_equal(out[MASK], clean[MASK])
     jax.tree.map(np.testing.assert_array_equal, again, gradient)
     assert np.asarray(gradient["embedding"]["kernel"]).any(1).all()

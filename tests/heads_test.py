@@ -124,8 +124,7 @@ def test_classifiers_have_the_papers_parameters(model):
 
     norm, attention = 2 * 64, 4 * linear(64, 64) + 35 * 2
     block = 2 * norm + attention + linear(64, 128) + linear(128, 64)
-    features = 64 if model is SequenceClassifier else 4 * 64
-    head = linear(features, 128) + linear(128, 10)
+    head = linear(64 if model is SequenceClassifier else 4 * 64, 128) + linear(128, 10)
     expected = (16 + 2048) * 64 + 2 * block + norm + head
     options = {"conv_kernel_size": 35}
     config = EncoderConfig(vocab_size=16, max_length=2048, attention_options=options)
@@ -185,6 +184,11 @@ def test_sequence_classifier_is_trained_in_linen_by_to_linen():
 
     for leaf in jax.tree.leaves(gradient(variables["params"])):
         assert np.asarray(leaf).any()
+
+
+def test_sequence_classifier_refuses_a_cls_token_that_it_does_not_read():
+    with pytest.raises(ValueError, match="cls_token=True needs pooling"):
+        make(cls_token=True)
 
 
 def test_pair_classifier_takes_features():

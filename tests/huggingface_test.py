@@ -3,6 +3,7 @@
 import functools
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -26,17 +27,10 @@ from tests.tolerance import TOLERANCE, relative_error
 
 V, L, D, F, N, K, C = 23, 13, 6, 17, 3, 5, 7
 CONFIG = EncoderConfig(
-    vocab_size=V,
-    max_length=L,
-    num_layers=2,
-    num_heads=N,
-    model_dim=D,
-    mlp_dim=F,
-    attention_options={"num_landmarks": 4, "conv_kernel_size": K},
-    norm="post",
-    gelu="tanh",
-    num_token_types=2,
-    embedding_norm=True,
+    **{"vocab_size": V, "max_length": L, "num_layers": 2, "num_heads": N},
+    **{"model_dim": D, "mlp_dim": F, "num_token_types": 2, "embedding_norm": True},
+    **{"attention_options": {"num_landmarks": 4, "conv_kernel_size": K}},
+    **{"norm": "post", "gelu": "tanh"},
 )
 MODELS = {
     "masked_lm": MaskedLanguageModel,
@@ -44,7 +38,7 @@ MODELS = {
     None: Encoder,
 }
 QUERY = "nystromformer.encoder.layer.1.attention.self.query.weight"
-DECODER_BIAS = "cls.predictions.decoder.bias"
+DECODER, DECODER_BIAS = (f"cls.predictions.decoder.{x}" for x in ("weight", "bias"))
 EXPAND = "nystromformer.encoder.layer.0.intermediate.dense.weight"
 
 
@@ -107,19 +101,20 @@ def test_load_pretrained_reads_every_tensor(head, tmp_path):
         np.testing.assert_array_equal(x, theirs[name.removeprefix(bare)][rows], name)
 
 
-def test_load_pretrained_reads_the_copies_of_older_files(tmp_path):
+def test_load_pretrained_reads_the_copies_of_older_files_and_bfloat16(tmp_path):
     theirs = published(tmp_path)
-    model = load_pretrained(tmp_path)
     theirs["nystromformer.embeddings.position_ids"] = np.arange(L)
     bias = theirs.pop("cls.predictions.bias")  # either name alone will do
-    more = {"cls.predictions.decoder.weight": theirs[WORDS], DECODER_BIAS: bias}
-    write(tmp_path, theirs | more)
-    np.testing.assert_array_equal(load_pretrained(tmp_path).bias, model.bias)
+    more = {DECODER: theirs[WORDS], DECODER_BIAS: bias}
+    write(tmp_path, {x: t.astype(jnp.bfloat16) for x, t in (theirs | more).items()})
+    wanted = np.float32(bias.astype(jnp.bfloat16))
+    np.testing.assert_array_equal(load_pretrained(tmp_path).bias, wanted)
 
 
 REFUSED = {
     "missing": (lambda x: {n: x[n] for n in x if n != QUERY}, f"{QUERY} .*none"),
     "extra": (lambda x: x | {"cls.seq": x[QUERY]}, r"cls\.seq .*ours none"),
+    "untied": (lambda x: x | {DECODER: x[WORDS] + 1}, f"{DECODER} must equal {WORDS}"),
     "transposed": (lambda x: x | {EXPAND: x[EXPAND].T}, rf"{EXPAND} .*\(6, 17\)"),
 }
 

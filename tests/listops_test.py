@@ -160,8 +160,7 @@ def assert_same_distribution(ours, theirs, bins=None):
 )
 def test_distribution_is_the_recursions(shortest, longest, max_depth, count):
     limits = {"min_tokens": shortest, "max_tokens": longest, "max_length": longest}
-    task = ListOps(seed=3, max_depth=max_depth, **limits)
-    split = generate(task, 5 * count)
+    split = generate(ListOps(seed=3, max_depth=max_depth, **limits), 5 * count)
     inputs, lengths, labels = split.inputs, split.lengths, split.labels
     for ids, n, value in zip(inputs[:300], lengths, labels, strict=False):
         assert evaluate(ids[:n]) == value

@@ -64,17 +64,12 @@ def test_wheel_works_outside_the_tree(tmp_path):
     names = zipfile.ZipFile(built).namelist()
     tops = {name.partition("/")[0] for name in names if ".dist-info" not in name}
     assert tops == {"nystromformer", "lra_tasks"}
-    files = {f"nystromformer/experiments/report/{x}" for x in DATA_FILES}
-    assert files <= {*names}
+    assert {f"nystromformer/experiments/report/{x}" for x in DATA_FILES} <= {*names}
     install = [*pip, "install", "--no-deps", f"--target={tmp_path / 'site'}", built]
     subprocess.run(install, check=True)
     for program, said in ((ALONE, ""), (TOGETHER, "load_run listops")):
-        done = subprocess.run(
-            [sys.executable, "-c", f"ROOT = {str(ROOT)!r}\n{program}"],
-            env={"PYTHONPATH": str(tmp_path / "site"), "JAX_PLATFORMS": "cpu"},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-c", f"ROOT = {str(ROOT)!r}\n{program}"]
+        env = {"PYTHONPATH": str(tmp_path / "site"), "JAX_PLATFORMS": "cpu"}
+        options = {"env": env, "cwd": tmp_path, "capture_output": True, "text": True}
+        done = subprocess.run(command, check=False, **options)
         assert (done.returncode, done.stdout.strip()) == (0, said), done.stderr

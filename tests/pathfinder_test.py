@@ -38,8 +38,7 @@ def write_released(folder, num_images=40, side=32):
         lines = []
         for i, row in enumerate(chosen):
             name = f"sample_{i}.png"
-            picture = PIL.Image.fromarray(images[row])
-            picture.save(folder / "imgs" / str(batch) / name)
+            PIL.Image.fromarray(images[row]).save(folder / "imgs" / str(batch) / name)
             words = f"imgs/{batch} {name} {i} {labels[row]} 1.8 14 2.0 20 1.5"
             lines.append(f"{words}\n")
         (folder / "metadata" / f"{batch}.npy").write_text("".join(lines))

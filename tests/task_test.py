@@ -72,6 +72,8 @@ def test_an_unknown_split_or_a_bucket_is_turned_away_before_any_work(tmp_path):
 class Twin(Text):
     """A task of a user's own; examples/custom.py has a whole one."""
 
+    name = "twin"
+
 
 def test_register_task_takes_its_own_again_and_no_name_twice(monkeypatch):
     monkeypatch.setattr("lra_tasks.task.TASKS", dict(TASKS))
@@ -80,4 +82,6 @@ def test_register_task_takes_its_own_again_and_no_name_twice(monkeypatch):
     again = type("Twin", (Twin,), {})  # the file imported again, under another name
     register_task("twin", again)
     with pytest.raises(DataError, match=r"the name 'text' is taken by .*Text"):
-        register_task("text", Twin)
+        register_task("text", type("Mine", (Text,), {}))
+    with pytest.raises(DataError, match="set its class's `name` to 'other'"):
+        register_task("other", Twin)

@@ -166,8 +166,7 @@ def test_retrieval_reads_folder_archive_and_windows_line_ends(tmp_path):
     write(tmp_path / "c" / "lra_release" / "tsv_data", windows)
     found = [hashes(Retrieval(), tmp_path / name) for name in "abc"]
     for name in ("a", "c/lra_release/tsv_data"):
-        task = Retrieval(source_dir=str(tmp_path / name))
-        found.append(hashes(task, tmp_path / "e"))
+        found.append(hashes(Retrieval(source_dir=str(tmp_path / name)), tmp_path / "e"))
     assert all(each == found[0] for each in found)
 
 

@@ -77,8 +77,6 @@ class NystromAttention(Attention):
         check_choice("landmarks", self.landmarks, LANDMARKS)
         check_choice("pinv", self.pinv, PINVS)
         check_choice("pinv_init", self.pinv_init, PINV_INITS)
-        # More change nothing.
-        self.num_landmarks = min(self.num_landmarks, self.max_length)
         self.conv_kernel: Any = nnx.data(None)
         if size := self.conv_kernel_size:
             key, shape, bound = rngs.params(), (size, self.num_heads), size**-0.5
@@ -133,8 +131,7 @@ def nystrom_attention(
     """`NystromAttention` as a function, for any `attention_fn=…` of flax.
 
     Arguments and result are those of every `Attention`, the options, with defaults,
-    those of `NystromAttention`. `conv_kernel` [K, N], K odd, is that of the convolution
-    of V, which needs T = S.
+    those of `NystromAttention`. `conv_kernel` [K, N], K odd, convolves V: T = S.
     """
     if "conv_kernel_size" in options:
         raise ValueError("conv_kernel_size: pass conv_kernel [K, N], the parameter")

@@ -124,7 +124,7 @@ class PerformerAttention(Attention):
         self.projection = RandomProjection(drawn)
 
     def attend(self, query, key, value, mask, precision):
-        projection = self.projection[...]
+        projection = jax.lax.stop_gradient(self.projection[...])
 
         def project(x: jax.Array) -> jax.Array:
             """W x · H^(−1/4): [L, H] -> [L, R]."""

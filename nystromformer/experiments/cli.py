@@ -86,9 +86,9 @@ def _name_user() -> None:
         pwd.getpwuid, grp.getgrgid = lambda uid: user, lambda gid: group
 
 
-def loaded() -> tuple[str, ...]:
-    """The modules given by --load, files by their absolute paths."""
-    return tuple(dict.fromkeys(map(_absolute, flags.FLAGS.load)))
+def loaded(*more: str) -> tuple[str, ...]:
+    """The modules given here and by --load, files by their absolute paths."""
+    return tuple(dict.fromkeys(map(_absolute, (*more, *flags.FLAGS.load))))
 
 
 def load_modules(names: Iterable[str]) -> None:

@@ -32,6 +32,7 @@ from nystromformer.training.devices import (
     make_mesh,
 )
 from nystromformer.training.loop import Trainer
+from nystromformer.training.metrics import METRICS_FILE
 from nystromformer.training.step import Programs
 
 
@@ -103,7 +104,7 @@ def load_source(config: Config) -> TrainedRun | None:
         return None
     folder = epath.Path(config.train.init_from).expanduser()
     source = load_run(folder)
-    if source.result is None and saved_steps(folder):
+    if source.result is None and (folder / METRICS_FILE).exists():  # nor imported
         raise ConfigError(f"init_from: {folder} is not finished: train it to its end")
     return source
 
@@ -124,6 +125,8 @@ def load_and_compile(
     With `train.num_epochs` the learning rate depends on the data: they come first.
     """
     train = experiment.config.train
+    if train.num_steps and train.num_epochs:
+        raise ConfigError("config.train.num_epochs needs config.train.num_steps=0")
     print("loading the data, compiling the training step…", flush=True)
     with ThreadPoolExecutor(1) as pool:
         loading, programs = pool.submit(experiment.load), None
@@ -131,8 +134,7 @@ def load_and_compile(
         compiled = train.num_steps and not jax.config.values["jax_disable_jit"]
         if compiled and wait([loading], timeout=0.5).not_done:
             programs = experiment.make_programs(mesh)
-            example = Data.of(example_of(experiment.task))
-            programs.compile(example, train.batch_size)
+            programs.compile(Data.of(example_of(experiment.task)), train.batch_size)
         splits = loading.result()
     experiment = experiment.with_num_steps(splits["train"].num_examples)
     return experiment, splits, programs or experiment.make_programs(mesh)

@@ -1,6 +1,7 @@
 """A run of scripts/train.py with the best weights that it has found."""
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -72,6 +73,9 @@ class TrainedRun:
     def evaluate(self, split: str, data_dir: str | None = None) -> dict[str, float]:
         """The metrics of a split, and its number of examples."""
         examples = self.task.load(split, data_dir or self.config.task.data_dir)
+        known = ((self.result or {}).get("data_sha256") or {}).get(split)
+        if known not in (None, examples.content_hash):
+            print(f"note: this {split} split is not the run's", file=sys.stderr)
         programs, best = self.experiment.make_programs(), jax.device_put(self.weights)
         train, data = self.config.train, Data.of(examples)
         size = train.batch_size // train.grad_accum_steps
@@ -178,8 +182,7 @@ def load_run(
     """The run of a workdir of scripts/train.py, a folder or gs://BUCKET/RUN.
 
     source_dir: where the sources of its task are now; None = where they were.
-    ConfigError if it is no run; CheckpointError if its weights are damaged, or it has
-    not validated any yet.
+    ConfigError if it is no run; CheckpointError if its weights are damaged or none yet.
     """
     folder = epath.Path(workdir).expanduser()
     config, words = read_config(folder), folder / TOKENIZER_FILE

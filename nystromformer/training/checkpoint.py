@@ -52,8 +52,7 @@ def save_step(workdir: epath.PathLike, step: int, state: Any, meta: Any) -> None
 def restore(workdir: epath.PathLike, like: Tree) -> tuple[Tree, Any] | None:
     """The newest whole checkpoint, as of `load_weights`; None if there are none.
 
-    Raises:
-      CheckpointError: there are checkpoints, and none is whole.
+    CheckpointError if there are checkpoints, and none is whole.
     """
     steps = saved_steps(workdir)
     for step in steps:
@@ -80,9 +79,7 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
     """Arrays, on the host, and the JSON object that `save_weights` wrote to a folder.
 
     `like` has the structure, shapes and dtypes, as `jax.eval_shape` gives them.
-
-    Raises:
-      CheckpointError: they are missing, damaged, or of another model.
+    CheckpointError if they are missing, damaged, or of another model.
     """
     arrays = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
     state, noted = ocp.args.StandardRestore(arrays), ocp.args.JsonRestore()

@@ -156,8 +156,7 @@ class Trainer:
 
     def _indices(self, first_step: int, num_steps: int) -> np.ndarray:
         """The examples of steps first_step, …, int32 [num_steps, B]."""
-        num_examples = len(self.data["train"].labels)
-        sizes = num_steps, num_examples, self.schedule.batch_size
+        sizes = num_steps, len(self.data["train"].labels), self.schedule.batch_size
         return train_indices(self.schedule.seed, first_step, *sizes)
 
     def _evaluate(self, weights: Weights, split: str) -> dict[str, float] | None:

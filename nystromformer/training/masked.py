@@ -1,7 +1,6 @@
 """Masked language modelling: the model predicts tokens that are hidden from it.
 
-Devlin et al., "BERT", 2019; on a task's own inputs, Amos et al., "Never Train from
-Scratch", 2023.
+Devlin et al., "BERT", 2019; on a task's own inputs, Amos et al. 2023.
 
 Letters: B batch, L length, K masked positions of an example at most, V ids.
 """

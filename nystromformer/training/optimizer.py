@@ -31,8 +31,7 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019), decoupled weight decay, no clipping.
 
-    With cycle_b1, b1 goes from 0.95 to 0.85 at the peak of the rate and back, as in
-    PyTorch's OneCycleLR.
+    With cycle_b1, b1 goes from 0.95 to 0.85 at the rate's peak and back (OneCycleLR).
     """
     rate, decay = learning_rate(config, num_steps), config.weight_decay
 

@@ -35,8 +35,7 @@ def sets_of_blocks(valid, num_random_blocks, seed=0):
 )
 def test_attended_blocks(first, last, num_blocks, num_random_blocks):
     index = np.arange(num_blocks)
-    valid = (first <= index) & (index <= last)
-    sets = sets_of_blocks(valid, num_random_blocks)
+    sets = sets_of_blocks((first <= index) & (index <= last), num_random_blocks)
     for block in range(first, last + 1):
         fixed = window_and_ends(block, first, last)
         free = set(range(first, last + 1)) - fixed

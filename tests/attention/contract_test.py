@@ -88,8 +88,7 @@ def test_attention_ignores_garbage_in_padding_forward_and_backward(name):
 
 @every_attention
 def test_attention_of_padding_alone_is_finite(name):
-    mask = MASK & np.array([True, False, True])[:, None]
-    out, grads = program(name)(inputs(), mask)
+    out, grads = program(name)(inputs(), MASK & np.array([True, False, True])[:, None])
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((out, grads)))
 
 
@@ -99,8 +98,7 @@ def test_attention_of_a_row_does_not_depend_on_its_batch(name):
     for b in range(B):
         others = np.arange(B) != b
         changed = [x.at[others].multiply(-3.0) for x in inputs()]
-        mask = np.where(others[:, None], MASK[:, ::-1], MASK)
-        out, _ = program(name)(changed, mask)
+        out, _ = program(name)(changed, np.where(others[:, None], MASK[:, ::-1], MASK))
         check_rows(out[b : b + 1], together[b : b + 1], MASK[b : b + 1], "same")
 
 

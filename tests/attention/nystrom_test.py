@@ -11,7 +11,7 @@ import pytest
 from nystromformer.attention.nystrom import depthwise_conv, nystrom_attention
 from nystromformer.ops import tensor_cores
 from tests import paper
-from tests.attention.cases import KINDS, MASK, B, H, N
+from tests.attention.cases import KINDS, MASK, B, H, N, make
 from tests.attention.cases import MAX_LENGTH as L
 from tests.jaxpr import equations
 from tests.tolerance import TOLERANCE, relative_error
@@ -116,6 +116,12 @@ def test_nystrom_attention_of_bfloat16_keeps_its_inverse_in_float32():
     exponentials = [e for e in found if e.primitive.name == "exp"]
     assert len(exponentials) >= 3
     assert {e.outvars[0].aval.dtype for e in exponentials} == {jnp.dtype("float32")}
+
+
+def test_nystrom_attention_takes_all_landmarks_beyond_max_length():
+    exact = make("softmax", max_length=8)(*inputs())
+    found = make("nystrom", max_length=8, num_landmarks=L)(*inputs())
+    assert relative_error(found, exact) <= TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize(

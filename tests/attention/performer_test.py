@@ -82,8 +82,13 @@ def test_performer_published_kernel_scales_twice_and_counts_padding():
     weights = np.einsum("btnr,bsnr->bnts", of_queries, of_keys)  # of padded keys too
     expected = np.einsum("bnts,bsnh->btnh", weights, value * counted)
     expected /= weights.sum(-1).swapaxes(1, 2)[..., None]
-    error = relative_error(out[mask], expected[mask])
-    assert error <= TOLERANCE["float64"]
+    assert relative_error(out[mask], expected[mask]) <= TOLERANCE["float64"]
+
+
+def test_performer_projection_has_no_gradient():
+    inputs = np.float32([normal(s, B, 13, N, H) for s in range(3)])
+    gradient = jax.grad(lambda x: performer(*inputs, projection=x).sum())
+    assert not gradient(jnp.float32(normal(3, R, H))).any()
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from tests.text_test import PER_CLASS, REVIEWS
 CONFIG = f"""
 from examples import custom
 
+custom.__file__ = __file__
 custom.Words.reviews_per_class = {PER_CLASS}
 get_config = custom.get_config
 """
@@ -37,14 +38,15 @@ def test_commands_know_what_a_config_registers(commands, tmp_path):
     run, workdir = tmp_path / "run", f"--workdir={tmp_path}/run"
     words = os.path.relpath(tmp_path / "texts", commands.folder)
     words = f"--config.task.source_dir={words}"
-    args = (f"--config={tmp_path}/mine.py", workdir, words, *SHORT)
+    mine = os.path.relpath(tmp_path / "mine.py", commands.folder)
+    args = (f"--config={mine}", workdir, words, *SHORT)
     args += ("--config.task.data_dir=of_words",)
     done = commands.run("train.py", *args)
     assert done.returncode == 0, done.stderr
     assert "words with average: " in done.stdout
     config = read(run / "config.json")
     assert config["attention"] == {"name": "average", "scale": 2.0}
-    assert config["load"] == [LOADED]
+    assert [*map(os.path.realpath, config["load"])] == [f"{tmp_path}/mine.py"]
     assert config["task"]["data_dir"] == f"{commands.folder}/of_words"
     assert os.path.realpath(config["task"]["source_dir"]) == f"{tmp_path}/texts"
 

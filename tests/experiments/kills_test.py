@@ -24,8 +24,7 @@ MAX_DELAY = 0.3  # seconds between that point and the kill
 
 def kill(commands, phase, signum, delay):
     """One process, killed; the phase, or "ended" where it was faster."""
-    args = commands.train_args(commands.folder / "run")
-    process = commands.start("train.py", *args)
+    process = commands.start("train.py", *commands.train_args(commands.folder / "run"))
     while process.poll() is None and not PHASES[phase](commands.folder):
         time.sleep(0.001)
     time.sleep(delay)

@@ -6,7 +6,7 @@ import re
 import pytest
 import tensorflow_datasets as tfds  # noqa: F401 - eval
 
-from tests.commands import refused
+from tests.commands import ROOT, refused
 
 PAIRS = b"1.0\tA\tB\tfirst paper\tsecond paper\n0.0\tA\tC\tfirst paper\tthird\n"
 
@@ -38,7 +38,8 @@ def test_it_says_what_came_of_it_and_again_the_same(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--task=txt"], "value should be one of <listops|text|"),
+        (["--task=txt"], "unknown task 'txt': one of listops, text, "),
+        ([f"--load={ROOT}/examples/custom.py", "--task=words"], "words: "),
         (["--task=text", "--option=seed"], "--option=seed is not KEY=VALUE"),
         (["--task=text", "--option=seed=one"], "seed must be int, not 'one'"),
         (["--task=labelled_texts", "--option=labels=1,2"], "must hold train.csv"),

@@ -132,6 +132,5 @@ def test_train_learns_64_pairs_by_heart_in_epochs(commands, tmp_path, pretrained
 def test_train_rejects_an_unfinished_source(commands, tmp_path, pretrained):
     unfinished = shutil.copytree(pretrained, tmp_path / "unfinished")
     (unfinished / "result.json").unlink()
-    (unfinished / "checkpoints" / "15").mkdir(parents=True)
     done = glue(commands, tmp_path, unfinished)
     assert "is not finished: train it to its end" in refused(done)

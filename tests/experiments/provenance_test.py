@@ -15,13 +15,9 @@ def test_table_shows_markup_as_text():
 
 
 def test_page_says_where_its_numbers_come_from():
-    made_by = {
-        "command": "x.py --y",
-        "commit": None,
-        "versions": {"jax": "1", "b": "3"},
-    }
+    made_by = {"command": "x.py", "commit": None, "versions": {"jax": "1", "b": "3"}}
     found = page("Title", made_by, ["line", ""])
-    head = "- Command: `x.py --y`\n- Commit: None\n- Versions: jax 1, b 3"
+    head = "- Command: `x.py`\n- Commit: None\n- Versions: jax 1, b 3"
     assert found == f"# Title\n\n{head}\n\nline\n"
 
 

@@ -13,8 +13,7 @@ FILE = f"{ROOT}/configs/listops.py"
 
 
 def grid_points(*grid, file=FILE, **options):
-    options = {"presets": "quick", **options}
-    return make_points([file], parse_grid(grid), **options)
+    return make_points([file], parse_grid(grid), **{"presets": "quick", **options})
 
 
 def names(points):
@@ -68,8 +67,7 @@ def test_merge_keeps_fine_tuning_apart_from_that_of_a_pretrained_run():
     ]
     for source, scratch, tuned in (points[:3], points[3:]):
         assert (scratch.source, tuned.source) == (None, source.name)
-        start = f"--config.train.init_from=/s/{source.name}"
-        assert start in tuned.command(Path("/s"))
+        assert f"--config.train.init_from=/s/{source.name}" in tuned.command(Path("/s"))
 
 
 def test_make_points_changes_all_points_without_naming_it():

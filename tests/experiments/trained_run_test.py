@@ -34,6 +34,14 @@ def test_load_run_has_the_weights_that_were_tested(finished, run):
     assert weights_sha256(jax.device_get(weights)) == run.result["params_sha256"]
 
 
+def test_evaluate_says_where_a_split_is_not_the_runs(finished, capsys):
+    run, data = nystromformer.load_run(finished[0]), finished[0].parent / "data"
+    for sha in (run.result["data_sha256"]["test"], "another"):
+        run.result["data_sha256"]["test"] = sha
+        run.evaluate("test", data)
+    assert capsys.readouterr().err == "note: this test split is not the run's\n"
+
+
 def test_predict_is_as_good_as_its_result_says(run, test_split):
     found = run.predict(test_split.inputs, test_split.lengths)
     np.testing.assert_allclose(found.probabilities.sum(-1), 1, rtol=1e-5)

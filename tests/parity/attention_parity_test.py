@@ -125,16 +125,10 @@ def their_reformer(num_buckets):
     from transformers.models.reformer import modeling_reformer as theirs
 
     torch.manual_seed(0)
-    config = theirs.ReformerConfig(
-        **SIZES,
-        attention_head_size=H,
-        lsh_attn_chunk_length=CHUNK,
-        lsh_attention_probs_dropout_prob=0.0,
-        num_hashes=R,
-        num_buckets=num_buckets,
-        hash_seed=0,
-        is_decoder=False,
-    )
+    options = {"attention_head_size": H, "lsh_attn_chunk_length": CHUNK, "hash_seed": 0}
+    options |= {"num_hashes": R, "num_buckets": num_buckets, "is_decoder": False}
+    options["lsh_attention_probs_dropout_prob"] = 0.0
+    config = theirs.ReformerConfig(**SIZES, **options)
     return theirs.LSHSelfAttention(config).double().eval()
 
 

@@ -43,18 +43,12 @@ def _double():
 
 def make(head, folder, sizes="small", landmarks=L):
     torch.manual_seed(0)
-    config = transformers.NystromformerConfig(
-        vocab_size=V,
-        intermediate_size=31,
-        max_position_embeddings=L,
-        conv_kernel_size=13,
-        layer_norm_eps=1e-5,
-        num_landmarks=landmarks,
-        segment_means_seq_len=L,
-        num_labels=C,
-        pad_token_id=0,  # gets no gradient from the embedding: not among the inputs
-        **SIZES[sizes],
-    )
+    options = SIZES[sizes] | {"vocab_size": V, "intermediate_size": 31, "num_labels": C}
+    options |= {"max_position_embeddings": L, "segment_means_seq_len": L}
+    options |= {"layer_norm_eps": 1e-5, "conv_kernel_size": 13}
+    options |= {"num_landmarks": landmarks}
+    options["pad_token_id"] = 0  # has no gradient in the embedding: not in inputs
+    config = transformers.NystromformerConfig(**options)
     model = getattr(transformers, f"NystromformerFor{CLASSES[head]}")(config)
     for parameter in model.parameters():  # uneven attention, no bias of zeros
         parameter.data += 0.3 * torch.randn_like(parameter)

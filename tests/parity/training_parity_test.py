@@ -106,8 +106,7 @@ class Softmax(torch.nn.Module):
     def forward(self, inputs, mask):
         x = self.embedding(inputs) + self.positions
         x = self.encoder(x, src_key_padding_mask=~mask) * mask[:, :, None]
-        pooled = x.sum(1) / mask.sum(1, keepdim=True)
-        return self.out(torch.relu(self.hidden(pooled)))
+        return self.out(torch.relu(self.hidden(x.sum(1) / mask.sum(1, keepdim=True))))
 
     def take(self, model):
         """The weights of our model."""
@@ -158,22 +157,14 @@ def test_train_step_with_softmax_on_padded_batches_is_theirs(cycle_b1):
 
 def test_train_step_of_transformers_model_is_theirs(tmp_path):
     torch.manual_seed(0)
-    config = transformers.NystromformerConfig(
-        vocab_size=V,
-        hidden_size=12,
-        num_attention_heads=2,
-        num_hidden_layers=2,
-        intermediate_size=17,
-        max_position_embeddings=L,
-        num_landmarks=M,
-        segment_means_seq_len=L,  # not num_landmarks, which would mean exact attention
-        conv_kernel_size=5,
-        layer_norm_eps=1e-5,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        num_labels=C,
-        pad_token_id=0,  # gets no gradient from the embedding: not among the inputs
-    )
+    options = {"vocab_size": V, "hidden_size": 12, "num_attention_heads": 2}
+    options |= {"num_hidden_layers": 2, "intermediate_size": 17, "num_labels": C}
+    options |= {"max_position_embeddings": L, "conv_kernel_size": 5, "num_landmarks": M}
+    options["segment_means_seq_len"] = L  # M would mean exact attention
+    options |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    options |= {"layer_norm_eps": 1e-5}
+    options["pad_token_id"] = 0  # has no gradient in the embedding: not in inputs
+    config = transformers.NystromformerConfig(**options)
     theirs = transformers.NystromformerForSequenceClassification(config)
     theirs.save_pretrained(tmp_path)
     ours = load_pretrained(tmp_path, head="classification")

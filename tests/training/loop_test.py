@@ -32,8 +32,7 @@ def start(optimizer, splits, tmp_path):
         workdir, schedule = tmp_path / name, TrainConfig(**SIZES | changes)
         workdir.mkdir(exist_ok=True)
         batching = {key: getattr(schedule, key) for key in IN_PARTS}
-        objective = objective or Classification()
-        programs = Programs(model, objective, optimizer, **batching)
+        programs = Programs(model, objective or Classification(), optimizer, **batching)
         return Trainer(programs, schedule, splits, workdir, start)
 
     return start

@@ -78,8 +78,7 @@ def test_mask_tokens_hides_the_same_with_and_without_padding():
 def test_mask_tokens_chooses_all_positions_equally_and_corrupts_as_bert():
     keys = jax.random.split(jax.random.key(0), 4000)
     inputs = jnp.full((4000, 20), 7)
-    mask_tokens = jax.jit(objective(mlm_probability=0.25).mask_tokens)
-    masked = mask_tokens(inputs, None, keys)
+    masked = jax.jit(objective(mlm_probability=0.25).mask_tokens)(inputs, None, keys)
     where = np.asarray(masked.positions)
     found = np.take_along_axis(np.asarray(masked.inputs), where, 1)
     assert np.mean(found == MASK) == pytest.approx(0.8, abs=0.01)
@@ -119,8 +118,7 @@ def test_masked_order_equals_its_parts(model, filler_label):
     rows, labels = np.array([9, 3, 20, 31]), np.array([1, 0, 1, filler_label])
     whole = batch(rows)._replace(labels=labels, weights=jnp.array([1.0, 1.0, 1.0, 0]))
     mlm = objective(mlm_probability=0.2)
-    of = objective(MaskedOrder, mlm_probability=0.2)
-    sums = measured(of, Both(), whole)
+    sums = measured(objective(MaskedOrder, mlm_probability=0.2), Both(), whole)
     assert set(sums) == {*MaskedOrder.metrics}
     found = {name: float(total / weight) for name, (total, weight) in sums.items()}
 

@@ -29,8 +29,7 @@ def test_totals_over_uneven_batches_are_those_over_all_examples():
     labels = rng.integers(0, 5, 11)
     totals = Totals.zero(OBJECTIVE)
     for rows in np.split(np.arange(11), [3, 4]):
-        part = totals_of(logits[rows], labels[rows], [1.0] * len(rows))
-        totals = totals.plus(part)
+        totals = totals.plus(totals_of(logits[rows], labels[rows], [1.0] * len(rows)))
     log_sum = np.log(np.exp(logits).sum(1))
     loss = (log_sum - logits[np.arange(11), labels]).mean()
     accuracy = (logits.argmax(1) == labels).mean()

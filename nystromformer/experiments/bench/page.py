@@ -87,8 +87,7 @@ def curves(rows: Sequence[Row], unit: str) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for row in rows:
         if number := value(row, unit):
-            curve = found.setdefault(row["key"]["attention"], {})
-            curve[row["key"]["length"]] = number
+            found.setdefault(row["key"]["attention"], {})[row["key"]["length"]] = number
     return found
 
 

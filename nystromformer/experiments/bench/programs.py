@@ -159,8 +159,7 @@ def step_groups(
         config = importlib.import_module(f"configs.{task}").get_config(spec.name)
         batching = {"train.grad_accum_steps": parts, "train.length_buckets": parts}
         config.update_from_flattened_dict(given | batching)
-        options = {"name": spec.name, **spec.options}
-        mapping = {**config.to_dict(), "attention": options}
+        mapping = {**config.to_dict(), "attention": {"name": spec.name, **spec.options}}
         label = f"{spec.label} in {parts}" if parts > 1 else spec.label
         groups[task][label] = Experiment(Config.from_mapping(mapping))
     for found in groups.values():

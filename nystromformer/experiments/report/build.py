@@ -30,8 +30,7 @@ PAGES.filters |= {
 def build(folders: Iterable[Path], out: Path) -> str:
     """Reads the runs in and below `folders`, writes the report to `out`, sums it up.
 
-    Raises:
-      ConfigError: no run there, or an `out` that holds something else than a report.
+    ConfigError for no run there, or an `out` that holds something else than a report.
     """
     frame = read_runs(folders)
     out = provenance.open_folder(out, "runs.csv")

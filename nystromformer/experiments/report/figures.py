@@ -63,12 +63,10 @@ def curves(points: Frame, split: str, metric: str) -> Figure:
     known = points[(points["split"] == split) & points[metric].notna()]
     for index, (name, of) in enumerate(known.groupby("label", sort=False)):
         seeds = scale(metric) * of.pivot(index="step", columns="seed", values=metric)
+        style = line_style(index)
         for seed in seeds:
-            axes.plot(
-                seeds[seed].dropna(), **line_style(index), linewidth=0.6, alpha=0.5
-            )
-        mean = seeds.dropna().mean(axis=1)
-        axes.plot(mean, **line_style(index), linewidth=2, label=name)
+            axes.plot(seeds[seed].dropna(), **style, linewidth=0.6, alpha=0.5)
+        axes.plot(seeds.dropna().mean(axis=1), **style, linewidth=2, label=name)
     return _finish(figure, points, "step", heading(split, metric))
 
 

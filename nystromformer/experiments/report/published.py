@@ -31,7 +31,8 @@ def cite(run: Any, task: str) -> str:
     task = "imdb" if preset == "subwords" else task
     scratch = task in (*LRA, AVERAGE)
     changed = {key for key in run["facts"] if "." in key} - STILL_PUBLISHED
-    if preset not in PRESETS or changed or scratch == bool(pretrained):
+    own = f"configs/{run['settings']['task.name']}.py" not in run["command"]
+    if own or preset not in PRESETS or changed or scratch == bool(pretrained):
         return ""
     theirs = SCORES[SCORES["attention"] == run["attention"]].set_index("source")
     found = theirs.get(task, theirs[AVERAGE][:0]).dropna()

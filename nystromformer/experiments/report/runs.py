@@ -36,9 +36,10 @@ def read_runs(folders: Iterable[Path]) -> Frame:
     Columns are those of `read_run` and `name_runs`, and `column`, the heading.
     ConfigError if there are no runs, or two that differ in nothing.
     """
-    files = sorted({x for folder in folders for x in folder.rglob("config.json")})
-    if not files:
-        raise ConfigError("no runs there: no config.json in these folders or below")
+    found = {folder: {*folder.rglob("config.json")} for folder in folders}
+    if empty := ", ".join(str(folder) for folder, files in found.items() if not files):
+        raise ConfigError(f"no runs in {empty}: no config.json there or below")
+    files = sorted(set().union(*found.values()))
     frame: Frame = pd.DataFrame([row for x in files for row in read_run(x.parent)])
     known = frame.groupby(["task", "objective"])["metric"].transform("first")
     frame["metric"] = frame["metric"].fillna(known).fillna("accuracy")
@@ -48,10 +49,14 @@ def read_runs(folders: Iterable[Path]) -> Frame:
     of_examples = frame["metric"].isin(["accuracy", "sop_accuracy"])
     frame["score_sd"] = (factor * binomial).where(of_examples)
     frame["column"] = list(map(heading, frame["task"], frame["metric"]))
+    hide_seeds(frame)
     frame["label"], frame["data"] = name_runs(frame)
+    for (column, label), data in frame.groupby(["column", "label"])["test_data"]:
+        if data.nunique() > 1:
+            raise ConfigError(f"{column}, {label}: runs have different test data")
     same = frame.duplicated(["column", "label", "seed"], keep=False)
-    if found := ", ".join(frame["run"][same]):
-        raise ConfigError(f"equal settings and seed, omit one: {found}")
+    if twice := ", ".join(frame["run"][same]):
+        raise ConfigError(f"equal settings and seed, omit one: {twice}")
     place = ["attention", "label", "task", "seed"]
     return frame.sort_values(place, key=lambda of: of.map(_place), kind="stable")
 
@@ -79,11 +84,6 @@ def read_run(workdir: Path) -> list[dict[str, Any]]:
     subset = task.get("subset")  # of GLUE: a column of its own, and a preset's name
     words = ",".join(x for x in config["preset"].split(",") if x != subset)
     config["preset"] = words or ("paper" if config["preset"] else None)
-    own = re.compile(rf"seed{seed}(?!\d)")  # of a run that it starts from
-    settings = {
-        key: own.sub("seed*", x) if isinstance(x, str) else x
-        for key, x in flatten_dict(config, sep=".").items()
-    }
     changes = dict(re.findall(r"--config\.([\w.]+)[= ]([^\s']*)", found["command"]))
     source = {name: found[name] for name in ("device", "commit")}
     run = {
@@ -93,7 +93,8 @@ def read_run(workdir: Path) -> list[dict[str, Any]]:
         "objective": config["objective"]["name"],
         "attention": config["attention"]["name"],
         "seed": seed,
-        "settings": settings,
+        "settings": flatten_dict(config, sep="."),
+        "test_data": (found.get("data_sha256") or {}).get("test"),
         "facts": {"preset": config["preset"], **changes, **source},
         "curves": curves,
         "step": curves[-1]["step"] if curves else 0,
@@ -103,6 +104,15 @@ def read_run(workdir: Path) -> list[dict[str, Any]]:
         run | {"metric": metric, "floors": rules, "score": found[f"test_{metric}"]}
         for metric, rules in floors.items()
     ] or [run]
+
+
+def hide_seeds(frame: Frame) -> None:
+    """Writes seed* for a run's seed in the folder that only runs of this seed use."""
+    for key in ("train.init_from", "task.tokenizer"):
+        texts = pd.Series([x.get(key) for x in frame["settings"]])
+        alone = frame["seed"].groupby(texts).transform("nunique") == 1
+        for seed, settings in frame.loc[alone, ["seed", "settings"]].to_numpy():
+            settings[key] = re.sub(rf"seed{seed}(?!\d)", "seed*", settings[key])
 
 
 def name_runs(frame: Frame) -> tuple[list[str], list[str]]:

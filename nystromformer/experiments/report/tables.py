@@ -104,7 +104,8 @@ def paired_table(frame: Frame) -> Frame:
     Of an attention with several rows, that with the most seeds is the reference.
     """
     cells = defaultdict(dict)
-    for column, of in frame[frame["finished"]].groupby("column", sort=False):
+    finished, on = frame[frame["finished"]], ["column", "test_data"]
+    for (column, _), of in finished.groupby(on, sort=False, dropna=False):
         rows = dict(list(of.groupby("label", sort=False)))
         for attention in dict.fromkeys((EXACT, of["attention"].iloc[0])):
             labels = [*of["label"][of["attention"] == attention]]

@@ -20,8 +20,7 @@ def test_exponent_is_of_the_power_and_of_long_lengths_alone():
 
 def test_tables_have_factors_of_softmax_exponents_and_gaps():
     full = {**row("full", 2048), "seconds": []}
-    rows = [row("softmax", scale=20), row(), row(length=2048), full]
-    text = "\n".join(tables(rows))
+    text = "\n".join(tables([row("softmax", scale=20), row(), row(length=2048), full]))
     assert "## Forward: ms\n\n| attention | 4,096 | 2,048 | exponent |" in text
     assert "| linear | 3 (2–4) · 20× | 3 (2–4) | 0.00 |" in text
     assert "| linear | 3 · 20× | 3 | 0.00 |" in text  # MiB
@@ -31,8 +30,7 @@ def test_tables_have_factors_of_softmax_exponents_and_gaps():
 
 def test_tables_of_train_steps_are_by_task_with_its_sizes():
     sizes = {"what": "train step", "length": 64, "batch_size": 32}
-    rows = [row(task=task, **sizes) for task in ("text", "image")]
-    text = "\n".join(tables(rows))
+    text = "\n".join(tables([row(task=task, **sizes) for task in ("text", "image")]))
     assert "| attention | text 32 × 64 | image 32 × 64 |" in text
     assert "| linear | 3 (2–4) | 3 (2–4) |" in text
 

@@ -114,6 +114,5 @@ def test_synthetic_examples_have_the_shapes_of_the_task():
     assert data.pairs.shape == (STEPS * 3, 2)
     assert 0 < data.inputs.min() <= data.inputs.max() < task.vocab_size
     assert task.max_length / 2 <= data.lengths.min() < data.lengths.max()
-    task = Experiment(make_config("linear", "image")).task
-    pictures = synthetic_examples(task, 3)
+    pictures = synthetic_examples(Experiment(make_config("linear", "image")).task, 3)
     assert pictures.pairs is pictures.lengths is None  # and so without a mask

@@ -47,8 +47,7 @@ def test_build_makes_a_page_that_is_escaped_and_self_contained(runs, tmp_path):
     common = f"preset=quick, train.eval_every=25, device={markupsafe.escape(NASTY)}"
     assert f"2 of 3 runs finished. All of them: {common}, commit=c0ffee." in text
     assert "<script" not in text
-    links = re.findall(r'(?:src|href|srcset)="(.{12})', text)
-    assert links == 2 * ["data:image/s"]
+    assert re.findall(r'(?:src|href|srcset)="(.{12})', text) == 2 * ["data:image/s"]
     assert not re.search(r"https?:|url\(|@import", text)
 
 
@@ -75,5 +74,5 @@ def test_report_command_writes_to_out_or_says_why_not(commands, three, tmp_path)
     said = f"3 of 3 runs finished; see {tmp_path}/out/report.html\n"
     assert (done.returncode, done.stdout) == (0, said), done.stderr
     done = commands.run("report.py", str(tmp_path / "none"), f"--out={tmp_path}/new")
-    assert "no runs there" in refused(done)
+    assert f"no runs in {tmp_path}/none: " in refused(done)
     assert not (tmp_path / "new").exists()

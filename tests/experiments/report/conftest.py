@@ -53,7 +53,7 @@ class Runs:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (workdir / "metrics.jsonl").write_text(lines)
         if test is not None:
-            found = RESULT | {"command": f"python train.py {flags}"}
+            found = RESULT | {"command": f"train.py --config=configs/{task}.py {flags}"}
             found |= {"test_accuracy": test} | (result or {})
             (workdir / "result.json").write_text(json.dumps(found))
         return workdir

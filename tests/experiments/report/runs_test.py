@@ -51,6 +51,9 @@ def test_read_runs_takes_sources_of_ones_own_seed_for_one(runs):
         runs.add("nystrom,quick", seed=seed, train__init_from=f"/x/pretrain-seed{seed}")
     runs.add("nystrom,quick")
     assert labels(runs) == ["nystrom", "nystrom, from /x/pretrain-seed*"]
+    for seed in (1, 2):
+        runs.add("softmax,quick", seed=seed, train__init_from="/x/all-seed1")
+    assert labels(runs)[2:] == ["softmax"]
 
 
 def test_read_runs_names_folders_of_other_texts(runs):
@@ -69,8 +72,15 @@ def test_read_runs_refuses_two_runs_that_differ_in_nothing(runs):
         runs.read()
 
 
+def test_read_runs_refuses_seeds_of_different_data(runs):
+    for seed, data in enumerate("ab"):
+        runs.add("softmax", 0.5, seed=seed, result={"data_sha256": {"test": data}})
+    with pytest.raises(ConfigError, match="softmax: runs have different test data"):
+        runs.read()
+
+
 def test_read_runs_refuses_folders_without_runs(tmp_path):
-    with pytest.raises(ConfigError, match="no runs there"):
+    with pytest.raises(ConfigError, match=f"no runs in {tmp_path}: "):
         read_runs([tmp_path])
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ConfigError, match=r"config\.json was not written by"):

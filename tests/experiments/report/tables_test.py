@@ -117,6 +117,17 @@ def test_score_table_cites_table_2_beside_fine_tuned_runs_only(runs):
     }
 
 
+def test_score_table_cites_nothing_beside_a_config_of_ones_own(runs):
+    runs.add("linformer", 0.5, result={"command": "train.py --config=mine.py"})
+    assert "listops published, %" not in scores(runs)["linformer"]
+
+
+def test_paired_table_takes_runs_of_equal_test_data(runs):
+    for arg, data in (("nystrom", "a"), ("linear", "b"), ("softmax", "a")):
+        runs.add(arg, 0.5, result={"data_sha256": {"test": data}})
+    assert [*paired_table(runs.read())["difference"]] == ["nystrom − softmax"]
+
+
 def test_published_averages_are_those_of_the_cells():
     means = SCORES[[*LRA]].mean(axis=1)
     assert list(means) == pytest.approx(list(SCORES[AVERAGE]), abs=0.05)

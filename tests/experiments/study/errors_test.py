@@ -128,8 +128,7 @@ def test_matrices_are_of_each_head_and_its_valid_tokens(float64):
         query, key, _ = head(of, {"example": 1, "head": n})
         np.testing.assert_allclose(found["exact"], softmax(query, key), atol=1e-12)
         f, a, b = kernels(query, key, 4)
-        near_by_hand = f @ paper.pinv(a, 6) @ b
-        np.testing.assert_allclose(found["near"], near_by_hand, atol=1e-10)
+        np.testing.assert_allclose(found["near"], f @ paper.pinv(a, 6) @ b, atol=1e-10)
 
 
 def make(attention, remat="none", **options):
