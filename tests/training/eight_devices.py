@@ -100,7 +100,7 @@ def cost(length: int, num_devices: int) -> dict[str, int]:
         out, backward = jax.vjp(forward, query, key, value)
         return jax.lax.with_sharding_constraint((out, *backward(cotangent)), split)
 
-    compiled = output_and_gradients.lower(*shape, shape, shape, mask, shape).compile()
+    compiled = output_and_gradients.lower(shape, shape, shape, mask, shape).compile()
     collective = r"= (.*) (?:all-|collective-permute|reduce-scatter)\S*\("
     arrays = re.findall(
         r"\w\[([\d,]*)\]", " ".join(re.findall(collective, compiled.as_text()))
