@@ -159,8 +159,8 @@ def read_table(
     """Reads columns of a CSV file, or of a TSV file without quoting.
 
     Lines that lack one of the columns, of which QQP has some, are left out; a line on
-    stderr says how many. DataError for no such column, more columns in a CSV's line
-    than in its first, other labels, or what is not UTF-8 text.
+    stderr says how many. DataError for no such column, a CSV's line with more text
+    than columns, other labels, or what is not UTF-8 text.
     """
     csv.field_size_limit(sys.maxsize)  # a text may be long
     tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
@@ -171,8 +171,8 @@ def read_table(
             if missing := {*columns} - {*(lines.fieldnames or ())}:
                 raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
             lines = [*lines]
-            if path.suffix == ".csv" and any(None in line for line in lines):
-                raise DataError(f"{path} has too many columns: quote texts with commas")
+            if path.suffix == ".csv" and any(any(x.get(None, ())) for x in lines):
+                raise DataError(f"a line of {path} has too many columns: quote commas")
             rows = [[line[column] for column in columns] for line in lines]
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None

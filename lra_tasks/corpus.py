@@ -143,14 +143,15 @@ class Corpus(Task):
         if self.tokenizer == "bpe":
             self.use_tokenizer(str(self.vocabulary_file(data_dir)))
             same = known in ("byte", self.vocabulary.digest)
-            self.require(same, f"{self.source_dir} has not the texts of the run")
+            self.require(same, f"{self.source_dir} has other texts than the run's")
         return loaded
 
     def source_files(self) -> list[Path]:
         self.require(self.source_dir is not None, "source_dir must name a folder")
-        folder = str(self.source_dir)
-        found = glob.glob(self.pattern, root_dir=folder, recursive=True)  # and in links
-        files = sorted(path for x in found if (path := Path(folder, x)).is_file())
+        folder, also = str(self.source_dir), {"recursive": True, "include_hidden": True}
+        found = glob.glob(self.pattern, root_dir=folder, **also)  # in links, too
+        paths = (Path(folder, x) for x in sorted(found, reverse=True))
+        files = sorted({x.resolve(): x for x in paths if x.is_file()}.values())
         self.require(bool(files), f"no files {self.source_dir}/{self.pattern}")
         return files
 

@@ -1,7 +1,7 @@
 """Sub-words: texts as rows `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` of token ids.
 
 A vocabulary is "byte", whose tokens are the bytes behind five special ones, or a
-`tokenizer.json` of the `tokenizers` library with the same, as `train` writes.
+`tokenizer.json` of the `tokenizers` library with the same five, as `train` writes.
 """
 
 import functools

@@ -25,7 +25,7 @@ def register_task(name: str, task: type[Task]) -> None:
     A module that is imported again, under any name, brings its own again.
     """
     if getattr(task, "name", None) != name:
-        raise DataError(f"{task}: set its class's `name` to {name!r}, as its data are")
+        raise DataError(f"{task}: its `name`, of its data too, must be {name!r}")
     known = TASKS.get(name, task)
     if known.__qualname__ != task.__qualname__:
         raise DataError(f"the name {name!r} is taken by {known}")

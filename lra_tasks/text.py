@@ -167,7 +167,7 @@ class Retrieval(TextTask):
             pairs.append([row_of.setdefault(text, len(row_of)) for text in others[2:]])
             labels.append(LABELS[label])
         if len(labels) != NUM_RELEASED[file]:
-            rest = f"the release has {NUM_RELEASED[file]:,}: results do not compare"
+            rest = f"the release has {NUM_RELEASED[file]:,}: results are not comparable"
             print(f"{where}: {len(labels):,} pairs, {rest}", file=sys.stderr)
         documents = [text.decode(errors="replace") for text in row_of]
         split = self.encode_split(documents, labels)

@@ -22,7 +22,7 @@ def to_blocks(x: jax.Array, size: int) -> jax.Array:
 def neighbourhoods(x: jax.Array, size: int, margin: int) -> jax.Array:
     """Blocks with margins: x [L, ...] -> [⌈L / size⌉, size + 2 margin, ...].
 
-    Block c holds x[c · size − margin : (c + 1) · size + margin], else 0; margin ≤ size.
+    Block c holds x[c · size − margin : (c + 1) · size + margin] or 0; margin ≤ size.
     """
     blocks = to_blocks(x, size)
     others = ((0, 0),) * x.ndim

@@ -66,7 +66,7 @@ class TrainConfig:
 
     batch_size: int
     num_steps: int = 0  # 0: as many as num_epochs take
-    num_epochs: float | None = None  # ignored if num_steps is given
+    num_epochs: float | None = None  # then num_steps is 0
     eval_every: int  # steps, as the next two
     checkpoint_every: int
     log_every: int = 50

@@ -39,10 +39,7 @@ class Dense(nnx.Linear):
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-    """The config of an encoder; the defaults are the paper's on the LRA.
-
-    But for attention_options: there nystrom needs {"conv_kernel_size": 35}.
-    """
+    """The config of an encoder; defaults: the paper's on the LRA, no convolution."""
 
     vocab_size: int | None  # token ids; None where inputs are feature vectors
     max_length: int  # of an input

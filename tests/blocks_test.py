@@ -26,8 +26,7 @@ def test_margins_are_the_neighbours_and_zeros_beyond_the_ends(length, size, marg
     for c, block in enumerate(blocks):
         for i, row in enumerate(block):
             at = c * size - margin + i
-            expected = x[at] if 0 <= at < length else [0, 0]
-            np.testing.assert_array_equal(row, expected)
+            np.testing.assert_array_equal(row, x[at] if 0 <= at < length else [0, 0])
 
 
 @pytest.mark.parametrize("length", [1, 7, 1024, 1031, 5003])

@@ -117,7 +117,7 @@ def test_encoder_cls_token_stands_in_front_and_is_never_padding():
     np.testing.assert_array_equal(mask, np.c_[np.ones(B, bool), MASK])
 
 
-def test_encoder_is_exported_for_any_batch():
+def test_nystrom_encoder_is_exported_for_any_batch():
     shape, model = (*jax.export.symbolic_shape("b"), L), make(cls_token=True)
     given = jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, bool)
     out, _ = jax.export.export(jax.jit(model))(*given).call(jnp.int32(INPUTS), MASK)

@@ -114,7 +114,7 @@ def test_load_pretrained_reads_the_copies_of_older_files_and_bfloat16(tmp_path):
 REFUSED = {
     "missing": (lambda x: {n: x[n] for n in x if n != QUERY}, f"{QUERY} .*none"),
     "extra": (lambda x: x | {"cls.seq": x[QUERY]}, r"cls\.seq .*ours none"),
-    "untied": (lambda x: x | {DECODER: x[WORDS] + 1}, f"{DECODER} must equal {WORDS}"),
+    "untied": (lambda x: x | {DECODER: x[WORDS] + 1}, f"{DECODER} .*ours none"),
     "transposed": (lambda x: x | {EXPAND: x[EXPAND].T}, rf"{EXPAND} .*\(6, 17\)"),
 }
 

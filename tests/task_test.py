@@ -83,5 +83,5 @@ def test_register_task_takes_its_own_again_and_no_name_twice(monkeypatch):
     register_task("twin", again)
     with pytest.raises(DataError, match=r"the name 'text' is taken by .*Text"):
         register_task("text", type("Mine", (Text,), {}))
-    with pytest.raises(DataError, match="set its class's `name` to 'other'"):
+    with pytest.raises(DataError, match=r"its `name`, .* must be 'other'"):
         register_task("other", Twin)

@@ -131,7 +131,7 @@ def nystrom_attention(
     """`NystromAttention` as a function, for any `attention_fn=…` of flax.
 
     Arguments and result are those of every `Attention`, the options, with defaults,
-    those of `NystromAttention`. `conv_kernel` [K, N], K odd, convolves V: T = S.
+    those of `NystromAttention`. `conv_kernel` [K, N], odd K, convolves V (T = S).
     """
     if "conv_kernel_size" in options:
         raise ValueError("conv_kernel_size: pass conv_kernel [K, N], the parameter")

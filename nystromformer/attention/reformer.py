@@ -10,8 +10,8 @@ sorted by bucket (and by position within one) and cut into chunks; chunk c looks
 chunks c − 1 and c. A token attends to itself only when there is nothing else. As in the
 authors' code q_i · k_j is not divided by √H.
 
-Unlike in that code, a token does not see other buckets in its chunk, and it sees once
-a token that several rounds find (N_ij of the appendix); `lsh_scope="chunk"` does both
+Unlike in that code, a token does not see other buckets in its chunk, and sees a token
+that several rounds find once (N_ij of the appendix); `lsh_scope="chunk"` does both
 as that code. The number of buckets follows the number of valid tokens and padding sorts
 to the end, so adding padding changes nothing.
 

@@ -126,7 +126,7 @@ def load_and_compile(
     """
     train = experiment.config.train
     if train.num_steps and train.num_epochs:
-        raise ConfigError("config.train.num_epochs needs config.train.num_steps=0")
+        raise ConfigError("give config.train.num_steps or num_epochs, 0 for the other")
     print("loading the data, compiling the training step…", flush=True)
     with ThreadPoolExecutor(1) as pool:
         loading, programs = pool.submit(experiment.load), None

@@ -128,7 +128,7 @@ class TrainedRun:
         """
         name, options = self.config.attention.name, self.config.attention.options
         if name not in ("nystrom", "softmax") or "per_batch" in options.values():
-            raise ValueError(f"rows need softmax, or nystrom per_matrix, not {name}")
+            raise ValueError("rows need softmax, or nystrom with pinv_init=per_matrix")
         found = self.layers(inputs, lengths)[layer]
         at, length = np.asarray(rows), found.query.shape[1]
         if not {*at.tolist()} <= {*range(length)}:

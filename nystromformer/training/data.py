@@ -28,7 +28,7 @@ class Batch(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A split, on the host or the devices; or there the rows of a chunk."""
+    """A split on the host or the devices, or a chunk's rows on the devices."""
 
     inputs: Any  # [rows, L]; on the host anything with shape, dtype, `inputs[indices]`
     lengths: Any  # [rows]; None where all are full, and need no mask

@@ -132,8 +132,7 @@ def test_attention_in_bfloat16_is_near_float32(name):
     call = jax.jit(lambda *x: nnx.merge(graphdef, state)(*x))
     rounded = inputs(dtype=jnp.bfloat16)
     for mask in (jnp.asarray(MASK), jnp.ones_like(MASK)):
-        given = mask[:, None, None] if not mask.all() else None
-        out = call(*rounded, None, given)
+        out = call(*rounded, None, mask[:, None, None] if not mask.all() else None)
         assert out.dtype == jnp.bfloat16
         wide, _ = program(name)([x.astype(jnp.float32) for x in rounded], mask)
         check_rows(np.asarray(out, np.float32), wide, mask, "bfloat16")

@@ -8,6 +8,7 @@ import tensorflow_datasets as tfds  # noqa: F401 - eval
 
 from tests.commands import ROOT, refused
 
+MINE = f"--load={ROOT}/examples/custom.py", "--task=words"
 PAIRS = b"1.0\tA\tB\tfirst paper\tsecond paper\n0.0\tA\tC\tfirst paper\tthird\n"
 
 
@@ -39,7 +40,7 @@ def test_it_says_what_came_of_it_and_again_the_same(run, tmp_path):
     ("arguments", "message"),
     [
         (["--task=txt"], "unknown task 'txt': one of listops, text, "),
-        ([f"--load={ROOT}/examples/custom.py", "--task=words"], "words: "),
+        ([*MINE, f"--option=source_dir={ROOT}"], "has neither aclImdb nor"),
         (["--task=text", "--option=seed"], "--option=seed is not KEY=VALUE"),
         (["--task=text", "--option=seed=one"], "seed must be int, not 'one'"),
         (["--task=labelled_texts", "--option=labels=1,2"], "must hold train.csv"),

@@ -115,7 +115,7 @@ BAD = {
     "--config.train.num_step=1": 'Did you mean "num_steps" instead of "num_step"',
     "--config.train.colour=1": "no such key in the config: 'colour'",
     "--config.objective.select=F1": "select must be accuracy or f1, got 'F1'",
-    "--config.train.num_epochs=2": "num_epochs needs config.train.num_steps=0",
+    "--config.train.num_epochs=2": "give config.train.num_steps or num_epochs, 0 for",
     "--config.train.num_steps=many": "num_steps=many: invalid literal for int",
     "--config.attention.conv_kernel_size=4": "conv_kernel_size must be odd",
     "--config.train.batch_size=301": "over the 300 training examples",

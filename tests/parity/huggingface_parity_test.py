@@ -45,9 +45,9 @@ def make(head, folder, sizes="small", landmarks=L):
     torch.manual_seed(0)
     options = SIZES[sizes] | {"vocab_size": V, "intermediate_size": 31, "num_labels": C}
     options |= {"max_position_embeddings": L, "segment_means_seq_len": L}
-    options |= {"layer_norm_eps": 1e-5, "conv_kernel_size": 13}
-    options |= {"num_landmarks": landmarks}
-    options["pad_token_id"] = 0  # has no gradient in the embedding: not in inputs
+    options |= {"conv_kernel_size": 13, "num_landmarks": landmarks}
+    # Id 0 is not among the inputs: its row has no gradient.
+    options |= {"layer_norm_eps": 1e-5, "pad_token_id": 0}
     config = transformers.NystromformerConfig(**options)
     model = getattr(transformers, f"NystromformerFor{CLASSES[head]}")(config)
     for parameter in model.parameters():  # uneven attention, no bias of zeros

@@ -162,8 +162,7 @@ def test_train_step_of_transformers_model_is_theirs(tmp_path):
     options |= {"max_position_embeddings": L, "conv_kernel_size": 5, "num_landmarks": M}
     options["segment_means_seq_len"] = L  # M would mean exact attention
     options |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    options |= {"layer_norm_eps": 1e-5}
-    options["pad_token_id"] = 0  # has no gradient in the embedding: not in inputs
+    options |= {"layer_norm_eps": 1e-5, "pad_token_id": 0}  # 0 is not in the inputs
     config = transformers.NystromformerConfig(**options)
     theirs = transformers.NystromformerForSequenceClassification(config)
     theirs.save_pretrained(tmp_path)

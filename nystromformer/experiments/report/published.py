@@ -29,9 +29,9 @@ def cite(run: Any, task: str) -> str:
     """
     preset, pretrained = (run["settings"][x] for x in ("preset", "train.init_from"))
     task = "imdb" if preset == "subwords" else task
-    scratch = task in (*LRA, AVERAGE)
+    file, said = f"configs/{run['settings']['task.name']}.py", run["command"]
     changed = {key for key in run["facts"] if "." in key} - STILL_PUBLISHED
-    own = f"configs/{run['settings']['task.name']}.py" not in run["command"]
+    own, scratch = said and file not in said, task in (*LRA, AVERAGE)
     if own or preset not in PRESETS or changed or scratch == bool(pretrained):
         return ""
     theirs = SCORES[SCORES["attention"] == run["attention"]].set_index("source")

@@ -34,7 +34,7 @@ def read_runs(folders: Iterable[Path]) -> Frame:
     """The rows of all runs in these folders and below, in the order of the tables.
 
     Columns are those of `read_run` and `name_runs`, and `column`, the heading.
-    ConfigError if there are no runs, or two that differ in nothing.
+    ConfigError for a folder without runs, seeds of different test data, or equal runs.
     """
     found = {folder: {*folder.rglob("config.json")} for folder in folders}
     if empty := ", ".join(str(folder) for folder, files in found.items() if not files):
@@ -51,9 +51,9 @@ def read_runs(folders: Iterable[Path]) -> Frame:
     frame["column"] = list(map(heading, frame["task"], frame["metric"]))
     hide_seeds(frame)
     frame["label"], frame["data"] = name_runs(frame)
-    for (column, label), data in frame.groupby(["column", "label"])["test_data"]:
+    for _, data in frame.groupby(["column", "label"])["test_data"]:
         if data.nunique() > 1:
-            raise ConfigError(f"{column}, {label}: runs have different test data")
+            raise ConfigError(f"data differ: {', '.join(frame['run'][data.index])}")
     same = frame.duplicated(["column", "label", "seed"], keep=False)
     if twice := ", ".join(frame["run"][same]):
         raise ConfigError(f"equal settings and seed, omit one: {twice}")
@@ -107,10 +107,11 @@ def read_run(workdir: Path) -> list[dict[str, Any]]:
 
 
 def hide_seeds(frame: Frame) -> None:
-    """Writes seed* for a run's seed in the folder that only runs of this seed use."""
+    """Writes seed* for a run's seed in a folder that no other seed of its row uses."""
     for key in ("train.init_from", "task.tokenizer"):
         texts = pd.Series([x.get(key) for x in frame["settings"]])
-        alone = frame["seed"].groupby(texts).transform("nunique") == 1
+        users = frame["seed"].groupby([texts, frame["attention"]])
+        alone = users.transform("nunique") == 1
         for seed, settings in frame.loc[alone, ["seed", "settings"]].to_numpy():
             settings[key] = re.sub(rf"seed{seed}(?!\d)", "seed*", settings[key])
 

@@ -79,12 +79,12 @@ def cost_table(runs: Frame) -> Frame:
 
 
 def difference(ours: Frame, theirs: Frame) -> str:
-    """As in "+3.00 ± 4.30 (3), within chance": over common seeds; none gives "".
+    """As in "+3.00 ± 4.30 (3), within chance": over common seeds; none: "".
 
     The bound is half the paired t interval of 95 % over the seeds. Of one seed it is
     two standard deviations of the difference of two rates, each over the test examples.
     """
-    pairs = ours.merge(theirs, on="seed")
+    pairs = ours.merge(theirs, on=["seed", "test_data"])
     if pairs.empty:
         return ""
     found, count = pairs["score_x"] - pairs["score_y"], len(pairs)
@@ -104,8 +104,7 @@ def paired_table(frame: Frame) -> Frame:
     Of an attention with several rows, that with the most seeds is the reference.
     """
     cells = defaultdict(dict)
-    finished, on = frame[frame["finished"]], ["column", "test_data"]
-    for (column, _), of in finished.groupby(on, sort=False, dropna=False):
+    for column, of in frame[frame["finished"]].groupby("column", sort=False):
         rows = dict(list(of.groupby("label", sort=False)))
         for attention in dict.fromkeys((EXACT, of["attention"].iloc[0])):
             labels = [*of["label"][of["attention"] == attention]]
