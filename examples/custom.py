@@ -50,7 +50,7 @@ class Average(Attention):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Words(Text):
-    """IMDb's reviews, word by word. The options of Text apply, `tokenizer` excepted."""
+    """IMDb's reviews, word by word. Text's options but `tokenizer`, `num_bytes`."""
 
     name: ClassVar[str] = "words"
     data_version: ClassVar[str] = "1.0.0"  # raise it whenever the tokens change

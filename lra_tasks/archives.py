@@ -158,9 +158,8 @@ def read_table(
 ) -> Table:
     """Reads columns of a CSV file, or of a TSV file without quoting.
 
-    Lines that lack one of the columns, of which QQP has some, are left out; a line on
-    stderr says how many. DataError for no such column, a CSV's line with more text
-    than columns, other labels, or what is not UTF-8 text.
+    Lines that lack a column, as in QQP, or (TSV) have too many are left out, as stderr
+    says. DataError for no column, too many in a CSV's line, other labels, not UTF-8.
     """
     csv.field_size_limit(sys.maxsize)  # a text may be long
     tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
@@ -171,14 +170,15 @@ def read_table(
             if missing := {*columns} - {*(lines.fieldnames or ())}:
                 raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
             lines = [*lines]
-            if path.suffix == ".csv" and any(any(x.get(None, ())) for x in lines):
+            kept = [line for line in lines if not any(line.get(None, ()))]
+            if len(kept) < len(lines) and path.suffix == ".csv":
                 raise DataError(f"a line of {path} has too many columns: quote commas")
-            rows = [[line[column] for column in columns] for line in lines]
+            rows = [[line[column] for column in columns] for line in kept]
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
     whole = [[text.strip() for text in row] for row in rows if None not in row]
-    if len(whole) < len(rows):
-        said = f"{len(rows) - len(whole):,} of {len(rows):,} lines lack a column"
+    if wrong := len(lines) - len(whole):
+        said = f"{wrong:,} of {len(lines):,} lines lack a column or have too many"
         print(f"{path}: {said}: left out", file=sys.stderr)
     found = sorted({row[-1] for row in whole})
     if {*found} - {*classes}:

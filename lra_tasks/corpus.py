@@ -55,8 +55,7 @@ def make_examples(
 
     Sentences are packed into rows, and a row is cut at a random end into two parts.
     Sentences that overflow a row are longer than average; rows are filled from a random
-    end of the document, so that such a sentence is first as often as last and lengths
-    do not give the order away.
+    end of the document, so that lengths do not give the order away.
     """
     sentences = [sentence for sentence in sentences if sentence]
     if len(sentences) < 2:

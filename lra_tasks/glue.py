@@ -1,8 +1,7 @@
 """GLUE (Wang et al. 2019, arXiv:1804.07461), and tables of texts of one's own.
 
 GLUE is read from the official TSV folders, or from TFDS's `glue`. The published test
-splits have no labels: the official validation split is our test split, and a tenth of
-train is held out for validation.
+splits have no labels: ours is their validation, and our validation a tenth of train.
 """
 
 from collections.abc import Mapping
@@ -56,8 +55,7 @@ class Glue(Task):
 
     `source_dir` is the folder that holds SST-2/, MRPC/, …, or one of these; without
     them TFDS's `glue/SUBSET` is read. `tokenizer` is "byte" or the path of a
-    pre-training run's tokenizer.json; an example is `[CLS] a [SEP]` or `[CLS] a [SEP] b
-    [SEP]`.
+    pre-training run's tokenizer.json; an example is `[CLS] a [SEP]`, or with b [SEP].
     """
 
     name: ClassVar[str] = "glue"
@@ -137,7 +135,9 @@ class LabelledTexts(TextTask):
         self.require(self.num_classes >= 2, wrong)
 
     def make_splits(self, source: Path) -> dict[str, Split]:
-        files = {path.stem: path for path in sorted(self.source_files())}
+        found = sorted(self.source_files())
+        files = {path.stem: path for path in found}
+        self.require(len(files) == len(found), "of NAME.csv and NAME.tsv keep one")
         wanted = f"source_dir ({self.source_dir}) must hold train.csv or train.tsv"
         self.require(self.source_dir is not None and "train" in files, wanted)
         splits, columns = {}, ([self.text_column], self.label_column)

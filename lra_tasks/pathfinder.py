@@ -62,8 +62,7 @@ class Pathfinder(Task):
 
     A script with several needs the usual `if __name__ == "__main__":`.
     With `source_dir`, the release's `pathfinder32`, `…64`, `…128` or a folder above or
-    below, its pictures are read instead, all of them, and `num_examples`, `seed` and
-    `num_workers` have no effect.
+    below, all its pictures are read; `num_examples`, `seed`, `num_workers` are unused.
     """
 
     name: ClassVar[str] = "pathfinder"
@@ -94,8 +93,7 @@ class Pathfinder(Task):
         if self.source_dir:
             name = f"curv_contour_length_{DIFFICULTIES[self.difficulty]}"
             name = "curv_baseline" if self.difficulty == "easy" else name
-            below = f"pathfinder{side}/{name}"
-            folders = name, *(above + below for above in UNPACKED)
+            folders = name, *(above + f"pathfinder{side}/{name}" for above in UNPACKED)
             self._set(archive=Archive(LRA_RELEASE, folders))
 
     def source_files(self) -> list[Path]:

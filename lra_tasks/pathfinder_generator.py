@@ -206,8 +206,7 @@ class Growth:
             self._enter(whole, slot[full])
             before[whole] = self.occupied[whole]
             self.has_distractor[whole, which[whole]] = True
-            last_try = bad[tries[bad] == settings.distractor_tries]
-            over = np.concatenate([whole, last_try])
+            over = np.concatenate([whole, bad[tries[bad] == settings.distractor_tries]])
             which[over] += 1
             tries[over] = count[over] = 0
             active = active[which[active] < settings.num_distractors]

@@ -158,8 +158,7 @@ class Paddles:
         scale, size = ANTIALIAS, self.settings.marker_radius
         radius = int(np.ceil(size)) + 3
         side = np.arange((2 * radius + 1) * scale) - radius * scale
-        squared_distance = side[:, None] ** 2 + side**2
-        disc = np.where(squared_distance <= (size * scale) ** 2, 255, 0)
+        disc = np.where(side[:, None] ** 2 + side**2 <= (size * scale) ** 2, 255, 0)
         ink = _shrink(disc[None].astype(np.uint8), radius)[0]
         self.marker = np.rint(ink * INK_SCALE).astype(np.int16)  # [W', W']
 

@@ -123,7 +123,7 @@ def remove_overlap(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
             say_left_out(name, split_name, int(np.sum(~new)))
             parts[split_name] = splits[split_name].take(new)
         if not parts[split_name].num_examples:
-            raise DataError(f"no example of {split_name} is left")
+            raise DataError(f"{name}: no example of {split_name} is left: give more")
     return parts
 
 

@@ -103,8 +103,7 @@ class Vocabulary:
         if not second:
             return [self.cls, *first[:room], self.sep]
         first = first[: max(room - len(second[0]), (room + 1) // 2)]
-        kept = second[0][: room - len(first)]
-        return [self.cls, *first, self.sep, *kept, self.sep]
+        return [self.cls, *first, self.sep, *second[0][: room - len(first)], self.sep]
 
     def rows(
         self, texts: Sequence[Sequence[str]], max_length: int

@@ -76,10 +76,12 @@ def tensor_cores(dtype: jax.typing.DTypeLike) -> lax.PrecisionLike:
     """The precision that gives float32's accuracy on an NVIDIA GPU's tensor cores.
 
     Six products of the three bfloat16 parts of each number; what they leave out is
-    below float32's own rounding. The highest precision takes the plain units instead.
+    below float32's own rounding. "highest", and GPUs before Ampere, take plain units.
     """
     six = lax.DotAlgorithmPreset.BF16_BF16_F32_X6
-    return six if dtype == jnp.float32 else "highest"
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    can = dtype == jnp.float32 and not capability.startswith(("5", "6", "7"))
+    return six if can else "highest"
 
 
 def random_halves(rng: jax.Array, shape: Sequence[int]) -> jax.Array:

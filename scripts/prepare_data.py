@@ -6,7 +6,6 @@ Data that are already prepared are only read. DATA.md says where the data come f
 """
 
 import ast
-import os
 import sys
 from typing import get_args, get_type_hints
 
@@ -16,6 +15,7 @@ from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.split import DataError
 from lra_tasks.task import LRA, TASKS, Task, get_task
 from nystromformer.experiments import cli
+from nystromformer.experiments.provenance import num_cores
 
 _TASK = flags.DEFINE_multi_string("task", None, "NAME or all", required=True)
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of archives and data")
@@ -29,7 +29,7 @@ def main() -> None:
         task = TASKS.get(name, Task)
         options = dict(parse_option(x, task) for x in _OPTION.value)
         drawn = issubclass(task, Pathfinder)
-        workers = {"num_workers": os.cpu_count()} if drawn else {}
+        workers = {"num_workers": num_cores()} if drawn else {}
         try:
             prepare(get_task(name, **workers | options))
         except (DataError, OSError) as error:

@@ -4,9 +4,9 @@
         [--config.group.key=value …] [--load=mine.py] [--max_minutes=60]
 
 Run the same command again to resume. SIGTERM (exit status 143), Ctrl-C (130), SIGUSR2
-(140) and --max_minutes (142) save before they stop the run. Compiled programs are kept
-for the next start, up to a gigabyte in ~/.cache/nystromformer or the folder that
-JAX_COMPILATION_CACHE_DIR names, unless JAX_ENABLE_COMPILATION_CACHE=false.
+(140) and --max_minutes (142) save before they stop the run. A single process
+keeps compiled programs for the next start, up to a gigabyte in ~/.cache/nystromformer
+or the folder JAX_COMPILATION_CACHE_DIR, unless JAX_ENABLE_COMPILATION_CACHE=false.
 
 In several processes a run has the same command for each, with --distributed; outside
 SLURM and TPU pods also with --coordinator=HOST:PORT --num_processes=4 --process_id=0.
@@ -61,7 +61,8 @@ def main() -> None:
     signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
     if _DISTRIBUTED.value:
         join_processes()
-    if not jax.config.values["jax_compilation_cache_dir"]:
+    # Several processes would wait for what one has from the cache and does not tune.
+    if not (_DISTRIBUTED.value or jax.config.values["jax_compilation_cache_dir"]):
         folder = os.path.expanduser("~/.cache/nystromformer")
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_compilation_cache_max_size", 2**30)

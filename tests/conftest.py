@@ -16,6 +16,7 @@ from tests.commands import ROOT, Commands
 # would be in all that they start.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+jax.config.update("jax_platforms", os.environ.setdefault("JAX_PLATFORMS", "cpu"))
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Compiling takes most of the time of small tests; each of these shortens it. Programs
 # are kept for other workers and the next run.

@@ -72,7 +72,7 @@ def test_make_splits_of_every_subset(tmp_path, capsys, name):
     splits = load_all(task, tmp_path / "data")
     assert [split.num_examples for split in splits[:3]] == [54, 6, 12]
     said = capsys.readouterr().err
-    broken = "QQP/train.tsv: 1 of 62 lines lack a column: left out"
+    broken = "QQP/train.tsv: 1 of 62 lines lack a column or have too many: left out"
     assert (broken in said) == (name == "qqp")
     assert ("1 examples left out of" in said) == (name == "qqp")
     assert task.num_classes == len(set(splits[0].labels)) == len(task.label_names)
@@ -158,6 +158,9 @@ def test_labelled_texts_draws_what_has_no_file(tmp_path):
     write(tmp_path, {"train.csv": TRAIN + b"\n91,Hello, you,ham"})
     with pytest.raises(DataError, match=r"a line of .*train\.csv has too many columns"):
         labelled(tmp_path).load("train", tmp_path / "data")
+    write(tmp_path, {"train.csv": TRAIN, "train.tsv": TSV})
+    with pytest.raises(DataError, match=r"of NAME\.csv and NAME\.tsv keep one"):
+        labelled(tmp_path).load("train", tmp_path / "data")
     with pytest.raises(DataError, match=r"source_dir .* must hold train.csv"):
         labelled(tmp_path / "other").load("train", tmp_path)
 
@@ -167,7 +170,8 @@ def test_labelled_texts_takes_files_of_validation_and_test(tmp_path, tokenizer):
     write(tmp_path, {"train.csv": TRAIN, "validation.tsv": TSV, "test.tsv": TSV})
     with pytest.raises(DataError, match="no example of validation is left"):
         load_all(labelled(tmp_path), tmp_path / "data")
-    write(tmp_path, {"validation.tsv": TSV.replace(b"no", b"maybe")})
+    wrong = b"ham\tone\ttwo\n"  # of three columns
+    write(tmp_path, {"validation.tsv": TSV.replace(b"no", b"maybe") + wrong})
     task = labelled(tmp_path, tokenizer=tokenizer)
     train, validation, test = load_all(task, tmp_path / "data")
     assert [x.num_examples for x in (train, validation, test)] == [90, 1, 2]

@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 
 from nystromformer.nystrom import attend, segment_means
-from nystromformer.ops import dense, dropout, random_halves
+from nystromformer.ops import dense, dropout, random_halves, tensor_cores
 from tests.tolerance import TOLERANCE, relative_error
 
 KEY = jax.random.key(1)
+
+
+def test_tensor_cores_are_of_ampere_and_later(monkeypatch):
+    for capability, old in (("7.5", True), ("10.0", False)):
+        gpus = [type("Gpu", (), {"compute_capability": capability})]
+        monkeypatch.setattr(jax, "local_devices", lambda gpus=gpus: gpus)
+        assert (tensor_cores(jnp.float32) == "highest") == old
 
 
 def normal(seed, *shape):

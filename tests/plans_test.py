@@ -23,14 +23,6 @@ def test_plan_has_a_point_for_each_setting(name):
     assert len(found) == len(plan["variants"]) * len(plan["tasks"]) * plan["seeds"]
 
 
-@pytest.mark.slow
-def test_table3_is_on_all_tasks_before_the_next_attention():
-    found = points("table3", preset="quick")
-    tasks = ["listops", "text", "retrieval", "image", "pathfinder"]
-    names = ["nystrom", "softmax", "linformer", "performer", "reformer"]
-    assert [p.name for p in found] == [f"{t}-{a}-seed0" for a in names for t in tasks]
-
-
 @pytest.mark.parametrize("preset", ["", "quick"])
 def test_self_pretraining_trains_from_scratch_for_as_long_as_both_stages(preset):
     found = points("self_pretraining", preset=preset, tasks=["listops", "image"])

@@ -29,8 +29,7 @@ def attended_blocks(
 
     valid [C] bool: the blocks with at least one valid token. Returns blocks [C, 5 + r]
     int32: window, ends, r random ones; exists [C, 5 + r] bool, False for no block and
-    for one that stands further left already; ends [2] int32, the first and the last
-    valid block.
+    for one that stands further left already; ends [2] int32, first and last valid.
     """
     num_blocks = valid.shape[0]
     own = jnp.arange(num_blocks)

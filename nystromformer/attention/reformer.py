@@ -15,8 +15,7 @@ that several rounds find once (N_ij of the appendix); `lsh_scope="chunk"` does b
 as that code. The number of buckets follows the number of valid tokens and padding sorts
 to the end, so adding padding changes nothing.
 
-Letters: L sequence length, N heads, H head dim, R rounds of hashing, K rotated axes
-(2 K buckets), C chunks.
+Letters: L length, N heads, H head dim, R rounds of hashing, 2 K buckets, C chunks.
 """
 
 from typing import Any

@@ -18,9 +18,15 @@ from nystromformer.config import ConfigError
 VERSIONS_OF = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
+def num_cores() -> int:
+    """The cores that this process may use, where the system says which."""
+    affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+    return len(affinity(0))
+
+
 def device() -> str:
     kind = jax.devices()[0].device_kind
-    cpu = f"CPU {platform.machine()}, {os.cpu_count()} cores"
+    cpu = f"CPU {platform.machine()}, {num_cores()} cores"
     return cpu if kind == "cpu" else f"{jax.device_count()} × {kind}"
 
 

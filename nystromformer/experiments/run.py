@@ -53,7 +53,8 @@ def run_training(
     experiment, splits, programs = load_and_compile(experiment, mesh)
     config, task = experiment.config, experiment.task
     data_sha256 = {name: x.content_hash for name, x in splits.items()}
-    check_same_on_all_hosts(config=f"{workdir} {config}", data=str(data_sha256))
+    saved = {"config": f"{workdir} {config}", "checkpoints": str(saved_steps(workdir))}
+    check_same_on_all_hosts(data=str(data_sha256), **saved)
     print(f"{experiment} on {provenance.device()}")
     taken = carry_over(source, experiment) if source else {}
     with lock_workdir(workdir):
@@ -132,6 +133,7 @@ def load_and_compile(
         loading, programs = pool.submit(experiment.load), None
         # Sources that are missing are an error before anything is compiled.
         compiled = train.num_steps and not jax.config.values["jax_disable_jit"]
+        compiled &= jax.process_count() == 1  # several wait for one another in this
         if compiled and wait([loading], timeout=0.5).not_done:
             programs = experiment.make_programs(mesh)
             programs.compile(Data.of(example_of(experiment.task)), train.batch_size)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import submitit
 from absl import flags
 from etils import epath
@@ -190,6 +191,7 @@ class Job:
         print(f"{self.workdir.name}: {why or state(self.workdir)}", flush=True)
 
     def __call__(self) -> None:
+        jax.config.update("jax_platforms", "cpu")  # the GPU is for the run
         if state(self.workdir) == "waiting":
             self.start()
             self.finish()
@@ -207,8 +209,7 @@ def run_locally(
 ) -> None:
     """Runs the points in order: one for each GPU, or `num_parallel`, at a time.
 
-    A point that starts from another one's weights waits for it. On a signal all runs
-    save, and Interrupted is raised.
+    A point that starts from another one waits for it. Interrupted, once all have saved.
     """
     gpus = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in accelerators()] or [{}]
     free = [gpus[place % len(gpus)] for place in range(num_parallel or len(gpus))]

@@ -79,8 +79,7 @@ class TrainedRun:
         programs, best = self.experiment.make_programs(), jax.device_put(self.weights)
         train, data = self.config.train, Data.of(examples)
         size = train.batch_size // train.grad_accum_steps
-        metrics: Any = evaluate(programs, best, data, size, train.length_buckets)
-        return metrics
+        return evaluate(programs, best, data, size, train.length_buckets) or {}
 
     def predict(
         self, inputs: Any, lengths: np.ndarray | Sequence[int] | None = None
@@ -148,10 +147,11 @@ class TrainedRun:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Token ids and their mask, [B, *pair, max_length], of texts or token ids."""
         task = self.task
-        if not hasattr(inputs, "dtype"):
+        if getattr(getattr(inputs, "dtype", None), "kind", "O") not in "biuf":
             texts = np.atleast_1d(np.array(inputs, object))
             two = 2 in (*pair, task.num_texts)
-            if texts.shape[1:] != (2,) * two:
+            are_texts = all(isinstance(x, str) for x in texts.flat)
+            if texts.shape[1:] != (2,) * two or not are_texts:
                 kind = f"a list of {'pairs of ' * two}texts, or an array of token ids"
                 raise ValueError(f"inputs must be {kind}; got {inputs!r:.60}")
             tokens, lengths = task.encode([*(texts.ravel() if pair else texts)])

@@ -24,8 +24,7 @@ def evaluate(
     """The metrics of a split and its number of examples; None when asked to stop.
 
     The weights are on the mesh of the programs, the data on the host. With several
-    length_buckets, examples of similar length share a batch, truncated to the shortest
-    of these lengths that fits.
+    length_buckets, examples of similar length share a batch, cut to the next of them.
     """
     mesh, timer = programs.mesh, ChunkTimer()
     totals = device_put_global(mesh, Totals.zero(programs.objective))

@@ -70,7 +70,8 @@ def parse_attention(label: str, changes: Sequence[str] = ()) -> AttentionSpec:
         for change in changes:
             key, _, value = change.partition("=")
             if key.startswith(f"{name}."):
-                options[key.removeprefix(f"{name}.")] = json.loads(value)
+                value = value if value.isidentifier() else json.loads(value)
+                options[key.removeprefix(f"{name}.")] = value
         check_attention(name, options)
     except ValueError as error:
         raise ConfigError(f"--attention={label}: {error}") from error

@@ -14,6 +14,7 @@ from nystromformer.experiments.bench.programs import STEPS, Program
 from nystromformer.training.data import Data
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+torch.set_float32_matmul_precision("high")  # TF32 on a GPU, as jax takes
 PUBLISHED = {"landmarks": "segment_means", "pinv": "iterative", "num_pinv_iters": 6}
 VERSIONS = {"torch": torch.__version__, "transformers": transformers.__version__}
 
@@ -42,9 +43,8 @@ def attention_baseline(ours: Program, inputs: Sequence[jax.Array]) -> Program | 
 def train_baseline(ours: Program, config: Config, data: Data) -> Program | None:
     """Train steps of transformers' classifier of the sizes of ours; None for others.
 
-    Its length is the next multiple of the landmarks. Nothing is masked: with a padding
-    mask the classifier of transformers 5 raises an error. It takes a batch whole, and
-    has a convolution always.
+    Its length is the next multiple of the landmarks. Nothing is masked: with a mask the
+    classifier of transformers 5 raises an error. It has a convolution and no parts.
     """
     options, model, rate = config.attention.options, config.model, config.optimizer
     published = options.items() >= PUBLISHED.items() and options["conv_kernel_size"]
