@@ -59,7 +59,7 @@ class Glue(Task):
     """
 
     name: ClassVar[str] = "glue"
-    data_version: ClassVar[str] = "1.1.0"
+    data_version: ClassVar[str] = "1.2.0"
     description: ClassVar[str] = "Sentences, or pairs of them, to classify."
     homepage: ClassVar[str] = "https://gluebenchmark.com"
     citation: ClassVar[str] = "Wang et al., GLUE, ICLR 2019"
@@ -118,7 +118,7 @@ class LabelledTexts(TextTask):
     """
 
     name: ClassVar[str] = "labelled_texts"
-    data_version: ClassVar[str] = "1.0.0"
+    data_version: ClassVar[str] = "1.1.0"
     description: ClassVar[str] = "Texts of one's own to classify."
     files: ClassVar[str] = "*.[ct]sv"
     labels: str = "0,1"

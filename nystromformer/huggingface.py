@@ -192,8 +192,8 @@ def read_tensors(folder: Path) -> Tensors:
         else:
             import torch  # type: ignore[import-not-found]
 
-            read = torch.load(path, map_location="cpu", weights_only=True)
-            found = {name: x.numpy() for name, x in read.items()}
+            read = torch.load(path, map_location="cpu", weights_only=True).items()
+            found = {n: (x if x.itemsize > 2 else x.float()).numpy() for n, x in read}
     except Exception as error:  # each library has its own
         reason = str(error).partition("\n")[0]
         raise PretrainedError(f"{path} cannot be read ({reason})") from error

@@ -51,6 +51,7 @@ def join_processes() -> None:
         )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"the processes did not find each other: {error}") from error
+    jax.config.update("jax_enable_compilation_cache", False)  # process 0 alone has it
     for signum in SIGNALS:  # of which jax.distributed has taken one for itself
         signal.signal(signum, signal.getsignal(signum))
     if jax.process_index():
@@ -61,8 +62,7 @@ def main() -> None:
     signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
     if _DISTRIBUTED.value:
         join_processes()
-    # Several processes would wait for what one has from the cache and does not tune.
-    if not (_DISTRIBUTED.value or jax.config.values["jax_compilation_cache_dir"]):
+    if not jax.config.values["jax_compilation_cache_dir"]:
         folder = os.path.expanduser("~/.cache/nystromformer")
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_compilation_cache_max_size", 2**30)

@@ -121,7 +121,7 @@ def mesh_of(experiment: Experiment, sequence_parallelism: int) -> Mesh:
 def load_and_compile(
     experiment: Experiment, mesh: Mesh
 ) -> tuple[Experiment, dict[str, Split], Programs]:
-    """Compiles a run's programs while its data are prepared and loaded.
+    """Prepares and loads a run's data; one process compiles its programs meanwhile.
 
     With `train.num_epochs` the learning rate depends on the data: they come first.
     """

@@ -147,7 +147,7 @@ class TrainedRun:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Token ids and their mask, [B, *pair, max_length], of texts or token ids."""
         task = self.task
-        if getattr(getattr(inputs, "dtype", None), "kind", "O") not in "biuf":
+        if getattr(getattr(inputs, "dtype", np.dtype("O")), "kind", "i") not in "biuf":
             texts = np.atleast_1d(np.array(inputs, object))
             two = 2 in (*pair, task.num_texts)
             are_texts = all(isinstance(x, str) for x in texts.flat)

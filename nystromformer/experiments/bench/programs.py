@@ -70,8 +70,8 @@ def parse_attention(label: str, changes: Sequence[str] = ()) -> AttentionSpec:
         for change in changes:
             key, _, value = change.partition("=")
             if key.startswith(f"{name}."):
-                value = value if value.isidentifier() else json.loads(value)
-                options[key.removeprefix(f"{name}.")] = value
+                named = value.isidentifier() and value not in ("true", "false", "null")
+                options[key[len(name) + 1 :]] = value if named else json.loads(value)
         check_attention(name, options)
     except ValueError as error:
         raise ConfigError(f"--attention={label}: {error}") from error

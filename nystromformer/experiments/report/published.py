@@ -31,7 +31,7 @@ def cite(run: Any, task: str) -> str:
     task = "imdb" if preset == "subwords" else task
     file, said = f"configs/{run['settings']['task.name']}.py", run["command"]
     changed = {key for key in run["facts"] if "." in key} - STILL_PUBLISHED
-    own, scratch = said and file not in said, task in (*LRA, AVERAGE)
+    own, scratch = file not in said, task in (*LRA, AVERAGE)
     if own or preset not in PRESETS or changed or scratch == bool(pretrained):
         return ""
     theirs = SCORES[SCORES["attention"] == run["attention"]].set_index("source")

@@ -52,8 +52,8 @@ def read_runs(folders: Iterable[Path]) -> Frame:
     hide_seeds(frame)
     frame["label"], frame["data"] = name_runs(frame)
     for _, data in frame.groupby(["column", "label"])["test_data"]:
-        if data.nunique() > 1:
-            raise ConfigError(f"data differ: {', '.join(frame['run'][data.index])}")
+        if len(one := data.dropna().drop_duplicates()) > 1:
+            raise ConfigError(f"test data differ: {', '.join(frame['run'][one.index])}")
     same = frame.duplicated(["column", "label", "seed"], keep=False)
     if twice := ", ".join(frame["run"][same]):
         raise ConfigError(f"equal settings and seed, omit one: {twice}")
@@ -110,7 +110,7 @@ def hide_seeds(frame: Frame) -> None:
     """Writes seed* for a run's seed in a folder that no other seed of its row uses."""
     for key in ("train.init_from", "task.tokenizer"):
         texts = pd.Series([x.get(key) for x in frame["settings"]])
-        users = frame["seed"].groupby([texts, frame["attention"]])
+        users = frame["seed"].groupby([texts, frame["task"], frame["attention"]])
         alone = users.transform("nunique") == 1
         for seed, settings in frame.loc[alone, ["seed", "settings"]].to_numpy():
             settings[key] = re.sub(rf"seed{seed}(?!\d)", "seed*", settings[key])

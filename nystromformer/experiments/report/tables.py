@@ -84,8 +84,7 @@ def difference(ours: Frame, theirs: Frame) -> str:
     The bound is half the paired t interval of 95 % over the seeds. Of one seed it is
     two standard deviations of the difference of two rates, each over the test examples.
     """
-    pairs = ours.merge(theirs, on=["seed", "test_data"])
-    if pairs.empty:
+    if (pairs := ours.merge(theirs, on="seed")).empty:
         return ""
     found, count = pairs["score_x"] - pairs["score_y"], len(pairs)
     bound = stdtrit(count - 1, 0.975) * found.sem()
@@ -103,8 +102,9 @@ def paired_table(frame: Frame) -> Frame:
 
     Of an attention with several rows, that with the most seeds is the reference.
     """
-    cells = defaultdict(dict)
-    for column, of in frame[frame["finished"]].groupby("column", sort=False):
+    cells, done = defaultdict(dict), frame[frame["finished"]]
+    data = done.groupby(["column", "label"])["test_data"].transform("first").fillna("")
+    for (column, _), of in done.groupby(["column", data], sort=False):
         rows = dict(list(of.groupby("label", sort=False)))
         for attention in dict.fromkeys((EXACT, of["attention"].iloc[0])):
             labels = [*of["label"][of["attention"] == attention]]
