@@ -69,7 +69,7 @@ def make_examples(
             row = _mirrored(row) if backwards else row
             cut = rng.integers(1, len(row))
             first, second = list(chain(*row[:cut])), list(chain(*row[cut:]))
-            yield (first, second, 1) if int(rng.integers(2)) else (second, first, 0)
+            yield (first, second, 1) if rng.integers(2) else (second, first, 0)
 
 
 def _mirrored(pieces: list[Tokens]) -> list[Tokens]:

@@ -170,8 +170,7 @@ def test_labelled_texts_takes_files_of_validation_and_test(tmp_path, tokenizer):
     write(tmp_path, {"train.csv": TRAIN, "validation.tsv": TSV, "test.tsv": TSV})
     with pytest.raises(DataError, match="no example of validation is left"):
         load_all(labelled(tmp_path), tmp_path / "data")
-    wrong = b"ham\tone\ttwo\n"  # of three columns
-    write(tmp_path, {"validation.tsv": TSV.replace(b"no", b"maybe") + wrong})
+    write(tmp_path, {"validation.tsv": TSV.replace(b"no", b"maybe") + b"ham\ta\tb\n"})
     task = labelled(tmp_path, tokenizer=tokenizer)
     train, validation, test = load_all(task, tmp_path / "data")
     assert [x.num_examples for x in (train, validation, test)] == [90, 1, 2]

@@ -17,10 +17,12 @@ def points(name, *, tasks=None, preset="", seeds=1):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
-def test_plan_has_a_point_for_each_setting(name):
+def test_plan_has_a_point_for_each_setting_on_all_tasks_in_turn(name):
     plan = PLANS[name]
     found = merge(points(name, seeds=plan["seeds"]))
     assert len(found) == len(plan["variants"]) * len(plan["tasks"]) * plan["seeds"]
+    tasks = [task.partition(":")[0] for task in plan["tasks"]]  # before the next
+    assert [x.config.task.name for x in found] == tasks * (len(found) // len(tasks))
 
 
 @pytest.mark.parametrize("preset", ["", "quick"])

@@ -52,5 +52,6 @@ def test_benchmark_rejects_in_one_line_and_writes_nothing(commands, tmp_path):
         assert message in refused(done)
         assert not (tmp_path / "out").exists()
     (tmp_path / "thesis.md").touch()
-    refused(commands.run("benchmark.py", f"--out={tmp_path}", "--length=8"))
+    args = (f"--out={tmp_path}", "--attention=linear", "--length=8")
+    assert "is not empty and not ours" in refused(commands.run("benchmark.py", *args))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.md"]

@@ -29,9 +29,9 @@ def cite(run: Any, task: str) -> str:
     """
     preset, pretrained = (run["settings"][x] for x in ("preset", "train.init_from"))
     task = "imdb" if preset == "subwords" else task
-    file, said = f"configs/{run['settings']['task.name']}.py", run["command"]
+    scratch = task in (*LRA, AVERAGE)
     changed = {key for key in run["facts"] if "." in key} - STILL_PUBLISHED
-    own, scratch = file not in said, task in (*LRA, AVERAGE)
+    own = f"configs/{run['settings']['task.name']}.py" not in run["command"]
     if own or preset not in PRESETS or changed or scratch == bool(pretrained):
         return ""
     theirs = SCORES[SCORES["attention"] == run["attention"]].set_index("source")
