@@ -135,9 +135,7 @@ class LabelledTexts(TextTask):
         self.require(self.num_classes >= 2, wrong)
 
     def make_splits(self, source: Path) -> dict[str, Split]:
-        found = sorted(self.source_files())
-        files = {path.stem: path for path in found}
-        self.require(len(files) == len(found), "of NAME.csv and NAME.tsv keep one")
+        files = {path.stem: path for path in sorted(self.source_files())}
         wanted = f"source_dir ({self.source_dir}) must hold train.csv or train.tsv"
         self.require(self.source_dir is not None and "train" in files, wanted)
         splits, columns = {}, ([self.text_column], self.label_column)

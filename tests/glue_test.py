@@ -158,9 +158,6 @@ def test_labelled_texts_draws_what_has_no_file(tmp_path):
     write(tmp_path, {"train.csv": TRAIN + b"\n91,Hello, you,ham"})
     with pytest.raises(DataError, match=r"a line of .*train\.csv has too many columns"):
         labelled(tmp_path).load("train", tmp_path / "data")
-    write(tmp_path, {"train.csv": TRAIN, "train.tsv": TSV})
-    with pytest.raises(DataError, match=r"of NAME\.csv and NAME\.tsv keep one"):
-        labelled(tmp_path).load("train", tmp_path / "data")
     with pytest.raises(DataError, match=r"source_dir .* must hold train.csv"):
         labelled(tmp_path / "other").load("train", tmp_path)
 

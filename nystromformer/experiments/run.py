@@ -53,8 +53,7 @@ def run_training(
     experiment, splits, programs = load_and_compile(experiment, mesh)
     config, task = experiment.config, experiment.task
     data_sha256 = {name: x.content_hash for name, x in splits.items()}
-    saved = {"config": f"{workdir} {config}", "checkpoints": str(saved_steps(workdir))}
-    check_same_on_all_hosts(data=str(data_sha256), **saved)
+    check_same_on_all_hosts(config=f"{workdir} {config}", data=str(data_sha256))
     print(f"{experiment} on {provenance.device()}")
     taken = carry_over(source, experiment) if source else {}
     with lock_workdir(workdir):

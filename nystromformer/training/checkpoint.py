@@ -15,7 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from nystromformer.training.devices import is_host_0
+from nystromformer.training.devices import check_same_on_all_hosts, is_host_0
 
 FOLDER = "checkpoints"
 Tree = TypeVar("Tree")
@@ -55,6 +55,7 @@ def restore(workdir: epath.PathLike, like: Tree) -> tuple[Tree, Any] | None:
     CheckpointError if there are checkpoints, and none is whole.
     """
     steps = saved_steps(workdir)
+    check_same_on_all_hosts(checkpoints=str(steps))  # else they do not share the folder
     for step in steps:
         try:
             return load_weights(epath.Path(workdir) / FOLDER / str(step), like)
