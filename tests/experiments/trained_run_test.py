@@ -36,8 +36,9 @@ def test_load_run_has_the_weights_that_were_tested(finished, run):
 
 def test_evaluate_says_where_a_split_is_not_the_runs(finished, capsys):
     run, data = nystromformer.load_run(finished[0]), finished[0].parent / "data"
-    run.result["data_sha256"]["test"] = "another"
-    run.evaluate("test", data)
+    for sha in (run.result["data_sha256"]["test"], "another"):
+        run.result["data_sha256"]["test"] = sha
+        run.evaluate("test", data)
     assert capsys.readouterr().err == "note: this test split is not the run's\n"
 
 
