@@ -1,4 +1,4 @@
-"""What the README and the pages in docs/ say, run."""
+"""What the README, the pages in docs/ and the results say, run."""
 
 import importlib
 import re
@@ -16,7 +16,12 @@ from nystromformer.attention import ATTENTIONS
 from tests.commands import ROOT
 
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    README,
+    *(ROOT / name for name in ("CONTRIBUTING.md", "DATA.md", "results/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "results").glob("*/README.md")),
+]
 SNIPPET = re.compile(r"```python\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"^    (python scripts/.*|make .*)$", re.MULTILINE)
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
@@ -107,7 +112,7 @@ def check_arguments(arguments: list[str], help_text: str) -> None:
             assert re.search(flag, help_text, re.MULTILINE), argument
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_name_targets_and_files_that_are_there(page):
     text = page.read_text()
     makefile = (ROOT / "Makefile").read_text()
