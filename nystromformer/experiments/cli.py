@@ -17,6 +17,7 @@ from absl import app, flags, logging
 
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
+from nystromformer.experiments.xla_flags import turn_off_cpu_fusions
 from nystromformer.training.checkpoint import CheckpointError
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import NotFiniteError
@@ -37,6 +38,7 @@ def run(main: Callable[..., None], arguments: str | None = None) -> None:
         stream.reconfigure(errors="replace")  # for a terminal without "…"
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # outside training nothing is saved
     _name_user()
+    turn_off_cpu_fusions()  # before JAX starts XLA, be it in a module of --load
     flags.DEFINE_multi_string("load", [], "module, or path of its file, to import")
 
     def guarded(argv: list[str]) -> None:

@@ -1,5 +1,6 @@
 """One run in its workdir: load, train to the end, write result.json."""
 
+import importlib
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
@@ -128,6 +129,9 @@ def load_and_compile(
     if train.num_steps and train.num_epochs:
         raise ConfigError("give config.train.num_steps or num_epochs, 0 for the other")
     print("loading the data, compiling the training step…", flush=True)
+    # tensorflow-datasets replaces `builtins.__import__` while it is imported. Were that
+    # left to the thread below, an import by JAX in this one could fail meanwhile.
+    importlib.import_module("lra_tasks.storage")
     with ThreadPoolExecutor(1) as pool:
         loading, programs = pool.submit(experiment.load), None
         # Sources that are missing are an error before anything is compiled.

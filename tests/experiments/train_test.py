@@ -110,6 +110,36 @@ def test_train_shares_the_work_among_devices(
     assert losses(tmp_path)[:5] == pytest.approx(losses(finished[0])[:5], abs=1e-6)
 
 
+SLOW_IMPORT = """
+import contextlib
+import time
+from etils import epy
+
+lazy_imports = epy.lazy_imports
+
+@contextlib.contextmanager
+def slow_lazy_imports(**callbacks):
+    with lazy_imports(**callbacks):
+        time.sleep(0.1)
+        yield
+
+epy.lazy_imports = slow_lazy_imports
+"""
+
+
+def test_train_compiles_while_data_load_however_slowly_libraries_are_imported(
+    commands, tmp_path
+):
+    """tensorflow-datasets replaces `builtins.__import__` while it is imported."""
+    module = tmp_path / "slow_import.py"
+    module.write_text(SLOW_IMPORT)
+    fresh = commands.with_env(LRA_DATA_DIR=str(tmp_path / "data"))
+    done = fresh.train(
+        tmp_path / "run", f"--load={module}", "--config.train.num_steps=40"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 BAD = {
     "--config.task.name=listopps": "unknown task 'listopps'",
     "--config.train.num_step=1": 'Did you mean "num_steps" instead of "num_step"',
