@@ -83,7 +83,9 @@ def main(changes: sweep.Changes) -> None:
     waiting = [x for x in points if sweep.state(folder / x.name) in wanted]
     if _DRY_RUN.value:
         print(*(shlex.join(x.command(folder)) for x in waiting), sep="\n")
-    elif _CLUSTER.value:
+        return
+    sweep.write_plan(points, folder)
+    if _CLUSTER.value:
         asked = {"partition": _PARTITION.value, "time": _TIME.value}
         asked |= {"gpus_per_node": _GPUS.value, "array_parallelism": _PARALLEL.value}
         sweep.run_on_slurm(waiting, folder, **{k: x for k, x in asked.items() if x})

@@ -67,6 +67,7 @@ def main() -> None:
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_compilation_cache_max_size", 2**30)
     groups = _CONFIG.value.to_dict()
+    groups["overrides"] = config_flags.get_override_values(flags.FLAGS["config"])
     groups["load"] = [*cli.loaded(*groups.get("load", ()))]
     for key in {"data_dir", "source_dir"} & groups["task"].keys():
         if folder := groups["task"][key]:  # which evaluate.py reads from elsewhere

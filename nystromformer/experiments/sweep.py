@@ -28,7 +28,7 @@ from submitit.core.utils import FailedJobError
 
 from nystromformer.config import Config, ConfigError
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.workdir import lock_workdir
+from nystromformer.experiments.workdir import PLAN_FILE, lock_workdir, write_json
 from nystromformer.training.interrupt import SIGNALS, Interrupted, StopFlag
 
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
@@ -51,6 +51,15 @@ class Point:
         if self.source:
             words.append(f"--config.train.init_from={folder / self.source}")
         return [*words, f"--workdir={folder / self.name}"]
+
+    def planned_config(self, folder: Path) -> dict[str, Any]:
+        """The groups that the run will write to its config.json."""
+        groups = self.config.to_mapping()
+        if self.source:
+            source = str(folder / self.source)
+            groups["train"]["init_from"] = source
+            groups["overrides"]["train.init_from"] = source
+        return groups
 
 
 def parse_grid(texts: Sequence[str]) -> list[dict[str, str]]:
@@ -95,7 +104,9 @@ def make_points(
             said = str(error).splitlines()[-1]  # above it: the traceback of a config
             raise ConfigError(f"{file.strip(':')}: {said}") from error
         points.append(dataclasses.replace(point, flags=imports + point.flags))
-        known |= flatten_dict(point.config.to_mapping(), sep=".").keys()
+        groups = point.config.to_mapping()
+        del groups["overrides"]
+        known |= flatten_dict(groups, sep=".").keys()
     for key in {*changes}.union(*variants) - known:
         near = difflib.get_close_matches(key, known) or sorted(known)
         raise ConfigError(f"no run has the key {key}; known: {', '.join(near)}")
@@ -110,32 +121,33 @@ def _make_point(
     stage = ",".join(filter(None, [own, variant.get("presets")]))
     arg = ",".join(filter(None, [presets, stage, used.pop("attention.name", None)]))
     words = [f"--config={path}:{arg}"]
-    preset = flatten_dict(_read_config(words).to_dict(), sep=".")
+    preset = flatten_dict(_read_config(words), sep=".")
     used = {key: x for key, x in used.items() if key in preset}
     named = [key for key in variant if key in used]
     used["train.seed"] = seed + int(used.get("train.seed", preset["train.seed"]))
     words += [f"--config.{key}={value}" for key, value in used.items()]
-    config = _read_config(words)
+    groups = _read_config(words)
 
     def name(*stages: str) -> str:
         chosen = [f"{x}={used[x]}".removeprefix("attention.") for x in named]
-        parts = [config.task.name, config.attention.name, *stages, *chosen]
+        parts = [groups["task"]["name"], groups["attention"]["name"], *stages, *chosen]
         text = "-".join([*filter(None, parts), f"seed{used['train.seed']}"])
         return re.sub(r"[^\w.+=-]", "_", text)
 
     after, source = variant.get("init_from"), None
     if after:
-        config.train.init_from = source = name(after)
+        groups["train"]["init_from"] = source = name(after)
     own = name(stage, f"init_from_{after}" if after else "")
-    return Point(own, tuple(words), Config.from_mapping(config.to_dict()), source)
+    return Point(own, tuple(words), Config.from_mapping(groups), source)
 
 
-def _read_config(words: Sequence[str]) -> Any:
-    """The ConfigDict of train.py's flags --config and --config.group.key."""
+def _read_config(words: Sequence[str]) -> dict[str, Any]:
+    """Reads train.py's flags --config and --config.group.key as it does."""
     values, argv = flags.FlagValues(), ["train.py", *words]
     config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
     values(argv)
-    return values.config
+    overrides = config_flags.get_override_values(values["config"])
+    return {**values.config.to_dict(), "overrides": overrides}
 
 
 def merge(points: Iterable[Point]) -> list[Point]:
@@ -147,6 +159,13 @@ def merge(points: Iterable[Point]) -> list[Point]:
                 raise ConfigError(f"two runs would be named {point.name}")
             found[point.name] = point
     return [*found.values()]
+
+
+def write_plan(points: Iterable[Point], folder: Path) -> None:
+    """Writes the configs of all runs, so that a report also counts those to come."""
+    folder.mkdir(parents=True, exist_ok=True)
+    configs = {point.name: point.planned_config(folder) for point in points}
+    write_json(folder / PLAN_FILE, configs)
 
 
 def state(workdir: Path) -> str:

@@ -16,6 +16,7 @@ from nystromformer.training.metrics import write_text
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
+PLAN_FILE = "sweep.json"  # of a sweep's folder: the config of each run in it, by name
 TOKENIZER_FILE = "tokenizer.json"  # of a run on sub-words
 LOGS = {"lock", ".txt", ".log", ".out", ".err"}  # may come before a run
 NUMBERLESS = {"load", "task.data_dir", "task.num_workers"}  # they change no number
@@ -62,7 +63,9 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
 
 def _comparable(config: Config) -> dict[str, Any]:
     """The keys of a config that change its numbers, by JSON's types."""
-    flat: Any = flatten_dict(json.loads(json.dumps(config.to_mapping())), sep=".")
+    groups = json.loads(json.dumps(config.to_mapping()))
+    del groups["overrides"]
+    flat: Any = flatten_dict(groups, sep=".")
     names = {x: Path(flat[x]).name for x in FOLDERS & flat.keys() if flat[x]}
     return {key: x for key, x in (flat | names).items() if key not in NOT_COMPARED}
 

@@ -20,7 +20,8 @@ get_config = custom.get_config
 SHORT = (
     "--config.attention.scale=2.0",
     "--config.task.max_length=12",
-    "--config.optimizer.warmup_steps=2",
+    "-config.optimizer.warmup_steps=2",
+    "--noconfig.optimizer.cycle_b1",
     "--config.train.batch_size=16",
     "--config.train.num_steps=80",
     "--config.train.eval_every=20",
@@ -46,6 +47,10 @@ def test_commands_know_what_a_config_registers(commands, tmp_path):
     assert "words with average: " in done.stdout
     config = read(run / "config.json")
     assert config["attention"] == {"name": "average", "scale": 2.0}
+    changed = {"attention.scale": 2.0, "optimizer.warmup_steps": 2}
+    changed["optimizer.cycle_b1"] = False
+    assert config["overrides"].items() >= changed.items()
+    assert len(config["overrides"]) == len(SHORT) + 2  # the folders
     assert [*map(os.path.realpath, config["load"])] == [f"{tmp_path}/mine.py"]
     assert config["task"]["data_dir"] == f"{commands.folder}/of_words"
     assert os.path.realpath(config["task"]["source_dir"]) == f"{tmp_path}/texts"

@@ -1,5 +1,6 @@
 """scripts/sweep.py as a person runs it: interrupted, resumed, retried, and misused."""
 
+import json
 import shlex
 import signal
 import time
@@ -15,7 +16,7 @@ TINY = [x for x in SMALL if "num_landmarks" not in x]
 
 
 @pytest.mark.slow
-def test_sweep_is_interrupted_resumed_and_retried(commands):
+def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
     folder = commands.folder / "sweep"
     grid = "--grid=attention.name=nystrom,identity"
     args = f"--workdir={folder}", "--tasks=listops", "--preset=quick", grid, *TINY
@@ -31,6 +32,8 @@ def test_sweep_is_interrupted_resumed_and_retried(commands):
     assert "stopped by SIGINT; saved. Run the same command again" in out
     assert "stopped by SIGTERM at step" in (one / "log.txt").read_text()
     assert not other.exists()
+    done = commands.run("report.py", str(folder), f"--out={tmp_path}/report")
+    assert done.stdout.startswith("0 of 2 runs finished"), done.stderr
 
     other.mkdir()
     (other / "failed.txt").write_text("status 2: error: no data")
@@ -46,6 +49,9 @@ def test_sweep_is_interrupted_resumed_and_retried(commands):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{other.name}: done\n2 done\n"
     assert (one / "log.txt").stat().st_mtime_ns == before
+    plan = json.loads((folder / "sweep.json").read_text())
+    for run in (one, other):
+        assert plan[run.name] == json.loads((run / "config.json").read_text())
 
 
 def test_sweep_rejects_bad_input(commands, tmp_path):

@@ -1,12 +1,18 @@
 """The points of a sweep: their names, their order, and which of them are equal."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from configs.plans import PLANS
 from nystromformer.config import ConfigError
-from nystromformer.experiments.sweep import make_points, merge, parse_grid
+from nystromformer.experiments.sweep import (
+    make_points,
+    merge,
+    parse_grid,
+    write_plan,
+)
 from tests.commands import ROOT
 
 FILE = f"{ROOT}/configs/listops.py"
@@ -68,6 +74,21 @@ def test_merge_keeps_fine_tuning_apart_from_that_of_a_pretrained_run():
     for source, scratch, tuned in (points[:3], points[3:]):
         assert (scratch.source, tuned.source) == (None, source.name)
         assert f"--config.train.init_from=/s/{source.name}" in tuned.command(Path("/s"))
+
+
+def test_write_plan_has_the_config_that_each_run_will_write(tmp_path):
+    variants = PLANS["self_pretraining"]["variants"][:3]
+    changes = {"train.batch_size": "16"}
+    points = make_points([FILE], variants, presets="quick", changes=changes)
+    write_plan(points, tmp_path / "sweep")
+    plan = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert list(plan) == names(points)
+    pretrain, finetune, tuned = plan.values()
+    assert pretrain["objective"]["name"] == "mlm"
+    assert finetune["overrides"] == {"train.batch_size": 16, "train.seed": 0}
+    source = f"{tmp_path}/sweep/listops-nystrom-pretrain-seed0"
+    assert tuned["train"]["init_from"] == source
+    assert tuned["overrides"] == {**finetune["overrides"], "train.init_from": source}
 
 
 def test_make_points_changes_all_points_without_naming_it():
