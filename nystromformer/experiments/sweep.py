@@ -4,7 +4,6 @@ Each run is a process of train.py that writes to log.txt in its workdir. If the 
 is killed, the current runs train on, and a new sweep leaves them alone.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import itertools
@@ -21,18 +20,18 @@ from typing import Any
 import jax
 import submitit
 from absl import flags
-from etils import epath
 from flax.traverse_util import flatten_dict
 from ml_collections import config_flags
 from submitit.core.utils import FailedJobError
 
 from nystromformer.config import Config, ConfigError
-from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.workdir import PLAN_FILE, lock_workdir, write_json
+from nystromformer.experiments.experiment import Experiment, check_num_steps
+from nystromformer.experiments.workdir import PLAN_FILE, is_locked, write_json
 from nystromformer.training.interrupt import SIGNALS, Interrupted, StopFlag
 
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 FAILURE_FILE = "failed.txt"  # the exit status and the last line of a run that failed
+PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 RESUMABLE = {0, *(128 + signum for signum in SIGNALS), *(-signum for signum in SIGNALS)}
 Changes = Mapping[str, Any]  # config key, as in attention.num_landmarks -> value
 
@@ -99,6 +98,7 @@ def make_points(
         try:
             point = _make_point(file, presets, variant, changes, seed)
             if not seed:
+                check_num_steps(point.config.train)
                 Experiment(point.config)
         except (flags.Error, OSError, TypeError, ValueError) as error:
             said = str(error).splitlines()[-1]  # above it: the traceback of a config
@@ -107,9 +107,9 @@ def make_points(
         groups = point.config.to_mapping()
         del groups["overrides"]
         known |= flatten_dict(groups, sep=".").keys()
-    for key in {*changes}.union(*variants) - known:
-        near = difflib.get_close_matches(key, known) or sorted(known)
-        raise ConfigError(f"no run has the key {key}; known: {', '.join(near)}")
+    if unknown := sorted(set(changes).union(*variants) - known):
+        near = difflib.get_close_matches(unknown[0], known) or sorted(known)
+        raise ConfigError(f"no run has the key {unknown[0]}; known: {', '.join(near)}")
     return points
 
 
@@ -172,11 +172,9 @@ def state(workdir: Path) -> str:
     """The state of a run: "done", "failed", "waiting", or "running" elsewhere."""
     if (workdir / "result.json").exists():
         return "done"
-    if not workdir.exists():
-        return "waiting"
-    with contextlib.suppress(ConfigError), lock_workdir(epath.Path(workdir)):
-        return "failed" if (workdir / FAILURE_FILE).exists() else "waiting"
-    return "running"
+    if is_locked(workdir):
+        return "running"
+    return "failed" if (workdir / FAILURE_FILE).exists() else "waiting"
 
 
 def accelerators() -> list[str]:
@@ -192,6 +190,7 @@ class Job:
 
     def __init__(self, command: Sequence[str], workdir: Path):
         self.command, self.workdir = command, workdir
+        self.process: Any = None  # of the subprocess, once it has started
 
     def start(self, **env: str) -> None:
         self.env, both = env, os.environ | env
@@ -203,7 +202,8 @@ class Job:
     def finish(self) -> None:
         """Waits for its end, and says how it ended."""
         status, why = self.process.wait(), ""
-        if status not in RESUMABLE:
+        # Where the run goes on, or has ended, another process has the folder.
+        if status not in RESUMABLE and state(self.workdir) == "waiting":
             log = (self.workdir / "log.txt").read_text(errors="replace")
             why = f"status {status}: " + log.strip().rpartition("\n")[2]
             (self.workdir / FAILURE_FILE).write_text(why)
@@ -217,9 +217,10 @@ class Job:
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
         """Lets it save and end, for submitit to put it back into the queue."""
-        self.process.terminate()
-        # The signal has interrupted `wait`, which holds the lock of another `wait`.
-        os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        if self.process:
+            self.process.terminate()
+            # The signal has interrupted `wait`, which holds the lock of another `wait`.
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         return submitit.helpers.DelayedSubmission(Job(self.command, self.workdir))
 
 
@@ -231,7 +232,11 @@ def run_locally(
     A point that starts from another one waits for it. Interrupted, once all have saved.
     """
     gpus = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in accelerators()] or [{}]
-    free = [gpus[place % len(gpus)] for place in range(num_parallel or len(gpus))]
+    num_parallel = num_parallel or len(gpus)
+    if num_parallel > len(gpus) and PREALLOCATE not in os.environ:
+        # Else the first run on a GPU takes most of its memory.
+        gpus = [{**gpu, PREALLOCATE: "false"} for gpu in gpus]
+    free = [gpus[place % len(gpus)] for place in range(num_parallel)]
     waiting, running = list(points), []
     with StopFlag() as stop:
         while (waiting or running) and stop.signum is None:
@@ -262,8 +267,9 @@ def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> No
     A job that runs out of its time saves, and goes back into the queue. The parameters
     are submitit's: partition, time, gpus_per_node, array_parallelism.
     """
-    if shutil.which("sbatch") is None:
-        raise ConfigError("--cluster=slurm, but this machine has no sbatch")
+    for program in ("sbatch", "srun"):
+        if shutil.which(program) is None:
+            raise ConfigError(f"--cluster=slurm, but this machine has no {program}")
     executor = submitit.SlurmExecutor(folder / "slurm", max_num_timeout=100)
     more: dict[str, Any] = {"requeue": True}
     parameters |= {"job_name": folder.name, "additional_parameters": more}

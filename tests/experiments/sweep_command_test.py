@@ -76,6 +76,22 @@ def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
     assert (done.returncode, done.stdout) == (0, "1 done\n"), done.stderr
 
 
+def test_sweep_takes_changes_in_every_form_that_train_does(commands, tmp_path):
+    forms = ["--config.train.num_steps", "700", "-config.train.batch_size=8"]
+    forms += ["--noconfig.model.embedding_norm", "--config.optimizer.cycle_b1"]
+    args = f"--workdir={tmp_path}", *forms, "--dry_run", LISTOPS
+    done = commands.run("sweep.py", *args)
+    assert done.returncode == 0, done.stderr
+    assert {x for x in shlex.split(done.stdout) if x.startswith("--config.")} == {
+        "--config.train.num_steps=700",
+        "--config.train.batch_size=8",
+        "--config.model.embedding_norm=false",
+        "--config.optimizer.cycle_b1=true",
+        "--config.train.seed=0",
+    }
+    assert not [*tmp_path.iterdir()]
+
+
 def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
     args = "--plan=table3", "--tasks=listops,image", "--preset=quick", "--dry_run"
     args += "--grid=attention.name=linear", "--config.task.data_dir=/a b", "--seeds=2"

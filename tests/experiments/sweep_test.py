@@ -112,6 +112,8 @@ BAD = {
     ("train.batch_size=many",): "listops.py: .*invalid literal for int",
     ("train.batch_size=0",): "batch_size",
     ("attention.num_landmarks=4,0",): "num_landmarks",
+    ("train.num_epochs=2.0",): "give config.train.num_steps or num_epochs, 0 for",
+    ("train.z=1", "train.y=1", "train.x=1"): "no run has the key train.x;",
 }
 
 
