@@ -23,9 +23,11 @@ from etils import epath
 from ml_collections import config_flags
 
 from lra_tasks.base import local_path
+from lra_tasks.task import TASKS
+from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config, ConfigError
 from nystromformer.experiments import cli, run
-from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.experiment import OBJECTIVES, Experiment
 from nystromformer.training.interrupt import SIGNALS
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
@@ -78,4 +80,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, registries=(TASKS, ATTENTIONS, OBJECTIVES))
