@@ -78,10 +78,16 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """One run. Its `preset` and `load` say how it was made, not what it does."""
+    """One run. Its first three fields say how it was made, not what it does.
+
+    preset: the presets of its config file.
+    overrides: group.key -> value of what the command line changed in them.
+    load: the modules that it imports.
+    """
 
     preset: str = dataclasses.field(default="", compare=False)
-    load: tuple | list = dataclasses.field(default=(), compare=False)  # modules
+    overrides: dict = dataclasses.field(default_factory=dict, compare=False)
+    load: tuple | list = dataclasses.field(default=(), compare=False)
     task: TaskConfig
     objective: OpenGroup = OpenGroup("classification")
     model: ModelConfig

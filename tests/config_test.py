@@ -9,7 +9,7 @@ from nystromformer.config import Config, ConfigError
 
 
 def mapping(arg: str = "nystrom") -> dict:
-    return listops.get_config(arg).to_dict()
+    return {**listops.get_config(arg).to_dict(), "overrides": {}}
 
 
 def changed(path: str, value: object) -> dict:

@@ -9,7 +9,8 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,11 +28,20 @@ USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
 flags.disclaim_key_flags()  # --help lists the flags below with the script's own
 
 
-def run(main: Callable[..., None], arguments: str | None = None) -> None:
+def run(
+    main: Callable[..., None],
+    arguments: str | None = None,
+    registries: Sequence[Mapping[str, Any]] = (),
+) -> None:
     """Parses the flags, runs a command and ends the process.
 
-    A user's error is one line and status 2. With `arguments`, the name of positional
-    ones as in "RUNS", `main` is called with the list of them.
+    A user's error is one line and status 2.
+
+    Args:
+      main: the command.
+      arguments: the name of positional ones as in "RUNS"; `main` is called with them.
+      registries: the tables of names. If the file of the flag --config changes one, it
+        counts as given by --load, too, so that whoever reads the run imports it.
     """
     streams: Any = (sys.stdout, sys.stderr)
     for stream in streams:
@@ -53,17 +63,24 @@ def run(main: Callable[..., None], arguments: str | None = None) -> None:
         except USER_ERRORS as error:
             fail(str(error))
 
-    app.run(guarded, flags_parser=_parse_flags)
+    app.run(guarded, flags_parser=partial(_parse_flags, registries=registries))
 
 
-def _parse_flags(argv: list[str]) -> list[str]:
+def _parse_flags(
+    argv: list[str], registries: Sequence[Mapping[str, Any]]
+) -> list[str]:
     """Parses --load before the others: a config may name what a module registers."""
     early = flags.FlagValues()
     early["load"] = flags.FLAGS["load"]
     try:
         early(argv, known_only=True)
         load_modules(early.load)
-        return flags.FLAGS(argv)
+        before = [dict(registry) for registry in registries]
+        words = flags.FLAGS(argv)
+        if before != [dict(registry) for registry in registries]:
+            file, _, _ = flags.FLAGS["config"].config_filename.partition(":")
+            flags.FLAGS.load = [*flags.FLAGS.load, file]
+        return words
     except (flags.Error, AttributeError, KeyError, *USER_ERRORS) as error:
         reason: Any = error
         if isinstance(error, AttributeError | KeyError):  # of ml_collections
@@ -99,8 +116,10 @@ def load_modules(names: Iterable[str]) -> None:
         if name.endswith(".py") and not os.path.exists(name):
             if os.path.basename(name) in map(os.path.basename, sys.modules):
                 continue  # it has moved, and was loaded from where it is now
-            hint = "if it has moved, --load it from its place now"
-            raise ConfigError(f"--load={name}: no such file; {hint}")
+            raise ConfigError(
+                f"--load={name}: no such file; if it has moved, --load it from its "
+                "place now, under the same name"
+            )
         try:
             if not name.endswith(".py"):
                 importlib.import_module(name)

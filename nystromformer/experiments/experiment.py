@@ -15,7 +15,7 @@ from lra_tasks.split import SPLITS
 from lra_tasks.task import Split, Task, get_task
 from nystromformer import heads
 from nystromformer.attention.base import check_choice
-from nystromformer.config import Config, ConfigError, ModelConfig
+from nystromformer.config import Config, ConfigError, ModelConfig, TrainConfig
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification, Objective
 from nystromformer.training.optimizer import make_optimizer
@@ -215,6 +215,12 @@ class Experiment:
     def load(self) -> dict[str, Split]:
         data_dir = self.config.task.data_dir
         return {name: self.task.load(name, data_dir) for name in SPLITS}
+
+
+def check_num_steps(train: TrainConfig) -> None:
+    """Raises ConfigError unless steps or epochs say how long a run trains, not both."""
+    if train.num_steps and train.num_epochs:
+        raise ConfigError("give config.train.num_steps or num_epochs, 0 for the other")
 
 
 def is_rate(metric: str) -> bool:

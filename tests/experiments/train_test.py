@@ -155,6 +155,7 @@ BAD = {
     "--distributed --num_processes=2": "the processes did not find each other: ",
     "stray": "expected no arguments, got 'stray'",
     "--config=/no/such.py": "No such file or directory",
+    "--workdir=runs/[x]": "could not be read again: choose a path without",
 }
 
 
