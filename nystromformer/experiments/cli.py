@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
+from ml_collections import config_flags
 
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
@@ -66,9 +67,7 @@ def run(
     app.run(guarded, flags_parser=partial(_parse_flags, registries=registries))
 
 
-def _parse_flags(
-    argv: list[str], registries: Sequence[Mapping[str, Any]]
-) -> list[str]:
+def _parse_flags(argv: list[str], registries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Parses --load before the others: a config may name what a module registers."""
     early = flags.FlagValues()
     early["load"] = flags.FLAGS["load"]
@@ -78,8 +77,8 @@ def _parse_flags(
         before = [dict(registry) for registry in registries]
         words = flags.FLAGS(argv)
         if before != [dict(registry) for registry in registries]:
-            file, _, _ = flags.FLAGS["config"].config_filename.partition(":")
-            flags.FLAGS.load = [*flags.FLAGS.load, file]
+            file = config_flags.get_config_filename(flags.FLAGS["config"])
+            flags.FLAGS.load = [*flags.FLAGS.load, file.partition(":")[0]]
         return words
     except (flags.Error, AttributeError, KeyError, *USER_ERRORS) as error:
         reason: Any = error

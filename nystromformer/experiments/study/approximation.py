@@ -80,7 +80,7 @@ def write_study(
     for name, figure in figures.items():
         save_figure(figure, out / name)
         title = name.capitalize()
-        caption = CAPTIONS[name].format(pictured_count=pictured_count)
+        caption = CAPTIONS[name].format(count=pictured_count)
         lines += [f"## {title}\n\n![{name}]({name}.png)\n\n{caption}\n"]
     (out / "README.md").write_text(provenance.page("Approximation", made_by, lines))
     print(f"{out}/README.md has {len(figures)} figures")
@@ -244,10 +244,10 @@ and ‖ŜV − SV‖∞ and Proposition 1's bound.""",
     "iterations": "The same with segment means; dashed: LAPACK's pseudo-inverse.",
     "spectrum": "Singular values of S as in Linformer's Fig. 1: medians of sequences.",
     "choices": """\
-S and Ŝ by the choice of {pictured_count} landmarks (supplement, Fig. 1), with errors.""",
+S and Ŝ by the choice of {count} landmarks (supplement, Fig. 1), with errors.""",
     "numbers": "S and Ŝ by the number of landmarks (supplement, Fig. 2).",
-    "iterates": "S and Ŝ of {pictured_count} landmarks by the inverse of A (supplement, Fig. 3).",
+    "iterates": "S and Ŝ of {count} landmarks by the inverse (supplement, Fig. 3).",
     "inverses": """\
-A⁺ of {pictured_count} landmarks and its iterates (supplement, Fig. 4), over their largest
+A⁺ of {count} landmarks and its iterates (supplement, Fig. 4), over their largest
 entries.""",
 }
