@@ -53,6 +53,7 @@ class Task:
     label_names: ClassVar[Sequence[str]] = ()  # else they are these numbers
     num_inputs: ClassVar[int] = 1  # sequences in one example, 1 or 2
     num_texts: ClassVar[int] = 1  # texts in one sequence, 1 or 2
+    num_labels: ClassVar[int] = 0  # tokens with a label of their own; 0 = one label
     padded: ClassVar[bool] = True  # False: every sequence has max_length tokens
     stays_on_disk: ClassVar[bool] = False  # rows are read when they are needed
     splits: ClassVar[tuple[str, ...]] = SPLITS  # and what else it can be tested on

@@ -19,6 +19,7 @@ from nystromformer.config import Config, ConfigError, ModelConfig, TrainConfig
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification, Objective
 from nystromformer.training.optimizer import make_optimizer
+from nystromformer.training.positions import Positions
 from nystromformer.training.step import Programs, split_weights
 
 MAX_TOKENS = 2**23  # of a split; from a larger one evenly spaced rows are taken
@@ -43,6 +44,11 @@ class ObjectiveSpec:
 
 def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
     """A classifier of one sequence or of a pair, whichever the task has."""
+    if task.num_labels:
+        raise ValueError(
+            f"{task.name} labels several tokens of a sequence, a classifier gives it "
+            'one label: take objective.name="positions"'
+        )
     sizes: Any = {"num_classes": task.num_classes, "rngs": rngs}
     pooling = config.pooling
     if pooling == "bert_pooler" and task.vocabulary is None:
@@ -52,6 +58,13 @@ def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Modu
     if pooling == "bert_pooler":
         return heads.FirstTokenClassifier(config, activation="tanh", **sizes)
     return heads.SequenceClassifier(config, pooling=pooling, **sizes)
+
+
+def make_token_classifier(
+    config: ModelConfig, task: Task, rngs: nnx.Rngs
+) -> nnx.Module:
+    """A classifier of each token."""
+    return heads.TokenClassifier(config, num_classes=task.num_classes, rngs=rngs)
 
 
 def make_mlm_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
@@ -68,6 +81,16 @@ def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.M
     return heads.MaskedOrderModel(config, rngs=rngs)
 
 
+def _make_positions(task: Task, **options: Any) -> Positions:
+    """An objective of the tokens that the task labels."""
+    if not task.num_labels:
+        raise ValueError(
+            f"positions needs labels of tokens; {task.name} has one of each sequence: "
+            'take name="classification"'
+        )
+    return Positions(task.num_labels, **options)
+
+
 def _make_mlm(kind: type[MaskedTokens], task: Task, **options: Any) -> MaskedTokens:
     """An objective of masked tokens, which leaves the task's special ones alone."""
     tokens = {"vocab_size": task.vocab_size, "mask_token": task.mask_token}
@@ -81,6 +104,11 @@ def label_floors(task: Task, splits: Any) -> Floors:
         "accuracy": task.floors(splits["train"], splits["test"]),
         "f1": {"class 1 always": 2 * positive / (1 + positive)},
     }
+
+
+def position_floors(task: Task, splits: Any) -> Floors:
+    """The task's own rules for the labels of tokens."""
+    return {"accuracy": task.floors(splits["train"], splits["test"])}
 
 
 def mlm_floors(task: Task, splits: Any) -> Floors:
@@ -113,6 +141,7 @@ OBJECTIVES = {
     "classification": ObjectiveSpec(
         lambda task, **options: Classification(**options), make_classifier, label_floors
     ),
+    "positions": ObjectiveSpec(_make_positions, make_token_classifier, position_floors),
     "mlm": ObjectiveSpec(partial(_make_mlm, MaskedTokens), make_mlm_model, mlm_floors),
     "mlm_sop": ObjectiveSpec(
         partial(_make_mlm, MaskedOrder), make_mlm_sop_model, mlm_sop_floors

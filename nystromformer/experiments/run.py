@@ -181,7 +181,8 @@ def example_of(task: Task) -> Split:
     rows = np.zeros((task.num_inputs, task.max_length), task.dtype)
     lengths = np.full(len(rows), 0 if task.padded else task.max_length, np.int32)
     pairs = np.array([[0, 1]], np.int32) if task.num_inputs == 2 else None
-    return Split(rows, lengths, np.zeros(1, np.int32), pairs)
+    of_tokens = (task.max_length,) if task.num_labels else ()
+    return Split(rows, lengths, np.zeros((1, *of_tokens), np.int32), pairs)
 
 
 def summary(result: dict[str, Any]) -> str:

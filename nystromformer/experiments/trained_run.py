@@ -27,7 +27,11 @@ NYSTROM_OPTIONS += ("landmarks", "landmark_seed", "pinv")
 
 
 class Prediction(NamedTuple):
-    """classes: int [B], the most probable; probabilities: float32 [B, C]."""
+    """classes: int [B], the most probable; probabilities: float32 [B, C].
+
+    Of a task that labels tokens [B, max_length] and [B, max_length, C]: every token
+    gets a class, those without a label and the padding too.
+    """
 
     classes: np.ndarray
     probabilities: np.ndarray
@@ -97,7 +101,9 @@ class TrainedRun:
             raise ValueError(f"{self.config.objective.name} predicts no classes")
         pair = (2,) * (self.task.num_inputs == 2)
         tokens, mask = self._read(inputs, lengths, *pair)
-        found = np.zeros((len(tokens), self.task.num_classes), np.float32)
+        of_tokens = (self.task.max_length,) if self.task.num_labels else ()
+        shape = (len(tokens), *of_tokens, self.task.num_classes)
+        found = np.zeros(shape, np.float32)
         for start in range(0, len(tokens), PREDICT_BATCH):
             rows = np.arange(start, start + PREDICT_BATCH).clip(max=len(tokens) - 1)
             found[rows] = _probabilities(self.model, tokens[rows], mask[rows])

@@ -32,6 +32,18 @@ def test_from_config_rejects_what_cannot_be_built(change, said):
         Experiment(make_config(**change))
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"objective__name": "classification"}, 'labels several .*name="positions"'),
+        ({"task__num_queries": 1}, 'recall has one of .* take name="classification"'),
+    ],
+)
+def test_from_config_rejects_labels_that_the_objective_cannot_read(change, said):
+    with pytest.raises(ConfigError, match=said):
+        Experiment(make_config("nystrom,quick", "recall", **change))
+
+
 def test_with_num_steps_counts_whole_batches():
     changes = {"train__num_epochs": 2.5, "train__batch_size": 8}
     changes |= {"train__num_steps": 0, "optimizer__warmup_steps": 1}
