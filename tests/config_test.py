@@ -39,6 +39,9 @@ BAD = [
     ("model.dtype", "float16", r"model\.dtype must be one of .*'float16'"),
     ("model.dropout_rate", 1.0, r"config\.model: dropout_rate must be in \[0, 1\)"),
     ("model.model_dim", 65, "config.model: num_heads 2 does not divide model_dim 65"),
+    ("model.short_conv", 4, "short_conv must be odd, or 0 for none, got 4"),
+    ("model.short_conv", -1, "config.model: short_conv must be at least 0, got -1"),
+    ("model.positions", "absolute", "positions must be one of .*'absolute'"),
     ("optimizer.decay", "cosine", r"optimizer\.decay must be one of .*'cosine'"),
     ("optimizer.cycle_b1", 1, r"config\.optimizer: cycle_b1 must be bool, got 1"),
     ("optimizer.warmup_steps", 6000, "warmup_steps must be at most 5000, got 6000"),
@@ -54,6 +57,16 @@ def test_from_mapping_rejects_in_one_line_that_names_the_key(path, value, messag
     with pytest.raises(ConfigError, match=message) as caught:
         Config.from_mapping(changed(path, value))
     assert "\n" not in str(caught.value)
+
+
+def test_from_mapping_rejects_rotary_positions_of_an_odd_head_size():
+    odd = changed("model.positions", "rotary")
+    odd["model"] |= {"model_dim": 66, "num_heads": 2}
+    message = r"'rotary' needs an even head size, got model_dim / num_heads = 33$"
+    with pytest.raises(ConfigError, match=message):
+        Config.from_mapping(odd)
+    odd["model"]["positions"] = "learned"
+    Config.from_mapping(odd)
 
 
 def test_from_mapping_names_missing_keys():
