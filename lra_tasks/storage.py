@@ -162,11 +162,15 @@ def _records(source: Any) -> Iterator[dict[str, Any]]:
 
 
 class Rows:
-    """The inputs of a split that stay on disk: `rows[[3, 5]]` reads `[2, L]`."""
+    """The inputs of a split that stay on disk: `rows[[3, 5]]` reads `[2, L]`.
+
+    The index is one that numpy takes for the first axis: numbers, a mask or a slice.
+    """
 
     def __init__(self, source: Any, width: int, dtype: Any):
         self.source, self.shape = source, (len(source), width)
         self.dtype, self.size = np.dtype(dtype), len(source) * width
+        self._numbers = np.arange(len(source), dtype=np.int32)
         self._thread = ThreadPoolExecutor(1)
         self._ahead, self._future = np.empty(0, np.int64), Future[np.ndarray]()
 
@@ -178,13 +182,11 @@ class Rows:
         self._ahead, self._future = rows, self._thread.submit(self._read, rows)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        if isinstance(rows, slice):
-            rows = range(len(self))[rows]
-        wanted = np.asarray(rows, np.int64)
-        flat = wanted.reshape(-1)
+        numbers = self._numbers[rows]
+        flat = numbers.reshape(-1)
         is_ahead = flat.size and np.array_equal(self._ahead[: flat.size], flat)
         read = self._future.result()[: flat.size] if is_ahead else self._read(flat)
-        return read.reshape(*wanted.shape, self.shape[1])
+        return read.reshape(*numbers.shape, self.shape[1])
 
     def _read(self, rows: np.ndarray) -> np.ndarray:
         records = self.source.__getitems__(rows.tolist())

@@ -1,5 +1,6 @@
 """Corpus: documents to pairs of parts, in order or swapped, on sub-words or bytes."""
 
+import dataclasses
 import json
 import threading
 
@@ -99,6 +100,31 @@ def test_rows_stay_on_disk_and_are_the_same_on_every_machine(tmp_path, texts):
     assert train.lengths.mean() > 60
     assert (task.vocab_size, task.mask_token, task.separator) == (261, 4, SEP)
     assert task.special_tokens == (0, 1, 2, 3, 4)
+
+
+def test_rows_on_disk_are_indexed_as_an_array_is(tmp_path, texts):
+    split = corpus(texts).load("train", tmp_path)
+    rows, mask = split.inputs[:], split.labels == 1
+    numbers = np.array([[-1, 3], [0, 3]], np.int16)
+    for index in (mask, mask.tolist(), numbers, -2, np.int64(4), slice(9, None, -2)):
+        np.testing.assert_array_equal(split.inputs[index], rows[index])
+    np.testing.assert_array_equal([*split.inputs], rows)
+    for wrong in (len(rows), [0, -len(rows) - 1], np.array([1.0]), mask[:-1]):
+        with pytest.raises(IndexError):
+            split.inputs[wrong]
+
+
+def test_a_split_on_disk_does_what_one_in_memory_does(tmp_path, texts):
+    split = corpus(texts).load("train", tmp_path)
+    in_memory = dataclasses.replace(split, inputs=split.inputs[:])
+    for chosen in (split.labels == 1, slice(5), np.array([2, 2, 0])):
+        taken = split.take(chosen)
+        assert taken.content_hash == in_memory.take(chosen).content_hash
+        assert ((taken.inputs > 0).sum(axis=1) == taken.lengths).all()
+    for (tokens, label), (same, expected) in zip(split, in_memory, strict=True):
+        np.testing.assert_array_equal(tokens, same)
+        assert label == expected
+    assert split.example_hashes() == in_memory.example_hashes()
 
 
 def test_rows_are_prefetched_by_a_thread(tmp_path, texts):
