@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 from filelock import FileLock
+from google.protobuf import json_format
 from tqdm import tqdm
 
 from lra_tasks.base import Examples, Task
@@ -27,6 +28,16 @@ from lra_tasks.split import NO_LABEL, DataError, Split, pad
 OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
 INPUT_NAMES = {1: ["tokens"], 2: ["tokens1", "tokens2"]}  # by the number of inputs
 ROWS_AT_A_TIME = 4096
+# What the libraries raise for files that are damaged, missing or another's. The rest,
+# as a library or a permission that is missing, is no reason to delete prepared data.
+DAMAGE = (
+    RuntimeError,  # of array_record
+    ValueError,
+    KeyError,
+    FileNotFoundError,
+    json_format.ParseError,
+    tfds.core.dataset_info.DatasetInfoFileError,
+)
 
 
 class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
@@ -117,12 +128,12 @@ def load(task: Task, split: str, root: Path) -> Split:
     try:
         builder: Any = tfds.builder_from_directory(folder)
         return _read(builder.as_data_source(split), task)
-    except MemoryError:
-        raise
-    except Exception as error:  # each library has its own words for damage
+    except DAMAGE as error:
         reason = str(error).partition("\n")[0]
-        said = f"{folder} is damaged or no dataset of {task.name} ({reason})"
-        raise DataError(f"{said}: delete that folder and run again") from error
+        raise DataError(
+            f"{folder} is damaged or no dataset of {task.name} ({reason}): "
+            "delete that folder and run again"
+        ) from error
 
 
 def _read(source: Any, task: Task) -> Split:
