@@ -58,8 +58,7 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
             shape=(None,), dtype=np.int32, encoding="bytes"
         )
         if not task.num_labels:
-            names = task.label_names or map(str, range(task.num_classes))
-            label = tfds.features.ClassLabel(names=[*names])
+            label = tfds.features.ClassLabel(names=task.class_names)
         info = tfds.core.DatasetInfo(
             builder=self,
             description=task.description,

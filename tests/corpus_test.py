@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import threading
 
 import numpy as np
@@ -13,6 +14,9 @@ from lra_tasks.split import DataError
 from lra_tasks.storage import Rows
 from lra_tasks.task import get_task
 from tests.archive_server import load_all, texts_of, write
+from tests.commands import ROOT
+
+DATA = (ROOT / "DATA.md").read_text()
 
 SEP = 3
 MODEL = b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}'
@@ -147,6 +151,24 @@ def test_rows_are_prefetched_by_a_thread(tmp_path, texts):
     assert read_by.count(threading.main_thread()) == 2
 
 
+def test_the_notes_that_macos_keeps_beside_texts_are_no_documents(tmp_path, texts):
+    before = corpus(texts).load("train", tmp_path / "a").content_hash
+    notes = {f"{i % 7}/._{i}.txt": b"\0Mac. OS. X." for i in range(60) if i % 7 != 3}
+    write(texts, notes)
+    assert corpus(texts).load("train", tmp_path / "b").content_hash == before
+
+
+def test_the_recipe_for_wikipedia_writes_documents_between_blank_lines(tmp_path):
+    """DATA.md's, on texts with every kind of blank line."""
+    (save,) = re.findall(r"\n(def save.*?)\n\n\n", DATA, re.DOTALL)
+    names = {"re": re}
+    exec(save, names)
+    texts = ["One.\n\nTwo.", "\r\nOne.\r\n \r\n\r\nTwo.\r\n", "One.\r\rTwo.\rThree."]
+    names["save"](texts, tmp_path / "a.txt")
+    found = [x.split() for x in read_documents(tmp_path / "a.txt", True)]
+    assert found == [["One.", "Two."], ["One.", "Two."], ["One.", "Two.", "Three."]]
+
+
 def test_another_run_can_use_the_vocabulary(tmp_path, texts):
     task = corpus(texts, tokenizer="bpe", vocab_size=300)
     train = task.load("train", tmp_path)
@@ -197,6 +219,16 @@ def test_the_tokenizer_is_learnt_on_train_alone(tmp_path):
     alone = json.loads((tmp_path / "alone.json").read_text())
     learnt = json.loads(task.vocabulary_file(tmp_path).read_text())
     assert set(learnt["model"]["vocab"]) == set(alone["model"]["vocab"])
+
+
+def test_a_small_corpus_is_learnt_with_the_vocab_size_that_the_error_names(tmp_path):
+    write(tmp_path / "text", FILES)
+    with pytest.raises(DataError, match="take vocab_size=") as caught:
+        corpus(tmp_path / "text", tokenizer="bpe").load("train", tmp_path)
+    (learnt,) = re.findall(r"take vocab_size=(\d+), tokenizer=byte", str(caught.value))
+    for options in ({"tokenizer": "bpe", "vocab_size": int(learnt)}, {}):
+        train = corpus(tmp_path / "text", **options).load("train", tmp_path)
+        assert train.num_examples > 40
 
 
 def test_read_documents_between_blank_lines_or_whole(tmp_path):
