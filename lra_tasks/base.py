@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import numpy as np
 
@@ -71,11 +71,16 @@ class Task:
         """Checks the options' types; a subclass goes on to check their values."""
         expected = get_type_hints(type(self))
         for option, value in asdict(self).items():
-            kind = getattr(expected[option], "__name__", str(expected[option]))
-            fits = isinstance(value, expected[option])
-            self.require(fits, f"{option} must be {kind}, not {value!r}")
+            kind = expected[option]
+            fits = isinstance(value, kind)
+            if type(value) is bool:  # which is an int, too
+                fits = bool in (kind, *get_args(kind))
+            name = getattr(kind, "__name__", str(kind))
+            self.require(fits, f"{option} must be {name}, not {value!r}")
         self.require(self.max_length >= 1, "max_length must be at least 1")
         self.require(self.seed >= 0, f"seed must be at least 0, not {self.seed}")
+        wrong = "source_dir is empty: name a folder, or leave it out"
+        self.require(self.source_dir != "", wrong)
         if self.source_dir:  # the same from any working directory
             self._set(source_dir=str(local_path(self.source_dir)))
 
@@ -105,6 +110,11 @@ class Task:
     @property
     def dtype(self) -> type[np.unsignedinteger]:
         return np.uint8 if self.vocab_size <= 256 else np.uint16
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of its classes, in the order of their numbers."""
+        return [*self.label_names] or [str(label) for label in range(self.num_classes)]
 
     @property
     def mask_token(self) -> int:
@@ -152,7 +162,9 @@ class Task:
         """The files in `source_dir` whose change makes other data."""
         path = self.find_source(Path())
         found = path.glob(self.files) if self.files else ()
-        return [path, *found] if self.archive else found
+        # Not what macOS leaves beside files: .DS_Store, ._train.csv.
+        files = [file for file in found if not file.name.startswith(".")]
+        return [path, *files] if self.archive else files
 
     def cache_key(self) -> dict[str, Any]:
         """The options that the data depend on, with the state of files they name."""

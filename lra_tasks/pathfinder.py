@@ -27,29 +27,75 @@ from lra_tasks.split import DataError, Split
 
 PART_SIZE = 2048  # so many pictures grow in lock-step: fast for all resolutions
 RELEASED_SEED = 42  # of the permutation that cuts the released pictures in splits
+FOLDERS = {  # of the release, by the difficulty
+    name: "curv_baseline" if name == "easy" else f"curv_contour_length_{length}"
+    for name, length in DIFFICULTIES.items()
+}
+LABELS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
+
+
+def released_lists(folder: Path) -> list[Path]:
+    """The release's metadata/K.npy in the order of K; macOS leaves a ._K.npy beside."""
+    files = [x for x in folder.glob("metadata/*.npy") if not x.name.startswith(".")]
+    for path in files:
+        if not path.stem.isdecimal():
+            raise DataError(
+                f"{path} is none of the release's 0.npy, 1.npy, …: remove it"
+            )
+    return sorted(files, key=lambda path: int(path.stem))
+
+
+def read_list(path: Path) -> list[tuple[str, int]]:
+    """The pictures of a metadata/K.npy, text despite its name, and their labels."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{path} is not text, as the release has it: unpack the release again"
+        ) from None
+
+    pictures = []
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if not words:
+            continue
+        if len(words) < 4 or words[3] not in LABELS:
+            raise DataError(
+                f"{path}, line {number} is not imgs/K sample_I.png I LABEL, of which "
+                f"LABEL is 0 or 1: {line:.60}"
+            )
+        pictures.append((f"{words[0]}/{words[1]}", LABELS[words[3]]))
+    return pictures
+
+
+def read_picture(path: Path, resolution: int) -> np.ndarray | None:
+    """The intensities uint8 `[resolution, resolution]`; None for an empty file."""
+    if not path.exists():
+        raise DataError(f"{path} is in metadata/ but missing: unpack the release again")
+    if not path.stat().st_size:
+        print(f"{path} is empty: left out", file=sys.stderr)
+        return None
+    try:
+        with PIL.Image.open(path, formats=["PNG"]) as picture:
+            image = np.asarray(picture.convert("L"))
+        return image.reshape(resolution, resolution)
+    except (OSError, SyntaxError, ValueError) as error:
+        wanted = f"PNG picture of {resolution} x {resolution}"
+        raise DataError(f"{path} is not a whole {wanted} ({error})") from error
 
 
 def read_released(folder: Path, resolution: int) -> Split:
-    """Reads imgs/K/sample_I.png as metadata/K.npy lists them, text despite its name.
+    """Reads imgs/K/sample_I.png as metadata/K.npy lists them.
 
     They are permuted with RELEASED_SEED. Empty files (one in the release) are skipped.
     """
     images, labels = [], []
-    files = sorted(folder.glob("metadata/*.npy"), key=lambda path: int(path.stem))
-    lines = [line.split() for x in files for line in x.read_text().splitlines()]
-    for words in tqdm(lines, "pictures", disable=None):
-        path = folder.joinpath(*words[:2])
-        if not path.stat().st_size:
-            print(f"{path} is empty: left out", file=sys.stderr)
-            continue
-        try:
-            with PIL.Image.open(path, formats=["PNG"]) as picture:
-                image = np.asarray(picture.convert("L"))
-            images.append(image.reshape(resolution, resolution))
-        except (OSError, SyntaxError, ValueError) as error:
-            wanted = f"PNG picture of {resolution} x {resolution}"
-            raise DataError(f"{path} is not a whole {wanted} ({error})") from error
-        labels.append(int(words[3]))
+    pictures = [x for path in released_lists(folder) for x in read_list(path)]
+    for name, label in tqdm(pictures, "pictures", disable=None):
+        image = read_picture(folder / name, resolution)
+        if image is not None:
+            images.append(image)
+            labels.append(label)
     if not images:
         raise DataError(f"{folder} is not unpacked, or has no pictures in metadata/")
     order = np.random.default_rng(RELEASED_SEED).permutation(len(images))
@@ -60,7 +106,8 @@ def read_released(folder: Path, resolution: int) -> Split:
 class Pathfinder(Task):
     """The benchmark by default: 200,000 pictures, drawn by `num_workers` processes.
 
-    A script with several needs the usual `if __name__ == "__main__":`.
+    None is one, but training and scripts/prepare_data.py take all cores. A script of
+    yours with several needs the usual `if __name__ == "__main__":`.
     With `source_dir`, the release's `pathfinder32`, `…64`, `…128` or a folder above or
     below, all its pictures are read; `num_examples`, `seed`, `num_workers` are unused.
     """
@@ -79,7 +126,7 @@ class Pathfinder(Task):
     difficulty: str = "hard"
     num_examples: int = 200_000
     seed: int = 0
-    num_workers: int = 1
+    num_workers: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,13 +138,15 @@ class Pathfinder(Task):
         known = f"one of {', '.join(DIFFICULTIES)}, not {self.difficulty!r}"
         self.require(self.difficulty in DIFFICULTIES, f"difficulty must be {known}")
         if self.source_dir:
-            name = f"curv_contour_length_{DIFFICULTIES[self.difficulty]}"
-            name = "curv_baseline" if self.difficulty == "easy" else name
+            name = FOLDERS[self.difficulty]
             folders = name, *(above + f"pathfinder{side}/{name}" for above in UNPACKED)
-            self._set(archive=Archive(LRA_RELEASE, folders))
+            # A folder of another difficulty has the same content.
+            is_named = Path(self.source_dir).name in FOLDERS.values()
+            content = "" if is_named else "metadata"
+            self._set(archive=Archive(LRA_RELEASE, folders, content=content))
 
     def source_files(self) -> list[Path]:
-        return [*self.find_source(Path()).glob("metadata/*.npy")]
+        return released_lists(self.find_source(Path()))
 
     def cache_key(self) -> dict[str, Any]:
         idle = ("num_workers", *(("num_examples", "seed") if self.source_dir else ()))
@@ -118,7 +167,7 @@ class Pathfinder(Task):
         parts = np.split(everyone, everyone[::PART_SIZE][1:])
         options = {"resolution": self.resolution, "difficulty": self.difficulty}
         draw = functools.partial(generate, self.seed, **options)
-        workers = min(self.num_workers, len(parts))
+        workers = min(self.num_workers or 1, len(parts))
         end_silently = signal.signal, (signal.SIGINT, signal.SIG_DFL)  # at Ctrl-C
         spawn = multiprocessing.get_context("spawn")
         pool = spawn.Pool(workers, *end_silently) if workers > 1 else ThreadPool(1)

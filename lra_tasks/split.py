@@ -63,7 +63,7 @@ class Split:
         """
         for i, label in enumerate(self.labels.tolist()):
             rows = [i] if self.pairs is None else self.pairs[i]
-            tokens = [self.inputs[row, : self.lengths[row]] for row in rows]
+            tokens = [self.inputs[row][: self.lengths[row]] for row in rows]
             yield (tokens if self.pairs is not None else tokens[0]), label
 
     @functools.cached_property

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 from filelock import FileLock
+from google.protobuf import json_format
 from tqdm import tqdm
 
 from lra_tasks.base import Examples, Task
@@ -27,6 +28,16 @@ from lra_tasks.split import NO_LABEL, DataError, Split, pad
 OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
 INPUT_NAMES = {1: ["tokens"], 2: ["tokens1", "tokens2"]}  # by the number of inputs
 ROWS_AT_A_TIME = 4096
+# What the libraries raise for files that are damaged, missing or another's. The rest,
+# as a library or a permission that is missing, is no reason to delete prepared data.
+DAMAGE = (
+    RuntimeError,  # of array_record
+    ValueError,
+    KeyError,
+    FileNotFoundError,
+    json_format.ParseError,
+    tfds.core.dataset_info.DatasetInfoFileError,
+)
 
 
 class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
@@ -47,8 +58,7 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
             shape=(None,), dtype=np.int32, encoding="bytes"
         )
         if not task.num_labels:
-            names = task.label_names or map(str, range(task.num_classes))
-            label = tfds.features.ClassLabel(names=[*names])
+            label = tfds.features.ClassLabel(names=task.class_names)
         info = tfds.core.DatasetInfo(
             builder=self,
             description=task.description,
@@ -117,12 +127,12 @@ def load(task: Task, split: str, root: Path) -> Split:
     try:
         builder: Any = tfds.builder_from_directory(folder)
         return _read(builder.as_data_source(split), task)
-    except MemoryError:
-        raise
-    except Exception as error:  # each library has its own words for damage
+    except DAMAGE as error:
         reason = str(error).partition("\n")[0]
-        said = f"{folder} is damaged or no dataset of {task.name} ({reason})"
-        raise DataError(f"{said}: delete that folder and run again") from error
+        raise DataError(
+            f"{folder} is damaged or no dataset of {task.name} ({reason}): "
+            "delete that folder and run again"
+        ) from error
 
 
 def _read(source: Any, task: Task) -> Split:
@@ -162,11 +172,15 @@ def _records(source: Any) -> Iterator[dict[str, Any]]:
 
 
 class Rows:
-    """The inputs of a split that stay on disk: `rows[[3, 5]]` reads `[2, L]`."""
+    """The inputs of a split that stay on disk: `rows[[3, 5]]` reads `[2, L]`.
+
+    The index is one that numpy takes for the first axis: numbers, a mask or a slice.
+    """
 
     def __init__(self, source: Any, width: int, dtype: Any):
         self.source, self.shape = source, (len(source), width)
         self.dtype, self.size = np.dtype(dtype), len(source) * width
+        self._numbers = np.arange(len(source), dtype=np.int32)
         self._thread = ThreadPoolExecutor(1)
         self._ahead, self._future = np.empty(0, np.int64), Future[np.ndarray]()
 
@@ -178,13 +192,11 @@ class Rows:
         self._ahead, self._future = rows, self._thread.submit(self._read, rows)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        if isinstance(rows, slice):
-            rows = range(len(self))[rows]
-        wanted = np.asarray(rows, np.int64)
-        flat = wanted.reshape(-1)
+        numbers = self._numbers[rows]
+        flat = numbers.reshape(-1)
         is_ahead = flat.size and np.array_equal(self._ahead[: flat.size], flat)
         read = self._future.result()[: flat.size] if is_ahead else self._read(flat)
-        return read.reshape(*wanted.shape, self.shape[1])
+        return read.reshape(*numbers.shape, self.shape[1])
 
     def _read(self, rows: np.ndarray) -> np.ndarray:
         records = self.source.__getitems__(rows.tolist())

@@ -23,10 +23,17 @@ class ConfigError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class OpenGroup:
-    """A name and the options that belong to it."""
+    """A name and the options that belong to it, which are attributes, too."""
 
     name: str
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __getattr__(self, key: str) -> Any:
+        options = vars(self).get("options", {})  # none yet while it is copied
+        if key not in options:
+            known = ", ".join(options)
+            raise AttributeError(f"no option {key!r}; there are: {known}")
+        return options[key]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +149,8 @@ def _build(cls: Any, path: str, mapping: Mapping[str, Any]) -> Any:
     """An instance of a dataclass from its keys, with their types checked."""
     types = key_types(cls)
     is_open = types.pop("options", None)
+    # A flag of a string, as in --config.task.source_dir=None, gives it as a word.
+    mapping = {key: None if x == "None" else x for key, x in mapping.items()}
     found = {key: x for key, x in mapping.items() if key in types}
     options = {key: x for key, x in mapping.items() if key not in types}
     if options and not is_open:

@@ -72,7 +72,8 @@ def main() -> None:
     groups["overrides"] = config_flags.get_override_values(flags.FLAGS["config"])
     groups["load"] = [*cli.loaded(*groups.get("load", ()))]
     for key in {"data_dir", "source_dir"} & groups["task"].keys():
-        if folder := groups["task"][key]:  # which evaluate.py reads from elsewhere
+        folder = groups["task"][key]
+        if folder not in (None, "", "None"):  # evaluate.py reads it from elsewhere
             groups["task"][key] = str(local_path(folder))
     experiment = Experiment(Config.from_mapping(groups))
     workdir = epath.Path(_WORKDIR.value).expanduser()

@@ -11,11 +11,13 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.split import SPLITS
 from lra_tasks.task import Split, Task, get_task
 from nystromformer import heads
 from nystromformer.attention.base import check_choice
 from nystromformer.config import Config, ConfigError, ModelConfig, TrainConfig
+from nystromformer.experiments.provenance import num_cores
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification, Objective
 from nystromformer.training.optimizer import make_optimizer
@@ -242,8 +244,12 @@ class Experiment:
         return float((lengths <= options.get("num_landmarks", 0)).mean())
 
     def load(self) -> dict[str, Split]:
+        """Its splits, which are prepared first, pictures on all cores."""
+        task = self.task
+        if isinstance(task, Pathfinder) and task.num_workers is None:
+            task = dataclasses.replace(task, num_workers=num_cores())
         data_dir = self.config.task.data_dir
-        return {name: self.task.load(name, data_dir) for name in SPLITS}
+        return {name: task.load(name, data_dir) for name in SPLITS}
 
 
 def check_num_steps(train: TrainConfig) -> None:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from nystromformer.training.checkpoint import saved_steps
-from tests.commands import refused
+from tests.commands import ROOT, refused
 from tests.small import losses, numbers, result_of
 
 
@@ -164,6 +164,13 @@ def test_train_rejects_bad_input_in_one_line_and_leaves_nothing(commands, tmp_pa
         done = commands.train(tmp_path / "run", *change.split())
         assert said in refused(done), change
     assert not (tmp_path / "run").exists()
+
+
+def test_train_takes_none_for_a_folder_as_no_folder(commands, tmp_path):
+    config = f"--config={ROOT}/configs/labelled_texts.py:identity,quick"
+    options = ("--config.task.source_dir=None", f"--workdir={tmp_path}/run")
+    done = commands.run("train.py", config, *options)
+    assert "source_dir (None) must hold train.csv" in refused(done)
 
 
 @pytest.mark.parametrize("body", ["return nothing", "ConfigDict().trian.seed = 1"])
