@@ -18,6 +18,8 @@ from flax import nnx
 from nystromformer.attention import make_attention
 from nystromformer.attention.base import check_choice, check_range
 from nystromformer.ops import at_least_float32, dense, dropout, gelu, split_rng, zeroed
+from nystromformer.rotary import rotate_by_position
+from nystromformer.short_conv import short_conv
 
 # U(−1/√fan_in, 1/√fan_in), as PyTorch's Linear and so the published runs start.
 # Biases start at zero.
@@ -60,6 +62,12 @@ class EncoderConfig:
     cls_token: bool = False  # a learned vector in front of every sequence
     ignore_id: int | None = None  # an id that is padding wherever it stands
     input_dim: int | None = None  # F, for inputs [B, L, F]: projected, not embedded
+    # "learned": a vector for each, added to the embeddings; "rotary": queries and keys
+    # are rotated, see `nystromformer.rotary`; "none".
+    positions: str = "learned"
+    # K odd, or 0 for none. In front of the projections x becomes x + conv(x), with a
+    # kernel [K, D] that starts as U(−1/√K, 1/√K). [CLS] is a neighbour as any token.
+    short_conv: int = 0
     remat: str = "none"  # "block" recomputes each in the backward pass
     dtype: jax.typing.DTypeLike = jnp.float32  # computation; parameters are float32
 
@@ -67,6 +75,8 @@ class EncoderConfig:
         check_choice("remat", self.remat, ("none", "block"))
         check_choice("norm", self.norm, ("pre", "post"))
         check_choice("gelu", self.gelu, ("erf", "tanh"))
+        check_choice("positions", self.positions, ("learned", "rotary", "none"))
+        check_range("short_conv", self.short_conv, 0)
         if (self.vocab_size is None) == (self.input_dim is None):
             raise ValueError("give vocab_size, for tokens, or input_dim, for features")
         for name in ("max_length", "num_layers", "num_heads", "model_dim", "mlp_dim"):
@@ -76,6 +86,15 @@ class EncoderConfig:
         if self.model_dim % self.num_heads:
             sizes = f"{self.num_heads} does not divide model_dim {self.model_dim}"
             raise ValueError(f"num_heads {sizes}")
+        if self.short_conv and self.short_conv % 2 == 0:
+            raise ValueError(
+                f"short_conv must be odd, or 0 for none, got {self.short_conv}"
+            )
+        if self.positions == "rotary" and self.model_dim // self.num_heads % 2:
+            raise ValueError(
+                "positions='rotary' needs an even head size, got model_dim / num_heads"
+                f" = {self.model_dim // self.num_heads}"
+            )
 
     def dense(self, num_in: int, num_out: int, rngs: nnx.Rngs) -> Dense:
         return Dense(num_in, num_out, dtype=self.dtype, rngs=rngs)
@@ -85,7 +104,11 @@ class EncoderConfig:
 
 
 class SelfAttention(nnx.Module):
-    """An attention of the table, and as many projections as it uses."""
+    """An attention of the table, and as many projections as it uses.
+
+    In front of them may be a short convolution, behind them a rotation of the queries
+    and keys. An attention without those then knows no positions.
+    """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         width = config.model_dim
@@ -101,11 +124,22 @@ class SelfAttention(nnx.Module):
         self.num_projections = self.attention.num_projections
         self.project = config.dense(width, self.num_projections * width, rngs)
         self.out = config.dense(width, width, rngs)
+        self.rotary = config.positions == "rotary"
+        self.short_conv: Any = nnx.data(None)
+        if config.short_conv:
+            kernel = kernel_init(rngs.params(), (config.short_conv, width))
+            self.short_conv = nnx.Param(kernel)
 
     def __call__(self, x: jax.Array, mask=None, dropout_rng=None) -> jax.Array:
         """x [B, L, D], mask [B, L] bool -> [B, L, D]."""
+        if self.short_conv is not None:
+            x = zeroed(x, mask)  # padding must not reach its neighbours
+            x = x + short_conv(x, self.short_conv[...])
         parts = jnp.split(self.project(x), self.num_projections, axis=-1)
         projected = [y.reshape(*x.shape[:2], self.num_heads, -1) for y in parts]
+        if self.rotary:
+            *queries_and_keys, value = projected
+            projected = [*map(rotate_by_position, queries_and_keys), value]
         attended = self.attention(
             projected[0],
             projected[max(self.num_projections - 2, 0)],
@@ -166,7 +200,7 @@ class Block(nnx.Module):
 
 
 class Encoder(nnx.Module):
-    """Embeddings of tokens or features, learned positions, then the blocks."""
+    """Embeddings of tokens or features, and of positions, then the blocks."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.max_length = config.max_length
@@ -187,7 +221,8 @@ class Encoder(nnx.Module):
             options = {"dtype": at_least_float32(config.dtype), "rngs": rngs}
             embedding = nnx.Embed(*sizes, embedding_init=embedding_init, **options)
         self.embedding = embedding
-        self.positions = vectors(config.max_length)
+        is_learned = config.positions == "learned"
+        self.positions = vectors(config.max_length) if is_learned else absent
         self.cls = vectors() if config.cls_token else absent
         types = config.num_token_types
         self.token_types = vectors(types) if types else absent
@@ -246,11 +281,12 @@ class Encoder(nnx.Module):
 
     def _embed(self, inputs: jax.Array, token_types: jax.Array | None) -> jax.Array:
         """The sum of the embeddings of inputs, positions and types, [B, L, D]."""
-        # Positions as an outer product: then their gradient, too, is a product.
-        rows = self.positions[: inputs.shape[1]]
-        ones = jnp.ones_like(rows, shape=inputs.shape[:1])
-        positions = jnp.einsum("b,ld->bld", ones, rows, precision="highest")
-        x = self.embedding(inputs) + positions
+        x = self.embedding(inputs)
+        if self.positions is not None:
+            # As an outer product: then the gradient of positions is a product, too.
+            rows = self.positions[: inputs.shape[1]]
+            ones = jnp.ones_like(rows, shape=inputs.shape[:1])
+            x = x + jnp.einsum("b,ld->bld", ones, rows, precision="highest")
         if self.token_types is None:
             return x
         if token_types is None:

@@ -10,8 +10,8 @@ SOURCES = sorted(
 )
 # Floors of the model, from the bottom up: a module imports only what stands below it.
 FLOORS = (
-    *({"ops", "blocks"}, {"nystrom"}, {"landmarks"}, {"attention"}),
-    *({"encoder"}, {"heads"}, {"huggingface"}, {"config"}),
+    *({"ops", "blocks"}, {"nystrom", "rotary", "short_conv"}, {"landmarks"}),
+    *({"attention"}, {"encoder"}, {"heads"}, {"huggingface"}, {"config"}),
 )
 DEVICE = {"jax", "flax", "optax", "orbax"}
 PURE = {"jax", "nystromformer", "collections", "functools", "math", "typing"}

@@ -30,7 +30,12 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
     vocabulary = open_vocabulary(str(words)) if words.exists() else None
     tokens = _tokens(source.task, vocabulary), _tokens(experiment.task)
     heads = source.config.model.num_heads, experiment.config.model.num_heads
-    for name, (there, here) in (("vocabulary", tokens), ("num_heads", heads)):
+    positions = source.config.model.positions, experiment.config.model.positions
+    for name, (there, here) in (
+        ("vocabulary", tokens),
+        ("num_heads", heads),
+        ("positions", positions),
+    ):
         if there != here:  # no shape tells
             which = f"has {name} {there}, and this run {here}: take the same"
             raise ConfigError(f"config.train.init_from={folder} {which}")

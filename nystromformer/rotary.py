@@ -1,0 +1,42 @@
+"""Rotary positions: queries and keys are rotated by angles that grow with position.
+
+Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021. With
+R(t) the rotation of position t, (R(t) q) · (R(s) k) = q · R(s − t) k: in exact
+attention a position matters only relative to others.
+
+Rotation comes before the attention, whichever it is. So the landmarks of Nyström
+attention are means of rotated vectors, Reformer hashes rotated vectors, and a feature
+map is taken of rotated vectors; the scores of such an attention need not be functions
+of s − t.
+
+Letters: B batch, L length, N heads, H head dim.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from nystromformer.ops import at_least_float32
+
+LONGEST = 10_000  # the slowest pair turns by a little over 1/LONGEST a token
+
+
+def rotate_by_position(x: jax.Array) -> jax.Array:
+    """Rotates the numbers i and i + H/2 of token t by t · LONGEST^(−2i/H).
+
+    Args:
+      x: [B, L, N, H] queries or keys, H even. Token t of the array has position t,
+        whether or not there is padding before it.
+
+    Returns:
+      [B, L, N, H] in x's dtype, computed in at least float32.
+    """
+    wide = at_least_float32(x.dtype)
+    half = x.shape[-1] // 2
+    frequencies = jnp.array([LONGEST ** (-i / half) for i in range(half)], wide)
+    angles = jnp.outer(jnp.arange(x.shape[1], dtype=wide), frequencies)
+    cos = jnp.cos(angles)[None, :, None]
+    sin = jnp.sin(angles)[None, :, None]
+
+    first, second = jnp.split(x.astype(wide), 2, axis=-1)
+    rotated = [first * cos - second * sin, second * cos + first * sin]
+    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
