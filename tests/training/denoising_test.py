@@ -129,7 +129,7 @@ def test_training_is_one_pass_and_sees_the_corrupted_input(model):
 
 def check_no_leak(objective, model):
     """What is said of hidden tokens, and of the class, does not depend on them."""
-    masked, mask = objective.hide(make_batch(), KEY)
+    masked, _ = objective.hide(make_batch(), KEY)
     rows = np.arange(B)[:, None]
     others = INPUTS.copy()
     changed = np.where(INPUTS == V - 1, 3, INPUTS + 1)  # no special token
