@@ -10,7 +10,7 @@ python scripts/train.py --config=configs/text.py:nystrom --workdir=DIR
 positions are repeated. What these reach stands in results/pretraining/README.md.
 """
 
-from configs import self_pretraining
+from configs import modern, self_pretraining
 from configs.corpus import BERT_BASE, BERT_QUICK
 from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
 from configs.glue import FINE_TUNING, QUICK_FINE_TUNING, four_epochs
@@ -35,5 +35,6 @@ PRESETS = {
     "subwords": SUBWORDS,
     "quick,subwords": QUICK_SUBWORDS,
     **self_pretraining.presets("text", QUICK),
+    **modern.presets("text"),
 }
 get_config = config_of("text", PAPER, PRESETS)

@@ -152,22 +152,19 @@ class TokenClassifier(Model):
         return self.head(x)
 
 
-class MaskedLanguageModel(Model):
-    """A token for each position: Linear, GELU, LayerNorm, the embedding as decoder.
+class TokenDecoder(Model):
+    """`decode`, for a token at each position: Linear, GELU, LayerNorm, the embedding.
 
     The decoder has a bias of its own, as in BERT and the published Nyströmformer.
     """
 
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.encoder = Encoder(config, rngs=rngs)
+    def add_decoder(self, config: EncoderConfig, rngs: nnx.Rngs) -> None:
+        """Makes the decoder's parameters, behind those of the encoder."""
         width = config.model_dim
         self.transform = config.dense(width, width, rngs)
         self.norm = config.norm_layer(rngs)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.approximate = config.gelu == "tanh"
-
-    def read(self, x, mask, dropout_rng):
-        return self.decode(x)
 
     def decode(self, x: jax.Array) -> jax.Array:
         """The encoder's vectors [..., D] -> logits [..., V] in at least float32."""
@@ -175,6 +172,36 @@ class MaskedLanguageModel(Model):
         embedding = self.encoder.embedding.embedding[...].astype(x.dtype)
         logits = einsum("...d,vd->...v", self.norm(hidden), embedding)
         return logits + jnp.broadcast_to(self.bias[...], logits.shape)
+
+
+class DenoisingClassifier(TokenDecoder, SequenceClassifier):
+    """A classifier of one sequence that can also tell hidden tokens."""
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        num_classes: int,
+        pooling: str = "mean",
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(config, num_classes=num_classes, pooling=pooling, rngs=rngs)
+        self.add_decoder(config, rngs)
+
+
+class DenoisingPairClassifier(DenoisingClassifier, PairClassifier):
+    """A classifier of two sequences that can also tell hidden tokens."""
+
+
+class MaskedLanguageModel(TokenDecoder):
+    """A token for each position."""
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.encoder = Encoder(config, rngs=rngs)
+        self.add_decoder(config, rngs)
+
+    def read(self, x, mask, dropout_rng):
+        return self.decode(x)
 
 
 class MaskedOrderModel(MaskedLanguageModel):

@@ -18,6 +18,7 @@ from nystromformer import heads
 from nystromformer.attention.base import check_choice
 from nystromformer.config import Config, ConfigError, ModelConfig, TrainConfig
 from nystromformer.experiments.provenance import num_cores
+from nystromformer.training.denoising import ClassificationDenoising
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification, Objective
 from nystromformer.training.optimizer import make_optimizer
@@ -71,9 +72,31 @@ def make_token_classifier(
 
 def make_mlm_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
     """A masked language model, with an embedding of the mask token."""
+    return heads.MaskedLanguageModel(_with_mask_token(config, task), rngs=rngs)
+
+
+def make_denoising_classifier(
+    config: ModelConfig, task: Task, rngs: nnx.Rngs
+) -> nnx.Module:
+    """A classifier of one sequence or of a pair that can also tell hidden tokens."""
+    if config.pooling == "bert_pooler":
+        raise ValueError(
+            "pooling='bert_pooler' has no model of hidden tokens: take another pooling"
+        )
+    is_pair = task.num_inputs == 2
+    kind = heads.DenoisingPairClassifier if is_pair else heads.DenoisingClassifier
+    return kind(
+        _with_mask_token(config, task),
+        num_classes=task.num_classes,
+        pooling=config.pooling,
+        rngs=rngs,
+    )
+
+
+def _with_mask_token(config: ModelConfig, task: Task) -> ModelConfig:
+    """The config with a vocabulary in which the mask token is."""
     vocab_size = max(task.vocab_size, task.mask_token + 1)
-    config = dataclasses.replace(config, vocab_size=vocab_size)
-    return heads.MaskedLanguageModel(config, rngs=rngs)
+    return dataclasses.replace(config, vocab_size=vocab_size)
 
 
 def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
@@ -122,6 +145,15 @@ def mlm_floors(task: Task, splits: Any) -> Floors:
     return {"loss": {rule: float(share @ surprise)}, "mlm_accuracy": {rule: accuracy}}
 
 
+def denoising_floors(task: Task, splits: Any) -> Floors:
+    """The rules for the label, and for hidden tokens the most frequent token."""
+    tokens = mlm_floors(task, splits)
+    return {
+        "accuracy": label_floors(task, splits)["accuracy"],
+        "denoising_accuracy": tokens["mlm_accuracy"],
+    }
+
+
 def mlm_sop_floors(task: Task, splits: Any) -> Floors:
     """The rule for tokens; for the order the label that train has more often."""
     tokens = mlm_floors(task, splits)
@@ -144,6 +176,11 @@ OBJECTIVES = {
         lambda task, **options: Classification(**options), make_classifier, label_floors
     ),
     "positions": ObjectiveSpec(_make_positions, make_token_classifier, position_floors),
+    "classification_denoising": ObjectiveSpec(
+        partial(_make_mlm, ClassificationDenoising),
+        make_denoising_classifier,
+        denoising_floors,
+    ),
     "mlm": ObjectiveSpec(partial(_make_mlm, MaskedTokens), make_mlm_model, mlm_floors),
     "mlm_sop": ObjectiveSpec(
         partial(_make_mlm, MaskedOrder), make_mlm_sop_model, mlm_sop_floors

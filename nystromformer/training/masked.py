@@ -15,6 +15,8 @@ import optax
 from nystromformer.training.data import Batch
 from nystromformer.training.objective import Sums, label_sums
 
+MASK_SHARE = 0.67  # of the corrupted, with corruption="mask_or_random"
+
 
 class Masked(NamedTuple):
     """Inputs with tokens hidden, and where and what these are."""
@@ -36,9 +38,11 @@ class MaskedTokens:
       special_tokens: ids that are never chosen.
       mlm_probability: the fraction of the valid tokens that is chosen, at least one.
       corruption: "bert": 80 % of the chosen become mask_token, 10 % a random token and
-        10 % stay; "mask_only": all become mask_token.
+        10 % stay; "mask_only": all become mask_token; "mask_or_random": 67 % become
+        mask_token and 33 % a random token.
     """
 
+    corruptions = ("bert", "mask_only", "mask_or_random")
     metrics = ("loss", "mlm_accuracy")
     select = "loss"
     higher_is_better = False
@@ -54,8 +58,10 @@ class MaskedTokens:
     ):
         if not 0 < mlm_probability <= 1:
             raise ValueError(f"mlm_probability={mlm_probability} is not in (0, 1]")
-        if corruption not in ("bert", "mask_only"):
-            raise ValueError(f"corruption={corruption!r} is not bert or mask_only")
+        if corruption not in self.corruptions:
+            raise ValueError(
+                f"corruption={corruption!r} is not one of {', '.join(self.corruptions)}"
+            )
         self.mask_token, self.special_tokens = mask_token, special_tokens
         self.mlm_probability, self.corruption = mlm_probability, corruption
         self.ordinary = np.setdiff1d(np.arange(vocab_size), special_tokens)
@@ -84,18 +90,22 @@ class MaskedTokens:
         weights = jnp.arange(largest)[None] < jnp.minimum(wanted, counts)[:, None]
         targets = jnp.take_along_axis(inputs, positions, axis=1)
         hidden = jnp.full_like(targets, self.mask_token)
+        tokens = tokens.astype(targets.dtype)
         if self.corruption == "bert":
-            kept = jnp.where(kinds < 0.9, tokens.astype(targets.dtype), targets)
+            kept = jnp.where(kinds < 0.9, tokens, targets)
             hidden = jnp.where(kinds < 0.8, hidden, kept)
+        elif self.corruption == "mask_or_random":
+            hidden = jnp.where(kinds < MASK_SHARE, hidden, tokens)
         rows = jnp.arange(len(inputs))[:, None]
         inputs = inputs.at[rows, positions].set(jnp.where(weights, hidden, targets))
         return Masked(inputs, positions, targets, weights.astype(jnp.float32))
 
-    def mlm_losses(
-        self, model: Any, batch: Batch, key: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """The encoder's vectors [B, L, D], and for each masked token [B, K] its loss
-        (nats), whether the model is right, and its weight; 0 where the weight is 0.
+    def hide(
+        self, batch: Batch, key: jax.Array | None
+    ) -> tuple[Masked, jax.Array | None]:
+        """The batch's texts with tokens hidden, and their mask [B, L]; pairs in a row.
+
+        The weights are those of the batch's examples, 0 for a filler row.
         """
         *outer, length = batch.inputs.shape
         texts = outer[1] if len(outer) == 2 else 1  # of an example
@@ -105,14 +115,34 @@ class MaskedTokens:
         base = jax.random.key(0) if key is None else key
         keys = jax.vmap(jax.random.fold_in, (None, 0))(base, indices.ravel())
         masked = self.mask_tokens(inputs, mask, keys)
-        dropout_rng = None if key is None else jax.random.fold_in(key, 2**31)
-        x, _ = model.encoder(masked.inputs, mask, dropout_rng)
+        weights = masked.weights * jnp.repeat(batch.weights, texts)[:, None]
+        return masked._replace(weights=weights), mask
+
+    def token_losses(
+        self, model: Any, x: jax.Array, masked: Masked
+    ) -> tuple[jax.Array, jax.Array]:
+        """For each masked token [B, K] its loss (nats) and whether the model is right.
+
+        Both are 0 where the weight is 0. The model has `decode`; x [B, L, D] are the
+        vectors of the tokens.
+        """
         hidden = jnp.take_along_axis(x, masked.positions[:, :, None], axis=1)
         logits = model.decode(hidden)  # [B, K, V]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, masked.targets)
-        weights = masked.weights * jnp.repeat(batch.weights, texts)[:, None]
+        weights = masked.weights
         correct = (logits.argmax(-1) == masked.targets) * weights
-        return x, jnp.where(weights > 0, losses * weights, 0), correct, weights
+        return jnp.where(weights > 0, losses * weights, 0), correct
+
+    def mlm_losses(
+        self, model: Any, batch: Batch, key: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """The encoder's vectors [B, L, D], and for each masked token [B, K] its loss
+        (nats), whether the model is right, and its weight; 0 where the weight is 0.
+        """
+        masked, mask = self.hide(batch, key)
+        x, _ = model.encoder(masked.inputs, mask, dropout_key(key))
+        losses, correct = self.token_losses(model, x, masked)
+        return x, losses, correct, masked.weights
 
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
         """loss (nats) and mlm_accuracy (0 to 1) over the masked tokens.
@@ -150,3 +180,8 @@ class MaskedOrder(MaskedTokens):
             "mlm_accuracy": (correct.sum(), tokens),
             **{f"sop_{name}": pair for name, pair in sop.items()},
         }
+
+
+def dropout_key(key: jax.Array | None) -> jax.Array | None:
+    """The key of the dropout beside an objective's own draws; None = no dropout."""
+    return None if key is None else jax.random.fold_in(key, 2**31)

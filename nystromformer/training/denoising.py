@@ -1,0 +1,102 @@
+"""Classification and denoising at once, from one pass over a corrupted input.
+
+As in the public code of Miralles-González et al., "On the locality bias and results in
+the Long Range Arena", 2025, a stage of pre-training folded into the training. There the
+second loss is a mean over all tokens, here over the corrupted ones, which are the only
+ones that cannot be copied: their weight of 1 is about mlm_probability here.
+
+Letters: B batch, L length, K corrupted positions of a text at most.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from nystromformer.training.data import Batch
+from nystromformer.training.masked import MaskedTokens, dropout_key
+from nystromformer.training.objective import Sums, label_sums
+
+
+class ClassificationDenoising(MaskedTokens):
+    """Cross-entropy of the class, plus that of the tokens that are hidden.
+
+    In training both come from one pass over the corrupted input, in which no hidden
+    token is left as it was. In an evaluation the class is read from the input as it
+    is, and the hidden tokens from a second pass over the corrupted one.
+
+    The loss is a mean over the examples: of the loss of the class, plus
+    `denoising_weight` times the mean loss of the example's hidden tokens. So it is a
+    sum of what each example contributes, whatever the parts of a batch.
+
+    Args:
+      denoising_weight: at least 0.
+      options: as of `MaskedTokens`, with another default of mlm_probability.
+    """
+
+    corruptions = ("mask_or_random", "mask_only")
+    metrics = (
+        "loss",
+        "classification_loss",
+        "accuracy",
+        "denoising_loss",
+        "denoising_accuracy",
+    )
+    select = "accuracy"
+    higher_is_better = True
+
+    def __init__(
+        self,
+        *,
+        denoising_weight: float = 1.0,
+        mlm_probability: float = 0.3,
+        corruption: str = "mask_or_random",
+        **options: Any,
+    ):
+        super().__init__(
+            mlm_probability=mlm_probability, corruption=corruption, **options
+        )
+        if denoising_weight < 0:
+            raise ValueError(f"denoising_weight={denoising_weight} must be at least 0")
+        self.denoising_weight = denoising_weight
+
+    def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
+        """Losses in nats and accuracies from 0 to 1, each a mean over the examples.
+
+        The model has an `encoder`, `read`, which makes class logits [B, C] of its
+        vectors and their mask, and `decode`, which makes token logits of vectors.
+        """
+        masked, mask = self.hide(batch, key)
+        dropout_rng = dropout_key(key)
+        x, encoder_mask = model.encoder(masked.inputs, mask, dropout_rng)
+        if key is None:
+            logits = model(batch.inputs, batch.mask)
+        else:
+            logits = model.read(x, encoder_mask, dropout_rng)
+        label = label_sums(logits, batch.labels, batch.weights)
+
+        first_token = x.shape[1] - masked.inputs.shape[1]  # behind a vector for [CLS]
+        losses, correct = self.token_losses(model, x[:, first_token:], masked)
+        denoising_loss = self._mean_of_examples(losses, masked.weights, batch)
+        denoising_accuracy = self._mean_of_examples(correct, masked.weights, batch)
+
+        class_loss, examples = label["loss"]
+        return {
+            "loss": (class_loss + self.denoising_weight * denoising_loss, examples),
+            "classification_loss": label["loss"],
+            "accuracy": label["accuracy"],
+            "denoising_loss": (denoising_loss, examples),
+            "denoising_accuracy": (denoising_accuracy, examples),
+        }
+
+    def _mean_of_examples(
+        self, values: jax.Array, weights: jax.Array, batch: Batch
+    ) -> jax.Array:
+        """The sum over examples of an example's mean over its hidden tokens.
+
+        Values and weights [texts, K], 0 for filler rows; texts of a pair count as one.
+        """
+        num_examples = len(batch.labels)
+        totals = values.reshape(num_examples, -1).sum(1)
+        counts = weights.reshape(num_examples, -1).sum(1)
+        return (totals / jnp.maximum(counts, 1)).sum()
