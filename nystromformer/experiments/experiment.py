@@ -1,7 +1,6 @@
 """An experiment: the task, model, objective and optimizer that a config names."""
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,184 +12,13 @@ from jax.sharding import Mesh
 
 from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.split import SPLITS
-from lra_tasks.task import Split, Task, get_task
-from nystromformer import heads
+from lra_tasks.task import Split, get_task
 from nystromformer.attention.base import check_choice
-from nystromformer.config import Config, ConfigError, ModelConfig, TrainConfig
+from nystromformer.config import Config, ConfigError, TrainConfig
+from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.experiments.provenance import num_cores
-from nystromformer.training.denoising import ClassificationDenoising
-from nystromformer.training.masked import MaskedOrder, MaskedTokens
-from nystromformer.training.objective import Classification, Objective
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.positions import Positions
 from nystromformer.training.step import Programs, split_weights
-
-MAX_TOKENS = 2**23  # of a split; from a larger one evenly spaced rows are taken
-RATES = {"accuracy", "f1", "precision", "recall"}  # the last words of their names
-
-Floors = dict[str, dict[str, float]]  # metric -> trivial rule -> its score on test
-
-
-@dataclasses.dataclass(frozen=True)
-class ObjectiveSpec:
-    """An objective with the model that it trains and its trivial baselines.
-
-    make_objective: called with the task and, by name, the options of the config.
-    make_model: called with the encoder's config, with its pooling, the task and rngs.
-    floors: called with the task and its splits; rules are fitted on train.
-    """
-
-    make_objective: Callable[..., Objective]
-    make_model: Callable[[ModelConfig, Task, nnx.Rngs], nnx.Module]
-    floors: Callable[..., Floors] = lambda task, splits: {}
-
-
-def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
-    """A classifier of one sequence or of a pair, whichever the task has."""
-    if task.num_labels:
-        raise ValueError(
-            f"{task.name} labels several tokens of a sequence, a classifier gives it "
-            'one label: take objective.name="positions"'
-        )
-    sizes: Any = {"num_classes": task.num_classes, "rngs": rngs}
-    pooling = config.pooling
-    if pooling == "bert_pooler" and task.vocabulary is None:
-        raise ValueError(f"pooling='bert_pooler' reads [CLS]; {task.name} has none")
-    if task.num_inputs == 2:
-        return heads.PairClassifier(config, pooling=pooling, **sizes)
-    if pooling == "bert_pooler":
-        return heads.FirstTokenClassifier(config, activation="tanh", **sizes)
-    return heads.SequenceClassifier(config, pooling=pooling, **sizes)
-
-
-def make_token_classifier(
-    config: ModelConfig, task: Task, rngs: nnx.Rngs
-) -> nnx.Module:
-    """A classifier of each token."""
-    return heads.TokenClassifier(config, num_classes=task.num_classes, rngs=rngs)
-
-
-def make_mlm_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
-    """A masked language model, with an embedding of the mask token."""
-    return heads.MaskedLanguageModel(_with_mask_token(config, task), rngs=rngs)
-
-
-def make_denoising_classifier(
-    config: ModelConfig, task: Task, rngs: nnx.Rngs
-) -> nnx.Module:
-    """A classifier of one sequence or of a pair that can also tell hidden tokens."""
-    if config.pooling == "bert_pooler":
-        raise ValueError(
-            "pooling='bert_pooler' has no model of hidden tokens: take another pooling"
-        )
-    is_pair = task.num_inputs == 2
-    kind = heads.DenoisingPairClassifier if is_pair else heads.DenoisingClassifier
-    return kind(
-        _with_mask_token(config, task),
-        num_classes=task.num_classes,
-        pooling=config.pooling,
-        rngs=rngs,
-    )
-
-
-def _with_mask_token(config: ModelConfig, task: Task) -> ModelConfig:
-    """The config with a vocabulary in which the mask token is."""
-    vocab_size = max(task.vocab_size, task.mask_token + 1)
-    return dataclasses.replace(config, vocab_size=vocab_size)
-
-
-def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
-    """A model of masked tokens and of the order of two segments."""
-    if task.separator is None:
-        raise ValueError(f"mlm_sop needs pairs of text; {task.name} has none")
-    return heads.MaskedOrderModel(config, rngs=rngs)
-
-
-def _make_positions(task: Task, **options: Any) -> Positions:
-    """An objective of the tokens that the task labels."""
-    if not task.num_labels:
-        raise ValueError(
-            f"positions needs labels of tokens; {task.name} has one of each sequence: "
-            'take name="classification"'
-        )
-    return Positions(task.num_labels, **options)
-
-
-def _make_mlm(kind: type[MaskedTokens], task: Task, **options: Any) -> MaskedTokens:
-    """An objective of masked tokens, which leaves the task's special ones alone."""
-    tokens = {"vocab_size": task.vocab_size, "mask_token": task.mask_token}
-    return kind(**tokens, special_tokens=task.special_tokens, **options)
-
-
-def label_floors(task: Task, splits: Any) -> Floors:
-    """The task's own rules and, for f1, the rule that always answers 1."""
-    positive = float(np.mean(np.asarray(splits["test"].labels) == 1))
-    return {
-        "accuracy": task.floors(splits["train"], splits["test"]),
-        "f1": {"class 1 always": 2 * positive / (1 + positive)},
-    }
-
-
-def position_floors(task: Task, splits: Any) -> Floors:
-    """The task's own rules for the labels of tokens."""
-    return {"accuracy": task.floors(splits["train"], splits["test"])}
-
-
-def mlm_floors(task: Task, splits: Any) -> Floors:
-    """A unigram model of the ordinary tokens, with add-one smoothing."""
-    train, test = (_counts(splits[name], task) for name in ("train", "test"))
-    surprise = -np.log((train + 1) / (train + 1).sum())
-    rule, share = "frequency of each token", test / test.sum()
-    accuracy = float(share[train.argmax()])
-    return {"loss": {rule: float(share @ surprise)}, "mlm_accuracy": {rule: accuracy}}
-
-
-def denoising_floors(task: Task, splits: Any) -> Floors:
-    """The rules for the label, and for hidden tokens the most frequent token."""
-    tokens = mlm_floors(task, splits)
-    return {
-        "accuracy": label_floors(task, splits)["accuracy"],
-        "denoising_accuracy": tokens["mlm_accuracy"],
-    }
-
-
-def mlm_sop_floors(task: Task, splits: Any) -> Floors:
-    """The rule for tokens; for the order the label that train has more often."""
-    tokens = mlm_floors(task, splits)
-    majority = np.mean(splits["train"].labels) > 0.5
-    order = {"majority class": float(np.mean(splits["test"].labels == majority))}
-    return {"mlm_loss": tokens.pop("loss"), **tokens, "sop_accuracy": order}
-
-
-def _counts(split: Any, task: Task) -> np.ndarray:
-    """How often each ordinary token, one that is not special, is in a split."""
-    stride = max(1, split.inputs.size // MAX_TOKENS)
-    inputs, lengths = (x[::stride] for x in (split.inputs, split.lengths))
-    valid = np.arange(inputs.shape[1]) < lengths[:, None]
-    counts = np.bincount(inputs[valid], minlength=task.vocab_size)
-    return np.delete(counts, task.special_tokens)
-
-
-OBJECTIVES = {
-    "classification": ObjectiveSpec(
-        lambda task, **options: Classification(**options), make_classifier, label_floors
-    ),
-    "positions": ObjectiveSpec(_make_positions, make_token_classifier, position_floors),
-    "classification_denoising": ObjectiveSpec(
-        partial(_make_mlm, ClassificationDenoising),
-        make_denoising_classifier,
-        denoising_floors,
-    ),
-    "mlm": ObjectiveSpec(partial(_make_mlm, MaskedTokens), make_mlm_model, mlm_floors),
-    "mlm_sop": ObjectiveSpec(
-        partial(_make_mlm, MaskedOrder), make_mlm_sop_model, mlm_sop_floors
-    ),
-}
-
-
-def register_objective(name: str, spec: ObjectiveSpec) -> None:
-    """Adds an objective of another package to the table, or replaces one."""
-    OBJECTIVES[name] = spec
 
 
 class Experiment:
@@ -293,12 +121,3 @@ def check_num_steps(train: TrainConfig) -> None:
     """Raises ConfigError unless steps or epochs say how long a run trains, not both."""
     if train.num_steps and train.num_epochs:
         raise ConfigError("give config.train.num_steps or num_epochs, 0 for the other")
-
-
-def is_rate(metric: str) -> bool:
-    """Whether a metric is shown in percent, as mlm_accuracy is."""
-    return metric.rpartition("_")[2] in RATES
-
-
-def format_metric(metric: str, value: float) -> str:
-    return f"{value:.2%}" if is_rate(metric) else f"{value:.4f}"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lra_tasks.split import Split
-from nystromformer.experiments import experiment as floors
-from nystromformer.experiments.experiment import (
+from nystromformer.experiments import floors
+from nystromformer.experiments.floors import (
     label_floors,
     mlm_floors,
     mlm_sop_floors,

@@ -12,7 +12,7 @@ import pytest
 import nystromformer
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
-from nystromformer.experiments.experiment import OBJECTIVES
+from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.landmarks import nystrom_factors, softmax_matrix
 from nystromformer.training.checkpoint import CheckpointError, weights_sha256
 from nystromformer.training.step import split_weights
