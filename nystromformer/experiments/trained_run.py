@@ -214,7 +214,7 @@ class TrainedRun:
         """Returns lengths int [B, *pair] of token ids; ValueError if they cannot be."""
         shape, num_columns = tokens.shape[:-1], tokens.shape[-1]
         if lengths is None:
-            if self.task.padded and not tokens[..., -1:].all():
+            if self.task.zero_is_padding and not tokens[..., -1:].all():
                 raise ValueError(
                     "token ids end in 0, the padding: give lengths, the number of "
                     "tokens of each row, which task.encode returns"

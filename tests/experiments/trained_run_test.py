@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +17,6 @@ from nystromformer.training.checkpoint import CheckpointError, weights_sha256
 from nystromformer.training.step import split_weights
 from tests.commands import ROOT
 from tests.small import result_of, untrained
-
-README = (ROOT / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +119,9 @@ def test_predict_takes_no_padding_for_a_token(run):
     assert run.predict(tokens[1:, :7]).classes.shape == (1,)
     with pytest.raises(ValueError, match="lengths are of token ids: leave them out"):
         run.predict(["[MAX 2 3 ]"], [4])
+    recall = untrained("identity,quick", "recall")  # whose own sequences are full
+    with pytest.raises(ValueError, match="end in 0, the padding: give lengths"):
+        recall.predict(recall.task.encode(["k1 v2 k1"])[0])
     black = np.zeros((1, 1024), np.uint8)  # a pixel and no padding
     sizes = {"model__num_layers": 1, "model__model_dim": 8}
     image = untrained("identity,quick", "image", **sizes)
@@ -153,23 +153,19 @@ def test_predict_reads_the_lines_of_a_file_as_training_reads_texts():
         assert lengths.tolist() == ([7, 10] if tokenizer is None else [10, 13])
 
 
-def test_the_readme_reads_a_run_as_it_says(finished, monkeypatch, tmp_path):
+def test_the_page_on_training_reads_a_run_as_it_says(finished, monkeypatch, tmp_path):
     """Ids with their lengths, and rows of the matrix with their mask."""
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/listops-quick").symlink_to(finished[0])
     monkeypatch.chdir(tmp_path)
-    section = README.split("## Load a trained model")[1].split("\n## ")[0]
-    code = textwrap.dedent(
-        "\n".join(re.findall(r"^(?:    .*)?$", section, re.MULTILINE))
-    )
+    page = (ROOT / "docs/training.md").read_text()
+    (code,) = re.findall(r"```text\n(from nystromformer .*?)```", page, re.DOTALL)
     names = {}
     exec(code, names)
-    texts, run = names["texts"], names["run"]
-    by_text = run.predict(texts).probabilities
+    by_text = names["run"].predict(names["texts"]).probabilities
     np.testing.assert_array_equal(names["by_ids"].probabilities, by_text)
-    rows = run.attention(texts, layer=0, head=0, rows=[0])
-    np.testing.assert_allclose(names["rows"], rows[0], atol=1e-6)
-    assert names["rows"].shape == (1, 48)
+    np.testing.assert_allclose(names["same"], names["rows"][0], atol=1e-6)
+    assert names["same"].shape == (1, 48)
 
 
 def test_load_run_rejects_what_is_no_trained_run(finished, tmp_path):
