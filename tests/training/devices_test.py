@@ -9,6 +9,7 @@ import pytest
 
 from nystromformer.training.devices import make_mesh, program_bytes
 from tests.commands import ROOT, Commands
+from tests.tolerance import TOLERANCE
 
 PROGRAMS = ROOT / ".pytest_cache" / "programs"
 
@@ -67,6 +68,12 @@ def test_nystrom_communication_does_not_grow_with_length_and_memory_falls():
     assert 0 < long["told"] <= short["told"]
     fewer = on_eight_devices("cost", 262_144, 2)
     assert long["temporaries"] < 0.3 * fewer["temporaries"]
+
+
+def test_short_conv_and_rotary_positions_are_the_same_on_a_sharded_sequence():
+    short, long = (on_eight_devices("convolved_and_rotated", x) for x in (256, 2048))
+    assert max(short["error"], long["error"]) <= TOLERANCE["float32"]
+    assert 0 < long["told"] <= short["told"]
 
 
 @pytest.mark.parametrize("donated", [False, True])
