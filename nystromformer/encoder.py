@@ -1,7 +1,10 @@
 """The encoder with a pluggable attention: pre-LN as on the LRA, post-LN as in BERT.
 
 Masks and random keys are passed at call time and no module keeps state, so a model is a
-plain tree of parameters. `dropout_rng=None` means no dropout.
+plain tree of parameters. Dropout is on where a `dropout_rng` is given, and only there:
+flax's `model.train()` has no key to give, so that after it a call without one is an
+error. Gradients are in reverse mode; `jax.jvp`, `jacfwd` and `hessian` are a TypeError,
+for which a product with the Hessian is `jax.grad` of the gradient's dot product.
 
 Letters: B batch, L length, N heads, H head dim, D model dim, F features of an input.
 """
@@ -15,11 +18,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention import make_attention
-from nystromformer.attention.base import check_choice, check_range
+from nystromformer.attention import check_attention, make_attention
 from nystromformer.ops import at_least_float32, dense, dropout, gelu, split_rng, zeroed
 from nystromformer.rotary import rotate_by_position
 from nystromformer.short_conv import short_conv
+from nystromformer.validation import check_choice, check_range
 
 # U(−1/√fan_in, 1/√fan_in), as PyTorch's Linear and so the published runs start.
 # Biases start at zero.
@@ -77,8 +80,14 @@ class EncoderConfig:
         check_choice("gelu", self.gelu, ("erf", "tanh"))
         check_choice("positions", self.positions, ("learned", "rotary", "none"))
         check_range("short_conv", self.short_conv, 0)
+        check_attention(self.attention, self.attention_options)
         if (self.vocab_size is None) == (self.input_dim is None):
             raise ValueError("give vocab_size, for tokens, or input_dim, for features")
+        if self.input_dim is not None and self.ignore_id is not None:
+            raise ValueError(
+                f"ignore_id={self.ignore_id} is a token's, and inputs are features: "
+                "give a mask with them"
+            )
         for name in ("max_length", "num_layers", "num_heads", "model_dim", "mlp_dim"):
             check_range(name, getattr(self, name), 1)
         if not 0 <= self.dropout_rate < 1:
@@ -136,7 +145,8 @@ class SelfAttention(nnx.Module):
             x = zeroed(x, mask)  # padding must not reach its neighbours
             x = x + short_conv(x, self.short_conv[...])
         parts = jnp.split(self.project(x), self.num_projections, axis=-1)
-        projected = [y.reshape(*x.shape[:2], self.num_heads, -1) for y in parts]
+        head_dim = x.shape[2] // self.num_heads
+        projected = [y.reshape(*x.shape[:2], self.num_heads, head_dim) for y in parts]
         if self.rotary:
             *queries_and_keys, value = projected
             projected = [*map(rotate_by_position, queries_and_keys), value]
@@ -177,6 +187,7 @@ class Block(nnx.Module):
         self.mlp_norm = config.norm_layer(rngs)
         self.mlp = Mlp(config, rngs=rngs)
         self.dropout_rate = config.dropout_rate
+        self.deterministic = True  # flax's train() and eval() set it
         self.pre_norm = config.norm == "pre"
 
     def __call__(
@@ -186,6 +197,11 @@ class Block(nnx.Module):
         dropout_rng: jax.Array | None = None,
     ) -> jax.Array:
         """x [B, L, D], mask [B, L] bool -> [B, L, D]."""
+        if self.dropout_rate > 0 and dropout_rng is None and not self.deterministic:
+            raise ValueError(
+                "model.train() asks for dropout, which needs a key here: pass "
+                "dropout_rng=…, or call model.eval()"
+            )
         rngs = split_rng(dropout_rng, 4)
         attend = functools.partial(self.attention, mask=mask, dropout_rng=rngs[0])
         x = self._add(x, self.attention_norm, attend, rngs[1])
@@ -197,6 +213,21 @@ class Block(nnx.Module):
         out = layer(norm(x) if self.pre_norm else x)
         x = x + dropout(out, self.dropout_rate, dropout_rng)
         return x if self.pre_norm else norm(x)
+
+
+def recomputed(block: Block, *inputs: Any) -> jax.Array:
+    """block(*inputs); the backward pass computes it again and stores the inputs alone.
+
+    Unlike `nnx.remat` it writes no variables back, which inside a loop of jax, where
+    they come from outside, is an error.
+    """
+    graphdef, state = nnx.split(block)
+
+    @jax.checkpoint
+    def run(state: nnx.State, *inputs: Any) -> jax.Array:
+        return nnx.merge(graphdef, state)(*inputs)
+
+    return run(state, *inputs)
 
 
 class Encoder(nnx.Module):
@@ -246,7 +277,7 @@ class Encoder(nnx.Module):
         """Token ids [B, L], or features [B, L, F], to vectors [B, L, D] and their mask.
 
         Args:
-          inputs: L ≤ max_length, else ValueError.
+          inputs: 1 ≤ L ≤ max_length, else ValueError.
           mask: [B, L] bool, True = a token, False = padding; None = all are tokens.
           dropout_rng: a key, or None for no dropout.
           token_types: [B, L] ids; None = as the separators say.
@@ -257,8 +288,14 @@ class Encoder(nnx.Module):
         if inputs.ndim != 2 + isinstance(self.embedding, nnx.Linear):
             raise ValueError(f"inputs must be [B, L] or [B, L, F], got {inputs.shape}")
         length = inputs.shape[1]
+        if length == 0:
+            raise ValueError(f"inputs must have at least one token, got {inputs.shape}")
         if length > self.max_length:
             raise ValueError(f"length {length} is over max_length {self.max_length}")
+        if mask is not None and mask.shape != inputs.shape[:2]:
+            raise ValueError(
+                f"mask must be [B, L], here {inputs.shape[:2]}, got {mask.shape}"
+            )
         if self.ignore_id is not None:
             tokens = inputs != self.ignore_id
             mask = tokens if mask is None else mask & tokens
@@ -274,7 +311,7 @@ class Encoder(nnx.Module):
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         x = dropout(x.astype(self.dtype), self.dropout_rate, rngs[0])
-        call = nnx.remat(Block.__call__) if self.remat == "block" else Block.__call__
+        call = recomputed if self.remat == "block" else Block.__call__
         for block, rng in zip(self.blocks, rngs[1:], strict=True):
             x = call(block, x, mask, rng)
         return x if self.norm is None else self.norm(x), mask

@@ -109,6 +109,17 @@ def test_load_pretrained_reads_the_copies_of_older_files_and_bfloat16(tmp_path):
     assert (load_pretrained(tmp_path).bias[...] == bias.astype("bfloat16")).all()
 
 
+def test_load_pretrained_reads_the_encoder_of_a_model_with_any_head(tmp_path):
+    theirs = published(tmp_path)
+    theirs = {x: t for x, t in theirs.items() if x.startswith(BASE)}
+    head = {"qa_outputs.weight": np.ones((2, D), "f4"), "qa_outputs.bias": np.ones(2)}
+    write(tmp_path, theirs | head)
+    encoder = load_pretrained(tmp_path, head=None)
+    np.testing.assert_array_equal(encoder.embedding.embedding, theirs[WORDS])
+    with pytest.raises(PretrainedError, match=r"cls\.predictions.* is none"):
+        load_pretrained(tmp_path)
+
+
 REFUSED = {
     "missing": (lambda x: {n: x[n] for n in x if n != QUERY}, f"{QUERY} .*none"),
     "extra": (lambda x: x | {"cls.seq": x[QUERY]}, r"cls\.seq .*ours none"),
@@ -128,8 +139,11 @@ def test_load_pretrained_rejects_a_damaged_file_and_another_config(tmp_path):
     published(tmp_path, hidden_act="relu")
     with pytest.raises(PretrainedError, match=r"not as published.*hidden_act"):
         load_pretrained(tmp_path)
-    with pytest.raises(PretrainedError, match="not as published: FileNotFound"):
+    with pytest.raises(PretrainedError, match=r"no folder .*b: download .*hf downl"):
         load_pretrained(tmp_path / "b")
+    (tmp_path / "c").mkdir()
+    with pytest.raises(PretrainedError, match="not as published: FileNotFound"):
+        load_pretrained(tmp_path / "c")
     published(tmp_path / "b")
     file = tmp_path / "b" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])

@@ -13,12 +13,12 @@ from jax.sharding import Mesh
 from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.split import SPLITS
 from lra_tasks.task import Split, get_task
-from nystromformer.attention.base import check_choice
 from nystromformer.config import Config, ConfigError, TrainConfig
 from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.experiments.provenance import num_cores
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import Programs, split_weights
+from nystromformer.validation import check_choice
 
 
 class Experiment:

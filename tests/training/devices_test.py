@@ -96,3 +96,10 @@ def test_make_mesh_refuses_what_cannot_be_split(batch_size, length, parts, text)
     mesh = {"sequence_parallelism": parts, "devices": jax.devices()[:1] * 2}
     with pytest.raises(ValueError, match=text):
         make_mesh(batch_size, length, **mesh)
+
+
+def test_program_bytes_are_unknown_where_the_backend_does_not_say():
+    compiled = jax.jit(lambda x: x + 1).lower(1.0).compile()
+    assert program_bytes(compiled) > 0
+    silent = type("Silent", (), {"memory_analysis": lambda self: None})
+    assert program_bytes(silent()) is None
