@@ -48,6 +48,14 @@ def test_split_off_draws_its_fraction_of_each_class_by_the_seed():
     assert held.inputs.min() < 50 < 160 < held.inputs.max()  # drawn from all of them
 
 
+def test_split_off_rounds_its_fraction_of_a_class_to_the_nearest():
+    labels = np.repeat([0, 1, 2, 3], (73, 78, 4, 6))
+    train = Split.of_pictures(np.zeros((161, 1), np.uint8), labels)
+    kept, held = split_off(train, seed=0)
+    assert np.bincount(held.labels, minlength=4).tolist() == [7, 8, 0, 1]
+    assert np.bincount(kept.labels).tolist() == [66, 70, 4, 5]
+
+
 def test_remove_overlap_leaves_evaluation_alone(capsys):
     splits = {
         "train": split_of([[1, 2], [3], [4, 4], [1, 2, 0], [3, 5], [3, 5]]),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lra_tasks.split import Split
+from lra_tasks.task import get_task
 from nystromformer.experiments import experiment as floors
 from nystromformer.experiments.experiment import (
     label_floors,
@@ -52,8 +53,14 @@ def test_mlm_sop_floors_has_the_majority_of_train():
     assert found == {"majority class": splits["test"].labels.mean()}
 
 
-def test_label_floors_has_the_f1_of_always_saying_one():
-    split = SimpleNamespace(labels=np.array([1, 1, 1, 0, 0]))
-    task: Any = SimpleNamespace(floors=lambda train, test: {})
-    found = label_floors(task, {"train": split, "test": split})
-    assert found["f1"] == {"class 1 always": pytest.approx(2 * 0.6 * 1 / 1.6)}
+def test_label_floors_fit_rules_on_train_and_score_them_on_test():
+    """Accuracy by the task's own rules; and the F1 of always saying 1."""
+    train, test = (
+        Split.of_pictures(np.zeros((5, 1), np.uint8), labels)
+        for labels in ([0, 0, 0, 0, 1], [1, 1, 1, 0, 0])
+    )
+    splits = {"train": train, "validation": train.take(slice(4, 5)), "test": test}
+    assert label_floors(get_task("text"), splits) == {
+        "accuracy": {"majority class": 2 / 5},
+        "f1": {"class 1 always": pytest.approx(2 * 0.6 * 1 / 1.6)},
+    }
