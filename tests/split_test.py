@@ -31,6 +31,20 @@ def test_hash_changes_with_any_bit_and_with_the_form_but_not_with_the_memory():
     assert dataclasses.replace(SPLIT, inputs=strided).content_hash == SPLIT.content_hash
 
 
+def test_hash_sees_every_row_of_a_large_split():
+    """More than are read at a time."""
+    number = 2**15 + 3
+    inputs = np.zeros((number, 1), np.uint8)
+    labels = np.zeros(number, np.int32)
+    hashes = {Split(inputs, labels, labels).content_hash}
+    places = [2**k + step for k in range(1, 16) for step in (-1, 0, 1)]
+    for place in (0, *places, number - 1):
+        changed = inputs.copy()
+        changed[place] = 1
+        hashes.add(Split(changed, labels, labels).content_hash)
+    assert len(hashes) == 1 + len({0, *places, number - 1})
+
+
 def split_of(rows):
     return Split(*pad(rows, 7, np.uint8), np.arange(len(rows), dtype=np.int32))
 
