@@ -1,8 +1,10 @@
 """Published weights: each tensor in its place, or refused."""
 
+import dataclasses
 import functools
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -19,6 +21,7 @@ from nystromformer.huggingface import (
     PretrainedError,
     leaves_by_name,
     load_pretrained,
+    read_config,
     theirs_of,
 )
 from tests.commands import refused
@@ -164,6 +167,24 @@ def test_load_pretrained_is_pytorch_by_default(seq_len, wanted, tmp_path):
     attention = model.encoder.blocks[0].attention.attention
     assert (attention.num_landmarks, attention.pinv_init) == wanted
     assert not model.approximate  # gelu_new is by tanh
+
+
+def test_read_config_has_each_setting_of_the_file(tmp_path):
+    """All of them other than the defaults."""
+    published(tmp_path, hidden_dropout_prob=0.3, hidden_act="gelu", num_landmarks=5)
+    ours = dataclasses.replace(CONFIG, dropout_rate=0.3, gelu="erf")
+    options = {"conv_kernel_size": K, "num_landmarks": 5, "pinv_init": "per_batch"}
+    assert read_config(tmp_path) == dataclasses.replace(ours, attention_options=options)
+    options = {"conv_kernel_size": K, "num_landmarks": 7}
+    few = dataclasses.replace(ours, attention_options=options, dtype=jnp.bfloat16)
+    assert read_config(tmp_path, num_landmarks=7, dtype=jnp.bfloat16) == few
+    model = load_pretrained(tmp_path, num_landmarks=7, dtype=jnp.bfloat16)
+    assert model.encoder.dropout_rate == 0.3
+    assert model.encoder.blocks[1].attention.attention.num_landmarks == 7
+    assert model.encoder.dtype == jnp.bfloat16
+    exact = dataclasses.replace(ours, attention_options=options | {"num_landmarks": L})
+    published(tmp_path, hidden_dropout_prob=0.3, hidden_act="gelu", num_landmarks=L)
+    assert read_config(tmp_path) == exact
 
 
 def test_import_weights_makes_a_workdir(commands, tmp_path):

@@ -14,6 +14,7 @@ from nystromformer.experiments.bench.programs import (
     STEPS,
     TABLE_1,
     all_labels,
+    attention_groups,
     attention_programs,
     parse_attention,
     step_groups,
@@ -77,6 +78,22 @@ def test_attention_programs_give_the_output_and_the_gradients_of_all():
     assert [forward.key["what"], both.key["what"]] == [*PASSES]
     assert both.peak_bytes > forward.peak_bytes > 4 * inputs[0].nbytes
     assert json.loads(json.dumps(both.key))["length"] == 16
+
+
+def test_attention_groups_time_what_their_keys_say():
+    sizes = {"batch_size": 3, "num_heads": 2, "head_dim": 5}
+    bytes_of = {}
+    for dtype in ("float32", "bfloat16"):
+        specs = [parse_attention("linear")]
+        [[forward, both]] = attention_groups(specs, [16], **sizes, dtype=dtype)
+        output, (_, *gradients) = both.run()
+        for x in (forward.run(), output, *gradients):
+            assert (x.shape, x.dtype) == ((3, 16, 2, 5), dtype)
+        for program in (forward, both):
+            key = {**sizes, "length": 16, "dtype": dtype}
+            assert program.key.items() >= key.items()
+        bytes_of[dtype] = forward.peak_bytes
+    assert bytes_of["bfloat16"] < bytes_of["float32"]
 
 
 def test_attention_programs_need_memory_in_proportion_to_the_length():
