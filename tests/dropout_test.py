@@ -59,6 +59,7 @@ def test_mlp_drops_after_the_gelu_with_norm_pre_alone(norm):
 def test_block_drops_what_it_adds_and_never_the_residual(norm):
     """x + dropout(f(LN(x))), or LN(x + dropout(f(x))), by the block's four keys."""
     block = make_encoder(norm=norm).blocks[0]
+    block.mlp_norm.scale[...] *= 2  # no other norm's
     of_weights, of_attended, of_hidden, of_mlp = jax.random.split(KEY, 4)
     halves = (
         (block.attention_norm, lambda x: block.attention(x, MASK, of_weights)),
@@ -76,6 +77,7 @@ def test_block_drops_what_it_adds_and_never_the_residual(norm):
 def test_encoder_drops_its_embeddings_and_each_block_by_a_key_of_its_own():
     """Embeddings with their LayerNorm and [CLS]; nothing after the last LayerNorm."""
     encoder = make_encoder(embedding_norm=True, cls_token=True, num_layers=3)
+    encoder.embedding_norm.scale[...] *= 2  # not that of the last norm
     of_embeddings, *of_blocks = jax.random.split(KEY, 1 + 3)
     x = encoder.embedding(INPUTS) + encoder.positions[...][None]
     cls = jnp.broadcast_to(encoder.cls[...], (B, 1, D))

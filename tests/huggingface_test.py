@@ -193,7 +193,7 @@ def test_import_weights_makes_a_workdir(commands, tmp_path):
     names = [*special, *(f"w{i}" for i in range(V - len(special)))]
     words = {name: i for i, name in enumerate(names)}
     words = tokenizers.models.WordLevel(words, "<unk>")
-    published(tmp_path / "a")
+    published(tmp_path / "a", hidden_dropout_prob=0.3, hidden_act="gelu")
     tokenizer = tokenizers.Tokenizer(words)
     tokenizer.add_tokens(["more"])
     tokenizer.save(str(tmp_path / "a" / "tokenizer.json"))
@@ -206,5 +206,6 @@ def test_import_weights_makes_a_workdir(commands, tmp_path):
     run, inputs = nystromformer.load_run(tmp_path / "run"), np.array([[2, 5, 4, 7, 3]])
     expected = nnx.jit(load_pretrained(tmp_path / "a"))(inputs)
     assert relative_error(nnx.jit(run.model)(inputs), expected) < TOLERANCE["float32"]
+    assert (run.config.model.dropout_rate, run.config.model.gelu) == (0.3, "erf")
     again = commands.run("import_weights.py", *flags)
     assert "name a new or empty workdir" in refused(again)

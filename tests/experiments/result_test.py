@@ -46,6 +46,7 @@ def done(tmp_path_factory):
     saved = json.loads((folder / "run" / "result.json").read_text())
     assert saved == json.loads(json.dumps(result))
     config = json.loads((folder / "run" / "config.json").read_text())
+    assert (folder / "data" / "lra_listops").is_dir()
     load = experiment.task.load
     splits = {name: load(name, folder / "data") for name in SPLITS}
     return SimpleNamespace(

@@ -80,6 +80,13 @@ def test_check_workdir_takes_what_has_moved_or_changes_no_number(workdir):
     check_workdir(workdir, make_config(**{**BERT, **moved}))
 
 
+def test_check_workdir_takes_other_workers(tmp_path):
+    config = make_config(task="pathfinder")
+    write_json(tmp_path / CONFIG_FILE, config.to_mapping())
+    more = make_config(task="pathfinder", task__num_workers=3)
+    check_workdir(epath.Path(tmp_path), more)
+
+
 def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):
     (tmp_path / "log.txt").touch()
     check_workdir(epath.Path(tmp_path), make_config())

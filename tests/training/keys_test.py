@@ -102,6 +102,25 @@ def test_masked_tokens_of_a_filler_pair_weigh_nothing(model):
             assert found[name] == pytest.approx(sums, rel=1e-5)
 
 
+def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
+    optimizer, splits, tmp_path
+):
+    """So that evaluation takes no more memory than training."""
+    batching = {"grad_accum_steps": 4, "length_buckets": 7}
+    sizes = {"batch_size": 8, "num_steps": 2, "eval_every": 1, "checkpoint_every": 2}
+    programs = Programs(BagOfTokens, Classification(), optimizer, **batching)
+    seen, eval_chunk = set(), programs.eval_chunk
+
+    def watched(weights, data, indices, *others, length):
+        seen.add((indices.shape[1], length))
+        return eval_chunk(weights, data, indices, *others, length=length)
+
+    programs.eval_chunk = watched
+    Trainer(programs, TrainConfig(**sizes, **batching), splits, tmp_path).fit()
+    assert {batch for batch, _ in seen} == {8 // 4}
+    assert {length for _, length in seen} > {2, LENGTH}
+
+
 @pytest.mark.parametrize("seed", [0, 7])
 def test_a_run_has_the_weights_and_the_order_of_its_seed(
     optimizer, splits, tmp_path, seed

@@ -104,8 +104,8 @@ def test_attention_programs_need_memory_in_proportion_to_the_length():
 
 
 def test_step_groups_take_all_steps_and_continue(monkeypatch):
-    sizes = {"task.max_length": 16, "train.batch_size": 2, "model.dtype": None}
-    sizes["model.num_layers"] = 1
+    sizes = {"task.max_length": 16, "train.batch_size": 2, "model.dtype": "bfloat16"}
+    sizes |= {"model.num_layers": 1, "model.mlp_dim": None}
     specs = [parse_attention(label) for label in ("linear", "linformer-4")]
     [programs] = step_groups(specs, ["text"], (1, 2), **sizes)
     labels = [program.key["attention"] for program in programs]
@@ -121,7 +121,7 @@ def test_step_groups_take_all_steps_and_continue(monkeypatch):
     key = programs[2].key
     assert (key["what"], key["task"], key["length"]) == ("train step", "text", 16)
     assert key["options"]["projection_dim"] == 4
-    assert (key["batch_size"], key["dtype"]) == (2, "float32")
+    assert (key["batch_size"], key["dtype"]) == (2, "bfloat16")
 
 
 def test_synthetic_examples_have_the_shapes_of_the_task():
