@@ -91,6 +91,63 @@ def test_load_pretrained_puts_tensors_of_one_shape_in_their_places(tmp_path):
         np.testing.assert_array_equal(x, wanted, name)
 
 
+# The names and shapes of transformers' files, where linear layers are [out, in].
+OF_EMBEDDINGS = {
+    "word_embeddings.weight": (V, D),
+    "position_embeddings.weight": (L + 2, D),
+    "token_type_embeddings.weight": (2, D),
+    "LayerNorm.weight": (D,),
+    "LayerNorm.bias": (D,),
+}
+OF_LAYER = {
+    "attention.self.query.weight": (D, D),
+    "attention.self.query.bias": (D,),
+    "attention.self.key.weight": (D, D),
+    "attention.self.key.bias": (D,),
+    "attention.self.value.weight": (D, D),
+    "attention.self.value.bias": (D,),
+    "attention.self.conv.weight": (N, 1, K, 1),
+    "attention.output.dense.weight": (D, D),
+    "attention.output.dense.bias": (D,),
+    "attention.output.LayerNorm.weight": (D,),
+    "attention.output.LayerNorm.bias": (D,),
+    "intermediate.dense.weight": (F, D),
+    "intermediate.dense.bias": (F,),
+    "output.dense.weight": (D, F),
+    "output.dense.bias": (D,),
+    "output.LayerNorm.weight": (D,),
+    "output.LayerNorm.bias": (D,),
+}
+OF_HEADS = {
+    "masked_lm": {
+        "cls.predictions.bias": (V,),
+        "cls.predictions.transform.dense.weight": (D, D),
+        "cls.predictions.transform.dense.bias": (D,),
+        "cls.predictions.transform.LayerNorm.weight": (D,),
+        "cls.predictions.transform.LayerNorm.bias": (D,),
+    },
+    "classification": {
+        "classifier.dense.weight": (D, D),
+        "classifier.dense.bias": (D,),
+        "classifier.out_proj.weight": (C, D),
+        "classifier.out_proj.bias": (C,),
+    },
+    None: {},
+}
+
+
+@pytest.mark.parametrize("head", MODELS)
+def test_the_tensors_of_a_file_are_named_as_published(head, tmp_path):
+    """So that a file of these names is read, and no other."""
+    base = "nystromformer." if head else ""
+    expected = {f"{base}embeddings.{x}": shape for x, shape in OF_EMBEDDINGS.items()}
+    for i in range(2):
+        layer = f"{base}encoder.layer.{i}"
+        expected |= {f"{layer}.{x}": shape for x, shape in OF_LAYER.items()}
+    found = {name: x.shape for name, x in published(tmp_path, head).items()}
+    assert found == expected | OF_HEADS[head]
+
+
 @pytest.mark.parametrize("head", MODELS)
 def test_load_pretrained_reads_every_tensor(head, tmp_path):
     theirs = published(tmp_path, head)
