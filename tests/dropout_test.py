@@ -18,6 +18,7 @@ from nystromformer.heads import (
     MaskedOrderModel,
     PairClassifier,
     SequenceClassifier,
+    TokenClassifier,
 )
 from nystromformer.landmarks import softmax_matrix
 from nystromformer.ops import dropout
@@ -106,10 +107,11 @@ def test_softmax_attention_drops_its_weights_by_a_key_for_each_head():
     check(exact[0, :, 0], softmax_matrix(query[0, :, 0], key[0, :, 0]) @ value[0, :, 0])
 
 
-@pytest.mark.parametrize("model", [SequenceClassifier, PairClassifier])
+@pytest.mark.parametrize("model", [SequenceClassifier, PairClassifier, TokenClassifier])
 def test_classifiers_drop_in_their_encoder_alone(model):
     """The encoder gets the key; both texts of a pair are rows of one batch."""
-    classifier = make_model(model, num_classes=7, pooling="max")
+    options = {} if model is TokenClassifier else {"pooling": "max"}
+    classifier = make_model(model, num_classes=7, **options)
     inputs, mask = INPUTS, MASK
     if model is PairClassifier:
         inputs, mask = (np.stack([x, x], axis=1) for x in (inputs, mask))

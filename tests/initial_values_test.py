@@ -19,6 +19,7 @@ BESIDE = {  # what only some encoders have
     "embedding_norm": True,
     "attention": "nystrom",
     "attention_options": {"conv_kernel_size": 35},
+    "short_conv": 5,
 }
 
 
@@ -37,7 +38,7 @@ def embedding(shape):
 
 
 def by_kernel_size(shape):
-    """U(−1/√K, 1/√K), as the published convolution of V."""
+    """U(−1/√K, 1/√K), of the convolution of V as published."""
     return uniform(shape[0] ** -0.5)
 
 
@@ -48,7 +49,7 @@ LAWS = {
     r"embedding\.kernel": by_fan_in,  # of features
     r"embedding\.embedding": embedding,
     r"(positions|token_types|cls)": embedding,
-    r"conv_kernel": by_kernel_size,
+    r"(conv_kernel|short_conv)": by_kernel_size,
     r"bias": 0,
     r"scale": 1,
 }
@@ -88,6 +89,9 @@ MODELS = {
     ),
     "first token": lambda rngs: heads.FirstTokenClassifier(
         config(norm="post"), num_classes=10, rngs=rngs
+    ),
+    "each token": lambda rngs: heads.TokenClassifier(
+        config(), num_classes=10, rngs=rngs
     ),
     "masked tokens": lambda rngs: heads.MaskedLanguageModel(config(), rngs=rngs),
     "order": lambda rngs: heads.MaskedOrderModel(config(), rngs=rngs),

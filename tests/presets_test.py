@@ -48,6 +48,7 @@ OF_ALL_TASKS = {  # beside the table of defaults_test
     **model(num_layers=2, num_heads=2, model_dim=64, mlp_dim=128, dropout_rate=0.1),
     **model(norm="pre", gelu="erf", embedding_norm=False, num_token_types=0),
     **model(pooling="mean", ignore_id=None, remat="none", dtype="float32"),
+    **model(positions="learned", short_conv=0),
     **optimizer(learning_rate=1e-4, decay="linear", weight_decay=0.0),
     **optimizer(b1=0.9, b2=0.999, eps=1e-6, cycle_b1=False),
     **train(seed=0, grad_accum_steps=1, length_buckets=1, num_epochs=None),

@@ -20,6 +20,7 @@ from nystromformer.training.data import Data
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
+from nystromformer.training.positions import Positions
 from nystromformer.training.step import split_weights
 from tests.jaxpr import equations
 from tests.small import make_config
@@ -79,6 +80,8 @@ MODEL = {
     "num_token_types": 2,
     "embedding_norm": True,
     "ignore_id": 7,
+    "positions": "rotary",
+    "short_conv": 3,
     "remat": "block",
     "dtype": "bfloat16",
     "pooling": "max",
@@ -166,6 +169,15 @@ def ten_classes(config, rngs):
     return heads.SequenceClassifier(config, num_classes=10, rngs=rngs)
 
 
+def each_token(config, rngs):
+    return heads.TokenClassifier(config, num_classes=128, rngs=rngs)
+
+
+def last_of_sixteen(config, rngs):
+    options = {"num_classes": 16, "pooling": "last"}
+    return heads.SequenceClassifier(config, **options, rngs=rngs)
+
+
 def masked(config, rngs):
     return heads.MaskedLanguageModel(config, rngs=rngs)
 
@@ -176,6 +188,7 @@ def masked_order(config, rngs):
 
 BERT = {"norm": "post", "gelu": "tanh", "embedding_norm": True, "num_token_types": 2}
 BERT |= {"separator": 3}  # [SEP]
+RECALL = {"dropout_rate": 0.0}
 # A task and presets, and changes, with the model that they make and what its encoder
 # has beside the sizes and the attention below. Ids: bytes are 256, before them padding
 # or five special tokens; where there is no [MASK] an embedding of it is added.
@@ -200,6 +213,17 @@ MODELS = [
         *("corpus", "quick", {"objective__name": "mlm"}),
         *(masked, BERT | {"vocab_size": 8192, "max_length": 64}),
     ),
+    (
+        "recall",
+        "quick",
+        {},
+        each_token,
+        RECALL | {"vocab_size": 273, "max_length": 128},
+    ),
+    (
+        *("recall", "one_query", {}),
+        *(last_of_sixteen, RECALL | {"vocab_size": 65, "max_length": 33}),
+    ),
     ("listops", "quick,pretrain", {}, masked, {"vocab_size": 17, "max_length": 48}),
     ("image", "quick,pretrain", {}, masked, {"vocab_size": 257, "max_length": 1024}),
 ]
@@ -222,6 +246,7 @@ OBJECTIVES = [
     ("listops", {}, Classification()),
     ("listops", {"f1": True}, Classification(f1=True)),
     ("listops", {"select": "f1"}, Classification(select="f1")),
+    ("recall", {"name": "positions"}, Positions(num_labels=128)),
     ("listops", {"name": "mlm"}, MaskedTokens(vocab_size=16, mask_token=16)),
     (
         *("listops", {"name": "mlm", "mlm_probability": 0.3}),

@@ -12,13 +12,14 @@ from flax import nnx
 
 from nystromformer.config import TrainConfig
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import MaskedLanguageModel
+from nystromformer.heads import MaskedLanguageModel, TokenClassifier
 from nystromformer.training.data import Batch, Data, train_indices
 from nystromformer.training.loop import Trainer
 from nystromformer.training.masked import MaskedTokens
 from nystromformer.training.objective import Classification
+from nystromformer.training.positions import Positions
 from nystromformer.training.step import Programs, split_weights
-from tests.training.conftest import LENGTH, VOCAB, BagOfTokens, make_split
+from tests.training.conftest import CLASSES, LENGTH, VOCAB, BagOfTokens, make_split
 
 fold_in = jax.random.fold_in
 ROWS = np.arange(8)
@@ -52,6 +53,23 @@ def test_a_step_draws_dropout_by_seed_step_and_part(optimizer, parts):
         batch = data.take(jnp.asarray(chosen), jnp.ones(len(chosen)))
         loss += measured(Classification(), model, batch, of_part)["loss"][0]
     assert float(after.totals.sums["loss"][0]) == pytest.approx(loss, rel=1e-5)
+
+
+def test_positions_drops_by_its_key():
+    sizes = {"vocab_size": VOCAB, "max_length": LENGTH, "num_layers": 1}
+    config = EncoderConfig(**sizes, attention="identity", dropout_rate=0.5)
+    model = TokenClassifier(config, num_classes=CLASSES, rngs=nnx.Rngs(0))
+    batch = Data.of(make_split(0, 8)).put().take(jnp.arange(8), jnp.ones(8))
+    labels = jnp.where(jnp.arange(LENGTH) % 2 == 0, 1, -1)
+    labels = jnp.broadcast_to(labels, (8, LENGTH))
+
+    @nnx.jit
+    def by_hand(model):
+        losses = -jax.nn.log_softmax(model(batch.inputs, batch.mask, KEY))[:, :, 1]
+        return jnp.where(labels == 1, losses, 0).sum()
+
+    found = measured(Positions(LENGTH), model, batch._replace(labels=labels), KEY)
+    assert found["loss"][0] == pytest.approx(float(by_hand(model)), rel=1e-5)
 
 
 MASKED = MaskedTokens(vocab_size=VOCAB, mask_token=VOCAB, mlm_probability=0.4)
