@@ -14,6 +14,7 @@ from nystromformer.experiments.experiment import (
     label_floors,
     mlm_floors,
     mlm_sop_floors,
+    position_floors,
 )
 
 V = 9
@@ -64,3 +65,18 @@ def test_label_floors_fit_rules_on_train_and_score_them_on_test():
         "accuracy": {"majority class": 2 / 5},
         "f1": {"class 1 always": pytest.approx(2 * 0.6 * 1 / 1.6)},
     }
+
+
+def test_position_floors_fit_rules_on_train_and_score_them_on_test():
+    """Of labels of tokens: 2, the majority of train, is a third of test's."""
+    task = get_task("recall", max_length=8, num_pairs=2, num_queries=3)
+    train, test = (
+        Split(
+            np.zeros((1, 8), np.uint16),
+            np.full(1, 8, np.int32),
+            np.array([[-1] * 5 + labels], np.int32),
+        )
+        for labels in ([2, 2, 1], [1, 2, 1])
+    )
+    found = position_floors(task, {"train": train, "test": test})
+    assert found["accuracy"]["majority class"] == pytest.approx(1 / 3)
