@@ -178,11 +178,12 @@ def test_published_heads_are_their_formulas(kind):
     masked = MaskedLanguageModel(config, rngs=nnx.Rngs(0))
     masked.bias[...] = np.arange(V, dtype=np.float32)
     masked.transform.kernel[...] *= 5  # where both GELUs differ
+    masked.norm.scale[...] *= 2  # not that of the encoder
     x, _ = compiled(masked.encoder)(INPUTS, MASK)
     x = np.asarray(x, np.float64)
     hidden = gelu(x @ np.asarray(masked.transform.kernel), kind)
     norm = hidden - hidden.mean(-1, keepdims=True)
-    norm /= np.sqrt(hidden.var(-1, keepdims=True) + 1e-5)
+    norm *= 2 / np.sqrt(hidden.var(-1, keepdims=True) + 1e-5)
     expected = norm @ np.asarray(masked.encoder.embedding.embedding).T + np.arange(V)
     error = relative_error(nnx.jit(masked)(INPUTS, MASK), expected)
     assert error <= TOLERANCE["float32"]

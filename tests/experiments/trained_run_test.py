@@ -216,6 +216,35 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
             run.attention(tokens, layer, head, [0])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_pinv_iters": 2, "landmarks": "random", "landmark_seed": 3},
+        {"landmark_padding": "count", "pinv": "identity"},
+    ],
+    ids=str,
+)
+def test_attention_gives_rows_of_what_the_model_applies(options):
+    """Times the values they are its output, with each of its options."""
+    changes = {"task__max_length": 8, "task__max_tokens": 8, "task__min_tokens": 4}
+    options = {"num_landmarks": 3, "conv_kernel_size": 0, **options}
+    changes |= {f"attention__{key}": value for key, value in options.items()}
+    run = untrained("nystrom", model__num_layers=1, **changes)
+    tokens, lengths = (
+        np.array([[1, 5, 7, 2, 9, 3, 4, 6], [2, 7, 8, 5, 5, 5, 5, 5]]),
+        [8, 6],
+    )
+    [layer] = run.layers(tokens, lengths)
+    attention = run.model.encoder.blocks[0].attention.attention
+    inputs = (jnp.asarray(x) for x in (layer.query, layer.key, layer.value))
+    attend = jax.jit(lambda mask, *qkv: attention(*qkv, mask=mask[:, None, None]))
+    expected = attend(layer.mask, *inputs)
+    for head in (0, 1):
+        rows = run.attention(tokens, 0, head, [4, 1], lengths)
+        found = np.einsum("brs,bsh->brh", rows, layer.value[:, :, head])
+        np.testing.assert_allclose(found, expected[:, [4, 1], head], atol=1e-5)
+
+
 @pytest.mark.parametrize("arg", ["linear", "nystrom,as_published"])
 def test_attention_rejects_one_without_a_matrix(arg):
     with pytest.raises(ValueError, match="rows need softmax"):

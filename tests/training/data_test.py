@@ -40,6 +40,16 @@ def test_data_of_rejects_features(inputs):
         Data.of(split)
 
 
+def test_train_indices_have_an_order_of_their_own_for_each_seed_and_epoch():
+    """Seed 1 does not begin with what seed 0 goes on with, nor the other way round."""
+    epochs = [
+        train_indices(seed, 8 * epoch, 8, 103, 12).tobytes()  # of 8 steps
+        for seed in range(5)
+        for epoch in range(5)
+    ]
+    assert len({*epochs}) == 5 * 5
+
+
 def make_split(pairs=None):
     return SimpleNamespace(
         inputs=np.array([[1, 2, 3], [4, 5, 0], [6, 0, 0]], np.uint8),
