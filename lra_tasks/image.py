@@ -52,6 +52,7 @@ class Image(Task):
         dataset="cifar10",
     )
     files: ClassVar[str] = "*.bin"
+    augmentations: ClassVar[tuple[str, ...]] = ("flip_horizontal",)
     batch_size: ClassVar[int] = 10_000
     max_length: int = NUM_PIXELS
     seed: int = 0
