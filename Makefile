@@ -1,8 +1,10 @@
 # Each target sets up .venv by itself and never touches the system's Python. Of those that
 # train, measure and report, RUN=python3 takes a Python that has all they need instead.
+# PYTHON=python3.13 VENV=.venv-3.13 sets up another environment, with another Python.
 PYTHON ?= python3
-BIN := .venv/bin
-READY := $(if $(RUN),,.venv/ready)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(if $(RUN),,$(VENV)/ready)
 RUN ?= $(BIN)/python
 export PYTHONPATH := $(CURDIR)$(PYTHONPATH:%=:%)
 # Huge pages: fewer page faults on a CPU under Linux.
@@ -22,7 +24,12 @@ OF_STEP = --train_step --task=$(firstword $(subst _, ,$*)) --option=softmax.drop
 ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
 	"error: no accelerator: .venv/bin/pip install \"jax[cuda13]\", or \"jax[tpu]\"")
 
-.PHONY: help train paper paper-report speed test test-all test-parity lint clean
+# The attentions, training, and the commands, whose flags for XLA depend on jaxlib.
+SHORT := tests/nystrom_test.py tests/attention/nystrom_test.py tests/encoder_test.py \
+	tests/training/step_test.py tests/experiments/train_test.py \
+	tests/experiments/xla_flags_test.py
+
+.PHONY: help train paper paper-report speed test test-short test-all test-parity lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -54,37 +61,40 @@ results/speed/%/benchmark.json: | $(READY)
 	rm -rf $(@D)
 	mv results/speed/$*.unfinished $(@D)
 
-test: .venv/ready-dev ## run the tests, without the slow ones
+test: $(VENV)/ready-dev ## run the tests, without the slow ones
 	$(PYTEST) --dist=worksteal -m "not slow and not parity"
 
-test-all: .venv/ready-dev ## run all tests but parity
+test-short: $(VENV)/ready-dev ## run a few test files, as .ci/run does under later Pythons
+	$(PYTEST) --dist=worksteal -m "not slow and not parity" $(SHORT)
+
+test-all: $(VENV)/ready-dev ## run all tests but parity
 	$(PYTEST) --dist=loadfile -m "not parity"
 
-test-parity: .venv/ready-parity ## compare with PyTorch and transformers
+test-parity: $(VENV)/ready-parity ## compare with PyTorch and transformers
 	$(PYTEST) --dist=loadfile -m parity
 
-lint: .venv/ready-dev ## check style and types
+lint: $(VENV)/ready-dev ## check style and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 
 clean: ## remove .venv; keep runs/
-	rm -rf .venv
+	rm -rf $(VENV)
 
-.venv/bin/python:
-	$(PYTHON) -m venv .venv
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
 
-.venv/ready: requirements.txt pyproject.toml | .venv/bin/python
+$(VENV)/ready: requirements.txt pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-r requirements.txt -e .
 	touch $@
 
-.venv/ready-dev: requirements-dev.txt .venv/ready
+$(VENV)/ready-dev: requirements-dev.txt $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-r requirements-dev.txt
 	touch $@
 
-.venv/ready-parity: requirements-parity.txt .venv/ready-dev
+$(VENV)/ready-parity: requirements-parity.txt $(VENV)/ready-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-r requirements-parity.txt
 	touch $@

@@ -11,6 +11,9 @@ python scripts/train.py --config=configs/corpus.py:nystrom,bert_base,seq1024
     --config.task.source_dir=TEXTS --config.task.tokenizer=DIR/tokenizer.json
     --config.train.init_from=DIR --workdir=LONGER
 
+A small corpus has fewer sub-words than a preset asks for: an error says how many to
+take, as in --config.task.vocab_size=342, or take --config.task.tokenizer=byte.
+
 `:nystrom,quick` is for two CPU cores: 4 layers of 128, windows of 64 tokens;
 `:nystrom,quick,seq1024` goes on from its 64 tokens to 128.
 """

@@ -3,6 +3,7 @@
 `--config=FILE:ARG` takes an attention and presets, separated by commas, as in
 `configs/listops.py:nystrom,quick`. Of two presets the later wins, but `quick`, for two
 CPU cores, comes first; beside it NAME means the file's "quick,NAME", if it has one.
+`smoke`, for every task, comes last: 20 steps that show whether all of it works.
 Settings are named as on the command line: "train.seed" is --config.train.seed, and
 `train(seed=1)` is {"train.seed": 1}.
 """
@@ -39,6 +40,12 @@ AS_PUBLISHED = {
     **attention(kernel="published", lsh_scope="chunk"),  # of performer, reformer
 }
 
+SMOKE = {
+    **optimizer(warmup_steps=5),
+    **train(num_steps=20, num_epochs=0.0),
+    **train(eval_every=10, checkpoint_every=10, log_every=5),
+}
+
 
 def make_config(
     arg: str | None = None,
@@ -58,9 +65,15 @@ def make_config(
       load: modules that register what the config names, beside those of --load.
     """
     words = [word for word in (arg or "").split(",") if word not in ("", "paper")]
-    names = [word for word in words if word not in ATTENTIONS]
+    # A preset that is given twice, as by a plan and a flag of the sweep, counts once.
+    names = [
+        word
+        for place, word in enumerate(words)
+        if word not in ATTENTIONS and word not in words[place + 1 :]
+    ]
+    names.sort(key=lambda name: (name != "quick", name == "smoke"))
+    presets = {"smoke": SMOKE, **presets}
     attention = ["nystrom", *(word for word in words if word in ATTENTIONS)][-1]
-    names.sort(key=lambda name: name != "quick")
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}: --load the module that registers it")
     settings = dict(settings)

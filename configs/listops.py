@@ -3,7 +3,7 @@
 python scripts/train.py --config=configs/listops.py:nystrom --workdir=DIR
 
 `:nystrom,quick` is for two CPU cores: 6 landmarks for 24 to 48 tokens. What it reaches
-is in the README's table, beside the floors.
+stands in results/listops_short/README.md, beside the floors.
 """
 
 from configs import self_pretraining

@@ -2,8 +2,7 @@
 
 python scripts/train.py --config=configs/pathfinder.py:nystrom --workdir=DIR
 
-The pictures are drawn first, which `scripts/prepare_data.py --task=pathfinder` does on
-all cores. `quick` draws 5,000 with short contours.
+The pictures are drawn first, on all cores. `quick` draws 5,000 with short contours.
 """
 
 from configs import self_pretraining

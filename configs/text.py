@@ -7,7 +7,7 @@ python scripts/train.py --config=configs/text.py:nystrom --workdir=DIR
 `:nystrom,subwords` is the paper's IMDb: fine-tuned from a run of `configs/corpus.py` by
 `--config.train.init_from=DIR --config.task.tokenizer=DIR/tokenizer.json`. So is
 `:nystrom,quick,subwords`, from a quick run; where that read windows of 64 tokens, its
-positions are repeated. What these reach is in results/README.md, "Pre-training".
+positions are repeated. What these reach stands in results/pretraining/README.md.
 """
 
 from configs import modern, self_pretraining

@@ -26,6 +26,7 @@ from flax import nnx
 from matplotlib import pyplot as plt
 
 from nystromformer import EncoderConfig, SequenceClassifier
+from nystromformer.experiments.xla_flags import turn_off_cpu_fusions
 from nystromformer.heads import Head, pool_mean
 from nystromformer.landmarks import nystrom_rows
 
@@ -159,6 +160,7 @@ def draw(weights: np.ndarray, carriers: np.ndarray, path: str) -> None:
 
 
 def main(_: list[str]) -> None:
+    turn_off_cpu_fusions()
     rngs = nnx.Rngs(0)
     cls = SequenceClassifier(CONFIG, num_classes=2, pooling="cls_token", rngs=rngs)
     models = {"mean of patches": MeanOfPatches(rngs), "[CLS]": cls}

@@ -1,12 +1,10 @@
-"""Official archives, TFDS folders and tables: found or downloaded, read in place."""
+"""Official archives and TFDS folders: found or downloaded, read in place."""
 
 import contextlib
-import csv
 import hashlib
 import os
 import re
 import shutil
-import sys
 import tarfile
 import urllib.request
 import zlib
@@ -19,7 +17,6 @@ from tqdm import tqdm
 
 from lra_tasks.split import DataError
 
-Table = tuple[list[tuple[str, ...]], list[int]]  # texts and labels
 Member = tuple[re.Match[str], IO[bytes]]
 TFDS_INFO = "dataset_info.json"
 # 7.7 GB; a plain tar file, whatever its name says.
@@ -35,10 +32,18 @@ class Archive:
     folders: tuple[str, ...]  # that it unpacks to
     md5: str | None = None  # as published; None: too large to be downloaded unasked
     dataset: str | None = None  # of TFDS, with the same data
+    content: str = ""  # a file or folder in it that tells a renamed folder
 
     @property
     def name(self) -> str:
         return self.url.rpartition("/")[2]
+
+    @property
+    def names(self) -> list[str]:
+        """Its file's name, and what browsers and users make of it."""
+        stem = self.name.partition(".")[0]
+        suffixes = (".tar.gz", ".tgz", ".tar", ".gz")
+        return [self.name, *(stem + suffix for suffix in suffixes)]
 
 
 def find(names: Sequence[str], place: Path) -> Path | None:
@@ -53,20 +58,32 @@ def find(names: Sequence[str], place: Path) -> Path | None:
 def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
     """Finds an archive, unpacked or packed, or TFDS's dataset of it; else downloads it.
 
-    They are looked for in `source_dir` if it is given, and then nothing is downloaded.
-    DataError for nothing there and no download either, or a wrong checksum.
+    They are looked for in `source_dir` if it is given, and then nothing is downloaded;
+    it may be the archive or its folder itself, under another name. DataError for
+    nothing there and no download either, or a wrong checksum.
     """
     place = Path(source_dir or data_dir)
-    path = find([*archive.folders, archive.name], place)
+    path = find([*archive.folders, *archive.names], place)
+    if not path and source_dir and _is_source(archive, place):
+        path = place
     if not path and archive.dataset:
         path = find_tfds(archive.dataset, source_dir)
     if path:
         return path
     if source_dir or not archive.md5:
-        message = f"{place} has neither {archive.folders[-1]} nor {archive.name}"
-        raise DataError(f"{message}: get {archive.url} and put or unpack it there")
+        raise DataError(
+            f"{place} has neither {archive.folders[-1]} nor {archive.name}: get "
+            f"{archive.url} and put or unpack it there, or name the folder that holds "
+            "its files as source_dir"
+        )
     place.mkdir(parents=True, exist_ok=True)
     return _download(archive, place / archive.name)
+
+
+def _is_source(archive: Archive, place: Path) -> bool:
+    """Whether a path is a file, or a folder with an archive's content."""
+    has_content = bool(archive.content) and (place / archive.content).exists()
+    return place.is_file() or has_content
 
 
 def _download(archive: Archive, path: Path) -> Path:
@@ -132,8 +149,14 @@ def find_tfds(dataset: str, source_dir: str | None) -> Path | None:
     """
     usual = (os.environ.get("TFDS_DATA_DIR"), "~/tensorflow_datasets")
     for root in filter(None, [source_dir] if source_dir else usual):
-        if found := [*Path(root).expanduser().glob(f"{dataset}/*/{TFDS_INFO}")]:
-            folder = max(found).parent
+        infos = Path(root).expanduser().glob(f"{dataset}/*/{TFDS_INFO}")
+        versions = {
+            tuple(map(int, info.parent.name.split("."))): info.parent
+            for info in infos
+            if re.fullmatch(r"\d+\.\d+\.\d+", info.parent.name)
+        }
+        if versions:
+            folder = versions[max(versions)]
             if any(folder.glob("*.array_record*")):
                 return folder
             command = f"tfds convert_format --dataset_version_dir={folder}"
@@ -151,37 +174,3 @@ def read_tfds(folder: Path, split: str) -> list[dict[str, Any]] | None:
     builder: Any = tfds.builder_from_directory(folder, file_format="array_record")
     source = builder.as_data_source(split)
     return source.__getitems__([*range(len(source))])
-
-
-def read_table(
-    path: Path, texts: Sequence[str], label: str, classes: Sequence[str]
-) -> Table:
-    """Reads columns of a CSV file, or of a TSV file without quoting.
-
-    Lines that lack a column, as in QQP, or (TSV) have too many are left out, as stderr
-    says. DataError for no column, too many in a CSV's line, other labels, not UTF-8.
-    """
-    csv.field_size_limit(sys.maxsize)  # a text may be long
-    tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            lines = csv.DictReader(file, **({} if path.suffix == ".csv" else tabs))
-            columns = *texts, label
-            if missing := {*columns} - {*(lines.fieldnames or ())}:
-                raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
-            lines = [*lines]
-            kept = [line for line in lines if not any(line.get(None, ()))]
-            if len(kept) < len(lines) and path.suffix == ".csv":
-                raise DataError(f"a line of {path} has too many columns: quote commas")
-            rows = [[line[column] for column in columns] for line in kept]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
-    whole = [[text.strip() for text in row] for row in rows if None not in row]
-    if wrong := len(lines) - len(whole):
-        said = f"{wrong:,} of {len(lines):,} lines lack a column or have too many"
-        print(f"{path}: {said}: left out", file=sys.stderr)
-    found = sorted({row[-1] for row in whole})
-    if {*found} - {*classes}:
-        message = f"{path}: its labels are {','.join(found[:20])}"
-        raise DataError(f"{message}, not {','.join(classes)}")
-    return [tuple(row[:-1]) for row in whole], [classes.index(row[-1]) for row in whole]

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import numpy as np
 
@@ -53,6 +53,7 @@ class Task:
     label_names: ClassVar[Sequence[str]] = ()  # else they are these numbers
     num_inputs: ClassVar[int] = 1  # sequences in one example, 1 or 2
     num_texts: ClassVar[int] = 1  # texts in one sequence, 1 or 2
+    num_labels: ClassVar[int] = 0  # tokens with a label of their own; 0 = one label
     padded: ClassVar[bool] = True  # False: every sequence has max_length tokens
     stays_on_disk: ClassVar[bool] = False  # rows are read when they are needed
     splits: ClassVar[tuple[str, ...]] = SPLITS  # and what else it can be tested on
@@ -71,11 +72,16 @@ class Task:
         """Checks the options' types; a subclass goes on to check their values."""
         expected = get_type_hints(type(self))
         for option, value in asdict(self).items():
-            kind = getattr(expected[option], "__name__", str(expected[option]))
-            fits = isinstance(value, expected[option])
-            self.require(fits, f"{option} must be {kind}, not {value!r}")
+            kind = expected[option]
+            fits = isinstance(value, kind)
+            if type(value) is bool:  # which is an int, too
+                fits = bool in (kind, *get_args(kind))
+            name = getattr(kind, "__name__", str(kind))
+            self.require(fits, f"{option} must be {name}, not {value!r}")
         self.require(self.max_length >= 1, "max_length must be at least 1")
         self.require(self.seed >= 0, f"seed must be at least 0, not {self.seed}")
+        wrong = "source_dir is empty: name a folder, or leave it out"
+        self.require(self.source_dir != "", wrong)
         if self.source_dir:  # the same from any working directory
             self._set(source_dir=str(local_path(self.source_dir)))
 
@@ -105,6 +111,11 @@ class Task:
     @property
     def dtype(self) -> type[np.unsignedinteger]:
         return np.uint8 if self.vocab_size <= 256 else np.uint16
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of its classes, in the order of their numbers."""
+        return [*self.label_names] or [str(label) for label in range(self.num_classes)]
 
     @property
     def mask_token(self) -> int:
@@ -152,7 +163,9 @@ class Task:
         """The files in `source_dir` whose change makes other data."""
         path = self.find_source(Path())
         found = path.glob(self.files) if self.files else ()
-        return [path, *found] if self.archive else found
+        # Not what macOS leaves beside files: .DS_Store, ._train.csv.
+        files = [file for file in found if not file.name.startswith(".")]
+        return [path, *files] if self.archive else files
 
     def cache_key(self) -> dict[str, Any]:
         """The options that the data depend on, with the state of files they name."""

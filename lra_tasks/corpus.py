@@ -150,7 +150,9 @@ class Corpus(Task):
         folder, also = str(self.source_dir), {"recursive": True, "include_hidden": True}
         found = glob.glob(self.pattern, root_dir=folder, **also)  # in links, too
         paths = (Path(folder, x) for x in sorted(found, reverse=True))
-        files = sorted({x.resolve(): x for x in paths if x.is_file()}.values())
+        # Of a.txt macOS keeps notes in ._a.txt on other systems' disks.
+        paths = (x for x in paths if x.is_file() and not x.name.startswith("._"))
+        files = sorted({x.resolve(): x for x in paths}.values())
         self.require(bool(files), f"no files {self.source_dir}/{self.pattern}")
         return files
 
@@ -165,9 +167,11 @@ class Corpus(Task):
             subwords.train(texts, self.vocab_size, folder / TOKENIZER_FILE)
             self._set(vocabulary=Vocabulary(str(folder / TOKENIZER_FILE)))
             learnt = self.vocabulary.vocab_size
-            few = f"{self.source_dir} has only {learnt:,} sub-words: take"
-            wanted = f"{few} vocab_size={learnt}, or a larger corpus"
-            self.require(learnt == self.vocab_size, wanted)
+            if learnt != self.vocab_size:
+                raise DataError(
+                    f"{self.name}: {self.source_dir} has only {learnt:,} sub-words: "
+                    f"take vocab_size={learnt}, tokenizer=byte or a larger corpus"
+                )
         rng, held = np.random.default_rng(self.seed), set()
         # Test wins over validation, both over train.
         return {name: self._examples(name, rng, held) for name in reversed(SPLITS)}

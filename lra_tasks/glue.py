@@ -4,14 +4,18 @@ GLUE is read from the official TSV folders, or from TFDS's `glue`. The published
 splits have no labels: ours is their validation, and our validation a tenth of train.
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from lra_tasks import archives
 from lra_tasks.base import Task
 from lra_tasks.split import SPLITS, DataError, Split
+from lra_tasks.tables import Table, read_table
 from lra_tasks.text import TextTask
 
 
@@ -46,6 +50,7 @@ SUBSETS = {
     "qqp": Subset("QQP", QUESTIONS, "is_duplicate", DUPLICATE),
     "mnli": Subset("MNLI", PAIR, "gold_label", RELATIONS, MNLI_FILES),
 }
+OTHER_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
 TFDS_TEXTS = {"mrpc": PAIR, "mnli": ("premise", "hypothesis")}  # where they differ
 
 
@@ -59,7 +64,7 @@ class Glue(Task):
     """
 
     name: ClassVar[str] = "glue"
-    data_version: ClassVar[str] = "1.2.0"
+    data_version: ClassVar[str] = "1.3.0"
     description: ClassVar[str] = "Sentences, or pairs of them, to classify."
     homepage: ClassVar[str] = "https://gluebenchmark.com"
     citation: ClassVar[str] = "Wang et al., GLUE, ICLR 2019"
@@ -78,9 +83,15 @@ class Glue(Task):
         self._set(splits=tuple(dict.fromkeys((*SPLITS, *subset.files))))
         self.use_tokenizer(self.tokenizer)
 
+    def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """As `Task.encode`; white space around a text is left out."""
+        pairs = [(text,) if isinstance(text, str) else text for text in texts]
+        return super().encode([tuple(map(str.strip, pair)) for pair in pairs])
+
     def source_files(self) -> list[Path]:
-        place, files = Path(str(self.source_dir)), SUBSETS[self.subset].files
-        return [path for split in files if (path := self._find(place, split))]
+        place = self.find_source(Path())
+        paths = (self._find(place, split) for split in SUBSETS[self.subset].files)
+        return [path for path in paths if path]
 
     def _find(self, place: Path, split: str) -> Path | None:
         folder, *_, files = SUBSETS[self.subset]
@@ -91,10 +102,10 @@ class Glue(Task):
         files = SUBSETS[self.subset].files
         return {split: self.encode_split(*self._read(source, split)) for split in files}
 
-    def _read(self, place: Path, split: str) -> archives.Table:
+    def _read(self, place: Path, split: str) -> Table:
         folder, texts, label, classes, files = SUBSETS[self.subset]
         if path := self._find(place, split):
-            return archives.read_table(path, texts, label, [*classes])
+            return read_table(path, texts, label, [*classes])
         prepared = archives.find_tfds(f"glue/{self.subset}", self.source_dir)
         rows = prepared and archives.read_tfds(prepared, files[split][-1])
         if not rows:
@@ -103,7 +114,7 @@ class Glue(Task):
             raise DataError(f"{missing}: {get} and name its folder as source_dir")
         columns = TFDS_TEXTS.get(self.subset, texts)
         rows.sort(key=lambda row: row["idx"])  # the order of the lines
-        found = [tuple(row[x].decode().strip() for x in columns) for row in rows]
+        found = [tuple(row[x].decode() for x in columns) for row in rows]
         return found, [int(row["label"]) for row in rows]
 
 
@@ -118,7 +129,7 @@ class LabelledTexts(TextTask):
     """
 
     name: ClassVar[str] = "labelled_texts"
-    data_version: ClassVar[str] = "1.1.0"
+    data_version: ClassVar[str] = "1.2.0"
     description: ClassVar[str] = "Texts of one's own to classify."
     files: ClassVar[str] = "*.[ct]sv"
     labels: str = "0,1"
@@ -134,12 +145,35 @@ class LabelledTexts(TextTask):
         wrong = f"labels must be two or more, as 'ham,spam', not {self.labels!r}"
         self.require(self.num_classes >= 2, wrong)
 
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As `Task.encode`; white space around a text is left out."""
+        return super().encode([text.strip() for text in texts])
+
     def make_splits(self, source: Path) -> dict[str, Split]:
-        files = {path.stem: path for path in sorted(self.source_files())}
-        wanted = f"source_dir ({self.source_dir}) must hold train.csv or train.tsv"
-        self.require(self.source_dir is not None and "train" in files, wanted)
+        files = self._find_splits()
         splits, columns = {}, ([self.text_column], self.label_column)
         for name in filter(files.get, SPLITS):
-            texts, labels = archives.read_table(files[name], *columns, self.label_names)
+            texts, labels = read_table(files[name], *columns, self.label_names)
             splits[name] = self.encode_split([text for (text,) in texts], labels)
         return splits
+
+    def _find_splits(self) -> dict[str, Path]:
+        """The file of each split that has one; another table gets a line on stderr."""
+        missing = f"source_dir ({self.source_dir}) must hold train.csv or train.tsv"
+        self.require(self.source_dir is not None, missing)
+        files: dict[str, Path] = {}
+        for path in sorted(self.source_files()):
+            name = path.stem.lower()
+            split = OTHER_NAMES.get(name, name)
+            if split not in SPLITS:
+                print(f"{path} is not read: it is named for no split", file=sys.stderr)
+            elif path.stem != split:
+                raise DataError(
+                    f"{path} is not read: name it {split}{path.suffix}, or remove it"
+                )
+            elif split in files:
+                raise DataError(f"{files[split]} and {path} are one split: remove one")
+            else:
+                files[split] = path
+        self.require("train" in files, missing)
+        return files

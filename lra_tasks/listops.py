@@ -15,9 +15,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from lra_tasks.archives import read_table
+from lra_tasks.archives import UNPACKED, find
 from lra_tasks.base import Task
 from lra_tasks.split import DataError, Split, pad
+from lra_tasks.tables import read_table
 
 # The index is the token id. Written out: a checkpoint relies on the order.
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
@@ -160,7 +161,8 @@ class ListOps(Task):
     500 < length < 2000 as in the paper. A lone digit is never kept.
 
     With `source_dir`, the folder of the released basic_train.tsv, basic_val.tsv and
-    basic_test.tsv, these are read, and no other option but `max_length` has an effect.
+    basic_test.tsv or of the unpacked release, these are read, and no other option but
+    `max_length` has an effect.
     """
 
     name: ClassVar[str] = "listops"
@@ -216,7 +218,19 @@ class ListOps(Task):
     def decode(self, tokens: np.ndarray) -> str:
         return " ".join(VOCABULARY[token] for token in tokens)
 
+    def find_source(self, data_dir: Path) -> Path:
+        """The folder of the released files: `source_dir` or, of the release, in it."""
+        place = super().find_source(data_dir)
+        folders = ("", *(f"{above}listops-1000/" for above in UNPACKED))
+        file = find([f"{folder}basic_train.tsv" for folder in folders], place)
+        return file.parent if file else place
+
     def _read_released(self, path: Path) -> Split:
+        if not path.exists():
+            raise DataError(
+                f"{path} is missing: source_dir must be the folder of basic_train.tsv, "
+                "basic_val.tsv and basic_test.tsv, or of the unpacked LRA release"
+            )
         texts, labels = read_table(path, ["Source"], "Target", DIGITS)
         try:
             return self.encode_split([text for (text,) in texts], labels)

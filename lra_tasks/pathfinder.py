@@ -27,29 +27,75 @@ from lra_tasks.split import DataError, Split
 
 PART_SIZE = 2048  # so many pictures grow in lock-step: fast for all resolutions
 RELEASED_SEED = 42  # of the permutation that cuts the released pictures in splits
+FOLDERS = {  # of the release, by the difficulty
+    name: "curv_baseline" if name == "easy" else f"curv_contour_length_{length}"
+    for name, length in DIFFICULTIES.items()
+}
+LABELS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
+
+
+def released_lists(folder: Path) -> list[Path]:
+    """The release's metadata/K.npy in the order of K; macOS leaves a ._K.npy beside."""
+    files = [x for x in folder.glob("metadata/*.npy") if not x.name.startswith(".")]
+    for path in files:
+        if not path.stem.isdecimal():
+            raise DataError(
+                f"{path} is none of the release's 0.npy, 1.npy, …: remove it"
+            )
+    return sorted(files, key=lambda path: int(path.stem))
+
+
+def read_list(path: Path) -> list[tuple[str, int]]:
+    """The pictures of a metadata/K.npy, text despite its name, and their labels."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{path} is not text, as the release has it: unpack the release again"
+        ) from None
+
+    pictures = []
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if not words:
+            continue
+        if len(words) < 4 or words[3] not in LABELS:
+            raise DataError(
+                f"{path}, line {number} is not imgs/K sample_I.png I LABEL, of which "
+                f"LABEL is 0 or 1: {line:.60}"
+            )
+        pictures.append((f"{words[0]}/{words[1]}", LABELS[words[3]]))
+    return pictures
+
+
+def read_picture(path: Path, resolution: int) -> np.ndarray | None:
+    """The intensities uint8 `[resolution, resolution]`; None for an empty file."""
+    if not path.exists():
+        raise DataError(f"{path} is in metadata/ but missing: unpack the release again")
+    if not path.stat().st_size:
+        print(f"{path} is empty: left out", file=sys.stderr)
+        return None
+    try:
+        with PIL.Image.open(path, formats=["PNG"]) as picture:
+            image = np.asarray(picture.convert("L"))
+        return image.reshape(resolution, resolution)
+    except (OSError, SyntaxError, ValueError) as error:
+        wanted = f"PNG picture of {resolution} x {resolution}"
+        raise DataError(f"{path} is not a whole {wanted} ({error})") from error
 
 
 def read_released(folder: Path, resolution: int) -> Split:
-    """Reads imgs/K/sample_I.png as metadata/K.npy lists them, text despite its name.
+    """Reads imgs/K/sample_I.png as metadata/K.npy lists them.
 
     They are permuted with RELEASED_SEED. Empty files (one in the release) are skipped.
     """
     images, labels = [], []
-    files = sorted(folder.glob("metadata/*.npy"), key=lambda path: int(path.stem))
-    lines = [line.split() for x in files for line in x.read_text().splitlines()]
-    for words in tqdm(lines, "pictures", disable=None):
-        path = folder.joinpath(*words[:2])
-        if not path.stat().st_size:
-            print(f"{path} is empty: left out", file=sys.stderr)
-            continue
-        try:
-            with PIL.Image.open(path, formats=["PNG"]) as picture:
-                image = np.asarray(picture.convert("L"))
-            images.append(image.reshape(resolution, resolution))
-        except (OSError, SyntaxError, ValueError) as error:
-            wanted = f"PNG picture of {resolution} x {resolution}"
-            raise DataError(f"{path} is not a whole {wanted} ({error})") from error
-        labels.append(int(words[3]))
+    pictures = [x for path in released_lists(folder) for x in read_list(path)]
+    for name, label in tqdm(pictures, "pictures", disable=None):
+        image = read_picture(folder / name, resolution)
+        if image is not None:
+            images.append(image)
+            labels.append(label)
     if not images:
         raise DataError(f"{folder} is not unpacked, or has no pictures in metadata/")
     order = np.random.default_rng(RELEASED_SEED).permutation(len(images))
@@ -60,13 +106,14 @@ def read_released(folder: Path, resolution: int) -> Split:
 class Pathfinder(Task):
     """The benchmark by default: 200,000 pictures, drawn by `num_workers` processes.
 
-    A script with several needs the usual `if __name__ == "__main__":`.
+    None is one, but training and scripts/prepare_data.py take all cores. A script of
+    yours with several needs the usual `if __name__ == "__main__":`.
     With `source_dir`, the release's `pathfinder32`, `…64`, `…128` or a folder above or
     below, all its pictures are read; `num_examples`, `seed`, `num_workers` are unused.
 
     `easier_share` of train are pictures of the next easier difficulty, beside all that
     would be there without; validation and test stay as they are. With `source_dir` they
-    are the first of the folder of that difficulty, as many as there are.
+    are of the folder of that difficulty, beside the other.
     """
 
     name: ClassVar[str] = "pathfinder"
@@ -84,7 +131,7 @@ class Pathfinder(Task):
     difficulty: str = "hard"
     num_examples: int = 200_000
     seed: int = 0
-    num_workers: int = 1
+    num_workers: int | None = None
     easier_share: float = 0.0
 
     def __post_init__(self) -> None:
@@ -102,15 +149,12 @@ class Pathfinder(Task):
         wrong = f"easier_share must be 0 with difficulty 'easy', not {share}"
         self.require(not (share and easiest), wrong)
         if self.source_dir:
-            name = self._released_name(self.difficulty)
+            name = FOLDERS[self.difficulty]
             folders = name, *(above + f"pathfinder{side}/{name}" for above in UNPACKED)
-            self._set(archive=Archive(LRA_RELEASE, folders))
-
-    def _released_name(self, difficulty: str) -> str:
-        """The folder of the release with the pictures of a difficulty."""
-        if difficulty == "easy":
-            return "curv_baseline"
-        return f"curv_contour_length_{DIFFICULTIES[difficulty]}"
+            # A folder of another difficulty has the same content.
+            is_named = Path(self.source_dir).name in FOLDERS.values()
+            content = "" if is_named else "metadata"
+            self._set(archive=Archive(LRA_RELEASE, folders, content=content))
 
     @property
     def easier(self) -> str:
@@ -119,7 +163,11 @@ class Pathfinder(Task):
         return names[names.index(self.difficulty) - 1]
 
     def source_files(self) -> list[Path]:
-        return [*self.find_source(Path()).glob("metadata/*.npy")]
+        folder = self.find_source(Path())
+        files = released_lists(folder)
+        if self.easier_share:
+            files += released_lists(folder.with_name(FOLDERS[self.easier]))
+        return files
 
     def cache_key(self) -> dict[str, Any]:
         idle = ("num_workers", *(("num_examples", "seed") if self.source_dir else ()))
@@ -145,8 +193,11 @@ class Pathfinder(Task):
         """Pictures of the next easier difficulty, other ones than those above."""
         if not self.source_dir:
             return self._draw(self.num_examples, number, self.easier)
-        folder = source.with_name(self._released_name(self.easier))
-        return read_released(folder, self.resolution).take(slice(number))
+        folder = source.with_name(FOLDERS[self.easier])
+        easier = read_released(folder, self.resolution)
+        few = f"{folder} has {easier.num_examples:,} pictures, fewer than {number:,}"
+        self.require(easier.num_examples >= number, f"{few}: lower easier_share")
+        return easier.take(slice(number))
 
     def _draw(self, first: int, number: int, difficulty: str) -> Split:
         """Draws pictures first, first + 1, …; those of a part grow in lock-step."""
@@ -155,7 +206,7 @@ class Pathfinder(Task):
         )
         options = {"resolution": self.resolution, "difficulty": difficulty}
         draw = functools.partial(generate, self.seed, **options)
-        workers = min(self.num_workers, len(parts))
+        workers = min(self.num_workers or 1, len(parts))
         end_silently = signal.signal, (signal.SIGINT, signal.SIG_DFL)  # at Ctrl-C
         spawn = multiprocessing.get_context("spawn")
         pool = spawn.Pool(workers, *end_silently) if workers > 1 else ThreadPool(1)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 SPLITS: tuple[str, ...] = ("train", "validation", "test")
+NO_LABEL = -1  # of a token, in a task that labels some of its tokens
 
 
 class DataError(ValueError):
@@ -28,7 +29,7 @@ class Split:
 
     inputs: Any  # uint8 or uint16 [num_rows, L], 0 behind a row's length
     lengths: np.ndarray  # int32 [num_rows]
-    labels: np.ndarray  # int32 [num_examples]
+    labels: np.ndarray  # int32 [num_examples], or of tokens [num_examples, L]
     pairs: np.ndarray | None = None  # int32 [num_examples, 2]
 
     @classmethod
@@ -63,11 +64,14 @@ class Split:
         parts = (self.take(slice(*between)) for between in itertools.pairwise(ends))
         return dict(zip(SPLITS, parts, strict=True))
 
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
-        """Yields the tokens of each example, or of its two inputs, and its label."""
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Yields the tokens of each example, or of its two inputs, and its label.
+
+        Of labelled tokens it yields the list of all labels in place of the label.
+        """
         for i, label in enumerate(self.labels.tolist()):
             rows = [i] if self.pairs is None else self.pairs[i]
-            tokens = [self.inputs[row, : self.lengths[row]] for row in rows]
+            tokens = [self.inputs[row][: self.lengths[row]] for row in rows]
             yield (tokens if self.pairs is not None else tokens[0]), label
 
     @functools.cached_property

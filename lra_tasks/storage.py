@@ -1,7 +1,8 @@
 """The tasks' data on disk: tensorflow-datasets in array_record files, no TensorFlow.
 
 One record is one example without padding: `tokens` and `label`, or in a task of two
-inputs `tokens1`, `tokens2` and `label`. Any program can read a prepared folder:
+inputs `tokens1`, `tokens2` and `label`. Where tokens have labels of their own, `labels`
+has one for each token, -1 for none. Any program can read a prepared folder:
 
     tfds.builder_from_directory(folder).as_data_source("train")[0]
 """
@@ -18,14 +19,25 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 from filelock import FileLock
+from google.protobuf import json_format
 from tqdm import tqdm
 
 from lra_tasks.base import Examples, Task
-from lra_tasks.split import DataError, Split, pad
+from lra_tasks.split import NO_LABEL, DataError, Split, pad
 
 OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
 INPUT_NAMES = {1: ["tokens"], 2: ["tokens1", "tokens2"]}  # by the number of inputs
 ROWS_AT_A_TIME = 4096
+# What the libraries raise for files that are damaged, missing or another's. The rest,
+# as a library or a permission that is missing, is no reason to delete prepared data.
+DAMAGE = (
+    RuntimeError,  # of array_record
+    ValueError,
+    KeyError,
+    FileNotFoundError,
+    json_format.ParseError,
+    tfds.core.dataset_info.DatasetInfoFileError,
+)
 
 
 class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
@@ -42,14 +54,17 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
         task = self.task
         tokens = tfds.features.Tensor(shape=(None,), dtype=task.dtype, encoding="bytes")
         features = dict.fromkeys(INPUT_NAMES[task.num_inputs], tokens)
-        names = task.label_names or map(str, range(task.num_classes))
-        label = tfds.features.ClassLabel(names=[*names])
+        label: Any = tfds.features.Tensor(
+            shape=(None,), dtype=np.int32, encoding="bytes"
+        )
+        if not task.num_labels:
+            label = tfds.features.ClassLabel(names=task.class_names)
         info = tfds.core.DatasetInfo(
             builder=self,
             description=task.description,
             homepage=task.homepage,
             citation=task.citation,
-            features=tfds.features.FeaturesDict({"label": label, **features}),
+            features=tfds.features.FeaturesDict({label_name(task): label, **features}),
             metadata=tfds.core.MetadataDict(options=dataclasses.asdict(task)),
         )
         setattr(info, "initialize_from_bucket", lambda: None)  # noqa: B010 - no server
@@ -65,9 +80,11 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     def _write(self, name: str, examples: Examples) -> Iterator[tuple[int, Any]]:
         """Yields one object again and again: to count them, TFDS keeps all it gets."""
         names, keyed = INPUT_NAMES[self.task.num_inputs], (0, {})
+        of_label = label_name(self.task)
         for rows, label in tqdm(examples, name, disable=None, leave=False):
             tokens = rows if len(names) == 2 else [np.array(rows, self.task.dtype)]
-            keyed[1].update(zip(names, tokens, strict=True), label=label)
+            keyed[1].update(zip(names, tokens, strict=True))
+            keyed[1][of_label] = np.array(label, np.int32)
             yield keyed
 
     def _create_builder_config(self, builder_config: Any, version: Any) -> Any:
@@ -78,6 +95,11 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
 
     def _log_download_bytes(self) -> None: ...
     def _log_download_done(self) -> None: ...
+
+
+def label_name(task: Task) -> str:
+    """The name of a record's label, or of the labels of its tokens."""
+    return "labels" if task.num_labels else "label"
 
 
 def prepare(task: Task, root: Path) -> Path:
@@ -105,12 +127,12 @@ def load(task: Task, split: str, root: Path) -> Split:
     try:
         builder: Any = tfds.builder_from_directory(folder)
         return _read(builder.as_data_source(split), task)
-    except MemoryError:
-        raise
-    except Exception as error:  # each library has its own words for damage
+    except DAMAGE as error:
         reason = str(error).partition("\n")[0]
-        said = f"{folder} is damaged or no dataset of {task.name} ({reason})"
-        raise DataError(f"{said}: delete that folder and run again") from error
+        raise DataError(
+            f"{folder} is damaged or no dataset of {task.name} ({reason}): "
+            "delete that folder and run again"
+        ) from error
 
 
 def _read(source: Any, task: Task) -> Split:
@@ -126,11 +148,17 @@ def _read(source: Any, task: Task) -> Split:
             pairs[i] = [row_of.setdefault(text, len(row_of)) for text in texts]
         documents = [np.frombuffer(document, dtype) for document in row_of]
         return Split(*pad(documents, width, dtype), labels, pairs)
+    if task.num_labels:
+        labels = np.full((number, width), NO_LABEL, np.int32)
     on_disk = task.stays_on_disk
     inputs = Rows(source, width, dtype) if on_disk else np.zeros((number, width), dtype)
     for i, record in enumerate(_records(source)):
-        tokens, labels[i] = record["tokens"], record["label"]
+        tokens = record["tokens"]
         lengths[i] = len(tokens)
+        if task.num_labels:
+            labels[i, : len(tokens)] = record["labels"]
+        else:
+            labels[i] = record["label"]
         if isinstance(inputs, np.ndarray):
             inputs[i, : len(tokens)] = tokens
     return Split(inputs, lengths, labels)
@@ -144,11 +172,15 @@ def _records(source: Any) -> Iterator[dict[str, Any]]:
 
 
 class Rows:
-    """The inputs of a split that stay on disk: `rows[[3, 5]]` reads `[2, L]`."""
+    """The inputs of a split that stay on disk: `rows[[3, 5]]` reads `[2, L]`.
+
+    The index is one that numpy takes for the first axis: numbers, a mask or a slice.
+    """
 
     def __init__(self, source: Any, width: int, dtype: Any):
         self.source, self.shape = source, (len(source), width)
         self.dtype, self.size = np.dtype(dtype), len(source) * width
+        self._numbers = np.arange(len(source), dtype=np.int32)
         self._thread = ThreadPoolExecutor(1)
         self._ahead, self._future = np.empty(0, np.int64), Future[np.ndarray]()
 
@@ -160,13 +192,11 @@ class Rows:
         self._ahead, self._future = rows, self._thread.submit(self._read, rows)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        if isinstance(rows, slice):
-            rows = range(len(self))[rows]
-        wanted = np.asarray(rows, np.int64)
-        flat = wanted.reshape(-1)
+        numbers = self._numbers[rows]
+        flat = numbers.reshape(-1)
         is_ahead = flat.size and np.array_equal(self._ahead[: flat.size], flat)
         read = self._future.result()[: flat.size] if is_ahead else self._read(flat)
-        return read.reshape(*wanted.shape, self.shape[1])
+        return read.reshape(*numbers.shape, self.shape[1])
 
     def _read(self, rows: np.ndarray) -> np.ndarray:
         records = self.source.__getitems__(rows.tolist())

@@ -6,6 +6,7 @@ and of both papers of pairs of the ACL Anthology Network (Radev et al. 2013). A 
 token is its value plus one; 0 is padding.
 """
 
+import string
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -95,11 +96,16 @@ class Text(TextTask):
         folders=("aclImdb",),
         md5="7c2ac02c03563afcf9b574c7e56c153a",
         dataset="imdb_reviews/plain_text",
+        content="train/pos",
     )
     files: ClassVar[str] = "t*/*"  # folders, whose times are those of new reviews
     reviews_per_class: ClassVar[int] = 12_500
     max_length: int = 4000
     seed: int = 0
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As `Task.encode`; white space around a review is left out, as TFDS does."""
+        return super().encode([text.strip(string.whitespace) for text in texts])
 
     def make_splits(self, source: Path) -> dict[str, Split]:
         splits = {}
@@ -139,7 +145,9 @@ class Retrieval(TextTask):
     num_classes: ClassVar[int] = 2
     num_inputs: ClassVar[int] = 2
     archive: ClassVar[Archive] = Archive(
-        LRA_RELEASE, folders=tuple(f"{above}tsv_data" for above in UNPACKED)
+        LRA_RELEASE,
+        folders=tuple(f"{above}tsv_data" for above in UNPACKED),
+        content="new_aan_pairs.train.tsv",
     )
     files: ClassVar[str] = "new_aan_pairs.*.tsv"
     max_length: int = 4000

@@ -23,10 +23,17 @@ class ConfigError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class OpenGroup:
-    """A name and the options that belong to it."""
+    """A name and the options that belong to it, which are attributes, too."""
 
     name: str
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __getattr__(self, key: str) -> Any:
+        options = vars(self).get("options", {})  # none yet while it is copied
+        if key not in options:
+            known = ", ".join(options)
+            raise AttributeError(f"no option {key!r}; there are: {known}")
+        return options[key]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,14 +81,25 @@ class TrainConfig:
     grad_accum_steps: int = 1  # parts of a batch, one after another in less memory
     length_buckets: int = 1  # lengths that parts are padded to: a program for each
     init_from: str | None = None  # the workdir of a run whose best weights to take
+    # Of training examples alone, where the task has it: pictures mirrored with
+    # probability 1/2, arguments of ListOps in a random order.
+    flip_horizontal: bool = False
+    flip_vertical: bool = False
+    shuffle_arguments: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """One run. Its `preset` and `load` say how it was made, not what it does."""
+    """One run. Its first three fields say how it was made, not what it does.
+
+    preset: the presets of its config file.
+    overrides: group.key -> value of what the command line changed in them.
+    load: the modules that it imports.
+    """
 
     preset: str = dataclasses.field(default="", compare=False)
-    load: tuple | list = dataclasses.field(default=(), compare=False)  # modules
+    overrides: dict = dataclasses.field(default_factory=dict, compare=False)
+    load: tuple | list = dataclasses.field(default=(), compare=False)
     task: TaskConfig
     objective: OpenGroup = OpenGroup("classification")
     model: ModelConfig
@@ -136,6 +154,8 @@ def _build(cls: Any, path: str, mapping: Mapping[str, Any]) -> Any:
     """An instance of a dataclass from its keys, with their types checked."""
     types = key_types(cls)
     is_open = types.pop("options", None)
+    # A flag of a string, as in --config.task.source_dir=None, gives it as a word.
+    mapping = {key: None if x == "None" else x for key, x in mapping.items()}
     found = {key: x for key, x in mapping.items() if key in types}
     options = {key: x for key, x in mapping.items() if key not in types}
     if options and not is_open:

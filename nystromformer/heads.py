@@ -10,7 +10,7 @@ from nystromformer.attention.base import check_choice
 from nystromformer.encoder import Encoder, EncoderConfig, kernel_init
 from nystromformer.ops import at_least_float32, dropout, einsum, split_rng, zeroed
 
-POOLINGS = ("mean", "padded_mean", "max", "cls_token")
+POOLINGS = ("mean", "padded_mean", "max", "last", "cls_token")
 
 
 def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -28,6 +28,15 @@ def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         return x.max(1)
     largest = jnp.where(mask[:, :, None], x, jnp.finfo(jnp.float32).min).max(1)
     return jnp.where(mask.any(1)[:, None], largest, 0)
+
+
+def pool_last(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The vector of the last valid token, 0 of none: as `pool_mean`."""
+    x = x.astype(jnp.float32)
+    if mask is None:
+        return x[:, -1]
+    last = jnp.maximum(mask.sum(1) - 1, 0)
+    return jnp.take_along_axis(zeroed(x, mask), last[:, None, None], axis=1)[:, 0]
 
 
 def linear(*sizes: int, rngs: nnx.Rngs) -> nnx.Linear:
@@ -62,7 +71,7 @@ class Model(nnx.Module):
         dropout_rng: jax.Array | None = None,
         token_types: jax.Array | None = None,
     ) -> jax.Array:
-        """The logits [B, C], of masked tokens [B, L, V], in at least float32.
+        """The logits [B, C], or [B, L, C] of each token, in at least float32.
 
         The arguments are an encoder's; those of pairs are [B, 2, L] or [B, 2, L, F].
         """
@@ -82,7 +91,8 @@ class SequenceClassifier(Model):
     """One sequence, one class.
 
     `pooling` is "mean" or "max" over the valid tokens; "padded_mean", as published
-    their sum by the config's max_length; or "cls_token", a learned vector in front.
+    their sum by the config's max_length; "last", the last valid token; or "cls_token",
+    a learned vector in front.
     """
 
     features = 1  # vectors that the head sees
@@ -111,6 +121,8 @@ class SequenceClassifier(Model):
             return x[:, 0].astype(jnp.float32)
         if self.pooling == "padded_mean":
             return zeroed(x, mask).sum(1, dtype=jnp.float32) / self.max_length
+        if self.pooling == "last":
+            return pool_last(x, mask)
         return pool_max(x, mask) if self.pooling == "max" else pool_mean(x, mask)
 
     def read(self, x, mask, dropout_rng):
@@ -127,6 +139,17 @@ class PairClassifier(SequenceClassifier):
         pooled = self.pool(x, mask).reshape(-1, 2, x.shape[-1])
         x0, x1 = pooled[:, 0], pooled[:, 1]
         return self.head(jnp.concatenate([x0, x1, x0 * x1, x0 - x1], axis=-1))
+
+
+class TokenClassifier(Model):
+    """A class for each token: the head of a classifier on its vector."""
+
+    def __init__(self, config: EncoderConfig, *, num_classes: int, rngs: nnx.Rngs):
+        self.encoder = Encoder(config, rngs=rngs)
+        self.head = Head(config.model_dim, config.mlp_dim, num_classes, rngs=rngs)
+
+    def read(self, x, mask, dropout_rng):
+        return self.head(x)
 
 
 class TokenDecoder(Model):

@@ -41,8 +41,11 @@ def main() -> None:
     f: Any = flags.FLAGS
     labels = f.attention or programs.all_labels()
     specs = [programs.parse_attention(x, f.option) for x in labels]
-    for name in {x.partition(".")[0] for x in f.option} - {x.name for x in specs}:
-        raise ConfigError(f"--option={name}.…: no {name} is measured")
+    names = {spec.name for spec in specs}
+    for option in f.option:
+        name = option.partition(".")[0]
+        if name not in names:
+            raise ConfigError(f"--option={option}: no {name} is measured")
     torch = load_torch() if f.peers else None
     if f.train_step:
         sizes = {"train.batch_size": f.batch_size, "model.dtype": f.dtype}

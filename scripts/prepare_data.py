@@ -45,7 +45,7 @@ def parse_option(text: str, task: type[Task]) -> tuple[str, object]:
     if not equals:
         raise DataError(f"--option={text} is not KEY=VALUE")
     kind = get_type_hints(task).get(key)
-    if str in (kind, *get_args(kind)):
+    if str in (kind, *get_args(kind)) and value != "None":
         return key, value
     try:
         return key, ast.literal_eval(value)

@@ -16,10 +16,12 @@ stopped by Ctrl-C, SIGTERM and --max_minutes.
 
 import functools
 import os
+import re
 import shlex
 import signal
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -83,7 +85,9 @@ def main(changes: sweep.Changes) -> None:
     waiting = [x for x in points if sweep.state(folder / x.name) in wanted]
     if _DRY_RUN.value:
         print(*(shlex.join(x.command(folder)) for x in waiting), sep="\n")
-    elif _CLUSTER.value:
+        return
+    sweep.write_plan(points, folder)
+    if _CLUSTER.value:
         asked = {"partition": _PARTITION.value, "time": _TIME.value}
         asked |= {"gpus_per_node": _GPUS.value, "array_parallelism": _PARALLEL.value}
         sweep.run_on_slurm(waiting, folder, **{k: x for k, x in asked.items() if x})
@@ -95,8 +99,38 @@ def main(changes: sweep.Changes) -> None:
         sys.exit(0 if {*states} == {"done"} else 1)
 
 
+def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Splits the flags of train.py's config, which absl does not know here, off.
+
+    They are --config.group.key=value in all forms that train.py takes: with one dash,
+    in two words and, of a bool, --config.group.key and --noconfig.group.key.
+
+    Args:
+      words: the command line.
+
+    Returns:
+      The other words, and group.key -> value.
+    """
+    others, changes = [], {}
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        flag = re.fullmatch(r"--?(no)?config\.([^=]+)(=.*)?", word, re.DOTALL)
+        if flag is None:
+            others.append(word)
+            continue
+        negation, key, value = flag.groups()
+        if negation:
+            changes[key] = "false"
+        elif value is not None:
+            changes[key] = value[1:]
+        elif waiting and not waiting[0].startswith("-"):
+            changes[key] = waiting.pop(0)
+        else:
+            changes[key] = "true"
+    return others, changes
+
+
 if __name__ == "__main__":
-    words = [x for x in sys.argv if x.startswith("--config.") and "=" in x]
-    sys.argv = [x for x in sys.argv if x not in words]  # absl does not know the keys
-    given = dict(x.removeprefix("--config.").split("=", 1) for x in words)
+    sys.argv, given = take_changes(sys.argv)
     cli.run(functools.partial(main, given))

@@ -23,9 +23,11 @@ from etils import epath
 from ml_collections import config_flags
 
 from lra_tasks.base import local_path
+from lra_tasks.task import TASKS
+from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config, ConfigError
 from nystromformer.experiments import cli, run
-from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.experiment import OBJECTIVES, Experiment
 from nystromformer.training.interrupt import SIGNALS
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
@@ -67,9 +69,11 @@ def main() -> None:
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_compilation_cache_max_size", 2**30)
     groups = _CONFIG.value.to_dict()
+    groups["overrides"] = config_flags.get_override_values(flags.FLAGS["config"])
     groups["load"] = [*cli.loaded(*groups.get("load", ()))]
     for key in {"data_dir", "source_dir"} & groups["task"].keys():
-        if folder := groups["task"][key]:  # which evaluate.py reads from elsewhere
+        folder = groups["task"][key]
+        if folder not in (None, "", "None"):  # evaluate.py reads it from elsewhere
             groups["task"][key] = str(local_path(folder))
     experiment = Experiment(Config.from_mapping(groups))
     workdir = epath.Path(_WORKDIR.value).expanduser()
@@ -77,4 +81,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, registries=(TASKS, ATTENTIONS, OBJECTIVES))

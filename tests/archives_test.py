@@ -48,6 +48,30 @@ def test_obtain_finds_rather_than_downloads(tmp_path):
     assert obtain(archive, tmp_path / "x", str(unpacked)) == unpacked
 
 
+@pytest.mark.parametrize("name", ["toy.tgz", "toy.tar", "toy.gz", "toy.tar.gz"])
+def test_obtain_finds_an_archive_that_a_browser_has_named(tmp_path, name):
+    archive = dataclasses.replace(archive_at("http://127.0.0.1:1"), content="1.txt")
+    path = tmp_path / name
+    path.write_bytes(NOISE)
+    assert obtain(archive, tmp_path, None) == path
+    assert obtain(archive, tmp_path / "x", str(tmp_path)) == path
+    moved = path.rename(tmp_path / "download (1)")
+    assert obtain(archive, tmp_path / "x", str(moved)) == moved
+    with pytest.raises(DataError, match="neither toy/a nor toy"):
+        obtain(archive, tmp_path, str(tmp_path))
+
+
+def test_obtain_takes_a_renamed_folder_for_what_is_in_it(tmp_path):
+    archive = dataclasses.replace(archive_at("http://127.0.0.1:1"), content="1.txt")
+    write(tmp_path / "renamed", {"1.txt": b"one"})
+    folder = tmp_path / "renamed"
+    assert obtain(archive, tmp_path / "x", str(folder)) == folder
+    for place, content in ((tmp_path, "1.txt"), (folder, ""), (folder, "2.txt")):
+        other = dataclasses.replace(archive, content=content)
+        with pytest.raises(DataError, match="or name the folder that holds its files"):
+            obtain(other, tmp_path / "x", str(place))
+
+
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 def test_open_members_reads_folders_and_archives_and_names_damage(tmp_path, mode):
     def read(path):
@@ -80,3 +104,12 @@ def test_find_tfds_takes_the_newest_version_and_refuses_tfrecord(tmp_path, monke
     write(folder.with_name("1.0.1"), {"dataset_info.json": b"{}", "x.tfrecord-0": b""})
     with pytest.raises(DataError, match="tfds convert_format --dataset_version_dir="):
         find_tfds("toy/plain", None)
+
+
+def test_find_tfds_compares_versions_as_numbers(tmp_path):
+    names = ["9.0.0", "10.0.0", "10.0.0.incompleteA", "incomplete.B_11.0.0", "2.10.0"]
+    for name in names:
+        write(
+            tmp_path / "toy" / name, {"dataset_info.json": b"{}", "x.array_record": b""}
+        )
+    assert find_tfds("toy", str(tmp_path)) == tmp_path / "toy/10.0.0"

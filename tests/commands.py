@@ -9,11 +9,13 @@ import atexit
 import multiprocessing
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from pathlib import Path
 
 import jax
@@ -66,7 +68,9 @@ class Forked:
     """Of `subprocess.Popen` what the tests ask for."""
 
     def __init__(self, script: str, args: tuple[str, ...], cwd: Path, env: dict):
-        self.streams = [tempfile.mkstemp()[1] for _ in ("stdout", "stderr")]
+        folder = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, folder)
+        self.streams = [os.path.join(folder, name) for name in ("stdout", "stderr")]
         arguments = (script, args, cwd, env, self.streams)
         self.process = server.Process(target=become, args=arguments, daemon=True)
         self.process.start()

@@ -1,6 +1,8 @@
 """The schema: a good mapping comes back as it went in, any other is one line."""
 
+import copy
 import json
+import pickle
 
 import pytest
 
@@ -9,7 +11,7 @@ from nystromformer.config import Config, ConfigError
 
 
 def mapping(arg: str = "nystrom") -> dict:
-    return listops.get_config(arg).to_dict()
+    return {**listops.get_config(arg).to_dict(), "overrides": {}}
 
 
 def changed(path: str, value: object) -> dict:
@@ -26,6 +28,27 @@ def test_to_mapping_is_the_inverse_of_from_mapping(arg):
     assert Config.from_mapping(json.loads(json.dumps(config.to_mapping()))) == config
 
 
+def test_the_word_none_of_a_flag_is_no_value():
+    for path in ("task.source_dir", "task.data_dir", "train.init_from"):
+        config = Config.from_mapping(changed(path, "None"))
+        group, key = path.split(".")
+        assert getattr(getattr(config, group), key) is None
+        assert config.to_mapping()[group][key] is None
+
+
+def test_options_are_attributes_of_their_group():
+    config = Config.from_mapping(changed("attention.num_landmarks", 7))
+    for same in (config, copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
+        assert same.attention.num_landmarks == 7
+        assert same.attention.name == "nystrom"
+        assert same.task.max_length == 2000
+        assert same.objective.select is None
+        with pytest.raises(
+            AttributeError, match=r"no option 'landmarks_'; .*landmarks"
+        ):
+            _ = same.attention.landmarks_
+
+
 BAD = [
     ("train.num_step", 5, r"unknown key config\.train\.num_step; known: .*num_steps"),
     ("model.vocab_size", 5, r"unknown key config\.model\.vocab_size; known: "),
@@ -39,6 +62,9 @@ BAD = [
     ("model.dtype", "float16", r"model\.dtype must be one of .*'float16'"),
     ("model.dropout_rate", 1.0, r"config\.model: dropout_rate must be in \[0, 1\)"),
     ("model.model_dim", 65, "config.model: num_heads 2 does not divide model_dim 65"),
+    ("model.short_conv", 4, "short_conv must be odd, or 0 for none, got 4"),
+    ("model.short_conv", -1, "config.model: short_conv must be at least 0, got -1"),
+    ("model.positions", "absolute", "positions must be one of .*'absolute'"),
     ("optimizer.decay", "cosine", r"optimizer\.decay must be one of .*'cosine'"),
     ("optimizer.cycle_b1", 1, r"config\.optimizer: cycle_b1 must be bool, got 1"),
     ("optimizer.warmup_steps", 6000, "warmup_steps must be at most 5000, got 6000"),
@@ -54,6 +80,16 @@ def test_from_mapping_rejects_in_one_line_that_names_the_key(path, value, messag
     with pytest.raises(ConfigError, match=message) as caught:
         Config.from_mapping(changed(path, value))
     assert "\n" not in str(caught.value)
+
+
+def test_from_mapping_rejects_rotary_positions_of_an_odd_head_size():
+    odd = changed("model.positions", "rotary")
+    odd["model"] |= {"model_dim": 66, "num_heads": 2}
+    message = r"'rotary' needs an even head size, got model_dim / num_heads = 33$"
+    with pytest.raises(ConfigError, match=message):
+        Config.from_mapping(odd)
+    odd["model"]["positions"] = "learned"
+    Config.from_mapping(odd)
 
 
 def test_from_mapping_names_missing_keys():

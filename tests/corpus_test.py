@@ -1,6 +1,8 @@
 """Corpus: documents to pairs of parts, in order or swapped, on sub-words or bytes."""
 
+import dataclasses
 import json
+import re
 import threading
 
 import numpy as np
@@ -12,6 +14,9 @@ from lra_tasks.split import DataError
 from lra_tasks.storage import Rows
 from lra_tasks.task import get_task
 from tests.archive_server import load_all, texts_of, write
+from tests.commands import ROOT
+
+DATA = (ROOT / "DATA.md").read_text()
 
 SEP = 3
 MODEL = b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}'
@@ -101,6 +106,31 @@ def test_rows_stay_on_disk_and_are_the_same_on_every_machine(tmp_path, texts):
     assert task.special_tokens == (0, 1, 2, 3, 4)
 
 
+def test_rows_on_disk_are_indexed_as_an_array_is(tmp_path, texts):
+    split = corpus(texts).load("train", tmp_path)
+    rows, mask = split.inputs[:], split.labels == 1
+    numbers = np.array([[-1, 3], [0, 3]], np.int16)
+    for index in (mask, mask.tolist(), numbers, -2, np.int64(4), slice(9, None, -2)):
+        np.testing.assert_array_equal(split.inputs[index], rows[index])
+    np.testing.assert_array_equal([*split.inputs], rows)
+    for wrong in (len(rows), [0, -len(rows) - 1], np.array([1.0]), mask[:-1]):
+        with pytest.raises(IndexError):
+            split.inputs[wrong]
+
+
+def test_a_split_on_disk_does_what_one_in_memory_does(tmp_path, texts):
+    split = corpus(texts).load("train", tmp_path)
+    in_memory = dataclasses.replace(split, inputs=split.inputs[:])
+    for chosen in (split.labels == 1, slice(5), np.array([2, 2, 0])):
+        taken = split.take(chosen)
+        assert taken.content_hash == in_memory.take(chosen).content_hash
+        assert ((taken.inputs > 0).sum(axis=1) == taken.lengths).all()
+    for (tokens, label), (same, expected) in zip(split, in_memory, strict=True):
+        np.testing.assert_array_equal(tokens, same)
+        assert label == expected
+    assert split.example_hashes() == in_memory.example_hashes()
+
+
 def test_rows_are_prefetched_by_a_thread(tmp_path, texts):
     rows = corpus(texts).load("train", tmp_path).inputs
     expected, read_by, read = rows[:], [], rows.source.__getitems__
@@ -119,6 +149,24 @@ def test_rows_are_prefetched_by_a_thread(tmp_path, texts):
         np.testing.assert_array_equal(rows[wanted], expected[wanted])
         rows.prefetch(np.array([7, 7]))
     assert read_by.count(threading.main_thread()) == 2
+
+
+def test_the_notes_that_macos_keeps_beside_texts_are_no_documents(tmp_path, texts):
+    before = corpus(texts).load("train", tmp_path / "a").content_hash
+    notes = {f"{i % 7}/._{i}.txt": b"\0Mac. OS. X." for i in range(60) if i % 7 != 3}
+    write(texts, notes)
+    assert corpus(texts).load("train", tmp_path / "b").content_hash == before
+
+
+def test_the_recipe_for_wikipedia_writes_documents_between_blank_lines(tmp_path):
+    """DATA.md's, on texts with every kind of blank line."""
+    (save,) = re.findall(r"\n(def save.*?)\n\n\n", DATA, re.DOTALL)
+    names = {"re": re}
+    exec(save, names)
+    texts = ["One.\n\nTwo.", "\r\nOne.\r\n \r\n\r\nTwo.\r\n", "One.\r\rTwo.\rThree."]
+    names["save"](texts, tmp_path / "a.txt")
+    found = [x.split() for x in read_documents(tmp_path / "a.txt", True)]
+    assert found == [["One.", "Two."], ["One.", "Two."], ["One.", "Two.", "Three."]]
 
 
 def test_another_run_can_use_the_vocabulary(tmp_path, texts):
@@ -171,6 +219,16 @@ def test_the_tokenizer_is_learnt_on_train_alone(tmp_path):
     alone = json.loads((tmp_path / "alone.json").read_text())
     learnt = json.loads(task.vocabulary_file(tmp_path).read_text())
     assert set(learnt["model"]["vocab"]) == set(alone["model"]["vocab"])
+
+
+def test_a_small_corpus_is_learnt_with_the_vocab_size_that_the_error_names(tmp_path):
+    write(tmp_path / "text", FILES)
+    with pytest.raises(DataError, match="take vocab_size=") as caught:
+        corpus(tmp_path / "text", tokenizer="bpe").load("train", tmp_path)
+    (learnt,) = re.findall(r"take vocab_size=(\d+), tokenizer=byte", str(caught.value))
+    for options in ({"tokenizer": "bpe", "vocab_size": int(learnt)}, {}):
+        train = corpus(tmp_path / "text", **options).load("train", tmp_path)
+        assert train.num_examples > 40
 
 
 def test_read_documents_between_blank_lines_or_whole(tmp_path):

@@ -116,6 +116,23 @@ def test_make_config_merges_presets_quick_first():
     assert make("longformer,wide").attention.window == 5
 
 
+def test_make_config_takes_a_preset_given_twice_once():
+    for arg in ("quick,quick", "quick,nystrom,quick"):
+        assert flat("listops", arg) == flat("listops", "quick")
+    twice = flat("listops", "pretrain,as_published,pretrain")
+    assert twice == flat("listops", "as_published,pretrain")
+
+
+@pytest.mark.parametrize("task", MODULES)
+def test_smoke_is_a_run_of_a_few_steps_beside_any_preset(task):
+    for preset in ["paper", *MODULES[task].PRESETS]:
+        words = {*preset.split(",")} - {"paper"}
+        config = small.make_config(f"smoke,{preset}", task)  # or raises
+        assert {*config.preset.split(",")} == {*words, "smoke"}
+        assert (config.train.num_steps, config.train.num_epochs) == (20, 0)
+        assert config.train.eval_every <= 20
+
+
 def test_make_config_names_an_unknown_word_or_task():
     with pytest.raises(ValueError, match=r"'nystrm'; known: .*softmax.*paper.*quick"):
         flat("text", "nystrm")

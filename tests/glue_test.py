@@ -1,6 +1,12 @@
 """GLUE: tiny files in the official formats, and TFDS's; a user's own tables."""
 
+import re
+import sys
+import types
+from functools import partial
+
 import numpy as np
+import pandas
 import pytest
 import tensorflow_datasets as tfds
 
@@ -10,6 +16,9 @@ from lra_tasks.split import DataError
 from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import get_task
 from tests.archive_server import hashes, load_all, texts_of, write, write_tfds
+from tests.commands import ROOT
+
+DATA = (ROOT / "DATA.md").read_text()
 
 MNLI = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence1\tsentence2"
 FORMS = {  # header, a line's form with its number i and its label, labels
@@ -175,3 +184,88 @@ def test_labelled_texts_takes_files_of_validation_and_test(tmp_path, tokenizer):
     assert texts_of(task, test)[0] == (shown, 1)
     assert test.labels.tolist() == [1, 0]
     assert test.inputs.dtype == (np.uint8 if tokenizer is None else np.uint16)
+
+
+def test_labelled_texts_says_which_tables_it_does_not_read(tmp_path, capsys):
+    write(tmp_path, {"train.csv": TRAIN, "notes.csv": b"", "._train.csv": b"\0\5\x16"})
+    labelled(tmp_path).load("train", tmp_path / "data")
+    assert capsys.readouterr().err.splitlines() == [
+        f"{tmp_path}/notes.csv is not read: it is named for no split"
+    ]
+    folder = labelled(tmp_path).folder()
+    write(tmp_path, {".DS_Store": b"", "._notes.csv": b""})  # what macOS adds
+    assert labelled(tmp_path).folder() == folder
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["train.csv", "val.csv"], "val.csv is not read: name it validation.csv, or"),
+        (["train.tsv", "valid.csv"], "valid.csv is not read: name it validation.csv"),
+        (["train.csv", "dev.tsv"], "dev.tsv is not read: name it validation.tsv, or"),
+        (["train.csv", "Test.csv"], "Test.csv is not read: name it test.csv, or"),
+        (["train.csv", "train.tsv"], "train.csv and .*/train.tsv are one split: rem"),
+        (["training.csv"], r"source_dir \(.*\) must hold train.csv or train.tsv"),
+    ],
+)
+def test_labelled_texts_ignores_no_split_without_a_word(tmp_path, names, message):
+    write(tmp_path, dict.fromkeys(names, b"text,label\nfine,ham\n"))
+    with pytest.raises(DataError, match=message):
+        labelled(tmp_path).load("train", tmp_path / "data")
+
+
+def test_encode_reads_a_text_as_a_table_is_read(tmp_path):
+    write(
+        tmp_path,
+        {"train.csv": TRAIN, "test.csv": 'text,label\n"\xa0 fine\r\n",ham'.encode()},
+    )
+    for tokenizer in (None, "byte"):
+        task = labelled(tmp_path, tokenizer=tokenizer)
+        test = task.load("test", tmp_path / "data")
+        for asked in ("fine", " fine\n", "\xa0 fine\r\n"):
+            inputs, lengths = task.encode([asked])
+            np.testing.assert_array_equal(inputs, test.inputs)
+            np.testing.assert_array_equal(lengths, test.lengths)
+    task = get_task("glue", subset="qqp")
+    asked = task.encode([(" How?\n", "\tWhy?"), ("a", "b ")])
+    for found, read in zip(
+        asked, task.encode([("How?", "Why?"), ("a", "b")]), strict=True
+    ):
+        np.testing.assert_array_equal(found, read)
+
+
+def test_the_recipe_for_official_columns_writes_what_is_read(tmp_path, monkeypatch):
+    """DATA.md's, on texts with line ends; the library that downloads is not there."""
+    texts = ["one\rtwo", "a\r\n\tb", 'He said "no', "plain  text", "end\n"]
+    columns = {
+        "validation": {"sentence": texts, "label": [0, 1, 0, 1, 1]},
+        "train": {"sentence": [f"one {i}" for i in range(40)], "label": [0, 1] * 20},
+    }
+    rows = {
+        split: types.SimpleNamespace(
+            to_pandas=partial(pandas.DataFrame, columns[split])
+        )
+        for split in columns
+    }
+    library = types.SimpleNamespace(load_dataset=lambda *_, split: rows[split])
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    monkeypatch.chdir(tmp_path)
+    (recipe,) = re.findall(
+        r"```python\n(import csv, datasets\n.*?)```", DATA, re.DOTALL
+    )
+    (tmp_path / "SST-2").mkdir()
+    exec(recipe, {})
+    task = get_task("glue", source_dir=str(tmp_path), max_length=64)
+    test = task.load("test", tmp_path / "data")
+    found = [(task.decode(x[1 : n - 1]), y) for x, n, y in rows_of(test)]
+    assert found == [
+        ("one two", 0),
+        ("a b", 1),
+        ('He said "no', 0),
+        ("plain  text", 1),
+        ("end", 1),
+    ]
+
+
+def rows_of(split):
+    return zip(split.inputs, split.lengths, split.labels, strict=True)

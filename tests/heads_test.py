@@ -15,6 +15,7 @@ from nystromformer.heads import (
     MaskedOrderModel,
     PairClassifier,
     SequenceClassifier,
+    TokenClassifier,
 )
 from tests.encoder_test import (
     INPUTS,
@@ -51,6 +52,7 @@ POOLS = {
     "mean": lambda row: row.mean(0),
     "padded_mean": lambda row: row.sum(0) / L,
     "max": lambda row: row.max(0),
+    "last": lambda row: row[-1],
     "cls_token": lambda row: row[0],
 }
 
@@ -115,6 +117,19 @@ def test_sequence_classifier_in_bfloat16_has_float32_logits_and_gradients():
         assert grad.dtype == jnp.float32
         assert np.isfinite(grad).all()
         assert np.asarray(grad).any()
+
+
+def test_token_classifier_is_the_classifiers_head_on_each_vector():
+    config = encoder_config(dtype=jnp.bfloat16)
+    model = TokenClassifier(config, num_classes=C, rngs=nnx.Rngs(0))
+    x = np.float64(compiled(model.encoder)(INPUTS, MASK)[0])
+    hidden, out = model.head.hidden, model.head.out
+    active = np.maximum(x @ np.float64(hidden.kernel) + np.float64(hidden.bias), 0)
+    expected = active @ np.float64(out.kernel) + np.float64(out.bias)
+    logits = compiled(model)(INPUTS, MASK)
+    assert logits.dtype == jnp.float32
+    assert logits.shape == (B, L, C)
+    assert relative_error(logits, expected) <= TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize("model", [SequenceClassifier, PairClassifier])

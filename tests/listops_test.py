@@ -61,6 +61,30 @@ def test_released_files_are_read(tmp_path, capsys):
     assert "left out" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("below", ["", "lra_release/", "lra_release/lra_release/"])
+def test_released_files_are_found_in_the_release(tmp_path, below):
+    write(tmp_path / below / "listops-1000", RELEASED)
+    for place in (tmp_path, tmp_path / below / "listops-1000"):
+        task = ListOps(source_dir=str(place), max_length=64)
+        assert task.load("validation", tmp_path / "data").labels.tolist() == [8]
+    before = task.folder()
+    write(
+        tmp_path / below / "listops-1000", {"basic_val.tsv": b"Source\tTarget\n1\t1\n"}
+    )
+    assert ListOps(source_dir=str(place), max_length=64).folder() != before
+    write(tmp_path / "mine", RELEASED)  # those of source_dir itself come first
+    write(tmp_path / "mine/listops-1000", {"basic_train.tsv": b""})
+    mine = ListOps(source_dir=str(tmp_path / "mine"), max_length=64)
+    assert mine.load("train", tmp_path / "data").num_examples == 2
+
+
+def test_a_released_file_that_is_missing_is_named(tmp_path):
+    write(tmp_path, {"basic_train.tsv": RELEASED["basic_train.tsv"]})
+    message = r"basic_val.tsv is missing: .* folder of basic_train.tsv, basic_val.tsv"
+    with pytest.raises(DataError, match=message):
+        ListOps(source_dir=str(tmp_path), max_length=64).load("train", tmp_path / "x")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

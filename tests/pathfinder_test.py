@@ -64,6 +64,79 @@ def test_released_folders_are_read(tmp_path, named, capsys):
     assert task.folder() == same.folder() != Pathfinder().folder()
 
 
+def edit(path, change):
+    path.write_text(change(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lists: (lists / "._0.npy").write_bytes(b"\0\5\x16\7Mac OS X"),
+        lambda lists: edit(lists / "0.npy", lambda text: f"\ufeff\n{text}\n \n"),
+        lambda lists: edit(lists / "0.npy", lambda text: text.replace("\n", "\r\n")),
+        lambda lists: edit(
+            lists / "0.npy", lambda text: text.replace(" 1.8", ".0 1.8")
+        ),
+    ],
+)
+def test_lists_that_other_programs_have_touched_are_the_same(tmp_path, change):
+    images, labels = write_released(tmp_path / FOLDER)
+    change(tmp_path / FOLDER / "metadata")
+    train = Pathfinder(source_dir=str(tmp_path)).load("train", tmp_path / "data")
+    order = np.random.default_rng(42).permutation(40)[:32]
+    np.testing.assert_array_equal(train.inputs, images[order])
+    np.testing.assert_array_equal(train.labels, labels[order])
+
+
+LINE = "imgs/0 sample_0.png 0 1 1.8 14 2.0 20 1.5"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "0 (1).npy",
+            LINE,
+            r"0 \(1\).npy is none of the release's 0.npy, .*: remove it",
+        ),
+        (
+            "11.npy",
+            "imgs/0 sample_0.png 0",
+            "11.npy, line 1 is not imgs/K sample_I.png",
+        ),
+        ("11.npy", f"{LINE}\nimgs/0", "11.npy, line 2 is not imgs/K sample_I.png"),
+        ("11.npy", LINE.replace("0 1 1", "0 2 1"), "LABEL is 0 or 1: imgs/0 sample"),
+        ("11.npy", LINE.replace("0 1 1", "0 x 1"), "LABEL is 0 or 1: imgs/0 sample"),
+        ("11.npy", LINE.replace("0.png", "9.png"), "sample_9.png is in metadata/ but"),
+        (
+            "11.npy",
+            np.array([LINE.split()]),
+            "11.npy is not text, as the release has it",
+        ),
+    ],
+)
+def test_wrong_lists_are_named(tmp_path, name, content, message):
+    write_released(tmp_path / FOLDER)
+    path = tmp_path / FOLDER / "metadata" / name
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        np.save(path, content)
+    with pytest.raises(DataError, match=message) as caught:
+        Pathfinder(source_dir=str(tmp_path)).load("train", tmp_path / "data")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_renamed_folder_is_read_and_one_of_another_difficulty_is_not(tmp_path):
+    write_released(tmp_path / FOLDER)
+    renamed = (tmp_path / FOLDER).rename(tmp_path / "contours")
+    task = Pathfinder(source_dir=str(renamed))
+    assert task.load("train", tmp_path / "data").num_examples == 32
+    easy = renamed.rename(tmp_path / "curv_baseline")
+    with pytest.raises(DataError, match="neither pathfinder32/curv_contour_length_14"):
+        Pathfinder(source_dir=str(easy)).load("train", tmp_path / "data")
+
+
 def test_wrong_released_pictures_are_named(tmp_path):
     write_released(tmp_path / FOLDER)
     large = {"resolution": 64, "max_length": 4096}

@@ -1,8 +1,9 @@
-"""What the README says, run."""
+"""What the README, the pages in docs/ and the results say, run."""
 
 import importlib
 import re
 import shlex
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,59 +15,116 @@ from nystromformer import attention, make_attention
 from nystromformer.attention import ATTENTIONS
 from tests.commands import ROOT
 
-README = (ROOT / "README.md").read_text()
-SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-COMMANDS = re.findall(r"^    (python scripts/.*|make .*)$", README, re.MULTILINE)
-SCRIPTS = [c for c in COMMANDS if c.startswith("python scripts/")]
+README = ROOT / "README.md"
+PAGES = [
+    README,
+    *(ROOT / name for name in ("CONTRIBUTING.md", "DATA.md", "results/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "results").glob("*/README.md")),
+]
+SNIPPET = re.compile(r"```python\n(.*?)```", re.DOTALL)
+COMMAND = re.compile(r"^    (python scripts/.*|make .*)$", re.MULTILINE)
+SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
 
 
-def test_readme_has_snippets_and_commands():
-    assert (len(SNIPPETS), len(SCRIPTS) >= 2) == (3, True)
-    assert {"make train", "make test"} <= {c.split("#")[0].strip() for c in COMMANDS}
+def commands_of(page: Path) -> list[str]:
+    return COMMAND.findall(page.read_text())
 
 
-def test_readme_snippets_run_and_give_the_shapes_they_say(monkeypatch):
+def run_snippets(page: Path, monkeypatch) -> dict:
+    """The names that the page's Python code leaves behind."""
     monkeypatch.setattr(attention, "ATTENTIONS", dict(ATTENTIONS))
     names: dict = {}
     with jax.numpy_rank_promotion("allow"):  # as in a reader's own program
-        for snippet in SNIPPETS:
+        for snippet in SNIPPET.findall(page.read_text()):
             exec(snippet, names)
+    return names
+
+
+def test_readme_is_short_and_has_its_two_commands():
+    assert len(README.read_text().splitlines()) <= 150
+    commands = [command.split("#")[0].strip() for command in commands_of(README)]
+    assert {"make train", "make test"} <= set(commands)
+
+
+def test_readme_snippet_gives_the_shapes_it_says(monkeypatch):
+    names = run_snippets(README, monkeypatch)
+    assert names["out"].shape == (2, 4096, 8, 64)
     assert names["y"].shape == (2, 4096, 512)
-    assert names["heat"].shape == (10_000,)
-    mine = make_attention(
-        "mine", num_heads=2, head_dim=3, max_length=5, rngs=nnx.Rngs(0)
-    )
-    x = jnp.ones((1, 5, 2, 3))
-    np.testing.assert_array_equal(mine(x, x, x), x)  # the mean of equal values
 
 
-@pytest.mark.parametrize("script", sorted({c.split()[1] for c in SCRIPTS}))
-def test_readme_commands_know_their_flags_files_and_keys(commands, script):
-    done = commands.run(script.removeprefix("scripts/"), "--help")
-    assert done.returncode == 1, done.stderr  # absl's, of --help
-    for command in (c for c in SCRIPTS if c.split()[1] == script):
-        config = None
-        for arg in shlex.split(command)[2:]:
-            name, _, value = arg.removeprefix("--").partition("=")
-            if name == "config":
-                path, _, words = value.partition(":")
-                module = path.removesuffix(".py").replace("/", ".")
-                config = importlib.import_module(module).get_config(words)
-            elif name.startswith("config."):
-                group, key = name.split(".")[1:]
-                assert config
-                assert key in config[group], arg
-            elif arg.startswith("--"):
-                shown = rf"^  --(\[no\])?{re.escape(name)}[:=]"
-                assert re.search(shown, done.stdout, re.MULTILINE), arg
+def test_attention_page_gives_the_shapes_it_says(monkeypatch):
+    names = run_snippets(ROOT / "docs/attention.md", monkeypatch)
+    assert names["out"].shape == (2, 1000, 8, 64)
+    assert names["y"].shape == (2, 1000, 512)
+    assert names["z"].shape == (2, 1000, 512)
+    assert names["logits"].shape == (2, 2)
+    assert names["row"].shape == (1, 1000)
 
 
-def test_readme_names_targets_and_files_that_are_there():
+def test_attention_page_has_the_row_of_the_valid_tokens(monkeypatch):
+    names = run_snippets(ROOT / "docs/attention.md", monkeypatch)
+    row = names["row"][0]
+    np.testing.assert_array_equal(row[700:], 0)
+    matrix = names["left"] @ names["middle"] @ names["right"]
+    np.testing.assert_allclose(row, matrix[0], rtol=1e-4, atol=1e-6)
+
+
+def test_extending_page_registers_what_it_says(monkeypatch):
+    run_snippets(ROOT / "docs/extending.md", monkeypatch)
+    values = jnp.ones((1, 5, 2, 3))
+    sizes = {"num_heads": 2, "head_dim": 3, "max_length": 5}
+    for name in ("mine", "gated"):
+        mean = make_attention(name, **sizes, rngs=nnx.Rngs(0))
+        np.testing.assert_array_equal(mean(values, values, values), values)
+
+    gated = make_attention("gated", **sizes, rngs=nnx.Rngs(0))
+    gated.gate[...] = jnp.array([2.0, 3.0])
+    expected = np.ones((1, 5, 2, 3)) * np.array([2.0, 3.0])[:, None]
+    np.testing.assert_array_equal(gated(values, values, values), expected)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_commands_of_all_pages_know_their_flags_files_and_keys(commands, script):
+    shown = commands.run(script, "--help")
+    assert shown.returncode == 1, shown.stderr  # absl's, of --help
+    for page in PAGES:
+        for command in commands_of(page):
+            words = shlex.split(command, comments=True)
+            if words[:2] == ["python", f"scripts/{script}"]:
+                check_arguments(words[2:], shown.stdout)
+
+
+def check_arguments(arguments: list[str], help_text: str) -> None:
+    """Every flag stands in the help; every config key is one of its config file."""
+    config = None
+    for argument in arguments:
+        name, _, value = argument.removeprefix("--").partition("=")
+        if name == "config":
+            path, _, presets = value.partition(":")
+            module = path.removesuffix(".py").replace("/", ".")
+            config = importlib.import_module(module).get_config(presets or None)
+        elif name.startswith("config.") and config is not None:
+            group, key = name.split(".")[1:]
+            assert key in config[group], argument
+        elif argument.startswith("--") and not name.startswith("config."):
+            flag = rf"^  --(\[no\])?{re.escape(name)}[:=]"
+            assert re.search(flag, help_text, re.MULTILINE), argument
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_name_targets_and_files_that_are_there(page):
+    text = page.read_text()
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"`?make (train|paper|speed|test[a-z-]*|lint)\b", README):
+    for target in re.findall(r"`?make (train|paper|speed|test[a-z-]*|lint)\b", text):
         assert f"\n{target}:" in makefile, target
-    tree = README.split("## Find your way")[1].split("A change passes")[0]
-    for name in re.findall(r"^    ([^\s,]+)", tree, re.MULTILINE):
+    for path in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / path).exists(), path
+
+
+def test_readme_map_names_files_that_are_there():
+    tree = README.read_text().split("## Find your way")[1].split("## Cite")[0]
+    names = re.findall(r"^    ([^\s,]+)", tree, re.MULTILINE)
+    assert len(names) >= 8
+    for name in names:
         assert (ROOT / name).exists(), name
-    for path in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", README):
-        assert (ROOT / path).exists(), path

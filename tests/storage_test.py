@@ -2,17 +2,25 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 import time
 
 import pytest
+import tensorflow_datasets as tfds
 
 from lra_tasks.split import DataError
 from lra_tasks.task import get_task
-from tests.archive_server import full_disk
+from tests.archive_server import full_disk, write
 
 SHORT = {"max_length": 64, "min_tokens": 10, "num_validation": 101, "num_test": 211}
+
+
+RETRIEVAL = {
+    f"new_aan_pairs.{name}.tsv": f"1\tA\tB\tone {name}\ttwo\n".encode()
+    for name in ("train", "eval", "test")
+}
 
 
 def toy(num_train=997, **options):
@@ -100,13 +108,27 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     assert task.load("train", tmp_path).num_examples == 5003
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "foreign"])
+@pytest.mark.parametrize(
+    "damage", ["flip", "cut", "remove", "foreign", "no info", "cut info", "others"]
+)
 def test_load_reads_nothing_that_is_damaged_or_foreign(tmp_path, damage):
     task = toy()
     folder = task.folder(tmp_path)
     if damage == "foreign":
         folder.mkdir(parents=True)
         (folder / "dataset_info.json").write_text("{}")
+    elif damage == "others":  # another task's in that place
+        other = get_task("retrieval")
+        write(tmp_path / "a/tsv_data", RETRIEVAL)
+        other.load("train", tmp_path / "a")
+        shutil.copytree(other.folder(tmp_path / "a"), folder)
+    elif "info" in damage:
+        task.load("train", tmp_path)
+        info = folder / "dataset_info.json"
+        content = info.read_bytes()
+        info.unlink()
+        if damage == "cut info":
+            info.write_bytes(content[: len(content) // 2])
     else:
         task.load("train", tmp_path)
         (file,) = folder.glob("*-train.*")
@@ -120,3 +142,15 @@ def test_load_reads_nothing_that_is_damaged_or_foreign(tmp_path, damage):
         task.load("train", tmp_path)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [ImportError, PermissionError, AttributeError])
+def test_load_blames_the_data_for_nothing_else(tmp_path, monkeypatch, error):
+    toy().load("train", tmp_path)
+
+    def fail(_):
+        raise error("array_record is not installed")
+
+    monkeypatch.setattr(tfds, "builder_from_directory", fail)
+    with pytest.raises(error, match=r"^array_record is not installed$"):
+        toy().load("train", tmp_path)

@@ -86,6 +86,8 @@ def test_every_source_gives_the_same_data(tmp_path, monkeypatch):
     assert len(seen) == 1
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
     found.append(hashes(TinyText(), tmp_path / "nothing"))
+    renamed = (tmp_path / "folder/aclImdb").rename(tmp_path / "imdb reviews")
+    found.append(hashes(TinyText(source_dir=str(renamed)), tmp_path / "empty"))
     assert all(each == found[0] for each in found)
 
 
@@ -95,6 +97,22 @@ def test_encode_bytes_shifts_by_one_and_comes_back():
     assert tokens[0].tolist() == [98, 99, 100, 0, 0, 0]
     assert lengths.tolist() == [3, 5, 0, 5]
     assert [decode_bytes(row) for row in tokens] == ["abc", "日\\xe6\\x9c", "", "naïv"]
+
+
+WHITE_SPACE = " \n\t\r\v\f"
+
+
+def test_encode_reads_a_text_as_training_does():
+    """Lines of a file end with a line feed, and training's reviews do not."""
+    for options in ({}, {"tokenizer": "byte"}):
+        text = Text(max_length=32, **options)
+        read = text.encode(["A film.", "\xa0A film."])  # TFDS strips ASCII's alone
+        asked = text.encode([f"{WHITE_SPACE}A film.{WHITE_SPACE}", "\xa0A film.\n"])
+        np.testing.assert_array_equal(asked[0], read[0])
+        np.testing.assert_array_equal(asked[1], read[1])
+    # Papers are read with the white space that they have.
+    _, lengths = Retrieval(max_length=32).encode([" one paper ", "one paper"])
+    assert lengths.tolist() == [11, 9]
 
 
 def test_make_splits_refuses_an_incomplete_folder(tmp_path):
@@ -165,7 +183,9 @@ def test_retrieval_reads_folder_archive_and_windows_line_ends(tmp_path):
     write(tmp_path / "b", {"lra_release.gz": tar_of(other | members, "w:gz")})
     write(tmp_path / "c" / "lra_release" / "tsv_data", windows)
     found = [hashes(Retrieval(), tmp_path / name) for name in "abc"]
-    for name in ("a", "c/lra_release/tsv_data"):
+    write(tmp_path / "lra/aan", packed())  # as it is also called
+    write(tmp_path / "d", {"lra_release.tar.gz": plain})
+    for name in ("a", "c/lra_release/tsv_data", "lra/aan", "d", "d/lra_release.tar.gz"):
         found.append(hashes(Retrieval(source_dir=str(tmp_path / name)), tmp_path / "e"))
     assert all(each == found[0] for each in found)
 

@@ -9,14 +9,17 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
+from ml_collections import config_flags
 
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
+from nystromformer.experiments.xla_flags import turn_off_cpu_fusions
 from nystromformer.training.checkpoint import CheckpointError
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import NotFiniteError
@@ -26,17 +29,27 @@ USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
 flags.disclaim_key_flags()  # --help lists the flags below with the script's own
 
 
-def run(main: Callable[..., None], arguments: str | None = None) -> None:
+def run(
+    main: Callable[..., None],
+    arguments: str | None = None,
+    registries: Sequence[Mapping[str, Any]] = (),
+) -> None:
     """Parses the flags, runs a command and ends the process.
 
-    A user's error is one line and status 2. With `arguments`, the name of positional
-    ones as in "RUNS", `main` is called with the list of them.
+    A user's error is one line and status 2.
+
+    Args:
+      main: the command.
+      arguments: the name of positional ones as in "RUNS"; `main` is called with them.
+      registries: the tables of names. If the file of the flag --config changes one, it
+        counts as given by --load, too, so that whoever reads the run imports it.
     """
     streams: Any = (sys.stdout, sys.stderr)
     for stream in streams:
         stream.reconfigure(errors="replace")  # for a terminal without "…"
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # outside training nothing is saved
     _name_user()
+    turn_off_cpu_fusions()  # before JAX starts XLA, be it in a module of --load
     flags.DEFINE_multi_string("load", [], "module, or path of its file, to import")
 
     def guarded(argv: list[str]) -> None:
@@ -51,17 +64,22 @@ def run(main: Callable[..., None], arguments: str | None = None) -> None:
         except USER_ERRORS as error:
             fail(str(error))
 
-    app.run(guarded, flags_parser=_parse_flags)
+    app.run(guarded, flags_parser=partial(_parse_flags, registries=registries))
 
 
-def _parse_flags(argv: list[str]) -> list[str]:
+def _parse_flags(argv: list[str], registries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Parses --load before the others: a config may name what a module registers."""
     early = flags.FlagValues()
     early["load"] = flags.FLAGS["load"]
     try:
         early(argv, known_only=True)
         load_modules(early.load)
-        return flags.FLAGS(argv)
+        before = [dict(registry) for registry in registries]
+        words = flags.FLAGS(argv)
+        if before != [dict(registry) for registry in registries]:
+            file = config_flags.get_config_filename(flags.FLAGS["config"])
+            flags.FLAGS.load = [*flags.FLAGS.load, file.partition(":")[0]]
+        return words
     except (flags.Error, AttributeError, KeyError, *USER_ERRORS) as error:
         reason: Any = error
         if isinstance(error, AttributeError | KeyError):  # of ml_collections
@@ -97,8 +115,10 @@ def load_modules(names: Iterable[str]) -> None:
         if name.endswith(".py") and not os.path.exists(name):
             if os.path.basename(name) in map(os.path.basename, sys.modules):
                 continue  # it has moved, and was loaded from where it is now
-            hint = "if it has moved, --load it from its place now"
-            raise ConfigError(f"--load={name}: no such file; {hint}")
+            raise ConfigError(
+                f"--load={name}: no such file; if it has moved, --load it from its "
+                "place now, under the same name"
+            )
         try:
             if not name.endswith(".py"):
                 importlib.import_module(name)

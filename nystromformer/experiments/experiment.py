@@ -11,15 +11,20 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.split import SPLITS
 from lra_tasks.task import Split, Task, get_task
 from nystromformer import heads
 from nystromformer.attention.base import check_choice
-from nystromformer.config import Config, ConfigError, ModelConfig
+from nystromformer.config import Config, ConfigError, ModelConfig, TrainConfig
+from nystromformer.experiments.augmentations import make_augmentations
+from nystromformer.experiments.provenance import num_cores
+from nystromformer.training.augmentation import Augmented
 from nystromformer.training.denoising import ClassificationDenoising
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification, Objective
 from nystromformer.training.optimizer import make_optimizer
+from nystromformer.training.positions import Positions
 from nystromformer.training.step import Programs, split_weights
 
 MAX_TOKENS = 2**23  # of a split; from a larger one evenly spaced rows are taken
@@ -44,6 +49,11 @@ class ObjectiveSpec:
 
 def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
     """A classifier of one sequence or of a pair, whichever the task has."""
+    if task.num_labels:
+        raise ValueError(
+            f"{task.name} labels several tokens of a sequence, a classifier gives it "
+            'one label: take objective.name="positions"'
+        )
     sizes: Any = {"num_classes": task.num_classes, "rngs": rngs}
     pooling = config.pooling
     if pooling == "bert_pooler" and task.vocabulary is None:
@@ -53,6 +63,13 @@ def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Modu
     if pooling == "bert_pooler":
         return heads.FirstTokenClassifier(config, activation="tanh", **sizes)
     return heads.SequenceClassifier(config, pooling=pooling, **sizes)
+
+
+def make_token_classifier(
+    config: ModelConfig, task: Task, rngs: nnx.Rngs
+) -> nnx.Module:
+    """A classifier of each token."""
+    return heads.TokenClassifier(config, num_classes=task.num_classes, rngs=rngs)
 
 
 def make_mlm_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
@@ -91,6 +108,16 @@ def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.M
     return heads.MaskedOrderModel(config, rngs=rngs)
 
 
+def _make_positions(task: Task, **options: Any) -> Positions:
+    """An objective of the tokens that the task labels."""
+    if not task.num_labels:
+        raise ValueError(
+            f"positions needs labels of tokens; {task.name} has one of each sequence: "
+            'take name="classification"'
+        )
+    return Positions(task.num_labels, **options)
+
+
 def _make_mlm(kind: type[MaskedTokens], task: Task, **options: Any) -> MaskedTokens:
     """An objective of masked tokens, which leaves the task's special ones alone."""
     tokens = {"vocab_size": task.vocab_size, "mask_token": task.mask_token}
@@ -104,6 +131,11 @@ def label_floors(task: Task, splits: Any) -> Floors:
         "accuracy": task.floors(splits["train"], splits["test"]),
         "f1": {"class 1 always": 2 * positive / (1 + positive)},
     }
+
+
+def position_floors(task: Task, splits: Any) -> Floors:
+    """The task's own rules for the labels of tokens."""
+    return {"accuracy": task.floors(splits["train"], splits["test"])}
 
 
 def mlm_floors(task: Task, splits: Any) -> Floors:
@@ -150,6 +182,7 @@ OBJECTIVES = {
         make_denoising_classifier,
         denoising_floors,
     ),
+    "positions": ObjectiveSpec(_make_positions, make_token_classifier, position_floors),
     "mlm": ObjectiveSpec(partial(_make_mlm, MaskedTokens), make_mlm_model, mlm_floors),
     "mlm_sop": ObjectiveSpec(
         partial(_make_mlm, MaskedOrder), make_mlm_sop_model, mlm_sop_floors
@@ -174,7 +207,8 @@ class Experiment:
         """Runs every check that needs neither data nor a compilation.
 
         DataError for an unknown task or option of it; ConfigError for an objective or
-        option that is unknown, or a model that cannot be built.
+        option that is unknown, an augmentation that the task does not have, or a model
+        that cannot be built.
         """
         self.config = config
         self.task = task = get_task(config.task.name, **config.task.options)
@@ -183,10 +217,14 @@ class Experiment:
         try:
             check_choice("name", name, tuple(OBJECTIVES))
             self.spec = OBJECTIVES[name]
-            self.objective = objective = self.spec.make_objective(task, **options)
+            objective: Objective = self.spec.make_objective(task, **options)
             check_choice("select", objective.select, tuple(objective.metrics))
+            self.objective = objective
         except (TypeError, ValueError) as error:  # no such option, or no such value
             raise ConfigError(f"config.objective: {error}") from error
+        augmentations = make_augmentations(task, config.train)
+        if augmentations:
+            self.objective = Augmented(objective, augmentations)
         try:
             encoder = dataclasses.replace(
                 config.model,
@@ -250,8 +288,18 @@ class Experiment:
         return float((lengths <= options.get("num_landmarks", 0)).mean())
 
     def load(self) -> dict[str, Split]:
+        """Its splits, which are prepared first, pictures on all cores."""
+        task = self.task
+        if isinstance(task, Pathfinder) and task.num_workers is None:
+            task = dataclasses.replace(task, num_workers=num_cores())
         data_dir = self.config.task.data_dir
-        return {name: self.task.load(name, data_dir) for name in SPLITS}
+        return {name: task.load(name, data_dir) for name in SPLITS}
+
+
+def check_num_steps(train: TrainConfig) -> None:
+    """Raises ConfigError unless steps or epochs say how long a run trains, not both."""
+    if train.num_steps and train.num_epochs:
+        raise ConfigError("give config.train.num_steps or num_epochs, 0 for the other")
 
 
 def is_rate(metric: str) -> bool:

@@ -40,8 +40,12 @@ def commit() -> str | None:
 
 
 def source() -> dict[str, Any]:
-    """What numbers come from: the command line, as a shell takes it, and the rest."""
+    """What numbers come from: the command line, as a shell takes it, and the rest.
+
+    Among the versions are the flags of XLA, which change numbers as a release does.
+    """
     versions = {name: importlib.metadata.version(name) for name in VERSIONS_OF}
+    versions["XLA_FLAGS"] = os.environ.get("XLA_FLAGS") or "none"
     return {
         "command": shlex.join(["python", *sys.argv]),
         "commit": commit(),

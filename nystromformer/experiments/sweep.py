@@ -4,7 +4,6 @@ Each run is a process of train.py that writes to log.txt in its workdir. If the 
 is killed, the current runs train on, and a new sweep leaves them alone.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import itertools
@@ -21,18 +20,18 @@ from typing import Any
 import jax
 import submitit
 from absl import flags
-from etils import epath
 from flax.traverse_util import flatten_dict
 from ml_collections import config_flags
 from submitit.core.utils import FailedJobError
 
 from nystromformer.config import Config, ConfigError
-from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.workdir import lock_workdir
+from nystromformer.experiments.experiment import Experiment, check_num_steps
+from nystromformer.experiments.workdir import PLAN_FILE, is_locked, write_json
 from nystromformer.training.interrupt import SIGNALS, Interrupted, StopFlag
 
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 FAILURE_FILE = "failed.txt"  # the exit status and the last line of a run that failed
+PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 RESUMABLE = {0, *(128 + signum for signum in SIGNALS), *(-signum for signum in SIGNALS)}
 Changes = Mapping[str, Any]  # config key, as in attention.num_landmarks -> value
 
@@ -51,6 +50,15 @@ class Point:
         if self.source:
             words.append(f"--config.train.init_from={folder / self.source}")
         return [*words, f"--workdir={folder / self.name}"]
+
+    def planned_config(self, folder: Path) -> dict[str, Any]:
+        """The groups that the run will write to its config.json."""
+        groups = self.config.to_mapping()
+        if self.source:
+            source = str(folder / self.source)
+            groups["train"]["init_from"] = source
+            groups["overrides"]["train.init_from"] = source
+        return groups
 
 
 def parse_grid(texts: Sequence[str]) -> list[dict[str, str]]:
@@ -90,15 +98,18 @@ def make_points(
         try:
             point = _make_point(file, presets, variant, changes, seed)
             if not seed:
+                check_num_steps(point.config.train)
                 Experiment(point.config)
         except (flags.Error, OSError, TypeError, ValueError) as error:
             said = str(error).splitlines()[-1]  # above it: the traceback of a config
             raise ConfigError(f"{file.strip(':')}: {said}") from error
         points.append(dataclasses.replace(point, flags=imports + point.flags))
-        known |= flatten_dict(point.config.to_mapping(), sep=".").keys()
-    for key in {*changes}.union(*variants) - known:
-        near = difflib.get_close_matches(key, known) or sorted(known)
-        raise ConfigError(f"no run has the key {key}; known: {', '.join(near)}")
+        groups = point.config.to_mapping()
+        del groups["overrides"]
+        known |= flatten_dict(groups, sep=".").keys()
+    if unknown := sorted(set(changes).union(*variants) - known):
+        near = difflib.get_close_matches(unknown[0], known) or sorted(known)
+        raise ConfigError(f"no run has the key {unknown[0]}; known: {', '.join(near)}")
     return points
 
 
@@ -110,32 +121,33 @@ def _make_point(
     stage = ",".join(filter(None, [own, variant.get("presets")]))
     arg = ",".join(filter(None, [presets, stage, used.pop("attention.name", None)]))
     words = [f"--config={path}:{arg}"]
-    preset = flatten_dict(_read_config(words).to_dict(), sep=".")
+    preset = flatten_dict(_read_config(words), sep=".")
     used = {key: x for key, x in used.items() if key in preset}
     named = [key for key in variant if key in used]
     used["train.seed"] = seed + int(used.get("train.seed", preset["train.seed"]))
     words += [f"--config.{key}={value}" for key, value in used.items()]
-    config = _read_config(words)
+    groups = _read_config(words)
 
     def name(*stages: str) -> str:
         chosen = [f"{x}={used[x]}".removeprefix("attention.") for x in named]
-        parts = [config.task.name, config.attention.name, *stages, *chosen]
+        parts = [groups["task"]["name"], groups["attention"]["name"], *stages, *chosen]
         text = "-".join([*filter(None, parts), f"seed{used['train.seed']}"])
         return re.sub(r"[^\w.+=-]", "_", text)
 
     after, source = variant.get("init_from"), None
     if after:
-        config.train.init_from = source = name(after)
+        groups["train"]["init_from"] = source = name(after)
     own = name(stage, f"init_from_{after}" if after else "")
-    return Point(own, tuple(words), Config.from_mapping(config.to_dict()), source)
+    return Point(own, tuple(words), Config.from_mapping(groups), source)
 
 
-def _read_config(words: Sequence[str]) -> Any:
-    """The ConfigDict of train.py's flags --config and --config.group.key."""
+def _read_config(words: Sequence[str]) -> dict[str, Any]:
+    """Reads train.py's flags --config and --config.group.key as it does."""
     values, argv = flags.FlagValues(), ["train.py", *words]
     config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
     values(argv)
-    return values.config
+    overrides = config_flags.get_override_values(values["config"])
+    return {**values.config.to_dict(), "overrides": overrides}
 
 
 def merge(points: Iterable[Point]) -> list[Point]:
@@ -149,15 +161,20 @@ def merge(points: Iterable[Point]) -> list[Point]:
     return [*found.values()]
 
 
+def write_plan(points: Iterable[Point], folder: Path) -> None:
+    """Writes the configs of all runs, so that a report also counts those to come."""
+    folder.mkdir(parents=True, exist_ok=True)
+    configs = {point.name: point.planned_config(folder) for point in points}
+    write_json(folder / PLAN_FILE, configs)
+
+
 def state(workdir: Path) -> str:
     """The state of a run: "done", "failed", "waiting", or "running" elsewhere."""
     if (workdir / "result.json").exists():
         return "done"
-    if not workdir.exists():
-        return "waiting"
-    with contextlib.suppress(ConfigError), lock_workdir(epath.Path(workdir)):
-        return "failed" if (workdir / FAILURE_FILE).exists() else "waiting"
-    return "running"
+    if is_locked(workdir):
+        return "running"
+    return "failed" if (workdir / FAILURE_FILE).exists() else "waiting"
 
 
 def accelerators() -> list[str]:
@@ -173,6 +190,7 @@ class Job:
 
     def __init__(self, command: Sequence[str], workdir: Path):
         self.command, self.workdir = command, workdir
+        self.process: Any = None  # of the subprocess, once it has started
 
     def start(self, **env: str) -> None:
         self.env, both = env, os.environ | env
@@ -184,7 +202,8 @@ class Job:
     def finish(self) -> None:
         """Waits for its end, and says how it ended."""
         status, why = self.process.wait(), ""
-        if status not in RESUMABLE:
+        # Where the run goes on, or has ended, another process has the folder.
+        if status not in RESUMABLE and state(self.workdir) == "waiting":
             log = (self.workdir / "log.txt").read_text(errors="replace")
             why = f"status {status}: " + log.strip().rpartition("\n")[2]
             (self.workdir / FAILURE_FILE).write_text(why)
@@ -198,9 +217,10 @@ class Job:
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
         """Lets it save and end, for submitit to put it back into the queue."""
-        self.process.terminate()
-        # The signal has interrupted `wait`, which holds the lock of another `wait`.
-        os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        if self.process:
+            self.process.terminate()
+            # The signal has interrupted `wait`, which holds the lock of another `wait`.
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         return submitit.helpers.DelayedSubmission(Job(self.command, self.workdir))
 
 
@@ -212,7 +232,11 @@ def run_locally(
     A point that starts from another one waits for it. Interrupted, once all have saved.
     """
     gpus = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in accelerators()] or [{}]
-    free = [gpus[place % len(gpus)] for place in range(num_parallel or len(gpus))]
+    num_parallel = num_parallel or len(gpus)
+    if num_parallel > len(gpus) and PREALLOCATE not in os.environ:
+        # Else the first run on a GPU takes most of its memory.
+        gpus = [{**gpu, PREALLOCATE: "false"} for gpu in gpus]
+    free = [gpus[place % len(gpus)] for place in range(num_parallel)]
     waiting, running = list(points), []
     with StopFlag() as stop:
         while (waiting or running) and stop.signum is None:
@@ -243,8 +267,9 @@ def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> No
     A job that runs out of its time saves, and goes back into the queue. The parameters
     are submitit's: partition, time, gpus_per_node, array_parallelism.
     """
-    if shutil.which("sbatch") is None:
-        raise ConfigError("--cluster=slurm, but this machine has no sbatch")
+    for program in ("sbatch", "srun"):
+        if shutil.which(program) is None:
+            raise ConfigError(f"--cluster=slurm, but this machine has no {program}")
     executor = submitit.SlurmExecutor(folder / "slurm", max_num_timeout=100)
     more: dict[str, Any] = {"requeue": True}
     parameters |= {"job_name": folder.name, "additional_parameters": more}

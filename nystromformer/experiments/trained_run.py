@@ -11,6 +11,7 @@ import numpy as np
 from etils import epath
 from flax import nnx
 
+from nystromformer.attention.base import check_range
 from nystromformer.config import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.workdir import TOKENIZER_FILE, read_config, read_result
@@ -27,10 +28,19 @@ NYSTROM_OPTIONS += ("landmarks", "landmark_seed", "pinv")
 
 
 class Prediction(NamedTuple):
-    """classes: int [B], the most probable; probabilities: float32 [B, C]."""
+    """What a run says of B examples of C classes.
+
+    Of a task that labels tokens the arrays are [B, max_length] and [B, max_length, C]:
+    every token gets a class, those without a label and the padding too.
+
+    classes: int [B], the most probable.
+    probabilities: float32 [B, C].
+    labels: str [B], the names of `classes`.
+    """
 
     classes: np.ndarray
     probabilities: np.ndarray
+    labels: np.ndarray
 
 
 class Layer(NamedTuple):
@@ -89,7 +99,8 @@ class TrainedRun:
         Args:
           inputs: texts, or pairs of texts where an example has two; or token ids
             [B, L] ([B, 2, L] with two inputs), L ≤ the task's max_length.
-          lengths: of token ids, [B] ([B, 2]); None = they have no padding.
+          lengths: of token ids, [B] ([B, 2]); None = they have no padding, which is an
+            error for ids that end in that of padding.
 
         Raises DataError and ValueError where the task has no such inputs or no classes.
         """
@@ -97,11 +108,14 @@ class TrainedRun:
             raise ValueError(f"{self.config.objective.name} predicts no classes")
         pair = (2,) * (self.task.num_inputs == 2)
         tokens, mask = self._read(inputs, lengths, *pair)
-        found = np.zeros((len(tokens), self.task.num_classes), np.float32)
+        of_tokens = (self.task.max_length,) if self.task.num_labels else ()
+        shape = (len(tokens), *of_tokens, self.task.num_classes)
+        found = np.zeros(shape, np.float32)
         for start in range(0, len(tokens), PREDICT_BATCH):
             rows = np.arange(start, start + PREDICT_BATCH).clip(max=len(tokens) - 1)
             found[rows] = _probabilities(self.model, tokens[rows], mask[rows])
-        return Prediction(found.argmax(-1), found)
+        classes = found.argmax(-1)
+        return Prediction(classes, found, np.array(self.task.class_names)[classes])
 
     def layers(self, inputs: Any, lengths: Any = None) -> list[Layer]:
         """The queries, keys and values of each layer, [B, L, N, H], and its mask.
@@ -116,6 +130,7 @@ class TrainedRun:
     ) -> np.ndarray:
         """Rows of the attention matrix of one head: [B, R, L], L + 1 with [CLS].
 
+        Its columns are [CLS] and what `task.encode` gives; those of padding are 0.
         With nystrom the rows of its approximation, in O(L · M): they need not sum to 1.
 
         Args:
@@ -123,14 +138,21 @@ class TrainedRun:
           layer, head: which, from 0.
           rows: [R] queries; 0 is [CLS] where the model has one.
 
-        ValueError for a row that does not exist, or an attention without a matrix.
+        ValueError for a layer, head or row that does not exist, or an attention without
+        a matrix.
         """
         name, options = self.config.attention.name, self.config.attention.options
         if name not in ("nystrom", "softmax") or "per_batch" in options.values():
             raise ValueError("rows need softmax, or nystrom with pinv_init=per_matrix")
+        num_layers, num_heads = (
+            self.config.model.num_layers,
+            self.config.model.num_heads,
+        )
+        check_range("layer", layer, -num_layers, num_layers - 1)
+        check_range("head", head, -num_heads, num_heads - 1)
         found = self.layers(inputs, lengths)[layer]
-        at, length = np.asarray(rows), found.query.shape[1]
-        if not {*at.tolist()} <= {*range(length)}:
+        at, length = np.atleast_1d(rows), found.query.shape[1]
+        if not np.isin(at, np.arange(length)).all():
             raise ValueError(f"rows must be from 0 to {length - 1}, got {rows}")
         options = {x: options[x] for x in NYSTROM_OPTIONS if x in options}
 
@@ -146,29 +168,70 @@ class TrainedRun:
         self, inputs: Any, lengths: Any, *pair: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Token ids and their mask, [B, *pair, max_length], of texts or token ids."""
-        task = self.task
-        if getattr(getattr(inputs, "dtype", np.dtype("O")), "kind", "i") not in "biuf":
-            texts = np.atleast_1d(np.array(inputs, object))
-            two = 2 in (*pair, task.num_texts)
-            are_texts = all(isinstance(x, str) for x in texts.flat)
-            if texts.shape[1:] != (2,) * two or not are_texts:
-                kind = f"a list of {'pairs of ' * two}texts, or an array of token ids"
-                raise ValueError(f"inputs must be {kind}; got {inputs!r:.60}")
-            tokens, lengths = task.encode([*(texts.ravel() if pair else texts)])
-            inputs = tokens.reshape(-1, *pair, task.max_length)
-            lengths = lengths.reshape(-1, *pair)
-        tokens = np.asarray(inputs)
-        room = task.max_length - tokens.shape[-1]
-        if tokens.shape != (len(tokens), *pair, tokens.shape[-1]) or room < 0:
-            sizes = f"[B, {'2, ' * len(pair)}L] with L ≤ {task.max_length}"
-            raise ValueError(f"token ids must be {sizes}, got {tokens.shape}")
-        if not np.isin(tokens, np.arange(task.vocab_size)).all():
-            raise ValueError(f"token ids must be from 0 to {task.vocab_size - 1}")
-        lengths = tokens.shape[-1] if lengths is None else np.asarray(lengths)
-        lengths = np.broadcast_to(lengths, tokens.shape[:-1])
-        mask = np.arange(task.max_length) < lengths[..., None]
-        padding = [(0, 0)] * (tokens.ndim - 1) + [(0, room)]
+        max_length = self.task.max_length
+        dtype = getattr(inputs, "dtype", np.dtype(object))
+        if getattr(dtype, "kind", "i") in "biuf":  # numpy's, or another library's
+            tokens = self._check_tokens(np.asarray(inputs), *pair)
+            lengths = self._check_lengths(tokens, lengths)
+        elif lengths is not None:
+            raise ValueError("lengths are of token ids: leave them out with texts")
+        else:
+            tokens, lengths = self._encode(inputs, *pair)
+        mask = np.arange(max_length) < lengths[..., None]
+        padding = [(0, 0)] * (tokens.ndim - 1) + [(0, max_length - tokens.shape[-1])]
         return np.pad(tokens.astype(np.int32), padding), mask
+
+    def _encode(self, inputs: Any, *pair: int) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids [B, *pair, max_length] of texts, and their lengths [B, *pair]."""
+        texts = np.atleast_1d(np.array(inputs, object))
+        has_pairs = 2 in (*pair, self.task.num_texts)
+        are_texts = all(isinstance(text, str) for text in texts.flat)
+        if texts.shape[1:] != ((2,) if has_pairs else ()) or not are_texts:
+            kind = "pairs of texts" if has_pairs else "texts"
+            raise ValueError(
+                f"inputs must be a list of {kind}, or an array of token ids; got "
+                f"{inputs!r:.60}"
+            )
+        tokens, lengths = self.task.encode([*(texts.ravel() if pair else texts)])
+        return tokens.reshape(-1, *pair, self.task.max_length), lengths.reshape(
+            -1, *pair
+        )
+
+    def _check_tokens(self, tokens: np.ndarray, *pair: int) -> np.ndarray:
+        """Returns token ids [B, *pair, L] of its vocabulary; ValueError for others."""
+        max_length, vocab_size = self.task.max_length, self.task.vocab_size
+        has_shape = tokens.ndim == 2 + len(pair) and tokens.shape[1:-1] == pair
+        if not has_shape or tokens.shape[-1] > max_length:
+            axes = "[B, 2, L]" if pair else "[B, L]"
+            raise ValueError(
+                f"token ids must be {axes} with L ≤ {max_length}, got {tokens.shape}"
+            )
+        if not np.isin(tokens, np.arange(vocab_size)).all():
+            raise ValueError(f"token ids must be from 0 to {vocab_size - 1}")
+        return tokens
+
+    def _check_lengths(self, tokens: np.ndarray, lengths: Any) -> np.ndarray:
+        """Returns lengths int [B, *pair] of token ids; ValueError if they cannot be."""
+        shape, num_columns = tokens.shape[:-1], tokens.shape[-1]
+        if lengths is None:
+            if self.task.padded and not tokens[..., -1:].all():
+                raise ValueError(
+                    "token ids end in 0, the padding: give lengths, the number of "
+                    "tokens of each row, which task.encode returns"
+                )
+            return np.full(shape, num_columns)
+        lengths = np.asarray(lengths)
+        if lengths.shape != shape or lengths.dtype.kind not in "iu":
+            raise ValueError(
+                f"lengths must be integers of shape {shape}, one for each row of token "
+                f"ids, got {lengths!r:.60}"
+            )
+        if not np.isin(lengths, np.arange(num_columns + 1)).all():
+            raise ValueError(
+                f"lengths must be from 0 to {num_columns}, the columns of the token "
+                f"ids, got {lengths.min()} to {lengths.max()}"
+            )
+        return lengths
 
 
 @nnx.jit

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +18,68 @@ from nystromformer.training.metrics import write_text
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
+PLAN_FILE = "sweep.json"  # of a sweep's folder: the config of each run in it, by name
 TOKENIZER_FILE = "tokenizer.json"  # of a run on sub-words
-LOGS = {"lock", ".txt", ".log", ".out", ".err"}  # may come before a run
+LOCK_FILE = "lock"
+LOGS = {LOCK_FILE, ".txt", ".log", ".out", ".err"}  # may come before a run
 NUMBERLESS = {"load", "task.data_dir", "task.num_workers"}  # they change no number
 NUMBERLESS |= {"train.log_every", "train.checkpoint_every"}
 NOT_COMPARED = NUMBERLESS | {"task.source_dir", "preset"}
 FOLDERS = {"train.init_from", "task.tokenizer"}  # compared by their last parts
 
 
-def lock_workdir(workdir: epath.Path) -> contextlib.AbstractContextManager[Any]:
-    """Makes the folder, and locks it for the context; a bucket has no locks."""
+@contextlib.contextmanager
+def lock_workdir(workdir: epath.Path) -> Iterator[None]:
+    """Makes the folder, and locks it for the context; a bucket has no locks.
+
+    A new folder is deleted if the context leaves nothing in it. ConfigError while
+    another process has the lock.
+    """
     if not is_host_0() or "://" in str(workdir):
-        return contextlib.nullcontext()
+        yield
+        return
+    is_new = not workdir.exists()
     workdir.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(workdir / LOCK_FILE)
     try:
-        return FileLock(workdir / "lock").acquire(timeout=0)
+        lock.acquire(timeout=1)  # `is_locked` elsewhere has it for a moment
     except Timeout as error:
         raise ConfigError(f"another process is training in {workdir}") from error
+    try:
+        yield
+    finally:
+        if is_new and [path.name for path in workdir.iterdir()] == [LOCK_FILE]:
+            (workdir / LOCK_FILE).unlink()
+            workdir.rmdir()
+        lock.release()
+
+
+def is_locked(workdir: Path) -> bool:
+    """Whether a process trains in a folder; changes nothing there."""
+    if not (workdir / LOCK_FILE).exists():
+        return False
+    try:
+        with FileLock(workdir / LOCK_FILE).acquire(timeout=0.2):
+            return False
+    except Timeout:
+        return True
+
+
+def check_path(workdir: epath.Path) -> None:
+    """Raises ConfigError for a path where orbax cannot read back what it saves.
+
+    It takes the whole path for a pattern, and a backslash for a slash.
+    """
+    if set(os.path.abspath(workdir)) & set("*?[\\"):
+        raise ConfigError(
+            f"checkpoints saved in {workdir} could not be read again: "
+            "choose a path without *, ?, [ and \\"
+        )
 
 
 def check_new(workdir: epath.Path) -> None:
     """Raises ConfigError if the folder holds anything but logs; it may not exist."""
+    check_path(workdir)
     for path in workdir.iterdir() if workdir.exists() else ():
         if not {path.name, path.suffix} & LOGS:
             raise ConfigError(f"{path} belongs to no run: name a new or empty workdir")
@@ -50,6 +93,7 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
     """
     if not (workdir / CONFIG_FILE).exists():
         return check_new(workdir)
+    check_path(workdir)
     saved, ours = (_comparable(x) for x in (read_config(workdir), config))
     if not config.train.num_steps:  # but num_epochs
         ours["train.num_steps"] = saved["train.num_steps"]
@@ -62,7 +106,9 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
 
 def _comparable(config: Config) -> dict[str, Any]:
     """The keys of a config that change its numbers, by JSON's types."""
-    flat: Any = flatten_dict(json.loads(json.dumps(config.to_mapping())), sep=".")
+    groups = json.loads(json.dumps(config.to_mapping()))
+    del groups["overrides"]
+    flat: Any = flatten_dict(groups, sep=".")
     names = {x: Path(flat[x]).name for x in FOLDERS & flat.keys() if flat[x]}
     return {key: x for key, x in (flat | names).items() if key not in NOT_COMPARED}
 

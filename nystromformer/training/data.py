@@ -22,7 +22,7 @@ class Batch(NamedTuple):
 
     inputs: jax.Array  # int32 [B, L] or [B, 2, L]
     mask: jax.Array | None  # bool, as inputs, False = padding; None = all are full
-    labels: jax.Array  # int32 [B]
+    labels: jax.Array  # int32 [B]; or of tokens [B, L], -1 where one has none
     weights: jax.Array  # float32 [B]; 0 for a filler row of a last, incomplete batch
     indices: jax.Array  # int32 [B], of the examples in their split
 
@@ -32,7 +32,7 @@ class Data(NamedTuple):
 
     inputs: Any  # [rows, L]; on the host anything with shape, dtype, `inputs[indices]`
     lengths: Any  # [rows]; None where all are full, and need no mask
-    labels: Any  # [examples]
+    labels: Any  # [examples], or of tokens [examples, L]
     pairs: Any = None  # int32 [examples, 2], their rows; None = example i is row i
     examples: jax.Array | None = None  # of a chunk: int32 [examples], in the split
 
@@ -94,8 +94,11 @@ class Data(NamedTuple):
             last = inputs.ndim - 1
             positions = jax.lax.broadcasted_iota(jnp.int32, inputs.shape, last)
             mask = positions < self.lengths[rows][..., None]
+        labels = self.labels[indices]
+        if labels.ndim == 2:
+            labels = labels[:, :length]
         examples = indices if self.examples is None else self.examples[indices]
-        return Batch(inputs, mask, self.labels[indices], weights, examples)
+        return Batch(inputs, mask, labels, weights, examples)
 
 
 @functools.lru_cache(maxsize=2)

@@ -58,7 +58,7 @@ class Classification:
 
 
 def label_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
-    """loss (nats) and accuracy (0 to 1) of logits [B, C], by the weights [B]."""
+    """loss (nats) and accuracy (0 to 1) of logits [..., C] by the weights [...]."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     total, correct = weights.sum(), logits.argmax(-1) == labels
     return {

@@ -14,7 +14,9 @@ def test_approximation_measures_a_run(commands, finished, tmp_path):
     out = tmp_path / "out"
     done = commands.run("approximation.py", f"--out={out}", *args)
     assert done.returncode == 0, done.stderr
+    assert "measuring landmarks: " in done.stdout
     page = (out / "README.md").read_text()
+    assert "by the choice of 4 landmarks" in page
     assert f"best weights of step {result['best_step']:,}" in page
     names = re.findall(r"!\[(\w+)\]\(\1[.]png\)", page)
     assert {"landmarks", "iterations", "spectrum", "iterates"} < {*names}

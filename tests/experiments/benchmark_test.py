@@ -45,6 +45,7 @@ def test_benchmark_rejects_in_one_line_and_writes_nothing(commands, tmp_path):
     for args, message in (
         (["--attention=nystrm-64"], "unknown attention 'nystrm'"),
         (["--option=nystrom-64.pinv=0"], "no nystrom-64 is measured"),
+        ([f"--option={x}.pinv=0" for x in "cdab"], "c.pinv=0: no c is measured"),
         (["--train_step", "--task=text", "--grad_accum_steps=3"], "grad_accum_steps"),
         (["--train_step", "--length=8", "--length=16"], "takes one --length"),
     ):

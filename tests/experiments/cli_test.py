@@ -1,6 +1,7 @@
 """One line and a status for what a person can mend; a traceback for a bug."""
 
 import os
+import tempfile
 
 import pytest
 
@@ -77,3 +78,14 @@ def test_run_rejects_a_module_that_is_not_there(run_main, tmp_path):
         done = run_main("print('ran')", f"--load={name}")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(f"error: --load={name}: ")
+
+
+def test_commands_of_these_tests_leave_no_file(run_main, tmp_path, monkeypatch):
+    streams = tmp_path / "streams"
+    streams.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(streams))
+    run_main("print('ran')")  # the first one starts the server
+    num_open = len(os.listdir("/dev/fd"))
+    assert run_main("print('ran')").stdout == "ran\n"
+    assert len(os.listdir("/dev/fd")) == num_open
+    assert not [*streams.iterdir()]

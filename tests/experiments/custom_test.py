@@ -20,12 +20,28 @@ get_config = custom.get_config
 SHORT = (
     "--config.attention.scale=2.0",
     "--config.task.max_length=12",
-    "--config.optimizer.warmup_steps=2",
+    "-config.optimizer.warmup_steps=2",
+    "--noconfig.optimizer.cycle_b1",
     "--config.train.batch_size=16",
     "--config.train.num_steps=80",
     "--config.train.eval_every=20",
 )
 LOADED = f"{ROOT}/examples/custom.py"
+
+
+# A task that its config file registers, without `load`.
+REGISTERS = """
+from configs.defaults import config_of
+from configs.listops import PAPER, QUICK
+from lra_tasks.listops import ListOps
+from lra_tasks.task import register_task
+
+class Short(ListOps):
+    name = "short"
+
+register_task("short", Short)
+get_config = config_of("short", PAPER, {"quick": QUICK})
+"""
 
 
 def read(path):
@@ -46,6 +62,10 @@ def test_commands_know_what_a_config_registers(commands, tmp_path):
     assert "words with average: " in done.stdout
     config = read(run / "config.json")
     assert config["attention"] == {"name": "average", "scale": 2.0}
+    changed = {"attention.scale": 2.0, "optimizer.warmup_steps": 2}
+    changed["optimizer.cycle_b1"] = False
+    assert config["overrides"].items() >= changed.items()
+    assert len(config["overrides"]) == len(SHORT) + 2  # the folders
     assert [*map(os.path.realpath, config["load"])] == [f"{tmp_path}/mine.py"]
     assert config["task"]["data_dir"] == f"{commands.folder}/of_words"
     assert os.path.realpath(config["task"]["source_dir"]) == f"{tmp_path}/texts"
@@ -64,6 +84,19 @@ def test_commands_know_what_a_config_registers(commands, tmp_path):
     assert f"{result['test_loss']:.2f}" in (tmp_path / "out" / "report.md").read_text()
 
 
+def test_evaluate_knows_what_a_config_has_registered_unasked(commands, tmp_path):
+    (tmp_path / "mine.py").write_text(REGISTERS)
+    workdir = f"--workdir={tmp_path}/run"
+    tiny = [*SMALL, "--config.train.num_steps=10"]
+    args = f"--config={tmp_path}/mine.py:identity,quick", workdir, *tiny
+    args = [x for x in args if "num_landmarks" not in x]
+    done = commands.run("train.py", *args)
+    assert done.returncode == 0, done.stderr
+    assert read(tmp_path / "run" / "config.json")["load"] == [f"{tmp_path}/mine.py"]
+    done = commands.run("evaluate.py", workdir)
+    assert "short with identity (finished run" in done.stdout, done.stderr
+
+
 def test_load_puts_an_attention_into_a_sweep(commands, tmp_path):
     tiny = [x for x in SMALL if "num_landmarks" not in x and "num_steps" not in x]
     config, grid = f"{ROOT}/configs/listops.py:quick", "--grid=attention.name=average"
@@ -77,6 +110,6 @@ def test_load_puts_an_attention_into_a_sweep(commands, tmp_path):
     assert read(workdir / "config.json")["load"] == [mine]
     os.remove(mine)
     gone = commands.run("evaluate.py", f"--workdir={workdir}")
-    assert "custom.py: no such file; if it has moved, --load it" in refused(gone)
+    assert "place now, under the same name" in refused(gone)
     again = commands.run("evaluate.py", f"--workdir={workdir}", f"--load={LOADED}")
     assert "listops with average (finished run" in again.stdout, again.stderr

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from lra_tasks.pathfinder import Pathfinder
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import ConfigError
 from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.provenance import num_cores
 from tests.small import make_config
 
 
@@ -30,6 +32,34 @@ def test_num_params_of_every_attention_is_about_that_of_softmax():
 def test_from_config_rejects_what_cannot_be_built(change, said):
     with pytest.raises(ConfigError, match=said):
         Experiment(make_config(**change))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"objective__name": "classification"}, 'labels several .*name="positions"'),
+        ({"task__num_queries": 1}, 'recall has one of .* take name="classification"'),
+    ],
+)
+def test_from_config_rejects_labels_that_the_objective_cannot_read(change, said):
+    with pytest.raises(ConfigError, match=said):
+        Experiment(make_config("nystrom,quick", "recall", **change))
+
+
+def test_load_draws_pictures_on_all_cores_unless_told_otherwise(tmp_path, monkeypatch):
+    num_workers, draw = [], Pathfinder._draw
+
+    def record(task):
+        num_workers.append(task.num_workers)
+        return draw(task)
+
+    monkeypatch.setattr(Pathfinder, "_draw", record)
+    options = {"task__num_examples": 20, "task__data_dir": str(tmp_path)}
+    for changes in ({}, {"task__num_workers": 1, "task__seed": 1}):
+        config = make_config("nystrom,quick", "pathfinder", **options, **changes)
+        splits = Experiment(config).load()
+        assert [x.num_examples for x in splits.values()] == [16, 2, 2]
+    assert num_workers == [num_cores(), 1]
 
 
 def test_with_num_steps_counts_whole_batches():

@@ -82,6 +82,20 @@ while len([*here.parent.glob("*/gpu")]) < 2:
     assert states(points, tmp_path) == ["done"] * 3
 
 
+@pytest.mark.parametrize("num_parallel", [1, 2])
+def test_run_locally_lets_runs_share_the_memory_of_a_gpu(
+    tmp_path, monkeypatch, num_parallel
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+    name = "XLA_PYTHON_CLIENT_PREALLOCATE"
+    monkeypatch.delenv(name, raising=False)
+    line = f"import os; open(workdir + '/env', 'w').write(os.environ.get({name!r}, ''))"
+    points = [stub("a", f"{line}\n{FINISH}"), stub("b", f"{line}\n{FINISH}")]
+    run_locally(points, tmp_path, num_parallel)
+    shared = "false" if num_parallel > 1 else ""
+    assert [(tmp_path / x / "env").read_text() for x in "ab"] == [shared] * 2
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGALRM])
 def test_run_locally_lets_runs_save_and_goes_on(tmp_path, signum):
     points = [stub("a", SIGNAL.replace("SIGNUM", signum.name)), stub("b")]
@@ -109,6 +123,22 @@ def test_job_checkpoint_returns_when_the_run_has_saved(tmp_path):
     assert (has_saved, state(tmp_path / "a")) == (True, "waiting")
     again.function()
     assert state(tmp_path / "a") == "done"
+
+
+def test_job_checkpoint_before_its_process_has_started(tmp_path):
+    again = Job(stub("a").command(tmp_path), tmp_path / "a").checkpoint()
+    again.function()
+    assert state(tmp_path / "a") == "done"
+
+
+def test_job_records_no_failure_where_another_process_trains(tmp_path, capfd):
+    """Two sweeps may start a run at the same moment: one of them is refused."""
+    job = Job(stub("a", "raise SystemExit(2)").command(tmp_path), tmp_path / "a")
+    job.start()
+    with lock_workdir(tmp_path / "a"):
+        job.finish()
+    assert capfd.readouterr().out == "a: running\n"
+    assert state(tmp_path / "a") == "waiting"
 
 
 def test_job_leaves_a_run_alone_that_another_process_trains(tmp_path):
@@ -173,11 +203,16 @@ def test_run_on_slurm_submits_an_array_and_one_that_waits(tmp_path, cluster, cap
     assert "#SBATCH --dependency=afterany:100\n" in second
 
 
-def test_run_on_slurm_rejects_what_sbatch_does(tmp_path, cluster, monkeypatch):
+@pytest.mark.parametrize("program", ["sbatch", "srun"])
+def test_run_on_slurm_needs_both_programs(tmp_path, cluster, monkeypatch, program):
+    monkeypatch.setenv("PATH", str(cluster / "bin"))
+    (cluster / "bin" / program).unlink()
+    with pytest.raises(ConfigError, match=f"this machine has no {program}$"):
+        run_on_slurm([stub("a")], tmp_path)
+
+
+def test_run_on_slurm_rejects_what_sbatch_does(tmp_path, cluster):
     refusing = "#!/bin/sh\necho 'sbatch: error: invalid partition: gpu' >&2\nexit 1\n"
     (cluster / "bin" / "sbatch").write_text(refusing)
     with pytest.raises(ConfigError, match=r"^[^\n]*invalid partition: gpu$"):
-        run_on_slurm([stub("a")], tmp_path)
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(ConfigError, match="this machine has no sbatch"):
         run_on_slurm([stub("a")], tmp_path)

@@ -44,6 +44,10 @@ def test_it_says_what_came_of_it_and_again_the_same(run, tmp_path):
         (["--task=text", "--option=seed"], "--option=seed is not KEY=VALUE"),
         (["--task=text", "--option=seed=one"], "seed must be int, not 'one'"),
         (["--task=labelled_texts", "--option=labels=1,2"], "must hold train.csv"),
+        (
+            ["--task=labelled_texts", "--option=source_dir=None"],
+            "source_dir (None) must hold train.csv",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line_and_status_2(run, tmp_path, arguments, message):

@@ -1,15 +1,18 @@
 """One run: its data, and where its numbers come from."""
 
 import subprocess
+import threading
 
 import jax
 import numpy as np
 import pytest
 from etils import epath
 
+from lra_tasks.task import DataError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.run import example_of, run_training
+from nystromformer.experiments.run import example_of, load_and_compile, run_training
+from nystromformer.experiments.workdir import is_locked
 from nystromformer.training import loop
 from nystromformer.training.checkpoint import CheckpointError
 from nystromformer.training.data import Data
@@ -39,6 +42,40 @@ def test_run_training_goes_on_with_its_own_data_alone(monkeypatch, tmp_path):
     hashes = {name: split.content_hash for name, split in splits.items()}
     assert result["data_sha256"] == hashes
     assert [x["step"] for x in result["sessions"]] == [0, 1]
+
+
+def test_run_training_has_the_workdir_before_it_loads_and_compiles(
+    monkeypatch, tmp_path
+):
+    workdir, held = epath.Path(tmp_path / "run"), []
+
+    def load(_):
+        held.append(is_locked(workdir))
+        raise DataError("no data")
+
+    monkeypatch.setattr(Experiment, "load", load)
+    with pytest.raises(DataError, match="no data"):
+        run_training(Experiment(make_config("identity,quick")), workdir)
+    assert held == [True]
+    assert not workdir.exists()
+
+
+def test_load_and_compile_does_not_wait_for_the_data_where_compiling_fails(monkeypatch):
+    stop, loaded = threading.Event(), threading.Event()
+
+    def load(_):
+        stop.wait(60)
+        loaded.set()
+
+    def make_programs(*_):
+        raise RuntimeError("no such operation")
+
+    monkeypatch.setattr(Experiment, "load", load)
+    monkeypatch.setattr(Experiment, "make_programs", make_programs)
+    with pytest.raises(RuntimeError, match="no such operation"):
+        load_and_compile(Experiment(make_config("identity,quick")), None)
+    assert not loaded.is_set()
+    stop.set()
 
 
 def test_example_of_a_task_has_the_form_of_its_data(tmp_path):

@@ -1,5 +1,6 @@
 """scripts/sweep.py as a person runs it: interrupted, resumed, retried, and misused."""
 
+import json
 import shlex
 import signal
 import time
@@ -15,7 +16,7 @@ TINY = [x for x in SMALL if "num_landmarks" not in x]
 
 
 @pytest.mark.slow
-def test_sweep_is_interrupted_resumed_and_retried(commands):
+def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
     folder = commands.folder / "sweep"
     grid = "--grid=attention.name=nystrom,identity"
     args = f"--workdir={folder}", "--tasks=listops", "--preset=quick", grid, *TINY
@@ -31,6 +32,8 @@ def test_sweep_is_interrupted_resumed_and_retried(commands):
     assert "stopped by SIGINT; saved. Run the same command again" in out
     assert "stopped by SIGTERM at step" in (one / "log.txt").read_text()
     assert not other.exists()
+    done = commands.run("report.py", str(folder), f"--out={tmp_path}/report")
+    assert done.stdout.startswith("0 of 2 runs finished"), done.stderr
 
     other.mkdir()
     (other / "failed.txt").write_text("status 2: error: no data")
@@ -46,6 +49,9 @@ def test_sweep_is_interrupted_resumed_and_retried(commands):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{other.name}: done\n2 done\n"
     assert (one / "log.txt").stat().st_mtime_ns == before
+    plan = json.loads((folder / "sweep.json").read_text())
+    for run in (one, other):
+        assert plan[run.name] == json.loads((run / "config.json").read_text())
 
 
 def test_sweep_rejects_bad_input(commands, tmp_path):
@@ -68,6 +74,22 @@ def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
     assert "max_args is 6 there, 10 here" in refused(commands.run("sweep.py", *args))
     done = commands.run("sweep.py", *args, "--preset=quick")
     assert (done.returncode, done.stdout) == (0, "1 done\n"), done.stderr
+
+
+def test_sweep_takes_changes_in_every_form_that_train_does(commands, tmp_path):
+    forms = ["--config.train.num_steps", "700", "-config.train.batch_size=8"]
+    forms += ["--noconfig.model.embedding_norm", "--config.optimizer.cycle_b1"]
+    args = f"--workdir={tmp_path}", *forms, "--dry_run", LISTOPS
+    done = commands.run("sweep.py", *args)
+    assert done.returncode == 0, done.stderr
+    assert {x for x in shlex.split(done.stdout) if x.startswith("--config.")} == {
+        "--config.train.num_steps=700",
+        "--config.train.batch_size=8",
+        "--config.model.embedding_norm=false",
+        "--config.optimizer.cycle_b1=true",
+        "--config.train.seed=0",
+    }
+    assert not [*tmp_path.iterdir()]
 
 
 def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):

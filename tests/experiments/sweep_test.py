@@ -1,12 +1,18 @@
 """The points of a sweep: their names, their order, and which of them are equal."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from configs.plans import PLANS
 from nystromformer.config import ConfigError
-from nystromformer.experiments.sweep import make_points, merge, parse_grid
+from nystromformer.experiments.sweep import (
+    make_points,
+    merge,
+    parse_grid,
+    write_plan,
+)
 from tests.commands import ROOT
 
 FILE = f"{ROOT}/configs/listops.py"
@@ -70,6 +76,21 @@ def test_merge_keeps_fine_tuning_apart_from_that_of_a_pretrained_run():
         assert f"--config.train.init_from=/s/{source.name}" in tuned.command(Path("/s"))
 
 
+def test_write_plan_has_the_config_that_each_run_will_write(tmp_path):
+    variants = PLANS["self_pretraining"]["variants"][:3]
+    changes = {"train.batch_size": "16"}
+    points = make_points([FILE], variants, presets="quick", changes=changes)
+    write_plan(points, tmp_path / "sweep")
+    plan = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert list(plan) == names(points)
+    pretrain, finetune, tuned = plan.values()
+    assert pretrain["objective"]["name"] == "mlm"
+    assert finetune["overrides"] == {"train.batch_size": 16, "train.seed": 0}
+    source = f"{tmp_path}/sweep/listops-nystrom-pretrain-seed0"
+    assert tuned["train"]["init_from"] == source
+    assert tuned["overrides"] == {**finetune["overrides"], "train.init_from": source}
+
+
 def test_make_points_changes_all_points_without_naming_it():
     changes = {"train.num_steps": "700", "train.seed": "5", "attention.window": "4"}
     grid = "attention.name=nystrom,longformer", "train.num_steps=600"
@@ -91,6 +112,8 @@ BAD = {
     ("train.batch_size=many",): "listops.py: .*invalid literal for int",
     ("train.batch_size=0",): "batch_size",
     ("attention.num_landmarks=4,0",): "num_landmarks",
+    ("train.num_epochs=2.0",): "give config.train.num_steps or num_epochs, 0 for",
+    ("train.z=1", "train.y=1", "train.x=1"): "no run has the key train.x;",
 }
 
 

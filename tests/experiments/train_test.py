@@ -8,7 +8,7 @@ import time
 import pytest
 
 from nystromformer.training.checkpoint import saved_steps
-from tests.commands import refused
+from tests.commands import ROOT, refused
 from tests.small import losses, numbers, result_of
 
 
@@ -110,6 +110,36 @@ def test_train_shares_the_work_among_devices(
     assert losses(tmp_path)[:5] == pytest.approx(losses(finished[0])[:5], abs=1e-6)
 
 
+SLOW_IMPORT = """
+import contextlib
+import time
+from etils import epy
+
+lazy_imports = epy.lazy_imports
+
+@contextlib.contextmanager
+def slow_lazy_imports(**callbacks):
+    with lazy_imports(**callbacks):
+        time.sleep(0.1)
+        yield
+
+epy.lazy_imports = slow_lazy_imports
+"""
+
+
+def test_train_compiles_while_data_load_however_slowly_libraries_are_imported(
+    commands, tmp_path
+):
+    """tensorflow-datasets replaces `builtins.__import__` while it is imported."""
+    module = tmp_path / "slow_import.py"
+    module.write_text(SLOW_IMPORT)
+    fresh = commands.with_env(LRA_DATA_DIR=str(tmp_path / "data"))
+    done = fresh.train(
+        tmp_path / "run", f"--load={module}", "--config.train.num_steps=40"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 BAD = {
     "--config.task.name=listopps": "unknown task 'listopps'",
     "--config.train.num_step=1": 'Did you mean "num_steps" instead of "num_step"',
@@ -125,6 +155,7 @@ BAD = {
     "--distributed --num_processes=2": "the processes did not find each other: ",
     "stray": "expected no arguments, got 'stray'",
     "--config=/no/such.py": "No such file or directory",
+    "--workdir=runs/[x]": "could not be read again: choose a path without",
 }
 
 
@@ -133,6 +164,13 @@ def test_train_rejects_bad_input_in_one_line_and_leaves_nothing(commands, tmp_pa
         done = commands.train(tmp_path / "run", *change.split())
         assert said in refused(done), change
     assert not (tmp_path / "run").exists()
+
+
+def test_train_takes_none_for_a_folder_as_no_folder(commands, tmp_path):
+    config = f"--config={ROOT}/configs/labelled_texts.py:identity,quick"
+    options = ("--config.task.source_dir=None", f"--workdir={tmp_path}/run")
+    done = commands.run("train.py", config, *options)
+    assert "source_dir (None) must hold train.csv" in refused(done)
 
 
 @pytest.mark.parametrize("body", ["return nothing", "ConfigDict().trian.seed = 1"])

@@ -1,6 +1,8 @@
 """The best weights of a run, what they predict, and what is no run."""
 
+import re
 import shutil
+import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,10 @@ from nystromformer.experiments.experiment import OBJECTIVES
 from nystromformer.landmarks import nystrom_factors, softmax_matrix
 from nystromformer.training.checkpoint import CheckpointError, weights_sha256
 from nystromformer.training.step import split_weights
+from tests.commands import ROOT
 from tests.small import result_of, untrained
+
+README = (ROOT / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +86,92 @@ def test_predict_rejects_what_is_no_example(run, inputs, error, message):
         run.predict(inputs)
 
 
+LENGTHS = r"lengths must be integers of shape \(2,\), one for each row of token ids"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([3, 10], "lengths must be from 0 to 9, .* got 3 to 10"),
+        ([-1, 9], "lengths must be from 0 to 9, .* got -1 to 9"),
+        ([9, 9, 9], LENGTHS),
+        ([9], LENGTHS),  # else the first row's would count for all
+        (9, LENGTHS),
+        ([[9], [9]], LENGTHS),
+        ([9.0, 4.0], LENGTHS),
+        ([True, False], LENGTHS),
+    ],
+)
+def test_predict_rejects_lengths_that_cannot_be(run, lengths, message):
+    tokens = np.ones((2, 9), int)
+    assert run.predict(tokens, [9, 0]).classes.shape == (2,)
+    with pytest.raises(ValueError, match=message):
+        run.predict(tokens, lengths)
+
+
+def test_predict_takes_no_padding_for_a_token(run):
+    tokens, lengths = run.task.encode(["[MAX 2 3 ]", "[MIN 2 [MAX 2 3 ] ]"])
+    expected = run.predict(["[MAX 2 3 ]", "[MIN 2 [MAX 2 3 ] ]"]).probabilities
+    found = run.predict(tokens, lengths).probabilities
+    np.testing.assert_array_equal(found, expected)
+    for columns in (tokens, tokens[:, :7]):  # the second row fills the seven
+        with pytest.raises(ValueError, match="end in 0, the padding: give lengths"):
+            run.predict(columns)
+        with pytest.raises(ValueError, match="end in 0, the padding: give lengths"):
+            run.layers(columns)
+    assert run.predict(tokens[1:, :7]).classes.shape == (1,)
+    with pytest.raises(ValueError, match="lengths are of token ids: leave them out"):
+        run.predict(["[MAX 2 3 ]"], [4])
+    black = np.zeros((1, 1024), np.uint8)  # a pixel and no padding
+    sizes = {"model__num_layers": 1, "model__model_dim": 8}
+    image = untrained("identity,quick", "image", **sizes)
+    assert image.predict(black).probabilities.shape == (1, 10)
+
+
+def test_predict_names_the_classes():
+    tiny = {"model__num_layers": 1, "model__model_dim": 8, "task__max_length": 16}
+    for task, names in (("text", ["negative", "positive"]), ("retrieval", ["0", "1"])):
+        run = untrained("identity,quick", task, **tiny)
+        texts = [f"film {i}" for i in range(20)]
+        inputs = texts if task == "text" else [[x, x[::-1]] for x in texts]
+        found = run.predict(inputs)
+        assert found.labels.tolist() == [names[i] for i in found.classes]
+    run = untrained("identity,quick", "labelled_texts", **tiny, task__labels="ham,spam")
+    found = run.predict(texts)
+    assert found.labels.tolist() == [("ham", "spam")[i] for i in found.classes]
+
+
+def test_predict_reads_the_lines_of_a_file_as_training_reads_texts():
+    tiny = {"model__num_layers": 1, "model__model_dim": 8, "task__max_length": 16}
+    lines = ["A film.\n", "\ta fine one \r\n"]
+    for tokenizer in (None, "byte"):
+        run = untrained("nystrom,quick", "text", **tiny, task__tokenizer=tokenizer)
+        found = run.predict(lines).probabilities
+        expected = run.predict([line.strip() for line in lines]).probabilities
+        np.testing.assert_array_equal(found, expected)
+        lengths = run.layers(lines)[0].mask.sum(axis=1)
+        assert lengths.tolist() == ([7, 10] if tokenizer is None else [10, 13])
+
+
+def test_the_readme_reads_a_run_as_it_says(finished, monkeypatch, tmp_path):
+    """Ids with their lengths, and rows of the matrix with their mask."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/listops-quick").symlink_to(finished[0])
+    monkeypatch.chdir(tmp_path)
+    section = README.split("## Load a trained model")[1].split("\n## ")[0]
+    code = textwrap.dedent(
+        "\n".join(re.findall(r"^(?:    .*)?$", section, re.MULTILINE))
+    )
+    names = {}
+    exec(code, names)
+    texts, run = names["texts"], names["run"]
+    by_text = run.predict(texts).probabilities
+    np.testing.assert_array_equal(names["by_ids"].probabilities, by_text)
+    rows = run.attention(texts, layer=0, head=0, rows=[0])
+    np.testing.assert_allclose(names["rows"], rows[0], atol=1e-6)
+    assert names["rows"].shape == (1, 48)
+
+
 def test_load_run_rejects_what_is_no_trained_run(finished, tmp_path):
     with pytest.raises(ConfigError, match="is not a run"):
         nystromformer.load_run(tmp_path)
@@ -115,9 +206,18 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
         matrix = f @ z @ b
     np.testing.assert_allclose(found[0], matrix[jnp.array([0, 5])], atol=1e-5)
     assert not found[0, :, 7].any()
-    for rows in ([8], [-1], [0, 999]):
+    np.testing.assert_array_equal(
+        run.attention(tokens, 0, 1, 5, [7])[:, 0], found[:, 1]
+    )
+    for rows in ([8], [-1], [0, 999], 8, [0.5]):
         with pytest.raises(ValueError, match="rows must be from 0 to 7"):
             run.attention(tokens, 0, 1, rows)
+    for layer, head, message in (
+        (9, 0, "layer must be at most 1, got 9"),
+        (0, 2, "head must be at most 1, got 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run.attention(tokens, layer, head, [0])
 
 
 @pytest.mark.parametrize("arg", ["linear", "nystrom,as_published"])

@@ -66,6 +66,8 @@ def test_carry_over_leaves_the_parameters_of_another_attention(capsys):
         ("nystrom,quick", {"model__model_dim": 16}, r"is \[16\] here and \[8\] there"),
         ("nystrom,quick", {"model__num_layers": 2}, "missing there: take the source's"),
         ("nystrom,quick", {"model__num_heads": 4}, "num_heads 2, and this run 4: take"),
+        ("nystrom,quick", {"model__positions": "none"}, "learned, and this run none"),
+        ("nystrom,quick", {"model__short_conv": 3}, "short_conv.* missing there"),
     ],
 )
 def test_carry_over_rejects_another_encoder(arg, changes, said):

@@ -1,12 +1,16 @@
 """A run's folder: who may train there."""
 
+import threading
+
 import pytest
 from etils import epath
+from filelock import FileLock
 
 from nystromformer.config import ConfigError
 from nystromformer.experiments.workdir import (
     CONFIG_FILE,
     check_workdir,
+    is_locked,
     lock_workdir,
     read_config,
     write_json,
@@ -61,7 +65,48 @@ def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):
 
 def test_lock_workdir_holds_while_a_process_trains_there(workdir):
     refused = pytest.raises(ConfigError, match="another process is training in")
-    with lock_workdir(workdir), refused:
-        lock_workdir(workdir)
+    with lock_workdir(workdir):
+        assert is_locked(workdir)
+        with refused, lock_workdir(workdir):
+            pass
+    assert not is_locked(workdir)
     with lock_workdir(workdir):  # free again
         pass
+
+
+def test_lock_workdir_waits_for_one_who_only_asks(workdir):
+    with FileLock(workdir / "lock", thread_local=False) as lock:
+        threading.Timer(0.3, lock.release).start()
+        with lock_workdir(workdir):
+            pass
+
+
+def test_lock_workdir_leaves_no_folder_of_a_run_that_wrote_nothing(tmp_path):
+    new, old, begun = (epath.Path(tmp_path / name) for name in ("new", "old", "begun"))
+    old.mkdir()
+    for folder in (new, old):
+        with lock_workdir(folder):
+            assert folder.exists()
+    with lock_workdir(begun):
+        (begun / CONFIG_FILE).touch()
+    assert not new.exists()
+    assert old.exists()
+    assert (begun / CONFIG_FILE).exists()
+
+
+def test_is_locked_leaves_no_file(tmp_path):
+    assert not is_locked(tmp_path / "no")
+    assert not is_locked(tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["[x]", "[!x]", "lr=[1,2]", r"a\b", "a*", "a?"])
+def test_check_workdir_refuses_a_path_that_cannot_be_read_again(tmp_path, name):
+    for folder in (tmp_path / name, tmp_path / name / "run"):
+        with pytest.raises(ConfigError, match="could not be read again: choose a path"):
+            check_workdir(epath.Path(folder), make_config())
+        folder.mkdir()
+        write_json(folder / CONFIG_FILE, make_config().to_mapping())
+        with pytest.raises(ConfigError, match="could not be read again: choose a path"):
+            check_workdir(epath.Path(folder), make_config())
+        (folder / CONFIG_FILE).unlink()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from nystromformer.experiments import provenance
 from nystromformer.experiments.bench.programs import PASSES, Program, measure
@@ -77,9 +78,21 @@ def draw_curves(rows: Sequence[Row]) -> Figure:
         axes.set(title=what, ylabel=unit, xlabel="length", xscale="log", yscale="log")
         axes.set_xticks(lengths, [f"{n:,}" for n in lengths], rotation=30)
         axes.minorticks_off()
+        set_value_ticks(axes)
     place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
     figure.axes[1].legend(handles=figure.axes[0].lines, fontsize="small", **place)
     return figure
+
+
+def set_value_ticks(axes: Any) -> None:
+    """Ticks between the powers of ten of a y axis that has few of them."""
+    low, high = axes.get_ylim()
+    if high > 1000 * low:
+        return
+    is_narrow = high < 10 * low
+    locator = MaxNLocator(5) if is_narrow else LogLocator(subs=(1, 2, 5))
+    axes.yaxis.set_major_locator(locator)
+    axes.yaxis.set_major_formatter("{x:g}")
 
 
 def curves(rows: Sequence[Row], unit: str) -> dict[str, dict[int, float]]:

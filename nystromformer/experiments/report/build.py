@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pandas as pd
@@ -11,9 +12,9 @@ from nystromformer.experiments import provenance
 from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.report import tables
 from nystromformer.experiments.report.figures import figures
-from nystromformer.experiments.report.runs import read_runs
+from nystromformer.experiments.report.runs import UNNAMED, Frame, read_runs
 
-PRIVATE = ["settings", "facts", "column", "data", "curves", "sessions"]
+PRIVATE = ["settings", "presets", "overrides", "column", "data", "curves", "sessions"]
 PAGES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
     autoescape=jinja2.select_autoescape(),
@@ -54,9 +55,7 @@ def build(folders: Iterable[Path], out: Path) -> str:
         drawn = [save_figure(f, place / f"{task}_{x}")[1] for x, f in figures(of)]
         costs = tables.cost_table(of.drop_duplicates("run"))
         sections.append((f"{task}: costs and curves", costs, ["costs"], drawn))
-    facts = pd.DataFrame([*done["facts"]])
-    facts = facts.loc[:, facts.nunique(dropna=False) == 1].head(1).to_dict("records")
-    shared = [f"{name}={x}" for first in facts for name, x in first.items()]
+    shared = [f"{name}={x}" for name, x in shared_facts(runs).items()]
     count = f"{len(done)} of {len(runs)} runs finished"
     told = {
         "title": f"Report on {', '.join(frame['task'].unique())}",
@@ -69,3 +68,18 @@ def build(folders: Iterable[Path], out: Path) -> str:
         text = PAGES.get_template(page.replace("report", "page")).render(told)
         (out / page).write_text(text, "utf-8")
     return f"{count}; see {out / 'report.html'}"
+
+
+def shared_facts(runs: Frame) -> dict[str, Any]:
+    """What all runs have: the preset, overrides; of finished ones device and commit."""
+    rows = [
+        {"preset": run["settings"]["preset"], **run["overrides"]}
+        for _, run in runs.iterrows()
+    ]
+    facts: Frame = pd.DataFrame(rows).drop(columns=list(UNNAMED), errors="ignore")
+    shared = facts.loc[0, facts.map(str).nunique() == 1].to_dict()
+    for name in ("device", "commit"):
+        values = runs.loc[runs["finished"], name].unique()
+        if len(values) == 1:
+            shared[name] = values[0]
+    return shared

@@ -52,7 +52,8 @@ def by_landmarks(runs: Frame) -> Figure | None:
     if not axes.containers:
         return None
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:g}")
+    measured = sorted({x for bars in axes.containers for x in bars[0].get_xdata()})
+    axes.set_xticks(measured, [f"{x:g}" for x in measured])
     return _finish(figure, runs, "landmarks", heading("test", runs["metric"].iloc[0]))
 
 
@@ -65,9 +66,17 @@ def curves(points: Frame, split: str, metric: str) -> Figure:
         seeds = scale(metric) * of.pivot(index="step", columns="seed", values=metric)
         style = line_style(index)
         for seed in seeds:
-            axes.plot(seeds[seed].dropna(), **style, linewidth=0.6, alpha=0.5)
-        axes.plot(seeds.dropna().mean(axis=1), **style, linewidth=2, label=name)
+            values = seeds[seed].dropna()
+            thin = {"linewidth": 0.6, "alpha": 0.5, "marker": _marker(values)}
+            axes.plot(values, **style, **thin)
+        mean = seeds.dropna().mean(axis=1)
+        axes.plot(mean, **style, linewidth=2, marker=_marker(mean), label=name)
     return _finish(figure, points, "step", heading(split, metric))
+
+
+def _marker(values: Frame) -> str:
+    """A point for a single value, which a line would not show."""
+    return "o" if len(values) == 1 else ""
 
 
 def _finish(figure: Figure, runs: Frame, xlabel: str, ylabel: str) -> Figure:

@@ -14,7 +14,7 @@ from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import ConfigError
 from nystromformer.experiments.experiment import is_rate
-from nystromformer.experiments.workdir import NUMBERLESS
+from nystromformer.experiments.workdir import CONFIG_FILE, NUMBERLESS, PLAN_FILE
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 UNNAMED = NUMBERLESS | {"task.name", "attention.name", "train.seed"}  # said anyway
@@ -36,11 +36,14 @@ def read_runs(folders: Iterable[Path]) -> Frame:
     Columns are those of `read_run` and `name_runs`, and `column`, the heading.
     ConfigError for a folder without runs, seeds of different test data, or equal runs.
     """
-    found = {folder: {*folder.rglob("config.json")} for folder in folders}
-    if empty := ", ".join(str(folder) for folder, files in found.items() if not files):
-        raise ConfigError(f"no runs in {empty}: no config.json there or below")
-    files = sorted(set().union(*found.values()))
-    frame: Frame = pd.DataFrame([row for x in files for row in read_run(x.parent)])
+    configs: dict[Path, Any] = {}
+    for folder in folders:
+        below = find_configs(folder)
+        if not below:
+            raise ConfigError(f"no runs in {folder}: no config.json there or below")
+        configs |= below
+    rows = [row for path in sorted(configs) for row in read_run(path, configs[path])]
+    frame: Frame = pd.DataFrame(rows)
     known = frame.groupby(["task", "objective"])["metric"].transform("first")
     frame["metric"] = frame["metric"].fillna(known).fillna("accuracy")
     factor, value = frame["metric"].map(scale), frame["score"]
@@ -61,13 +64,27 @@ def read_runs(folders: Iterable[Path]) -> Frame:
     return frame.sort_values(place, key=lambda of: of.map(_place), kind="stable")
 
 
-def read_run(workdir: Path) -> list[dict[str, Any]]:
+def find_configs(folder: Path) -> dict[Path, Any]:
+    """The workdir and the config of each run in or below a folder.
+
+    Runs that a sweep has planned and not begun are among them.
+    """
+    configs = {}
+    for plan in folder.rglob(PLAN_FILE):
+        for name, config in json.loads(plan.read_text()).items():
+            configs[plan.parent / name] = config
+    for file in folder.rglob(CONFIG_FILE):
+        configs[file.parent] = json.loads(file.read_text())
+    return configs
+
+
+def read_run(workdir: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for the metric that chose the weights and each other rate with floors.
 
-    `score` is its test value; `facts` are the preset, what the command line changes,
-    device and commit. Of `source_dir` only the last part is compared.
+    `score` is its test value; `presets` are the words that config.json has; `overrides`
+    are what the command line changed in them. Of `source_dir` only the last part is
+    compared.
     """
-    config = json.loads((workdir / "config.json").read_text())
     if not {"preset", "objective"} <= {*config}:
         raise ConfigError(f"{workdir}/config.json was not written by scripts/train.py")
     result, metrics = (
@@ -82,10 +99,10 @@ def read_run(workdir: Path) -> list[dict[str, Any]]:
     task, seed = config["task"], config["train"]["seed"]
     task["source_dir"] = Path(task.get("source_dir") or "").name or None
     subset = task.get("subset")  # of GLUE: a column of its own, and a preset's name
-    words = ",".join(x for x in config["preset"].split(",") if x != subset)
-    config["preset"] = words or ("paper" if config["preset"] else None)
-    changes = dict(re.findall(r"--config\.([\w.]+)[= ]([^\s']*)", found["command"]))
-    source = {name: found[name] for name in ("device", "commit")}
+    presets = config["preset"]
+    words = ",".join(x for x in presets.split(",") if x != subset)
+    config["preset"] = words or ("paper" if presets else None)
+    overrides = config.pop("overrides", {})  # which older runs do not have
     run = {
         "run": str(workdir),
         **found,
@@ -95,7 +112,8 @@ def read_run(workdir: Path) -> list[dict[str, Any]]:
         "seed": seed,
         "settings": flatten_dict(config, sep="."),
         "test_data": (found.get("data_sha256") or {}).get("test"),
-        "facts": {"preset": config["preset"], **changes, **source},
+        "presets": presets,
+        "overrides": overrides,
         "curves": curves,
         "step": curves[-1]["step"] if curves else 0,
         "finished": bool(result),
@@ -120,15 +138,16 @@ def name_runs(frame: Frame) -> tuple[list[str], list[str]]:
     """The label of each run, and the words in it on data.
 
     A label has the preset, if there are several, what differs among the runs of a task,
-    attention and preset, and what not all commands of a task change; an attention's
-    options are named in all tasks if in one. Runs of one label differ in their seed.
+    attention and preset, and the overrides that not all runs of a task have; an
+    attention's options are named in all tasks if in one. Runs of one label differ in
+    their seed.
     """
     settings = pd.DataFrame([*frame["settings"]])
     text: Frame = settings.drop(columns=[*UNNAMED & {*settings}]).map(repr)
     kind = [frame["task"], frame["attention"], text["preset"]]
-    changes: Frame = pd.DataFrame([*frame["facts"]]).reindex(columns=text.columns)
-    uneven = changes.map(str).groupby(frame["task"]).transform("nunique") > 1
-    differs = (uneven & changes.notna()).groupby(kind).transform("any")
+    overrides: Frame = pd.DataFrame([*frame["overrides"]]).reindex(columns=text.columns)
+    uneven = overrides.map(str).groupby(frame["task"]).transform("nunique") > 1
+    differs = (uneven & overrides.notna()).groupby(kind).transform("any")
     differs |= text.groupby(kind).transform("nunique") > 1
     options = [key for key in text if key.startswith("attention.")]
     differs[options] = differs[options].groupby(frame["attention"]).transform("any")

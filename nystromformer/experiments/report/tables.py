@@ -82,7 +82,8 @@ def difference(ours: Frame, theirs: Frame) -> str:
     """As in "+3.00 ± 4.30 (3), within chance": over common seeds; none: "".
 
     The bound is half the paired t interval of 95 % over the seeds. Of one seed it is
-    two standard deviations of the difference of two rates, each over the test examples.
+    two standard deviations of the difference of two rates, each over the test examples:
+    what is beyond "test noise" may still be a matter of the seed.
     """
     if (pairs := ours.merge(theirs, on="seed")).empty:
         return ""
@@ -94,7 +95,8 @@ def difference(ours: Frame, theirs: Frame) -> str:
     if pd.isna(bound):  # one seed, and no accuracy of examples
         return f"{mean:+.2f} (1)"
     beyond = "exceeds" if abs(mean) > bound else "within"
-    return f"{mean:+.2f} ± {bound:.2f} ({count}), {beyond} chance"
+    noise = "test noise" if count == 1 else "chance"
+    return f"{mean:+.2f} ± {bound:.2f} ({count}), {beyond} {noise}"
 
 
 def paired_table(frame: Frame) -> Frame:

@@ -22,7 +22,9 @@ LABELS = {x: x.replace("_", " ") for x in LANDMARKS} | {"kmeans": "k-means"}
 BASELINES = ("linformer", "performer")  # of as many rows or features as landmarks
 ITERATIONS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 SEEDS = 8  # of random landmarks
-PICTURED_HEADS = 6  # at most, evenly spaced
+MAX_PANELS = 12  # of a figure of errors, each for a head
+PANEL_COLUMNS = 4
+PICTURED_HEADS = 6
 Frame = Any  # of pandas, whose own types say too little
 PAGE = 5.4  # inches of a row of pictures
 FONT = 8  # points
@@ -39,7 +41,8 @@ def write_study(
     """Writes the page, its figures, and their numbers as CSV.
 
     It is about the longest examples of validation. landmarks: numbers of them; None =
-    powers of two below the longest sequence; ConfigError for as many as tokens.
+    powers of two below the longest sequence, and the run's own number; ConfigError for
+    as many as tokens.
     """
     data = run.task.load("validation", data_dir or run.config.task.data_dir)
     rows = np.arange(len(data.labels))[:, None] if data.pairs is None else data.pairs
@@ -47,18 +50,23 @@ def write_study(
     chosen = rows[longest[:examples]].ravel()
     layers = run.layers(data.inputs[chosen], data.lengths[chosen])
     most = int(max(layer.mask.sum(1).max() for layer in layers))
-    counts = sorted(landmarks or (2**k for k in range(2, 10) if 2**k < most))
+    run_landmarks = run.config.attention.options.get("num_landmarks", 0)
+    counts = sorted(landmarks or default_landmarks(run_landmarks, most))
     if not counts or counts[-1] >= most:
         raise ConfigError(f"--landmarks must be below the longest sequence, {most}")
+    pictured_count = max(x for x in counts if x <= max(64, counts[0]))
+    if run_landmarks in counts:
+        pictured_count = run_landmarks
     made_by = provenance.source()
     provenance.open_folder(out, "landmarks.csv")
     with jax.enable_x64(True):
         tables = measure_all(layers, counts)
+        print("drawing the figures…", flush=True)
         figures = {
             "landmarks": draw_errors(tables["landmarks"], "num_landmarks"),
             "iterations": draw_errors(tables["iterations"], "num_pinv_iters"),
             "spectrum": draw_spectrum(tables["spectrum"]),
-            **draw_matrices(layers, counts),
+            **draw_matrices(layers, counts, pictured_count),
         }
     for name, rows in tables.items():
         rows.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
@@ -72,9 +80,22 @@ def write_study(
     for name, figure in figures.items():
         save_figure(figure, out / name)
         title = name.capitalize()
-        lines += [f"## {title}\n\n![{name}]({name}.png)\n\n{CAPTIONS[name]}\n"]
+        caption = CAPTIONS[name].format(count=pictured_count)
+        lines += [f"## {title}\n\n![{name}]({name}.png)\n\n{caption}\n"]
     (out / "README.md").write_text(provenance.page("Approximation", made_by, lines))
     print(f"{out}/README.md has {len(figures)} figures")
+
+
+def default_landmarks(run_landmarks: int, most: int) -> set[int]:
+    """Powers of two from 4 on and the run's own number, all below `most` tokens."""
+    powers = {2**k for k in range(2, 10)}
+    return {count for count in {*powers, run_landmarks} if 0 < count < most}
+
+
+def evenly_spaced(items: Sequence[Any], most: int) -> list[Any]:
+    """The items, or `most` of them from the first to the last."""
+    places = np.linspace(0, len(items) - 1, min(most, len(items)))
+    return [items[place] for place in places.round().astype(int)]
 
 
 def measure_all(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Frame]:
@@ -91,16 +112,22 @@ def measure_all(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Fra
         size["method"] = f"{count} landmarks"
         inverses += [{**size, "num_pinv_iters": n} for n in ITERATIONS]
         inverses.append({**size, "pinv": "exact"})
-    return {
-        "landmarks": errors.measure_errors(layers, tqdm(methods, disable=None)),
-        "iterations": errors.measure_errors(layers, tqdm(inverses, disable=None)),
-        "spectrum": errors.spectra(layers),
-    }
+    tables = {}
+    for name, grid in {"landmarks": methods, "iterations": inverses}.items():
+        print(f"measuring {name}: {len(grid)} settings…", flush=True)
+        tables[name] = errors.measure_errors(layers, tqdm(grid, disable=None))
+    print("measuring spectra…", flush=True)
+    return {**tables, "spectrum": errors.spectra(layers)}
 
 
-def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Figure]:
-    """Heads of the longest example as matrices, as in Figs. 1-4 of the supplement."""
-    count = max(x for x in counts if x <= max(64, counts[0]))
+def draw_matrices(
+    layers: Sequence[Layer], counts: Sequence[int], count: int
+) -> dict[str, Figure]:
+    """Heads of the longest example as matrices, as in Figs. 1-4 of the supplement.
+
+    counts: numbers of landmarks, of which the largest stand side by side; count: the
+    number in all other pictures.
+    """
 
     def product(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
         options = {"num_landmarks": count, **options}
@@ -123,8 +150,9 @@ def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, F
         ("inverses", {}, inverse, inverses),
     ):
         functions = {title: partial(function, **x) for title, x in columns.items()}
-        found = errors.matrices(layers, 0, first | functions)
-        heads = [*found][:: -(-len(found) // PICTURED_HEADS)]
+        compiled = {x: errors.of_heads(f) for x, f in (first | functions).items()}
+        found = errors.matrices(layers, 0, compiled)
+        heads = evenly_spaced([*found], PICTURED_HEADS)
         figures[name] = draw_pictures({head: found[head] for head in heads})
     return figures
 
@@ -132,12 +160,16 @@ def draw_matrices(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, F
 def draw_errors(rows: Frame, x: str) -> Figure:
     """The error against the column x: a panel for each head, a line for each method.
 
-    Dashed: the error of the method's rows without an x.
+    Of more heads than MAX_PANELS some are drawn. Dashed: the error of the method's rows
+    without an x.
     """
-    places = rows.groupby(["layer", "head"])
+    heads = list(rows.groupby(["layer", "head"]))
     figure = new_figure(rows["layer"].nunique(), rows["head"].nunique())
+    if len(heads) > MAX_PANELS:
+        heads = evenly_spaced(heads, MAX_PANELS)
+        figure = new_figure(MAX_PANELS // PANEL_COLUMNS, PANEL_COLUMNS)
     ticks = sorted(rows[x].dropna().astype(int).unique())
-    for axes, ((layer, head), chosen) in zip(figure.axes, places, strict=True):
+    for axes, ((layer, head), chosen) in zip(figure.axes, heads, strict=True):
         for i, (method, part) in enumerate(chosen.groupby("method", sort=False)):
             by_x, color = part.groupby(x)["error"], f"C{i}"
             median = by_x.median()
@@ -207,11 +239,15 @@ CAPTIONS = {
 ‖ŜV − SV‖ / ‖SV‖ (Frobenius) by head, without the convolution, over valid tokens:
 medians and quartiles over sequences of more tokens than landmarks ({SEEDS} seeds of
 random ones). Double softmax has no inverse; Linformer and Performer are untrained, with
-as many rows or features. landmarks.csv has ‖ŜV − SV‖∞ and Proposition 1's bound.""",
+as many rows or features. At most {MAX_PANELS} heads are drawn. landmarks.csv has all,
+and ‖ŜV − SV‖∞ and Proposition 1's bound.""",
     "iterations": "The same with segment means; dashed: LAPACK's pseudo-inverse.",
     "spectrum": "Singular values of S as in Linformer's Fig. 1: medians of sequences.",
-    "choices": "S and Ŝ by the choice of landmarks (supplement, Fig. 1), with errors.",
+    "choices": """\
+S and Ŝ by the choice of {count} landmarks (supplement, Fig. 1), with errors.""",
     "numbers": "S and Ŝ by the number of landmarks (supplement, Fig. 2).",
-    "iterates": "S and Ŝ by the inverse of A (supplement, Fig. 3).",
-    "inverses": "A⁺ and its iterates (supplement, Fig. 4), over their largest entries.",
+    "iterates": "S and Ŝ of {count} landmarks by the inverse (supplement, Fig. 3).",
+    "inverses": """\
+A⁺ of {count} landmarks and its iterates (supplement, Fig. 4), over their largest
+entries.""",
 }

@@ -102,9 +102,9 @@ def measure_errors(
 
 def spectra(layers: Sequence[Layer]) -> pd.DataFrame:
     """Singular values of S, the largest first, as fractions of it, a row each."""
-    frames = []
+    frames, function = [], {"exact": of_heads(softmax_matrix)}
     for example in range(len(layers[0].mask)):
-        found = matrices(layers, example, {"exact": softmax_matrix})
+        found = matrices(layers, example, function)
         for (layer, head), pictures in found.items():
             values = np.linalg.svd(pictures["exact"], compute_uv=False)
             row = {"layer": layer, "head": head, "example": example}
@@ -113,20 +113,24 @@ def spectra(layers: Sequence[Layer]) -> pd.DataFrame:
     return pd.concat(frames)
 
 
+def of_heads(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of query, key [L, H] and mask [L] for all heads, compiled once."""
+    return jax.jit(jax.vmap(function, (1, 1, None)))
+
+
 def matrices(
     layers: Sequence[Layer], example: int, functions: Mapping[str, Callable[..., Any]]
 ) -> Pictures:
     """(layer, head) -> the result of each function on that head of one example.
 
-    functions: of query, key [L, H] and mask [L]; of a matrix [L, L] the rows and
-      columns of valid tokens are kept.
+    functions: as `of_heads` gives them; of a matrix [L, L] the rows and columns of
+      valid tokens are kept.
     """
-    heads = {name: jax.jit(jax.vmap(f, (1, 1, None))) for name, f in functions.items()}
     pictures: Pictures = {}
     for i, layer in enumerate(layers):
         query, key, _, mask = layer.example(example)
-        for name, of_heads in heads.items():
-            for n, x in enumerate(np.asarray(of_heads(query, key, mask))):
+        for name, function in functions.items():
+            for n, x in enumerate(np.asarray(function(query, key, mask))):
                 square = x.shape == mask.shape * 2
                 of_head = pictures.setdefault((i, n), {})
                 of_head[name] = x[mask][:, mask] if square else x

@@ -44,3 +44,19 @@ def test_draw_curves_has_a_line_an_attention_in_each_panel():
         assert [line.get_label() for line in axes.lines] == [*labels]
         assert [*axes.lines[0].get_xdata()] == [64, 128]
         assert [*axes.lines[0].get_ydata()] == expected
+
+
+def test_draw_curves_has_ticks_with_numbers_whatever_the_range():
+    for factor in (1.3, 8, 90, 900, 1e5):
+        rows = [
+            row("linear", length, what, scale)
+            for what in PASSES
+            for length, scale in ((128, 1), (512, factor))
+        ]
+        figure = draw_curves(rows)
+        figure.canvas.draw()
+        for axes in figure.axes:
+            low, high = axes.get_ylim()
+            labels = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+            shown = [x.get_text() for y, x in labels if low <= y <= high]
+            assert 2 <= len(list(filter(None, shown))) <= 12, (factor, shown)

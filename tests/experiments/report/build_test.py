@@ -37,11 +37,10 @@ def test_build_writes_pages_tables_and_figures(three, tmp_path):
 
 
 def test_build_makes_a_page_that_is_escaped_and_self_contained(runs, tmp_path):
-    flags = "--config.train.eval_every=25 '--config.attention.x=a b'"
-    for arg in ("nystrom,quick", "linear,quick"):
-        runs.add(arg, 0.5, flags=flags, result={"device": NASTY})
-        flags = "--config.train.eval_every=25"
-    runs.add("softmax,quick")
+    shared, device = {"train__eval_every": 25}, {"device": NASTY}
+    runs.add("nystrom,quick", 0.5, result=device, attention__num_landmarks=7, **shared)
+    runs.add("linear,quick", 0.5, result=device, **shared)
+    runs.add("softmax,quick", **shared)
     build([runs.folder], tmp_path / "out")
     text = (tmp_path / "out" / "report.html").read_text()
     common = f"preset=quick, train.eval_every=25, device={markupsafe.escape(NASTY)}"

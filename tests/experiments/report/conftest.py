@@ -10,6 +10,7 @@ from nystromformer.experiments.report.runs import read_runs
 from tests.small import make_config
 
 RESULT = {
+    "command": "python scripts/train.py --config=configs/listops.py --workdir=runs/a",
     **{"metric": "accuracy", "test_examples": 2000, "num_params": 81942},
     **{"floors": {"majority class": 0.12, "root operator": 0.25}, "other_floors": {}},
     **{"fraction_exact": 0.0, "examples_per_second": 500.0},
@@ -29,21 +30,21 @@ class Runs:
         test: float | None = None,
         task: str = "listops",
         seed: int = 0,
-        flags: str = "",
         result: dict[str, Any] | None = None,
         steps: tuple[int, ...] = (50, 100),
         **changes: Any,
     ) -> Path:
         """A run of this test accuracy, or an unfinished one, with metrics at `steps`.
 
-        `flags` stand in its command line; a change of its config is named
-        group__key, as in train__num_steps=700.
+        A change that its command makes in the config is named group__key, as in
+        train__num_steps=700.
         """
         workdir = self.folder / f"{len([*self.folder.glob('*')]):02}"
         workdir.mkdir(parents=True)
         _, _, preset = arg.partition(",")
         config = make_config(arg, task, train__seed=seed, **changes).to_mapping()
-        config |= {"preset": preset or "paper", "load": ()}
+        overrides = {key.replace("__", "."): value for key, value in changes.items()}
+        config |= {"preset": preset or "paper", "load": (), "overrides": overrides}
         (workdir / "config.json").write_text(json.dumps(config))
         rows = [
             {"step": step, "split": split, "loss": 2 / step, "accuracy": step / 1000}
@@ -53,8 +54,7 @@ class Runs:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (workdir / "metrics.jsonl").write_text(lines)
         if test is not None:
-            found = RESULT | {"command": f"train.py --config=configs/{task}.py {flags}"}
-            found |= {"test_accuracy": test} | (result or {})
+            found = RESULT | {"test_accuracy": test} | (result or {})
             (workdir / "result.json").write_text(json.dumps(found))
         return workdir
 

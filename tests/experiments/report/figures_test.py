@@ -21,6 +21,7 @@ def test_by_landmarks_draws_means_bars_and_exact_attention(runs):
         pytest.approx([60 - binomial, 60 + binomial]),
     ]
     assert set(axes.get_lines()[-1].get_ydata()) == {70.0}
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["16", "64"]
     legend = [text.get_text() for text in axes.figure.legends[0].get_texts()]
     assert sorted(legend) == ["nystrom", "softmax"]
 
@@ -33,6 +34,13 @@ def test_curves_average_seeds_up_to_the_last_step_of_all(runs):
     assert first.get_xydata().tolist() == [[50, 2 / 50], [100, 2 / 100], [150, 2 / 150]]
     assert list(second.get_xdata()) == list(mean.get_xdata()) == [50, 100]
     assert accuracy[0].get_ydata() == pytest.approx([5, 10, 15])  # per cent
+
+
+def test_curves_show_a_single_value_as_a_point(runs):
+    runs.add("nystrom,quick", 0.5, steps=(50,))
+    runs.add("nystrom,quick", 0.5, seed=1, steps=(50, 100))
+    accuracy, _ = (figure.axes[0].get_lines() for _, figure in figures(runs.read()))
+    assert [line.get_marker() for line in accuracy] == ["o", "", "o"]
 
 
 def test_figures_draw_each_validated_metric_and_no_empty_one(runs):

@@ -4,6 +4,8 @@ import pytest
 
 from nystromformer.config import ConfigError
 from nystromformer.experiments.report.runs import read_runs
+from nystromformer.experiments.workdir import write_json
+from tests.small import make_config
 
 
 def labels(runs, task="listops"):
@@ -16,17 +18,36 @@ def test_read_runs_names_by_the_settings_that_differ_and_orders_by_size(runs):
         runs.add("nystrom,quick", attention__num_landmarks=landmarks)
     runs.add("softmax,quick", train__num_steps=700)
     sizes = [f"nystrom, {landmarks} landmarks" for landmarks in (8, 64, 128)]
-    assert labels(runs) == [*sizes, "softmax"]
+    assert labels(runs) == [*sizes, "softmax, 700 steps"]
 
 
 def test_read_runs_names_what_one_attentions_commands_change(runs):
-    flags, changes = "--config.train.num_steps=700", {"train__num_steps": 700}
+    changes = {"train__num_steps": 700}
     runs.add("nystrom,quick", 0.5)
-    runs.add("softmax,quick", 0.4, flags=flags, **changes)
-    runs.add("softmax,quick", seed=1, **changes)  # unfinished: its command is unknown
-    runs.add("nystrom,quick", 0.5, task="image", flags=flags, **changes)
+    runs.add("softmax,quick", 0.4, **changes)
+    runs.add("softmax,quick", seed=1, **changes)  # unfinished
+    runs.add("nystrom,quick", 0.5, task="image", **changes)
     assert labels(runs) == ["nystrom", "softmax, 700 steps"]
     assert labels(runs, "image") == ["nystrom"]
+
+
+def test_read_runs_names_a_row_alike_before_and_after_its_runs_end(runs):
+    changes = {"train__num_steps": 400, "optimizer__warmup_steps": 5}
+    for arg in ("nystrom,quick", "linear,quick"):
+        for task in ("listops", "image"):
+            runs.add(arg, 0.5, task=task, **changes)
+    runs.add("linear,quick", seed=1, **changes)  # unfinished
+    assert labels(runs) == labels(runs, "image") == ["nystrom", "linear"]
+
+
+def test_read_runs_counts_what_a_sweep_has_planned(runs):
+    begun = runs.add("nystrom,quick", 0.5)
+    later = make_config("nystrom,quick", train__seed=1).to_mapping()
+    write_json(runs.folder / "sweep.json", {begun.name: later, "later": later})
+    frame = runs.read()  # what is in a run's own folder counts
+    assert list(frame["run"]) == [str(begun), f"{runs.folder}/later"]
+    assert list(frame["seed"]) == [0, 1]
+    assert (list(frame["finished"]), list(frame["step"])) == ([True, False], [100, 0])
 
 
 def test_read_runs_names_an_attentions_options_in_all_tasks_if_in_one(runs):
@@ -53,7 +74,7 @@ def test_read_runs_takes_sources_of_ones_own_seed_for_one(runs):
     assert labels(runs) == ["nystrom", "nystrom, from /x/pretrain-seed*"]
     for seed in (1, 2):
         runs.add("softmax,quick", seed=seed, train__init_from="/x/pretrain-seed1")
-    assert labels(runs)[2:] == ["softmax"]
+    assert labels(runs)[2:] == ["softmax, from /x/pretrain-seed1"]
 
 
 def test_read_runs_names_folders_of_other_texts(runs):

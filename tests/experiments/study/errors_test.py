@@ -8,7 +8,13 @@ import pytest
 from flax import nnx
 
 from nystromformer.encoder import Encoder, EncoderConfig
-from nystromformer.experiments.study.errors import matrices, measure_errors, spectra
+from nystromformer.experiments.study import errors
+from nystromformer.experiments.study.errors import (
+    matrices,
+    measure_errors,
+    of_heads,
+    spectra,
+)
 from nystromformer.experiments.trained_run import Layer, record_qkv
 from nystromformer.landmarks import nystrom_rows, softmax_matrix
 from tests import paper
@@ -94,11 +100,11 @@ def test_measure_errors_takes_other_attentions(float64):
     of, names = layer(), ("softmax", "nystrom", "performer")
     grid = [{"method": x, "num_landmarks": 3, "attention": x} for x in names]
     rows = measure_errors([of], [*grid, {"method": "ours", "num_landmarks": 3}])
-    errors = dict(list(rows.groupby("method")["error"]))
-    assert errors["softmax"].max() < 1e-6  # it has no size, and is exact
-    np.testing.assert_allclose(errors["nystrom"], errors["ours"], rtol=1e-4)
-    assert errors["performer"].min() > 1e-3
-    assert len(errors["performer"]) == N * len(LENGTHS)
+    by_method = dict(list(rows.groupby("method")["error"]))
+    assert by_method["softmax"].max() < 1e-6  # it has no size, and is exact
+    np.testing.assert_allclose(by_method["nystrom"], by_method["ours"], rtol=1e-4)
+    assert by_method["performer"].min() > 1e-3
+    assert len(by_method["performer"]) == N * len(LENGTHS)
 
 
 def test_spectra_are_of_the_attention_matrix_of_valid_tokens(float64):
@@ -114,6 +120,18 @@ def test_spectra_are_of_the_attention_matrix_of_valid_tokens(float64):
         np.testing.assert_allclose(chosen["singular_value"], expected, atol=1e-12)
 
 
+def test_spectra_compile_once_for_all_examples_and_layers(monkeypatch):
+    traced = []
+
+    def counted(*args):
+        traced.append(args)
+        return softmax_matrix(*args)
+
+    monkeypatch.setattr(errors, "softmax_matrix", counted)
+    spectra([layer(), layer(seed=1)])
+    assert len(traced) == 1
+
+
 def test_matrices_are_of_each_head_and_its_valid_tokens(float64):
     of = layer()
     near = functools.partial(nystrom_rows, rows=slice(None), num_landmarks=4)
@@ -121,7 +139,7 @@ def test_matrices_are_of_each_head_and_its_valid_tokens(float64):
         "near": lambda query, key, mask: near(query, key, mask=mask),
         "exact": softmax_matrix,
     }
-    pictures = matrices([of], 1, functions)
+    pictures = matrices([of], 1, {name: of_heads(f) for name, f in functions.items()})
     assert [*pictures] == [(0, n) for n in range(N)]
     for (_, n), found in pictures.items():
         assert [*found] == ["near", "exact"]

@@ -33,6 +33,24 @@ def test_draw_errors_has_a_panel_a_head_and_a_line_of_medians_a_method():
             assert list(line.get_ydata()) == [2, 2]
 
 
+def test_draw_errors_draws_some_of_many_heads():
+    data = pd.DataFrame(
+        {"layer": layer, "head": head, "method": "a", "num_landmarks": 4, "error": 1.0}
+        for layer in range(12)
+        for head in range(12)
+    )
+    figure = approximation.draw_errors(data, "num_landmarks")
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == [f"layer {i}, head {i}" for i in range(12)]
+    assert max(figure.get_size_inches()) < 30
+
+
+def test_default_landmarks_have_the_runs_own_number():
+    assert sorted(approximation.default_landmarks(6, 40)) == [4, 6, 8, 16, 32]
+    assert sorted(approximation.default_landmarks(64, 40)) == [4, 8, 16, 32]
+    assert sorted(approximation.default_landmarks(0, 9)) == [4, 8]
+
+
 def test_draw_errors_has_a_dashed_line_for_rows_without_an_x():
     exact = rows(method="4 landmarks")
     exact["error"] *= 10

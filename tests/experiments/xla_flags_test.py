@@ -1,0 +1,62 @@
+"""Every command computes without XLA's fusions on CPUs, which are wrong in places."""
+
+import importlib.metadata
+import os
+
+import pytest
+
+from nystromformer.experiments.xla_flags import without_cpu_fusions
+from tests.commands import ROOT
+from tests.small import result_of
+
+OFF = "--xla_cpu_experimental_ynn_fusion_type="
+SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
+
+# The module prints the largest relative error of a sum, which jaxlib 0.10.2 gets wrong
+# by a factor of more than a thousand, and ends the command that loads it.
+KNOWN_CASE = """
+import sys
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+rng = np.random.default_rng(0)
+matrix = rng.normal(size=(3, 3))
+rows = rng.normal(size=(40_000, 3))
+sum_of_squares = lambda row: jnp.sum((jnp.float32(matrix) @ row) ** 2)
+found = jax.jit(jax.vmap(sum_of_squares))(jnp.float32(rows))
+exact = np.sum((rows @ matrix.T) ** 2, axis=-1)
+print(np.max(np.abs(found - exact) / exact))
+sys.exit()
+"""
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_command_sums_over_many_rows_right(commands, tmp_path, script):
+    module = tmp_path / "known_case.py"
+    module.write_text(KNOWN_CASE)
+    done = commands.with_env(XLA_FLAGS="").run(script, f"--load={module}")
+    assert float(done.stdout) < 1e-5, done.stderr
+
+
+def test_flags_of_the_user_stay(tmp_path):
+    file = tmp_path / "flags"
+    file.write_text("--xla_a=1\n--xla_b=2")
+    for flags, expected in {
+        "": OFF,
+        "--xla_a=1 --xla_b=2": f"--xla_a=1 --xla_b=2 {OFF}",
+        f"{OFF}reduce --xla_a=1": f"{OFF}reduce --xla_a=1",
+        str(file): f"--xla_a=1\n--xla_b=2 {OFF}",
+    }.items():
+        assert without_cpu_fusions(flags, "0.10.2") == expected
+
+
+def test_no_jaxlib_gets_a_flag_that_it_may_not_know():
+    assert without_cpu_fusions("--xla_a=1", "0.9.2") == "--xla_a=1"
+    assert without_cpu_fusions("", "0.12.0") == ""
+
+
+def test_a_run_records_the_flags_that_it_was_computed_with(finished):
+    flags = os.environ.get("XLA_FLAGS", "")
+    expected = without_cpu_fusions(flags, importlib.metadata.version("jaxlib"))
+    assert result_of(finished[0])["versions"]["XLA_FLAGS"] == (expected or "none")

@@ -1,0 +1,177 @@
+"""The short convolution: its formula, and its place in the encoder.
+
+Each test of the encoder is seen to fail on a convolution that sees padding.
+"""
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from nystromformer import encoder as encoder_module
+from nystromformer.attention import ATTENTIONS
+from nystromformer.encoder import Encoder, EncoderConfig
+from nystromformer.short_conv import short_conv
+from tests.attention import cases
+from tests.tolerance import TOLERANCE, relative_error
+
+B, L, V, D = 3, 24, 11, 8
+INPUTS = np.random.default_rng(0).integers(0, V, (B, L))
+# Padding at the end, in front and between tokens.
+MASK = np.arange(L) < np.array([[L], [17], [20]])
+MASK[1:, [0, 7, 8]] = False
+OTHER_PADDING = np.where(MASK, INPUTS, (INPUTS + 1) % V)
+KEY = jax.random.key(1)
+# Few iterations: they are unrolled, and compiling takes most of the time.
+OPTIONS = cases.OPTIONS | {"nystrom": {"num_landmarks": 7, "num_pinv_iters": 2}}
+
+
+def make(attention="identity", **options):
+    config = EncoderConfig(
+        **{
+            "vocab_size": V,
+            "max_length": L,
+            "num_layers": 1,
+            "model_dim": D,
+            "mlp_dim": 9,
+            "attention": attention,
+            "attention_options": OPTIONS.get(attention, {}),
+            "short_conv": 3,
+        }
+        | options
+    )
+    return Encoder(config, rngs=nnx.Rngs(0))
+
+
+def output_and_gradient(model, inputs, mask):
+    """The valid vectors, zeros at padding, and the gradient of a function of them."""
+    graphdef, state = nnx.split(model)
+
+    @jax.jit
+    def run(state, inputs, mask):
+        def loss(state):
+            out, _ = nnx.merge(graphdef, state)(inputs, mask, KEY)
+            kept = jnp.where(mask[:, :, None], out, 0)
+            return jnp.sin(3 * kept).sum(), kept
+
+        (_, kept), gradient = jax.value_and_grad(loss, has_aux=True)(state)
+        return kept, jax.flatten_util.ravel_pytree(gradient)[0]
+
+    return run(state, inputs, jnp.asarray(mask))
+
+
+def formula(x, kernel):
+    """In float64, token by token."""
+    x, kernel = np.float64(x), np.float64(kernel)
+    size = len(kernel)
+    out = np.zeros(x.shape)
+    for t in range(x.shape[1]):
+        for k in range(size):
+            source = t + k - (size - 1) // 2
+            if 0 <= source < x.shape[1]:
+                out[:, t] += kernel[k] * x[:, source]
+    return out
+
+
+@pytest.mark.parametrize("length", [1, 2, L])
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_short_conv_is_its_formula(size, length):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(B, length, D)).astype(np.float32)
+    kernel = rng.normal(size=(size, D)).astype(np.float32)
+    out = short_conv(jnp.asarray(x), jnp.asarray(kernel))
+    assert relative_error(out, formula(x, kernel)) <= TOLERANCE["float32"]
+    if min(size, length) > 1:
+        assert relative_error(out, formula(x, kernel[::-1])) > 0.1
+
+
+def test_short_conv_sums_the_gradient_of_its_kernel_in_float32():
+    """In bfloat16 a sum of ones ends at 256."""
+    x = jnp.ones((1, 1000, D), jnp.bfloat16)
+
+    def total(kernel):
+        out = short_conv(x, kernel)
+        assert out.dtype == jnp.bfloat16
+        return out.sum(dtype=jnp.float32)
+
+    gradient = jax.grad(total)(jnp.ones((3, D)))
+    assert gradient.dtype == jnp.float32
+    np.testing.assert_array_equal(gradient[:, 0], [999, 1000, 999])
+
+
+@pytest.mark.parametrize(
+    ("attention", "norm"),
+    [*((name, "pre") for name in ATTENTIONS), ("softmax", "post")],
+)
+def test_encoder_with_short_conv_keeps_padding_out(attention, norm, monkeypatch):
+    model = make(attention, norm=norm, positions="rotary", num_heads=1)
+    expected = output_and_gradient(model, INPUTS, MASK)
+    found = output_and_gradient(model, OTHER_PADDING, MASK)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+    monkeypatch.setattr(encoder_module, "zeroed", lambda x, mask: x)
+    sees_padding = output_and_gradient(model, OTHER_PADDING, MASK)
+    assert relative_error(sees_padding[0], expected[0]) > 1e-3
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_encoder_with_short_conv_ignores_added_padding(attention):
+    model = make(attention, positions="rotary", num_heads=1)
+    graphdef, state = nnx.split(model)
+
+    @jax.jit
+    def run(*inputs):
+        return nnx.merge(graphdef, state)(*inputs)[0]
+
+    short = run(INPUTS[:, :13])
+    padded = run(INPUTS, np.arange(L) < np.full((B, 1), 13))
+    assert relative_error(padded[:, :13], short) <= TOLERANCE["float32"]
+    unmasked = run(INPUTS, np.ones((B, L), bool))
+    assert relative_error(unmasked[:, :13], short) > 1e-3
+
+
+def test_identity_with_short_conv_is_the_convolution_alone():
+    """In front of the projection, with the residual: from the layer's own parts."""
+    layer = make(short_conv=5).blocks[0].attention
+    x = np.random.default_rng(0).normal(size=(B, L, D)).astype(np.float32)
+    valid = np.where(MASK[:, :, None], x, 0)
+    convolved = jnp.float32(x + formula(valid, layer.short_conv[...]))
+    expected = layer.out(layer.project(convolved))
+    found = layer(jnp.asarray(x), jnp.asarray(MASK))
+    assert relative_error(found[MASK], expected[MASK]) <= TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize(("size", "reach"), [(0, 0), (3, 2), (5, 4)])
+def test_identity_with_short_conv_sees_half_a_kernel_a_layer(size, reach):
+    model = make(short_conv=size, num_layers=2)
+    before, _ = model(INPUTS)
+    changed = INPUTS.copy()
+    changed[:, 10] = (changed[:, 10] + 1) % V
+    after, _ = model(changed)
+    tokens = np.flatnonzero(np.any(after != before, axis=(0, 2)))
+    np.testing.assert_array_equal(tokens, np.arange(10 - reach, 11 + reach))
+
+
+def test_short_conv_changes_nothing_by_remat():
+    options = {"attention": "nystrom", "positions": "rotary", "dropout_rate": 0.3}
+    expected = output_and_gradient(make(**options), INPUTS, MASK)
+    found = output_and_gradient(make(remat="block", **options), INPUTS, MASK)
+    for one, other in zip(found, expected, strict=True):
+        assert relative_error(one, other) <= TOLERANCE["same"]
+
+
+def test_encoder_with_short_conv_in_bfloat16_is_near_float32():
+    options = {"attention": "nystrom", "positions": "rotary", "dropout_rate": 0.0}
+    expected, _ = output_and_gradient(make(**options), INPUTS, MASK)
+    found, _ = output_and_gradient(make(dtype=jnp.bfloat16, **options), INPUTS, MASK)
+    assert found.dtype == jnp.bfloat16
+    assert relative_error(found, expected) <= TOLERANCE["bfloat16"]
+
+
+def test_kernels_of_short_conv_begin_small_and_differ():
+    kernel = make(short_conv=7, model_dim=64).blocks[0].attention.short_conv[...]
+    assert kernel.shape == (7, 64)
+    assert 0.9 * 7**-0.5 < np.abs(kernel).max() <= 7**-0.5
+    assert len(np.unique(kernel)) == kernel.size
