@@ -18,6 +18,14 @@ from nystromformer import heads
 from nystromformer.attention.base import check_choice
 from nystromformer.config import Config, ConfigError, ModelConfig, TrainConfig
 from nystromformer.experiments.augmentations import make_augmentations
+from nystromformer.experiments.floors import (
+    Floors,
+    denoising_floors,
+    label_floors,
+    mlm_floors,
+    mlm_sop_floors,
+    position_floors,
+)
 from nystromformer.experiments.provenance import num_cores
 from nystromformer.training.augmentation import Augmented
 from nystromformer.training.denoising import ClassificationDenoising
@@ -27,10 +35,7 @@ from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.positions import Positions
 from nystromformer.training.step import Programs, split_weights
 
-MAX_TOKENS = 2**23  # of a split; from a larger one evenly spaced rows are taken
 RATES = {"accuracy", "f1", "precision", "recall"}  # the last words of their names
-
-Floors = dict[str, dict[str, float]]  # metric -> trivial rule -> its score on test
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +54,7 @@ class ObjectiveSpec:
 
 def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
     """A classifier of one sequence or of a pair, whichever the task has."""
-    if task.num_labels:
-        raise ValueError(
-            f"{task.name} labels several tokens of a sequence, a classifier gives it "
-            'one label: take objective.name="positions"'
-        )
+    _check_one_label(task)
     sizes: Any = {"num_classes": task.num_classes, "rngs": rngs}
     pooling = config.pooling
     if pooling == "bert_pooler" and task.vocabulary is None:
@@ -63,6 +64,15 @@ def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Modu
     if pooling == "bert_pooler":
         return heads.FirstTokenClassifier(config, activation="tanh", **sizes)
     return heads.SequenceClassifier(config, pooling=pooling, **sizes)
+
+
+def _check_one_label(task: Task) -> None:
+    """Raises ValueError for a task that labels tokens, not sequences."""
+    if task.num_labels:
+        raise ValueError(
+            f"{task.name} labels several tokens of a sequence, a classifier gives it "
+            'one label: take objective.name="positions"'
+        )
 
 
 def make_token_classifier(
@@ -81,6 +91,7 @@ def make_denoising_classifier(
     config: ModelConfig, task: Task, rngs: nnx.Rngs
 ) -> nnx.Module:
     """A classifier of one sequence or of a pair that can also tell hidden tokens."""
+    _check_one_label(task)
     if config.pooling == "bert_pooler":
         raise ValueError(
             "pooling='bert_pooler' has no model of hidden tokens: take another pooling"
@@ -122,55 +133,6 @@ def _make_mlm(kind: type[MaskedTokens], task: Task, **options: Any) -> MaskedTok
     """An objective of masked tokens, which leaves the task's special ones alone."""
     tokens = {"vocab_size": task.vocab_size, "mask_token": task.mask_token}
     return kind(**tokens, special_tokens=task.special_tokens, **options)
-
-
-def label_floors(task: Task, splits: Any) -> Floors:
-    """The task's own rules and, for f1, the rule that always answers 1."""
-    positive = float(np.mean(np.asarray(splits["test"].labels) == 1))
-    return {
-        "accuracy": task.floors(splits["train"], splits["test"]),
-        "f1": {"class 1 always": 2 * positive / (1 + positive)},
-    }
-
-
-def position_floors(task: Task, splits: Any) -> Floors:
-    """The task's own rules for the labels of tokens."""
-    return {"accuracy": task.floors(splits["train"], splits["test"])}
-
-
-def mlm_floors(task: Task, splits: Any) -> Floors:
-    """A unigram model of the ordinary tokens, with add-one smoothing."""
-    train, test = (_counts(splits[name], task) for name in ("train", "test"))
-    surprise = -np.log((train + 1) / (train + 1).sum())
-    rule, share = "frequency of each token", test / test.sum()
-    accuracy = float(share[train.argmax()])
-    return {"loss": {rule: float(share @ surprise)}, "mlm_accuracy": {rule: accuracy}}
-
-
-def denoising_floors(task: Task, splits: Any) -> Floors:
-    """The rules for the label, and for hidden tokens the most frequent token."""
-    tokens = mlm_floors(task, splits)
-    return {
-        "accuracy": label_floors(task, splits)["accuracy"],
-        "denoising_accuracy": tokens["mlm_accuracy"],
-    }
-
-
-def mlm_sop_floors(task: Task, splits: Any) -> Floors:
-    """The rule for tokens; for the order the label that train has more often."""
-    tokens = mlm_floors(task, splits)
-    majority = np.mean(splits["train"].labels) > 0.5
-    order = {"majority class": float(np.mean(splits["test"].labels == majority))}
-    return {"mlm_loss": tokens.pop("loss"), **tokens, "sop_accuracy": order}
-
-
-def _counts(split: Any, task: Task) -> np.ndarray:
-    """How often each ordinary token, one that is not special, is in a split."""
-    stride = max(1, split.inputs.size // MAX_TOKENS)
-    inputs, lengths = (x[::stride] for x in (split.inputs, split.lengths))
-    valid = np.arange(inputs.shape[1]) < lengths[:, None]
-    counts = np.bincount(inputs[valid], minlength=task.vocab_size)
-    return np.delete(counts, task.special_tokens)
 
 
 OBJECTIVES = {

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from lra_tasks.split import Split
-from nystromformer.experiments import experiment as floors
-from nystromformer.experiments.experiment import (
+from nystromformer.experiments import floors
+from nystromformer.experiments.floors import (
+    denoising_floors,
     label_floors,
     mlm_floors,
     mlm_sop_floors,
@@ -57,3 +58,11 @@ def test_label_floors_has_the_f1_of_always_saying_one():
     task: Any = SimpleNamespace(floors=lambda train, test: {})
     found = label_floors(task, {"train": split, "test": split})
     assert found["f1"] == {"class 1 always": pytest.approx(2 * 0.6 * 1 / 1.6)}
+
+
+def test_denoising_floors_are_those_of_the_label_and_of_tokens():
+    splits = {"train": make_split(0), "test": make_split(1)}
+    task: Any = SimpleNamespace(**vars(TASK), floors=lambda train, test: {"rule": 0.5})
+    found = denoising_floors(task, splits)
+    tokens = mlm_floors(TASK, splits)["mlm_accuracy"]
+    assert found == {"accuracy": {"rule": 0.5}, "denoising_accuracy": tokens}
