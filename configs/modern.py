@@ -73,4 +73,4 @@ def presets(task: str) -> dict[str, dict[str, Any]]:
         **train(batch_size=settings.batch_size),
         **train(eval_every=settings.epoch, checkpoint_every=settings.epoch),
     }
-    return {"modern": full | settings.options}
+    return {"modern": {**full, **settings.options}}

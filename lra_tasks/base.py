@@ -65,6 +65,7 @@ class Task:
     files: ClassVar[str] = ""  # there or in source_dir, whose change makes other data
     special_tokens: ClassVar[tuple[int, ...]] = ()  # never masked or predicted
     separator: ClassVar[int | None] = None  # [SEP], after which token types change
+    augmentations: ClassVar[tuple[str, ...]] = ()  # of train; they keep its labels
     max_length: int  # columns of a split's inputs, padding included
     source_dir: str | None = None
 

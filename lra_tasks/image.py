@@ -54,6 +54,7 @@ class Image(Task):
         content="data_batch_1.bin",
     )
     files: ClassVar[str] = "*.bin"
+    augmentations: ClassVar[tuple[str, ...]] = ("flip_horizontal",)
     batch_size: ClassVar[int] = 10_000
     max_length: int = NUM_PIXELS
     seed: int = 0

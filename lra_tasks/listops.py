@@ -173,6 +173,7 @@ class ListOps(Task):
     vocab_size: ClassVar[int] = len(VOCABULARY)
     num_classes: ClassVar[int] = 10
     files: ClassVar[str] = "basic_*.tsv"
+    augmentations: ClassVar[tuple[str, ...]] = ("shuffle_arguments",)
     max_length: int = 2000
     num_train: int = 96_000
     num_validation: int = 2_000

@@ -110,6 +110,10 @@ class Pathfinder(Task):
     yours with several needs the usual `if __name__ == "__main__":`.
     With `source_dir`, the release's `pathfinder32`, `…64`, `…128` or a folder above or
     below, all its pictures are read; `num_examples`, `seed`, `num_workers` are unused.
+
+    `easier_share` of train are pictures of the next easier difficulty, beside all that
+    would be there without; validation and test stay as they are. With `source_dir` they
+    are of the folder of that difficulty, beside the other.
     """
 
     name: ClassVar[str] = "pathfinder"
@@ -122,12 +126,14 @@ class Pathfinder(Task):
     zero_is_padding: ClassVar[bool] = False
     num_classes: ClassVar[int] = 2
     label_names: ClassVar[Sequence[str]] = ("apart", "connected")
+    augmentations: ClassVar[tuple[str, ...]] = ("flip_horizontal", "flip_vertical")
     resolution: int = 32
     max_length: int = 1024
     difficulty: str = "hard"
     num_examples: int = 200_000
     seed: int = 0
     num_workers: int | None = None
+    easier_share: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,6 +144,11 @@ class Pathfinder(Task):
         self.require(self.max_length == side**2, wrong)
         known = f"one of {', '.join(DIFFICULTIES)}, not {self.difficulty!r}"
         self.require(self.difficulty in DIFFICULTIES, f"difficulty must be {known}")
+        share = self.easier_share
+        self.require(0 <= share < 1, f"easier_share must be in [0, 1), not {share}")
+        easiest = self.difficulty == "easy"
+        wrong = f"easier_share must be 0 with difficulty 'easy', not {share}"
+        self.require(not (share and easiest), wrong)
         if self.source_dir:
             name = FOLDERS[self.difficulty]
             folders = name, *(above + f"pathfinder{side}/{name}" for above in UNPACKED)
@@ -146,27 +157,55 @@ class Pathfinder(Task):
             content = "" if is_named else "metadata"
             self._set(archive=Archive(LRA_RELEASE, folders, content=content))
 
+    @property
+    def easier(self) -> str:
+        """The next easier difficulty."""
+        names = list(DIFFICULTIES)
+        return names[names.index(self.difficulty) - 1]
+
     def source_files(self) -> list[Path]:
-        return released_lists(self.find_source(Path()))
+        folder = self.find_source(Path())
+        files = released_lists(folder)
+        if self.easier_share:
+            files += released_lists(folder.with_name(FOLDERS[self.easier]))
+        return files
 
     def cache_key(self) -> dict[str, Any]:
         idle = ("num_workers", *(("num_examples", "seed") if self.source_dir else ()))
+        if not self.easier_share:
+            idle = (*idle, "easier_share")
         return {name: x for name, x in super().cache_key().items() if name not in idle}
 
     def make_splits(self, source: Path) -> dict[str, Split]:
         if self.source_dir:
             pictures = read_released(source, self.resolution)
         else:  # picture i is independent of the others: the order is as good as any
-            pictures = self._draw()
+            pictures = self._draw(0, self.num_examples, self.difficulty)
         n = pictures.num_examples
         train, validation = round(0.8 * n), round(0.1 * n)
-        return pictures.cut((train, validation, n - train - validation))
+        splits = pictures.cut((train, validation, n - train - validation))
+        if self.easier_share:
+            number = round(train * self.easier_share / (1 - self.easier_share))
+            easier = self._easier_pictures(source, number)
+            splits["train"] = splits["train"].followed_by(easier)
+        return splits
 
-    def _draw(self) -> Split:
-        """Draws all pictures; those of a part grow in lock-step."""
-        everyone = np.arange(self.num_examples)
-        parts = np.split(everyone, everyone[::PART_SIZE][1:])
-        options = {"resolution": self.resolution, "difficulty": self.difficulty}
+    def _easier_pictures(self, source: Path, number: int) -> Split:
+        """Pictures of the next easier difficulty, other ones than those above."""
+        if not self.source_dir:
+            return self._draw(self.num_examples, number, self.easier)
+        folder = source.with_name(FOLDERS[self.easier])
+        easier = read_released(folder, self.resolution)
+        few = f"{folder} has {easier.num_examples:,} pictures, fewer than {number:,}"
+        self.require(easier.num_examples >= number, f"{few}: lower easier_share")
+        return easier.take(slice(number))
+
+    def _draw(self, first: int, number: int, difficulty: str) -> Split:
+        """Draws pictures first, first + 1, …; those of a part grow in lock-step."""
+        parts = np.split(
+            np.arange(first, first + number), range(PART_SIZE, number, PART_SIZE)
+        )
+        options = {"resolution": self.resolution, "difficulty": difficulty}
         draw = functools.partial(generate, self.seed, **options)
         workers = min(self.num_workers or 1, len(parts))
         end_silently = signal.signal, (signal.SIGINT, signal.SIG_DFL)  # at Ctrl-C

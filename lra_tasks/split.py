@@ -50,6 +50,14 @@ class Split:
             return Split(self.inputs, self.lengths, labels, self.pairs[examples])
         return Split(self.inputs[examples], self.lengths[examples], labels)
 
+    def followed_by(self, other: "Split") -> "Split":
+        """The examples of this split, then those of another; not of pairs."""
+        return Split(
+            np.concatenate([self.inputs, other.inputs]),
+            np.concatenate([self.lengths, other.lengths]),
+            np.concatenate([self.labels, other.labels]),
+        )
+
     def cut(self, sizes: Iterable[int]) -> dict[str, "Split"]:
         """The first examples as train, the next as validation, then test."""
         ends = [0, *itertools.accumulate(sizes)]

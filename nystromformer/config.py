@@ -91,6 +91,11 @@ class TrainConfig:
     grad_accum_steps: int = 1  # parts of a batch, one after another in less memory
     length_buckets: int = 1  # lengths that parts are padded to: a program for each
     init_from: str | None = None  # the workdir of a run whose best weights to take
+    # Of training examples alone, where the task has it: pictures mirrored with
+    # probability 1/2, arguments of ListOps in a random order.
+    flip_horizontal: bool = False
+    flip_vertical: bool = False
+    shuffle_arguments: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,7 +181,7 @@ def key_types(cls: type) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: a flag says None by a word, numpy has numbers of its own."""
+    """A value as JSON has it: a word means None, and numpy has numbers of its own."""
     if isinstance(value, np.generic):
         return value.item()
     # As in --config.task.source_dir=None.

@@ -27,9 +27,9 @@ def test_make_splits_are_all_pictures_once(tmp_path, monkeypatch):
     assert alone.folder(tmp_path) == two.folder(tmp_path)
 
 
-def write_released(folder, num_images=40, side=32):
+def write_released(folder, num_images=40, side=32, seed=0):
     """The released layout: imgs/K/sample_I.png, and metadata/K.npy, which is text."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (num_images, side, side)).astype(np.uint8)
     labels = rng.integers(0, 2, num_images)
     (folder / "metadata").mkdir(parents=True)
@@ -150,3 +150,59 @@ def test_wrong_released_pictures_are_named(tmp_path):
     ):
         with pytest.raises(DataError, match=message):
             Pathfinder(source_dir=str(tmp_path), **options).load("train", tmp_path)
+
+
+def test_easier_pictures_are_added_to_train_alone(tmp_path):
+    options = {"difficulty": "intermediate", "num_examples": 60, "seed": 3}
+    plain = load_all(Pathfinder(**options), tmp_path)
+    mixed = load_all(Pathfinder(**options, easier_share=0.25), tmp_path)
+    for split, expected in zip(mixed[1:], plain[1:], strict=True):
+        assert split.content_hash == expected.content_hash
+    train, others = mixed[0], plain[0].num_examples
+    assert train.num_examples == 48 + 16
+    assert train.take(slice(others)).content_hash == plain[0].content_hash
+    images, labels = generate(3, range(60, 76), difficulty="easy")
+    np.testing.assert_array_equal(train.inputs[others:], images.reshape(16, 1024))
+    np.testing.assert_array_equal(train.labels[others:], labels)
+
+
+def test_easier_share_makes_other_data_only_where_it_is_set():
+    """The name of the data without it is that of a task that does not know it."""
+    plain = Pathfinder()
+    assert "easier_share" not in plain.cache_key()
+    assert plain.config_name == Pathfinder(easier_share=0.0).config_name
+    names = {Pathfinder(easier_share=x).config_name for x in (0.0, 0.25, 0.5)}
+    assert len(names) == 3
+
+
+def test_easier_pictures_are_read_from_the_folder_beside(tmp_path):
+    write_released(tmp_path / FOLDER)
+    easier = tmp_path / "pathfinder32/curv_contour_length_9"
+    images, _ = write_released(easier, seed=1)
+    options = {"source_dir": str(tmp_path), "easier_share": 0.2}
+    task = Pathfinder(**options)
+    train, *_ = load_all(task, tmp_path / "data")
+    assert train.num_examples == 32 + 8
+    order = np.random.default_rng(42).permutation(40)
+    np.testing.assert_array_equal(train.inputs[32:], images[order[:8]])
+    (easier / "metadata/0.npy").write_text("")  # other data
+    assert Pathfinder(**options).folder() != task.folder()
+    with pytest.raises(
+        DataError, match="36 pictures, fewer than 128: lower easier_sha"
+    ):
+        Pathfinder(**options | {"easier_share": 0.8}).load("train", tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"easier_share": 1.0}, r"easier_share must be in \[0, 1\), not 1.0"),
+        (
+            {"easier_share": 0.5, "difficulty": "easy"},
+            "must be 0 with difficulty 'easy'",
+        ),
+    ],
+)
+def test_wrong_easier_shares_are_refused(options, message):
+    with pytest.raises(DataError, match=message):
+        Pathfinder(**options)

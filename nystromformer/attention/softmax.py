@@ -53,7 +53,7 @@ def _heads(one_head: Callable[..., jax.Array], query, key, *others) -> jax.Array
 
 
 def _each(
-    function: Callable[..., jax.Array], count: int, at_once: int, *inputs: Any
+    function: Callable[..., jax.Array], count: Any, at_once: Any, *inputs: Any
 ) -> jax.Array:
     """function of each of `count` rows of the inputs, which may be None or have one."""
     given = {i: x for i, x in enumerate(inputs) if x is not None}

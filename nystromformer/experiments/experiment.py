@@ -14,8 +14,11 @@ from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.split import SPLITS
 from lra_tasks.task import Split, get_task
 from nystromformer.config import Config, ConfigError, TrainConfig
+from nystromformer.experiments.augmentations import make_augmentations
 from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.experiments.provenance import num_cores
+from nystromformer.training.augmentation import Augmented
+from nystromformer.training.objective import Objective
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import Programs, split_weights
 from nystromformer.validation import check_choice
@@ -33,7 +36,8 @@ class Experiment:
         """Runs every check that needs neither data nor a compilation.
 
         DataError for an unknown task or option of it; ConfigError for an objective or
-        option that is unknown, or a model that cannot be built.
+        option that is unknown, an augmentation that the task does not have, or a model
+        that cannot be built.
         """
         self.config = config
         self.task = task = get_task(config.task.name, **config.task.options)
@@ -42,10 +46,14 @@ class Experiment:
         try:
             check_choice("name", name, tuple(OBJECTIVES))
             self.spec = OBJECTIVES[name]
-            self.objective = objective = self.spec.make_objective(task, **options)
+            objective: Objective = self.spec.make_objective(task, **options)
             check_choice("select", objective.select, tuple(objective.metrics))
+            self.objective = objective
         except (TypeError, ValueError) as error:  # no such option, or no such value
             raise ConfigError(f"config.objective: {error}") from error
+        augmentations = make_augmentations(task, config.train)
+        if augmentations:
+            self.objective = Augmented(objective, augmentations)
         try:
             encoder = dataclasses.replace(
                 config.model,

@@ -40,11 +40,7 @@ class ObjectiveSpec:
 
 def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
     """A classifier of one sequence or of a pair, whichever the task has."""
-    if task.num_labels:
-        raise ValueError(
-            f"{task.name} labels several tokens of a sequence, a classifier gives it "
-            'one label: take objective.name="positions"'
-        )
+    _check_one_label(task)
     sizes: Any = {"num_classes": task.num_classes, "rngs": rngs}
     pooling = config.pooling
     if pooling == "bert_pooler" and task.vocabulary is None:
@@ -54,6 +50,15 @@ def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Modu
     if pooling == "bert_pooler":
         return heads.FirstTokenClassifier(config, activation="tanh", **sizes)
     return heads.SequenceClassifier(config, pooling=pooling, **sizes)
+
+
+def _check_one_label(task: Task) -> None:
+    """Raises ValueError for a task that labels tokens, not sequences."""
+    if task.num_labels:
+        raise ValueError(
+            f"{task.name} labels several tokens of a sequence, a classifier gives it "
+            'one label: take objective.name="positions"'
+        )
 
 
 def make_token_classifier(
@@ -72,6 +77,7 @@ def make_denoising_classifier(
     config: ModelConfig, task: Task, rngs: nnx.Rngs
 ) -> nnx.Module:
     """A classifier of one sequence or of a pair that can also tell hidden tokens."""
+    _check_one_label(task)
     if config.pooling == "bert_pooler":
         raise ValueError(
             "pooling='bert_pooler' has no model of hidden tokens: take another pooling"

@@ -7,7 +7,6 @@ the same. An evaluation, which has no key, sees the examples as they are.
 Letters: B batch, L length.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -127,9 +126,3 @@ def shuffle_arguments(
     place = lax.fori_loop(1, deepest + 1, move, position)
     place = jnp.where(closes, place[opener] + size[opener] - 1, place)
     return tokens.at[place].set(tokens)
-
-
-FLIPS: dict[str, Augmentation] = {
-    "flip_horizontal": functools.partial(flip, axis=1),
-    "flip_vertical": functools.partial(flip, axis=0),
-}

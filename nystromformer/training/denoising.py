@@ -61,7 +61,8 @@ class ClassificationDenoising(MaskedTokens):
         self.denoising_weight = denoising_weight
 
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
-        """Losses in nats and accuracies from 0 to 1, each a mean over the examples.
+        """Losses in nats, accuracies from 0 to 1: of the class over the examples, of
+        denoising over the hidden tokens.
 
         The model has an `encoder`, `read`, which makes class logits [B, C] of its
         vectors and their mask, and `decode`, which makes token logits of vectors.
@@ -74,29 +75,28 @@ class ClassificationDenoising(MaskedTokens):
         else:
             logits = model.read(x, encoder_mask, dropout_rng)
         label = label_sums(logits, batch.labels, batch.weights)
+        class_loss, examples = label["loss"]
 
         first_token = x.shape[1] - masked.inputs.shape[1]  # behind a vector for [CLS]
         losses, correct = self.token_losses(model, x[:, first_token:], masked)
-        denoising_loss = self._mean_of_examples(losses, masked.weights, batch)
-        denoising_accuracy = self._mean_of_examples(correct, masked.weights, batch)
-
-        class_loss, examples = label["loss"]
+        weights = masked.weights
+        token_loss = mean_of_examples(losses, weights, len(batch.labels)).sum()
         return {
-            "loss": (class_loss + self.denoising_weight * denoising_loss, examples),
+            "loss": (class_loss + self.denoising_weight * token_loss, examples),
             "classification_loss": label["loss"],
             "accuracy": label["accuracy"],
-            "denoising_loss": (denoising_loss, examples),
-            "denoising_accuracy": (denoising_accuracy, examples),
+            "denoising_loss": (losses.sum(), weights.sum()),
+            "denoising_accuracy": (correct.sum(), weights.sum()),
         }
 
-    def _mean_of_examples(
-        self, values: jax.Array, weights: jax.Array, batch: Batch
-    ) -> jax.Array:
-        """The sum over examples of an example's mean over its hidden tokens.
 
-        Values and weights [texts, K], 0 for filler rows; texts of a pair count as one.
-        """
-        num_examples = len(batch.labels)
-        totals = values.reshape(num_examples, -1).sum(1)
-        counts = weights.reshape(num_examples, -1).sum(1)
-        return (totals / jnp.maximum(counts, 1)).sum()
+def mean_of_examples(
+    losses: jax.Array, weights: jax.Array, num_examples: int
+) -> jax.Array:
+    """The mean loss [B] of each example's hidden tokens; 0 where all weights are 0.
+
+    Losses and weights are [B, K], or of the two texts of a pair one after the other.
+    """
+    totals = losses.reshape(num_examples, -1).sum(1)
+    counts = weights.reshape(num_examples, -1).sum(1)
+    return totals / jnp.maximum(counts, 1)

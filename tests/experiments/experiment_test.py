@@ -6,8 +6,10 @@ import pytest
 from lra_tasks.pathfinder import Pathfinder
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import ConfigError
+from nystromformer.experiments.augmentations import AUGMENTATIONS
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.provenance import num_cores
+from nystromformer.training.objective import Classification
 from tests.small import make_config
 
 
@@ -27,6 +29,17 @@ def test_num_params_of_every_attention_is_about_that_of_softmax():
         ({"objective__name": "clasify"}, r"objective: name must be .*, got 'clasify'"),
         ({"objective__name": "mlm_sop"}, "needs pairs of text; listops has none"),
         ({"objective__select": "F1"}, "select must be accuracy or f1, got 'F1'"),
+        (
+            {
+                "objective__name": "classification_denoising",
+                "model__pooling": "bert_pooler",
+            },
+            "has no model of hidden tokens: take another",
+        ),
+        (
+            {"train__flip_vertical": True},
+            "flip_vertical is not for listops, which has shuffle_arguments",
+        ),
     ],
 )
 def test_from_config_rejects_what_cannot_be_built(change, said):
@@ -49,9 +62,9 @@ def test_from_config_rejects_labels_that_the_objective_cannot_read(change, said)
 def test_load_draws_pictures_on_all_cores_unless_told_otherwise(tmp_path, monkeypatch):
     num_workers, draw = [], Pathfinder._draw
 
-    def record(task):
+    def record(task, *pictures):
         num_workers.append(task.num_workers)
-        return draw(task)
+        return draw(task, *pictures)
 
     monkeypatch.setattr(Pathfinder, "_draw", record)
     options = {"task__num_examples": 20, "task__data_dir": str(tmp_path)}
@@ -78,3 +91,24 @@ def test_fraction_exact_counts_texts_no_longer_than_the_landmarks():
     assert Experiment(make_config("softmax")).fraction_exact(lengths) == 0
     padded = {"attention__num_landmarks": 4, "attention__landmark_padding": "count"}
     assert Experiment(make_config(**padded)).fraction_exact(lengths) == 0
+
+
+def test_augmentations_are_those_that_keep_a_tasks_labels():
+    """Each option with each task of the paper: refused, or part of the objective."""
+    allowed = {
+        "listops": {"shuffle_arguments"},
+        "text": set(),
+        "retrieval": set(),
+        "image": {"flip_horizontal"},
+        "pathfinder": {"flip_horizontal", "flip_vertical"},
+    }
+    for task, options in allowed.items():
+        for option in AUGMENTATIONS:
+            config = make_config("identity", task, **{f"train__{option}": True})
+            if option in options:
+                objective = Experiment(config).objective
+                assert objective.augmentations == [AUGMENTATIONS[option]]
+            else:
+                with pytest.raises(ConfigError, match=f"{option} is not for {task}"):
+                    Experiment(config)
+        assert isinstance(Experiment(make_config(task=task)).objective, Classification)

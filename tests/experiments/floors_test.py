@@ -11,6 +11,7 @@ from lra_tasks.split import Split
 from lra_tasks.task import get_task
 from nystromformer.experiments import floors
 from nystromformer.experiments.floors import (
+    denoising_floors,
     label_floors,
     mlm_floors,
     mlm_sop_floors,
@@ -80,3 +81,18 @@ def test_position_floors_fit_rules_on_train_and_score_them_on_test():
     )
     found = position_floors(task, {"train": train, "test": test})
     assert found["accuracy"]["majority class"] == pytest.approx(1 / 3)
+
+
+def test_label_floors_has_the_f1_of_always_saying_one():
+    split = SimpleNamespace(labels=np.array([1, 1, 1, 0, 0]))
+    task: Any = SimpleNamespace(floors=lambda train, test: {})
+    found = label_floors(task, {"train": split, "test": split})
+    assert found["f1"] == {"class 1 always": pytest.approx(2 * 0.6 * 1 / 1.6)}
+
+
+def test_denoising_floors_are_those_of_the_label_and_of_tokens():
+    splits = {"train": make_split(0), "test": make_split(1)}
+    task: Any = SimpleNamespace(**vars(TASK), floors=lambda train, test: {"rule": 0.5})
+    found = denoising_floors(task, splits)
+    tokens = mlm_floors(TASK, splits)["mlm_accuracy"]
+    assert found == {"accuracy": {"rule": 0.5}, "denoising_accuracy": tokens}

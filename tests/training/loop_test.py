@@ -13,6 +13,7 @@ from nystromformer.config import TrainConfig
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import SequenceClassifier
 from nystromformer.training import loop
+from nystromformer.training.augmentation import Augmented
 from nystromformer.training.checkpoint import load_weights, saved_steps, weights_sha256
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import NotFiniteError, Trainer
@@ -104,6 +105,20 @@ def test_fit_resumes_bit_equal(start, tmp_path, monkeypatch, step, batching):
         assert best_sha256(run) == weights_sha256(run.best)
     assert_same(start("stopped", **batching).fit(), whole)
     assert lines(tmp_path / "stopped") == lines(tmp_path / "whole")
+
+
+def reverse_some(tokens, key):
+    """Tokens from the back to the front, or as they are."""
+    return jnp.where(jax.random.bernoulli(key), tokens[::-1], tokens)
+
+
+def test_fit_with_augmentation_resumes_bit_equal(start, tmp_path, monkeypatch):
+    augmented = Augmented(Classification(), [reverse_some])
+    whole = start("whole", augmented).fit()
+    fit_until(start("stopped", augmented), 16, monkeypatch)
+    assert_same(start("stopped", augmented).fit(), whole)
+    assert lines(tmp_path / "stopped") == lines(tmp_path / "whole")
+    assert start("plain").fit()["params_sha256"] != whole["params_sha256"]
 
 
 def test_fit_repeats_what_was_lost_since_the_checkpoint(start, tmp_path, monkeypatch):

@@ -1,0 +1,202 @@
+"""Augmentations keep labels, are drawn anew at each step, and change no evaluation."""
+
+from collections import Counter
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from lra_tasks.listops import ListOps
+from nystromformer.experiments.augmentations import AUGMENTATIONS
+from nystromformer.training.augmentation import Augmented, flip
+from nystromformer.training.data import Batch, Data
+from nystromformer.training.evaluate import evaluate
+from nystromformer.training.objective import Classification
+from nystromformer.training.step import Programs, split_weights
+from tests.listops_test import evaluate as value_of
+
+SHUFFLE = AUGMENTATIONS["shuffle_arguments"]
+KEY = jax.random.key(3)
+
+
+def encode(text, length=32):
+    (ids,), (num,) = ListOps(max_length=length, min_tokens=4).encode([text])
+    return jnp.asarray(ids, jnp.int32), int(num)
+
+
+def draw(augmentation, tokens, number):
+    """The tokens in the forms of so many keys."""
+    keys = jax.random.split(KEY, number)
+    return np.asarray(jax.jit(jax.vmap(partial(augmentation, tokens)))(keys))
+
+
+@pytest.mark.parametrize(("name", "axis"), [("vertical", 0), ("horizontal", 1)])
+def test_flip_mirrors_half_of_the_pictures(name, axis):
+    picture = np.arange(36)
+    found = draw(AUGMENTATIONS[f"flip_{name}"], jnp.asarray(picture), 1000)
+    mirrored = np.flip(picture.reshape(6, 6), axis).reshape(-1)
+    is_mirrored = (found == mirrored).all(1)
+    assert ((found == picture).all(1) | is_mirrored).all()
+    assert is_mirrored.mean() == pytest.approx(0.5, abs=0.05)
+
+
+def expressions():
+    """Inputs, lengths and labels of nested expressions."""
+    task = ListOps(
+        max_length=120,
+        min_tokens=20,
+        max_tokens=120,
+        num_train=500,
+        num_validation=1,
+        num_test=1,
+    )
+    return task.make_splits(None)["train"]
+
+
+def canonical(ids, length):
+    """The expression as nested lists, the arguments of each operator sorted."""
+    stack = [[]]
+    for token in ids[:length]:
+        if token <= 4:
+            stack.append([token])
+        elif token == 5:
+            operator, *arguments = stack.pop()
+            stack[-1].append((operator, *sorted(arguments, key=str)))
+        else:
+            stack[-1].append(token)
+    assert len(stack) == 1
+    return stack[0]
+
+
+def check_labels(augmentation):
+    """The expressions have other orders, and the same arguments and values."""
+    split = expressions()
+    inputs = jnp.asarray(split.inputs, jnp.int32)
+    keys = jax.random.split(KEY, len(inputs))
+    shuffled = np.asarray(jax.jit(jax.vmap(augmentation))(inputs, keys))
+    changed = (shuffled != split.inputs).any(1)
+    assert changed.mean() > 0.9
+    assert not shuffled[np.arange(120) >= split.lengths[:, None]].any()
+    for before, after, length, label in zip(
+        split.inputs.tolist(),
+        shuffled.tolist(),
+        split.lengths,
+        split.labels,
+        strict=True,
+    ):
+        assert value_of(after[:length]) == label
+        assert canonical(after, length) == canonical(before, length)
+
+
+def test_shuffle_arguments_changes_no_value():
+    check_labels(SHUFFLE)
+
+
+def test_digits_that_change_their_operator_are_seen():
+    def exchange(tokens, key):
+        """All digits in a new order, whatever their operator is."""
+        is_digit = tokens > 5
+        scores = jnp.where(is_digit, jax.random.uniform(key, tokens.shape), 2)
+        places = jnp.where(is_digit, jnp.arange(len(tokens)), len(tokens))
+        digits = tokens[jnp.argsort(scores)]
+        return tokens.at[jnp.sort(places)].set(digits, mode="drop")
+
+    with pytest.raises(AssertionError):
+        check_labels(exchange)
+
+
+def test_shuffle_arguments_draws_every_order_equally():
+    tokens, num = encode("[SM 1 [MAX 2 3 ] 4 ]")
+    found = draw(SHUFFLE, tokens, 3000)
+    texts = Counter(ListOps().decode(row[:num]) for row in found)
+    nested = "[MAX 2 3 ]", "[MAX 3 2 ]"
+    orders = "1 {} 4", "1 4 {}", "4 1 {}", "4 {} 1", "{} 1 4", "{} 4 1"
+    expected = {f"[SM {order.format(x)} ]" for order in orders for x in nested}
+    assert {*texts} == expected
+    assert min(texts.values()) > 180  # of 250; three standard deviations are 45
+    assert not found[:, num:].any()
+
+
+@pytest.mark.parametrize("text", ["7", "[MIN 1 1 ]", "[MED [SM 2 2 ] [SM 2 2 ] ]"])
+def test_shuffle_arguments_of_equal_arguments_changes_nothing(text):
+    tokens, _ = encode(text)
+    assert (draw(SHUFFLE, tokens, 8) == np.asarray(tokens)).all()
+
+
+R = 4
+PICTURES = np.random.default_rng(0).integers(1, 11, (24, R * R)).astype(np.uint8)
+
+
+class FirstPixel(nnx.Module):
+    """Its logits depend on the first pixel, and so on how a picture is turned."""
+
+    def __init__(self, rngs):
+        self.scale = nnx.Param(jnp.ones(()))
+
+    def __call__(self, inputs, mask, dropout_rng=None):
+        return jax.nn.one_hot(inputs[:, 0] % 3, 3) * self.scale
+
+
+def make_batch(rows):
+    rows = np.array(rows)
+    return Batch(
+        inputs=jnp.asarray(PICTURES[rows], jnp.int32),
+        mask=None,
+        labels=jnp.asarray(rows % 3),
+        weights=jnp.ones(len(rows)),
+        indices=jnp.asarray(rows),
+    )
+
+
+FLIPS = partial(flip, axis=0), partial(flip, axis=1)
+
+
+def test_augmented_draws_by_key_and_example_alone():
+    augmented = Augmented(Classification(), FLIPS)
+    augment = jax.jit(augmented.augment)
+    whole = augment(make_batch(range(24)), KEY)
+    order = [5, 17, 0, 23]
+    np.testing.assert_array_equal(
+        augment(make_batch(order), KEY), whole[np.array(order)]
+    )
+    other = augment(make_batch(range(24)), jax.random.key(4))
+    assert (other != whole).any()
+    both = PICTURES.reshape(-1, R, R)[:, ::-1, ::-1].reshape(24, -1)
+    assert (np.asarray(whole) == both).all(1).any()  # the two flips are independent
+
+
+def check_evaluation(kind):
+    """An evaluation of the augmented objective is that of the objective."""
+    split = SimpleNamespace(
+        inputs=PICTURES,
+        lengths=np.full(24, R * R, np.int32),
+        labels=(np.arange(24) % 3).astype(np.int32),
+        pairs=None,
+    )
+    _, weights = split_weights(FirstPixel(nnx.Rngs(0)))
+
+    def metrics(objective):
+        return evaluate(Programs(FirstPixel, objective), weights, Data.of(split), 8)
+
+    assert metrics(kind(Classification(), FLIPS)) == metrics(Classification())
+
+
+def test_augmented_leaves_an_evaluation_alone_and_changes_training():
+    check_evaluation(Augmented)
+    model, batch = FirstPixel(nnx.Rngs(0)), make_batch(range(24))
+    plain = Classification()(model, batch, KEY)["loss"][0]
+    assert Augmented(Classification(), FLIPS)(model, batch, KEY)["loss"][0] != plain
+
+
+def test_an_augmentation_on_validation_is_seen():
+    class Always(Augmented):
+        def __call__(self, model, batch, key):
+            batch = batch._replace(inputs=self.augment(batch, KEY))
+            return self.objective(model, batch, key)
+
+    with pytest.raises(AssertionError):
+        check_evaluation(Always)
