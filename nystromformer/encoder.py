@@ -115,8 +115,9 @@ class EncoderConfig:
 class SelfAttention(nnx.Module):
     """An attention of the table, and as many projections as it uses.
 
-    In front of them may be a short convolution, behind them a rotation of the queries
-    and keys. An attention without those then knows no positions.
+    A short convolution may come before the projections, and a rotation of queries and
+    keys after them. With rotary positions an attention that has no queries and keys
+    knows no positions.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
