@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from nystromformer.attention import ATTENTIONS, check_attention
-from nystromformer.encoder import EncoderConfig
+from nystromformer.encoder_config import EncoderConfig
 from nystromformer.validation import check_choice, check_range, check_type
 
 # Fields of an EncoderConfig that follow from the task, the attention and the head.
@@ -181,10 +181,10 @@ def key_types(cls: type) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: a word means None, and numpy has numbers of its own."""
+    """A value as JSON has it, in which a config is saved."""
     if isinstance(value, np.generic):
         return value.item()
-    # As in --config.task.source_dir=None.
+    # A flag of a string, as in --config.task.source_dir=None, gives it as a word.
     return None if isinstance(value, str) and value == "None" else value
 
 

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.encoder import Encoder, EncoderConfig, kernel_init
+from nystromformer.encoder import Encoder
+from nystromformer.encoder_config import EncoderConfig, kernel_init
 from nystromformer.ops import at_least_float32, dropout, einsum, split_rng, zeroed
 from nystromformer.validation import check_choice
 

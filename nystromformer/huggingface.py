@@ -20,7 +20,8 @@ import numpy as np
 import safetensors.numpy
 from flax import nnx
 
-from nystromformer.encoder import Encoder, EncoderConfig
+from nystromformer.encoder import Encoder
+from nystromformer.encoder_config import EncoderConfig
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
 from nystromformer.ops import at_least_float32
 from nystromformer.validation import check_choice
