@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import pandas as pd
@@ -12,74 +12,164 @@ from nystromformer.experiments import provenance
 from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.report import tables
 from nystromformer.experiments.report.figures import figures
-from nystromformer.experiments.report.runs import UNNAMED, Frame, read_runs
+from nystromformer.experiments.report.names import UNNAMED
+from nystromformer.experiments.report.runs import Frame, read_runs
 
-PRIVATE = ["settings", "presets", "overrides", "column", "data", "curves", "sessions"]
-PAGES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent),
-    autoescape=jinja2.select_autoescape(),
-    trim_blocks=True,
-    keep_trailing_newline=True,
+RUNS_FILE = "runs.csv"  # by which a folder is known as a report
+# Columns of a run that runs.csv does not have: parts of config.json and metrics.jsonl,
+# and what only the tables need.
+NOT_WRITTEN = (
+    "settings",
+    "presets",
+    "overrides",
+    "column",
+    "data",
+    "curves",
+    "sessions",
 )
-PAGES.filters |= {
-    "base64": lambda path: base64.b64encode(path.read_bytes()).decode(),
-    "text": provenance.escape,
-    "table": lambda x: "\n".join(provenance.table(list(x), x.to_numpy())),
-}
+
+
+class Section(NamedTuple):
+    """A part of the page: a table, the keys of its notes in page.notes, its figures."""
+
+    title: str
+    table: Frame
+    notes: list[str]
+    figures: list[Path]
 
 
 def build(folders: Iterable[Path], out: Path) -> str:
-    """Reads the runs in and below `folders`, writes the report to `out`, sums it up.
+    """Writes the report on all runs in and below some folders.
 
-    ConfigError for no run there, or an `out` that holds something else than a report.
+    Args:
+      folders: workdirs, or folders of workdirs.
+      out: the folder to write.
+
+    Returns:
+      A sentence: how many runs are finished, and where the page is.
+
+    Raises:
+      ConfigError: if there is no run, or `out` holds something else than a report.
     """
     frame = read_runs(folders)
-    out = provenance.open_folder(out, "runs.csv")
     runs = frame.drop_duplicates("run")
-    done, shown = runs[runs["finished"]], runs.drop(columns=PRIVATE, errors="ignore")
-    shown = shown.convert_dtypes()  # of whole numbers, some unknown
-    shown.to_csv(out / "runs.csv", index=False)  # the first file: what ours is known by
-    (out / "figures").mkdir(exist_ok=True)
-    numbers = frame.groupby(["task", "metric", "label"], sort=False)["score"]
-    numbers.agg(["mean", "std", "count"]).to_csv(out / "scores.csv")
-    scores, pairs = tables.score_table(frame), tables.paired_table(frame)
-    caption = "Test scores: mean ± standard deviation over seeds (number of seeds)."
-    tex = scores.to_latex(index=False, escape=True, caption=caption, label="tab:report")
-    (out / "table.tex").write_text(tex, "utf-8")
-    cited = ["published"] * any("published" in name for name in scores)
-    sections = [("Test scores", scores, ["scores", *cited], [])]
-    if len(pairs):
-        sections.append(("Paired differences", pairs, ["pairs"], []))
-    for task, of in frame.groupby("task", sort=False):
-        place = out / "figures"
-        drawn = [save_figure(f, place / f"{task}_{x}")[1] for x, f in figures(of)]
-        costs = tables.cost_table(of.drop_duplicates("run"))
-        sections.append((f"{task}: costs and curves", costs, ["costs"], drawn))
-    shared = [f"{name}={x}" for name, x in shared_facts(runs).items()]
-    count = f"{len(done)} of {len(runs)} runs finished"
-    told = {
-        "title": f"Report on {', '.join(frame['task'].unique())}",
-        "summary": f"{count}. All of them: {', '.join(shared) or tables.DASH}.",
-        "sections": sections,
-        "runs": shown.astype(object).fillna(tables.DASH).to_dict("records"),
-        "nothing": tables.DASH,
-    }
-    for page in ("report.html", "report.md"):
-        text = PAGES.get_template(page.replace("report", "page")).render(told)
-        (out / page).write_text(text, "utf-8")
+    out = provenance.open_folder(out, RUNS_FILE)
+
+    table_of_runs = _write_runs(runs, out)  # the first file, so that `out` is ours
+    scores = tables.score_table(frame)
+    _write_scores(frame, scores, out)
+    sections = _make_sections(frame, scores, out)
+    count = f"{runs['finished'].sum()} of {len(runs)} runs finished"
+    _write_pages(frame, runs, table_of_runs, sections, count, out)
     return f"{count}; see {out / 'report.html'}"
 
 
+def _write_runs(runs: Frame, out: Path) -> Frame:
+    """Writes runs.csv and returns its table."""
+    table = runs.drop(columns=list(NOT_WRITTEN), errors="ignore")
+    table = table.convert_dtypes()  # else whole numbers, some unknown, are floats
+    table.to_csv(out / RUNS_FILE, index=False)
+    return table
+
+
+def _write_scores(frame: Frame, scores: Frame, out: Path) -> None:
+    """Writes scores.csv and table.tex."""
+    by_row = frame.groupby(["task", "metric", "label"], sort=False)["score"]
+    by_row.agg(["mean", "std", "count"]).to_csv(out / "scores.csv")
+
+    latex = scores.to_latex(
+        index=False,
+        escape=True,
+        caption="Test scores: mean ± standard deviation over seeds (number of seeds).",
+        label="tab:report",
+    )
+    (out / "table.tex").write_text(latex, "utf-8")
+
+
+def _make_sections(frame: Frame, scores: Frame, out: Path) -> list[Section]:
+    """Makes the parts of the page, and draws their figures."""
+    score_notes = ["scores"]
+    if any("published" in column for column in scores):
+        score_notes.append("published")
+    sections = [Section("Test scores", scores, score_notes, [])]
+
+    pairs = tables.paired_table(frame)
+    if len(pairs):
+        sections.append(Section("Paired differences", pairs, ["pairs"], []))
+
+    folder = out / "figures"
+    folder.mkdir(exist_ok=True)
+    for task, task_frame in frame.groupby("task", sort=False):
+        paths = []
+        for name, figure in figures(task_frame):
+            _, path = save_figure(figure, folder / f"{task}_{name}")
+            paths.append(path)
+        costs = tables.cost_table(task_frame.drop_duplicates("run"))
+        sections.append(Section(f"{task}: costs and curves", costs, ["costs"], paths))
+    return sections
+
+
+def _write_pages(
+    frame: Frame,
+    runs: Frame,
+    table_of_runs: Frame,
+    sections: list[Section],
+    count: str,
+    out: Path,
+) -> None:
+    """Writes report.html and report.md from the templates beside this file."""
+    facts = [f"{name}={value}" for name, value in shared_facts(runs).items()]
+    values = {
+        "title": f"Report on {', '.join(frame['task'].unique())}",
+        "summary": f"{count}. All of them: {', '.join(facts) or tables.DASH}.",
+        "sections": sections,
+        "runs": table_of_runs.astype(object).fillna(tables.DASH).to_dict("records"),
+        "nothing": tables.DASH,
+    }
+    templates = _templates()
+    for template, page in (("page.html", "report.html"), ("page.md", "report.md")):
+        text = templates.get_template(template).render(values)
+        (out / page).write_text(text, "utf-8")
+
+
 def shared_facts(runs: Frame) -> dict[str, Any]:
-    """What all runs have: the preset, overrides; of finished ones device and commit."""
-    rows = [
-        {"preset": run["settings"]["preset"], **run["overrides"]}
-        for _, run in runs.iterrows()
-    ]
+    """Finds what all runs have in common.
+
+    These are the preset and the overrides that are equal in all of them, and the device
+    and the commit of those that are finished.
+    """
+    rows = []
+    for _, run in runs.iterrows():
+        rows.append({"preset": run["settings"]["preset"], **run["overrides"]})
     facts: Frame = pd.DataFrame(rows).drop(columns=list(UNNAMED), errors="ignore")
-    shared = facts.loc[0, facts.map(str).nunique() == 1].to_dict()
+    is_shared = facts.map(str).nunique() == 1
+    shared = facts.loc[0, is_shared].to_dict()
+
     for name in ("device", "commit"):
         values = runs.loc[runs["finished"], name].unique()
         if len(values) == 1:
             shared[name] = values[0]
     return shared
+
+
+def _templates() -> jinja2.Environment:
+    """The templates of the pages, with the filters that they use."""
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=jinja2.select_autoescape(),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters["base64"] = _base64
+    templates.filters["text"] = provenance.escape
+    templates.filters["table"] = _markdown_table
+    return templates
+
+
+def _base64(path: Path) -> str:
+    """The content of a file, for a page that holds it."""
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+def _markdown_table(table: Frame) -> str:
+    return "\n".join(provenance.table(list(table), table.to_numpy()))

@@ -14,62 +14,89 @@ LEGEND_LINE = 0.22  # inches
 
 
 def figures(runs: Frame) -> Iterator[tuple[str, Figure]]:
-    """Name and figure, of what one task has data of."""
-    for metric, of in runs[runs["finished"]].groupby("metric", sort=False):
-        if figure := by_landmarks(of):
+    """Draws what the runs of one task have data for, each figure with its name."""
+    for metric, group in runs[runs["finished"]].groupby("metric", sort=False):
+        figure = by_landmarks(group)
+        if figure is not None:
             yield f"landmarks_{metric}", figure
-    points = pd.DataFrame(
-        {"task": run.task, "label": run.label, "seed": run.seed, **row}
-        for run in runs.drop_duplicates("run").itertuples()
-        for row in run.curves
-    )
-    rates = {name for name in points if is_rate(name)}
-    for metric in sorted(rates | {*runs["metric"]} & {*points}):
+
+    points = _curve_points(runs)
+    if points.empty:
+        return
+    shown_metrics = {name for name in points if is_rate(name)}
+    shown_metrics |= set(runs["metric"]) & set(points)
+    for metric in sorted(shown_metrics):
         yield f"curves_validation_{metric}", curves(points, "validation", metric)
-    if len(points):
-        yield "curves_train_loss", curves(points, "train", "loss")
+    yield "curves_train_loss", curves(points, "train", "loss")
+
+
+def _curve_points(runs: Frame) -> Frame:
+    """The lines of metrics.jsonl of all runs, with the run's task, label and seed."""
+    points = []
+    for run in runs.drop_duplicates("run").itertuples():
+        for row in run.curves:
+            points.append(
+                {"task": run.task, "label": run.label, "seed": run.seed, **row}
+            )
+    return pd.DataFrame(points)
 
 
 def by_landmarks(runs: Frame) -> Figure | None:
-    """A line for each setting with several numbers of landmarks; exact attention flat.
+    """Draws a line for each setting with several numbers of landmarks.
 
-    Bars are the standard deviation over several seeds; of one seed, for accuracies, the
-    binomial one over the test examples.
+    Exact attention is a flat line. Bars are the standard deviation over several seeds;
+    of one seed, for accuracies, the binomial one over the test examples.
+
+    Returns:
+      The figure; None if no setting has several numbers.
     """
     counts = [run.get("attention.num_landmarks", 0) for run in runs["settings"]]
-    words = runs["label"].str.replace(r", \d+ landmarks", "", regex=True)
-    figure, lines = new_figure(), runs.assign(count=counts).groupby(words, sort=False)
+    # What is left of a label without its number of landmarks names a line.
+    names = runs["label"].str.replace(r", \d+ landmarks", "", regex=True)
+    figure = new_figure()
     axes = figure.axes[0]
-    for index, (name, of) in enumerate(lines):
-        groups = of.groupby("count")
-        mean, sd = groups["score"].mean(), groups["score"].std()
+    lines = runs.assign(count=counts).groupby(names, sort=False)
+    for index, (name, group) in enumerate(lines):
+        by_count = group.groupby("count")
+        means = by_count["score"].mean()
         style = {**line_style(index), "label": name}
-        if of["attention"].iloc[0] == EXACT:
-            axes.axhline(mean.item(), **style)
-        elif len(mean) > 1:
-            bars = sd.fillna(groups["score_sd"].first())
-            axes.errorbar(mean.index, mean, bars, marker="o", capsize=3, **style)
+        if group["attention"].iloc[0] == EXACT:
+            axes.axhline(means.item(), **style)
+        elif len(means) > 1:
+            deviations = by_count["score"].std()
+            bars = deviations.fillna(by_count["score_sd"].first())
+            axes.errorbar(means.index, means, bars, marker="o", capsize=3, **style)
     if not axes.containers:
         return None
+
     axes.set_xscale("log", base=2)
-    measured = sorted({x for bars in axes.containers for x in bars[0].get_xdata()})
-    axes.set_xticks(measured, [f"{x:g}" for x in measured])
+    measured = set()
+    for error_bars in axes.containers:
+        measured.update(error_bars[0].get_xdata())
+    ticks = sorted(measured)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     return _finish(figure, runs, "landmarks", heading("test", runs["metric"].iloc[0]))
 
 
 def curves(points: Frame, split: str, metric: str) -> Figure:
-    """Seeds as thin lines; their mean, where all have a value, as a thick one."""
+    """Draws seeds as thin lines and, where all have a value, their mean as a thick one.
+
+    Args:
+      points: the lines of metrics.jsonl, with `task`, `label` and `seed`.
+      split: "train" or "validation".
+      metric: a column of the points.
+    """
     figure = new_figure()
     axes = figure.axes[0]
     known = points[(points["split"] == split) & points[metric].notna()]
-    for index, (name, of) in enumerate(known.groupby("label", sort=False)):
-        seeds = scale(metric) * of.pivot(index="step", columns="seed", values=metric)
+    for index, (name, group) in enumerate(known.groupby("label", sort=False)):
+        by_seed = group.pivot(index="step", columns="seed", values=metric)
+        by_seed = scale(metric) * by_seed
         style = line_style(index)
-        for seed in seeds:
-            values = seeds[seed].dropna()
-            thin = {"linewidth": 0.6, "alpha": 0.5, "marker": _marker(values)}
-            axes.plot(values, **style, **thin)
-        mean = seeds.dropna().mean(axis=1)
+        for seed in by_seed:
+            values = by_seed[seed].dropna()
+            axes.plot(values, **style, linewidth=0.6, alpha=0.5, marker=_marker(values))
+        mean = by_seed.dropna().mean(axis=1)
         axes.plot(mean, **style, linewidth=2, marker=_marker(mean), label=name)
     return _finish(figure, points, "step", heading(split, metric))
 
@@ -80,7 +107,7 @@ def _marker(values: Frame) -> str:
 
 
 def _finish(figure: Figure, runs: Frame, xlabel: str, ylabel: str) -> Figure:
-    """Titles, and a legend below the panel, which keeps its height."""
+    """Adds titles, and a legend below the panel, which keeps its height."""
     axes = figure.axes[0]
     axes.set(xlabel=xlabel, ylabel=ylabel, title=runs["task"].iloc[0])
     handles, labels = axes.get_legend_handles_labels()

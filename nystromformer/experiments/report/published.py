@@ -10,7 +10,7 @@ import pandas as pd
 from flax.traverse_util import flatten_dict
 
 from lra_tasks.task import LRA
-from nystromformer.experiments.report.runs import UNNAMED
+from nystromformer.experiments.report.names import UNNAMED
 
 AVERAGE = "average"
 # In per cent; the numbered sources are in page.notes.

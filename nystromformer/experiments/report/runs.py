@@ -1,71 +1,93 @@
-"""Runs as a data frame, named by the settings that tell them apart."""
+"""Runs as a data frame: a row for each run and each metric that it is scored by.
+
+A row is named by `names.name_runs`; the tables and figures of a report group by these
+names.
+"""
 
 import json
 import math
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from flax.traverse_util import flatten_dict
 
-from lra_tasks.task import TASKS
-from nystromformer.attention import ATTENTIONS
 from nystromformer.config import ConfigError
 from nystromformer.experiments.metric_names import is_rate
-from nystromformer.experiments.workdir import CONFIG_FILE, NUMBERLESS, PLAN_FILE
+from nystromformer.experiments.report.names import hide_seeds, name_runs, sort_key
+from nystromformer.experiments.workdir import (
+    CONFIG_FILE,
+    PLAN_FILE,
+    RESULT_FILE,
+)
+from nystromformer.training.metrics import METRICS_FILE
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
-UNNAMED = NUMBERLESS | {"task.name", "attention.name", "train.seed"}  # said anyway
-DATA = ("preset", "task.")  # keys of settings that may change the floors
-PHRASES = {
-    "preset": "{} preset",
-    "attention.num_landmarks": "{} landmarks",
-    "attention.conv_kernel_size": "convolution of {}",
-    "train.num_steps": "{} steps",
-    "train.init_from": "from {}",
+
+# Metrics that are shares of test examples, so that chance is binomial.
+SHARES_OF_EXAMPLES = ("accuracy", "sop_accuracy")
+# What a run without result.json has instead.
+UNFINISHED = {
+    "command": "",
+    "device": None,
+    "commit": None,
+    "metric": None,
+    "floors": {},
+    "score": math.nan,
+    "test_examples": math.nan,
 }
-UNFINISHED = {"command": "", "device": None, "commit": None, "metric": None}
-UNFINISHED |= {"floors": {}, "score": math.nan, "test_examples": math.nan}
 
 
 def read_runs(folders: Iterable[Path]) -> Frame:
-    """The rows of all runs in these folders and below, in the order of the tables.
+    """Reads all runs in these folders and below, in the order of the tables.
 
-    Columns are those of `read_run` and `name_runs`, and `column`, the heading.
-    ConfigError for a folder without runs, seeds of different test data, or equal runs.
+    Args:
+      folders: workdirs, or folders of workdirs.
+
+    Returns:
+      A frame with the columns of `read_run` and `name_runs`, and besides
+        column: the heading of the metric, as in "listops accuracy, %".
+        score: the test value, in per cent if it is a rate.
+        score_sd: its binomial standard deviation, for shares of test examples.
+
+    Raises:
+      ConfigError: for a folder without runs, for seeds of one row that were tested on
+        different data, and for two runs of equal settings and seed.
     """
-    configs: dict[Path, Any] = {}
-    for folder in folders:
-        below = find_configs(folder)
-        if not below:
-            raise ConfigError(f"no runs in {folder}: no config.json there or below")
-        configs |= below
-    rows = [row for path in sorted(configs) for row in read_run(path, configs[path])]
-    frame: Frame = pd.DataFrame(rows)
-    known = frame.groupby(["task", "objective"])["metric"].transform("first")
-    frame["metric"] = frame["metric"].fillna(known).fillna("accuracy")
-    factor, value = frame["metric"].map(scale), frame["score"]
-    frame["score"] = factor * value
-    binomial = (value * (1 - value) / frame["test_examples"]) ** 0.5
-    of_examples = frame["metric"].isin(["accuracy", "sop_accuracy"])
-    frame["score_sd"] = (factor * binomial).where(of_examples)
+    frame: Frame = pd.DataFrame(_read_rows(folders))
+    _fill_metrics(frame)
+    _add_scores(frame)
     frame["column"] = list(map(heading, frame["task"], frame["metric"]))
+
     hide_seeds(frame)
     frame["label"], frame["data"] = name_runs(frame)
-    for _, data in frame.groupby(["column", "label"])["test_data"]:
-        if len(one := data.dropna().drop_duplicates()) > 1:
-            raise ConfigError(f"test data differ: {', '.join(frame['run'][one.index])}")
-    same = frame.duplicated(["column", "label", "seed"], keep=False)
-    if twice := ", ".join(frame["run"][same]):
-        raise ConfigError(f"equal settings and seed, omit one: {twice}")
-    place = ["attention", "label", "task", "seed"]
-    return frame.sort_values(place, key=lambda of: of.map(_place), kind="stable")
+    _check_test_data(frame)
+    _check_no_duplicates(frame)
+
+    order = ["attention", "label", "task", "seed"]
+    return frame.sort_values(
+        order, key=lambda column: column.map(sort_key), kind="stable"
+    )
+
+
+def _read_rows(folders: Iterable[Path]) -> list[dict[str, Any]]:
+    """The rows of `read_run` for every run in these folders, by the path of the run."""
+    configs: dict[Path, Any] = {}
+    for folder in folders:
+        configs_below = find_configs(folder)
+        if not configs_below:
+            raise ConfigError(f"no runs in {folder}: no config.json there or below")
+        configs.update(configs_below)
+
+    rows = []
+    for workdir in sorted(configs):
+        rows.extend(read_run(workdir, configs[workdir]))
+    return rows
 
 
 def find_configs(folder: Path) -> dict[Path, Any]:
-    """The workdir and the config of each run in or below a folder.
+    """Finds the workdir and the config of each run in or below a folder.
 
     Runs that a sweep has planned and not begun are among them.
     """
@@ -78,104 +100,136 @@ def find_configs(folder: Path) -> dict[Path, Any]:
     return configs
 
 
-def read_run(workdir: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for the metric that chose the weights and each other rate with floors.
+def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Reads one run.
 
-    `score` is its test value; `presets` are the words that config.json has; `overrides`
-    are what the command line changed in them. Of `source_dir` only the last part is
-    compared.
+    Args:
+      workdir: its folder, which may not exist yet.
+      config: the content of its config.json.
+
+    Returns:
+      A row for the metric that chose the weights, and one for each other rate with
+      floors. Each has the keys of result.json and besides
+        run: the path of the workdir.
+        task, objective, attention, seed: a set of GLUE counts as a task.
+        settings: the config, flat, as in "train.seed"; of `source_dir` the last part.
+        presets: the words of the config, as in "quick,mrpc".
+        overrides: what the command line changed in them.
+        test_data: the sha256 of the test split, if it is known.
+        score: the test value of the metric; NaN where the run is not finished.
+        curves: the lines of metrics.jsonl; `step` is the last one's.
+        finished: whether there is a result.
+
+    Raises:
+      ConfigError: if the config was not written by scripts/train.py.
     """
-    if not {"preset", "objective"} <= {*config}:
+    if "preset" not in config or "objective" not in config:
         raise ConfigError(f"{workdir}/config.json was not written by scripts/train.py")
-    result, metrics = (
-        file.read_text() if (file := workdir / name).exists() else ""
-        for name in ("result.json", "metrics.jsonl")
-    )
-    found = UNFINISHED | json.loads(result or "{}")
-    others = found.pop("other_floors", {})
-    floors = {found["metric"]: found["floors"]} if result else {}
-    floors |= {metric: rules for metric, rules in others.items() if is_rate(metric)}
-    curves = [json.loads(line) for line in metrics.splitlines()]
-    task, seed = config["task"], config["train"]["seed"]
-    task["source_dir"] = Path(task.get("source_dir") or "").name or None
-    subset = task.get("subset")  # of GLUE: a column of its own, and a preset's name
-    presets = config["preset"]
-    words = ",".join(x for x in presets.split(",") if x != subset)
-    config["preset"] = words or ("paper" if presets else None)
-    overrides = config.pop("overrides", {})  # which older runs do not have
+    result = _read_result(workdir)
+    curves = _read_curves(workdir)
+    subset = config["task"].get("subset")  # of GLUE
+    test_hashes = result.get("data_sha256") or {}
     run = {
         "run": str(workdir),
-        **found,
-        "task": subset or task["name"],
+        **UNFINISHED,
+        **result,
+        "task": subset or config["task"]["name"],
         "objective": config["objective"]["name"],
         "attention": config["attention"]["name"],
-        "seed": seed,
-        "settings": flatten_dict(config, sep="."),
-        "test_data": (found.get("data_sha256") or {}).get("test"),
-        "presets": presets,
-        "overrides": overrides,
+        "seed": config["train"]["seed"],
+        "settings": _settings(config),
+        "presets": config["preset"],
+        "overrides": config.get("overrides", {}),  # which older runs do not have
+        "test_data": test_hashes.get("test"),
         "curves": curves,
         "step": curves[-1]["step"] if curves else 0,
         "finished": bool(result),
     }
-    return [
-        run | {"metric": metric, "floors": rules, "score": found[f"test_{metric}"]}
-        for metric, rules in floors.items()
-    ] or [run]
+    other_floors = run.pop("other_floors", {})
+    if not result:
+        return [run]
+
+    floors = {run["metric"]: run["floors"]}
+    for metric, rules in other_floors.items():
+        if is_rate(metric):
+            floors[metric] = rules
+    rows = []
+    for metric, rules in floors.items():
+        score = result[f"test_{metric}"]
+        rows.append({**run, "metric": metric, "floors": rules, "score": score})
+    return rows
 
 
-def hide_seeds(frame: Frame) -> None:
-    """Writes seed* for a run's seed in a folder that no other seed of its row uses."""
-    for key in ("train.init_from", "task.tokenizer"):
-        texts = pd.Series([x.get(key) for x in frame["settings"]])
-        users = frame["seed"].groupby([texts, frame["task"], frame["attention"]])
-        alone = users.transform("nunique") == 1
-        for seed, settings in frame.loc[alone, ["seed", "settings"]].to_numpy():
-            settings[key] = re.sub(rf"seed{seed}(?!\d)", "seed*", settings[key])
+def _read_result(workdir: Path) -> dict[str, Any]:
+    """The content of result.json; empty while there is none."""
+    file = workdir / RESULT_FILE
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
-def name_runs(frame: Frame) -> tuple[list[str], list[str]]:
-    """The label of each run, and the words in it on data.
+def _read_curves(workdir: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; none while there is no such file."""
+    file = workdir / METRICS_FILE
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
-    A label has the preset, if there are several, what differs among the runs of a task,
-    attention and preset, and the overrides that not all runs of a task have; an
-    attention's options are named in all tasks if in one. Runs of one label differ in
-    their seed.
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config by flat keys, in which runs of one setting are equal.
+
+    `preset` becomes the words without the set of GLUE, which is a task of its own, and
+    `task.source_dir` the last part of the path, since a folder may lie anywhere.
     """
-    settings = pd.DataFrame([*frame["settings"]])
-    text: Frame = settings.drop(columns=[*UNNAMED & {*settings}]).map(repr)
-    kind = [frame["task"], frame["attention"], text["preset"]]
-    overrides: Frame = pd.DataFrame([*frame["overrides"]]).reindex(columns=text.columns)
-    uneven = overrides.map(str).groupby(frame["task"]).transform("nunique") > 1
-    differs = (uneven & overrides.notna()).groupby(kind).transform("any")
-    differs |= text.groupby(kind).transform("nunique") > 1
-    options = [key for key in text if key.startswith("attention.")]
-    differs[options] = differs[options].groupby(frame["attention"]).transform("any")
-    differs["preset"] = text["preset"].nunique() > 1
-    labels, data = [], []
-    for i, run in frame["settings"].items():
-        named = {
-            key: PHRASES.get(key, f"{key.rpartition('.')[2]} {{}}").format(run[key])
-            for key in text
-            if differs.at[i, key] and run.get(key) is not None
-        }
-        labels.append(", ".join([frame.at[i, "attention"], *named.values()]))
-        data.append(", ".join(x for key, x in named.items() if key.startswith(DATA)))
-    return labels, data
+    groups = {key: value for key, value in config.items() if key != "overrides"}
+    presets = config["preset"]
+    subset = config["task"].get("subset")
+    words = [word for word in presets.split(",") if word != subset]
+    groups["preset"] = ",".join(words) or ("paper" if presets else None)
+
+    source_dir = Path(config["task"].get("source_dir") or "").name
+    groups["task"] = {**config["task"], "source_dir": source_dir or None}
+    return flatten_dict(groups, sep=".")
 
 
-def heading(what: str, metric: str) -> str:
-    """As in "listops accuracy, %"."""
-    return f"{what} {metric.replace('_', ' ')}{', %' * is_rate(metric)}"
+def _fill_metrics(frame: Frame) -> None:
+    """Gives unfinished runs the metric of the finished ones of their task."""
+    metric_of_task = frame.groupby(["task", "objective"])["metric"].transform("first")
+    frame["metric"] = frame["metric"].fillna(metric_of_task).fillna("accuracy")
+
+
+def _add_scores(frame: Frame) -> None:
+    """Shows scores in per cent, and adds the binomial standard deviation of shares."""
+    share = frame["score"]
+    factor = frame["metric"].map(scale)
+    deviation = (share * (1 - share) / frame["test_examples"]) ** 0.5
+    is_share = frame["metric"].isin(SHARES_OF_EXAMPLES)
+    frame["score"] = factor * share
+    frame["score_sd"] = (factor * deviation).where(is_share)
+
+
+def _check_test_data(frame: Frame) -> None:
+    """Raises ConfigError if runs of one row were tested on different data."""
+    for _, hashes in frame.groupby(["column", "label"])["test_data"]:
+        different = hashes.dropna().drop_duplicates()
+        if len(different) > 1:
+            workdirs = ", ".join(frame["run"][different.index])
+            raise ConfigError(f"test data differ: {workdirs}")
+
+
+def _check_no_duplicates(frame: Frame) -> None:
+    """Raises ConfigError if two runs have equal settings and the same seed."""
+    is_equal = frame.duplicated(["column", "label", "seed"], keep=False)
+    if is_equal.any():
+        workdirs = ", ".join(frame["run"][is_equal])
+        raise ConfigError(f"equal settings and seed, omit one: {workdirs}")
+
+
+def heading(task: str, metric: str) -> str:
+    """The heading of a metric's column, as in "listops accuracy, %"."""
+    unit = ", %" if is_rate(metric) else ""
+    return f"{task} {metric.replace('_', ' ')}{unit}"
 
 
 def scale(metric: str) -> int:
-    """Rates are shown in per cent."""
+    """The factor by which a metric is shown: rates are shown in per cent."""
     return 100 if is_rate(metric) else 1
-
-
-def _place(name: Any) -> str:
-    """The sort key: as in the tables of attentions and tasks, then numbers by value."""
-    known = [*ATTENTIONS, *TASKS]
-    rank = known.index(name) if name in known else len(known)
-    return re.sub(r"\d+", lambda number: number[0].zfill(9), f"{rank} {name}")

@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from typing import Any, NamedTuple
 
 import pandas as pd
 from scipy.special import stdtrit
@@ -10,110 +11,171 @@ from lra_tasks.task import LRA
 from nystromformer.experiments.report.published import AVERAGE, cite
 from nystromformer.experiments.report.runs import Frame, heading, scale
 
-DASH, EXACT = "—", "softmax"
-COSTS = {  # title -> key of result.json, unit, form
-    "parameters": ("num_params", 1, ",.0f"),
-    "training, examples/s": ("examples_per_second", 1, ",.1f"),
-    "compiled, MiB": ("compiled_bytes", 2**20, ",.1f"),
-    "exact by length, %": ("fraction_exact", 0.01, ".1f"),
+DASH = "—"  # in a cell: nothing to say
+EXACT = "softmax"
+
+
+class Cost(NamedTuple):
+    """A number of result.json, shown in a unit and a format."""
+
+    key: str
+    unit: float
+    format: str
+
+
+COSTS = {
+    "parameters": Cost("num_params", 1, ",.0f"),
+    "training, examples/s": Cost("examples_per_second", 1, ",.1f"),
+    "compiled, MiB": Cost("compiled_bytes", 2**20, ",.1f"),
+    "exact by length, %": Cost("fraction_exact", 0.01, ".1f"),
 }
 
 
-def spread(values: Frame, form: str = ".2f") -> str:
-    """As in "56.95 ± 0.31"; equal values stand alone, and none is a dash."""
-    mean, sd = values.mean(), values.std()
+def spread(values: Frame, number_format: str = ".2f") -> str:
+    """Writes mean and standard deviation, as in "56.95 ± 0.31".
+
+    Equal values stand alone, and none is a dash.
+    """
+    mean = values.mean()
+    deviation = values.std()
     if pd.isna(mean):
         return DASH
-    return f"{mean:{form}} ± {sd:{form}}" if sd > 0 else format(mean, form)
+    if deviation > 0:
+        return f"{mean:{number_format}} ± {deviation:{number_format}}"
+    return f"{mean:{number_format}}"
 
 
 def score_table(frame: Frame) -> Frame:
-    """Attentions × tasks and metrics: floors first, published columns last.
+    """Makes the table of attentions × tasks and metrics.
 
-    Rows that have all tasks of the benchmark get an average.
+    Floors are the first rows, published scores the last columns. Rows that have all
+    tasks of the benchmark get an average.
     """
-    cells, floors = defaultdict(dict), []
-    for (column, name), of in frame.groupby(["column", "label"], sort=False):
-        cells[column][name] = _score(of)
-        first = of.sort_values("finished", ascending=False, kind="stable").iloc[0]
-        for rule, value in first["floors"].items():
-            floors.append(", ".join(filter(None, (f"floor: {rule}", first["data"]))))
-            cells[column][floors[-1]] = f"{scale(first['metric']) * value:.2f}"
-        if theirs := cite(first, first["task"]):
-            cells[f"{first['task']} published, %"][name] = theirs
-    lra = frame[frame["column"].isin([heading(task, "accuracy") for task in LRA])]
-    for name, of in lra[lra["finished"]].groupby("label", sort=False):
-        means = of.groupby("task")["score"].mean()
-        if len(means) == len(LRA):
-            cells[heading(AVERAGE, "accuracy")][name] = f"{means.mean():.2f}"
-            if theirs := min(cite(run, AVERAGE) for _, run in of.iterrows()):
-                cells[f"{AVERAGE} published, %"][name] = theirs
-    rows = [*dict.fromkeys(floors), *frame["label"].unique()]
+    cells: dict[str, dict[str, str]] = defaultdict(dict)  # column -> row -> text
+    floor_rows = []
+    for (column, row), runs in frame.groupby(["column", "label"], sort=False):
+        cells[column][row] = _score(runs)
+        # A finished run has floors.
+        first_run = runs.sort_values("finished", ascending=False, kind="stable").iloc[0]
+        for rule, value in first_run["floors"].items():
+            floor_row = f"floor: {rule}"
+            if first_run["data"]:
+                floor_row += f", {first_run['data']}"
+            floor_rows.append(floor_row)
+            cells[column][floor_row] = f"{scale(first_run['metric']) * value:.2f}"
+        if published := cite(first_run, first_run["task"]):
+            cells[f"{first_run['task']} published, %"][row] = published
+
+    _add_averages(frame, cells)
+    rows = [*dict.fromkeys(floor_rows), *frame["label"].unique()]
     table: Frame = pd.DataFrame(cells, index=rows).fillna(DASH)
     columns = sorted(table, key=lambda name: "published" in name)
     return table[columns].reset_index(names="attention")
 
 
 def _score(runs: Frame) -> str:
-    """As in "56.95 ± 0.31 (2 of 4; 0, 500 of 5,000 steps)"."""
-    rest = runs[~runs["finished"]]
-    done, values = len(runs) - len(rest), spread(runs["score"])
-    if rest.empty:
-        return f"{values} ({done})"
-    steps = ", ".join(f"{step:,}" for step in rest["step"])
-    most = rest["settings"].iloc[0]["train.num_steps"]
-    return f"{values} ({done} of {len(runs)}; {steps} of {most:,} steps)"
+    """The cell of one row, as in "56.95 ± 0.31 (2 of 4; 0, 500 of 5,000 steps)"."""
+    unfinished = runs[~runs["finished"]]
+    num_finished = len(runs) - len(unfinished)
+    score = spread(runs["score"])
+    if unfinished.empty:
+        return f"{score} ({num_finished})"
+
+    steps = ", ".join(f"{step:,}" for step in unfinished["step"])
+    num_steps = unfinished["settings"].iloc[0]["train.num_steps"]
+    return f"{score} ({num_finished} of {len(runs)}; {steps} of {num_steps:,} steps)"
+
+
+def _add_averages(frame: Frame, cells: dict[str, dict[str, str]]) -> None:
+    """Adds the average over the benchmark of each row that has all its tasks."""
+    headings = [heading(task, "accuracy") for task in LRA]
+    is_lra = frame["column"].isin(headings) & frame["finished"]
+    for row, runs in frame[is_lra].groupby("label", sort=False):
+        means = runs.groupby("task")["score"].mean()
+        if len(means) < len(LRA):
+            continue
+        cells[heading(AVERAGE, "accuracy")][row] = f"{means.mean():.2f}"
+        # All of its runs must have the published settings.
+        published = [cite(run, AVERAGE) for _, run in runs.iterrows()]
+        if all(published):
+            cells[f"{AVERAGE} published, %"][row] = published[0]
 
 
 def cost_table(runs: Frame) -> Frame:
-    """Costs of the finished runs of one task, a row for each label and device."""
+    """Makes the table of what finished runs of one task cost.
+
+    It has a row for each label and device. A column without a number is left out.
+    """
     rows = []
-    for (name, device), of in runs.groupby(["label", "device"], sort=False):
-        costs = {
-            title: spread(of[key].astype(float) / unit, form)
-            for title, (key, unit, form) in COSTS.items()
-        }
-        rows.append({"attention": name, **costs, "device": device})
+    for (label, device), group in runs.groupby(["label", "device"], sort=False):
+        row = {"attention": label}
+        for title, cost in COSTS.items():
+            values = group[cost.key].astype(float) / cost.unit
+            row[title] = spread(values, cost.format)
+        row["device"] = device
+        rows.append(row)
+
     table = pd.DataFrame(rows)
-    return table[[name for name in table if {*table[name]} - {DASH, "0.0"}]]
+    has_number = [name for name in table if set(table[name]) - {DASH, "0.0"}]
+    return table[has_number]
 
 
-def difference(ours: Frame, theirs: Frame) -> str:
-    """As in "+3.00 ± 4.30 (3), within chance": over common seeds; none: "".
+def difference(runs: Frame, reference: Frame) -> str:
+    """Writes the mean difference over common seeds, and whether it exceeds chance.
 
     The bound is half the paired t interval of 95 % over the seeds. Of one seed it is
     two standard deviations of the difference of two rates, each over the test examples:
     what is beyond "test noise" may still be a matter of the seed.
+
+    Returns:
+      As in "+3.00 ± 4.30 (3), within chance"; nothing if there is no common seed.
     """
-    if (pairs := ours.merge(theirs, on="seed")).empty:
+    pairs: Any = runs.merge(reference, on="seed", suffixes=("", "_reference"))
+    count = len(pairs)
+    if count == 0:
         return ""
-    found, count = pairs["score_x"] - pairs["score_y"], len(pairs)
-    bound = stdtrit(count - 1, 0.975) * found.sem()
-    if count == 1:
-        bound = 2 * math.hypot(pairs["score_sd_x"].item(), pairs["score_sd_y"].item())
-    mean = found.mean()
-    if pd.isna(bound):  # one seed, and no accuracy of examples
+
+    differences = pairs["score"] - pairs["score_reference"]
+    mean = differences.mean()
+    if count > 1:
+        bound = stdtrit(count - 1, 0.975) * differences.sem()
+        noise = "chance"
+    else:
+        deviations = pairs["score_sd"].item(), pairs["score_sd_reference"].item()
+        bound = 2 * math.hypot(*deviations)
+        noise = "test noise"
+    if pd.isna(bound):  # one seed, of a metric whose noise is not known
         return f"{mean:+.2f} (1)"
-    beyond = "exceeds" if abs(mean) > bound else "within"
-    noise = "test noise" if count == 1 else "chance"
-    return f"{mean:+.2f} ± {bound:.2f} ({count}), {beyond} {noise}"
+    comparison = "exceeds" if abs(mean) > bound else "within"
+    return f"{mean:+.2f} ± {bound:.2f} ({count}), {comparison} {noise}"
 
 
 def paired_table(frame: Frame) -> Frame:
-    """Differences to exact attention and to the first attention of a task.
+    """Makes the table of differences to exact attention and to the first attention.
 
-    Of an attention with several rows, that with the most seeds is the reference.
+    Of an attention with several rows, that with the most seeds is the reference. Runs
+    are compared where their test data are the same.
     """
-    cells, done = defaultdict(dict), frame[frame["finished"]]
-    data = done.groupby(["column", "label"])["test_data"].transform("first").fillna("")
-    for (column, _), of in done.groupby(["column", data], sort=False):
-        rows = dict(list(of.groupby("label", sort=False)))
-        for attention in dict.fromkeys((EXACT, of["attention"].iloc[0])):
-            labels = [*of["label"][of["attention"] == attention]]
-            base = max(labels, key=labels.count, default="")
-            theirs = rows.pop(base, of[:0])
-            for name, ours in rows.items():
-                if said := difference(ours, theirs):
-                    cells[f"{name} − {base}"][column.replace("%", "points")] = said
+    cells: dict[str, dict[str, str]] = defaultdict(dict)  # row -> column -> text
+    finished = frame[frame["finished"]]
+    by_row = finished.groupby(["column", "label"])
+    test_data = by_row["test_data"].transform("first").fillna("")
+    for (column, _), runs in finished.groupby(["column", test_data], sort=False):
+        rows = dict(list(runs.groupby("label", sort=False)))
+        for attention in dict.fromkeys((EXACT, runs["attention"].iloc[0])):
+            labels = list(runs["label"][runs["attention"] == attention])
+            if not labels:
+                continue
+            reference_label = max(labels, key=labels.count)
+            # It is taken out, so that no pair is compared twice.
+            reference = rows.pop(reference_label, None)
+            if reference is None:
+                continue
+            for label, group in rows.items():
+                text = difference(group, reference)
+                if text:
+                    points = column.replace("%", "points")
+                    cells[f"{label} − {reference_label}"][points] = text
+
     table: Frame = pd.DataFrame.from_dict(cells, orient="index").fillna(DASH)
     return table.reset_index(names="difference")
