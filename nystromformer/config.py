@@ -176,10 +176,10 @@ def key_types(cls: type) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: a flag says None by a word, numpy has numbers of its own."""
+    """A value as JSON has it."""
     if isinstance(value, np.generic):
         return value.item()
-    # As in --config.task.source_dir=None.
+    # A flag gives None as a word, as in --config.task.source_dir=None.
     return None if isinstance(value, str) and value == "None" else value
 
 
