@@ -23,8 +23,10 @@ def _nystrom(key: str, *values: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _recall(attention: str, option: str | None = None) -> tuple[dict[str, Any], ...]:
-    """For three numbers of pairs; and for as many sizes of an attention that has one."""
-    sizes = [{f"attention.{option}": size} for size in (4, 16, 64)] if option else [{}]
+    """For three numbers of pairs, and three sizes of an attention that has one."""
+    sizes: list[dict[str, Any]] = [{}]
+    if option:
+        sizes = [{f"attention.{option}": size} for size in (4, 16, 64)]
     return tuple(
         {"attention.name": attention, "task.num_pairs": num_pairs, **size}
         for num_pairs in (4, 16, 64)
