@@ -22,6 +22,18 @@ def _nystrom(key: str, *values: Any) -> tuple[dict[str, Any], ...]:
     return tuple({**name, f"attention.{key}": value} for value in values)
 
 
+def _recall(attention: str, option: str | None = None) -> tuple[dict[str, Any], ...]:
+    """For three numbers of pairs, and three sizes of an attention that has one."""
+    sizes: list[dict[str, Any]] = [{}]
+    if option:
+        sizes = [{f"attention.{option}": size} for size in (4, 16, 64)]
+    return tuple(
+        {"attention.name": attention, "task.num_pairs": num_pairs, **size}
+        for num_pairs in (4, 16, 64)
+        for size in sizes
+    )
+
+
 def _stages(attention: str) -> tuple[dict[str, Any], ...]:
     """Pre-trained; and from scratch, for as long as fine-tuning and as both."""
     name = {"attention.name": attention}
@@ -75,6 +87,25 @@ PLANS: dict[str, dict[str, Any]] = {
             *_nystrom("num_landmarks", 3, 12, 48),
             *_nystrom("conv_kernel_size", 0),
             *_attentions("longformer", "linear", "bigbird", "efficient"),
+        ),
+    },
+    # How many pairs of keys and values each attention finds again, by its size: 66
+    # settings, minutes a run on two CPU cores.
+    "recall": {
+        "tasks": ("recall",),
+        "preset": "quick",
+        "seeds": 3,
+        "variants": (
+            *_recall("softmax"),
+            *_recall("nystrom", "num_landmarks"),
+            *_recall("linear"),
+            *_recall("identity"),
+            *_recall("performer", "num_features"),
+            *_recall("linformer", "projection_dim"),
+            *_recall("reformer", "bucket_size"),
+            *_recall("longformer", "window"),
+            *_recall("bigbird", "block_size"),
+            *_recall("efficient"),
         ),
     },
     # One thing changed at a time. The first two are the preset with the convolution of

@@ -5,38 +5,63 @@ python scripts/train.py --config=configs/recall.py:nystrom,quick --workdir=DIR
 
 from configs.defaults import attention, config_of, model, objective, optimizer, train
 
-MODEL = {
-    **model(dropout_rate=0.0),
-    **objective(name="positions"),
-    **optimizer(learning_rate=2e-3, warmup_steps=50),
+SIZE_16 = {
+    **attention(num_landmarks=16, projection_dim=16, num_features=16),
+    **attention(window=16, block_size=16, bucket_size=16),
 }
+SIZE_64 = {
+    **attention(num_landmarks=64, projection_dim=64, num_features=64),
+    **attention(window=64, block_size=64, bucket_size=64),
+}
+# One convolution for all attentions, in front of their projections; none of their own.
 PAPER = {
-    **MODEL,
-    **train(batch_size=64, num_steps=5_000, eval_every=500, checkpoint_every=500),
+    **objective(name="positions"),
+    **model(dropout_rate=0.0, short_conv=3),
+    **attention(conv_kernel_size=0),
+    **SIZE_64,
+    **optimizer(learning_rate=2e-3, warmup_steps=50, decay="none"),
+    **train(batch_size=64, num_steps=4_000, eval_every=500, checkpoint_every=500),
+}
+MEDIUM = {
+    "task.max_length": 1_024,
+    "task.num_pairs": 256,
+    "task.num_keys": 512,
+    "task.num_queries": 256,
+    **train(num_steps=8_000),
+}
+LONG = {
+    "task.max_length": 4_096,
+    "task.num_pairs": 1_024,
+    "task.num_keys": 2_048,
+    "task.num_queries": 1_024,
+    "task.num_train": 16_000,
+    "task.num_validation": 500,
+    "task.num_test": 500,
+    **train(batch_size=32, num_steps=8_000),
 }
 QUICK = {
-    "task.max_length": 128,
-    "task.num_pairs": 32,
-    "task.num_keys": 128,
-    "task.num_values": 128,
-    "task.num_queries": 64,
-    "task.num_train": 32_000,
-    "task.num_validation": 1_000,
-    "task.num_test": 1_000,
-    **attention(num_landmarks=16, projection_dim=16, num_features=16, window=16),
-    **attention(block_size=16, bucket_size=16),
-    **train(batch_size=32, num_steps=1_000, eval_every=250, checkpoint_every=500),
+    "task.max_length": 192,
+    "task.num_pairs": 16,
+    "task.num_train": 16_000,
+    "task.num_validation": 500,
+    "task.num_test": 500,
+    **SIZE_16,
+    **train(batch_size=32, num_steps=500, eval_every=250, checkpoint_every=250),
 }
+# Queries without labels of their own: what is asked is the last token.
 ONE_QUERY = {
     "task.max_length": 33,
     "task.num_pairs": 16,
     "task.num_keys": 32,
     "task.num_values": 16,
     "task.num_queries": 1,
+    "task.num_train": 32_000,
+    "task.num_validation": 1_000,
+    "task.num_test": 1_000,
     **objective(name="classification"),
     **model(pooling="last"),
     **attention(num_landmarks=8),
-    **train(batch_size=64, num_steps=500),
+    **train(batch_size=64, num_steps=500, eval_every=100, checkpoint_every=500),
 }
-PRESETS = {"quick": QUICK, "one_query": ONE_QUERY}
+PRESETS = {"quick": QUICK, "medium": MEDIUM, "long": LONG, "one_query": ONE_QUERY}
 get_config = config_of("recall", PAPER, PRESETS)

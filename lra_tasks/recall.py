@@ -40,12 +40,12 @@ class Recall(Task):
     homepage: ClassVar[str] = "https://arxiv.org/abs/2312.04927"
     citation: ClassVar[str] = "Arora et al., Zoology, ICLR 2024"
     padded: ClassVar[bool] = False
-    max_length: int = 1024
-    num_pairs: int = 128
-    num_keys: int = 512
-    num_values: int = 512
+    max_length: int = 256
+    num_pairs: int = 64
+    num_keys: int = 128
+    num_values: int = 128
     num_distractors: int = 16
-    num_queries: int = 128
+    num_queries: int = 64
     num_train: int = 64_000
     num_validation: int = 2_000
     num_test: int = 2_000

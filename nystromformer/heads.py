@@ -152,14 +152,18 @@ class PairClassifier(SequenceClassifier):
 
 
 class TokenClassifier(Model):
-    """A class for each token: the head of a classifier on its vector."""
+    """A class for each token, by a linear layer in float32, as in BERT.
+
+    A hidden layer of ReLU, as `Head` has, may die before the vectors of a sequence
+    differ much: then nothing is learnt.
+    """
 
     def __init__(self, config: EncoderConfig, *, num_classes: int, rngs: nnx.Rngs):
         self.encoder = Encoder(config, rngs=rngs)
-        self.head = Head(config.model_dim, config.mlp_dim, num_classes, rngs=rngs)
+        self.out = linear(config.model_dim, num_classes, rngs=rngs)
 
     def read(self, x, mask, dropout_rng):
-        return self.head(x)
+        return self.out(x)
 
 
 class TokenDecoder(Model):

@@ -51,6 +51,7 @@ def test_from_config_rejects_what_cannot_be_built(change, said):
     ("change", "said"),
     [
         ({"objective__name": "classification"}, 'labels several .*name="positions"'),
+        ({"objective__name": "classification_denoising"}, "labels several tokens"),
         ({"task__num_queries": 1}, 'recall has one of .* take name="classification"'),
     ],
 )
