@@ -16,7 +16,7 @@ from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import NotFiniteError, Trainer
 from nystromformer.training.objective import Classification
 from nystromformer.training.step import Programs
-from tests.training.conftest import BagOfTokens, flip_a_bit
+from tests.training.conftest import CLASSES, VOCAB, BagOfTokens, flip_a_bit
 
 SIZES = {"seed": 0, "batch_size": 8, "num_steps": 40}
 SIZES |= {"eval_every": 8, "log_every": 5, "checkpoint_every": 12}
@@ -104,13 +104,14 @@ def test_fit_resumes_bit_equal(start, tmp_path, monkeypatch, step, batching):
     assert lines(tmp_path / "stopped") == lines(tmp_path / "whole")
 
 
-def reverse_some(tokens, key):
-    """Tokens from the back to the front, or as they are."""
-    return jnp.where(jax.random.bernoulli(key), tokens[::-1], tokens)
+def another_of_its_class(tokens, key):
+    """Three tokens further, which has the same label, or as they are."""
+    is_moved = jax.random.bernoulli(key) & (tokens + CLASSES < VOCAB)
+    return jnp.where(is_moved, tokens + CLASSES, tokens)
 
 
 def test_fit_with_augmentation_resumes_bit_equal(start, tmp_path, monkeypatch):
-    augmented = Augmented(Classification(), [reverse_some])
+    augmented = Augmented(Classification(), [another_of_its_class])
     whole = start("whole", augmented).fit()
     fit_until(start("stopped", augmented), 16, monkeypatch)
     assert_same(start("stopped", augmented).fit(), whole)
