@@ -12,15 +12,7 @@ train paper: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # One process a core. Slow tests of one file, which start processes of their own, stay in one.
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto
 
-TASKS := listops text retrieval image pathfinder
-PLANS := table3 landmarks ablations
-ATTENTIONS := softmax nystrom-32 nystrom-64 nystrom-128 nystrom-256 linformer-256 \
-	performer-256 reformer-64 longformer-256 bigbird-64 linear identity
-DATA_DIR := $(if $(DATA),--data_dir=$(DATA))
-SPEED := $(foreach x,attention $(TASKS),$(x)_float32 $(x)_bfloat16)
-OF_ATTENTION = --batch_size=2 --num_heads=8 --head_dim=64 --option=nystrom.conv_kernel_size=0
-OF_STEP = --train_step --task=$(firstword $(subst _, ,$*)) --option=softmax.dropout_rate=0.0
-# Checked by `paper` and `speed`; set ACCELERATOR= where only SLURM's nodes have one.
+# Only for `paper` and `speed`. Set ACCELERATOR= where only SLURM's nodes have one.
 ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
 	"error: no accelerator: .venv/bin/pip install \"jax[cuda13]\", or \"jax[tpu]\"")
 
@@ -38,28 +30,23 @@ train: $(READY) ## train on ListOps with the quick preset, on two CPU cores
 	$(RUN) scripts/train.py --config=configs/listops.py:nystrom,quick \
 		--workdir=runs/listops-quick
 
-# SWEEP=--max_minutes=8 limits the sweep, and the next time goes on where it ended; what
-# there is is reported each time. SWEEP=--retry tries again what failed.
-paper: $(READY) ## the paper's tables, on an accelerator; DATA=where the data lie
+# What failed or was stopped is reported as far as it got; the same command goes on.
+# SWEEP=--max_minutes=8 limits the sweep, SWEEP=--retry tries again what failed.
+paper: $(READY) ## train and report the paper's tables, on an accelerator; DATA=folder of the data
 	@$(RUN) -c '$(ACCELERATOR)'
-	-$(RUN) scripts/prepare_data.py $(TASKS:%=--task=%) $(DATA_DIR)
-	-$(RUN) scripts/sweep.py --workdir=runs/paper $(PLANS:%=--plan=%) \
-		$(DATA_DIR:--%=--config.task.%) $(SWEEP)
+	-$(RUN) scripts/prepare_data.py --task=listops --task=text --task=retrieval \
+		--task=image --task=pathfinder $(if $(DATA),--data_dir=$(DATA))
+	-$(RUN) scripts/sweep.py --workdir=runs/paper --plan=table3 --plan=landmarks \
+		--plan=ablations $(if $(DATA),--config.task.data_dir=$(DATA)) $(SWEEP)
 	$(MAKE) paper-report
 
 paper-report: $(READY) ## report what `make paper` has trained so far
 	$(RUN) scripts/report.py runs/paper --out=results/paper
 
-# One table after the other: what a stopped `make speed` has, the next one leaves out.
-speed: $(SPEED:%=results/speed/%/benchmark.json) ## Table 1, and steps of every task, on an accelerator; PEERS=--peers
-
-results/speed/%/benchmark.json: | $(READY)
+# What is measured is left out, and a stopped measurement goes on.
+speed: $(READY) ## measure Table 1 and the steps of every task, on an accelerator; PEERS=--peers
 	@$(RUN) -c '$(ACCELERATOR)'
-	$(RUN) scripts/benchmark.py --out=results/speed/$*.unfinished $(PEERS) \
-		$(ATTENTIONS:%=--attention=%) --dtype=$(lastword $(subst _, ,$*)) \
-		$(if $(filter attention_%,$*),$(OF_ATTENTION),$(OF_STEP))
-	rm -rf $(@D)
-	mv results/speed/$*.unfinished $(@D)
+	$(RUN) scripts/speed.py --out=results/speed $(PEERS)
 
 test: $(VENV)/ready-dev ## run the tests, without the slow ones
 	$(PYTEST) --dist=worksteal -m "not slow and not parity"

@@ -28,7 +28,7 @@ from lra_tasks.task import register_task
 from lra_tasks.text import Text
 from nystromformer import register_attention
 from nystromformer.attention.base import Attention
-from nystromformer.experiments.experiment import (
+from nystromformer.experiments.objectives import (
     ObjectiveSpec,
     make_classifier,
     register_objective,

@@ -55,6 +55,7 @@ class Task:
     num_texts: ClassVar[int] = 1  # texts in one sequence, 1 or 2
     num_labels: ClassVar[int] = 0  # tokens with a label of their own; 0 = one label
     padded: ClassVar[bool] = True  # False: every sequence has max_length tokens
+    zero_is_padding: ClassVar[bool] = True  # False: 0 is a token, as a black pixel is
     stays_on_disk: ClassVar[bool] = False  # rows are read when they are needed
     splits: ClassVar[tuple[str, ...]] = SPLITS  # and what else it can be tested on
     seed: ClassVar[int] = 0

@@ -40,6 +40,7 @@ class Image(Task):
     citation: ClassVar[str] = "Krizhevsky, Learning Multiple Layers of Features, 2009"
     vocab_size: ClassVar[int] = 256
     padded: ClassVar[bool] = False
+    zero_is_padding: ClassVar[bool] = False
     num_classes: ClassVar[int] = 10
     label_names: ClassVar[Sequence[str]] = (
         *("airplane", "automobile", "bird", "cat", "deer"),

@@ -123,6 +123,7 @@ class Pathfinder(Task):
     citation: ClassVar[str] = "Linsley et al., Long-range spatial, NeurIPS 2018"
     vocab_size: ClassVar[int] = 256
     padded: ClassVar[bool] = False
+    zero_is_padding: ClassVar[bool] = False
     num_classes: ClassVar[int] = 2
     label_names: ClassVar[Sequence[str]] = ("apart", "connected")
     augmentations: ClassVar[tuple[str, ...]] = ("flip_horizontal", "flip_vertical")

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from filelock import FileLock
 from google.protobuf import json_format
+from tensorflow_datasets.core.dataset_info import DatasetInfoFileError
 from tqdm import tqdm
 
 from lra_tasks.base import Examples, Task
@@ -36,7 +37,7 @@ DAMAGE = (
     KeyError,
     FileNotFoundError,
     json_format.ParseError,
-    tfds.core.dataset_info.DatasetInfoFileError,
+    DatasetInfoFileError,
 )
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from nystromformer.attention import ATTENTIONS, make_attention, register_attention
 from nystromformer.attention.nystrom import nystrom_attention
-from nystromformer.encoder import Block, Encoder, EncoderConfig
+from nystromformer.encoder import Block, Encoder
+from nystromformer.encoder_config import EncoderConfig
 from nystromformer.heads import PairClassifier, SequenceClassifier
 
 if TYPE_CHECKING:

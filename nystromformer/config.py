@@ -8,9 +8,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
+import numpy as np
+
 from nystromformer.attention import ATTENTIONS, check_attention
-from nystromformer.attention.base import check_choice, check_range, check_type
-from nystromformer.encoder import EncoderConfig
+from nystromformer.encoder_config import EncoderConfig
+from nystromformer.validation import check_choice, check_range, check_type
 
 # Fields of an EncoderConfig that follow from the task, the attention and the head.
 DERIVED = {"vocab_size", "input_dim", "max_length", "separator", "cls_token"}
@@ -65,6 +67,14 @@ class OptimizerConfig:
     eps: float = 1e-6
     cycle_b1: bool = False  # b1 from 0.95 down to 0.85 at the peak, and back
     decay: str = "linear"  # or "none": the rate stays at its peak
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "weight_decay", "eps"):
+            check_range(name, getattr(self, name), 0)
+        for name in ("b1", "b2"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {value}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,6 +139,7 @@ class Config:
         for key in (*intervals, "batch_size", "grad_accum_steps", "length_buckets"):
             check_range(f"train.{key}", getattr(train, key), 1)
         check_range("train.seed", train.seed, 0, 2**32 - 1)
+        check_range("train.num_epochs", train.num_epochs or 0, 0)
         check_range("train.num_steps", train.num_steps, 0 if train.num_epochs else 1)
         most = train.num_steps or None
         check_range("optimizer.warmup_steps", optimizer.warmup_steps, 0, most)
@@ -137,10 +148,29 @@ class Config:
         if train.batch_size % train.grad_accum_steps:
             raise ValueError("train.grad_accum_steps must divide train.batch_size")
         check_attention(attention.name, attention.options)
-        sensitive = ATTENTIONS[attention.name].padding_sensitive.items()
-        found = dict(sensitive & attention.options.items())
-        if found and train.length_buckets > 1:
-            raise ValueError(f"attention.{found} needs train.length_buckets=1")
+        self._check_parts_of_batches()
+
+    def _check_parts_of_batches(self) -> None:
+        """Raises ValueError if a batch in parts has other results than the whole."""
+        train, options = self.train, self.attention.options
+        cls = ATTENTIONS[self.attention.name]
+
+        def is_set(option: str, value: object) -> bool:
+            return options.get(option, getattr(cls, option)) == value
+
+        for option, value in cls.padding_sensitive.items():
+            if is_set(option, value) and train.length_buckets > 1:
+                raise ValueError(
+                    f"attention.{option}={value!r} depends on the padding: "
+                    "it needs train.length_buckets=1"
+                )
+        for option, value in cls.batch_sensitive.items():
+            in_parts = train.grad_accum_steps > 1 or train.length_buckets > 1
+            if is_set(option, value) and in_parts:
+                raise ValueError(
+                    f"attention.{option}={value!r} depends on the whole batch: it "
+                    "needs train.grad_accum_steps=1 and train.length_buckets=1"
+                )
 
 
 def key_types(cls: type) -> dict[str, Any]:
@@ -150,12 +180,21 @@ def key_types(cls: type) -> dict[str, Any]:
     return {name: types[name] for name in names if name not in derived}
 
 
+def _plain(value: Any) -> Any:
+    """A value as JSON has it, in which a config is saved."""
+    if isinstance(value, np.generic):
+        return value.item()
+    # A flag of a string, as in --config.task.source_dir=None, gives it as a word.
+    return None if isinstance(value, str) and value == "None" else value
+
+
 def _build(cls: Any, path: str, mapping: Mapping[str, Any]) -> Any:
     """An instance of a dataclass from its keys, with their types checked."""
+    if not isinstance(mapping, Mapping):
+        raise ConfigError(f"{path} must be a group of keys, got {mapping!r}")
     types = key_types(cls)
     is_open = types.pop("options", None)
-    # A flag of a string, as in --config.task.source_dir=None, gives it as a word.
-    mapping = {key: None if x == "None" else x for key, x in mapping.items()}
+    mapping = {key: _plain(x) for key, x in mapping.items()}
     found = {key: x for key, x in mapping.items() if key in types}
     options = {key: x for key, x in mapping.items() if key not in types}
     if options and not is_open:

@@ -1,14 +1,15 @@
 """The encoder with a pluggable attention: pre-LN as on the LRA, post-LN as in BERT.
 
 Masks and random keys are passed at call time and no module keeps state, so a model is a
-plain tree of parameters. `dropout_rng=None` means no dropout.
+plain tree of parameters. Dropout is on where a `dropout_rng` is given, and only there:
+flax's `model.train()` has no key to give, so that after it a call without one is an
+error. Gradients are in reverse mode; `jax.jvp`, `jacfwd` and `hessian` are a TypeError,
+for which a product with the Hessian is `jax.grad` of the gradient's dot product.
 
 Letters: B batch, L length, N heads, H head dim, D model dim, F features of an input.
 """
 
-import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,98 +17,20 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import make_attention
-from nystromformer.attention.base import check_choice, check_range
-from nystromformer.ops import at_least_float32, dense, dropout, gelu, split_rng, zeroed
+from nystromformer.encoder_config import EncoderConfig, kernel_init
+from nystromformer.ops import at_least_float32, dropout, gelu, split_rng, zeroed
 from nystromformer.rotary import rotate_by_position
 from nystromformer.short_conv import short_conv
 
-# U(−1/√fan_in, 1/√fan_in), as PyTorch's Linear and so the published runs start.
-# Biases start at zero.
-kernel_init = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 embedding_init = nnx.initializers.normal(0.02)
-
-
-class Dense(nnx.Linear):
-    """Linear, computed by `ops.dense`."""
-
-    def __init__(self, *sizes: int, **options: Any):
-        super().__init__(*sizes, kernel_init=kernel_init, **options)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """[..., L, D] -> [..., L, E]."""
-        assert self.bias is not None
-        return dense(x.astype(self.dtype), self.kernel[...], self.bias[...])
-
-
-@dataclasses.dataclass(frozen=True)
-class EncoderConfig:
-    """The config of an encoder; defaults: the paper's on the LRA, no convolution."""
-
-    vocab_size: int | None  # token ids; None where inputs are feature vectors
-    max_length: int  # of an input
-    num_layers: int = 2
-    num_heads: int = 2  # N of H = D / N
-    model_dim: int = 64  # D
-    mlp_dim: int = 128
-    attention: str = "nystrom"  # this and the next as for `make_attention`
-    attention_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # Of the embeddings and the output of each half of a block; with norm="pre" also
-    # after the GELU.
-    dropout_rate: float = 0.1
-    norm: str = "pre"  # x + f(LN(x)), and a last LayerNorm; "post": LN(x + f(x))
-    gelu: str = "erf"  # the exact one; "tanh" is its approximation
-    num_token_types: int = 0  # embeddings of token types
-    separator: int | None = None  # tokens after the first of this id are of type 1
-    embedding_norm: bool = False  # LayerNorm on the sum of the embeddings
-    cls_token: bool = False  # a learned vector in front of every sequence
-    ignore_id: int | None = None  # an id that is padding wherever it stands
-    input_dim: int | None = None  # F, for inputs [B, L, F]: projected, not embedded
-    # "learned": a vector for each, added to the embeddings; "rotary": queries and keys
-    # are rotated, see `nystromformer.rotary`; "none".
-    positions: str = "learned"
-    # K odd, or 0 for none. In front of the projections x becomes x + conv(x), with a
-    # kernel [K, D] that starts as U(−1/√K, 1/√K). [CLS] is a neighbour as any token.
-    short_conv: int = 0
-    remat: str = "none"  # "block" recomputes each in the backward pass
-    dtype: jax.typing.DTypeLike = jnp.float32  # computation; parameters are float32
-
-    def __post_init__(self) -> None:
-        check_choice("remat", self.remat, ("none", "block"))
-        check_choice("norm", self.norm, ("pre", "post"))
-        check_choice("gelu", self.gelu, ("erf", "tanh"))
-        check_choice("positions", self.positions, ("learned", "rotary", "none"))
-        check_range("short_conv", self.short_conv, 0)
-        if (self.vocab_size is None) == (self.input_dim is None):
-            raise ValueError("give vocab_size, for tokens, or input_dim, for features")
-        for name in ("max_length", "num_layers", "num_heads", "model_dim", "mlp_dim"):
-            check_range(name, getattr(self, name), 1)
-        if not 0 <= self.dropout_rate < 1:
-            raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}")
-        if self.model_dim % self.num_heads:
-            sizes = f"{self.num_heads} does not divide model_dim {self.model_dim}"
-            raise ValueError(f"num_heads {sizes}")
-        if self.short_conv and self.short_conv % 2 == 0:
-            raise ValueError(
-                f"short_conv must be odd, or 0 for none, got {self.short_conv}"
-            )
-        if self.positions == "rotary" and self.model_dim // self.num_heads % 2:
-            raise ValueError(
-                "positions='rotary' needs an even head size, got model_dim / num_heads"
-                f" = {self.model_dim // self.num_heads}"
-            )
-
-    def dense(self, num_in: int, num_out: int, rngs: nnx.Rngs) -> Dense:
-        return Dense(num_in, num_out, dtype=self.dtype, rngs=rngs)
-
-    def norm_layer(self, rngs: nnx.Rngs) -> nnx.LayerNorm:
-        return nnx.LayerNorm(self.model_dim, epsilon=1e-5, dtype=self.dtype, rngs=rngs)
 
 
 class SelfAttention(nnx.Module):
     """An attention of the table, and as many projections as it uses.
 
-    In front of them may be a short convolution, behind them a rotation of the queries
-    and keys. An attention without those then knows no positions.
+    A short convolution may come before the projections, and a rotation of queries and
+    keys after them. With rotary positions an attention that has no queries and keys
+    knows no positions.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
@@ -136,7 +59,8 @@ class SelfAttention(nnx.Module):
             x = zeroed(x, mask)  # padding must not reach its neighbours
             x = x + short_conv(x, self.short_conv[...])
         parts = jnp.split(self.project(x), self.num_projections, axis=-1)
-        projected = [y.reshape(*x.shape[:2], self.num_heads, -1) for y in parts]
+        head_dim = x.shape[2] // self.num_heads
+        projected = [y.reshape(*x.shape[:2], self.num_heads, head_dim) for y in parts]
         if self.rotary:
             *queries_and_keys, value = projected
             projected = [*map(rotate_by_position, queries_and_keys), value]
@@ -177,6 +101,7 @@ class Block(nnx.Module):
         self.mlp_norm = config.norm_layer(rngs)
         self.mlp = Mlp(config, rngs=rngs)
         self.dropout_rate = config.dropout_rate
+        self.deterministic = True  # flax's train() and eval() set it
         self.pre_norm = config.norm == "pre"
 
     def __call__(
@@ -186,6 +111,11 @@ class Block(nnx.Module):
         dropout_rng: jax.Array | None = None,
     ) -> jax.Array:
         """x [B, L, D], mask [B, L] bool -> [B, L, D]."""
+        if self.dropout_rate > 0 and dropout_rng is None and not self.deterministic:
+            raise ValueError(
+                "model.train() asks for dropout, which needs a key here: pass "
+                "dropout_rng=…, or call model.eval()"
+            )
         rngs = split_rng(dropout_rng, 4)
         attend = functools.partial(self.attention, mask=mask, dropout_rng=rngs[0])
         x = self._add(x, self.attention_norm, attend, rngs[1])
@@ -197,6 +127,21 @@ class Block(nnx.Module):
         out = layer(norm(x) if self.pre_norm else x)
         x = x + dropout(out, self.dropout_rate, dropout_rng)
         return x if self.pre_norm else norm(x)
+
+
+def recomputed(block: Block, *inputs: Any) -> jax.Array:
+    """block(*inputs); the backward pass computes it again and stores the inputs alone.
+
+    Unlike `nnx.remat` it writes no variables back, which inside a loop of jax, where
+    they come from outside, is an error.
+    """
+    graphdef, state = nnx.split(block)
+
+    @jax.checkpoint
+    def run(state: nnx.State, *inputs: Any) -> jax.Array:
+        return nnx.merge(graphdef, state)(*inputs)
+
+    return run(state, *inputs)
 
 
 class Encoder(nnx.Module):
@@ -246,7 +191,7 @@ class Encoder(nnx.Module):
         """Token ids [B, L], or features [B, L, F], to vectors [B, L, D] and their mask.
 
         Args:
-          inputs: L ≤ max_length, else ValueError.
+          inputs: 1 ≤ L ≤ max_length, else ValueError.
           mask: [B, L] bool, True = a token, False = padding; None = all are tokens.
           dropout_rng: a key, or None for no dropout.
           token_types: [B, L] ids; None = as the separators say.
@@ -257,8 +202,14 @@ class Encoder(nnx.Module):
         if inputs.ndim != 2 + isinstance(self.embedding, nnx.Linear):
             raise ValueError(f"inputs must be [B, L] or [B, L, F], got {inputs.shape}")
         length = inputs.shape[1]
+        if length == 0:
+            raise ValueError(f"inputs must have at least one token, got {inputs.shape}")
         if length > self.max_length:
             raise ValueError(f"length {length} is over max_length {self.max_length}")
+        if mask is not None and mask.shape != inputs.shape[:2]:
+            raise ValueError(
+                f"mask must be [B, L], here {inputs.shape[:2]}, got {mask.shape}"
+            )
         if self.ignore_id is not None:
             tokens = inputs != self.ignore_id
             mask = tokens if mask is None else mask & tokens
@@ -274,7 +225,7 @@ class Encoder(nnx.Module):
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         x = dropout(x.astype(self.dtype), self.dropout_rate, rngs[0])
-        call = nnx.remat(Block.__call__) if self.remat == "block" else Block.__call__
+        call = recomputed if self.remat == "block" else Block.__call__
         for block, rng in zip(self.blocks, rngs[1:], strict=True):
             x = call(block, x, mask, rng)
         return x if self.norm is None else self.norm(x), mask

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import check_choice
-from nystromformer.encoder import Encoder, EncoderConfig, kernel_init
+from nystromformer.encoder import Encoder
+from nystromformer.encoder_config import EncoderConfig, kernel_init
 from nystromformer.ops import at_least_float32, dropout, einsum, split_rng, zeroed
+from nystromformer.validation import check_choice
 
 POOLINGS = ("mean", "padded_mean", "max", "last", "cls_token")
 
@@ -18,7 +19,8 @@ def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     if mask is None:
         return x.mean(1, dtype=jnp.float32)
     total = zeroed(x, mask).sum(1, dtype=jnp.float32)
-    return total / jnp.maximum(mask.sum(1), 1)[:, None]
+    num_valid = jnp.maximum(mask.sum(1, dtype=jnp.float32), 1)
+    return total / num_valid[:, None]
 
 
 def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -76,6 +78,14 @@ class Model(nnx.Module):
         The arguments are an encoder's; those of pairs are [B, 2, L] or [B, 2, L, F].
         """
         if self.num_inputs == 2:
+            if inputs.ndim < 3 or inputs.shape[1] != 2:
+                raise ValueError(
+                    f"inputs must be [B, 2, L] or [B, 2, L, F], got {inputs.shape}"
+                )
+            if mask is not None and mask.shape != inputs.shape[:3]:
+                raise ValueError(
+                    f"mask must be [B, 2, L], here {inputs.shape[:3]}, got {mask.shape}"
+                )
             inputs, mask, token_types = jax.tree.map(
                 lambda x: x.reshape(-1, *x.shape[2:]), (inputs, mask, token_types)
             )

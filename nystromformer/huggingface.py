@@ -20,10 +20,11 @@ import numpy as np
 import safetensors.numpy
 from flax import nnx
 
-from nystromformer.attention.base import check_choice
-from nystromformer.encoder import Encoder, EncoderConfig
+from nystromformer.encoder import Encoder
+from nystromformer.encoder_config import EncoderConfig
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
 from nystromformer.ops import at_least_float32
+from nystromformer.validation import check_choice
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 HEADS = {
@@ -133,6 +134,11 @@ def read_config(
 ) -> EncoderConfig:
     """The encoder of a config.json; arguments and errors as of `load_pretrained`."""
     path = Path(folder).expanduser() / CONFIG_FILE
+    if not path.parent.is_dir():
+        raise PretrainedError(
+            f"no folder {folder}: download the weights, as by `hf download "
+            "uw-madison/nystromformer-512 --local-dir FOLDER`, and name that folder"
+        )
     try:
         settings = {"layer_norm_eps": 1e-5} | json.loads(path.read_bytes())
         check_choice("model_type", settings["model_type"], ("nystromformer",))
@@ -197,8 +203,9 @@ def read_tensors(folder: Path) -> Tensors:
     except Exception as error:  # each library has its own
         reason = str(error).partition("\n")[0]
         raise PretrainedError(f"{path} cannot be read ({reason})") from error
-    heads = ("cls.", "classifier.", BASE)
-    tensors = {x if x.startswith(heads) else BASE + x: found[x] for x in found}
+    # In a model with a head, whichever it is, the encoder's names begin with BASE.
+    is_bare = not any(name.startswith(BASE) for name in found)
+    tensors = {BASE + name if is_bare else name: x for name, x in found.items()}
     tensors.pop(f"{BASE}embeddings.position_ids", None)  # no weight
     for copy in COPIES.keys() & tensors.keys():
         kept = tensors.setdefault(COPIES[copy], tensors[copy])

@@ -63,7 +63,7 @@ def kmeans(
         nearest = jnp.where(exists[None], distances, jnp.inf).argmin(1)
         member = nearest[None] == jnp.arange(num_landmarks)[:, None]  # [M, S]
         member &= mask[None]
-        sizes = member.sum(1)[:, None]
+        sizes = member.sum(1, dtype=wide)[:, None]
         sums = jnp.matmul(member.astype(wide), x.astype(wide), precision="highest")
         means = jnp.where(sizes > 0, sums / jnp.maximum(sizes, 1), means)
     return jnp.where(mask.sum() > num_landmarks, means, start), exists
@@ -108,6 +108,7 @@ def nystrom_kernels(
     landmark_padding: str = "mask",
     landmarks: str = "segment_means",
     landmark_seed: int = 0,
+    cross_attention: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """F = softmax(Q K̃ᵀ), A = softmax(Q̃ K̃ᵀ), B = softmax(Q̃ Kᵀ) of eq. (13).
 
@@ -115,11 +116,13 @@ def nystrom_kernels(
     """
     choose = partial(LANDMARKS[landmarks], seed=landmark_seed)
     published = landmark_padding == "count" and num_landmarks < len(key)
-    key_mask, query_mask = None if published else mask, None
-    if len(query) == len(key):
-        query, query_mask = zeroed(query, mask), key_mask
+    key_mask = None if published else mask
     key = zeroed(key, mask)
-    query_landmarks, _ = choose(query, num_landmarks, query_mask)
+    if len(query) == len(key) and not cross_attention:
+        valid_queries = zeroed(query, mask)
+        query_landmarks, _ = choose(valid_queries, num_landmarks, key_mask)
+    else:
+        query_landmarks, _ = choose(query, num_landmarks, None)
     key_landmarks, exists = choose(key, num_landmarks, key_mask)
     f = softmax_matrix(query, key_landmarks, exists)
     a = softmax_matrix(query_landmarks, key_landmarks)
@@ -141,10 +144,12 @@ def nystrom_factors(
 
     Args:
       query, key: [T, H] and [S, H].
-      mask: [S] bool, True = attend; None = all. With T = S for the queries too.
+      mask: [S] bool, True = attend; None = all. With T = S it also says which queries
+        make landmarks, unless in cross attention.
       num_landmarks, num_pinv_iters, landmark_padding: as for `nystrom`.
       pinv: a name in PINVS.
-      **landmarks: `landmarks`, a name in LANDMARKS, and `landmark_seed`.
+      **landmarks: `landmarks`, a name in LANDMARKS, `landmark_seed`, and
+        `cross_attention`, as for `nystrom`.
 
     Returns:
       F [T, M], Z [M, M] and B [M, S] in at least float32. The product's rows need not

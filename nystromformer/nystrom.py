@@ -32,7 +32,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.blocks import ranks
-from nystromformer.ops import at_least_float32, einsum, exp_in, long_dot, tensor_cores
+from nystromformer.ops import (
+    at_least_float32,
+    einsum,
+    exp_in,
+    long_dot,
+    tensor_cores,
+    zeroed,
+)
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
@@ -42,8 +49,15 @@ LONG = 4096  # keys; of longer sums by columns a CPU loses digits
 def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
     """The segment of each token: ⌊r · min(M, n) / n⌋ for rank r among the n valid.
 
-    mask [S] bool, True = valid -> [S] int32, M for the others; S · M is below 2³¹.
+    mask [S] bool, True = valid -> [S] int32, M for the others. ValueError where S · M
+    is too large for int32.
     """
+    length = mask.shape[0]
+    if (length - 1) * min(num_landmarks, length) >= 2**31:
+        raise ValueError(
+            f"{num_landmarks} landmarks of {length} tokens are too many for 32 bits: "
+            f"take at most {2**31 // length}"
+        )
     rank = ranks(mask) - 1
     num_valid = jnp.maximum(rank[-1] + 1, 1)
     ids = rank * jnp.minimum(num_landmarks, num_valid) // num_valid
@@ -89,7 +103,8 @@ def segment_means(
         cuda=functools.partial(product, precision=tensor_cores(x.dtype)),
         default=functools.partial(product, precision="highest"),
     )
-    return sums / jnp.maximum(counts, 1)[:, None], counts > 0
+    sizes = jnp.maximum(counts, 1).astype(wide)
+    return sums / sizes[:, None], counts > 0
 
 
 def iterative_pinv(
@@ -210,9 +225,9 @@ def nystrom(
 
     Args:
       query, key, value: [T, H], [S, H], [S, H].
-      mask: [S] bool, True = attend; None = all. What it excludes must be zero. With
-        T = S, unless in cross attention, it also says which queries make Q̃, and the
-        rows it excludes return finite values without meaning.
+      mask: [S] bool, True = attend; None = all. Keys and values that it excludes must
+        be zero. With T = S, unless in cross attention, it also says which queries make
+        Q̃; the others must be finite.
       num_landmarks: M ≥ 1; M ≥ T or M ≥ the number n of valid keys is exact attention.
       landmark_padding: "mask", or "count" for the published treatment of padding:
         segments of the padded length, in which excluded tokens count as zeros.
@@ -228,10 +243,12 @@ def nystrom(
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend(query, key, value, mask, scale=scale, precision=precision)
 
-    self_attention = query.shape[0] == key.shape[0] and not cross_attention
+    is_self_attention = query.shape[0] == key.shape[0] and not cross_attention
     valid = mask if landmark_padding == "mask" else None  # what makes landmarks
-    of_queries = valid if self_attention else None
-    query_landmarks, _ = landmarks(query, num_landmarks, of_queries)
+    of_queries = valid if is_self_attention else None
+    counts_padding = is_self_attention and landmark_padding == "count"
+    counted = zeroed(query, mask) if counts_padding else query
+    query_landmarks, _ = landmarks(counted, num_landmarks, of_queries)
     key_landmarks, exists = landmarks(key, num_landmarks, valid)
     query_landmarks, key_scaled = query_landmarks * scale, key_landmarks * scale
 
@@ -243,7 +260,7 @@ def nystrom(
     if valid is not None:
         # With n ≤ M every landmark is a token, and its own value in the middle is
         # exact. Only then do landmarks lack tokens: nothing above needs to mask them.
-        own = value[nth_valid(valid, num_landmarks)]
+        own = value[nth_valid(valid, num_landmarks)].astype(middle.dtype)
         middle = jnp.where(valid.sum() <= num_landmarks, own, middle)
     # Rounded too where the inputs are: their own rounding costs more.
     key_scaled, middle = key_scaled.astype(key.dtype), middle.astype(value.dtype)

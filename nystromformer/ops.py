@@ -14,7 +14,8 @@ NARROW = 2**16  # numbers of a kernel whose gradient is summed by sequence
 
 def at_least_float32(dtype: jax.typing.DTypeLike) -> jnp.dtype:
     """The dtype of statistics and accumulators: float32, or float64 for float64."""
-    return jnp.promote_types(dtype, jnp.float32)
+    with jax.numpy_dtype_promotion("standard"):  # also where the caller is strict
+        return jnp.promote_types(dtype, jnp.float32)
 
 
 def zeroed(x: jax.Array, mask: jax.Array | None) -> jax.Array:
@@ -128,7 +129,7 @@ def dropout(x: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
     times as long on a CPU. Here are 16: the rate is rounded to a multiple of 2⁻¹⁶, and
     the scale fits the rounded one. rng=None means no dropout.
     """
-    dropped = round(rate * 2**16)
+    dropped = min(round(rate * 2**16), 2**16 - 1)  # of all, none is left to scale
     if rng is None or dropped == 0:
         return x
     keep = random_halves(rng, x.shape) >= dropped

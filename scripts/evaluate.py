@@ -6,7 +6,7 @@ python scripts/evaluate.py --workdir=DIR --split=test
 from absl import flags
 
 from nystromformer.experiments import cli
-from nystromformer.experiments.experiment import format_metric
+from nystromformer.experiments.metric_names import format_metric
 from nystromformer.experiments.trained_run import load_run
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)

@@ -27,7 +27,8 @@ from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config, ConfigError
 from nystromformer.experiments import cli, run
-from nystromformer.experiments.experiment import OBJECTIVES, Experiment
+from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.training.interrupt import SIGNALS
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")

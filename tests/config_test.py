@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 
+import numpy as np
 import pytest
 
 from configs import listops
@@ -68,6 +69,16 @@ BAD = [
     ("optimizer.decay", "cosine", r"optimizer\.decay must be one of .*'cosine'"),
     ("optimizer.cycle_b1", 1, r"config\.optimizer: cycle_b1 must be bool, got 1"),
     ("optimizer.warmup_steps", 6000, "warmup_steps must be at most 5000, got 6000"),
+    ("optimizer.b1", 2.0, r"config\.optimizer: b1 must be in \[0, 1\), got 2"),
+    ("optimizer.b2", 1.0, r"config\.optimizer: b2 must be in \[0, 1\), got 1"),
+    ("optimizer.learning_rate", -1.0, r"learning_rate must be at least 0, got -1"),
+    (
+        "optimizer.learning_rate",
+        float("nan"),
+        "learning_rate must be at least 0, got n",
+    ),
+    ("optimizer.weight_decay", -0.1, r"weight_decay must be at least 0, got -0\.1"),
+    ("train.num_epochs", -3.0, r"train\.num_epochs must be at least 0, got -3"),
     ("task.data_dir", 3, r"config\.task: data_dir must be str \| None, got 3"),
     ("attention.name", "flash", r"unknown attention 'flash'; known: .*nystrom"),
     ("attention.landmark", 3, r"Nystrom.* has no option 'landmark'; .*landmarks"),
@@ -92,6 +103,13 @@ def test_from_mapping_rejects_rotary_positions_of_an_odd_head_size():
     Config.from_mapping(odd)
 
 
+@pytest.mark.parametrize("group", ["train", "task", "attention"])
+def test_from_mapping_rejects_a_group_that_is_none(group):
+    message = rf"config\.{group} must be a group of keys, got 3"
+    with pytest.raises(ConfigError, match=message):
+        Config.from_mapping(mapping() | {group: 3})
+
+
 def test_from_mapping_names_missing_keys():
     without_group, without_key = mapping(), mapping()
     del without_group["model"], without_key["train"]["batch_size"]
@@ -109,8 +127,35 @@ def test_from_mapping_rejects_length_buckets_where_padding_matters(name, option,
     padded = changed("train.length_buckets", 2)
     Config.from_mapping(padded)
     padded["attention"] = {"name": name, option: value}
-    with pytest.raises(ConfigError, match=f"'{option}': '{value}'.*length_buckets=1"):
+    message = f"attention.{option}='{value}' depends on .*length_buckets=1"
+    with pytest.raises(ConfigError, match=message):
         Config.from_mapping(padded)
+
+
+@pytest.mark.parametrize("parts", ["grad_accum_steps", "length_buckets"])
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [("nystrom", "pinv_init", "per_batch"), ("performer", "kernel", "published")],
+)
+def test_from_mapping_rejects_parts_where_the_batch_matters(name, option, value, parts):
+    in_parts = changed(f"train.{parts}", 2)
+    in_parts["attention"] = {"name": name}
+    Config.from_mapping(in_parts)
+    in_parts["attention"][option] = value
+    with pytest.raises(ConfigError, match=rf"attention\.{option}='{value}' depends on"):
+        Config.from_mapping(in_parts)
+    in_parts["train"][parts] = 1
+    Config.from_mapping(in_parts)
+
+
+def test_from_mapping_takes_the_numbers_of_numpy_and_saves_those_of_json():
+    given = changed("train.num_steps", np.int64(7_000))
+    given["attention"]["num_landmarks"] = np.int64(8)
+    saved = json.loads(json.dumps(Config.from_mapping(given).to_mapping()))
+    assert (saved["train"]["num_steps"], saved["attention"]["num_landmarks"]) == (
+        7000,
+        8,
+    )
 
 
 def test_config_equality_ignores_where_a_run_came_from():

@@ -231,6 +231,27 @@ def test_a_small_corpus_is_learnt_with_the_vocab_size_that_the_error_names(tmp_p
         assert train.num_examples > 40
 
 
+def test_the_seed_draws_splits_cuts_and_orders(tmp_path, texts):
+    """Of the documents in the order of their files; of the splits test comes first."""
+    by_seed = []
+    for seed in (0, 5):
+        task = corpus(texts, seed=seed)
+        rng, expected = np.random.default_rng(seed), []
+        for path in task.source_files():
+            [document] = read_documents(path, False)
+            if split_of(document, seed) == "test":
+                sentences = task.vocabulary.encode(SENTENCE.findall(document))
+                for first, second, label in make_examples(sentences, 96, rng):
+                    row = task.vocabulary.row(first, second, max_length=96)
+                    expected.append((row, label))
+        test = task.load("test", tmp_path)
+        rows = zip(test.inputs[:], test.lengths, test.labels, strict=True)
+        found = [(list(row[:n]), label) for row, n, label in rows]
+        assert found == expected
+        by_seed.append(found)
+    assert by_seed[0] != by_seed[1]
+
+
 def test_read_documents_between_blank_lines_or_whole(tmp_path):
     write(tmp_path, {"b.txt": b"\n\nOne.\nTwo.\n \nThree."})
     assert [*read_documents(tmp_path / "b.txt", True)] == ["One.\nTwo.", "Three."]

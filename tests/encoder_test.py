@@ -72,6 +72,20 @@ def test_encoder_has_a_position_for_each_token():
         model.positions[...] = jnp.zeros((L, D))
 
 
+def test_encoder_after_train_needs_a_key_for_its_dropout():
+    model = make(dropout_rate=0.3, attention="identity")
+    expected, _ = model(INPUTS, MASK)
+    model.train()
+    with pytest.raises(ValueError, match=r"pass dropout_rng=….*model\.eval\(\)"):
+        model(INPUTS, MASK)
+    assert rows_differ(model(INPUTS, MASK, KEY)[0], expected) > 0.01
+    model.eval()
+    np.testing.assert_array_equal(model(INPUTS, MASK)[0], expected)
+    without = make(dropout_rate=0.0, attention="identity")
+    without.train()
+    np.testing.assert_array_equal(without(INPUTS, MASK)[0], expected)
+
+
 def test_encoder_dropout_is_a_function_of_its_key():
     function = forward(dropout_rate=0.3)
     first, _ = function(INPUTS, MASK, KEY)
@@ -103,6 +117,33 @@ def test_encoder_remat_recomputes_and_changes_nothing():
         products.append(names.count("dot_general"))
     assert relative_error(*found) <= TOLERANCE["float32"]
     assert products[1] > products[0]
+
+
+TRANSFORMED = {
+    "jit": lambda call: jax.jit(call)(INPUTS),
+    "vmap": lambda call: jax.vmap(call)(INPUTS[None])[0],
+    "scan": lambda call: jax.lax.scan(lambda c, x: (c, call(x)), 0, INPUTS[None])[1][0],
+    "lax.map": lambda call: jax.lax.map(call, INPUTS[None])[0],
+    "grad": lambda call: jax.value_and_grad(lambda x: call(INPUTS).sum() * x)(1.0)[0],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "options"),
+    [
+        *((name, "identity", {}) for name in TRANSFORMED),
+        ("jit", "nystrom", OPTIONS),
+        ("jit", "linformer", {"projection_dim": 5, "sharing": "layerwise_per_head"}),
+        ("jit", "performer", {"num_features": 3}),
+    ],
+)
+def test_encoder_remat_can_be_transformed_from_outside(name, attention, options):
+    """Also with parameters that all blocks share, and with some that never train."""
+    found = []
+    for remat in ("none", "block"):
+        model = make(attention=attention, attention_options=options, remat=remat)
+        found.append(TRANSFORMED[name](lambda x, model=model: model(x)[0]))
+    assert relative_error(*found) <= TOLERANCE["float32"]
 
 
 def test_encoder_in_bfloat16_is_near_float32():
@@ -250,11 +291,14 @@ def test_mlp_takes_the_gelu_of_the_config(kind):
         ({"remat": "all"}, "remat.*none.*block.*'all'"),
         ({"norm": "middle"}, "norm.*pre.*post.*'middle'"),
         ({"input_dim": V}, "vocab_size, for tokens, or input_dim"),
+        ({"vocab_size": None, "input_dim": V, "ignore_id": 0}, "ignore_id=0.*features"),
+        ({"attention": "nistrom"}, "unknown attention 'nistrom'; known: nystrom"),
+        ({"attention_options": {"landmark": 3}}, "no option 'landmark'"),
     ],
 )
 def test_encoder_config_rejects_invalid_settings(options, text):
     with pytest.raises(ValueError, match=text):
-        make(**options)
+        encoder_config(**options)
 
 
 def test_encoder_rejects_a_sequence_over_max_length_or_without_a_batch():
@@ -262,3 +306,31 @@ def test_encoder_rejects_a_sequence_over_max_length_or_without_a_batch():
         make()(np.zeros((1, L + 1), int))
     with pytest.raises(ValueError, match=r"must be \[B, L\] .*, got \(31,\)"):
         make()(np.zeros(L, int))
+    with pytest.raises(ValueError, match=r"at least one token, got \(1, 0\)"):
+        make()(np.zeros((1, 0), int))
+
+
+@pytest.mark.parametrize("mask", [MASK[:, None, None], MASK[:2], MASK[:, :-1], MASK[0]])
+def test_encoder_rejects_a_mask_of_another_shape(mask):
+    """As the one that an attention by itself takes, [B, 1, 1, L]."""
+    with pytest.raises(ValueError, match=r"mask must be \[B, L\], here \(3, 31\), got"):
+        make()(INPUTS, mask)
+
+
+def test_encoder_of_an_empty_batch_is_empty():
+    out, mask = make(cls_token=True, attention="identity")(INPUTS[:0], MASK[:0])
+    assert (out.shape, mask.shape) == ((0, L + 1, D), (0, L + 1))
+
+
+def test_encoder_promotes_no_dtype_unasked():
+    """As in a program that sets `jax_numpy_dtype_promotion="strict"`.
+
+    Of float32: with bfloat16 flax's own LayerNorm promotes.
+    """
+    graphdef, state = nnx.split(make(dropout_rate=0.3, num_token_types=2, separator=3))
+
+    def loss(state):
+        return nnx.merge(graphdef, state)(jnp.asarray(INPUTS), MASK, KEY)[0].sum()
+
+    with jax.numpy_dtype_promotion("strict"):
+        jax.eval_shape(jax.grad(loss), state)  # or raises

@@ -138,6 +138,16 @@ def test_row_cuts_a_pair_at_its_longer_text(sizes, kept):
     assert len(row) - row.index(3) - 2 == kept[1]
 
 
+def test_rows_of_many_texts_are_each_of_its_own():
+    """More than are encoded at a time."""
+    texts = [(f"{number}",) for number in range(2_100)]
+    vocabulary = Vocabulary("byte")
+    rows, lengths = vocabulary.rows(texts, 16)
+    assert rows.shape == (2_100, 16)
+    shown = [vocabulary.decode(x[:n]) for x, n in zip(rows, lengths, strict=True)]
+    assert shown == [f"[CLS] {text} [SEP]" for (text,) in texts]
+
+
 def test_encode_takes_the_name_of_a_special_token_as_text(tmp_path):
     subwords.train(["a [SEP] b"] * 9, 300, tmp_path / "tokenizer.json")
     for name in ("byte", str(tmp_path / "tokenizer.json")):

@@ -70,6 +70,29 @@ def test_sequence_classifier_pools_valid_tokens(pooling):
     assert relative_error(model.pool(x, None), whole) <= TOLERANCE["same"]
 
 
+@pytest.mark.parametrize("pooling", POOLS)
+def test_sequence_classifier_promotes_no_dtype_unasked(pooling):
+    graphdef, state = nnx.split(make(pooling=pooling, attention="identity"))
+
+    def logits(state):
+        return nnx.merge(graphdef, state)(jnp.asarray(INPUTS), MASK)
+
+    with jax.numpy_dtype_promotion("strict"):
+        jax.eval_shape(logits, state)  # or raises
+
+
+def test_pair_classifier_rejects_inputs_and_masks_that_are_no_pairs():
+    pairs, masks = (np.stack([x, x], axis=1) for x in (INPUTS, MASK))
+    model = make(PairClassifier, attention="identity")
+    assert model(pairs, masks).shape == (B, C)
+    assert model(pairs[:0], masks[:0]).shape == (0, C)
+    with pytest.raises(ValueError, match=r"inputs must be \[B, 2, L\].*got \(3, 31\)"):
+        model(INPUTS)
+    for mask in (MASK, masks[:, :, None]):
+        with pytest.raises(ValueError, match=r"mask must be \[B, 2, L\], here \(3, 2"):
+            model(pairs, mask)
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls_token"])
 def test_sequence_classifier_ignores_padding_and_batch(pooling):
     function = forward(pooling=pooling, cls_token=pooling == "cls_token")
@@ -155,11 +178,12 @@ def test_published_heads_are_their_formulas(kind):
     masked = MaskedLanguageModel(config, rngs=nnx.Rngs(0))
     masked.bias[...] = np.arange(V, dtype=np.float32)
     masked.transform.kernel[...] *= 5  # where both GELUs differ
+    masked.norm.scale[...] *= 2  # not that of the encoder
     x, _ = compiled(masked.encoder)(INPUTS, MASK)
     x = np.asarray(x, np.float64)
     hidden = gelu(x @ np.asarray(masked.transform.kernel), kind)
     norm = hidden - hidden.mean(-1, keepdims=True)
-    norm /= np.sqrt(hidden.var(-1, keepdims=True) + 1e-5)
+    norm *= 2 / np.sqrt(hidden.var(-1, keepdims=True) + 1e-5)
     expected = norm @ np.asarray(masked.encoder.embedding.embedding).T + np.arange(V)
     error = relative_error(nnx.jit(masked)(INPUTS, MASK), expected)
     assert error <= TOLERANCE["float32"]

@@ -1,8 +1,10 @@
 """Published weights: each tensor in its place, or refused."""
 
+import dataclasses
 import functools
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -19,6 +21,7 @@ from nystromformer.huggingface import (
     PretrainedError,
     leaves_by_name,
     load_pretrained,
+    read_config,
     theirs_of,
 )
 from tests.commands import refused
@@ -88,6 +91,63 @@ def test_load_pretrained_puts_tensors_of_one_shape_in_their_places(tmp_path):
         np.testing.assert_array_equal(x, wanted, name)
 
 
+# The names and shapes of transformers' files, where linear layers are [out, in].
+OF_EMBEDDINGS = {
+    "word_embeddings.weight": (V, D),
+    "position_embeddings.weight": (L + 2, D),
+    "token_type_embeddings.weight": (2, D),
+    "LayerNorm.weight": (D,),
+    "LayerNorm.bias": (D,),
+}
+OF_LAYER = {
+    "attention.self.query.weight": (D, D),
+    "attention.self.query.bias": (D,),
+    "attention.self.key.weight": (D, D),
+    "attention.self.key.bias": (D,),
+    "attention.self.value.weight": (D, D),
+    "attention.self.value.bias": (D,),
+    "attention.self.conv.weight": (N, 1, K, 1),
+    "attention.output.dense.weight": (D, D),
+    "attention.output.dense.bias": (D,),
+    "attention.output.LayerNorm.weight": (D,),
+    "attention.output.LayerNorm.bias": (D,),
+    "intermediate.dense.weight": (F, D),
+    "intermediate.dense.bias": (F,),
+    "output.dense.weight": (D, F),
+    "output.dense.bias": (D,),
+    "output.LayerNorm.weight": (D,),
+    "output.LayerNorm.bias": (D,),
+}
+OF_HEADS = {
+    "masked_lm": {
+        "cls.predictions.bias": (V,),
+        "cls.predictions.transform.dense.weight": (D, D),
+        "cls.predictions.transform.dense.bias": (D,),
+        "cls.predictions.transform.LayerNorm.weight": (D,),
+        "cls.predictions.transform.LayerNorm.bias": (D,),
+    },
+    "classification": {
+        "classifier.dense.weight": (D, D),
+        "classifier.dense.bias": (D,),
+        "classifier.out_proj.weight": (C, D),
+        "classifier.out_proj.bias": (C,),
+    },
+    None: {},
+}
+
+
+@pytest.mark.parametrize("head", MODELS)
+def test_the_tensors_of_a_file_are_named_as_published(head, tmp_path):
+    """So that a file of these names is read, and no other."""
+    base = "nystromformer." if head else ""
+    expected = {f"{base}embeddings.{x}": shape for x, shape in OF_EMBEDDINGS.items()}
+    for i in range(2):
+        layer = f"{base}encoder.layer.{i}"
+        expected |= {f"{layer}.{x}": shape for x, shape in OF_LAYER.items()}
+    found = {name: x.shape for name, x in published(tmp_path, head).items()}
+    assert found == expected | OF_HEADS[head]
+
+
 @pytest.mark.parametrize("head", MODELS)
 def test_load_pretrained_reads_every_tensor(head, tmp_path):
     theirs = published(tmp_path, head)
@@ -109,6 +169,17 @@ def test_load_pretrained_reads_the_copies_of_older_files_and_bfloat16(tmp_path):
     assert (load_pretrained(tmp_path).bias[...] == bias.astype("bfloat16")).all()
 
 
+def test_load_pretrained_reads_the_encoder_of_a_model_with_any_head(tmp_path):
+    theirs = published(tmp_path)
+    theirs = {x: t for x, t in theirs.items() if x.startswith(BASE)}
+    head = {"qa_outputs.weight": np.ones((2, D), "f4"), "qa_outputs.bias": np.ones(2)}
+    write(tmp_path, theirs | head)
+    encoder = load_pretrained(tmp_path, head=None)
+    np.testing.assert_array_equal(encoder.embedding.embedding, theirs[WORDS])
+    with pytest.raises(PretrainedError, match=r"cls\.predictions.* is none"):
+        load_pretrained(tmp_path)
+
+
 REFUSED = {
     "missing": (lambda x: {n: x[n] for n in x if n != QUERY}, f"{QUERY} .*none"),
     "extra": (lambda x: x | {"cls.seq": x[QUERY]}, r"cls\.seq .*ours none"),
@@ -128,8 +199,11 @@ def test_load_pretrained_rejects_a_damaged_file_and_another_config(tmp_path):
     published(tmp_path, hidden_act="relu")
     with pytest.raises(PretrainedError, match=r"not as published.*hidden_act"):
         load_pretrained(tmp_path)
-    with pytest.raises(PretrainedError, match="not as published: FileNotFound"):
+    with pytest.raises(PretrainedError, match=r"no folder .*b: download .*hf downl"):
         load_pretrained(tmp_path / "b")
+    (tmp_path / "c").mkdir()
+    with pytest.raises(PretrainedError, match="not as published: FileNotFound"):
+        load_pretrained(tmp_path / "c")
     published(tmp_path / "b")
     file = tmp_path / "b" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
@@ -166,13 +240,31 @@ def test_load_pretrained_is_pytorch_by_default(seq_len, wanted, tmp_path):
     assert not model.approximate  # gelu_new is by tanh
 
 
+def test_read_config_has_each_setting_of_the_file(tmp_path):
+    """All of them other than the defaults."""
+    published(tmp_path, hidden_dropout_prob=0.3, hidden_act="gelu", num_landmarks=5)
+    ours = dataclasses.replace(CONFIG, dropout_rate=0.3, gelu="erf")
+    options = {"conv_kernel_size": K, "num_landmarks": 5, "pinv_init": "per_batch"}
+    assert read_config(tmp_path) == dataclasses.replace(ours, attention_options=options)
+    options = {"conv_kernel_size": K, "num_landmarks": 7}
+    few = dataclasses.replace(ours, attention_options=options, dtype=jnp.bfloat16)
+    assert read_config(tmp_path, num_landmarks=7, dtype=jnp.bfloat16) == few
+    model = load_pretrained(tmp_path, num_landmarks=7, dtype=jnp.bfloat16)
+    assert model.encoder.dropout_rate == 0.3
+    assert model.encoder.blocks[1].attention.attention.num_landmarks == 7
+    assert model.encoder.dtype == jnp.bfloat16
+    exact = dataclasses.replace(ours, attention_options=options | {"num_landmarks": L})
+    published(tmp_path, hidden_dropout_prob=0.3, hidden_act="gelu", num_landmarks=L)
+    assert read_config(tmp_path) == exact
+
+
 def test_import_weights_makes_a_workdir(commands, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]  # as published
     names = [*special, *(f"w{i}" for i in range(V - len(special)))]
     words = {name: i for i, name in enumerate(names)}
     words = tokenizers.models.WordLevel(words, "<unk>")
-    published(tmp_path / "a")
+    published(tmp_path / "a", hidden_dropout_prob=0.3, hidden_act="gelu")
     tokenizer = tokenizers.Tokenizer(words)
     tokenizer.add_tokens(["more"])
     tokenizer.save(str(tmp_path / "a" / "tokenizer.json"))
@@ -185,5 +277,6 @@ def test_import_weights_makes_a_workdir(commands, tmp_path):
     run, inputs = nystromformer.load_run(tmp_path / "run"), np.array([[2, 5, 4, 7, 3]])
     expected = nnx.jit(load_pretrained(tmp_path / "a"))(inputs)
     assert relative_error(nnx.jit(run.model)(inputs), expected) < TOLERANCE["float32"]
+    assert (run.config.model.dropout_rate, run.config.model.gelu) == (0.3, "erf")
     again = commands.run("import_weights.py", *flags)
     assert "name a new or empty workdir" in refused(again)

@@ -147,6 +147,21 @@ def test_factors_and_rows_are_of_the_matrix_that_nystrom_applies(options):
         assert relative_error(rows, matrix[[4, 0]]) <= TOLERANCE["float64"]
 
 
+@pytest.mark.parametrize("count", [M, 71])
+def test_factors_and_rows_are_those_of_cross_attention_with_t_equal_to_s(count):
+    mask = MASKS["padding"]
+    query, key, value = (normal(i, S, H) for i in range(3))
+    given = {"num_landmarks": count, "cross_attention": True}
+    expected = attend(query, key, value, mask, count, cross_attention=True)
+    with jax.enable_x64(True):
+        x = [jnp.asarray(y) for y in (query, key)]
+        f, z, b = landmarks.nystrom_factors(*x, mask, **given)
+        rows = landmarks.nystrom_rows(*x, [S - 1, 0], mask, **given)
+    matrix = np.asarray(f) @ np.asarray(z) @ np.asarray(b)
+    assert relative_error(matrix @ value, expected) <= TOLERANCE["float64"]
+    assert relative_error(rows, matrix[[S - 1, 0]]) <= TOLERANCE["float64"]
+
+
 def test_nystrom_rows_form_no_matrix():
     long = 101
     x = [jnp.asarray(normal(i, long, H), "float32") for i in range(2)]

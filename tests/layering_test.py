@@ -11,7 +11,8 @@ SOURCES = sorted(
 # Floors of the model, from the bottom up: a module imports only what stands below it.
 FLOORS = (
     *({"ops", "blocks"}, {"nystrom", "rotary", "short_conv"}, {"landmarks"}),
-    *({"attention"}, {"encoder"}, {"heads"}, {"huggingface"}, {"config"}),
+    *({"validation"}, {"attention"}, {"encoder_config"}, {"encoder"}, {"heads"}),
+    *({"huggingface"}, {"config"}),
 )
 DEVICE = {"jax", "flax", "optax", "orbax"}
 PURE = {"jax", "nystromformer", "collections", "functools", "math", "typing"}

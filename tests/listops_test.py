@@ -123,6 +123,21 @@ def test_floors_by_hand():
     }
 
 
+def test_floors_are_fitted_on_train_and_scored_on_test():
+    """Where test has other labels more often, by root and over all."""
+    train = split_of(*[("[MAX 1 2 ]", 7)] * 3, ("[MAX 1 2 ]", 8), ("[MIN 1 2 ]", 5))
+    test = split_of(
+        *[("[MAX [SM 1 2 ] [SM 1 2 ] ]", 8)] * 3,
+        ("[MAX [SM 1 2 ] [SM 1 2 ] ]", 7),
+        ("[MIN [SM 1 2 ] [SM 1 2 ] ]", 6),
+    )
+    assert ListOps().floors(train, test) == {
+        "majority class": 1 / 5,  # 7
+        "root operator": 1 / 5,  # MAX 7, MIN 5
+        "root operator and its literal arguments": 1 / 5,  # of which there are none
+    }
+
+
 APPLY = {
     "[MIN": min,
     "[MAX": max,

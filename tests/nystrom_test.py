@@ -151,3 +151,10 @@ def test_segment_means_of_an_accelerator_are_those_of_a_cpu(monkeypatch):
     found = core.segment_means(jnp.asarray(x, "float32"), 7, jnp.asarray(mask))
     check(np.asarray(found[0]), means)
     np.testing.assert_array_equal(found[1], exists)
+
+
+def test_segment_ids_of_a_long_sequence_fit_into_32_bits_or_raise():
+    ids = core.segment_ids(jnp.ones(2**20, bool), 2048)
+    np.testing.assert_array_equal(ids, np.arange(2**20) // 512)
+    with pytest.raises(ValueError, match=r"2048 .*1048577 tokens.*at most 2047"):
+        core.segment_ids(jnp.ones(2**20 + 1, bool), 2048)

@@ -39,6 +39,13 @@ def test_dropout_of_rate_zero_or_without_a_key_is_the_identity():
     assert dropout(x, 0.3, None) is x
 
 
+def test_dropout_of_nearly_all_leaves_finite_numbers():
+    rate = 1 - 2.0**-18
+    out = np.asarray(dropout(jnp.ones(2**20), rate, KEY))
+    assert 0 < (out > 0).mean() < 2**-14
+    assert out.max() == 2**16
+
+
 def test_random_halves_are_uniform_and_without_correlation():
     """Each bit, each byte, neighbours in position, keys split from one."""
     count = 2**16

@@ -31,6 +31,20 @@ def test_hash_changes_with_any_bit_and_with_the_form_but_not_with_the_memory():
     assert dataclasses.replace(SPLIT, inputs=strided).content_hash == SPLIT.content_hash
 
 
+def test_hash_sees_every_row_of_a_large_split():
+    """More than are read at a time."""
+    number = 2**15 + 3
+    inputs = np.zeros((number, 1), np.uint8)
+    labels = np.zeros(number, np.int32)
+    hashes = {Split(inputs, labels, labels).content_hash}
+    places = [2**k + step for k in range(1, 16) for step in (-1, 0, 1)]
+    for place in (0, *places, number - 1):
+        changed = inputs.copy()
+        changed[place] = 1
+        hashes.add(Split(changed, labels, labels).content_hash)
+    assert len(hashes) == 1 + len({0, *places, number - 1})
+
+
 def split_of(rows):
     return Split(*pad(rows, 7, np.uint8), np.arange(len(rows), dtype=np.int32))
 
@@ -46,6 +60,14 @@ def test_split_off_draws_its_fraction_of_each_class_by_the_seed():
     again, other = (split_off(train, seed)[1].content_hash for seed in (3, 4))
     assert again == held.content_hash != other
     assert held.inputs.min() < 50 < 160 < held.inputs.max()  # drawn from all of them
+
+
+def test_split_off_rounds_its_fraction_of_a_class_to_the_nearest():
+    labels = np.repeat([0, 1, 2, 3], (73, 78, 4, 6))
+    train = Split.of_pictures(np.zeros((161, 1), np.uint8), labels)
+    kept, held = split_off(train, seed=0)
+    assert np.bincount(held.labels, minlength=4).tolist() == [7, 8, 0, 1]
+    assert np.bincount(kept.labels).tolist() == [66, 70, 4, 5]
 
 
 def test_remove_overlap_leaves_evaluation_alone(capsys):

@@ -40,8 +40,8 @@ def register_attention(name: str, cls: type[Attention]) -> None:
     taken = ATTENTIONS.get(name, cls)
     if taken.__qualname__ != cls.__qualname__:
         raise ValueError(f"the name {name!r} is taken by {taken}")
+    cls.check_options(cls.defaults)
     ATTENTIONS[name] = cls
-    check_attention(name, cls.defaults)
 
 
 def check_attention(name: str, options: Mapping[str, Any]) -> None:
@@ -64,7 +64,8 @@ def make_attention(
 
     Options left out take the defaults of the class, with which "nystrom" has no
     convolution of V; configs start from the paper's, in its `defaults`. Another option
-    of every attention is `cross_attention`: see `Attention`.
+    of every attention is `cross_attention`, which nystrom needs in cross attention
+    with a mask: see `Attention`.
 
     Raises ValueError for an unknown name or option, listing the known ones, for
     invalid values, and for cross_attention where the attention has none.

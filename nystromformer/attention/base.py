@@ -8,8 +8,8 @@ Letters: B batch, T query length, S key length, N heads, H head dim.
 """
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, get_origin
 
 import jax
 import jax.numpy as jnp
@@ -17,38 +17,31 @@ from flax import nnx
 from flax.linen import module as linen_module
 
 from nystromformer.ops import zeroed
+from nystromformer.validation import check_type
 
-
-def check_range(name: str, value: int, least: int, most: int | None = None) -> None:
-    """Raises ValueError unless least ≤ value ≤ most."""
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-    if most is not None and value > most:
-        raise ValueError(f"{name} must be at most {most}, got {value}")
-
-
-def check_choice(name: str, value: object, known: Iterable[object]) -> None:
-    """Raises ValueError for a value that is not among the known ones."""
-    if value not in (known := tuple(known)):
-        raise ValueError(f"{name} must be one of {known}, got {value!r}")
-
-
-def check_type(name: str, value: object, wanted: Any) -> None:
-    """Raises ValueError for a value of another type; an int is a float, too."""
-    kinds = get_args(wanted) or (wanted,)
-    if type(value) not in kinds and not (float in kinds and type(value) is int):
-        kind = getattr(wanted, "__name__", wanted)
-        raise ValueError(f"{name} must be {kind}, got {value!r}")
+# Above it a query where the mask is False is taken for garbage: no network makes such
+# numbers, and its scores might overflow.
+LARGEST_QUERY = 2.0**64
 
 
 def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
-    """Raises ValueError unless shapes are [B, T, N, H], [B, S, N, H], [B, S, N, H]."""
+    """Raises ValueError unless shapes are [B, T, N, H], [B, S, N, H], [B, S, N, H].
+
+    S ≥ 1: there is no mean over no values.
+    """
+    if query.ndim == 3:
+        raise ValueError(
+            f"query must be [B, T, N, H], got {query.shape}: add a batch axis to the "
+            "inputs, as in x[None]"
+        )
     is_same = query.shape[:1] + query.shape[2:] == key.shape[:1] + key.shape[2:]
     is_same &= value.shape[:3] == key.shape[:3]
     if not (query.ndim == key.ndim == value.ndim == 4 and is_same):
         got = f"got {query.shape}, {key.shape}, {value.shape}"
         wanted = "[B, T, N, H], [B, S, N, H], [B, S, N, H]"
         raise ValueError(f"query, key and value must be {wanted}; {got}")
+    if key.shape[1] == 0:
+        raise ValueError(f"there must be at least one key, got key {key.shape}")
 
 
 def with_four_axes(name: str, x: jax.Array, shape: Sequence[int]) -> jax.Array:
@@ -62,14 +55,24 @@ def with_four_axes(name: str, x: jax.Array, shape: Sequence[int]) -> jax.Array:
     return x.reshape(axes)
 
 
+def mask_with_four_axes(mask: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """A mask as `with_four_axes` gives it; ValueError unless it is boolean."""
+    mask = with_four_axes("mask", mask, shape)
+    if mask.dtype != jnp.bool_:
+        raise ValueError(
+            f"mask must be boolean (True = attend), got {mask.dtype}; flax's "
+            "make_attention_mask and combine_masks need dtype=bool, and decode=True, "
+            "which is causal, makes a mask of floats"
+        )
+    return mask
+
+
 def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
     """The key mask [B, S] from a mask that broadcasts to [B, 1, 1, S].
 
     Raises ValueError, with the shape, for a mask that varies over queries or heads.
     """
-    mask = with_four_axes("mask", mask, (batch, 1, 1, length))
-    if mask.dtype != jnp.bool_:
-        raise ValueError(f"mask must be boolean (True = attend), got {mask.dtype}")
+    mask = mask_with_four_axes(mask, (batch, 1, 1, length))
     return jnp.broadcast_to(mask[:, 0, 0, :], (batch, length))
 
 
@@ -86,19 +89,31 @@ class Attention(nnx.Module):
     shared_across_layers = False  # whether one instance serves all layers
     options: ClassVar[Mapping[str, type]] = {}
     # The options of the paper's experiments, with which configs and benchmarks start;
-    # a subclass names those that differ from the defaults of its options.
+    # a subclass names those that differ from the defaults of its options. What it does
+    # not mention it takes from its parent.
     defaults: ClassVar[Mapping[str, Any]] = {}
     size_option: ClassVar[str | None] = None  # the option behind 64 in "nystrom-64"
-    # Option -> the value with which outputs depend on the padding.
+    # Option -> the value with which the output of an example depends on its padding,
+    # or on the others of its batch.
     padding_sensitive: ClassVar[Mapping[str, Any]] = {}
+    batch_sensitive: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, **keywords: Any):
         super().__init_subclass__(**keywords)
-        given = inspect.get_annotations(cls, eval_str=True).items()
-        own = {x: y for x, y in given if x in vars(cls) and get_origin(y) != ClassVar}
-        cls.options = {**cls.options, **own}
-        own = {name: getattr(cls, name) for name in cls.options}
-        cls.defaults = own | dict(cls.defaults)
+        parent: Any = super(cls, cls)
+        options = dict(parent.options)
+        for name, annotation in inspect.get_annotations(cls, eval_str=True).items():
+            is_class_variable = ClassVar in (annotation, get_origin(annotation))
+            is_flag = name in vars(Attention)  # as `self_attention_only: bool = True`
+            if name in vars(cls) and not is_class_variable and not is_flag:
+                options[name] = annotation
+        cls.options = options
+
+        defaults = {name: getattr(cls, name) for name in options}
+        for name, value in parent.defaults.items():
+            if name not in vars(cls):  # a new default is that of the configs, too
+                defaults[name] = value
+        cls.defaults = {**defaults, **vars(cls).get("defaults", {})}
 
     def __init__(
         self,
@@ -110,11 +125,21 @@ class Attention(nnx.Module):
         cross_attention: bool = False,
         **options: Any,
     ):
-        """For N heads of H and sequences up to max_length, with those options.
+        """Checks the options, and keeps them as attributes.
 
-        With cross_attention queries belong to other tokens than keys; where T = S this
-        cannot be seen from the arrays, and the mask of keys would exclude queries too.
-        Raises ValueError for unknown or invalid options.
+        Args:
+          num_heads, head_dim: N and H.
+          max_length: of the sequences that it will see.
+          rngs: for the initial values of parameters.
+          cross_attention: whether queries belong to other tokens than keys. Landmarks
+            of queries need to know: where T = S this cannot be seen from the arrays,
+            and the mask of keys would keep queries out of them. The other attentions
+            that take T ≠ S give the same result either way.
+          **options: those of the class.
+
+        Raises:
+          ValueError: an unknown option or an invalid value, or cross attention where
+            the attention has none.
         """
         self.check_options(options)
         if cross_attention and self.self_attention_only:
@@ -144,7 +169,7 @@ class Attention(nnx.Module):
         dropout_rng: jax.Array | None = None,
         dropout_rate: float = 0.0,
         broadcast_dropout: bool = True,
-        deterministic: bool = True,
+        deterministic: bool = False,
         dtype: jax.typing.DTypeLike | None = None,
         precision: jax.lax.PrecisionLike = None,
         module: object = None,
@@ -154,11 +179,11 @@ class Attention(nnx.Module):
 
         Args:
           query, key, value: [B, T, N, H], [B, S, N, H], [B, S, N, H].
-          bias, is_causal, module, and a dropout_rate unless deterministic: each needs
-            the [T, S] weights, which do not exist here, and so raises ValueError.
+          bias, is_causal, module, and a dropout_rate over 0 unless deterministic: each
+            needs the [T, S] weights, which do not exist here: ValueError.
           mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
-            and without `cross_attention` it excludes queries too; their rows of the
-            output have no meaning.
+            and without `cross_attention` it also says which queries make landmarks, and
+            NaN in the others has no influence.
           dtype: of the large products and the output; None = the inputs'.
           precision: of the large products.
 
@@ -205,14 +230,26 @@ class Attention(nnx.Module):
         batch = jax.vmap(heads, axes, axis_name="batch")
         return batch(query, key, value, mask, *shared)
 
-    def without_padding(self, query, key, value, mask) -> tuple[jax.Array, ...]:
-        """The inputs with zeros where the mask of their first axes is False.
+    def without_padding(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Keys and values, zero where the mask of their first axes is False.
 
-        Queries too: a NaN times the zero cotangent of its output would be NaN.
+        With T = S these may be the places of padded queries, too, or, in cross
+        attention, of valid ones. So queries stay there, except for garbage: NaN in a
+        score times the zero cotangent of its output would be NaN.
         """
-        is_self = query.shape == key.shape and not self.cross_attention
-        of_queries = mask if is_self else None
-        return zeroed(query, of_queries), zeroed(key, mask), zeroed(value, mask)
+        if mask is None:
+            return query, key, value
+        if query.shape == key.shape and not self.cross_attention:
+            by_token = jnp.expand_dims(mask, range(mask.ndim, query.ndim))
+            is_number = jnp.abs(query) < LARGEST_QUERY
+            query = jnp.where(by_token | is_number, query, 0)
+        return query, zeroed(key, mask), zeroed(value, mask)
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:
         """Arrays for `attend` at that length of keys: a row for each head, or one."""
@@ -229,8 +266,8 @@ class Attention(nnx.Module):
     ) -> jax.Array:
         """The attention of one head of one sequence; vmap names "batch" and "heads".
 
-        query [T, H], key and value [S, H] of one dtype, zero where mask [S] (or None)
-        is False, and this head's rows of `per_head` -> [T, H].
+        query [T, H] and key and value [S, H] of one dtype, these zero where mask [S]
+        (or None) is False, and this head's rows of `per_head` -> [T, H].
         """
         raise NotImplementedError
 

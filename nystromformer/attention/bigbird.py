@@ -17,9 +17,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nystromformer.attention.base import Attention, check_range
+from nystromformer.attention.base import Attention
 from nystromformer.blocks import to_blocks
 from nystromformer.nystrom import attend
+from nystromformer.validation import check_range
 
 
 def attended_blocks(
@@ -48,10 +49,11 @@ def attended_blocks(
 
     for uniform in jax.vmap(draw)(own).T:
         num_free = last - first + 1 - exists.sum(1)
-        rank = jnp.minimum((uniform * num_free).astype(own.dtype), num_free - 1)
+        drawn = uniform * num_free.astype(uniform.dtype)
+        rank = jnp.minimum(drawn.astype(own.dtype), num_free - 1)
         block = first + rank  # and on over the blocks that are taken, in their order
         for taken in jnp.sort(jnp.where(exists, blocks, num_blocks), axis=1).T:
-            block += block >= taken
+            block += (block >= taken).astype(block.dtype)
         blocks = jnp.concatenate([blocks, block[:, None]], axis=1)
         exists = jnp.concatenate([exists, (num_free > 0)[:, None]], axis=1)
     return jnp.clip(blocks, 0, num_blocks - 1), exists, ends

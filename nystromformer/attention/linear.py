@@ -24,7 +24,9 @@ def kernel_attend(
     """
     wide = at_least_float32(value.dtype)
     # [H, R], as XLA's CPU backend has no bfloat16 product for [R, H].
-    context = einsum("sr,sh->hr", key_features, value, precision).astype(value.dtype)
+    context = einsum("sr,sh->hr", key_features, value, precision)
+    if value.dtype != jnp.float16:  # which has no room for sums over thousands of keys
+        context = context.astype(value.dtype)
     summed = einsum("tr,hr->th", query_features, context, precision)
     total = key_features.sum(0, dtype=wide)  # [R]
     weight = einsum("tr,r->t", query_features.astype(wide), total, precision)

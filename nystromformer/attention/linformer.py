@@ -10,9 +10,10 @@ from typing import Any
 
 from flax import nnx
 
-from nystromformer.attention.base import Attention, check_choice, check_range
+from nystromformer.attention.base import Attention
 from nystromformer.nystrom import attend
 from nystromformer.ops import einsum
+from nystromformer.validation import check_choice, check_range
 
 SHARING = ("key_value", "layerwise_per_head")
 

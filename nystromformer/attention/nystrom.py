@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention, check_choice, check_range
+from nystromformer.attention.base import Attention
 from nystromformer.blocks import neighbourhoods
 from nystromformer.landmarks import LANDMARKS, PINVS
 from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
 from nystromformer.ops import einsum
+from nystromformer.validation import check_choice, check_range
 
 PINV_INITS = ("per_matrix", "per_batch")
 
@@ -49,7 +50,11 @@ def check_kernel_size(size: int) -> None:
 
 
 class NystromAttention(Attention):
-    """Nyström attention, eq. (13), and the convolution of V."""
+    """Nyström attention, eq. (13), and the convolution of V.
+
+    In cross attention with a mask pass `cross_attention=True`: where T = S, landmarks
+    would else leave out the queries in the places of masked keys.
+    """
 
     num_landmarks: int = 64  # M ≥ 1; M ≥ the number of valid tokens is exact attention
     num_pinv_iters: int = 6  # iterations towards the pseudo-inverse
@@ -66,6 +71,7 @@ class NystromAttention(Attention):
 
     size_option = "num_landmarks"
     padding_sensitive = {"landmark_padding": "count"}
+    batch_sensitive = {"pinv_init": "per_batch"}
     defaults = {"conv_kernel_size": 35}
 
     def __init__(self, *, rngs: nnx.Rngs, **options: Any):
@@ -105,7 +111,8 @@ class NystromAttention(Attention):
         if self.cross_attention or len(query) != len(key):
             sizes = f"got T = {len(query)} and S = {len(key)}, or cross attention"
             raise ValueError(f"the convolution of V needs self-attention, {sizes}")
-        return out + depthwise_conv(value, kernel, precision=precision)
+        convolved = depthwise_conv(value, kernel, precision=precision)
+        return out + convolved.astype(out.dtype)
 
 
 def nystrom_attention(
@@ -121,7 +128,7 @@ def nystrom_attention(
     dropout_rng: jax.Array | None = None,
     dropout_rate: float = 0.0,
     broadcast_dropout: bool = True,
-    deterministic: bool = True,
+    deterministic: bool = False,
     dtype: jax.typing.DTypeLike | None = None,
     precision: jax.lax.PrecisionLike = None,
     module: object = None,
@@ -131,7 +138,8 @@ def nystrom_attention(
     """`NystromAttention` as a function, for any `attention_fn=…` of flax.
 
     Arguments and result are those of every `Attention`, the options, with defaults,
-    those of `NystromAttention`. `conv_kernel` [K, N], odd K, convolves V (T = S).
+    those of `NystromAttention`. `conv_kernel` [K, N], odd K, convolves V (T = S). In
+    cross attention with a mask pass `cross_attention=True`, in case T = S.
     """
     if "conv_kernel_size" in options:
         raise ValueError("conv_kernel_size: pass conv_kernel [K, N], the parameter")

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from nystromformer.attention.base import Attention, check_choice, check_range
+from nystromformer.attention.base import Attention
 from nystromformer.attention.linear import kernel_attend
 from nystromformer.ops import einsum
+from nystromformer.validation import check_choice, check_range
 
 PUBLISHED_EPSILON = 1e-4
 Project = Callable[[jax.Array], jax.Array]  # [L, H] -> [L, R]
@@ -115,6 +116,7 @@ class PerformerAttention(Attention):
 
     size_option = "num_features"
     padding_sensitive = {"kernel": "published"}
+    batch_sensitive = {"kernel": "published"}
 
     def __init__(self, *, rngs: nnx.Rngs, **options: Any):
         super().__init__(rngs=rngs, **options)

@@ -24,9 +24,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.attention.base import Attention, check_choice, check_range
+from nystromformer.attention.base import Attention
 from nystromformer.blocks import to_blocks
 from nystromformer.ops import at_least_float32, einsum
+from nystromformer.validation import check_choice, check_range
 
 LSH_SCOPES = ("bucket", "chunk")
 _SMALLEST_SQUARE = 1e-12  # |k|² below which a key is not stretched to length 1
@@ -154,8 +155,8 @@ class ReformerAttention(Attention):
             for x in (query, key, value, mask)
         )
         square = jnp.square(key.astype(wide)).sum(-1, keepdims=True)
-        unit_key = key * lax.rsqrt(jnp.maximum(square, _SMALLEST_SQUARE))
-        unit_key = unit_key.astype(key.dtype)
+        inverse_norm = lax.rsqrt(jnp.maximum(square, _SMALLEST_SQUARE))
+        unit_key = (key.astype(wide) * inverse_norm).astype(key.dtype)
 
         bucket = hash_buckets(key, mask, rotations, self.bucket_size)  # [R, L]
         order = jnp.argsort(bucket, axis=1)  # tokens by rank; stable

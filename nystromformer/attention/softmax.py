@@ -11,7 +11,12 @@ import jax
 import jax.numpy as jnp
 from flax.nnx.nn.attention import dot_product_attention_weights
 
-from nystromformer.attention.base import Attention, check_shapes, with_four_axes
+from nystromformer.attention.base import (
+    Attention,
+    check_shapes,
+    mask_with_four_axes,
+    with_four_axes,
+)
 from nystromformer.nystrom import attend
 from nystromformer.ops import at_least_float32, dropout
 
@@ -26,7 +31,8 @@ def _heads(one_head: Callable[..., jax.Array], query, key, *others) -> jax.Array
     an accelerator share goes at once. The default backend decides, not the arrays.
     """
     batch, length, num_heads = query.shape[:3]
-    at_once, block = batch * num_heads, length
+    is_symbolic = jax.export.is_symbolic_dim(batch)  # a program for every batch size
+    at_once, block = num_heads if is_symbolic else batch * num_heads, length
     if jax.default_backend() != "cpu":
         block = max(1, MAX_SCORES // (at_once * key.shape[1]))
     else:
@@ -40,16 +46,18 @@ def _heads(one_head: Callable[..., jax.Array], query, key, *others) -> jax.Array
         return _each(of_head, num_heads, at_once, *heads, *inputs[3:]).swapaxes(0, 1)
 
     # A batch may be sharded over devices, and a loop over it would gather it.
-    sequences = batch if jax.device_count() > 1 else at_once // num_heads
+    whole_batch = is_symbolic or jax.device_count() > 1
+    sequences = batch if whole_batch else at_once // num_heads
     out = _each(one_sequence, batch, sequences, query, key, *others)
     return out.astype(query.dtype)
 
 
 def _each(
-    function: Callable[..., jax.Array], count: int, at_once: int, *inputs: Any
+    function: Callable[..., jax.Array], count: Any, at_once: Any, *inputs: Any
 ) -> jax.Array:
     """function of each of `count` rows of the inputs, which may be None or have one."""
-    shared = {i: x[0] for i, x in enumerate(inputs) if x is not None and len(x) == 1}
+    given = {i: x for i, x in enumerate(inputs) if x is not None}
+    shared = {i: x[0] for i, x in given.items() if x.shape[0] == 1}
     own = [None if i in shared else x for i, x in enumerate(inputs)]
 
     def one(rows):
@@ -100,9 +108,10 @@ class SoftmaxAttention(Attention):
     """softmax(Q Kᵀ / √H + bias) V, in O(T · S) time and a bounded number of scores.
 
     Flax's attention layers have a dropout rate of their own, and go by that one alone.
+    Their `decode=True` makes a mask of floats, which needs a cast on its way here.
     """
 
-    dropout_rate: float = 0.0  # of the attention weights
+    dropout_rate: float = 0.0  # of the attention weights, where a call names none
 
     defaults = {"dropout_rate": 0.1}
 
@@ -120,9 +129,9 @@ class SoftmaxAttention(Attention):
         mask=None,
         *,
         dropout_rng=None,
-        dropout_rate=0.0,
+        dropout_rate=None,
         broadcast_dropout=True,
-        deterministic=True,
+        deterministic=False,
         dtype=None,
         precision=None,
         module=None,
@@ -131,14 +140,16 @@ class SoftmaxAttention(Attention):
         """Attends, and honours what other attentions refuse.
 
         bias and mask broadcast to [B, N, T, S]; a mask that broadcasts to [B, 1, 1, S]
-        is padding, as for every `Attention`. broadcast_dropout draws one pattern for
-        batch and heads. Sowing the weights into `module` takes O(T · S) memory.
+        is padding, as for every `Attention`. dropout_rate=None is the option's; over 0
+        it needs a dropout_rng, unless deterministic. broadcast_dropout draws one
+        pattern for batch and heads. Sowing the weights into `module` takes O(T · S)
+        memory.
         """
         check_shapes(query, key, value)
         whole = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
         bias = None if bias is None else with_four_axes("bias", bias, whole)
         if mask is not None:
-            mask = with_four_axes("mask", mask, whole).astype(bool)
+            mask = mask_with_four_axes(mask, whole)
             if mask.shape[1:3] == (1, 1):
                 of_keys = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
                 query, key, value = self.without_padding(query, key, value, of_keys)
@@ -148,10 +159,13 @@ class SoftmaxAttention(Attention):
         if module is not None:  # whole, and without dropout
             inputs = query, key, bias, mask
             dot_product_attention_weights(*inputs, **options | {"module": module})
-        rate, rngs = dropout_rate or self.dropout_rate, None
+        rate = self.dropout_rate if dropout_rate is None else dropout_rate
+        rngs = None
         if rate > 0 and not deterministic:
             if dropout_rng is None:
-                raise ValueError(f"dropout_rate={rate} needs a dropout_rng")
+                raise ValueError(
+                    f"dropout_rate={rate} needs a dropout_rng, or deterministic=True"
+                )
             draws = (1, 1) if broadcast_dropout else query.shape[:3:2]
             rngs = jax.random.split(dropout_rng, draws)
         one_head = functools.partial(_one_head, dropout_rate=rate, **options)

@@ -1,4 +1,4 @@
-"""Floors: what rules that learn no more than counts reach, to print beside a score."""
+"""Floors: what rules that need no model reach on the test split of an objective."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from lra_tasks.task import Task
 
 MAX_TOKENS = 2**23  # of a split; from a larger one evenly spaced rows are taken
 
-Floors = dict[str, dict[str, float]]  # metric -> trivial rule -> its score on test
+Floors = dict[str, dict[str, float]]  # metric -> rule -> its score on test
 
 
 def label_floors(task: Task, splits: Any) -> Floors:

@@ -16,11 +16,8 @@ from jax.sharding import Mesh
 from lra_tasks.task import Split, Task
 from nystromformer.config import Config, ConfigError
 from nystromformer.experiments import provenance
-from nystromformer.experiments.experiment import (
-    Experiment,
-    check_num_steps,
-    format_metric,
-)
+from nystromformer.experiments.experiment import Experiment, check_num_steps
+from nystromformer.experiments.metric_names import format_metric
 from nystromformer.experiments.trained_run import TrainedRun, load_run
 from nystromformer.experiments.transfer import carry_over, with_weights
 from nystromformer.experiments.workdir import (

@@ -11,7 +11,6 @@ import numpy as np
 from etils import epath
 from flax import nnx
 
-from nystromformer.attention.base import check_range
 from nystromformer.config import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.workdir import TOKENIZER_FILE, read_config, read_result
@@ -21,6 +20,7 @@ from nystromformer.training.checkpoint import CheckpointError, load_weights
 from nystromformer.training.data import Data
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.step import Weights
+from nystromformer.validation import check_range
 
 PREDICT_BATCH = 32  # examples
 NYSTROM_OPTIONS = ("num_landmarks", "num_pinv_iters", "landmark_padding")
@@ -214,7 +214,7 @@ class TrainedRun:
         """Returns lengths int [B, *pair] of token ids; ValueError if they cannot be."""
         shape, num_columns = tokens.shape[:-1], tokens.shape[-1]
         if lengths is None:
-            if self.task.padded and not tokens[..., -1:].all():
+            if self.task.zero_is_padding and not tokens[..., -1:].all():
                 raise ValueError(
                     "token ids end in 0, the padding: give lengths, the number of "
                     "tokens of each row, which task.encode returns"

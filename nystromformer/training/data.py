@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from nystromformer.config import ConfigError
 from nystromformer.training.devices import DATA, SEQ, device_put_global
 
 MAX_CHUNK = 64  # batches in one call of the device
@@ -38,7 +39,16 @@ class Data(NamedTuple):
 
     @classmethod
     def of(cls, split: Any) -> "Data":
-        """The host's data of anything with the first four arrays."""
+        """The host's data of anything with the first four arrays.
+
+        ConfigError unless inputs are token ids: a step would make zeros of features.
+        """
+        dtype, shape = split.inputs.dtype, split.inputs.shape
+        if not np.issubdtype(dtype, np.integer) or len(shape) != 2:
+            raise ConfigError(
+                f"inputs of a split must be token ids, integers [rows, L], got {dtype} "
+                f"{shape}; for feature vectors write the steps, as in examples/bags.py"
+            )
         lengths: np.ndarray | None = np.array(split.lengths)
         if (lengths == split.inputs.shape[-1]).all():
             lengths = None
@@ -113,7 +123,13 @@ def train_indices(
     """The examples of num_steps steps from first_step on, int32 [num_steps, B].
 
     Every epoch is a new permutation, without its last num_examples mod B examples.
+    ConfigError for fewer examples than a batch has.
     """
+    if num_examples < batch_size:
+        raise ConfigError(
+            f"train.batch_size={batch_size} is over the {num_examples} training "
+            "examples: take a smaller one"
+        )
     indices = np.empty((num_steps, batch_size), np.int32)
     for i in range(num_steps):
         epoch, k = divmod(first_step + i, num_examples // batch_size)

@@ -82,8 +82,13 @@ def check_same_on_all_hosts(**texts: str) -> None:
             raise ConfigError(f"{differ}: {rule}")
 
 
-def program_bytes(compiled: Any) -> int:
-    """What a compiled program holds at once; donated arguments count once."""
+def program_bytes(compiled: Any) -> int | None:
+    """What a compiled program holds at once; donated arguments count once.
+
+    None where the backend does not say.
+    """
     usage = compiled.memory_analysis()
+    if usage is None:
+        return None
     results = usage.output_size_in_bytes - usage.alias_size_in_bytes
     return usage.argument_size_in_bytes + results + usage.temp_size_in_bytes

@@ -182,7 +182,8 @@ class Trainer:
         run_state.evaluated = self.step
         sign = 1 if self.objective.higher_is_better else -1
         best = run_state.best_value
-        if best is None or sign * value > sign * best:
+        is_better = best is None or sign * value > sign * best
+        if is_better and math.isfinite(value):  # nothing would ever beat a NaN
             run_state.best_step, run_state.best_value = self.step, value
             self.best = jax.device_get(self.state.weights)
             checkpoint.save_weights(self.workdir / "best", self.best)
@@ -198,6 +199,11 @@ class Trainer:
 
     def _test(self) -> dict[str, Any]:
         """Measures the test split, once, with the best weights."""
+        if self.run_state.best_step is None:
+            raise NotFiniteError(
+                f"the validation {self.objective.select} was never finite: "
+                "no weights are the best"
+            )
         metrics = self._evaluate(device_put_global(self.mesh, self.best), "test")
         if metrics is None:
             raise Interrupted(self._signum(), self.step)

@@ -98,11 +98,11 @@ class Programs:
         self.train_chunk = jit(self._train_chunk, donate_argnums=0)
         self.eval_chunk = jit(self._eval_chunk, static_argnames="length")
 
-    def compile(self, data: Data, batch_size: int) -> int:
+    def compile(self, data: Data, batch_size: int) -> int | None:
         """Compiles what the first steps call, for any number of examples as in `data`.
 
         JAX keeps the programs: the first call of these functions finds them. Returns
-        the bytes that a chunk of training holds at once.
+        the bytes that a chunk of training holds at once, None where they are unknown.
         """
         seed, batches = np.uint32(0), np.zeros((1, batch_size), np.int32)
         self.init.lower(seed).compile()
@@ -155,7 +155,8 @@ class Programs:
         self, weights, data, indices, example_weights, num_batches, totals, length
     ) -> Totals:
         def add(i: jax.Array, totals: Totals) -> Totals:
-            model = nnx.merge(self.graphdef, *weights)
+            # Copied, for a model may write to its variables also when it evaluates.
+            model = nnx.merge(self.graphdef, *weights, copy=True)
             batch = data.take(indices[i], example_weights[i], length)
             found = Totals(self.objective(model, batch, None), batch.weights.sum())
             return totals.plus(found)

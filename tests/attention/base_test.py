@@ -49,7 +49,8 @@ def test_attention_lifts_one_head_with_its_own_arrays():
     number = number + np.arange(B)[:, None] + 2 * np.arange(N)
     expected = query + sums + number[:, None, :, None]
     assert relative_error(out, expected) <= TOLERANCE["same"]
-    assert attended(dtype="bfloat16", dropout_rate=0.3).dtype == "bfloat16"
+    silent = {"dropout_rate": 0.3, "deterministic": True}
+    assert attended(dtype="bfloat16", **silent).dtype == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -72,15 +73,17 @@ REFUSED = {
     "mask over queries": ({"mask": np.ones((B, 1, T, S), bool)}, r"\(2, 1, 3, 5\)"),
     "mask over heads": ({"mask": np.ones((B, N, 1, S), bool)}, r"\(2, 7, 1, 5\)"),
     "mask of 5 axes": ({"mask": np.ones((1, B, 1, 1, S), bool)}, r"1, 2, 1, 1, 5\)"),
-    "mask of numbers": ({"mask": np.ones((B, 1, 1, S), np.float32)}, "float32"),
+    "mask of numbers": ({"mask": np.ones((B, 1, 1, S), np.float32)}, "float32.*=bool"),
     "bias": ({"bias": np.ones((1, 1, T, S))}, r"bias.*\(1, 1, 3, 5\).*Weighted"),
     "causal": ({"is_causal": True}, r"is_causal.*\(2, 3, 7, 11\)"),
-    "dropout": ({"dropout_rate": 0.3, "deterministic": False}, "dropout_rate=0.3"),
+    "dropout": ({"dropout_rate": 0.3}, "dropout_rate=0.3"),
     "sowing": ({"module": nnx.Dict()}, "sow_weights"),
     "batch": ({"query": np.ones((B + 1, T, N, H))}, r"\(3, 3, 7, 11\)"),
     "heads": ({"query": ONE}, r"\(2, 3, 1, 11\)"),
     "all heads": ({"query": ONE, "key": ONE, "value": ONE}, r"\(7, 11\), got \(2, 3"),
     "length of values": ({"value": QUERY}, r"\(2, 3, 7, 11\)$"),
+    "no batch": ({"query": QUERY[0]}, r"\(3, 7, 11\): add a batch axis.*x\[None\]"),
+    "no keys": ({"key": KEY[:, :0], "value": KEY[:, :0]}, r"one key.*\(2, 0, 7, 11\)"),
 }
 
 
@@ -100,20 +103,59 @@ def test_self_attention_rejects_unequal_lengths():
 CROSS = [n for n, x in ATTENTIONS.items() if not x.self_attention_only]
 
 
-@pytest.mark.parametrize("name", ["nystrom_attention", *CROSS])
-def test_cross_attention_applies_the_mask_to_keys_alone(name):
-    query, key, value = inputs()
+def cross(name):
+    """That attention, with its options, for queries of other tokens than the keys."""
     options = dict(OPTIONS.get(name, {}))
     options.pop("conv_kernel_size", None)  # needs self-attention
     if name == "nystrom_attention":
-        attend = partial(nystrom_attention, num_landmarks=7, cross_attention=True)
-    else:
-        attend = make(name, cross_attention=True, **options)
-    attend = jax.jit(attend)
-    out = attend(query, key, value, mask=PADDING[:, None, None])
-    for b, mask in enumerate(PADDING):  # T ≠ S, or without a mask
+        return partial(nystrom_attention, num_landmarks=7, cross_attention=True)
+    if name == "nystrom of all keys":  # which takes no landmarks of queries
+        return make("nystrom", num_landmarks=60)
+    return make(name, cross_attention=name == "nystrom", **options)
+
+
+@pytest.mark.parametrize("name", ["nystrom_attention", "nystrom of all keys", *CROSS])
+def test_cross_attention_applies_the_mask_to_keys_alone(name):
+    """With T = S, and without a word where no landmarks of queries are taken."""
+    query, key, value = inputs()
+    keys_seen = PADDING & (np.arange(PADDING.shape[1]) < 60)
+    attend = jax.jit(cross(name))
+    out = attend(query, key, value, mask=keys_seen[:, None, None])
+    for b, mask in enumerate(keys_seen):  # T ≠ S, or without a mask
         alone = attend(query[b : b + 1], key[b : b + 1, mask], value[b : b + 1, mask])
         assert relative_error(out[b], alone[0]) <= TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize("length", [13, 12])
+def test_softmax_attention_is_that_of_flax_in_cross_attention(length):
+    """With as many queries as keys, and with one less."""
+    queries, keys = X[:, :length], X[:, 20:33]
+    mask = np.arange(13) < np.array([13, 5, 1])[:, None, None, None]
+    outputs = []
+    for attend in (make("softmax"), nnx.dot_product_attention):
+        options = {"attention_fn": attend, "decode": False, "rngs": nnx.Rngs(0)}
+        layer = nnx.MultiHeadAttention(2, 10, **options)
+        outputs.append(layer(queries, keys, mask=mask))
+    assert relative_error(*outputs) <= TOLERANCE["float32"]
+
+
+def test_flax_decodes_with_softmax_attention_where_its_mask_is_cast():
+    softmax = make("softmax")
+
+    def attend(*qkv, mask, **options):
+        return softmax(*qkv, mask=mask.astype(bool), **options)
+
+    def decoded(attend):
+        options = {"attention_fn": attend, "decode": True, "rngs": nnx.Rngs(0)}
+        layer = nnx.MultiHeadAttention(2, 10, **options)
+        layer.init_cache((3, 4, 10))
+        return np.stack([layer(X[:, t : t + 1]) for t in range(3)])
+
+    own = decoded(nnx.dot_product_attention)
+    assert relative_error(decoded(attend), own) <= TOLERANCE["float32"]
+    for attention in (softmax, make("nystrom", num_landmarks=7)):
+        with pytest.raises(ValueError, match=r"got float32; .*decode=True.*floats"):
+            decoded(attention)
 
 
 def test_make_attention_rejects_cross_attention():

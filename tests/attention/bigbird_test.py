@@ -57,11 +57,17 @@ def test_attended_blocks_draws_uniformly():
 
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 @pytest.mark.parametrize(
-    ("length", "valid_length", "block_size", "num_random_blocks"),
-    [(1, 1, 3, 1), (31, 31, 1, 2), (67, 43, 5, 1), (67, 30, 64, 3), (31, 29, 3, 8)],
+    ("length", "valid_length", "block_size", "num_random_blocks", "seed"),
+    [
+        (1, 1, 3, 1, 0),
+        (31, 31, 1, 2, 0),
+        (67, 43, 5, 1, 3),
+        (67, 30, 64, 3, 0),
+        (31, 29, 3, 8, 0),
+    ],
 )
 def test_bigbird_is_the_paper(
-    length, valid_length, block_size, num_random_blocks, scale
+    length, valid_length, block_size, num_random_blocks, seed, scale
 ):
     """Token by token, given the sets of blocks; holes in the mask too."""
     qkv = [normal(i, length, H, scale=scale) for i in range(3)]
@@ -69,8 +75,9 @@ def test_bigbird_is_the_paper(
     mask[[0, valid_length - 1]] = True
     mask[valid_length:] = False
     options = {"block_size": block_size, "num_random_blocks": num_random_blocks}
+    options["seed"] = seed
     last = (valid_length - 1) // block_size
-    sets = sets_of_blocks(np.arange(last + 1) <= last, num_random_blocks)
+    sets = sets_of_blocks(np.arange(last + 1) <= last, num_random_blocks, seed)
     valid = np.flatnonzero(mask)
     expected = np.zeros((length, H))
     for t in valid:

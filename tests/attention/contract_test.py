@@ -1,6 +1,7 @@
 """The contract of every attention in the table; listing one is testing it."""
 
 import functools
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +9,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from configs import listops
 from nystromformer.attention import ATTENTIONS, register_attention
 from nystromformer.attention.base import Attention
+from nystromformer.attention.nystrom import NystromAttention
 from tests.attention.cases import KINDS, MASK, MAX_LENGTH, B, H, N, inputs, make
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -73,13 +76,14 @@ def test_attention_ignores_added_padding_at_any_length(name):
 @every_attention
 def test_attention_ignores_garbage_in_padding_forward_and_backward(name):
     clean, clean_grads = program(name)([jnp.where(KEEP, x, 0) for x in inputs()])
-    garbage = [jnp.where(KEEP, x, jnp.nan) for x in inputs()]
-    dirty, dirty_grads = program(name)(garbage)
-    assert np.isfinite(dirty).all()
-    np.testing.assert_array_equal(dirty[MASK], clean[MASK])
-    jax.tree.map(np.testing.assert_array_equal, dirty_grads, clean_grads)
-    for grad in dirty_grads[1]:
-        assert not grad[~MASK].any()
+    for number in (1e6, 3e38, -jnp.inf, jnp.nan):
+        garbage = [jnp.where(KEEP, x, number) for x in inputs()]
+        dirty, dirty_grads = program(name)(garbage)
+        assert np.isfinite(dirty).all()
+        np.testing.assert_array_equal(dirty[MASK], clean[MASK])
+        jax.tree.map(np.testing.assert_array_equal, dirty_grads, clean_grads)
+        for grad in dirty_grads[1]:
+            assert not grad[~MASK].any()
     seen = dirty_grads[1][2][MASK].any(-1)  # [valid tokens, N]
     assert seen.any() if name in WITHOUT["every value seen"] else seen.all()
     without, _ = program(name)(garbage, np.ones_like(MASK))
@@ -136,6 +140,44 @@ def test_attention_in_bfloat16_is_near_float32(name):
         assert out.dtype == jnp.bfloat16
         wide, _ = program(name)([x.astype(jnp.float32) for x in rounded], mask)
         check_rows(np.asarray(out, np.float32), wide, mask, "bfloat16")
+
+
+@every_attention
+def test_attention_in_float16_has_room_for_sums_over_many_keys(name):
+    numbers = np.random.default_rng(0).normal(size=(3, 1, 4096, 1, H))
+    numbers[:2] *= 0.1  # so that all keys have a share in every sum
+    numbers[2] += 30  # values, whose sum is over the largest float16
+    rounded = jnp.asarray(numbers, jnp.float16)
+    given = {"num_heads": 1, "head_dim": H, "max_length": 4096, "rngs": nnx.Rngs(0)}
+    attend = jax.jit(ATTENTIONS[name](**given))
+    out, wide = attend(*rounded), attend(*rounded.astype(jnp.float32))
+    assert out.dtype == jnp.float16
+    assert relative_error(out, wide) <= TOLERANCE["bfloat16"]
+
+
+@every_attention
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_attention_promotes_no_dtype_unasked(name, dtype):
+    """As in a program that sets `jax_numpy_dtype_promotion="strict"`."""
+    graphdef, params, rest = nnx.split(make(name), nnx.Param, ...)
+
+    def loss(params, qkv, mask):
+        out = nnx.merge(graphdef, params, rest)(*qkv, mask=mask)
+        return out.astype(jnp.float32).sum()
+
+    with jax.numpy_dtype_promotion("strict"):
+        for mask in (None, jnp.asarray(MASK)[:, None, None]):
+            gradient = jax.grad(loss, argnums=(0, 1))
+            jax.eval_shape(gradient, params, inputs(dtype=dtype), mask)  # or raises
+
+
+@every_attention
+def test_attention_is_exported_for_any_batch(name):
+    attend = jax.jit(make(name))
+    shape = (*jax.export.symbolic_shape("b"), MAX_LENGTH, N, H)
+    x = jax.ShapeDtypeStruct(shape, jnp.float32)
+    out = jax.export.export(attend)(x, x, x).call(*inputs())
+    assert relative_error(out, attend(*inputs())) <= TOLERANCE["float32"]
 
 
 @every_attention
@@ -196,8 +238,59 @@ def test_register_attention_adds_one_of_another_package():
         other = type("Shifted", (Shifted,), {"defaults": {"of": 2}})
         with pytest.raises(ValueError, match=r"Shifted has no option 'of'.*by"):
             register_attention("shifted", other)
+        assert ATTENTIONS["shifted"] is again
     finally:
         del ATTENTIONS["shifted"]
+
+
+class Fewer(NystromAttention):
+    """The paper's, with other defaults."""
+
+    num_landmarks: int = 32
+    pinv = "exact"  # the annotation of an option need not be repeated
+    self_attention_only: bool = True  # which is no option
+
+
+class FewerStill(Fewer):
+    landmark_seed: int = 3
+    conv_kernel_size: int = 0
+    defaults = {"num_landmarks": 16}
+
+
+def test_defaults_of_a_subclass_are_those_of_its_configs():
+    changed = {"num_landmarks": 32, "pinv": "exact"}
+    assert Fewer.defaults == NystromAttention.defaults | changed
+    assert Fewer.options == NystromAttention.options
+    changed |= {"num_landmarks": 16, "landmark_seed": 3, "conv_kernel_size": 0}
+    assert FewerStill.defaults == NystromAttention.defaults | changed
+    try:
+        register_attention("fewer", Fewer)
+        config = listops.get_config("fewer").attention.to_dict()
+        assert config == {"name": "fewer"} | Fewer.defaults
+        assert make("fewer", pinv_init="per_batch").num_landmarks == 32
+    finally:
+        del ATTENTIONS["fewer"]
+
+
+class Typed(Attention):
+    """Options of more than plain types."""
+
+    kind: Literal["a", "b"] = "a"
+    sizes: tuple[int, ...] = (1, 2)
+    extra: Any = None
+    rate: float | None = None
+
+
+def test_check_options_knows_the_types_that_an_option_may_have():
+    Typed.check_options(Typed.defaults)
+    good = {"kind": "b", "sizes": [3], "extra": "x", "rate": np.float32(2)}
+    Typed.check_options(good)
+    NystromAttention.check_options({"num_landmarks": np.int64(8)})
+    for name, value in {"kind": "c", "sizes": 3, "rate": "2"}.items():
+        with pytest.raises(
+            ValueError, match=f"{name} of Typed must be .*, got {value!r}"
+        ):
+            Typed.check_options({name: value})
 
 
 @pytest.mark.parametrize(

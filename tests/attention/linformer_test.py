@@ -55,15 +55,6 @@ def test_linformer_is_the_paper_with_padding_and_shorter_inputs(sharing, num_que
                 assert error <= TOLERANCE["float64"]
 
 
-def test_linformer_projection_starts_bounded_or_as_published():
-    bound = np.sqrt(3 / (2 * MAX_LENGTH))  # U(−bound, bound): variance 1/(L + k)
-    own = make(projection_dim=MAX_LENGTH).projection[...]
-    assert 0.9 * bound < np.abs(own).max() <= bound
-    wide = make(sharing="layerwise_per_head", projection_dim=MAX_LENGTH)
-    drawn = wide.projection[...]
-    assert abs(drawn.std() - 0.02) < 5 * 0.02 / np.sqrt(2 * drawn.size)
-
-
 def test_linformer_rejects_inputs_over_max_length():
     x = jnp.ones((B, MAX_LENGTH + 1, N, H))
     with pytest.raises(ValueError, match=r"length 18 .*max_length 17"):

@@ -65,6 +65,7 @@ def reference(query, key, value, valid, found):
 
 CASES = [(1, 1, 4, 2), (7, 5, 8, 1), (31, 31, 2, 3), (67, 67, 8, 1), (67, 41, 6, 2)]
 CASES += [(31, 8, 8, 2)]  # as many valid tokens as one bucket holds
+CASES += [(31, 16, 8, 2)]  # as many as two hold, in room for more
 
 
 @pytest.mark.parametrize(
@@ -87,10 +88,10 @@ def test_reformer_is_the_paper(
     assert relative_error(actual[mask], expected[mask]) <= TOLERANCE["float64"]
 
 
-def test_reformer_hashes_keys_where_queries_differ():
+def test_reformer_hashes_keys_where_queries_differ_by_its_seed():
     shared, value = inputs(67)
     query, everyone = np.random.default_rng(1).normal(size=(67, H)), list(range(67))
-    options = {"bucket_size": 8, "num_hashes": 2}
+    options = {"bucket_size": 8, "num_hashes": 2, "seed": 3}
     actual = attend(query, value, np.ones(67, bool), key=shared, **options)
     found = neighbours(shared, everyone, **options)
     expected = reference(query, shared, value, everyone, found)

@@ -1,10 +1,12 @@
 """Exact attention: in blocks as all at once, and dropout of the weights."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from flax import linen, nnx
 
 from nystromformer.attention import softmax
 from tests.attention.cases import make, normal
@@ -33,6 +35,30 @@ def test_softmax_attention_drops_weights(broadcast_dropout):
     draws = L * L if broadcast_dropout else kept.size
     assert abs(kept.mean() - 0.5) < 5 * 0.5 / np.sqrt(draws)
     assert (kept == kept[:1, :, :1]).all() == broadcast_dropout
+
+
+def test_softmax_attention_drops_what_the_call_asks_for():
+    """An explicit rate of 0 is none; like flax it drops unless deterministic."""
+    drops = make("softmax", dropout_rate=0.5)
+    x, key = inputs(L, B), {"dropout_rng": jax.random.key(0)}
+    exact = drops(*x, deterministic=True)
+    assert relative_error(drops(*x, dropout_rate=0.0, **key), exact) == 0
+    assert relative_error(drops(*x, **key), exact) > 0.1
+    assert relative_error(SOFTMAX(*x, dropout_rate=0.5, **key), exact) > 0.1
+    assert relative_error(SOFTMAX(*x), exact) == 0
+    for attend in (drops, functools.partial(SOFTMAX, dropout_rate=0.5)):
+        with pytest.raises(ValueError, match=r"0\.5 needs a dropout_rng, or determin"):
+            attend(*x)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_softmax_attention_goes_by_the_dropout_of_flax(rate):
+    x = inputs(L, B)[0].reshape(B, L, N * H)
+    options = {"dropout_rate": rate, "decode": False, "rngs": nnx.Rngs(0)}
+    attend = make("softmax", dropout_rate=0.3)
+    layer = nnx.MultiHeadAttention(N, N * H, attention_fn=attend, **options)
+    at_work, exact = (layer(x, deterministic=y) for y in (False, True))
+    assert (relative_error(at_work, exact) > 0.1) == (rate > 0)
 
 
 @pytest.fixture(params=["one head at a time", "heads together", "accelerator"])
@@ -123,6 +149,23 @@ def test_softmax_attention_refuses_what_does_not_broadcast(what, shape):
     query, key, value = inputs(L)
     with pytest.raises(ValueError, match=rf"{what} of shape .*does not broadcast"):
         SOFTMAX(query, key, value, **{what: jnp.ones(shape, bool)})
+
+
+@pytest.mark.parametrize("helper", [nnx, linen])
+def test_softmax_attention_takes_masks_of_flax_as_booleans(helper):
+    """A mask to add, of 0 and −inf, would be read the wrong way round."""
+    x, valid = inputs(L, B), np.arange(L) < np.array([[L], [4], [1]])
+    options = {"dtype": bool}
+    mask = helper.make_attention_mask(np.ones_like(valid), valid, **options)
+    mask = helper.combine_masks(
+        mask, helper.make_causal_mask(valid, **options), **options
+    )
+    expected = SOFTMAX(*x, mask=valid[:, None, None], is_causal=True)
+    assert relative_error(SOFTMAX(*x, mask=mask), expected) <= TOLERANCE["float32"]
+    added = np.where(valid, 0, -np.inf)[:, None, None].astype(np.float32)
+    for wrong in (added, helper.combine_masks(mask)):
+        with pytest.raises(ValueError, match=r"boolean.*float32; .*dtype=bool"):
+            SOFTMAX(*x, mask=wrong)
 
 
 def test_softmax_attention_holds_the_scores_of_a_block(monkeypatch):

@@ -4,17 +4,28 @@ import csv
 import json
 import re
 
+import numpy as np
+import pytest
+
+from nystromformer.experiments.trained_run import load_run
+from nystromformer.landmarks import KMEANS_STEPS
+from tests import paper
 from tests.commands import refused
 
 
-def test_approximation_measures_a_run(commands, finished, tmp_path):
-    workdir, _ = finished
-    result = json.loads((workdir / "result.json").read_text())
-    args = (f"--workdir={workdir}", "--examples=1", "--landmarks=4")
-    out = tmp_path / "out"
+@pytest.fixture(scope="module")
+def out(commands, finished, tmp_path_factory):
+    """The page of the longest example and four landmarks."""
+    out = tmp_path_factory.mktemp("approximation") / "out"
+    args = (f"--workdir={finished[0]}", "--examples=1", "--landmarks=4")
     done = commands.run("approximation.py", f"--out={out}", *args)
     assert done.returncode == 0, done.stderr
     assert "measuring landmarks: " in done.stdout
+    return out
+
+
+def test_approximation_measures_a_run(finished, out):
+    result = json.loads((finished[0] / "result.json").read_text())
     page = (out / "README.md").read_text()
     assert "by the choice of 4 landmarks" in page
     assert f"best weights of step {result['best_step']:,}" in page
@@ -30,6 +41,57 @@ def test_approximation_measures_a_run(commands, finished, tmp_path):
     for row in rows:
         if row["method"] == "segment means":
             assert 0 < float(row["distance"]) <= float(row["bound"])
+
+
+ITERATIONS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
+
+
+def expected_errors(query, key, value):
+    """Method or number of iterations -> ‖ŜV − SV‖ / ‖SV‖ of one head, 4 landmarks."""
+    everyone = list(range(len(query)))
+    means = [paper.segment_means(x, everyone, 4) for x in (query, key)]
+    pairs = zip((query, key), means, strict=True)
+    clusters = [paper.lloyd(x, start, KMEANS_STEPS) for x, start in pairs]
+    exact = paper.attention(query, key, value, everyone)
+
+    def error(inverse, landmarks=means):
+        f, a, b = paper.kernels_of(*landmarks, query, key)
+        difference = f @ inverse(a) @ b @ value - exact
+        return np.linalg.norm(difference) / np.linalg.norm(exact)
+
+    errors = {n: error(lambda a, n=n: paper.pinv(a, n)) for n in ITERATIONS}
+    errors["exact"] = error(np.linalg.pinv)
+    errors["segment means"] = errors[6]
+    errors["k-means"] = error(lambda a: paper.pinv(a, 6), clusters)
+    errors["double softmax"] = error(lambda a: np.eye(len(a)))
+    return errors
+
+
+def test_approximation_is_of_the_longest_examples_of_validation(finished, out):
+    """Every error by the paper in numpy, from queries and keys of the run."""
+    run, data_dir = load_run(finished[0]), finished[0].parent / "data"
+    validation = run.task.load("validation", data_dir)
+    longest = [validation.lengths.argmax()]
+    layers = run.layers(validation.inputs[longest], validation.lengths[longest])
+    *qkv, mask = layers[0].example(0)
+    assert mask.sum() == validation.lengths.max()
+    found = {}
+    for name, key in (("landmarks", "method"), ("iterations", "num_pinv_iters")):
+        with open(out / f"{name}.csv", newline="") as file:
+            for row in csv.DictReader(file):
+                place = int(row["head"]), row[key] or "exact"
+                found.setdefault(place, []).append(float(row["error"]))
+    for head in (0, 1):
+        expected = expected_errors(*(x[mask, head] for x in qkv))
+        for method, error in expected.items():
+            [measured] = found.pop((head, str(method)))
+            assert measured == pytest.approx(error, rel=1e-4), method
+        seeds = found.pop((head, "random"))
+        assert len(seeds) == 8
+        assert len({*seeds}) > 4
+        for baseline in ("linformer", "performer"):
+            assert len(found.pop((head, baseline))) == 1
+    assert not found
 
 
 def test_approximation_rejects_in_one_line(commands, finished, tmp_path):

@@ -19,12 +19,16 @@ def run(commands, out, *args):
 def test_benchmark_writes_tables_json_and_a_figure(commands, tmp_path):
     names = ("softmax", "nystrom-8")
     args = [*(f"--attention={name}" for name in names), "--length=64", "--length=32"]
-    args.append("--option=nystrom.conv_kernel_size=0")
+    args += ["--option=nystrom.conv_kernel_size=0", "--dtype=bfloat16"]
+    args += ["--batch_size=2", "--num_heads=3", "--head_dim=4"]
     keys, command, page = run(commands, tmp_path, *args)
     found = {(key["what"], key["attention"], key["length"]) for key in keys}
     passes = ("forward", "forward+backward")
     assert found == {(p, a, n) for p in passes for a in names for n in (32, 64)}
     assert {key["options"].get("conv_kernel_size") for key in keys} == {None, 0}
+    for key in keys:
+        sizes = {"batch_size": 2, "num_heads": 3, "head_dim": 4, "dtype": "bfloat16"}
+        assert key.items() >= sizes.items()
     assert "| attention | 32 | 64 |" in page
     assert f"- Command: `{command}`" in page
     assert (tmp_path / "attention.png").stat().st_size > 10_000

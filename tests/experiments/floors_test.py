@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from lra_tasks.split import Split
+from lra_tasks.task import get_task
 from nystromformer.experiments import floors
 from nystromformer.experiments.floors import (
     denoising_floors,
     label_floors,
     mlm_floors,
     mlm_sop_floors,
+    position_floors,
 )
 
 V = 9
@@ -51,6 +53,34 @@ def test_mlm_sop_floors_has_the_majority_of_train():
     splits["train"].labels[:] = np.arange(300) < 200
     found = mlm_sop_floors(TASK, splits)["sop_accuracy"]
     assert found == {"majority class": splits["test"].labels.mean()}
+
+
+def test_label_floors_fit_rules_on_train_and_score_them_on_test():
+    """Accuracy by the task's own rules; and the F1 of always saying 1."""
+    train, test = (
+        Split.of_pictures(np.zeros((5, 1), np.uint8), labels)
+        for labels in ([0, 0, 0, 0, 1], [1, 1, 1, 0, 0])
+    )
+    splits = {"train": train, "validation": train.take(slice(4, 5)), "test": test}
+    assert label_floors(get_task("text"), splits) == {
+        "accuracy": {"majority class": 2 / 5},
+        "f1": {"class 1 always": pytest.approx(2 * 0.6 * 1 / 1.6)},
+    }
+
+
+def test_position_floors_fit_rules_on_train_and_score_them_on_test():
+    """Of labels of tokens: 2, the majority of train, is a third of test's."""
+    task = get_task("recall", max_length=8, num_pairs=2, num_queries=3)
+    train, test = (
+        Split(
+            np.zeros((1, 8), np.uint16),
+            np.full(1, 8, np.int32),
+            np.array([[-1] * 5 + labels], np.int32),
+        )
+        for labels in ([2, 2, 1], [1, 2, 1])
+    )
+    found = position_floors(task, {"train": train, "test": test})
+    assert found["accuracy"]["majority class"] == pytest.approx(1 / 3)
 
 
 def test_label_floors_has_the_f1_of_always_saying_one():

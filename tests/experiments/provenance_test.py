@@ -1,9 +1,30 @@
-"""Tables and pages in Markdown."""
+"""Where numbers come from; tables and pages in Markdown."""
 
+import importlib.metadata
+import platform
+import shlex
+import sys
+
+import jax
 import pytest
 
 from nystromformer.config import ConfigError
-from nystromformer.experiments.provenance import open_folder, page, table
+from nystromformer.experiments.provenance import open_folder, page, source, table
+
+
+def test_source_has_the_command_as_a_shell_takes_it(monkeypatch):
+    argv = ["scripts/train.py", "--workdir=my runs/a", "--config.x='1'", "$HOME", "*"]
+    monkeypatch.setattr(sys, "argv", argv)
+    assert shlex.split(source()["command"]) == ["python", *argv]
+
+
+def test_source_has_the_versions_of_what_computes_and_the_device():
+    versions = source()["versions"]
+    assert versions.pop("python") == platform.python_version()
+    assert versions == {x: importlib.metadata.version(x) for x in versions}
+    assert {"jax", "jaxlib", "flax", "optax", "numpy"} < {*versions}
+    assert versions["jax"] == jax.__version__
+    assert source()["device"].startswith(f"CPU {platform.machine()}, ")
 
 
 def test_table_shows_markup_as_text():

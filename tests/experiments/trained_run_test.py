@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +11,12 @@ import pytest
 import nystromformer
 from lra_tasks.task import DataError
 from nystromformer.config import ConfigError
-from nystromformer.experiments.experiment import OBJECTIVES
+from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.landmarks import nystrom_factors, softmax_matrix
 from nystromformer.training.checkpoint import CheckpointError, weights_sha256
 from nystromformer.training.step import split_weights
 from tests.commands import ROOT
 from tests.small import result_of, untrained
-
-README = (ROOT / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +119,9 @@ def test_predict_takes_no_padding_for_a_token(run):
     assert run.predict(tokens[1:, :7]).classes.shape == (1,)
     with pytest.raises(ValueError, match="lengths are of token ids: leave them out"):
         run.predict(["[MAX 2 3 ]"], [4])
+    recall = untrained("identity,quick", "recall")  # whose own sequences are full
+    with pytest.raises(ValueError, match="end in 0, the padding: give lengths"):
+        recall.predict(recall.task.encode(["k1 v2 k1"])[0])
     black = np.zeros((1, 1024), np.uint8)  # a pixel and no padding
     sizes = {"model__num_layers": 1, "model__model_dim": 8}
     image = untrained("identity,quick", "image", **sizes)
@@ -153,23 +153,19 @@ def test_predict_reads_the_lines_of_a_file_as_training_reads_texts():
         assert lengths.tolist() == ([7, 10] if tokenizer is None else [10, 13])
 
 
-def test_the_readme_reads_a_run_as_it_says(finished, monkeypatch, tmp_path):
+def test_the_page_on_training_reads_a_run_as_it_says(finished, monkeypatch, tmp_path):
     """Ids with their lengths, and rows of the matrix with their mask."""
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/listops-quick").symlink_to(finished[0])
     monkeypatch.chdir(tmp_path)
-    section = README.split("## Load a trained model")[1].split("\n## ")[0]
-    code = textwrap.dedent(
-        "\n".join(re.findall(r"^(?:    .*)?$", section, re.MULTILINE))
-    )
+    page = (ROOT / "docs/training.md").read_text()
+    (code,) = re.findall(r"```text\n(from nystromformer .*?)```", page, re.DOTALL)
     names = {}
     exec(code, names)
-    texts, run = names["texts"], names["run"]
-    by_text = run.predict(texts).probabilities
+    by_text = names["run"].predict(names["texts"]).probabilities
     np.testing.assert_array_equal(names["by_ids"].probabilities, by_text)
-    rows = run.attention(texts, layer=0, head=0, rows=[0])
-    np.testing.assert_allclose(names["rows"], rows[0], atol=1e-6)
-    assert names["rows"].shape == (1, 48)
+    np.testing.assert_allclose(names["same"], names["rows"][0], atol=1e-6)
+    assert names["same"].shape == (1, 48)
 
 
 def test_load_run_rejects_what_is_no_trained_run(finished, tmp_path):
@@ -218,6 +214,35 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
     ):
         with pytest.raises(ValueError, match=message):
             run.attention(tokens, layer, head, [0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_pinv_iters": 2, "landmarks": "random", "landmark_seed": 3},
+        {"landmark_padding": "count", "pinv": "identity"},
+    ],
+    ids=str,
+)
+def test_attention_gives_rows_of_what_the_model_applies(options):
+    """Times the values they are its output, with each of its options."""
+    changes = {"task__max_length": 8, "task__max_tokens": 8, "task__min_tokens": 4}
+    options = {"num_landmarks": 3, "conv_kernel_size": 0, **options}
+    changes |= {f"attention__{key}": value for key, value in options.items()}
+    run = untrained("nystrom", model__num_layers=1, **changes)
+    tokens, lengths = (
+        np.array([[1, 5, 7, 2, 9, 3, 4, 6], [2, 7, 8, 5, 5, 5, 5, 5]]),
+        [8, 6],
+    )
+    [layer] = run.layers(tokens, lengths)
+    attention = run.model.encoder.blocks[0].attention.attention
+    inputs = (jnp.asarray(x) for x in (layer.query, layer.key, layer.value))
+    attend = jax.jit(lambda mask, *qkv: attention(*qkv, mask=mask[:, None, None]))
+    expected = attend(layer.mask, *inputs)
+    for head in (0, 1):
+        rows = run.attention(tokens, 0, head, [4, 1], lengths)
+        found = np.einsum("brs,bsh->brh", rows, layer.value[:, :, head])
+        np.testing.assert_allclose(found, expected[:, [4, 1], head], atol=1e-5)
 
 
 @pytest.mark.parametrize("arg", ["linear", "nystrom,as_published"])

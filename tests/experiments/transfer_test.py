@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lra_tasks import subwords
 from nystromformer.config import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import load_run
@@ -79,6 +80,26 @@ def test_carry_over_rejects_another_encoder(arg, changes, said):
 def test_carry_over_rejects_other_tokens():
     with pytest.raises(ConfigError, match="vocabulary 16, and this run 257: take the"):
         carry_over(untrained("nystrom,quick", **SIZES), small(task="text"))
+
+
+def test_carry_over_rejects_other_sub_words_of_the_same_number(tmp_path):
+    """Of equal shapes; equal ones under another name are the same."""
+    for name, text in (("one", "abc abd abe "), ("other", "xyz xyw xyv ")):
+        (tmp_path / name).mkdir()
+        subwords.train([9 * text], 265, tmp_path / name / "tokenizer.json")
+    shutil.copytree(tmp_path / "one", tmp_path / "moved")
+
+    def tokenizer(name):
+        return {"task__tokenizer": str(tmp_path / name / "tokenizer.json"), **SIZES}
+
+    source = untrained("nystrom,quick", "glue", **tokenizer("one"))
+    same, other = (
+        small("nystrom,quick", "glue", **tokenizer(name)) for name in ("moved", "other")
+    )
+    assert same.task.vocab_size == other.task.vocab_size == 265
+    assert EMBEDDING in carry_over(source, same)
+    with pytest.raises(ConfigError, match=r"vocabulary 265 of .*, and this run 265 of"):
+        carry_over(source, other)
 
 
 def test_train_begins_with_its_source_and_goes_on_without(commands, tmp_path):

@@ -1,10 +1,12 @@
 """A run's folder: who may train there."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from etils import epath
 from filelock import FileLock
+from flax.traverse_util import flatten_dict
 
 from nystromformer.config import ConfigError
 from nystromformer.experiments.workdir import (
@@ -49,10 +51,40 @@ def test_check_workdir_rejects_another_config(workdir, change, said):
         check_workdir(workdir, make_config(**{**BERT, **change}))
 
 
+# Keys of a run that may change while it is stopped; a change of any other is refused.
+FREE = {"preset", "load", "task.data_dir", "task.source_dir"}
+FREE |= {"train.log_every", "train.checkpoint_every"}
+
+
+def test_check_workdir_rejects_a_change_of_every_key_that_changes_numbers(workdir):
+    """All but those above: of the file as it was saved, key by key."""
+    config = make_config(**BERT)
+    saved = flatten_dict(config.to_mapping(), sep=".")
+    assert saved.keys() > FREE | {"train.eval_every", "train.batch_size"}
+    for key, value in saved.items():
+        group, _, name = key.rpartition(".")
+        groups = config.to_mapping()
+        other = "another" if value is None or isinstance(value, str) else [value]
+        (groups[group] if group else groups)[name] = other
+        changed = SimpleNamespace(train=config.train, to_mapping=lambda to=groups: to)
+        if key in FREE:
+            check_workdir(workdir, changed)
+        else:
+            with pytest.raises(ConfigError, match=rf"{key} is .* there, .* here"):
+                check_workdir(workdir, changed)
+
+
 def test_check_workdir_takes_what_has_moved_or_changes_no_number(workdir):
     moved = {"task__data_dir": "/moved", "task__source_dir": "/moved"}
     moved |= {"train__init_from": "/moved/bert/", "train__checkpoint_every": 1}
     check_workdir(workdir, make_config(**{**BERT, **moved}))
+
+
+def test_check_workdir_takes_other_workers(tmp_path):
+    config = make_config(task="pathfinder")
+    write_json(tmp_path / CONFIG_FILE, config.to_mapping())
+    more = make_config(task="pathfinder", task__num_workers=3)
+    check_workdir(epath.Path(tmp_path), more)
 
 
 def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):

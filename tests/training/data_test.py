@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from nystromformer.config import ConfigError
 from nystromformer.training.data import MAX_CHUNK, Data, train_indices
 
 
@@ -21,6 +23,31 @@ def test_train_indices_do_not_depend_on_where_the_run_was_resumed():
     parts = [train_indices(7, start, 5, 103, 12) for start in range(0, 30, 5)]
     np.testing.assert_array_equal(whole, np.concatenate(parts))
     assert not np.array_equal(whole, train_indices(8, 0, 30, 103, 12))
+
+
+def test_train_indices_reject_a_batch_over_the_examples():
+    with pytest.raises(ConfigError, match=r"train\.batch_size=12 is over the 5"):
+        train_indices(7, 0, 3, num_examples=5, batch_size=12)
+
+
+@pytest.mark.parametrize(
+    "inputs", [np.full((3, 2), 0.9, np.float32), np.ones((3, 2, 4), np.int32)]
+)
+def test_data_of_rejects_features(inputs):
+    ones = np.ones(3, np.int32)
+    split = SimpleNamespace(inputs=inputs, lengths=ones, labels=ones, pairs=None)
+    with pytest.raises(ConfigError, match=rf"token ids.*{inputs.dtype}.*examples/bags"):
+        Data.of(split)
+
+
+def test_train_indices_have_an_order_of_their_own_for_each_seed_and_epoch():
+    """Seed 1 does not begin with what seed 0 goes on with, nor the other way round."""
+    epochs = [
+        train_indices(seed, 8 * epoch, 8, 103, 12).tobytes()  # of 8 steps
+        for seed in range(5)
+        for epoch in range(5)
+    ]
+    assert len({*epochs}) == 5 * 5
 
 
 def make_split(pairs=None):

@@ -9,6 +9,7 @@ import pytest
 
 from nystromformer.training.devices import make_mesh, program_bytes
 from tests.commands import ROOT, Commands
+from tests.tolerance import TOLERANCE
 
 PROGRAMS = ROOT / ".pytest_cache" / "programs"
 
@@ -69,6 +70,12 @@ def test_nystrom_communication_does_not_grow_with_length_and_memory_falls():
     assert long["temporaries"] < 0.3 * fewer["temporaries"]
 
 
+def test_short_conv_and_rotary_positions_are_the_same_on_a_sharded_sequence():
+    short, long = (on_eight_devices("convolved_and_rotated", x) for x in (256, 2048))
+    assert max(short["error"], long["error"]) <= TOLERANCE["float32"]
+    assert 0 < long["told"] <= short["told"]
+
+
 @pytest.mark.parametrize("donated", [False, True])
 def test_program_bytes_counts_what_is_donated_once(donated):
     add = jax.jit(jnp.add, donate_argnums=0 if donated else ())
@@ -89,3 +96,10 @@ def test_make_mesh_refuses_what_cannot_be_split(batch_size, length, parts, text)
     mesh = {"sequence_parallelism": parts, "devices": jax.devices()[:1] * 2}
     with pytest.raises(ValueError, match=text):
         make_mesh(batch_size, length, **mesh)
+
+
+def test_program_bytes_are_unknown_where_the_backend_does_not_say():
+    compiled = jax.jit(lambda x: x + 1).lower(1.0).compile()
+    assert program_bytes(compiled) > 0
+    silent = type("Silent", (), {"memory_analysis": lambda self: None})
+    assert program_bytes(silent()) is None

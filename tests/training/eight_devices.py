@@ -17,7 +17,7 @@ from flax import nnx
 
 from nystromformer.attention import make_attention
 from nystromformer.config import OptimizerConfig, TrainConfig
-from nystromformer.encoder import EncoderConfig
+from nystromformer.encoder import EncoderConfig, SelfAttention
 from nystromformer.heads import SequenceClassifier
 from nystromformer.training.data import Data, train_indices
 from nystromformer.training.devices import (
@@ -32,6 +32,7 @@ from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import Programs
+from tests.tolerance import relative_error
 from tests.training.conftest import BagOfTokens, make_split
 
 NYSTROM = {"num_landmarks": 16, "num_pinv_iters": 2, "conv_kernel_size": 35}
@@ -101,12 +102,58 @@ def cost(length: int, num_devices: int) -> dict[str, int]:
         return jax.lax.with_sharding_constraint((out, *backward(cotangent)), split)
 
     compiled = output_and_gradients.lower(shape, shape, shape, mask, shape).compile()
+    temporaries = compiled.memory_analysis().temp_size_in_bytes
+    return {"told": numbers_told(compiled), "temporaries": temporaries}
+
+
+def numbers_told(compiled: Any) -> int:
+    """How many numbers a compiled program tells between devices."""
     collective = r"= (.*) (?:all-|collective-permute|reduce-scatter)\S*\("
     arrays = re.findall(
         r"\w\[([\d,]*)\]", " ".join(re.findall(collective, compiled.as_text()))
     )
-    told = sum(int(np.prod([int(n) for n in x.split(",") if n])) for x in arrays)
-    return {"told": told, "temporaries": compiled.memory_analysis().temp_size_in_bytes}
+    return sum(int(np.prod([int(n) for n in x.split(",") if n])) for x in arrays)
+
+
+def convolved_and_rotated(length: int) -> dict[str, float]:
+    """Of a layer with a short convolution and rotary positions, spread over two batches
+    and four parts of the sequence: how far its output and gradients are from those on
+    one device, and the numbers told between devices.
+    """
+    config = EncoderConfig(
+        vocab_size=11,
+        max_length=length,
+        attention="linear",
+        short_conv=7,
+        positions="rotary",
+    )
+    layer = SelfAttention(config, rngs=nnx.Rngs(0))
+    graphdef, weights = nnx.split(layer)
+    x = np.random.default_rng(0).normal(size=(2, length, config.model_dim))
+    mask = np.arange(length) < np.array([[length], [length - 3]])
+
+    def run(mesh: Any) -> tuple[Any, Any]:
+        split = placement(mesh, DATA, SEQ)
+
+        @jax.jit
+        def output_and_gradients(weights, x, mask):
+            def forward(weights, x):
+                out = nnx.merge(graphdef, weights)(x, mask)
+                return jnp.where(mask[:, :, None], out, 0)
+
+            out, backward = jax.vjp(forward, weights, x)
+            of_weights, of_x = backward(out)
+            spread = jax.lax.with_sharding_constraint((out, of_x), split)
+            return of_weights, *spread
+
+        inputs = jax.device_put((np.float32(x), mask), split)
+        compiled = output_and_gradients.lower(weights, *inputs).compile()
+        return compiled(weights, *inputs), numbers_told(compiled)
+
+    expected, _ = run(make_mesh(1, 1, devices=jax.devices()[:1]))
+    found, told = run(make_mesh(2, length, sequence_parallelism=4))
+    errors = jax.tree.map(relative_error, found, expected)
+    return {"error": max(jax.tree.leaves(errors)), "told": told}
 
 
 def resumed(workdir: str) -> list[float]:

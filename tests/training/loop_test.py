@@ -6,17 +6,20 @@ import signal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from nystromformer.config import TrainConfig
+from nystromformer.encoder import EncoderConfig
+from nystromformer.heads import SequenceClassifier
 from nystromformer.training import loop
 from nystromformer.training.augmentation import Augmented
 from nystromformer.training.checkpoint import load_weights, saved_steps, weights_sha256
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import NotFiniteError, Trainer
-from nystromformer.training.objective import Classification
+from nystromformer.training.objective import Classification, label_sums
 from nystromformer.training.step import Programs
-from tests.training.conftest import CLASSES, VOCAB, BagOfTokens, flip_a_bit
+from tests.training.conftest import CLASSES, LENGTH, VOCAB, BagOfTokens, flip_a_bit
 
 SIZES = {"seed": 0, "batch_size": 8, "num_steps": 40}
 SIZES |= {"eval_every": 8, "log_every": 5, "checkpoint_every": 12}
@@ -189,6 +192,50 @@ def test_fit_stops_at_a_nan_and_leaves_a_whole_checkpoint(start, when):
     again = start()
     assert again.step == 12
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(again.state))
+
+
+class Selected(Classification):
+    """Selects by the mean of a logit, a metric that may be NaN where no loss is."""
+
+    select, metrics = "logit", ("loss", "accuracy", "logit")
+
+    def __init__(self, is_nan):
+        self.is_nan = is_nan
+
+    def __call__(self, model, batch, key):
+        logits = model(batch.inputs, batch.mask, dropout_rng=key)
+        sums = label_sums(logits, batch.labels, batch.weights)
+        value = jnp.where(self.is_nan(model.calls[...]), jnp.nan, logits[:, 0])
+        sums["logit"] = (value * batch.weights).sum(), batch.weights.sum()
+        return sums
+
+
+def test_fit_passes_over_a_nan_of_the_selected_metric(start, tmp_path):
+    """At the first two validations; then the best of the others is kept."""
+    outcome = start("run", Selected(lambda step: step <= 16)).fit()
+    rows = [line for line in lines(tmp_path / "run") if line["split"] == "validation"]
+    values = {line["step"]: line["logit"] for line in rows}
+    assert np.isnan([values[8], values[16]]).all()
+    best = max((24, 32, 40), key=lambda step: values[step])
+    assert outcome["best_step"] == best
+    assert outcome["validation_logit"] == values[best]
+
+
+def test_fit_stops_where_the_selected_metric_was_never_a_number(start):
+    with pytest.raises(NotFiniteError, match="validation logit was never finite"):
+        start("run", Selected(lambda step: step >= 0)).fit()
+
+
+def with_remat(rngs):
+    sizes = {"vocab_size": VOCAB, "max_length": LENGTH, "model_dim": 8, "mlp_dim": 8}
+    config = EncoderConfig(**sizes, attention="identity", num_layers=1, remat="block")
+    return SequenceClassifier(config, num_classes=CLASSES, rngs=rngs)
+
+
+def test_fit_trains_validates_and_resumes_with_remat(start, monkeypatch):
+    whole = start("whole", model=with_remat).fit()
+    fit_until(start("stopped", model=with_remat), 16, monkeypatch)
+    assert_same(start("stopped", model=with_remat).fit(), whole)
 
 
 def test_fit_works_without_jit(start):

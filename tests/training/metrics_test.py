@@ -1,6 +1,7 @@
 """metrics.jsonl, TensorBoard events, the progress in a log file and its pace."""
 
 import json
+import struct
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
@@ -30,6 +31,36 @@ def test_metrics_writer_drops_rows_after_the_checkpoint(tmp_path, evaluated, kep
     purged = Event(step=5, session_log={"status": 1}).SerializeToString()
     assert b"train/loss" in content
     assert purged[-4:] in content
+
+
+def events(folder):
+    """Tag and step -> value, of the records (length, its CRC, event, its CRC)."""
+    found = {}
+    for path in folder.iterdir():
+        content, start = path.read_bytes(), 0
+        while start < len(content):
+            (length,) = struct.unpack_from("<Q", content, start)
+            event = Event.FromString(content[start + 12 : start + 12 + length])
+            start += 12 + length + 4
+            for value in event.summary.value:
+                found[value.tag, event.step] = value.simple_value
+    return found
+
+
+def test_tensorboard_has_each_value_at_the_step_of_its_row(tmp_path):
+    writer = MetricsWriter(tmp_path, step=10)
+    for step in (15, 20):
+        writer.write(step, "train", {"loss": 1 / step, "accuracy": step / 64})
+    writer.write(20, "validation", {"loss": 2 / 3})
+    writer.close()
+    expected = {
+        ("train/loss", 15): 1 / 15,
+        ("train/loss", 20): 1 / 20,
+        ("train/accuracy", 15): 15 / 64,
+        ("train/accuracy", 20): 20 / 64,
+        ("validation/loss", 20): 2 / 3,
+    }
+    assert events(tmp_path / "events") == pytest.approx(expected)
 
 
 def test_progress_without_a_terminal_is_a_line_every_few_seconds(capsys, monkeypatch):

@@ -28,14 +28,21 @@ def test_learning_rate_is_finite_with_no_warmup_and_with_nothing_else(warmup_ste
 
 
 @pytest.mark.parametrize(
-    ("weight_decay", "cycle_b1"), [(0.0, False), (0.3, False), (0.3, True)]
+    ("weight_decay", "cycle_b1", "b1", "b2", "eps"),
+    [
+        (0.0, False, 0.9, 0.999, 1e-6),
+        (0.3, False, 0.9, 0.999, 1e-6),
+        (0.3, True, 0.9, 0.999, 1e-6),
+        (0.0, False, 0.6, 0.95, 1e-2),  # ε of the size of the gradients
+        (0.3, True, 0.6, 0.8, 1.0),
+    ],
 )
-def test_make_optimizer_is_adamw_by_its_formula(weight_decay, cycle_b1):
-    b2, eps = 0.999, 1e-6
+def test_make_optimizer_is_adamw_by_its_formula(weight_decay, cycle_b1, b1, b2, eps):
     # PyTorch's OneCycleLR: β₁ of its corners 0, 2 and 9, and lines between them; the
     # bias is corrected by the β₁ of the step.
-    at = np.interp(range(4), [0, 2, 9], [0.95, 0.85, 0.95]) if cycle_b1 else [0.9] * 4
+    at = np.interp(range(4), [0, 2, 9], [0.95, 0.85, 0.95]) if cycle_b1 else [b1] * 4
     options = {"weight_decay": weight_decay, "cycle_b1": cycle_b1}
+    options |= {"b1": b1, "b2": b2, "eps": eps}
     optimizer = make_optimizer(config(0.1, 2, **options), num_steps=9)
     rate = learning_rate(config(0.1, 2), num_steps=9)
     rng = np.random.default_rng(0)
@@ -44,7 +51,7 @@ def test_make_optimizer_is_adamw_by_its_formula(weight_decay, cycle_b1):
     state = optimizer.init(theta)
     m = v = np.zeros(5)
     for t, b1 in enumerate(at, 1):
-        gradient = rng.normal(size=5)
+        gradient = min(eps * 1e2, 1) * rng.normal(size=5)
         updates, state = optimizer.update(jnp.asarray(gradient), state, theta)
         theta = theta + updates
         m = b1 * m + (1 - b1) * gradient

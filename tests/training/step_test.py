@@ -9,6 +9,7 @@ from flax import nnx
 from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.data import Data, train_indices
 from nystromformer.training.devices import device_put_global
+from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Classification
 from nystromformer.training.step import Programs, split_weights
 from tests.training.conftest import BagOfTokens
@@ -64,6 +65,22 @@ def test_train_chunk_keeps_what_a_model_changes_without_training_it(program):
     state, _ = chunk(init(SEED), data, indices_from(0), 3)
     assert int(state.weights.variables["calls"][...]) == 3
     assert "calls" not in state.weights.params
+
+
+class Counted(BagOfTokens):
+    """Writes to a variable in every call, as a norm with running means may."""
+
+    def __call__(self, inputs, mask, dropout_rng=None):
+        self.calls[...] += 1
+        return super().__call__(inputs, mask, dropout_rng)
+
+
+def test_eval_chunk_takes_a_model_that_writes_to_its_variables(optimizer, splits):
+    programs = Programs(Counted, Classification(), optimizer)
+    weights = programs.init(SEED).weights
+    found = evaluate(programs, weights, Data.of(splits["validation"]), BATCH)
+    plain = Programs(BagOfTokens, Classification(), optimizer)
+    assert found == evaluate(plain, weights, Data.of(splits["validation"]), BATCH)
 
 
 def test_train_chunk_stops_at_a_nan_and_names_it(program):

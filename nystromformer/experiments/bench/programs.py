@@ -119,7 +119,7 @@ def attention_programs(
 
     @jax.jit
     def forward(params: nnx.State, *qkv: jax.Array) -> jax.Array:
-        return nnx.merge(graphdef, params, rest)(*qkv)
+        return nnx.merge(graphdef, params, rest)(*qkv, deterministic=True)
 
     @jax.jit
     def both(cotangent: jax.Array, *primals: Any) -> Any:
@@ -211,7 +211,7 @@ def train_program(label: str, experiment: Experiment, data: Data) -> Program:
     return Program(key, run, size, STEPS)
 
 
-def compile_program(function: Any, *args: Any) -> tuple[Any, int]:
+def compile_program(function: Any, *args: Any) -> tuple[Any, int | None]:
     """Compiles a jitted function for these arguments; also returns its bytes."""
     compiled = function.lower(*args).compile()
     return compiled, program_bytes(compiled)

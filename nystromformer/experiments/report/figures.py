@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nystromformer.experiments.experiment import is_rate
+from nystromformer.experiments.metric_names import is_rate
 from nystromformer.experiments.plotting import HEIGHT, line_style, new_figure
 from nystromformer.experiments.report.runs import Frame, heading, scale
 from nystromformer.experiments.report.tables import EXACT

@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import ConfigError
-from nystromformer.experiments.experiment import is_rate
+from nystromformer.experiments.metric_names import is_rate
 from nystromformer.experiments.workdir import CONFIG_FILE, NUMBERLESS, PLAN_FILE
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all

@@ -14,6 +14,7 @@ from nystromformer.experiments.bench.programs import (
     STEPS,
     TABLE_1,
     all_labels,
+    attention_groups,
     attention_programs,
     parse_attention,
     step_groups,
@@ -79,6 +80,22 @@ def test_attention_programs_give_the_output_and_the_gradients_of_all():
     assert json.loads(json.dumps(both.key))["length"] == 16
 
 
+def test_attention_groups_time_what_their_keys_say():
+    sizes = {"batch_size": 3, "num_heads": 2, "head_dim": 5}
+    bytes_of = {}
+    for dtype in ("float32", "bfloat16"):
+        specs = [parse_attention("linear")]
+        [[forward, both]] = attention_groups(specs, [16], **sizes, dtype=dtype)
+        output, (_, *gradients) = both.run()
+        for x in (forward.run(), output, *gradients):
+            assert (x.shape, x.dtype) == ((3, 16, 2, 5), dtype)
+        for program in (forward, both):
+            key = {**sizes, "length": 16, "dtype": dtype}
+            assert program.key.items() >= key.items()
+        bytes_of[dtype] = forward.peak_bytes
+    assert bytes_of["bfloat16"] < bytes_of["float32"]
+
+
 def test_attention_programs_need_memory_in_proportion_to_the_length():
     spec = parse_attention("nystrom-64")
     programs = [attention_programs(spec, make_inputs(n)) for n in (8_192, 65_536)]
@@ -87,8 +104,8 @@ def test_attention_programs_need_memory_in_proportion_to_the_length():
 
 
 def test_step_groups_take_all_steps_and_continue(monkeypatch):
-    sizes = {"task.max_length": 16, "train.batch_size": 2, "model.dtype": None}
-    sizes["model.num_layers"] = 1
+    sizes = {"task.max_length": 16, "train.batch_size": 2, "model.dtype": "bfloat16"}
+    sizes |= {"model.num_layers": 1, "model.mlp_dim": None}
     specs = [parse_attention(label) for label in ("linear", "linformer-4")]
     [programs] = step_groups(specs, ["text"], (1, 2), **sizes)
     labels = [program.key["attention"] for program in programs]
@@ -104,7 +121,7 @@ def test_step_groups_take_all_steps_and_continue(monkeypatch):
     key = programs[2].key
     assert (key["what"], key["task"], key["length"]) == ("train step", "text", 16)
     assert key["options"]["projection_dim"] == 4
-    assert (key["batch_size"], key["dtype"]) == (2, "float32")
+    assert (key["batch_size"], key["dtype"]) == (2, "bfloat16")
 
 
 def test_synthetic_examples_have_the_shapes_of_the_task():

@@ -69,10 +69,11 @@ def test_measure_errors_gives_numpys_errors_within_proposition_1(float64):
         {"method": "a", "num_landmarks": 3, "pinv": "iterative", "num_pinv_iters": 2},
         {"method": "b", "num_landmarks": 6, "pinv": "exact"},
         {"method": "c", "num_landmarks": 6, "pinv": "identity"},
+        {"method": "d", "num_landmarks": 9, "pinv": "identity"},
     ]
     rows = measure_errors(layers, grid).to_dict("records")
     # Sequences with no more tokens than landmarks are left out.
-    assert len(rows) == 2 * N * (3 + 2 + 2)
+    assert len(rows) == 2 * N * (3 + 2 + 2 + 1)
     for row in rows:
         query, key, value = head(layers[row["layer"]], row)
         f, a, b = kernels(query, key, row["num_landmarks"])

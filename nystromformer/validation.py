@@ -1,0 +1,54 @@
+"""Checks of options: their type, their range, their choices."""
+
+import numbers
+from collections.abc import Iterable
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+
+def check_range(
+    name: str, value: float, least: float, most: float | None = None
+) -> None:
+    """Raises ValueError unless least ≤ value ≤ most; NaN is outside."""
+    if not value >= least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    if most is not None and not value <= most:
+        raise ValueError(f"{name} must be at most {most}, got {value}")
+
+
+def check_choice(name: str, value: object, known: Iterable[object]) -> None:
+    """Raises ValueError for a value that is not among the known ones."""
+    if value not in (known := tuple(known)):
+        raise ValueError(f"{name} must be one of {known}, got {value!r}")
+
+
+def check_type(name: str, value: object, annotation: Any) -> None:
+    """Raises ValueError for a value that is not of the annotated type.
+
+    An int is a float, too, and numpy's numbers are numbers. The elements of a list or a
+    tuple are not checked.
+    """
+    if not _is_of_type(value, annotation):
+        is_class = isinstance(annotation, type)
+        kind = annotation.__name__ if is_class else str(annotation)
+        raise ValueError(f"{name} must be {kind}, got {value!r}")
+
+
+def _is_of_type(value: object, annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    if annotation is Any:
+        return True
+    if origin is Literal:
+        return value in get_args(annotation)
+    if origin in (Union, UnionType):
+        return any(_is_of_type(value, member) for member in get_args(annotation))
+    kind = origin or annotation
+    if isinstance(value, bool):  # which Python takes for an int
+        return kind is bool
+    if kind is int:
+        return isinstance(value, numbers.Integral)
+    if kind is float:
+        return isinstance(value, numbers.Real)
+    if kind in (list, tuple):  # JSON has no tuples
+        return isinstance(value, list | tuple)
+    return isinstance(value, kind)

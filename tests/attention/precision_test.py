@@ -1,0 +1,69 @@
+"""The precision of products: full in the core on every platform, else as asked for."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from nystromformer import landmarks, nystrom
+from nystromformer.attention import ATTENTIONS
+from nystromformer.attention.performer import draw_projection
+from nystromformer.attention.reformer import hash_buckets, random_rotations
+from nystromformer.encoder import Encoder, EncoderConfig
+from nystromformer.ops import tensor_cores
+from tests.attention.cases import MASK, inputs, make, normal
+from tests.jaxpr import equations
+
+HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
+FULL = {HIGHEST, tensor_cores(jnp.float32)}
+S, H, M = 67, 5, 7
+VALID = jnp.arange(S) < 41
+KEY = jax.random.key(0)
+ROTATIONS = random_rotations(0, (1, 2, 9, H))[0]
+SIZES = {"vocab_size": 9, "max_length": S, "num_layers": 1, "attention": "identity"}
+ENCODER = Encoder(EncoderConfig(**SIZES), rngs=nnx.Rngs(0))
+
+
+def precisions(function, *args):
+    """Those of all products that it forms, in the branches of all platforms."""
+    found = equations(function, *args)
+    return [x.params["precision"] for x in found if x.primitive.name == "dot_general"]
+
+
+CORE = {  # of query and key [S, H]
+    "segment means": lambda q, k: nystrom.segment_means(q, M, VALID),
+    "inverse": lambda q, k: nystrom.iterative_pinv(q[:H]),
+    "k-means": lambda q, k: landmarks.kmeans(q, M, VALID),
+    "matrix": landmarks.softmax_matrix,
+    "factors": lambda q, k: landmarks.nystrom_factors(q, k, VALID, num_landmarks=M),
+    "rows": lambda q, k: landmarks.nystrom_rows(q, k, [2, 0], VALID, num_landmarks=M),
+    "buckets": lambda q, k: hash_buckets(k, VALID, ROTATIONS, bucket_size=8),
+    "projection": lambda q, k: draw_projection(KEY, num_features=8, head_dim=H),
+    "positions": lambda q, k: ENCODER._embed(jnp.zeros((2, S), int), None),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", CORE)
+def test_products_of_the_core_are_full(name, dtype):
+    query_and_key = [jnp.asarray(normal(seed, S, H), dtype) for seed in range(2)]
+    found = precisions(CORE[name], *query_and_key)
+    assert found
+    assert {*found} <= FULL
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_products_of_an_attention_have_the_precision_that_is_asked_for(name):
+    """And so have those of its gradient."""
+
+    def found(precision):
+        attend = partial(make(name), mask=MASK[:, None, None], precision=precision)
+        gradient = jax.grad(lambda *qkv: attend(*qkv).sum(), argnums=(0, 1, 2))
+        return precisions(gradient, *inputs())
+
+    highest, by_default = found("highest"), found(None)
+    assert {*highest} <= FULL
+    assert len(highest) == len(by_default)
+    assert (None in by_default) == (name != "identity")

@@ -1,0 +1,150 @@
+"""What result.json and the summary say is what a run has done, split by split."""
+
+import json
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+from flax import nnx
+
+from lra_tasks.split import SPLITS, Split
+from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.run import load_and_compile, run_training, summary
+from nystromformer.training.devices import make_mesh
+from nystromformer.training.optimizer import make_optimizer
+from tests.small import make_config
+
+LANDMARKS = 26  # of 24 to 48 tokens, most of them few: some sequences are exact
+SETTINGS = {
+    "task__num_train": 64,
+    "task__num_validation": 10,
+    "task__num_test": 30,
+    "task__seed": 4,
+    "objective__f1": True,
+    "model__num_layers": 1,
+    "model__model_dim": 8,
+    "model__mlp_dim": 8,
+    "attention__num_landmarks": LANDMARKS,
+    "attention__num_pinv_iters": 1,
+    "optimizer__warmup_steps": 1,
+    "train__batch_size": 8,
+    "train__num_steps": 4,
+    "train__eval_every": 2,
+    "train__seed": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A short run of ListOps: its experiment, result, config.json and splits."""
+    folder = tmp_path_factory.mktemp("result")
+    settings = SETTINGS | {"task__data_dir": str(folder / "data")}
+    experiment = Experiment(make_config("nystrom,quick", **settings))
+    result = run_training(experiment, epath.Path(folder / "run"))
+    saved = json.loads((folder / "run" / "result.json").read_text())
+    assert saved == json.loads(json.dumps(result))
+    config = json.loads((folder / "run" / "config.json").read_text())
+    assert (folder / "data" / "lra_listops").is_dir()
+    load = experiment.task.load
+    splits = {name: load(name, folder / "data") for name in SPLITS}
+    return SimpleNamespace(
+        experiment=experiment, result=result, config=config, splits=splits
+    )
+
+
+def test_result_names_the_run(done):
+    model = done.experiment.make_model(nnx.Rngs(0))
+    params = jax.tree.leaves(nnx.state(model, nnx.Param))
+    expected = {
+        "task": "listops",
+        "attention": "nystrom",
+        "objective": "classification",
+        "seed": 5,
+        "num_params": sum(x.size for x in params),
+        "steps": 4,
+        "metric": "accuracy",
+        "test_examples": 30,
+        "processes": 1,
+        "mesh": {"data": 1, "seq": 1},
+    }
+    assert {name: done.result[name] for name in expected} == expected
+    assert done.config == json.loads(json.dumps(done.experiment.config.to_mapping()))
+
+
+def test_result_has_the_data_of_each_split(done):
+    hashes = {name: split.content_hash for name, split in done.splits.items()}
+    assert done.result["data_sha256"] == hashes
+    assert len({*hashes.values()}) == 3
+
+
+def test_result_has_floors_fitted_on_train_and_scored_on_test(done):
+    train, validation, test = (done.splits[name] for name in SPLITS)
+    floors, result = done.experiment.task.floors, done.result
+    assert result["floors"] == floors(train, test)
+    for others in (train, train), (test, test), (test, train), (train, validation):
+        assert result["floors"] != floors(*others)
+    share = np.mean(test.labels == 1)
+    assert result["other_floors"] == {
+        "f1": {"class 1 always": pytest.approx(2 * share / (1 + share))}
+    }
+
+
+def test_result_has_the_share_of_exact_sequences_of_test(done):
+    shares = [np.mean(split.lengths <= LANDMARKS) for split in done.splits.values()]
+    assert done.result["fraction_exact"] == shares[2]
+    assert len({*shares}) == 3
+
+
+def test_result_says_where_its_numbers_come_from(done):
+    names = ("command", "commit", "device", "versions")
+    made_by = {name: done.result[name] for name in names}
+    assert done.result["sessions"] == [{"step": 0, **made_by}]
+    assert all(made_by[name] for name in ("command", "device", "versions"))
+
+
+@pytest.mark.parametrize("num_epochs", [1.0, 2.5])
+def test_an_epoch_of_pairs_has_as_many_steps_as_pairs_fill(monkeypatch, num_epochs):
+    """24 pairs of three documents; the rate decays over these steps."""
+    rng = np.random.default_rng(0)
+    pairs = rng.integers(0, 3, (24, 2)).astype(np.int32)
+    rows, lengths = np.ones((3, 32), np.uint8), np.full(3, 32, np.int32)
+    split = Split(rows, lengths, np.zeros(24, np.int32), pairs)
+    monkeypatch.setattr(Experiment, "load", lambda _: dict.fromkeys(SPLITS, split))
+    changes = {"train__num_epochs": num_epochs, "train__num_steps": 0}
+    changes |= {"task__max_length": 32, "train__batch_size": 8}
+    changes["optimizer__warmup_steps"] = 1
+    config = make_config("identity,quick", "retrieval", **changes)
+    mesh = make_mesh(8, 32, devices=jax.devices()[:1])
+    experiment, _, programs = load_and_compile(Experiment(config), mesh)
+    num_steps = round(3 * num_epochs)
+    assert experiment.config.train.num_steps == num_steps
+
+    def last_update(optimizer):
+        state = optimizer.init(np.ones(1))
+        for _ in range(num_steps):
+            update, state = optimizer.update(np.ones(1), state, np.ones(1))
+        return float(update[0])
+
+    by_hand = make_optimizer(config.optimizer, num_steps)
+    assert last_update(programs.optimizer) == last_update(by_hand)
+
+
+def test_summary_has_the_metrics_of_the_result_beside_their_floors():
+    result = {
+        **{"task": "glue", "attention": "nystrom", "seed": 7, "metric": "f1"},
+        **{"best_step": 1_200, "validation_f1": 0.5, "test_f1": 0.25},
+        **{"test_accuracy": 0.75, "test_loss": 0.125, "test_examples": 1_000},
+        "floors": {"class 1 always": 0.375},
+        "other_floors": {"accuracy": {"majority class": 0.625}, "loss": {"rule": 2.0}},
+    }
+    assert summary(result).splitlines() == [
+        "glue with nystrom, seed 7: best validation f1 50.00% at step 1,200",
+        "test f1 25.00% (1,000 examples)",
+        "  floor: 37.50%  class 1 always",
+        "test accuracy 75.00% (1,000 examples)",
+        "  floor: 62.50%  majority class",
+        "test loss 0.1250 (1,000 examples)",
+        "  floor: 2.0000  rule",
+    ]

@@ -1,0 +1,187 @@
+"""What a run reports is what it did: losses a line, throughput, hours, best weights."""
+
+import itertools
+import json
+import re
+import signal
+import statistics
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from nystromformer.config import TrainConfig
+from nystromformer.training import loop, metrics
+from nystromformer.training.checkpoint import load_weights
+from nystromformer.training.data import Data
+from nystromformer.training.evaluate import evaluate
+from nystromformer.training.interrupt import Interrupted
+from nystromformer.training.loop import Trainer
+from nystromformer.training.objective import Classification
+from nystromformer.training.step import Programs
+from tests.training.conftest import BagOfTokens
+
+BATCH = 8
+SIZES = {"batch_size": BATCH, "num_steps": 40, "checkpoint_every": 12}
+SIZES |= {"eval_every": 8, "log_every": 5}
+
+
+@pytest.fixture
+def start(optimizer, splits, tmp_path):
+    """Makes the run in a workdir of this name, new or resumed."""
+
+    def start(name="run", objective=None, **changes) -> Trainer:
+        schedule = TrainConfig(**SIZES | changes)
+        (tmp_path / name).mkdir(exist_ok=True)
+        programs = Programs(BagOfTokens, objective or Classification(), optimizer)
+        return Trainer(programs, schedule, splits, tmp_path / name)
+
+    return start
+
+
+def rows_of(run, split):
+    lines = (run.workdir / "metrics.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["split"] == split]
+
+
+def test_a_line_of_training_is_the_mean_of_the_steps_since_the_last_line(start):
+    """Of batches of one size: the mean of the lines of each step."""
+    long, short = start("long", log_every=10), start("short", log_every=1)
+    long.fit()
+    short.fit()
+    each = rows_of(short, "train")
+    assert [row["step"] for row in each] == [*range(1, 41)]
+    for row in rows_of(long, "train"):
+        its_steps = each[row["step"] - 10 : row["step"]]
+        for name in ("loss", "accuracy"):
+            mean = statistics.fmean(step[name] for step in its_steps)
+            assert row[name] == pytest.approx(mean, rel=1e-5)
+    losses = [row["loss"] for row in rows_of(long, "train")]
+    assert losses[-1] < 0.7 * losses[0]  # else any mean would do
+
+
+class Clock:
+    """Time that passes only where a test says so."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        time = SimpleNamespace(monotonic=lambda: self.now)
+        for module in (loop, metrics):
+            monkeypatch.setattr(module, "time", time)
+
+    def slow_down(self, run, training, evaluation):
+        """Each chunk of this run lasts so many seconds; returns their steps."""
+        chunks, programs = [], run.programs
+        train_chunk, eval_chunk = programs.train_chunk, programs.eval_chunk
+
+        def train(state, data, indices, num_steps):
+            self.now += training
+            chunks.append(int(num_steps))
+            return train_chunk(state, data, indices, num_steps)
+
+        def measure(*arguments, **length):
+            self.now += evaluation
+            return eval_chunk(*arguments, **length)
+
+        train.lower = train_chunk.lower
+        programs.train_chunk, programs.eval_chunk = train, measure
+        return chunks
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def bar(monkeypatch):
+    """Step -> the metrics and the throughput that the progress bar has shown."""
+    shown, update = {}, loop.Progress.update
+
+    def update_and_note(self, step, values, throughput):
+        shown[step] = dict(values), throughput
+        update(self, step, values, throughput)
+
+    monkeypatch.setattr(loop.Progress, "update", update_and_note)
+    return shown
+
+
+def test_throughput_is_of_the_examples_and_seconds_of_a_chunk(
+    start, clock, bar, monkeypatch
+):
+    """The bar shows that of each, a line that of its last, the result their median."""
+    monkeypatch.setattr(metrics, "SECONDS_PER_CHUNK", 5.0)
+    run = start()
+    chunks = clock.slow_down(run, training=2.0, evaluation=100.0)
+    outcome = run.fit()
+    assert len(set(chunks)) > 1
+    ends = itertools.accumulate(chunks)
+    expected = {end: n * BATCH / 2 for end, n in zip(ends, chunks, strict=True)}
+    assert {step: throughput for step, (_, throughput) in bar.items()} == expected
+    rows = rows_of(run, "train")
+    found = {row["step"]: row["examples_per_second"] for row in rows}
+    assert found == {step: expected[step] for step in range(5, 41, 5)}
+    assert outcome["examples_per_second"] == statistics.median(found.values())
+
+
+def test_the_bar_shows_what_the_line_of_its_step_says(start, bar):
+    run = start()
+    run.fit()
+    assert max(bar) == 40
+    for row in rows_of(run, "train"):
+        names = ("loss", "accuracy", "examples_per_second")
+        found = {name: row[name] for name in names}
+        values, throughput = bar[row["step"]]
+        assert found == {**values, "examples_per_second": throughput}
+
+
+def test_wall_seconds_are_those_of_all_sessions_without_the_pauses(
+    start, clock, monkeypatch
+):
+    run = start()
+    clock.slow_down(run, training=3.0, evaluation=0.25)
+    monkeypatch.setattr(run, "_signum", lambda: signal.SIGTERM * (run.step >= 12))
+    with pytest.raises(Interrupted):
+        run.fit()
+    first = clock.now
+    clock.now += 1e6
+    run = start()
+    clock.slow_down(run, training=5.0, evaluation=0.5)
+    resumed = clock.now
+    outcome = run.fit()
+    assert first > 3 * 3
+    assert outcome["wall_seconds"] == first + clock.now - resumed
+
+
+def test_the_weights_that_were_best_are_tested_not_the_last(start, splits):
+    """With the lowest accuracy as the best that is an early step."""
+    objective = Classification()
+    objective.higher_is_better = False
+    run = start(objective=objective)
+    outcome = run.fit()
+    validation = {row["step"]: row["accuracy"] for row in rows_of(run, "validation")}
+    assert outcome["best_step"] == min(validation, key=lambda step: validation[step])
+    assert outcome["best_step"] < outcome["steps"] == 40
+    assert outcome["validation_accuracy"] == validation[outcome["best_step"]]
+    best, _ = load_weights(run.workdir / "best", run.state.weights)
+    found = {name: outcome[f"test_{name}"] for name in ("loss", "accuracy", "examples")}
+    test = Data.of(splits["test"])
+    assert found == evaluate(run.programs, jax.device_put(best), test, BATCH)
+    [row] = rows_of(run, "test")
+    assert row == {"step": 40, "split": "test", **found}
+    last = evaluate(run.programs, run.state.weights, test, BATCH)
+    assert last["accuracy"] > found["accuracy"]
+
+
+def test_a_validation_is_of_its_split_by_the_weights_of_its_step(start, splits, capsys):
+    """In metrics.jsonl as on the screen."""
+    run = start(num_steps=16)
+    run.fit()
+    row = rows_of(run, "validation")[-1]
+    data = Data.of(splits["validation"])
+    expected = evaluate(run.programs, run.state.weights, data, BATCH)
+    assert row == {"step": 16, "split": "validation", **expected}
+    said = re.findall(r"step (\d+): validation (.*)", capsys.readouterr().out)
+    numbers = f"accuracy {row['accuracy']:.4f}, loss {row['loss']:.4f}"
+    assert said[-1] == ("16", numbers)
+    assert [step for step, _ in said] == ["8", "16"]
