@@ -91,9 +91,5 @@ def presets(task: str) -> dict[str, dict[str, Any]]:
         **train(batch_size=settings.batch_size),
         **train(eval_every=settings.epoch, checkpoint_every=settings.epoch),
     }
-<<<<<<< HEAD
     quick = {**recipe, **optimizer(learning_rate=2e-3), **QUICK_STEPS.get(task, {})}
     return {"modern": full, "quick,modern": quick}
-=======
-    return {"modern": {**full, **settings.options}}
->>>>>>> main
