@@ -3,7 +3,7 @@
 python scripts/train.py --config=configs/image.py:nystrom --workdir=DIR
 """
 
-from configs import self_pretraining
+from configs import modern, self_pretraining
 from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
 
 PAPER = optimizer(warmup_steps=175) | train(
@@ -18,5 +18,6 @@ PRESETS = {
     "quick": QUICK,
     "as_published": AS_PUBLISHED | {"model.ignore_id": 0},  # black
     **self_pretraining.presets("image", QUICK),
+    **modern.presets("image"),
 }
 get_config = config_of("image", PAPER, PRESETS)

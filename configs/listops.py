@@ -6,7 +6,7 @@ python scripts/train.py --config=configs/listops.py:nystrom --workdir=DIR
 stands in results/listops_short/README.md, beside the floors.
 """
 
-from configs import self_pretraining
+from configs import modern, self_pretraining
 from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
 
 PAPER = optimizer(warmup_steps=1_000) | train(
@@ -28,5 +28,6 @@ PRESETS = {
     "as_published": AS_PUBLISHED | {"task.max_length": 2_048},  # `max_tokens` stays
     "quick,as_published": AS_PUBLISHED,
     **self_pretraining.presets("listops", QUICK),
+    **modern.presets("listops"),
 }
 get_config = config_of("listops", PAPER, PRESETS)

@@ -5,7 +5,7 @@ python scripts/train.py --config=configs/pathfinder.py:nystrom --workdir=DIR
 The pictures are drawn first, on all cores. `quick` draws 5,000 with short contours.
 """
 
-from configs import self_pretraining
+from configs import modern, self_pretraining
 from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
 
 PAPER = optimizer(warmup_steps=312) | train(
@@ -22,5 +22,6 @@ PRESETS = {
     "quick": QUICK,
     "as_published": AS_PUBLISHED | {"model.ignore_id": 0},  # black
     **self_pretraining.presets("pathfinder", QUICK),
+    **modern.presets("pathfinder"),
 }
 get_config = config_of("pathfinder", PAPER, PRESETS)

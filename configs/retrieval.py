@@ -7,7 +7,7 @@ The release is looked for in `task.data_dir` (7.7 GB: it is not downloaded unask
 `:nystrom,quick` is for two CPU cores: the first 256 bytes of each paper.
 """
 
-from configs import self_pretraining
+from configs import modern, self_pretraining
 from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
 
 PAPER = optimizer(warmup_steps=800) | train(
@@ -25,5 +25,6 @@ PRESETS = {
     "as_published": AS_PUBLISHED | {"task.max_length": 4_096, "task.num_bytes": 4_000},
     "quick,as_published": AS_PUBLISHED,
     **self_pretraining.presets("retrieval", QUICK),
+    **modern.presets("retrieval"),
 }
 get_config = config_of("retrieval", PAPER, PRESETS)
