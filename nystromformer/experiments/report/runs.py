@@ -33,6 +33,8 @@ UNFINISHED |= {"floors": {}, "score": math.nan, "test_examples": math.nan}
 def read_runs(folders: Iterable[Path]) -> Frame:
     """The rows of all runs in these folders and below, in the order of the tables.
 
+    The runs that a sweep has planned there are among them, begun or not.
+
     Columns are those of `read_run` and `name_runs`, and `column`, the heading.
     ConfigError for a folder without runs, seeds of different test data, or equal runs.
     """
