@@ -64,6 +64,7 @@ def run_training(
 def _train(
     experiment: Experiment, workdir: epath.Path, sequence_parallelism: int
 ) -> dict[str, Any]:
+    """`run_training` in a folder that is locked and whose run is not finished."""
     source = None if saved_steps(workdir) else load_source(experiment.config)
     mesh = mesh_of(experiment, sequence_parallelism)
     experiment, splits, programs = load_and_compile(experiment, mesh)

@@ -77,7 +77,8 @@ def _named_settings(frame: Any, texts: Any) -> Any:
     kinds = [frame["task"], frame["attention"], texts["preset"]]
     is_different = texts.groupby(kinds).transform("nunique") > 1
 
-    overrides = pd.DataFrame(list(frame["overrides"])).reindex(columns=texts.columns)
+    overrides: Any = pd.DataFrame(list(frame["overrides"]))
+    overrides = overrides.reindex(columns=texts.columns)
     by_task = overrides.map(str).groupby(frame["task"])
     is_uneven = (by_task.transform("nunique") > 1) & overrides.notna()
     is_named = is_different | is_uneven.groupby(kinds).transform("any")

@@ -15,7 +15,7 @@ from nystromformer.experiments.report.names import UNNAMED
 AVERAGE = "average"
 # In per cent; the numbered sources are in page.notes.
 SCORES: Any = pd.read_csv(Path(__file__).with_name("published.csv"))
-TASKS = (*LRA, "glue")
+TASKS = (*LRA, "glue")  # Their files in configs/ have the published settings.
 PRESETS = ("paper", "as_published", "subwords")
 # What a run of the published settings may choose: how a batch is cut, when it is
 # validated, and where the data and the pre-trained weights lie.

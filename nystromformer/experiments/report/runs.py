@@ -42,6 +42,8 @@ UNFINISHED = {
 def read_runs(folders: Iterable[Path]) -> Frame:
     """Reads all runs in these folders and below, in the order of the tables.
 
+    The runs that a sweep has planned there are among them, begun or not.
+
     Args:
       folders: workdirs, or folders of workdirs.
 
