@@ -18,9 +18,11 @@ def test_source_has_the_command_as_a_shell_takes_it(monkeypatch):
     assert shlex.split(source()["command"]) == ["python", *argv]
 
 
-def test_source_has_the_versions_of_what_computes_and_the_device():
+def test_source_has_the_versions_of_what_computes_and_the_device(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=here")
     versions = source()["versions"]
     assert versions.pop("python") == platform.python_version()
+    assert versions.pop("XLA_FLAGS") == "--xla_dump_to=here"
     assert versions == {x: importlib.metadata.version(x) for x in versions}
     assert {"jax", "jaxlib", "flax", "optax", "numpy"} < {*versions}
     assert versions["jax"] == jax.__version__
