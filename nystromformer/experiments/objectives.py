@@ -92,14 +92,6 @@ def make_denoising_classifier(
     )
 
 
-def _check_one_label(task: Task) -> None:
-    if task.num_labels:
-        raise ValueError(
-            f"{task.name} labels several tokens of a sequence, a classifier gives it "
-            'one label: take objective.name="positions"'
-        )
-
-
 def _with_mask_token(config: ModelConfig, task: Task) -> ModelConfig:
     """The config with a vocabulary in which the mask token is."""
     vocab_size = max(task.vocab_size, task.mask_token + 1)
