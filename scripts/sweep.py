@@ -30,7 +30,21 @@ from etils import epath
 
 from configs.plans import PLANS
 from nystromformer.config import ConfigError
-from nystromformer.experiments import cli, sweep
+from nystromformer.experiments import cli
+from nystromformer.experiments.launch import (
+    FAILURE_FILE,
+    run_locally,
+    run_on_slurm,
+    state,
+)
+from nystromformer.experiments.points import (
+    Changes,
+    Point,
+    make_points,
+    merge,
+    parse_grid,
+    write_plan,
+)
 from nystromformer.experiments.workdir import check_workdir
 
 CONFIGS = os.path.relpath(Path(__file__).parents[1] / "configs")
@@ -52,51 +66,86 @@ _TIME = flags.DEFINE_integer("time", None, "slurm: minutes of each job", 5)
 _GPUS = flags.DEFINE_integer("gpus", None, "slurm: GPUs of each job", 0)
 
 
-def find_points(changes: sweep.Changes) -> list[sweep.Point]:
+def find_points(changes: Changes) -> list[Point]:
     """The points of --config, --tasks or each --plan, times --grid and --seeds."""
     if bool(_CONFIG.value) == bool(_PLAN.value or _TASKS.value):
         raise ConfigError("give either --config, --tasks or --plan")
-    found, grid = [], sweep.parse_grid(_GRID.value)
-    file, _, words = (_CONFIG.value or "").partition(":")
-    for plan in [PLANS[name] for name in _PLAN.value] or [{"variants": [{}]}]:
-        tasks = [x.partition(":") for x in _TASKS.value or plan.get("tasks", [])]
-        files = [f"{CONFIGS}/{name}.py:{own}" for name, _, own in tasks]
-        found += sweep.make_points(
-            files or [file],
-            [{**one, **other} for one in plan["variants"] for other in grid],
-            presets=",".join(filter(None, [words, _PRESET.value, plan.get("preset")])),
+    grid = parse_grid(_GRID.value)
+    config_file, _, config_presets = (_CONFIG.value or "").partition(":")
+    plans = [PLANS[name] for name in _PLAN.value] or [{"variants": [{}]}]
+
+    points = []
+    for plan in plans:
+        files = [config_file]
+        if not _CONFIG.value:
+            tasks = _TASKS.value or plan["tasks"]
+            files = [_config_file(task) for task in tasks]
+        presets = (config_presets, _PRESET.value, plan.get("preset"))
+        points += make_points(
+            files,
+            [{**variant, **cell} for variant in plan["variants"] for cell in grid],
+            presets=",".join(words for words in presets if words),
             changes=changes,
             num_seeds=_SEEDS.value or plan.get("seeds", 1),
             load=cli.loaded(),
         )
-    return sweep.merge(found)
+    return merge(points)
 
 
-def main(changes: sweep.Changes) -> None:
-    """Runs, submits or prints the runs that wait; `changes` are the config's."""
+def _config_file(task: str) -> str:
+    """The config file of a task as in "glue:mrpc"."""
+    name, _, presets = task.partition(":")
+    return f"{CONFIGS}/{name}.py:{presets}"
+
+
+def main(changes: Changes) -> None:
+    """Runs, submits or prints the runs that wait.
+
+    Args:
+      changes: config key -> value, of all runs.
+    """
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
-    folder, points = Path(_WORKDIR.value).expanduser(), find_points(changes)
+    folder = Path(_WORKDIR.value).expanduser()
+    points = find_points(changes)
     for point in points:  # a run of another config must not pass for it
         check_workdir(epath.Path(folder / point.name), point.config)
+
     if _RETRY.value and not _DRY_RUN.value:
         for point in points:
-            (folder / point.name / sweep.FAILURE_FILE).unlink(missing_ok=True)
-    wanted = {"waiting", "failed"} if _RETRY.value else {"waiting"}
-    waiting = [x for x in points if sweep.state(folder / x.name) in wanted]
+            (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
+    states_to_run = {"waiting", "failed"} if _RETRY.value else {"waiting"}
+    waiting = [x for x in points if state(folder / x.name) in states_to_run]
     if _DRY_RUN.value:
-        print(*(shlex.join(x.command(folder)) for x in waiting), sep="\n")
+        for point in waiting:
+            print(shlex.join(point.command(folder)))
         return
-    sweep.write_plan(points, folder)
+
+    write_plan(points, folder)
     if _CLUSTER.value:
-        asked = {"partition": _PARTITION.value, "time": _TIME.value}
-        asked |= {"gpus_per_node": _GPUS.value, "array_parallelism": _PARALLEL.value}
-        sweep.run_on_slurm(waiting, folder, **{k: x for k, x in asked.items() if x})
+        _submit(waiting, folder)
     else:
-        signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
-        sweep.run_locally(waiting, folder, _PARALLEL.value)
-        states = Counter(sweep.state(folder / x.name) for x in points)
-        print(", ".join(f"{count} {state}" for state, count in states.items()))
-        sys.exit(0 if {*states} == {"done"} else 1)
+        _train_here(waiting, folder)
+        states = Counter(state(folder / point.name) for point in points)
+        print(", ".join(f"{count} {name}" for name, count in states.items()))
+        sys.exit(0 if set(states) == {"done"} else 1)
+
+
+def _submit(points: Sequence[Point], folder: Path) -> None:
+    """Submits runs to SLURM with the parameters that the flags give."""
+    parameters = {
+        "partition": _PARTITION.value,
+        "time": _TIME.value,
+        "gpus_per_node": _GPUS.value,
+        "array_parallelism": _PARALLEL.value,
+    }
+    given = {name: value for name, value in parameters.items() if value}
+    run_on_slurm(points, folder, **given)
+
+
+def _train_here(points: Sequence[Point], folder: Path) -> None:
+    """Trains runs on this machine, until --max_minutes have passed."""
+    signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
+    run_locally(points, folder, _PARALLEL.value)
 
 
 def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -3,7 +3,7 @@
 import pytest
 
 from configs.plans import PLANS
-from nystromformer.experiments.sweep import make_points, merge
+from nystromformer.experiments.points import make_points, merge
 from tests.commands import ROOT
 
 

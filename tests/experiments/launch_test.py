@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from nystromformer.config import ConfigError
-from nystromformer.experiments.sweep import Job, Point, run_locally, run_on_slurm, state
+from nystromformer.experiments.launch import Job, run_locally, run_on_slurm, state
+from nystromformer.experiments.points import Point
 from nystromformer.experiments.workdir import lock_workdir
 from nystromformer.training.interrupt import Interrupted
 from tests.small import make_config

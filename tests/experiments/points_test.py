@@ -7,7 +7,7 @@ import pytest
 
 from configs.plans import PLANS
 from nystromformer.config import ConfigError
-from nystromformer.experiments.sweep import (
+from nystromformer.experiments.points import (
     make_points,
     merge,
     parse_grid,
@@ -105,9 +105,9 @@ def test_make_points_changes_all_points_without_naming_it():
 
 
 BAD = {
-    ("attention.name=",): "each KEY=VALUE,VALUE once",
-    ("train.batch_size=8", "train.batch_size=16"): "each KEY=VALUE,VALUE once",
-    ("train.seed=1,2",): "seeds: --seeds",
+    ("attention.name=",): "give KEY=VALUE,VALUE, each key once",
+    ("train.batch_size=8", "train.batch_size=16"): "each key once",
+    ("train.seed=1,2",): "for seeds take --seeds",
     ("attention.num_landmark=4",): r"no run has .*landmark; known: attention\.num_land",
     ("train.batch_size=many",): "listops.py: .*invalid literal for int",
     ("train.batch_size=0",): "batch_size",

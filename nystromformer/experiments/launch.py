@@ -1,0 +1,198 @@
+"""Starts the runs of a sweep, on this machine or as SLURM job arrays.
+
+Each run is a process of train.py that writes to log.txt in its workdir. If the sweep
+is killed, the current runs train on, and a new sweep leaves them alone.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import submitit
+from submitit.core.utils import FailedJobError
+
+from nystromformer.config import ConfigError
+from nystromformer.experiments.points import Point
+from nystromformer.experiments.workdir import RESULT_FILE, is_locked
+from nystromformer.training.interrupt import SIGNALS, Interrupted, StopFlag
+
+FAILURE_FILE = "failed.txt"  # the exit status and the last line of a run that failed
+PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
+# Of a run that has ended, or was stopped by a signal and can go on. A shell adds 128 to
+# a signal's number, and Python's subprocess negates it.
+RESUMABLE_STATUSES = frozenset(
+    [0, *(128 + signum for signum in SIGNALS), *(-signum for signum in SIGNALS)]
+)
+SECONDS_BETWEEN_LOOKS = 0.2
+
+
+def state(workdir: Path) -> str:
+    """The state of a run: "done", "failed", "waiting", or "running" elsewhere."""
+    if (workdir / RESULT_FILE).exists():
+        return "done"
+    if is_locked(workdir):
+        return "running"
+    return "failed" if (workdir / FAILURE_FILE).exists() else "waiting"
+
+
+def accelerators() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
+    listing = subprocess.getoutput("nvidia-smi -L")
+    return re.findall(r"^GPU (\d+):", listing, re.MULTILINE)
+
+
+class Job:
+    """The process of one point; submitit may put it back into the queue."""
+
+    def __init__(self, command: Sequence[str], workdir: Path):
+        self.command = command
+        self.workdir = workdir
+        self.env: dict[str, str] = {}
+        self.process: Any = None  # of the subprocess, once it has started
+
+    def start(self, **env: str) -> None:
+        """Starts the run, with environment variables besides this process's own."""
+        self.env = env
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        with open(self.workdir / "log.txt", "ab") as log:
+            self.process = subprocess.Popen(
+                self.command, env=os.environ | env, stdout=log, stderr=log
+            )
+
+    def finish(self) -> None:
+        """Waits for its end, says how it ended, and writes down a failure."""
+        status = self.process.wait()
+        ending = state(self.workdir)
+        # Where the run goes on, or has ended, another process has the folder.
+        if status not in RESUMABLE_STATUSES and ending == "waiting":
+            log = (self.workdir / "log.txt").read_text(errors="replace")
+            last_line = log.strip().rpartition("\n")[2]
+            ending = f"status {status}: {last_line}"
+            (self.workdir / FAILURE_FILE).write_text(ending)
+        print(f"{self.workdir.name}: {ending}", flush=True)
+
+    def __call__(self) -> None:
+        """Trains to the end, as a job of SLURM."""
+        jax.config.update("jax_platforms", "cpu")  # the GPU is for the run
+        if state(self.workdir) == "waiting":
+            self.start()
+            self.finish()
+
+    def checkpoint(self) -> submitit.helpers.DelayedSubmission:
+        """Lets it save and end, for submitit to put it back into the queue."""
+        if self.process:
+            self.process.terminate()
+            # The signal has interrupted `wait`, which holds the lock of another `wait`.
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        return submitit.helpers.DelayedSubmission(Job(self.command, self.workdir))
+
+
+def run_locally(
+    points: Sequence[Point], folder: Path, num_parallel: int | None = None
+) -> None:
+    """Trains the points in order, several at a time.
+
+    A point that starts from another one waits for it.
+
+    Args:
+      points: those that wait; others are left alone.
+      folder: of the sweep.
+      num_parallel: runs at a time; by default one for each GPU, or one.
+
+    Raises:
+      Interrupted: by a signal, once all runs have saved.
+    """
+    free_slots = _slots(num_parallel)
+    waiting = list(points)
+    running: list[Job] = []
+    with StopFlag() as stop:
+        while (waiting or running) and stop.signum is None:
+            for job in list(running):
+                if job.process.poll() is not None:
+                    job.finish()
+                    running.remove(job)
+                    free_slots.append(job.env)
+
+            pending = {point.name for point in waiting}
+            pending |= {job.workdir.name for job in running}
+            startable = [point for point in waiting if point.source not in pending]
+            for point in startable[: len(free_slots)]:
+                waiting.remove(point)
+                if _can_start(point, folder):
+                    job = Job(point.command(folder), folder / point.name)
+                    job.start(**free_slots.pop(0))
+                    running.append(job)
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+        for job in running:
+            job.process.terminate()
+        for job in running:
+            job.process.wait()
+    if stop.signum is not None:
+        raise Interrupted(stop.signum)
+
+
+def _slots(num_parallel: int | None) -> list[dict[str, str]]:
+    """The environment of each run of several at a time: which GPU it sees."""
+    gpus = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in accelerators()] or [{}]
+    num_parallel = num_parallel or len(gpus)
+    if num_parallel > len(gpus) and PREALLOCATE not in os.environ:
+        # Else the first run on a GPU takes most of its memory.
+        gpus = [{**gpu, PREALLOCATE: "false"} for gpu in gpus]
+    return [gpus[index % len(gpus)] for index in range(num_parallel)]
+
+
+def _can_start(point: Point, folder: Path) -> bool:
+    """Whether a point waits, and the run that it starts from is done."""
+    if point.source and state(folder / point.source) != "done":
+        return False
+    return state(folder / point.name) == "waiting"
+
+
+def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> None:
+    """Submits the points as job arrays; those that start from others wait for all.
+
+    A job that runs out of its time saves, and goes back into the queue.
+
+    Args:
+      points: those that wait.
+      folder: of the sweep.
+      parameters: submitit's: partition, time, gpus_per_node, array_parallelism.
+
+    Raises:
+      ConfigError: if this machine has no SLURM, or SLURM refuses the jobs.
+    """
+    for program in ("sbatch", "srun"):
+        if shutil.which(program) is None:
+            raise ConfigError(f"--cluster=slurm, but this machine has no {program}")
+
+    executor = submitit.SlurmExecutor(folder / "slurm", max_num_timeout=100)
+    options: dict[str, Any] = {"requeue": True}
+    first_stage = [point for point in points if not point.source]
+    second_stage = [point for point in points if point.source]
+    for stage in (first_stage, second_stage):
+        if not stage:
+            continue
+        jobs = [Job(point.command(folder), folder / point.name) for point in stage]
+        executor.update_parameters(
+            **parameters,
+            job_name=folder.name,
+            signal_delay_s=120,  # from SLURM's warning to the end of the time
+            additional_parameters=options,
+        )
+        try:
+            submitted = executor.submit_array(jobs)
+        except FailedJobError as error:
+            raise ConfigError(f"sbatch failed: {error}") from error
+        array = submitted[0].job_id.partition("_")[0]
+        options["dependency"] = f"afterany:{array}"
+        print(f"submitted {len(jobs)} runs as job {array}; squeue shows them")
