@@ -267,7 +267,9 @@ class Attention(nnx.Module):
         """The attention of one head of one sequence; vmap names "batch" and "heads".
 
         query [T, H] and key and value [S, H] of one dtype, these zero where mask [S]
-        (or None) is False, and this head's rows of `per_head` -> [T, H].
+        (or None) is False, and this head's rows of `per_head` -> [T, H]. Where queries
+        are added up, as in landmarks, and T = S without `self.cross_attention`, the
+        mask is theirs, too.
         """
         raise NotImplementedError
 

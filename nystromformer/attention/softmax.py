@@ -34,7 +34,7 @@ def _heads(one_head: Callable[..., jax.Array], query, key, *others) -> jax.Array
     is_symbolic = jax.export.is_symbolic_dim(batch)  # a program for every batch size
     at_once, block = num_heads if is_symbolic else batch * num_heads, length
     if jax.default_backend() != "cpu":
-        block = max(1, MAX_SCORES // (at_once * key.shape[1]))
+        block = max(1, MAX_SCORES // max(1, at_once * key.shape[1]))
     else:
         if length > 2 * CPU_BLOCK:
             block = max(1, min(CPU_SCORES // key.shape[1], CPU_BLOCK))

@@ -151,6 +151,13 @@ def test_softmax_attention_refuses_what_does_not_broadcast(what, shape):
         SOFTMAX(query, key, value, **{what: jnp.ones(shape, bool)})
 
 
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_softmax_attention_of_an_empty_batch_is_empty(backend, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    x = inputs(L, 0)
+    assert SOFTMAX(*x).shape == x[0].shape
+
+
 @pytest.mark.parametrize("helper", [nnx, linen])
 def test_softmax_attention_takes_masks_of_flax_as_booleans(helper):
     """A mask to add, of 0 and −inf, would be read the wrong way round."""
