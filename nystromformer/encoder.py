@@ -3,8 +3,8 @@
 Masks and random keys are passed at call time and no module keeps state, so a model is a
 plain tree of parameters. Dropout is on where a `dropout_rng` is given, and only there:
 flax's `model.train()` has no key to give, so that after it a call without one is an
-error. Gradients are in reverse mode; `jax.jvp`, `jacfwd` and `hessian` are a TypeError,
-for which a product with the Hessian is `jax.grad` of the gradient's dot product.
+error. Gradients are in reverse mode: `jax.jvp`, `jax.jacfwd` and `jax.hessian` raise
+TypeError. The Hessian times a vector is `jax.grad` of the gradient's product with it.
 
 Letters: B batch, L length, N heads, H head dim, D model dim, F features of an input.
 """

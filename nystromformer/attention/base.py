@@ -240,8 +240,9 @@ class Attention(nnx.Module):
         """Keys and values, zero where the mask of their first axes is False.
 
         With T = S these may be the places of padded queries, too, or, in cross
-        attention, of valid ones. So queries stay there, except for garbage: NaN in a
-        score times the zero cotangent of its output would be NaN.
+        attention, of valid ones. So queries stay there, except for garbage, which is
+        zero unless `cross_attention` says that it is valid: NaN in a score times the
+        zero cotangent of its output would be NaN.
         """
         if mask is None:
             return query, key, value
