@@ -1,6 +1,15 @@
 """Recall: keys and their values, then keys whose values are asked for.
 
 python scripts/train.py --config=configs/recall.py:nystrom,quick --workdir=DIR
+
+256 tokens without a preset, 1,024 with `medium`, 4,096 with `long`, for an accelerator;
+none of these has been run. `quick` is for two CPU cores, 192 tokens.
+
+`:softmax,one_query` asks once, after 16 pairs: 100 % on test after 500 steps; nystrom
+with 8 landmarks has 55 %, linear 19 % and identity 8 %, with seed 0.
+
+`:softmax,quick --config.task.max_length=128 --config.task.num_pairs=32` has 99.8 % on
+validation after 500 steps, nystrom with 16 landmarks 67 %.
 """
 
 from configs.defaults import attention, config_of, model, objective, optimizer, train
@@ -48,7 +57,7 @@ QUICK = {
     **SIZE_16,
     **train(batch_size=32, num_steps=500, eval_every=250, checkpoint_every=250),
 }
-# Queries without labels of their own: what is asked is the last token.
+# The query is the last token, and the sequence has one label.
 ONE_QUERY = {
     "task.max_length": 33,
     "task.num_pairs": 16,

@@ -78,8 +78,12 @@ class Recall(Task):
         )
         self.require(not self.source_dir, "is drawn from a seed: leave out source_dir")
 
-        self._set(vocab_size=vocab_size, num_classes=self.num_values)
-        self._set(num_labels=self.num_queries if self.num_queries > 1 else 0)
+        self._set(
+            vocab_size=vocab_size,
+            num_classes=self.num_values,
+            label_names=self.value_names,
+            num_labels=self.num_queries if self.num_queries > 1 else 0,
+        )
 
     @property
     def first_value(self) -> int:
@@ -91,12 +95,15 @@ class Recall(Task):
         return self.first_value + self.num_values
 
     @property
+    def value_names(self) -> list[str]:
+        return [f"v{i}" for i in range(self.num_values)]
+
+    @property
     def words(self) -> list[str]:
         """The names of all ids, in their order: <pad> k0 … v0 … d0 …."""
         keys = [f"k{i}" for i in range(self.num_keys)]
-        values = [f"v{i}" for i in range(self.num_values)]
         distractors = [f"d{i}" for i in range(self.num_distractors)]
-        return ["<pad>", *keys, *values, *distractors]
+        return ["<pad>", *keys, *self.value_names, *distractors]
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Task.encode`, of words as in "k3 v7 d0 k3"; no word is <pad>."""

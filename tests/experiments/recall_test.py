@@ -48,6 +48,7 @@ def test_a_run_on_several_queries_is_evaluated_loaded_and_predicts(commands, tmp
     is_label = test.labels >= 0
     accuracy = np.mean((found.classes == test.labels)[is_label])
     assert accuracy == pytest.approx(result["test_accuracy"], rel=1e-6)
+    assert found.labels[0, -1] == f"v{found.classes[0, -1]}"
     texts = [run.task.decode(row) for row in test.inputs]
     np.testing.assert_array_equal(run.predict(texts).classes, found.classes)
     assert run.predict(np.zeros((0, 11), int)).classes.shape == (0, 11)

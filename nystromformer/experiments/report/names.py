@@ -14,6 +14,7 @@ UNNAMED = NUMBERLESS | {"task.name", "attention.name", "train.seed"}
 DATA_SETTINGS = ("preset", "task.")  # the beginnings of keys that may change the floors
 PHRASES = {
     "preset": "{} preset",
+    "task.num_pairs": "{} pairs",
     "attention.num_landmarks": "{} landmarks",
     "attention.conv_kernel_size": "convolution of {}",
     "train.num_steps": "{} steps",
