@@ -53,6 +53,7 @@ OF_ALL_TASKS = {  # beside the table of defaults_test
     **optimizer(b1=0.9, b2=0.999, eps=1e-6, cycle_b1=False),
     **train(seed=0, grad_accum_steps=1, length_buckets=1, num_epochs=None),
     **train(init_from=None, log_every=50),
+    **train(flip_horizontal=False, flip_vertical=False, shuffle_arguments=False),
     **objective(name="classification", select=None),
 }
 TASKS_OWN = train(batch_size=0, num_steps=0, eval_every=0, checkpoint_every=0)

@@ -170,11 +170,11 @@ def ten_classes(config, rngs):
 
 
 def each_token(config, rngs):
-    return heads.TokenClassifier(config, num_classes=128, rngs=rngs)
+    return heads.TokenClassifier(config, num_classes=30, rngs=rngs)
 
 
-def last_of_sixteen(config, rngs):
-    options = {"num_classes": 16, "pooling": "last"}
+def last_of_thirty(config, rngs):
+    options = {"num_classes": 30, "pooling": "last"}
     return heads.SequenceClassifier(config, **options, rngs=rngs)
 
 
@@ -188,7 +188,10 @@ def masked_order(config, rngs):
 
 BERT = {"norm": "post", "gelu": "tanh", "embedding_norm": True, "num_token_types": 2}
 BERT |= {"separator": 3}  # [SEP]
-RECALL = {"dropout_rate": 0.0}
+# 20 keys, 30 values, 5 distractors and padding.
+RECALL = {"task__num_keys": 20, "task__num_values": 30, "task__num_distractors": 5}
+RECALL |= {"task__max_length": 64, "task__num_pairs": 8, "task__num_queries": 4}
+RECALL |= {"model__dropout_rate": 0.1, "model__short_conv": 0}
 # A task and presets, and changes, with the model that they make and what its encoder
 # has beside the sizes and the attention below. Ids: bytes are 256, before them padding
 # or five special tokens; where there is no [MASK] an embedding of it is added.
@@ -213,16 +216,10 @@ MODELS = [
         *("corpus", "quick", {"objective__name": "mlm"}),
         *(masked, BERT | {"vocab_size": 8192, "max_length": 64}),
     ),
+    ("recall", "", RECALL, each_token, {"vocab_size": 56, "max_length": 64}),
     (
-        "recall",
-        "quick",
-        {},
-        each_token,
-        RECALL | {"vocab_size": 273, "max_length": 128},
-    ),
-    (
-        *("recall", "one_query", {}),
-        *(last_of_sixteen, RECALL | {"vocab_size": 65, "max_length": 33}),
+        *("recall", "one_query", RECALL | {"task__num_queries": 1}),
+        *(last_of_thirty, {"vocab_size": 56, "max_length": 64}),
     ),
     ("listops", "quick,pretrain", {}, masked, {"vocab_size": 17, "max_length": 48}),
     ("image", "quick,pretrain", {}, masked, {"vocab_size": 257, "max_length": 1024}),
@@ -246,7 +243,7 @@ OBJECTIVES = [
     ("listops", {}, Classification()),
     ("listops", {"f1": True}, Classification(f1=True)),
     ("listops", {"select": "f1"}, Classification(select="f1")),
-    ("recall", {"name": "positions"}, Positions(num_labels=128)),
+    ("recall", {"name": "positions"}, Positions(num_labels=64)),
     ("listops", {"name": "mlm"}, MaskedTokens(vocab_size=16, mask_token=16)),
     (
         *("listops", {"name": "mlm", "mlm_probability": 0.3}),
