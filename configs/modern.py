@@ -42,7 +42,10 @@ class TaskSettings(NamedTuple):
 
 HIDDEN = 0.3  # of the tokens
 DENOISING = objective(
-    name="classification_denoising", mlm_probability=HIDDEN, denoising_weight=HIDDEN
+    name="classification_denoising",
+    mlm_probability=HIDDEN,
+    corruption="mask_or_random",
+    denoising_weight=HIDDEN,
 )
 FLIPS = train(flip_horizontal=True, flip_vertical=True)
 

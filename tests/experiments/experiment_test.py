@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lra_tasks.pathfinder import Pathfinder
+from lra_tasks.task import LRA
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import ConfigError
 from nystromformer.experiments.augmentations import AUGMENTATIONS
@@ -113,3 +114,12 @@ def test_augmentations_are_those_that_keep_a_tasks_labels():
                 with pytest.raises(ConfigError, match=f"{option} is not for {task}"):
                     Experiment(config)
         assert isinstance(Experiment(make_config(task=task)).objective, Classification)
+
+
+@pytest.mark.parametrize("arg", ["nystrom,modern", "identity,quick,modern"])
+@pytest.mark.parametrize("task", LRA)
+def test_the_modern_preset_can_be_built(task, arg):
+    experiment = Experiment(make_config(arg, task))
+    assert experiment.config.model.positions == "rotary"
+    assert experiment.config.model.short_conv == 5
+    assert experiment.objective.select == "accuracy"
