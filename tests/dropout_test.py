@@ -13,6 +13,8 @@ from flax import nnx
 from nystromformer.attention.softmax import SoftmaxAttention
 from nystromformer.encoder import Encoder
 from nystromformer.heads import (
+    DenoisingClassifier,
+    DenoisingPairClassifier,
     FirstTokenClassifier,
     MaskedLanguageModel,
     MaskedOrderModel,
@@ -107,13 +109,22 @@ def test_softmax_attention_drops_its_weights_by_a_key_for_each_head():
     check(exact[0, :, 0], softmax_matrix(query[0, :, 0], key[0, :, 0]) @ value[0, :, 0])
 
 
-@pytest.mark.parametrize("model", [SequenceClassifier, PairClassifier, TokenClassifier])
+@pytest.mark.parametrize(
+    "model",
+    [
+        SequenceClassifier,
+        PairClassifier,
+        TokenClassifier,
+        DenoisingClassifier,
+        DenoisingPairClassifier,
+    ],
+)
 def test_classifiers_drop_in_their_encoder_alone(model):
     """The encoder gets the key; both texts of a pair are rows of one batch."""
     options = {} if model is TokenClassifier else {"pooling": "max"}
     classifier = make_model(model, num_classes=7, **options)
     inputs, mask = INPUTS, MASK
-    if model is PairClassifier:
+    if classifier.num_inputs == 2:
         inputs, mask = (np.stack([x, x], axis=1) for x in (inputs, mask))
     rows = inputs.reshape(-1, L), mask.reshape(-1, L)
     x, _ = classifier.encoder(*rows, KEY)

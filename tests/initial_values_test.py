@@ -93,6 +93,9 @@ MODELS = {
     "each token": lambda rngs: heads.TokenClassifier(
         config(), num_classes=10, rngs=rngs
     ),
+    "denoising": lambda rngs: heads.DenoisingPairClassifier(
+        config(), num_classes=10, rngs=rngs
+    ),
     "masked tokens": lambda rngs: heads.MaskedLanguageModel(config(), rngs=rngs),
     "order": lambda rngs: heads.MaskedOrderModel(config(), rngs=rngs),
 }

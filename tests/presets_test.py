@@ -131,6 +131,63 @@ def test_self_pretraining_keeps_the_model_and_steps_of_quick(task):
     check(task, "quick,scratch_matched", twice, base="quick")
 
 
+# Miralles-González et al. 2025, their public configs; the short convolution, the number
+# of warm-up steps (a twentieth) and the weight of the denoising loss are ours.
+MODERN = {
+    # task: (layers, width, heads, FFN), rate, batch, epochs, dropout, decay, examples
+    "listops": ((6, 80, 4, 160), 1e-3, 64, 80, 0.0, 0.01, 96_000),
+    "text": ((4, 128, 8, 256), 4e-3, 32, 60, 0.1, 0.01, 22_500),
+    "retrieval": ((6, 128, 4, 256), 1e-3, 64, 40, 0.1, 0.01, 147_086),
+    "image": ((8, 160, 4, 320), 5e-4, 32, 200, 0.0, 0.0, 45_000),
+    "pathfinder": ((6, 128, 4, 256), 1e-3, 128, 100, 0.0, 0.01, 320_000),
+}
+DENOISING = objective(
+    name="classification_denoising",
+    mlm_probability=0.3,
+    denoising_weight=0.3,
+    corruption="mask_or_random",
+)
+TECHNIQUES = {
+    "listops": train(shuffle_arguments=True),
+    "text": DENOISING | {"task.max_length": 2_048},
+    "retrieval": DENOISING | {"task.max_length": 1_024},
+    "image": train(flip_horizontal=True),
+    "pathfinder": {
+        **train(flip_horizontal=True, flip_vertical=True),
+        "task.easier_share": 0.5,
+    },
+}
+
+
+@pytest.mark.parametrize("task", MODERN)
+def test_modern_is_the_table_of_its_paper(task):
+    sizes, rate, batch_size, epochs, dropout, decay, examples = MODERN[task]
+    num_layers, model_dim, num_heads, mlp_dim = sizes
+    every = flat(task, "modern")["train.eval_every"]  # an epoch
+    assert every == pytest.approx(examples / batch_size, rel=0.001)
+    recipe = {
+        **model(positions="rotary", short_conv=5, dropout_rate=dropout),
+        **attention(conv_kernel_size=0),
+        **optimizer(b1=0.9, b2=0.98, weight_decay=decay, decay="linear"),
+        **TECHNIQUES[task],
+    }
+    full = {
+        **recipe,
+        **model(num_layers=num_layers, model_dim=model_dim),
+        **model(num_heads=num_heads, mlp_dim=mlp_dim, pooling="mean"),
+        **optimizer(learning_rate=rate, warmup_steps=epochs * every // 20),
+        **train(num_steps=0, num_epochs=float(epochs), batch_size=batch_size),
+        **train(eval_every=every, checkpoint_every=every),
+    }
+    check(task, "modern", full)
+    assert flat(task, "softmax,modern")["attention.dropout_rate"] == 0.0
+    quick = {k: x for k, x in recipe.items() if k != "task.max_length"}
+    quick.pop("task.easier_share", None)
+    quick |= optimizer(learning_rate=2e-3)
+    quick |= train(num_steps=2_000) if task == "text" else {}
+    check(task, "quick,modern", quick, base="quick")
+
+
 def encoder_of_text(num_layers, num_heads, model_dim):
     """BERT's in one size: the FFN is four times as wide as the model."""
     return {

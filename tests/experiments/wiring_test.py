@@ -16,7 +16,9 @@ from nystromformer.attention import ATTENTIONS, make_attention
 from nystromformer.config import ModelConfig, OptimizerConfig, key_types
 from nystromformer.encoder import EncoderConfig
 from nystromformer.experiments.experiment import Experiment
+from nystromformer.training.augmentation import flip, shuffle_arguments
 from nystromformer.training.data import Data
+from nystromformer.training.denoising import ClassificationDenoising
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
@@ -178,6 +180,15 @@ def last_of_thirty(config, rngs):
     return heads.SequenceClassifier(config, **options, rngs=rngs)
 
 
+def denoising(config, rngs):
+    return heads.DenoisingClassifier(config, num_classes=10, rngs=rngs)
+
+
+def denoising_pair(config, rngs):
+    options = {"num_classes": 2, "pooling": "max"}
+    return heads.DenoisingPairClassifier(config, **options, rngs=rngs)
+
+
 def masked(config, rngs):
     return heads.MaskedLanguageModel(config, rngs=rngs)
 
@@ -221,6 +232,17 @@ MODELS = [
         *("recall", "one_query", RECALL | {"task__num_queries": 1}),
         *(last_of_thirty, {"vocab_size": 56, "max_length": 64}),
     ),
+    (
+        *("listops", "", {"objective__name": "classification_denoising"}),
+        *(denoising, {"vocab_size": 17, "max_length": 2000}),
+    ),
+    (
+        "retrieval",
+        "",
+        {"objective__name": "classification_denoising", "model__pooling": "max"},
+        denoising_pair,
+        {"vocab_size": 258, "max_length": 4000},
+    ),
     ("listops", "quick,pretrain", {}, masked, {"vocab_size": 17, "max_length": 48}),
     ("image", "quick,pretrain", {}, masked, {"vocab_size": 257, "max_length": 1024}),
 ]
@@ -244,6 +266,22 @@ OBJECTIVES = [
     ("listops", {"f1": True}, Classification(f1=True)),
     ("listops", {"select": "f1"}, Classification(select="f1")),
     ("recall", {"name": "positions"}, Positions(num_labels=64)),
+    (
+        "listops",
+        {
+            "name": "classification_denoising",
+            "denoising_weight": 0.5,
+            "mlm_probability": 0.2,
+            "corruption": "mask_only",
+        },
+        ClassificationDenoising(
+            vocab_size=16,
+            mask_token=16,
+            denoising_weight=0.5,
+            mlm_probability=0.2,
+            corruption="mask_only",
+        ),
+    ),
     ("listops", {"name": "mlm"}, MaskedTokens(vocab_size=16, mask_token=16)),
     (
         *("listops", {"name": "mlm", "mlm_probability": 0.3}),
@@ -276,6 +314,30 @@ def test_an_option_of_the_objective_reaches_it(task, options, expected):
     ).objective
     assert type(found) is type(expected)
     np.testing.assert_equal(vars(found), vars(expected))
+
+
+# The task and the augmentations that are switched on, and what they do in their order.
+AUGMENTATIONS = [
+    ("image", ["flip_horizontal"], [(flip, {"axis": 1})]),
+    ("pathfinder", ["flip_vertical"], [(flip, {"axis": 0})]),
+    (
+        *("pathfinder", ["flip_vertical", "flip_horizontal"]),
+        [(flip, {"axis": 1}), (flip, {"axis": 0})],
+    ),
+    (
+        *("listops", ["shuffle_arguments"]),
+        [(shuffle_arguments, {"operators": range(1, 5), "close": 5})],
+    ),
+]
+
+
+@pytest.mark.parametrize(("task", "names", "expected"), AUGMENTATIONS)
+def test_an_augmentation_reaches_the_objective(task, names, expected):
+    options = prefixed("train", dict.fromkeys(names, True))
+    objective = Experiment(make_config(task=task, **options)).objective
+    found = [(x.func, x.keywords) for x in objective.augmentations]
+    assert found == expected
+    assert type(objective.objective) is Classification
 
 
 # Another value than the default for every option of the optimizer.

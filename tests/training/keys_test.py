@@ -12,8 +12,14 @@ from flax import nnx
 
 from nystromformer.config import TrainConfig
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import MaskedLanguageModel, TokenClassifier
+from nystromformer.heads import (
+    DenoisingClassifier,
+    MaskedLanguageModel,
+    TokenClassifier,
+)
+from nystromformer.training.augmentation import Augmented
 from nystromformer.training.data import Batch, Data, train_indices
+from nystromformer.training.denoising import ClassificationDenoising
 from nystromformer.training.loop import Trainer
 from nystromformer.training.masked import MaskedTokens
 from nystromformer.training.objective import Classification
@@ -70,6 +76,53 @@ def test_positions_drops_by_its_key():
 
     found = measured(Positions(LENGTH), model, batch._replace(labels=labels), KEY)
     assert found["loss"][0] == pytest.approx(float(by_hand(model)), rel=1e-5)
+
+
+def test_classification_denoising_drops_by_another_key_than_it_hides():
+    """Its class comes from the corrupted input, with the dropout of this key."""
+    sizes = {"vocab_size": VOCAB + 1, "max_length": LENGTH, "num_layers": 1}
+    config = EncoderConfig(**sizes, attention="identity", dropout_rate=0.5)
+    options = {"num_classes": CLASSES, "rngs": nnx.Rngs(0)}
+    model = DenoisingClassifier(config, **options)
+    objective = ClassificationDenoising(vocab_size=VOCAB, mask_token=VOCAB)
+    batch = Data.of(make_split(0, 8)).put().take(jnp.arange(8), jnp.ones(8))
+
+    @nnx.jit
+    def by_hand(model):
+        masked, mask = objective.hide(batch, KEY)
+        logits = model(masked.inputs, mask, fold_in(KEY, 2**31))
+        chosen = jax.nn.one_hot(batch.labels, CLASSES)
+        return -(jax.nn.log_softmax(logits) * chosen).sum()
+
+    found = measured(objective, model, batch, KEY)["classification_loss"]
+    assert found == pytest.approx((float(by_hand(model)), 8.0), rel=1e-5)
+
+
+def test_augmented_draws_for_each_example_by_a_key_of_its_own():
+    """And hands on the key of the step, by which the model drops."""
+
+    def move(tokens, key):
+        return tokens + jax.random.randint(key, tokens.shape, 0, 1000)
+
+    def note(model, batch, key):
+        seen.append((batch.inputs, key))
+        return {}
+
+    seen, objective = [], Classification()
+    augmented = Augmented(objective, [move, move])
+    augmented.objective = note
+    batch = Data.of(make_split(0, 8)).put().take(jnp.array([5, 2]), jnp.ones(2))
+    augmented(None, batch, KEY)
+    augmented(None, batch, None)
+    (inputs, key), (as_they_are, no_key) = seen
+    assert (key, no_key) == (KEY, None)
+    np.testing.assert_array_equal(as_they_are, batch.inputs)
+    of_augmentation = fold_in(KEY, 2**31 + 1)
+    for row, tokens, example in zip(inputs, batch.inputs, (5, 2), strict=True):
+        for number in (0, 1):
+            of_example = fold_in(of_augmentation, example)
+            tokens = move(tokens, fold_in(of_example, number))
+        np.testing.assert_array_equal(row, tokens)
 
 
 MASKED = MaskedTokens(vocab_size=VOCAB, mask_token=VOCAB, mlm_probability=0.4)
