@@ -75,8 +75,11 @@ class Task:
         for option, value in asdict(self).items():
             kind = expected[option]
             fits = isinstance(value, kind)
+            kinds = (kind, *get_args(kind))
             if type(value) is bool:  # which is an int, too
-                fits = bool in (kind, *get_args(kind))
+                fits = bool in kinds
+            elif type(value) is int and float in kinds:
+                fits = True
             name = getattr(kind, "__name__", str(kind))
             self.require(fits, f"{option} must be {name}, not {value!r}")
         self.require(self.max_length >= 1, "max_length must be at least 1")

@@ -87,7 +87,7 @@ class TrainConfig:
     eval_every: int  # steps, as the next two
     checkpoint_every: int
     log_every: int = 50
-    seed: int = 0  # of the weights, the order of the examples and the dropout
+    seed: int = 0  # of all that is drawn: weights, order, dropout, augmentation
     grad_accum_steps: int = 1  # parts of a batch, one after another in less memory
     length_buckets: int = 1  # lengths that parts are padded to: a program for each
     init_from: str | None = None  # the workdir of a run whose best weights to take

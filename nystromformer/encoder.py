@@ -111,7 +111,9 @@ class Block(nnx.Module):
         dropout_rng: jax.Array | None = None,
     ) -> jax.Array:
         """x [B, L, D], mask [B, L] bool -> [B, L, D]."""
-        if self.dropout_rate > 0 and dropout_rng is None and not self.deterministic:
+        drops_weights = getattr(self.attention.attention, "dropout_rate", 0) > 0
+        has_dropout = self.dropout_rate > 0 or drops_weights
+        if has_dropout and dropout_rng is None and not self.deterministic:
             raise ValueError(
                 "model.train() asks for dropout, which needs a key here: pass "
                 "dropout_rng=…, or call model.eval()"

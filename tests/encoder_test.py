@@ -86,6 +86,14 @@ def test_encoder_after_train_needs_a_key_for_its_dropout():
     np.testing.assert_array_equal(without(INPUTS, MASK)[0], expected)
 
 
+def test_encoder_after_train_needs_a_key_for_dropout_of_weights_alone():
+    options = {"attention": "softmax", "attention_options": {"dropout_rate": 0.5}}
+    model = make(dropout_rate=0.0, **options)
+    model.train()
+    with pytest.raises(ValueError, match=r"pass dropout_rng=…"):
+        model(INPUTS, MASK)
+
+
 def test_encoder_dropout_is_a_function_of_its_key():
     function = forward(dropout_rate=0.3)
     first, _ = function(INPUTS, MASK, KEY)

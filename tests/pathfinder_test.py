@@ -152,6 +152,10 @@ def test_wrong_released_pictures_are_named(tmp_path):
             Pathfinder(source_dir=str(tmp_path), **options).load("train", tmp_path)
 
 
+def test_an_int_is_a_share_too():
+    assert Pathfinder(easier_share=0).easier_share == 0
+
+
 def test_easier_pictures_are_added_to_train_alone(tmp_path):
     options = {"difficulty": "intermediate", "num_examples": 60, "seed": 3}
     plain = load_all(Pathfinder(**options), tmp_path)

@@ -32,7 +32,8 @@ def _heads(one_head: Callable[..., jax.Array], query, key, *others) -> jax.Array
     """
     batch, length, num_heads = query.shape[:3]
     is_symbolic = jax.export.is_symbolic_dim(batch)  # a program for every batch size
-    at_once, block = num_heads if is_symbolic else batch * num_heads, length
+    at_once = num_heads if is_symbolic else batch * num_heads
+    block = max(1, length)  # no queries are one block
     if jax.default_backend() != "cpu":
         block = max(1, MAX_SCORES // max(1, at_once * key.shape[1]))
     else:

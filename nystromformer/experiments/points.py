@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import itertools
+import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -212,7 +213,13 @@ def merge(points: Iterable[Point]) -> list[Point]:
 
 
 def write_plan(points: Iterable[Point], folder: Path) -> None:
-    """Writes the configs of all runs, so that a report also counts those to come."""
+    """Adds the configs of all runs to the plan, for a report to count those to come.
+
+    What an earlier sweep has planned in this folder stays.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    configs = {point.name: point.planned_config(folder) for point in points}
-    write_json(folder / PLAN_FILE, configs)
+    plan_file = folder / PLAN_FILE
+    configs = json.loads(plan_file.read_text()) if plan_file.exists() else {}
+    for point in points:
+        configs[point.name] = point.planned_config(folder)
+    write_json(plan_file, configs)

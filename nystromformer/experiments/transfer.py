@@ -55,7 +55,7 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
             print(f"init_from: {name}: {there[0]} rows repeated or cut to {here[0]}")
         elif name.startswith("params.encoder.") and not of_attention:
             sizes = f"{here or 'missing'} here and {there or 'missing'} there"
-            rule = "take the source's width, depth, vocabulary and attention"
+            rule = "take the source's width, depth, vocabulary, attention, short_conv"
             raise ConfigError(f"config.train.init_from: {name} is {sizes}: {rule}")
     new, old = (", ".join(sorted(x.keys() - taken.keys())) for x in (ours, theirs))
     print(f"init_from: {len(taken)} arrays carried over; new: {new}; dropped: {old}")

@@ -3,7 +3,8 @@
 As in the public code of Miralles-González et al., "On the locality bias and results in
 the Long Range Arena", 2025, a stage of pre-training folded into the training. There the
 second loss is a mean over all tokens, here over the corrupted ones, which are the only
-ones that cannot be copied: their weight of 1 is about mlm_probability here.
+ones that cannot be copied, but for a random token that happens to be the same. Their
+weight of 1 is about mlm_probability here.
 
 Letters: B batch, L length, K corrupted positions of a text at most.
 """
@@ -21,9 +22,10 @@ from nystromformer.training.objective import Sums, label_sums
 class ClassificationDenoising(MaskedTokens):
     """Cross-entropy of the class, plus that of the tokens that are hidden.
 
-    In training both come from one pass over the corrupted input, in which no hidden
-    token is left as it was. In an evaluation the class is read from the input as it
-    is, and the hidden tokens from a second pass over the corrupted one.
+    In training both come from one pass over the corrupted input, in which a hidden
+    token is left as it was only if a random one happens to be the same. In an
+    evaluation the class is read from the input as it is, and the hidden tokens from a
+    second pass over the corrupted one.
 
     The loss is a mean over the examples: of the loss of the class, plus
     `denoising_weight` times the mean loss of the example's hidden tokens. So it is a

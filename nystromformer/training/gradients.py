@@ -3,7 +3,7 @@
 A part holds sequences of similar length, truncated to the shortest of a few lengths
 that has room for them. Padding changes nothing and the parts' gradients add up, so the
 sum is the gradient of the whole batch, in less memory and, where lengths differ, in
-less time. Only dropout and the choice of masked tokens draw other numbers. Where an
+less time. Only what is drawn differs: dropout, masked tokens, augmentation. Where an
 example's result depends on its batch (`Attention.batch_sensitive`) the parts would not
 add up: the config refuses it.
 """

@@ -158,6 +158,11 @@ def test_softmax_attention_of_an_empty_batch_is_empty(backend, monkeypatch):
     assert SOFTMAX(*x).shape == x[0].shape
 
 
+def test_softmax_attention_of_no_queries_is_empty():
+    query, (_, key, value) = inputs(0, B)[0], inputs(L, B)
+    assert SOFTMAX(query, key, value).shape == query.shape
+
+
 @pytest.mark.parametrize("helper", [nnx, linen])
 def test_softmax_attention_takes_masks_of_flax_as_booleans(helper):
     """A mask to add, of 0 and −inf, would be read the wrong way round."""

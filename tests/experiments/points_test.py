@@ -91,6 +91,14 @@ def test_write_plan_has_the_config_that_each_run_will_write(tmp_path):
     assert tuned["overrides"] == {**finetune["overrides"], "train.init_from": source}
 
 
+def test_write_plan_keeps_what_an_earlier_sweep_has_planned(tmp_path):
+    write_plan(grid_points("attention.name=nystrom,softmax"), tmp_path)
+    write_plan(grid_points("attention.name=softmax,linear"), tmp_path)
+    plan = json.loads((tmp_path / "sweep.json").read_text())
+    attentions = [config["attention"]["name"] for config in plan.values()]
+    assert attentions == ["nystrom", "softmax", "linear"]
+
+
 def test_make_points_changes_all_points_without_naming_it():
     changes = {"train.num_steps": "700", "train.seed": "5", "attention.window": "4"}
     grid = "attention.name=nystrom,longformer", "train.num_steps=600"

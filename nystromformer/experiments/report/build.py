@@ -22,6 +22,7 @@ NOT_WRITTEN = (
     "settings",
     "presets",
     "overrides",
+    "num_steps",
     "column",
     "data",
     "curves",

@@ -13,7 +13,13 @@ from typing import Any
 import pandas as pd
 from flax.traverse_util import flatten_dict
 
-from nystromformer.config import ConfigError
+from nystromformer.config import (
+    ConfigError,
+    ModelConfig,
+    OptimizerConfig,
+    TrainConfig,
+    key_types,
+)
 from nystromformer.experiments.metric_names import is_rate
 from nystromformer.experiments.report.names import hide_seeds, name_runs, sort_key
 from nystromformer.experiments.workdir import (
@@ -27,6 +33,7 @@ Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at a
 
 # Metrics that are shares of test examples, so that chance is binomial.
 SHARES_OF_EXAMPLES = ("accuracy", "sop_accuracy")
+SCHEMA = {"model": ModelConfig, "optimizer": OptimizerConfig, "train": TrainConfig}
 # What a run without result.json has instead.
 UNFINISHED = {
     "command": "",
@@ -117,6 +124,7 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
         settings: the config, flat, as in "train.seed"; of `source_dir` the last part.
         presets: the words of the config, as in "quick,mrpc".
         overrides: what the command line changed in them.
+        num_steps: how long it trains; 0 of a planned run that counts epochs.
         test_data: the sha256 of the test split, if it is known.
         score: the test value of the metric; NaN where the run is not finished.
         curves: the lines of metrics.jsonl; `step` is the last one's.
@@ -142,6 +150,7 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
         "settings": _settings(config),
         "presets": config["preset"],
         "overrides": config.get("overrides", {}),  # which older runs do not have
+        "num_steps": config["train"]["num_steps"],
         "test_data": test_hashes.get("test"),
         "curves": curves,
         "step": curves[-1]["step"] if curves else 0,
@@ -180,7 +189,9 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config by flat keys, in which runs of one setting are equal.
 
     `preset` becomes the words without the set of GLUE, which is a task of its own, and
-    `task.source_dir` the last part of the path, since a folder may lie anywhere.
+    `task.source_dir` the last part of the path, since a folder may lie anywhere. Where
+    epochs are counted, the steps are left out: a run that has begun knows them, and one
+    that is planned does not. A setting that is younger than the run has its default.
     """
     groups = {key: value for key, value in config.items() if key != "overrides"}
     presets = config["preset"]
@@ -190,7 +201,22 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
     source_dir = Path(config["task"].get("source_dir") or "").name
     groups["task"] = {**config["task"], "source_dir": source_dir or None}
-    return flatten_dict(groups, sep=".")
+    if config["train"].get("num_epochs"):
+        groups["train"] = {**config["train"], "num_steps": 0}
+    settings = flatten_dict(groups, sep=".")
+    for key, value in _default_settings().items():
+        settings.setdefault(key, value)
+    return settings
+
+
+def _default_settings() -> dict[str, Any]:
+    """The settings of a model and its training that have defaults, by flat keys."""
+    settings = {}
+    for group, kind in SCHEMA.items():
+        for key in key_types(kind):
+            if hasattr(kind, key):
+                settings[f"{group}.{key}"] = getattr(kind, key)
+    return settings
 
 
 def _fill_metrics(frame: Frame) -> None:
@@ -204,7 +230,9 @@ def _add_scores(frame: Frame) -> None:
     share = frame["score"]
     factor = frame["metric"].map(scale)
     deviation = (share * (1 - share) / frame["test_examples"]) ** 0.5
-    is_share = frame["metric"].isin(SHARES_OF_EXAMPLES)
+    # An example of the objective positions has several labels.
+    has_one_label = frame["objective"] != "positions"
+    is_share = frame["metric"].isin(SHARES_OF_EXAMPLES) & has_one_label
     frame["score"] = factor * share
     frame["score_sd"] = (factor * deviation).where(is_share)
 

@@ -82,8 +82,10 @@ def _score(runs: Frame) -> str:
         return f"{score} ({num_finished})"
 
     steps = ", ".join(f"{step:,}" for step in unfinished["step"])
-    num_steps = unfinished["settings"].iloc[0]["train.num_steps"]
-    return f"{score} ({num_finished} of {len(runs)}; {steps} of {num_steps:,} steps)"
+    num_steps = unfinished["num_steps"].max()
+    if num_steps:
+        steps += f" of {num_steps:,}"
+    return f"{score} ({num_finished} of {len(runs)}; {steps} steps)"
 
 
 def _add_averages(frame: Frame, cells: dict[str, dict[str, str]]) -> None:

@@ -1,5 +1,8 @@
 """How runs are found, named and ordered."""
 
+import json
+import math
+
 import pytest
 
 from nystromformer.config import ConfigError
@@ -48,6 +51,42 @@ def test_read_runs_counts_what_a_sweep_has_planned(runs):
     assert list(frame["run"]) == [str(begun), f"{runs.folder}/later"]
     assert list(frame["seed"]) == [0, 1]
     assert (list(frame["finished"]), list(frame["step"])) == ([True, False], [100, 0])
+
+
+def test_read_runs_names_a_row_alike_before_and_after_its_epochs_are_counted(runs):
+    """A run that counts epochs knows its steps once its data are there."""
+    for seed, num_steps in ((0, 42_180), (1, 0)):
+        changes = {"train__num_epochs": 4.0, "train__num_steps": num_steps}
+        workdir = runs.add("nystrom,quick", seed=seed, **changes)
+        config = json.loads((workdir / "config.json").read_text())
+        del config["overrides"]["train.num_steps"]
+        (workdir / "config.json").write_text(json.dumps(config))
+    assert labels(runs) == ["nystrom"]
+    assert list(runs.read()["num_steps"]) == [42_180, 0]
+
+
+def test_read_runs_takes_a_setting_that_a_run_lacks_for_its_default(runs):
+    old = runs.add("nystrom,quick", 0.5)
+    runs.add("nystrom,quick", 0.5, seed=1)
+    config = json.loads((old / "config.json").read_text())
+    del config["model"]["short_conv"]
+    del config["train"]["flip_horizontal"]
+    (old / "config.json").write_text(json.dumps(config))
+    assert labels(runs) == ["nystrom"]
+
+    runs.add("nystrom,quick", 0.5, seed=2, model__short_conv=3)
+    assert labels(runs) == ["nystrom, short_conv 0", "nystrom, short_conv 3"]
+
+
+def test_read_runs_knows_no_binomial_deviation_of_labels_within_an_example(runs):
+    runs.add("nystrom,quick", 0.5)
+    workdir = runs.add("softmax,quick", 0.5)
+    config = json.loads((workdir / "config.json").read_text())
+    config["objective"]["name"] = "positions"
+    (workdir / "config.json").write_text(json.dumps(config))
+    of_examples, of_labels = runs.read()["score_sd"]
+    assert of_examples == pytest.approx(100 * (0.25 / 2000) ** 0.5)
+    assert math.isnan(of_labels)
 
 
 def test_read_runs_names_an_attentions_options_in_all_tasks_if_in_one(runs):
