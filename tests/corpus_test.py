@@ -169,6 +169,7 @@ def test_the_recipe_for_wikipedia_writes_documents_between_blank_lines(tmp_path)
     assert found == [["One.", "Two."], ["One.", "Two."], ["One.", "Two.", "Three."]]
 
 
+@pytest.mark.slow
 def test_another_run_can_use_the_vocabulary(tmp_path, texts):
     task = corpus(texts, tokenizer="bpe", vocab_size=300)
     train = task.load("train", tmp_path)

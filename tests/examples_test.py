@@ -23,6 +23,7 @@ def test_notebook_runs_and_prints_what_it_keeps(monkeypatch):
     assert NOTEBOOK.stat().st_size < 500_000
 
 
+@pytest.mark.slow
 def test_linformer_in_place_is_nearer_than_a_fresh_one(commands, finished):
     script, workdir = ROOT / "examples/linformer_in_place.py", finished[0]
     done = commands.run(str(script), f"--workdir={workdir}", "--rows=4", "--steps=500")

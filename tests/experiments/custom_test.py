@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 
+import pytest
+
 from tests.archive_server import write
 from tests.commands import ROOT, refused
 from tests.small import SMALL, numbers
@@ -48,6 +50,7 @@ def read(path):
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_commands_know_what_a_config_registers(commands, tmp_path):
     write(tmp_path / "texts", REVIEWS)
     (tmp_path / "mine.py").write_text(CONFIG)

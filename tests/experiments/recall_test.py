@@ -26,6 +26,7 @@ def train(commands, workdir, words, *flags):
     return commands.run("train.py", config, f"--workdir={workdir}", *FEW, *flags)
 
 
+@pytest.mark.slow
 def test_a_run_on_several_queries_is_evaluated_loaded_and_predicts(commands, tmp_path):
     workdir = tmp_path / "run"
     parts = "--config.train.grad_accum_steps=2"

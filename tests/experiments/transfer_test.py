@@ -102,6 +102,7 @@ def test_carry_over_rejects_other_sub_words_of_the_same_number(tmp_path):
         carry_over(source, other)
 
 
+@pytest.mark.slow
 def test_train_begins_with_its_source_and_goes_on_without(commands, tmp_path):
     source, run = tmp_path / "source", tmp_path / "run"
     steps = "--config.train.num_steps=20", "--config.train.eval_every=20"

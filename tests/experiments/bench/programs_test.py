@@ -103,6 +103,7 @@ def test_attention_programs_need_memory_in_proportion_to_the_length():
     assert 7 <= long / short <= 8.5
 
 
+@pytest.mark.slow
 def test_step_groups_take_all_steps_and_continue(monkeypatch):
     sizes = {"task.max_length": 16, "train.batch_size": 2, "model.dtype": "bfloat16"}
     sizes |= {"model.num_layers": 1, "model.mlp_dim": None}
