@@ -47,7 +47,6 @@ DENOISING = objective(
     corruption="mask_or_random",
     denoising_weight=HIDDEN,
 )
-FLIPS = train(flip_horizontal=True, flip_vertical=True)
 
 SETTINGS = {
     "listops": TaskSettings((6, 80, 4, 160), 1e-3, 64, 80, 1_500),
@@ -61,7 +60,7 @@ TECHNIQUES = {  # of one task, at all sizes
     "text": DENOISING,
     "retrieval": DENOISING,
     "image": train(flip_horizontal=True),
-    "pathfinder": FLIPS,
+    "pathfinder": train(flip_horizontal=True, flip_vertical=True),
 }
 TASK_OPTIONS = {
     "text": {"task.max_length": 2_048},

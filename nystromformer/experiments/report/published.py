@@ -55,7 +55,8 @@ def has_published_settings(run: Any) -> bool:
     words = f"{run['attention']},{run['presets']}"
     published = preset_settings(settings["task.name"], words)
     # An older run may lack a setting that has been added since.
-    compared = published.keys() & settings.keys() - FREE_KEYS
+    compared = published.keys() & settings.keys()
+    compared -= FREE_KEYS
     return bool(compared) and all(settings[x] == published[x] for x in compared)
 
 
