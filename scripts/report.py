@@ -1,9 +1,10 @@
 """Writes tables and figures of finished and unfinished runs as one page.
 
-    python scripts/report.py RUNS… --out=DIR
+    python scripts/report.py RUNS… --out=DIR [--by=attention.num_landmarks]
 
 RUNS are workdirs of scripts/train.py, or folders that contain workdirs. DIR is a new
 folder or an earlier report; it gets report.html, report.md, LaTeX, CSV and figures.
+--by says which settings make a colour in the figures of scores by speed and memory.
 """
 
 from pathlib import Path
@@ -14,11 +15,15 @@ from nystromformer.experiments import cli
 from nystromformer.experiments.report.build import build
 
 _OUT = flags.DEFINE_string("out", None, "folder to write", required=True)
+_BY = flags.DEFINE_list(
+    "by", ["attention"], "attention, or keys of the config: a colour for each value"
+)
 
 
 def main(folders: list[str]) -> None:
     paths = [Path(folder).expanduser() for folder in folders]
-    print(build(paths, Path(str(_OUT.value)).expanduser()))
+    out = Path(str(_OUT.value)).expanduser()
+    print(build(paths, out, group_by=_BY.value or ["attention"]))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 6.4, 4.0  # inches, of one panel
+LEGEND_LINE = 0.22  # inches
 STYLE: Any = {
     "axes.grid": True,
     "grid.alpha": 0.3,
@@ -30,6 +31,18 @@ def line_style(index: int) -> dict[str, Any]:
     """Ten colours, then the same with another stroke."""
     stroke = ("-", "--", ":", "-.")[index // 10 % 4]
     return {"color": f"C{index % 10}", "linestyle": stroke}
+
+
+def add_legend(figure: Figure) -> None:
+    """Adds one legend of all panels below them; the panels keep their height."""
+    handles = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    figure.set_figheight(HEIGHT + LEGEND_LINE * len(handles))
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside lower left", frameon=False
+    )
 
 
 def save_figure(figure: Figure, path: Path) -> list[Path]:

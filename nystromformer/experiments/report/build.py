@@ -1,7 +1,7 @@
 """Writes a report: a page, Markdown, a LaTeX table, CSV files and figures."""
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from nystromformer.experiments import provenance
 from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.report import tables
 from nystromformer.experiments.report.figures import figures
-from nystromformer.experiments.report.names import UNNAMED
+from nystromformer.experiments.report.names import UNNAMED, group_names
 from nystromformer.experiments.report.runs import Frame, read_runs
 
 RUNS_FILE = "runs.csv"  # by which a folder is known as a report
@@ -24,7 +24,10 @@ NOT_WRITTEN = (
     "overrides",
     "num_steps",
     "column",
+    "row",
     "data",
+    "preset",
+    "group",
     "curves",
     "sessions",
 )
@@ -39,20 +42,26 @@ class Section(NamedTuple):
     figures: list[Path]
 
 
-def build(folders: Iterable[Path], out: Path) -> str:
+def build(
+    folders: Iterable[Path], out: Path, group_by: Sequence[str] = ("attention",)
+) -> str:
     """Writes the report on all runs in and below some folders.
 
     Args:
       folders: workdirs, or folders of workdirs.
       out: the folder to write.
+      group_by: the settings that make a colour in the figures of scores by cost, as in
+        `names.group_names`.
 
     Returns:
       A sentence: how many runs are finished, and where the page is.
 
     Raises:
-      ConfigError: if there is no run, or `out` holds something else than a report.
+      ConfigError: if there is no run, no run has a setting of `group_by`, or `out`
+        holds something else than a report.
     """
     frame = read_runs(folders)
+    frame["group"] = group_names(frame, group_by)
     runs = frame.drop_duplicates("run")
     out = provenance.open_folder(out, RUNS_FILE)
 

@@ -1,4 +1,4 @@
-"""The figures of a report: scores by landmarks, and learning curves."""
+"""The figures of a report: scores by landmarks and by cost, and learning curves."""
 
 from collections.abc import Iterator
 
@@ -6,11 +6,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nystromformer.experiments.metric_names import is_rate
-from nystromformer.experiments.plotting import HEIGHT, line_style, new_figure
+from nystromformer.experiments.plotting import (
+    add_legend,
+    line_style,
+    new_figure,
+)
+from nystromformer.experiments.report.costs import COST_AXES, by_cost
 from nystromformer.experiments.report.runs import Frame, heading, scale
 from nystromformer.experiments.report.tables import EXACT
-
-LEGEND_LINE = 0.22  # inches
 
 
 def figures(runs: Frame) -> Iterator[tuple[str, Figure]]:
@@ -19,6 +22,10 @@ def figures(runs: Frame) -> Iterator[tuple[str, Figure]]:
         figure = by_landmarks(group)
         if figure is not None:
             yield f"landmarks_{metric}", figure
+        for name, axis in COST_AXES.items():
+            figure = by_cost(group, axis)
+            if figure is not None:
+                yield f"{name}_{metric}", figure
 
     points = _curve_points(runs)
     if points.empty:
@@ -107,10 +114,8 @@ def _marker(values: Frame) -> str:
 
 
 def _finish(figure: Figure, runs: Frame, xlabel: str, ylabel: str) -> Figure:
-    """Adds titles, and a legend below the panel, which keeps its height."""
+    """Adds titles and a legend."""
     axes = figure.axes[0]
     axes.set(xlabel=xlabel, ylabel=ylabel, title=runs["task"].iloc[0])
-    handles, labels = axes.get_legend_handles_labels()
-    figure.set_figheight(HEIGHT + LEGEND_LINE * len(labels))
-    figure.legend(handles, labels, loc="outside lower left", frameon=False)
+    add_legend(figure)
     return figure

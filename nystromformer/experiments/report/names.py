@@ -1,17 +1,18 @@
 """Names of the rows of a report: the settings that tell its runs apart."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
+from nystromformer.config import ConfigError
 from nystromformer.experiments.workdir import NUMBERLESS
 
 # Settings that no name needs: they change no number, or stand beside it anyway.
 UNNAMED = NUMBERLESS | {"task.name", "attention.name", "train.seed"}
-DATA_SETTINGS = ("preset", "task.")  # the beginnings of keys that may change the floors
 PHRASES = {
     "preset": "{} preset",
     "task.num_pairs": "{} pairs",
@@ -37,16 +38,18 @@ def hide_seeds(frame: Any) -> None:
             settings[key] = re.sub(own_seed, "seed*", settings[key])
 
 
-def name_runs(frame: Any) -> tuple[list[str], list[str]]:
+def name_runs(frame: Any) -> pd.DataFrame:
     """Names each run by its attention and the settings that tell it apart.
-
-    Runs of one name differ in nothing but their seed.
 
     Args:
       frame: rows with `task`, `attention`, `settings` and `overrides`.
 
     Returns:
-      The names of the rows, and the part of each name that is about the data.
+      The parts of a name, for each row of the frame:
+        label: the whole name. Runs of one label differ in nothing but their seed.
+        row: the label without the options of the task.
+        data: the options of the task, as in "16 pairs".
+        preset: the preset where there are several, as in "quick preset".
     """
     settings = pd.DataFrame(list(frame["settings"]))
     unnamed = [key for key in settings if key in UNNAMED]
@@ -54,18 +57,34 @@ def name_runs(frame: Any) -> tuple[list[str], list[str]]:
     is_named = _named_settings(frame, texts)
 
     names = []
-    data_names = []
     for index, values in frame["settings"].items():
         phrases = {}
         for key in texts:
             if is_named.at[index, key] and values.get(key) is not None:
-                phrase = PHRASES.get(key, f"{key.rpartition('.')[2]} {{}}")
-                phrases[key] = phrase.format(values[key])
+                phrases[key] = _phrase(key, values[key])
 
-        names.append(", ".join([frame.at[index, "attention"], *phrases.values()]))
-        about_data = [phrases[key] for key in phrases if key.startswith(DATA_SETTINGS)]
-        data_names.append(", ".join(about_data))
-    return names, data_names
+        attention = frame.at[index, "attention"]
+        row_phrases = [phrases[key] for key in phrases if not _is_of_task(key)]
+        data_phrases = [phrases[key] for key in phrases if _is_of_task(key)]
+        names.append(
+            {
+                "label": ", ".join([attention, *phrases.values()]),
+                "row": ", ".join([attention, *row_phrases]),
+                "data": ", ".join(data_phrases),
+                "preset": phrases.get("preset", ""),
+            }
+        )
+    return pd.DataFrame(names, index=frame.index)
+
+
+def _phrase(key: str, value: Any) -> str:
+    """A setting in words, as in "64 landmarks" or "learning_rate 0.001"."""
+    option = key.rpartition(".")[2]
+    return PHRASES.get(key, f"{option} {{}}").format(value)
+
+
+def _is_of_task(key: str) -> bool:
+    return key.startswith("task.")
 
 
 def _named_settings(frame: Any, texts: Any) -> Any:
@@ -73,7 +92,8 @@ def _named_settings(frame: Any, texts: Any) -> Any:
 
     These are the settings that differ among the runs of a task, attention and preset;
     what the command line changed in a part of a task's runs; an attention's option in
-    all tasks if in one; and the preset, if there are several.
+    all tasks if in one; a task's option for all attentions if for one; and the preset,
+    if there are several.
     """
     kinds = [frame["task"], frame["attention"], texts["preset"]]
     is_different = texts.groupby(kinds).transform("nunique") > 1
@@ -87,8 +107,43 @@ def _named_settings(frame: Any, texts: Any) -> Any:
     options = [key for key in texts if key.startswith("attention.")]
     by_attention = is_named[options].groupby(frame["attention"])
     is_named[options] = by_attention.transform("any")
+
+    options = [key for key in texts if _is_of_task(key)]
+    by_data = is_named[options].groupby([frame["task"], texts["preset"]])
+    is_named[options] = by_data.transform("any")
+
     is_named["preset"] = texts["preset"].nunique() > 1
     return is_named
+
+
+def group_names(frame: Any, keys: Sequence[str]) -> pd.Series:
+    """Names the group of each run by some of its settings, as in "64 landmarks".
+
+    Args:
+      frame: rows with `attention` and `settings`.
+      keys: `attention`, or flat keys of the config such as "attention.num_landmarks".
+
+    Raises:
+      ConfigError: for a key that no run has.
+    """
+    for key in keys:
+        has_key = any(key in settings for settings in frame["settings"])
+        if key != "attention" and not has_key:
+            raise ConfigError(
+                f"--by={key}: no run has this setting; name attention, or a key of the "
+                "config such as attention.num_landmarks"
+            )
+
+    names = []
+    for _, run in frame.iterrows():
+        phrases = []
+        for key in keys:
+            if key == "attention":
+                phrases.append(run["attention"])
+            elif run["settings"].get(key) is not None:
+                phrases.append(_phrase(key, run["settings"][key]))
+        names.append(", ".join(phrases))
+    return pd.Series(names, index=frame.index)
 
 
 def sort_key(name: Any) -> str:

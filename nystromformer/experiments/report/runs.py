@@ -70,7 +70,7 @@ def read_runs(folders: Iterable[Path]) -> Frame:
     frame["column"] = list(map(heading, frame["task"], frame["metric"]))
 
     hide_seeds(frame)
-    frame["label"], frame["data"] = name_runs(frame)
+    frame = frame.join(name_runs(frame))
     _check_test_data(frame)
     _check_no_duplicates(frame)
 

@@ -48,26 +48,32 @@ def spread(values: Frame, number_format: str = ".2f") -> str:
 def score_table(frame: Frame) -> Frame:
     """Makes the table of attentions × tasks and metrics.
 
-    Floors are the first rows, published scores the last columns. Rows that have all
-    tasks of the benchmark get an average.
+    A task that was run with several options has a column for each. Floors are the first
+    rows, published scores the last columns. Rows that have all tasks of the benchmark
+    get an average.
     """
     cells: dict[str, dict[str, str]] = defaultdict(dict)  # column -> row -> text
     floor_rows = []
-    for (column, row), runs in frame.groupby(["column", "label"], sort=False):
-        cells[column][row] = _score(runs)
+    for _, runs in frame.groupby(["column", "label"], sort=False):
         # A finished run has floors.
         first_run = runs.sort_values("finished", ascending=False, kind="stable").iloc[0]
+        row = first_run["row"]
+        column = first_run["column"]
+        if first_run["data"]:
+            column += f" ({first_run['data']})"
+        cells[column][row] = _score(runs)
+
         for rule, value in first_run["floors"].items():
             floor_row = f"floor: {rule}"
-            if first_run["data"]:
-                floor_row += f", {first_run['data']}"
+            if first_run["preset"]:
+                floor_row += f", {first_run['preset']}"
             floor_rows.append(floor_row)
             cells[column][floor_row] = f"{scale(first_run['metric']) * value:.2f}"
         if published := cite(first_run, first_run["task"]):
             cells[f"{first_run['task']} published, %"][row] = published
 
     _add_averages(frame, cells)
-    rows = [*dict.fromkeys(floor_rows), *frame["label"].unique()]
+    rows = [*dict.fromkeys(floor_rows), *frame["row"].unique()]
     table: Frame = pd.DataFrame(cells, index=rows).fillna(DASH)
     columns = sorted(table, key=lambda name: "published" in name)
     return table[columns].reset_index(names="attention")
@@ -92,7 +98,8 @@ def _add_averages(frame: Frame, cells: dict[str, dict[str, str]]) -> None:
     """Adds the average over the benchmark of each row that has all its tasks."""
     headings = [heading(task, "accuracy") for task in LRA]
     is_lra = frame["column"].isin(headings) & frame["finished"]
-    for row, runs in frame[is_lra].groupby("label", sort=False):
+    has_one_column = frame["data"] == ""
+    for row, runs in frame[is_lra & has_one_column].groupby("row", sort=False):
         means = runs.groupby("task")["score"].mean()
         if len(means) < len(LRA):
             continue

@@ -28,7 +28,7 @@ def test_build_writes_pages_tables_and_figures(three, tmp_path):
     text = (out / "report.md").read_text()
     assert "| nystrom | 51.50 ± 2.12 (2) |" in text
     figures = re.findall(r"\]\((figures/.*?)\)", text)
-    assert len(figures) == 2
+    assert len(figures) == 4  # speed, memory and two curves
     for path in figures:
         assert (out / path).read_text().startswith("<?xml")
     latex = (out / "table.tex").read_text()
@@ -46,7 +46,7 @@ def test_build_makes_a_page_that_is_escaped_and_self_contained(runs, tmp_path):
     common = f"preset=quick, train.eval_every=25, device={markupsafe.escape(NASTY)}"
     assert f"2 of 3 runs finished. All of them: {common}, commit=c0ffee." in text
     assert "<script" not in text
-    assert re.findall(r'(?:src|href|srcset)="(.{12})', text) == 2 * ["data:image/s"]
+    assert re.findall(r'(?:src|href|srcset)="(.{12})', text) == 4 * ["data:image/s"]
     assert not re.search(r"https?:|url\(|@import", text)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nystromformer.experiments.report.names import group_names
 from nystromformer.experiments.report.runs import read_runs
 from tests.small import make_config
 
@@ -61,6 +62,12 @@ class Runs:
     def read(self) -> Any:
         """The frame of all of them."""
         return read_runs([self.folder])
+
+
+def read_groups(runs, *keys):
+    """The frame of some runs, with the groups that these settings make."""
+    frame = runs.read()
+    return frame.assign(group=group_names(frame, keys or ("attention",)))
 
 
 @pytest.fixture

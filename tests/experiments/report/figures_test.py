@@ -5,6 +5,7 @@ import math
 import pytest
 
 from nystromformer.experiments.report.figures import by_landmarks, figures
+from tests.experiments.report.conftest import read_groups
 
 
 def test_by_landmarks_draws_means_bars_and_exact_attention(runs):
@@ -29,7 +30,9 @@ def test_by_landmarks_draws_means_bars_and_exact_attention(runs):
 def test_curves_average_seeds_up_to_the_last_step_of_all(runs):
     runs.add("nystrom,quick", 0.5, steps=(50, 100, 150))
     runs.add("nystrom,quick", seed=1, steps=(50, 100))
-    accuracy, loss = (figure.axes[0].get_lines() for _, figure in figures(runs.read()))
+    accuracy, loss = (
+        figure.axes[0].get_lines() for _, figure in figures(read_groups(runs))
+    )
     first, second, mean = loss
     assert first.get_xydata().tolist() == [[50, 2 / 50], [100, 2 / 100], [150, 2 / 150]]
     assert list(second.get_xdata()) == list(mean.get_xdata()) == [50, 100]
@@ -39,13 +42,15 @@ def test_curves_average_seeds_up_to_the_last_step_of_all(runs):
 def test_curves_show_a_single_value_as_a_point(runs):
     runs.add("nystrom,quick", 0.5, steps=(50,))
     runs.add("nystrom,quick", 0.5, seed=1, steps=(50, 100))
-    accuracy, _ = (figure.axes[0].get_lines() for _, figure in figures(runs.read()))
+    accuracy, _ = (
+        figure.axes[0].get_lines() for _, figure in figures(read_groups(runs))
+    )
     assert [line.get_marker() for line in accuracy] == ["o", "", "o"]
 
 
 def test_figures_draw_each_validated_metric_and_no_empty_one(runs):
     runs.add("nystrom,quick", steps=())
-    assert [*figures(runs.read())] == []
+    assert [*figures(read_groups(runs))] == []
     runs.add("nystrom,quick", 0.5, seed=1)
-    names = [name for name, _ in figures(runs.read())]
+    names = [name for name, _ in figures(read_groups(runs))]
     assert names == ["curves_validation_accuracy", "curves_train_loss"]

@@ -60,13 +60,30 @@ def test_score_table_shows_other_rates_beside_the_selected_one(runs):
     assert [*rows["nystrom"]] == [COLUMN, "listops sop accuracy, %"]
 
 
-def test_score_table_tells_floors_of_different_data_apart(runs):
+def test_score_table_has_a_column_for_each_option_of_the_task(runs):
     for length, floor in ((500, 0.3), (900, 0.4)):
         floors = {"floors": {"rule": floor}}
-        runs.add("nystrom,quick", 0.5, result=floors, task__max_length=length)
-    found = {name: row[COLUMN] for name, row in scores(runs).items()}
-    assert found["floor: rule, max_length 500"] == "30.00"
-    assert found["floor: rule, max_length 900"] == "40.00"
+        runs.add("nystrom,quick", floor + 0.1, result=floors, task__max_length=length)
+    runs.add("softmax,quick", 0.8, result={"floors": {}}, task__max_length=900)
+    short = "listops accuracy, % (max_length 500)"
+    long = "listops accuracy, % (max_length 900)"
+    assert scores(runs) == {
+        "floor: rule": {short: "30.00", long: "40.00"},
+        "nystrom": {short: "40.00 (1)", long: "50.00 (1)"},
+        "softmax": {short: DASH, long: "80.00 (1)"},
+    }
+
+
+def test_score_table_has_a_floor_for_each_preset(runs):
+    runs.add("nystrom", 0.5, result={"floors": {"rule": 0.3}})
+    runs.add("nystrom,quick", 0.5, result={"floors": {"rule": 0.4}})
+    floors = {
+        name: row[COLUMN] for name, row in scores(runs).items() if "floor" in name
+    }
+    assert floors == {
+        "floor: rule, paper preset": "30.00",
+        "floor: rule, quick preset": "40.00",
+    }
 
 
 def test_score_table_averages_rows_that_have_all_tasks(runs):

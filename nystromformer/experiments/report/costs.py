@@ -1,0 +1,131 @@
+"""Figures of scores over what they cost, with the best trade-offs."""
+
+from typing import NamedTuple
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+from nystromformer.experiments.plotting import add_legend, line_style, new_figure
+from nystromformer.experiments.report.runs import Frame, heading
+
+
+class CostAxis(NamedTuple):
+    """A cost of a run, as an axis on which runs are compared."""
+
+    key: str  # in result.json
+    title: str
+    unit: float
+    is_better_high: bool
+
+
+COST_AXES = {
+    "speed": CostAxis("examples_per_second", "training, examples/s", 1, True),
+    "memory": CostAxis(
+        "compiled_bytes", "memory of a training step, MiB", 2**20, False
+    ),
+}
+
+
+def by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
+    """Draws the score of each setting over what it costs.
+
+    Each setting is a point in the colour of its `group`, and the points of one group
+    are joined. The grey line is the frontier: the best score at each cost. Tasks of
+    other options, and other devices, have a panel of their own. Bars are the standard
+    deviation over several seeds; of one seed, for accuracies, the binomial one.
+
+    Args:
+      runs: finished runs of one task and metric.
+      cost: the horizontal axis.
+
+    Returns:
+      The figure; None if no panel has two settings whose cost is known.
+    """
+    known = runs[runs[cost.key] > 0]
+    panels = {}
+    for names, panel in known.groupby(["data", "device"], sort=False):
+        if panel["label"].nunique() > 1:
+            panels[names] = panel
+    if not panels:
+        return None
+
+    figure = new_figure(columns=len(panels))
+    styles = {name: line_style(i) for i, name in enumerate(known["group"].unique())}
+    for axes, ((data, device), panel) in zip(figure.axes, panels.items(), strict=True):
+        _draw_panel(axes, panel, cost, styles)
+        names = [panel["task"].iloc[0], data, device]
+        axes.set_title(", ".join(name for name in names if name))
+    add_legend(figure)
+    return figure
+
+
+def _draw_panel(axes: Axes, runs: Frame, cost: CostAxis, styles: dict[str, dict]):
+    """Draws the frontier, the points of each group and their names."""
+    points = _points(runs, cost)
+    frontier = _frontier(points, cost)
+    step = "steps-pre" if cost.is_better_high else "steps-post"
+    axes.plot(
+        frontier["cost"], frontier["score"], color="0.7", drawstyle=step, zorder=0
+    )
+
+    for group, group_points in points.groupby("group", sort=False):
+        line = group_points.sort_values("cost")
+        axes.errorbar(
+            line["cost"],
+            line["score"],
+            line["bar"],
+            marker="o",
+            capsize=2,
+            linewidth=0.7,
+            label=group,
+            **styles[group],
+        )
+    for point in points.itertuples():
+        axes.annotate(
+            point.name,
+            (point.cost, point.score),
+            xytext=(3, 3),
+            textcoords="offset points",
+            fontsize=6,
+        )
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set(xlabel=cost.title, ylabel=heading("test", runs["metric"].iloc[0]))
+
+
+def _points(runs: Frame, cost: CostAxis) -> Frame:
+    """A row for each label: its group, mean cost, mean score, bar and name.
+
+    The name is what the row of the score table says beside the name of the group.
+    """
+    points = []
+    for _, seeds in runs.groupby("label", sort=False):
+        first_run = seeds.iloc[0]
+        deviation = seeds["score"].std()
+        group_phrases = first_run["group"].split(", ")
+        phrases = [x for x in first_run["row"].split(", ") if x not in group_phrases]
+        points.append(
+            {
+                "group": first_run["group"],
+                "cost": seeds[cost.key].mean() / cost.unit,
+                "score": seeds["score"].mean(),
+                "bar": first_run["score_sd"] if pd.isna(deviation) else deviation,
+                "name": ", ".join(phrases),
+            }
+        )
+    return pd.DataFrame(points)
+
+
+def _frontier(points: Frame, cost: CostAxis) -> Frame:
+    """The points that no other beats in the score at the same cost or a better one."""
+    best_cost_first = points.sort_values(
+        ["cost", "score"], ascending=[not cost.is_better_high, False]
+    )
+    best_so_far = best_cost_first["score"].cummax()
+    is_best = best_cost_first["score"] > best_so_far.shift(fill_value=float("-inf"))
+    return best_cost_first[is_best].sort_values("cost")

@@ -1,0 +1,73 @@
+"""What the figures of scores over costs draw, and how their points are grouped."""
+
+import pytest
+
+from nystromformer.config import ConfigError
+from nystromformer.experiments.report.costs import COST_AXES, by_cost
+from nystromformer.experiments.report.names import group_names
+from tests.experiments.report.conftest import read_groups
+
+
+def add_costs(runs, arg, test, speed, mebibytes, **changes):
+    costs = {"examples_per_second": speed, "compiled_bytes": mebibytes * 2**20}
+    runs.add(arg, test, result=costs, **changes)
+
+
+def test_by_cost_draws_the_best_score_at_each_cost(runs):
+    landmarks = "attention__num_landmarks"
+    add_costs(runs, "softmax,quick", 0.80, 100.0, 40)
+    add_costs(runs, "nystrom,quick", 0.60, 400.0, 20, **{landmarks: 16})
+    add_costs(runs, "nystrom,quick", 0.70, 200.0, 30, **{landmarks: 64})
+    add_costs(runs, "linear,quick", 0.50, 300.0, 10)  # slower than a better one
+    frame = read_groups(runs)
+
+    speed, memory = (by_cost(frame, axis).axes[0] for axis in COST_AXES.values())
+    frontier = speed.get_lines()[0]
+    assert frontier.get_xydata().round(9).tolist() == [[100, 80], [200, 70], [400, 60]]
+    # At 150 examples a second, only what is faster can be had.
+    assert frontier.get_drawstyle() == "steps-pre"
+    frontier = memory.get_lines()[0]
+    points = [[10, 50], [20, 60], [30, 70], [40, 80]]
+    assert frontier.get_xydata().round(9).tolist() == points
+    assert frontier.get_drawstyle() == "steps-post"
+    names = [text.get_text() for text in speed.texts]
+    assert sorted(names) == ["", "", "16 landmarks", "64 landmarks"]
+
+
+def test_by_cost_joins_the_points_of_a_group(runs):
+    for num_layers in (1, 2):
+        for arg in ("softmax,quick", "nystrom,quick"):
+            add_costs(
+                runs, arg, 0.5, 100.0 * num_layers, 1, model__num_layers=num_layers
+            )
+    speed = COST_AXES["speed"]
+    lines = [
+        [container[0].get_xdata().tolist() for container in figure.axes[0].containers]
+        for figure in (
+            by_cost(read_groups(runs), speed),
+            by_cost(read_groups(runs, "model.num_layers"), speed),
+        )
+    ]
+    assert lines == [[[100, 200], [100, 200]], [[100, 100], [200, 200]]]
+
+
+def test_by_cost_has_a_panel_for_each_task_option_and_device(runs):
+    for length in (500, 900):
+        for arg in ("softmax,quick", "nystrom,quick"):
+            add_costs(runs, arg, 0.5, 100.0, 1, task__max_length=length)
+    figure = by_cost(read_groups(runs), COST_AXES["speed"])
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == [f"listops, max_length {n}, CPU, 2 cores" for n in (500, 900)]
+
+
+def test_by_cost_is_none_for_a_single_setting(runs):
+    add_costs(runs, "softmax,quick", 0.5, 100.0, 1)
+    assert by_cost(read_groups(runs), COST_AXES["speed"]) is None
+
+
+def test_group_names_refuses_a_setting_that_no_run_has(runs):
+    runs.add("nystrom,quick", 0.5, attention__num_landmarks=64)
+    frame = runs.read()
+    assert list(group_names(frame, ["attention.num_landmarks"])) == ["64 landmarks"]
+    with pytest.raises(ConfigError, match="--by=landmarks: no run has this setting"):
+        group_names(frame, ["landmarks"])
