@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 from tqdm import tqdm
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 from nystromformer.experiments.study import errors
