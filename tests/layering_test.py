@@ -1,7 +1,11 @@
 """Who may know whom: the imports of every source file, parsed."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
+
+import nystromformer
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("nystromformer", "lra_tasks", "configs", "scripts")
@@ -105,3 +109,21 @@ def test_files_and_functions_fit_on_a_few_screens():
                 docstring = len((ast.get_docstring(node) or "").splitlines())
                 long[path, node.name] = node.end_lineno - node.lineno - docstring
     assert not {name: n for name, n in long.items() if n > 70}
+
+
+def test_errors_are_known_without_the_model():
+    program = (
+        "import sys, nystromformer.errors\n"
+        "print([name for name in sys.modules if name.startswith('nystromformer')])\n"
+        "print([name for name in ('jax', 'flax') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "['nystromformer', 'nystromformer.errors']\n[]\n"
+
+
+def test_all_public_names_of_the_package_are_there():
+    for name in nystromformer.__all__:
+        assert hasattr(nystromformer, name)
+        assert name in dir(nystromformer)
+    assert not hasattr(nystromformer, "Transformer")
