@@ -27,8 +27,8 @@ from matplotlib import pyplot as plt
 
 from nystromformer import EncoderConfig, SequenceClassifier
 from nystromformer.experiments.xla_flags import turn_off_cpu_fusions
+from nystromformer.factors import nystrom_rows
 from nystromformer.heads import Head, pool_mean
-from nystromformer.landmarks import nystrom_rows
 
 _OUT = flags.DEFINE_string("out", "bags.png", "where the heat map goes")
 FEATURES, LANDMARKS = 16, 256

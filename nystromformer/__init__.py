@@ -1,18 +1,20 @@
 """Nyströmformer in JAX and Flax: the attention, the encoder, and a trained run.
 
-This needs jax, flax and numpy alone; `load_run` needs the extra [train].
+Each public name is imported when it is first used, so that what needs no model, such as
+the report on finished runs, loads none. The package needs jax, flax and numpy alone;
+`load_run` needs the extra [train].
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from nystromformer.attention import ATTENTIONS, make_attention, register_attention
-from nystromformer.attention.nystrom import nystrom_attention
-from nystromformer.encoder import Block, Encoder
-from nystromformer.encoder_config import EncoderConfig
-from nystromformer.heads import PairClassifier, SequenceClassifier
-
 if TYPE_CHECKING:
+    from nystromformer.attention import ATTENTIONS, make_attention, register_attention
+    from nystromformer.attention.nystrom import nystrom_attention
+    from nystromformer.encoder import Block, Encoder
+    from nystromformer.encoder_config import EncoderConfig
     from nystromformer.experiments.trained_run import load_run
+    from nystromformer.heads import PairClassifier, SequenceClassifier
 
 __all__ = [
     "ATTENTIONS",
@@ -27,13 +29,34 @@ __all__ = [
     "register_attention",
 ]
 
+_MODULES = {
+    "ATTENTIONS": "nystromformer.attention",
+    "Block": "nystromformer.encoder",
+    "Encoder": "nystromformer.encoder",
+    "EncoderConfig": "nystromformer.encoder_config",
+    "PairClassifier": "nystromformer.heads",
+    "SequenceClassifier": "nystromformer.heads",
+    "load_run": "nystromformer.experiments.trained_run",
+    "make_attention": "nystromformer.attention",
+    "nystrom_attention": "nystromformer.attention.nystrom",
+    "register_attention": "nystromformer.attention",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name != "load_run":
+    """Imports a public name; Python calls this for those that are not there yet."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from nystromformer.experiments.trained_run import load_run
+        module = importlib.import_module(_MODULES[name])
     except ModuleNotFoundError as error:
-        needed = "load_run needs pip install 'nystromformer-jax[train]'"
-        raise ModuleNotFoundError(f"{needed}: {error}") from error
-    return load_run
+        if name != "load_run":
+            raise
+        raise ModuleNotFoundError(
+            f"load_run needs pip install 'nystromformer-jax[train]': {error}"
+        ) from error
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

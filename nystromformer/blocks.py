@@ -41,3 +41,10 @@ def ranks(mask: jax.Array) -> jax.Array:
     total = within[:, -1]
     before = jnp.cumsum(total) - total  # [C]
     return (within + before[:, None]).reshape(-1)[: mask.shape[0]]
+
+
+def nth_valid(mask: jax.Array, count: int) -> jax.Array:
+    """The positions [count] of the first valid tokens of mask [S]."""
+    rank, wanted = ranks(mask), jnp.arange(1, count + 1)
+    found = jnp.searchsorted(rank, wanted, method="compare_all")
+    return jnp.minimum(found, mask.shape[0] - 1)

@@ -12,15 +12,12 @@ import numpy as np
 
 from nystromformer.attention import ATTENTIONS, check_attention
 from nystromformer.encoder_config import EncoderConfig
+from nystromformer.errors import ConfigError
 from nystromformer.validation import check_choice, check_range, check_type
 
 # Fields of an EncoderConfig that follow from the task, the attention and the head.
 DERIVED = {"vocab_size", "input_dim", "max_length", "separator", "cls_token"}
 DERIVED |= {"attention", "attention_options"}
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot run; the message says what to change."""
 
 
 @dataclasses.dataclass(frozen=True)

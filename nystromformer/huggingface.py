@@ -22,6 +22,7 @@ from flax import nnx
 
 from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
+from nystromformer.errors import PretrainedError
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
 from nystromformer.ops import at_least_float32
 from nystromformer.validation import check_choice
@@ -73,10 +74,6 @@ LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 
 PathLike = str | os.PathLike[str]
 Tensors = dict[str, np.ndarray]
-
-
-class PretrainedError(ValueError):
-    """A folder or model that is not in the published layout."""
 
 
 def load_pretrained(

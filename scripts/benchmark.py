@@ -17,7 +17,7 @@ import jax
 from absl import flags
 
 from lra_tasks.task import LRA, TASKS
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.bench import page, programs
 

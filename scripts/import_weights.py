@@ -13,7 +13,8 @@ from etils import epath
 from configs.defaults import make_config
 from lra_tasks.base import local_path
 from nystromformer import huggingface
-from nystromformer.config import Config, ConfigError, ModelConfig, key_types
+from nystromformer.config import Config, ModelConfig, key_types
+from nystromformer.errors import ConfigError, PretrainedError
 from nystromformer.experiments import cli, workdir
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.training.checkpoint import save_weights
@@ -31,7 +32,7 @@ def main() -> None:
     try:
         encoder = huggingface.read_config(source)
         model = huggingface.load_pretrained(source)
-    except huggingface.PretrainedError as error:
+    except PretrainedError as error:
         raise ConfigError(str(error)) from error
     keys = key_types(ModelConfig).keys() - {"dtype", "pooling"}
     settings = {

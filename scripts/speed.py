@@ -17,7 +17,7 @@ from pathlib import Path
 from absl import flags
 
 from lra_tasks.task import LRA
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 
 BENCHMARK = Path(__file__).with_name("benchmark.py")

@@ -29,7 +29,7 @@ from absl import flags
 from etils import epath
 
 from configs.plans import PLANS
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.launch import (
     FAILURE_FILE,

@@ -25,7 +25,8 @@ from ml_collections import config_flags
 from lra_tasks.base import local_path
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
-from nystromformer.config import Config, ConfigError
+from nystromformer.config import Config
+from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli, run
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.objectives import OBJECTIVES

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from configs import listops
-from nystromformer.config import Config, ConfigError
+from nystromformer.config import Config
+from nystromformer.errors import ConfigError
 
 
 def mapping(arg: str = "nystrom") -> dict:

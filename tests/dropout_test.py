@@ -12,6 +12,7 @@ from flax import nnx
 
 from nystromformer.attention.softmax import SoftmaxAttention
 from nystromformer.encoder import Encoder
+from nystromformer.factors import softmax_matrix
 from nystromformer.heads import (
     DenoisingClassifier,
     DenoisingPairClassifier,
@@ -22,7 +23,6 @@ from nystromformer.heads import (
     SequenceClassifier,
     TokenClassifier,
 )
-from nystromformer.landmarks import softmax_matrix
 from nystromformer.ops import dropout
 from tests.encoder_test import INPUTS, MASK, B, D, L, V, encoder_config
 from tests.tolerance import TOLERANCE, relative_error

@@ -12,13 +12,13 @@ from safetensors.numpy import save_file
 
 import nystromformer
 from nystromformer.encoder import Encoder, EncoderConfig
+from nystromformer.errors import PretrainedError
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
 from nystromformer.huggingface import (
     BASE,
     POSITIONS,
     SIZES,
     WORDS,
-    PretrainedError,
     leaves_by_name,
     load_pretrained,
     read_config,

@@ -11,7 +11,6 @@ from nystromformer import landmarks
 from nystromformer.landmarks import KMEANS_STEPS, LANDMARKS, kmeans
 from tests import paper
 from tests.attention.cases import normal, one_head
-from tests.jaxpr import quadratic_shapes
 from tests.tolerance import TOLERANCE, relative_error
 
 S, H, M = 67, 5, 7
@@ -111,61 +110,3 @@ def test_nystrom_with_a_landmark_for_each_valid_token_is_exact(choice, inverse, 
     out = attend(*x, mask, count, landmarks=choice, pinv=inverse)
     assert relative_error(out[mask], expected) <= TOLERANCE["float64"]
     assert relative_error(attend(*x, mask, 3, landmarks=choice)[mask], expected) > 1e-2
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"landmarks": "random", "landmark_seed": 3, "num_pinv_iters": 2},
-        {"landmarks": "kmeans", "pinv": "exact"},
-        {"landmark_padding": "count", "pinv": "identity"},
-    ],
-    ids=str,
-)
-def test_factors_and_rows_are_of_the_matrix_that_nystrom_applies(options):
-    """In self- and cross-attention, few landmarks and more than tokens, all masks."""
-    few, holes = TOKEN % 17 == 3, MASKS["holes"]
-    cases = [(S, M, holes), (S, M, few)]
-    if not options:
-        cases += [(S, M, MASKS["all"]), (S, 71, few), (13, M, few), (5, M, few)]
-    for length, count, mask in cases:
-        query, key, value = (normal(i, n, H) for i, n in enumerate((length, S, S)))
-        expected = attend(query, key, value, mask, count, **options)
-        with jax.enable_x64(True):
-            noisy = jnp.where(mask[:, None], key, jnp.nan)
-            x = jnp.asarray(query), noisy, None if mask.all() else jnp.asarray(mask)
-            given = {"num_landmarks": count, **options}
-            factors = jax.jit(functools.partial(landmarks.nystrom_factors, **given))(*x)
-            two = functools.partial(landmarks.nystrom_rows, rows=[4, 0], **given)
-            rows = jax.jit(two)(*x[:2], mask=x[2])
-        f, z, b = map(np.asarray, factors)
-        matrix, mine = f @ z @ b, mask if length == S else slice(None)
-        found = matrix @ (value * mask[:, None])
-        assert relative_error(found[mine], expected[mine]) <= TOLERANCE["float64"]
-        assert not matrix[:, ~mask].any()
-        assert relative_error(rows, matrix[[4, 0]]) <= TOLERANCE["float64"]
-
-
-@pytest.mark.parametrize("count", [M, 71])
-def test_factors_and_rows_are_those_of_cross_attention_with_t_equal_to_s(count):
-    mask = MASKS["padding"]
-    query, key, value = (normal(i, S, H) for i in range(3))
-    given = {"num_landmarks": count, "cross_attention": True}
-    expected = attend(query, key, value, mask, count, cross_attention=True)
-    with jax.enable_x64(True):
-        x = [jnp.asarray(y) for y in (query, key)]
-        f, z, b = landmarks.nystrom_factors(*x, mask, **given)
-        rows = landmarks.nystrom_rows(*x, [S - 1, 0], mask, **given)
-    matrix = np.asarray(f) @ np.asarray(z) @ np.asarray(b)
-    assert relative_error(matrix @ value, expected) <= TOLERANCE["float64"]
-    assert relative_error(rows, matrix[[S - 1, 0]]) <= TOLERANCE["float64"]
-
-
-def test_nystrom_rows_form_no_matrix():
-    long = 101
-    x = [jnp.asarray(normal(i, long, H), "float32") for i in range(2)]
-    row = functools.partial(landmarks.nystrom_rows, num_landmarks=M)
-    assert not quadratic_shapes(long, long, lambda *x: row(*x, [0, 3]), *x)
-    assert quadratic_shapes(long, long, landmarks.softmax_matrix, *x)
-    assert np.isnan(row(*x, [long])).all()  # no such row

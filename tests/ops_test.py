@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.nystrom import attend, segment_means
+from nystromformer.dot_product import attend
+from nystromformer.nystrom import segment_means
 from nystromformer.ops import dense, dropout, random_halves, tensor_cores
 from tests.tolerance import TOLERANCE, relative_error
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nystromformer.landmarks import nystrom_kernels, softmax_matrix
+from nystromformer.factors import nystrom_kernels, softmax_matrix
 from nystromformer.nystrom import iterative_pinv, nystrom
 from tests.tolerance import TOLERANCE
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention
 from nystromformer.blocks import to_blocks
-from nystromformer.nystrom import attend
+from nystromformer.dot_product import attend
 from nystromformer.validation import check_range
 
 

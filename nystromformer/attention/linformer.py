@@ -11,7 +11,7 @@ from typing import Any
 from flax import nnx
 
 from nystromformer.attention.base import Attention
-from nystromformer.nystrom import attend
+from nystromformer.dot_product import attend
 from nystromformer.ops import einsum
 from nystromformer.validation import check_choice, check_range
 

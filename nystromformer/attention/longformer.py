@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention
 from nystromformer.blocks import neighbourhoods, to_blocks
-from nystromformer.nystrom import attend
+from nystromformer.dot_product import attend
 from nystromformer.validation import check_range
 
 _MIN_BLOCK = 32  # tokens of a block of queries; smaller matrices are slow

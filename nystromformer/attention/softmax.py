@@ -17,7 +17,7 @@ from nystromformer.attention.base import (
     mask_with_four_axes,
     with_four_axes,
 )
-from nystromformer.nystrom import attend
+from nystromformer.dot_product import attend
 from nystromformer.ops import at_least_float32, dropout
 
 MAX_SCORES = 2**27  # at a time; where there are more, queries go in blocks

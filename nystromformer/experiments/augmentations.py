@@ -4,7 +4,8 @@ from functools import partial
 
 from lra_tasks.listops import CLOSE, FIRST_OPERATOR
 from lra_tasks.task import Task
-from nystromformer.config import ConfigError, TrainConfig
+from nystromformer.config import TrainConfig
+from nystromformer.errors import ConfigError
 from nystromformer.training.augmentation import Augmentation, flip, shuffle_arguments
 
 # By the name of the option, in the order in which they are applied.

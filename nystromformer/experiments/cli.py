@@ -18,11 +18,9 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from lra_tasks.task import DataError
-from nystromformer.config import ConfigError
+from nystromformer.errors import CheckpointError, ConfigError, NotFiniteError
 from nystromformer.experiments.xla_flags import turn_off_cpu_fusions
-from nystromformer.training.checkpoint import CheckpointError
 from nystromformer.training.interrupt import Interrupted
-from nystromformer.training.loop import NotFiniteError
 
 # Errors that a user can correct; any other is a bug and shows its traceback.
 USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)

@@ -13,7 +13,8 @@ from jax.sharding import Mesh
 from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.split import SPLITS
 from lra_tasks.task import Split, get_task
-from nystromformer.config import Config, ConfigError, TrainConfig
+from nystromformer.config import Config, TrainConfig
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import make_augmentations
 from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.experiments.provenance import num_cores

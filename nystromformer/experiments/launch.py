@@ -17,7 +17,7 @@ import jax
 import submitit
 from submitit.core.utils import FailedJobError
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.points import Point
 from nystromformer.experiments.workdir import RESULT_FILE, is_locked
 from nystromformer.training.interrupt import SIGNALS, Interrupted, StopFlag

@@ -14,7 +14,8 @@ from absl import flags
 from flax.traverse_util import flatten_dict
 from ml_collections import config_flags
 
-from nystromformer.config import Config, ConfigError
+from nystromformer.config import Config
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.experiment import Experiment, check_num_steps
 from nystromformer.experiments.workdir import PLAN_FILE, write_json
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 
 VERSIONS_OF = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 

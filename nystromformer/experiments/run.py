@@ -14,7 +14,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from lra_tasks.task import Split, Task
-from nystromformer.config import Config, ConfigError
+from nystromformer.config import Config
+from nystromformer.errors import ConfigError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.experiment import Experiment, check_num_steps
 from nystromformer.experiments.metric_names import format_metric

@@ -11,12 +11,12 @@ import numpy as np
 from etils import epath
 from flax import nnx
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.workdir import TOKENIZER_FILE, read_config, read_result
+from nystromformer.factors import nystrom_rows, softmax_matrix
 from nystromformer.heads import MaskedLanguageModel
-from nystromformer.landmarks import nystrom_rows, softmax_matrix
-from nystromformer.training.checkpoint import CheckpointError, load_weights
+from nystromformer.training.checkpoint import load_weights
 from nystromformer.training.data import Data
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.step import Weights

@@ -6,7 +6,7 @@ from etils import epath
 
 from lra_tasks.subwords import Vocabulary, open_vocabulary
 from lra_tasks.task import Task
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.experiments.workdir import TOKENIZER_FILE

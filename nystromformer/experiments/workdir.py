@@ -11,7 +11,8 @@ from etils import epath
 from filelock import FileLock, Timeout
 from flax.traverse_util import flatten_dict
 
-from nystromformer.config import Config, ConfigError
+from nystromformer.config import Config
+from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.training.devices import is_host_0
 from nystromformer.training.metrics import write_text

@@ -15,14 +15,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
+from nystromformer.errors import CheckpointError
 from nystromformer.training.devices import check_same_on_all_hosts, is_host_0
 
 FOLDER = "checkpoints"
 Tree = TypeVar("Tree")
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be read; the message says what to do."""
 
 
 def weights_sha256(tree: Any) -> str:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.training.devices import DATA, SEQ, device_put_global
 
 MAX_CHUNK = 64  # batches in one call of the device

@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 
 DATA, SEQ = "data", "seq"
 

@@ -13,6 +13,7 @@ import numpy as np
 from etils import epath
 
 from nystromformer.config import TrainConfig
+from nystromformer.errors import CheckpointError, NotFiniteError
 from nystromformer.training import checkpoint
 from nystromformer.training.data import Data, train_indices
 from nystromformer.training.devices import all_hosts_max, device_put_global, is_host_0
@@ -21,10 +22,6 @@ from nystromformer.training.interrupt import Interrupted, StopFlag
 from nystromformer.training.metrics import ChunkTimer, MetricsWriter, Progress, say
 from nystromformer.training.objective import Totals
 from nystromformer.training.step import Programs, State, Weights
-
-
-class NotFiniteError(ValueError):
-    """A loss or gradient became NaN or infinite; the message names step and culprit."""
 
 
 @dataclasses.dataclass
@@ -79,7 +76,7 @@ class Trainer:
                 self.state = self.state._replace(weights=weights)
         if self.run_state.data_sha256 != data_sha256:
             other = f"the run in {workdir} was trained on other data"
-            raise checkpoint.CheckpointError(f"{other}: correct source_dir or data_dir")
+            raise CheckpointError(f"{other}: correct source_dir or data_dir")
         self.step = self.saved = int(self.state.step)
         self.writer = MetricsWriter(workdir, self.step, self.run_state.evaluated)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from nystromformer import landmarks, nystrom
+from nystromformer import factors, landmarks, nystrom
 from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.performer import draw_projection
 from nystromformer.attention.reformer import hash_buckets, random_rotations
@@ -36,9 +36,9 @@ CORE = {  # of query and key [S, H]
     "segment means": lambda q, k: nystrom.segment_means(q, M, VALID),
     "inverse": lambda q, k: nystrom.iterative_pinv(q[:H]),
     "k-means": lambda q, k: landmarks.kmeans(q, M, VALID),
-    "matrix": landmarks.softmax_matrix,
-    "factors": lambda q, k: landmarks.nystrom_factors(q, k, VALID, num_landmarks=M),
-    "rows": lambda q, k: landmarks.nystrom_rows(q, k, [2, 0], VALID, num_landmarks=M),
+    "matrix": factors.softmax_matrix,
+    "factors": lambda q, k: factors.nystrom_factors(q, k, VALID, num_landmarks=M),
+    "rows": lambda q, k: factors.nystrom_rows(q, k, [2, 0], VALID, num_landmarks=M),
     "buckets": lambda q, k: hash_buckets(k, VALID, ROTATIONS, bucket_size=8),
     "projection": lambda q, k: draw_projection(KEY, num_features=8, head_dim=H),
     "positions": lambda q, k: ENCODER._embed(jnp.zeros((2, S), int), None),

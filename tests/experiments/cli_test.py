@@ -8,8 +8,8 @@ import pytest
 PROGRAM = """
 import os, signal, sys
 from etils import epath
+from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.config import ConfigError
 from nystromformer.training.interrupt import Interrupted
 def main(words=None):
     {body}

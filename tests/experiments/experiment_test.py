@@ -6,7 +6,7 @@ import pytest
 from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.task import LRA
 from nystromformer.attention import ATTENTIONS
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import AUGMENTATIONS
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.provenance import num_cores

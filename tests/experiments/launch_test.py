@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.launch import Job, run_locally, run_on_slurm, state
 from nystromformer.experiments.points import Point
 from nystromformer.experiments.workdir import lock_workdir

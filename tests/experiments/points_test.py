@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from configs.plans import PLANS
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.points import (
     make_points,
     merge,

@@ -8,7 +8,7 @@ import sys
 import jax
 import pytest
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.provenance import open_folder, page, source, table
 
 

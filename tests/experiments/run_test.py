@@ -9,12 +9,12 @@ import pytest
 from etils import epath
 
 from lra_tasks.task import DataError
+from nystromformer.errors import CheckpointError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import example_of, load_and_compile, run_training
 from nystromformer.experiments.workdir import is_locked
 from nystromformer.training import loop
-from nystromformer.training.checkpoint import CheckpointError
 from nystromformer.training.data import Data
 from nystromformer.training.interrupt import Interrupted
 from tests.commands import ROOT

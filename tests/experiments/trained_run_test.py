@@ -10,10 +10,10 @@ import pytest
 
 import nystromformer
 from lra_tasks.task import DataError
-from nystromformer.config import ConfigError
+from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.objectives import OBJECTIVES
-from nystromformer.landmarks import nystrom_factors, softmax_matrix
-from nystromformer.training.checkpoint import CheckpointError, weights_sha256
+from nystromformer.factors import nystrom_factors, softmax_matrix
+from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.step import split_weights
 from tests.commands import ROOT
 from tests.small import result_of, untrained

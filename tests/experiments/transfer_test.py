@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lra_tasks import subwords
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import load_run
 from nystromformer.experiments.transfer import EMBEDDING, POSITIONS, carry_over

@@ -8,7 +8,7 @@ from etils import epath
 from filelock import FileLock
 from flax.traverse_util import flatten_dict
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.workdir import (
     CONFIG_FILE,
     check_workdir,

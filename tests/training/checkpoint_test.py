@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from nystromformer.errors import CheckpointError
 from nystromformer.training.checkpoint import (
-    CheckpointError,
     load_weights,
     restore,
     save_step,

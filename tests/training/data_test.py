@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.training.data import MAX_CHUNK, Data, train_indices
 
 

@@ -11,12 +11,13 @@ import pytest
 
 from nystromformer.config import TrainConfig
 from nystromformer.encoder import EncoderConfig
+from nystromformer.errors import NotFiniteError
 from nystromformer.heads import SequenceClassifier
 from nystromformer.training import loop
 from nystromformer.training.augmentation import Augmented
 from nystromformer.training.checkpoint import load_weights, saved_steps, weights_sha256
 from nystromformer.training.interrupt import Interrupted
-from nystromformer.training.loop import NotFiniteError, Trainer
+from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification, label_sums
 from nystromformer.training.step import Programs
 from tests.training.conftest import CLASSES, LENGTH, VOCAB, BagOfTokens, flip_a_bit

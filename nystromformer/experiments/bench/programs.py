@@ -15,7 +15,8 @@ from flax import nnx
 
 from lra_tasks.task import Task
 from nystromformer.attention import ATTENTIONS, check_attention, make_attention
-from nystromformer.config import Config, ConfigError
+from nystromformer.config import Config
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.training.data import Data
 from nystromformer.training.devices import program_bytes

@@ -13,13 +13,8 @@ from typing import Any
 import pandas as pd
 from flax.traverse_util import flatten_dict
 
-from nystromformer.config import (
-    ConfigError,
-    ModelConfig,
-    OptimizerConfig,
-    TrainConfig,
-    key_types,
-)
+from nystromformer.config import ModelConfig, OptimizerConfig, TrainConfig, key_types
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.metric_names import is_rate
 from nystromformer.experiments.report.names import hide_seeds, name_runs, sort_key
 from nystromformer.experiments.workdir import (

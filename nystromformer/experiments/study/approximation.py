@@ -11,12 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 from tqdm import tqdm
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 from nystromformer.experiments.study import errors
 from nystromformer.experiments.trained_run import Layer, TrainedRun
-from nystromformer.landmarks import LANDMARKS, nystrom_factors, nystrom_rows
+from nystromformer.factors import nystrom_factors, nystrom_rows
+from nystromformer.landmarks import LANDMARKS
 
 LABELS = {x: x.replace("_", " ") for x in LANDMARKS} | {"kmeans": "k-means"}
 BASELINES = ("linformer", "performer")  # of as many rows or features as landmarks

@@ -16,7 +16,8 @@ from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, make_attention
 from nystromformer.experiments.trained_run import Layer
-from nystromformer.landmarks import PINVS, nystrom_kernels, softmax_matrix
+from nystromformer.factors import nystrom_kernels, softmax_matrix
+from nystromformer.landmarks import PINVS
 
 Pictures = dict[tuple[int, int], dict[str, np.ndarray]]
 

@@ -8,7 +8,7 @@ import pytest
 
 from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.linear import LinearAttention
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.bench.programs import (
     PASSES,
     STEPS,

@@ -6,7 +6,7 @@ import markupsafe
 import pandas as pd
 import pytest
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.report.build import build
 from tests.commands import refused
 

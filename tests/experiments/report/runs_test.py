@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.report.runs import read_runs
 from nystromformer.experiments.workdir import write_json
 from tests.small import make_config

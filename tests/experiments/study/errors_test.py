@@ -16,7 +16,7 @@ from nystromformer.experiments.study.errors import (
     spectra,
 )
 from nystromformer.experiments.trained_run import Layer, record_qkv
-from nystromformer.landmarks import nystrom_rows, softmax_matrix
+from nystromformer.factors import nystrom_rows, softmax_matrix
 from tests import paper
 from tests.tolerance import TOLERANCE, relative_error
 
