@@ -10,7 +10,7 @@ from pathlib import Path
 from absl import flags
 
 from nystromformer.experiments import cli
-from nystromformer.experiments.study.approximation import write_study
+from nystromformer.experiments.approximation.study import write_study
 from nystromformer.experiments.trained_run import load_run
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)

@@ -19,7 +19,7 @@ from absl import flags
 from lra_tasks.task import LRA, TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.experiments.bench import page, programs
+from nystromformer.experiments.benchmark import page, programs
 
 LENGTHS = [2**k for k in range(9, 17)]
 flags.DEFINE_string("out", None, "folder to write", required=True)
@@ -65,7 +65,7 @@ def load_torch() -> Any:
     # Else JAX takes most of an accelerator's memory at once and leaves torch none.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
-        name = "nystromformer.experiments.bench.torch_baselines"
+        name = "nystromformer.experiments.benchmark.torch_baselines"
         baselines = importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ConfigError(f"--peers needs {error.name}: pip install it") from error

@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 
 from nystromformer.encoder import Encoder, EncoderConfig
-from nystromformer.experiments.study import errors
-from nystromformer.experiments.study.errors import (
+from nystromformer.experiments.approximation import measurements
+from nystromformer.experiments.approximation.measurements import (
     matrices,
     measure_errors,
     of_heads,
@@ -128,7 +128,7 @@ def test_spectra_compile_once_for_all_examples_and_layers(monkeypatch):
         traced.append(args)
         return softmax_matrix(*args)
 
-    monkeypatch.setattr(errors, "softmax_matrix", counted)
+    monkeypatch.setattr(measurements, "softmax_matrix", counted)
     spectra([layer(), layer(seed=1)])
     assert len(traced) == 1
 

@@ -6,8 +6,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the baselines need torch")
 pytest.importorskip("transformers", reason="the baselines need transformers")
 
-from nystromformer.experiments.bench import torch_baselines  # noqa: E402
-from nystromformer.experiments.bench.programs import (  # noqa: E402
+from nystromformer.experiments.benchmark import torch_baselines  # noqa: E402
+from nystromformer.experiments.benchmark.programs import (  # noqa: E402
     attention_programs,
     parse_attention,
     step_groups,

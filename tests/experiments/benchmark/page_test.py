@@ -1,6 +1,6 @@
 """Tables of rows made by hand."""
 
-from nystromformer.experiments.bench.page import draw_curves, exponent, tables
+from nystromformer.experiments.benchmark.page import draw_curves, exponent, tables
 
 PASSES = ("forward", "forward+backward")
 

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from nystromformer.config import Config
-from nystromformer.experiments.bench.programs import STEPS, Program
+from nystromformer.experiments.benchmark.programs import STEPS, Program
 from nystromformer.training.data import Data
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

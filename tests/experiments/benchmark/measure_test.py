@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from nystromformer.experiments.bench.programs import (
+from nystromformer.experiments.benchmark.programs import (
     LEAST_SECONDS,
     Program,
     interleaved,

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.plotting import line_style, new_figure, save_figure
-from nystromformer.experiments.study import errors
+from nystromformer.experiments.approximation import measurements
 from nystromformer.experiments.trained_run import Layer, TrainedRun
 from nystromformer.factors import nystrom_factors, nystrom_rows
 from nystromformer.landmarks import LANDMARKS
@@ -116,9 +116,9 @@ def measure_all(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Fra
     tables = {}
     for name, grid in {"landmarks": methods, "iterations": inverses}.items():
         print(f"measuring {name}: {len(grid)} settings…", flush=True)
-        tables[name] = errors.measure_errors(layers, tqdm(grid, disable=None))
+        tables[name] = measurements.measure_errors(layers, tqdm(grid, disable=None))
     print("measuring spectra…", flush=True)
-    return {**tables, "spectrum": errors.spectra(layers)}
+    return {**tables, "spectrum": measurements.spectra(layers)}
 
 
 def draw_matrices(
@@ -143,7 +143,7 @@ def draw_matrices(
     inverses: dict[str, Any] = {"exact inverse": {"pinv": "exact"}}
     inverses |= {f"{n} iterations": {"num_pinv_iters": n} for n in (2, 4, 6)}
     iterates = inverses | {"double softmax": {"pinv": "identity"}}
-    figures, exact = {}, {"exact": errors.softmax_matrix}
+    figures, exact = {}, {"exact": measurements.softmax_matrix}
     for name, first, function, columns in (
         ("choices", exact, product, choices),
         ("numbers", exact, product, numbers),
@@ -151,8 +151,8 @@ def draw_matrices(
         ("inverses", {}, inverse, inverses),
     ):
         functions = {title: partial(function, **x) for title, x in columns.items()}
-        compiled = {x: errors.of_heads(f) for x, f in (first | functions).items()}
-        found = errors.matrices(layers, 0, compiled)
+        compiled = {x: measurements.of_heads(f) for x, f in (first | functions).items()}
+        found = measurements.matrices(layers, 0, compiled)
         heads = evenly_spaced([*found], PICTURED_HEADS)
         figures[name] = draw_pictures({head: found[head] for head in heads})
     return figures
@@ -207,7 +207,7 @@ def draw_spectrum(rows: Frame) -> Figure:
     return figure
 
 
-def draw_pictures(pictures: errors.Pictures) -> Figure:
+def draw_pictures(pictures: measurements.Pictures) -> Figure:
     """A row for each head: the first matrix, and the others with their errors to it.
 
     pictures: (layer, head) -> title -> matrix.

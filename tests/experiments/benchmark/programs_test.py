@@ -9,7 +9,7 @@ import pytest
 from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.linear import LinearAttention
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.bench.programs import (
+from nystromformer.experiments.benchmark.programs import (
     PASSES,
     STEPS,
     TABLE_1,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from nystromformer.experiments import provenance
-from nystromformer.experiments.bench.programs import PASSES, Program, measure
+from nystromformer.experiments.benchmark.programs import PASSES, Program, measure
 from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 
 Row = Mapping[str, Any]
