@@ -13,7 +13,8 @@ from typing import Any, ClassVar, get_args, get_type_hints
 import numpy as np
 
 from lra_tasks.archives import Archive, obtain
-from lra_tasks.split import SPLITS, DataError, Split, remove_overlap, split_off
+from lra_tasks.errors import DataError
+from lra_tasks.split import SPLITS, Split, remove_overlap, split_off
 from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary, open_vocabulary
 
 PathLike = str | os.PathLike[str]

@@ -10,7 +10,7 @@ import pytest
 
 from lra_tasks import subwords
 from lra_tasks.corpus import SENTENCE, make_examples, read_documents, split_of
-from lra_tasks.split import DataError
+from lra_tasks.errors import DataError
 from lra_tasks.storage import Rows
 from lra_tasks.task import get_task
 from tests.commands import ROOT

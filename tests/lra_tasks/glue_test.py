@@ -11,8 +11,8 @@ import pytest
 import tensorflow_datasets as tfds
 
 from lra_tasks import subwords
+from lra_tasks.errors import DataError
 from lra_tasks.glue import SUBSETS
-from lra_tasks.split import DataError
 from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import get_task
 from tests.commands import ROOT

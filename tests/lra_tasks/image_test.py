@@ -7,8 +7,8 @@ import PIL.Image
 import pytest
 import tensorflow_datasets as tfds
 
+from lra_tasks.errors import DataError
 from lra_tasks.image import Image, to_grey
-from lra_tasks.split import DataError
 from tests.lra_tasks.archive_server import hashes, load_all, tar_of, write, write_tfds
 
 BATCH_SIZE = 20

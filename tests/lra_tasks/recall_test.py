@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from lra_tasks.errors import DataError
 from lra_tasks.recall import NO_LABEL, ROWS_PER_ROUND, Recall, generate
-from lra_tasks.split import DataError, Split
+from lra_tasks.split import Split
 from lra_tasks.task import get_task
 from tests.lra_tasks.archive_server import load_all
 

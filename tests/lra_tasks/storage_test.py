@@ -10,7 +10,7 @@ import time
 import pytest
 import tensorflow_datasets as tfds
 
-from lra_tasks.split import DataError
+from lra_tasks.errors import DataError
 from lra_tasks.task import get_task
 from tests.lra_tasks.archive_server import full_disk, write
 
