@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
-from lra_tasks.split import DataError
+from lra_tasks.errors import DataError
 
 Member = tuple[re.Match[str], IO[bytes]]
 TFDS_INFO = "dataset_info.json"

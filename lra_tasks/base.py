@@ -13,24 +13,12 @@ from typing import Any, ClassVar, get_args, get_type_hints
 import numpy as np
 
 from lra_tasks.archives import Archive, obtain
-from lra_tasks.split import SPLITS, DataError, Split, remove_overlap, split_off
+from lra_tasks.errors import DataError
+from lra_tasks.paths import PathLike, get_root, local_path
+from lra_tasks.split import SPLITS, Split, remove_overlap, split_off
 from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary, open_vocabulary
 
-PathLike = str | os.PathLike[str]
 Examples = Iterable[tuple[Any, int]]  # a split or, made one by one, rows and labels
-
-
-def local_path(path: PathLike) -> Path:
-    """The absolute path of a local folder; DataError for a bucket's."""
-    if "://" in str(path):
-        raise DataError(f"{path} is not a local or mounted folder")
-    return Path(path).expanduser().absolute()
-
-
-def get_root(data_dir: PathLike | None = None) -> Path:
-    """`data_dir`, else $LRA_DATA_DIR, else ~/.cache/lra_tasks."""
-    known = data_dir or os.environ.get("LRA_DATA_DIR")
-    return local_path(known or "~/.cache/lra_tasks")
 
 
 @dataclass(frozen=True, kw_only=True)

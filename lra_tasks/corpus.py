@@ -18,8 +18,10 @@ from typing import ClassVar
 import numpy as np
 
 from lra_tasks import subwords
-from lra_tasks.base import Examples, PathLike, Task
-from lra_tasks.split import SPLITS, DataError, Split, say_left_out
+from lra_tasks.base import Examples, Task
+from lra_tasks.errors import DataError
+from lra_tasks.paths import PathLike
+from lra_tasks.split import SPLITS, Split, say_left_out
 from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary
 
 SHARES = (0.8, 0.9)  # of the documents: train below the first, test above the second

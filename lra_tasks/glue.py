@@ -14,7 +14,8 @@ import numpy as np
 
 from lra_tasks import archives
 from lra_tasks.base import Task
-from lra_tasks.split import SPLITS, DataError, Split
+from lra_tasks.errors import DataError
+from lra_tasks.split import SPLITS, Split
 from lra_tasks.tables import Table, read_table
 from lra_tasks.text import TextTask
 

@@ -14,7 +14,8 @@ import numpy as np
 from lra_tasks import archives
 from lra_tasks.archives import Archive
 from lra_tasks.base import Task
-from lra_tasks.split import DataError, Split
+from lra_tasks.errors import DataError
+from lra_tasks.split import Split
 
 NUM_PIXELS = 32 * 32
 BATCHES = {"train": "data_batch_[1-5]", "test": "test_batch"}  # names of files

@@ -17,7 +17,8 @@ from tqdm import tqdm
 
 from lra_tasks.archives import UNPACKED, find
 from lra_tasks.base import Task
-from lra_tasks.split import DataError, Split, pad
+from lra_tasks.errors import DataError
+from lra_tasks.split import Split, pad
 from lra_tasks.tables import read_table
 
 # The index is the token id. Written out: a checkpoint relies on the order.

@@ -21,9 +21,10 @@ from tqdm import tqdm
 
 from lra_tasks.archives import LRA_RELEASE, UNPACKED, Archive
 from lra_tasks.base import Task
+from lra_tasks.errors import DataError
 from lra_tasks.pathfinder_generator import generate
 from lra_tasks.pathfinder_paddles import DIFFICULTIES, RESOLUTIONS
-from lra_tasks.split import DataError, Split
+from lra_tasks.split import Split
 
 PART_SIZE = 2048  # so many pictures grow in lock-step: fast for all resolutions
 RELEASED_SEED = 42  # of the permutation that cuts the released pictures in splits

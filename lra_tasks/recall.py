@@ -15,7 +15,8 @@ from typing import ClassVar
 import numpy as np
 
 from lra_tasks.base import Task
-from lra_tasks.split import NO_LABEL, DataError, Split, pad
+from lra_tasks.errors import DataError
+from lra_tasks.split import NO_LABEL, Split, pad
 
 ROWS_PER_ROUND = 1024  # part of what a seed means: changing it changes the data
 FIRST_KEY = 1  # 0 is the padding of shorter texts

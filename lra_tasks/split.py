@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from lra_tasks.errors import DataError
+
 SPLITS: tuple[str, ...] = ("train", "validation", "test")
 NO_LABEL = -1  # of a token, in a task that labels some of its tokens
-
-
-class DataError(ValueError):
-    """An error that a user can correct; the message is one line and says how."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from tensorflow_datasets.core.dataset_info import DatasetInfoFileError
 from tqdm import tqdm
 
 from lra_tasks.base import Examples, Task
-from lra_tasks.split import NO_LABEL, DataError, Split, pad
+from lra_tasks.errors import DataError
+from lra_tasks.split import NO_LABEL, Split, pad
 
 OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
 INPUT_NAMES = {1: ["tokens"], 2: ["tokens1", "tokens2"]}  # by the number of inputs

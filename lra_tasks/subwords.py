@@ -14,7 +14,8 @@ import numpy as np
 from etils import epath
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from lra_tasks.split import DataError, pad
+from lra_tasks.errors import DataError
+from lra_tasks.split import pad
 
 TOKENIZER_FILE = "tokenizer.json"  # beside a dataset, and in a workdir
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lra_tasks.split import DataError
+from lra_tasks.errors import DataError
 
 Table = tuple[list[tuple[str, ...]], list[int]]  # texts and labels
 

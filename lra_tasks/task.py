@@ -5,15 +5,16 @@ from typing import Any
 
 from lra_tasks.base import Task
 from lra_tasks.corpus import Corpus
+from lra_tasks.errors import DataError
 from lra_tasks.glue import Glue, LabelledTexts
 from lra_tasks.image import Image
 from lra_tasks.listops import ListOps
 from lra_tasks.pathfinder import Pathfinder, PathX
 from lra_tasks.recall import Recall
-from lra_tasks.split import SPLITS, DataError, Split
+from lra_tasks.split import SPLITS, Split
 from lra_tasks.text import Retrieval, Text
 
-__all__ = ["LRA", "SPLITS", "TASKS", "DataError", "Split", "Task", "get_task"]
+__all__ = ["LRA", "SPLITS", "TASKS", "Split", "Task", "get_task"]
 
 _ALL = (ListOps, Text, Retrieval, Image, Pathfinder, PathX, Corpus, Glue)
 _ALL += (LabelledTexts, Recall)

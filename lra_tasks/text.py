@@ -19,7 +19,8 @@ from tqdm import tqdm
 from lra_tasks import archives
 from lra_tasks.archives import LRA_RELEASE, UNPACKED, Archive
 from lra_tasks.base import Task
-from lra_tasks.split import DataError, Split, pad
+from lra_tasks.errors import DataError
+from lra_tasks.split import Split, pad
 
 BYTES = 257  # the size of the vocabulary of bytes
 REVIEW = r"(?:^|/){}/(neg|pos)/[^/.][^/]*\.txt$"  # in a split

@@ -11,7 +11,7 @@ from absl import flags
 from etils import epath
 
 from configs.defaults import make_config
-from lra_tasks.base import local_path
+from lra_tasks.paths import local_path
 from nystromformer import huggingface
 from nystromformer.config import Config, ModelConfig, key_types
 from nystromformer.errors import ConfigError, PretrainedError

@@ -11,8 +11,8 @@ from typing import get_args, get_type_hints
 
 from absl import flags
 
+from lra_tasks.errors import DataError
 from lra_tasks.pathfinder import Pathfinder
-from lra_tasks.split import DataError
 from lra_tasks.task import LRA, TASKS, Task, get_task
 from nystromformer.experiments import cli
 from nystromformer.experiments.provenance import num_cores

@@ -22,7 +22,7 @@ from absl import flags
 from etils import epath
 from ml_collections import config_flags
 
-from lra_tasks.base import local_path
+from lra_tasks.paths import local_path
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config

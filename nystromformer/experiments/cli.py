@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from lra_tasks.task import DataError
+from lra_tasks.errors import DataError
 from nystromformer.errors import CheckpointError, ConfigError, NotFiniteError
 from nystromformer.experiments.xla_flags import turn_off_cpu_fusions
 from nystromformer.training.interrupt import Interrupted

@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-from tests.archive_server import write
 from tests.commands import ROOT, refused
+from tests.lra_tasks.archive_server import write
+from tests.lra_tasks.text_test import PER_CLASS, REVIEWS
 from tests.small import SMALL, numbers
-from tests.text_test import PER_CLASS, REVIEWS
 
 # The example on as many reviews as there are here.
 CONFIG = f"""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from lra_tasks.task import DataError
+from lra_tasks.errors import DataError
 from nystromformer.errors import CheckpointError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.experiment import Experiment

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nystromformer
-from lra_tasks.task import DataError
+from lra_tasks.errors import DataError
 from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.factors import nystrom_factors, softmax_matrix

@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import provenance
-from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 from nystromformer.experiments.approximation import measurements
+from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 from nystromformer.experiments.trained_run import Layer, TrainedRun
 from nystromformer.factors import nystrom_factors, nystrom_rows
 from nystromformer.landmarks import LANDMARKS

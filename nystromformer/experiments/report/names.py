@@ -8,7 +8,7 @@ import pandas as pd
 
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.workdir import NUMBERLESS
 
 # Settings that no name needs: they change no number, or stand beside it anyway.

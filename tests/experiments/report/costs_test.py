@@ -2,7 +2,7 @@
 
 import pytest
 
-from nystromformer.config import ConfigError
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.report.costs import COST_AXES, by_cost
 from nystromformer.experiments.report.names import group_names
 from tests.experiments.report.conftest import read_groups

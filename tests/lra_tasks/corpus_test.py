@@ -10,11 +10,11 @@ import pytest
 
 from lra_tasks import subwords
 from lra_tasks.corpus import SENTENCE, make_examples, read_documents, split_of
-from lra_tasks.split import DataError
+from lra_tasks.errors import DataError
 from lra_tasks.storage import Rows
 from lra_tasks.task import get_task
-from tests.archive_server import load_all, texts_of, write
 from tests.commands import ROOT
+from tests.lra_tasks.archive_server import load_all, texts_of, write
 
 DATA = (ROOT / "DATA.md").read_text()
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from lra_tasks.archives import Archive, find_tfds, obtain, open_members, read_tfds
-from lra_tasks.split import DataError
-from tests.archive_server import serve, tar_of, write, write_tfds
+from lra_tasks.errors import DataError
+from tests.lra_tasks.archive_server import serve, tar_of, write, write_tfds
 
 FILES = {"toy/a/1.txt": b"one", "toy/a/2.txt": b"two\xff\r\n", "toy/readme": b"three"}
 NOISE = np.random.default_rng(0).bytes(300_011)

@@ -11,12 +11,12 @@ import pytest
 import tensorflow_datasets as tfds
 
 from lra_tasks import subwords
+from lra_tasks.errors import DataError
 from lra_tasks.glue import SUBSETS
-from lra_tasks.split import DataError
 from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import get_task
-from tests.archive_server import hashes, load_all, texts_of, write, write_tfds
 from tests.commands import ROOT
+from tests.lra_tasks.archive_server import hashes, load_all, texts_of, write, write_tfds
 
 DATA = (ROOT / "DATA.md").read_text()
 

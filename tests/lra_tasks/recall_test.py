@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from lra_tasks.errors import DataError
 from lra_tasks.recall import NO_LABEL, ROWS_PER_ROUND, Recall, generate
-from lra_tasks.split import DataError, Split
+from lra_tasks.split import Split
 from lra_tasks.task import get_task
-from tests.archive_server import load_all
+from tests.lra_tasks.archive_server import load_all
 
 SIZES = {"num_train": 997, "num_validation": 101, "num_test": 211}
 SMALL = Recall(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from lra_tasks.task import TASKS, DataError, get_task, register_task
+from lra_tasks.errors import DataError
+from lra_tasks.task import TASKS, get_task, register_task
 from lra_tasks.text import Text
 
 

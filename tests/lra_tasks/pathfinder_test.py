@@ -5,10 +5,10 @@ import PIL.Image
 import pytest
 
 from lra_tasks import pathfinder
+from lra_tasks.errors import DataError
 from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.pathfinder_generator import generate
-from lra_tasks.split import DataError
-from tests.archive_server import load_all
+from tests.lra_tasks.archive_server import load_all
 
 FOLDER = "pathfinder32/curv_contour_length_14"
 

@@ -7,9 +7,9 @@ import pytest
 import tensorflow_datasets as tfds
 
 from lra_tasks.archives import Archive
-from lra_tasks.split import DataError
+from lra_tasks.errors import DataError
 from lra_tasks.text import Retrieval, Text, decode_bytes, encode_bytes
-from tests.archive_server import (
+from tests.lra_tasks.archive_server import (
     hashes,
     load_all,
     serve,

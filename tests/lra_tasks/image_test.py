@@ -7,9 +7,9 @@ import PIL.Image
 import pytest
 import tensorflow_datasets as tfds
 
+from lra_tasks.errors import DataError
 from lra_tasks.image import Image, to_grey
-from lra_tasks.split import DataError
-from tests.archive_server import hashes, load_all, tar_of, write, write_tfds
+from tests.lra_tasks.archive_server import hashes, load_all, tar_of, write, write_tfds
 
 BATCH_SIZE = 20
 NAMES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]

@@ -10,9 +10,9 @@ import time
 import pytest
 import tensorflow_datasets as tfds
 
-from lra_tasks.split import DataError
+from lra_tasks.errors import DataError
 from lra_tasks.task import get_task
-from tests.archive_server import full_disk, write
+from tests.lra_tasks.archive_server import full_disk, write
 
 SHORT = {"max_length": 64, "min_tokens": 10, "num_validation": 101, "num_test": 211}
 

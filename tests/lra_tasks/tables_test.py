@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from lra_tasks.split import DataError
+from lra_tasks.errors import DataError
 from lra_tasks.tables import read_table
 
 

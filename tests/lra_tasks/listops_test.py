@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lra_tasks.errors import DataError
 from lra_tasks.listops import OPERATORS, VOCABULARY, ListOps, generate
-from lra_tasks.split import DataError
-from tests.archive_server import load_all, write
+from tests.lra_tasks.archive_server import load_all, write
 
 SIZES = {"num_train": 997, "num_validation": 101, "num_test": 211}
 RELEASED = {
