@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.blocks import nth_valid
-from nystromformer.landmarks import LANDMARKS, PINVS
+from nystromformer.landmarks import LANDMARKS, PINVS, random_positions
 from nystromformer.ops import at_least_float32, zeroed
 
 
@@ -119,3 +119,38 @@ def nystrom_rows(
     chosen = f.at[rows].get(mode="fill", fill_value=jnp.nan)
     weights = jnp.matmul(chosen, z, precision="highest")  # [R, M]
     return jnp.matmul(weights, b, precision="highest")
+
+
+def standard_nystrom(
+    query: jax.Array,
+    key: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    num_landmarks: int,
+    seed: int = 0,
+) -> jax.Array:
+    """The Nyström method as it was before the paper: it samples S after the softmax.
+
+    Ŝ = S[:, J] · S[J, J]⁺ · S[J, :] for M random tokens J (eqs. (4) to (6) of the
+    paper). It needs all of S, which is why the paper samples queries and keys instead.
+
+    Args:
+      query, key: [S, H], of the same tokens.
+      mask: [S] bool, True = attend; None = all.
+      num_landmarks: M.
+      seed: of the tokens J.
+
+    Returns:
+      Ŝ [S, S] in at least float32. Rows of excluded queries have no meaning.
+    """
+    if mask is None:
+        mask = jnp.ones(len(key), bool)
+    matrix = softmax_matrix(query, key, mask)
+    positions = random_positions(mask, num_landmarks, seed)
+    sample = partial(jnp.take, indices=positions, mode="fill", fill_value=0)
+    rows = sample(matrix, axis=0)  # [M, S]
+    columns = sample(matrix, axis=1)  # [S, M]
+
+    inverse = jnp.linalg.pinv(sample(rows, axis=1))
+    middle = jnp.matmul(inverse, rows, precision="highest")
+    return jnp.matmul(columns, middle, precision="highest")

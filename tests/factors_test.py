@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from nystromformer import factors
+from nystromformer.landmarks import random_positions
+from tests import paper
 from tests.attention.cases import normal, one_head
 from tests.jaxpr import quadratic_shapes
 from tests.tolerance import TOLERANCE, relative_error
@@ -79,3 +81,30 @@ def test_nystrom_rows_form_no_matrix():
     assert not quadratic_shapes(long, long, lambda *x: row(*x, [0, 3]), *x)
     assert quadratic_shapes(long, long, factors.softmax_matrix, *x)
     assert np.isnan(row(*x, [long])).all()  # no such row
+
+
+def test_standard_nystrom_samples_rows_and_columns_of_softmax():
+    query, key = (normal(i, S, H) for i in range(2))
+    mask = MASKS["holes"]
+    valid = np.flatnonzero(mask).tolist()
+    with jax.enable_x64(True):
+        tokens = random_positions(jnp.asarray(mask), M, 5).tolist()
+        arrays = [jnp.where(mask[:, None], x, jnp.nan) for x in (query, key)]
+        sampled = functools.partial(
+            factors.standard_nystrom, *arrays, jnp.asarray(mask)
+        )
+        few = np.asarray(sampled(num_landmarks=M, seed=5))
+        other_seed = np.asarray(sampled(num_landmarks=M, seed=6))
+        all_tokens = np.asarray(sampled(num_landmarks=S))
+
+    valid_square = np.ix_(valid, valid)
+    expected = paper.standard_nystrom(query, key, valid, tokens)
+    assert relative_error(few[valid_square], expected) <= 1e-9  # cond of S[J, J]
+    exact = paper.softmax(query[valid] @ key[valid].T / np.sqrt(H))
+    assert relative_error(all_tokens[valid_square], exact) <= 1e-6
+    assert not few[valid][:, ~mask].any()
+    # It is neither exact, nor the same tokens for each seed, nor the paper's method.
+    assert relative_error(few[valid_square], exact) > 0.1
+    assert relative_error(other_seed[valid_square], expected) > 0.1
+    f, a, b = paper.kernels_of(query[tokens], key[tokens], query[valid], key[valid])
+    assert relative_error(f @ np.linalg.pinv(a) @ b, expected) > 0.1

@@ -94,6 +94,15 @@ def nystrom(
     return f @ (pinv(a, num_iters, pinv_scale) @ (b @ value[valid]))
 
 
+def standard_nystrom(
+    query: Array, key: Array, valid: list[int], tokens: list[int]
+) -> Array:
+    """Eqs. (4) to (6): rows and columns of S of these tokens, over the valid ones."""
+    s = softmax(query[valid] @ key[valid].T / np.sqrt(query.shape[-1]))
+    places = [valid.index(token) for token in tokens]
+    return s[:, places] @ np.linalg.pinv(s[np.ix_(places, places)]) @ s[places]
+
+
 def published(
     query: Array, key: Array, value: Array, mask: Array, num_landmarks: int
 ) -> Array:
