@@ -2,7 +2,7 @@
 
 Each public name is imported when it is first used, so that what needs no model, such as
 the report on finished runs, loads none. The package needs jax, flax and numpy alone;
-`load_run` needs the extra [train].
+`load_run` needs the extra [train], `diagnose` also [report].
 """
 
 import importlib
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nystromformer.attention.nystrom import nystrom_attention
     from nystromformer.encoder import Block, Encoder
     from nystromformer.encoder_config import EncoderConfig
+    from nystromformer.experiments.approximation.diagnosis import diagnose
     from nystromformer.experiments.trained_run import load_run
     from nystromformer.heads import PairClassifier, SequenceClassifier
 
@@ -23,6 +24,7 @@ __all__ = [
     "EncoderConfig",
     "PairClassifier",
     "SequenceClassifier",
+    "diagnose",
     "load_run",
     "make_attention",
     "nystrom_attention",
@@ -36,11 +38,13 @@ _MODULES = {
     "EncoderConfig": "nystromformer.encoder_config",
     "PairClassifier": "nystromformer.heads",
     "SequenceClassifier": "nystromformer.heads",
+    "diagnose": "nystromformer.experiments.approximation.diagnosis",
     "load_run": "nystromformer.experiments.trained_run",
     "make_attention": "nystromformer.attention",
     "nystrom_attention": "nystromformer.attention.nystrom",
     "register_attention": "nystromformer.attention",
 }
+_EXTRAS = {"diagnose": "train,report", "load_run": "train"}
 
 
 def __getattr__(name: str) -> Any:
@@ -50,10 +54,10 @@ def __getattr__(name: str) -> Any:
     try:
         module = importlib.import_module(_MODULES[name])
     except ModuleNotFoundError as error:
-        if name != "load_run":
+        if name not in _EXTRAS:
             raise
         raise ModuleNotFoundError(
-            f"load_run needs pip install 'nystromformer-jax[train]': {error}"
+            f"{name} needs pip install 'nystromformer-jax[{_EXTRAS[name]}]': {error}"
         ) from error
     return getattr(module, name)
 

@@ -1,0 +1,257 @@
+"""The error of Nyström attention, split into its causes.
+
+Nyström attention replaces S = softmax(Q Kᵀ / √H) by F Z B, where F and B are made of
+landmarks and Z stands for the inverse of A. In the norm of the matrix each step loses
+something:
+
+    rank M        the best matrix of rank M, by singular values
+    landmarks     the best middle matrix for these landmarks, F⁺ S B⁺
+    inverse       Z after some iterations, or the exact A⁺, or none at all
+
+The first step whose error is too large says what a head needs: another method, other
+landmarks, or another inverse.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from flax import nnx
+from tqdm import tqdm
+
+from nystromformer.attention import make_attention
+from nystromformer.experiments.trained_run import Layer
+from nystromformer.factors import nystrom_kernels, softmax_matrix, standard_nystrom
+from nystromformer.nystrom import iterative_pinv
+
+# Methods without chance, in the order of the steps.
+BEST_RANK = "best rank"
+BEST_MIDDLE = "best middle matrix"
+NYSTROM = "nystrom"
+EXACT_INVERSE = "exact inverse"
+NO_INVERSE = "no inverse"
+# Methods that draw something.
+RANDOM_LANDMARKS = "random landmarks"
+STANDARD = "standard Nyström"
+PERFORMER = "performer"
+DRAWN = (RANDOM_LANDMARKS, STANDARD, PERFORMER)
+
+
+@functools.partial(jax.jit, static_argnames=("counts", "num_pinv_iters"))
+def split_errors(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array,
+    *,
+    counts: tuple[int, ...],
+    num_pinv_iters: int = 6,
+) -> dict[str, jax.Array]:
+    """Splits the error of segment means with some numbers of landmarks.
+
+    Args:
+      query, key, value: [L, N, H], zero where the mask is False.
+      mask: [L] bool, True = valid, for more tokens than the largest count.
+      counts: C numbers of landmarks M.
+      num_pinv_iters: of Z.
+
+    Returns:
+      Arrays [C, N] by name: for each method without chance ‖ŜV − SV‖ / ‖SV‖, and for Z
+        inverse_error: ‖Z − A⁺‖ / ‖A⁺‖.
+        inverse_residual: ‖A Z A − A‖ / ‖A‖, which is 0 for any generalised inverse.
+      All norms are Frobenius'.
+    """
+
+    def split_head(query: Any, key: Any, value: Any) -> dict[str, jax.Array]:
+        matrix = jnp.where(mask[:, None], softmax_matrix(query, key, mask), 0)
+        exact = matrix @ value
+        left, singular_values, right = jnp.linalg.svd(matrix, full_matrices=False)
+
+        def error(approximation: jax.Array) -> jax.Array:
+            difference = jnp.where(mask[:, None], approximation, 0) - exact
+            return jnp.linalg.norm(difference) / jnp.linalg.norm(exact)
+
+        rows = []
+        for count in counts:
+            f, a, b = nystrom_kernels(query, key, mask, num_landmarks=count)
+            f = jnp.where(mask[:, None], f, 0)
+            z = iterative_pinv(a, num_pinv_iters)
+            inverse = jnp.linalg.pinv(a)
+            middle = jnp.linalg.pinv(f) @ matrix @ jnp.linalg.pinv(b)
+            truncated = left[:, :count] * singular_values[None, :count] @ right[:count]
+            rows.append(
+                {
+                    BEST_RANK: error(truncated @ value),
+                    BEST_MIDDLE: error(f @ middle @ (b @ value)),
+                    NYSTROM: error(f @ z @ (b @ value)),
+                    EXACT_INVERSE: error(f @ inverse @ (b @ value)),
+                    NO_INVERSE: error(f @ (b @ value)),
+                    "inverse_error": _relative(z - inverse, inverse),
+                    "inverse_residual": _relative(a @ z @ a - a, a),
+                }
+            )
+        return {name: jnp.stack([row[name] for row in rows]) for name in rows[0]}
+
+    return jax.vmap(split_head, in_axes=1, out_axes=1)(query, key, value)
+
+
+@functools.partial(jax.jit, static_argnames=("count", "num_pinv_iters"))
+def drawn_errors(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array,
+    seed: int,
+    *,
+    count: int,
+    num_pinv_iters: int = 6,
+) -> dict[str, jax.Array]:
+    """Computes ‖ŜV − SV‖ / ‖SV‖ of the methods that draw something, for one draw.
+
+    Args:
+      query, key, value, mask: as for `split_errors`.
+      seed: of the landmarks and of Performer's features.
+      count: the number of landmarks, sampled tokens and features.
+      num_pinv_iters: of Z.
+
+    Returns:
+      An array [N] by the name of the method.
+    """
+
+    def of_head(query: Any, key: Any, value: Any) -> tuple[jax.Array, ...]:
+        f, a, b = nystrom_kernels(
+            query,
+            key,
+            mask,
+            num_landmarks=count,
+            landmarks="random",
+            landmark_seed=seed,
+        )
+        random = f @ (iterative_pinv(a, num_pinv_iters) @ (b @ value))
+        sampled = standard_nystrom(query, key, mask, num_landmarks=count, seed=seed)
+        return softmax_matrix(query, key, mask) @ value, random, sampled @ value
+
+    heads = jax.vmap(of_head, in_axes=1, out_axes=1)
+    exact, random, sampled = heads(query, key, value)
+    estimate = _performer(query, key, value, mask, seed, num_features=count)
+
+    valid = mask[:, None, None]
+    exact = jnp.where(valid, exact, 0)
+    errors = {}
+    for name, approximation in zip(DRAWN, (random, sampled, estimate), strict=True):
+        difference = jnp.where(valid, approximation, 0) - exact
+        errors[name] = _relative(difference, exact, axis=(0, 2))
+    return errors
+
+
+def _performer(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array,
+    seed: jax.Array,
+    *,
+    num_features: int,
+) -> jax.Array:
+    """Performer's estimate of S V with features drawn by a seed: [L, N, H]."""
+    length, num_heads, head_dim = query.shape
+    attention: Any = make_attention(
+        "performer",
+        rngs=nnx.Rngs(jax.random.key(seed)),
+        num_heads=num_heads,
+        head_dim=head_dim,
+        max_length=length,
+        num_features=num_features,
+    )
+    return attention(query[None], key[None], value[None], mask=mask[None, None, None])[
+        0
+    ]
+
+
+def _relative(
+    difference: jax.Array, exact: jax.Array, axis: tuple[int, ...] | None = None
+) -> jax.Array:
+    return jnp.linalg.norm(difference, axis=axis) / jnp.linalg.norm(exact, axis=axis)
+
+
+def measure_causes(
+    layers: Sequence[Layer],
+    counts: Sequence[int],
+    *,
+    num_pinv_iters: int = 6,
+    num_draws: int = 4,
+) -> pd.DataFrame:
+    """Measures the error of every method in every head.
+
+    Sequences of no more tokens than landmarks, where Nyström attention is exact, are
+    left out.
+
+    Args:
+      layers: queries, keys and values, float64 where jax's are.
+      counts: numbers of landmarks.
+      num_pinv_iters: of Z.
+      num_draws: seeds of the methods that draw something.
+
+    Returns:
+      A row for each layer, example, head, num_landmarks, method and draw, with its
+      `error`; the rows of the method "nystrom" have inverse_error and inverse_residual.
+    """
+    rows = []
+    for index, example, arrays in tqdm(list(_examples(layers)), disable=None):
+        num_valid = arrays[-1].sum()
+        shorter = tuple(count for count in counts if count < num_valid)
+        if not shorter:
+            continue
+        place = {"layer": index, "example": example}
+        errors = split_errors(*arrays, counts=shorter, num_pinv_iters=num_pinv_iters)
+        rows += _split_rows(place, shorter, jax.device_get(errors))
+        for count in shorter:
+            for draw in range(num_draws):
+                errors = drawn_errors(
+                    *arrays, draw, count=count, num_pinv_iters=num_pinv_iters
+                )
+                for name, heads in jax.device_get(errors).items():
+                    for head, error in enumerate(heads):
+                        rows.append(
+                            {
+                                **place,
+                                "head": head,
+                                "num_landmarks": count,
+                                "method": name,
+                                "draw": draw,
+                                "error": error,
+                            }
+                        )
+    return pd.DataFrame(rows)
+
+
+def _examples(layers: Sequence[Layer]) -> Iterator[tuple[int, int, list[np.ndarray]]]:
+    """Layer, example, and its query, key, value [L, N, H] and mask [L]."""
+    for index, layer in enumerate(layers):
+        for example in range(len(layer.mask)):
+            yield index, example, layer.example(example)
+
+
+def _split_rows(
+    place: dict[str, int], counts: Sequence[int], errors: dict[str, np.ndarray]
+) -> Iterator[dict[str, Any]]:
+    """The rows of `split_errors`' arrays [C, N]."""
+    inverse_error = errors.pop("inverse_error")
+    inverse_residual = errors.pop("inverse_residual")
+    for method, by_count in errors.items():
+        for (index, head), error in np.ndenumerate(by_count):
+            row = {
+                **place,
+                "head": head,
+                "num_landmarks": counts[index],
+                "method": method,
+                "error": error,
+            }
+            if method == NYSTROM:
+                row["inverse_error"] = inverse_error[index, head]
+                row["inverse_residual"] = inverse_residual[index, head]
+            yield row

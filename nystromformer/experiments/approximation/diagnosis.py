@@ -1,0 +1,179 @@
+"""Which heads of a model can be approximated, with how many landmarks, and why not.
+
+diagnosis = nystromformer.diagnose(query, key, value, mask)
+print(diagnosis.table)
+diagnosis.figure.savefig("diagnosis.png")
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from nystromformer.experiments.approximation import causes
+from nystromformer.experiments.plotting import new_figure
+from nystromformer.experiments.trained_run import Layer
+
+Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each layer
+HEAD = ["layer", "head", "num_landmarks"]
+# A letter in the figure for what limits a head.
+MARKS = {"": "", "rank": "R", "landmarks": "L", "inverse": "I"}
+CELL = 0.55  # inches
+FONT = 7  # points
+
+
+class Diagnosis(NamedTuple):
+    """What `diagnose` found.
+
+    table: a row for each layer, head and number of landmarks. Its columns are the
+      median error of each method, `inverse_error` and `inverse_residual` of the
+      iterated inverse, and `limited_by`: "rank" if no matrix of that rank is within the
+      tolerance, else "landmarks" if none with these landmarks is, else "inverse" if the
+      iterated inverse is what loses; empty where Nyström attention is within it.
+    errors: the error of each method in each example and draw.
+    figure: the error of Nyström attention by layer and head, a panel for each number of
+      landmarks, with the first letter of what limits it.
+    """
+
+    table: pd.DataFrame
+    errors: pd.DataFrame
+    figure: Figure
+
+
+def diagnose(
+    query: Arrays,
+    key: Arrays,
+    value: Arrays,
+    mask: Arrays = None,
+    *,
+    num_landmarks: Sequence[int] = (8, 16, 32, 64),
+    num_pinv_iters: int = 6,
+    num_draws: int = 4,
+    tolerance: float = 0.1,
+) -> Diagnosis:
+    """Measures how well Nyström attention replaces softmax attention in given heads.
+
+    All errors are ‖ŜV − SV‖ / ‖SV‖ in float64 over the valid tokens, with
+    S = softmax(Q Kᵀ / √H). An example needs several matrices [L, L] for each head.
+
+    Args:
+      query, key, value: [L, N, H] or [B, L, N, H] of any model's self-attention, not
+        scaled by 1/√H; or sequences of such arrays, one for each layer.
+      mask: [L] or [B, L] bool, True = a token, False = padding; None = all tokens.
+      num_landmarks: numbers M to try. Examples of no more than M tokens are exact with
+        M landmarks and left out.
+      num_pinv_iters: iterations of the inverse.
+      num_draws: draws of random landmarks, sampled tokens and Performer's features.
+      tolerance: the error that is small enough for `limited_by`.
+
+    Raises:
+      ValueError: if the shapes do not fit, or no example is longer than M.
+    """
+    layers = _make_layers(query, key, value, mask)
+    longest = max(int(layer.mask.sum(1).max()) for layer in layers)
+    if max(num_landmarks) >= longest:
+        raise ValueError(
+            f"num_landmarks={max(num_landmarks)} is exact attention here, where the "
+            f"longest example has {longest} tokens: give smaller numbers"
+        )
+
+    with jax.enable_x64(True):
+        errors = causes.measure_causes(
+            layers,
+            sorted(num_landmarks),
+            num_pinv_iters=num_pinv_iters,
+            num_draws=num_draws,
+        )
+    table = summarize(errors, tolerance)
+    return Diagnosis(table=table, errors=errors, figure=draw(table))
+
+
+def _make_layers(
+    query: Arrays, key: Arrays, value: Arrays, mask: Arrays
+) -> list[Layer]:
+    """A Layer of arrays [B, L, N, H] for each of the given ones."""
+    if hasattr(query, "shape"):
+        query, key, value = [query], [key], [value]
+
+    layers = []
+    for index, arrays in enumerate(zip(query, key, value, strict=True)):
+        arrays = [np.asarray(array, np.float64) for array in arrays]
+        shapes = [array.shape for array in arrays]
+        if shapes[1:] != shapes[:-1] or arrays[0].ndim not in (3, 4):
+            raise ValueError(
+                "query, key and value must have one shape [L, N, H] or [B, L, N, H], "
+                f"got {shapes} in layer {index}"
+            )
+        if arrays[0].ndim == 3:
+            arrays = [array[None] for array in arrays]
+
+        tokens = arrays[0].shape[:2]
+        if mask is None:
+            valid = np.ones(tokens, bool)
+        else:
+            valid = np.atleast_2d(np.asarray(mask, bool))
+        if valid.shape != tokens:
+            raise ValueError(
+                f"mask must have a value for each token {tokens}, got {valid.shape}"
+            )
+        layers.append(Layer(*arrays, mask=valid))
+    return layers
+
+
+def summarize(errors: pd.DataFrame, tolerance: float) -> pd.DataFrame:
+    """Makes the table of a `Diagnosis`: medians over examples and draws."""
+    methods = list(errors["method"].unique())
+    medians = errors.groupby([*HEAD, "method"])["error"].median()
+    table = medians.unstack()[methods]
+    inverse: Any = errors[errors["method"] == causes.NYSTROM].groupby(HEAD)
+    table = table.join(inverse[["inverse_error", "inverse_residual"]].median())
+
+    limits = np.select(
+        [
+            table[causes.NYSTROM] <= tolerance,
+            table[causes.BEST_RANK] > tolerance,
+            table[causes.BEST_MIDDLE] > tolerance,
+        ],
+        ["", "rank", "landmarks"],
+        default="inverse",
+    )
+    return table.assign(limited_by=limits)
+
+
+def draw(table: pd.DataFrame) -> Figure:
+    """Draws the error of Nyström attention by layer and head."""
+    panels: Any = list(table.groupby("num_landmarks"))
+    num_layers = table.index.unique("layer").size
+    num_heads = table.index.unique("head").size
+    figure = new_figure(columns=len(panels))
+    figure.set_size_inches(
+        len(panels) * (CELL * num_heads + 1) + 1, CELL * num_layers + 1.5
+    )
+
+    colors = LogNorm(0.01, 1, clip=True)
+    image: Any = None
+    for axes, (count, rows) in zip(figure.axes, panels, strict=True):
+        heads = rows.droplevel("num_landmarks")
+        image = axes.imshow(
+            heads[causes.NYSTROM].unstack(), cmap="viridis_r", norm=colors
+        )
+        for (layer, head), row in heads.iterrows():
+            error = row[causes.NYSTROM]
+            axes.annotate(
+                f"{error:.2g}\n{MARKS[row['limited_by']]}",
+                (head, layer),
+                ha="center",
+                va="center",
+                fontsize=FONT,
+                color="white" if error > 0.1 else "black",
+            )
+        axes.set(title=f"{count} landmarks", xlabel="head", ylabel="layer")
+        axes.set_xticks(range(num_heads))
+        axes.set_yticks(range(num_layers))
+        axes.grid(visible=False)
+    figure.colorbar(image, ax=figure.axes, label="‖ŜV − SV‖ / ‖SV‖", extend="both")
+    return figure
