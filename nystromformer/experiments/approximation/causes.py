@@ -39,6 +39,7 @@ RANDOM_LANDMARKS = "random landmarks"
 STANDARD = "standard Nyström"
 PERFORMER = "performer"
 DRAWN = (RANDOM_LANDMARKS, STANDARD, PERFORMER)
+METHODS = (BEST_RANK, BEST_MIDDLE, NYSTROM, EXACT_INVERSE, NO_INVERSE, *DRAWN)
 
 
 @functools.partial(jax.jit, static_argnames=("counts", "num_pinv_iters"))

@@ -126,9 +126,8 @@ def _make_layers(
 
 def summarize(errors: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     """Makes the table of a `Diagnosis`: medians over examples and draws."""
-    methods = list(errors["method"].unique())
     medians = errors.groupby([*HEAD, "method"])["error"].median()
-    table = medians.unstack()[methods]
+    table = medians.unstack()[list(causes.METHODS)]
     inverse: Any = errors[errors["method"] == causes.NYSTROM].groupby(HEAD)
     table = table.join(inverse[["inverse_error", "inverse_residual"]].median())
 

@@ -43,6 +43,16 @@ def test_diagnose_says_what_limits_a_head(diagnosis):
     }
 
 
+def test_diagnosis_has_the_methods_in_the_order_of_the_steps(diagnosis):
+    assert list(diagnosis.table)[:5] == [
+        "best rank",
+        "best middle matrix",
+        "nystrom",
+        "exact inverse",
+        "no inverse",
+    ]
+
+
 def test_diagnose_blames_the_inverse_where_more_iterations_would_do(layers):
     table = nystromformer.diagnose(*layers, num_landmarks=(4,), num_pinv_iters=1).table
     assert table.at[(1, 0, 4), "limited_by"] == "inverse"
