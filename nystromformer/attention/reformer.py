@@ -178,10 +178,10 @@ def _attend_chunks(
 
 def _with_unit_rows(key: jax.Array) -> jax.Array:
     """key [L, H] with rows of length 1."""
-    wide_key = key.astype(at_least_float32(key.dtype))
-    square = jnp.square(wide_key).sum(-1, keepdims=True)
+    wide_dtype = at_least_float32(key.dtype)
+    square = jnp.square(key.astype(wide_dtype)).sum(-1, keepdims=True)
     inverse_norm = lax.rsqrt(jnp.maximum(square, _SMALLEST_SQUARE))
-    return (wide_key * inverse_norm).astype(key.dtype)
+    return (key.astype(wide_dtype) * inverse_norm).astype(key.dtype)
 
 
 class ReformerAttention(Attention):
