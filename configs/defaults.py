@@ -91,7 +91,7 @@ def make_config(
         # `select` is a metric, if the objective asks for one.
         "objective": {"name": "classification", "select": placeholder(str)},
         "model": _defaults(ModelConfig),
-        "attention": {"name": attention, **ATTENTIONS[attention].defaults},
+        "attention": {"name": attention, **ATTENTIONS[attention].config_defaults()},
         "optimizer": _defaults(OptimizerConfig),
         "train": _defaults(TrainConfig),
     }

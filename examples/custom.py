@@ -38,7 +38,10 @@ from nystromformer.experiments.objectives import (
 class Average(Attention):
     """Every token gets the mean of the valid values, times a number."""
 
-    scale: float = 1.0  # an option, --config.attention.scale
+    def __init__(self, *, scale: float = 1.0, **common):
+        # An option: --config.attention.scale. All attentions have the other arguments.
+        super().__init__(**common)
+        self.scale = scale
 
     def attend(self, query, key, value, mask, precision):
         """One head of one sequence: value [S, H] and mask [S] or None to [T, H]."""

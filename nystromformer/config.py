@@ -153,7 +153,8 @@ class Config:
         cls = ATTENTIONS[self.attention.name]
 
         def is_set(option: str, value: object) -> bool:
-            return options.get(option, getattr(cls, option)) == value
+            default = cls.options()[option].default
+            return options.get(option, default) == value
 
         for option, value in cls.padding_sensitive.items():
             if is_set(option, value) and train.length_buckets > 1:

@@ -55,7 +55,7 @@ def test_every_preset_is_a_config(task):
             assert config.task.options.keys() == options
             get_task(task, **config.task.options)
     used = {key for preset in presets.values() for key in preset}
-    known = {f"attention.{x}" for cls in ATTENTIONS.values() for x in cls.options}
+    known = {f"attention.{x}" for cls in ATTENTIONS.values() for x in cls.options()}
     assert {key for key in used if key.startswith("attention.")} <= known
 
 

@@ -71,12 +71,15 @@ def test_attention_page_has_the_row_of_the_valid_tokens(monkeypatch):
 
 
 def test_extending_page_registers_what_it_says(monkeypatch):
-    run_snippets(ROOT / "docs/extending.md", monkeypatch)
+    names = run_snippets(ROOT / "docs/extending.md", monkeypatch)
     values = jnp.ones((1, 5, 2, 3))
     sizes = {"num_heads": 2, "head_dim": 3, "max_length": 5}
     for name in ("mine", "gated"):
         mean = make_attention(name, **sizes, rngs=nnx.Rngs(0))
         np.testing.assert_array_equal(mean(values, values, values), values)
+
+    doubled = names["Doubled"](**sizes, rngs=nnx.Rngs(0))
+    np.testing.assert_array_equal(doubled(values, values, values), 2 * values)
 
     gated = make_attention("gated", **sizes, rngs=nnx.Rngs(0))
     gated.gate[...] = jnp.array([2.0, 3.0])

@@ -34,13 +34,20 @@ ATTENTIONS: dict[str, type[Attention]] = {
 def register_attention(name: str, cls: type[Attention]) -> None:
     """Adds an attention of another package to the table.
 
-    A module that is imported again registers its classes again. Raises ValueError if
-    the name is taken, or for unknown `defaults`.
+    A module may be imported twice: a class replaces one of the same qualified name.
+
+    Args:
+      name: the name that configs and `make_attention` shall know it by.
+      cls: the class, with its options as keyword arguments of `__init__`.
+
+    Raises:
+      ValueError: another class has the name, or `paper_options` has an unknown option
+        or a wrong type.
     """
-    taken = ATTENTIONS.get(name, cls)
-    if taken.__qualname__ != cls.__qualname__:
-        raise ValueError(f"the name {name!r} is taken by {taken}")
-    cls.check_options(cls.defaults)
+    registered = ATTENTIONS.get(name)
+    if registered is not None and registered.__qualname__ != cls.__qualname__:
+        raise ValueError(f"the name {name!r} is taken by {registered}")
+    cls.check_options(cls.config_defaults())
     ATTENTIONS[name] = cls
 
 
@@ -58,18 +65,53 @@ def make_attention(
     head_dim: int,
     max_length: int,
     rngs: nnx.Rngs,
+    cross_attention: bool = False,
     **options: Any,
 ) -> Attention:
-    """The attention of that name for N heads of H and sequences up to max_length.
+    """Makes the attention of that name.
 
-    Options left out take the defaults of the class, with which "nystrom" has no
-    convolution of V; configs start from the paper's, in its `defaults`. Another option
-    of every attention is `cross_attention`, which nystrom needs in cross attention
-    with a mask: see `Attention`.
+    The options and their defaults; the docstrings of the classes explain them:
 
-    Raises ValueError for an unknown name or option, listing the known ones, for
-    invalid values, and for cross_attention where the attention has none.
+        nystrom     num_landmarks=64, num_pinv_iters=6, conv_kernel_size=0,
+                    landmark_padding="mask", landmarks="segment_means",
+                    landmark_seed=0, pinv="iterative", pinv_init="per_matrix"
+        softmax     dropout_rate=0.0
+        bigbird     block_size=64, num_random_blocks=3, seed=0
+        efficient   none
+        linear      none
+        linformer   projection_dim=256, sharing="key_value"
+        longformer  window=256
+        performer   num_features=256, kernel="softmax"
+        reformer    num_hashes=2, bucket_size=64, seed=0, lsh_scope="bucket"
+        identity    none
+
+    Configs start from the options of the paper's experiments instead, `paper_options`
+    of each class: "nystrom" with conv_kernel_size=35 and "softmax" with
+    dropout_rate=0.1.
+
+    Args:
+      name: a name in `ATTENTIONS`.
+      num_heads: N.
+      head_dim: H.
+      max_length: the length of the longest sequence that it will see.
+      rngs: the keys for the initial values of parameters.
+      cross_attention: whether queries belong to other tokens than keys. "nystrom" needs
+        to know in cross attention with a mask; see `Attention`.
+      **options: the options of that attention.
+
+    Returns:
+      The attention, to be called as `Attention.__call__` says.
+
+    Raises:
+      ValueError: an unknown name or option, an invalid value, or cross_attention where
+        the attention has none.
     """
-    check_attention(name, {})
-    sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": max_length}
-    return ATTENTIONS[name](**sizes, rngs=rngs, **options)
+    check_attention(name, options)
+    return ATTENTIONS[name](
+        num_heads=num_heads,
+        head_dim=head_dim,
+        max_length=max_length,
+        rngs=rngs,
+        cross_attention=cross_attention,
+        **options,
+    )

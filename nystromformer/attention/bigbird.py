@@ -9,15 +9,18 @@ Differs from the published code: the last block is the last one with a valid tok
 random blocks are drawn among those up to it, so adding padding changes nothing; the
 draw of block i is a pure function of (seed, i), shared by heads and layers; blocks that
 coincide (window and ends, in a short sequence) are seen once.
+
+Letters: L length, H head dim, C blocks, b tokens of a block, r random blocks.
 """
 
 from functools import partial
-from typing import Any
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention
+from nystromformer.attention.options import CommonArguments
 from nystromformer.blocks import to_blocks
 from nystromformer.dot_product import attend
 from nystromformer.validation import check_range
@@ -28,71 +31,128 @@ def attended_blocks(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The blocks of keys that each block of queries attends to.
 
-    valid [C] bool: the blocks with at least one valid token. Returns blocks [C, 5 + r]
-    int32: window, ends, r random ones; exists [C, 5 + r] bool, False for no block and
-    for one that stands further left already; ends [2] int32, first and last valid.
+    With nine valid blocks, 0 to 8, and one random block:
+
+                      window    ends   random
+        blocks[5] = [ 4, 5, 6,  0, 8,  2 ]
+        blocks[1] = [ 0, 1, 2,  0, 8,  4 ]
+
+    In row 1 `exists` is False at the second 0, which the window has already. The random
+    block is one that the row has not yet: 1, 2, 3 or 7 in row 5, and 3 to 7 in row 1.
+
+    Args:
+      valid: [C] bool, the blocks with at least one valid token.
+      num_random_blocks: r.
+      seed: the seed of the draw.
+
+    Returns:
+      blocks [C, 5 + r] int32: window, ends, random ones.
+      exists [C, 5 + r] bool: False for no block, and for one that stands further left.
+      ends [2] int32: the first and the last valid block.
     """
     num_blocks = valid.shape[0]
     own = jnp.arange(num_blocks)
-    first, last = jnp.argmax(valid), num_blocks - 1 - jnp.argmax(valid[::-1])
-    ends = jnp.stack([first, last])
+    first = jnp.argmax(valid)
+    last = num_blocks - 1 - jnp.argmax(valid[::-1])
     blocks = jnp.stack(
-        [own - 1, own, own + 1, jnp.full_like(own, first), jnp.full_like(own, last)], 1
+        [own - 1, own, own + 1, jnp.full_like(own, first), jnp.full_like(own, last)],
+        axis=1,
     )  # [C, 5]
-    repeated = [(blocks[:, :k] == blocks[:, k : k + 1]).any(1) for k in range(5)]
-    exists = (first <= blocks) & (blocks <= last) & ~jnp.stack(repeated, 1)
+    repeated = [
+        (blocks[:, :column] == blocks[:, column : column + 1]).any(1)
+        for column in range(5)
+    ]
+    is_inside = (first <= blocks) & (blocks <= last)
+    exists = is_inside & ~jnp.stack(repeated, axis=1)
 
     def draw(block: jax.Array) -> jax.Array:
-        # Named, so that a change of jax's default generator changes no model.
+        # The generator is named, so that a change of jax's default changes no model.
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), block)
         return jax.random.uniform(key, (num_random_blocks,), jnp.float32)
 
-    for uniform in jax.vmap(draw)(own).T:
+    uniform = jax.vmap(draw)(own)  # [C, r]
+    for column in range(num_random_blocks):
+        # Draw a number among the free blocks, those that the row has not yet.
         num_free = last - first + 1 - exists.sum(1)
-        drawn = uniform * num_free.astype(uniform.dtype)
-        rank = jnp.minimum(drawn.astype(own.dtype), num_free - 1)
-        block = first + rank  # and on over the blocks that are taken, in their order
-        for taken in jnp.sort(jnp.where(exists, blocks, num_blocks), axis=1).T:
-            block += (block >= taken).astype(block.dtype)
+        position = uniform[:, column] * num_free.astype(uniform.dtype)
+        free_index = jnp.minimum(position.astype(own.dtype), num_free - 1)
+
+        # Count from the first block on, and skip each block that the row has: sorted,
+        # they are met in their order.
+        block = first + free_index
+        present_blocks = jnp.sort(jnp.where(exists, blocks, num_blocks), axis=1)
+        for present in present_blocks.T:
+            block += (block >= present).astype(block.dtype)
+
         blocks = jnp.concatenate([blocks, block[:, None]], axis=1)
         exists = jnp.concatenate([exists, (num_free > 0)[:, None]], axis=1)
+    ends = jnp.stack([first, last])
     return jnp.clip(blocks, 0, num_blocks - 1), exists, ends
 
 
 class BigBirdAttention(Attention):
     """Window, ends and random blocks. Without parameters."""
 
-    block_size: int = 64  # tokens; the window is three blocks
-    num_random_blocks: int = 3  # further blocks that each attends to, where there are
-    seed: int = 0  # of the random blocks
-
     self_attention_only = True
     size_option = "block_size"
 
-    def __init__(self, **options: Any):
-        super().__init__(**options)
-        check_range("block_size", self.block_size, 1, self.max_length)
-        num_blocks = -(-self.max_length // self.block_size)
-        check_range("num_random_blocks", self.num_random_blocks, 0, num_blocks)
+    def __init__(
+        self,
+        *,
+        block_size: int = 64,
+        num_random_blocks: int = 3,
+        seed: int = 0,
+        **common: Unpack[CommonArguments],
+    ):
+        """Makes the attention.
 
-    def attend(self, query, key, value, mask, precision):
-        mask = jnp.ones(len(key), bool) if mask is None else mask
+        Args:
+          block_size: the tokens of a block; the window is three blocks.
+          num_random_blocks: further blocks that each block attends to, if there are so
+            many.
+          seed: the seed of the random blocks.
+          **common: the arguments of every `Attention`.
+
+        Raises:
+          ValueError: an invalid value.
+        """
+        super().__init__(**common)
+        check_range("block_size", block_size, 1, self.max_length)
+        num_blocks = -(-self.max_length // block_size)
+        check_range("num_random_blocks", num_random_blocks, 0, num_blocks)
+        self.block_size = block_size
+        self.num_random_blocks = num_random_blocks
+        self.seed = seed
+
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        precision: jax.lax.PrecisionLike,
+    ) -> jax.Array:
         length, head_dim = query.shape
+        if mask is None:
+            mask = jnp.ones(length, bool)
         key = key * head_dim**-0.5
-        in_blocks = partial(to_blocks, size=self.block_size)
-        valid = in_blocks(mask)  # [C, b]
+        query_blocks = to_blocks(query, self.block_size)  # [C, b, H]
+        key_blocks = to_blocks(key, self.block_size)
+        value_blocks = to_blocks(value, self.block_size)
+        valid = to_blocks(mask, self.block_size)  # [C, b]
         blocks, exists, ends = attended_blocks(
             valid.any(1), self.num_random_blocks, self.seed
         )
 
-        def gathered(x: jax.Array) -> jax.Array:  # [L, H] -> [C, (5 + r) b, H]
-            return in_blocks(x)[blocks].reshape(len(blocks), -1, x.shape[-1])
+        num_blocks = len(query_blocks)
+        keys = key_blocks[blocks].reshape(num_blocks, -1, head_dim)  # [C, (5 + r) b, H]
+        values = value_blocks[blocks].reshape(num_blocks, -1, value.shape[-1])
+        is_seen = (valid[blocks] & exists[:, :, None]).reshape(num_blocks, -1)
+        attend_blocks = jax.vmap(partial(attend, precision=precision))
+        out = attend_blocks(query_blocks, keys, values, is_seen)  # [C, b, H]
 
-        allowed = (valid[blocks] & exists[:, :, None]).reshape(len(blocks), -1)
-        queries = in_blocks(query)  # [C, b, H]
-        of_blocks = jax.vmap(partial(attend, precision=precision))
-        out = of_blocks(queries, gathered(key), gathered(value), allowed)
-        rows = queries[ends].reshape(-1, head_dim)
-        rows = attend(rows, key, value, mask, precision=precision)
-        out = out.at[ends].set(rows.reshape(2, self.block_size, -1))
+        # The first and the last block attend to everything.
+        end_queries = query_blocks[ends].reshape(-1, head_dim)
+        end_rows = attend(end_queries, key, value, mask, precision=precision)
+        out = out.at[ends].set(end_rows.reshape(2, self.block_size, -1))
         return out.reshape(-1, out.shape[-1])[:length]

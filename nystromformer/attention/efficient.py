@@ -14,11 +14,21 @@ from nystromformer.ops import at_least_float32, einsum
 class EfficientAttention(Attention):
     """ρ_q(Q) (ρ_k(K)ᵀ V) in O((T + S) · H²). Without parameters or options."""
 
-    def attend(self, query, key, value, mask, precision):
-        dtype, wide = value.dtype, at_least_float32(value.dtype)
-        where = None if mask is None else mask[:, None]
-        of_queries = jax.nn.softmax(query.astype(wide), axis=1).astype(dtype)
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        precision: jax.lax.PrecisionLike,
+    ) -> jax.Array:
+        dtype = value.dtype
+        wide_dtype = at_least_float32(dtype)
+        is_valid = None if mask is None else mask[:, None]
+        query_weights = jax.nn.softmax(query.astype(wide_dtype), axis=1)
         # With no valid token all weights are 0.
-        of_keys = jax.nn.softmax(key.astype(wide), axis=0, where=where).astype(dtype)
-        context = einsum("sk,sh->hk", of_keys, value, precision)  # [H, H]
-        return einsum("tk,hk->th", of_queries, context.astype(dtype), precision)
+        key_weights = jax.nn.softmax(key.astype(wide_dtype), axis=0, where=is_valid)
+        context = einsum("sk,sh->hk", key_weights.astype(dtype), value, precision)
+        return einsum(
+            "tk,hk->th", query_weights.astype(dtype), context.astype(dtype), precision
+        )

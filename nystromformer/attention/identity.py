@@ -1,5 +1,7 @@
 """No attention: each token and its place alone, which an attention should beat."""
 
+import jax
+
 from nystromformer.attention.base import Attention
 
 
@@ -9,5 +11,12 @@ class IdentityAttention(Attention):
     num_projections = 1
     self_attention_only = True
 
-    def attend(self, query, key, value, mask, precision):
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        precision: jax.lax.PrecisionLike,
+    ) -> jax.Array:
         return value

@@ -19,18 +19,28 @@ def kernel_attend(
 ) -> jax.Array:
     """φ(Q) (φ(K)ᵀ V) / (φ(Q) Σₛ φ(K)ₛ), eq. (5): O(S · R) for R features.
 
-    φ(Q) [T, R] and φ(K) [S, R] are not negative, φ(K) is zero for padding; value [S, H]
-    -> [T, H] in at least float32, zero where all weights are.
+    Args:
+      query_features: φ(Q) [T, R], not negative.
+      key_features: φ(K) [S, R], not negative, and zero for padding.
+      value: [S, H].
+      precision: the precision of the products.
+
+    Returns:
+      [T, H] in at least float32; zero where all weights are zero.
     """
-    wide = at_least_float32(value.dtype)
-    # [H, R], as XLA's CPU backend has no bfloat16 product for [R, H].
+    wide_dtype = at_least_float32(value.dtype)
+    # The context is [H, R], as XLA's CPU backend has no bfloat16 product for [R, H].
     context = einsum("sr,sh->hr", key_features, value, precision)
-    if value.dtype != jnp.float16:  # which has no room for sums over thousands of keys
+    # float16 has too small a range for sums over thousands of keys.
+    if value.dtype != jnp.float16:
         context = context.astype(value.dtype)
-    summed = einsum("tr,hr->th", query_features, context, precision)
-    total = key_features.sum(0, dtype=wide)  # [R]
-    weight = einsum("tr,r->t", query_features.astype(wide), total, precision)
-    return summed / jnp.where(weight > 0, weight, 1)[:, None]
+    numerator = einsum("tr,hr->th", query_features, context, precision)
+
+    feature_sums = key_features.sum(0, dtype=wide_dtype)  # [R]
+    denominator = einsum(
+        "tr,r->t", query_features.astype(wide_dtype), feature_sums, precision
+    )
+    return numerator / jnp.where(denominator > 0, denominator, 1)[:, None]
 
 
 def elu_plus_one(x: jax.Array) -> jax.Array:
@@ -41,10 +51,18 @@ def elu_plus_one(x: jax.Array) -> jax.Array:
 class LinearAttention(Attention):
     """Weights φ(q)·φ(k) / Σₛ φ(q)·φ(kₛ), φ = ELU + 1; without parameters or options."""
 
-    def attend(self, query, key, value, mask, precision):
-        wide = at_least_float32(value.dtype)
-        query_features, key_features = (
-            elu_plus_one(x.astype(wide)).astype(value.dtype) for x in (query, key)
-        )
-        key_features = zeroed(key_features, mask)  # φ(0) is 1, not 0
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        precision: jax.lax.PrecisionLike,
+    ) -> jax.Array:
+        dtype = value.dtype
+        wide_dtype = at_least_float32(dtype)
+        query_features = elu_plus_one(query.astype(wide_dtype)).astype(dtype)
+        key_features = elu_plus_one(key.astype(wide_dtype)).astype(dtype)
+        # Padded keys are zero, and φ(0) is 1.
+        key_features = zeroed(key_features, mask)
         return kernel_attend(query_features, key_features, value, precision)

@@ -6,11 +6,13 @@ E [k, max_length], k ≪ S, which keys and values share (there F = E):
     softmax(Q (E K)ᵀ / √H) · (E V)                                               (7)
 """
 
-from typing import Any
+from typing import Unpack
 
+import jax
 from flax import nnx
 
 from nystromformer.attention.base import Attention
+from nystromformer.attention.options import CommonArguments
 from nystromformer.dot_product import attend
 from nystromformer.ops import einsum
 from nystromformer.validation import check_choice, check_range
@@ -26,35 +28,65 @@ class LinformerAttention(Attention):
     long as a key; the N(0, 1/k) of the paper's theorem would saturate the softmax.
     """
 
-    projection_dim: int = 256  # k ≤ max_length
-    # "key_value": one E in each layer; "layerwise_per_head", as in the published
-    # comparison on the LRA: one for each head, for all layers, from N(0, 0.02²).
-    sharing: str = "key_value"
-
     size_option = "projection_dim"
 
-    def __init__(self, *, rngs: nnx.Rngs, **options: Any):
-        super().__init__(rngs=rngs, **options)
-        check_range("projection_dim", self.projection_dim, 1, self.max_length)
-        check_choice("sharing", self.sharing, SHARING)
-        shape = self.projection_dim, self.max_length
-        init = nnx.initializers.variance_scaling(1 / 2, "fan_avg", "uniform")
-        self.shared_across_layers = self.sharing == "layerwise_per_head"
-        if self.shared_across_layers:
-            init, shape = nnx.initializers.normal(0.02), (self.num_heads, *shape)
-        self.projection = nnx.Param(init(rngs.params(), shape))
+    def __init__(
+        self,
+        *,
+        projection_dim: int = 256,
+        sharing: str = "key_value",
+        **common: Unpack[CommonArguments],
+    ):
+        """Makes the attention and its projection.
 
-    def per_head(self, length):
+        Args:
+          projection_dim: k, at most max_length.
+          sharing: "key_value": one E in each layer, for all heads.
+            "layerwise_per_head", as in the published comparison on the LRA: one E for
+            each head, shared by all layers, which starts as N(0, 0.02²).
+          **common: the arguments of every `Attention`.
+
+        Raises:
+          ValueError: an invalid value.
+        """
+        super().__init__(**common)
+        check_range("projection_dim", projection_dim, 1, self.max_length)
+        check_choice("sharing", sharing, SHARING)
+        self.projection_dim = projection_dim
+        self.sharing = sharing
+        self.shared_across_layers = sharing == "layerwise_per_head"
+
+        if sharing == "layerwise_per_head":
+            initializer = nnx.initializers.normal(0.02)
+            shape = (self.num_heads, projection_dim, self.max_length)
+        else:
+            initializer = nnx.initializers.variance_scaling(1 / 2, "fan_avg", "uniform")
+            shape = (projection_dim, self.max_length)
+        self.projection = nnx.Param(initializer(common["rngs"].params(), shape))
+
+    def per_head(self, length: int) -> tuple[jax.Array, ...]:
         if length > self.max_length:
-            sizes = f"length {length} are longer than max_length {self.max_length}"
-            raise ValueError(f"keys of {sizes}, which linformer's projection is for")
-        shape = -1, self.projection.shape[-2], length
-        return (self.projection[..., :length].reshape(shape),) * 2
+            raise ValueError(
+                f"keys of length {length} are longer than the max_length "
+                f"{self.max_length} that linformer's projection was made for"
+            )
+        num_rows = self.projection.shape[-2]
+        projection = self.projection[..., :length]
+        return (projection.reshape(-1, num_rows, length),)  # [1 or N, k, S]
 
-    def attend(self, query, key, value, mask, precision, of_keys, of_values):
-        key, value = (
-            einsum("ks,sh->kh", projection.astype(x.dtype), x, precision)
-            for projection, x in ((of_keys, key), (of_values, value))
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        precision: jax.lax.PrecisionLike,
+        projection: jax.Array,
+    ) -> jax.Array:
+        projection = projection.astype(key.dtype)
+        keys = einsum("ks,sh->kh", projection, key, precision)
+        values = einsum("ks,sh->kh", projection, value, precision)
+        scaled_keys = (keys * query.shape[-1] ** -0.5).astype(query.dtype)
+        return attend(
+            query, scaled_keys, values.astype(query.dtype), precision=precision
         )
-        key = (key * query.shape[-1] ** -0.5).astype(query.dtype)
-        return attend(query, key, value.astype(query.dtype), precision=precision)

@@ -6,44 +6,73 @@ the same in every layer, and there are no global tokens, as on the LRA.
 """
 
 from functools import partial
-from typing import Any
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention
+from nystromformer.attention.options import CommonArguments
 from nystromformer.blocks import neighbourhoods, to_blocks
 from nystromformer.dot_product import attend
 from nystromformer.validation import check_range
 
-_MIN_BLOCK = 32  # tokens of a block of queries; smaller matrices are slow
+# The least tokens of a block of queries; smaller matrices are slow.
+_MIN_BLOCK = 32
 
 
 class LongformerAttention(Attention):
     """A band. Without parameters."""
 
-    window: int = 256  # 2w ≥ 2, even: token t sees |t − s| ≤ w, window + 1 tokens
-
     self_attention_only = True
     size_option = "window"
 
-    def __init__(self, **options: Any):
-        super().__init__(**options)
-        check_range("window", self.window, 2, max(2, 2 * (self.max_length - 1)))
-        if self.window % 2:
-            why = "window / 2 neighbours on each side"
-            raise ValueError(f"window must be even ({why}), got {self.window}")
+    def __init__(self, *, window: int = 256, **common: Unpack[CommonArguments]):
+        """Makes the attention.
 
-    def attend(self, query, key, value, mask, precision):
-        mask = jnp.ones(len(key), bool) if mask is None else mask
+        Args:
+          window: 2w ≥ 2, even: token t attends to |t − s| ≤ w, window + 1 tokens.
+          **common: the arguments of every `Attention`.
+
+        Raises:
+          ValueError: an odd window, or one that reaches further than max_length.
+        """
+        super().__init__(**common)
+        check_range("window", window, 2, max(2, 2 * (self.max_length - 1)))
+        if window % 2:
+            raise ValueError(
+                "window must be even (window / 2 neighbours on each side), got "
+                f"{window}"
+            )
+        self.window = window
+
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        precision: jax.lax.PrecisionLike,
+    ) -> jax.Array:
         length = query.shape[0]
+        if mask is None:
+            mask = jnp.ones(length, bool)
+        key = key * query.shape[-1] ** -0.5
         margin = min(self.window // 2, length)  # w
         size = max(margin, _MIN_BLOCK)
-        key = key * query.shape[-1] ** -0.5
-        offsets = jnp.arange(size + 2 * margin)[None] - jnp.arange(size)[:, None]
+
+        # Query t of a block sees the columns t to t + 2w of the block with its margins.
+        columns = jnp.arange(size + 2 * margin)[None]
+        offsets = columns - jnp.arange(size)[:, None]
         band = (offsets >= 0) & (offsets <= 2 * margin)  # [size, size + 2w]
-        windows = partial(neighbourhoods, size=size, margin=margin)
-        allowed = band[None] & windows(mask)[:, None]  # [C, size, size + 2w]
-        of_blocks = jax.vmap(partial(attend, precision=precision))
-        out = of_blocks(to_blocks(query, size), windows(key), windows(value), allowed)
+        is_valid = neighbourhoods(mask, size, margin)  # [C, size + 2w]
+        is_seen = band[None] & is_valid[:, None]  # [C, size, size + 2w]
+
+        attend_blocks = jax.vmap(partial(attend, precision=precision))
+        out = attend_blocks(
+            to_blocks(query, size),
+            neighbourhoods(key, size, margin),
+            neighbourhoods(value, size, margin),
+            is_seen,
+        )
         return out.reshape(-1, out.shape[-1])[:length]

@@ -1,16 +1,18 @@
 """Nyström attention: `nystrom` over heads and batch, and the convolution of V.
 
-Letters: B batch, T query length, S key length, N heads, H head dim, K kernel size.
+Letters: B batch, T query length, S key length, N heads, H head dim, M landmarks,
+K kernel size.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention.base import Attention
+from nystromformer.attention.options import CommonArguments
 from nystromformer.blocks import neighbourhoods
 from nystromformer.landmarks import LANDMARKS, PINVS
 from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
@@ -20,84 +22,147 @@ from nystromformer.validation import check_choice, check_range
 PINV_INITS = ("per_matrix", "per_batch")
 
 
+def check_kernel_size(size: int) -> None:
+    """Raises ValueError for a kernel size that is negative or even, but for 0."""
+    if size < 0 or (size > 0 and size % 2 == 0):
+        raise ValueError(f"conv_kernel_size must be odd, or 0 for none, got {size}")
+
+
 def depthwise_conv(
     value: jax.Array, kernel: jax.Array, *, precision: jax.lax.PrecisionLike = None
 ) -> jax.Array:
-    """The skip connection of V: one odd kernel along the sequence for all of H.
+    """Convolves the values of one head along the sequence: the skip connection of V.
 
-    Output t = Σₖ kernel[k] · value[t + k − (K − 1)/2]. A block of outputs is a banded
-    (Toeplitz) matrix times the block of inputs with its margins: matmuls on any device.
+    Output t is Σₖ kernel[k] · value[t + k − (K − 1)/2], with zeros outside the
+    sequence. A block of outputs is a banded (Toeplitz) matrix times the block of inputs
+    with its margins, so that any device computes it by matrix products.
 
-    value [S, H], zero where it does not count, and kernel [K], K odd -> [S, H].
+    Args:
+      value: [S, H], zero for padding.
+      kernel: [K], K odd, one kernel for all H features.
+      precision: the precision of the product.
+
+    Returns:
+      [S, H] in the dtype of value.
+
+    Raises:
+      ValueError: an even K.
     """
     length, head_dim = value.shape
-    size = kernel.shape[0]
-    check_kernel_size(size)
-    margin = size // 2
-    block = max(32, margin)
-    windows = neighbourhoods(value, block, margin)  # [C, block + 2 margin, H]
-    offsets = jnp.arange(block + 2 * margin)[None, :] - jnp.arange(block)[:, None]
-    inside = (offsets >= 0) & (offsets < size)
-    band = jnp.where(inside, kernel[jnp.clip(offsets, 0, size - 1)], 0)
-    out = einsum("tw,bwh->bth", band.astype(value.dtype), windows, precision)
+    kernel_size = kernel.shape[0]
+    check_kernel_size(kernel_size)
+    margin = kernel_size // 2
+    block_size = max(32, margin)
+    windows = neighbourhoods(value, block_size, margin)  # [C, block + 2 margin, H]
+
+    # Row t of the band has the kernel from column t on, as column 0 lies `margin`
+    # tokens in front of the block.
+    columns = jnp.arange(block_size + 2 * margin)[None, :]
+    kernel_index = columns - jnp.arange(block_size)[:, None]
+    is_inside = (kernel_index >= 0) & (kernel_index < kernel_size)
+    entries = kernel[jnp.clip(kernel_index, 0, kernel_size - 1)]
+    band = jnp.where(is_inside, entries, 0).astype(value.dtype)
+
+    out = einsum("tw,bwh->bth", band, windows, precision)
     return out.reshape(-1, head_dim)[:length].astype(value.dtype)
-
-
-def check_kernel_size(size: int) -> None:
-    """Raises ValueError for an invalid kernel size."""
-    if size < 0 or (size and size % 2 == 0):
-        raise ValueError(f"conv_kernel_size must be odd, or 0 for none, got {size}")
 
 
 class NystromAttention(Attention):
     """Nyström attention, eq. (13), and the convolution of V.
 
-    In cross attention with a mask pass `cross_attention=True`: where T = S, landmarks
-    would else leave out the queries in the places of masked keys.
+    In cross attention with a mask pass `cross_attention=True`. Otherwise, where T = S,
+    landmarks would leave out the queries in the places of masked keys.
     """
-
-    num_landmarks: int = 64  # M ≥ 1; M ≥ the number of valid tokens is exact attention
-    num_pinv_iters: int = 6  # iterations towards the pseudo-inverse
-    # K odd, or 0 for none. The kernel [K, N] of the skip connection starts as
-    # U(−1/√K, 1/√K), as in the published code.
-    conv_kernel_size: int = 0
-    landmark_padding: str = "mask"  # or "count", the published treatment of padding
-    landmarks: str = "segment_means"  # a name in `landmarks.LANDMARKS`
-    landmark_seed: int = 0  # of the tokens drawn
-    pinv: str = "iterative"  # a name in `landmarks.PINVS`
-    # Z₀ scaled "per_matrix" by its own norms, or, as published, "per_batch" by the
-    # largest of the batch: an example then depends on its neighbours.
-    pinv_init: str = "per_matrix"
 
     size_option = "num_landmarks"
     padding_sensitive = {"landmark_padding": "count"}
     batch_sensitive = {"pinv_init": "per_batch"}
-    defaults = {"conv_kernel_size": 35}
+    paper_options = {"conv_kernel_size": 35}
 
-    def __init__(self, *, rngs: nnx.Rngs, **options: Any):
-        super().__init__(rngs=rngs, **options)
-        check_range("num_landmarks", self.num_landmarks, 1)
-        check_range("num_pinv_iters", self.num_pinv_iters, 0)
-        check_kernel_size(self.conv_kernel_size)
-        check_choice("landmark_padding", self.landmark_padding, LANDMARK_PADDINGS)
-        check_choice("landmarks", self.landmarks, LANDMARKS)
-        check_choice("pinv", self.pinv, PINVS)
-        check_choice("pinv_init", self.pinv_init, PINV_INITS)
+    def __init__(
+        self,
+        *,
+        num_landmarks: int = 64,
+        num_pinv_iters: int = 6,
+        conv_kernel_size: int = 0,
+        landmark_padding: str = "mask",
+        landmarks: str = "segment_means",
+        landmark_seed: int = 0,
+        pinv: str = "iterative",
+        pinv_init: str = "per_matrix",
+        **common: Unpack[CommonArguments],
+    ):
+        """Makes the attention, and the kernel if it has a convolution.
+
+        Args:
+          num_landmarks: M ≥ 1. M ≥ the number of valid tokens is exact attention.
+          num_pinv_iters: iterations towards the pseudo-inverse.
+          conv_kernel_size: K odd, or 0 for no convolution. The kernel [K, N] of the
+            skip connection starts as U(−1/√K, 1/√K), as in the published code.
+          landmark_padding: "mask", or "count" for the published treatment of padding.
+          landmarks: a name in `nystromformer.landmarks.LANDMARKS`: "segment_means",
+            "random" or "kmeans".
+          landmark_seed: the seed of randomly drawn tokens.
+          pinv: a name in `nystromformer.landmarks.PINVS`: "iterative", "exact" or
+            "identity".
+          pinv_init: "per_matrix" scales Z₀ by the norms of its own matrix. "per_batch"
+            scales it by the largest norms of the batch, as published, and an example
+            then depends on its neighbours.
+          **common: the arguments of every `Attention`.
+
+        Raises:
+          ValueError: an invalid value.
+        """
+        super().__init__(**common)
+        check_range("num_landmarks", num_landmarks, 1)
+        check_range("num_pinv_iters", num_pinv_iters, 0)
+        check_kernel_size(conv_kernel_size)
+        check_choice("landmark_padding", landmark_padding, LANDMARK_PADDINGS)
+        check_choice("landmarks", landmarks, LANDMARKS)
+        check_choice("pinv", pinv, PINVS)
+        check_choice("pinv_init", pinv_init, PINV_INITS)
+        self.num_landmarks = num_landmarks
+        self.num_pinv_iters = num_pinv_iters
+        self.conv_kernel_size = conv_kernel_size
+        self.landmark_padding = landmark_padding
+        self.landmarks = landmarks
+        self.landmark_seed = landmark_seed
+        self.pinv = pinv
+        self.pinv_init = pinv_init
+
         self.conv_kernel: Any = nnx.data(None)
-        if size := self.conv_kernel_size:
-            key, shape, bound = rngs.params(), (size, self.num_heads), size**-0.5
-            drawn = jax.random.uniform(key, shape, minval=-bound, maxval=bound)
-            self.conv_kernel = nnx.Param(drawn)
+        if conv_kernel_size > 0:
+            bound = conv_kernel_size**-0.5
+            kernel = jax.random.uniform(
+                common["rngs"].params(),
+                shape=(conv_kernel_size, self.num_heads),
+                minval=-bound,
+                maxval=bound,
+            )
+            self.conv_kernel = nnx.Param(kernel)
 
-    def per_head(self, length):
-        return () if self.conv_kernel is None else (self.conv_kernel[...].T,)
+    def per_head(self, length: int) -> tuple[jax.Array, ...]:
+        if self.conv_kernel is None:
+            return ()
+        return (self.conv_kernel[...].T,)  # [N, K]
 
-    def attend(self, query, key, value, mask, precision, kernel=None):
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        precision: jax.lax.PrecisionLike,
+        kernel: jax.Array | None = None,
+    ) -> jax.Array:
         pinv = PINVS[self.pinv]
         if self.pinv == "iterative" and self.pinv_init == "per_batch":
             pinv = partial(iterative_pinv, scale_over=("heads", "batch"))
         out = nystrom(
-            *(query, key, value, mask),
+            query,
+            key,
+            value,
+            mask,
             num_landmarks=self.num_landmarks,
             num_pinv_iters=self.num_pinv_iters,
             landmark_padding=self.landmark_padding,
@@ -108,11 +173,14 @@ class NystromAttention(Attention):
         )
         if kernel is None:
             return out
+
         if self.cross_attention or len(query) != len(key):
-            sizes = f"got T = {len(query)} and S = {len(key)}, or cross attention"
-            raise ValueError(f"the convolution of V needs self-attention, {sizes}")
-        convolved = depthwise_conv(value, kernel, precision=precision)
-        return out + convolved.astype(out.dtype)
+            raise ValueError(
+                "the convolution of V needs self-attention, got "
+                f"T = {len(query)} and S = {len(key)}, or cross attention"
+            )
+        convolved_value = depthwise_conv(value, kernel, precision=precision)
+        return out + convolved_value.astype(out.dtype)
 
 
 def nystrom_attention(
@@ -123,7 +191,13 @@ def nystrom_attention(
     mask: jax.Array | None = None,
     *,
     num_landmarks: int = 64,
+    num_pinv_iters: int = 6,
     conv_kernel: jax.Array | None = None,
+    landmark_padding: str = "mask",
+    landmarks: str = "segment_means",
+    landmark_seed: int = 0,
+    pinv: str = "iterative",
+    pinv_init: str = "per_matrix",
     cross_attention: bool = False,
     dropout_rng: jax.Array | None = None,
     dropout_rate: float = 0.0,
@@ -133,22 +207,44 @@ def nystrom_attention(
     precision: jax.lax.PrecisionLike = None,
     module: object = None,
     is_causal: bool = False,
-    **options: Any,
 ) -> jax.Array:
     """`NystromAttention` as a function, for any `attention_fn=…` of flax.
 
-    Arguments and result are those of every `Attention`, the options, with defaults,
-    those of `NystromAttention`. `conv_kernel` [K, N], odd K, convolves V (T = S). In
-    cross attention with a mask pass `cross_attention=True`, in case T = S.
+    Args:
+      query: [B, T, N, H].
+      key: [B, S, N, H].
+      value: [B, S, N, H].
+      mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend.
+      num_landmarks, num_pinv_iters, landmark_padding, landmarks, landmark_seed, pinv,
+        pinv_init: the options of `NystromAttention`.
+      conv_kernel: [K, N], K odd, the kernel of the convolution of V, which needs T = S;
+        None for no convolution.
+      cross_attention: pass True in cross attention with a mask, in case T = S.
+      bias, dropout_rng, dropout_rate, broadcast_dropout, deterministic, dtype,
+        precision, module, is_causal: the arguments of `Attention.__call__`.
+
+    Returns:
+      [B, T, N, H] in dtype.
+
+    Raises:
+      ValueError: as `NystromAttention` and `Attention.__call__`, or a kernel of another
+        shape.
     """
-    if "conv_kernel_size" in options:
-        raise ValueError("conv_kernel_size: pass conv_kernel [K, N], the parameter")
+    options = {
+        "num_landmarks": num_landmarks,
+        "num_pinv_iters": num_pinv_iters,
+        "landmark_padding": landmark_padding,
+        "landmarks": landmarks,
+        "landmark_seed": landmark_seed,
+        "pinv": pinv,
+        "pinv_init": pinv_init,
+    }
+    NystromAttention.check_options(options)
     attention = NystromAttention(
         num_heads=query.shape[2],
         head_dim=query.shape[-1],
         max_length=key.shape[1],
         rngs=nnx.Rngs(),
-        num_landmarks=num_landmarks,
         cross_attention=cross_attention,
         **options,
     )
@@ -156,8 +252,14 @@ def nystrom_attention(
         raise ValueError(f"conv_kernel must be [K, N], got {conv_kernel.shape}")
     attention.conv_kernel = nnx.data(conv_kernel)
     return attention(
-        *(query, key, value, bias, mask),
+        query,
+        key,
+        value,
+        bias,
+        mask,
+        dropout_rng=dropout_rng,
         dropout_rate=dropout_rate,
+        broadcast_dropout=broadcast_dropout,
         deterministic=deterministic,
         dtype=dtype,
         precision=precision,

@@ -6,10 +6,12 @@ Choromanski et al., "Rethinking Attention with Performers", ICLR 2021. For w ~ N
 
 R such features of each query and key, with linear attention between them, estimate
 softmax attention; rows w that are orthogonal in blocks of H estimate it better.
+
+Letters: L, T, S tokens, queries, keys, H head dim, R features.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +20,13 @@ from jax import lax
 
 from nystromformer.attention.base import Attention
 from nystromformer.attention.linear import kernel_attend
+from nystromformer.attention.options import CommonArguments
 from nystromformer.ops import einsum
 from nystromformer.validation import check_choice, check_range
 
 PUBLISHED_EPSILON = 1e-4
-Project = Callable[[jax.Array], jax.Array]  # [L, H] -> [L, R]
+# x [L, H] -> W x / H^(1/4), [L, R].
+Project = Callable[[jax.Array], jax.Array]
 
 
 class RandomProjection(nnx.Variable):
@@ -30,30 +34,42 @@ class RandomProjection(nnx.Variable):
 
 
 def orthogonal_rows(matrix: jax.Array) -> jax.Array:
-    """Gram-Schmidt over the rows of [H, H]; of a Gaussian matrix a uniform rotation.
+    """Makes rows orthonormal by Gram-Schmidt; of a Gaussian matrix a uniform rotation.
 
-    Made of products alone: LAPACK's QR may wait for the threads that run the program.
+    It uses products alone: LAPACK's QR inside a compiled program may wait for the
+    threads that run the program.
+
+    Args:
+      matrix: [H, H].
+
+    Returns:
+      [H, H].
     """
     size = matrix.shape[0]
 
-    def step(i: jax.Array, rows: jax.Array) -> jax.Array:
-        done, row = jnp.where(jnp.arange(size)[:, None] < i, rows, 0), rows[i]
+    def make_orthogonal(i: jax.Array, rows: jax.Array) -> jax.Array:
+        """The rows with row i orthogonal to those in front of it, and of length 1."""
+        is_previous = jnp.arange(size)[:, None] < i
+        previous_rows = jnp.where(is_previous, rows, 0)
+        row = rows[i]
         for _ in range(2):  # the second time removes the rounding of the first
-            row -= done @ row @ done
+            components = previous_rows @ row
+            row -= components @ previous_rows
         return rows.at[i].set(row / jnp.linalg.norm(row))
 
     with jax.default_matmul_precision("highest"):
-        return lax.fori_loop(0, size, step, matrix)
+        return lax.fori_loop(0, size, make_orthogonal, matrix)
 
 
 def draw_projection(key: jax.Array, num_features: int, head_dim: int) -> jax.Array:
-    """W [R, H]: each row N(0, I), every H consecutive rows orthogonal (section 2.4)."""
-    of_directions, of_norms = jax.random.split(key)
+    """Draws W [R, H]: rows as N(0, I), every H of them orthogonal (section 2.4)."""
+    direction_key, norm_key = jax.random.split(key)
     num_blocks = -(-num_features // head_dim)
-    gaussian = jax.random.normal(of_directions, (num_blocks, head_dim, head_dim))
-    directions = jax.vmap(orthogonal_rows)(gaussian).reshape(-1, head_dim)
-    gaussian = jax.random.normal(of_norms, (num_features, head_dim))
-    norms = jnp.linalg.norm(gaussian, axis=-1, keepdims=True)
+    shape = (num_blocks, head_dim, head_dim)
+    gaussian_blocks = jax.random.normal(direction_key, shape)
+    directions = jax.vmap(orthogonal_rows)(gaussian_blocks).reshape(-1, head_dim)
+    gaussian_rows = jax.random.normal(norm_key, (num_features, head_dim))
+    norms = jnp.linalg.norm(gaussian_rows, axis=-1, keepdims=True)
     return directions[:num_features] * norms
 
 
@@ -67,18 +83,29 @@ def softmax_features(
     make the largest feature of every token, and the largest key of every feature, 1:
     nothing overflows, and no sum of weights is below 1.
 
-    query [T, H], key [S, H], mask [S] -> [T, R], [S, R] in at least float32.
+    Args:
+      query: [T, H].
+      key: [S, H].
+      mask: [S] bool, True = valid, or None.
+      project: x -> W x / H^(1/4).
+
+    Returns:
+      The features of queries [T, R] and of keys [S, R], in at least float32.
     """
-    of_queries, of_keys = project(query), project(key)
-    wide = of_keys.dtype
-    square = jnp.square(key.astype(wide)).sum(-1, keepdims=True)
-    of_keys -= square * (key.shape[-1] ** -0.5 / 2)
+    query_logits = project(query)
+    key_logits = project(key)
+    wide_dtype = key_logits.dtype
+    square = jnp.square(key.astype(wide_dtype)).sum(-1, keepdims=True)
+    key_logits -= square * (key.shape[-1] ** -0.5 / 2)
     if mask is not None:
-        of_keys = jnp.where(mask[:, None], of_keys, jnp.finfo(wide).min)
-    largest_key = lax.stop_gradient(of_keys.max(0, keepdims=True))
-    of_queries += largest_key
-    largest = lax.stop_gradient(of_queries.max(-1, keepdims=True))
-    return jnp.exp(of_queries - largest), jnp.exp(of_keys - largest_key)
+        lowest = jnp.finfo(wide_dtype).min
+        key_logits = jnp.where(mask[:, None], key_logits, lowest)
+
+    largest_of_feature = lax.stop_gradient(key_logits.max(0, keepdims=True))
+    query_logits += largest_of_feature
+    largest_of_query = lax.stop_gradient(query_logits.max(-1, keepdims=True))
+    query_features = jnp.exp(query_logits - largest_of_query)
+    return query_features, jnp.exp(key_logits - largest_of_feature)
 
 
 def published_features(
@@ -89,18 +116,26 @@ def published_features(
     That code scales q and k twice, so the scores by 1/H instead of 1/√H. It subtracts
     the largest w·x of each query, and of all keys of the batch and its heads, and adds
     ε, so that small features are ε alone. Padded keys take part, as zero vectors.
+
+    Arguments and results are those of `softmax_features`.
     """
+    query_projection = project(query) * query.shape[-1] ** -0.25
+    key_projection = project(key) * key.shape[-1] ** -0.25
 
-    def features(x: jax.Array, over: tuple[str, ...]) -> jax.Array:
-        projected = project(x) * x.shape[-1] ** -0.25
-        half = jnp.square(x.astype(projected.dtype)).sum(-1, keepdims=True)
-        half /= 2 * x.shape[-1]
-        largest = projected.max(None if over else -1, keepdims=True)
-        for axis in over:
-            largest = lax.all_gather(largest, axis).max(0)
-        return jnp.exp(projected - half - largest) + PUBLISHED_EPSILON
+    largest_of_query = query_projection.max(-1, keepdims=True)
+    largest_of_keys = key_projection.max(keepdims=True)
+    for axis_name in ("heads", "batch"):
+        largest_of_keys = lax.all_gather(largest_of_keys, axis_name).max(0)
 
-    return features(query, ()), features(key, ("heads", "batch"))
+    def features(x: jax.Array, projection: jax.Array, largest: jax.Array) -> jax.Array:
+        square = jnp.square(x.astype(projection.dtype)).sum(-1, keepdims=True)
+        half_square = square / (2 * x.shape[-1])
+        return jnp.exp(projection - half_square - largest) + PUBLISHED_EPSILON
+
+    return (
+        features(query, query_projection, largest_of_query),
+        features(key, key_projection, largest_of_keys),
+    )
 
 
 KERNELS = {"softmax": softmax_features, "published": published_features}
@@ -109,30 +144,58 @@ KERNELS = {"softmax": softmax_features, "published": published_features}
 class PerformerAttention(Attention):
     """FAVOR+ attention in O((T + S) · R) memory, with one projection for all heads."""
 
-    num_features: int = 256  # R
-    # With "published", see `published_features`, an example depends on its padding and
-    # on its batch.
-    kernel: str = "softmax"
-
     size_option = "num_features"
     padding_sensitive = {"kernel": "published"}
     batch_sensitive = {"kernel": "published"}
 
-    def __init__(self, *, rngs: nnx.Rngs, **options: Any):
-        super().__init__(rngs=rngs, **options)
-        check_choice("kernel", self.kernel, KERNELS)
-        check_range("num_features", self.num_features, 1)
-        drawn = draw_projection(rngs.params(), self.num_features, self.head_dim)
-        self.projection = RandomProjection(drawn)
+    def __init__(
+        self,
+        *,
+        num_features: int = 256,
+        kernel: str = "softmax",
+        **common: Unpack[CommonArguments],
+    ):
+        """Makes the attention and draws its projection.
 
-    def attend(self, query, key, value, mask, precision):
-        projection = jax.lax.stop_gradient(self.projection[...])
+        Args:
+          num_features: R.
+          kernel: "softmax", or "published", see `published_features`, with which an
+            example depends on its padding and on its batch.
+          **common: the arguments of every `Attention`.
+
+        Raises:
+          ValueError: an invalid value.
+        """
+        super().__init__(**common)
+        check_choice("kernel", kernel, KERNELS)
+        check_range("num_features", num_features, 1)
+        self.num_features = num_features
+        self.kernel = kernel
+        projection = draw_projection(
+            common["rngs"].params(), num_features, self.head_dim
+        )
+        self.projection = RandomProjection(projection)
+
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        precision: jax.lax.PrecisionLike,
+    ) -> jax.Array:
+        projection = lax.stop_gradient(self.projection[...])
 
         def project(x: jax.Array) -> jax.Array:
-            """W x · H^(−1/4): [L, H] -> [L, R]."""
+            """W x / H^(1/4): [L, H] -> [L, R]."""
             rows = projection.astype(x.dtype)
             return einsum("lh,rh->lr", x, rows, precision) * x.shape[-1] ** -0.25
 
-        features = KERNELS[self.kernel](query, key, mask, project)
-        of_queries, of_keys = (x.astype(value.dtype) for x in features)
-        return kernel_attend(of_queries, of_keys, value, precision)
+        make_features = KERNELS[self.kernel]
+        query_features, key_features = make_features(query, key, mask, project)
+        return kernel_attend(
+            query_features=query_features.astype(value.dtype),
+            key_features=key_features.astype(value.dtype),
+            value=value,
+            precision=precision,
+        )

@@ -7,52 +7,67 @@ queries and keys and unit keys k_j = q_j / ‖q_j‖, token i attends to
 
 where P_i^(r) holds the tokens that round r hashes into the bucket of i. Tokens are
 sorted by bucket (and by position within one) and cut into chunks; chunk c looks at the
-chunks c − 1 and c. A token attends to itself only when there is nothing else. As in the
-authors' code q_i · k_j is not divided by √H.
+chunks c − 1 and c, and chunk 0 at itself alone. A token attends to itself only when
+there is nothing else. As in the authors' code q_i · k_j is not divided by √H.
 
 Unlike in that code, a token does not see other buckets in its chunk, and sees a token
-that several rounds find once (N_ij of the appendix); `lsh_scope="chunk"` does both
-as that code. The number of buckets follows the number of valid tokens and padding sorts
-to the end, so adding padding changes nothing.
+that several rounds find once (N_ij of the appendix): the rounds together are one
+softmax. `lsh_scope="chunk"` does both as that code. The number of buckets follows the
+number of valid tokens and padding sorts to the end, so adding padding changes nothing.
 
 Letters: L length, N heads, H head dim, R rounds of hashing, 2 K buckets, C chunks.
 """
 
-from typing import Any
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.attention.base import Attention
+from nystromformer.attention.options import CommonArguments
 from nystromformer.blocks import to_blocks
 from nystromformer.ops import at_least_float32, einsum
 from nystromformer.validation import check_choice, check_range
 
 LSH_SCOPES = ("bucket", "chunk")
-_SMALLEST_SQUARE = 1e-12  # |k|² below which a key is not stretched to length 1
+# A key with a smaller |k|² is not stretched to length 1.
+_SMALLEST_SQUARE = 1e-12
 
 
 def random_rotations(seed: int, shape: tuple[int, int, int, int]) -> jax.Array:
-    """Normal [N, R, K, H]; axis k is the same for every K, hence for every length."""
-    *outer, num_axes, head_dim = shape
-    # Named, so that a change of jax's default generator changes no model.
+    """Draws the axes that tokens are hashed by.
+
+    Args:
+      seed: the seed of the draw.
+      shape: N, R, K, H.
+
+    Returns:
+      Normal numbers [N, R, K, H]. Axis k is the same for every K, and hence for every
+      length of the sequence.
+    """
+    num_heads, num_hashes, num_axes, head_dim = shape
+    # The generator is named, so that a change of jax's default changes no model.
     key = jax.random.key(seed, impl="threefry2x32")
 
-    def axis(k: jax.Array) -> jax.Array:
-        drawn_by, sizes = jax.random.fold_in(key, k), (*outer, head_dim)
-        return jax.random.normal(drawn_by, sizes, jnp.float32)
+    def draw_axis(k: jax.Array) -> jax.Array:
+        axis_key = jax.random.fold_in(key, k)
+        axis_shape = (num_heads, num_hashes, head_dim)
+        return jax.random.normal(axis_key, axis_shape, jnp.float32)
 
-    return jax.vmap(axis, out_axes=2)(jnp.arange(num_axes))
+    return jax.vmap(draw_axis, out_axes=2)(jnp.arange(num_axes))
 
 
 def hash_buckets(
     x: jax.Array, mask: jax.Array, rotations: jax.Array, bucket_size: int
 ) -> jax.Array:
-    """Angular hashing: argmax [x R; −x R], without a gradient.
+    """Hashes by angle: argmax [x R; −x R], the nearest of 2 K directions.
+
+    It has no gradient.
 
     Args:
-      x, mask: [L, H]; [L] bool, True = a token.
+      x: [L, H].
+      mask: [L] bool, True = a token.
       rotations: [R, K, H], K ≥ ⌈L / bucket_size⌉.
       bucket_size: n valid tokens use the first ⌈n / bucket_size⌉ axes, two buckets
         each; n ≤ bucket_size tokens are in one bucket.
@@ -60,55 +75,113 @@ def hash_buckets(
     Returns:
       [R, L] int32: k for +axis k, K + k for −axis k, 2 K for padding.
     """
-    num_axes, num_valid = rotations.shape[1], mask.sum()
-    wide = at_least_float32(x.dtype)
-    x, rotations = lax.stop_gradient(x).astype(wide), rotations.astype(wide)
-    # Highest precision: a bucket must not depend on how a product is rounded.
-    rotated = jnp.einsum("rkh,lh->rlk", rotations, x, precision="highest")
-    used = (jnp.arange(num_axes) * bucket_size < num_valid)[None, None]
-    axis = jnp.argmax(jnp.where(used, jnp.abs(rotated), -1), axis=-1)  # [R, L]
-    along = jnp.take_along_axis(rotated, axis[:, :, None], axis=-1)[:, :, 0]
-    bucket = jnp.where(along < 0, num_axes + axis, axis)
+    num_axes = rotations.shape[1]
+    num_valid = mask.sum()
+    wide_dtype = at_least_float32(x.dtype)
+    # A bucket must not depend on how a product is rounded.
+    projections = jnp.einsum(
+        "rkh,lh->rlk",
+        rotations.astype(wide_dtype),
+        lax.stop_gradient(x).astype(wide_dtype),
+        precision="highest",
+    )
+    is_used = jnp.arange(num_axes) * bucket_size < num_valid  # [K]
+    sizes = jnp.where(is_used[None, None], jnp.abs(projections), -1)
+    axis = jnp.argmax(sizes, axis=-1)  # [R, L]
+    projection = jnp.take_along_axis(projections, axis[:, :, None], axis=-1)[:, :, 0]
+
+    bucket = jnp.where(projection < 0, num_axes + axis, axis)
     bucket = jnp.where(num_valid <= bucket_size, 0, bucket)
     return jnp.where(mask[None], bucket, 2 * num_axes).astype(jnp.int32)
 
 
-def _seen_tokens(tokens, bucket, chunk, mask, lsh_scope, dtype):
-    """The tokens [C, 2 size] that each chunk sees in one round, and their scores' bias.
+def _seen_tokens(
+    tokens: jax.Array,
+    round_bucket: jax.Array,
+    bucket: jax.Array,
+    chunk: jax.Array,
+    mask: jax.Array,
+    lsh_scope: str,
+    dtype: jnp.dtype,
+) -> tuple[jax.Array, jax.Array]:
+    """The tokens that each chunk sees in one round, and the bias of their scores.
 
-    From tokens [C, size] in the order of this round, the bucket [1 + R, L] of each
-    token in this and in every round, and its chunk [R, L]. The bias [C, size, 2 size]
-    is −log N_ij ("chunk": 0), the lowest number outside P_i^(r), half of it for itself.
+    Args:
+      tokens: [C, size] int32, the tokens in the order of this round, chunk by chunk.
+      round_bucket: [L] int32, the bucket of each token in this round.
+      bucket: [R, L] int32, the bucket of each token in every round.
+      chunk: [R, L] int32, the chunk of each token in every round.
+      mask: [L] bool, True = a token.
+      lsh_scope: one of LSH_SCOPES.
+      dtype: the dtype of the bias.
+
+    Returns:
+      seen [C, 2 size] int32: the tokens of the previous chunk, then those of the chunk
+      itself.
+      bias [C, size, 2 size]: −log N_ij, where N_ij is the number of rounds in which i
+      sees j (0 with lsh_scope="chunk"); the lowest finite number where i does not see
+      j in this round; half of that for i itself, which then has a weight only if
+      nothing else is seen.
     """
     num_chunks, size = tokens.shape
     lowest = jnp.finfo(dtype).min
     seen = jnp.concatenate([jnp.roll(tokens, 1, axis=0), tokens], axis=1)
+
     if lsh_scope == "chunk":
-        is_seen, bias = mask[seen][:, None], jnp.zeros((), dtype)
+        is_seen = mask[seen][:, None]  # [C, 1, 2 size]
+        bias = jnp.zeros((), dtype)
     else:
-        same = bucket[:, tokens][..., None] == bucket[:, seen][:, :, None]
+        is_seen = round_bucket[tokens][:, :, None] == round_bucket[seen][:, None]
+        is_same_bucket = bucket[:, tokens][..., None] == bucket[:, seen][:, :, None]
         lag = chunk[:, tokens][..., None] - chunk[:, seen][:, :, None]
-        found = (same[1:] & (lag >= 0) & (lag <= 1)).sum(0)  # N_ij
-        is_seen, bias = same[0], -jnp.log(jnp.maximum(found, 1).astype(dtype))
-    # Rolling wrapped the last chunk around to the first.
-    own = jnp.arange(2 * size)[None] >= size
-    before = (jnp.arange(num_chunks) > 0)[:, None] | own
-    bias = jnp.where(tokens[:, :, None] == seen[:, None], lowest / 2, bias)
-    return seen, jnp.where(is_seen & before[:, None], bias, lowest)
+        is_near = (lag >= 0) & (lag <= 1)
+        num_rounds = (is_same_bucket & is_near).sum(0)  # N_ij
+        bias = -jnp.log(jnp.maximum(num_rounds, 1).astype(dtype))
+
+    # jnp.roll also put the last chunk in front of the first one, which does not see it.
+    is_own_chunk = jnp.arange(2 * size)[None] >= size
+    has_previous_chunk = jnp.arange(num_chunks)[:, None] > 0
+    is_seen &= (is_own_chunk | has_previous_chunk)[:, None]
+
+    is_itself = tokens[:, :, None] == seen[:, None]
+    bias = jnp.where(is_itself, lowest / 2, bias)
+    return seen, jnp.where(is_seen, bias, lowest)
 
 
-def _attend_chunks(query, key, value, bias, precision):
-    """softmax(Q Kᵀ + bias) V in every chunk, and z = log Σ exp(scores).
+def _attend_chunks(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array,
+    precision: lax.PrecisionLike,
+) -> tuple[jax.Array, jax.Array]:
+    """Attends in every chunk: softmax(Q Kᵀ + bias) V.
 
-    query [C, T, H], key and value [C, S, H], finite bias [C, T, S] -> [C, T, H] and
-    [C, T] in at least float32.
+    Args:
+      query: [C, T, H].
+      key: [C, S, H].
+      value: [C, S, H].
+      bias: [C, T, S], finite.
+      precision: the precision of the products.
+
+    Returns:
+      [C, T, H] and z = log Σ exp(scores) [C, T], in at least float32.
     """
     scores = bias + einsum("cth,csh->cts", query, key, precision)
     largest = lax.stop_gradient(scores.max(-1, keepdims=True))
     weights = jnp.exp(scores - largest)  # [C, T, S]
     product = einsum("cts,csh->cth", weights.astype(value.dtype), value, precision)
     total = weights.sum(-1, keepdims=True)
-    return product / total, (largest + jnp.log(total))[:, :, 0]
+    z = largest + jnp.log(total)
+    return product / total, z[:, :, 0]
+
+
+def _with_unit_rows(key: jax.Array) -> jax.Array:
+    """key [L, H] with rows of length 1."""
+    wide_dtype = at_least_float32(key.dtype)
+    square = jnp.square(key.astype(wide_dtype)).sum(-1, keepdims=True)
+    inverse_norm = lax.rsqrt(jnp.maximum(square, _SMALLEST_SQUARE))
+    return (key.astype(wide_dtype) * inverse_norm).astype(key.dtype)
 
 
 class ReformerAttention(Attention):
@@ -118,61 +191,107 @@ class ReformerAttention(Attention):
     a token's query attends to the bucket of that token's key.
     """
 
-    num_hashes: int = 2  # rounds of hashing, R ≥ 1
-    # Tokens in a chunk of the sorted sequence, which is two average buckets. Up to so
-    # many valid tokens are one bucket.
-    bucket_size: int = 64
-    seed: int = 0  # of the rotations, drawn for each head and round
-    # "bucket": its tokens, each once; or, as published, "chunk": all tokens of a chunk
-    # and the one before, as often as rounds find them.
-    lsh_scope: str = "bucket"
-
     num_projections = 2
     self_attention_only = True
     size_option = "bucket_size"
 
-    def __init__(self, **options: Any):
-        super().__init__(**options)
-        size, most = self.bucket_size, self.max_length + self.max_length % 2
-        check_range("num_hashes", self.num_hashes, 1)
-        check_range("bucket_size", size, 2, most)
-        if size % 2:
-            why = "a chunk is two average buckets"
-            raise ValueError(f"bucket_size must be even ({why}), got {size}")
-        check_choice("lsh_scope", self.lsh_scope, LSH_SCOPES)
+    def __init__(
+        self,
+        *,
+        num_hashes: int = 2,
+        bucket_size: int = 64,
+        seed: int = 0,
+        lsh_scope: str = "bucket",
+        **common: Unpack[CommonArguments],
+    ):
+        """Makes the attention.
 
-    def per_head(self, length):
+        Args:
+          num_hashes: R ≥ 1, the rounds of hashing.
+          bucket_size: the tokens in a chunk of the sorted sequence, which is two
+            average buckets, so it is even. Up to so many valid tokens are one bucket.
+          seed: the seed of the rotations, drawn for each head and round.
+          lsh_scope: "bucket": a token sees those of its bucket, each once. "chunk", as
+            published: it sees all tokens of its chunk and the one before, as often as
+            rounds find them.
+          **common: the arguments of every `Attention`.
+
+        Raises:
+          ValueError: an invalid value.
+        """
+        super().__init__(**common)
+        check_range("num_hashes", num_hashes, 1)
+        even_max_length = self.max_length + self.max_length % 2
+        check_range("bucket_size", bucket_size, 2, even_max_length)
+        if bucket_size % 2:
+            raise ValueError(
+                "bucket_size must be even (a chunk is two average buckets), got "
+                f"{bucket_size}"
+            )
+        check_choice("lsh_scope", lsh_scope, LSH_SCOPES)
+        self.num_hashes = num_hashes
+        self.bucket_size = bucket_size
+        self.seed = seed
+        self.lsh_scope = lsh_scope
+
+    def per_head(self, length: int) -> tuple[jax.Array, ...]:
         num_axes = -(-length // self.bucket_size)
-        shape = self.num_heads, self.num_hashes, num_axes, self.head_dim
+        shape = (self.num_heads, self.num_hashes, num_axes, self.head_dim)
         return (random_rotations(self.seed, shape),)
 
-    def attend(self, query, key, value, mask, precision, rotations):
-        mask = jnp.ones(len(key), bool) if mask is None else mask
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        precision: jax.lax.PrecisionLike,
+        rotations: jax.Array,
+    ) -> jax.Array:
         length = query.shape[0]
-        wide = at_least_float32(query.dtype)
-        query, key, value, mask = (
-            to_blocks(x, self.bucket_size).reshape(-1, *x.shape[1:])
-            for x in (query, key, value, mask)
-        )
-        square = jnp.square(key.astype(wide)).sum(-1, keepdims=True)
-        inverse_norm = lax.rsqrt(jnp.maximum(square, _SMALLEST_SQUARE))
-        unit_key = (key.astype(wide) * inverse_norm).astype(key.dtype)
+        if mask is None:
+            mask = jnp.ones(length, bool)
+        query = self._fill_last_chunk(query)
+        key = self._fill_last_chunk(key)
+        value = self._fill_last_chunk(value)
+        mask = self._fill_last_chunk(mask)
+        unit_key = _with_unit_rows(key)
 
         bucket = hash_buckets(key, mask, rotations, self.bucket_size)  # [R, L]
-        order = jnp.argsort(bucket, axis=1)  # tokens by rank; stable
-        rank = jnp.argsort(order, axis=1)  # s_i, ranks by token
+        order = jnp.argsort(bucket, axis=1)  # the tokens by rank; the sort is stable
+        rank = jnp.argsort(order, axis=1)  # s_i, the ranks by token
         chunk = rank // self.bucket_size
 
-        def one_round(tokens: jax.Array, here: jax.Array) -> tuple[jax.Array, ...]:
-            buckets = jnp.concatenate([here[None], bucket])
-            given = tokens, buckets, chunk, mask, self.lsh_scope, wide
-            seen, bias = _seen_tokens(*given)
-            keys, values = unit_key[seen], value[seen]
-            return _attend_chunks(query[tokens], keys, values, bias, precision)
+        def attend_one_round(
+            tokens: jax.Array, round_bucket: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
+            seen, bias = _seen_tokens(
+                tokens=tokens,
+                round_bucket=round_bucket,
+                bucket=bucket,
+                chunk=chunk,
+                mask=mask,
+                lsh_scope=self.lsh_scope,
+                dtype=at_least_float32(query.dtype),
+            )
+            return _attend_chunks(
+                query=query[tokens],
+                key=unit_key[seen],
+                value=value[seen],
+                bias=bias,
+                precision=precision,
+            )
 
-        in_chunks = order.reshape(len(order), -1, self.bucket_size)  # [R, C, size]
-        attended, z = jax.vmap(one_round)(in_chunks, bucket)
+        tokens = order.reshape(len(order), -1, self.bucket_size)  # [R, C, size]
+        attended, z = jax.vmap(attend_one_round)(tokens, bucket)
+
+        # Both are in the order of the ranks, and go back into that of the tokens.
         z = jnp.take_along_axis(z.reshape(rank.shape), rank, axis=1)  # [R, L]
         attended = attended.reshape(*rank.shape, -1)
         attended = jnp.take_along_axis(attended, rank[:, :, None], axis=1)  # [R, L, H]
-        return (jax.nn.softmax(z, axis=0)[:, :, None] * attended).sum(0)[:length]
+        round_weights = jax.nn.softmax(z, axis=0)
+        return (round_weights[:, :, None] * attended).sum(0)[:length]
+
+    def _fill_last_chunk(self, x: jax.Array) -> jax.Array:
+        """x [L, ...] with zeros (False) behind, so that chunks divide its length."""
+        return to_blocks(x, self.bucket_size).reshape(-1, *x.shape[1:])

@@ -9,7 +9,8 @@ import pytest
 from flax import linen, nnx
 
 from nystromformer.attention import ATTENTIONS
-from nystromformer.attention.base import Attention, key_mask
+from nystromformer.attention.base import Attention
+from nystromformer.attention.inputs import key_mask
 from nystromformer.attention.nystrom import nystrom_attention
 from tests.attention.cases import MASK as PADDING
 from tests.attention.cases import OPTIONS, inputs, make, normal

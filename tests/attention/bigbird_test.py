@@ -20,12 +20,14 @@ def window_and_ends(block, first, last):
 
 def sets_of_blocks(valid, num_random_blocks, seed=0):
     """Every block's set of blocks, from the table; no block stands in it twice."""
-    table = jax.jit(attended_blocks, static_argnums=1)
-    blocks, exists, _ = table(jnp.asarray(valid), num_random_blocks, seed)
-    pairs = zip(np.asarray(blocks), np.asarray(exists), strict=True)
-    rows = [list(b[e]) for b, e in pairs]
-    assert all(len(set(row)) == len(row) for row in rows)
-    return [set(row) for row in rows]
+    make_table = jax.jit(attended_blocks, static_argnums=1)
+    table, exists, _ = make_table(jnp.asarray(valid), num_random_blocks, seed)
+    sets = []
+    for row, row_exists in zip(np.asarray(table), np.asarray(exists), strict=True):
+        blocks = list(row[row_exists])
+        assert len(set(blocks)) == len(blocks)
+        sets.append(set(blocks))
+    return sets
 
 
 @pytest.mark.parametrize("num_random_blocks", [0, 3])
@@ -37,22 +39,36 @@ def test_attended_blocks(first, last, num_blocks, num_random_blocks):
     index = np.arange(num_blocks)
     sets = sets_of_blocks((first <= index) & (index <= last), num_random_blocks)
     for block in range(first, last + 1):
-        fixed = window_and_ends(block, first, last)
-        free = set(range(first, last + 1)) - fixed
-        assert fixed <= sets[block]
-        assert sets[block] - fixed <= free
-        assert len(sets[block] - fixed) == min(num_random_blocks, len(free))
+        fixed_blocks = window_and_ends(block, first, last)
+        free_blocks = set(range(first, last + 1)) - fixed_blocks
+        random_blocks = sets[block] - fixed_blocks
+        assert fixed_blocks <= sets[block]
+        assert random_blocks <= free_blocks
+        assert len(random_blocks) == min(num_random_blocks, len(free_blocks))
 
 
 def test_attended_blocks_draws_uniformly():
-    draws, free = 3000, [1, 2, 3, 7, 8, 9]
-    table = jax.vmap(lambda seed: attended_blocks(jnp.ones(11, bool), 2, seed)[0])
-    random = np.asarray(table(jnp.arange(draws)))[:, 5, 5:]
-    counts = np.bincount(random.ravel(), minlength=11)
-    share = 2 / len(free)
-    deviation = np.sqrt(draws * share * (1 - share))
-    assert counts.sum() == counts[free].sum()
-    assert abs(counts[free] - draws * share).max() < 5 * deviation
+    """Block 5 of 11 has 4, 5, 6, 0 and 10; two of the six others are drawn."""
+    num_draws = 3000
+    free_blocks = [1, 2, 3, 7, 8, 9]
+
+    def random_blocks_of_5(seed):
+        blocks, _, _ = attended_blocks(jnp.ones(11, bool), 2, seed)
+        return blocks[5, 5:]
+
+    drawn = np.asarray(jax.vmap(random_blocks_of_5)(jnp.arange(num_draws)))
+    counts = np.bincount(drawn.ravel(), minlength=11)
+    probability = 2 / len(free_blocks)
+    deviation = np.sqrt(num_draws * probability * (1 - probability))
+    assert counts.sum() == counts[free_blocks].sum()
+    assert abs(counts[free_blocks] - num_draws * probability).max() < 5 * deviation
+
+
+def test_attended_blocks_has_the_fixed_blocks_of_its_docstring():
+    blocks, exists, _ = attended_blocks(jnp.ones(9, bool), 1, seed=0)
+    np.testing.assert_array_equal(blocks[5, :5], [4, 5, 6, 0, 8])
+    np.testing.assert_array_equal(blocks[1, :5], [0, 1, 2, 0, 8])
+    np.testing.assert_array_equal(exists[1], [True, True, True, False, True, True])
 
 
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
@@ -70,22 +86,30 @@ def test_bigbird_is_the_paper(
     length, valid_length, block_size, num_random_blocks, seed, scale
 ):
     """Token by token, given the sets of blocks; holes in the mask too."""
-    qkv = [normal(i, length, H, scale=scale) for i in range(3)]
+    query, key, value = (normal(seed, length, H, scale=scale) for seed in range(3))
     mask = np.random.default_rng(1).random(length) < 0.8
     mask[[0, valid_length - 1]] = True
     mask[valid_length:] = False
-    options = {"block_size": block_size, "num_random_blocks": num_random_blocks}
-    options["seed"] = seed
+
     last = (valid_length - 1) // block_size
-    sets = sets_of_blocks(np.arange(last + 1) <= last, num_random_blocks, seed)
+    sets = sets_of_blocks(np.ones(last + 1, bool), num_random_blocks, seed)
     valid = np.flatnonzero(mask)
     expected = np.zeros((length, H))
     for t in valid:
         block = t // block_size
-        seen = [
-            s for s in valid if s // block_size in sets[block] or block in (0, last)
-        ]
-        expected[t] = paper.attention(qkv[0][t : t + 1], *qkv[1:], seen)[0]
-    actual = one_head("bigbird", *qkv, mask, "float64", **options)
+        sees_everything = block in (0, last)
+        seen = [s for s in valid if sees_everything or s // block_size in sets[block]]
+        expected[t] = paper.attention(query[t : t + 1], key, value, seen)[0]
+
+    actual = one_head(
+        "bigbird",
+        query,
+        key,
+        value,
+        mask,
+        block_size=block_size,
+        num_random_blocks=num_random_blocks,
+        seed=seed,
+    )
     assert np.isfinite(actual).all()
     assert relative_error(actual[mask], expected[mask]) <= TOLERANCE["float64"]

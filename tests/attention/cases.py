@@ -25,7 +25,7 @@ OPTIONS = {
 
 
 def make(name, num_heads=N, head_dim=H, max_length=MAX_LENGTH, **options):
-    """The attention with those options, or else with OPTIONS."""
+    """The attention with those options; without any, with those of OPTIONS."""
     return make_attention(
         name,
         num_heads=num_heads,
@@ -36,40 +36,68 @@ def make(name, num_heads=N, head_dim=H, max_length=MAX_LENGTH, **options):
     )
 
 
+def random_rows(rng, length, dim):
+    return rng.integers(-3, 4, (length, dim))
+
+
+def constant_rows(rng, length, dim):
+    return np.tile(np.arange(dim) - 2, (length, 1))
+
+
+def duplicate_rows(rng, length, dim):
+    """Each row is one of two."""
+    two_rows = rng.integers(-3, 4, (2, dim))
+    return two_rows[rng.integers(0, 2, length)]
+
+
+def one_hot_rows(rng, length, dim):
+    return np.eye(dim)[rng.integers(0, dim, length)]
+
+
 # Rows [length, dim] of small integers, whose logits are exact in float32.
 KINDS = {
-    "random": lambda rng, length, dim: rng.integers(-3, 4, (length, dim)),
-    "constant": lambda rng, length, dim: np.tile(np.arange(dim) - 2, (length, 1)),
-    "duplicates": lambda rng, length, dim: rng.integers(-3, 4, (2, dim))[
-        rng.integers(0, 2, length)
-    ],
-    "one-hot": lambda rng, length, dim: np.eye(dim)[rng.integers(0, dim, length)],
+    "random": random_rows,
+    "constant": constant_rows,
+    "duplicates": duplicate_rows,
+    "one-hot": one_hot_rows,
 }
 
 
 def normal(seed, *shape, scale=1.0):
+    """Normal numbers of that shape, times the scale."""
     return scale * np.random.default_rng(seed).normal(size=shape)
 
 
 def inputs(length=MAX_LENGTH, dtype=np.float32):
-    """Query, key and value; the rows differ in scale by 40."""
+    """Query, key and value [B, length, N, H]; the examples differ in scale by 40."""
     scale = np.array([0.1, 1, 4])[:, None, None, None]
-    x = normal(0, 3, B, MAX_LENGTH, N, H) * scale[None]
-    return [jnp.asarray(y[:, :length], dtype) for y in x]
+    numbers = normal(0, 3, B, MAX_LENGTH, N, H) * scale
+    return [jnp.asarray(array[:, :length], dtype) for array in numbers]
 
 
 @functools.cache
 def compiled(name, **options):
     """An attention of one head, as a function of arrays, compiled once a shape."""
-    given = {"num_heads": 1, "head_dim": H, "max_length": 1024, "rngs": nnx.Rngs(0)}
-    graphdef, state = nnx.split(make_attention(name, **given, **options))
-    return jax.jit(lambda *inputs: nnx.merge(graphdef, state)(*inputs))
+    attention = make_attention(
+        name, num_heads=1, head_dim=H, max_length=1024, rngs=nnx.Rngs(0), **options
+    )
+    graphdef, state = nnx.split(attention)
+    return jax.jit(lambda *arrays: nnx.merge(graphdef, state)(*arrays))
 
 
 def one_head(name, query, key, value, mask, dtype="float64", **options):
-    """Of one sequence: query [T, H], key and value [S, H], mask [S], in that dtype."""
+    """The attention of one head of one sequence, computed in that dtype.
+
+    query [T, H], key and value [S, H], mask [S] -> [T, H].
+    """
     with jax.enable_x64(dtype == "float64"):
-        x = [jnp.asarray(a, dtype)[None, :, None] for a in (query, key, value)]
-        out = compiled(name, **options)(*x, None, jnp.asarray(mask)[None, None, None])
+        attend = compiled(name, **options)
+        out = attend(
+            jnp.asarray(query, dtype)[None, :, None],
+            jnp.asarray(key, dtype)[None, :, None],
+            jnp.asarray(value, dtype)[None, :, None],
+            None,
+            jnp.asarray(mask)[None, None, None],
+        )
         assert out.dtype == dtype
         return np.asarray(out)[0, :, 0]

@@ -1,6 +1,9 @@
 """The contract of every attention in the table; listing one is testing it."""
 
+import ast
 import functools
+import inspect
+import re
 from typing import Any, Literal
 
 import jax
@@ -10,9 +13,9 @@ import pytest
 from flax import nnx
 
 from configs import listops
-from nystromformer.attention import ATTENTIONS, register_attention
+from nystromformer.attention import ATTENTIONS, make_attention, register_attention
 from nystromformer.attention.base import Attention
-from nystromformer.attention.nystrom import NystromAttention
+from nystromformer.attention.nystrom import NystromAttention, nystrom_attention
 from tests.attention.cases import KINDS, MASK, MAX_LENGTH, B, H, N, inputs, make
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -216,81 +219,171 @@ def test_attention_memory_is_linear_in_length(name):
 class Shifted(Attention):
     """Each token gets its neighbour's value: an attention of another package."""
 
-    by: int = 1
     self_attention_only = True
+
+    def __init__(self, *, by: int = 1, **common):
+        super().__init__(**common)
+        self.by = by
 
     def attend(self, query, key, value, mask, precision):
         return jnp.roll(value, self.by, axis=0)
 
 
-def test_register_attention_adds_one_of_another_package():
-    x = inputs(13)
-    try:
-        register_attention("shifted", Shifted)
-        np.testing.assert_array_equal(make("shifted", by=2)(*x), jnp.roll(x[2], 2, 1))
-        again = type("Shifted", (Shifted,), {"__module__": "config_of_it"})
-        register_attention("shifted", again)  # a config imports its file once more
-        assert ATTENTIONS["shifted"] is again
-        other = type("Other", (Shifted,), {})
-        for taken in (other, Attention, ATTENTIONS["linear"]):
-            with pytest.raises(ValueError, match="'shifted' is taken"):
-                register_attention("shifted", taken)
-        other = type("Shifted", (Shifted,), {"defaults": {"of": 2}})
-        with pytest.raises(ValueError, match=r"Shifted has no option 'of'.*by"):
-            register_attention("shifted", other)
-        assert ATTENTIONS["shifted"] is again
-    finally:
-        del ATTENTIONS["shifted"]
+@pytest.fixture
+def registered_shifted():
+    register_attention("shifted", Shifted)
+    yield
+    del ATTENTIONS["shifted"]
+
+
+def test_register_attention_adds_one_of_another_package(registered_shifted):
+    query, key, value = inputs(13)
+    shifted = make("shifted", by=2)
+    np.testing.assert_array_equal(shifted(query, key, value), jnp.roll(value, 2, 1))
+
+
+def test_register_attention_takes_a_class_again(registered_shifted):
+    """A config imports its file once more, which makes another class of that name."""
+    same_name = type("Shifted", (Shifted,), {"__module__": "config_of_it"})
+    register_attention("shifted", same_name)
+    assert ATTENTIONS["shifted"] is same_name
+
+
+@pytest.mark.parametrize(
+    "cls", [type("Other", (Shifted,), {}), Attention, ATTENTIONS["linear"]]
+)
+def test_register_attention_rejects_a_name_that_is_taken(registered_shifted, cls):
+    with pytest.raises(ValueError, match="'shifted' is taken"):
+        register_attention("shifted", cls)
+    assert ATTENTIONS["shifted"] is Shifted
+
+
+def test_register_attention_rejects_unknown_paper_options(registered_shifted):
+    wrong = type("Shifted", (Shifted,), {"paper_options": {"of": 2}})
+    with pytest.raises(ValueError, match=r"Shifted has no option 'of'.*by"):
+        register_attention("shifted", wrong)
+    assert ATTENTIONS["shifted"] is Shifted
 
 
 class Fewer(NystromAttention):
     """The paper's, with other defaults."""
 
-    num_landmarks: int = 32
-    pinv = "exact"  # the annotation of an option need not be repeated
     self_attention_only: bool = True  # which is no option
+
+    def __init__(self, *, num_landmarks: int = 32, pinv: str = "exact", **common):
+        super().__init__(num_landmarks=num_landmarks, pinv=pinv, **common)
 
 
 class FewerStill(Fewer):
-    landmark_seed: int = 3
-    conv_kernel_size: int = 0
-    defaults = {"num_landmarks": 16}
+    paper_options = {"num_landmarks": 16}
+
+    def __init__(self, *, landmark_seed: int = 3, conv_kernel_size: int = 0, **common):
+        super().__init__(
+            landmark_seed=landmark_seed, conv_kernel_size=conv_kernel_size, **common
+        )
+
+
+class Fixed(NystromAttention):
+    """Its `__init__` passes on no options of its parent."""
+
+    def __init__(self, *, num_heads, head_dim, max_length, rngs, pinv: str = "exact"):
+        super().__init__(
+            num_heads=num_heads,
+            head_dim=head_dim,
+            max_length=max_length,
+            rngs=rngs,
+            pinv=pinv,
+        )
+
+
+def test_paper_options_are_those_of_configs():
+    defaults = {name: x.default for name, x in NystromAttention.options().items()}
+    assert defaults["conv_kernel_size"] == 0
+    paper = NystromAttention.config_defaults()
+    assert paper == defaults | {"conv_kernel_size": 35}
+    assert list(paper) == list(defaults)
 
 
 def test_defaults_of_a_subclass_are_those_of_its_configs():
+    paper = NystromAttention.config_defaults()
     changed = {"num_landmarks": 32, "pinv": "exact"}
-    assert Fewer.defaults == NystromAttention.defaults | changed
-    assert Fewer.options == NystromAttention.options
+    assert Fewer.config_defaults() == paper | changed
+    assert list(Fewer.options()) == list(NystromAttention.options())
+
     changed |= {"num_landmarks": 16, "landmark_seed": 3, "conv_kernel_size": 0}
-    assert FewerStill.defaults == NystromAttention.defaults | changed
+    assert FewerStill.config_defaults() == paper | changed
+    assert Fixed.config_defaults() == {"pinv": "exact"}
+
+
+def test_config_of_a_registered_subclass_starts_from_its_defaults():
     try:
         register_attention("fewer", Fewer)
         config = listops.get_config("fewer").attention.to_dict()
-        assert config == {"name": "fewer"} | Fewer.defaults
+        assert config == {"name": "fewer"} | Fewer.config_defaults()
         assert make("fewer", pinv_init="per_batch").num_landmarks == 32
     finally:
         del ATTENTIONS["fewer"]
 
 
+@every_attention
+def test_help_of_make_attention_has_every_option(name):
+    """In its line of the table, which the next attention's line ends."""
+    table = make_attention.__doc__.split("explain them:")[1].split("Configs")[0]
+    entries = re.split(r"\n +(?=[a-z]+  )", table)
+    entry = next(entry for entry in entries if entry.startswith(name))
+    options = {
+        option: ast.literal_eval(default)
+        for option, default in re.findall(r"(\w+)=([^,\s]+)", entry)
+    }
+    expected = ATTENTIONS[name].options()
+    assert options == {option: x.default for option, x in expected.items()}
+
+
+def test_help_of_make_attention_has_the_options_of_the_paper():
+    for cls in ATTENTIONS.values():
+        for option, value in cls.paper_options.items():
+            assert f"{option}={value}" in make_attention.__doc__
+
+
+def test_nystrom_attention_has_the_options_of_the_class():
+    options = NystromAttention.options()
+    del options["conv_kernel_size"]  # conv_kernel, the parameter itself
+    arguments = inspect.signature(nystrom_attention, eval_str=True).parameters
+    for name, option in options.items():
+        assert arguments[name].default == option.default
+        assert arguments[name].annotation == option.annotation
+
+
 class Typed(Attention):
     """Options of more than plain types."""
 
-    kind: Literal["a", "b"] = "a"
-    sizes: tuple[int, ...] = (1, 2)
-    extra: Any = None
-    rate: float | None = None
+    def __init__(
+        self,
+        *,
+        kind: Literal["a", "b"] = "a",
+        sizes: tuple[int, ...] = (1, 2),
+        extra: Any = None,
+        rate: float | None = None,
+        untyped=None,
+        **common,
+    ):
+        super().__init__(**common)
 
 
-def test_check_options_knows_the_types_that_an_option_may_have():
-    Typed.check_options(Typed.defaults)
-    good = {"kind": "b", "sizes": [3], "extra": "x", "rate": np.float32(2)}
-    Typed.check_options(good)
+def test_check_options_accepts_the_types_that_an_option_may_have():
+    Typed.check_options(Typed.config_defaults())
+    Typed.check_options(
+        {"kind": "b", "sizes": [3], "extra": "x", "rate": np.float32(2), "untyped": {}}
+    )
     NystromAttention.check_options({"num_landmarks": np.int64(8)})
-    for name, value in {"kind": "c", "sizes": 3, "rate": "2"}.items():
-        with pytest.raises(
-            ValueError, match=f"{name} of Typed must be .*, got {value!r}"
-        ):
-            Typed.check_options({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("kind", "c"), ("sizes", 3), ("rate", "2")]
+)
+def test_check_options_rejects_another_type(name, value):
+    with pytest.raises(ValueError, match=f"{name} of Typed must be .*, got {value!r}"):
+        Typed.check_options({name: value})
 
 
 @pytest.mark.parametrize(

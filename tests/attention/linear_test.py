@@ -26,8 +26,10 @@ def efficient(query, key, value, mask):
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 @pytest.mark.parametrize("num_queries", [31, 7])
 def test_attention_of_linear_cost_is_the_paper(num_queries, scale, reference):
-    query, key = (normal(i, n, H, scale=scale) for i, n in enumerate((num_queries, 31)))
-    value, mask = normal(2, 31, H), np.arange(31) % 3 != 1
+    query = normal(0, num_queries, H, scale=scale)
+    key = normal(1, 31, H, scale=scale)
+    value = normal(2, 31, H)
+    mask = np.arange(31) % 3 != 1
     expected = reference(query, key, value, mask)
     actual = one_head(reference.__name__, query, key, value, mask)
     rows = mask if num_queries == 31 else slice(None)
@@ -36,7 +38,9 @@ def test_attention_of_linear_cost_is_the_paper(num_queries, scale, reference):
 
 def test_elu_plus_one_keeps_its_digits_far_below_zero():
     """ELU(−20) + 1 in float32 is −1 + 1 = 0, where e⁻²⁰ is meant."""
-    query, key, value = normal(0, 7, H) - 20, normal(1, 7, H) - 20, normal(2, 7, H)
+    query = normal(0, 7, H) - 20
+    key = normal(1, 7, H) - 20
+    value = normal(2, 7, H)
     out = one_head("linear", query, key, value, np.ones(7, bool), "float32")
     expected = linear(query, key, value, np.ones(7))
     assert relative_error(out, expected) <= TOLERANCE["float32"]

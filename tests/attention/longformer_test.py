@@ -12,7 +12,8 @@ H = 5
 
 def reference(query, key, value, mask, window):
     """Beltagy et al., section 3.1, token by token."""
-    out, valid = np.zeros_like(value), np.flatnonzero(mask)
+    out = np.zeros_like(value)
+    valid = np.flatnonzero(mask)
     for t in valid:
         seen = [s for s in valid if abs(t - s) <= window // 2]
         out[t] = paper.attention(query[t : t + 1], key, value, seen)[0]
@@ -25,10 +26,10 @@ def reference(query, key, value, mask, window):
     [(1, 2), (11, 4), (31, 6), (67, 2), (101, 14), (101, 70), (31, 1000)],
 )
 def test_longformer_is_the_paper(length, window, scale):
-    qkv = [normal(i, length, H, scale=scale) for i in range(3)]
+    query, key, value = (normal(seed, length, H, scale=scale) for seed in range(3))
     mask = np.random.default_rng(1).random(length) < 0.8
     mask[length // 2] = True
-    actual = one_head("longformer", *qkv, mask, "float64", window=window)
-    expected = reference(*qkv, mask, window)
+    actual = one_head("longformer", query, key, value, mask, window=window)
+    expected = reference(query, key, value, mask, window)
     assert np.isfinite(actual).all()
     assert relative_error(actual[mask], expected[mask]) <= TOLERANCE["float64"]

@@ -20,12 +20,21 @@ M = 7
 KERNEL = np.random.default_rng(1).normal(size=(5, N)).astype(np.float32)
 
 
-def inputs(length=L, dtype=np.float32, other=None):
-    """Query, key, value whose rows and heads differ in scale by up to 40."""
+def scaled_inputs(length=L, num_keys=None):
+    """Query, key, value; examples and heads differ in scale by up to 57."""
     rng = np.random.default_rng(0)
-    scale = np.array([0.1, 1, 4])[:, None, None, None] * np.array([1, 0.7])[:, None]
-    shapes = [(B, n, N, H) for n in (length, other or length, other or length)]
-    return [(scale * rng.normal(size=shape)).astype(dtype) for shape in shapes]
+    example_scale = np.array([0.1, 1, 4])[:, None, None, None]
+    head_scale = np.array([1, 0.7])[:, None]
+    num_keys = num_keys or length
+    return [
+        np.float32(example_scale * head_scale * rng.normal(size=(B, rows, N, H)))
+        for rows in (length, num_keys, num_keys)
+    ]
+
+
+def one_head(inputs, b, n):
+    """Query, key and value [L, H] of one head of one sequence, in float64."""
+    return [np.float64(x[b, :, n]) for x in inputs]
 
 
 @functools.cache
@@ -38,131 +47,167 @@ def key_mask(mask):
 
 
 def test_nystrom_attention_is_the_paper_over_batch_and_heads():
-    q, k, v = inputs()
-    out = compiled()(q, k, v, None, key_mask(MASK), conv_kernel=KERNEL)
+    inputs = scaled_inputs()
+    out = compiled()(*inputs, None, key_mask(MASK), conv_kernel=KERNEL)
     for b, n in np.ndindex(B, N):
-        args = [np.float64(x[b, :, n]) for x in (q, k, v)]
-        expected = paper.nystrom(*args, MASK[b], M)
-        expected += paper.convolution(args[2], KERNEL[:, n], MASK[b])
+        query, key, value = one_head(inputs, b, n)
+        expected = paper.nystrom(query, key, value, MASK[b], M)
+        expected += paper.convolution(value, KERNEL[:, n], MASK[b])
         error = relative_error(out[b, :, n][MASK[b]], expected[MASK[b]])
         assert error <= TOLERANCE["float32"]
 
 
 def test_nystrom_attention_counts_padding_as_published():
-    q, k, v = (np.pad(x, ((0, 0), (0, 28), (0, 0), (0, 0))) for x in inputs(42))
+    fill = ((0, 0), (0, 28), (0, 0), (0, 0))
+    inputs = [np.pad(x, fill) for x in scaled_inputs(42)]
     mask = np.arange(70) < np.full((B, 1), 42)
-    padded = compiled(landmark_padding="count")(q, k, v, None, key_mask(mask))[:, :42]
+    out = compiled(landmark_padding="count")(*inputs, None, key_mask(mask))[:, :42]
     for b, n in np.ndindex(B, N):
-        head = [np.float64(x[b, :, n]) for x in (q, k, v)]
-        expected = paper.published(*head, mask[b], M)[:42]
-        assert relative_error(padded[b, :, n], expected) <= TOLERANCE["float32"]
+        expected = paper.published(*one_head(inputs, b, n), mask[b], M)[:42]
+        assert relative_error(out[b, :, n], expected) <= TOLERANCE["float32"]
 
 
 def test_nystrom_attention_gradients_are_derivatives_of_the_paper():
+    """Of query, key, value and the kernel, each in three directions."""
     rng = np.random.default_rng(3)
-    length, mask = 13, np.arange(13) < 11
-    head = [rng.normal(size=(length, H)) for _ in range(3)] + [rng.normal(size=5)]
+    length = 13
+    mask = np.arange(length) < 11
+    head = [rng.normal(size=(length, H)) for _ in range(3)]
+    arguments = [*head, rng.normal(size=5)]
     cotangent = rng.normal(size=(length, H)) * mask[:, None]
 
-    def reference(q, k, v, kernel):
-        out = paper.nystrom(q, k, v, mask, M) + paper.convolution(v, kernel, mask)
+    def reference(query, key, value, kernel):
+        out = paper.nystrom(query, key, value, mask, M)
+        out += paper.convolution(value, kernel, mask)
         return (out * cotangent)[mask].sum()
 
-    def loss(q, k, v, kernel):
-        x = (x[None, :, None] for x in (q, k, v))
-        options = {"num_landmarks": M, "conv_kernel": kernel[:, None]}
-        out = nystrom_attention(*x, mask=mask, **options)
+    def loss(query, key, value, kernel):
+        out = nystrom_attention(
+            query[None, :, None],
+            key[None, :, None],
+            value[None, :, None],
+            mask=mask,
+            num_landmarks=M,
+            conv_kernel=kernel[:, None],
+        )
         assert out.dtype == jnp.float64
         return (out[0, :, 0] * cotangent).sum()
 
+    def central_difference(i, direction):
+        """The slope of the reference along a direction of argument i."""
+        ahead = list(arguments)
+        ahead[i] = arguments[i] + 1e-5 * direction
+        behind = list(arguments)
+        behind[i] = arguments[i] - 1e-5 * direction
+        return (reference(*ahead) - reference(*behind)) / 2e-5
+
     with jax.enable_x64(True):
-        grads = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(*map(jnp.asarray, head))
-        grads = [np.asarray(grad) for grad in grads]
+        gradient = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))
+        grads = [np.asarray(grad) for grad in gradient(*map(jnp.asarray, arguments))]
     for i, grad in enumerate(grads):
         for _ in range(3):
             direction = rng.normal(size=grad.shape)
-            sides = []
-            for step in (1e-5, -1e-5):
-                moved = list(head)
-                moved[i] = head[i] + step * direction
-                sides.append(reference(*moved))
-            expected = (sides[0] - sides[1]) / 2e-5
             assert (grad * direction).sum() == pytest.approx(
-                expected, rel=TOLERANCE["derivative"], abs=TOLERANCE["derivative"]
+                central_difference(i, direction),
+                rel=TOLERANCE["derivative"],
+                abs=TOLERANCE["derivative"],
             )
 
 
-def test_nystrom_attention_of_bfloat16_keeps_its_inverse_in_float32():
-    args = [jnp.asarray(x, jnp.bfloat16) for x in inputs()]
+@pytest.fixture(scope="module")
+def equations_in_bfloat16():
+    """The equations of the gradient of query, key and value in bfloat16."""
+    inputs = [jnp.asarray(x, jnp.bfloat16) for x in scaled_inputs()]
 
-    def gradient(*qkv):
-        attend = functools.partial(compiled(), mask=key_mask(MASK), conv_kernel=KERNEL)
-        return jax.grad(lambda *qkv: attend(*qkv).sum(), argnums=(0, 1, 2))(*qkv)
+    def total(query, key, value):
+        out = compiled()(query, key, value, mask=key_mask(MASK), conv_kernel=KERNEL)
+        return out.sum()
 
-    found = list(equations(gradient, *args))
+    return list(equations(jax.grad(total, argnums=(0, 1, 2)), *inputs))
+
+
+def variables(equation):
+    return [*equation.invars, *equation.outvars]
+
+
+def test_nystrom_attention_of_bfloat16_keeps_its_inverse_in_float32(
+    equations_in_bfloat16,
+):
+    """Each product in which an [M, M] matrix takes part."""
     products = [
-        e
-        for e in found
-        if e.primitive.name == "dot_general"
-        and any(v.aval.shape.count(M) >= 2 for v in (*e.invars, *e.outvars))
+        equation
+        for equation in equations_in_bfloat16
+        if equation.primitive.name == "dot_general"
+        and any(x.aval.shape.count(M) >= 2 for x in variables(equation))
     ]
     assert len(products) >= 6 * 4
-    full = {(jax.lax.Precision.HIGHEST,) * 2, tensor_cores(jnp.float32)}
+    highest = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
     for product in products:
-        assert product.params["precision"] in full
-        assert {v.aval.dtype for v in (*product.invars, *product.outvars)} == {
-            jnp.dtype("float32")
-        }
-    exponentials = [e for e in found if e.primitive.name == "exp"]
-    assert len(exponentials) >= 3
-    assert {e.outvars[0].aval.dtype for e in exponentials} == {jnp.dtype("float32")}
+        assert product.params["precision"] in {highest, tensor_cores(jnp.float32)}
+        dtypes = {x.aval.dtype for x in variables(product)}
+        assert dtypes == {jnp.dtype("float32")}
+
+
+def test_nystrom_attention_of_bfloat16_has_exponentials_in_float32(
+    equations_in_bfloat16,
+):
+    dtypes = [
+        equation.outvars[0].aval.dtype
+        for equation in equations_in_bfloat16
+        if equation.primitive.name == "exp"
+    ]
+    assert len(dtypes) >= 3
+    assert set(dtypes) == {jnp.dtype("float32")}
 
 
 def test_nystrom_attention_takes_all_landmarks_beyond_max_length():
-    exact = make("softmax", max_length=8)(*inputs())
-    found = make("nystrom", max_length=8, num_landmarks=L)(*inputs())
-    assert relative_error(found, exact) <= TOLERANCE["float32"]
+    inputs = scaled_inputs()
+    exact = make("softmax", max_length=8)(*inputs)
+    out = make("nystrom", max_length=8, num_landmarks=L)(*inputs)
+    assert relative_error(out, exact) <= TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize(
-    ("keys", "kernel", "text"),
+    ("num_keys", "kernel", "text"),
     [
         (L, np.ones((4, N)), "odd.*got 4"),
         (53, KERNEL, r"self-attention.*67.*53"),
         (L, np.ones((5, 3)), r"must be \[K, N\], got \(5, 3\)"),
     ],
 )
-def test_nystrom_attention_rejects_a_kernel_that_does_not_fit(keys, kernel, text):
+def test_nystrom_attention_rejects_a_kernel_that_does_not_fit(num_keys, kernel, text):
     with pytest.raises(ValueError, match=text):
-        nystrom_attention(*inputs(other=keys), conv_kernel=kernel)
+        nystrom_attention(*scaled_inputs(num_keys=num_keys), conv_kernel=kernel)
 
 
 def test_nystrom_attention_scales_per_batch_as_published():
     """The largest norms of all heads of all examples scale Z₀."""
-    q, k, v = inputs()
-    heads = [[np.float64(x[b, :, n]) for x in (q, k, v)] for b, n in np.ndindex(B, N)]
+    inputs = scaled_inputs()
     everyone = range(L)
-    norms = [
-        (np.abs(a).sum(0).max(), np.abs(a).sum(1).max())
-        for q, k, _ in heads
-        for a in [paper.kernels(q, k, everyone, everyone, everyone, M)[1]]
-    ]
+    norms = []
+    for b, n in np.ndindex(B, N):
+        query, key, _ = one_head(inputs, b, n)
+        _, a, *_ = paper.kernels(query, key, everyone, everyone, everyone, M)
+        norms.append([np.abs(a).sum(0).max(), np.abs(a).sum(1).max()])
     scale = np.prod(np.max(norms, axis=0))
-    names = "per_batch", "per_matrix"
-    out, own = (np.asarray(compiled(pinv_init=x)(q, k, v)) for x in names)
-    for i, (b, n) in enumerate(np.ndindex(B, N)):
-        expected = paper.nystrom(*heads[i], np.ones(L), M, 6, scale)
-        assert relative_error(out[b, :, n], expected) <= TOLERANCE["float32"]
-    assert relative_error(own, out) > 0.01
+
+    per_batch = compiled(pinv_init="per_batch")(*inputs)
+    for b, n in np.ndindex(B, N):
+        expected = paper.nystrom(*one_head(inputs, b, n), np.ones(L), M, 6, scale)
+        assert relative_error(per_batch[b, :, n], expected) <= TOLERANCE["float32"]
+    per_matrix = compiled(pinv_init="per_matrix")(*inputs)
+    assert relative_error(per_matrix, per_batch) > 0.01
 
 
 @pytest.mark.parametrize(("length", "size"), [(1, 3), (13, 1), (67, 35), (131, 7)])
 def test_depthwise_conv_is_the_sum_over_valid_neighbours(length, size):
-    rng, mask = np.random.default_rng(length), np.arange(length) % 3 != 1
-    value, kernel = rng.normal(size=(length, 3)), rng.normal(size=size)
+    rng = np.random.default_rng(length)
+    mask = np.arange(length) % 3 != 1
+    value = rng.normal(size=(length, 3))
+    kernel = rng.normal(size=size)
     with jax.enable_x64(True):
-        kept = jnp.asarray(value * mask[:, None])
-        actual = jax.jit(depthwise_conv)(kept, jnp.asarray(kernel))
+        zeroed_value = jnp.asarray(value * mask[:, None])
+        actual = jax.jit(depthwise_conv)(zeroed_value, jnp.asarray(kernel))
     expected = paper.convolution(value, kernel, mask)
     assert relative_error(actual, expected) <= TOLERANCE["float64"]
 
@@ -176,9 +221,16 @@ def test_nystrom_attention_at_extremes(length, num_landmarks, dtype):
     """Logits and lengths far from any trained model's."""
     attend = jax.jit(functools.partial(nystrom_attention, num_landmarks=num_landmarks))
     rng = np.random.default_rng(length)
-    for kind, scale in itertools.product(KINDS.values(), (2.0**-10, 1.0, 2.0**10)):
-        x = [kind(rng, length, 4) * factor for factor in (scale, 1.0, 1.0)]
-        out = attend(*(jnp.asarray(y, dtype)[None, :, None] for y in x))[0, :, 0]
-        rounded = (np.asarray(jnp.asarray(y, dtype), float) for y in x)
-        expected = paper.nystrom(*rounded, np.ones(length), num_landmarks)
-        assert relative_error(out, expected) <= TOLERANCE[dtype], scale
+    for make_rows, scale in itertools.product(KINDS.values(), (2.0**-10, 1, 2.0**10)):
+        query = jnp.asarray(make_rows(rng, length, 4) * scale, dtype)
+        key = jnp.asarray(make_rows(rng, length, 4), dtype)
+        value = jnp.asarray(make_rows(rng, length, 4), dtype)
+        out = attend(query[None, :, None], key[None, :, None], value[None, :, None])
+        expected = paper.nystrom(
+            np.asarray(query, float),
+            np.asarray(key, float),
+            np.asarray(value, float),
+            np.ones(length),
+            num_landmarks,
+        )
+        assert relative_error(out[0, :, 0], expected) <= TOLERANCE[dtype], scale

@@ -12,20 +12,26 @@ from tests.attention.cases import make, normal
 from tests.tolerance import TOLERANCE, relative_error
 
 B, N, H, R = 2, 3, 5, 13
-SIZES = {"num_heads": N, "head_dim": H, "max_length": 17, "num_features": R}
+LENGTH = 13
 
 
-def performer(*inputs, projection, kernel="softmax", mask=None):
-    """With that projection, of any number of features, in the inputs' dtype."""
+def performer(query, key, value, *, projection, kernel="softmax", mask=None):
+    """Attention with that projection, of any number of features."""
 
     @jax.jit
-    def attend(projection, *inputs):
+    def attend(projection, query, key, value):
         attention = make("performer", N, num_features=R, kernel=kernel)
         attention.projection = RandomProjection(projection)
-        return attention(*inputs, mask=None if mask is None else mask[:, None, None])
+        key_mask = None if mask is None else mask[:, None, None]
+        return attention(query, key, value, mask=key_mask)
 
-    with jax.enable_x64(np.asarray(inputs[0]).dtype == "float64"):
-        return attend(*(jnp.asarray(x) for x in (projection, *inputs)))
+    with jax.enable_x64(np.asarray(query).dtype == "float64"):
+        return attend(
+            jnp.asarray(projection),
+            jnp.asarray(query),
+            jnp.asarray(key),
+            jnp.asarray(value),
+        )
 
 
 def feature(x, projection):
@@ -38,92 +44,132 @@ def reference(query, key, value, mask, projection):
     """Eq. (4) of Choromanski et al., a weight φ(q)·φ(k) for every valid pair."""
     out = np.zeros((*query.shape[:3], value.shape[-1]))
     for b, t, n in np.ndindex(out.shape[:3]):
-        of_query = feature(query[b, t, n], projection)
-        of_keys = [feature(k, projection) for k in key[b, mask[b], n]]
-        weights = np.array(of_keys) @ of_query
+        query_feature = feature(query[b, t, n], projection)
+        key_features = [feature(k, projection) for k in key[b, mask[b], n]]
+        weights = np.array(key_features) @ query_feature
         out[b, t, n] = weights @ value[b, mask[b], n] / weights.sum()
     return out
 
 
-@pytest.mark.parametrize("num_queries", [13, 7])
+@pytest.mark.parametrize("num_queries", [LENGTH, 7])
 def test_performer_is_the_paper(num_queries):
     """Heads of very different scale: each needs its own stabiliser."""
-    mask = np.array([np.arange(13) < 11, np.arange(13) % 3 != 1])
-    projection = normal(3, R, H)
+    position = np.arange(LENGTH)
+    mask = np.array([position < 11, position % 3 != 1])
     scale = np.array([0.1, 1.0, 4.0])[:, None]
     query = normal(0, B, num_queries, N, H) * scale
-    key, value = normal(1, B, 13, N, H) * scale, normal(2, B, 13, N, H)
+    key = normal(1, B, LENGTH, N, H) * scale
+    value = normal(2, B, LENGTH, N, H)
+    projection = normal(3, R, H)
     out = performer(query, key, value, mask=mask, projection=projection)
     expected = reference(query, key, value, mask, projection)
-    for b, valid in enumerate(mask if num_queries == 13 else [slice(None)] * B):
-        for n in range(N):
-            error = relative_error(out[b, valid, n], expected[b, valid, n])
-            assert error <= TOLERANCE["float64"]
+    valid_queries = mask if num_queries == LENGTH else np.ones((B, num_queries), bool)
+    for b, n in np.ndindex(B, N):
+        rows = valid_queries[b]
+        error = relative_error(out[b, rows, n], expected[b, rows, n])
+        assert error <= TOLERANCE["float64"]
+
+
+def published_feature(x, projection, largest_over):
+    """The features of the published code: x is scaled twice, and ε is added."""
+    x = x / np.sqrt(H)
+    projected = x @ projection.T
+    half_square = np.square(x).sum(-1, keepdims=True) / 2
+    largest = projected.max(largest_over, keepdims=True)
+    return np.exp(projected - half_square - largest) + 1e-4
 
 
 def test_performer_published_kernel_scales_twice_and_counts_padding():
     """Examples and heads of different scale, whose keys have one largest feature."""
-    mask = np.arange(13) < np.array([[9], [13]])
+    mask = np.arange(LENGTH) < np.array([[9], [LENGTH]])
     scale = np.array([0.1, 1.0, 2.0])[:, None]
-    query, key, value = (normal(s, B, 13, N, H) * scale for s in range(3))
+    query, key, value = (normal(seed, B, LENGTH, N, H) * scale for seed in range(3))
     projection = normal(3, R, H)
-    options = {"mask": mask, "projection": projection, "kernel": "published"}
-    out = performer(query, key, value, **options)
-    counted = mask[:, :, None, None]
-    q, k = query / np.sqrt(H), key * counted / np.sqrt(H)
-    projected_q, projected_k = q @ projection.T, k @ projection.T
-    of_queries, of_keys = (
-        np.exp(projected - np.square(x).sum(-1, keepdims=True) / 2 - largest) + 1e-4
-        for x, projected, largest in (
-            (q, projected_q, projected_q.max(-1, keepdims=True)),
-            (k, projected_k, projected_k.max()),
-        )
+    out = performer(
+        query, key, value, projection=projection, kernel="published", mask=mask
     )
-    weights = np.einsum("btnr,bsnr->bnts", of_queries, of_keys)  # of padded keys too
-    expected = np.einsum("bnts,bsnh->btnh", weights, value * counted)
-    expected /= weights.sum(-1).swapaxes(1, 2)[..., None]
+
+    is_valid = mask[:, :, None, None]
+    query_features = published_feature(query, projection, largest_over=-1)
+    key_features = published_feature(key * is_valid, projection, largest_over=None)
+    weights = np.einsum("btnr,bsnr->bnts", query_features, key_features)
+    expected = np.einsum("bnts,bsnh->btnh", weights, value * is_valid)
+    expected /= weights.sum(-1).swapaxes(1, 2)[..., None]  # of padded keys too
     assert relative_error(out[mask], expected[mask]) <= TOLERANCE["float64"]
 
 
 def test_performer_projection_has_no_gradient():
-    inputs = np.float32([normal(s, B, 13, N, H) for s in range(3)])
-    gradient = jax.grad(lambda x: performer(*inputs, projection=x).sum())
-    assert not gradient(jnp.float32(normal(3, R, H))).any()
+    query, key, value = np.float32([normal(seed, B, LENGTH, N, H) for seed in range(3)])
+
+    def total(projection):
+        return performer(query, key, value, projection=projection).sum()
+
+    assert not jax.grad(total)(jnp.float32(normal(3, R, H))).any()
 
 
 @pytest.fixture(scope="module")
 def projections():
+    """4,001 draws [R, H]."""
     keys = jax.random.split(jax.random.key(0), 4001)
     return np.asarray(jax.vmap(lambda key: draw_projection(key, R, H))(keys), float)
 
 
-def test_draw_projection_is_orthogonal_in_blocks_with_gaussian_norms(projections):
+def test_draw_projection_has_orthogonal_rows_in_each_block(projections):
     gram = projections @ projections.mT
     for block in (slice(0, 5), slice(5, 10), slice(10, 13)):
-        inner = gram[:, block, block] * (1 - np.eye(len(range(R)[block])))
-        assert np.abs(inner).max() < 1e-4
-    assert (np.abs(gram[:, 0, 5:]) > 1e-2).any(0).all()
-    # |w|² is χ² with H degrees of freedom: mean H, variance 2H, and norms are drawn
-    # row by row.
+        size = block.stop - block.start
+        between_rows = gram[:, block, block] * (1 - np.eye(size))
+        assert np.abs(between_rows).max() < 1e-4
+
+
+def test_draw_projection_has_independent_blocks(projections):
+    gram = projections @ projections.mT
+    is_at_an_angle = np.abs(gram[:, 0, 5:]) > 1e-2
+    assert is_at_an_angle.any(0).all()
+
+
+def test_draw_projection_has_norms_of_gaussian_rows(projections):
+    """|w|² is χ² with H degrees of freedom: mean H, variance 2H, row by row."""
     square = np.square(projections).sum(-1).reshape(-1)
     count = len(square)
     assert abs(square.mean() - H) < 5 * np.sqrt(2 * H / count)
     assert abs(square.var() - 2 * H) < 5 * np.sqrt((48 * H + 8 * H * H) / count)
-    # Directions are uniform: of the first block each entry has mean 0, square 1/H.
-    unit = projections[:, :H] / np.linalg.norm(projections[:, :H], axis=-1)[..., None]
+
+
+def test_draw_projection_has_uniform_directions(projections):
+    """Each entry of a unit row has mean 0 and mean square 1/H."""
+    first_block = projections[:, :H]
+    unit = first_block / np.linalg.norm(first_block, axis=-1, keepdims=True)
     deviation = 5 / np.sqrt(len(unit))
     assert np.abs(unit.mean(0)).max() < deviation / np.sqrt(H)
     assert np.abs(np.square(unit).mean(0) - 1 / H).max() < deviation * 2 / H
-    program = jax.jit(lambda key: draw_projection(key, 17, 8))  # without LAPACK's QR
+
+
+def test_draw_projection_calls_no_lapack():
+    program = jax.jit(lambda key: draw_projection(key, 17, 8))
     assert "custom_call" not in program.lower(jax.random.key(0)).as_text()
 
 
-def test_performer_keeps_its_projection_and_does_not_train_it():
-    attention, other = (
-        make_attention("performer", **SIZES, rngs=nnx.Rngs(seed)) for seed in (0, 1)
+def make_performer(seed):
+    return make_attention(
+        "performer",
+        num_heads=N,
+        head_dim=H,
+        max_length=17,
+        rngs=nnx.Rngs(seed),
+        num_features=R,
     )
-    assert not jax.tree.leaves(nnx.state(attention, nnx.Param))
+
+
+def test_performer_does_not_train_its_projection():
+    assert not jax.tree.leaves(nnx.state(make_performer(0), nnx.Param))
+
+
+def test_performer_keeps_its_projection_in_its_state():
+    attention = make_performer(0)
+    other = make_performer(1)
     assert not np.isclose(attention.projection[...], other.projection[...]).any()
+
     nnx.update(other, nnx.state(attention))
-    x = [jnp.float32(normal(s, B, 7, N, H)) for s in range(3)]
-    np.testing.assert_array_equal(attention(*x), other(*x))
+    inputs = [jnp.float32(normal(seed, B, 7, N, H)) for seed in range(3)]
+    np.testing.assert_array_equal(attention(*inputs), other(*inputs))

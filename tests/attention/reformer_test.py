@@ -12,20 +12,31 @@ from tests.tolerance import TOLERANCE, relative_error
 H = 5
 
 
-def inputs(length, scale=1.0):
-    """Shared query and key, and value."""
-    return [normal(i, length, H, scale=scale) for i in range(2)]
+def shared_and_value(length, scale=1.0):
+    """Shared query and key [length, H], and value [length, H]."""
+    return normal(0, length, H, scale=scale), normal(1, length, H, scale=scale)
 
 
-def attend(shared, value, mask, key=None, **options):
-    """LSH attention of one sequence with shared queries and keys."""
-    key = shared if key is None else key
-    return one_head("reformer", shared, key, value, mask, **options)
+def attend(query, key, value, mask, **options):
+    """LSH attention of one sequence."""
+    return one_head("reformer", query, key, value, mask, **options)
 
 
 def rotations(num_hashes, num_axes, seed=0, num_heads=1):
     drawn = random_rotations(seed, (num_heads, num_hashes, num_axes, H))
     return np.asarray(drawn, float)
+
+
+def bucket_of_each(key, valid, axes, bucket_size):
+    """Token -> bucket in one round: the nearest of the axes and their opposites."""
+    if len(valid) <= bucket_size:
+        return dict.fromkeys(valid, 0)
+    buckets = {}
+    for i in valid:
+        along = [axis @ key[i] for axis in axes]
+        against = [-component for component in along]
+        buckets[i] = int(np.argmax(along + against))
+    return buckets
 
 
 def neighbours(key, valid, bucket_size, num_hashes, seed=0, lsh_scope="bucket"):
@@ -34,67 +45,72 @@ def neighbours(key, valid, bucket_size, num_hashes, seed=0, lsh_scope="bucket"):
     A list for each, in which "chunk" names a token once for every round.
     """
     num_axes = -(-len(valid) // bucket_size)
-    found = {i: [] for i in valid}
+    seen_by = {i: [] for i in valid}
     for axes in rotations(num_hashes, num_axes, seed)[0]:
-        bucket = {}
-        for i in valid:
-            along = [axis @ key[i] for axis in axes]
-            bucket[i] = int(np.argmax(along + [-a for a in along]))
-            if len(valid) <= bucket_size:
-                bucket[i] = 0
+        bucket = bucket_of_each(key, valid, axes, bucket_size)
         ranked = sorted(valid, key=lambda i: (bucket[i], i))
         chunk = {i: rank // bucket_size for rank, i in enumerate(ranked)}
         for i in valid:
             for j in valid:
-                new = bucket[i] == bucket[j] and j not in found[i]
-                near = chunk[j] in (chunk[i] - 1, chunk[i])
-                if near and (new or lsh_scope == "chunk"):
-                    found[i].append(j)
-    return found
+                is_near = chunk[j] in (chunk[i] - 1, chunk[i])
+                is_new_in_bucket = bucket[i] == bucket[j] and j not in seen_by[i]
+                if is_near and (is_new_in_bucket or lsh_scope == "chunk"):
+                    seen_by[i].append(j)
+    return seen_by
 
 
-def reference(query, key, value, valid, found):
+def reference(query, key, value, seen_by):
     """Eq. (3): one softmax over the union, oneself only where there is nobody else."""
     out = np.zeros_like(value)
-    for i in valid:
-        others = [j for j in found[i] if j != i] or [i]
+    for i, seen in seen_by.items():
+        others = [j for j in seen if j != i] or [i]
         weights = [np.exp(query[i] @ key[j] / np.linalg.norm(key[j])) for j in others]
         out[i] = np.average(value[others], axis=0, weights=weights)
     return out
-
-
-CASES = [(1, 1, 4, 2), (7, 5, 8, 1), (31, 31, 2, 3), (67, 67, 8, 1), (67, 41, 6, 2)]
-CASES += [(31, 8, 8, 2)]  # as many valid tokens as one bucket holds
-CASES += [(31, 16, 8, 2)]  # as many as two hold, in room for more
 
 
 @pytest.mark.parametrize(
     ("scale", "lsh_scope"),
     [(0.1, "bucket"), (1, "bucket"), (4, "bucket"), (1, "chunk")],
 )
-@pytest.mark.parametrize(("length", "num_valid", "bucket_size", "num_hashes"), CASES)
+@pytest.mark.parametrize(
+    ("length", "num_valid", "bucket_size", "num_hashes"),
+    [
+        (1, 1, 4, 2),
+        (7, 5, 8, 1),
+        (31, 31, 2, 3),
+        (67, 67, 8, 1),
+        (67, 41, 6, 2),
+        (31, 8, 8, 2),  # as many valid tokens as one bucket holds
+        (31, 16, 8, 2),  # as many as two buckets hold, and more padding than that
+    ],
+)
 def test_reformer_is_the_paper(
     length, num_valid, bucket_size, num_hashes, scale, lsh_scope
 ):
-    shared, value = inputs(length, scale)
-    valid = sorted(np.random.default_rng(1).permutation(length)[:num_valid].tolist())
+    shared, value = shared_and_value(length, scale)
+    shuffled = np.random.default_rng(1).permutation(length)
+    valid = sorted(shuffled[:num_valid].tolist())
     mask = np.isin(np.arange(length), valid)
-    options = {"bucket_size": bucket_size, "num_hashes": num_hashes}
-    options |= {"lsh_scope": lsh_scope}
-    actual = attend(shared, value, mask, **options)
-    found = neighbours(shared, valid, **options)
-    expected = reference(shared, shared, value, valid, found)
+    options = {
+        "bucket_size": bucket_size,
+        "num_hashes": num_hashes,
+        "lsh_scope": lsh_scope,
+    }
+    actual = attend(shared, shared, value, mask, **options)
+    seen_by = neighbours(shared, valid, **options)
+    expected = reference(shared, shared, value, seen_by)
     assert np.isfinite(actual).all()
     assert relative_error(actual[mask], expected[mask]) <= TOLERANCE["float64"]
 
 
 def test_reformer_hashes_keys_where_queries_differ_by_its_seed():
-    shared, value = inputs(67)
-    query, everyone = np.random.default_rng(1).normal(size=(67, H)), list(range(67))
+    key, value = shared_and_value(67)
+    query = np.random.default_rng(1).normal(size=(67, H))
     options = {"bucket_size": 8, "num_hashes": 2, "seed": 3}
-    actual = attend(query, value, np.ones(67, bool), key=shared, **options)
-    found = neighbours(shared, everyone, **options)
-    expected = reference(query, shared, value, everyone, found)
+    actual = attend(query, key, value, np.ones(67, bool), **options)
+    seen_by = neighbours(key, list(range(67)), **options)
+    expected = reference(query, key, value, seen_by)
     assert relative_error(actual, expected) <= TOLERANCE["float32"]
 
 
@@ -104,8 +120,12 @@ def test_random_rotations_are_normal_and_independent():
     assert len(np.unique(drawn)) > 0.99 * drawn.size
 
 
+def test_random_rotations_of_an_axis_are_those_of_every_length():
+    np.testing.assert_array_equal(rotations(2, 3), rotations(2, 7)[:, :, :3])
+
+
 def test_reformer_gradient_is_that_with_fixed_buckets():
-    shared, value = inputs(67)
+    shared, value = shared_and_value(67)
     direction = np.random.default_rng(1).normal(size=shared.shape)
     with jax.enable_x64(True):
 

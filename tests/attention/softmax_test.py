@@ -1,4 +1,4 @@
-"""Exact attention: in blocks as all at once, and dropout of the weights."""
+"""Exact attention: in groups as all at once, and dropout of the weights."""
 
 import functools
 
@@ -8,198 +8,322 @@ import numpy as np
 import pytest
 from flax import linen, nnx
 
-from nystromformer.attention import softmax
+from nystromformer.attention import grouped_softmax
+from nystromformer.attention.grouped_softmax import choose_group_sizes, map_rows
 from tests.attention.cases import make, normal
 from tests.tolerance import TOLERANCE, relative_error
 
 B, L, N, H = 3, 7, 2, 8
 SOFTMAX = make("softmax")
-LONG = 61  # in three blocks of 21, the last one not full
+BLOCK = 21
+LONG = 61  # in three blocks, the last one not full
 
 
-def inputs(length=LONG, batch=2, dtype=jnp.float32):
-    return [jnp.asarray(normal(i, batch, length, N, H), dtype) for i in range(3)]
+def qkv(length=LONG, batch=2, dtype=jnp.float32):
+    """Query, key and value [batch, length, N, H]."""
+    return [jnp.asarray(normal(seed, batch, length, N, H), dtype) for seed in range(3)]
+
+
+def attended_weights(query, key, **options):
+    """The weights [B, T, N, S], which are the output for V = I."""
+    length = key.shape[1]
+    value = np.zeros((*key.shape[:3], H), np.float32)
+    value[:, np.arange(length), :, np.arange(length)] = 1
+    return np.asarray(SOFTMAX(query, key, value, **options))[..., :length]
 
 
 @pytest.mark.parametrize("broadcast_dropout", [True, False])
 def test_softmax_attention_drops_weights(broadcast_dropout):
-    """With V = I the output is the weights: dropped ones 0, the others twice."""
-    query, key, _ = inputs(L, B)
-    value = jnp.zeros((B, L, N, H)).at[:, jnp.arange(L), :, jnp.arange(L)].set(1)
-    options = {"dropout_rng": jax.random.key(0), "broadcast_dropout": broadcast_dropout}
-    exact = np.asarray(SOFTMAX(query, key, value))[..., :L]
-    out = SOFTMAX(query, key, value, dropout_rate=0.5, deterministic=False, **options)
-    out = np.asarray(out)[..., :L]  # [B, T, N, S]
-    kept = out != 0
-    assert relative_error(out[kept], 2 * exact[kept]) <= TOLERANCE["float32"]
-    draws = L * L if broadcast_dropout else kept.size
-    assert abs(kept.mean() - 0.5) < 5 * 0.5 / np.sqrt(draws)
-    assert (kept == kept[:1, :, :1]).all() == broadcast_dropout
+    """Dropped ones are 0, the others twice as large."""
+    query, key, _ = qkv(L, B)
+    exact = attended_weights(query, key)
+    weights = attended_weights(
+        query,
+        key,
+        dropout_rate=0.5,
+        dropout_rng=jax.random.key(0),
+        broadcast_dropout=broadcast_dropout,
+        deterministic=False,
+    )
+    is_kept = weights != 0
+    error = relative_error(weights[is_kept], 2 * exact[is_kept])
+    assert error <= TOLERANCE["float32"]
+
+    num_draws = L * L if broadcast_dropout else is_kept.size
+    assert abs(is_kept.mean() - 0.5) < 5 * 0.5 / np.sqrt(num_draws)
+    is_one_pattern = (is_kept == is_kept[:1, :, :1]).all()
+    assert is_one_pattern == broadcast_dropout
 
 
 def test_softmax_attention_drops_what_the_call_asks_for():
     """An explicit rate of 0 is none; like flax it drops unless deterministic."""
     drops = make("softmax", dropout_rate=0.5)
-    x, key = inputs(L, B), {"dropout_rng": jax.random.key(0)}
-    exact = drops(*x, deterministic=True)
-    assert relative_error(drops(*x, dropout_rate=0.0, **key), exact) == 0
-    assert relative_error(drops(*x, **key), exact) > 0.1
-    assert relative_error(SOFTMAX(*x, dropout_rate=0.5, **key), exact) > 0.1
-    assert relative_error(SOFTMAX(*x), exact) == 0
-    for attend in (drops, functools.partial(SOFTMAX, dropout_rate=0.5)):
-        with pytest.raises(ValueError, match=r"0\.5 needs a dropout_rng, or determin"):
-            attend(*x)
+    inputs = qkv(L, B)
+    rng = jax.random.key(0)
+    exact = drops(*inputs, deterministic=True)
+    assert relative_error(SOFTMAX(*inputs), exact) == 0
+
+    no_dropout = drops(*inputs, dropout_rate=0.0, dropout_rng=rng)
+    assert relative_error(no_dropout, exact) == 0
+    by_option = drops(*inputs, dropout_rng=rng)
+    assert relative_error(by_option, exact) > 0.1
+    by_call = SOFTMAX(*inputs, dropout_rate=0.5, dropout_rng=rng)
+    assert relative_error(by_call, exact) > 0.1
+
+
+@pytest.mark.parametrize(
+    "attend",
+    [
+        make("softmax", dropout_rate=0.5),
+        functools.partial(SOFTMAX, dropout_rate=0.5),
+    ],
+    ids=["option", "call"],
+)
+def test_softmax_attention_rejects_dropout_without_a_key(attend):
+    with pytest.raises(ValueError, match=r"0\.5 needs a dropout_rng, or determin"):
+        attend(*qkv(L, B))
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5])
 def test_softmax_attention_goes_by_the_dropout_of_flax(rate):
-    x = inputs(L, B)[0].reshape(B, L, N * H)
-    options = {"dropout_rate": rate, "decode": False, "rngs": nnx.Rngs(0)}
-    attend = make("softmax", dropout_rate=0.3)
-    layer = nnx.MultiHeadAttention(N, N * H, attention_fn=attend, **options)
-    at_work, exact = (layer(x, deterministic=y) for y in (False, True))
-    assert (relative_error(at_work, exact) > 0.1) == (rate > 0)
+    x = qkv(L, B)[0].reshape(B, L, N * H)
+    layer = nnx.MultiHeadAttention(
+        N,
+        N * H,
+        attention_fn=make("softmax", dropout_rate=0.3),
+        dropout_rate=rate,
+        decode=False,
+        rngs=nnx.Rngs(0),
+    )
+    dropped = layer(x, deterministic=False)
+    exact = layer(x, deterministic=True)
+    assert (relative_error(dropped, exact) > 0.1) == (rate > 0)
 
 
 @pytest.fixture(params=["one head at a time", "heads together", "accelerator"])
 def three_blocks(monkeypatch, request):
     """Blocks of 21 queries, as a CPU and an accelerator take them."""
+    scores_of_block = LONG * BLOCK
     if request.param == "accelerator":
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-        monkeypatch.setattr(softmax, "MAX_SCORES", 2 * N * LONG * 21)
-    heads = 1 if "one" in request.param else 2 * N
-    monkeypatch.setattr(softmax, "CPU_SCORES", heads * LONG * 21)
-    monkeypatch.setattr(softmax, "CPU_BLOCK", 21)
+        monkeypatch.setattr(grouped_softmax, "MAX_SCORES", 2 * N * scores_of_block)
+    num_heads = 1 if request.param == "one head at a time" else 2 * N
+    monkeypatch.setattr(grouped_softmax, "CPU_SCORES", num_heads * scores_of_block)
+    monkeypatch.setattr(grouped_softmax, "CPU_BLOCK", BLOCK)
+
+
+def attend_at_once(query, key, value, bias=0.0, mask=True, is_causal=False):
+    """softmax(Q Kᵀ / √H + bias) V with all scores at once."""
+    scores = jnp.einsum("btnh,bsnh->bnts", query, key) / H**0.5
+    bias = np.asarray(bias)
+    scores += bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+    if is_causal:
+        mask = mask & np.tril(np.ones((1, 1, LONG, LONG), bool))
+    scores = jnp.where(mask, scores, -jnp.inf)
+    return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), value)
+
+
+def with_derivatives(attend, inputs, is_valid):
+    """The outputs of valid queries, their tangents, and the gradients of inputs."""
+    rows = is_valid[..., None, None]
+    tangents = [jnp.sin(x) for x in inputs]
+    out, out_tangent = jax.jvp(attend, inputs, tangents)
+    _, backward = jax.vjp(attend, *inputs)
+    gradients = backward(jnp.where(rows, jnp.cos(inputs[0]), 0))
+    return [jnp.where(rows, out, 0), jnp.where(rows, out_tangent, 0), *gradients]
+
+
+PADDING = np.arange(LONG) < np.array([[LONG - 9], [30]])
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "is_valid"),
     [
-        {},
-        {"mask": np.arange(LONG) < np.array([[[[LONG - 9]]], [[[30]]]])},
-        {"mask": np.random.default_rng(2).random((2, 1, LONG, LONG)) < 0.9},
-        {"bias": normal(3, 1, N, LONG, LONG)},
-        {"bias": normal(3, LONG), "is_causal": True},
+        ({}, np.ones((2, LONG), bool)),
+        ({"mask": PADDING[:, None, None]}, PADDING),
+        (
+            {"mask": np.random.default_rng(2).random((2, 1, LONG, LONG)) < 0.9},
+            np.ones((2, LONG), bool),
+        ),
+        ({"bias": normal(3, 1, N, LONG, LONG)}, np.ones((2, LONG), bool)),
+        ({"bias": normal(3, LONG), "is_causal": True}, np.ones((2, LONG), bool)),
     ],
     ids=["plain", "padding", "mask", "bias", "causal with a bias of keys"],
 )
-def test_softmax_attention_in_blocks_is_that_at_once(options, three_blocks):
-    """Beside softmax over all at once in float64; and their derivatives."""
-    query, key, value = inputs()
-    valid = np.ones((2, LONG), bool)
-    if (mask := options.get("mask")) is not None and mask.shape[2] == 1:
-        valid = mask[:, 0, 0]
-
-    def plain(query, key, value):
-        scores = jnp.einsum("btnh,bsnh->bnts", query, key) / H**0.5
-        bias = np.asarray(options.get("bias", 0.0))
-        scores += bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
-        causal = np.tril(np.ones((1, 1, LONG, LONG), bool))
-        mask = causal if "is_causal" in options else True
-        scores = jnp.where(options.get("mask", True) & mask, scores, -jnp.inf)
-        return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), value)
-
-    def blocks(*qkv):
-        return SOFTMAX(*qkv, **options)
-
-    def with_derivatives(attend, qkv):
-        rows, (_, backward) = valid[..., None, None], jax.vjp(attend, *qkv)
-        outs = jax.jvp(attend, qkv, [jnp.sin(x) for x in qkv])  # and its tangent
-        gradients = backward(jnp.where(rows, jnp.cos(qkv[0]), 0))
-        return [*(jnp.where(rows, x, 0) for x in outs), *gradients]
-
+def test_softmax_attention_in_blocks_is_that_at_once(options, is_valid, three_blocks):
+    """And so are its derivatives, beside float64."""
+    inputs = qkv()
     with jax.enable_x64(True):
-        wide = [np.asarray(x, np.float64) for x in (query, key, value)]
-        expected = with_derivatives(plain, wide)
-    found = with_derivatives(blocks, [query, key, value])
-    for one, other in zip(found, expected, strict=True):
-        assert relative_error(one, other) <= TOLERANCE["float32"]
+        expected = with_derivatives(
+            functools.partial(attend_at_once, **options),
+            [np.asarray(x, np.float64) for x in inputs],
+            is_valid,
+        )
+    actual = with_derivatives(functools.partial(SOFTMAX, **options), inputs, is_valid)
+    for array, expected_array in zip(actual, expected, strict=True):
+        assert relative_error(array, expected_array) <= TOLERANCE["float32"]
 
 
 def test_softmax_attention_in_blocks_draws_dropout_for_each(three_blocks):
-    query, key, value = (jnp.zeros_like(x) for x in inputs())
-    options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}
-    out = SOFTMAX(query, key, value + 1, deterministic=False, **options)
-    kept = np.asarray(out)[0, :, 0, 0]  # how much of each query's weights is left
-    assert abs(kept.mean() - 1) < 5 / LONG
-    assert (kept[:21] != kept[21:42]).mean() > 0.8
+    query, key, value = qkv()
+    out = SOFTMAX(
+        0 * query,
+        0 * key,
+        jnp.ones_like(value),
+        dropout_rate=0.5,
+        dropout_rng=jax.random.key(0),
+        deterministic=False,
+    )
+    kept_share = np.asarray(out)[0, :, 0, 0]  # of the weights of each query
+    assert abs(kept_share.mean() - 1) < 5 / LONG
+    first_block = kept_share[:BLOCK]
+    second_block = kept_share[BLOCK : 2 * BLOCK]
+    assert (first_block != second_block).mean() > 0.8
 
 
 def test_softmax_attention_in_blocks_sums_gradients_of_bfloat16_wide(monkeypatch):
     """Those of keys and values are sums over 32 blocks."""
-    x = inputs(32 * 8, 1, jnp.bfloat16)
 
-    def gradients(qkv):
-        def total(*qkv):
-            return SOFTMAX(*qkv).astype(jnp.float32).sum()
+    def gradients(inputs):
+        def total(query, key, value):
+            return SOFTMAX(query, key, value).astype(jnp.float32).sum()
 
-        return jax.grad(total, (0, 1, 2))(*qkv)
+        return jax.grad(total, argnums=(0, 1, 2))(*inputs)
 
-    at_once, exact = gradients(x), gradients([y.astype(jnp.float32) for y in x])
-    monkeypatch.setattr(softmax, "CPU_BLOCK", 8)
-    for one, other, wide in zip(gradients(x), at_once, exact, strict=True):
-        assert relative_error(one, wide) <= 1.2 * relative_error(other, wide)
+    inputs = qkv(32 * 8, 1, jnp.bfloat16)
+    exact = gradients([x.astype(jnp.float32) for x in inputs])
+    at_once = gradients(inputs)
+    monkeypatch.setattr(grouped_softmax, "CPU_BLOCK", 8)
+    in_blocks = gradients(inputs)
+    for i in range(3):
+        error_at_once = relative_error(at_once[i], exact[i])
+        assert relative_error(in_blocks[i], exact[i]) <= 1.2 * error_at_once
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 7])
+@pytest.mark.parametrize("group_size", [1, 3, None])
+def test_map_rows_shares_single_rows_and_none(num_rows, group_size):
+    def function(row, shared, missing):
+        assert missing is None
+        return row + shared
+
+    rows = jnp.arange(2.0 * num_rows).reshape(num_rows, 2)
+    out = map_rows(
+        function,
+        rows,
+        jnp.array([[10.0, 20.0]]),
+        None,
+        num_rows=num_rows,
+        group_size=group_size,
+    )
+    np.testing.assert_array_equal(out, rows + np.array([[10.0, 20.0]]))
+
+
+def test_choose_group_sizes_keeps_scores_in_the_cache_of_a_cpu(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    sizes = choose_group_sizes((32, 1024, 2, 64), num_keys=1024)
+    assert sizes == (2, 4, 128)  # 2 sequences or 4 heads of 128 x 1024 scores
+    assert choose_group_sizes((32, 2**20, 2, 64), num_keys=2**20) == (1, 1, 1)
+
+
+def test_choose_group_sizes_takes_a_sharded_batch_at_once(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 8)
+    sizes = choose_group_sizes((32, 1024, 2, 64), num_keys=1024)
+    assert sizes.sequences is None
 
 
 @pytest.mark.parametrize(
-    ("what", "shape"),
+    ("argument", "shape"),
     [("bias", (3, N, L, L)), ("bias", (1, 5, L, L)), ("mask", (5, 1, L, L))],
 )
-def test_softmax_attention_refuses_what_does_not_broadcast(what, shape):
-    query, key, value = inputs(L)
-    with pytest.raises(ValueError, match=rf"{what} of shape .*does not broadcast"):
-        SOFTMAX(query, key, value, **{what: jnp.ones(shape, bool)})
+def test_softmax_attention_refuses_what_does_not_broadcast(argument, shape):
+    query, key, value = qkv(L)
+    with pytest.raises(ValueError, match=rf"{argument} of shape .*does not broadcast"):
+        SOFTMAX(query, key, value, **{argument: jnp.ones(shape, bool)})
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_softmax_attention_of_an_empty_batch_is_empty(backend, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    x = inputs(L, 0)
-    assert SOFTMAX(*x).shape == x[0].shape
-
-
-def test_softmax_attention_of_no_queries_is_empty():
-    query, (_, key, value) = inputs(0, B)[0], inputs(L, B)
+    query, key, value = qkv(L, batch=0)
     assert SOFTMAX(query, key, value).shape == query.shape
 
 
-@pytest.mark.parametrize("helper", [nnx, linen])
-def test_softmax_attention_takes_masks_of_flax_as_booleans(helper):
-    """A mask to add, of 0 and −inf, would be read the wrong way round."""
-    x, valid = inputs(L, B), np.arange(L) < np.array([[L], [4], [1]])
-    options = {"dtype": bool}
-    mask = helper.make_attention_mask(np.ones_like(valid), valid, **options)
-    mask = helper.combine_masks(
-        mask, helper.make_causal_mask(valid, **options), **options
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_softmax_attention_of_no_queries_is_empty(backend, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    query, key, value = qkv(L, B)
+    no_queries = query[:, :0]
+    assert SOFTMAX(no_queries, key, value).shape == no_queries.shape
+
+
+def causal_padding_mask(helper, is_valid):
+    """[B, 1, L, L] bool by the functions of nnx or of linen."""
+    return helper.combine_masks(
+        helper.make_attention_mask(np.ones_like(is_valid), is_valid, dtype=bool),
+        helper.make_causal_mask(is_valid, dtype=bool),
+        dtype=bool,
     )
-    expected = SOFTMAX(*x, mask=valid[:, None, None], is_causal=True)
-    assert relative_error(SOFTMAX(*x, mask=mask), expected) <= TOLERANCE["float32"]
-    added = np.where(valid, 0, -np.inf)[:, None, None].astype(np.float32)
-    for wrong in (added, helper.combine_masks(mask)):
-        with pytest.raises(ValueError, match=r"boolean.*float32; .*dtype=bool"):
-            SOFTMAX(*x, mask=wrong)
+
+
+VALID = np.arange(L) < np.array([[L], [4], [1]])
+
+
+@pytest.mark.parametrize("helper", [nnx, linen])
+def test_softmax_attention_takes_boolean_masks_of_flax(helper):
+    query, key, value = qkv(L, B)
+    mask = causal_padding_mask(helper, VALID)
+    out = SOFTMAX(query, key, value, mask=mask)
+    expected = SOFTMAX(query, key, value, mask=VALID[:, None, None], is_causal=True)
+    assert relative_error(out, expected) <= TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        np.where(VALID, 0, -np.inf)[:, None, None].astype(np.float32),
+        nnx.combine_masks(causal_padding_mask(nnx, VALID)),
+        linen.combine_masks(causal_padding_mask(linen, VALID)),
+    ],
+    ids=["to add", "nnx", "linen"],
+)
+def test_softmax_attention_rejects_masks_of_floats(mask):
+    """A mask to add, of 0 and −inf, would be read the wrong way round."""
+    with pytest.raises(ValueError, match=r"boolean.*float32; .*dtype=bool"):
+        SOFTMAX(*qkv(L, B), mask=mask)
 
 
 def test_softmax_attention_holds_the_scores_of_a_block(monkeypatch):
     x = jax.ShapeDtypeStruct((1, 1024, N, H), jnp.float32)
 
-    def held():
-        gradient = jax.grad(lambda *qkv: SOFTMAX(*qkv).sum(), (0, 1, 2))
-        memory = jax.jit(gradient).lower(x, x, x).compile().memory_analysis()
+    def temporary_bytes():
+        def total(query, key, value):
+            return SOFTMAX(query, key, value).sum()
+
+        gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
+        memory = gradient.lower(x, x, x).compile().memory_analysis()
         assert memory is not None
         return memory.temp_size_in_bytes
 
-    blocks = held()
-    monkeypatch.setattr(softmax, "CPU_BLOCK", 1024)
-    assert blocks < held() / 4
+    in_blocks = temporary_bytes()
+    monkeypatch.setattr(grouped_softmax, "CPU_BLOCK", 1024)
+    at_once = temporary_bytes()
+    assert in_blocks < at_once / 4
 
 
 def test_softmax_attention_sows_the_weights_of_the_output():
-    options = {"num_heads": N, "in_features": N * H, "decode": False}
-    layer = nnx.MultiHeadAttention(**options, attention_fn=SOFTMAX, rngs=nnx.Rngs(0))
-    x = inputs()[0].reshape(2, LONG, N * H)
-    sow = nnx.capture(lambda layer, x: layer(x, sow_weights=True), nnx.Intermediate)
-    weights = jax.tree.leaves(sow(layer, x)[1])[0]
-    query, key = layer.query(x), layer.key(x)
-    expected = jax.nn.softmax(jnp.einsum("btnh,bsnh->bnts", query, key) / H**0.5)
+    layer = nnx.MultiHeadAttention(
+        num_heads=N,
+        in_features=N * H,
+        decode=False,
+        attention_fn=SOFTMAX,
+        rngs=nnx.Rngs(0),
+    )
+    x = qkv()[0].reshape(2, LONG, N * H)
+    attend = nnx.capture(lambda layer, x: layer(x, sow_weights=True), nnx.Intermediate)
+    _, sown = attend(layer, x)
+    [weights] = jax.tree.leaves(sown)
+
+    scores = jnp.einsum("btnh,bsnh->bnts", layer.query(x), layer.key(x))
+    expected = jax.nn.softmax(scores / H**0.5)
     assert relative_error(weights, expected) <= TOLERANCE["float32"]

@@ -58,7 +58,7 @@ def encoder_config(**changes):
         "model_dim": 64,
         "mlp_dim": 128,
         "attention": "nystrom",
-        "attention_options": ATTENTIONS["nystrom"].defaults,
+        "attention_options": ATTENTIONS["nystrom"].config_defaults(),
         "dropout_rate": 0.1,
     }
     return EncoderConfig(**options | changes)
@@ -129,9 +129,9 @@ OPTIONS = {
 
 def test_the_table_has_every_option_of_every_attention():
     names = {name: {*options} for name, options in OPTIONS.items()}
-    assert names == {name: {*cls.options} for name, cls in ATTENTIONS.items()}
+    assert names == {name: {*cls.options()} for name, cls in ATTENTIONS.items()}
     for name, cls in ATTENTIONS.items():
-        assert not OPTIONS[name].items() & cls.defaults.items()
+        assert not OPTIONS[name].items() & cls.config_defaults().items()
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -142,7 +142,10 @@ def test_the_options_of_the_attention_reach_it_in_every_layer(name, changed):
     settings["model__pooling"] = "cls_token"
     experiment = Experiment(make_config(name, **settings))
     model = nnx.eval_shape(lambda: experiment.make_model(nnx.Rngs(0)))
-    options = {**ATTENTIONS[name].defaults, **(OPTIONS[name] if changed else {})}
+    options = {
+        **ATTENTIONS[name].config_defaults(),
+        **(OPTIONS[name] if changed else {}),
+    }
     sizes = {"num_heads": 2, "head_dim": 32, "max_length": 2001}
 
     def by_hand(rngs):

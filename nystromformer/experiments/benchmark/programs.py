@@ -52,7 +52,9 @@ def all_labels() -> list[str]:
     """The rows of Table 1, then each other attention of the table at its own size."""
     named = {label.partition("-")[0] for label in TABLE_1}
     others = {x: cls for x, cls in ATTENTIONS.items() if x not in named}
-    sizes = {x: cls.defaults.get(cls.size_option or "") for x, cls in others.items()}
+    sizes = {
+        x: cls.config_defaults().get(cls.size_option or "") for x, cls in others.items()
+    }
     return [*TABLE_1, *(f"{x}-{size}" if size else x for x, size in sizes.items())]
 
 
@@ -65,7 +67,7 @@ def parse_attention(label: str, changes: Sequence[str] = ()) -> AttentionSpec:
     name, _, size = (label, "", "") if label in ATTENTIONS else label.partition("-")
     try:
         check_attention(name, {})
-        options = {**ATTENTIONS[name].defaults}
+        options = ATTENTIONS[name].config_defaults()
         if size:
             options[ATTENTIONS[name].size_option or "size"] = json.loads(size)
         for change in changes:

@@ -39,8 +39,8 @@ def test_parse_attention_reads_a_size_and_changes():
     label, name, options = parse_attention("nystrom-48", changes)
     changed = {"num_landmarks": 48, "conv_kernel_size": 0, "pinv": "exact"}
     assert (label, name) == ("nystrom-48", "nystrom")
-    assert options == {**ATTENTIONS["nystrom"].defaults, **changed}
-    assert parse_attention("nystrom").options == ATTENTIONS["nystrom"].defaults
+    assert options == {**ATTENTIONS["nystrom"].config_defaults(), **changed}
+    assert parse_attention("nystrom").options == ATTENTIONS["nystrom"].config_defaults()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""Checks of the arrays that an attention is called with: their axes and their dtypes.
+
+Letters: B batch, T query length, S key length, N heads, H head dim.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+
+def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
+    """Raises ValueError unless shapes are [B, T, N, H], [B, S, N, H], [B, S, N, H].
+
+    S is at least 1, as there is no mean over no values. Values may have another number
+    of features than queries and keys.
+    """
+    if query.ndim == 3:
+        raise ValueError(
+            f"query must be [B, T, N, H], got {query.shape}: add a batch axis to the "
+            "inputs, as in x[None]"
+        )
+    has_four_axes = query.ndim == key.ndim == value.ndim == 4
+    fits_key = has_four_axes and (
+        query.shape[0] == key.shape[0] and query.shape[2:] == key.shape[2:]
+    )
+    if not fits_key or value.shape[:3] != key.shape[:3]:
+        raise ValueError(
+            "query, key and value must be [B, T, N, H], [B, S, N, H], [B, S, N, H]; "
+            f"got {query.shape}, {key.shape}, {value.shape}"
+        )
+    if key.shape[1] == 0:
+        raise ValueError(f"there must be at least one key, got key {key.shape}")
+
+
+def with_four_axes(name: str, array: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """Puts axes of size 1 in front of a mask or a bias, so that it has four.
+
+    Args:
+      name: "mask" or "bias", for the message.
+      array: any array of at most four axes.
+      shape: the four sizes that it must broadcast to.
+
+    Raises:
+      ValueError: it does not broadcast to that shape.
+    """
+    array = jnp.asarray(array)
+    sizes = (1,) * (4 - array.ndim) + array.shape
+    has_four_axes = len(sizes) == 4
+    if not has_four_axes or any(
+        size not in (1, full_size) for size, full_size in zip(sizes, shape, strict=True)
+    ):
+        raise ValueError(
+            f"a {name} of shape {array.shape} does not broadcast to {tuple(shape)}; "
+            "for padding pass mask[:, None, None, :], which is [B, 1, 1, S]"
+        )
+    return array.reshape(sizes)
+
+
+def mask_with_four_axes(mask: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """`with_four_axes` of a mask, which must be boolean.
+
+    Raises:
+      ValueError: it does not broadcast to that shape, or it is not boolean.
+    """
+    mask = with_four_axes("mask", mask, shape)
+    if mask.dtype != jnp.bool_:
+        raise ValueError(
+            f"mask must be boolean (True = attend), got {mask.dtype}; flax's "
+            "make_attention_mask and combine_masks need dtype=bool, and decode=True, "
+            "which is causal, makes a mask of floats"
+        )
+    return mask
+
+
+def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
+    """The mask of the keys, [B, S], from a mask that broadcasts to [B, 1, 1, S].
+
+    Raises:
+      ValueError: the mask varies over queries or heads, or is not boolean.
+    """
+    mask = mask_with_four_axes(mask, (batch, 1, 1, length))
+    return jnp.broadcast_to(mask[:, 0, 0, :], (batch, length))

@@ -1,0 +1,103 @@
+"""The options of an attention: the keyword arguments of its `__init__`."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar, NotRequired, TypedDict
+
+from flax import nnx
+
+from nystromformer.validation import check_type
+
+
+class CommonArguments(TypedDict):
+    """The arguments of every attention, which are no options; see `Attention`."""
+
+    num_heads: int
+    head_dim: int
+    max_length: int
+    rngs: nnx.Rngs
+    cross_attention: NotRequired[bool]
+
+
+class Configurable:
+    """A class whose options are the keyword arguments of its `__init__`.
+
+    They are found there with their types and defaults, and so are those of the parent
+    class, where `__init__` passes the others on to it:
+
+        def __init__(self, *, window: int = 256, **common: Unpack[CommonArguments]):
+            super().__init__(**common)
+            self.window = window
+    """
+
+    # Option -> its value in the paper's experiments, where that is not the default.
+    paper_options: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def options(cls) -> dict[str, inspect.Parameter]:
+        """The options by name, each with its annotation and its default."""
+        options = {}
+        for owner in _owners_of_options(cls):
+            options |= _own_options(owner)
+        return options
+
+    @classmethod
+    def config_defaults(cls) -> dict[str, Any]:
+        """The options with which configs and benchmarks start.
+
+        Those are the paper's: `paper_options`, and the defaults of the others. A class
+        that gives an option another default than its parent class gives it to its
+        configs as well, whatever the parent's `paper_options` say.
+        """
+        values = {}
+        for owner in _owners_of_options(cls):
+            for name, parameter in _own_options(owner).items():
+                if parameter.default is not parameter.empty:
+                    values[name] = parameter.default
+            values |= vars(owner).get("paper_options", {})
+        return values
+
+    @classmethod
+    def check_options(cls, values: Mapping[str, Any]) -> None:
+        """Checks the names and the types of options.
+
+        Args:
+          values: option -> value.
+
+        Raises:
+          ValueError: an unknown option, or one of a wrong type.
+        """
+        options = cls.options()
+        for name, value in values.items():
+            if name not in options:
+                known_names = ", ".join(options) or "none"
+                raise ValueError(
+                    f"{cls.__name__} has no option {name!r}; known: {known_names}"
+                )
+            annotation = options[name].annotation
+            if annotation is not inspect.Parameter.empty:
+                check_type(f"{name} of {cls.__name__}", value, annotation)
+
+
+def _owners_of_options(cls: type) -> list[type]:
+    """The class and those of its parents whose options it has, parents first."""
+    owners = []
+    for owner in cls.__mro__:
+        owners.append(owner)
+        init = vars(owner).get("__init__")
+        if init is not None and inspect.getfullargspec(init).varkw is None:
+            break  # no argument reaches the parents from here
+    return owners[::-1]
+
+
+def _own_options(owner: type) -> dict[str, inspect.Parameter]:
+    """The options that the `__init__` of the class itself names."""
+    init = vars(owner).get("__init__")
+    if init is None:
+        return {}
+    options = {}
+    for name, parameter in inspect.signature(init, eval_str=True).parameters.items():
+        is_common = name == "self" or name in CommonArguments.__annotations__
+        if not is_common and parameter.kind is not parameter.VAR_KEYWORD:
+            options[name] = parameter
+    return options
