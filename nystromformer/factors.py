@@ -182,7 +182,8 @@ def standard_nystrom(
     paper). It needs all of S, which is why the paper samples queries and keys instead.
 
     Args:
-      query, key: [S, H], of the same tokens.
+      query: [S, H].
+      key: [S, H], of the same tokens.
       mask: [S] bool, True = attend; None = all.
       num_landmarks: M.
       seed: of the tokens J.
@@ -191,10 +192,10 @@ def standard_nystrom(
       Ŝ [S, S] in at least float32. Rows of excluded queries have no meaning.
     """
     if mask is None:
-        mask = jnp.ones(len(key), bool)
+        mask = jnp.ones(key.shape[0], bool)
     matrix = softmax_matrix(query, key, mask)
     positions = random_positions(mask, num_landmarks, seed)
-    sample = partial(jnp.take, indices=positions, mode="fill", fill_value=0)
+    sample = functools.partial(jnp.take, indices=positions, mode="fill", fill_value=0)
     rows = sample(matrix, axis=0)  # [M, S]
     columns = sample(matrix, axis=1)  # [S, M]
 
