@@ -1,4 +1,4 @@
-"""Exact attention of one head of one sequence, in the layout that a CPU likes.
+"""Exact attention of one head of one sequence, in the layout that suits a CPU.
 
 Letters: T query length, S key length, H head dim.
 """
@@ -11,7 +11,8 @@ from jax import lax
 
 from nystromformer.ops import at_least_float32, einsum, exp_in, long_dot
 
-LONG = 4096  # keys; of longer sums by columns a CPU loses digits
+# Over more keys than these, sums along columns lose digits on a CPU.
+MAX_KEYS_BY_COLUMNS = 4096
 
 
 def attend(
@@ -28,10 +29,12 @@ def attend(
 ) -> jax.Array:
     """softmax(scale · Q Kᵀ + bias) V, normalised after the product with V.
 
-    The scores lie with their longer axis first: a CPU multiplies them faster that way.
+    Scores are stored with the longer axis first, which is faster on a CPU.
 
     Args:
-      query, key, value: [T, H], [S, H], [S, H].
+      query: [T, H].
+      key: [S, H].
+      value: [S, H].
       mask: [S] or [T, S] bool, True = attend; a query with nothing to attend to gets
         finite numbers.
       bias: [T, S], or with one row for all queries or one column for all keys.
@@ -43,24 +46,32 @@ def attend(
     Returns:
       [T, H] in at least float32.
     """
-    wide = at_least_float32(query.dtype)
-    dot = long_dot if is_block else einsum  # turned once, keys and values serve all
-    keys_first = key.shape[0] > query.shape[0]
-    keys, long_and_short = (0, (key, query)) if keys_first else (1, (query, key))
+    wide_dtype = at_least_float32(query.dtype)
+    is_keys_first = key.shape[0] > query.shape[0]
+    key_axis = 0 if is_keys_first else 1
+    # Keys and values are transposed only where several blocks share the cost.
+    dot = long_dot if is_block else einsum
 
-    def laid(x: jax.Array) -> jax.Array:
+    def to_layout(x: jax.Array) -> jax.Array:
+        """[S] or [T, S] -> an array that broadcasts to the scores."""
         x = jnp.atleast_2d(x)
-        return x.T if keys_first else x
+        return x.T if is_keys_first else x
 
-    scores = scale * dot("lh,mh->lm", *long_and_short, precision)
+    if is_keys_first:
+        scores = scale * dot("lh,mh->lm", key, query, precision)  # [S, T]
+    else:
+        scores = scale * dot("lh,mh->lm", query, key, precision)  # [T, S]
     if bias is not None:
-        scores += laid(bias)
+        scores += to_layout(bias)
     if mask is not None:
-        scores = jnp.where(laid(mask), scores, jnp.finfo(wide).min)
-    largest = lax.stop_gradient(scores.max(keys, keepdims=True))
+        scores = jnp.where(to_layout(mask), scores, jnp.finfo(wide_dtype).min)
+
+    largest = lax.stop_gradient(scores.max(key_axis, keepdims=True))
     weights = exp_in(scores - largest, value.dtype)
-    total = weights.sum(keys, dtype=wide)  # [T]
-    letters = "lm,lh->mh" if keys_first else "lm,mh->lh"
-    if value.dtype != wide or len(value) > LONG:
-        dot = long_dot  # XLA's CPU backend has no bfloat16 product by columns
+    total = weights.sum(key_axis, dtype=wide_dtype)  # [T]
+
+    # XLA's CPU backend also has no bfloat16 product by columns.
+    if value.dtype != wide_dtype or value.shape[0] > MAX_KEYS_BY_COLUMNS:
+        dot = long_dot
+    letters = "lm,lh->mh" if is_keys_first else "lm,mh->lh"
     return dot(letters, drop(weights), value, precision) / total[:, None]

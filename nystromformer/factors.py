@@ -1,10 +1,10 @@
-"""The approximated matrix itself: its factors, its rows, and the exact one.
+"""The matrix that Nyström attention applies: its factors, its rows, and the exact one.
 
-Letters: T query length, S key length, H head dim, M landmarks, R rows.
+Letters: T query length, S key length, H head dim, M landmarks, n valid tokens, R rows.
 """
 
+import functools
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -18,15 +18,23 @@ from nystromformer.ops import at_least_float32, zeroed
 def softmax_matrix(
     query: jax.Array, key: jax.Array, mask: jax.Array | None = None
 ) -> jax.Array:
-    """softmax(Q Kᵀ / √H) of one head, [T, S] in at least float32.
+    """softmax(Q Kᵀ / √H), the matrix of exact attention.
 
-    query [T, H], key [S, H], mask [S] bool, True = attend; other columns are 0.
+    Args:
+      query: [T, H].
+      key: [S, H].
+      mask: [S] bool, True = attend; None = all.
+
+    Returns:
+      [T, S] in at least float32; columns of excluded keys are 0.
     """
-    wide = at_least_float32(key.dtype)
-    query, key = query.astype(wide), zeroed(key, mask).astype(wide)
-    scores = jnp.matmul(query, key.T, precision="highest") * key.shape[-1] ** -0.5
+    wide_dtype = at_least_float32(key.dtype)
+    query = query.astype(wide_dtype)
+    key = zeroed(key, mask).astype(wide_dtype)
+    scale = key.shape[-1] ** -0.5
+    scores = jnp.matmul(query, key.T, precision="highest") * scale
     if mask is not None:
-        scores = jnp.where(mask[None], scores, jnp.finfo(wide).min)
+        scores = jnp.where(mask[None], scores, jnp.finfo(wide_dtype).min)
     return jax.nn.softmax(scores)
 
 
@@ -43,21 +51,32 @@ def nystrom_kernels(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """F = softmax(Q K̃ᵀ), A = softmax(Q̃ K̃ᵀ), B = softmax(Q̃ Kᵀ) of eq. (13).
 
-    Arguments as for `nystrom_factors`; [T, M], [M, M] and [M, S] in at least float32.
+    Args:
+      query: as for `nystrom_factors`, and so are all arguments but the next two.
+      landmarks: a name in LANDMARKS.
+      landmark_seed: of random landmarks.
+
+    Returns:
+      F [T, M], A [M, M] and B [M, S] in at least float32.
     """
-    choose = partial(LANDMARKS[landmarks], seed=landmark_seed)
-    published = landmark_padding == "count" and num_landmarks < len(key)
-    key_mask = None if published else mask
+    choose = functools.partial(LANDMARKS[landmarks], seed=landmark_seed)
+    length = key.shape[0]
+    # With M ≥ S attention is exact, and padding has no part in it.
+    is_padding_counted = landmark_padding == "count" and num_landmarks < length
+    landmark_mask = None if is_padding_counted else mask
+
     key = zeroed(key, mask)
-    if len(query) == len(key) and not cross_attention:
-        valid_queries = zeroed(query, mask)
-        query_landmarks, _ = choose(valid_queries, num_landmarks, key_mask)
+    if query.shape[0] == length and not cross_attention:
+        tokens = zeroed(query, mask)
+        query_landmarks, _ = choose(tokens, num_landmarks, landmark_mask)
     else:
         query_landmarks, _ = choose(query, num_landmarks, None)
-    key_landmarks, exists = choose(key, num_landmarks, key_mask)
+    key_landmarks, exists = choose(key, num_landmarks, landmark_mask)
+
     f = softmax_matrix(query, key_landmarks, exists)
     a = softmax_matrix(query_landmarks, key_landmarks)
-    return f, a, softmax_matrix(query_landmarks, key, mask)
+    b = softmax_matrix(query_landmarks, key, mask)
+    return f, a, b
 
 
 def nystrom_factors(
@@ -74,31 +93,49 @@ def nystrom_factors(
     """F, Z and B, whose product F Z B is the [T, S] matrix that `nystrom` applies.
 
     Args:
-      query, key: [T, H] and [S, H].
+      query: [T, H].
+      key: [S, H].
       mask: [S] bool, True = attend; None = all. With T = S it also says which queries
         make landmarks, unless in cross attention.
-      num_landmarks, num_pinv_iters, landmark_padding: as for `nystrom`.
+      num_landmarks: M, as for `nystrom`.
+      num_pinv_iters: as for `nystrom`.
+      landmark_padding: as for `nystrom`.
       pinv: a name in PINVS.
-      **landmarks: `landmarks`, a name in LANDMARKS, `landmark_seed`, and
+      **landmarks: `landmarks` and `landmark_seed`, as for `nystrom_kernels`, and
         `cross_attention`, as for `nystrom`.
 
     Returns:
       F [T, M], Z [M, M] and B [M, S] in at least float32. The product's rows need not
       sum to 1, nor its entries be positive; columns of excluded keys are 0.
     """
-    sizes = {"num_landmarks": num_landmarks, "landmark_padding": landmark_padding}
-    f, a, b = nystrom_kernels(query, key, mask, **sizes, **landmarks)
-    z, eye = PINVS[pinv](a, num_pinv_iters), jnp.eye(len(a), dtype=a.dtype)
-    if len(query) <= num_landmarks < len(key):
-        fill = ((0, num_landmarks - len(query)), (0, 0))
-        rows = jnp.pad(softmax_matrix(query, key, mask), fill)
-        return jnp.eye(*f.shape, dtype=f.dtype), eye, rows
-    if num_landmarks < len(key) and (mask is None or landmark_padding == "count"):
+    f, a, b = nystrom_kernels(
+        query,
+        key,
+        mask,
+        num_landmarks=num_landmarks,
+        landmark_padding=landmark_padding,
+        **landmarks,
+    )
+    num_queries = query.shape[0]
+    length = key.shape[0]
+    eye = jnp.eye(num_landmarks, dtype=a.dtype)
+    if num_queries <= num_landmarks < length:
+        # Attention is exact, and its T rows make B.
+        pad_widths = ((0, num_landmarks - num_queries), (0, 0))
+        rows = jnp.pad(softmax_matrix(query, key, mask), pad_widths)
+        return jnp.eye(num_queries, num_landmarks, dtype=f.dtype), eye, rows
+
+    z = PINVS[pinv](a, num_pinv_iters)
+    if num_landmarks < length and (mask is None or landmark_padding == "count"):
         return f, z, b
+
+    # With n ≤ M attention is exact: landmark i is the i-th valid token, so F holds its
+    # weights and B says which token it is.
     if mask is None:
-        mask = jnp.ones(len(key), bool)
-    is_exact = mask.sum() <= num_landmarks  # landmark i is the i-th valid token
-    tokens = nth_valid(mask, num_landmarks)[:, None] == jnp.arange(len(key))[None]
+        mask = jnp.ones(length, bool)
+    is_exact = mask.sum() <= num_landmarks
+    positions = nth_valid(mask, num_landmarks)
+    tokens = positions[:, None] == jnp.arange(length)[None]  # [M, S]
     return f, jnp.where(is_exact, eye, z), jnp.where(is_exact, tokens, b)
 
 
@@ -109,15 +146,25 @@ def nystrom_rows(
     mask: jax.Array | None = None,
     **options: Any,
 ) -> jax.Array:
-    """Rows [R, S] of the matrix that `nystrom` applies, in O((T + S) · M + R · S · M).
+    """Rows of the matrix that `nystrom` applies, in O((T + S) · M + R · S · M).
 
-    Row 0 of a sequence with [CLS] in front is what [CLS] attends to. Rows are positions
-    [R] or a slice, and NaN for a position that does not exist; see `nystrom_factors`.
+    Row 0 of a sequence with [CLS] in front is what [CLS] attends to.
+
+    Args:
+      query: [T, H].
+      key: [S, H].
+      rows: positions [R], or a slice of them.
+      mask: [S] bool, True = attend; None = all.
+      **options: as for `nystrom_factors`.
+
+    Returns:
+      [R, S] in at least float32; NaN for a position that does not exist.
     """
     f, z, b = nystrom_factors(query, key, mask, **options)
-    rows = rows if isinstance(rows, slice) else jnp.asarray(rows)
-    chosen = f.at[rows].get(mode="fill", fill_value=jnp.nan)
-    weights = jnp.matmul(chosen, z, precision="highest")  # [R, M]
+    if not isinstance(rows, slice):
+        rows = jnp.asarray(rows)
+    f_rows = f.at[rows].get(mode="fill", fill_value=jnp.nan)
+    weights = jnp.matmul(f_rows, z, precision="highest")  # [R, M]
     return jnp.matmul(weights, b, precision="highest")
 
 
@@ -135,7 +182,8 @@ def standard_nystrom(
     paper). It needs all of S, which is why the paper samples queries and keys instead.
 
     Args:
-      query, key: [S, H], of the same tokens.
+      query: [S, H].
+      key: [S, H], of the same tokens.
       mask: [S] bool, True = attend; None = all.
       num_landmarks: M.
       seed: of the tokens J.
@@ -144,10 +192,10 @@ def standard_nystrom(
       Ŝ [S, S] in at least float32. Rows of excluded queries have no meaning.
     """
     if mask is None:
-        mask = jnp.ones(len(key), bool)
+        mask = jnp.ones(key.shape[0], bool)
     matrix = softmax_matrix(query, key, mask)
     positions = random_positions(mask, num_landmarks, seed)
-    sample = partial(jnp.take, indices=positions, mode="fill", fill_value=0)
+    sample = functools.partial(jnp.take, indices=positions, mode="fill", fill_value=0)
     rows = sample(matrix, axis=0)  # [M, S]
     columns = sample(matrix, axis=1)  # [S, M]
 

@@ -25,7 +25,6 @@ Where this differs from the published code, on purpose:
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,8 +41,15 @@ LANDMARK_PADDINGS = ("mask", "count")
 def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
     """The segment of each token: ⌊r · min(M, n) / n⌋ for rank r among the n valid.
 
-    mask [S] bool, True = valid -> [S] int32, M for the others. ValueError where S · M
-    is too large for int32.
+    Args:
+      mask: [S] bool, True = valid.
+      num_landmarks: M.
+
+    Returns:
+      int32 [S], M for tokens that are not valid.
+
+    Raises:
+      ValueError: if S · M is too large for int32.
     """
     length = mask.shape[0]
     if (length - 1) * min(num_landmarks, length) >= 2**31:
@@ -53,8 +59,8 @@ def segment_ids(mask: jax.Array, num_landmarks: int) -> jax.Array:
         )
     rank = ranks(mask) - 1
     num_valid = jnp.maximum(rank[-1] + 1, 1)
-    ids = rank * jnp.minimum(num_landmarks, num_valid) // num_valid
-    return jnp.where(mask, ids, num_landmarks)
+    num_segments = jnp.minimum(num_landmarks, num_valid)
+    return jnp.where(mask, rank * num_segments // num_valid, num_landmarks)
 
 
 def segment_means(
@@ -62,7 +68,8 @@ def segment_means(
 ) -> tuple[jax.Array, jax.Array]:
     """Landmarks: the means of M contiguous segments of the valid tokens.
 
-    Segments differ by at most one token; with n ≤ M every token is one of its own.
+    The sizes of two segments differ by at most one token. With n ≤ M valid tokens each
+    token is a segment of its own.
 
     Args:
       x: [S, H].
@@ -71,33 +78,52 @@ def segment_means(
 
     Returns:
       landmarks [M, H] in at least float32, zero where the segment has no tokens, and
-      exists [M] bool, which of them have any.
+      exists [M] bool, False for these.
     """
-    length, wide = len(x), at_least_float32(x.dtype)
+    length, head_dim = x.shape
+    wide_dtype = at_least_float32(x.dtype)
     if mask is None and length % num_landmarks == 0:
-        segments = x.reshape(num_landmarks, length // num_landmarks, x.shape[1])
-        return segments.mean(1, dtype=wide), jnp.ones(num_landmarks, bool)
+        segments = x.reshape(num_landmarks, length // num_landmarks, head_dim)
+        return segments.mean(1, dtype=wide_dtype), jnp.ones(num_landmarks, bool)
+
     if mask is None:
         mask = jnp.ones(length, bool)
     ids = segment_ids(mask, num_landmarks)
-    counts = jax.ops.segment_sum(mask.astype(jnp.int32), ids, num_landmarks + 1)[:-1]
+    sizes = _segment_sums(mask.astype(jnp.int32), ids, num_landmarks)
+    sums = _segment_sums_on_any_device(x, ids, num_landmarks)
+    divisors = jnp.maximum(sizes, 1).astype(wide_dtype)
+    return sums / divisors[:, None], sizes > 0
 
-    def scattered(x: jax.Array, ids: jax.Array) -> jax.Array:
-        return jax.ops.segment_sum(x.astype(wide), ids, num_landmarks + 1)[:-1]
 
-    def product(x: jax.Array, ids: jax.Array, precision: Precision) -> jax.Array:
-        member = ids[None, :] == jnp.arange(num_landmarks)[:, None]  # [M, S]
-        return einsum("ms,sh->mh", member.astype(x.dtype), x, precision)
+def _segment_sums(x: jax.Array, ids: jax.Array, num_landmarks: int) -> jax.Array:
+    """Sums x [S, ...] over each segment, [M, ...]."""
+    # Tokens that are not valid make a last segment, which is dropped.
+    return jax.ops.segment_sum(x, ids, num_landmarks + 1)[:-1]
 
-    # A fifth of the product's time on a CPU; accelerators scatter slowly.
-    sums = lax.platform_dependent(
-        *(x, ids),
-        cpu=scattered,
-        cuda=functools.partial(product, precision=tensor_cores(x.dtype)),
-        default=functools.partial(product, precision="highest"),
+
+def _segment_sums_on_any_device(
+    x: jax.Array, ids: jax.Array, num_landmarks: int
+) -> jax.Array:
+    """`_segment_sums` of x [S, H] in at least float32.
+
+    Scattered additions take a CPU a fifth of the time of a product with the members of
+    each segment. Accelerators scatter slowly.
+    """
+
+    def scatter(x: jax.Array, ids: jax.Array) -> jax.Array:
+        return _segment_sums(x.astype(at_least_float32(x.dtype)), ids, num_landmarks)
+
+    def multiply(x: jax.Array, ids: jax.Array, precision: Precision) -> jax.Array:
+        is_member = ids[None, :] == jnp.arange(num_landmarks)[:, None]  # [M, S]
+        return einsum("ms,sh->mh", is_member.astype(x.dtype), x, precision)
+
+    return lax.platform_dependent(
+        x,
+        ids,
+        cpu=scatter,
+        cuda=functools.partial(multiply, precision=tensor_cores(x.dtype)),
+        default=functools.partial(multiply, precision="highest"),
     )
-    sizes = jnp.maximum(counts, 1).astype(wide)
-    return sums / sizes[:, None], counts > 0
 
 
 def iterative_pinv(
@@ -123,13 +149,18 @@ def iterative_pinv(
       Z [..., M, M] in at least float32.
     """
     a = matrix.astype(at_least_float32(matrix.dtype))
-    eye = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
     norm_1 = jnp.abs(a).sum(-2).max(-1)
     norm_inf = jnp.abs(a).sum(-1).max(-1)
     for axis in scale_over:
-        norm_1, norm_inf = (lax.all_gather(x, axis).max(0) for x in (norm_1, norm_inf))
+        # lax.pmax has no derivative.
+        norm_1 = lax.all_gather(norm_1, axis).max(0)
+        norm_inf = lax.all_gather(norm_inf, axis).max(0)
+    z_0 = a.mT / (norm_1 * norm_inf)[..., None, None]
+    eye = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
 
-    def iterate(a: jax.Array, z: jax.Array, precision: Any, unroll: bool) -> jax.Array:
+    def iterate(
+        a: jax.Array, z: jax.Array, precision: Precision, unroll: bool
+    ) -> jax.Array:
         matmul = functools.partial(jnp.matmul, precision=precision)
 
         def step(z: jax.Array, _: None) -> tuple[jax.Array, None]:
@@ -139,9 +170,11 @@ def iterative_pinv(
 
         return lax.scan(step, z, length=num_iters, unroll=unroll)[0]
 
-    # A TPU's compiler takes twice as long without the loop; a GPU copies more with it.
+    # A loop that is not unrolled makes a GPU copy more. Unrolled, it takes a TPU's
+    # compiler twice as long.
     return lax.platform_dependent(
-        *(a, a.mT / (norm_1 * norm_inf)[..., None, None]),
+        a,
+        z_0,
         cpu=functools.partial(iterate, precision="highest", unroll=True),
         cuda=functools.partial(iterate, precision=tensor_cores(a.dtype), unroll=True),
         default=functools.partial(iterate, precision="highest", unroll=False),
@@ -165,17 +198,22 @@ def nystrom(
     """Nyström attention of one head of one sequence, eq. (13).
 
     Args:
-      query, key, value: [T, H], [S, H], [S, H].
+      query: [T, H].
+      key: [S, H].
+      value: [S, H].
       mask: [S] bool, True = attend; None = all. Keys and values that it excludes must
         be zero. With T = S, unless in cross attention, it also says which queries make
         Q̃; the others must be finite.
       num_landmarks: M ≥ 1; M ≥ T or M ≥ the number n of valid keys is exact attention.
+      num_pinv_iters: iterations of `pinv`.
       landmark_padding: "mask", or "count" for the published treatment of padding:
         segments of the padded length, in which excluded tokens count as zeros.
-      landmarks, pinv: as `segment_means` and `iterative_pinv`, the paper's choices;
+      landmarks: a function as `segment_means`, the paper's choice;
+        `nystromformer.landmarks` has others.
+      pinv: a function as `iterative_pinv`, the paper's choice;
         `nystromformer.landmarks` has others.
       precision: of the products with T or S rows.
-      cross_attention: queries are of other tokens than keys, also with T = S.
+      cross_attention: whether queries are of other tokens than keys, also with T = S.
 
     Returns:
       [T, H] in at least float32.
@@ -184,25 +222,44 @@ def nystrom(
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend(query, key, value, mask, scale=scale, precision=precision)
 
+    # Landmarks Q̃ and K̃, [M, H].
     is_self_attention = query.shape[0] == key.shape[0] and not cross_attention
-    valid = mask if landmark_padding == "mask" else None  # what makes landmarks
-    of_queries = valid if is_self_attention else None
-    counts_padding = is_self_attention and landmark_padding == "count"
-    counted = zeroed(query, mask) if counts_padding else query
-    query_landmarks, _ = landmarks(counted, num_landmarks, of_queries)
-    key_landmarks, exists = landmarks(key, num_landmarks, valid)
-    query_landmarks, key_scaled = query_landmarks * scale, key_landmarks * scale
+    landmark_mask = mask if landmark_padding == "mask" else None
+    query_mask = landmark_mask if is_self_attention else None
+    tokens = query
+    if is_self_attention and landmark_padding == "count":
+        tokens = zeroed(query, mask)
+    query_landmarks, _ = landmarks(tokens, num_landmarks, query_mask)
+    key_landmarks, exists = landmarks(key, num_landmarks, landmark_mask)
+    scaled_query_landmarks = query_landmarks * scale
+    scaled_key_landmarks = key_landmarks * scale
 
-    scores = jnp.matmul(query_landmarks, key_landmarks.T, precision="highest")
-    z = pinv(jax.nn.softmax(scores), num_pinv_iters)  # [M, M]
-    query_landmarks = query_landmarks.astype(query.dtype)
-    context = attend(query_landmarks, key, value, mask, precision=precision)
-    middle = jnp.matmul(z, context, precision="highest")  # [M, H]
-    if valid is not None:
-        # With n ≤ M every landmark is a token, and its own value in the middle is
-        # exact. Only then do landmarks lack tokens: nothing above needs to mask them.
-        own = value[nth_valid(valid, num_landmarks)].astype(middle.dtype)
-        middle = jnp.where(valid.sum() <= num_landmarks, own, middle)
-    # Rounded too where the inputs are: their own rounding costs more.
-    key_scaled, middle = key_scaled.astype(key.dtype), middle.astype(value.dtype)
-    return attend(query, key_scaled, middle, exists, precision=precision)
+    # Z ≈ A⁺, [M, M].
+    scores = jnp.matmul(scaled_query_landmarks, key_landmarks.T, precision="highest")
+    z = pinv(jax.nn.softmax(scores), num_pinv_iters)
+
+    # Z · softmax(Q̃ Kᵀ) V, [M, H].
+    context = attend(
+        scaled_query_landmarks.astype(query.dtype),
+        key,
+        value,
+        mask,
+        precision=precision,
+    )
+    middle = jnp.matmul(z, context, precision="highest")
+    if landmark_mask is not None:
+        # With n ≤ M every landmark is a token, and with the value of that token in the
+        # middle attention is exact. Only then are there landmarks without tokens, so
+        # nothing above needs to mask them.
+        token_values = value[nth_valid(landmark_mask, num_landmarks)]
+        is_exact = landmark_mask.sum() <= num_landmarks
+        middle = jnp.where(is_exact, token_values.astype(middle.dtype), middle)
+
+    # Rounded to the dtype of the inputs, whose own rounding costs more digits.
+    return attend(
+        query,
+        scaled_key_landmarks.astype(key.dtype),
+        middle.astype(value.dtype),
+        exists,
+        precision=precision,
+    )

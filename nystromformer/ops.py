@@ -1,4 +1,4 @@
-"""Replacements of jax's own sums, dropout and dense product, each with its reason."""
+"""Sums, products and dropout in place of jax's own, each with its reason."""
 
 import functools
 import math
@@ -9,131 +9,175 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-NARROW = 2**16  # numbers of a kernel whose gradient is summed by sequence
+# Kernels of `dense` up to this many numbers have their gradient summed by sequence.
+MAX_KERNEL_SIZE_BY_SEQUENCE = 2**16
 
 
 def at_least_float32(dtype: jax.typing.DTypeLike) -> jnp.dtype:
     """The dtype of statistics and accumulators: float32, or float64 for float64."""
-    with jax.numpy_dtype_promotion("standard"):  # also where the caller is strict
+    with jax.numpy_dtype_promotion("standard"):  # The caller's may be strict.
         return jnp.promote_types(dtype, jnp.float32)
 
 
 def zeroed(x: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """x with zeros where the mask of its first axes is False; None = x as it is.
+    """Writes zeros where the mask is False; a product with the mask would keep NaN.
 
-    A product with the mask would keep NaN.
+    Args:
+      x: any shape.
+      mask: bool, of the shape of x's first axes; None leaves x as it is.
     """
     if mask is None:
         return x
-    return jnp.where(jnp.expand_dims(mask, range(mask.ndim, x.ndim)), x, 0)
+    mask = jnp.expand_dims(mask, range(mask.ndim, x.ndim))
+    return jnp.where(mask, x, 0)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def exp_in(x: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-    """exp(x) in dtype, materialised once; its gradient keeps nothing else."""
+    """exp(x) in dtype, written to memory once.
+
+    The result is also all that the gradient keeps, where jax would keep it in x's
+    dtype, too.
+    """
     return lax.optimization_barrier(jnp.exp(x).astype(dtype))
 
 
 @exp_in.defjvp
 def _exp_in_jvp(dtype: Any, primals: Any, tangents: Any) -> Any:
-    y = exp_in(*primals, dtype)
-    return y, y * tangents[0].astype(dtype)
+    (x,) = primals
+    (x_tangent,) = tangents
+    out = exp_in(x, dtype)
+    return out, out * x_tangent.astype(dtype)
 
 
 def einsum(letters: str, x: Any, y: Any, precision: Any = None) -> jax.Array:
-    """jnp.einsum that accumulates in at least float32 and returns that dtype."""
-    options: Any = {"preferred_element_type": at_least_float32(x.dtype)}
-    return jnp.einsum(letters, x, y, precision=precision, **options)
+    """jnp.einsum that accumulates in at least float32, and returns that dtype."""
+    return jnp.einsum(
+        letters,
+        x,
+        y,
+        precision=precision,
+        preferred_element_type=at_least_float32(x.dtype),  # type: ignore[arg-type]
+    )
 
 
 def in_memory(x: jax.Array) -> jax.Array:
-    """x, materialised on a CPU, so that no product there absorbs its transposition."""
+    """Writes x to memory on a CPU.
+
+    Otherwise XLA would fuse a transposition of x into the product that reads it.
+    """
     return lax.platform_dependent(x, cpu=lax.optimization_barrier, default=lambda x: x)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 3))
 def long_dot(letters: str, x: Any, y: Any, precision: Any) -> jax.Array:
-    """`einsum` with a [L, M], L ≥ M, which a CPU reads by rows where it sums over L.
+    """`einsum` of a [L, M] with L ≥ M, in which a CPU sums over L along rows.
 
-    Wᵀ X is (Xᵀ W)ᵀ there, and so is the gradient of Y in X Yᵀ: a product by columns is
-    slower and loses digits of long sums. Turning X costs what one product saves.
+    XLA's CPU backend is slower, and loses digits of long sums, where it sums along
+    columns. So Wᵀ X is computed as (Xᵀ W)ᵀ, and so is the gradient of Y in X Yᵀ. The
+    transposition takes as long as one product saves: it pays where several products
+    share it.
     """
     if letters == "lm,lh->mh":
-        return in_memory(einsum("hl,lm->hm", in_memory(y.T), x, precision)).T
+        transposed = in_memory(y.T)
+        return in_memory(einsum("hl,lm->hm", transposed, x, precision)).T
     return einsum(letters, x, y, precision)
 
 
 @long_dot.defjvp
 def _long_dot_jvp(letters: str, precision: Any, factors: Any, tangents: Any) -> Any:
-    (x, y), (of_x, of_y) = factors, tangents
+    x, y = factors
+    x_tangent, y_tangent = tangents
     out = long_dot(letters, x, y, precision)
-    tangent = einsum(letters, of_x, y, precision)
-    if letters == "lh,mh->lm":  # the transpose of this product is the gradient of y
-        letters, x, of_y = "hl,hm->lm", in_memory(x.T), in_memory(of_y.T)
-    return out, tangent + einsum(letters, x, of_y, precision)
+    tangent_of_x = einsum(letters, x_tangent, y, precision)
+    if letters == "lh,mh->lm":
+        # The gradient of y is the transpose of this product and sums over L.
+        x_transposed = in_memory(x.T)
+        y_transposed = in_memory(y_tangent.T)
+        tangent_of_y = einsum("hl,hm->lm", x_transposed, y_transposed, precision)
+    else:
+        tangent_of_y = einsum(letters, x, y_tangent, precision)
+    return out, tangent_of_x + tangent_of_y
 
 
 def tensor_cores(dtype: jax.typing.DTypeLike) -> lax.PrecisionLike:
     """The precision that gives float32's accuracy on an NVIDIA GPU's tensor cores.
 
-    Six products of the three bfloat16 parts of each number; what they leave out is
-    below float32's own rounding. "highest", and GPUs before Ampere, take plain units.
+    A number is the sum of three bfloat16 parts, and six products of parts are added.
+    What they leave out is below float32's own rounding. GPUs before Ampere, and dtypes
+    other than float32, get "highest", which uses the plain units.
     """
-    six = lax.DotAlgorithmPreset.BF16_BF16_F32_X6
     capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
-    can = dtype == jnp.float32 and not capability.startswith(("5", "6", "7"))
-    return six if can else "highest"
+    is_before_ampere = capability.startswith(("5", "6", "7"))
+    if dtype == jnp.float32 and not is_before_ampere:
+        return lax.DotAlgorithmPreset.BF16_BF16_F32_X6
+    return "highest"
+
+
+def _hash(position: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+    """triple32 of Wellons' hash-prospector, with two random words."""
+    x = position + first
+    x = (x ^ (x >> 17)) * jnp.uint32(0xED5AD4BB)
+    x = (x ^ (x >> 11) ^ second) * jnp.uint32(0xAC4C1B51)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x31848BAB)
+    return x ^ (x >> 14)
 
 
 def random_halves(rng: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """uint16 of a shape: a hash of each position and of two random words of the key.
+    """Random uint16 numbers: each is a hash of its position and of the key.
 
-    The hash is triple32 of Wellons' hash-prospector, far less work than Threefry. A CPU
-    takes both halves of each 32 bits; an accelerator makes them anew for each number,
-    where it needs them, so that they never lie in memory.
+    The hash is far less work than Threefry. It gives 32 bits, for two numbers. On a CPU
+    one hash serves both. On an accelerator each number is hashed anew where it is used,
+    so that nothing is stored.
     """
     first, second = jax.random.bits(rng, (2,), jnp.uint32)
 
-    def words(x: jax.Array) -> jax.Array:
-        x = x + first
-        x = (x ^ (x >> 17)) * jnp.uint32(0xED5AD4BB)
-        x = (x ^ (x >> 11) ^ second) * jnp.uint32(0xAC4C1B51)
-        x = (x ^ (x >> 15)) * jnp.uint32(0x31848BAB)
-        return x ^ (x >> 14)
-
-    def in_pairs() -> jax.Array:
+    def hash_pairs() -> jax.Array:
         size = math.prod(shape)
-        pairs = words(lax.iota(jnp.uint32, (size + 1) // 2))
+        pairs = _hash(lax.iota(jnp.uint32, (size + 1) // 2), first, second)
         halves = lax.bitcast_convert_type(pairs, jnp.uint16)
         return halves.reshape(-1)[:size].reshape(shape)
 
-    def one_by_one() -> jax.Array:
+    def hash_each() -> jax.Array:
         position = jnp.zeros(shape, jnp.uint32)
         for axis, size in enumerate(shape):
-            along = lax.broadcasted_iota(jnp.uint32, shape, axis)
-            position = position * jnp.uint32(size % 2**32) + along
-        return (words(position // 2) >> (position % 2 * 16)).astype(jnp.uint16)
+            index = lax.broadcasted_iota(jnp.uint32, shape, axis)
+            position = position * jnp.uint32(size % 2**32) + index
+        pair = _hash(position // 2, first, second)
+        return (pair >> (position % 2 * 16)).astype(jnp.uint16)
 
-    return lax.platform_dependent(cpu=in_pairs, default=one_by_one)
+    return lax.platform_dependent(cpu=hash_pairs, default=hash_each)
 
 
 def split_rng(rng: jax.Array | None, num: int) -> list[jax.Array | None]:
-    """`num` keys, or as many None."""
-    return [None] * num if rng is None else list(jax.random.split(rng, num))
+    """Splits a key into `num` keys; None becomes as many None."""
+    if rng is None:
+        return [None] * num
+    return list(jax.random.split(rng, num))
 
 
 def dropout(x: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
-    """Zeroes each number with probability `rate` in [0, 1) and scales the rest.
+    """Zeroes each number with probability `rate` and scales the others.
 
-    With Threefry's 32 bits a number, as jax draws them, a train step takes 1.1 to 1.3
-    times as long on a CPU. Here are 16: the rate is rounded to a multiple of 2⁻¹⁶, and
-    the scale fits the rounded one. rng=None means no dropout.
+    It draws 16 bits a number. With the 32 bits of Threefry that jax draws, a train step
+    takes 1.1 to 1.3 times as long on a CPU.
+
+    Args:
+      x: any shape.
+      rate: in [0, 1). It is rounded to a multiple of 2⁻¹⁶, and the scale fits the
+        rounded one.
+      rng: a key; None means no dropout.
+
+    Returns:
+      An array of x's shape and dtype.
     """
-    dropped = min(round(rate * 2**16), 2**16 - 1)  # of all, none is left to scale
-    if rng is None or dropped == 0:
+    # At least one of 2¹⁶ values is kept: otherwise the scale would be infinite.
+    num_dropped_values = min(round(rate * 2**16), 2**16 - 1)
+    if rng is None or num_dropped_values == 0:
         return x
-    keep = random_halves(rng, x.shape) >= dropped
-    return jnp.where(keep, x / (1 - dropped / 2**16), 0).astype(x.dtype)
+    is_kept = random_halves(rng, x.shape) >= num_dropped_values
+    kept_fraction = 1 - num_dropped_values / 2**16
+    return jnp.where(is_kept, x / kept_fraction, 0).astype(x.dtype)
 
 
 def gelu(x: jax.Array) -> jax.Array:
@@ -141,19 +185,19 @@ def gelu(x: jax.Array) -> jax.Array:
 
     jax's own takes erfc, whose gradient keeps more arrays of the step in memory.
     """
-    wide = x.astype(at_least_float32(x.dtype))
-    return (0.5 * wide * (1 + lax.erf(wide * 0.5**0.5))).astype(x.dtype)
+    wide_x = x.astype(at_least_float32(x.dtype))
+    return (0.5 * wide_x * (1 + lax.erf(wide_x * 0.5**0.5))).astype(x.dtype)
 
 
 @jax.custom_vjp
 def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """x [..., L, D] times kernel [D, E], plus bias [E]; in x's dtype.
 
-    The gradients of kernel and bias are summed in their own dtype. That of a NARROW
-    kernel is the sum of a product for each sequence: for one product of all rows XLA
-    first materialises them transposed, recomputing what they come from, and a train
-    step takes a tenth longer (measured on a CPU, estimated for a GPU). For
-    a wide kernel the products of all sequences would take more memory than the rows.
+    The gradients of kernel and bias are summed in their own dtype. The gradient of a
+    small kernel is the sum of one product for each sequence. For one product of all
+    rows XLA first transposes them in memory and recomputes what they come from: then a
+    train step takes a tenth longer (measured on a CPU, estimated for a GPU). For a
+    large kernel one product for each sequence would need more memory than the rows.
     """
     bias = bias.astype(x.dtype)
     return x @ kernel.astype(x.dtype) + jnp.expand_dims(bias, range(x.ndim - 1))
@@ -165,12 +209,17 @@ def _dense_forward(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> Any:
 
 def _dense_backward(residuals: Any, cotangent: jax.Array) -> Any:
     x, kernel = residuals
-    cotangent = lax.optimization_barrier(cotangent)  # materialised once, narrow
-    of_x = cotangent @ kernel.T.astype(x.dtype)
-    of_bias = cotangent.sum(range(cotangent.ndim - 1), dtype=kernel.dtype)
-    by_sequence = "...de" if kernel.size <= NARROW else "de"
-    of_kernel = einsum(f"...ld,...le->{by_sequence}", x, cotangent)
-    return of_x, of_kernel.sum(range(of_kernel.ndim - 2), dtype=kernel.dtype), of_bias
+    # Three products read it: it is written to memory once, in its own dtype.
+    cotangent = lax.optimization_barrier(cotangent)
+    x_gradient = cotangent @ kernel.T.astype(x.dtype)
+
+    is_small = kernel.size <= MAX_KERNEL_SIZE_BY_SEQUENCE
+    letters = "...ld,...le->...de" if is_small else "...ld,...le->de"
+    products = einsum(letters, x, cotangent)
+    kernel_gradient = products.sum(range(products.ndim - 2), dtype=kernel.dtype)
+
+    bias_gradient = cotangent.sum(range(cotangent.ndim - 1), dtype=kernel.dtype)
+    return x_gradient, kernel_gradient, bias_gradient
 
 
 dense.defvjp(_dense_forward, _dense_backward)

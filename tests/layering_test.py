@@ -23,7 +23,7 @@ FLOORS = (
     {"attention"},
     {"encoder_config"},
     {"encoder"},
-    {"heads"},
+    {"heads", "huggingface_layout"},
     {"huggingface"},
     {"config"},
 )

@@ -14,12 +14,8 @@ import optax
 import pytest
 from flax import nnx
 
-from nystromformer.huggingface import (
-    POSITIONS,
-    leaves_by_name,
-    load_pretrained,
-    theirs_of,
-)
+from nystromformer.huggingface import load_pretrained, variables_by_name
+from nystromformer.huggingface_layout import POSITIONS, to_published
 from tests.tolerance import TOLERANCE, relative_error
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -87,8 +83,9 @@ def run_ours(model, batch):
         return loss, logits
 
     gradient, logits = jax.grad(forward, has_aux=True)(state)
-    leaves = leaves_by_name(gradient)
-    return logits, theirs_of({x: np.asarray(y[...]) for x, (_, y) in leaves.items()})
+    variables = variables_by_name(gradient)
+    arrays = {name: np.asarray(x[...]) for name, (_, x) in variables.items()}
+    return logits, to_published(arrays)
 
 
 def compare(head, tmp_path, model, **options):
