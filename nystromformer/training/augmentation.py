@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.training.data import Batch
-from nystromformer.training.objective import Objective, Sums
+from nystromformer.training.metrics import Sums
+from nystromformer.training.objective import Objective
 
 # (tokens int32 [L], random key) -> tokens of the same label, int32 [L]
 Augmentation = Callable[[jax.Array, jax.Array], jax.Array]

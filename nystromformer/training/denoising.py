@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from nystromformer.training.data import Batch
 from nystromformer.training.masked import MaskedTokens, dropout_key
-from nystromformer.training.objective import Sums, label_sums
+from nystromformer.training.metrics import Sums, label_sums
 
 
 class ClassificationDenoising(MaskedTokens):

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from nystromformer.training.data import Batch
-from nystromformer.training.objective import Sums, label_sums
+from nystromformer.training.metrics import Sums, label_sums
 
 MASK_SHARE = 0.67  # of the corrupted, with corruption="mask_or_random"
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.training.data import Batch
-from nystromformer.training.objective import Sums, label_sums
+from nystromformer.training.metrics import Sums, label_sums
 
 
 class Positions:
