@@ -15,14 +15,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nystromformer.streams import AUGMENTATION
 from nystromformer.training.data import Batch
 from nystromformer.training.metrics import Sums
 from nystromformer.training.objective import Objective
 
 # (tokens int32 [L], random key) -> tokens of the same label, int32 [L]
 Augmentation = Callable[[jax.Array, jax.Array], jax.Array]
-
-_STREAM = 2**31 + 1  # of the step's key; dropout beside hidden tokens has 2**31
 
 
 class Augmented:
@@ -43,7 +42,7 @@ class Augmented:
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
         """As of the objective; key None: an evaluation, without augmentation."""
         if key is not None:
-            stream = jax.random.fold_in(key, _STREAM)
+            stream = jax.random.fold_in(key, AUGMENTATION)
             batch = batch._replace(inputs=self.augment(batch, stream))
         return self.objective(model, batch, key)
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from nystromformer.streams import DROPOUT_BESIDE_MASKS
 from nystromformer.training.data import Batch
 from nystromformer.training.metrics import Sums, label_sums
 
@@ -184,4 +185,4 @@ class MaskedOrder(MaskedTokens):
 
 def dropout_key(key: jax.Array | None) -> jax.Array | None:
     """The key of the dropout beside an objective's own draws; None = no dropout."""
-    return None if key is None else jax.random.fold_in(key, 2**31)
+    return None if key is None else jax.random.fold_in(key, DROPOUT_BESIDE_MASKS)
