@@ -28,12 +28,18 @@ class Objective(Protocol):
       higher_is_better: whether a higher value of it is better.
     """
 
-    select: str
-    higher_is_better: bool
-
     @property
     def metrics(self) -> Sequence[str]: ...
-    def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums: ...
+
+    @property
+    def select(self) -> str: ...
+
+    @property
+    def higher_is_better(self) -> bool: ...
+
+    def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
+        """The sums of a batch; key None = an evaluation, without dropout."""
+        ...
 
 
 class Classification:
