@@ -9,6 +9,7 @@ from flax import nnx
 from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig, kernel_init
 from nystromformer.ops import at_least_float32, dropout, einsum, split_rng, zeroed
+from nystromformer.streams import HEAD_DROPOUT
 from nystromformer.validation import check_choice
 
 POOLINGS = ("mean", "padded_mean", "max", "last", "cls_token")
@@ -258,7 +259,7 @@ class FirstTokenClassifier(Model):
 
     def read(self, x, mask, dropout_rng):
         if dropout_rng is not None:  # other keys than the encoder's
-            dropout_rng = jax.random.fold_in(dropout_rng, 2**31)
+            dropout_rng = jax.random.fold_in(dropout_rng, HEAD_DROPOUT)
         rngs = split_rng(dropout_rng, 2)
         x = x[:, 0].astype(at_least_float32(x.dtype))
         x = self.pooler(dropout(x, self.dropout_rate, rngs[0]))

@@ -14,7 +14,7 @@ SOURCES = sorted(
 )
 # Floors of the model, from the bottom up: a module imports only what stands below it.
 FLOORS = (
-    {"errors", "validation"},
+    {"errors", "validation", "streams"},
     {"ops", "blocks"},
     {"dot_product", "rotary", "short_conv"},
     {"nystrom"},

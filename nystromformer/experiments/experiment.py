@@ -19,9 +19,10 @@ from nystromformer.experiments.augmentations import make_augmentations
 from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.experiments.provenance import num_cores
 from nystromformer.training.augmentation import Augmented
+from nystromformer.training.compiled import Programs, jit_programs
 from nystromformer.training.objective import Objective
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.step import Programs, split_weights
+from nystromformer.training.step import split_weights
 from nystromformer.validation import check_choice
 
 
@@ -92,7 +93,7 @@ class Experiment:
     def make_programs(self, mesh: Mesh | None = None) -> Programs:
         """The functions of its run on a mesh (None: one device), not yet compiled."""
         train = self.config.train
-        return Programs(
+        return jit_programs(
             self.make_model,
             self.objective,
             make_optimizer(self.config.optimizer, train.num_steps),

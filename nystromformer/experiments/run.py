@@ -31,15 +31,15 @@ from nystromformer.experiments.workdir import (
     write_json,
 )
 from nystromformer.training.checkpoint import saved_steps, weights_sha256
-from nystromformer.training.data import Data
+from nystromformer.training.compiled import Programs
+from nystromformer.training.data import HostSplit
 from nystromformer.training.devices import (
     check_same_on_all_hosts,
     is_host_0,
     make_mesh,
 )
 from nystromformer.training.loop import Trainer
-from nystromformer.training.metrics import METRICS_FILE
-from nystromformer.training.step import Programs
+from nystromformer.training.output import METRICS_FILE
 
 
 def run_training(
@@ -152,7 +152,8 @@ def load_and_compile(
     compiled &= jax.process_count() == 1  # several wait for one another in this
     if compiled and wait([loading], timeout=0.5).not_done:
         programs = experiment.make_programs(mesh)
-        programs.compile(Data.of(example_of(experiment.task)), train.batch_size)
+        example = HostSplit.from_split(example_of(experiment.task))
+        programs.compile(example, train.batch_size)
     splits = loading.result()
     experiment = experiment.with_num_steps(splits["train"].num_examples)
     return experiment, splits, programs or experiment.make_programs(mesh)

@@ -17,7 +17,7 @@ from nystromformer.experiments.workdir import TOKENIZER_FILE, read_config, read_
 from nystromformer.factors import nystrom_rows, softmax_matrix
 from nystromformer.heads import MaskedLanguageModel
 from nystromformer.training.checkpoint import load_weights
-from nystromformer.training.data import Data
+from nystromformer.training.data import HostSplit
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.step import Weights
 from nystromformer.validation import check_range
@@ -87,7 +87,7 @@ class TrainedRun:
         if known not in (None, examples.content_hash):
             print(f"note: this {split} split is not the run's", file=sys.stderr)
         programs, best = self.experiment.make_programs(), jax.device_put(self.weights)
-        train, data = self.config.train, Data.of(examples)
+        train, data = self.config.train, HostSplit.from_split(examples)
         size = train.batch_size // train.grad_accum_steps
         return evaluate(programs, best, data, size, train.length_buckets) or {}
 

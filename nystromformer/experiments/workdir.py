@@ -15,7 +15,7 @@ from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.training.devices import is_host_0
-from nystromformer.training.metrics import write_text
+from nystromformer.training.output import write_text
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"

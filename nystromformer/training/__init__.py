@@ -1,1 +1,1 @@
-"""Training of any model(inputs, mask, dropout_rng) -> logits; imports no model."""
+"""Training of any model(inputs, mask, dropout_rng) -> logits by any objective."""

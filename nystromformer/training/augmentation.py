@@ -15,47 +15,57 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nystromformer.streams import AUGMENTATION
 from nystromformer.training.data import Batch
-from nystromformer.training.objective import Objective, Sums
+from nystromformer.training.metrics import Sums
+from nystromformer.training.objective import Objective
 
 # (tokens int32 [L], random key) -> tokens of the same label, int32 [L]
 Augmentation = Callable[[jax.Array, jax.Array], jax.Array]
-
-_STREAM = 2**31 + 1  # of the step's key; dropout beside hidden tokens has 2**31
 
 
 class Augmented:
     """An objective whose training examples are augmented first.
 
     Args:
-      objective: of batches of one sequence an example.
+      objective: of batches with one sequence an example.
       augmentations: are applied one after another.
     """
 
     def __init__(self, objective: Objective, augmentations: Sequence[Augmentation]):
         self.objective = objective
         self.augmentations = augmentations
-        self.metrics = objective.metrics
-        self.select = objective.select
-        self.higher_is_better = objective.higher_is_better
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        return self.objective.metrics
+
+    @property
+    def select(self) -> str:
+        return self.objective.select
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.objective.higher_is_better
 
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
-        """As of the objective; key None: an evaluation, without augmentation."""
+        """The sums of the objective. An evaluation, with key None, augments nothing."""
         if key is not None:
-            stream = jax.random.fold_in(key, _STREAM)
-            batch = batch._replace(inputs=self.augment(batch, stream))
+            augmentation_key = jax.random.fold_in(key, AUGMENTATION)
+            inputs = self.augment(batch, augmentation_key)
+            batch = batch._replace(inputs=inputs)
         return self.objective(model, batch, key)
 
     def augment(self, batch: Batch, key: jax.Array) -> jax.Array:
         """The inputs int32 [B, L] in the form that the key draws for each example."""
 
-        def one(tokens: jax.Array, example: jax.Array) -> jax.Array:
-            of_example = jax.random.fold_in(key, example)
+        def augment_example(tokens: jax.Array, example: jax.Array) -> jax.Array:
+            example_key = jax.random.fold_in(key, example)
             for number, augmentation in enumerate(self.augmentations):
-                tokens = augmentation(tokens, jax.random.fold_in(of_example, number))
+                tokens = augmentation(tokens, jax.random.fold_in(example_key, number))
             return tokens
 
-        return jax.vmap(one)(batch.inputs, batch.indices)
+        return jax.vmap(augment_example)(batch.inputs, batch.indices)
 
 
 def flip(tokens: jax.Array, key: jax.Array, *, axis: int) -> jax.Array:
@@ -86,43 +96,59 @@ def shuffle_arguments(
     Returns:
       [L], as long and as deeply nested.
     """
-    position = jnp.arange(len(tokens))
-    opens = jnp.isin(tokens, jnp.array(operators))
-    closes = tokens == close
-    # How many operators are around a token; a bracket is where its operator is.
-    level = jnp.cumsum(opens) - opens - jnp.cumsum(closes)
-
-    def find(k: jax.Array, found: Any) -> Any:
-        parent, opener = found
-        last = lax.cummax(jnp.where(opens & (level == k), position, -1))
-        parent = jnp.where(~closes & (level == k + 1), last, parent)
-        return parent, jnp.where(closes & (level == k), last, opener)
-
-    nowhere = jnp.full_like(position, -1)
+    length = len(tokens)
+    positions = jnp.arange(length)
+    is_operator = jnp.isin(tokens, jnp.array(operators))
+    is_close = tokens == close
+    # The level is how many operators are around a token. A bracket has that of its
+    # operator.
+    level = jnp.cumsum(is_operator) - is_operator - jnp.cumsum(is_close)
     deepest = level.max()
-    parent, opener = lax.fori_loop(0, deepest, find, (nowhere, nowhere))
 
-    behind = len(tokens)  # an index that a scatter drops
-    whole = position - opener + 1  # of a bracket: the size of what it closes
-    size = jnp.ones_like(position)
-    size = size.at[jnp.where(closes, opener, behind)].set(whole, mode="drop")
+    # For each token the operator around it, and for each bracket its own operator.
+    def find_operators(
+        k: jax.Array, operators_before: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        parent, opener = operators_before
+        last = lax.cummax(jnp.where(is_operator & (level == k), positions, -1))
+        parent = jnp.where(~is_close & (level == k + 1), last, parent)
+        opener = jnp.where(is_close & (level == k), last, opener)
+        return parent, opener
 
-    # Arguments of one operator in a random order, and what is in front of each.
-    is_argument = ~closes & (parent >= 0)
-    family = jnp.where(is_argument, parent, behind)
-    family, _, order = lax.sort(
-        (family, jax.random.bits(key, position.shape), position), num_keys=2
+    nowhere = jnp.full_like(positions, -1)
+    parent, opener = lax.fori_loop(0, deepest, find_operators, (nowhere, nowhere))
+
+    # An operator is as long as all from it to its bracket, any other token is one long.
+    outside = length  # an index that a scatter drops
+    length_of_brackets = positions - opener + 1
+    size = jnp.ones_like(positions)
+    size = size.at[jnp.where(is_close, opener, outside)].set(
+        length_of_brackets, mode="drop"
     )
-    before = jnp.cumsum(size[order]) - size[order]
+
+    # Sort by operator, and its arguments at random. The offset of an argument from its
+    # operator is then the size of all arguments that come before it.
+    is_argument = ~is_close & (parent >= 0)
+    family, _, order = lax.sort(
+        (
+            jnp.where(is_argument, parent, outside),
+            jax.random.bits(key, positions.shape),
+            positions,
+        ),
+        num_keys=2,
+    )
+    size_before = jnp.cumsum(size[order]) - size[order]
     is_first = family != jnp.roll(family, 1)
     is_first = is_first.at[0].set(True)
-    offset = 1 + before - lax.cummax(jnp.where(is_first, before, 0))
-    offset = jnp.zeros_like(offset).at[order].set(offset)
+    size_before_family = lax.cummax(jnp.where(is_first, size_before, 0))
+    sorted_offset = 1 + size_before - size_before_family
+    offset = jnp.zeros_like(sorted_offset).at[order].set(sorted_offset)
 
-    def move(k: jax.Array, place: jax.Array) -> jax.Array:
-        moved = place[parent] + offset
-        return jnp.where(is_argument & (level == k), moved, place)
+    # Outer operators have their new places before the arguments inside them.
+    def place_arguments(k: jax.Array, place: jax.Array) -> jax.Array:
+        is_on_level = is_argument & (level == k)
+        return jnp.where(is_on_level, place[parent] + offset, place)
 
-    place = lax.fori_loop(1, deepest + 1, move, position)
-    place = jnp.where(closes, place[opener] + size[opener] - 1, place)
+    place = lax.fori_loop(1, deepest + 1, place_arguments, positions)
+    place = jnp.where(is_close, place[opener] + size[opener] - 1, place)
     return tokens.at[place].set(tokens)

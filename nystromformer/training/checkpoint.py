@@ -1,8 +1,8 @@
 """Checkpoints and best weights of a run, written by orbax.
 
-Orbax restores a flipped bit as a wrong number, in silence. So a sha256 of all that was
-saved lies beside it, and is compared when it is read. All processes of a run call the
-same functions; the first one writes.
+Orbax restores a flipped bit as a wrong number, in silence. So a sha256 of all that is
+saved is written beside it, and is compared when it is read. All processes of a run call
+the same functions; the first one writes.
 """
 
 import hashlib
@@ -28,7 +28,8 @@ def weights_sha256(tree: Any) -> str:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         array = np.asarray(leaf)
         name = f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}"
-        sha.update(name.encode() + array.tobytes())
+        sha.update(name.encode())
+        sha.update(array.tobytes())
     return sha.hexdigest()
 
 
@@ -42,61 +43,89 @@ def save_step(workdir: epath.PathLike, step: int, state: Any, meta: Any) -> None
     """Saves a checkpoint of arrays and a JSON object, and keeps the one before it."""
     folder = epath.Path(workdir) / FOLDER
     save_weights(folder / str(step), state, meta)
-    for old in saved_steps(workdir)[2:] if is_host_0() else ():
-        (folder / str(old)).rmtree()
+    if is_host_0():
+        for old_step in saved_steps(workdir)[2:]:
+            (folder / str(old_step)).rmtree()
 
 
 def restore(workdir: epath.PathLike, like: Tree) -> tuple[Tree, Any] | None:
-    """The newest whole checkpoint, as of `load_weights`; None if there are none.
+    """Loads the newest checkpoint that is whole.
 
-    CheckpointError if there are checkpoints, and none is whole.
+    Args:
+      like: as of `load_weights`.
+
+    Returns:
+      Arrays and JSON object, as of `load_weights`; None if there is no checkpoint.
+
+    Raises:
+      CheckpointError: there are checkpoints, and none is whole.
     """
     steps = saved_steps(workdir)
-    check_same_on_all_hosts(checkpoints=str(steps))  # else they do not share the folder
+    # Processes that see other checkpoints do not share the folder.
+    check_same_on_all_hosts(checkpoints=str(steps))
     for step in steps:
         try:
             return load_weights(epath.Path(workdir) / FOLDER / str(step), like)
         except CheckpointError as error:
             print(f"checkpoint {error}")
     if steps:
-        none = f"no checkpoint in {workdir} is whole and of this model"
-        raise CheckpointError(f"{none}: delete the folder to start again")
+        raise CheckpointError(
+            f"no checkpoint in {workdir} is whole and of this model: delete the folder "
+            "to start again"
+        )
     return None
 
 
 def save_weights(folder: epath.PathLike, weights: Any, meta: Any = None) -> None:
     """Writes arrays and a JSON object to a folder, in place of what is there."""
     weights = jax.device_get(weights)
-    noted = ocp.args.JsonSave({"meta": meta, "sha256": _sha256(weights, meta)})
-    content = ocp.args.Composite(state=ocp.args.StandardSave(weights), meta=noted)
+    signed_meta = {"meta": meta, "sha256": _sha256(weights, meta)}
+    content = ocp.args.Composite(
+        state=ocp.args.StandardSave(weights), meta=ocp.args.JsonSave(signed_meta)
+    )
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
         checkpointer.save(_absolute(folder), args=content, force=True)
 
 
 def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
-    """Arrays, on the host, and the JSON object that `save_weights` wrote to a folder.
+    """Reads what `save_weights` wrote to a folder.
 
-    `like` has the structure, shapes and dtypes, as `jax.eval_shape` gives them.
-    CheckpointError if they are missing, damaged, or of another model.
+    Args:
+      like: the structure, shapes and dtypes, as `jax.eval_shape` gives them.
+
+    Returns:
+      The arrays, on the host, and the JSON object.
+
+    Raises:
+      CheckpointError: they are missing, damaged, or of another model.
     """
     arrays = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
-    state, noted = ocp.args.StandardRestore(arrays), ocp.args.JsonRestore()
-    content = ocp.args.Composite(state=state, meta=noted)
+    content = ocp.args.Composite(
+        state=ocp.args.StandardRestore(arrays), meta=ocp.args.JsonRestore()
+    )
     try:
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-            found = checkpointer.restore(_absolute(folder), args=content)
-        weights, meta = found["state"], found["meta"]["meta"]
-        shapes = [[*map(np.shape, jax.tree.leaves(x))] for x in (weights, like)]
-        if shapes[0] != shapes[1] or _sha256(weights, meta) != found["meta"]["sha256"]:
+            restored = checkpointer.restore(_absolute(folder), args=content)
+        weights = restored["state"]
+        meta = restored["meta"]["meta"]
+        has_shapes = _shapes(weights) == _shapes(like)
+        if not has_shapes or _sha256(weights, meta) != restored["meta"]["sha256"]:
             raise ValueError("it is not what was saved")
-    except Exception as error:  # json's as well
-        why = f"missing, damaged, or of another model ({error!r:.120})"
-        raise CheckpointError(f"{folder} is {why}") from error
+    except Exception as error:  # orbax and json raise many kinds
+        raise CheckpointError(
+            f"{folder} is missing, damaged, or of another model ({error!r:.120})"
+        ) from error
     return weights, meta
 
 
+def _shapes(tree: Any) -> list[tuple[int, ...]]:
+    return [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
+
+
 def _absolute(folder: epath.PathLike) -> epath.Path:
-    return epath.Path(folder if "://" in str(folder) else os.path.abspath(folder))
+    """The folder as orbax wants it; an address in a bucket is one already."""
+    is_in_bucket = "://" in str(folder)
+    return epath.Path(folder if is_in_bucket else os.path.abspath(folder))
 
 
 def _sha256(weights: Any, meta: Any) -> str:

@@ -1,9 +1,16 @@
-"""Batches by index: the rows of a chunk of steps go to the device together.
+"""Batches of examples: chosen by index on the host, gathered on the devices.
 
-So a program is compiled for any number of examples, and while they are loaded. Batch k
-of epoch e is a pure function of (seed, e, k): a resumed run needs no iterator.
+A batch is a list of example indices. Batch k of epoch e is a pure function of
+(seed, e, k), so a resumed run needs no state of an iterator.
+
+The rows of the next few batches, a *chunk*, are copied to the devices together. The
+compiled program sees only chunks, all of one shape. So it does not depend on the number
+of examples, and it can be compiled while the data are still being loaded.
+
+Letters: B batch, L length.
 """
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -15,124 +22,211 @@ from jax.sharding import Mesh
 from nystromformer.errors import ConfigError
 from nystromformer.training.devices import DATA, SEQ, device_put_global
 
-MAX_CHUNK = 64  # batches in one call of the device
+MAX_CHUNK = 64  # batches for which a chunk has room
 
 
 class Batch(NamedTuple):
-    """Some examples, as an objective gets them."""
+    """The examples that an objective gets."""
 
-    inputs: jax.Array  # int32 [B, L] or [B, 2, L]
-    mask: jax.Array | None  # bool, as inputs, False = padding; None = all are full
-    labels: jax.Array  # int32 [B]; or of tokens [B, L], -1 where one has none
-    weights: jax.Array  # float32 [B]; 0 for a filler row of a last, incomplete batch
-    indices: jax.Array  # int32 [B], of the examples in their split
+    inputs: jax.Array  # int32 [B, L], of pairs [B, 2, L]
+    mask: jax.Array | None  # bool, shaped as inputs, False = padding; None = no padding
+    labels: jax.Array  # int32 [B]; of tokens [B, L], -1 where a token has no label
+    weights: jax.Array  # float32 [B]; 0 for the filler rows of an incomplete batch
+    indices: jax.Array  # int32 [B], the numbers of the examples in their split
 
 
-class Data(NamedTuple):
-    """A split on the host or the devices, or a chunk's rows on the devices."""
+class DeviceRows(NamedTuple):
+    """Examples on the devices: those of a chunk, or a whole split."""
 
-    inputs: Any  # [rows, L]; on the host anything with shape, dtype, `inputs[indices]`
-    lengths: Any  # [rows]; None where all are full, and need no mask
-    labels: Any  # [examples], or of tokens [examples, L]
-    pairs: Any = None  # int32 [examples, 2], their rows; None = example i is row i
-    examples: jax.Array | None = None  # of a chunk: int32 [examples], in the split
+    inputs: jax.Array  # token ids [rows, L]
+    lengths: jax.Array | None  # int32 [rows]; None = no row has padding
+    labels: jax.Array  # int32 [examples], of tokens [examples, L]
+    pairs: jax.Array | None = None  # int32 [examples, 2]; None = example i is row i
+    examples: jax.Array | None = None  # int32 [examples], their numbers in the split;
+    # None = the split is here as a whole, and example i has number i
+
+    def example_lengths(self, indices: jax.Array) -> jax.Array:
+        """The lengths int32 [B] of some examples; of a pair the longer one."""
+        if self.lengths is None:
+            return jnp.full(len(indices), self.inputs.shape[-1], jnp.int32)
+        if self.pairs is None:
+            return self.lengths[indices]
+        return self.lengths[self.pairs[indices]].max(-1)
+
+    def take(
+        self, indices: jax.Array, weights: jax.Array, length: int | None = None
+    ) -> Batch:
+        """Gathers the examples of a batch.
+
+        Args:
+          indices: int32 [B], places in these rows.
+          weights: float32 [B], handed on to the batch.
+          length: cuts inputs and labels, to no less than the longest of the examples;
+            None = all of L.
+        """
+        row_indices = indices if self.pairs is None else self.pairs[indices]
+        inputs = self.inputs[row_indices][..., :length].astype(jnp.int32)
+
+        mask = None
+        if self.lengths is not None:
+            positions = jax.lax.broadcasted_iota(
+                jnp.int32, inputs.shape, dimension=inputs.ndim - 1
+            )
+            mask = positions < self.lengths[row_indices][..., None]
+
+        labels = self.labels[indices]
+        if labels.ndim == 2:
+            labels = labels[:, :length]
+
+        return Batch(
+            inputs=inputs,
+            mask=mask,
+            labels=labels,
+            weights=weights,
+            indices=indices if self.examples is None else self.examples[indices],
+        )
+
+
+class Chunk(NamedTuple):
+    """A few batches on the devices, in arrays with room for MAX_CHUNK of them."""
+
+    rows: DeviceRows
+    indices: jax.Array  # int32 [MAX_CHUNK, B], the places of each batch in `rows`
+    num_batches: jax.Array | int  # how many of these batches are to be used
+
+
+@dataclasses.dataclass(frozen=True)
+class HostSplit:
+    """The examples of a split in host memory, or on a disk.
+
+    Attributes:
+      inputs: token ids [rows, L]: anything with `shape`, `dtype` and
+        `inputs[row_indices]`, and perhaps with `prefetch(row_indices)`.
+      lengths: int32 [rows]; None = no row has padding.
+      labels: int32 [examples], of tokens [examples, L].
+      pairs: int32 [examples, 2], the two rows of each example; None = example i is
+        row i.
+    """
+
+    inputs: Any
+    lengths: np.ndarray | None
+    labels: np.ndarray
+    pairs: np.ndarray | None
 
     @classmethod
-    def of(cls, split: Any) -> "Data":
-        """The host's data of anything with the first four arrays.
+    def from_split(cls, split: Any) -> "HostSplit":
+        """Wraps anything with these four attributes, as a task's `Split` has them.
 
-        ConfigError unless inputs are token ids: a step would make zeros of features.
+        Raises:
+          ConfigError: the inputs are no token ids. A step would turn features to int32.
         """
-        dtype, shape = split.inputs.dtype, split.inputs.shape
+        dtype = split.inputs.dtype
+        shape = split.inputs.shape
         if not np.issubdtype(dtype, np.integer) or len(shape) != 2:
             raise ConfigError(
                 f"inputs of a split must be token ids, integers [rows, L], got {dtype} "
                 f"{shape}; for feature vectors write the steps, as in examples/bags.py"
             )
-        lengths: np.ndarray | None = np.array(split.lengths)
-        if (lengths == split.inputs.shape[-1]).all():
-            lengths = None
-        return cls(split.inputs, lengths, np.array(split.labels), split.pairs)
+        lengths = np.array(split.lengths)
+        return cls(
+            inputs=split.inputs,
+            lengths=None if (lengths == shape[-1]).all() else lengths,
+            labels=np.array(split.labels),
+            pairs=split.pairs,
+        )
 
-    def put(self, mesh: Mesh | None = None) -> "Data":
-        """All examples on the devices."""
-        rest = device_put_global(mesh, self[1:])
-        return Data(device_put_global(mesh, self.inputs, None, SEQ), *rest)
+    @property
+    def num_examples(self) -> int:
+        return len(self.labels)
+
+    def example_lengths(self) -> np.ndarray:
+        """The length of every example, int32 [examples]; of a pair the longer one."""
+        if self.lengths is None:
+            return np.full(self.num_examples, self.inputs.shape[-1], np.int32)
+        if self.pairs is None:
+            return self.lengths
+        return self.lengths[self.pairs].max(-1)
+
+    def put(self, mesh: Mesh | None = None) -> DeviceRows:
+        """Copies all examples to the devices."""
+        return DeviceRows(
+            inputs=device_put_global(mesh, self.inputs, axes=(None, SEQ)),
+            lengths=device_put_global(mesh, self.lengths),
+            labels=device_put_global(mesh, self.labels),
+            pairs=device_put_global(mesh, self.pairs),
+        )
 
     def prefetch(self, batches: np.ndarray) -> None:
-        """Reads rows on a disk for the next `chunk` while the device computes."""
+        """Reads the rows of the next chunk from a disk while the devices compute."""
         if hasattr(self.inputs, "prefetch"):
             self.inputs.prefetch(batches.ravel())
 
-    def chunk(
-        self, batches: np.ndarray, mesh: Mesh | None = None
-    ) -> tuple["Data", jax.Array, jax.Array]:
-        """The rows of batches [n, B], the batches in them [MAX_CHUNK, B], and n."""
-        shape = MAX_CHUNK, batches.shape[1]
-        examples = np.resize(batches, shape).ravel()  # more batches, not to be taken
-        rows = self.rows(examples).ravel()
-        tokens = np.zeros((len(rows), *self.inputs.shape[1:]), self.inputs.dtype)
-        wanted = rows[: len(rows) * len(batches) // MAX_CHUNK]
-        tokens[: len(wanted)] = self.inputs[wanted]
-        lengths = None if self.lengths is None else self.lengths[rows]
-        places = np.arange(len(rows), dtype=np.int32)
-        pairs = None if self.pairs is None else places.reshape(-1, 2)
-        put = functools.partial(device_put_global, mesh)
-        rest = put((lengths, self.labels[examples], pairs, examples))
-        here = put(places[: len(examples)].reshape(shape), None, DATA)
-        return Data(put(tokens, None, SEQ), *rest), here, put(np.int32(len(batches)))
+    def chunk(self, batches: np.ndarray, mesh: Mesh | None = None) -> Chunk:
+        """Copies a few batches to the devices.
 
-    def rows(self, indices: Any) -> Any:
-        """The rows of the examples at indices [B]: [B], or of pairs [B, 2]."""
-        return indices if self.pairs is None else self.pairs[indices]
+        Args:
+          batches: int32 [N, B], the examples of N ≤ MAX_CHUNK batches.
+          mesh: splits each batch over its axis "data" and the length over "seq".
+        """
+        num_batches, batch_size = batches.shape
+        # The room behind the N batches is filled by repeating them.
+        examples = np.resize(batches, (MAX_CHUNK, batch_size)).ravel()
+        row_indices = examples if self.pairs is None else self.pairs[examples].ravel()
 
-    def lengths_of(self, indices: Any) -> Any:
-        """The lengths int32 [B] of the examples at indices [B]; of pairs the longer."""
-        if self.lengths is None:
-            return jnp.full(len(indices), self.inputs.shape[-1], jnp.int32)
-        lengths = self.lengths[self.rows(indices)]
-        return lengths if self.pairs is None else lengths.max(-1)
+        # Only the tokens that will be used are read, as they may lie on a disk.
+        num_used = len(row_indices) * num_batches // MAX_CHUNK
+        inputs = np.zeros((len(row_indices), self.inputs.shape[-1]), self.inputs.dtype)
+        inputs[:num_used] = self.inputs[row_indices[:num_used]]
 
-    def take(
-        self, indices: jax.Array, weights: jax.Array, length: int | None = None
-    ) -> Batch:
-        """The examples at indices [B], truncated to a length in which each fits."""
-        rows = self.rows(indices)
-        inputs = self.inputs[rows][..., :length].astype(jnp.int32)
-        mask = None
-        if self.lengths is not None:
-            last = inputs.ndim - 1
-            positions = jax.lax.broadcasted_iota(jnp.int32, inputs.shape, last)
-            mask = positions < self.lengths[rows][..., None]
-        labels = self.labels[indices]
-        if labels.ndim == 2:
-            labels = labels[:, :length]
-        examples = indices if self.examples is None else self.examples[indices]
-        return Batch(inputs, mask, labels, weights, examples)
-
-
-@functools.lru_cache(maxsize=2)
-def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
-    order = np.random.default_rng((seed, epoch)).permutation(num_examples)
-    return order.astype(np.int32)
+        row_numbers = np.arange(len(row_indices), dtype=np.int32)
+        rows = DeviceRows(
+            inputs=device_put_global(mesh, inputs, axes=(None, SEQ)),
+            lengths=device_put_global(
+                mesh, None if self.lengths is None else self.lengths[row_indices]
+            ),
+            labels=device_put_global(mesh, self.labels[examples]),
+            pairs=device_put_global(
+                mesh, None if self.pairs is None else row_numbers.reshape(-1, 2)
+            ),
+            examples=device_put_global(mesh, examples),
+        )
+        places = row_numbers[: len(examples)].reshape(MAX_CHUNK, batch_size)
+        return Chunk(
+            rows=rows,
+            indices=device_put_global(mesh, places, axes=(None, DATA)),
+            num_batches=device_put_global(mesh, np.int32(num_batches)),
+        )
 
 
 def train_indices(
     seed: int, first_step: int, num_steps: int, num_examples: int, batch_size: int
 ) -> np.ndarray:
-    """The examples of num_steps steps from first_step on, int32 [num_steps, B].
+    """The examples of num_steps steps from first_step on.
 
-    Every epoch is a new permutation, without its last num_examples mod B examples.
-    ConfigError for fewer examples than a batch has.
+    Every epoch has its own order, and leaves out the last num_examples mod B examples
+    of it.
+
+    Returns:
+      int32 [num_steps, B].
+
+    Raises:
+      ConfigError: there are fewer examples than a batch has.
     """
     if num_examples < batch_size:
         raise ConfigError(
             f"train.batch_size={batch_size} is over the {num_examples} training "
             "examples: take a smaller one"
         )
+    batches_per_epoch = num_examples // batch_size
     indices = np.empty((num_steps, batch_size), np.int32)
     for i in range(num_steps):
-        epoch, k = divmod(first_step + i, num_examples // batch_size)
+        epoch, k = divmod(first_step + i, batches_per_epoch)
         order = _permutation(seed, epoch, num_examples)
         indices[i] = order[k * batch_size : (k + 1) * batch_size]
     return indices
+
+
+@functools.lru_cache(maxsize=2)
+def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
+    order = np.random.default_rng((seed, epoch)).permutation(num_examples)
+    return order.astype(np.int32)

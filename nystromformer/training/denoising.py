@@ -1,12 +1,12 @@
 """Classification and denoising at once, from one pass over a corrupted input.
 
-As in the public code of Miralles-González et al., "On the locality bias and results in
-the Long Range Arena", 2025, a stage of pre-training folded into the training. There the
-second loss is a mean over all tokens, here over the corrupted ones, which are the only
-ones that cannot be copied, but for a random token that happens to be the same. Their
-weight of 1 is about mlm_probability here.
+The public code of Miralles-González et al., "On the locality bias and results in the
+Long Range Arena", 2025, does so: a stage of pre-training folded into the training.
+There the second loss is a mean over all tokens; here it is one over the corrupted
+tokens, as any other token can be copied. Their weight of 1 is about mlm_probability
+here.
 
-Letters: B batch, L length, K corrupted positions of a text at most.
+Letters: B batch, L length, C classes, K corrupted positions of a text at most.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from nystromformer.training.data import Batch
 from nystromformer.training.masked import MaskedTokens, dropout_key
-from nystromformer.training.objective import Sums, label_sums
+from nystromformer.training.metrics import Sums, label_sums
 
 
 class ClassificationDenoising(MaskedTokens):
@@ -34,6 +34,9 @@ class ClassificationDenoising(MaskedTokens):
     Args:
       denoising_weight: at least 0.
       options: as of `MaskedTokens`, with another default of mlm_probability.
+
+    Raises:
+      ValueError: denoising_weight or another option is out of its range.
     """
 
     corruptions = ("mask_or_random", "mask_only")
@@ -63,41 +66,48 @@ class ClassificationDenoising(MaskedTokens):
         self.denoising_weight = denoising_weight
 
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
-        """Losses in nats, accuracies from 0 to 1: of the class over the examples, of
-        denoising over the hidden tokens.
+        """Losses in nats, accuracies from 0 to 1.
 
-        The model has an `encoder`, `read`, which makes class logits [B, C] of its
-        vectors and their mask, and `decode`, which makes token logits of vectors.
+        Those of the class are over the examples, those of denoising over the hidden
+        tokens. The model has an `encoder`; `read`, which makes class logits [B, C] of
+        its vectors and their mask; and `decode`, which makes token logits of vectors.
         """
         masked, mask = self.hide(batch, key)
         dropout_rng = dropout_key(key)
-        x, encoder_mask = model.encoder(masked.inputs, mask, dropout_rng)
+        vectors, vectors_mask = model.encoder(masked.inputs, mask, dropout_rng)
         if key is None:
             logits = model(batch.inputs, batch.mask)
         else:
-            logits = model.read(x, encoder_mask, dropout_rng)
-        label = label_sums(logits, batch.labels, batch.weights)
-        class_loss, examples = label["loss"]
+            logits = model.read(vectors, vectors_mask, dropout_rng)
+        classification = label_sums(logits, batch.labels, batch.weights)
+        class_loss, num_examples = classification["loss"]
 
-        first_token = x.shape[1] - masked.inputs.shape[1]  # behind a vector for [CLS]
-        losses, correct = self.token_losses(model, x[:, first_token:], masked)
-        weights = masked.weights
-        token_loss = mean_of_examples(losses, weights, len(batch.labels)).sum()
+        # The encoder may have put the vector of [CLS] in front of the tokens.
+        num_extra = vectors.shape[1] - masked.inputs.shape[1]
+        losses, is_correct = self.token_losses(model, vectors[:, num_extra:], masked)
+        num_tokens = masked.weights.sum()
+        mean_losses = mean_of_examples(losses, masked.weights, len(batch.labels))
+        loss = class_loss + self.denoising_weight * mean_losses.sum()
         return {
-            "loss": (class_loss + self.denoising_weight * token_loss, examples),
-            "classification_loss": label["loss"],
-            "accuracy": label["accuracy"],
-            "denoising_loss": (losses.sum(), weights.sum()),
-            "denoising_accuracy": (correct.sum(), weights.sum()),
+            "loss": (loss, num_examples),
+            "classification_loss": classification["loss"],
+            "accuracy": classification["accuracy"],
+            "denoising_loss": (losses.sum(), num_tokens),
+            "denoising_accuracy": (is_correct.sum(), num_tokens),
         }
 
 
 def mean_of_examples(
     losses: jax.Array, weights: jax.Array, num_examples: int
 ) -> jax.Array:
-    """The mean loss [B] of each example's hidden tokens; 0 where all weights are 0.
+    """The mean loss of the hidden tokens of each example.
 
-    Losses and weights are [B, K], or of the two texts of a pair one after the other.
+    Args:
+      losses, weights: [B, K], or of the two texts of a pair one after the other.
+      num_examples: B.
+
+    Returns:
+      [B]; 0 where all weights of an example are 0.
     """
     totals = losses.reshape(num_examples, -1).sum(1)
     counts = weights.reshape(num_examples, -1).sum(1)

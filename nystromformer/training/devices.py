@@ -1,11 +1,12 @@
 """How a run is spread over devices and processes: by the placement of its arrays.
 
-A mesh has the axes "data", over which the batch is split, and "seq", over which the
-length is. Every device holds all parameters, and a chunk's examples in their part of
-the length. XLA follows the arrays and adds the communication, which for an attention of
+A mesh has two axes: "data" splits the batch, "seq" splits the length of the sequences.
+Every device holds all parameters, and all examples of a chunk in its part of the
+length. XLA follows the arrays and adds the communication, which for an attention of
 linear cost does not grow with the length. Where a mesh is None it is one device.
 
-All processes run one program, and agree on what decides its course, such as a signal.
+All processes of a run execute the same program. They agree on everything that decides
+its course, such as a signal that only one of them has received.
 """
 
 import hashlib
@@ -19,7 +20,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from nystromformer.errors import ConfigError
 
-DATA, SEQ = "data", "seq"
+DATA = "data"
+SEQ = "seq"
 
 
 def make_mesh(
@@ -29,34 +31,63 @@ def make_mesh(
     sequence_parallelism: int = 1,
     devices: Sequence[Any] | None = None,
 ) -> Mesh:
-    """The mesh of `devices` (None: all, of all processes).
+    """Arranges devices for batches of sequences.
 
-    Each sequence is split over sequence_parallelism of them. ConfigError if devices,
-    batch_size (of a step, or a part of one) or length cannot be split evenly.
+    Args:
+      batch_size: the examples of a step, or of one part of it.
+      length: of the longest sequence.
+      sequence_parallelism: how many devices share each sequence.
+      devices: None = all devices of all processes.
+
+    Raises:
+      ConfigError: devices, batch or length cannot be split evenly.
     """
-    devices = jax.devices() if devices is None else devices
-    shape = len(devices) // sequence_parallelism, sequence_parallelism
-    if len(devices) % shape[1] or batch_size % shape[0] or length % shape[1]:
-        asked = f"batches of {batch_size}, max_length={length}, {sequence_parallelism=}"
-        split = f"cannot be split evenly over {len(devices)} devices: change one"
-        raise ConfigError(f"{asked} {split}, or CUDA_VISIBLE_DEVICES")
-    types = (AxisType.Auto, AxisType.Auto)
-    return jax.make_mesh(shape, (DATA, SEQ), axis_types=types, devices=devices)
+    if devices is None:
+        devices = jax.devices()
+    data_parallelism = len(devices) // sequence_parallelism
+    if (
+        len(devices) % sequence_parallelism
+        or batch_size % data_parallelism
+        or length % sequence_parallelism
+    ):
+        raise ConfigError(
+            f"batches of {batch_size}, max_length={length}, {sequence_parallelism=} "
+            f"cannot be split evenly over {len(devices)} devices: change one, or "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    return jax.make_mesh(
+        (data_parallelism, sequence_parallelism),
+        (DATA, SEQ),
+        axis_types=(AxisType.Auto, AxisType.Auto),
+        devices=devices,
+    )
 
 
-def placement(mesh: Mesh | None, *spec: str | None) -> NamedSharding:
-    """How arrays lie on the mesh: DATA, SEQ or None (not split) for each first axis."""
-    mesh = mesh or make_mesh(1, 1, devices=jax.local_devices()[:1])
-    return NamedSharding(mesh, PartitionSpec(*spec))
+def placement(mesh: Mesh | None, *axes: str | None) -> NamedSharding:
+    """The sharding of arrays over a mesh.
+
+    Args:
+      axes: for each of the first axes of an array DATA, SEQ or None. An axis with None,
+        and every further one, is not split.
+    """
+    if mesh is None:
+        mesh = make_mesh(1, 1, devices=jax.local_devices()[:1])
+    return NamedSharding(mesh, PartitionSpec(*axes))
 
 
-def device_put_global(mesh: Mesh | None, tree: Any, *spec: str | None) -> Any:
-    """Puts a pytree of host arrays, the same in every process, onto the mesh."""
-    where = placement(mesh, *spec)
+def device_put_global(
+    mesh: Mesh | None, tree: Any, axes: Sequence[str | None] = ()
+) -> Any:
+    """Copies a pytree of host arrays, the same in every process, to a mesh.
+
+    Args:
+      axes: as of `placement`.
+    """
+    sharding = placement(mesh, *axes)
 
     def put(array: Any) -> jax.Array:
         array = np.asarray(array)
-        return jax.make_array_from_callback(array.shape, where, array.__getitem__)
+        return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
     return jax.tree.map(put, tree)
 
@@ -67,28 +98,24 @@ def is_host_0() -> bool:
 
 
 def all_hosts_max(value: int) -> int:
+    """The largest of the values that the processes call this with, in all of them."""
     if jax.process_count() == 1:
         return value
     return int(multihost_utils.process_allgather(np.int32(value)).max())
 
 
 def check_same_on_all_hosts(**texts: str) -> None:
-    """Raises ConfigError in every process if one of them has another text."""
+    """Compares texts between the processes, by their hashes.
+
+    Raises:
+      ConfigError: one of the processes has another text. It is raised in all of them.
+    """
     for name, text in texts.items():
         number = int(hashlib.sha256(text.encode()).hexdigest()[:7], 16)
-        if all_hosts_max(number) != -all_hosts_max(-number):
-            rule = "start all of them with the same command, on the same files"
-            differ = f"the processes of this run do not have the same {name}"
-            raise ConfigError(f"{differ}: {rule}")
-
-
-def program_bytes(compiled: Any) -> int | None:
-    """What a compiled program holds at once; donated arguments count once.
-
-    None where the backend does not say.
-    """
-    usage = compiled.memory_analysis()
-    if usage is None:
-        return None
-    results = usage.output_size_in_bytes - usage.alias_size_in_bytes
-    return usage.argument_size_in_bytes + results + usage.temp_size_in_bytes
+        largest = all_hosts_max(number)
+        smallest = -all_hosts_max(-number)
+        if largest != smallest:
+            raise ConfigError(
+                f"the processes of this run do not have the same {name}: start all of "
+                "them with the same command, on the same files"
+            )

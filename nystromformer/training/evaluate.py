@@ -1,66 +1,95 @@
-"""Exact evaluation: every example counted once, whatever the batch size."""
+"""Exact evaluation: every example counts once, whatever the batch size.
 
-from collections.abc import Callable
+Letters: B batch.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from nystromformer.training.data import Data
+from nystromformer.training.chunk_timer import ChunkTimer
+from nystromformer.training.compiled import Programs
+from nystromformer.training.data import HostSplit
 from nystromformer.training.devices import DATA, device_put_global
 from nystromformer.training.gradients import bucket_lengths
-from nystromformer.training.metrics import ChunkTimer
-from nystromformer.training.objective import Totals
-from nystromformer.training.step import Programs, Weights
+from nystromformer.training.metrics import Totals
+from nystromformer.training.step import Weights
+
+
+class Batches(NamedTuple):
+    """Batches of examples that are cut to the same length."""
+
+    length: int
+    examples: np.ndarray  # int32 [num_batches, B]
+    weights: np.ndarray  # float32 [num_batches, B], 0 for the filler rows of the last
 
 
 def evaluate(
     programs: Programs,
     weights: Weights,
-    data: Data,
+    split: HostSplit,
     batch_size: int,
     length_buckets: int = 1,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, float] | None:
-    """The metrics of a split and its number of examples; None when asked to stop.
+    """Measures a split.
 
-    The weights are on the mesh of the programs, the data on the host. With several
-    length_buckets, examples of similar length share a batch, cut to the next of them.
+    Args:
+      weights: on the mesh of the programs.
+      length_buckets: with several of them examples of similar length share a batch,
+        which is cut to the next of so many lengths.
+      should_stop: is asked after every chunk.
+
+    Returns:
+      The metrics, and `examples`, their number; None when asked to stop.
     """
-    mesh, timer = programs.mesh, ChunkTimer()
-    totals = device_put_global(mesh, Totals.zero(programs.objective))
-    lengths, indices, present = _by_length(data, batch_size, length_buckets)
-    for length in np.unique(lengths):
-        batches = np.flatnonzero(lengths == length)
-        while len(batches):
-            now, batches = batches[: timer.size], batches[timer.size :]
-            with timer.measure(len(now)):
-                rows, here, count = data.chunk(indices[now], mesh)
-                counted = np.resize(present[now], here.shape)
-                counted = device_put_global(mesh, counted, None, DATA)
+    mesh = programs.mesh
+    timer = ChunkTimer()
+    totals = device_put_global(mesh, Totals.zero(programs.objective.metrics))
+    for batches in _batches_by_length(split, batch_size, length_buckets):
+        start = 0
+        while start < len(batches.examples):
+            in_chunk = slice(start, start + timer.size)
+            examples = batches.examples[in_chunk]
+            with timer.measure(len(examples)):
+                chunk = split.chunk(examples, mesh)
+                example_weights = np.resize(
+                    batches.weights[in_chunk], chunk.indices.shape
+                )
                 totals = programs.eval_chunk(
-                    weights, rows, here, counted, count, totals, length=int(length)
+                    weights,
+                    chunk,
+                    device_put_global(mesh, example_weights, axes=(None, DATA)),
+                    totals,
+                    length=batches.length,
                 )
                 jax.block_until_ready(totals)
+            start += len(examples)
             if should_stop():
                 return None
     return totals.means()
 
 
-def _by_length(
-    data: Data, batch_size: int, length_buckets: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Batches that have every example once; in several buckets the short ones first.
-
-    Returns the length [N] of each batch, its examples int32 [N, B], and their weights
-    float32 [N, B], 0 for the filler rows of the last.
-    """
-    buckets = np.array(bucket_lengths(data.inputs.shape[-1], length_buckets))
-    order = np.arange(len(data.labels), dtype=np.int32)
-    longest = np.asarray(data.lengths_of(order))
+def _batches_by_length(
+    split: HostSplit, batch_size: int, length_buckets: int
+) -> Iterator[Batches]:
+    """Batches that have every example once, the shortest lengths first."""
+    buckets = np.array(bucket_lengths(split.inputs.shape[-1], length_buckets))
+    example_lengths = split.example_lengths()
+    order = np.arange(split.num_examples, dtype=np.int32)
     if len(buckets) > 1:
-        order = order[np.argsort(longest, kind="stable")]
+        order = order[np.argsort(example_lengths, kind="stable")]
+
     num_batches = -(-len(order) // batch_size)
     position = np.arange(num_batches * batch_size).reshape(num_batches, batch_size)
+    # The last example again fills the last batch, without weight.
     examples = order[np.minimum(position, len(order) - 1)]
-    fits = np.searchsorted(buckets, longest[examples].max(1))
-    return buckets[fits], examples, (position < len(order)).astype(np.float32)
+    weights = (position < len(order)).astype(np.float32)
+
+    longest = example_lengths[examples].max(1)
+    lengths = buckets[np.searchsorted(buckets, longest)]
+    for length in np.unique(lengths):
+        has_length = lengths == length
+        yield Batches(int(length), examples[has_length], weights[has_length])

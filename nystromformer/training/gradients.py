@@ -1,15 +1,17 @@
 """The gradient of a batch: at once, or in parts with little padding.
 
-A part holds sequences of similar length, truncated to the shortest of a few lengths
-that has room for them. Padding changes nothing and the parts' gradients add up, so the
+A part holds sequences of similar length, cut to the shortest of a few lengths that has
+room for them. Padding changes nothing and the gradients of the parts add up, so their
 sum is the gradient of the whole batch, in less memory and, where lengths differ, in
-less time. Only what is drawn differs: dropout, masked tokens, augmentation. Where an
+less time. Only random numbers differ: dropout, masked tokens, augmentation. Where an
 example's result depends on its batch (`Attention.batch_sensitive`) the parts would not
-add up: the config refuses it.
+add up, and the config refuses them.
+
+Letters: B batch.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,20 +20,24 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from nystromformer.training.data import Batch, Data
+from nystromformer.training.data import Batch, DeviceRows
 from nystromformer.training.devices import DATA, placement
-from nystromformer.training.objective import Totals
+from nystromformer.training.metrics import Totals
 
 # (parameters, variables, batch, random key) -> (totals, variables after it)
 Forward = Callable[[Any, Any, Batch, jax.Array], tuple[Totals, Any]]
 
 
 class Gradient(NamedTuple):
-    """The gradient of the mean loss, the batch's totals, and the variables after it."""
+    """A gradient, the totals of its examples, and the variables after them."""
 
     params: nnx.State
     totals: Totals
     variables: nnx.State
+
+
+# (variables, indices of a part, random key) -> the gradient of the part's summed loss
+PartGradient = Callable[[Any, jax.Array, jax.Array], Gradient]
 
 
 def bucket_lengths(max_length: int, num_buckets: int) -> tuple[int, ...]:
@@ -44,7 +50,7 @@ def batch_gradient(
     forward: Forward,
     params: Any,
     variables: Any,
-    data: Data,
+    rows: DeviceRows,
     indices: jax.Array,
     key: jax.Array,
     mesh: Mesh | None = None,
@@ -52,48 +58,92 @@ def batch_gradient(
     grad_accum_steps: int = 1,
     length_buckets: int = 1,
 ) -> Gradient:
-    """The gradient of the mean loss over the examples at indices [B].
+    """The gradient of the mean loss over a batch.
 
     Args:
+      forward: computes the totals of some examples; their `loss` is differentiated.
+      params: is differentiated by.
+      variables: the other variables of the model, which a forward pass may change.
+      rows: the examples, of which the batch is taken.
+      indices: int32 [B], the places of the batch in `rows`.
+      key: of all that the forward pass draws.
       mesh: over which the batch, or each part of it, is split.
       grad_accum_steps: parts of the batch, one after another; a divisor of B.
-      length_buckets: how many lengths a part may have; each is compiled by itself.
+      length_buckets: how many lengths a part may have. Each is compiled by itself.
     """
-
-    def part_gradient(
-        length: int, variables: Any, indices: jax.Array, key: jax.Array
-    ) -> Gradient:
-        batch = data.take(indices, jnp.ones(indices.shape, jnp.float32), length)
-
-        def summed(params: Any) -> tuple[jax.Array, tuple[Totals, Any]]:
-            totals, after = forward(params, variables, batch, key)
-            return totals.sums["loss"][0], (totals, after)
-
-        gradients, rest = jax.grad(summed, has_aux=True)(params)
-        return Gradient(gradients, *rest)
-
-    def add_part(so_far: Gradient, part: Any) -> Any:
-        number, indices = part
-        found = jax.lax.switch(
-            jnp.searchsorted(np.array(lengths), data.lengths_of(indices).max()),
-            [functools.partial(part_gradient, length) for length in lengths],
-            *(so_far.variables, indices, jax.random.fold_in(key, number)),
-        )
-        params = jax.tree.map(jnp.add, so_far.params, found.params)
-        return Gradient(params, so_far.totals.plus(found.totals), found.variables), None
-
-    lengths = bucket_lengths(data.inputs.shape[-1], length_buckets)
-    if grad_accum_steps == len(lengths) == 1:
-        gradient = part_gradient(lengths[0], variables, indices, key)
+    lengths = bucket_lengths(rows.inputs.shape[-1], length_buckets)
+    part_gradients = [
+        functools.partial(_part_gradient, forward, params, rows, length)
+        for length in lengths
+    ]
+    if grad_accum_steps == 1 and len(lengths) == 1:
+        gradient = part_gradients[0](variables, indices, key)
     else:
-        by_length = indices[jnp.argsort(data.lengths_of(indices))]
+        by_length = indices[jnp.argsort(rows.example_lengths(indices))]
         parts = jax.lax.with_sharding_constraint(
             by_length.reshape(grad_accum_steps, -1), placement(mesh, None, DATA)
         )
-        first = functools.partial(part_gradient, lengths[0])
-        shapes = jax.eval_shape(first, variables, parts[0], key)
-        start = jax.tree.map(jnp.zeros_like, shapes)._replace(variables=variables)
-        numbers = jnp.arange(grad_accum_steps)
-        gradient, _ = jax.lax.scan(add_part, start, (numbers, parts))
-    weight = gradient.totals.sums["loss"][1]
-    return gradient._replace(params=jax.tree.map(lambda x: x / weight, gradient.params))
+        gradient = _sum_over_parts(part_gradients, lengths, variables, rows, parts, key)
+    _, weight = gradient.totals.sums["loss"]
+    mean = jax.tree.map(lambda x: x / weight, gradient.params)
+    return gradient._replace(params=mean)
+
+
+def _part_gradient(
+    forward: Forward,
+    params: Any,
+    rows: DeviceRows,
+    length: int,
+    variables: Any,
+    indices: jax.Array,
+    key: jax.Array,
+) -> Gradient:
+    """The gradient of the summed loss of the examples at indices, cut to a length."""
+    batch = rows.take(indices, jnp.ones(indices.shape, jnp.float32), length)
+
+    def summed_loss(params: Any) -> tuple[jax.Array, tuple[Totals, Any]]:
+        totals, new_variables = forward(params, variables, batch, key)
+        loss, _ = totals.sums["loss"]
+        return loss, (totals, new_variables)
+
+    gradient, (totals, new_variables) = jax.grad(summed_loss, has_aux=True)(params)
+    return Gradient(gradient, totals, new_variables)
+
+
+def _sum_over_parts(
+    part_gradients: Sequence[PartGradient],
+    lengths: Sequence[int],
+    variables: Any,
+    rows: DeviceRows,
+    parts: jax.Array,
+    key: jax.Array,
+) -> Gradient:
+    """Adds the gradients of the parts [number, examples], one after another.
+
+    part_gradients: for each of the lengths.
+    """
+
+    def add_part(
+        so_far: Gradient, numbered_part: tuple[jax.Array, jax.Array]
+    ) -> tuple[Gradient, None]:
+        number, indices = numbered_part
+        longest = rows.example_lengths(indices).max()
+        gradient = jax.lax.switch(
+            jnp.searchsorted(np.array(lengths), longest),
+            part_gradients,
+            so_far.variables,
+            indices,
+            jax.random.fold_in(key, number),
+        )
+        total = Gradient(
+            params=jax.tree.map(jnp.add, so_far.params, gradient.params),
+            totals=so_far.totals.plus(gradient.totals),
+            variables=gradient.variables,
+        )
+        return total, None
+
+    shapes = jax.eval_shape(part_gradients[0], variables, parts[0], key)
+    zero = jax.tree.map(jnp.zeros_like, shapes)
+    start = zero._replace(variables=variables)
+    gradient, _ = jax.lax.scan(add_part, start, (jnp.arange(len(parts)), parts))
+    return gradient

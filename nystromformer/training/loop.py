@@ -15,37 +15,32 @@ from etils import epath
 from nystromformer.config import TrainConfig
 from nystromformer.errors import CheckpointError, NotFiniteError
 from nystromformer.training import checkpoint
-from nystromformer.training.data import Data, train_indices
+from nystromformer.training.chunk_timer import ChunkTimer
+from nystromformer.training.compiled import Programs
+from nystromformer.training.data import HostSplit, train_indices
 from nystromformer.training.devices import all_hosts_max, device_put_global, is_host_0
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.interrupt import Interrupted, StopFlag
-from nystromformer.training.metrics import ChunkTimer, MetricsWriter, Progress, say
-from nystromformer.training.objective import Totals
-from nystromformer.training.step import Programs, State, Weights
-
-
-@dataclasses.dataclass
-class RunState:
-    """What a run remembers beside its arrays: the JSON of a checkpoint."""
-
-    wall_seconds: float = 0.0
-    evaluated: int = -1  # the last step at which validation was measured
-    best_step: int | None = None  # the first of equals
-    best_value: float | None = None  # of the selected metric, on validation
-    compiled_bytes: int | None = None  # what the compiled train step holds at once
-    sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    init_from_sha256: str | None = None  # of another run's weights
-    data_sha256: dict[str, str] | None = None  # of each split
+from nystromformer.training.metrics import Totals
+from nystromformer.training.output import MetricsWriter, Progress, say
+from nystromformer.training.run_state import RunState
+from nystromformer.training.step import State, Weights
 
 
 class Trainer:
     """One training run in a workdir, new or resumed from its newest checkpoint.
 
     Args:
-      splits: "train", "validation" and "test" -> arrays, as `Data.of` takes.
+      programs: the compiled functions, which also know the objective and the mesh.
+      schedule: steps, intervals, batches and seed.
+      splits: "train", "validation" and "test", as `HostSplit.from_split` takes them.
       workdir: an existing folder, or one in a bucket; the same for every process.
       start: maps the fresh weights, on the host, to those that training begins with.
-      data_sha256: of each split; CheckpointError if it is not that of the checkpoint.
+      data_sha256: of each split.
+
+    Raises:
+      CheckpointError: no checkpoint can be read, or the run was trained on data with
+        another data_sha256.
     """
 
     def __init__(
@@ -57,112 +52,165 @@ class Trainer:
         start: Callable[[Weights], Weights] | None = None,
         data_sha256: dict[str, str] | None = None,
     ):
-        self.programs, self.schedule = programs, schedule
-        self.objective, self.mesh = programs.objective, programs.mesh
+        self.programs = programs
+        self.objective = programs.objective
+        self.mesh = programs.mesh
+        self.schedule = schedule
         self.workdir = epath.Path(workdir)
-        self.data = {name: Data.of(x) for name, x in splits.items()}
-        self.timer, seed = ChunkTimer(), np.uint32(schedule.seed)
+        self.splits = {
+            name: HostSplit.from_split(split) for name, split in splits.items()
+        }
+        self.timer = ChunkTimer()
+        self.stop = StopFlag()
+
+        seed = np.uint32(schedule.seed)
         shapes: State = programs.init.eval_shape(seed)
-        if found := checkpoint.restore(self.workdir, (shapes, shapes.weights)):
-            (state, self.best), meta = found
+        restored = checkpoint.restore(self.workdir, (shapes, shapes.weights))
+        if restored is not None:
+            (state, self.best), meta = restored
             self.state = device_put_global(self.mesh, state)
             self.run_state = RunState(**meta)
         else:
             self.state = programs.init(seed)
-            self.run_state = RunState(data_sha256=data_sha256)
             self.best = jax.device_get(self.state.weights)
-            if start:
+            self.run_state = RunState(data_sha256=data_sha256)
+            if start is not None:
                 weights = device_put_global(self.mesh, start(self.best))
                 self.state = self.state._replace(weights=weights)
         if self.run_state.data_sha256 != data_sha256:
-            other = f"the run in {workdir} was trained on other data"
-            raise CheckpointError(f"{other}: correct source_dir or data_dir")
-        self.step = self.saved = int(self.state.step)
+            raise CheckpointError(
+                f"the run in {workdir} was trained on other data: correct source_dir "
+                "or data_dir"
+            )
+
+        self.step = int(self.state.step)
+        self.saved_step = self.step
         self.writer = MetricsWriter(workdir, self.step, self.run_state.evaluated)
 
     def fit(self) -> dict[str, Any]:
-        """Trains to the end, tests the best weights, and returns all for result.json.
+        """Trains to the end, then measures the test split with the best weights.
 
-        Raises Interrupted after saving, and NotFiniteError without.
+        Returns:
+          What training adds to result.json.
+
+        Raises:
+          Interrupted: a signal has come. The state is saved.
+          NotFiniteError: a loss, a gradient, or every validation was not finite.
+            Nothing is saved after the last checkpoint.
         """
-        self.started = time.monotonic() - self.run_state.wall_seconds
-        schedule, num_steps = self.schedule, self.schedule.num_steps
+        schedule = self.schedule
+        start = time.monotonic() - self.run_state.wall_seconds
         if self.step:
             say(f"resuming from step {self.step}")
-        with StopFlag() as self.stop, contextlib.closing(self.writer):
-            if self.step < num_steps and not jax.config.values["jax_disable_jit"]:
-                size = self.programs.compile(self.data["train"], schedule.batch_size)
-                self.run_state.compiled_bytes = size
-            self.progress = Progress(self.step, num_steps)
-            with contextlib.closing(self.progress.bar):
-                while self.step < num_steps or self._validation_due():
-                    self._advance()
-                return self._test()
+
+        with self.stop, contextlib.closing(self.writer):
+            self._compile()
+            progress = Progress(self.step, schedule.num_steps)
+            with contextlib.closing(progress):
+                while self.step < schedule.num_steps or self._is_validation_due():
+                    # Validation is due first where a signal came while it ran.
+                    if not self._is_validation_due():
+                        throughput = self._train_chunk()
+                        self._log(progress, throughput)
+                    if self._is_validation_due():
+                        self._validate()
+
+                    self.run_state.wall_seconds = time.monotonic() - start
+                    signum = self._signum()
+                    if signum or self._is_due(schedule.checkpoint_every):
+                        self._save()
+                    if signum:
+                        raise Interrupted(signum, self.step)
+
+                test_metrics = self._test()
+                self.run_state.wall_seconds = time.monotonic() - start
+                return self._result(test_metrics)
 
     def delete_checkpoints(self) -> None:
         """Deletes what only an unfinished run needs."""
         if is_host_0():
             (self.workdir / checkpoint.FOLDER).rmtree()
 
-    def _advance(self) -> None:
-        if not self._validation_due():
-            self._train_chunk()
-        if self._validation_due():
-            self._validate()
-        signum, schedule = self._signum(), self.schedule
-        at_end = self.step == schedule.num_steps
-        if signum or at_end or self.step % schedule.checkpoint_every == 0:
-            self._save()
-        if signum:
-            raise Interrupted(signum, self.step)
+    def _is_due(self, interval: int) -> bool:
+        """Whether something is due that happens every so many steps, and at the end."""
+        is_at_end = self.step == self.schedule.num_steps
+        return is_at_end or self.step % interval == 0
+
+    def _is_validation_due(self) -> bool:
+        is_new = self.step > max(self.run_state.evaluated, 0)
+        return is_new and self._is_due(self.schedule.eval_every)
 
     def _signum(self) -> int:
         """The signal that asks this run to stop, whichever process got it; 0 = none."""
         return all_hosts_max(self.stop.signum or 0)
 
-    def _validation_due(self) -> bool:
-        at_end = self.step == self.schedule.num_steps
-        due = at_end or (self.step and self.step % self.schedule.eval_every == 0)
-        return bool(due) and self.run_state.evaluated < self.step
+    def _compile(self) -> None:
+        """Compiles the training step, unless no step is left."""
+        is_jit_disabled = jax.config.values["jax_disable_jit"]
+        if self.step < self.schedule.num_steps and not is_jit_disabled:
+            self.run_state.compiled_bytes = self.programs.compile(
+                self.splits["train"], self.schedule.batch_size
+            )
 
-    def _train_chunk(self) -> None:
-        """Trains for about a second, not past the next event."""
+    def _train_chunk(self) -> float:
+        """Trains for about a second, and not past the next event.
+
+        Returns the examples per second.
+        """
         schedule = self.schedule
-        every = (schedule.log_every, schedule.eval_every, schedule.checkpoint_every)
-        room = min(n - self.step % n for n in every)
-        num_steps = min(self.timer.size, room, schedule.num_steps - self.step)
-        train, now = self.data["train"], self._indices(self.step, num_steps)
+        train = self.splits["train"]
+        num_steps = min(self.timer.size, schedule.num_steps - self.step)
+        for interval in (
+            schedule.log_every,
+            schedule.eval_every,
+            schedule.checkpoint_every,
+        ):
+            num_steps = min(num_steps, interval - self.step % interval)
+
         with self.timer.measure(num_steps):
-            chunk = train.chunk(now, self.mesh)
-            self.state, finite = self.programs.train_chunk(self.state, *chunk)
+            chunk = train.chunk(self._indices(self.step, num_steps), self.mesh)
+            self.state, finite = self.programs.train_chunk(self.state, chunk)
             train.prefetch(self._indices(self.step + num_steps, num_steps))
-            self.step = int(self.state.step)
-        if culprits := jax.device_get(finite).culprits():
-            found = f"step {self.step}: not finite: {', '.join(culprits)}"
-            saved = f"last checkpoint: {self.saved or 'none'}"
-            raise NotFiniteError(f"{found}; a lower learning rate may help; {saved}")
-        means = self.state.totals.means()
-        means.pop("examples")
-        throughput = num_steps * schedule.batch_size / self.timer.seconds
-        self.progress.update(self.step, means, throughput)
-        if self.step % schedule.log_every == 0 or self.step == schedule.num_steps:
-            means["examples_per_second"] = throughput
-            self.writer.write(self.step, "train", means)
-            zero = device_put_global(self.mesh, Totals.zero(self.objective))
-            self.state = self.state._replace(totals=zero)
+            self.step = int(self.state.step)  # waits for the devices
+
+        culprits = jax.device_get(finite).culprits()
+        if culprits:
+            raise NotFiniteError(
+                f"step {self.step}: not finite: {', '.join(culprits)}; a lower "
+                "learning rate may help; last checkpoint: "
+                f"{self.saved_step or 'none'}"
+            )
+        return num_steps * schedule.batch_size / self.timer.seconds
 
     def _indices(self, first_step: int, num_steps: int) -> np.ndarray:
-        """The examples of steps first_step, …, int32 [num_steps, B]."""
-        sizes = num_steps, len(self.data["train"].labels), self.schedule.batch_size
-        return train_indices(self.schedule.seed, first_step, *sizes)
+        """The training examples of steps first_step, …, int32 [num_steps, B]."""
+        return train_indices(
+            seed=self.schedule.seed,
+            first_step=first_step,
+            num_steps=num_steps,
+            num_examples=self.splits["train"].num_examples,
+            batch_size=self.schedule.batch_size,
+        )
+
+    def _log(self, progress: Progress, throughput: float) -> None:
+        """Shows the metrics since the last line, and writes a line when it is due."""
+        means = self.state.totals.means()
+        means.pop("examples")
+        progress.update(self.step, means, throughput)
+        if self._is_due(self.schedule.log_every):
+            means["examples_per_second"] = throughput
+            self.writer.write(self.step, "train", means)
+            zero = Totals.zero(self.objective.metrics)
+            self.state = self.state._replace(totals=device_put_global(self.mesh, zero))
 
     def _evaluate(self, weights: Weights, split: str) -> dict[str, float] | None:
+        """The metrics of a split; None if the run is asked to stop meanwhile."""
         metrics = evaluate(
             self.programs,
             weights,
-            self.data[split],
-            self.schedule.batch_size // self.schedule.grad_accum_steps,
-            self.schedule.length_buckets,
+            self.splits[split],
+            batch_size=self.schedule.batch_size // self.schedule.grad_accum_steps,
+            length_buckets=self.schedule.length_buckets,
             should_stop=lambda: self._signum() > 0,
         )
         if metrics and not math.isfinite(metrics["loss"]):
@@ -170,32 +218,48 @@ class Trainer:
         return metrics
 
     def _validate(self) -> None:
-        """Measures the validation split and keeps the weights if they are the best."""
+        """Measures the validation split, and keeps the weights if they are the best."""
         metrics = self._evaluate(self.state.weights, "validation")
         if metrics is None:
             return
         self.writer.write(self.step, "validation", metrics)
-        run_state, value = self.run_state, metrics[self.objective.select]
-        run_state.evaluated = self.step
-        sign = 1 if self.objective.higher_is_better else -1
-        best = run_state.best_value
-        is_better = best is None or sign * value > sign * best
-        if is_better and math.isfinite(value):  # nothing would ever beat a NaN
-            run_state.best_step, run_state.best_value = self.step, value
+        self.run_state.evaluated = self.step
+        value = metrics[self.objective.select]
+        if self._is_best(value):
+            self.run_state.best_step = self.step
+            self.run_state.best_value = value
             self.best = jax.device_get(self.state.weights)
             checkpoint.save_weights(self.workdir / "best", self.best)
-        shown = (f"{k} {v:.4f}" for k, v in metrics.items() if k != "examples")
-        say(f"step {self.step}: validation {', '.join(shown)}")
+
+        metrics.pop("examples")
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        say(f"step {self.step}: validation {shown}")
+
+    def _is_best(self, value: float) -> bool:
+        """Whether this value of the selected metric is better than all before."""
+        if not math.isfinite(value):
+            return False  # no later value would be better than a NaN
+        best_value = self.run_state.best_value
+        if best_value is None:
+            return True
+        if self.objective.higher_is_better:
+            return value > best_value
+        return value < best_value
 
     def _save(self) -> None:
-        if self.step != self.saved:
-            self.run_state.wall_seconds = time.monotonic() - self.started
-            meta, arrays = dataclasses.asdict(self.run_state), (self.state, self.best)
-            checkpoint.save_step(self.workdir, self.step, arrays, meta)
-            self.saved = self.step
+        """Saves a checkpoint, unless this step has one."""
+        if self.step == self.saved_step:
+            return
+        checkpoint.save_step(
+            self.workdir,
+            self.step,
+            state=(self.state, self.best),
+            meta=dataclasses.asdict(self.run_state),
+        )
+        self.saved_step = self.step
 
-    def _test(self) -> dict[str, Any]:
-        """Measures the test split, once, with the best weights."""
+    def _test(self) -> dict[str, float]:
+        """Measures the test split with the best weights."""
         if self.run_state.best_step is None:
             raise NotFiniteError(
                 f"the validation {self.objective.select} was never finite: "
@@ -205,18 +269,29 @@ class Trainer:
         if metrics is None:
             raise Interrupted(self._signum(), self.step)
         self.writer.write(self.step, "test", metrics)
-        # A killed run may have left newer ones there, which this one has not found.
+        # A session that was killed after its last checkpoint may have left weights
+        # there that this session did not find.
         checkpoint.save_weights(self.workdir / "best", self.best)
-        self.run_state.wall_seconds = time.monotonic() - self.started
-        found = dataclasses.asdict(self.run_state)
-        del found["evaluated"], found["sessions"]
-        rows = (x.get("examples_per_second") for x in self.writer.rows)
+        return metrics
+
+    def _result(self, test_metrics: dict[str, float]) -> dict[str, Any]:
+        """What training adds to result.json."""
+        run_state = self.run_state
+        throughputs = [
+            row["examples_per_second"]
+            for row in self.writer.rows
+            if "examples_per_second" in row
+        ]
         return {
             "steps": self.step,
             "metric": self.objective.select,
-            f"validation_{self.objective.select}": found.pop("best_value"),
-            **{f"test_{name}": value for name, value in metrics.items()},
-            "examples_per_second": statistics.median(filter(None, rows)),
-            **found,
+            f"validation_{self.objective.select}": run_state.best_value,
+            **{f"test_{name}": value for name, value in test_metrics.items()},
+            "examples_per_second": statistics.median(throughputs),
+            "wall_seconds": run_state.wall_seconds,
+            "best_step": run_state.best_step,
+            "compiled_bytes": run_state.compiled_bytes,
+            "init_from_sha256": run_state.init_from_sha256,
+            "data_sha256": run_state.data_sha256,
             "params_sha256": checkpoint.weights_sha256(self.best),
         }

@@ -2,7 +2,7 @@
 
 Devlin et al., "BERT", 2019; on a task's own inputs, Amos et al. 2023.
 
-Letters: B batch, L length, K masked positions of an example at most, V ids.
+Letters: B batch, L length, D width, K masked positions of an example at most, V ids.
 """
 
 from typing import Any, NamedTuple
@@ -12,34 +12,51 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from nystromformer.streams import DROPOUT_BESIDE_MASKS
 from nystromformer.training.data import Batch
-from nystromformer.training.objective import Sums, label_sums
+from nystromformer.training.metrics import Sums, label_sums
 
-MASK_SHARE = 0.67  # of the corrupted, with corruption="mask_or_random"
+MASK_SHARE = 0.67  # of the chosen tokens, with corruption="mask_or_random"
 
 
 class Masked(NamedTuple):
-    """Inputs with tokens hidden, and where and what these are."""
+    """Inputs with tokens hidden, and the places and ids of these tokens."""
 
-    inputs: jax.Array  # [B, L]
-    positions: jax.Array  # [B, K]
-    targets: jax.Array  # [B, K]
-    weights: jax.Array  # [B, K], 0 where an example has fewer than K
+    inputs: jax.Array  # int [B, L]
+    positions: jax.Array  # int32 [B, K]
+    targets: jax.Array  # int [B, K], the hidden ids
+    weights: jax.Array  # float32 [B, K], 0 where an example has fewer than K
+
+
+class MaskedPass(NamedTuple):
+    """One pass of a model over inputs with tokens hidden.
+
+    Losses, is_correct and weights are 0 where an example has fewer than K.
+    """
+
+    vectors: jax.Array  # [B, L, D], of the encoder
+    losses: jax.Array  # [B, K], in nats
+    is_correct: jax.Array  # [B, K]
+    weights: jax.Array  # [B, K]
 
 
 class MaskedTokens:
     """Cross-entropy and accuracy on the masked tokens.
 
-    The choice depends on (seed, step), the part of the batch and the example in
-    training, on the example alone in an evaluation. Texts of a pair are two examples.
+    In training the choice depends on (seed, step), the part of the batch and the
+    example; in an evaluation on the example alone. Texts of a pair are two examples.
 
     Args:
+      vocab_size: V; a random token is one of these ids that is not special.
       mask_token: the id that hides a token.
       special_tokens: ids that are never chosen.
       mlm_probability: the fraction of the valid tokens that is chosen, at least one.
       corruption: "bert": 80 % of the chosen become mask_token, 10 % a random token and
         10 % stay; "mask_only": all become mask_token; "mask_or_random": 67 % become
         mask_token and 33 % a random token.
+
+    Raises:
+      ValueError: mlm_probability or corruption is not among these.
     """
 
     corruptions = ("bert", "mask_only", "mask_or_random")
@@ -62,96 +79,129 @@ class MaskedTokens:
             raise ValueError(
                 f"corruption={corruption!r} is not one of {', '.join(self.corruptions)}"
             )
-        self.mask_token, self.special_tokens = mask_token, special_tokens
-        self.mlm_probability, self.corruption = mlm_probability, corruption
-        self.ordinary = np.setdiff1d(np.arange(vocab_size), special_tokens)
+        self.mask_token = mask_token
+        self.special_tokens = special_tokens
+        self.mlm_probability = mlm_probability
+        self.corruption = corruption
+        self.random_tokens = np.setdiff1d(np.arange(vocab_size), special_tokens)
 
     def mask_tokens(
         self, inputs: jax.Array, mask: jax.Array | None, keys: jax.Array
     ) -> Masked:
-        """Chooses and hides tokens: inputs [B, L], mask [B, L] or None, keys [B]."""
-        candidates = jnp.ones(inputs.shape, bool) if mask is None else mask
+        """Chooses tokens and hides them.
+
+        Args:
+          inputs: int [B, L].
+          mask: bool [B, L], False = padding; None = no padding.
+          keys: [B], from which each example draws.
+        """
+        is_candidate = jnp.ones(inputs.shape, bool) if mask is None else mask
         for token in self.special_tokens:
-            candidates &= inputs != token
-        counts = candidates.sum(1)
-        # Rounded as `wanted` is, or a full row would depend on its padding.
+            is_candidate &= inputs != token
+        num_candidates = is_candidate.sum(1)
+
+        # Both numbers are rounded in float32. In two precisions the same full row could
+        # lose another number of tokens with padding behind it than without.
         fraction = np.float32(self.mlm_probability)
-        largest = max(1, int(np.round(fraction * np.float32(inputs.shape[1]))))
-        wanted = jnp.clip(jnp.round(fraction * counts), 1, largest)
+        max_masked = max(1, int(np.round(fraction * np.float32(inputs.shape[1]))))
+        num_masked = jnp.clip(jnp.round(fraction * num_candidates), 1, max_masked)
+        num_masked = jnp.minimum(num_masked, num_candidates)
 
         def draw(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-            for_positions, for_kinds, for_tokens = jax.random.split(key, 3)
-            kinds = jax.random.uniform(for_kinds, (largest,))
-            tokens = jax.random.choice(for_tokens, self.ordinary, (largest,))
-            return jax.random.uniform(for_positions, inputs.shape[1:]), kinds, tokens
+            scores_key, kinds_key, tokens_key = jax.random.split(key, 3)
+            scores = jax.random.uniform(scores_key, inputs.shape[1:])
+            kinds = jax.random.uniform(kinds_key, (max_masked,))
+            tokens = jax.random.choice(tokens_key, self.random_tokens, (max_masked,))
+            return scores, kinds, tokens
 
         scores, kinds, tokens = jax.vmap(draw)(keys)
-        _, positions = jax.lax.top_k(jnp.where(candidates, scores, -1.0), largest)
-        weights = jnp.arange(largest)[None] < jnp.minimum(wanted, counts)[:, None]
+        scores = jnp.where(is_candidate, scores, -1.0)
+        _, positions = jax.lax.top_k(scores, max_masked)
+        is_masked = jnp.arange(max_masked)[None] < num_masked[:, None]
         targets = jnp.take_along_axis(inputs, positions, axis=1)
-        hidden = jnp.full_like(targets, self.mask_token)
-        tokens = tokens.astype(targets.dtype)
-        if self.corruption == "bert":
-            kept = jnp.where(kinds < 0.9, tokens, targets)
-            hidden = jnp.where(kinds < 0.8, hidden, kept)
-        elif self.corruption == "mask_or_random":
-            hidden = jnp.where(kinds < MASK_SHARE, hidden, tokens)
+
+        corrupted = self._corrupt(targets, kinds, tokens.astype(targets.dtype))
         rows = jnp.arange(len(inputs))[:, None]
-        inputs = inputs.at[rows, positions].set(jnp.where(weights, hidden, targets))
-        return Masked(inputs, positions, targets, weights.astype(jnp.float32))
+        inputs = inputs.at[rows, positions].set(
+            jnp.where(is_masked, corrupted, targets)
+        )
+        return Masked(inputs, positions, targets, is_masked.astype(jnp.float32))
+
+    def _corrupt(
+        self, targets: jax.Array, kinds: jax.Array, tokens: jax.Array
+    ) -> jax.Array:
+        """The ids [B, K] that stand in the input instead of the targets.
+
+        kinds: uniform in [0, 1); tokens: random ids.
+        """
+        masks = jnp.full_like(targets, self.mask_token)
+        if self.corruption == "mask_only":
+            return masks
+        if self.corruption == "mask_or_random":
+            return jnp.where(kinds < MASK_SHARE, masks, tokens)
+        return jnp.where(kinds < 0.8, masks, jnp.where(kinds < 0.9, tokens, targets))
 
     def hide(
         self, batch: Batch, key: jax.Array | None
     ) -> tuple[Masked, jax.Array | None]:
-        """The batch's texts with tokens hidden, and their mask [B, L]; pairs in a row.
+        """Hides tokens of a batch, whose pairs become texts one after the other.
 
-        The weights are those of the batch's examples, 0 for a filler row.
+        Args:
+          key: of the step; None in an evaluation.
+
+        Returns:
+          The texts with tokens hidden, whose weights are 0 for a filler row, too; and
+          their mask [B, L].
         """
-        *outer, length = batch.inputs.shape
-        texts = outer[1] if len(outer) == 2 else 1  # of an example
+        length = batch.inputs.shape[-1]
+        texts_per_example = batch.inputs.shape[1] if batch.inputs.ndim == 3 else 1
         inputs = batch.inputs.reshape(-1, length)
         mask = None if batch.mask is None else batch.mask.reshape(-1, length)
-        indices = texts * batch.indices[:, None] + jnp.arange(texts)[None]
-        base = jax.random.key(0) if key is None else key
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(base, indices.ravel())
+
+        text_numbers = texts_per_example * batch.indices[:, None]
+        text_numbers += jnp.arange(texts_per_example)[None]
+        base_key = jax.random.key(0) if key is None else key
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(base_key, text_numbers.ravel())
+
         masked = self.mask_tokens(inputs, mask, keys)
-        weights = masked.weights * jnp.repeat(batch.weights, texts)[:, None]
-        return masked._replace(weights=weights), mask
+        text_weights = jnp.repeat(batch.weights, texts_per_example)
+        return masked._replace(weights=masked.weights * text_weights[:, None]), mask
 
     def token_losses(
-        self, model: Any, x: jax.Array, masked: Masked
+        self, model: Any, vectors: jax.Array, masked: Masked
     ) -> tuple[jax.Array, jax.Array]:
         """For each masked token [B, K] its loss (nats) and whether the model is right.
 
-        Both are 0 where the weight is 0. The model has `decode`; x [B, L, D] are the
-        vectors of the tokens.
+        Both are 0 where the weight is 0. The model has `decode`, which makes token
+        logits of vectors [B, L, D].
         """
-        hidden = jnp.take_along_axis(x, masked.positions[:, :, None], axis=1)
+        hidden = jnp.take_along_axis(vectors, masked.positions[:, :, None], axis=1)
         logits = model.decode(hidden)  # [B, K, V]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, masked.targets)
         weights = masked.weights
-        correct = (logits.argmax(-1) == masked.targets) * weights
-        return jnp.where(weights > 0, losses * weights, 0), correct
+        is_correct = (logits.argmax(-1) == masked.targets) * weights
+        return jnp.where(weights > 0, losses * weights, 0), is_correct
 
-    def mlm_losses(
+    def masked_pass(
         self, model: Any, batch: Batch, key: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """The encoder's vectors [B, L, D], and for each masked token [B, K] its loss
-        (nats), whether the model is right, and its weight; 0 where the weight is 0.
-        """
+    ) -> MaskedPass:
+        """Hides tokens of a batch and lets the model predict them."""
         masked, mask = self.hide(batch, key)
-        x, _ = model.encoder(masked.inputs, mask, dropout_key(key))
-        losses, correct = self.token_losses(model, x, masked)
-        return x, losses, correct, masked.weights
+        vectors, _ = model.encoder(masked.inputs, mask, dropout_key(key))
+        losses, is_correct = self.token_losses(model, vectors, masked)
+        return MaskedPass(vectors, losses, is_correct, masked.weights)
 
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
         """loss (nats) and mlm_accuracy (0 to 1) over the masked tokens.
 
         The model has an `encoder`, and `decode` for its vectors.
         """
-        _, losses, correct, weights = self.mlm_losses(model, batch, key)
-        total = weights.sum()
-        return {"loss": (losses.sum(), total), "mlm_accuracy": (correct.sum(), total)}
+        predicted = self.masked_pass(model, batch, key)
+        num_tokens = predicted.weights.sum()
+        return {
+            "loss": (predicted.losses.sum(), num_tokens),
+            "mlm_accuracy": (predicted.is_correct.sum(), num_tokens),
+        }
 
 
 class MaskedOrder(MaskedTokens):
@@ -170,18 +220,23 @@ class MaskedOrder(MaskedTokens):
 
         Beside `encoder` and `decode` the model has `order`: vectors to logits [B, 2].
         """
-        x, losses, correct, weights = self.mlm_losses(model, batch, key)
-        sop = label_sums(model.order(x), batch.labels, batch.weights)
-        order, examples = sop["loss"]
-        tokens, of_example = weights.sum(), jnp.maximum(weights.sum(1), 1)
+        predicted = self.masked_pass(model, batch, key)
+        num_tokens = predicted.weights.sum()
+        tokens_per_example = jnp.maximum(predicted.weights.sum(1), 1)
+        mean_losses = predicted.losses.sum(1) / tokens_per_example
+
+        logits = model.order(predicted.vectors)
+        order = label_sums(logits, batch.labels, batch.weights)
+        order_loss, num_examples = order["loss"]
         return {
-            "loss": ((losses.sum(1) / of_example).sum() + order, examples),
-            "mlm_loss": (losses.sum(), tokens),
-            "mlm_accuracy": (correct.sum(), tokens),
-            **{f"sop_{name}": pair for name, pair in sop.items()},
+            "loss": (mean_losses.sum() + order_loss, num_examples),
+            "mlm_loss": (predicted.losses.sum(), num_tokens),
+            "mlm_accuracy": (predicted.is_correct.sum(), num_tokens),
+            "sop_loss": order["loss"],
+            "sop_accuracy": order["accuracy"],
         }
 
 
 def dropout_key(key: jax.Array | None) -> jax.Array | None:
     """The key of the dropout beside an objective's own draws; None = no dropout."""
-    return None if key is None else jax.random.fold_in(key, 2**31)
+    return None if key is None else jax.random.fold_in(key, DROPOUT_BESIDE_MASKS)

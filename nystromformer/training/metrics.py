@@ -1,105 +1,59 @@
-"""The output of a training run: metrics.jsonl, TensorBoard events, a progress bar."""
+"""Metrics as sums with weights, which add up over batches and are divided once.
 
-import contextlib
-import io
-import json
-import sys
-import time
-from collections.abc import Iterator
+Letters: C classes.
+"""
 
-from etils import epath
-from tqdm import tqdm
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from nystromformer.training.data import MAX_CHUNK
-from nystromformer.training.devices import all_hosts_max, is_host_0
+import jax
+import jax.numpy as jnp
+import optax
 
-METRICS_FILE = "metrics.jsonl"
-SECONDS_PER_CHUNK = 1.0  # between two looks at the clock, the signals and the metrics
-SECONDS_PER_LINE = 10.0  # of the progress, where the output is no terminal
+# Metric -> (sum, weight), both scalars; the metric is the sum over its weight.
+Sums = dict[str, tuple[jax.Array, jax.Array]]
 
 
-def write_text(path: epath.PathLike, text: str) -> None:
-    """Writes a file whole or not at all."""
-    path = epath.Path(path)
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
+class Totals(NamedTuple):
+    """Sums over batches: their means are exact, whatever the sizes of the batches."""
+
+    sums: Sums
+    examples: jax.Array  # float32, the sum of the examples' weights
+
+    @classmethod
+    def zero(cls, names: Iterable[str]) -> "Totals":
+        """The totals of no batch, for metrics of these names."""
+        zero = jnp.zeros((), jnp.float32)
+        return cls(dict.fromkeys(names, (zero, zero)), zero)
+
+    def plus(self, other: "Totals") -> "Totals":
+        """The totals over the batches of both."""
+        return jax.tree.map(jnp.add, self, other)
+
+    def means(self) -> dict[str, float]:
+        """Each metric, 0 where nothing has weight, and `examples`, their number."""
+        means: dict[str, float] = {}
+        for name, (total, weight) in jax.device_get(self.sums).items():
+            means[name] = float(total) / float(weight) if weight else 0.0
+        means["examples"] = int(self.examples)
+        return means
 
 
-class MetricsWriter:
-    """One JSON object a line in metrics.jsonl, and TensorBoard events on a disk.
+def label_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+    """The cross-entropy and the accuracy of classes.
 
-    The first process writes. Rows after `step`, or of validations after `evaluated`,
-    are dropped: a run that resumes there writes them again.
+    Args:
+      logits: [..., C].
+      labels: int [...], in [0, C).
+      weights: [...]. What has weight 0 need not be finite.
+
+    Returns:
+      `loss` in nats and `accuracy` from 0 to 1.
     """
-
-    def __init__(self, workdir: epath.PathLike, step: int = 0, evaluated: int = -1):
-        self.path = epath.Path(workdir) / METRICS_FILE
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        rows, last = map(json.loads, lines), {"train": step, "validation": evaluated}
-        self.rows = [x for x in rows if x["step"] <= last.get(x["split"], -1)]
-        self.step, self.events = step, None
-
-    def write(self, step: int, split: str, values: dict[str, float]) -> None:
-        """Adds a row and writes the file; OSError if that is not possible."""
-        self.rows.append({"step": step, "split": split, **values})
-        if not is_host_0():
-            return
-        write_text(self.path, "".join(f"{json.dumps(x)}\n" for x in self.rows))
-        if "://" in str(self.path):
-            return
-        if self.events is None:
-            from tensorboardX import SummaryWriter  # takes a second to import
-
-            folder = str(self.path.parent / "events")
-            self.events = SummaryWriter(folder, purge_step=self.step + 1, flush_secs=10)
-        for name, value in values.items():
-            self.events.add_scalar(f"{split}/{name}", value, step)
-
-    def close(self) -> None:
-        if self.events:
-            self.events.close()
-
-
-class ChunkTimer:
-    """The `size` of a chunk that takes about a second; the first, which compiles, is 1.
-
-    It is the same in every process. `seconds` is what the last chunk took.
-    """
-
-    size, seconds = 1, 0.0
-
-    @contextlib.contextmanager
-    def measure(self, num_batches: int) -> Iterator[None]:
-        """Around the work on so many batches."""
-        started, is_first = time.monotonic(), not self.seconds
-        yield
-        self.seconds = time.monotonic() - started
-        if not is_first:
-            size = round(SECONDS_PER_CHUNK / self.seconds * num_batches)
-            self.size = all_hosts_max(min(max(size, 1), MAX_CHUNK))
-
-
-class Progress:
-    """A bar with metrics, examples per second and time left; lines in a log file."""
-
-    def __init__(self, step: int, num_steps: int):
-        self.is_terminal = sys.stderr.isatty()
-        every = 0.1 if self.is_terminal else SECONDS_PER_LINE
-        file = None if self.is_terminal else io.StringIO()
-        sizes = {"total": num_steps, "initial": step, "unit": "step", "file": file}
-        sizes |= {"mininterval": every, "miniters": 1, "smoothing": 0}
-        self.bar = tqdm(**sizes, dynamic_ncols=self.is_terminal)
-
-    def update(self, step: int, values: dict[str, float], throughput: float) -> None:
-        """Now at `step`, with the latest metrics and examples per second."""
-        shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-        shown += f"  {throughput:,.0f} examples/s"
-        self.bar.set_postfix_str(shown, refresh=False)
-        if self.bar.update(step - self.bar.n) and not self.is_terminal:
-            say(str(self.bar))
-
-
-def say(line: str) -> None:
-    tqdm.write(line, file=sys.stdout)
-    sys.stdout.flush()
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    is_correct = logits.argmax(-1) == labels
+    total_weight = weights.sum()
+    return {
+        "loss": (jnp.where(weights > 0, losses * weights, 0).sum(), total_weight),
+        "accuracy": ((is_correct * weights).sum(), total_weight),
+    }

@@ -2,32 +2,44 @@
 
     objective(model, batch, key) -> {name: (sum, weight)}
 
-with `loss` among the names; key is None in an evaluation. From this come the gradient
-(of the loss's sum over its weight), the metrics, and which weights are the best.
-Randomness of an evaluation may depend on `batch.indices`, the examples, alone.
+`loss` is one of the names; key is None in an evaluation. From the sums come the
+gradient (of the loss's sum over its weight), the metrics, and which weights are the
+best. An evaluation may draw random numbers by `batch.indices`, the examples, alone.
+
+Letters: B batch, C classes.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from nystromformer.training.data import Batch
-
-Sums = dict[str, tuple[jax.Array, jax.Array]]
+from nystromformer.training.metrics import Sums, label_sums
 
 
 class Objective(Protocol):
-    """Such a function, its metrics, and the one that chooses the best weights."""
+    """What training asks of an objective.
 
-    select: str
-    higher_is_better: bool
+    Attributes:
+      metrics: the names of the sums.
+      select: the metric by which the best weights are chosen, on validation.
+      higher_is_better: whether a higher value of it is better.
+    """
 
     @property
     def metrics(self) -> Sequence[str]: ...
-    def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums: ...
+
+    @property
+    def select(self) -> str: ...
+
+    @property
+    def higher_is_better(self) -> bool: ...
+
+    def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
+        """The sums of a batch; key None = an evaluation, without dropout."""
+        ...
 
 
 class Classification:
@@ -35,56 +47,36 @@ class Classification:
 
     Args:
       select: "accuracy" or "f1".
-      f1: whether F1 of class 1 is a metric; it is if it is selected.
+      f1: whether the F1 of class 1 is a metric. It always is if it is selected.
     """
 
+    metrics: Sequence[str]
     higher_is_better = True
 
     def __init__(self, select: str = "accuracy", f1: bool = False):
         if select not in ("accuracy", "f1"):
             raise ValueError(f"select must be accuracy or f1, got {select!r}")
-        also = ("f1",) if f1 or select == "f1" else ()
-        self.select, self.metrics = select, ("loss", "accuracy", *also)
+        self.select = select
+        self.metrics = ("loss", "accuracy")
+        if f1 or select == "f1":
+            self.metrics = ("loss", "accuracy", "f1")
 
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
         """loss (nats), accuracy and f1 (0 to 1), by the weights of the examples."""
         logits = model(batch.inputs, batch.mask, dropout_rng=key)
         sums = label_sums(logits, batch.labels, batch.weights)
-        if "f1" in self.metrics:  # 2 TP / (2 TP + FP + FN)
-            guess, label = logits.argmax(-1) == 1, batch.labels == 1
-            both, either = 2 * (guess & label), guess.astype(jnp.int32) + label
-            sums["f1"] = (both * batch.weights).sum(), (either * batch.weights).sum()
+        if "f1" in self.metrics:
+            sums["f1"] = _f1_sums(logits, batch.labels, batch.weights)
         return sums
 
 
-def label_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
-    """loss (nats) and accuracy (0 to 1) of logits [..., C] by the weights [...]."""
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    total, correct = weights.sum(), logits.argmax(-1) == labels
-    return {
-        "loss": (jnp.where(weights > 0, losses * weights, 0).sum(), total),
-        "accuracy": ((correct * weights).sum(), total),
-    }
-
-
-class Totals(NamedTuple):
-    """Sums over batches, divided once: exact over batches of any size."""
-
-    sums: Sums
-    examples: jax.Array
-
-    @classmethod
-    def zero(cls, objective: Objective) -> "Totals":
-        zero = jnp.zeros((), jnp.float32)
-        return cls(dict.fromkeys(objective.metrics, (zero, zero)), zero)
-
-    def plus(self, other: "Totals") -> "Totals":
-        return jax.tree.map(jnp.add, self, other)
-
-    def means(self) -> dict[str, float]:
-        """Each metric, and the number of examples."""
-        means = {
-            name: float(total) / float(weight) if weight else 0.0
-            for name, (total, weight) in jax.device_get(self.sums).items()
-        }
-        return {**means, "examples": int(self.examples)}
+def _f1_sums(
+    logits: jax.Array, labels: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """F1 = 2 TP / (2 TP + FP + FN) of class 1, as numerator and denominator."""
+    is_predicted = logits.argmax(-1) == 1
+    is_positive = labels == 1
+    is_true_positive = is_predicted & is_positive
+    # 2 TP + FP + FN counts what is predicted, and what is positive.
+    either = is_predicted.astype(jnp.int32) + is_positive
+    return (2 * is_true_positive * weights).sum(), (either * weights).sum()

@@ -33,10 +33,16 @@ def make_optimizer(
 
     With cycle_b1, b1 goes from 0.95 to 0.85 at the rate's peak and back (OneCycleLR).
     """
-    rate, decay = learning_rate(config, num_steps), config.weight_decay
+    rate = learning_rate(config, num_steps)
 
     def adamw(rate: optax.ScalarOrSchedule, b1: Any) -> optax.GradientTransformation:
-        return optax.adamw(rate, b1, config.b2, config.eps, weight_decay=decay)
+        return optax.adamw(
+            rate,
+            b1=b1,
+            b2=config.b2,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+        )
 
     if not config.cycle_b1:
         return adamw(rate, config.b1)

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.training.data import Batch
-from nystromformer.training.objective import Sums, label_sums
+from nystromformer.training.metrics import Sums, label_sums
 
 
 class Positions:
     """Cross-entropy and accuracy at the tokens that have a label; each counts once.
 
     Args:
-      num_labels: K; further labels of an example would not count.
+      num_labels: K. Further labels of an example would not count.
     """
 
     metrics = ("loss", "accuracy")
@@ -32,13 +32,15 @@ class Positions:
         `batch.labels` are [B, L], -1 where a token has none. The model has an
         `encoder`, and `read`, which makes logits of its vectors.
         """
-        x, _ = model.encoder(batch.inputs, batch.mask, key)
-        num_labels = min(self.num_labels, x.shape[1])
+        vectors, _ = model.encoder(batch.inputs, batch.mask, key)
+        num_labels = min(self.num_labels, vectors.shape[1])
         is_labelled = (batch.labels >= 0).astype(jnp.int32)
         _, positions = jax.lax.top_k(is_labelled, num_labels)  # [B, K]
         labels = jnp.take_along_axis(batch.labels, positions, axis=1)
-        vectors = jnp.take_along_axis(x, positions[:, :, None], axis=1)
+        vectors = jnp.take_along_axis(vectors, positions[:, :, None], axis=1)
         logits = model.read(vectors, None, key)  # [B, K, C]
 
-        weights = jnp.where(labels >= 0, batch.weights[:, None], 0)
+        # Where an example has fewer labels, top_k has chosen tokens without one.
+        has_label = labels >= 0
+        weights = jnp.where(has_label, batch.weights[:, None], 0)
         return label_sums(logits, jnp.maximum(labels, 0), weights)

@@ -15,7 +15,7 @@ from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import example_of, load_and_compile, run_training
 from nystromformer.experiments.workdir import is_locked
 from nystromformer.training import loop
-from nystromformer.training.data import Data
+from nystromformer.training.data import HostSplit
 from nystromformer.training.interrupt import Interrupted
 from tests.commands import ROOT
 from tests.small import make_config
@@ -83,7 +83,7 @@ def test_example_of_a_task_has_the_form_of_its_data(tmp_path):
     task = Experiment(make_config("identity,quick", task__num_train=9)).task
 
     def form(split):
-        chunk = Data.of(split).chunk(np.zeros((1, 8), np.int32))
+        chunk = HostSplit.from_split(split).chunk(np.zeros((1, 8), np.int32))
         return jax.tree.map(lambda x: (x.shape, x.dtype), chunk)
 
     assert form(example_of(task)) == form(task.load("train", tmp_path))

@@ -4,6 +4,8 @@ What an Experiment makes is compared with what one would make by hand. The table
 row for every key, so that a new option needs one.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,13 +19,13 @@ from nystromformer.config import ModelConfig, OptimizerConfig, key_types
 from nystromformer.encoder import EncoderConfig
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.training.augmentation import flip, shuffle_arguments
-from nystromformer.training.data import Data
+from nystromformer.training.data import HostSplit
 from nystromformer.training.denoising import ClassificationDenoising
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.positions import Positions
-from nystromformer.training.step import split_weights
+from nystromformer.training.step import split_weights, train_step
 from tests.jaxpr import equations
 from tests.small import make_config
 from tests.training.conftest import make_split
@@ -378,7 +380,7 @@ def test_an_option_of_the_optimizer_reaches_it(key):
     base = {"warmup_steps": 2, "learning_rate": 1e-3}
     options = base | {key: OPTIMIZER[key]}
     config = make_config(**prefixed("optimizer", options), train__num_steps=4)
-    found = steps_of(Experiment(config).make_programs().optimizer)
+    found = steps_of(Experiment(config).make_programs().definition.optimizer)
     by_hand = make_optimizer(OptimizerConfig(**options), num_steps=4)
     assert found == steps_of(by_hand)
     assert found != steps_of(make_optimizer(OptimizerConfig(**base), num_steps=4))
@@ -391,8 +393,9 @@ def test_a_batch_is_cut_into_the_parts_and_lengths_of_the_config():
     experiment = Experiment(make_config("identity,quick", **changes))
     programs = experiment.make_programs()
     split = make_split(0, 32, experiment.task.max_length)
-    given = programs.init.eval_shape(np.uint32(0)), Data.of(split).put()
-    found = [*equations(programs.train_step, *given, np.arange(32))]
+    given = programs.init.eval_shape(np.uint32(0)), HostSplit.from_split(split).put()
+    step = functools.partial(train_step, programs.definition)
+    found = [*equations(step, *given, np.arange(32))]
     loops = {eqn.params["length"] for eqn in found if eqn.primitive.name == "scan"}
     branches = {len(e.params["branches"]) for e in found if e.primitive.name == "cond"}
     assert 4 in loops

@@ -14,10 +14,10 @@ from nystromformer.config import OptimizerConfig
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import SequenceClassifier
 from nystromformer.huggingface import load_pretrained
-from nystromformer.training.data import Data, train_indices
+from nystromformer.training.compiled import jit_programs
+from nystromformer.training.data import Chunk, DeviceRows, train_indices
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.step import Programs
 from tests.training.conftest import make_split
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -44,11 +44,11 @@ def our_losses(model, lengths, cycle_b1):
     settings = {"warmup_steps": WARMUP, "cycle_b1": cycle_b1, "b1": 0.9, "b2": 0.999}
     config = OptimizerConfig(learning_rate=RATE, **settings, **ADAMW)
     optimizer, losses = make_optimizer(config, STEPS), []
-    programs = Programs(lambda _: nnx.clone(model), Classification(), optimizer)
+    programs = jit_programs(lambda _: nnx.clone(model), Classification(), optimizer)
     state = programs.init(np.uint32(0))
-    data = Data(jnp.asarray(SPLIT.inputs), lengths, jnp.asarray(SPLIT.labels))
+    rows = DeviceRows(jnp.asarray(SPLIT.inputs), lengths, jnp.asarray(SPLIT.labels))
     for indices in INDICES:
-        state, _ = programs.train_chunk(state, data, indices[None], 1)
+        state, _ = programs.train_chunk(state, Chunk(rows, indices[None], 1))
         losses.append(state.totals.means()["loss"])
         state = state._replace(totals=jax.tree.map(jnp.zeros_like, state.totals))
     return losses

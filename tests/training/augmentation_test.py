@@ -13,10 +13,11 @@ from flax import nnx
 from lra_tasks.listops import ListOps
 from nystromformer.experiments.augmentations import AUGMENTATIONS
 from nystromformer.training.augmentation import Augmented, flip
-from nystromformer.training.data import Batch, Data
+from nystromformer.training.compiled import jit_programs
+from nystromformer.training.data import Batch, HostSplit
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Classification
-from nystromformer.training.step import Programs, split_weights
+from nystromformer.training.step import split_weights
 from tests.lra_tasks.listops_test import evaluate as value_of
 
 SHUFFLE = AUGMENTATIONS["shuffle_arguments"]
@@ -180,7 +181,9 @@ def check_evaluation(kind):
     _, weights = split_weights(FirstPixel(nnx.Rngs(0)))
 
     def metrics(objective):
-        return evaluate(Programs(FirstPixel, objective), weights, Data.of(split), 8)
+        return evaluate(
+            jit_programs(FirstPixel, objective), weights, HostSplit.from_split(split), 8
+        )
 
     assert metrics(kind(Classification(), FLIPS)) == metrics(Classification())
 

@@ -1,5 +1,6 @@
 """A small real model and real arrays, on which a step compiles in a second."""
 
+import functools
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -7,11 +8,15 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.config import OptimizerConfig
+from nystromformer.config import OptimizerConfig, TrainConfig
 from nystromformer.ops import dropout
+from nystromformer.training.compiled import jit_programs
+from nystromformer.training.loop import Trainer
+from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
 
 VOCAB, LENGTH, CLASSES = 11, 7, 3
+CLASSIFICATION = Classification()
 
 
 class BagOfTokens(nnx.Module):
@@ -49,13 +54,63 @@ def flip_a_bit(folder) -> None:
     largest.write_bytes(content)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def splits():
-    sizes = {"train": 103, "validation": 23, "test": 29}.items()
-    return {name: make_split(seed, size) for seed, (name, size) in enumerate(sizes)}
+    return {
+        "train": make_split(0, 103),
+        "validation": make_split(1, 23),
+        "test": make_split(2, 29),
+    }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def optimizer():
     config = OptimizerConfig(learning_rate=0.03, warmup_steps=5)
     return make_optimizer(config, num_steps=40)
+
+
+@pytest.fixture(scope="module")
+def trainer_in(optimizer, splits):
+    """Makes the run of a workdir, new or resumed: 40 steps of 8 examples.
+
+    The runs of a module share their compiled programs.
+    """
+
+    @functools.cache
+    def programs_of(model, objective, grad_accum_steps, length_buckets):
+        return jit_programs(
+            model,
+            objective,
+            optimizer,
+            grad_accum_steps=grad_accum_steps,
+            length_buckets=length_buckets,
+        )
+
+    def trainer_in(
+        workdir,
+        model=BagOfTokens,
+        objective=CLASSIFICATION,
+        start=None,
+        *,
+        batch_size=8,
+        num_steps=40,
+        log_every=5,
+        eval_every=8,
+        checkpoint_every=12,
+        **schedule,
+    ) -> Trainer:
+        config = TrainConfig(
+            batch_size=batch_size,
+            num_steps=num_steps,
+            log_every=log_every,
+            eval_every=eval_every,
+            checkpoint_every=checkpoint_every,
+            **schedule,
+        )
+        programs = programs_of(
+            model, objective, config.grad_accum_steps, config.length_buckets
+        )
+        workdir.mkdir(exist_ok=True)
+        return Trainer(programs, config, splits, workdir, start)
+
+    return trainer_in

@@ -12,12 +12,14 @@ from jax.flatten_util import ravel_pytree
 
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import DenoisingClassifier, DenoisingPairClassifier
-from nystromformer.training.data import Batch, Data
+from nystromformer.training.compiled import jit_programs
+from nystromformer.training.data import Batch, HostSplit
 from nystromformer.training.denoising import ClassificationDenoising
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.gradients import batch_gradient
-from nystromformer.training.objective import Classification, Totals
-from nystromformer.training.step import Programs, split_weights
+from nystromformer.training.metrics import Totals
+from nystromformer.training.objective import Classification
+from nystromformer.training.step import split_weights
 from tests.tolerance import TOLERANCE, relative_error
 
 B, L, V, C = 12, 24, 11, 3
@@ -197,9 +199,9 @@ def test_an_evaluation_is_the_same_in_any_batches_and_lengths(model):
         labels=LABELS.astype(np.int32),
         pairs=None,
     )
-    data = Data.of(split)
+    data = HostSplit.from_split(split)
     _, weights = split_weights(model)
-    programs = Programs(make_model, make_objective())
+    programs = jit_programs(make_model, make_objective())
     whole = evaluate(programs, weights, data, B)
     assert whole == pytest.approx(evaluate(programs, weights, data, 5), rel=1e-5)
     cut = evaluate(programs, weights, data, 4, length_buckets=3)
@@ -226,7 +228,7 @@ def test_the_gradient_in_parts_and_lengths_is_that_of_the_whole(model, parts):
         labels=LABELS.astype(np.int32),
         pairs=None,
     )
-    data = Data.of(split).put()
+    data = HostSplit.from_split(split).put()
 
     def forward(params, variables, batch, key):
         model = nnx.merge(graphdef, params, variables, copy=True)

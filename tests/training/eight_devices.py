@@ -19,7 +19,8 @@ from nystromformer.attention import make_attention
 from nystromformer.config import OptimizerConfig, TrainConfig
 from nystromformer.encoder import EncoderConfig, SelfAttention
 from nystromformer.heads import SequenceClassifier
-from nystromformer.training.data import Data, train_indices
+from nystromformer.training.compiled import jit_programs
+from nystromformer.training.data import HostSplit, train_indices
 from nystromformer.training.devices import (
     DATA,
     SEQ,
@@ -31,7 +32,6 @@ from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.step import Programs
 from tests.tolerance import relative_error
 from tests.training.conftest import BagOfTokens, make_split
 
@@ -55,11 +55,11 @@ def training(data_shards: int, sequence_parallelism: int, parts: int) -> Any:
     mesh = make_mesh(BATCH, LENGTH, **split_over, devices=devices)
     config = OptimizerConfig(learning_rate=1e-3, warmup_steps=10)
     run = make_model, Classification(), make_optimizer(config, STEPS), mesh
-    programs = Programs(*run, grad_accum_steps=parts, length_buckets=parts)
+    programs = jit_programs(*run, grad_accum_steps=parts, length_buckets=parts)
     state, chunk = programs.init(np.uint32(0)), programs.train_chunk
-    data = Data.of(make_split(0, 103, LENGTH))
+    data = HostSplit.from_split(make_split(0, 103, LENGTH))
     chunks = [data.chunk(x[None], mesh) for x in train_indices(0, 0, STEPS, 103, BATCH)]
-    return chunk.lower(state, *chunks[0]).compile(), state, chunks
+    return chunk.lower(state, chunks[0]).compile(), state, chunks
 
 
 def losses(data_shards: int, sequence_parallelism: int, parts: int = 1) -> list[float]:
@@ -68,7 +68,7 @@ def losses(data_shards: int, sequence_parallelism: int, parts: int = 1) -> list[
     found = []
     for step in steps:
         state = state._replace(totals=jax.tree.map(jnp.zeros_like, state.totals))
-        state, finite = chunk(state, *step)
+        state, finite = chunk(state, step)
         assert not finite.culprits()
         found.append(state.totals.means()["loss"])
         assert state.totals.examples.sharding.is_fully_replicated
@@ -169,7 +169,7 @@ def resumed(workdir: str) -> list[float]:
         folder.mkdir(exist_ok=True)
         mesh = make_mesh(8, 7, devices=jax.devices()[:num_devices])
         optimizer = make_optimizer(adamw, 12)
-        programs = Programs(BagOfTokens, Classification(), optimizer, mesh)
+        programs = jit_programs(BagOfTokens, Classification(), optimizer, mesh)
         return Trainer(programs, schedule, splits, folder)
 
     def write_and_stop(at: int, *row: Any) -> None:

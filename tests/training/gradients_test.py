@@ -12,9 +12,10 @@ from jax.flatten_util import ravel_pytree
 from nystromformer.attention import ATTENTIONS
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import PairClassifier, SequenceClassifier
-from nystromformer.training.data import Data
+from nystromformer.training.data import HostSplit
 from nystromformer.training.gradients import batch_gradient, bucket_lengths
-from nystromformer.training.objective import Classification, Totals
+from nystromformer.training.metrics import Totals
+from nystromformer.training.objective import Classification
 from nystromformer.training.step import split_weights
 from tests.attention.cases import OPTIONS
 from tests.tolerance import TOLERANCE, relative_error
@@ -37,7 +38,7 @@ def data():
     split = make_split(0, 8, LENGTH)
     split.inputs[:] = np.random.default_rng(1).integers(1, VOCAB, split.inputs.shape)
     split.lengths[:] = [31, 8, 1, 9, 32, 3, 17, 8]
-    return Data.of(split).put()
+    return HostSplit.from_split(split).put()
 
 
 def program(model, **batching):

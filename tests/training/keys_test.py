@@ -18,13 +18,14 @@ from nystromformer.heads import (
     TokenClassifier,
 )
 from nystromformer.training.augmentation import Augmented
-from nystromformer.training.data import Batch, Data, train_indices
+from nystromformer.training.compiled import jit_programs
+from nystromformer.training.data import Batch, Chunk, HostSplit, train_indices
 from nystromformer.training.denoising import ClassificationDenoising
 from nystromformer.training.loop import Trainer
 from nystromformer.training.masked import MaskedTokens
 from nystromformer.training.objective import Classification
 from nystromformer.training.positions import Positions
-from nystromformer.training.step import Programs, split_weights
+from nystromformer.training.step import split_weights
 from tests.training.conftest import CLASSES, LENGTH, VOCAB, BagOfTokens, make_split
 
 fold_in = jax.random.fold_in
@@ -43,11 +44,12 @@ def test_a_step_draws_dropout_by_seed_step_and_part(optimizer, parts):
     """The loss of the step is that of the model with these keys."""
     seed, step = 3, 5
     batching = {"grad_accum_steps": parts}
-    programs = Programs(BagOfTokens, Classification(), optimizer, **batching)
+    programs = jit_programs(BagOfTokens, Classification(), optimizer, **batching)
     state = programs.init(np.uint32(seed))._replace(step=jnp.int32(step))
     split = make_split(0, 8)
-    data = Data.of(split).put()
-    after, _ = programs.train_chunk(state, data, jnp.arange(8)[None], 1)
+    data = HostSplit.from_split(split).put()
+    chunk = Chunk(data, jnp.arange(8)[None], 1)
+    after, _ = programs.train_chunk(state, chunk)
 
     key = fold_in(fold_in(jax.random.key(seed), 1), step)
     rows, keys = [np.arange(8)], [key]
@@ -65,7 +67,9 @@ def test_positions_drops_by_its_key():
     sizes = {"vocab_size": VOCAB, "max_length": LENGTH, "num_layers": 1}
     config = EncoderConfig(**sizes, attention="identity", dropout_rate=0.5)
     model = TokenClassifier(config, num_classes=CLASSES, rngs=nnx.Rngs(0))
-    batch = Data.of(make_split(0, 8)).put().take(jnp.arange(8), jnp.ones(8))
+    batch = (
+        HostSplit.from_split(make_split(0, 8)).put().take(jnp.arange(8), jnp.ones(8))
+    )
     labels = jnp.where(jnp.arange(LENGTH) % 2 == 0, 1, -1)
     labels = jnp.broadcast_to(labels, (8, LENGTH))
 
@@ -85,7 +89,9 @@ def test_classification_denoising_drops_by_another_key_than_it_hides():
     options = {"num_classes": CLASSES, "rngs": nnx.Rngs(0)}
     model = DenoisingClassifier(config, **options)
     objective = ClassificationDenoising(vocab_size=VOCAB, mask_token=VOCAB)
-    batch = Data.of(make_split(0, 8)).put().take(jnp.arange(8), jnp.ones(8))
+    batch = (
+        HostSplit.from_split(make_split(0, 8)).put().take(jnp.arange(8), jnp.ones(8))
+    )
 
     @nnx.jit
     def by_hand(model):
@@ -111,7 +117,11 @@ def test_augmented_draws_for_each_example_by_a_key_of_its_own():
     seen, objective = [], Classification()
     augmented = Augmented(objective, [move, move])
     augmented.objective = note
-    batch = Data.of(make_split(0, 8)).put().take(jnp.array([5, 2]), jnp.ones(2))
+    batch = (
+        HostSplit.from_split(make_split(0, 8))
+        .put()
+        .take(jnp.array([5, 2]), jnp.ones(2))
+    )
     augmented(None, batch, KEY)
     augmented(None, batch, None)
     (inputs, key), (as_they_are, no_key) = seen
@@ -140,7 +150,7 @@ def test_masked_tokens_draws_masks_by_example_and_dropout_by_another_key(
     model, is_training
 ):
     """An evaluation draws its masks by key 0, and has no dropout."""
-    data = Data.of(make_split(0, 20)).put()
+    data = HostSplit.from_split(make_split(0, 20)).put()
     batch = data.take(jnp.array([4, 1, 19]), jnp.ones(3))
     key = KEY if is_training else jax.random.key(0)
 
@@ -179,14 +189,14 @@ def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
     """So that evaluation takes no more memory than training."""
     batching = {"grad_accum_steps": 4, "length_buckets": 7}
     sizes = {"batch_size": 8, "num_steps": 2, "eval_every": 1, "checkpoint_every": 2}
-    programs = Programs(BagOfTokens, Classification(), optimizer, **batching)
+    programs = jit_programs(BagOfTokens, Classification(), optimizer, **batching)
     seen, eval_chunk = set(), programs.eval_chunk
 
-    def watched(weights, data, indices, *others, length):
-        seen.add((indices.shape[1], length))
-        return eval_chunk(weights, data, indices, *others, length=length)
+    def watched(weights, chunk, *others, length):
+        seen.add((chunk.indices.shape[1], length))
+        return eval_chunk(weights, chunk, *others, length=length)
 
-    programs.eval_chunk = watched
+    programs = programs._replace(eval_chunk=watched)
     Trainer(programs, TrainConfig(**sizes, **batching), splits, tmp_path).fit()
     assert {batch for batch, _ in seen} == {8 // 4}
     assert {length for _, length in seen} > {2, LENGTH}
@@ -198,20 +208,21 @@ def test_a_run_has_the_weights_and_the_order_of_its_seed(
 ):
     sizes = {"batch_size": 8, "num_steps": 20, "eval_every": 20, "log_every": 5}
     schedule = TrainConfig(seed=seed, checkpoint_every=20, **sizes)
-    programs = Programs(BagOfTokens, Classification(), optimizer)
+    programs = jit_programs(BagOfTokens, Classification(), optimizer)
     examples, seeds, train_chunk = [], set(), programs.train_chunk
 
-    def watched(state, data, indices, num_steps):
+    def watched(state, chunk):
         seeds.add(int(state.seed))
-        examples.extend(np.asarray(data.examples)[np.asarray(indices)[:num_steps]])
-        return train_chunk(state, data, indices, num_steps)
+        used = np.asarray(chunk.indices)[: chunk.num_batches]
+        examples.extend(np.asarray(chunk.rows.examples)[used])
+        return train_chunk(state, chunk)
 
     run = Trainer(programs, schedule, splits, tmp_path)
     fresh = split_weights(BagOfTokens(nnx.Rngs(seed)))[1]
     close = jax.tree.map(np.allclose, run.state.weights.params, fresh.params)
     assert all(jax.tree.leaves(close))
     watched.lower = train_chunk.lower
-    programs.train_chunk = watched
+    run.programs = programs._replace(train_chunk=watched)
     run.fit()
     num_examples = len(splits["train"].labels)  # 12 steps an epoch
     expected = train_indices(seed, 0, 20, num_examples, 8)

@@ -10,10 +10,11 @@ from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import MaskedLanguageModel
-from nystromformer.training.data import Batch, Data
+from nystromformer.training.compiled import jit_programs
+from nystromformer.training.data import Batch, HostSplit
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
-from nystromformer.training.step import Programs, split_weights
+from nystromformer.training.step import split_weights
 
 B, L, V, MASK, CLS = 64, 40, 11, 11, 2
 LENGTHS = np.arange(B) % (L - 3) + 3
@@ -145,9 +146,9 @@ def test_masked_order_equals_its_parts(model, filler_label):
 def test_masked_tokens_evaluation_is_the_same_in_any_batches_and_lengths(model):
     inputs, lengths = INPUTS.astype(np.uint8), LENGTHS.astype(np.int32)
     split = {"inputs": inputs, "lengths": lengths, "labels": np.zeros(B, np.int32)}
-    data = Data.of(SimpleNamespace(**split, pairs=None))
+    data = HostSplit.from_split(SimpleNamespace(**split, pairs=None))
     _, weights = split_weights(model)
-    programs = Programs(make_model, objective(mlm_probability=0.2))
+    programs = jit_programs(make_model, objective(mlm_probability=0.2))
     whole = evaluate(programs, weights, data, 64)
     assert whole == pytest.approx(evaluate(programs, weights, data, 7))
     cut = evaluate(programs, weights, data, 8, length_buckets=3)

@@ -6,8 +6,9 @@ import struct
 import pytest
 from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
 
-from nystromformer.training import metrics
-from nystromformer.training.metrics import ChunkTimer, MetricsWriter, Progress
+from nystromformer.training import chunk_timer, output
+from nystromformer.training.chunk_timer import ChunkTimer
+from nystromformer.training.output import MetricsWriter, Progress
 
 
 def written_rows(workdir):
@@ -65,7 +66,7 @@ def test_tensorboard_has_each_value_at_the_step_of_its_row(tmp_path):
 
 def test_progress_without_a_terminal_is_a_line_every_few_seconds(capsys, monkeypatch):
     for seconds, lines in ((3600.0, 0), (0.0, 1)):
-        monkeypatch.setattr(metrics, "SECONDS_PER_LINE", seconds)
+        monkeypatch.setattr(output, "SECONDS_PER_LINE", seconds)
         progress = Progress(step=10, num_steps=30)
         progress.bar.start_t -= 2.0  # two seconds for one step, eighteen to go
         progress.update(11, {"loss": 0.25}, 1234.5)
@@ -79,7 +80,7 @@ def test_progress_without_a_terminal_is_a_line_every_few_seconds(capsys, monkeyp
 
 def test_chunk_timer_aims_at_a_second_once_the_program_is_compiled(monkeypatch):
     now, timer, sizes = [0.0], ChunkTimer(), []
-    monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(chunk_timer.time, "monotonic", lambda: now[0])
     for seconds in (20.0, 0.1, 1.0, 20.0, 1e-9):
         with timer.measure(timer.size):
             now[0] += seconds

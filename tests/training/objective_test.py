@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from nystromformer.training.data import Batch
-from nystromformer.training.objective import Classification, Totals
+from nystromformer.training.metrics import Totals
+from nystromformer.training.objective import Classification
 
 OBJECTIVE = Classification()
 
@@ -27,7 +28,7 @@ def test_totals_over_uneven_batches_are_those_over_all_examples():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(11, 5))
     labels = rng.integers(0, 5, 11)
-    totals = Totals.zero(OBJECTIVE)
+    totals = Totals.zero(OBJECTIVE.metrics)
     for rows in np.split(np.arange(11), [3, 4]):
         totals = totals.plus(totals_of(logits[rows], labels[rows], [1.0] * len(rows)))
     loss = (np.log(np.exp(logits).sum(1)) - logits[np.arange(11), labels]).mean()
@@ -46,7 +47,7 @@ def test_classification_ignores_a_filler_row_that_is_not_finite():
 def test_f1_is_the_harmonic_mean_of_precision_and_recall():
     guesses, labels = [1, 1, 0, 1, 0, 1, 1], [1, 0, 1, 1, 0, 0, 0]
     objective = Classification(select="f1")
-    totals = Totals.zero(objective)
+    totals = Totals.zero(objective.metrics)
     for rows, weights in ((slice(0, 3), [1.0] * 3), (slice(3, 7), [1.0] * 3 + [0.0])):
         logits = np.eye(2)[guesses[rows]]
         totals = totals.plus(totals_of(logits, labels[rows], weights, objective))

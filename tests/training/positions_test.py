@@ -10,12 +10,13 @@ from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import TokenClassifier
-from nystromformer.training.data import Batch, Data
+from nystromformer.training.compiled import jit_programs
+from nystromformer.training.data import Batch, HostSplit
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.gradients import batch_gradient
-from nystromformer.training.objective import Totals
+from nystromformer.training.metrics import Totals
 from nystromformer.training.positions import Positions
-from nystromformer.training.step import Programs, split_weights
+from nystromformer.training.step import split_weights
 
 B, L, K, C, V = 12, 10, 4, 5, 7
 RNG = np.random.default_rng(0)
@@ -97,12 +98,12 @@ def make_data(lengths=LENGTHS):
         labels=LABELS.astype(np.int32),
         pairs=None,
     )
-    return Data.of(split)
+    return HostSplit.from_split(split)
 
 
 def test_positions_evaluation_is_the_same_in_any_batches_and_lengths(model):
     _, weights = split_weights(model)
-    programs = Programs(make_model, Positions(K))
+    programs = jit_programs(make_model, Positions(K))
     whole = evaluate(programs, weights, make_data(), B)
     sums = measured(model, batch(weights=np.ones(B, np.float32)))
     expected = {name: total / count for name, (total, count) in sums.items()}

@@ -11,14 +11,14 @@ import jax
 import pytest
 
 from nystromformer.config import TrainConfig
-from nystromformer.training import loop, metrics
+from nystromformer.training import chunk_timer, loop
 from nystromformer.training.checkpoint import load_weights
-from nystromformer.training.data import Data
+from nystromformer.training.compiled import jit_programs
+from nystromformer.training.data import HostSplit
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
-from nystromformer.training.step import Programs
 from tests.training.conftest import BagOfTokens
 
 BATCH = 8
@@ -33,7 +33,7 @@ def start(optimizer, splits, tmp_path):
     def start(name="run", objective=None, **changes) -> Trainer:
         schedule = TrainConfig(**SIZES | changes)
         (tmp_path / name).mkdir(exist_ok=True)
-        programs = Programs(BagOfTokens, objective or Classification(), optimizer)
+        programs = jit_programs(BagOfTokens, objective or Classification(), optimizer)
         return Trainer(programs, schedule, splits, tmp_path / name)
 
     return start
@@ -66,7 +66,7 @@ class Clock:
     def __init__(self, monkeypatch):
         self.now = 0.0
         time = SimpleNamespace(monotonic=lambda: self.now)
-        for module in (loop, metrics):
+        for module in (loop, chunk_timer):
             monkeypatch.setattr(module, "time", time)
 
     def slow_down(self, run, training, evaluation):
@@ -74,17 +74,17 @@ class Clock:
         chunks, programs = [], run.programs
         train_chunk, eval_chunk = programs.train_chunk, programs.eval_chunk
 
-        def train(state, data, indices, num_steps):
+        def train(state, chunk):
             self.now += training
-            chunks.append(int(num_steps))
-            return train_chunk(state, data, indices, num_steps)
+            chunks.append(int(chunk.num_batches))
+            return train_chunk(state, chunk)
 
         def measure(*arguments, **length):
             self.now += evaluation
             return eval_chunk(*arguments, **length)
 
         train.lower = train_chunk.lower
-        programs.train_chunk, programs.eval_chunk = train, measure
+        run.programs = programs._replace(train_chunk=train, eval_chunk=measure)
         return chunks
 
 
@@ -110,7 +110,7 @@ def test_throughput_is_of_the_examples_and_seconds_of_a_chunk(
     start, clock, bar, monkeypatch
 ):
     """The bar shows that of each, a line that of its last, the result their median."""
-    monkeypatch.setattr(metrics, "SECONDS_PER_CHUNK", 5.0)
+    monkeypatch.setattr(chunk_timer, "SECONDS_PER_CHUNK", 5.0)
     run = start()
     chunks = clock.slow_down(run, training=2.0, evaluation=100.0)
     outcome = run.fit()
@@ -165,7 +165,7 @@ def test_the_weights_that_were_best_are_tested_not_the_last(start, splits):
     assert outcome["validation_accuracy"] == validation[outcome["best_step"]]
     best, _ = load_weights(run.workdir / "best", run.state.weights)
     found = {name: outcome[f"test_{name}"] for name in ("loss", "accuracy", "examples")}
-    test = Data.of(splits["test"])
+    test = HostSplit.from_split(splits["test"])
     assert found == evaluate(run.programs, jax.device_put(best), test, BATCH)
     [row] = rows_of(run, "test")
     assert row == {"step": 40, "split": "test", **found}
@@ -178,7 +178,7 @@ def test_a_validation_is_of_its_split_by_the_weights_of_its_step(start, splits, 
     run = start(num_steps=16)
     run.fit()
     row = rows_of(run, "validation")[-1]
-    data = Data.of(splits["validation"])
+    data = HostSplit.from_split(splits["validation"])
     expected = evaluate(run.programs, run.state.weights, data, BATCH)
     assert row == {"step": 16, "split": "validation", **expected}
     said = re.findall(r"step (\d+): validation (.*)", capsys.readouterr().out)

@@ -1,4 +1,6 @@
-"""The steps: the same bits in any chunk, compiled once, stopped by a NaN."""
+"""A step: weights, dropout and variables; a chunk of steps; a NaN that stops it."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -7,67 +9,85 @@ import pytest
 from flax import nnx
 
 from nystromformer.training.checkpoint import weights_sha256
-from nystromformer.training.data import Data, train_indices
+from nystromformer.training.compiled import Programs, jit_programs, program_bytes
+from nystromformer.training.data import Chunk, HostSplit, train_indices
 from nystromformer.training.devices import device_put_global
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Classification
-from nystromformer.training.step import Programs, split_weights
+from nystromformer.training.step import State, split_weights
 from tests.training.conftest import BagOfTokens
 
 BATCH = 8
-SEED = np.uint32(0)
 
 
-@pytest.fixture
-def program(optimizer, splits):
-    """init, the compiled chunk, and the training data."""
-    programs = Programs(BagOfTokens, Classification(), optimizer)
-    return programs.init, programs.train_chunk, Data.of(splits["train"]).put()
+@pytest.fixture(scope="module")
+def programs(optimizer) -> Programs:
+    return jit_programs(BagOfTokens, Classification(), optimizer)
 
 
-def indices_from(step: int) -> jax.Array:
-    return jnp.asarray(train_indices(0, step, 6, 103, BATCH))
+@pytest.fixture(scope="module")
+def rows(splits):
+    return HostSplit.from_split(splits["train"]).put()
 
 
-def test_train_chunk_equals_single_steps_bit_for_bit(program):
-    init, chunk, data = program
-    at_once, finite = chunk(init(SEED), data, indices_from(0), 6)
+def make_state(programs: Programs, seed: int = 0, **changes: Any) -> State:
+    """The state at step 0, but for some of its fields."""
+    return programs.init(np.uint32(seed))._replace(**device_put_global(None, changes))
+
+
+def make_chunk(rows, num_steps: int, first_step: int = 0) -> Chunk:
+    """The batches of some steps, in an array with room for six."""
+    batches = train_indices(0, first_step, 6, 103, BATCH)
+    return Chunk(rows, jnp.asarray(batches), num_steps)
+
+
+def test_train_chunk_equals_single_steps_bit_for_bit(programs, rows):
+    at_once, finite = programs.train_chunk(make_state(programs), make_chunk(rows, 6))
+    one_by_one = make_state(programs)
+    for step in range(6):
+        chunk = make_chunk(rows, 1, first_step=step)
+        one_by_one, _ = programs.train_chunk(one_by_one, chunk)
+
     assert finite.culprits() == []
     assert float(at_once.totals.examples) == 6 * BATCH
-    one_by_one = init(SEED)
-    for step in range(6):
-        one_by_one, _ = chunk(one_by_one, data, indices_from(step), 1)
     assert int(at_once.step) == 6
-    assert chunk._cache_size() == 1  # a program for every number of steps
     assert weights_sha256(at_once) == weights_sha256(one_by_one)
-    assert weights_sha256(at_once) != weights_sha256(init(SEED))
+    assert weights_sha256(at_once) != weights_sha256(make_state(programs))
 
 
-def test_train_chunk_draws_dropout_by_seed_and_step_and_compiles_once(program):
-    init, chunk, data = program
-    changes = ({}, {"seed": np.uint32(1)}, {"step": np.int32(1)})
-    states = [init(SEED)._replace(**device_put_global(None, x)) for x in changes]
-    after = [chunk(state, data, indices_from(0), 1)[0] for state in states]
-    assert len({weights_sha256(state.weights.params) for state in after}) == 3
-    assert chunk._cache_size() == 1
+def test_train_chunk_draws_dropout_by_seed_and_step(programs, rows):
+    """From the same weights these three draw differently."""
+    hashes = set()
+    for changes in ({}, {"seed": np.uint32(1)}, {"step": np.int32(1)}):
+        state = make_state(programs, **changes)
+        state, _ = programs.train_chunk(state, make_chunk(rows, 1))
+        hashes.add(weights_sha256(state.weights.params))
+    assert len(hashes) == 3
 
 
-def test_init_makes_the_weights_of_rngs_of_the_seed(program):
-    init, _, _ = program
-    _, weights = split_weights(BagOfTokens(nnx.Rngs(3)))
-    for seed, same in ((3, True), (0, False)):
-        kernel = init(np.uint32(seed)).weights.params["out"]["kernel"][...]
-        assert np.allclose(kernel, weights.params["out"]["kernel"][...]) == same
+def test_train_chunk_compiles_once_for_all_steps_seeds_and_lengths(optimizer, rows):
+    programs = jit_programs(BagOfTokens, Classification(), optimizer)
+    for num_steps, seed in ((1, 0), (6, 0), (6, 1)):
+        state = make_state(programs, seed=seed)
+        state, _ = programs.train_chunk(state, make_chunk(rows, num_steps))
+        programs.train_chunk(state, make_chunk(rows, 1, first_step=num_steps))
+    assert programs.train_chunk._cache_size() == 1
 
 
-def test_train_chunk_keeps_what_a_model_changes_without_training_it(program):
-    init, chunk, data = program
-    state, _ = chunk(init(SEED), data, indices_from(0), 3)
+def test_init_makes_the_weights_of_rngs_of_the_seed(programs):
+    _, expected = split_weights(BagOfTokens(nnx.Rngs(3)))
+    for seed, is_same in ((3, True), (0, False)):
+        kernel = make_state(programs, seed).weights.params["out"]["kernel"][...]
+        assert np.allclose(kernel, expected.params["out"]["kernel"][...]) == is_same
+
+
+def test_train_chunk_keeps_what_a_model_changes_without_training_it(programs, rows):
+    state, _ = programs.train_chunk(make_state(programs), make_chunk(rows, 3))
     assert int(state.weights.variables["calls"][...]) == 3
     assert "calls" not in state.weights.params
 
 
-class Counted(BagOfTokens):
+class CountingInEvaluation(BagOfTokens):
     """Writes to a variable in every call, as a norm with running means may."""
 
     def __call__(self, inputs, mask, dropout_rng=None):
@@ -75,19 +95,42 @@ class Counted(BagOfTokens):
         return super().__call__(inputs, mask, dropout_rng)
 
 
-def test_eval_chunk_takes_a_model_that_writes_to_its_variables(optimizer, splits):
-    programs = Programs(Counted, Classification(), optimizer)
-    weights = programs.init(SEED).weights
-    found = evaluate(programs, weights, Data.of(splits["validation"]), BATCH)
-    plain = Programs(BagOfTokens, Classification(), optimizer)
-    assert found == evaluate(plain, weights, Data.of(splits["validation"]), BATCH)
+def test_eval_chunk_takes_a_model_that_writes_to_its_variables(programs, splits):
+    weights = make_state(programs).weights
+    validation = HostSplit.from_split(splits["validation"])
+    counting = jit_programs(CountingInEvaluation, Classification())
+    metrics = evaluate(counting, weights, validation, BATCH)
+    assert metrics == evaluate(programs, weights, validation, BATCH)
 
 
-def test_train_chunk_stops_at_a_nan_and_names_it(program):
-    init, chunk, data = program
-    state = init(SEED)
+def test_train_chunk_stops_at_a_nan_and_names_it(programs, rows):
+    state = make_state(programs)
     state.weights.params["out"]["bias"][...] = jnp.array([0.0, jnp.nan, 0.0])
-    state, finite = chunk(state, data, indices_from(0), 6)
+    state, finite = programs.train_chunk(state, make_chunk(rows, 6))
     assert int(state.step) == 1
-    names = ("embedding.embedding", "out.bias", "out.kernel")
-    assert finite.culprits() == ["the loss", *(f"the gradient of {x}" for x in names)]
+    assert finite.culprits() == [
+        "the loss",
+        "the gradient of embedding.embedding",
+        "the gradient of out.bias",
+        "the gradient of out.kernel",
+    ]
+
+
+@pytest.mark.parametrize("is_donated", [False, True])
+def test_program_bytes_counts_what_is_donated_once(is_donated):
+    add = jax.jit(jnp.add, donate_argnums=0 if is_donated else ())
+    array = jax.ShapeDtypeStruct((1009,), jnp.float32)
+    num_bytes = program_bytes(add.lower(array, array).compile())
+    assert num_bytes is not None
+    num_arrays = 2 if is_donated else 3
+    assert 0 <= num_bytes - num_arrays * 4 * 1009 < 100
+
+
+def test_program_bytes_are_unknown_where_the_backend_does_not_say():
+    class Silent:
+        def memory_analysis(self):
+            return None
+
+    compiled = jax.jit(lambda x: x + 1).lower(1.0).compile()
+    assert program_bytes(compiled)
+    assert program_bytes(Silent()) is None

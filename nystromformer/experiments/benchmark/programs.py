@@ -18,8 +18,8 @@ from nystromformer.attention import ATTENTIONS, check_attention, make_attention
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.training.data import Data
-from nystromformer.training.devices import program_bytes
+from nystromformer.training.compiled import program_bytes
+from nystromformer.training.data import Chunk, DeviceRows, HostSplit
 
 PASSES = ("forward", "forward+backward")
 TABLE_1 = ("softmax", "nystrom-32", "nystrom-64", "linformer-256", "longformer-256")
@@ -176,7 +176,7 @@ def step_groups(
         yield programs
 
 
-def synthetic_examples(task: Task, batch_size: int) -> Data:
+def synthetic_examples(task: Task, batch_size: int) -> DeviceRows:
     """STEPS batches of random tokens: full pictures, texts from half full to full."""
     rng, length = np.random.default_rng(0), task.max_length
     examples, least = STEPS * batch_size, length // 2 if task.padded else length
@@ -187,23 +187,23 @@ def synthetic_examples(task: Task, batch_size: int) -> Data:
         labels=rng.integers(0, task.num_classes, examples).astype(np.int32),
         pairs=rows.reshape(-1, 2) if task.num_inputs == 2 else None,
     )
-    return Data.of(split).put()
+    return HostSplit.from_split(split).put()
 
 
-def train_program(label: str, experiment: Experiment, data: Data) -> Program:
+def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Program:
     """STEPS train steps on STEPS batches in one compiled loop, as training takes them.
 
     `label` names the attention; data has STEPS batches.
     """
     config, programs, seed = experiment.config, experiment.make_programs(), np.uint32(0)
     batches = np.arange(len(data.labels), dtype=np.int32).reshape(STEPS, -1)
-    rest = data, jax.device_put(batches), np.int32(STEPS)
+    chunk = Chunk(data, jax.device_put(batches), STEPS)
     state = programs.init.eval_shape(seed)
-    compiled, size = compile_program(programs.train_chunk, state, *rest)
+    compiled, size = compile_program(programs.train_chunk, state, chunk)
     states: list[Any] = []  # the newest; a run donates it and leaves the next
 
     def run() -> None:
-        state, finite = compiled(states.pop() if states else programs.init(seed), *rest)
+        state, finite = compiled(states.pop() if states else programs.init(seed), chunk)
         states.append(jax.block_until_ready(state))
         if culprits := finite.culprits():
             raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")

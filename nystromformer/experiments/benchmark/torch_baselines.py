@@ -11,7 +11,7 @@ import transformers
 
 from nystromformer.config import Config
 from nystromformer.experiments.benchmark.programs import STEPS, Program
-from nystromformer.training.data import Data
+from nystromformer.training.data import DeviceRows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_float32_matmul_precision("high")  # TF32 on a GPU, as jax takes
@@ -40,7 +40,7 @@ def attention_baseline(ours: Program, inputs: Sequence[jax.Array]) -> Program | 
     return _program("torch", ours, forward if ours.key["what"] == "forward" else both)
 
 
-def train_baseline(ours: Program, config: Config, data: Data) -> Program | None:
+def train_baseline(ours: Program, config: Config, data: DeviceRows) -> Program | None:
     """Train steps of transformers' classifier of the sizes of ours; None for others.
 
     Its length is the next multiple of the landmarks. Nothing is masked: with a mask the

@@ -22,7 +22,7 @@ from nystromformer.experiments.workdir import (
     PLAN_FILE,
     RESULT_FILE,
 )
-from nystromformer.training.metrics import METRICS_FILE
+from nystromformer.training.output import METRICS_FILE
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 

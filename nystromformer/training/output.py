@@ -1,0 +1,121 @@
+"""The output of a training run: metrics.jsonl, TensorBoard events, a progress bar."""
+
+import io
+import json
+import sys
+from typing import Any
+
+from etils import epath
+from tqdm import tqdm
+
+from nystromformer.training.devices import is_host_0
+
+METRICS_FILE = "metrics.jsonl"
+SECONDS_PER_LINE = 10.0  # between lines of progress, where the output is no terminal
+
+
+def write_text(path: epath.PathLike, text: str) -> None:
+    """Writes a file as a whole or not at all."""
+    path = epath.Path(path)
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def say(line: str) -> None:
+    """Prints a line, at once and without disturbing a progress bar."""
+    tqdm.write(line, file=sys.stdout)
+    sys.stdout.flush()
+
+
+class MetricsWriter:
+    """Writes the metrics of a run: metrics.jsonl and, on a disk, TensorBoard events.
+
+    A line of metrics.jsonl is a JSON object with `step`, `split` and the metrics. Only
+    the first process writes.
+
+    Rows that a resumed run will write again are dropped at once: of training after
+    `step`, of validation after `evaluated`, and those of the test.
+
+    Args:
+      workdir: the folder of the run, which may be in a bucket.
+      step: at which the run begins.
+      evaluated: the last step whose validation the run knows.
+    """
+
+    def __init__(self, workdir: epath.PathLike, step: int = 0, evaluated: int = -1):
+        self.path = epath.Path(workdir) / METRICS_FILE
+        self.step = step
+        self.events: Any = None
+        self.rows: list[dict[str, Any]] = []
+        last_steps = {"train": step, "validation": evaluated}
+        if self.path.exists():
+            for line in self.path.read_text().splitlines():
+                row = json.loads(line)
+                if row["step"] <= last_steps.get(row["split"], -1):
+                    self.rows.append(row)
+
+    def write(self, step: int, split: str, values: dict[str, float]) -> None:
+        """Adds a row of metrics; OSError if the file cannot be written."""
+        self.rows.append({"step": step, "split": split, **values})
+        if not is_host_0():
+            return
+        lines = [f"{json.dumps(row)}\n" for row in self.rows]
+        write_text(self.path, "".join(lines))
+
+        is_in_bucket = "://" in str(self.path)
+        if is_in_bucket:
+            return
+        if self.events is None:
+            self.events = self._open_events()
+        for name, value in values.items():
+            self.events.add_scalar(f"{split}/{name}", value, step)
+
+    def close(self) -> None:
+        """Writes the last events."""
+        if self.events is not None:
+            self.events.close()
+
+    def _open_events(self) -> Any:
+        # The import takes a second, which a run has only once it has metrics.
+        from tensorboardX import SummaryWriter
+
+        return SummaryWriter(
+            str(self.path.parent / "events"),
+            purge_step=self.step + 1,
+            flush_secs=10,
+        )
+
+
+class Progress:
+    """A bar with metrics, examples per second and time left.
+
+    Where the output is no terminal it is a line every few seconds instead.
+    """
+
+    def __init__(self, step: int, num_steps: int):
+        self.is_terminal = sys.stderr.isatty()
+        self.bar = tqdm(
+            total=num_steps,
+            initial=step,
+            unit="step",
+            file=None if self.is_terminal else io.StringIO(),
+            dynamic_ncols=self.is_terminal,
+            mininterval=0.1 if self.is_terminal else SECONDS_PER_LINE,
+            miniters=1,
+            smoothing=0,
+        )
+
+    def update(self, step: int, values: dict[str, float], throughput: float) -> None:
+        """Shows the step, the latest metrics and the examples per second."""
+        metrics = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        self.bar.set_postfix_str(
+            f"{metrics}  {throughput:,.0f} examples/s", refresh=False
+        )
+        is_due = self.bar.update(step - self.bar.n)
+        if is_due and not self.is_terminal:
+            say(str(self.bar))
+
+    def close(self) -> None:
+        """Leaves the bar as it is."""
+        self.bar.close()

@@ -1,0 +1,29 @@
+"""What a run remembers beside its arrays."""
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass
+class RunState:
+    """The JSON of a checkpoint.
+
+    Attributes:
+      wall_seconds: of training, in all sessions together.
+      evaluated: the last step at which validation was measured.
+      best_step: the step with the best weights, the first of equals.
+      best_value: the selected metric of these weights, on validation.
+      compiled_bytes: what the compiled training step holds at once.
+      sessions: the step at which each session began, and by which program.
+      init_from_sha256: of the weights of another run with which this one began.
+      data_sha256: of each split.
+    """
+
+    wall_seconds: float = 0.0
+    evaluated: int = -1
+    best_step: int | None = None
+    best_value: float | None = None
+    compiled_bytes: int | None = None
+    sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    init_from_sha256: str | None = None
+    data_sha256: dict[str, str] | None = None
