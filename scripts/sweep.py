@@ -87,7 +87,7 @@ def find_points(changes: Changes) -> list[Point]:
             presets=",".join(words for words in presets if words),
             changes=changes,
             num_seeds=_SEEDS.value or plan.get("seeds", 1),
-            load=cli.loaded(),
+            load=cli.loaded_modules(),
         )
     return merge(points)
 

@@ -19,7 +19,8 @@ from submitit.core.utils import FailedJobError
 
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.points import Point
-from nystromformer.experiments.workdir import RESULT_FILE, is_locked
+from nystromformer.experiments.run_files import RESULT_FILE
+from nystromformer.experiments.workdir import is_locked
 from nystromformer.training.interrupt import SIGNALS, Interrupted, StopFlag
 
 FAILURE_FILE = "failed.txt"  # the exit status and the last line of a run that failed

@@ -15,7 +15,7 @@ import pandas as pd
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, make_attention
-from nystromformer.experiments.trained_run import Layer
+from nystromformer.experiments.recorded_layers import Layer
 from nystromformer.factors import nystrom_kernels, softmax_matrix
 from nystromformer.landmarks import PINVS
 

@@ -12,10 +12,11 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from tqdm import tqdm
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments import provenance
+from nystromformer.experiments import markdown, provenance
 from nystromformer.experiments.approximation import measurements
 from nystromformer.experiments.plotting import line_style, new_figure, save_figure
-from nystromformer.experiments.trained_run import Layer, TrainedRun
+from nystromformer.experiments.recorded_layers import Layer
+from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.factors import nystrom_factors, nystrom_rows
 from nystromformer.landmarks import LANDMARKS
 
@@ -59,7 +60,7 @@ def write_study(
     if run_landmarks in counts:
         pictured_count = run_landmarks
     made_by = provenance.source()
-    provenance.open_folder(out, "landmarks.csv")
+    markdown.open_folder(out, "landmarks.csv")
     with jax.enable_x64(True):
         tables = measure_all(layers, counts)
         print("drawing the figures…", flush=True)
@@ -83,7 +84,7 @@ def write_study(
         title = name.capitalize()
         caption = CAPTIONS[name].format(count=pictured_count)
         lines += [f"## {title}\n\n![{name}]({name}.png)\n\n{caption}\n"]
-    (out / "README.md").write_text(provenance.page("Approximation", made_by, lines))
+    (out / "README.md").write_text(markdown.page("Approximation", made_by, lines))
     print(f"{out}/README.md has {len(figures)} figures")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from nystromformer.experiments import provenance
+from nystromformer.experiments import markdown, provenance
 from nystromformer.experiments.benchmark.programs import PASSES, Program, measure
 from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 
@@ -38,7 +38,7 @@ def write_benchmark(
     made_by["versions"] |= torch.VERSIONS if torch else {}
     rows: list[dict[str, Any]] = []
     for programs in groups:
-        provenance.open_folder(out, FILE)
+        markdown.open_folder(out, FILE)
         new = measure(programs, rounds)
         print(*tables(new), sep="\n", flush=True)
         rows += new
@@ -47,7 +47,7 @@ def write_benchmark(
             save_figure(draw_curves(rows), out / "attention")
             lines.insert(0, "![Time and memory against the length](attention.png)\n")
         (out / FILE).write_text(json.dumps({**made_by, "rows": rows}, indent=1))
-        (out / PAGE).write_text(provenance.page("Benchmark", made_by, lines))
+        (out / PAGE).write_text(markdown.page("Benchmark", made_by, lines))
 
 
 def value(row: Row, unit: str) -> float | None:
@@ -126,7 +126,7 @@ def _table(rows: Sequence[Row], unit: str) -> list[str]:
         powers = curves(rows, unit)
         table = [[*line, exponent(powers.get(line[0], {}))] for line in table]
         columns.append("exponent")
-    return provenance.table(["attention", *columns], table)
+    return markdown.table(["attention", *columns], table)
 
 
 def _cell(row: Row | None, exact: Row | None, unit: str) -> str:
