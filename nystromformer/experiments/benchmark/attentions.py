@@ -30,7 +30,7 @@ class AttentionSpec(NamedTuple):
 
 def all_labels() -> list[str]:
     """Returns the rows of Table 1, then each other attention at its default size."""
-    labels = list(TABLE_1)
+    labels: list[str] = list(TABLE_1)
     names_in_table = {label.partition("-")[0] for label in TABLE_1}
     for name, cls in ATTENTIONS.items():
         if name not in names_in_table:
