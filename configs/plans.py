@@ -43,7 +43,7 @@ def _recall(attention: str, option: str | None = None) -> Variants:
 
 
 def _stages(attention: str) -> Variants:
-    """Pre-training, and fine-tuning from it; from scratch as long as one, and as both."""
+    """Pre-training, fine-tuning with and without it, and training as long as both."""
     name = {"attention.name": attention}
     return (
         {**name, "presets": "pretrain"},
@@ -64,7 +64,8 @@ TABLE3 = {
 PLANS: dict[str, dict[str, Any]] = {
     "table3": TABLE3,
     # The paper's Table 2: fine-tuning from the run that --config.train.init_from=DIR
-    # and --config.task.tokenizer=FILE name. --grid=attention.name=softmax makes it BERT.
+    # and --config.task.tokenizer=FILE name. With --grid=attention.name=softmax it is
+    # BERT.
     "table2": {
         "tasks": (
             *("glue", "glue:mrpc", "glue:qnli", "glue:qqp", "glue:mnli"),

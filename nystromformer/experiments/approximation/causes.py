@@ -24,7 +24,7 @@ from flax import nnx
 from tqdm import tqdm
 
 from nystromformer.attention import make_attention
-from nystromformer.experiments.trained_run import Layer
+from nystromformer.experiments.recorded_layers import Layer
 from nystromformer.factors import nystrom_kernels, softmax_matrix, standard_nystrom
 from nystromformer.nystrom import iterative_pinv
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from nystromformer.experiments.approximation import causes
 from nystromformer.experiments.plotting import new_figure
-from nystromformer.experiments.trained_run import Layer
+from nystromformer.experiments.recorded_layers import Layer
 
 Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each layer
 HEAD = ["layer", "head", "num_landmarks"]
