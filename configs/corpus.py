@@ -25,18 +25,19 @@ from configs.defaults import attention, config_of, model, objective, optimizer, 
 
 def bert(num_layers: int, num_heads: int, model_dim: int) -> dict[str, Any]:
     """The paper's encoder of text, BERT's, in one size."""
-    sizes = {"num_layers": num_layers, "num_heads": num_heads, "model_dim": model_dim}
     return {
-        **model(**sizes, mlp_dim=4 * model_dim, norm="post", gelu="tanh"),
-        **model(embedding_norm=True, num_token_types=2),
-        **model(pooling="bert_pooler"),  # of a classifier: [CLS], Linear, tanh
+        **model(num_layers=num_layers, num_heads=num_heads),
+        **model(model_dim=model_dim, mlp_dim=4 * model_dim),
+        **model(norm="post", gelu="tanh", embedding_norm=True, num_token_types=2),
+        **model(pooling="bert_pooler"),  # a classifier reads [CLS] by Linear and tanh
         **attention(conv_kernel_size=33, num_landmarks=64),
     }
 
 
-BERT_BASE = bert(12, 12, 768)
-BERT_SMALL = bert(4, 8, 512)  # the paper's: four layers; its width is not stated
-BERT_QUICK = bert(4, 2, 128)
+BERT_BASE = bert(num_layers=12, num_heads=12, model_dim=768)
+# The paper says that it has four layers, and not how wide they are.
+BERT_SMALL = bert(num_layers=4, num_heads=8, model_dim=512)
+BERT_QUICK = bert(num_layers=4, num_heads=2, model_dim=128)
 PAPER = {
     **BERT_SMALL,
     "task.max_length": 512,

@@ -1,16 +1,20 @@
 """How a config is made: the defaults, a task's paper settings, and presets.
 
 `--config=FILE:ARG` takes an attention and presets, separated by commas, as in
-`configs/listops.py:nystrom,quick`. Of two presets the later wins, but `quick`, for two
-CPU cores, comes first; beside it NAME means the file's "quick,NAME", if it has one.
-`smoke`, for every task, comes last: 20 steps that show whether all of it works.
+`configs/listops.py:nystrom,quick`. Presets are applied from left to right, but `quick`,
+which is for two CPU cores, is always the first. A file may define "quick,NAME", which
+then takes the place of NAME beside `quick`. `smoke`, which every task has, is always
+the last: 20 steps that show whether all of it works.
+
 Settings are named as on the command line: "train.seed" is --config.train.seed, and
-`train(seed=1)` is {"train.seed": 1}.
+`train(seed=1)` is {"train.seed": 1}. To see all that a config comes to:
+
+    python scripts/train.py --config=configs/listops.py:nystrom,quick --print_config
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
-from functools import partial
 from typing import Any, get_args
 
 from ml_collections.config_dict import ConfigDict, placeholder
@@ -22,22 +26,44 @@ from nystromformer.config import ModelConfig, OptimizerConfig, TrainConfig, key_
 Settings = Mapping[str, Any]
 
 
-def _settings(group: str, **values: Any) -> dict[str, Any]:
+def objective(**values: Any) -> dict[str, Any]:
+    """Settings of the group `objective`."""
+    return _settings("objective", values)
+
+
+def model(**values: Any) -> dict[str, Any]:
+    """Settings of the group `model`."""
+    return _settings("model", values)
+
+
+def attention(**values: Any) -> dict[str, Any]:
+    """Settings of the group `attention`; they apply where it has the option."""
+    return _settings("attention", values)
+
+
+def optimizer(**values: Any) -> dict[str, Any]:
+    """Settings of the group `optimizer`."""
+    return _settings("optimizer", values)
+
+
+def train(**values: Any) -> dict[str, Any]:
+    """Settings of the group `train`."""
+    return _settings("train", values)
+
+
+def _settings(group: str, values: Settings) -> dict[str, Any]:
     return {f"{group}.{key}": value for key, value in values.items()}
 
-
-objective, model = partial(_settings, "objective"), partial(_settings, "model")
-attention, optimizer = partial(_settings, "attention"), partial(_settings, "optimizer")
-train = partial(_settings, "train")
 
 # Where the published runs differ from the paper; a task's file adds its own, such
 # as the power of two to which they padded every sequence.
 AS_PUBLISHED = {
     **model(pooling="padded_mean"),
     **optimizer(cycle_b1=True),
-    **attention(landmark_padding="count", pinv_init="per_batch"),  # of nystrom
-    **attention(sharing="layerwise_per_head"),  # of linformer
-    **attention(kernel="published", lsh_scope="chunk"),  # of performer, reformer
+    **attention(landmark_padding="count", pinv_init="per_batch"),  # nystrom
+    **attention(sharing="layerwise_per_head"),  # linformer
+    **attention(kernel="published"),  # performer
+    **attention(lsh_scope="chunk"),  # reformer
 }
 
 SMOKE = {
@@ -55,64 +81,85 @@ def make_config(
     presets: Mapping[str, Settings],
     load: Sequence[str] = (),
 ) -> ConfigDict:
-    """The config of one task.
+    """Makes the config of one task.
 
     Args:
-      arg: an attention and presets; nothing: nystrom as in the paper.
+      arg: an attention and presets; by default nystrom as in the paper.
       task: a name in TASKS.
       settings: of the paper, where they differ from the dataclasses' defaults.
       presets: name -> settings. Settings of an attention apply if it has the option.
       load: modules that register what the config names, beside those of --load.
+
+    Raises:
+      ValueError: for an unknown task, and a word that is neither an attention nor a
+        preset.
     """
-    words = [word for word in (arg or "").split(",") if word not in ("", "paper")]
-    # A preset that is given twice, as by a plan and a flag of the sweep, counts once.
-    names = [
-        word
-        for place, word in enumerate(words)
-        if word not in ATTENTIONS and word not in words[place + 1 :]
-    ]
-    names.sort(key=lambda name: (name != "quick", name == "smoke"))
-    presets = {"smoke": SMOKE, **presets}
-    attention = ["nystrom", *(word for word in words if word in ATTENTIONS)][-1]
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}: --load the module that registers it")
-    settings = dict(settings)
-    for name in names:
-        if name not in presets:
-            known = [x for x in (*ATTENTIONS, "paper", *presets) if "," not in x]
-            said = f"unknown attention or preset {name!r}"
-            raise ValueError(f"{said}; known: {', '.join(known)}")
-        beside = f"quick,{name}" if "quick" in names else name
-        settings |= presets.get(beside, presets[name])
+    attention_name, names = _parse_words(arg or "")
+    attention_options = ATTENTIONS[attention_name].config_defaults()
     groups = {
         "preset": ",".join(names) or "paper",
         "load": tuple(load),
         "task": {"name": task, "data_dir": placeholder(str), **_defaults(TASKS[task])},
-        # `select` is a metric, if the objective asks for one.
+        # The objective has a metric of its own, unless `select` names another one.
         "objective": {"name": "classification", "select": placeholder(str)},
         "model": _defaults(ModelConfig),
-        "attention": {"name": attention, **ATTENTIONS[attention].config_defaults()},
+        "attention": {"name": attention_name, **attention_options},
         "optimizer": _defaults(OptimizerConfig),
         "train": _defaults(TrainConfig),
     }
-    for path, value in settings.items():
+    merged = dict(settings)
+    for name in names:
+        merged |= _preset(name, {"smoke": SMOKE, **presets}, is_quick="quick" in names)
+    for path, value in merged.items():
         group, key = path.split(".")
         if group != "attention" or key in groups[group]:
             groups[group][key] = value
     return ConfigDict(groups)
 
 
+def _parse_words(arg: str) -> tuple[str, list[str]]:
+    """The attention, of several the last, and the presets in the order they apply."""
+    attention_name = "nystrom"
+    names: list[str] = []
+    for word in arg.split(","):
+        if word in ATTENTIONS:
+            attention_name = word
+        elif word not in ("", "paper"):
+            if word in names:  # given twice, as by a plan and a flag of the sweep
+                names.remove(word)
+            names.append(word)
+    # The sort keeps the order of all others.
+    names.sort(key=lambda name: {"quick": 0, "smoke": 2}.get(name, 1))
+    return attention_name, names
+
+
+def _preset(name: str, presets: Mapping[str, Settings], is_quick: bool) -> Settings:
+    """The settings of a preset, beside `quick` or not."""
+    if name not in presets:
+        words = [*ATTENTIONS, "paper", *presets]
+        known = ", ".join(word for word in words if "," not in word)
+        raise ValueError(f"unknown attention or preset {name!r}; known: {known}")
+    if is_quick and f"quick,{name}" in presets:
+        return presets[f"quick,{name}"]
+    return presets[name]
+
+
 def config_of(
     task: str, settings: Settings, presets: Mapping[str, Settings]
 ) -> Callable[..., ConfigDict]:
-    """`get_config` of a config file: `make_config` of its task."""
-    return partial(make_config, task=task, settings=settings, presets=presets)
+    """Returns the `get_config` of a config file: `make_config` of its task."""
+    return functools.partial(make_config, task=task, settings=settings, presets=presets)
 
 
 def _defaults(cls: type) -> dict[str, Any]:
     """The keys of a group that have defaults; None is a placeholder of its type."""
-    return {
-        key: placeholder(get_args(kind)[0]) if default is None else default
-        for key, kind in key_types(cls).items()
-        if (default := getattr(cls, key, MISSING)) is not MISSING
-    }
+    defaults = {}
+    for key, kind in key_types(cls).items():
+        default = getattr(cls, key, MISSING)
+        if default is None:
+            defaults[key] = placeholder(get_args(kind)[0])
+        elif default is not MISSING:
+            defaults[key] = default
+    return defaults

@@ -21,9 +21,11 @@ from configs.defaults import attention, config_of, objective, optimizer, train
 
 def four_epochs(num_train: int) -> dict[str, Any]:
     """The length of fine-tuning on `num_train` examples, validated twice an epoch."""
-    every = int(0.9 * num_train) // 32 // 2  # a tenth is held out for validation
-    length = {"num_steps": 0, "num_epochs": 4.0}
-    return train(batch_size=32, **length, eval_every=every, checkpoint_every=every)
+    steps_per_epoch = int(0.9 * num_train) // 32  # a tenth is held out for validation
+    return {
+        **train(batch_size=32, num_steps=0, num_epochs=4.0),
+        **train(eval_every=steps_per_epoch // 2, checkpoint_every=steps_per_epoch // 2),
+    }
 
 
 FINE_TUNING = optimizer(
@@ -33,9 +35,14 @@ QUICK_FINE_TUNING = optimizer(learning_rate=1e-4) | attention(
     num_landmarks=32, projection_dim=64
 )
 PAPER = {"task.max_length": 512} | BERT_BASE | FINE_TUNING | four_epochs(67_349)
-QUICK = {"task.max_length": 128} | BERT_QUICK | QUICK_FINE_TUNING
-QUICK |= attention(window=32, block_size=16)
-PRESETS = {  # of SST-2, if they name no other subset
+QUICK = {
+    "task.max_length": 128,
+    **BERT_QUICK,
+    **QUICK_FINE_TUNING,
+    **attention(window=32, block_size=16),
+}
+# Without another subset they are of SST-2.
+PRESETS = {
     "quick": QUICK,
     "mrpc": {"task.subset": "mrpc"} | objective(f1=True) | four_epochs(3_668),
     "qnli": {"task.subset": "qnli"} | four_epochs(104_743),

@@ -31,29 +31,62 @@ from configs.defaults import attention, model, objective, optimizer, train
 class TaskSettings(NamedTuple):
     """The settings of one task."""
 
-    model: tuple[int, int, int, int]  # layers, width, heads, FFN
+    model: dict[str, Any]
     rate: float
     batch_size: int
     epochs: int
-    epoch: int  # steps in one
+    steps_per_epoch: int
     dropout_rate: float = 0.0
     weight_decay: float = 0.01
 
 
-HIDDEN = 0.3  # of the tokens
+HIDDEN_SHARE = 0.3  # of the tokens
 DENOISING = objective(
     name="classification_denoising",
-    mlm_probability=HIDDEN,
+    mlm_probability=HIDDEN_SHARE,
     corruption="mask_or_random",
-    denoising_weight=HIDDEN,
+    denoising_weight=HIDDEN_SHARE,
 )
 
 SETTINGS = {
-    "listops": TaskSettings((6, 80, 4, 160), 1e-3, 64, 80, 1_500),
-    "text": TaskSettings((4, 128, 8, 256), 4e-3, 32, 60, 703, dropout_rate=0.1),
-    "retrieval": TaskSettings((6, 128, 4, 256), 1e-3, 64, 40, 2_298, dropout_rate=0.1),
-    "image": TaskSettings((8, 160, 4, 320), 5e-4, 32, 200, 1_406, weight_decay=0.0),
-    "pathfinder": TaskSettings((6, 128, 4, 256), 1e-3, 128, 100, 2_500),
+    "listops": TaskSettings(
+        model=model(num_layers=6, model_dim=80, num_heads=4, mlp_dim=160),
+        rate=1e-3,
+        batch_size=64,
+        epochs=80,
+        steps_per_epoch=1_500,
+    ),
+    "text": TaskSettings(
+        model=model(num_layers=4, model_dim=128, num_heads=8, mlp_dim=256),
+        rate=4e-3,
+        batch_size=32,
+        epochs=60,
+        steps_per_epoch=703,
+        dropout_rate=0.1,
+    ),
+    "retrieval": TaskSettings(
+        model=model(num_layers=6, model_dim=128, num_heads=4, mlp_dim=256),
+        rate=1e-3,
+        batch_size=64,
+        epochs=40,
+        steps_per_epoch=2_298,
+        dropout_rate=0.1,
+    ),
+    "image": TaskSettings(
+        model=model(num_layers=8, model_dim=160, num_heads=4, mlp_dim=320),
+        rate=5e-4,
+        batch_size=32,
+        epochs=200,
+        steps_per_epoch=1_406,
+        weight_decay=0.0,
+    ),
+    "pathfinder": TaskSettings(
+        model=model(num_layers=6, model_dim=128, num_heads=4, mlp_dim=256),
+        rate=1e-3,
+        batch_size=128,
+        epochs=100,
+        steps_per_epoch=2_500,
+    ),
 }
 TECHNIQUES = {  # of one task, at all sizes
     "listops": train(shuffle_arguments=True),
@@ -71,27 +104,24 @@ QUICK_STEPS = {"text": train(num_steps=2_000)}
 
 
 def presets(task: str) -> dict[str, dict[str, Any]]:
-    """`modern` of one task, and what it is beside `quick`."""
+    """Returns `modern` of one task, and what it is beside `quick`."""
     settings = SETTINGS[task]
-    num_layers, model_dim, num_heads, mlp_dim = settings.model
     recipe: Mapping[str, Any] = {
         **model(positions="rotary", short_conv=5, dropout_rate=settings.dropout_rate),
         **attention(dropout_rate=0.0, conv_kernel_size=0),
         **optimizer(b2=0.98, weight_decay=settings.weight_decay),
         **TECHNIQUES[task],
     }
+    steps_per_epoch = settings.steps_per_epoch
+    num_steps = settings.epochs * steps_per_epoch
     full = {
         **recipe,
         **TASK_OPTIONS.get(task, {}),
-        **model(num_layers=num_layers, model_dim=model_dim),
-        **model(num_heads=num_heads, mlp_dim=mlp_dim),
-        **optimizer(
-            learning_rate=settings.rate,
-            warmup_steps=settings.epochs * settings.epoch // 20,
-        ),
+        **settings.model,
+        **optimizer(learning_rate=settings.rate, warmup_steps=num_steps // 20),
         **train(num_steps=0, num_epochs=float(settings.epochs)),
         **train(batch_size=settings.batch_size),
-        **train(eval_every=settings.epoch, checkpoint_every=settings.epoch),
+        **train(eval_every=steps_per_epoch, checkpoint_every=steps_per_epoch),
     }
     quick = {**recipe, **optimizer(learning_rate=2e-3), **QUICK_STEPS.get(task, {})}
     return {"modern": full, "quick,modern": quick}

@@ -12,18 +12,26 @@ its own, and `init_from`: the presets of the run whose best weights it starts fr
 
 from typing import Any
 
+Variants = tuple[dict[str, Any], ...]
 
-def _attentions(*names: str) -> tuple[dict[str, Any], ...]:
+
+def _attentions(*names: str) -> Variants:
+    """A variant for each attention."""
     return tuple({"attention.name": name} for name in names)
 
 
-def _nystrom(key: str, *values: Any) -> tuple[dict[str, Any], ...]:
-    name = {"attention.name": "nystrom"}
-    return tuple({**name, f"attention.{key}": value} for value in values)
+def _nystrom(option: str, *values: Any) -> Variants:
+    """A variant of Nyström attention for each value of an option."""
+    return tuple(
+        {"attention.name": "nystrom", f"attention.{option}": value} for value in values
+    )
 
 
-def _recall(attention: str, option: str | None = None) -> tuple[dict[str, Any], ...]:
-    """For three numbers of pairs, and three sizes of an attention that has one."""
+def _recall(attention: str, option: str | None = None) -> Variants:
+    """A variant for each of three numbers of pairs, and of three sizes if it has one.
+
+    option: the attention's option that is its size.
+    """
     sizes: list[dict[str, Any]] = [{}]
     if option:
         sizes = [{f"attention.{option}": size} for size in (4, 16, 64)]
@@ -34,8 +42,8 @@ def _recall(attention: str, option: str | None = None) -> tuple[dict[str, Any], 
     )
 
 
-def _stages(attention: str) -> tuple[dict[str, Any], ...]:
-    """Pre-trained; and from scratch, for as long as fine-tuning and as both."""
+def _stages(attention: str) -> Variants:
+    """Pre-training, fine-tuning with and without it, and training as long as both."""
     name = {"attention.name": attention}
     return (
         {**name, "presets": "pretrain"},
@@ -45,8 +53,8 @@ def _stages(attention: str) -> tuple[dict[str, Any], ...]:
     )
 
 
-# The paper's Table 3. Its 64 landmarks, Linformer's and Performer's 256 and Reformer's
-# 2 hashes are the presets'.
+# The paper's Table 3. The presets have its 64 landmarks, 256 dimensions of Linformer
+# and features of Performer, and 2 hashes of Reformer.
 TABLE3 = {
     "tasks": ("listops", "text", "retrieval", "image", "pathfinder"),
     "seeds": 3,
@@ -55,9 +63,9 @@ TABLE3 = {
 
 PLANS: dict[str, dict[str, Any]] = {
     "table3": TABLE3,
-    # The paper's Table 2, fine-tuned: --config.train.init_from=DIR and
-    # --config.task.tokenizer=FILE say from what, and --grid=attention.name=softmax
-    # makes it BERT.
+    # The paper's Table 2: fine-tuning from the run that --config.train.init_from=DIR
+    # and --config.task.tokenizer=FILE name. With --grid=attention.name=softmax it is
+    # BERT.
     "table2": {
         "tasks": (
             *("glue", "glue:mrpc", "glue:qnli", "glue:qqp", "glue:mnli"),
@@ -108,8 +116,8 @@ PLANS: dict[str, dict[str, Any]] = {
             *_recall("efficient"),
         ),
     },
-    # One thing changed at a time. The first two are the preset with the convolution of
-    # V and without: one of them is the preset itself.
+    # One thing is changed at a time. The first two have the convolution of V and do not
+    # have it; one of them is the preset itself.
     "ablations": {
         "tasks": ("listops", "image"),
         "seeds": 3,

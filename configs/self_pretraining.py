@@ -22,51 +22,104 @@ class TaskSettings(NamedTuple):
     """The settings of one task."""
 
     mlm_probability: float
-    model: tuple[int, int, int, int]  # layers, width, heads, FFN
-    rates: tuple[float, float]  # of pre-training and of fine-tuning, as the next
-    epochs: tuple[int, int]
-    epoch: int  # steps in one, of 32 examples
-    fine_batch: int = 32
+    model: dict[str, Any]
+    pretrain_rate: float
+    finetune_rate: float
+    pretrain_epochs: int
+    finetune_epochs: int
+    steps_per_epoch: int  # of 32 examples
+    finetune_batch: int = 32
     pooling: str = "mean"
 
 
+LARGE_MODEL = model(num_layers=6, model_dim=512, num_heads=8, mlp_dim=2048)
+
+
 SETTINGS = {
-    "listops": TaskSettings(0.1, (6, 512, 8, 2048), (1e-3, 1e-4), (100, 100), 3_000),
-    "text": TaskSettings(0.15, (6, 512, 8, 2048), (5e-4, 1e-4), (32, 65), 703),
-    "retrieval": TaskSettings(0.15, (4, 128, 4, 512), (5e-3, 5e-4), (32, 32), 4_596),
-    "image": TaskSettings(
-        0.5, (3, 64, 4, 128), (1e-3, 1e-3), (50, 200), 1_406, 50, "max"
+    "listops": TaskSettings(
+        mlm_probability=0.1,
+        model=LARGE_MODEL,
+        pretrain_rate=1e-3,
+        finetune_rate=1e-4,
+        pretrain_epochs=100,
+        finetune_epochs=100,
+        steps_per_epoch=3_000,
     ),
-    "pathfinder": TaskSettings(0.5, (4, 128, 8, 128), (1e-3, 5e-4), (50, 200), 5_000),
+    "text": TaskSettings(
+        mlm_probability=0.15,
+        model=LARGE_MODEL,
+        pretrain_rate=5e-4,
+        finetune_rate=1e-4,
+        pretrain_epochs=32,
+        finetune_epochs=65,
+        steps_per_epoch=703,
+    ),
+    "retrieval": TaskSettings(
+        mlm_probability=0.15,
+        model=model(num_layers=4, model_dim=128, num_heads=4, mlp_dim=512),
+        pretrain_rate=5e-3,
+        finetune_rate=5e-4,
+        pretrain_epochs=32,
+        finetune_epochs=32,
+        steps_per_epoch=4_596,
+    ),
+    "image": TaskSettings(
+        mlm_probability=0.5,
+        model=model(num_layers=3, model_dim=64, num_heads=4, mlp_dim=128),
+        pretrain_rate=1e-3,
+        finetune_rate=1e-3,
+        pretrain_epochs=50,
+        finetune_epochs=200,
+        steps_per_epoch=1_406,
+        finetune_batch=50,
+        pooling="max",
+    ),
+    "pathfinder": TaskSettings(
+        mlm_probability=0.5,
+        model=model(num_layers=4, model_dim=128, num_heads=8, mlp_dim=128),
+        pretrain_rate=1e-3,
+        finetune_rate=5e-4,
+        pretrain_epochs=50,
+        finetune_epochs=200,
+        steps_per_epoch=5_000,
+    ),
 }
 
 
 def presets(task: str, quick: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The presets of one task, whose preset `quick` has these settings."""
+    """Returns the presets of one task.
+
+    Args:
+      task: a key of SETTINGS.
+      quick: the settings of the task's preset `quick`.
+    """
     settings = SETTINGS[task]
-    num_layers, model_dim, num_heads, mlp_dim = settings.model
-    masked = objective(name="mlm", corruption="mask_only")
-    masked |= objective(mlm_probability=settings.mlm_probability)
+    masked_inputs = objective(
+        name="mlm",
+        corruption="mask_only",
+        mlm_probability=settings.mlm_probability,
+    )
 
     def stage(rate: float, num_epochs: int, batch_size: int) -> dict[str, Any]:
-        every = settings.epoch * 32 // batch_size
+        steps_per_epoch = settings.steps_per_epoch * 32 // batch_size
         return {
-            **model(num_layers=num_layers, model_dim=model_dim),
-            **model(num_heads=num_heads, mlp_dim=mlp_dim),
+            **settings.model,
             **model(dropout_rate=0.0, pooling=settings.pooling),
             **attention(dropout_rate=0.0),
             **optimizer(learning_rate=rate, warmup_steps=1_000, decay="none"),
-            **train(num_steps=0, num_epochs=float(num_epochs)),
-            **train(batch_size=batch_size, eval_every=every, checkpoint_every=every),
+            **train(num_steps=0, num_epochs=float(num_epochs), batch_size=batch_size),
+            **train(eval_every=steps_per_epoch, checkpoint_every=steps_per_epoch),
         }
 
-    (first_rate, rate), (first_epochs, epochs) = settings.rates, settings.epochs
-    batch_size = settings.fine_batch
+    rate = settings.finetune_rate
+    batch_size = settings.finetune_batch
+    all_epochs = settings.pretrain_epochs + settings.finetune_epochs
     return {
-        "pretrain": stage(first_rate, first_epochs, 32) | masked,
-        "finetune": stage(rate, epochs, batch_size),
-        "scratch_matched": stage(rate, first_epochs + epochs, batch_size),
-        "quick,pretrain": masked,
+        "pretrain": stage(settings.pretrain_rate, settings.pretrain_epochs, 32)
+        | masked_inputs,
+        "finetune": stage(rate, settings.finetune_epochs, batch_size),
+        "scratch_matched": stage(rate, all_epochs, batch_size),
+        "quick,pretrain": masked_inputs,
         "quick,finetune": {},
-        "quick,scratch_matched": {"train.num_steps": 2 * quick["train.num_steps"]},
+        "quick,scratch_matched": train(num_steps=2 * quick["train.num_steps"]),
     }

@@ -24,9 +24,19 @@ QUICK = {
     **optimizer(learning_rate=1e-3, warmup_steps=100),
     **train(num_steps=1_000, eval_every=250, checkpoint_every=500),
 }
-SUBWORDS = {"task.max_length": 512, "task.tokenizer": "byte"}
-SUBWORDS |= BERT_BASE | FINE_TUNING | four_epochs(25_000)
-QUICK_SUBWORDS = SUBWORDS | BERT_QUICK | QUICK_FINE_TUNING | {"task.max_length": 256}
+SUBWORDS = {
+    "task.max_length": 512,
+    "task.tokenizer": "byte",
+    **BERT_BASE,
+    **FINE_TUNING,
+    **four_epochs(25_000),
+}
+QUICK_SUBWORDS = {
+    **SUBWORDS,
+    **BERT_QUICK,
+    **QUICK_FINE_TUNING,
+    "task.max_length": 256,
+}
 PRESETS = {
     "quick": QUICK,
     # As its data script cuts; the published config says 4,000.

@@ -25,7 +25,7 @@ from flax import nnx
 
 from nystromformer import load_run, make_attention
 from nystromformer.experiments import cli
-from nystromformer.experiments.trained_run import Layer
+from nystromformer.experiments.recorded_layers import Layer
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
 _ROWS = flags.DEFINE_multi_integer("rows", [4, 8, 16, 32], "rows of the projection", 1)

@@ -22,10 +22,14 @@ _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of the data, if it has
 
 
 def main() -> None:
-    run = load_run(str(_WORKDIR.value), _SOURCE_DIR.value)
-    sizes = {"examples": _EXAMPLES.value, "landmarks": _LANDMARKS.value}
-    out = Path(str(_OUT.value)).expanduser()
-    write_study(run, out, **sizes, data_dir=_DATA_DIR.value)
+    """Writes the study of a run."""
+    write_study(
+        load_run(str(_WORKDIR.value), _SOURCE_DIR.value),
+        Path(str(_OUT.value)).expanduser(),
+        examples=_EXAMPLES.value,
+        landmarks=_LANDMARKS.value,
+        data_dir=_DATA_DIR.value,
+    )
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ measures whole train steps of the tasks' paper presets on random examples instea
 
 import importlib
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,57 +20,107 @@ from absl import flags
 from lra_tasks.task import LRA, TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.experiments.benchmark import page, programs
+from nystromformer.experiments.benchmark.attentions import (
+    AttentionSpec,
+    all_labels,
+    attention_groups,
+    parse_attention,
+)
+from nystromformer.experiments.benchmark.page import write_benchmark
+from nystromformer.experiments.benchmark.timing import Program
+from nystromformer.experiments.benchmark.train_steps import step_groups
+from nystromformer.experiments.compilation_cache import use_compilation_cache
 
 LENGTHS = [2**k for k in range(9, 17)]
-flags.DEFINE_string("out", None, "folder to write", required=True)
-flags.DEFINE_multi_string("attention", None, "NAME or NAME-SIZE; default: all")
-flags.DEFINE_multi_string("option", [], "ATTENTION.OPTION=VALUE")
-flags.DEFINE_multi_integer("length", None, "tokens; default: 512 to 65,536", 1)
-flags.DEFINE_integer("batch_size", None, "default: 1, or the task's", 1)
-flags.DEFINE_integer("num_heads", 2, "without --train_step: heads", 1)
-flags.DEFINE_integer("head_dim", 32, "without --train_step: dims", 1)
-flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "of inputs or model")
-flags.DEFINE_integer("repeats", 7, "rounds of measurements", 1)
-flags.DEFINE_bool("peers", False, "measure PyTorch's, too")
-flags.DEFINE_bool("train_step", False, "measure whole train steps")
-flags.DEFINE_multi_enum("task", [*LRA], [*TASKS], "with --train_step: task")
-flags.DEFINE_multi_integer("grad_accum_steps", [1], "with --train_step: parts", 1)
+TORCH_BASELINES = "nystromformer.experiments.benchmark.torch_baselines"
+
+_OUT = flags.DEFINE_string("out", None, "folder to write", required=True)
+_ATTENTION = flags.DEFINE_multi_string(
+    "attention", None, "NAME or NAME-SIZE; default: all"
+)
+_OPTION = flags.DEFINE_multi_string("option", [], "ATTENTION.OPTION=VALUE")
+_LENGTH = flags.DEFINE_multi_integer(
+    "length", None, "tokens; default: 512 to 65,536", 1
+)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", None, "default: 1, or the task's", 1)
+_NUM_HEADS = flags.DEFINE_integer("num_heads", 2, "without --train_step: heads", 1)
+_HEAD_DIM = flags.DEFINE_integer("head_dim", 32, "without --train_step: dims", 1)
+_DTYPE = flags.DEFINE_enum(
+    "dtype", "float32", ["float32", "bfloat16"], "of inputs or model"
+)
+_REPEATS = flags.DEFINE_integer("repeats", 7, "rounds of measurements", 1)
+_PEERS = flags.DEFINE_bool("peers", False, "measure PyTorch's, too")
+_TRAIN_STEP = flags.DEFINE_bool("train_step", False, "measure whole train steps")
+_TASK = flags.DEFINE_multi_enum(
+    "task", list(LRA), list(TASKS), "with --train_step: task"
+)
+_GRAD_ACCUM_STEPS = flags.DEFINE_multi_integer(
+    "grad_accum_steps", [1], "with --train_step: parts", 1
+)
 
 
 def main() -> None:
-    f: Any = flags.FLAGS
-    labels = f.attention or programs.all_labels()
-    specs = [programs.parse_attention(x, f.option) for x in labels]
+    """Measures attentions or train steps, and writes the page."""
+    specs = find_attentions()
+    torch = load_torch() if _PEERS.value else None
+    use_compilation_cache()
+    if _TRAIN_STEP.value:
+        groups = train_steps(specs, torch)
+    else:
+        groups = attention_groups(
+            specs,
+            _LENGTH.value or LENGTHS,
+            torch,
+            batch_size=_BATCH_SIZE.value or 1,
+            num_heads=_NUM_HEADS.value,
+            head_dim=_HEAD_DIM.value,
+            dtype=_DTYPE.value,
+        )
+    write_benchmark(groups, Path(_OUT.value).expanduser(), _REPEATS.value, torch)
+
+
+def find_attentions() -> list[AttentionSpec]:
+    """Returns the attentions of --attention, with the changes of --option.
+
+    Raises:
+      ConfigError: for an option of an attention that is not measured.
+    """
+    labels = _ATTENTION.value or all_labels()
+    specs = [parse_attention(label, _OPTION.value) for label in labels]
     names = {spec.name for spec in specs}
-    for option in f.option:
+    for option in _OPTION.value:
         name = option.partition(".")[0]
         if name not in names:
             raise ConfigError(f"--option={option}: no {name} is measured")
-    torch = load_torch() if f.peers else None
-    if f.train_step:
-        sizes = {"train.batch_size": f.batch_size, "model.dtype": f.dtype}
-        sizes["task.max_length"], *more = f.length or [None]
-        if more:
-            raise ConfigError("--train_step takes one --length")
-        groups = programs.step_groups(specs, f.task, f.grad_accum_steps, torch, **sizes)
-    else:
-        sizes = {"num_heads": f.num_heads, "head_dim": f.head_dim, "dtype": f.dtype}
-        sizes["batch_size"] = f.batch_size or 1
-        groups = programs.attention_groups(specs, f.length or LENGTHS, torch, **sizes)
-    page.write_benchmark(groups, Path(f.out).expanduser(), f.repeats, torch)
+    return specs
+
+
+def train_steps(specs: Sequence[AttentionSpec], torch: Any) -> Iterable[list[Program]]:
+    """Returns the programs of train steps with the sizes that the flags give."""
+    lengths = _LENGTH.value or [None]
+    if len(lengths) > 1:
+        raise ConfigError("--train_step takes one --length")
+    changes = {
+        "task.max_length": lengths[0],
+        "train.batch_size": _BATCH_SIZE.value,
+        "model.dtype": _DTYPE.value,
+    }
+    return step_groups(specs, _TASK.value, _GRAD_ACCUM_STEPS.value, torch, changes)
 
 
 def load_torch() -> Any:
-    """The module `torch_baselines`; ConfigError where PyTorch cannot stand beside."""
+    """Returns the module `torch_baselines`.
+
+    Raises:
+      ConfigError: if a library is not installed, or PyTorch would use a slower device.
+    """
     # Else JAX takes most of an accelerator's memory at once and leaves torch none.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
-        name = "nystromformer.experiments.benchmark.torch_baselines"
-        baselines = importlib.import_module(name)
+        baselines = importlib.import_module(TORCH_BASELINES)
     except ModuleNotFoundError as error:
         raise ConfigError(f"--peers needs {error.name}: pip install it") from error
-    if baselines.DEVICE == "cpu" != jax.default_backend():
+    if baselines.DEVICE == "cpu" and jax.default_backend() != "cpu":
         raise ConfigError("--peers: JAX has an accelerator and PyTorch has none")
     return baselines
 

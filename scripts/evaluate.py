@@ -16,14 +16,17 @@ _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of the data, if it has
 
 
 def main() -> None:
+    """Prints the metrics of the split in one line."""
     run = load_run(str(_WORKDIR.value), _SOURCE_DIR.value)
     metrics = run.evaluate(_SPLIT.value, _DATA_DIR.value)
-    examples = int(metrics.pop("examples"))
-    found = ", ".join(f"{k} {format_metric(k, x)}" for k, x in metrics.items())
-    step = f"finished run, step {run.result['best_step']:,}" if run.result else ""
+    num_examples = int(metrics.pop("examples"))
+    texts = [f"{name} {format_metric(name, value)}" for name, value in metrics.items()]
+    progress = "unfinished run"
+    if run.result:
+        progress = f"finished run, step {run.result['best_step']:,}"
     print(
-        f"{run.config.task.name} with {run.config.attention.name} "
-        f"({step or 'unfinished run'}): {_SPLIT.value} {found}, {examples:,} examples"
+        f"{run.config.task.name} with {run.config.attention.name} ({progress}): "
+        f"{_SPLIT.value} {', '.join(texts)}, {num_examples:,} examples"
     )
 
 

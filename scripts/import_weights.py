@@ -7,16 +7,22 @@ evaluated, and `train.init_from` takes it. Its task is the corpus of plain text 
 --source_dir, in the model's own tokens.
 """
 
+from typing import Any
+
 from absl import flags
 from etils import epath
 
 from configs.defaults import make_config
 from lra_tasks.paths import local_path
+from lra_tasks.subwords import TOKENIZER_FILE
 from nystromformer import huggingface
 from nystromformer.config import Config, ModelConfig, key_types
+from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError, PretrainedError
-from nystromformer.experiments import cli, workdir
-from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments import cli
+from nystromformer.experiments.experiment import check_config
+from nystromformer.experiments.run_files import CONFIG_FILE
+from nystromformer.experiments.workdir import check_new, write_json
 from nystromformer.training.checkpoint import save_weights
 from nystromformer.training.step import split_weights
 
@@ -26,33 +32,57 @@ _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of texts")
 
 
 def main() -> None:
-    source, folder = (epath.Path(x.value).expanduser() for x in (_FROM, _WORKDIR))
-    workdir.check_new(folder)
-    tokenizer, texts = source / workdir.TOKENIZER_FILE, _SOURCE_DIR.value
+    """Writes the config, the tokenizer and the weights of a run."""
+    published = epath.Path(_FROM.value).expanduser()
+    workdir = epath.Path(_WORKDIR.value).expanduser()
+    check_new(workdir)
     try:
-        encoder = huggingface.read_config(source)
-        model = huggingface.load_pretrained(source)
+        encoder = huggingface.read_config(published)
+        model = huggingface.load_pretrained(published)
     except PretrainedError as error:
         raise ConfigError(str(error)) from error
-    keys = key_types(ModelConfig).keys() - {"dtype", "pooling"}
-    settings = {
-        **{f"model.{key}": getattr(encoder, key) for key in keys},
-        **{f"attention.{key}": x for key, x in encoder.attention_options.items()},
-        "task.source_dir": texts and str(local_path(texts)),
+
+    tokenizer = published / TOKENIZER_FILE
+    config = make_config(
+        encoder.attention,
+        task="corpus",
+        settings=settings_of(encoder, tokenizer),
+        presets={},
+    )
+    experiment = check_config(Config.from_mapping(config.to_dict()))
+    vocab_size = experiment.task.vocab_size
+    if vocab_size != encoder.vocab_size:
+        raise ConfigError(
+            f"{tokenizer} has {vocab_size:,} tokens, the model "
+            f"{encoder.vocab_size:,}: take this model's own"
+        )
+
+    _, weights = split_weights(model)
+    save_weights(workdir / "best", weights)
+    (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
+    write_json(workdir / CONFIG_FILE, experiment.config.to_mapping())
+
+
+def settings_of(encoder: EncoderConfig, tokenizer: epath.Path) -> dict[str, Any]:
+    """Returns the settings of a run with this encoder on the user's texts."""
+    source_dir = _SOURCE_DIR.value
+    settings: dict[str, Any] = {
+        "task.source_dir": str(local_path(source_dir)) if source_dir else None,
         "task.tokenizer": str(tokenizer),
         "task.max_length": encoder.max_length,
         "objective.name": "mlm",
+        # The run does not train; these only have to be possible.
         "train.batch_size": 32,
-        **{f"train.{x}": 1 for x in ("num_steps", "eval_every", "checkpoint_every")},
+        "train.num_steps": 1,
+        "train.eval_every": 1,
+        "train.checkpoint_every": 1,
     }
-    made = make_config(encoder.attention, task="corpus", settings=settings, presets={})
-    experiment = Experiment(Config.from_mapping(made.to_dict()))
-    if (found := experiment.task.vocab_size) != encoder.vocab_size:
-        sizes = f"has {found:,} tokens, the model {encoder.vocab_size:,}"
-        raise ConfigError(f"{tokenizer} {sizes}: take this model's own")
-    save_weights(folder / "best", split_weights(model)[1])
-    (folder / workdir.TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
-    workdir.write_json(folder / workdir.CONFIG_FILE, experiment.config.to_mapping())
+    # Published weights have no settings of these two names.
+    for key in key_types(ModelConfig).keys() - {"dtype", "pooling"}:
+        settings[f"model.{key}"] = getattr(encoder, key)
+    for option, value in encoder.attention_options.items():
+        settings[f"attention.{option}"] = value
+    return settings
 
 
 if __name__ == "__main__":

@@ -45,7 +45,9 @@ from nystromformer.experiments.points import (
     parse_grid,
     write_plan,
 )
+from nystromformer.experiments.transfer import check_source
 from nystromformer.experiments.workdir import check_workdir
+from nystromformer.training.checkpoint import saved_steps
 
 CONFIGS = os.path.relpath(Path(__file__).parents[1] / "configs")
 
@@ -67,7 +69,14 @@ _GPUS = flags.DEFINE_integer("gpus", None, "slurm: GPUs of each job", 0)
 
 
 def find_points(changes: Changes) -> list[Point]:
-    """The points of --config, --tasks or each --plan, times --grid and --seeds."""
+    """Returns the points of --config, --tasks or each --plan, times grid and seeds.
+
+    Args:
+      changes: config key -> value, of all runs.
+
+    Raises:
+      ConfigError: if the flags do not fit together, or a run could not start.
+    """
     if bool(_CONFIG.value) == bool(_PLAN.value or _TASKS.value):
         raise ConfigError("give either --config, --tasks or --plan")
     grid = parse_grid(_GRID.value)
@@ -80,14 +89,18 @@ def find_points(changes: Changes) -> list[Point]:
         if not _CONFIG.value:
             tasks = _TASKS.value or plan["tasks"]
             files = [_config_file(task) for task in tasks]
-        presets = (config_presets, _PRESET.value, plan.get("preset"))
+        presets = [config_presets, _PRESET.value, plan.get("preset")]
+        # The grid changes each variant, in all its combinations.
+        variants = [
+            {**variant, **cell} for variant in plan["variants"] for cell in grid
+        ]
         points += make_points(
             files,
-            [{**variant, **cell} for variant in plan["variants"] for cell in grid],
+            variants,
             presets=",".join(words for words in presets if words),
             changes=changes,
             num_seeds=_SEEDS.value or plan.get("seeds", 1),
-            load=cli.loaded(),
+            load=cli.loaded_modules(),
         )
     return merge(points)
 
@@ -107,7 +120,8 @@ def main(changes: Changes) -> None:
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
     folder = Path(_WORKDIR.value).expanduser()
     points = find_points(changes)
-    for point in points:  # a run of another config must not pass for it
+    for point in points:
+        # The run of another config must not be taken for it.
         check_workdir(epath.Path(folder / point.name), point.config)
 
     if _RETRY.value and not _DRY_RUN.value:
@@ -120,6 +134,7 @@ def main(changes: Changes) -> None:
             print(shlex.join(point.command(folder)))
         return
 
+    check_sources(waiting, folder)
     write_plan(points, folder)
     if _CLUSTER.value:
         _submit(waiting, folder)
@@ -130,6 +145,17 @@ def main(changes: Changes) -> None:
         sys.exit(0 if set(states) == {"done"} else 1)
 
 
+def check_sources(points: Sequence[Point], folder: Path) -> None:
+    """Raises ConfigError if a new run could not start from what train.init_from names.
+
+    A run that has begun no longer needs it, and one from a run of this sweep waits.
+    """
+    for point in points:
+        has_begun = bool(saved_steps(folder / point.name))
+        if not has_begun and point.source is None:
+            check_source(point.config)
+
+
 def _submit(points: Sequence[Point], folder: Path) -> None:
     """Submits runs to SLURM with the parameters that the flags give."""
     parameters = {
@@ -138,8 +164,8 @@ def _submit(points: Sequence[Point], folder: Path) -> None:
         "gpus_per_node": _GPUS.value,
         "array_parallelism": _PARALLEL.value,
     }
-    given = {name: value for name, value in parameters.items() if value}
-    run_on_slurm(points, folder, **given)
+    parameters = {name: value for name, value in parameters.items() if value}
+    run_on_slurm(points, folder, **parameters)
 
 
 def _train_here(points: Sequence[Point], folder: Path) -> None:
@@ -149,10 +175,10 @@ def _train_here(points: Sequence[Point], folder: Path) -> None:
 
 
 def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Splits the flags of train.py's config, which absl does not know here, off.
+    """Takes the flags of train.py's config, which absl does not know here, out.
 
     They are --config.group.key=value in all forms that train.py takes: with one dash,
-    in two words and, of a bool, --config.group.key and --noconfig.group.key.
+    in two words and, for a bool, --config.group.key and --noconfig.group.key.
 
     Args:
       words: the command line.
@@ -160,10 +186,11 @@ def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     Returns:
       The other words, and group.key -> value.
     """
-    others, changes = [], {}
-    waiting = list(words)
-    while waiting:
-        word = waiting.pop(0)
+    others = []
+    changes = {}
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         flag = re.fullmatch(r"--?(no)?config\.([^=]+)(=.*)?", word, re.DOTALL)
         if flag is None:
             others.append(word)
@@ -173,13 +200,13 @@ def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             changes[key] = "false"
         elif value is not None:
             changes[key] = value[1:]
-        elif waiting and not waiting[0].startswith("-"):
-            changes[key] = waiting.pop(0)
+        elif remaining and not remaining[0].startswith("-"):
+            changes[key] = remaining.pop(0)
         else:
             changes[key] = "true"
     return others, changes
 
 
 if __name__ == "__main__":
-    sys.argv, given = take_changes(sys.argv)
-    cli.run(functools.partial(main, given))
+    sys.argv, changes_of_all_runs = take_changes(sys.argv)
+    cli.run(functools.partial(main, changes_of_all_runs))

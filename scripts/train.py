@@ -2,6 +2,9 @@
 
     python scripts/train.py --config=configs/listops.py:nystrom --workdir=DIR
         [--config.group.key=value …] [--load=mine.py] [--max_minutes=60]
+    python scripts/train.py --config=configs/listops.py:nystrom,quick --print_config
+
+The first command prints the whole config and trains; the second only prints it.
 
 Run the same command again to resume. SIGTERM (exit status 143), Ctrl-C (130), SIGUSR2
 (140) and --max_minutes (142) save before they stop the run. A single process
@@ -22,18 +25,19 @@ from absl import flags
 from etils import epath
 from ml_collections import config_flags
 
-from lra_tasks.paths import local_path
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
-from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli, run
-from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.compilation_cache import use_compilation_cache
+from nystromformer.experiments.config_file import config_of_flags, config_text
+from nystromformer.experiments.experiment import check_config
 from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.training.interrupt import SIGNALS
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
-_WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run", required=True)
+config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
+_WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run")
+_PRINT_CONFIG = flags.DEFINE_bool("print_config", False, "print the config and exit")
 _MAX_MINUTES = flags.DEFINE_float("max_minutes", 0, "time limit; 0: none", 0)
 _SHARDS = flags.DEFINE_integer("sequence_parallelism", 1, "devices for a sequence", 1)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes")
@@ -43,6 +47,26 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", None, "number, from 0", 0)
 flags.mark_flag_as_required("config")
 
 
+def main() -> None:
+    """Prints the config, trains and prints the result."""
+    signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
+    config = config_of_flags(flags.FLAGS, load=cli.loaded_modules())
+    if _PRINT_CONFIG.value:
+        print(config_text(config))
+        return
+    if not _WORKDIR.value:
+        raise ConfigError("give --workdir=DIR, the folder of the run")
+
+    if _DISTRIBUTED.value:
+        join_processes()
+    use_compilation_cache()
+    experiment = check_config(config)
+    print(config_text(config))
+    workdir = epath.Path(_WORKDIR.value).expanduser()
+    result = run.run_training(experiment, workdir, _SHARDS.value)
+    print(run.summary(result))
+
+
 def join_processes() -> None:
     """Joins the other processes of this run; all but the first print nothing."""
     try:
@@ -50,36 +74,19 @@ def join_processes() -> None:
             _COORDINATOR.value,
             _NUM_PROCESSES.value,
             _PROCESS_ID.value,
-            heartbeat_timeout_seconds=30,  # until a silent process counts as gone
+            heartbeat_timeout_seconds=30,  # a process that is silent for longer is gone
             shutdown_timeout_seconds=30,
         )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"the processes did not find each other: {error}") from error
-    jax.config.update("jax_enable_compilation_cache", False)  # process 0 alone has it
-    for signum in SIGNALS:  # of which jax.distributed has taken one for itself
+
+    # Process 0 alone would read and write the cache.
+    jax.config.update("jax_enable_compilation_cache", False)
+    # jax.distributed has taken one of these signals for itself.
+    for signum in SIGNALS:
         signal.signal(signum, signal.getsignal(signum))
     if jax.process_index():
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for good
-
-
-def main() -> None:
-    signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
-    if _DISTRIBUTED.value:
-        join_processes()
-    if not jax.config.values["jax_compilation_cache_dir"]:
-        folder = os.path.expanduser("~/.cache/nystromformer")
-        jax.config.update("jax_compilation_cache_dir", folder)
-        jax.config.update("jax_compilation_cache_max_size", 2**30)
-    groups = _CONFIG.value.to_dict()
-    groups["overrides"] = config_flags.get_override_values(flags.FLAGS["config"])
-    groups["load"] = [*cli.loaded(*groups.get("load", ()))]
-    for key in {"data_dir", "source_dir"} & groups["task"].keys():
-        folder = groups["task"][key]
-        if folder not in (None, "", "None"):  # evaluate.py reads it from elsewhere
-            groups["task"][key] = str(local_path(folder))
-    experiment = Experiment(Config.from_mapping(groups))
-    workdir = epath.Path(_WORKDIR.value).expanduser()
-    print(run.summary(run.run_training(experiment, workdir, _SHARDS.value)))
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open to the end
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Small settings that several tests share: they compile and train in seconds."""
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,12 @@ import jax
 from flax import nnx
 
 from nystromformer.config import Config
+from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.training.step import split_weights
 
+CONFIGS = Path(__file__).parents[1] / "configs"
 # Flags of scripts/train.py.
 SMALL = (
     "--config.model.num_layers=1",
@@ -32,11 +33,11 @@ SMALL = (
 
 def make_config(arg: str = "nystrom", task: str = "listops", **changes) -> Config:
     """A task's config; a change is named group__key, as in train__seed=7."""
-    mapping = importlib.import_module(f"configs.{task}").get_config(arg).to_dict()
+    groups = load_config(f"{CONFIGS}/{task}.py:{arg}").to_mapping()
     for path, value in changes.items():
         group, key = path.split("__")
-        mapping[group][key] = value
-    return Config.from_mapping(mapping)
+        groups[group][key] = value
+    return Config.from_mapping(groups)
 
 
 def untrained(arg: str, task: str = "listops", **changes) -> TrainedRun:

@@ -1,17 +1,14 @@
-"""The entry of all commands: modules of the user's own, and one-line errors."""
+"""The entry of all commands: flags, --load, signals, and errors in one line."""
 
+import functools
 import grp
-import importlib
-import importlib.util
 import os
 import pwd
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
@@ -19,11 +16,14 @@ from ml_collections import config_flags
 
 from lra_tasks.errors import DataError
 from nystromformer.errors import CheckpointError, ConfigError, NotFiniteError
+from nystromformer.experiments.plugins import absolute_names, load_modules
 from nystromformer.experiments.xla_flags import turn_off_cpu_fusions
 from nystromformer.training.interrupt import Interrupted
 
-# Errors that a user can correct; any other is a bug and shows its traceback.
+# A user can correct these errors; any other is a bug and shows its traceback.
 USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
+# These functions of a config file or a module run while flags are parsed.
+USER_FUNCTIONS = {"<module>", "get_config"}
 flags.disclaim_key_flags()  # --help lists the flags below with the script's own
 
 
@@ -34,105 +34,119 @@ def run(
 ) -> None:
     """Parses the flags, runs a command and ends the process.
 
-    A user's error is one line and status 2.
+    The exit status is 2 for an error that the user can correct, and 128 plus the
+    number of the signal for a run that a signal has stopped.
 
     Args:
-      main: the command.
-      arguments: the name of positional ones as in "RUNS"; `main` is called with them.
-      registries: the tables of names. If the file of the flag --config changes one, it
-        counts as given by --load, too, so that whoever reads the run imports it.
+      main: the command; it is called with the positional arguments, if it has any.
+      arguments: the name of its positional arguments in messages, as in "RUNS"; None
+        for a command that takes none.
+      registries: the tables that a module may add to. If the file of the flag --config
+        adds to one, it counts as given by --load, so that whoever reads the run
+        imports it, too.
     """
-    streams: Any = (sys.stdout, sys.stderr)
-    for stream in streams:
-        stream.reconfigure(errors="replace")  # for a terminal without "…"
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # outside training nothing is saved
+    _replace_unknown_letters()
+    # Outside of training a Ctrl-C has nothing to save.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     _name_user()
-    turn_off_cpu_fusions()  # before JAX starts XLA, be it in a module of --load
+    # A module of --load may make JAX start XLA, which reads its flags only once.
+    turn_off_cpu_fusions()
     flags.DEFINE_multi_string("load", [], "module, or path of its file, to import")
 
-    def guarded(argv: list[str]) -> None:
+    def guarded_main(argv: list[str]) -> None:
         logging.set_verbosity(logging.WARNING)
-        if bool(argv[1:]) != bool(arguments):
-            fail(f"expected {arguments or 'no arguments'}, got {' '.join(argv[1:])!r}")
+        words = argv[1:]
+        if words and not arguments:
+            fail(f"expected no arguments, got {' '.join(words)!r}")
+        if arguments and not words:
+            fail(f"expected {arguments}, got nothing")
+
         try:
-            main(argv[1:]) if arguments else main()
-        except Interrupted as stopped:
-            print(f"{stopped}; saved. Run the same command again to resume.")
-            sys.exit(128 + stopped.signum)
+            if arguments:
+                main(words)
+            else:
+                main()
+        except Interrupted as interruption:
+            print(f"{interruption}; saved. Run the same command again to resume.")
+            sys.exit(128 + interruption.signum)
         except USER_ERRORS as error:
             fail(str(error))
 
-    app.run(guarded, flags_parser=partial(_parse_flags, registries=registries))
+    app.run(
+        guarded_main,
+        flags_parser=functools.partial(_parse_flags, registries=registries),
+    )
 
 
-def _parse_flags(argv: list[str], registries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Parses --load before the others: a config may name what a module registers."""
-    early = flags.FlagValues()
-    early["load"] = flags.FLAGS["load"]
-    try:
-        early(argv, known_only=True)
-        load_modules(early.load)
-        before = [dict(registry) for registry in registries]
-        words = flags.FLAGS(argv)
-        if before != [dict(registry) for registry in registries]:
-            file = config_flags.get_config_filename(flags.FLAGS["config"])
-            flags.FLAGS.load = [*flags.FLAGS.load, file.partition(":")[0]]
-        return words
-    except (flags.Error, AttributeError, KeyError, *USER_ERRORS) as error:
-        reason: Any = error
-        if isinstance(error, AttributeError | KeyError):  # of ml_collections
-            frames = traceback.extract_tb(error.__traceback__)
-            if {"<module>", "get_config"} & {frame.name for frame in frames}:
-                raise  # a bug in a module or a config
-            reason = error.args[0]
-            if isinstance(reason, KeyError):
-                reason = f"no such key in the config: {reason.args[0]}"
-        fail(str(reason).strip().splitlines()[-1])  # above it: a config's traceback
-
-
-def _name_user() -> None:
-    """Names a user without a passwd entry, as in containers: etils asks for owners."""
-    try:
-        _ = pwd.getpwuid(os.getuid()), grp.getgrgid(os.getgid())
-    except KeyError:
-        uid, gid = os.getuid(), os.getgid()
-        home = os.environ.setdefault("HOME", tempfile.gettempdir())
-        user = pwd.struct_passwd((str(uid), "", uid, gid, "", home, ""))
-        group = grp.struct_group((str(gid), "", gid, []))
-        pwd.getpwuid, grp.getgrgid = lambda uid: user, lambda gid: group
-
-
-def loaded(*more: str) -> tuple[str, ...]:
-    """The modules given here and by --load, files by their absolute paths."""
-    return tuple(dict.fromkeys(map(_absolute, (*more, *flags.FLAGS.load))))
-
-
-def load_modules(names: Iterable[str]) -> None:
-    """Imports modules by name or file, each once; ConfigError where there is none."""
-    for name in map(_absolute, names):
-        if name.endswith(".py") and not os.path.exists(name):
-            if os.path.basename(name) in map(os.path.basename, sys.modules):
-                continue  # it has moved, and was loaded from where it is now
-            raise ConfigError(
-                f"--load={name}: no such file; if it has moved, --load it from its "
-                "place now, under the same name"
-            )
-        try:
-            if not name.endswith(".py"):
-                importlib.import_module(name)
-            elif name not in sys.modules:
-                spec: Any = importlib.util.spec_from_file_location(name, name)
-                sys.modules[name] = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(sys.modules[name])
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"--load={name}: {error}") from error
-
-
-def _absolute(name: str) -> str:
-    return str(Path(name).expanduser().absolute()) if name.endswith(".py") else name
+def loaded_modules() -> tuple[str, ...]:
+    """Returns the modules that --load names, files by their absolute paths."""
+    return absolute_names(flags.FLAGS.load)
 
 
 def fail(message: str) -> NoReturn:
-    """Exits with one line and status 2."""
+    """Prints the message in one line and ends the process with status 2."""
     print("error:", " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
+
+
+def _parse_flags(argv: list[str], registries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Imports the modules of --load, then parses all flags; returns the other words.
+
+    A config may name what a module registers, so the modules come first.
+    """
+    try:
+        load_modules(_read_load_flag(argv))
+        entries_before = [dict(registry) for registry in registries]
+        words = flags.FLAGS(argv)
+        if entries_before != [dict(registry) for registry in registries]:
+            config_file = config_flags.get_config_filename(flags.FLAGS["config"])
+            config_module = config_file.partition(":")[0]
+            flags.FLAGS.load = [*flags.FLAGS.load, config_module]
+        return words
+    except (flags.Error, *USER_ERRORS) as error:
+        # Above the last line stands the traceback of a config file.
+        fail(str(error).strip().splitlines()[-1])
+    except (AttributeError, KeyError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        if not USER_FUNCTIONS.isdisjoint(frame.name for frame in frames):
+            raise  # a bug in a module or a config file
+        # Otherwise ml_collections says that the config has no such key. It may do so
+        # by an error that holds another one.
+        reason = error.args[0]
+        if isinstance(reason, KeyError):
+            fail(f"no such key in the config: {reason.args[0]}")
+        fail(str(reason).strip().splitlines()[-1])
+
+
+def _read_load_flag(argv: Sequence[str]) -> list[str]:
+    """Returns the values of --load, and leaves all other flags to a later parser."""
+    flag_values = flags.FlagValues()
+    flag_values["load"] = flags.FLAGS["load"]
+    flag_values(argv, known_only=True)
+    return flag_values.load
+
+
+def _replace_unknown_letters() -> None:
+    """Lets a terminal that does not know a letter, such as "…", show "?" instead."""
+    streams: Any = (sys.stdout, sys.stderr)
+    for stream in streams:
+        stream.reconfigure(errors="replace")
+
+
+def _name_user() -> None:
+    """Names the user and the group after their numbers if the system has no names.
+
+    In containers it often has none. etils looks up the owner of every file, and would
+    fail for those whom the system does not know.
+    """
+    uid = os.getuid()
+    gid = os.getgid()
+    try:
+        pwd.getpwuid(uid)
+        grp.getgrgid(gid)
+    except KeyError:
+        home = os.environ.setdefault("HOME", tempfile.gettempdir())
+        user = pwd.struct_passwd((str(uid), "", uid, gid, "", home, ""))
+        group = grp.struct_group((str(gid), "", gid, []))
+        pwd.getpwuid = lambda uid: user
+        grp.getgrgid = lambda gid: group

@@ -1,7 +1,7 @@
 """An experiment: the task, model, objective and optimizer that a config names."""
 
 import dataclasses
-from functools import partial
+import functools
 from typing import Any
 
 import jax
@@ -10,14 +10,13 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.split import SPLITS
-from lra_tasks.task import Split, get_task
-from nystromformer.config import Config, TrainConfig
+from lra_tasks.task import Split, Task, get_task
+from nystromformer.config import Config, ModelConfig, OpenGroup
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import make_augmentations
-from nystromformer.experiments.objectives import OBJECTIVES
-from nystromformer.experiments.provenance import num_cores
+from nystromformer.experiments.cores import with_all_cores
+from nystromformer.experiments.objectives import OBJECTIVES, ObjectiveSpec
 from nystromformer.training.augmentation import Augmented
 from nystromformer.training.compiled import Programs, jit_programs
 from nystromformer.training.objective import Objective
@@ -29,69 +28,90 @@ from nystromformer.validation import check_choice
 class Experiment:
     """The objects that one config describes.
 
+    config: the config.
+    task: where the data come from.
+    spec: the entry of the config's objective in the table.
+    objective: what is learnt from a batch.
     make_model: called with rngs, returns a model with fresh parameters.
     graphdef: the static part of the model; `nnx.merge(graphdef, *weights)` is a model.
     weight_shapes: the shapes and dtypes of its weights.
     """
 
     def __init__(self, config: Config):
-        """Runs every check that needs neither data nor a compilation.
+        """Makes the objects, without data and without a compilation.
 
-        DataError for an unknown task or option of it; ConfigError for an objective or
-        option that is unknown, an augmentation that the task does not have, or a model
-        that cannot be built.
+        Raises:
+          DataError: for an unknown task, or an option that the task does not take.
+          ConfigError: for an unknown objective or option of it, an augmentation that
+            the task does not have, and a model that cannot be built.
         """
         self.config = config
-        self.task = task = get_task(config.task.name, **config.task.options)
-        name, options = config.objective.name, config.objective.options
-        options = {key: x for key, x in options.items() if x is not None}
-        try:
-            check_choice("name", name, tuple(OBJECTIVES))
-            self.spec = OBJECTIVES[name]
-            objective: Objective = self.spec.make_objective(task, **options)
-            check_choice("select", objective.select, tuple(objective.metrics))
-            self.objective = objective
-        except (TypeError, ValueError) as error:  # no such option, or no such value
-            raise ConfigError(f"config.objective: {error}") from error
-        augmentations = make_augmentations(task, config.train)
+        self.task = get_task(config.task.name, **config.task.options)
+        self.spec, objective = _make_objective(config.objective, self.task)
+        augmentations = make_augmentations(self.task, config.train)
         if augmentations:
-            self.objective = Augmented(objective, augmentations)
+            objective = Augmented(objective, augmentations)
+        self.objective = objective
+
         try:
-            encoder = dataclasses.replace(
-                config.model,
-                vocab_size=task.vocab_size,
-                max_length=task.max_length,
-                separator=task.separator,
-                attention=config.attention.name,
-                attention_options=config.attention.options,
-                dtype=jnp.dtype(config.model.dtype),
+            self.make_model: Any = functools.partial(
+                self.spec.make_model, _encoder_config(config, self.task), self.task
             )
-            self.make_model: Any = partial(self.spec.make_model, encoder, task)
             model = nnx.eval_shape(lambda: self.make_model(nnx.Rngs(0)))
         except (ValueError, OverflowError) as error:
             raise ConfigError(f"config.model, config.attention: {error}") from error
         self.graphdef, self.weight_shapes = split_weights(model)
 
-    def with_num_steps(self, num_examples: int) -> "Experiment":
-        """The experiment with `train.num_epochs` turned into steps.
+    def __str__(self) -> str:
+        train = self.config.train
+        return (
+            f"{self.task.name} with {self.config.attention.name}: "
+            f"{self.num_params:,} parameters, "
+            f"{train.num_steps:,} steps of {train.batch_size}"
+        )
 
-        ConfigError for too few examples for a batch, or steps for the warm-up.
+    @property
+    def num_params(self) -> int:
+        """The number of the model's parameters."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.weight_shapes.params))
+
+    def load(self) -> dict[str, Split]:
+        """Loads the splits of its task, and prepares them first if need be."""
+        task = with_all_cores(self.task)
+        return {name: task.load(name, self.config.task.data_dir) for name in SPLITS}
+
+    def with_num_steps(self, num_examples: int) -> "Experiment":
+        """Returns the experiment with `train.num_epochs` turned into steps.
+
+        Args:
+          num_examples: of the training split.
+
+        Raises:
+          ConfigError: for fewer examples than a batch has, and for fewer steps than the
+            warm-up has.
         """
         train = self.config.train
-        if num_examples < (size := train.batch_size):
-            over = f"is over the {num_examples} training examples"
-            raise ConfigError(f"config.train.batch_size={size} {over}")
+        if num_examples < train.batch_size:
+            raise ConfigError(
+                f"config.train.batch_size={train.batch_size} is over the "
+                f"{num_examples} training examples: take a smaller one"
+            )
         if train.num_steps or not train.num_epochs:
             return self
+
+        steps_per_epoch = num_examples // train.batch_size
         groups = self.config.to_mapping()
-        steps = round(train.num_epochs * (num_examples // size))
-        groups["train"]["num_steps"] = max(steps, 1)
-        found = Experiment(Config.from_mapping(groups))
-        found.task = self.task  # which may have learnt its vocabulary
-        return found
+        groups["train"]["num_steps"] = max(1, round(train.num_epochs * steps_per_epoch))
+        experiment = Experiment(Config.from_mapping(groups))
+        experiment.task = self.task  # it may have learnt its vocabulary from the data
+        return experiment
 
     def make_programs(self, mesh: Mesh | None = None) -> Programs:
-        """The functions of its run on a mesh (None: one device), not yet compiled."""
+        """Returns the functions of its run, not yet compiled.
+
+        Args:
+          mesh: the devices that share the work; None is one device.
+        """
         train = self.config.train
         return jit_programs(
             self.make_model,
@@ -102,32 +122,60 @@ class Experiment:
             length_buckets=train.length_buckets,
         )
 
-    def __str__(self) -> str:
-        name, train = self.config.attention.name, self.config.train
-        steps = f"{train.num_steps:,} steps of {train.batch_size}"
-        return f"{self.task.name} with {name}: {self.num_params:,} parameters, {steps}"
-
-    @property
-    def num_params(self) -> int:
-        return sum(x.size for x in jax.tree.leaves(self.weight_shapes.params))
-
     def fraction_exact(self, lengths: np.ndarray) -> float:
-        """The fraction of sequences with no more tokens than landmarks."""
+        """Returns the share of sequences for which Nyström attention is exact.
+
+        They have no more tokens than there are landmarks.
+
+        Args:
+          lengths: the numbers of tokens of the sequences, int [n].
+        """
         options = self.config.attention.options
         if options.get("landmark_padding") == "count":
             lengths = np.full_like(lengths, self.task.max_length)
         return float((lengths <= options.get("num_landmarks", 0)).mean())
 
-    def load(self) -> dict[str, Split]:
-        """Its splits, which are prepared first, pictures on all cores."""
-        task = self.task
-        if isinstance(task, Pathfinder) and task.num_workers is None:
-            task = dataclasses.replace(task, num_workers=num_cores())
-        data_dir = self.config.task.data_dir
-        return {name: task.load(name, data_dir) for name in SPLITS}
 
+def check_config(config: Config) -> Experiment:
+    """Checks a config before its run begins, and a sweep's before its first run does.
 
-def check_num_steps(train: TrainConfig) -> None:
-    """Raises ConfigError unless steps or epochs say how long a run trains, not both."""
+    These are all the checks that need neither data nor a compilation.
+
+    Returns:
+      The experiment that the config describes.
+
+    Raises:
+      ConfigError, DataError: as of `Experiment`.
+      ConfigError: if both steps and epochs say how long it trains.
+    """
+    train = config.train
+    # The config that a run has saved may have both: it knows the steps of its epochs.
     if train.num_steps and train.num_epochs:
         raise ConfigError("give config.train.num_steps or num_epochs, 0 for the other")
+    return Experiment(config)
+
+
+def _make_objective(group: OpenGroup, task: Task) -> tuple[ObjectiveSpec, Objective]:
+    """The objective of a config, and its entry in the table."""
+    options = {key: value for key, value in group.options.items() if value is not None}
+    try:
+        check_choice("name", group.name, tuple(OBJECTIVES))
+        spec = OBJECTIVES[group.name]
+        objective = spec.make_objective(task, **options)
+        check_choice("select", objective.select, tuple(objective.metrics))
+    except (TypeError, ValueError) as error:  # no such option, or no such value
+        raise ConfigError(f"config.objective: {error}") from error
+    return spec, objective
+
+
+def _encoder_config(config: Config, task: Task) -> ModelConfig:
+    """The config of the encoder, with what follows from the task and the attention."""
+    return dataclasses.replace(
+        config.model,
+        vocab_size=task.vocab_size,
+        max_length=task.max_length,
+        separator=task.separator,
+        attention=config.attention.name,
+        attention_options=config.attention.options,
+        dtype=jnp.dtype(config.model.dtype),
+    )

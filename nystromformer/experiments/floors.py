@@ -1,4 +1,8 @@
-"""Floors: what rules that need no model reach on the test split of an objective."""
+"""Floors: the scores that rules without a model reach on the test split.
+
+A function of this module takes a task and its splits, and returns floors: for a metric
+of the objective the score of each rule. The rules are fitted on train.
+"""
 
 from typing import Any
 
@@ -6,17 +10,23 @@ import numpy as np
 
 from lra_tasks.task import Task
 
-MAX_TOKENS = 2**23  # of a split; from a larger one evenly spaced rows are taken
+# Of a split with more tokens than this, evenly spaced rows are counted.
+MAX_TOKENS = 2**23
 
 Floors = dict[str, dict[str, float]]  # metric -> rule -> its score on test
 
 
+def no_floors(task: Task, splits: Any) -> Floors:
+    """An objective without rules."""
+    return {}
+
+
 def label_floors(task: Task, splits: Any) -> Floors:
     """The task's own rules and, for f1, the rule that always answers 1."""
-    positive = float(np.mean(np.asarray(splits["test"].labels) == 1))
+    share_of_class_1 = float(np.mean(np.asarray(splits["test"].labels) == 1))
     return {
         "accuracy": task.floors(splits["train"], splits["test"]),
-        "f1": {"class 1 always": 2 * positive / (1 + positive)},
+        "f1": {"class 1 always": 2 * share_of_class_1 / (1 + share_of_class_1)},
     }
 
 
@@ -26,35 +36,48 @@ def position_floors(task: Task, splits: Any) -> Floors:
 
 
 def mlm_floors(task: Task, splits: Any) -> Floors:
-    """A unigram model of the ordinary tokens, with add-one smoothing."""
-    train, test = (_counts(splits[name], task) for name in ("train", "test"))
-    surprise = -np.log((train + 1) / (train + 1).sum())
-    rule, share = "frequency of each token", test / test.sum()
-    accuracy = float(share[train.argmax()])
-    return {"loss": {rule: float(share @ surprise)}, "mlm_accuracy": {rule: accuracy}}
+    """A unigram model of the ordinary tokens, with add-one smoothing.
+
+    Its loss is the cross-entropy of the test tokens, in nats; its answer is the token
+    that train has most often.
+    """
+    train_counts = _token_counts(splits["train"], task)
+    test_counts = _token_counts(splits["test"], task)
+    losses = -np.log((train_counts + 1) / (train_counts + 1).sum())
+    test_shares = test_counts / test_counts.sum()
+    return {
+        "loss": {"frequency of each token": float(test_shares @ losses)},
+        "mlm_accuracy": {
+            "frequency of each token": float(test_shares[train_counts.argmax()])
+        },
+    }
 
 
 def denoising_floors(task: Task, splits: Any) -> Floors:
     """The rules for the label, and for hidden tokens the most frequent token."""
-    tokens = mlm_floors(task, splits)
     return {
         "accuracy": label_floors(task, splits)["accuracy"],
-        "denoising_accuracy": tokens["mlm_accuracy"],
+        "denoising_accuracy": mlm_floors(task, splits)["mlm_accuracy"],
     }
 
 
 def mlm_sop_floors(task: Task, splits: Any) -> Floors:
-    """The rule for tokens; for the order the label that train has more often."""
-    tokens = mlm_floors(task, splits)
+    """The rules for tokens; for the order the label that train has more often."""
+    token_floors = mlm_floors(task, splits)
     majority = np.mean(splits["train"].labels) > 0.5
-    order = {"majority class": float(np.mean(splits["test"].labels == majority))}
-    return {"mlm_loss": tokens.pop("loss"), **tokens, "sop_accuracy": order}
+    accuracy = float(np.mean(splits["test"].labels == majority))
+    return {
+        "mlm_loss": token_floors["loss"],
+        "mlm_accuracy": token_floors["mlm_accuracy"],
+        "sop_accuracy": {"majority class": accuracy},
+    }
 
 
-def _counts(split: Any, task: Task) -> np.ndarray:
+def _token_counts(split: Any, task: Task) -> np.ndarray:
     """How often each ordinary token, one that is not special, is in a split."""
     stride = max(1, split.inputs.size // MAX_TOKENS)
-    inputs, lengths = (x[::stride] for x in (split.inputs, split.lengths))
-    valid = np.arange(inputs.shape[1]) < lengths[:, None]
-    counts = np.bincount(inputs[valid], minlength=task.vocab_size)
+    inputs = split.inputs[::stride]
+    lengths = split.lengths[::stride]
+    is_valid = np.arange(inputs.shape[1]) < lengths[:, None]
+    counts = np.bincount(inputs[is_valid], minlength=task.vocab_size)
     return np.delete(counts, task.special_tokens)

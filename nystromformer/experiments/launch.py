@@ -19,30 +19,38 @@ from submitit.core.utils import FailedJobError
 
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.points import Point
-from nystromformer.experiments.workdir import RESULT_FILE, is_locked
+from nystromformer.experiments.run_files import RESULT_FILE
+from nystromformer.experiments.workdir import is_locked
 from nystromformer.training.interrupt import SIGNALS, Interrupted, StopFlag
 
+LOG_FILE = "log.txt"
 FAILURE_FILE = "failed.txt"  # the exit status and the last line of a run that failed
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
-# Of a run that has ended, or was stopped by a signal and can go on. A shell adds 128 to
-# a signal's number, and Python's subprocess negates it.
+# A run with one of these exit statuses has ended well, or was stopped by a signal and
+# can go on. A shell adds 128 to a signal's number, and Python's subprocess negates it.
 RESUMABLE_STATUSES = frozenset(
     [0, *(128 + signum for signum in SIGNALS), *(-signum for signum in SIGNALS)]
 )
 SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_OF_WARNING = 120  # SLURM warns a job this long before its time is over
 
 
 def state(workdir: Path) -> str:
-    """The state of a run: "done", "failed", "waiting", or "running" elsewhere."""
+    """Returns the state of a run: "done", "running", "failed" or "waiting".
+
+    A run that another sweep has started is running, too.
+    """
     if (workdir / RESULT_FILE).exists():
         return "done"
     if is_locked(workdir):
         return "running"
-    return "failed" if (workdir / FAILURE_FILE).exists() else "waiting"
+    if (workdir / FAILURE_FILE).exists():
+        return "failed"
+    return "waiting"
 
 
 def accelerators() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Returns the GPUs that this process may use, as CUDA_VISIBLE_DEVICES does."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name for name in visible.split(",") if name]
@@ -51,30 +59,34 @@ def accelerators() -> list[str]:
 
 
 class Job:
-    """The process of one point; submitit may put it back into the queue."""
+    """The process of one run. As a job of SLURM, submitit calls and requeues it.
+
+    command: the command that trains.
+    workdir: the folder of the run.
+    """
 
     def __init__(self, command: Sequence[str], workdir: Path):
         self.command = command
         self.workdir = workdir
         self.env: dict[str, str] = {}
-        self.process: Any = None  # of the subprocess, once it has started
+        self.process: Any = None  # the subprocess, once it has started
 
     def start(self, **env: str) -> None:
         """Starts the run, with environment variables besides this process's own."""
         self.env = env
         self.workdir.mkdir(parents=True, exist_ok=True)
-        with open(self.workdir / "log.txt", "ab") as log:
+        with open(self.workdir / LOG_FILE, "ab") as log:
             self.process = subprocess.Popen(
                 self.command, env=os.environ | env, stdout=log, stderr=log
             )
 
     def finish(self) -> None:
-        """Waits for its end, says how it ended, and writes down a failure."""
+        """Waits for the run to end, prints how it has ended, and records a failure."""
         status = self.process.wait()
         ending = state(self.workdir)
-        # Where the run goes on, or has ended, another process has the folder.
+        # In another state than "waiting" the folder is another process's by now.
         if status not in RESUMABLE_STATUSES and ending == "waiting":
-            log = (self.workdir / "log.txt").read_text(errors="replace")
+            log = (self.workdir / LOG_FILE).read_text(errors="replace")
             last_line = log.strip().rpartition("\n")[2]
             ending = f"status {status}: {last_line}"
             (self.workdir / FAILURE_FILE).write_text(ending)
@@ -88,10 +100,14 @@ class Job:
             self.finish()
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
-        """Lets it save and end, for submitit to put it back into the queue."""
+        """Stops the run after a checkpoint, and requeues this job.
+
+        submitit calls it when the time of the job is nearly over.
+        """
         if self.process:
             self.process.terminate()
-            # The signal has interrupted `wait`, which holds the lock of another `wait`.
+            # `finish` waits for the process, too: the signal has interrupted it, and it
+            # holds the lock of `Popen.wait`.
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         return submitit.helpers.DelayedSubmission(Job(self.command, self.workdir))
 
@@ -105,7 +121,7 @@ def run_locally(
 
     Args:
       points: those that wait; others are left alone.
-      folder: of the sweep.
+      folder: the folder of the sweep.
       num_parallel: runs at a time; by default one for each GPU, or one.
 
     Raises:
@@ -128,7 +144,7 @@ def run_locally(
             for point in startable[: len(free_slots)]:
                 waiting.remove(point)
                 if _can_start(point, folder):
-                    job = Job(point.command(folder), folder / point.name)
+                    job = _make_job(point, folder)
                     job.start(**free_slots.pop(0))
                     running.append(job)
             time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -141,14 +157,20 @@ def run_locally(
         raise Interrupted(stop.signum)
 
 
+def _make_job(point: Point, folder: Path) -> Job:
+    return Job(point.command(folder), folder / point.name)
+
+
 def _slots(num_parallel: int | None) -> list[dict[str, str]]:
-    """The environment of each run of several at a time: which GPU it sees."""
-    gpus = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in accelerators()] or [{}]
-    num_parallel = num_parallel or len(gpus)
-    if num_parallel > len(gpus) and PREALLOCATE not in os.environ:
+    """The environment variables of each run of several at a time: the GPU it sees."""
+    slots = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in accelerators()]
+    if not slots:
+        slots = [{}]
+    num_parallel = num_parallel or len(slots)
+    if num_parallel > len(slots) and PREALLOCATE not in os.environ:
         # Else the first run on a GPU takes most of its memory.
-        gpus = [{**gpu, PREALLOCATE: "false"} for gpu in gpus]
-    return [gpus[index % len(gpus)] for index in range(num_parallel)]
+        slots = [{**slot, PREALLOCATE: "false"} for slot in slots]
+    return [slots[index % len(slots)] for index in range(num_parallel)]
 
 
 def _can_start(point: Point, folder: Path) -> bool:
@@ -165,8 +187,8 @@ def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> No
 
     Args:
       points: those that wait.
-      folder: of the sweep.
-      parameters: submitit's: partition, time, gpus_per_node, array_parallelism.
+      folder: the folder of the sweep.
+      parameters: of submitit: partition, time, gpus_per_node, array_parallelism.
 
     Raises:
       ConfigError: if this machine has no SLURM, or SLURM refuses the jobs.
@@ -176,17 +198,17 @@ def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> No
             raise ConfigError(f"--cluster=slurm, but this machine has no {program}")
 
     executor = submitit.SlurmExecutor(folder / "slurm", max_num_timeout=100)
-    options: dict[str, Any] = {"requeue": True}
     first_stage = [point for point in points if not point.source]
     second_stage = [point for point in points if point.source]
+    options: dict[str, Any] = {"requeue": True}
     for stage in (first_stage, second_stage):
         if not stage:
             continue
-        jobs = [Job(point.command(folder), folder / point.name) for point in stage]
+        jobs = [_make_job(point, folder) for point in stage]
         executor.update_parameters(
             **parameters,
             job_name=folder.name,
-            signal_delay_s=120,  # from SLURM's warning to the end of the time
+            signal_delay_s=SECONDS_OF_WARNING,
             additional_parameters=options,
         )
         try:
@@ -194,5 +216,5 @@ def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> No
         except FailedJobError as error:
             raise ConfigError(f"sbatch failed: {error}") from error
         array = submitted[0].job_id.partition("_")[0]
-        options["dependency"] = f"afterany:{array}"
         print(f"submitted {len(jobs)} runs as job {array}; squeue shows them")
+        options = {"requeue": True, "dependency": f"afterany:{array}"}

@@ -1,12 +1,14 @@
 """How the metrics of a run are shown, by their names."""
 
-RATES = {"accuracy", "f1", "precision", "recall"}  # the last words of their names
+# The last words of the names of metrics from 0 to 1, as in mlm_accuracy.
+RATES = {"accuracy", "f1", "precision", "recall"}
 
 
 def is_rate(metric: str) -> bool:
-    """Whether a metric is shown in percent, as mlm_accuracy is."""
+    """Returns whether a metric is shown in per cent."""
     return metric.rpartition("_")[2] in RATES
 
 
 def format_metric(metric: str, value: float) -> str:
+    """Returns a value as in "97.31%" for a rate, and as in "0.1234" for others."""
     return f"{value:.2%}" if is_rate(metric) else f"{value:.4f}"

@@ -1,8 +1,7 @@
 """The table of objectives: what each learns, the model that it trains, its floors."""
 
 import dataclasses
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flax import nnx
@@ -16,6 +15,7 @@ from nystromformer.experiments.floors import (
     label_floors,
     mlm_floors,
     mlm_sop_floors,
+    no_floors,
     position_floors,
 )
 from nystromformer.training.denoising import ClassificationDenoising
@@ -29,27 +29,83 @@ class ObjectiveSpec:
     """An objective with the model that it trains and its trivial baselines.
 
     make_objective: called with the task and, by name, the options of the config.
-    make_model: called with the encoder's config, with its pooling, the task and rngs.
-    floors: called with the task and its splits; rules are fitted on train.
+    make_model: called with the encoder's config, the task and rngs; the config's
+      `pooling` says how a model of whole sequences reads the encoder's output.
+    floors: called with the task and its splits; its rules are fitted on train.
     """
 
     make_objective: Callable[..., Objective]
     make_model: Callable[[ModelConfig, Task, nnx.Rngs], nnx.Module]
-    floors: Callable[..., Floors] = lambda task, splits: {}
+    floors: Callable[..., Floors] = no_floors
 
 
 def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
-    """A classifier of one sequence or of a pair, whichever the task has."""
+    """Makes a classifier of one sequence or of a pair, whichever the task has.
+
+    Raises:
+      ValueError: if the task labels tokens, or the pooling needs a [CLS] that the
+        task's inputs do not have.
+    """
     _check_one_label(task)
-    sizes: Any = {"num_classes": task.num_classes, "rngs": rngs}
-    pooling = config.pooling
-    if pooling == "bert_pooler" and task.vocabulary is None:
+    if config.pooling == "bert_pooler" and task.vocabulary is None:
         raise ValueError(f"pooling='bert_pooler' reads [CLS]; {task.name} has none")
     if task.num_inputs == 2:
-        return heads.PairClassifier(config, pooling=pooling, **sizes)
-    if pooling == "bert_pooler":
-        return heads.FirstTokenClassifier(config, activation="tanh", **sizes)
-    return heads.SequenceClassifier(config, pooling=pooling, **sizes)
+        return heads.PairClassifier(
+            config, num_classes=task.num_classes, pooling=config.pooling, rngs=rngs
+        )
+    if config.pooling == "bert_pooler":
+        return heads.FirstTokenClassifier(
+            config, num_classes=task.num_classes, activation="tanh", rngs=rngs
+        )
+    return heads.SequenceClassifier(
+        config, num_classes=task.num_classes, pooling=config.pooling, rngs=rngs
+    )
+
+
+def make_token_classifier(
+    config: ModelConfig, task: Task, rngs: nnx.Rngs
+) -> nnx.Module:
+    """Makes a classifier of each token."""
+    return heads.TokenClassifier(config, num_classes=task.num_classes, rngs=rngs)
+
+
+def make_mlm_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
+    """Makes a masked language model, with an embedding of the mask token."""
+    return heads.MaskedLanguageModel(_with_mask_token(config, task), rngs=rngs)
+
+
+def make_denoising_classifier(
+    config: ModelConfig, task: Task, rngs: nnx.Rngs
+) -> nnx.Module:
+    """Makes a classifier of a sequence or a pair that also predicts hidden tokens.
+
+    Raises:
+      ValueError: if the task labels tokens, or the pooling is "bert_pooler".
+    """
+    _check_one_label(task)
+    if config.pooling == "bert_pooler":
+        raise ValueError(
+            "pooling='bert_pooler' has no model of hidden tokens: take another pooling"
+        )
+    is_pair = task.num_inputs == 2
+    cls = heads.DenoisingPairClassifier if is_pair else heads.DenoisingClassifier
+    return cls(
+        _with_mask_token(config, task),
+        num_classes=task.num_classes,
+        pooling=config.pooling,
+        rngs=rngs,
+    )
+
+
+def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
+    """Makes a model of masked tokens and of the order of two segments.
+
+    Raises:
+      ValueError: if the task's inputs do not have two segments of text.
+    """
+    if task.separator is None:
+        raise ValueError(f"mlm_sop needs pairs of text; {task.name} has none")
+    return heads.MaskedOrderModel(config, rngs=rngs)
 
 
 def _check_one_label(task: Task) -> None:
@@ -61,48 +117,14 @@ def _check_one_label(task: Task) -> None:
         )
 
 
-def make_token_classifier(
-    config: ModelConfig, task: Task, rngs: nnx.Rngs
-) -> nnx.Module:
-    """A classifier of each token."""
-    return heads.TokenClassifier(config, num_classes=task.num_classes, rngs=rngs)
-
-
-def make_mlm_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
-    """A masked language model, with an embedding of the mask token."""
-    return heads.MaskedLanguageModel(_with_mask_token(config, task), rngs=rngs)
-
-
-def make_denoising_classifier(
-    config: ModelConfig, task: Task, rngs: nnx.Rngs
-) -> nnx.Module:
-    """A classifier of one sequence or of a pair that can also tell hidden tokens."""
-    _check_one_label(task)
-    if config.pooling == "bert_pooler":
-        raise ValueError(
-            "pooling='bert_pooler' has no model of hidden tokens: take another pooling"
-        )
-    is_pair = task.num_inputs == 2
-    kind = heads.DenoisingPairClassifier if is_pair else heads.DenoisingClassifier
-    return kind(
-        _with_mask_token(config, task),
-        num_classes=task.num_classes,
-        pooling=config.pooling,
-        rngs=rngs,
-    )
-
-
 def _with_mask_token(config: ModelConfig, task: Task) -> ModelConfig:
-    """The config with a vocabulary in which the mask token is."""
+    """The config with a vocabulary that has the mask token."""
     vocab_size = max(task.vocab_size, task.mask_token + 1)
     return dataclasses.replace(config, vocab_size=vocab_size)
 
 
-def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
-    """A model of masked tokens and of the order of two segments."""
-    if task.separator is None:
-        raise ValueError(f"mlm_sop needs pairs of text; {task.name} has none")
-    return heads.MaskedOrderModel(config, rngs=rngs)
+def _make_classification(task: Task, **options: Any) -> Classification:
+    return Classification(**options)
 
 
 def _make_positions(task: Task, **options: Any) -> Positions:
@@ -115,25 +137,55 @@ def _make_positions(task: Task, **options: Any) -> Positions:
     return Positions(task.num_labels, **options)
 
 
-def _make_mlm(kind: type[MaskedTokens], task: Task, **options: Any) -> MaskedTokens:
-    """An objective of masked tokens, which leaves the task's special ones alone."""
-    tokens = {"vocab_size": task.vocab_size, "mask_token": task.mask_token}
-    return kind(**tokens, special_tokens=task.special_tokens, **options)
+def _make_mlm(task: Task, **options: Any) -> MaskedTokens:
+    return _make_masked(MaskedTokens, task, options)
+
+
+def _make_mlm_sop(task: Task, **options: Any) -> MaskedTokens:
+    return _make_masked(MaskedOrder, task, options)
+
+
+def _make_denoising(task: Task, **options: Any) -> MaskedTokens:
+    return _make_masked(ClassificationDenoising, task, options)
+
+
+def _make_masked(
+    cls: type[MaskedTokens], task: Task, options: Mapping[str, Any]
+) -> MaskedTokens:
+    """An objective of hidden tokens, which leaves the task's special ones alone."""
+    return cls(
+        vocab_size=task.vocab_size,
+        mask_token=task.mask_token,
+        special_tokens=task.special_tokens,
+        **options,
+    )
 
 
 OBJECTIVES = {
     "classification": ObjectiveSpec(
-        lambda task, **options: Classification(**options), make_classifier, label_floors
+        make_objective=_make_classification,
+        make_model=make_classifier,
+        floors=label_floors,
     ),
-    "positions": ObjectiveSpec(_make_positions, make_token_classifier, position_floors),
+    "positions": ObjectiveSpec(
+        make_objective=_make_positions,
+        make_model=make_token_classifier,
+        floors=position_floors,
+    ),
     "classification_denoising": ObjectiveSpec(
-        partial(_make_mlm, ClassificationDenoising),
-        make_denoising_classifier,
-        denoising_floors,
+        make_objective=_make_denoising,
+        make_model=make_denoising_classifier,
+        floors=denoising_floors,
     ),
-    "mlm": ObjectiveSpec(partial(_make_mlm, MaskedTokens), make_mlm_model, mlm_floors),
+    "mlm": ObjectiveSpec(
+        make_objective=_make_mlm,
+        make_model=make_mlm_model,
+        floors=mlm_floors,
+    ),
     "mlm_sop": ObjectiveSpec(
-        partial(_make_mlm, MaskedOrder), make_mlm_sop_model, mlm_sop_floors
+        make_objective=_make_mlm_sop,
+        make_model=make_mlm_sop_model,
+        floors=mlm_sop_floors,
     ),
 }
 

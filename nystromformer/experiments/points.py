@@ -10,17 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import flags
 from flax.traverse_util import flatten_dict
-from ml_collections import config_flags
 
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.experiment import Experiment, check_num_steps
-from nystromformer.experiments.workdir import PLAN_FILE, write_json
+from nystromformer.experiments.config_file import file_settings, load_config
+from nystromformer.experiments.experiment import check_config
+from nystromformer.experiments.run_files import PLAN_FILE
+from nystromformer.experiments.workdir import write_json
 
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
-# Keys of a variant that are no keys of a config.
+# A variant may have these keys, which are not keys of a config.
 VARIANT_KEYS = frozenset({"presets", "init_from"})
 
 Changes = Mapping[str, Any]  # config key, as in attention.num_landmarks -> value
@@ -30,9 +30,9 @@ Changes = Mapping[str, Any]  # config key, as in attention.num_landmarks -> valu
 class Point:
     """One run of a sweep.
 
-    name: of its folder in the sweep's folder.
-    flags: of train.py, all but --workdir and the source.
-    config: what these flags say.
+    name: the name of its folder in the sweep's folder.
+    flags: the flags of train.py, all but --workdir and the source.
+    config: what these flags say; `train.init_from` is the name of the source.
     source: the name of the point whose best weights it starts from.
     """
 
@@ -42,14 +42,14 @@ class Point:
     source: str | None = None
 
     def command(self, folder: Path) -> list[str]:
-        """The command that trains it, in a folder of the sweep's folder."""
+        """Returns the command that trains it in the sweep's folder."""
         words = [sys.executable, str(TRAIN), *self.flags]
         if self.source:
             words.append(f"--config.train.init_from={folder / self.source}")
         return [*words, f"--workdir={folder / self.name}"]
 
     def planned_config(self, folder: Path) -> dict[str, Any]:
-        """The groups that the run will write to its config.json."""
+        """Returns the groups that the run will write to its config.json."""
         groups = self.config.to_mapping()
         if self.source:
             source = str(folder / self.source)
@@ -69,14 +69,15 @@ def parse_grid(texts: Sequence[str]) -> list[dict[str, str]]:
     """
     axes: dict[str, list[str]] = {}
     for text in texts:
-        key, _, values = text.partition("=")
-        has_values = all([key, *values.split(",")])
-        if not has_values or key in axes or key == "train.seed":
-            raise ConfigError(
-                f"--grid={text}: give KEY=VALUE,VALUE, each key once; for seeds take "
-                "--seeds"
-            )
-        axes[key] = values.split(",")
+        key, _, value_text = text.partition("=")
+        values = value_text.split(",")
+        if key == "train.seed":
+            raise ConfigError(f"--grid={text}: for seeds take --seeds")
+        if not key or not all(values):
+            raise ConfigError(f"--grid={text}: give KEY=VALUE,VALUE")
+        if key in axes:
+            raise ConfigError(f"--grid={text}: give KEY=VALUE,VALUE, each key once")
+        axes[key] = values
 
     combinations = itertools.product(*axes.values())
     return [dict(zip(axes, values, strict=True)) for values in combinations]
@@ -95,8 +96,9 @@ def make_points(
 
     Args:
       files: FILE.py[:PRESET,…]; these presets are part of the names.
-      variants: changes that are part of the names, where the config has the key; also
-        `presets`, and `init_from`: the presets of the point whose weights it takes.
+      variants: changes that are part of the names, where the config has the key. A
+        variant may also set `presets`, and `init_from`, the presets of the point whose
+        weights it starts from.
       presets: of all points.
       changes: of all points, in place of a variant's.
       num_seeds: seeds of each setting, the config's and the next.
@@ -106,75 +108,86 @@ def make_points(
       ConfigError: if one of the runs could not start, or no run has a changed key.
     """
     changes = changes or {}
-    imports = tuple(f"--load={module}" for module in load)
-    points = []
     known_keys = set(VARIANT_KEYS)
+    points = []
     for seed, variant, file in itertools.product(range(num_seeds), variants, files):
-        point = _make_checked_point(file, presets, variant, changes, seed)
-        points.append(dataclasses.replace(point, flags=imports + point.flags))
-
-        groups = point.config.to_mapping()
-        del groups["overrides"]
-        known_keys.update(flatten_dict(groups, sep="."))
+        try:
+            point = _make_point(
+                file=file,
+                presets=presets,
+                variant=variant,
+                changes=changes,
+                seed=seed,
+                load=load,
+            )
+            if seed == 0:  # further seeds differ in nothing that is checked
+                check_config(point.config)
+        except ValueError as error:
+            raise ConfigError(f"{file.strip(':')}: {error}") from error
+        points.append(point)
+        known_keys.update(_flat_keys(point.config))
 
     changed_keys = set(changes).union(*variants)
     unknown_keys = sorted(changed_keys - known_keys)
     if unknown_keys:
         key = unknown_keys[0]
-        similar = difflib.get_close_matches(key, known_keys) or sorted(known_keys)
-        raise ConfigError(f"no run has the key {key}; known: {', '.join(similar)}")
+        similar_keys = difflib.get_close_matches(key, known_keys) or sorted(known_keys)
+        raise ConfigError(f"no run has the key {key}; known: {', '.join(similar_keys)}")
     return points
 
 
-def _make_checked_point(
-    file: str, presets: str, variant: Changes, changes: Changes, seed: int
-) -> Point:
-    """A point that can run; ConfigError, which names the file, otherwise."""
-    try:
-        point = _make_point(file, presets, variant, changes, seed)
-        if seed == 0:  # further seeds differ in nothing that is checked
-            check_num_steps(point.config.train)
-            Experiment(point.config)
-    except (flags.Error, OSError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[-1]  # above it: the traceback of a config
-        raise ConfigError(f"{file.strip(':')}: {reason}") from error
-    return point
-
-
 def _make_point(
-    file: str, presets: str, variant: Changes, changes: Changes, seed: int
+    *,
+    file: str,
+    presets: str,
+    variant: Changes,
+    changes: Changes,
+    seed: int,
+    load: Sequence[str],
 ) -> Point:
     """The point of a variant on a config file; `seed` is added to the config's."""
     path, _, file_presets = file.partition(":")
     values = {**variant, **changes}
     stage = _join(file_presets, variant.get("presets"))
     words = _join(presets, stage, values.pop("attention.name", None))
-    config_flag = f"--config={path}:{words}"
+    config_file = f"{path}:{words}"
 
-    preset = flatten_dict(_read_config([config_flag]), sep=".")
-    values = {key: value for key, value in values.items() if key in preset}
+    defaults = file_settings(config_file)
+    values = {key: value for key, value in values.items() if key in defaults}
     named_keys = [key for key in variant if key in values]
-    first_seed = int(values.get("train.seed", preset["train.seed"]))
+    first_seed = int(values.get("train.seed", defaults["train.seed"]))
     values["train.seed"] = first_seed + seed
-    point_flags = [f"--config.{key}={value}" for key, value in values.items()]
-    groups = _read_config([config_flag, *point_flags])
+    config = load_config(config_file, values, load)
 
     # As in "listops-nystrom-num_landmarks=16-seed0".
+    beginning = [config.task.name, config.attention.name]
     settings = [f"{key}={values[key]}".removeprefix("attention.") for key in named_keys]
-    beginning = [groups["task"]["name"], groups["attention"]["name"]]
     end = [*settings, f"seed{values['train.seed']}"]
-    source = None
     stages = [stage]
-    if variant.get("init_from"):
-        source = _folder_name([*beginning, variant["init_from"], *end])
-        stages.append(f"init_from_{variant['init_from']}")
-        groups["train"]["init_from"] = source
+    source = None
+    source_presets = variant.get("init_from")
+    if source_presets:
+        source = _folder_name([*beginning, source_presets, *end])
+        stages.append(f"init_from_{source_presets}")
+        train = dataclasses.replace(config.train, init_from=source)
+        config = dataclasses.replace(config, train=train)
     return Point(
         name=_folder_name([*beginning, *stages, *end]),
-        flags=(config_flag, *point_flags),
-        config=Config.from_mapping(groups),
+        flags=(
+            *(f"--load={module}" for module in load),
+            f"--config={config_file}",
+            *(f"--config.{key}={value}" for key, value in values.items()),
+        ),
+        config=config,
         source=source,
     )
+
+
+def _flat_keys(config: Config) -> set[str]:
+    """The keys of a config, as in "train.seed"."""
+    groups = config.to_mapping()
+    del groups["overrides"]
+    return set(flatten_dict(groups, sep="."))
 
 
 def _join(*words: str | None) -> str:
@@ -185,16 +198,6 @@ def _folder_name(parts: Iterable[str]) -> str:
     """The parts that are not empty, with letters that any file system takes."""
     name = "-".join(part for part in parts if part)
     return re.sub(r"[^\w.+=-]", "_", name)
-
-
-def _read_config(words: Sequence[str]) -> dict[str, Any]:
-    """Reads train.py's flags --config and --config.group.key as it does."""
-    values = flags.FlagValues()
-    argv = ["train.py", *words]
-    config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
-    values(argv)
-    overrides = config_flags.get_override_values(values["config"])
-    return {**values.config.to_dict(), "overrides": overrides}
 
 
 def merge(points: Iterable[Point]) -> list[Point]:

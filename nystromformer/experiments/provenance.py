@@ -1,82 +1,60 @@
-"""The provenance of numbers: command, commit, device, versions; and pages of them."""
+"""The provenance of numbers: command, commit, device and versions."""
 
 import importlib.metadata
 import os
 import platform
-import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from nystromformer.errors import ConfigError
+from nystromformer.experiments.cores import num_cores
 
-VERSIONS_OF = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-
-
-def num_cores() -> int:
-    """The cores that this process may use, where the system says which."""
-    affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
-    return len(affinity(0))
-
-
-def device() -> str:
-    kind = jax.devices()[0].device_kind
-    cpu = f"CPU {platform.machine()}, {num_cores()} cores"
-    return cpu if kind == "cpu" else f"{jax.device_count()} × {kind}"
-
-
-def commit() -> str | None:
-    """The commit of this checkout, with + where files differ; None outside git."""
-    # Its own .git: it is perhaps installed within another's repository.
-    git = f"git -C {shlex.quote(str(Path(__file__).parents[2]))} --git-dir=.git"
-    options = "--always --abbrev=40 --dirty=+ --exclude='*'"
-    failed, text = subprocess.getstatusoutput(f"{git} describe {options}")
-    return None if failed else text
+ROOT = Path(__file__).parents[2]
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 def source() -> dict[str, Any]:
-    """What numbers come from: the command line, as a shell takes it, and the rest.
+    """Returns where the numbers of this process come from.
 
-    Among the versions are the flags of XLA, which change numbers as a release does.
+    Returns:
+      command: the command line, as a shell takes it.
+      commit: of this checkout, as of `commit`.
+      device: what computes, as of `device`.
+      versions: of Python and the libraries, and the flags of XLA, which change numbers
+        as another release does.
     """
-    versions = {name: importlib.metadata.version(name) for name in VERSIONS_OF}
+    versions = {"python": platform.python_version()}
+    for library in LIBRARIES:
+        versions[library] = importlib.metadata.version(library)
     versions["XLA_FLAGS"] = os.environ.get("XLA_FLAGS") or "none"
     return {
         "command": shlex.join(["python", *sys.argv]),
         "commit": commit(),
         "device": device(),
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": versions,
     }
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table of text; all columns but the first are right-aligned."""
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    lines = [[escape(cell) for cell in row] for row in (header, *rows)]
-    return [f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:])]
+def device() -> str:
+    """Returns what computes, as in "CPU x86_64, 2 cores" or "8 × NVIDIA H200"."""
+    kind = jax.devices()[0].device_kind
+    if kind == "cpu":
+        return f"CPU {platform.machine()}, {num_cores()} cores"
+    return f"{jax.device_count()} × {kind}"
 
 
-def escape(text: str) -> str:
-    """One line of text without Markdown's markup."""
-    return " ".join(re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text).split())
+def commit() -> str | None:
+    """Returns the commit of this checkout, with + where files differ.
 
-
-def page(title: str, made_by: Mapping[str, Any], lines: Iterable[str]) -> str:
-    """A page: the title, where its numbers come from, and the lines."""
-    found = {**made_by, "command": f"`{made_by['command']}`"}
-    found["versions"] = ", ".join(f"{k} {v}" for k, v in made_by["versions"].items())
-    head = [f"- {name.capitalize()}: {text}" for name, text in found.items()]
-    return "\n".join([f"# {title}\n", *head, "", *lines]).rstrip() + "\n"
-
-
-def open_folder(out: Path, own_file: str) -> Path:
-    """Makes a page's folder; ConfigError unless it is new, empty or has that file."""
-    if out.exists() and any(out.iterdir()) and not (out / own_file).exists():
-        raise ConfigError(f"--out={out} is not empty and not ours: name another folder")
-    out.mkdir(parents=True, exist_ok=True)
-    return out
+    None outside git.
+    """
+    # --git-dir: the package may be installed within the repository of another project.
+    failed, text = subprocess.getstatusoutput(
+        f"git -C {shlex.quote(str(ROOT))} --git-dir=.git describe "
+        "--always --abbrev=40 --dirty=+ --exclude='*'"
+    )
+    return None if failed else text

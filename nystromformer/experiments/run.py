@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from typing import Any
 
@@ -13,18 +13,16 @@ from etils import epath
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from lra_tasks.subwords import TOKENIZER_FILE
 from lra_tasks.task import Split, Task
-from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import provenance
-from nystromformer.experiments.experiment import Experiment, check_num_steps
+from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.metric_names import format_metric
-from nystromformer.experiments.trained_run import TrainedRun, load_run
-from nystromformer.experiments.transfer import carry_over, with_weights
+from nystromformer.experiments.run_files import CONFIG_FILE, RESULT_FILE
+from nystromformer.experiments.trained_run import TrainedRun
+from nystromformer.experiments.transfer import carry_over, load_source, with_weights
 from nystromformer.experiments.workdir import (
-    CONFIG_FILE,
-    RESULT_FILE,
-    TOKENIZER_FILE,
     check_workdir,
     lock_workdir,
     read_result,
@@ -39,7 +37,11 @@ from nystromformer.training.devices import (
     make_mesh,
 )
 from nystromformer.training.loop import Trainer
-from nystromformer.training.output import METRICS_FILE
+from nystromformer.training.step import Weights
+
+# Data that have been prepared are loaded, and sources that are missing are noticed,
+# within this time. If loading takes longer, the training step is compiled meanwhile.
+SECONDS_BEFORE_COMPILING = 0.5
 
 
 def run_training(
@@ -47,16 +49,27 @@ def run_training(
 ) -> dict[str, Any]:
     """Trains to the end, from the state of the workdir, and writes result.json.
 
-    No other process may train there meanwhile. Nothing but the lock is written before
-    config, data and devices have been checked: ConfigError if they do not fit, or the
-    workdir is another run's. A finished run is only read.
+    Nothing but the lock is written before config, data and devices have been checked.
+    A finished run is only read.
+
+    Args:
+      experiment: what to train, checked by `check_config`.
+      workdir: the folder of the run, where no other process may train meanwhile.
+      sequence_parallelism: devices that share one sequence.
+
+    Returns:
+      The content of result.json.
+
+    Raises:
+      ConfigError: if config, data and devices do not fit, or the workdir is another
+        run's.
     """
-    check_num_steps(experiment.config.train)
     check_workdir(workdir, experiment.config)
     is_finished = read_result(workdir) is not None
     with contextlib.nullcontext() if is_finished else lock_workdir(workdir):
         # It is read again: whoever had the lock may have finished the run.
-        if result := read_result(workdir):
+        result = read_result(workdir)
+        if result is not None:
             print(f"{workdir} is finished; delete it to run again")
             return result
         return _train(experiment, workdir, sequence_parallelism)
@@ -66,48 +79,42 @@ def _train(
     experiment: Experiment, workdir: epath.Path, sequence_parallelism: int
 ) -> dict[str, Any]:
     """`run_training` in a folder that is locked and whose run is not finished."""
-    source = None if saved_steps(workdir) else load_source(experiment.config)
+    is_resumed = bool(saved_steps(workdir))
+    source = None if is_resumed else load_source(experiment.config)
     mesh = mesh_of(experiment, sequence_parallelism)
     experiment, splits, programs = load_and_compile(experiment, mesh)
-    config, task = experiment.config, experiment.task
-    data_sha256 = {name: x.content_hash for name, x in splits.items()}
-    check_same_on_all_hosts(config=f"{workdir} {config}", data=str(data_sha256))
+    data_sha256 = {name: split.content_hash for name, split in splits.items()}
+    check_same_on_all_hosts(
+        config=f"{workdir} {experiment.config}", data=str(data_sha256)
+    )
     print(f"{experiment} on {provenance.device()}")
-    taken = carry_over(source, experiment) if source else {}
+
     trainer = Trainer(
         programs,
-        config.train,
+        experiment.config.train,
         splits,
         workdir,
-        start=(lambda fresh: with_weights(fresh, taken)) if taken else None,
+        start=_start_from(source, experiment),
         data_sha256=data_sha256,
     )
     if is_host_0():
-        write_json(workdir / CONFIG_FILE, config.to_mapping())
-        if tokenizer := task.vocabulary_file(config.task.data_dir):
-            (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
+        _write_config(experiment, workdir)
     multihost_utils.sync_global_devices("opened the workdir")
     if source:
         trainer.run_state.init_from_sha256 = weights_sha256(source.weights)
-    made_by, sessions = provenance.source(), trainer.run_state.sessions
-    sessions.append({"step": trainer.step, **made_by})
-    found = trainer.fit()
-    floors = experiment.spec.floors(task, splits)
-    floors = {x: floors[x] for x in experiment.objective.metrics if x in floors}
+    made_by = provenance.source()
+    trainer.run_state.sessions.append({"step": trainer.step, **made_by})
+
+    fit_result = trainer.fit()
     result = {
-        "task": config.task.name,
-        "attention": config.attention.name,
-        "seed": config.train.seed,
-        "num_params": experiment.num_params,
-        "objective": config.objective.name,
-        **found,
-        "floors": floors.pop(experiment.objective.select, {}),
-        "other_floors": floors,
+        **_identity(experiment),
+        **fit_result,
+        **_floors(experiment, splits),
         "fraction_exact": experiment.fraction_exact(splits["test"].lengths),
         "processes": jax.process_count(),
         "mesh": dict(mesh.shape),
         **made_by,
-        "sessions": sessions,
+        "sessions": trainer.run_state.sessions,
     }
     if is_host_0():
         write_json(workdir / RESULT_FILE, result)
@@ -115,54 +122,108 @@ def _train(
     return result
 
 
-def load_source(config: Config) -> TrainedRun | None:
-    """The run that `train.init_from` names, if any; ConfigError if it still trains."""
-    if not config.train.init_from:
+def _start_from(
+    source: TrainedRun | None, experiment: Experiment
+) -> Callable[[Weights], Weights] | None:
+    """The function that makes the first weights of fresh ones; None leaves them."""
+    if source is None:
         return None
-    folder = epath.Path(config.train.init_from).expanduser()
-    source = load_run(folder)
-    if source.result is None and (folder / METRICS_FILE).exists():  # nor imported
-        raise ConfigError(f"init_from: {folder} is not finished: train it to its end")
-    return source
+    carried = carry_over(source, experiment)
+    if not carried:
+        return None
+    return lambda fresh: with_weights(fresh, carried)
+
+
+def _write_config(experiment: Experiment, workdir: epath.Path) -> None:
+    """Writes what reading the run takes: its config and, if it has one, tokenizer."""
+    config = experiment.config
+    write_json(workdir / CONFIG_FILE, config.to_mapping())
+    tokenizer = experiment.task.vocabulary_file(config.task.data_dir)
+    if tokenizer:
+        (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
+
+
+def _identity(experiment: Experiment) -> dict[str, Any]:
+    """The part of a result that says which run it is."""
+    config = experiment.config
+    return {
+        "task": config.task.name,
+        "attention": config.attention.name,
+        "seed": config.train.seed,
+        "num_params": experiment.num_params,
+        "objective": config.objective.name,
+    }
+
+
+def _floors(experiment: Experiment, splits: Mapping[str, Split]) -> dict[str, Any]:
+    """The floors of the metric that chooses the best weights, and of the others."""
+    objective = experiment.objective
+    all_floors = experiment.spec.floors(experiment.task, splits)
+    floors = {
+        name: all_floors[name] for name in objective.metrics if name in all_floors
+    }
+    return {"floors": floors.pop(objective.select, {}), "other_floors": floors}
 
 
 def mesh_of(experiment: Experiment, sequence_parallelism: int) -> Mesh:
-    train, length = experiment.config.train, experiment.task.max_length
+    """Makes the mesh of all devices.
+
+    Args:
+      experiment: whose batches they share.
+      sequence_parallelism: devices that share one sequence.
+
+    Raises:
+      ConfigError: if batches or sequences cannot be divided among them.
+    """
+    train = experiment.config.train
     if sequence_parallelism > 1 and train.length_buckets > 1:
         raise ConfigError("--sequence_parallelism needs config.train.length_buckets=1")
-    size = train.batch_size // train.grad_accum_steps
-    return make_mesh(size, length, sequence_parallelism=sequence_parallelism)
+    return make_mesh(
+        train.batch_size // train.grad_accum_steps,
+        experiment.task.max_length,
+        sequence_parallelism=sequence_parallelism,
+    )
 
 
 def load_and_compile(
     experiment: Experiment, mesh: Mesh
 ) -> tuple[Experiment, dict[str, Split], Programs]:
-    """Prepares and loads a run's data; one process compiles its programs meanwhile.
+    """Prepares and loads a run's data, and compiles its programs meanwhile.
 
-    With `train.num_epochs` the learning rate depends on the data: they come first.
+    With `train.num_epochs` the learning rate depends on the data, so they come first;
+    and several processes would wait for one another while they compile.
+
+    Returns:
+      The experiment with `num_steps`, its splits, and its programs, which compile when
+      they are first called if they have not been compiled here.
     """
     train = experiment.config.train
     print("loading the data, compiling the training step…", flush=True)
     # tensorflow-datasets replaces `builtins.__import__` while it is imported. Were that
     # left to the thread below, an import by JAX in this one could fail meanwhile.
     importlib.import_module("lra_tasks.storage")
-    loading, programs = in_background(experiment.load), None
-    # Sources that are missing are an error before anything is compiled.
-    compiled = train.num_steps and not jax.config.values["jax_disable_jit"]
-    compiled &= jax.process_count() == 1  # several wait for one another in this
-    if compiled and wait([loading], timeout=0.5).not_done:
+    loading = in_background(experiment.load)
+    programs = None
+    can_compile = (
+        train.num_steps > 0
+        and jax.process_count() == 1
+        and not jax.config.values["jax_disable_jit"]
+    )
+    if can_compile and wait([loading], timeout=SECONDS_BEFORE_COMPILING).not_done:
         programs = experiment.make_programs(mesh)
         example = HostSplit.from_split(example_of(experiment.task))
         programs.compile(example, train.batch_size)
+
     splits = loading.result()
     experiment = experiment.with_num_steps(splits["train"].num_examples)
     return experiment, splits, programs or experiment.make_programs(mesh)
 
 
 def in_background(function: Callable[[], Any]) -> Future:
-    """The future result of a function in a thread, for which no process waits to end.
+    """Calls a function in a thread, and returns its future result.
 
-    So an error elsewhere is shown at once, not when the function returns.
+    Unlike a ThreadPoolExecutor, no process waits for the thread to end, so that an
+    error elsewhere is shown at once and not when the function returns.
     """
     future: Future = Future()
 
@@ -177,22 +238,28 @@ def in_background(function: Callable[[], Any]) -> Future:
 
 
 def example_of(task: Task) -> Split:
-    """A split of one example, with the shapes and dtypes of the task's splits."""
-    rows = np.zeros((task.num_inputs, task.max_length), task.dtype)
-    lengths = np.full(len(rows), 0 if task.padded else task.max_length, np.int32)
-    pairs = np.array([[0, 1]], np.int32) if task.num_inputs == 2 else None
-    of_tokens = (task.max_length,) if task.num_labels else ()
-    return Split(rows, lengths, np.zeros((1, *of_tokens), np.int32), pairs)
+    """Returns a split of one example, with the shapes and dtypes of the task's."""
+    inputs = np.zeros((task.num_inputs, task.max_length), task.dtype)
+    length = 0 if task.padded else task.max_length
+    labels_shape = (1, task.max_length) if task.num_labels else (1,)
+    return Split(
+        inputs=inputs,
+        lengths=np.full(task.num_inputs, length, np.int32),
+        labels=np.zeros(labels_shape, np.int32),
+        pairs=np.array([[0, 1]], np.int32) if task.num_inputs == 2 else None,
+    )
 
 
 def summary(result: dict[str, Any]) -> str:
+    """Returns the lines that tell a person how a run has ended."""
     metric = result["metric"]
-    best = format_metric(metric, result[f"validation_{metric}"])
+    best_value = format_metric(metric, result[f"validation_{metric}"])
     lines = [
         f"{result['task']} with {result['attention']}, seed {result['seed']}: best "
-        f"validation {metric} {best} at step {result['best_step']:,}"
+        f"validation {metric} {best_value} at step {result['best_step']:,}"
     ]
-    for name, rules in {metric: result["floors"], **result["other_floors"]}.items():
+    floors = {metric: result["floors"], **result["other_floors"]}
+    for name, rules in floors.items():
         value = format_metric(name, result[f"test_{name}"])
         lines.append(f"test {name} {value} ({result['test_examples']:,} examples)")
         for rule, floor in rules.items():

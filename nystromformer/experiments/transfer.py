@@ -1,74 +1,156 @@
 """Starting from another run: which of its weights are carried over."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from etils import epath
 
-from lra_tasks.subwords import Vocabulary, open_vocabulary
+from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary, open_vocabulary
 from lra_tasks.task import Task
+from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.trained_run import TrainedRun
-from nystromformer.experiments.workdir import TOKENIZER_FILE
+from nystromformer.experiments.trained_run import TrainedRun, load_run
+from nystromformer.experiments.workdir import read_config, read_result
+from nystromformer.training.output import METRICS_FILE
 from nystromformer.training.step import Weights, named_leaves
 
+# The names of arrays whose number of rows may differ.
 EMBEDDING = "params.encoder.embedding.embedding"
 POSITIONS = "params.encoder.positions"
 
 
-def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarray]:
-    """The source's weights that an experiment begins with, by name; prints which.
+def check_source(config: Config) -> None:
+    """Checks that the run that `train.init_from` names, if any, can be started from.
 
-    All arrays of equal name and shape are taken. New or dropped may be heads and,
-    between different attentions, the attentions' own parameters. More positions
-    repeat the source's; fewer are its first. Rows of the source's embedding beyond
-    our vocabulary, as of a mask token, are dropped. ConfigError for other tokens, or an
-    encoder of another width, depth or vocabulary.
+    Raises:
+      ConfigError: if it is not a run, or still trains.
     """
+    if not config.train.init_from:
+        return
+    folder = epath.Path(config.train.init_from).expanduser()
+    read_config(folder)
+    is_imported = not (folder / METRICS_FILE).exists()  # published weights
+    if read_result(folder) is None and not is_imported:
+        raise ConfigError(f"init_from: {folder} is not finished: train it to its end")
+
+
+def load_source(config: Config) -> TrainedRun | None:
+    """Loads the run that `train.init_from` names; returns None if it names none.
+
+    Raises:
+      ConfigError: if it is not a run, or still trains.
+      CheckpointError: if its weights are damaged.
+    """
+    check_source(config)
+    return load_run(config.train.init_from) if config.train.init_from else None
+
+
+def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarray]:
+    """Chooses the weights of another run that an experiment begins with.
+
+    All arrays of equal name and shape are carried over. Heads may be new or dropped,
+    and so may parameters of the attention, if it is another one. More positions repeat
+    the source's; fewer are its first ones. Rows of the source's embedding beyond the
+    experiment's vocabulary, such as the mask token's, are dropped. Prints what is
+    carried over, new and dropped.
+
+    Returns:
+      The weights by name.
+
+    Raises:
+      ConfigError: for other tokens, or an encoder of another width, depth or
+        vocabulary.
+    """
+    _check_same_meaning(source, experiment)
+    source_arrays = named_leaves(source.weights)
+    target_arrays = named_leaves(experiment.weight_shapes)
+    is_same_attention = source.config.attention.name == experiment.config.attention.name
+
+    carried: dict[str, np.ndarray] = {}
+    for name in target_arrays | source_arrays:
+        source_shape = _shape(source_arrays, name)
+        target_shape = _shape(target_arrays, name)
+        is_in_both = name in source_arrays and name in target_arrays
+        if is_in_both and source_shape == target_shape:
+            carried[name] = source_arrays[name]
+        elif is_in_both and _may_resize(name, source_shape, target_shape):
+            carried[name] = np.resize(source_arrays[name], target_shape)  # whole rows
+            print(
+                f"init_from: {name}: {source_shape[0]} rows repeated or cut to "
+                f"{target_shape[0]}"
+            )
+        elif _must_match(name, is_same_attention):
+            raise ConfigError(
+                f"config.train.init_from: {name} is {target_shape or 'missing'} "
+                f"here and {source_shape or 'missing'} there: take the source's width, "
+                "depth, vocabulary, attention, short_conv"
+            )
+
+    new = ", ".join(sorted(target_arrays.keys() - carried.keys()))
+    dropped = ", ".join(sorted(source_arrays.keys() - carried.keys()))
+    print(
+        f"init_from: {len(carried)} arrays carried over; new: {new}; dropped: {dropped}"
+    )
+    return carried
+
+
+def with_weights(fresh: Weights, carried: dict[str, np.ndarray]) -> Weights:
+    """Returns fresh weights with those that are carried over in their places."""
+    leaves = [carried.get(name, leaf) for name, leaf in named_leaves(fresh).items()]
+    return jax.tree.unflatten(jax.tree.structure(fresh), leaves)
+
+
+def _check_same_meaning(source: TrainedRun, experiment: Experiment) -> None:
+    """Raises ConfigError where weights of equal shapes mean something else."""
     folder = epath.Path(str(experiment.config.train.init_from))
-    words = folder.expanduser() / TOKENIZER_FILE
-    vocabulary = open_vocabulary(str(words)) if words.exists() else None
-    tokens = _tokens(source.task, vocabulary), _tokens(experiment.task)
-    heads = source.config.model.num_heads, experiment.config.model.num_heads
-    positions = source.config.model.positions, experiment.config.model.positions
-    for name, (there, here) in (
-        ("vocabulary", tokens),
-        ("num_heads", heads),
-        ("positions", positions),
-    ):
-        if there != here:  # no shape tells
-            which = f"has {name} {there}, and this run {here}: take the same"
-            raise ConfigError(f"config.train.init_from={folder} {which}")
-    theirs = named_leaves(source.weights)
-    ours = named_leaves(experiment.weight_shapes)
-    same_attention = source.config.attention.name == experiment.config.attention.name
-    taken = {}
-    for name in {**ours, **theirs}:
-        there, here = (list(x[name].shape) if name in x else [] for x in (theirs, ours))
-        of_attention = ".attention.attention." in name and not same_attention
-        if name in ours and name in theirs and there == here:
-            taken[name] = theirs[name]
-        elif there[1:] == here[1:] and (
-            name == POSITIONS or (name == EMBEDDING and there > here)
-        ):
-            taken[name] = np.resize(theirs[name], here)  # repeats whole rows
-            print(f"init_from: {name}: {there[0]} rows repeated or cut to {here[0]}")
-        elif name.startswith("params.encoder.") and not of_attention:
-            sizes = f"{here or 'missing'} here and {there or 'missing'} there"
-            rule = "take the source's width, depth, vocabulary, attention, short_conv"
-            raise ConfigError(f"config.train.init_from: {name} is {sizes}: {rule}")
-    new, old = (", ".join(sorted(x.keys() - taken.keys())) for x in (ours, theirs))
-    print(f"init_from: {len(taken)} arrays carried over; new: {new}; dropped: {old}")
-    return taken
+    tokenizer_file = folder.expanduser() / TOKENIZER_FILE
+    source_vocabulary = None
+    if tokenizer_file.exists():
+        source_vocabulary = open_vocabulary(str(tokenizer_file))
+    source_model = source.config.model
+    model = experiment.config.model
+    properties = {
+        "vocabulary": (
+            _vocabulary_text(source.task, source_vocabulary),
+            _vocabulary_text(experiment.task),
+        ),
+        "num_heads": (source_model.num_heads, model.num_heads),
+        "positions": (source_model.positions, model.positions),
+    }
+    for name, (source_value, value) in properties.items():
+        if source_value != value:
+            raise ConfigError(
+                f"config.train.init_from={folder} has {name} {source_value}, and this "
+                f"run {value}: take the same"
+            )
 
 
-def _tokens(task: Task, vocabulary: Vocabulary | None = None) -> str:
+def _vocabulary_text(task: Task, vocabulary: Vocabulary | None = None) -> str:
     """The size of a task's vocabulary and, if it is of sub-words, its digest."""
     vocabulary = vocabulary or task.vocabulary
-    return f"{task.vocab_size:,}" + (f" of {vocabulary.digest}" if vocabulary else "")
+    if vocabulary is None:
+        return f"{task.vocab_size:,}"
+    return f"{task.vocab_size:,} of {vocabulary.digest}"
 
 
-def with_weights(fresh: Weights, taken: dict[str, np.ndarray]) -> Weights:
-    """Fresh weights with those that are carried over in their places."""
-    leaves = [taken.get(name, leaf) for name, leaf in named_leaves(fresh).items()]
-    return jax.tree.unflatten(jax.tree.structure(fresh), leaves)
+def _shape(arrays: dict[str, Any], name: str) -> list[int]:
+    """The shape of an array; empty if it is missing."""
+    return list(arrays[name].shape) if name in arrays else []
+
+
+def _may_resize(name: str, source_shape: list[int], target_shape: list[int]) -> bool:
+    """Whether an array may have another number of rows than the source's."""
+    if source_shape[1:] != target_shape[1:]:
+        return False
+    if name == POSITIONS:
+        return True
+    return name == EMBEDDING and source_shape[0] > target_shape[0]
+
+
+def _must_match(name: str, is_same_attention: bool) -> bool:
+    """Whether an array must be in both models, and have the same shape."""
+    is_of_attention = ".attention.attention." in name
+    is_of_encoder = name.startswith("params.encoder.")
+    return is_of_encoder and (is_same_attention or not is_of_attention)

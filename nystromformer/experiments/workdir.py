@@ -1,4 +1,4 @@
-"""The folder of a run: config.json, result.json, and who may train there."""
+"""The folder of a run: its config and result, and who may train there."""
 
 import contextlib
 import json
@@ -13,50 +13,68 @@ from flax.traverse_util import flatten_dict
 
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
-from nystromformer.experiments import cli
+from nystromformer.experiments.plugins import load_modules
+from nystromformer.experiments.run_files import (
+    CONFIG_FILE,
+    LOCK_FILE,
+    RESULT_FILE,
+    SETTINGS_WITHOUT_EFFECT,
+)
 from nystromformer.training.devices import is_host_0
 from nystromformer.training.output import write_text
 
-CONFIG_FILE = "config.json"
-RESULT_FILE = "result.json"
-PLAN_FILE = "sweep.json"  # of a sweep's folder: the config of each run in it, by name
-TOKENIZER_FILE = "tokenizer.json"  # of a run on sub-words
-LOCK_FILE = "lock"
-LOGS = {LOCK_FILE, ".txt", ".log", ".out", ".err"}  # may come before a run
-NUMBERLESS = {"load", "task.data_dir", "task.num_workers"}  # they change no number
-NUMBERLESS |= {"train.log_every", "train.checkpoint_every"}
-NOT_COMPARED = NUMBERLESS | {"task.source_dir", "preset"}
-FOLDERS = {"train.init_from", "task.tokenizer"}  # compared by their last parts
+# A sweep, a shell or SLURM may write these before the run begins.
+FILES_BEFORE_A_RUN = {LOCK_FILE}
+SUFFIXES_BEFORE_A_RUN = {".txt", ".log", ".out", ".err"}
+# Settings that may change while a run is stopped.
+NOT_COMPARED = SETTINGS_WITHOUT_EFFECT | {"task.source_dir", "preset"}
+# Paths that are compared by their last part: the rest may have moved.
+COMPARED_BY_NAME = ("train.init_from", "task.tokenizer")
+# Orbax takes the whole path for a pattern, and a backslash for a slash.
+UNREADABLE_LETTERS = set("*?[\\")
+SECONDS_TO_LOCK = 1.0  # `is_locked` of another process has the lock for a moment
 
 
 @contextlib.contextmanager
 def lock_workdir(workdir: epath.Path) -> Iterator[None]:
-    """Makes the folder, and locks it for the context; a bucket has no locks.
+    """Makes the folder of a run, and keeps other processes out while it is entered.
 
-    A new folder is deleted if the context leaves nothing in it. ConfigError while
-    another process has the lock.
+    A new folder is deleted if nothing has been written to it. A bucket has no locks,
+    and of several processes of one run the first one has the lock.
+
+    Raises:
+      ConfigError: if another process has the lock.
     """
-    if not is_host_0() or "://" in str(workdir):
+    is_bucket = "://" in str(workdir)
+    if is_bucket or not is_host_0():
         yield
         return
+
     is_new = not workdir.exists()
     workdir.mkdir(parents=True, exist_ok=True)
     lock = FileLock(workdir / LOCK_FILE)
     try:
-        lock.acquire(timeout=1)  # `is_locked` elsewhere has it for a moment
+        lock.acquire(timeout=SECONDS_TO_LOCK)
     except Timeout as error:
         raise ConfigError(f"another process is training in {workdir}") from error
+
     try:
         yield
     finally:
-        if is_new and [path.name for path in workdir.iterdir()] == [LOCK_FILE]:
-            (workdir / LOCK_FILE).unlink()
-            workdir.rmdir()
+        if is_new:
+            _delete_if_unused(workdir)
         lock.release()
 
 
+def _delete_if_unused(workdir: epath.Path) -> None:
+    """Deletes a folder that has nothing but the lock in it."""
+    if [path.name for path in workdir.iterdir()] == [LOCK_FILE]:
+        (workdir / LOCK_FILE).unlink()
+        workdir.rmdir()
+
+
 def is_locked(workdir: Path) -> bool:
-    """Whether a process trains in a folder; changes nothing there."""
+    """Returns whether a process trains in a folder; changes nothing there."""
     if not (workdir / LOCK_FILE).exists():
         return False
     try:
@@ -67,11 +85,8 @@ def is_locked(workdir: Path) -> bool:
 
 
 def check_path(workdir: epath.Path) -> None:
-    """Raises ConfigError for a path where orbax cannot read back what it saves.
-
-    It takes the whole path for a pattern, and a backslash for a slash.
-    """
-    if set(os.path.abspath(workdir)) & set("*?[\\"):
+    """Raises ConfigError for a path where orbax cannot read back what it saves."""
+    if not UNREADABLE_LETTERS.isdisjoint(os.path.abspath(workdir)):
         raise ConfigError(
             f"checkpoints saved in {workdir} could not be read again: "
             "choose a path without *, ?, [ and \\"
@@ -79,39 +94,63 @@ def check_path(workdir: epath.Path) -> None:
 
 
 def check_new(workdir: epath.Path) -> None:
-    """Raises ConfigError if the folder holds anything but logs; it may not exist."""
+    """Checks that a run may begin in a folder, which need not exist.
+
+    Raises:
+      ConfigError: if it holds anything but logs, or its path does not work.
+    """
     check_path(workdir)
-    for path in workdir.iterdir() if workdir.exists() else ():
-        if not {path.name, path.suffix} & LOGS:
-            raise ConfigError(f"{path} belongs to no run: name a new or empty workdir")
+    if not workdir.exists():
+        return
+    for path in workdir.iterdir():
+        is_log = path.suffix in SUFFIXES_BEFORE_A_RUN
+        if path.name not in FILES_BEFORE_A_RUN and not is_log:
+            raise ConfigError(
+                f"{path} belongs to no run: choose a new or empty folder as workdir"
+            )
 
 
 def check_workdir(workdir: epath.Path, config: Config) -> None:
-    """Checks that a run of this config may begin or go on there; changes nothing.
+    """Checks that a run of this config may begin or go on in a folder.
 
-    Data and other runs may have moved: their folders are not compared. ConfigError if
-    it holds something else, or a run of another config: it names the first such key.
+    Nothing is changed there. The folders of data and of other runs are not compared,
+    since they may have moved.
+
+    Raises:
+      ConfigError: if the folder holds something else, or a run of another config; the
+        message names the first key that differs.
     """
     if not (workdir / CONFIG_FILE).exists():
-        return check_new(workdir)
+        check_new(workdir)
+        return
+
     check_path(workdir)
-    saved, ours = (_comparable(x) for x in (read_config(workdir), config))
-    if not config.train.num_steps:  # but num_epochs
-        ours["train.num_steps"] = saved["train.num_steps"]
-    for key in {**saved, **ours}:
-        there, here = saved.get(key), ours.get(key)
-        if there != here:
-            changed = f"{key} is {there!r} there, {here!r} here; name another workdir"
-            raise ConfigError(f"{workdir} holds a run with another config: {changed}")
+    saved_settings = _compared_settings(read_config(workdir))
+    settings = _compared_settings(config)
+    if config.train.num_steps == 0:
+        # num_epochs say how long it trains, and the saved run knows the steps.
+        settings["train.num_steps"] = saved_settings["train.num_steps"]
+    for key in saved_settings | settings:
+        saved_value = saved_settings.get(key)
+        value = settings.get(key)
+        if saved_value != value:
+            raise ConfigError(
+                f"{workdir} holds a run with another config: {key} is {saved_value!r} "
+                f"there, {value!r} here; name another workdir"
+            )
 
 
-def _comparable(config: Config) -> dict[str, Any]:
-    """The keys of a config that change its numbers, by JSON's types."""
+def _compared_settings(config: Config) -> dict[str, Any]:
+    """The settings that change a run's numbers, by flat keys, in the types of JSON."""
     groups = json.loads(json.dumps(config.to_mapping()))
     del groups["overrides"]
-    flat: Any = flatten_dict(groups, sep=".")
-    names = {x: Path(flat[x]).name for x in FOLDERS & flat.keys() if flat[x]}
-    return {key: x for key, x in (flat | names).items() if key not in NOT_COMPARED}
+    settings: dict[str, Any] = flatten_dict(groups, sep=".")
+    for key in COMPARED_BY_NAME:
+        if settings.get(key):
+            settings[key] = Path(settings[key]).name
+    for key in NOT_COMPARED:
+        settings.pop(key, None)
+    return settings
 
 
 def write_json(path: epath.PathLike, content: Any) -> None:
@@ -120,19 +159,23 @@ def write_json(path: epath.PathLike, content: Any) -> None:
 
 
 def read_config(workdir: epath.Path) -> Config:
-    """The config of a run, with its modules imported; ConfigError if there is none."""
+    """Reads the config of a run, and imports the modules that it names.
+
+    Raises:
+      ConfigError: if the folder holds no run, or its config is not of this version.
+    """
     path = workdir / CONFIG_FILE
     if not path.exists():
         raise ConfigError(f"{workdir} is not a run: it has no {CONFIG_FILE}")
     try:
         groups = json.loads(path.read_text())
-        cli.load_modules(groups.get("load", ()))
+        load_modules(groups.get("load", ()))
         return Config.from_mapping(groups)
-    except ValueError as error:  # of JSON, or a ConfigError
+    except ValueError as error:  # ConfigError is one, and so are the errors of JSON
         raise ConfigError(f"{path} cannot be used: {error}") from error
 
 
 def read_result(workdir: epath.Path) -> dict[str, Any] | None:
-    """The result of a run, or None if it is not finished."""
+    """Reads the result of a run; returns None if it is not finished."""
     path = workdir / RESULT_FILE
     return json.loads(path.read_text()) if path.exists() else None

@@ -58,5 +58,7 @@ def test_benchmark_rejects_in_one_line_and_writes_nothing(commands, tmp_path):
         assert not (tmp_path / "out").exists()
     (tmp_path / "thesis.md").touch()
     args = (f"--out={tmp_path}", "--attention=linear", "--length=8")
-    assert "is not empty and not ours" in refused(commands.run("benchmark.py", *args))
+    assert "contains files of something else" in refused(
+        commands.run("benchmark.py", *args)
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.md"]

@@ -61,7 +61,7 @@ def test_run_passes_positional_arguments_wherever_flags_stand(run_main):
     done = run_main("print(words)", "a", "--verbosity=0", "b", asks_for="RUNS")
     assert (done.returncode, done.stdout) == (0, "['a', 'b']\n")
     none = run_main("print('ran')", asks_for="RUNS")
-    assert (none.stdout, none.stderr) == ("", "error: expected RUNS, got ''\n")
+    assert (none.stdout, none.stderr) == ("", "error: expected RUNS, got nothing\n")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")

@@ -8,8 +8,8 @@ from lra_tasks.task import LRA
 from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import AUGMENTATIONS
+from nystromformer.experiments.cores import num_cores
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.provenance import num_cores
 from nystromformer.training.objective import Classification
 from tests.small import make_config
 

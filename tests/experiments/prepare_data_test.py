@@ -1,19 +1,20 @@
-"""The command as a user runs it, on tiny inputs in the official formats."""
+"""scripts/prepare_data.py as a user runs it, on tiny inputs in the official formats."""
 
 import functools
 import re
 
 import pytest
-import tensorflow_datasets as tfds  # noqa: F401 - eval
+import tensorflow_datasets as tfds  # noqa: F401 - the printed line needs it
 
+from lra_tasks.task import get_task
 from tests.commands import ROOT, refused
 
-MINE = f"--load={ROOT}/examples/custom.py", "--task=words"
 PAIRS = b"1.0\tA\tB\tfirst paper\tsecond paper\n0.0\tA\tC\tfirst paper\tthird\n"
 
 
 @pytest.fixture
-def run(commands):
+def prepare(commands):
+    """Runs the command with these arguments."""
     return functools.partial(commands.run, "prepare_data.py")
 
 
@@ -24,48 +25,72 @@ def write_pairs(folder):
         (folder / f"new_aan_pairs.{name}.tsv").write_bytes(content)
 
 
-def test_it_says_what_came_of_it_and_again_the_same(run, tmp_path):
+def test_prepare_data_prints_how_to_load_and_again_the_same(prepare, tmp_path):
     write_pairs(tmp_path / "tsv_data")
     arguments = ("--task=retrieval", f"--data_dir={tmp_path}")
-    first, again = (run(*arguments) for _ in range(2))
+    first = prepare(*arguments)
+    again = prepare(*arguments)
     assert first.returncode == 0, first.stderr
     assert (again.stdout, again.stderr) == (first.stdout, "")
-    loads = re.search(r"tfds.builder_from_directory\(.*\)$", first.stdout, re.M)
-    assert len(eval(loads[0])) == 2
+
+    call = re.search(r"tfds.builder_from_directory\(.*\)$", first.stdout, re.M)
+    assert len(eval(call[0])) == 2
     line = r" train +2 examples of 3 documents; sha256 [0-9a-f]{64}$"
     assert re.search(line, first.stdout, re.M)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--task=txt"], "unknown task 'txt': one of listops, text, "),
-        ([*MINE, f"--option=source_dir={ROOT}"], "has neither aclImdb nor"),
-        (["--task=text", "--option=seed"], "--option=seed is not KEY=VALUE"),
-        (["--task=text", "--option=seed=one"], "seed must be int, not 'one'"),
-        (["--task=labelled_texts", "--option=labels=1,2"], "must hold train.csv"),
-        (
-            ["--task=labelled_texts", "--option=source_dir=None"],
-            "source_dir (None) must hold train.csv",
-        ),
-    ],
-)
-def test_what_is_wrong_is_one_line_and_status_2(run, tmp_path, arguments, message):
-    done = run(*arguments, f"--data_dir={tmp_path}")
+def test_prepare_data_makes_what_a_config_reads(prepare, tmp_path):
+    options = {"num_train": 30, "num_validation": 5, "num_test": 5}
+    changes = [f"--config.task.{key}={value}" for key, value in options.items()]
+    config = f"--config={ROOT}/configs/listops.py:quick"
+    done = prepare(config, f"--config.task.data_dir={tmp_path}", *changes)
+    assert done.returncode == 0, done.stderr
+
+    quick = {"min_tokens": 24, "max_tokens": 48, "max_depth": 3, "max_args": 6}
+    task = get_task("listops", max_length=48, **quick, **options)
+    assert f'builder_from_directory("{task.folder(tmp_path)}")' in done.stdout
+    assert task.load("train", tmp_path).content_hash in done.stdout
+
+
+TEXT = f"--config={ROOT}/configs/text.py"
+LABELLED = f"--config={ROOT}/configs/labelled_texts.py"
+BAD = [
+    ([], "give either --task or --config"),
+    (["--task=text", TEXT], "give either --task or --config"),
+    (["--task=txt"], "unknown task 'txt': one of listops, text, "),
+    ([TEXT, "--config.task.sed=1"], 'Did you mean "seed" instead of "sed"'),
+    ([TEXT, "--config.task.seed=one"], "seed=one: invalid literal for int"),
+    ([TEXT, f"--config.task.source_dir={ROOT}"], "has neither aclImdb nor"),
+    (["--task=labelled_texts"], "must hold train.csv"),
+    (
+        [LABELLED, "--config.task.source_dir=None"],
+        "source_dir (None) must hold train.csv",
+    ),
+    (
+        [f"--load={ROOT}/examples/custom.py", "--task=words"],
+        "words: ",  # the task is known; its archive is not there
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_prepare_data_rejects_bad_input(prepare, tmp_path, arguments, message):
+    done = prepare(*arguments, f"--data_dir={tmp_path}")
     assert message in refused(done)
     assert done.stdout == ""
 
 
-def test_all_are_tried_and_every_failure_is_a_line(run, tmp_path):
+def test_prepare_data_tries_all_and_prints_a_line_for_every_failure(prepare, tmp_path):
     """No network, no archive: what cannot be had does not keep the rest waiting."""
     write_pairs(tmp_path / "tsv_data")
     (tmp_path / "aclImdb").mkdir()
     (tmp_path / "cifar-10-batches-bin").mkdir()
     for name in ("listops", "pathfinder", "pathx"):  # drawing all takes minutes
         (tmp_path / f"lra_{name}").touch()
-    done = run("--task=all", f"--data_dir={tmp_path}")
+    done = prepare("--task=all", f"--data_dir={tmp_path}")
     assert done.returncode == 2
     assert done.stdout.startswith("retrieval: tfds.")
+
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     names = [line.split(": ")[1] for line in lines]
     assert names == ["listops", "text", "image", "pathfinder", "pathx"]

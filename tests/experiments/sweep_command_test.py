@@ -59,6 +59,7 @@ def test_sweep_rejects_bad_input(commands, tmp_path):
         ([LISTOPS, "--tasks=text"], "give either --config, --tasks or --plan"),
         (["--tasks=chess"], "No such file or directory: "),
         ([LISTOPS, "--config.train.num_step=5"], "known: train.num_steps"),
+        ([LISTOPS, "--config.train.init_from=/no/run"], "/no/run is not a run"),
     ):
         done = commands.run("sweep.py", f"--workdir={tmp_path}/x", *args)
         assert message in refused(done)

@@ -42,6 +42,31 @@ def test_train_prints_its_test_accuracy_beside_its_floors(finished):
     assert result["command"].startswith("python ")
 
 
+def test_train_prints_its_config_first(finished):
+    _, printed = finished
+    settings = ("task.max_length = 48", "model.num_layers = 1", "train.num_steps = 200")
+    beginning = printed.partition("loading the data")[0]
+    for setting in settings:
+        assert f"config.{setting}\n" in beginning
+
+
+def test_train_print_config_ends_without_data_or_a_folder(commands, tmp_path):
+    fresh = commands.with_env(LRA_DATA_DIR=str(tmp_path / "data"))
+    config = f"--config={ROOT}/configs/listops.py:softmax,quick"
+    change = "--config.train.seed=7"
+    done = fresh.run("train.py", config, change, "--print_config")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert all(line.startswith("config.") for line in lines)
+    assert {
+        "config.preset = 'quick'",
+        "config.attention.name = 'softmax'",
+        "config.task.data_dir = None",
+        "config.train.seed = 7",
+    } <= set(lines)
+    assert not list(tmp_path.iterdir())
+
+
 def test_train_says_that_a_run_is_finished_and_does_nothing(commands, finished):
     before = {path: path.stat().st_mtime_ns for path in finished[0].rglob("*")}
     again = commands.train(finished[0])
@@ -150,6 +175,7 @@ BAD = {
     "--config.attention.conv_kernel_size=4": "conv_kernel_size must be odd",
     "--config.train.batch_size=301": "over the 300 training examples",
     "--config.train.init_from=/no/such/run": "is not a run",
+    "--workdir=": "give --workdir=DIR, the folder of the run",
     "--wrkdir=x": "Unknown command line flag 'wrkdir'. Did you mean: workdir",
     "--sequence_parallelism=3": "sequence_parallelism=3",
     "--distributed --num_processes=2": "the processes did not find each other: ",

@@ -9,8 +9,8 @@ from filelock import FileLock
 from flax.traverse_util import flatten_dict
 
 from nystromformer.errors import ConfigError
+from nystromformer.experiments.run_files import CONFIG_FILE
 from nystromformer.experiments.workdir import (
-    CONFIG_FILE,
     check_workdir,
     is_locked,
     lock_workdir,

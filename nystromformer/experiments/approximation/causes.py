@@ -24,7 +24,7 @@ from flax import nnx
 from tqdm import tqdm
 
 from nystromformer.attention import make_attention
-from nystromformer.experiments.trained_run import Layer
+from nystromformer.experiments.recorded_layers import Layer
 from nystromformer.factors import nystrom_kernels, softmax_matrix, standard_nystrom
 from nystromformer.nystrom import iterative_pinv
 
@@ -106,7 +106,7 @@ def drawn_errors(
     key: jax.Array,
     value: jax.Array,
     mask: jax.Array,
-    seed: int,
+    seed: int | jax.Array,
     *,
     count: int,
     num_pinv_iters: int = 6,
@@ -154,7 +154,7 @@ def _performer(
     key: jax.Array,
     value: jax.Array,
     mask: jax.Array,
-    seed: jax.Array,
+    seed: int | jax.Array,
     *,
     num_features: int,
 ) -> jax.Array:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from nystromformer.experiments.approximation import causes
 from nystromformer.experiments.plotting import new_figure
-from nystromformer.experiments.trained_run import Layer
+from nystromformer.experiments.recorded_layers import Layer
 
 Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each layer
 HEAD = ["layer", "head", "num_landmarks"]
@@ -127,7 +127,7 @@ def _make_layers(
 def summarize(errors: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     """Makes the table of a `Diagnosis`: medians over examples and draws."""
     medians = errors.groupby([*HEAD, "method"])["error"].median()
-    table = medians.unstack()[list(causes.METHODS)]
+    table: Any = medians.unstack()[list(causes.METHODS)]
     inverse: Any = errors[errors["method"] == causes.NYSTROM].groupby(HEAD)
     table = table.join(inverse[["inverse_error", "inverse_residual"]].median())
 

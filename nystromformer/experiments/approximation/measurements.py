@@ -2,6 +2,8 @@
 
 With no more valid tokens than landmarks Nyström attention is exact by construction:
 such sequences are left out.
+
+Letters: L tokens, N heads, H head dim, T queries, S keys.
 """
 
 import functools
@@ -15,11 +17,11 @@ import pandas as pd
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, make_attention
-from nystromformer.experiments.trained_run import Layer
+from nystromformer.experiments.recorded_layers import Layer
 from nystromformer.factors import nystrom_kernels, softmax_matrix
 from nystromformer.landmarks import PINVS
 
-Pictures = dict[tuple[int, int], dict[str, np.ndarray]]
+Pictures = dict[tuple[int, int], dict[str, np.ndarray]]  # (layer, head) -> name -> it
 
 
 @functools.partial(
@@ -35,104 +37,171 @@ def nystrom_errors(
     pinv: str = "iterative",
     **landmarks: Any,
 ) -> dict[str, jax.Array]:
-    """Errors [N] of the approximations Ŝ = F Z B of the heads' attention matrices S.
+    """Returns errors of the approximations Ŝ = F Z B of the attention matrices S.
 
-    query, key and value [L, N, H] are zero where the mask [L] is False; the options are
-    those of `nystrom_factors`. All seeds of random landmarks share a program.
+    All seeds of random landmarks share a program.
+
+    Args:
+      query, key, value: [L, N, H], zero where the mask is False.
+      mask: bool [L].
+      num_pinv_iters, pinv, landmarks: options as of `nystrom_factors`.
 
     Returns:
-      error: ‖ŜV − SV‖ / ‖SV‖, Frobenius.
-      distance: ‖ŜV − SV‖∞, the largest row sum of absolute values.
-      bound: (1 + ‖A⁺‖∞ + ‖A⁺ − Z‖∞) ‖V‖∞, which Proposition 1 sets to the distance.
+      For each head, [N]:
+        error: ‖ŜV − SV‖ / ‖SV‖, Frobenius.
+        distance: ‖ŜV − SV‖∞, the largest row sum of absolute values.
+        bound: (1 + ‖A⁺‖∞ + ‖A⁺ − Z‖∞) ‖V‖∞, Proposition 1's bound of the distance.
     """
-    norm = functools.partial(jnp.linalg.norm, ord=jnp.inf)
+    max_row_sum = functools.partial(jnp.linalg.norm, ord=jnp.inf)
 
-    def of_head(query: Any, key: Any, value: Any) -> dict[str, jax.Array]:
+    def errors_of_head(
+        query: jax.Array, key: jax.Array, value: jax.Array
+    ) -> dict[str, jax.Array]:
         f, a, b = nystrom_kernels(query, key, mask, **landmarks)
-        z, inverse = PINVS[pinv](a, num_pinv_iters), jnp.linalg.pinv(a)
-        exact = jnp.where(mask[:, None], softmax_matrix(query, key, mask) @ value, 0)
-        difference = jnp.where(mask[:, None], f @ (z @ (b @ value)), 0) - exact
+        z = PINVS[pinv](a, num_pinv_iters)
+        inverse = jnp.linalg.pinv(a)
+        exact = softmax_matrix(query, key, mask) @ value
+        approximation = f @ (z @ (b @ value))
+        exact = jnp.where(mask[:, None], exact, 0)
+        difference = jnp.where(mask[:, None], approximation, 0) - exact
         return {
             "error": jnp.linalg.norm(difference) / jnp.linalg.norm(exact),
-            "distance": norm(difference),
-            "bound": (1 + norm(inverse) + norm(inverse - z)) * norm(value),
+            "distance": max_row_sum(difference),
+            "bound": (1 + max_row_sum(inverse) + max_row_sum(inverse - z))
+            * max_row_sum(value),
         }
 
-    return jax.vmap(of_head, 1)(query, key, value)
+    return jax.vmap(errors_of_head, in_axes=1)(query, key, value)
 
 
 @functools.partial(jax.jit, static_argnames=("attention", "num_landmarks"))
 def baseline_errors(
-    query: Any, key: Any, value: Any, mask: Any, *, attention: str, num_landmarks: int
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array,
+    *,
+    attention: str,
+    num_landmarks: int,
 ) -> dict[str, jax.Array]:
-    """Error [N] of another attention with fresh parameters, of as many rows."""
+    """Returns the error of another attention with fresh parameters.
+
+    Args:
+      query, key, value, mask: as of `nystrom_errors`.
+      attention: its name in ATTENTIONS.
+      num_landmarks: its size, such as the number of rows or features.
+
+    Returns:
+      error: as of `nystrom_errors`, [N].
+    """
     length, num_heads, head_dim = query.shape
-    sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": length}
-    if option := ATTENTIONS[attention].size_option:
-        sizes[option] = num_landmarks
-    attend: Any = make_attention(attention, rngs=nnx.Rngs(0), **sizes)
-    out = attend(query[None], key[None], value[None], mask=mask[None, None, None])[0]
-    exact = jax.vmap(softmax_matrix, (1, 1, None))(query, key, mask)  # [N, T, S]
-    expected = jnp.einsum("nts,snh->tnh", exact, value)
-    both = jnp.where(mask[:, None, None], jnp.stack([out - expected, expected]), 0)
-    norms = jnp.linalg.norm(both, axis=(1, 3))
-    return {"error": norms[0] / norms[1]}
+    size_option = ATTENTIONS[attention].size_option
+    size: Any = {size_option: num_landmarks} if size_option else {}
+    attend: Any = make_attention(
+        attention,
+        num_heads=num_heads,
+        head_dim=head_dim,
+        max_length=length,
+        rngs=nnx.Rngs(0),
+        **size,
+    )
+    outputs = attend(query[None], key[None], value[None], mask=mask[None, None, None])
+    output = outputs[0]  # [L, N, H]
+    matrices = jax.vmap(softmax_matrix, (1, 1, None))(query, key, mask)  # [N, T, S]
+    exact = jnp.einsum("nts,snh->tnh", matrices, value)
+
+    is_valid = mask[:, None, None]
+    difference = jnp.where(is_valid, output - exact, 0)
+    exact = jnp.where(is_valid, exact, 0)
+    norm_of_head = functools.partial(jnp.linalg.norm, axis=(0, 2))
+    return {"error": norm_of_head(difference) / norm_of_head(exact)}
 
 
 def measure_errors(
     layers: Sequence[Layer], grid: Iterable[Mapping[str, Any]]
 ) -> pd.DataFrame:
-    """The errors of every head and every sequence of more tokens than landmarks.
+    """Measures every head and every sequence of more tokens than landmarks.
 
-    grid: options, which go into the rows: `method`, a name; num_landmarks; and others
-      of `nystrom_errors`, or `attention`, the name of another one.
+    Args:
+      layers: of a model, as of `record_qkv`.
+      grid: settings. `method` is the name of one, `num_landmarks` its size; other keys
+        go to `nystrom_errors`, or `attention` to `baseline_errors`.
+
+    Returns:
+      A row for each setting, layer, example and head: the setting, `layer`, `example`,
+      `head` and the errors.
     """
     rows = []
-    for named in grid:
-        options = {key: x for key, x in named.items() if key != "method"}
-        errors = baseline_errors if "attention" in options else nystrom_errors
-        for i, layer in enumerate(layers):
-            longer = layer.mask.sum(1) > options["num_landmarks"]
-            for example in np.flatnonzero(longer).tolist():
-                found = jax.device_get(errors(*layer.example(example), **options))
-                place = {"layer": i, "example": example}
-                for head, row in enumerate(pd.DataFrame(found).to_dict("records")):
-                    rows.append({**named, **place, "head": head, **row})
+    for setting in grid:
+        options = {key: value for key, value in setting.items() if key != "method"}
+        errors_of = baseline_errors if "attention" in options else nystrom_errors
+        for layer_number, layer in enumerate(layers):
+            is_longer = layer.mask.sum(1) > options["num_landmarks"]
+            for example in np.flatnonzero(is_longer).tolist():
+                errors = jax.device_get(errors_of(*layer.example(example), **options))
+                for head, row in enumerate(pd.DataFrame(errors).to_dict("records")):
+                    place = {"layer": layer_number, "example": example, "head": head}
+                    rows.append({**setting, **place, **row})
     return pd.DataFrame(rows)
 
 
 def spectra(layers: Sequence[Layer]) -> pd.DataFrame:
-    """Singular values of S, the largest first, as fractions of it, a row each."""
-    frames, function = [], {"exact": of_heads(softmax_matrix)}
+    """Returns the singular values of S, the largest first, as fractions of it.
+
+    Returns:
+      A row for each: `layer`, `head`, `example`, `index` from 1, `singular_value`.
+    """
+    functions = {"exact": of_heads(softmax_matrix)}
+    frames = []
     for example in range(len(layers[0].mask)):
-        found = matrices(layers, example, function)
-        for (layer, head), pictures in found.items():
-            values = np.linalg.svd(pictures["exact"], compute_uv=False)
-            row = {"layer": layer, "head": head, "example": example}
-            row |= {"index": np.arange(1, len(values) + 1)}
-            frames.append(pd.DataFrame({**row, "singular_value": values / values[0]}))
+        pictures = matrices(layers, example, functions)
+        for (layer, head), matrix_of_name in pictures.items():
+            values = np.linalg.svd(matrix_of_name["exact"], compute_uv=False)
+            frame = pd.DataFrame(
+                {
+                    "layer": layer,
+                    "head": head,
+                    "example": example,
+                    "index": np.arange(1, len(values) + 1),
+                    "singular_value": values / values[0],
+                }
+            )
+            frames.append(frame)
     return pd.concat(frames)
 
 
 def of_heads(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of query, key [L, H] and mask [L] for all heads, compiled once."""
+    """Lifts a function of one head to all heads, and compiles it once.
+
+    Args:
+      function: of query and key [L, H] and mask [L].
+
+    Returns:
+      A function of query and key [L, N, H] and mask [L].
+    """
     return jax.jit(jax.vmap(function, (1, 1, None)))
 
 
 def matrices(
     layers: Sequence[Layer], example: int, functions: Mapping[str, Callable[..., Any]]
 ) -> Pictures:
-    """(layer, head) -> the result of each function on that head of one example.
+    """Applies functions to every head of one example.
 
-    functions: as `of_heads` gives them; of a matrix [L, L] the rows and columns of
-      valid tokens are kept.
+    Args:
+      layers: of a model, as of `record_qkv`.
+      example: the number of the example.
+      functions: name -> function, as `of_heads` gives it. Of a result [L, L] the rows
+        and columns of valid tokens are kept.
+
+    Returns:
+      (layer, head) -> name -> result.
     """
     pictures: Pictures = {}
-    for i, layer in enumerate(layers):
+    for layer_number, layer in enumerate(layers):
         query, key, _, mask = layer.example(example)
         for name, function in functions.items():
-            for n, x in enumerate(np.asarray(function(query, key, mask))):
-                square = x.shape == mask.shape * 2
-                of_head = pictures.setdefault((i, n), {})
-                of_head[name] = x[mask][:, mask] if square else x
+            for head, matrix in enumerate(np.asarray(function(query, key, mask))):
+                if matrix.shape == (len(mask), len(mask)):
+                    matrix = matrix[mask][:, mask]
+                pictures.setdefault((layer_number, head), {})[name] = matrix
     return pictures

@@ -9,21 +9,24 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from nystromformer.experiments import provenance
-from nystromformer.experiments.benchmark.programs import PASSES, Program, measure
+from nystromformer.experiments import markdown, provenance
+from nystromformer.experiments.benchmark.attentions import PASSES
+from nystromformer.experiments.benchmark.timing import Program, measure
 from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 
-Row = Mapping[str, Any]
-PAGE, FILE, DASH = "README.md", "benchmark.json", "—"
+Row = Mapping[str, Any]  # of `timing.measure`
+PAGE = "README.md"
+FILE = "benchmark.json"
+DASH = "—"
 UNITS = ("ms", "MiB")
-FIT_FROM = 2048  # below it, costs that do not depend on the length show
+FIT_FROM = 2048  # costs that do not depend on the length show below it
 NOTES = f"""\
 - Time: median (quartiles) of rounds in which all programs of a length or task take
   turns, PyTorch's among them. Each call is waited for; compiling is not included.
 - Memory: arguments, results and temporaries as compiled; {DASH} for PyTorch.
 - ×: how many times faster or smaller than softmax.
 - Exponent: p of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
-- In N: each batch in N parts, padded to the next of N lengths.
+- In N: gradient accumulation over N parts of a batch, with N length buckets.
 """
 
 
@@ -32,60 +35,167 @@ def write_benchmark(
 ) -> None:
     """Measures groups of programs, and writes JSON, page and figure after each.
 
-    torch: the module `torch_baselines`, or None.
+    Args:
+      groups: programs that are measured in turns.
+      out: the folder.
+      rounds: how often each program is measured.
+      torch: the module `torch_baselines`, or None.
+
+    Raises:
+      ConfigError: if the folder has other files.
     """
-    made_by = provenance.source()
-    made_by["versions"] |= torch.VERSIONS if torch else {}
+    source = provenance.source()
+    if torch is not None:
+        source["versions"] |= torch.VERSIONS
     rows: list[dict[str, Any]] = []
     for programs in groups:
-        provenance.open_folder(out, FILE)
-        new = measure(programs, rounds)
-        print(*tables(new), sep="\n", flush=True)
-        rows += new
+        markdown.open_folder(out, FILE)
+        new_rows = measure(programs, rounds)
+        print("\n".join(tables(new_rows)), flush=True)
+        rows.extend(new_rows)
+
         lines = [*tables(rows), NOTES]
-        if "task" not in rows[0]["key"]:
+        if not _is_of_tasks(rows):
             save_figure(draw_curves(rows), out / "attention")
             lines.insert(0, "![Time and memory against the length](attention.png)\n")
-        (out / FILE).write_text(json.dumps({**made_by, "rows": rows}, indent=1))
-        (out / PAGE).write_text(provenance.page("Benchmark", made_by, lines))
+        (out / FILE).write_text(json.dumps({**source, "rows": rows}, indent=1))
+        (out / PAGE).write_text(markdown.page("Benchmark", source, lines))
 
 
 def value(row: Row, unit: str) -> float | None:
+    """Returns the median time or the memory of a row; None if it is not known."""
     if unit == "ms":
         return 1e3 * float(np.median(row["seconds"])) if row["seconds"] else None
     return None if row["peak_bytes"] is None else row["peak_bytes"] / 2**20
 
 
 def tables(rows: Sequence[Row]) -> list[str]:
+    """Returns the lines of a table for each pass and each unit."""
     lines = []
-    for what in dict.fromkeys(row["key"]["what"] for row in rows):
-        chosen = [row for row in rows if row["key"]["what"] == what]
+    for name in dict.fromkeys(row["key"]["what"] for row in rows):
+        rows_of_pass = [row for row in rows if row["key"]["what"] == name]
         for unit in UNITS:
-            lines += [f"## {what.capitalize()}: {unit}", "", *_table(chosen, unit), ""]
+            lines.extend([f"## {name.capitalize()}: {unit}", ""])
+            lines.extend([*_table(rows_of_pass, unit), ""])
     return lines
 
 
+def _table(rows: Sequence[Row], unit: str) -> list[str]:
+    """The values with their factors of softmax; exponents where columns are lengths."""
+    row_of_cell = {(row["key"]["attention"], _column(row)): row for row in rows}
+    columns = list(dict.fromkeys(map(_column, rows)))
+    header = ["attention", *columns]
+    has_exponents = not _is_of_tasks(rows)
+    if has_exponents:
+        header.append("exponent")
+    curve_of_attention = curves(rows, unit) if has_exponents else {}
+
+    lines = []
+    for label in dict.fromkeys(row["key"]["attention"] for row in rows):
+        cells = [
+            _cell(
+                row_of_cell.get((label, column)),
+                row_of_cell.get(("softmax", column)),
+                unit,
+            )
+            for column in columns
+        ]
+        if has_exponents:
+            cells.append(exponent(curve_of_attention.get(label, {})))
+        lines.append([label, *cells])
+    return markdown.table(header, lines)
+
+
+def _is_of_tasks(rows: Sequence[Row]) -> bool:
+    """Whether train steps of tasks were measured, not attentions at some lengths."""
+    return "task" in rows[0]["key"]
+
+
+def _column(row: Row) -> str:
+    """The heading of a row's column, as in "2,048" or "text 32 × 4,000"."""
+    key = row["key"]
+    length = f"{key['length']:,}"
+    if "task" in key:
+        return f"{key['task']} {key['batch_size']} × {length}"
+    return length
+
+
+def _cell(row: Row | None, softmax: Row | None, unit: str) -> str:
+    """As in "9.92 (9.8–10.1) · 17×"."""
+    if row is None:
+        return DASH
+    number = value(row, unit)
+    if number is None:
+        return DASH if row["seconds"] else "out of memory"
+
+    text = f"{number:.4g}"
+    if unit == "ms":
+        lower, upper = 1e3 * np.quantile(row["seconds"], (0.25, 0.75))
+        text = f"{number:.3g} ({lower:.3g}–{upper:.3g})"
+    softmax_number = value(softmax, unit) if softmax else None
+    if softmax is row or not softmax_number:
+        return text
+    factor = softmax_number / number
+    num_digits = 0 if factor >= 10 else 1
+    return f"{text} · {factor:,.{num_digits}f}×"
+
+
+def exponent(curve: Mapping[int, float]) -> str:
+    """Fits c · lengthᵖ to costs by length, and returns p.
+
+    The fit is by least squares of logarithms, from length FIT_FROM on; it is a dash if
+    there are fewer than two such lengths.
+    """
+    lengths = [length for length in curve if length >= FIT_FROM]
+    if len(lengths) < 2:
+        return DASH
+    costs = [curve[length] for length in lengths]
+    slope, _ = np.polyfit(np.log(lengths), np.log(costs), deg=1)
+    return f"{slope:z.2f}"
+
+
+def curves(rows: Sequence[Row], unit: str) -> dict[str, dict[int, float]]:
+    """Returns the known values: attention -> length -> value."""
+    values: dict[str, dict[int, float]] = {}
+    for row in rows:
+        number = value(row, unit)
+        if number:
+            key = row["key"]
+            values.setdefault(key["attention"], {})[key["length"]] = number
+    return values
+
+
 def draw_curves(rows: Sequence[Row]) -> Figure:
-    """Time and memory against the length: a row of panels a pass."""
+    """Draws time and memory against the length: a row of panels for each pass."""
     figure = new_figure(len(PASSES), len(UNITS))
     lengths = sorted({row["key"]["length"] for row in rows})
-    panels = [(what, unit) for what in PASSES for unit in UNITS]
-    for axes, (what, unit) in zip(figure.axes, panels, strict=True):
-        chosen = [row for row in rows if row["key"]["what"] == what]
-        for index, (label, curve) in enumerate(curves(chosen, unit).items()):
-            style = {**line_style(index), "marker": ".", "label": label}
-            axes.plot([*curve], [*curve.values()], **style)
-        axes.set(title=what, ylabel=unit, xlabel="length", xscale="log", yscale="log")
+    panels = [(name, unit) for name in PASSES for unit in UNITS]
+    for axes, (name, unit) in zip(figure.axes, panels, strict=True):
+        rows_of_pass = [row for row in rows if row["key"]["what"] == name]
+        for index, (label, curve) in enumerate(curves(rows_of_pass, unit).items()):
+            axes.plot(
+                list(curve),
+                list(curve.values()),
+                marker=".",
+                label=label,
+                **line_style(index),
+            )
+        axes.set(title=name, ylabel=unit, xlabel="length", xscale="log", yscale="log")
         axes.set_xticks(lengths, [f"{n:,}" for n in lengths], rotation=30)
         axes.minorticks_off()
         set_value_ticks(axes)
-    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
-    figure.axes[1].legend(handles=figure.axes[0].lines, fontsize="small", **place)
+
+    figure.axes[1].legend(
+        handles=figure.axes[0].lines,
+        fontsize="small",
+        loc="center left",
+        bbox_to_anchor=(1, 0.5),
+    )
     return figure
 
 
 def set_value_ticks(axes: Any) -> None:
-    """Ticks between the powers of ten of a y axis that has few of them."""
+    """Adds ticks between the powers of ten to a y axis that has few of them."""
     low, high = axes.get_ylim()
     if high > 1000 * low:
         return
@@ -93,55 +203,3 @@ def set_value_ticks(axes: Any) -> None:
     locator = MaxNLocator(5) if is_narrow else LogLocator(subs=(1, 2, 5))
     axes.yaxis.set_major_locator(locator)
     axes.yaxis.set_major_formatter("{x:g}")
-
-
-def curves(rows: Sequence[Row], unit: str) -> dict[str, dict[int, float]]:
-    """attention -> length -> known value."""
-    found: dict[str, dict[int, float]] = {}
-    for row in rows:
-        if number := value(row, unit):
-            found.setdefault(row["key"]["attention"], {})[row["key"]["length"]] = number
-    return found
-
-
-def exponent(curve: Mapping[int, float]) -> str:
-    """p of c · lengthᵖ by least squares of logarithms; it takes two lengths."""
-    fitted = {n: number for n, number in curve.items() if n >= FIT_FROM}
-    if len(fitted) < 2:
-        return DASH
-    logs = np.log([*fitted]), np.log([*fitted.values()])
-    return f"{np.polyfit(*logs, deg=1)[0]:z.2f}"
-
-
-def _table(rows: Sequence[Row], unit: str) -> list[str]:
-    """With factors of softmax, and exponents where lengths stand across."""
-    columns = list(dict.fromkeys(map(_column, rows)))
-    found = {(row["key"]["attention"], _column(row)): row for row in rows}
-    table = []
-    for label in dict.fromkeys(row["key"]["attention"] for row in rows):
-        ours, exact = ([found.get((x, c)) for c in columns] for x in (label, "softmax"))
-        cells = [_cell(x, y, unit) for x, y in zip(ours, exact, strict=True)]
-        table.append([label, *cells])
-    if "task" not in rows[0]["key"]:
-        powers = curves(rows, unit)
-        table = [[*line, exponent(powers.get(line[0], {}))] for line in table]
-        columns.append("exponent")
-    return provenance.table(["attention", *columns], table)
-
-
-def _cell(row: Row | None, exact: Row | None, unit: str) -> str:
-    """As in "9.92 (9.8–10.1) · 17×"."""
-    if row is None or (number := value(row, unit)) is None:
-        return DASH if row is None or row["seconds"] else "out of memory"
-    text = f"{number:.4g}"
-    if unit == "ms":
-        lower, upper = 1e3 * np.quantile(row["seconds"], (0.25, 0.75))
-        text = f"{number:.3g} ({lower:.3g}–{upper:.3g})"
-    softmax = value(exact, unit) if exact and exact is not row else None
-    factor = softmax / number if softmax else 0
-    return f"{text} · {factor:,.{0 if factor >= 10 else 1}f}×" if factor else text
-
-
-def _column(row: Row) -> str:
-    key, length = row["key"], f"{row['key']['length']:,}"
-    return f"{key['task']} {key['batch_size']} × {length}" if "task" in key else length

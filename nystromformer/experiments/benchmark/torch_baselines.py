@@ -10,82 +10,122 @@ import torch
 import transformers
 
 from nystromformer.config import Config
-from nystromformer.experiments.benchmark.programs import STEPS, Program
+from nystromformer.experiments.benchmark.timing import Program
+from nystromformer.experiments.benchmark.train_steps import STEPS
 from nystromformer.training.data import DeviceRows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_float32_matmul_precision("high")  # TF32 on a GPU, as jax takes
-PUBLISHED = {"landmarks": "segment_means", "pinv": "iterative", "num_pinv_iters": 6}
 VERSIONS = {"torch": torch.__version__, "transformers": transformers.__version__}
+# The options of Nyström attention that transformers' model has.
+PUBLISHED = {"landmarks": "segment_means", "pinv": "iterative", "num_pinv_iters": 6}
+torch.set_float32_matmul_precision("high")  # TF32 on a GPU, as JAX takes
 
 
 def attention_baseline(ours: Program, inputs: Sequence[jax.Array]) -> Program | None:
-    """torch's exact attention beside softmax; None beside others."""
+    """Returns torch's exact attention beside softmax, and None beside others.
+
+    Args:
+      ours: the program beside which it stands.
+      inputs: its query, key, value and cotangent, [B, L, N, H].
+    """
     if ours.key["attention"] != "softmax":
         return None
-    # Through float32, as numpy has no bfloat16: [B, L, N, H] -> [B, N, L, H].
-    arrays = (np.array(x, np.float32).swapaxes(1, 2) for x in inputs)
     dtype = getattr(torch, ours.key["dtype"])
-    *qkv, cotangent = (torch.tensor(x).to(DEVICE, dtype) for x in arrays)
+    tensors = []
+    for array in inputs:
+        # Through float32, as numpy has no bfloat16; torch wants [B, N, L, H].
+        heads_first = np.array(array, np.float32).swapaxes(1, 2)
+        tensors.append(torch.tensor(heads_first).to(DEVICE, dtype))
+    *qkv, cotangent = tensors
     attend: Any = torch.nn.functional.scaled_dot_product_attention
 
     def forward() -> None:
         with torch.no_grad():
             attend(*qkv)
 
-    def both() -> None:
+    def forward_and_backward() -> None:
         leaves = [x.detach().requires_grad_() for x in qkv]
         torch.autograd.grad(attend(*leaves), leaves, cotangent)
 
-    return _program("torch", ours, forward if ours.key["what"] == "forward" else both)
+    is_forward = ours.key["what"] == "forward"
+    return _program("torch", ours, forward if is_forward else forward_and_backward)
 
 
 def train_baseline(ours: Program, config: Config, data: DeviceRows) -> Program | None:
-    """Train steps of transformers' classifier of the sizes of ours; None for others.
+    """Returns train steps of transformers' classifier, of the sizes of ours.
 
-    Its length is the next multiple of the landmarks. Nothing is masked: with a mask the
-    classifier of transformers 5 raises an error. It has a convolution and no parts.
+    Sequences are padded to the next multiple of the landmarks. They are not masked: the
+    classifier of transformers 5 raises an error for a mask.
+
+    Args:
+      ours: the program beside which it stands.
+      config: of this program.
+      data: its batches.
+
+    Returns:
+      None where transformers has no such model: it has a convolution, one input, the
+      options of PUBLISHED, and no gradient accumulation.
     """
-    options, model, rate = config.attention.options, config.model, config.optimizer
-    published = options.items() >= PUBLISHED.items() and options["conv_kernel_size"]
-    if config.train.grad_accum_steps > 1 or data.pairs is not None or not published:
+    options = config.attention.options
+    has_published_options = options.items() >= PUBLISHED.items()
+    if not has_published_options or not options["conv_kernel_size"]:
         return None
-    rows = np.asarray(data.inputs, np.int64)
-    rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % options["num_landmarks"])))
-    make_config: Any = transformers.NystromformerConfig
-    sizes = make_config(
-        vocab_size=int(rows.max()) + 1,
-        hidden_size=model.model_dim,
-        num_hidden_layers=model.num_layers,
-        num_attention_heads=model.num_heads,
-        intermediate_size=model.mlp_dim,
-        hidden_dropout_prob=model.dropout_rate,
-        num_labels=int(data.labels.max()) + 1,
-        num_landmarks=options["num_landmarks"],
-        conv_kernel_size=options["conv_kernel_size"],
-        segment_means_seq_len=rows.shape[1],
-        max_position_embeddings=rows.shape[1],
+    if config.train.grad_accum_steps > 1 or data.pairs is not None:
+        return None
+
+    inputs = np.asarray(data.inputs, np.int64)
+    labels = np.asarray(data.labels, np.int64)
+    num_missing = -inputs.shape[1] % options["num_landmarks"]
+    inputs = np.pad(inputs, ((0, 0), (0, num_missing)))
+    classifier = _make_classifier(
+        config,
+        length=inputs.shape[1],
+        vocab_size=int(inputs.max()) + 1,
+        num_classes=int(labels.max()) + 1,
     )
-    torch.manual_seed(0)
-    classifier: Any = transformers.NystromformerForSequenceClassification(sizes)
-    classifier = classifier.to(DEVICE, getattr(torch, model.dtype)).train()
-    optimizer = torch.optim.AdamW(classifier.parameters(), rate.learning_rate)
-    inputs, labels = (
-        torch.tensor(x).to(DEVICE) for x in (rows, np.asarray(data.labels, np.int64))
+    optimizer = torch.optim.AdamW(
+        classifier.parameters(), config.optimizer.learning_rate
     )
-    batches = [*zip(inputs.chunk(STEPS), labels.chunk(STEPS), strict=True)]
+    input_batches = torch.tensor(inputs).to(DEVICE).chunk(STEPS)
+    label_batches = torch.tensor(labels).to(DEVICE).chunk(STEPS)
+    batches = list(zip(input_batches, label_batches, strict=True))
 
     def run() -> None:
-        for batch, wanted in batches:
+        for batch_inputs, batch_labels in batches:
             optimizer.zero_grad()
-            classifier(batch, labels=wanted).loss.backward()
+            classifier(batch_inputs, labels=batch_labels).loss.backward()
             optimizer.step()
 
     return _program("hf", ours, run)
 
 
+def _make_classifier(
+    config: Config, *, length: int, vocab_size: int, num_classes: int
+) -> Any:
+    """Transformers' classifier with fresh weights, ready to train."""
+    model = config.model
+    options = config.attention.options
+    make_config: Any = transformers.NystromformerConfig
+    torch_config = make_config(
+        vocab_size=vocab_size,
+        hidden_size=model.model_dim,
+        num_hidden_layers=model.num_layers,
+        num_attention_heads=model.num_heads,
+        intermediate_size=model.mlp_dim,
+        hidden_dropout_prob=model.dropout_rate,
+        num_labels=num_classes,
+        num_landmarks=options["num_landmarks"],
+        conv_kernel_size=options["conv_kernel_size"],
+        segment_means_seq_len=length,
+        max_position_embeddings=length,
+    )
+    torch.manual_seed(0)
+    classifier: Any = transformers.NystromformerForSequenceClassification(torch_config)
+    return classifier.to(DEVICE, getattr(torch, model.dtype)).train()
+
+
 def _program(library: str, ours: Program, run: Callable[[], None]) -> Program:
-    """Named after ours; a GPU is waited for."""
+    """A program named after ours, which waits for a GPU to end."""
 
     def run_and_wait() -> None:
         run()
@@ -93,4 +133,6 @@ def _program(library: str, ours: Program, run: Callable[[], None]) -> Program:
             torch.cuda.synchronize()
 
     label = f"{library}-{ours.key['attention']}"
-    return Program({**ours.key, "attention": label}, run_and_wait, None, ours.steps)
+    return Program(
+        key={**ours.key, "attention": label}, run=run_and_wait, steps=ours.steps
+    )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jinja2
 import pandas as pd
 
-from nystromformer.experiments import provenance
+from nystromformer.experiments import markdown
 from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.report import tables
 from nystromformer.experiments.report.figures import figures
@@ -63,7 +63,7 @@ def build(
     frame = read_runs(folders)
     frame["group"] = group_names(frame, group_by)
     runs = frame.drop_duplicates("run")
-    out = provenance.open_folder(out, RUNS_FILE)
+    out = markdown.open_folder(out, RUNS_FILE)
 
     table_of_runs = _write_runs(runs, out)  # the first file, so that `out` is ours
     scores = tables.score_table(frame)
@@ -171,7 +171,7 @@ def _templates() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     templates.filters["base64"] = _base64
-    templates.filters["text"] = provenance.escape
+    templates.filters["text"] = markdown.escape
     templates.filters["table"] = _markdown_table
     return templates
 
@@ -182,4 +182,4 @@ def _base64(path: Path) -> str:
 
 
 def _markdown_table(table: Frame) -> str:
-    return "\n".join(provenance.table(list(table), table.to_numpy()))
+    return "\n".join(markdown.table(list(table), table.to_numpy()))

@@ -9,10 +9,10 @@ import pandas as pd
 from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.workdir import NUMBERLESS
+from nystromformer.experiments.run_files import SETTINGS_WITHOUT_EFFECT
 
 # Settings that no name needs: they change no number, or stand beside it anyway.
-UNNAMED = NUMBERLESS | {"task.name", "attention.name", "train.seed"}
+UNNAMED = SETTINGS_WITHOUT_EFFECT | {"task.name", "attention.name", "train.seed"}
 PHRASES = {
     "preset": "{} preset",
     "task.num_pairs": "{} pairs",

@@ -17,7 +17,7 @@ from nystromformer.config import ModelConfig, OptimizerConfig, TrainConfig, key_
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.metric_names import is_rate
 from nystromformer.experiments.report.names import hide_seeds, name_runs, sort_key
-from nystromformer.experiments.workdir import (
+from nystromformer.experiments.run_files import (
     CONFIG_FILE,
     PLAN_FILE,
     RESULT_FILE,

@@ -7,7 +7,7 @@ from flax import nnx
 
 from nystromformer.attention import make_attention
 from nystromformer.experiments.approximation import causes
-from nystromformer.experiments.trained_run import Layer
+from nystromformer.experiments.recorded_layers import Layer
 from nystromformer.landmarks import random_positions
 from tests import paper
 

@@ -15,7 +15,7 @@ from nystromformer.experiments.approximation.measurements import (
     of_heads,
     spectra,
 )
-from nystromformer.experiments.trained_run import Layer, record_qkv
+from nystromformer.experiments.recorded_layers import Layer, record_qkv
 from nystromformer.factors import nystrom_rows, softmax_matrix
 from tests import paper
 from tests.tolerance import TOLERANCE, relative_error

@@ -64,7 +64,7 @@ def test_build_replaces_its_own_report_and_no_other_folder(three, tmp_path):
     three.add("linear,quick", 0.5)
     build([three.folder], out)
     assert "linear" in (out / "report.md").read_text()
-    with pytest.raises(ConfigError, match="is not empty and not ours"):
+    with pytest.raises(ConfigError, match="contains files of something else"):
         build([three.folder], three.folder / "00")
 
 

@@ -1,0 +1,138 @@
+"""The figures of a study: errors, spectra, and attention matrices as pictures."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from nystromformer.experiments.approximation.measurements import Pictures
+from nystromformer.experiments.plotting import line_style, new_figure
+
+Frame = Any  # a pandas.DataFrame; its own types say too little
+MAX_PANELS = 12  # in a figure of errors, each for a head
+PANEL_COLUMNS = 4
+MAX_CURVES_WITH_LEGEND = 12
+WIDTH_OF_PICTURES = 5.4  # inches, of a row
+FONT_SIZE = 8  # points
+
+
+def evenly_spaced(items: Sequence[Any], num_items: int) -> list[Any]:
+    """Returns the items, or `num_items` of them from the first to the last."""
+    places = np.linspace(0, len(items) - 1, min(num_items, len(items)))
+    return [items[place] for place in places.round().astype(int)]
+
+
+def draw_errors(rows: Frame, x: str) -> Figure:
+    """Draws the error against a column: a panel for each head, a line for each method.
+
+    Some are drawn of more heads than MAX_PANELS. A dashed line is the error of the
+    method's rows without an x.
+
+    Args:
+      rows: of `measure_errors`.
+      x: the name of the column.
+    """
+    heads = list(rows.groupby(["layer", "head"]))
+    if len(heads) > MAX_PANELS:
+        heads = evenly_spaced(heads, MAX_PANELS)
+        figure = new_figure(MAX_PANELS // PANEL_COLUMNS, PANEL_COLUMNS)
+    else:
+        figure = new_figure(rows["layer"].nunique(), rows["head"].nunique())
+
+    ticks = sorted(rows[x].dropna().astype(int).unique())
+    for axes, ((layer, head), rows_of_head) in zip(figure.axes, heads, strict=True):
+        methods = rows_of_head.groupby("method", sort=False)
+        for index, (method, rows_of_method) in enumerate(methods):
+            _draw_method(axes, rows_of_method, x, label=method, color=f"C{index}")
+        axes.set(title=f"layer {layer}, head {head}", ylabel="relative error")
+        axes.set(xscale="log", yscale="log", xlabel=x)
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+    figure.axes[0].legend(frameon=False, fontsize=FONT_SIZE)
+    return figure
+
+
+def _draw_method(axes: Any, rows: Frame, x: str, *, label: str, color: str) -> None:
+    """Draws the median over sequences and seeds, and the quartiles as a band."""
+    errors = rows.groupby(x)["error"]
+    median = errors.median()
+    axes.plot(median, "o-", markersize=4, label=label, color=color)
+    axes.fill_between(
+        median.index,
+        errors.quantile(0.25),
+        errors.quantile(0.75),
+        alpha=0.2,
+        color=color,
+    )
+    errors_without_x = rows["error"][rows[x].isna()]
+    if len(errors_without_x):
+        axes.axhline(errors_without_x.median(), color=color, linestyle="--")
+
+
+def draw_spectrum(rows: Frame) -> Figure:
+    """Draws cumulative normalised singular values of S, as Linformer's Fig. 1, by head.
+
+    Args:
+      rows: of `spectra`. Lines are medians over sequences.
+    """
+    figure = new_figure()
+    [axes] = figure.axes
+    ranks = np.linspace(0, 1, 65)
+    for (layer, head), rows_of_head in rows.groupby(["layer", "head"]):
+        curves = []
+        for _, values in rows_of_head.groupby("example")["singular_value"]:
+            sums = np.cumsum([0.0, *values])
+            sum_ranks = np.linspace(0, 1, len(sums))
+            curves.append(np.interp(ranks, sum_ranks, sums / sums[-1]))
+        label = f"layer {layer}, head {head}"
+        style = line_style(layer + 10 * head)  # a colour a layer, a stroke a head
+        axes.plot(ranks, np.median(curves, axis=0), label=label, **style)
+    axes.set(xlabel="rank / n", ylabel="cumulative normalised singular value")
+    if len(axes.lines) <= MAX_CURVES_WITH_LEGEND:
+        axes.legend(frameon=False, fontsize=FONT_SIZE)
+    return figure
+
+
+def draw_pictures(pictures: Pictures) -> Figure:
+    """Draws a row of matrices for each head: the first, and others with their errors.
+
+    Args:
+      pictures: (layer, head) -> title -> matrix.
+    """
+    num_rows = len(pictures)
+    num_columns = len(next(iter(pictures.values())))
+    width = WIDTH_OF_PICTURES / num_columns
+    figure = new_figure(num_rows, num_columns)
+    figure.set_size_inches(WIDTH_OF_PICTURES, (width + 0.15) * num_rows + 0.3)
+    grid = np.array(figure.axes, object).reshape(num_rows, num_columns)
+    for panels, ((layer, head), matrix_of_title) in zip(
+        grid, pictures.items(), strict=True
+    ):
+        image = _draw_row(list(panels), list(matrix_of_title.values()))
+        panels[0].set_ylabel(f"layer {layer}\nhead {head}", fontsize=FONT_SIZE)
+        bar = figure.colorbar(image, ax=list(panels), extend="both", aspect=10)
+        bar.ax.tick_params(labelsize=FONT_SIZE)
+        bar.locator = MaxNLocator(2)
+
+    titles = next(iter(pictures.values()))
+    for axes, title in zip(grid[0], titles, strict=True):
+        axes.set_title(title.replace(" ", "\n"), fontsize=FONT_SIZE)
+    return figure
+
+
+def _draw_row(panels: Sequence[Any], matrices: Sequence[np.ndarray]) -> Any:
+    """Draws matrices with the colours of the first one; returns the last image."""
+    exact = matrices[0]
+    low, high = np.quantile(exact, (0.005, 0.995))
+    image = None
+    for axes, matrix in zip(panels, matrices, strict=True):
+        image = axes.imshow(
+            matrix, interpolation="nearest", vmin=min(low, 0), vmax=high
+        )
+        axes.set(xticks=[], yticks=[])
+        axes.grid(visible=False)
+        error = np.linalg.norm(matrix - exact) / np.linalg.norm(exact)
+        axes.set_xlabel("" if matrix is exact else f"{error:.2g}", fontsize=FONT_SIZE)
+    return image

@@ -1,0 +1,134 @@
+"""The benchmark's programs of whole train steps, with the presets of the tasks."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+
+from lra_tasks.task import Task
+from nystromformer.errors import ConfigError
+from nystromformer.experiments.benchmark.attentions import AttentionSpec
+from nystromformer.experiments.benchmark.timing import Program, compile_program
+from nystromformer.experiments.config_file import load_config
+from nystromformer.experiments.experiment import Experiment, check_config
+from nystromformer.training.data import Chunk, DeviceRows, HostSplit
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+STEPS = 4  # in one run
+
+
+def step_groups(
+    specs: Sequence[AttentionSpec],
+    tasks: Sequence[str],
+    grad_accum_steps: Sequence[int],
+    torch: Any = None,
+    changes: Mapping[str, Any] | None = None,
+) -> Iterator[list[Program]]:
+    """Yields the programs of each task; all configs are checked before the first.
+
+    Args:
+      specs: the attentions.
+      tasks: names of config files, of which the paper preset is taken.
+      grad_accum_steps: the numbers of parts of a batch, each of which is measured; it
+        is the number of length buckets, too.
+      torch: the module `torch_baselines`, to measure PyTorch's steps, too; or None.
+      changes: values by flat keys, as in "train.batch_size"; None changes nothing.
+    """
+    groups: dict[str, dict[str, Experiment]] = {task: {} for task in tasks}
+    for task, spec, num_parts in itertools.product(groups, specs, grad_accum_steps):
+        label = f"{spec.label} in {num_parts}" if num_parts > 1 else spec.label
+        groups[task][label] = _make_experiment(task, spec, num_parts, changes or {})
+
+    for experiments in groups.values():
+        first = next(iter(experiments.values()))
+        data = synthetic_examples(first.task, first.config.train.batch_size)
+        programs = []
+        for label, experiment in experiments.items():
+            program = train_program(label, experiment, data)
+            programs.append(program)
+            if torch is not None:
+                baseline = torch.train_baseline(program, experiment.config, data)
+                if baseline is not None:
+                    programs.append(baseline)
+        yield programs
+
+
+def _make_experiment(
+    task: str, spec: AttentionSpec, num_parts: int, changes: Mapping[str, Any]
+) -> Experiment:
+    """The paper preset of a task, with an attention and changes."""
+    values: dict[str, Any] = {
+        f"attention.{option}": value for option, value in spec.options.items()
+    }
+    for key, value in changes.items():
+        if value is not None:
+            values[key] = value
+    values["train.grad_accum_steps"] = num_parts
+    values["train.length_buckets"] = num_parts
+    return check_config(load_config(f"{CONFIGS}/{task}.py:{spec.name}", values))
+
+
+def synthetic_examples(task: Task, batch_size: int) -> DeviceRows:
+    """Returns STEPS batches of random tokens.
+
+    Pictures have all their tokens; the lengths of texts are drawn from a half of
+    max_length to the whole.
+    """
+    rng = np.random.default_rng(0)
+    max_length = task.max_length
+    min_length = max_length // 2 if task.padded else max_length
+    num_examples = STEPS * batch_size
+    num_rows = num_examples * task.num_inputs
+    rows = np.arange(num_rows, dtype=np.int32)
+    inputs = rng.integers(1, task.vocab_size, (num_rows, max_length))
+    lengths = rng.integers(min_length, max_length + 1, num_rows)
+    labels = rng.integers(0, task.num_classes, num_examples)
+    split = SimpleNamespace(
+        inputs=inputs.astype(np.uint16),
+        lengths=lengths.astype(np.int32),
+        labels=labels.astype(np.int32),
+        pairs=rows.reshape(-1, 2) if task.num_inputs == 2 else None,
+    )
+    return HostSplit.from_split(split).put()
+
+
+def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Program:
+    """Returns STEPS train steps in one compiled loop, as training takes them.
+
+    Args:
+      label: of the attention.
+      experiment: what is trained.
+      data: STEPS batches.
+    """
+    config = experiment.config
+    programs = experiment.make_programs()
+    seed = np.uint32(0)
+    batches = np.arange(len(data.labels), dtype=np.int32).reshape(STEPS, -1)
+    chunk = Chunk(data, jax.device_put(batches), STEPS)
+    state_shapes = programs.init.eval_shape(seed)
+    compiled, peak_bytes = compile_program(programs.train_chunk, state_shapes, chunk)
+    # The newest state. A run donates its buffers, and leaves those of the next one.
+    states: list[Any] = []
+
+    def run() -> None:
+        old_state = states.pop() if states else programs.init(seed)
+        state, finite = compiled(old_state, chunk)
+        states.append(jax.block_until_ready(state))
+        culprits = finite.culprits()
+        if culprits:
+            raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")
+
+    key = {
+        "what": "train step",
+        "attention": label,
+        "task": config.task.name,
+        "options": config.attention.options,
+        "length": experiment.task.max_length,
+        "batch_size": config.train.batch_size,
+        "dtype": config.model.dtype,
+    }
+    return Program(key=key, run=run, peak_bytes=peak_bytes, steps=STEPS)

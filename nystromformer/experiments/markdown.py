@@ -1,0 +1,66 @@
+"""Pages in Markdown: tables, escaped text, and where the numbers come from."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nystromformer.errors import ConfigError
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table of text.
+
+    All columns but the first are right-aligned.
+    """
+    alignment = ["---"] + ["---:"] * (len(header) - 1)
+    lines = [_table_line(map(escape, header)), _table_line(alignment)]
+    lines.extend(_table_line(map(escape, row)) for row in rows)
+    return lines
+
+
+def _table_line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def escape(text: str) -> str:
+    """Returns one line of text that Markdown shows as it is."""
+    return " ".join(re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text).split())
+
+
+def page(title: str, source: Mapping[str, Any], lines: Iterable[str]) -> str:
+    """Returns a page: the title, where its numbers come from, and the lines.
+
+    Args:
+      title: of the page.
+      source: command, commit, device and versions, as of `provenance.source`.
+      lines: the rest of the page, in Markdown.
+    """
+    facts = dict(source)
+    facts["command"] = f"`{source['command']}`"
+    facts["versions"] = ", ".join(
+        f"{library} {version}" for library, version in source["versions"].items()
+    )
+    head = [f"- {name.capitalize()}: {text}" for name, text in facts.items()]
+    return "\n".join([f"# {title}\n", *head, "", *lines]).rstrip() + "\n"
+
+
+def open_folder(out: Path, own_file: str) -> Path:
+    """Makes the folder of a page.
+
+    Args:
+      out: the folder.
+      own_file: a file that every such page has, by which an earlier one is known.
+
+    Returns:
+      The folder.
+
+    Raises:
+      ConfigError: if the folder has other files.
+    """
+    if out.exists() and any(out.iterdir()) and not (out / own_file).exists():
+        raise ConfigError(
+            f"--out={out} contains files of something else; name a new or empty folder"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    return out

@@ -1,0 +1,92 @@
+"""The inputs of the attention of each layer of a model.
+
+Letters: B examples, L tokens, N heads, H head dim.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from nystromformer.errors import ConfigError
+
+
+class Layer(NamedTuple):
+    """The inputs of the attention of one layer.
+
+    query, key, value: float32 [B, L, N, H].
+    mask: bool [B, L], False in the padding.
+    """
+
+    query: Any
+    key: Any
+    value: Any
+    mask: Any
+
+    def example(self, index: int) -> list[np.ndarray]:
+        """Returns query, key and value float64 [L, N, H], and mask [L] of an example.
+
+        They are zero in the padding.
+        """
+        mask = self.mask[index]
+        arrays = [
+            np.where(mask[:, None, None], np.float64(array[index]), 0)
+            for array in (self.query, self.key, self.value)
+        ]
+        return [*arrays, mask]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def record_qkv(graphdef: Any, weights: Any, tokens: Any, mask: Any) -> list[Layer]:
+    """Runs an encoder without dropout, and returns the inputs of its attentions.
+
+    While JAX traces this function, the attention of each block is replaced by one that
+    also appends what it is given to a list. The encoder is merged here, so that the
+    caller's stays as it is.
+
+    Args:
+      graphdef, weights: of an encoder, as `nnx.split` gives them.
+      tokens: int [B, L].
+      mask: bool [B, L], False in the padding.
+
+    Raises:
+      ConfigError: if the attention has no queries and keys.
+    """
+    layers: list[Layer] = []
+    encoder = nnx.merge(graphdef, weights)
+    encoder.remat = "none"  # else blocks would be traced apart from the list
+    for block in encoder.blocks:
+        if block.attention.num_projections == 1:
+            raise ConfigError("its attention has no queries and keys")
+        block.attention.attention = _recording(block.attention.attention, layers)
+    encoder(tokens, mask)
+    return layers
+
+
+def _recording(
+    attention: Callable[..., jax.Array], layers: list[Layer]
+) -> Callable[..., jax.Array]:
+    """The attention, which also appends its inputs to the layers."""
+
+    def attend(
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        *,
+        mask: jax.Array,
+        **more: Any,
+    ) -> jax.Array:
+        layer = Layer(
+            query=jnp.float32(query),
+            key=jnp.float32(key),
+            value=jnp.float32(value),
+            mask=mask[:, 0, 0],
+        )
+        layers.append(layer)
+        return attention(query, key, value, mask=mask, **more)
+
+    return attend

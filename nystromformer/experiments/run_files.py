@@ -1,0 +1,20 @@
+"""The files in the folder of a run or a sweep, and the settings that change no number.
+
+Reading a run, as a report does, needs neither JAX nor the model.
+"""
+
+CONFIG_FILE = "config.json"
+RESULT_FILE = "result.json"  # a run that is finished has it
+LOCK_FILE = "lock"  # of the process that trains there
+PLAN_FILE = "sweep.json"  # in the folder of a sweep: the config of each run, by name
+
+# Runs that differ in these settings alone have equal numbers.
+SETTINGS_WITHOUT_EFFECT = frozenset(
+    {
+        "load",
+        "task.data_dir",
+        "task.num_workers",
+        "train.log_every",
+        "train.checkpoint_every",
+    }
+)

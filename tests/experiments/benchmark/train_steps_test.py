@@ -1,0 +1,70 @@
+"""Train steps of a task's config, on random examples."""
+
+import jax
+import pytest
+
+from nystromformer.errors import ConfigError
+from nystromformer.experiments.benchmark.attentions import parse_attention
+from nystromformer.experiments.benchmark.train_steps import (
+    STEPS,
+    step_groups,
+    synthetic_examples,
+)
+from nystromformer.experiments.experiment import Experiment
+from tests.small import make_config
+
+CHANGES = {
+    "task.max_length": 16,
+    "train.batch_size": 2,
+    "model.dtype": "bfloat16",
+    "model.num_layers": 1,
+    "model.mlp_dim": None,  # as in the preset
+}
+
+
+@pytest.mark.slow
+def test_step_groups_take_all_steps_and_continue(monkeypatch):
+    specs = [parse_attention(label) for label in ("linear", "linformer-4")]
+    [programs] = step_groups(specs, ["text"], (1, 2), changes=CHANGES)
+    labels = [program.key["attention"] for program in programs]
+    assert labels == ["linear", "linear in 2", "linformer-4", "linformer-4 in 2"]
+
+    steps = []
+    block_until_ready = jax.block_until_ready
+
+    def record_step(state):
+        steps.append(int(state.step))
+        return block_until_ready(state)
+
+    monkeypatch.setattr(jax, "block_until_ready", record_step)
+    programs[1].run()
+    programs[1].run()
+    assert steps == [STEPS, 2 * STEPS]
+    assert programs[1].steps == STEPS
+
+    key = programs[2].key
+    assert (key["what"], key["task"], key["length"]) == ("train step", "text", 16)
+    assert key["options"]["projection_dim"] == 4
+    assert (key["batch_size"], key["dtype"]) == (2, "bfloat16")
+
+
+def test_step_groups_check_all_configs_before_the_first_is_compiled():
+    specs = [parse_attention("linear")]
+    groups = step_groups(specs, ["text", "image"], [3])
+    with pytest.raises(ConfigError, match=r"grad_accum_steps must divide"):
+        next(groups)
+
+
+def test_synthetic_examples_of_pairs_have_the_shapes_of_the_task():
+    task = Experiment(make_config("linear", "retrieval")).task
+    data = synthetic_examples(task, 3)
+    assert data.inputs.shape == (STEPS * 6, task.max_length)
+    assert data.pairs.shape == (STEPS * 3, 2)
+    assert 0 < data.inputs.min() <= data.inputs.max() < task.vocab_size
+    assert task.max_length / 2 <= data.lengths.min() < data.lengths.max()
+
+
+def test_synthetic_examples_of_pictures_need_no_mask():
+    pictures = synthetic_examples(Experiment(make_config("linear", "image")).task, 3)
+    assert pictures.pairs is None
+    assert pictures.lengths is None

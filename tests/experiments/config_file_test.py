@@ -1,0 +1,54 @@
+"""One way from a config file to a checked config, for all commands."""
+
+import os
+
+import pytest
+
+from nystromformer.errors import ConfigError
+from nystromformer.experiments.config_file import config_text, load_config
+from tests.commands import ROOT
+
+LISTOPS = f"{ROOT}/configs/listops.py"
+
+
+def test_load_config_parses_changes_as_the_command_line_does():
+    changes = {"train.seed": "7", "optimizer.learning_rate": 1, "task.data_dir": None}
+    config = load_config(f"{LISTOPS}:softmax,quick", changes)
+    assert (config.preset, config.attention.name) == ("quick", "softmax")
+    assert config.train.seed == 7
+    assert config.optimizer.learning_rate == 1.0
+    assert config.task.data_dir is None
+    assert config.overrides.keys() == changes.keys()
+
+
+def test_load_config_makes_paths_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    changes = {"task.source_dir": "sources", "task.data_dir": "data"}
+    config = load_config(LISTOPS, changes, load=("mine.py", "package.module"))
+    folder = os.getcwd()
+    assert config.task.source_dir == f"{folder}/sources"
+    assert config.task.data_dir == f"{folder}/data"
+    assert config.load == [f"{folder}/mine.py", "package.module"]
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        ("/no/such.py", {}, "No such file or directory"),
+        (f"{LISTOPS}:nystrm", {}, "unknown attention or preset 'nystrm'; known: "),
+        (LISTOPS, {"train.num_steps": "many"}, "invalid literal for int"),
+        (LISTOPS, {"train.eval_every": 0}, "eval_every must be at least 1, got 0"),
+    ],
+)
+def test_load_config_rejects_in_one_line(file, changes, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(file, changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_config_text_has_a_line_for_each_key():
+    config = load_config(f"{LISTOPS}:quick", {"train.seed": 3})
+    lines = config_text(config).splitlines()
+    assert "config.train.seed = 3" in lines
+    assert "config.task.name = 'listops'" in lines
+    assert not [line for line in lines if "overrides" in line]
