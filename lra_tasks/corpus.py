@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -135,7 +135,7 @@ class Corpus(Task):
         learnt, vocab_size = self.tokenizer == "bpe", self.vocab_size
         self.use_tokenizer("byte" if learnt else self.tokenizer)
         if learnt:  # its special tokens are byte's
-            self._set(vocab_size=vocab_size)
+            self._derive("vocab_size", vocab_size)
 
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
         """As `Task.load`, but on disk; DataError if the texts of a run have changed."""
@@ -146,6 +146,19 @@ class Corpus(Task):
             same = known in ("byte", self.vocabulary.digest)
             self.require(same, f"{self.source_dir} has other texts than the run's")
         return loaded
+
+    def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
+        """As `Task.vocabulary_file`; what is learnt here lies beside the data."""
+        if self.tokenizer == "bpe":
+            return self.folder(data_dir) / TOKENIZER_FILE
+        return super().vocabulary_file(data_dir)
+
+    def cache_key(self) -> dict[str, Any]:
+        """As `Task.cache_key`; what is learnt here follows from the other options."""
+        key = super().cache_key()
+        if self.tokenizer == "bpe":
+            key["tokenizer"] = "bpe"
+        return key
 
     def source_files(self) -> list[Path]:
         self.require(self.source_dir is not None, "source_dir must name a folder")
@@ -167,7 +180,7 @@ class Corpus(Task):
         if self.tokenizer == "bpe":
             texts = (text for split, text in self._documents() if split == "train")
             subwords.train(texts, self.vocab_size, folder / TOKENIZER_FILE)
-            self._set(vocabulary=Vocabulary(str(folder / TOKENIZER_FILE)))
+            self._derive("vocabulary", Vocabulary(str(folder / TOKENIZER_FILE)))
             learnt = self.vocabulary.vocab_size
             if learnt != self.vocab_size:
                 raise DataError(

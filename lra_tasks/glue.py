@@ -78,11 +78,23 @@ class Glue(Task):
         super().__post_init__()
         known = f"subset must be one of {', '.join(SUBSETS)}, not {self.subset!r}"
         self.require(self.subset in SUBSETS, known)
-        subset = SUBSETS[self.subset]
-        self._set(num_classes=len(subset.classes), num_texts=len(subset.texts))
-        self._set(label_names=[*subset.classes.values()])
-        self._set(splits=tuple(dict.fromkeys((*SPLITS, *subset.files))))
         self.use_tokenizer(self.tokenizer)
+
+    @property
+    def num_classes(self) -> int:
+        return len(SUBSETS[self.subset].classes)
+
+    @property
+    def label_names(self) -> list[str]:
+        return list(SUBSETS[self.subset].classes.values())
+
+    @property
+    def num_texts(self) -> int:
+        return len(SUBSETS[self.subset].texts)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*SPLITS, *SUBSETS[self.subset].files)))
 
     def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """As `Task.encode`; white space around a text is left out."""
@@ -141,10 +153,16 @@ class LabelledTexts(TextTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = tuple(dict.fromkeys(map(str.strip, self.labels.split(","))))
-        self._set(num_classes=len(names), label_names=names)
         wrong = f"labels must be two or more, as 'ham,spam', not {self.labels!r}"
         self.require(self.num_classes >= 2, wrong)
+
+    @property
+    def label_names(self) -> list[str]:
+        return list(dict.fromkeys(map(str.strip, self.labels.split(","))))
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.label_names)
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Task.encode`; white space around a text is left out."""

@@ -150,13 +150,22 @@ class Pathfinder(Task):
         easiest = self.difficulty == "easy"
         wrong = f"easier_share must be 0 with difficulty 'easy', not {share}"
         self.require(not (share and easiest), wrong)
-        if self.source_dir:
-            name = FOLDERS[self.difficulty]
-            folders = name, *(above + f"pathfinder{side}/{name}" for above in UNPACKED)
-            # A folder of another difficulty has the same content.
-            is_named = Path(self.source_dir).name in FOLDERS.values()
-            content = "" if is_named else "metadata"
-            self._set(archive=Archive(LRA_RELEASE, folders, content=content))
+
+    @property
+    def archive(self) -> Archive | None:
+        """The release; generated pictures have none."""
+        if not self.source_dir:
+            return None
+        name = FOLDERS[self.difficulty]
+        folders = [f"{above}pathfinder{self.resolution}/{name}" for above in UNPACKED]
+        # A folder of another difficulty has the same content, so it is not taken for
+        # this one under a new name.
+        is_named = Path(self.source_dir).name in FOLDERS.values()
+        return Archive(
+            LRA_RELEASE,
+            folders=(name, *folders),
+            content="" if is_named else "metadata",
+        )
 
     @property
     def easier(self) -> str:

@@ -71,20 +71,28 @@ class Recall(Task):
             f"num_pairs={self.num_pairs} and num_queries={self.num_queries} need "
             f"{num_tokens:,} tokens, over max_length={self.max_length}",
         )
-        vocab_size = FIRST_KEY + self.num_keys + self.num_values + self.num_distractors
         self.require(
-            vocab_size <= 2**16,
-            f"num_keys, num_values and num_distractors make {vocab_size:,} ids with "
-            "the padding: at most 65,536",
+            self.vocab_size <= 2**16,
+            "num_keys, num_values and num_distractors make "
+            f"{self.vocab_size:,} ids with the padding: at most 65,536",
         )
         self.require(not self.source_dir, "is drawn from a seed: leave out source_dir")
 
-        self._set(
-            vocab_size=vocab_size,
-            num_classes=self.num_values,
-            label_names=self.value_names,
-            num_labels=self.num_queries if self.num_queries > 1 else 0,
-        )
+    @property
+    def vocab_size(self) -> int:
+        return self.first_distractor + self.num_distractors
+
+    @property
+    def num_classes(self) -> int:
+        return self.num_values
+
+    @property
+    def num_labels(self) -> int:
+        return self.num_queries if self.num_queries > 1 else 0
+
+    @property
+    def label_names(self) -> list[str]:
+        return [f"v{i}" for i in range(self.num_values)]
 
     @property
     def first_value(self) -> int:
@@ -96,15 +104,11 @@ class Recall(Task):
         return self.first_value + self.num_values
 
     @property
-    def value_names(self) -> list[str]:
-        return [f"v{i}" for i in range(self.num_values)]
-
-    @property
     def words(self) -> list[str]:
         """The names of all ids, in their order: <pad> k0 … v0 … d0 …."""
         keys = [f"k{i}" for i in range(self.num_keys)]
         distractors = [f"d{i}" for i in range(self.num_distractors)]
-        return ["<pad>", *keys, *self.value_names, *distractors]
+        return ["<pad>", *keys, *self.label_names, *distractors]
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Task.encode`, of words as in "k3 v7 d0 k3"; no word is <pad>."""
