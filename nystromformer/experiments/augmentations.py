@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from lra_tasks.listops import CLOSE, FIRST_OPERATOR
+from lra_tasks.listops_generator import CLOSE, FIRST_OPERATOR
 from lra_tasks.task import Task
 from nystromformer.config import ConfigError, TrainConfig
 from nystromformer.training.augmentation import Augmentation, flip, shuffle_arguments
