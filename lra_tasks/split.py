@@ -22,7 +22,7 @@ class Split:
 
     `pairs` is None where example i is row i; in a task of two inputs it names the two
     rows of each example, so that a document is stored once. `inputs` may stay on disk
-    (`storage.Rows`): then it is indexed by rows only.
+    (`rows_on_disk.Rows`): then it is indexed by rows only.
     """
 
     inputs: Any  # uint8 or uint16 [num_rows, L], 0 behind a row's length
