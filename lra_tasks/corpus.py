@@ -21,7 +21,7 @@ from lra_tasks import subwords
 from lra_tasks.base import Examples, Task
 from lra_tasks.errors import DataError
 from lra_tasks.paths import PathLike
-from lra_tasks.split import SPLITS, Split, say_left_out
+from lra_tasks.split import SPLITS, Split, report_left_out
 from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary
 
 SHARES = (0.8, 0.9)  # of the documents: train below the first, test above the second
@@ -215,7 +215,7 @@ class Corpus(Task):
                 yield self.vocabulary.row(a, b, max_length=self.max_length), label
         held |= hashes
         if repeated:
-            say_left_out(self.name, name, repeated)
+            report_left_out(self.name, name, repeated)
         wanted = f"no document of {name} has two sentences (ended by . ! or ?)"
         self.require(num_rows > 0, f"{wanted} that no other split has")
 

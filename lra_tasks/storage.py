@@ -31,8 +31,8 @@ OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
 # The names of a record's tokens, by the number of the task's inputs.
 INPUT_NAMES = {1: ["tokens"], 2: ["tokens1", "tokens2"]}
 ROWS_AT_A_TIME = 4096
-# What the libraries raise for files that are damaged, missing or another's; array_record
-# raises RuntimeError. Other errors, such as a library or a permission that is missing,
+# What the libraries raise for files that are damaged, missing or another's; that of
+# array_record is RuntimeError. Other errors, such as a missing library or permission,
 # are no reason to delete prepared data.
 DAMAGE = (
     RuntimeError,
@@ -72,13 +72,11 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:
         splits = self.task.make(self.root, Path(self.data_path))
         return {
-            name: [functools.partial(self._make_records, name, examples)]
+            name: [functools.partial(self._records, name, examples)]
             for name, examples in splits.items()
         }
 
-    def _make_records(
-        self, split: str, examples: Examples
-    ) -> Iterator[tuple[int, Any]]:
+    def _records(self, split: str, examples: Examples) -> Iterator[tuple[int, Any]]:
         """Yields the same pair of a key and a record, with new values, each time.
 
         TFDS lists all that it gets to count it; one object keeps the memory constant.
@@ -166,9 +164,8 @@ def load(task: Task, split: str, root: Path) -> Split:
     try:
         builder: Any = tfds.builder_from_directory(folder)
         source = builder.as_data_source(split)
-        return (
-            _read_pairs(source, task) if task.num_inputs == 2 else _read(source, task)
-        )
+        read = _read_pairs if task.num_inputs == 2 else _read
+        return read(source, task)
     except DAMAGE as error:
         reason = str(error).partition("\n")[0]
         raise DataError(
@@ -191,7 +188,7 @@ def _read(source: Any, task: Task) -> Split:
     else:
         inputs = np.zeros((num_examples, width), task.dtype)
 
-    for i, record in enumerate(_records(source)):
+    for i, record in enumerate(_read_records(source)):
         tokens = record["tokens"]
         lengths[i] = len(tokens)
         if task.num_labels:
@@ -208,7 +205,7 @@ def _read_pairs(source: Any, task: Task) -> Split:
     row_of: dict[bytes, int] = {}
     labels = np.empty(len(source), np.int32)
     pairs = np.empty((len(source), 2), np.int32)
-    for i, record in enumerate(_records(source)):
+    for i, record in enumerate(_read_records(source)):
         labels[i] = record["label"]
         for side, name in enumerate(INPUT_NAMES[2]):
             document = record[name].tobytes()
@@ -219,7 +216,7 @@ def _read_pairs(source: Any, task: Task) -> Split:
     return Split(inputs, lengths, labels, pairs)
 
 
-def _records(source: Any) -> Iterator[dict[str, Any]]:
+def _read_records(source: Any) -> Iterator[dict[str, Any]]:
     """Yields all records of a data source in their order."""
     for start in range(0, len(source), ROWS_AT_A_TIME):
         end = min(start + ROWS_AT_A_TIME, len(source))
