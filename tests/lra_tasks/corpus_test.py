@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lra_tasks import subwords
-from lra_tasks.corpus import SENTENCE, make_examples, read_documents, split_of
+from lra_tasks.documents import SENTENCE, make_examples, read_documents, split_of
 from lra_tasks.errors import DataError
 from lra_tasks.rows_on_disk import Rows
 from lra_tasks.task import get_task
