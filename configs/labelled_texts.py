@@ -1,18 +1,34 @@
-"""Labelled texts of your own: train.csv with the columns text and label, in bytes.
+"""Labelled texts of your own: train.csv with the columns text and label.
 
 python scripts/train.py --config=configs/labelled_texts.py:nystrom --workdir=DIR
     --config.task.source_dir=FOLDER --config.task.labels=ham,spam
 
 FOLDER holds train.csv or train.tsv and, if there are, validation and test; a tenth of
 train is drawn for each of these that is not there. The model is Text's; with many
-examples take more steps. `:nystrom,quick` is for two CPU cores.
+examples take more steps. `:nystrom,quick` is for two CPU cores. Tokens are bytes.
+
+`:nystrom,subwords` is fine-tuned from a run of `configs/corpus.py`, on its sub-words:
+
+python scripts/train.py --config=configs/labelled_texts.py:nystrom,subwords
+    --config.task.source_dir=FOLDER --config.task.labels=ham,spam --workdir=DIR
+    --config.train.init_from=PRETRAINED
+    --config.task.tokenizer=PRETRAINED/tokenizer.json
+
+PRETRAINED has the size of BERT-base; `:nystrom,quick,subwords` goes on from a quick
+run. Both take four epochs, however many examples there are.
 """
 
 from configs.defaults import config_of, optimizer, train
-from configs.text import QUICK
+from configs.text import QUICK, QUICK_SUBWORDS, SUBWORDS
 
 PAPER = optimizer(learning_rate=1e-3, warmup_steps=100) | train(
     batch_size=32, num_steps=5_000, eval_every=250, checkpoint_every=250
 )
-PRESETS = {"quick": QUICK}
+# How many examples there are is not known, so validation comes every hundred steps.
+EVERY_100_STEPS = train(eval_every=100, checkpoint_every=100)
+PRESETS = {
+    "quick": QUICK,
+    "subwords": SUBWORDS | EVERY_100_STEPS,
+    "quick,subwords": QUICK_SUBWORDS | EVERY_100_STEPS,
+}
 get_config = config_of("labelled_texts", PAPER, PRESETS)

@@ -17,37 +17,53 @@ from tqdm import tqdm
 
 from lra_tasks.errors import DataError
 
+# The match of a file's name, and the open file.
 Member = tuple[re.Match[str], IO[bytes]]
 TFDS_INFO = "dataset_info.json"
 # 7.7 GB; a plain tar file, whatever its name says.
 LRA_RELEASE = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
-UNPACKED = ("lra_release/lra_release/", "lra_release/", "")  # where its folders may lie
+# The folders in which the release's own folders lie, wherever it was unpacked.
+UNPACKED = ("lra_release/lra_release/", "lra_release/", "")
 
 
 @dataclass(frozen=True)
 class Archive:
-    """An official archive; its file is named as the last part of the url."""
+    """An official archive.
+
+    Attributes:
+      url: its address; the last part is the name of the file.
+      folders: the folders that it unpacks to, the first that is there is read.
+      md5: its checksum, as published; None if it is too large to be downloaded unasked.
+      dataset: the name of a TFDS dataset of the same data.
+      content: a file or folder in it, by which a renamed folder is recognised.
+    """
 
     url: str
-    folders: tuple[str, ...]  # that it unpacks to
-    md5: str | None = None  # as published; None: too large to be downloaded unasked
-    dataset: str | None = None  # of TFDS, with the same data
-    content: str = ""  # a file or folder in it that tells a renamed folder
+    folders: tuple[str, ...]
+    md5: str | None = None
+    dataset: str | None = None
+    content: str = ""
 
     @property
     def name(self) -> str:
+        """The name of the file, as published."""
         return self.url.rpartition("/")[2]
 
     @property
     def names(self) -> list[str]:
-        """Its file's name, and what browsers and users make of it."""
+        """The file's name, and what browsers and users make of it."""
         stem = self.name.partition(".")[0]
         suffixes = (".tar.gz", ".tgz", ".tar", ".gz")
         return [self.name, *(stem + suffix for suffix in suffixes)]
 
 
 def find(names: Sequence[str], place: Path) -> Path | None:
-    """The first of files or folders `names` in `place`, which may be one of them."""
+    """Returns the first of `names` that exists in a folder.
+
+    Args:
+      names: files or folders, relative to the folder.
+      place: the folder; it may itself be one of the names.
+    """
     for name in names:
         for path in (place / name, place):
             if path.exists() and path.as_posix().endswith(f"/{name}"):
@@ -58,9 +74,18 @@ def find(names: Sequence[str], place: Path) -> Path | None:
 def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
     """Finds an archive, unpacked or packed, or TFDS's dataset of it; else downloads it.
 
-    They are looked for in `source_dir` if it is given, and then nothing is downloaded;
-    it may be the archive or its folder itself, under another name. DataError for
-    nothing there and no download either, or a wrong checksum.
+    Args:
+      archive: the archive.
+      data_dir: where it is looked for, and downloaded to, without a `source_dir`.
+      source_dir: where it is looked for; then nothing is downloaded. It may be the
+        archive or its folder itself, under another name.
+
+    Returns:
+      The path of the archive, of its folder or of the dataset's.
+
+    Raises:
+      DataError: if nothing is there and no download is possible, or if its checksum is
+        wrong.
     """
     place = Path(source_dir or data_dir)
     path = find([*archive.folders, *archive.names], place)
@@ -80,44 +105,58 @@ def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
     return _download(archive, place / archive.name)
 
 
-def _is_source(archive: Archive, place: Path) -> bool:
-    """Whether a path is a file, or a folder with an archive's content."""
-    has_content = bool(archive.content) and (place / archive.content).exists()
-    return place.is_file() or has_content
+def _is_source(archive: Archive, path: Path) -> bool:
+    """Whether a path is a file, or a folder with the archive's content."""
+    has_content = bool(archive.content) and (path / archive.content).exists()
+    return path.is_file() or has_content
 
 
 def _download(archive: Archive, path: Path) -> Path:
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    """Downloads an archive; the file gets its name when its checksum is right."""
+    partial_file = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with (
             urllib.request.urlopen(archive.url, timeout=30) as response,
             tqdm.wrapattr(
                 response, "read", response.length, desc=path.name, disable=None
             ) as body,
-            part.open("w+b") as file,
+            partial_file.open("w+b") as file,
         ):
             shutil.copyfileobj(body, file, 2**20)
             file.seek(0)
-            digest = hashlib.file_digest(file, "md5").hexdigest()
-        if archive.md5 != digest:
+            md5 = hashlib.file_digest(file, "md5").hexdigest()
+        if archive.md5 != md5:
             raise OSError(f"broken off or changed: its md5 is not {archive.md5}")
-        return part.rename(path)
+        return partial_file.rename(path)
     except OSError as error:
-        message = f"{archive.url} cannot be downloaded ({error})"
-        raise DataError(f"{message}: run again, or put it in {path.parent}") from error
+        raise DataError(
+            f"{archive.url} cannot be downloaded ({error}): run again, or put it in "
+            f"{path.parent}"
+        ) from error
     finally:
-        part.unlink(missing_ok=True)
+        partial_file.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def open_members(path: Path, pattern: str) -> Iterator[Iterator[Member]]:
-    """Reads the files below a folder, or in a tar archive, whose names match.
+    """Opens the files below a folder, or in a tar archive, whose names match.
 
-    Yields an iterator over the match of each name and the open file, which is to be
-    read before the next one. DataError, from the `with` block too: it is damaged.
+    Args:
+      path: the folder or the archive.
+      pattern: a regular expression, searched in the name below the folder.
+
+    Yields:
+      An iterator over the match of each name and the open file, which is to be read
+      before the next one.
+
+    Raises:
+      DataError: if it is damaged, from within the `with` block too.
     """
     try:
-        yield (_read_folder if path.is_dir() else _read_tar)(path, pattern)
+        if path.is_dir():
+            yield _read_folder(path, pattern)
+        else:
+            yield _read_tar(path, pattern)
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read ({reason}): get it again") from error
@@ -135,42 +174,65 @@ def _read_tar(path: Path, pattern: str) -> Iterator[Member]:
     with tarfile.open(path) as tar:
         for member in tar:
             match = re.search(pattern, member.name)
-            if match and (file := tar.extractfile(member)):
+            file = tar.extractfile(member) if match else None
+            if match and file:
                 yield match, file
         while tar.fileobj and tar.fileobj.read(2**20):
-            pass  # gzip compares its checksum at the very end
+            pass  # gzip compares its checksum at the very end.
 
 
 def find_tfds(dataset: str, source_dir: str | None) -> Path | None:
-    """The newest version of a prepared TFDS dataset, as "glue/sst2"; None = none.
+    """Finds the newest version of a prepared TFDS dataset.
 
-    It is looked for in `source_dir`, or else in $TFDS_DATA_DIR and
-    ~/tensorflow_datasets. DataError if it is not in array_record files.
+    Args:
+      dataset: its name, with that of its config, such as "glue/sst2".
+      source_dir: where it is looked for; else in $TFDS_DATA_DIR and
+        ~/tensorflow_datasets.
+
+    Returns:
+      The folder of that version; None if there is none.
+
+    Raises:
+      DataError: if it is not in array_record files.
     """
-    usual = (os.environ.get("TFDS_DATA_DIR"), "~/tensorflow_datasets")
-    for root in filter(None, [source_dir] if source_dir else usual):
-        infos = Path(root).expanduser().glob(f"{dataset}/*/{TFDS_INFO}")
-        versions = {
-            tuple(map(int, info.parent.name.split("."))): info.parent
-            for info in infos
-            if re.fullmatch(r"\d+\.\d+\.\d+", info.parent.name)
-        }
-        if versions:
-            folder = versions[max(versions)]
-            if any(folder.glob("*.array_record*")):
-                return folder
-            command = f"tfds convert_format --dataset_version_dir={folder}"
-            command += " --out_file_format=array_record"
-            raise DataError(f"{folder} is not in array_record files: run `{command}`")
+    if source_dir:
+        roots = [source_dir]
+    else:
+        roots = [os.environ.get("TFDS_DATA_DIR"), "~/tensorflow_datasets"]
+    for root in roots:
+        folder = _find_newest(dataset, root) if root else None
+        if not folder:
+            continue
+        if any(folder.glob("*.array_record*")):
+            return folder
+        raise DataError(
+            f"{folder} is not in array_record files: run `tfds convert_format "
+            f"--dataset_version_dir={folder} --out_file_format=array_record`"
+        )
     return None
 
 
+def _find_newest(dataset: str, root: str) -> Path | None:
+    """The folder of a dataset's newest version, among those that are complete."""
+    folders = {}
+    for info in Path(root).expanduser().glob(f"{dataset}/*/{TFDS_INFO}"):
+        version = info.parent.name
+        if re.fullmatch(r"\d+\.\d+\.\d+", version):
+            numbers = tuple(int(number) for number in version.split("."))
+            folders[numbers] = info.parent
+    return folders[max(folders)] if folders else None
+
+
 def read_tfds(folder: Path, split: str) -> list[dict[str, Any]] | None:
-    """All examples of a split of a prepared TFDS dataset; None: it is none."""
+    """Reads all examples of a split of a prepared TFDS dataset.
+
+    Returns:
+      The examples; None if the folder is no such dataset.
+    """
     if not (folder / TFDS_INFO).exists():
         return None
-    import tensorflow_datasets as tfds  # takes 0.3 s
+    import tensorflow_datasets as tfds  # The import takes 0.3 s.
 
     builder: Any = tfds.builder_from_directory(folder, file_format="array_record")
     source = builder.as_data_source(split)
-    return source.__getitems__([*range(len(source))])
+    return source.__getitems__(list(range(len(source))))

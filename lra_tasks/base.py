@@ -1,4 +1,4 @@
-"""Task: the base class of all tasks. The fields of a subclass are its options."""
+"""Task: the base class of all tasks."""
 
 import functools
 import hashlib
@@ -16,190 +16,280 @@ from lra_tasks.archives import Archive, obtain
 from lra_tasks.errors import DataError
 from lra_tasks.paths import PathLike, get_root, local_path
 from lra_tasks.split import SPLITS, Split, remove_overlap, split_off
-from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary, open_vocabulary
+from lra_tasks.subwords import Vocabulary, open_vocabulary
 
-Examples = Iterable[tuple[Any, int]]  # a split or, made one by one, rows and labels
+# A split; or, for data made one by one, pairs of an example's tokens and its label.
+Examples = Iterable[tuple[Any, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """A classification task over sequences of tokens.
 
-    `source_dir` is a folder of official or own data; None = data_dir. An archive, or
-    the folder it unpacks to, is looked for there; then TFDS's dataset; else, without a
-    `source_dir`, it is downloaded. A tenth of each class of train, drawn with `seed`,
-    is the validation split where none is published.
+    The fields of a subclass are the task's options, which never change; its class
+    attributes and properties say what follows from them. Users call `load`: the first
+    time it calls `make`, which calls `make_splits` and makes the splits disjoint, and
+    stores them all; later it reads them. Most tasks define `make_splits` alone.
+
+    Attributes:
+      max_length: columns of a split's inputs, padding included.
+      source_dir: a folder of official or own data; None means `data_dir`. An archive,
+        or the folder it unpacks to, is looked for there; then TFDS's dataset; else,
+        without a `source_dir`, it is downloaded.
     """
 
-    name: ClassVar[str]  # in the table of tasks; of its datasets "lra_" + name
-    data_version: ClassVar[str]  # of the code that makes the data: raise it with them
+    # The table of tasks has it under this name; its prepared data are lra_NAME.
+    name: ClassVar[str]
+    # Raise it whenever the code makes other data.
+    data_version: ClassVar[str]
     description: ClassVar[str] = ""
     homepage: ClassVar[str] = ""
     citation: ClassVar[str] = ""
-    vocab_size: ClassVar[int]  # token ids are 0 to vocab_size - 1
-    num_classes: ClassVar[int]  # labels are 0 to num_classes - 1
-    label_names: ClassVar[Sequence[str]] = ()  # else they are these numbers
-    num_inputs: ClassVar[int] = 1  # sequences in one example, 1 or 2
-    num_texts: ClassVar[int] = 1  # texts in one sequence, 1 or 2
-    num_labels: ClassVar[int] = 0  # tokens with a label of their own; 0 = one label
-    padded: ClassVar[bool] = True  # False: every sequence has max_length tokens
-    zero_is_padding: ClassVar[bool] = True  # False: 0 is a token, as a black pixel is
-    stays_on_disk: ClassVar[bool] = False  # rows are read when they are needed
-    splits: ClassVar[tuple[str, ...]] = SPLITS  # and what else it can be tested on
+
+    # Token ids are 0 to vocab_size - 1, labels 0 to num_classes - 1.
+    vocab_size: ClassVar[int]
+    num_classes: ClassVar[int]
+    # Without names the labels are shown as numbers.
+    label_names: ClassVar[Sequence[str]] = ()
+    # An example has one or two sequences, and a sequence one or two texts.
+    num_inputs: ClassVar[int] = 1
+    num_texts: ClassVar[int] = 1
+    # So many tokens of an example have a label of their own; 0: the example has one.
+    num_labels: ClassVar[int] = 0
+
+    # Without padding every sequence has max_length tokens.
+    padded: ClassVar[bool] = True
+    # In a picture 0 is a token, black.
+    zero_is_padding: ClassVar[bool] = True
+    # Rows that stay on disk are read when a step needs them.
+    stays_on_disk: ClassVar[bool] = False
+    # A task may have more splits to test on, behind these three.
+    splits: ClassVar[tuple[str, ...]] = SPLITS
+    # It draws the examples that are held out, a tenth of each class of train, for a
+    # split that is not published.
     seed: ClassVar[int] = 0
-    tokenizer: ClassVar[str | None] = None  # "byte" or the path of a tokenizer.json
-    vocabulary: ClassVar[Vocabulary | None] = None  # of the tokenizer
-    archive: ClassVar[Archive | None] = None  # of its official data
-    files: ClassVar[str] = ""  # there or in source_dir, whose change makes other data
-    special_tokens: ClassVar[tuple[int, ...]] = ()  # never masked or predicted
-    separator: ClassVar[int | None] = None  # [SEP], after which token types change
-    augmentations: ClassVar[tuple[str, ...]] = ()  # of train; they keep its labels
-    max_length: int  # columns of a split's inputs, padding included
+
+    # "byte" or the path of a tokenizer.json, in tasks of sub-words.
+    tokenizer: ClassVar[str | None] = None
+    vocabulary: ClassVar[Vocabulary | None] = None
+    # The official data, if they are an archive.
+    archive: ClassVar[Archive | None] = None
+    # A glob of the source files; if one of them changes, data are prepared again.
+    files: ClassVar[str] = ""
+    # Names of functions that change examples of train and keep their labels.
+    augmentations: ClassVar[tuple[str, ...]] = ()
+
+    max_length: int
     source_dir: str | None = None
 
     def __post_init__(self) -> None:
         """Checks the options' types; a subclass goes on to check their values."""
-        expected = get_type_hints(type(self))
-        for option, value in asdict(self).items():
-            kind = expected[option]
-            fits = isinstance(value, kind)
-            kinds = (kind, *get_args(kind))
-            if type(value) is bool:  # which is an int, too
-                fits = bool in kinds
-            elif type(value) is int and float in kinds:
-                fits = True
-            name = getattr(kind, "__name__", str(kind))
-            self.require(fits, f"{option} must be {name}, not {value!r}")
+        self._check_types()
         self.require(self.max_length >= 1, "max_length must be at least 1")
         self.require(self.seed >= 0, f"seed must be at least 0, not {self.seed}")
-        wrong = "source_dir is empty: name a folder, or leave it out"
-        self.require(self.source_dir != "", wrong)
-        if self.source_dir:  # the same from any working directory
-            self._set(source_dir=str(local_path(self.source_dir)))
+        self.require(
+            self.source_dir != "", "source_dir is empty: name a folder, or leave it out"
+        )
+        if self.source_dir:
+            # The task reads the same folder when the working directory changes.
+            self._derive("source_dir", str(local_path(self.source_dir)))
+
+    def _check_types(self) -> None:
+        hints = get_type_hints(type(self))
+        for option, value in asdict(self).items():
+            hint = hints[option]
+            types = (hint, *get_args(hint))
+            if type(value) is bool:
+                is_of_type = bool in types  # Python takes a bool for an int, too.
+            elif type(value) is int:
+                is_of_type = int in types or float in types
+            else:
+                is_of_type = isinstance(value, hint)
+            type_name = getattr(hint, "__name__", str(hint))
+            self.require(is_of_type, f"{option} must be {type_name}, not {value!r}")
 
     def require(self, condition: bool, message: str) -> None:
         """Raises DataError with the task's name and `message` unless `condition`."""
         if not condition:
             raise DataError(f"{self.name}: {message}")
 
-    def _set(self, **attributes: Any) -> None:
-        for name, value in attributes.items():
-            object.__setattr__(self, name, value)
+    def _derive(self, name: str, value: Any) -> None:
+        """Sets what follows from the options, which a frozen dataclass else refuses."""
+        object.__setattr__(self, name, value)
 
     def use_tokenizer(self, name: str) -> None:
-        """Takes "byte" or a tokenizer.json as its vocabulary."""
+        """Takes "byte" or the path of a tokenizer.json as the task's vocabulary.
+
+        Raises:
+          DataError: if it is neither, or if no text fits between [CLS] and [SEP].
+        """
         self.require(self.max_length >= 8, "max_length must be at least 8")
         vocabulary = open_vocabulary(name)
-        self._set(vocabulary=vocabulary, vocab_size=vocabulary.vocab_size)
-        self._set(special_tokens=vocabulary.special, separator=vocabulary.sep)
+        self._derive("vocabulary", vocabulary)
+        self._derive("vocab_size", vocabulary.vocab_size)
 
     def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
-        """The tokenizer.json of its sub-words; None where it has none."""
-        name = self.tokenizer
-        if name == "bpe":  # learnt while the data are prepared
-            return self.folder(data_dir) / TOKENIZER_FILE
-        return None if name in (None, "byte") else Path(name).expanduser()
+        """Returns the path of the task's tokenizer.json; None where it has none."""
+        if self.tokenizer in (None, "byte"):
+            return None
+        return Path(self.tokenizer).expanduser()
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:
+        """The type of the inputs."""
         return np.uint8 if self.vocab_size <= 256 else np.uint16
 
     @property
     def class_names(self) -> list[str]:
-        """The names of its classes, in the order of their numbers."""
-        return [*self.label_names] or [str(label) for label in range(self.num_classes)]
+        """The names of the classes, in the order of their numbers."""
+        if self.label_names:
+            return list(self.label_names)
+        return [str(label) for label in range(self.num_classes)]
+
+    @property
+    def special_tokens(self) -> tuple[int, ...]:
+        """The ids that are no text: they are never masked or predicted."""
+        return self.vocabulary.special if self.vocabulary else ()
+
+    @property
+    def separator(self) -> int | None:
+        """The id of [SEP], after which the token type changes."""
+        return self.vocabulary.sep if self.vocabulary else None
 
     @property
     def mask_token(self) -> int:
         """The id of the mask token: [MASK], or one above the data's own ids."""
         return self.vocabulary.mask if self.vocabulary else self.vocab_size
 
-    def make_splits(self, source: Path) -> dict[str, Split]:
-        """Reads its splits from `source`, or draws them, once.
+    def load(self, split: str, data_dir: PathLike | None = None) -> Split:
+        """Reads a split; the first time it makes and stores all splits.
 
-        A tenth of train is held out for each other split that it does not give.
+        Args:
+          split: one of `splits`.
+          data_dir: where prepared data are kept and official archives are looked for;
+            else $LRA_DATA_DIR, else ~/.cache/lra_tasks.
+
+        Returns:
+          The split, in memory or, with `stays_on_disk`, read row by row.
+
+        Raises:
+          DataError: for no such split, wrong sources or damaged files.
+          OSError: where it cannot be written.
         """
-        raise NotImplementedError
+        self.require(
+            split in self.splits,
+            f"no split {split!r}: one of {', '.join(self.splits)}",
+        )
+        from lra_tasks import storage  # It imports tensorflow-datasets, for 0.3 s.
+
+        return storage.load(self, split, get_root(data_dir))
 
     def make(self, data_dir: Path, folder: Path) -> Mapping[str, Examples]:
-        """Disjoint splits; files that it writes to `folder` stay beside the data."""
+        """Makes disjoint splits for `load` to store.
+
+        Args:
+          data_dir: where official archives are looked for, without a `source_dir`.
+          folder: what the task writes into it stays beside the stored data.
+
+        Returns:
+          The examples of each split.
+        """
         splits = self.make_splits(self.find_source(data_dir))
-        for name in sorted({*self.splits} - {*splits}):
+        for name in sorted(set(self.splits) - set(splits)):
             splits["train"], splits[name] = split_off(splits["train"], self.seed)
         return remove_overlap(self.name, splits)
 
+    def make_splits(self, source: Path) -> dict[str, Split]:
+        """Reads the published splits from `source`, or draws all splits.
+
+        A tenth of train is held out for each other split that it does not return.
+        """
+        raise NotImplementedError
+
     def find_source(self, data_dir: Path) -> Path:
-        """The official archive, unpacked or packed; or the folder of other sources."""
+        """Finds the official archive, unpacked or packed; or the folder of other data.
+
+        Raises:
+          DataError: if the archive is not there and cannot be downloaded.
+        """
         if self.archive:
             return obtain(self.archive, data_dir, self.source_dir)
         return Path(self.source_dir or data_dir)
 
-    def decode(self, tokens: np.ndarray) -> str | np.ndarray:
-        """The valid tokens `[n]` of a row as text, or as a picture `[R, R]`."""
-        if self.vocabulary:
-            return self.vocabulary.decode(tokens)
-        return tokens.reshape(math.isqrt(len(tokens)), -1)
-
     def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs `[n, max_length]` and lengths `[n]` of texts, as `decode` shows them.
+        """Makes rows of token ids from texts, written as `decode` shows them.
 
-        For a task of sub-words a text may be a pair of them. DataError if the task's
-        inputs are not text, or this text is not one of them.
+        Args:
+          texts: n texts; in a task of sub-words a text may be a pair of them.
+
+        Returns:
+          The inputs `[n, max_length]` and their lengths `[n]`.
+
+        Raises:
+          DataError: if the task's inputs are not text, or a text is not one of them.
         """
         if self.vocabulary is None:
             raise DataError(f"{self.name}: its inputs are not made from text")
         pairs = [(text,) if isinstance(text, str) else text for text in texts]
         return self.vocabulary.rows(pairs, self.max_length)
 
+    def encode_split(self, texts: Sequence[Any], labels: Sequence[int]) -> Split:
+        """Makes a split of texts, as `encode` takes them, and their labels."""
+        inputs, lengths = self.encode(texts)
+        return Split(inputs, lengths, np.array(labels, np.int32))
+
+    def decode(self, tokens: np.ndarray) -> str | np.ndarray:
+        """Shows the valid tokens `[n]` of a row as a text, or as a picture `[R, R]`."""
+        if self.vocabulary:
+            return self.vocabulary.decode(tokens)
+        return tokens.reshape(math.isqrt(len(tokens)), -1)
+
     def source_files(self) -> Iterable[Path]:
-        """The files in `source_dir` whose change makes other data."""
-        path = self.find_source(Path())
-        found = path.glob(self.files) if self.files else ()
-        # Not what macOS leaves beside files: .DS_Store, ._train.csv.
-        files = [file for file in found if not file.name.startswith(".")]
-        return [path, *files] if self.archive else files
+        """Finds the files of `source_dir` whose change makes other data."""
+        source = self.find_source(Path())
+        paths = source.glob(self.files) if self.files else []
+        # macOS leaves .DS_Store and ._train.csv beside the files.
+        files = [path for path in paths if not path.name.startswith(".")]
+        if self.archive:
+            files.append(source)
+        return files
 
     def cache_key(self) -> dict[str, Any]:
-        """The options that the data depend on, with the state of files they name."""
-        key, folder = asdict(self), self.source_dir
-        if folder:
-            files = [(file, file.stat()) for file in sorted(self.source_files())]
-            key["source_dir"] = [
-                (os.path.relpath(file, folder), stat.st_size, stat.st_mtime_ns)
-                for file, stat in files
-            ] or os.path.realpath(folder)
-        if self.vocabulary and self.tokenizer != "bpe":  # which is not learnt yet
+        """Returns the options that the data depend on, with the state of their files.
+
+        A subclass leaves out those that change no data.
+        """
+        key = asdict(self)
+        if self.source_dir:
+            states = []
+            for file in sorted(self.source_files()):
+                state = file.stat()
+                path = os.path.relpath(file, self.source_dir)
+                states.append((path, state.st_size, state.st_mtime_ns))
+            key["source_dir"] = states or os.path.realpath(self.source_dir)
+        if self.vocabulary:
             key["tokenizer"] = self.vocabulary.digest
         return key
 
     @functools.cached_property
     def config_name(self) -> str:
-        """A short hash of `cache_key`, once for all splits: the config of the data."""
+        """A short hash of `cache_key`, which names the folder of the data.
+
+        It is computed once: all splits come from the same state of the files.
+        """
         key = json.dumps(self.cache_key(), sort_keys=True)
         return hashlib.sha256(key.encode()).hexdigest()[:12]
 
     def folder(self, data_dir: PathLike | None = None) -> Path:
-        config = get_root(data_dir) / f"lra_{self.name}" / self.config_name
-        return config / self.data_version
-
-    def encode_split(self, texts: Sequence[Any], labels: Sequence[int]) -> Split:
-        """Texts, as `encode` takes them, and their labels as a split."""
-        return Split(*self.encode(texts), np.array(labels, np.int32))
-
-    def load(self, split: str, data_dir: PathLike | None = None) -> Split:
-        """Reads one of `splits`; makes and stores all of them the first time.
-
-        `data_dir` is where prepared data live, and official archives are looked for;
-        else $LRA_DATA_DIR, else ~/.cache/lra_tasks. DataError for no such split, wrong
-        sources or damaged files; OSError where it cannot be written.
-        """
-        known = ", ".join(self.splits)
-        self.require(split in self.splits, f"no split {split!r}: one of {known}")
-        from lra_tasks import storage  # tensorflow-datasets takes 0.3 s to import
-
-        return storage.load(self, split, get_root(data_dir))
+        """Returns where the prepared data lie, or will lie."""
+        root = get_root(data_dir)
+        return root / f"lra_{self.name}" / self.config_name / self.data_version
 
     def floors(self, train: Split, test: Split) -> dict[str, float]:
-        """Accuracy on `test`, 0 to 1, of trivial rules fitted on `train`, by name."""
-        majority = np.bincount(train.labels, minlength=self.num_classes).argmax()
-        return {"majority class": float(np.mean(test.labels == majority))}
+        """Scores trivial rules, which a model has to beat.
+
+        Returns:
+          The name of each rule and its accuracy on `test`, 0 to 1, fitted on `train`.
+        """
+        counts = np.bincount(train.labels, minlength=self.num_classes)
+        return {"majority class": float(np.mean(test.labels == counts.argmax()))}

@@ -7,94 +7,25 @@ order. Sub-words are learnt on the documents of train and lie beside the data.
 
 import glob
 import hashlib
-import itertools
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from lra_tasks import subwords
 from lra_tasks.base import Examples, Task
-from lra_tasks.errors import DataError
+from lra_tasks.documents import (
+    SENTENCE,
+    Tokens,
+    make_examples,
+    read_documents,
+    split_of,
+)
 from lra_tasks.paths import PathLike
-from lra_tasks.split import SPLITS, Split, say_left_out
+from lra_tasks.split import SPLITS, Split, report_left_out
 from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary
-
-SHARES = (0.8, 0.9)  # of the documents: train below the first, test above the second
-SENTENCE = re.compile(r"\S.*?(?:[.!?][\"'”’)\]]*(?=\s)|\Z)", re.DOTALL)
-Tokens = list[int]
-
-
-def read_documents(path: Path, blank_lines: bool) -> Iterator[str]:
-    """The documents of a file: one, or with `blank_lines` those between blank lines."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            groups = itertools.groupby(
-                file, key=lambda line: blank_lines and not line.strip()
-            )
-            for _, lines in groups:
-                if text := "".join(lines).strip():
-                    yield text
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
-
-
-def split_of(document: str, seed: int) -> str:
-    """Train, validation or test, by the document's content: equal ones go together."""
-    key = hashlib.blake2b(document.encode(), digest_size=8, salt=seed.to_bytes(8))
-    share = int.from_bytes(key.digest()) / 2**64
-    return SPLITS[np.searchsorted(SHARES, share, side="right")]
-
-
-def make_examples(
-    sentences: list[Tokens], max_length: int, rng: np.random.Generator
-) -> Iterator[tuple[Tokens, Tokens, int]]:
-    """Both parts and the label of each row of one document of tokenised sentences.
-
-    Sentences are packed into rows, and a row is cut at a random end into two parts.
-    Sentences that overflow a row are longer than average; rows are filled from a random
-    end of the document, so that lengths do not give the order away.
-    """
-    sentences = [sentence for sentence in sentences if sentence]
-    if len(sentences) < 2:
-        return
-    backwards = not rng.integers(2)
-    room = max_length - 3
-    sentences = _mirrored(sentences) if backwards else sentences
-    pieces = chain.from_iterable(split_long(x, room // 2) for x in sentences)
-    for row in pack(pieces, room):
-        if len(row) > 1:
-            row = _mirrored(row) if backwards else row
-            cut = rng.integers(1, len(row))
-            first, second = list(chain(*row[:cut])), list(chain(*row[cut:]))
-            yield (first, second, 1) if rng.integers(2) else (second, first, 0)
-
-
-def _mirrored(pieces: list[Tokens]) -> list[Tokens]:
-    return [piece[::-1] for piece in reversed(pieces)]
-
-
-def split_long(sentence: Tokens, most: int) -> Iterator[Tokens]:
-    """Divides a sentence evenly into as few pieces of `most` tokens as possible."""
-    number = -(-len(sentence) // most)
-    ends = [len(sentence) * i // number for i in range(number + 1)]
-    return (sentence[start:end] for start, end in pairwise(ends))
-
-
-def pack(pieces: Iterable[Tokens], room: int) -> Iterator[list[Tokens]]:
-    """Groups consecutive pieces, as many as fit into `room` tokens."""
-    row, size = [], 0
-    for piece in pieces:
-        if size + len(piece) > room:
-            yield row
-            row, size = [], 0
-        row.append(piece)
-        size += len(piece)
-    yield row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,86 +58,149 @@ class Corpus(Task):
         super().__post_init__()
         kinds = ("files", "blank_lines")
         self.require(self.documents in kinds, f"documents must be one of {kinds}")
-        wrong = f"pattern must be relative to source_dir, not {self.pattern!r}"
-        self.require(not Path(self.pattern).is_absolute(), wrong)
-        least, most = len(subwords.SPECIAL) + 256, subwords.MAX_VOCAB_SIZE
-        sizes = f"vocab_size must be {least} to {most}, not {self.vocab_size}"
-        self.require(least <= self.vocab_size <= most, sizes)
-        learnt, vocab_size = self.tokenizer == "bpe", self.vocab_size
-        self.use_tokenizer("byte" if learnt else self.tokenizer)
-        if learnt:  # its special tokens are byte's
-            self._set(vocab_size=vocab_size)
+        self.require(
+            not Path(self.pattern).is_absolute(),
+            f"pattern must be relative to source_dir, not {self.pattern!r}",
+        )
+        smallest = subwords.BYTE_VOCAB_SIZE
+        largest = subwords.MAX_VOCAB_SIZE
+        self.require(
+            smallest <= self.vocab_size <= largest,
+            f"vocab_size must be {smallest} to {largest}, not {self.vocab_size}",
+        )
+        if self.tokenizer == "bpe":
+            # Until sub-words are learnt, the special tokens of bytes are those to be.
+            vocab_size = self.vocab_size
+            self.use_tokenizer("byte")
+            self._derive("vocab_size", vocab_size)
+        else:
+            self.use_tokenizer(self.tokenizer)
 
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
-        """As `Task.load`, but on disk; DataError if the texts of a run have changed."""
-        known = self.vocabulary.digest
+        """As `Task.load`; the inputs stay on disk.
+
+        Raises:
+          DataError: also if the texts that a run has learnt its sub-words on have
+            changed.
+        """
+        digest_before = self.vocabulary.digest
         loaded = super().load(split, data_dir)
         if self.tokenizer == "bpe":
             self.use_tokenizer(str(self.vocabulary_file(data_dir)))
-            same = known in ("byte", self.vocabulary.digest)
-            self.require(same, f"{self.source_dir} has other texts than the run's")
+            self.require(
+                digest_before in ("byte", self.vocabulary.digest),
+                f"{self.source_dir} has other texts than the run's",
+            )
         return loaded
 
+    def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
+        """As `Task.vocabulary_file`; what is learnt here lies beside the data."""
+        if self.tokenizer == "bpe":
+            return self.folder(data_dir) / TOKENIZER_FILE
+        return super().vocabulary_file(data_dir)
+
+    def cache_key(self) -> dict[str, Any]:
+        """As `Task.cache_key`; what is learnt here follows from the other options."""
+        key = super().cache_key()
+        if self.tokenizer == "bpe":
+            key["tokenizer"] = "bpe"
+        return key
+
     def source_files(self) -> list[Path]:
+        """Finds the files that match the pattern, in linked folders too, each once.
+
+        Raises:
+          DataError: without `source_dir`, or if no file matches.
+        """
         self.require(self.source_dir is not None, "source_dir must name a folder")
-        folder, also = str(self.source_dir), {"recursive": True, "include_hidden": True}
-        found = glob.glob(self.pattern, root_dir=folder, **also)  # in links, too
-        paths = (Path(folder, x) for x in sorted(found, reverse=True))
-        # Of a.txt macOS keeps notes in ._a.txt on other systems' disks.
-        paths = (x for x in paths if x.is_file() and not x.name.startswith("._"))
-        files = sorted({x.resolve(): x for x in paths}.values())
+        folder = str(self.source_dir)
+        names = glob.glob(
+            self.pattern, root_dir=folder, recursive=True, include_hidden=True
+        )
+        path_of = {}  # Of several paths to one file the first in order stays.
+        for name in sorted(names, reverse=True):
+            path = Path(folder, name)
+            # Of a.txt macOS keeps notes in ._a.txt on other systems' disks.
+            if path.is_file() and not path.name.startswith("._"):
+                path_of[path.resolve()] = path
+        files = sorted(path_of.values())
         self.require(bool(files), f"no files {self.source_dir}/{self.pattern}")
         return files
 
     def make(self, data_dir: Path, folder: Path) -> Mapping[str, Examples]:
-        """Learns the vocabulary; examples are made when they are asked for, in turn."""
-        found = [split for split, _ in self._documents()]
-        few = f"{len(found):,} documents in {self.source_dir} (pattern {self.pattern})"
-        divided = "documents=blank_lines divides files at blank lines"
-        self.require({*found} == {*SPLITS}, f"{few} are too few: {divided}")
-        if self.tokenizer == "bpe":
-            texts = (text for split, text in self._documents() if split == "train")
-            subwords.train(texts, self.vocab_size, folder / TOKENIZER_FILE)
-            self._set(vocabulary=Vocabulary(str(folder / TOKENIZER_FILE)))
-            learnt = self.vocabulary.vocab_size
-            if learnt != self.vocab_size:
-                raise DataError(
-                    f"{self.name}: {self.source_dir} has only {learnt:,} sub-words: "
-                    f"take vocab_size={learnt}, tokenizer=byte or a larger corpus"
-                )
-        rng, held = np.random.default_rng(self.seed), set()
-        # Test wins over validation, both over train.
-        return {name: self._examples(name, rng, held) for name in reversed(SPLITS)}
+        """Learns the vocabulary; examples are made when they are asked for.
 
-    def _examples(
-        self, name: str, rng: np.random.Generator, held: set[bytes]
-    ) -> Iterator[tuple[Tokens, int]]:
-        """Rows and labels of a split, except windows whose hashes are held.
-
-        The hashes of evaluation's windows, however cut, are held at the end.
+        The splits share a random generator and the windows that evaluation holds, so
+        they are to be read one after the other in the order of the result: test wins
+        over validation, and both over train.
         """
-        hashes, num_rows, repeated = set(), 0, 0
-        for split, document in self._documents():
-            if split != name:
+        splits = [split for split, _ in self._documents()]
+        self.require(
+            set(splits) == set(SPLITS),
+            f"{len(splits):,} documents in {self.source_dir} (pattern {self.pattern}) "
+            "are too few: documents=blank_lines divides files at blank lines",
+        )
+        if self.tokenizer == "bpe":
+            self._learn_vocabulary(folder / TOKENIZER_FILE)
+        rng = np.random.default_rng(self.seed)
+        held_windows: set[bytes] = set()
+        return {
+            split: self._make_split(split, rng, held_windows)
+            for split in reversed(SPLITS)
+        }
+
+    def _learn_vocabulary(self, file: Path) -> None:
+        texts = (text for split, text in self._documents() if split == "train")
+        subwords.train(texts, self.vocab_size, file)
+        self._derive("vocabulary", Vocabulary(str(file)))
+        num_learnt = self.vocabulary.vocab_size
+        self.require(
+            num_learnt == self.vocab_size,
+            f"{self.source_dir} has only {num_learnt:,} sub-words: take "
+            f"vocab_size={num_learnt}, tokenizer=byte or a larger corpus",
+        )
+
+    def _make_split(
+        self, split: str, rng: np.random.Generator, held_windows: set[bytes]
+    ) -> Iterator[tuple[Tokens, int]]:
+        """Yields rows and labels of a split, except windows that are held.
+
+        The windows of validation and test are added to those at the end, however their
+        parts are cut and ordered.
+        """
+        windows: set[bytes] = set()
+        num_rows = 0
+        num_repeated = 0
+        for first, second, label in self._make_examples(split, rng):
+            window = first + second if label else second + first
+            digest = hashlib.blake2b(repr(window).encode(), digest_size=16).digest()
+            if digest in held_windows:
+                num_repeated += 1
                 continue
-            sentences = self.vocabulary.encode(SENTENCE.findall(document))
-            for a, b, label in make_examples(sentences, self.max_length, rng):
-                window = repr(a + b if label else b + a).encode()
-                key = hashlib.blake2b(window, digest_size=16).digest()
-                if key in held:
-                    repeated += 1
-                    continue
-                if name != "train":
-                    hashes.add(key)
-                num_rows += 1
-                yield self.vocabulary.row(a, b, max_length=self.max_length), label
-        held |= hashes
-        if repeated:
-            say_left_out(self.name, name, repeated)
-        wanted = f"no document of {name} has two sentences (ended by . ! or ?)"
-        self.require(num_rows > 0, f"{wanted} that no other split has")
+            if split != "train":
+                windows.add(digest)
+            num_rows += 1
+            yield self.vocabulary.row(first, second, max_length=self.max_length), label
+
+        held_windows |= windows
+        if num_repeated:
+            report_left_out(self.name, split, num_repeated)
+        self.require(
+            num_rows > 0,
+            f"no document of {split} has two sentences (ended by . ! or ?) that no "
+            "other split has",
+        )
+
+    def _make_examples(
+        self, split: str, rng: np.random.Generator
+    ) -> Iterator[tuple[Tokens, Tokens, int]]:
+        for document_split, document in self._documents():
+            if document_split == split:
+                sentences = self.vocabulary.encode(SENTENCE.findall(document))
+                yield from make_examples(sentences, self.max_length, rng)
 
     def _documents(self) -> Iterator[tuple[str, str]]:
+        """Yields the split and the text of each document."""
         for path in self.source_files():
             for document in read_documents(path, self.documents == "blank_lines"):
                 yield split_of(document, self.seed), document

@@ -1,10 +1,9 @@
-"""GLUE (Wang et al. 2019, arXiv:1804.07461), and tables of texts of one's own.
+"""GLUE (Wang et al. 2019, arXiv:1804.07461): sentences, or pairs of them, to classify.
 
 GLUE is read from the official TSV folders, or from TFDS's `glue`. The published test
 splits have no labels: ours is their validation, and our validation a tenth of train.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,13 @@ from lra_tasks.base import Task
 from lra_tasks.errors import DataError
 from lra_tasks.split import SPLITS, Split
 from lra_tasks.tables import Table, read_table
-from lra_tasks.text import TextTask
+
+
+class Source(NamedTuple):
+    """Where one split comes from."""
+
+    files: tuple[str, ...]  # the first that is there is read
+    tfds_split: str
 
 
 class Subset(NamedTuple):
@@ -25,34 +30,63 @@ class Subset(NamedTuple):
 
     folder: str
     texts: tuple[str, ...]  # the columns
-    label: str
-    classes: Mapping[str, str]  # in the files, and their names
-    files: Mapping[str, tuple[str, ...]] = {  # the last is TFDS's name of the split
-        "train": ("train.tsv", "msr_paraphrase_train.txt", "train"),
-        "test": ("dev.tsv", "msr_paraphrase_test.txt", "validation"),
+    label: str  # the column
+    classes: Mapping[str, str]  # labels in the files, and what they mean
+    sources: Mapping[str, Source] = {
+        "train": Source(("train.tsv",), "train"),
+        "test": Source(("dev.tsv",), "validation"),
     }
+    tfds_texts: tuple[str, ...] = ()  # the columns, where TFDS has other ones
 
 
-MNLI_FILES = {
-    "train": ("train.tsv", "train"),
-    "test": ("dev_matched.tsv", "validation_matched"),
-    "test_mismatched": ("dev_mismatched.tsv", "validation_mismatched"),
-}
-ANSWERS = {x: x for x in ("entailment", "not_entailment")}
-RELATIONS = {x: x for x in ("entailment", "neutral", "contradiction")}
-SENTIMENTS = {"0": "negative", "1": "positive"}
-SAME = {"0": "not_equivalent", "1": "equivalent"}
-DUPLICATE = {"0": "not_duplicate", "1": "duplicate"}
-PAIR, QUESTIONS = ("sentence1", "sentence2"), ("question1", "question2")
+SENTENCE_PAIR = ("sentence1", "sentence2")
 SUBSETS = {
-    "sst2": Subset("SST-2", ("sentence",), "label", SENTIMENTS),
-    "mrpc": Subset("MRPC", ("#1 String", "#2 String"), "Quality", SAME),
-    "qnli": Subset("QNLI", ("question", "sentence"), "label", ANSWERS),
-    "qqp": Subset("QQP", QUESTIONS, "is_duplicate", DUPLICATE),
-    "mnli": Subset("MNLI", PAIR, "gold_label", RELATIONS, MNLI_FILES),
+    "sst2": Subset(
+        folder="SST-2",
+        texts=("sentence",),
+        label="label",
+        classes={"0": "negative", "1": "positive"},
+    ),
+    "mrpc": Subset(
+        folder="MRPC",
+        texts=("#1 String", "#2 String"),
+        label="Quality",
+        classes={"0": "not_equivalent", "1": "equivalent"},
+        sources={
+            "train": Source(("train.tsv", "msr_paraphrase_train.txt"), "train"),
+            "test": Source(("dev.tsv", "msr_paraphrase_test.txt"), "validation"),
+        },
+        tfds_texts=SENTENCE_PAIR,
+    ),
+    "qnli": Subset(
+        folder="QNLI",
+        texts=("question", "sentence"),
+        label="label",
+        classes={"entailment": "entailment", "not_entailment": "not_entailment"},
+    ),
+    "qqp": Subset(
+        folder="QQP",
+        texts=("question1", "question2"),
+        label="is_duplicate",
+        classes={"0": "not_duplicate", "1": "duplicate"},
+    ),
+    "mnli": Subset(
+        folder="MNLI",
+        texts=SENTENCE_PAIR,
+        label="gold_label",
+        classes={
+            "entailment": "entailment",
+            "neutral": "neutral",
+            "contradiction": "contradiction",
+        },
+        sources={
+            "train": Source(("train.tsv",), "train"),
+            "test": Source(("dev_matched.tsv",), "validation_matched"),
+            "test_mismatched": Source(("dev_mismatched.tsv",), "validation_mismatched"),
+        },
+        tfds_texts=("premise", "hypothesis"),
+    ),
 }
-OTHER_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
-TFDS_TEXTS = {"mrpc": PAIR, "mnli": ("premise", "hypothesis")}  # where they differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,105 +110,84 @@ class Glue(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = f"subset must be one of {', '.join(SUBSETS)}, not {self.subset!r}"
-        self.require(self.subset in SUBSETS, known)
-        subset = SUBSETS[self.subset]
-        self._set(num_classes=len(subset.classes), num_texts=len(subset.texts))
-        self._set(label_names=[*subset.classes.values()])
-        self._set(splits=tuple(dict.fromkeys((*SPLITS, *subset.files))))
+        self.require(
+            self.subset in SUBSETS,
+            f"subset must be one of {', '.join(SUBSETS)}, not {self.subset!r}",
+        )
         self.use_tokenizer(self.tokenizer)
+
+    @property
+    def _subset(self) -> Subset:
+        return SUBSETS[self.subset]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self._subset.classes)
+
+    @property
+    def label_names(self) -> list[str]:
+        return list(self._subset.classes.values())
+
+    @property
+    def num_texts(self) -> int:
+        return len(self._subset.texts)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        more = [split for split in self._subset.sources if split not in SPLITS]
+        return (*SPLITS, *more)
 
     def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """As `Task.encode`; white space around a text is left out."""
         pairs = [(text,) if isinstance(text, str) else text for text in texts]
-        return super().encode([tuple(map(str.strip, pair)) for pair in pairs])
+        return super().encode([tuple(text.strip() for text in pair) for pair in pairs])
 
     def source_files(self) -> list[Path]:
         place = self.find_source(Path())
-        paths = (self._find(place, split) for split in SUBSETS[self.subset].files)
-        return [path for path in paths if path]
+        files = [self._find_file(place, split) for split in self._subset.sources]
+        return [file for file in files if file]
 
-    def _find(self, place: Path, split: str) -> Path | None:
-        folder, *_, files = SUBSETS[self.subset]
-        names = [x for file in files[split][:-1] for x in (f"{folder}/{file}", file)]
+    def _find_file(self, place: Path, split: str) -> Path | None:
+        """The file of a split, in the subset's folder or in this one."""
+        names = []
+        for file in self._subset.sources[split].files:
+            names += [f"{self._subset.folder}/{file}", file]
         return archives.find(names, place)
 
     def make_splits(self, source: Path) -> dict[str, Split]:
-        files = SUBSETS[self.subset].files
-        return {split: self.encode_split(*self._read(source, split)) for split in files}
-
-    def _read(self, place: Path, split: str) -> Table:
-        folder, texts, label, classes, files = SUBSETS[self.subset]
-        if path := self._find(place, split):
-            return read_table(path, texts, label, [*classes])
-        prepared = archives.find_tfds(f"glue/{self.subset}", self.source_dir)
-        rows = prepared and archives.read_tfds(prepared, files[split][-1])
-        if not rows:
-            get = "get it from https://gluebenchmark.com/tasks"
-            missing = f"{place} has no {folder}/{files[split][0]}"
-            raise DataError(f"{missing}: {get} and name its folder as source_dir")
-        columns = TFDS_TEXTS.get(self.subset, texts)
-        rows.sort(key=lambda row: row["idx"])  # the order of the lines
-        found = [tuple(row[x].decode() for x in columns) for row in rows]
-        return found, [int(row["label"]) for row in rows]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelledTexts(TextTask):
-    """The files train, validation and test (.csv or .tsv) in `source_dir`.
-
-    The first line names the columns, among them `text_column` and `label_column`. Only
-    a CSV file may quote its fields. A tenth of train is drawn with `seed` for each of
-    validation and test that has no file. `labels` are the classes as the files have
-    them, divided by commas: "ham,spam".
-    """
-
-    name: ClassVar[str] = "labelled_texts"
-    data_version: ClassVar[str] = "1.2.0"
-    description: ClassVar[str] = "Texts of one's own to classify."
-    files: ClassVar[str] = "*.[ct]sv"
-    labels: str = "0,1"
-    text_column: str = "text"
-    label_column: str = "label"
-    max_length: int = 1024
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        names = tuple(dict.fromkeys(map(str.strip, self.labels.split(","))))
-        self._set(num_classes=len(names), label_names=names)
-        wrong = f"labels must be two or more, as 'ham,spam', not {self.labels!r}"
-        self.require(self.num_classes >= 2, wrong)
-
-    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As `Task.encode`; white space around a text is left out."""
-        return super().encode([text.strip() for text in texts])
-
-    def make_splits(self, source: Path) -> dict[str, Split]:
-        files = self._find_splits()
-        splits, columns = {}, ([self.text_column], self.label_column)
-        for name in filter(files.get, SPLITS):
-            texts, labels = read_table(files[name], *columns, self.label_names)
-            splits[name] = self.encode_split([text for (text,) in texts], labels)
+        splits = {}
+        for split in self._subset.sources:
+            texts, labels = self._read(source, split)
+            splits[split] = self.encode_split(texts, labels)
         return splits
 
-    def _find_splits(self) -> dict[str, Path]:
-        """The file of each split that has one; another table gets a line on stderr."""
-        missing = f"source_dir ({self.source_dir}) must hold train.csv or train.tsv"
-        self.require(self.source_dir is not None, missing)
-        files: dict[str, Path] = {}
-        for path in sorted(self.source_files()):
-            name = path.stem.lower()
-            split = OTHER_NAMES.get(name, name)
-            if split not in SPLITS:
-                print(f"{path} is not read: it is named for no split", file=sys.stderr)
-            elif path.stem != split:
-                raise DataError(
-                    f"{path} is not read: name it {split}{path.suffix}, or remove it"
-                )
-            elif split in files:
-                raise DataError(f"{files[split]} and {path} are one split: remove one")
-            else:
-                files[split] = path
-        self.require("train" in files, missing)
-        return files
+    def _read(self, place: Path, split: str) -> Table:
+        subset = self._subset
+        file = self._find_file(place, split)
+        if file:
+            return read_table(
+                file,
+                texts=subset.texts,
+                label=subset.label,
+                classes=list(subset.classes),
+            )
+        table = self._read_tfds(split)
+        if table is None:
+            raise DataError(
+                f"{place} has no {subset.folder}/{subset.sources[split].files[0]}: get "
+                "it from https://gluebenchmark.com/tasks and name its folder as "
+                "source_dir"
+            )
+        return table
+
+    def _read_tfds(self, split: str) -> Table | None:
+        folder = archives.find_tfds(f"glue/{self.subset}", self.source_dir)
+        if folder is None:
+            return None
+        rows = archives.read_tfds(folder, self._subset.sources[split].tfds_split)
+        if not rows:
+            return None
+        rows.sort(key=lambda row: row["idx"])  # the order of the lines
+        columns = self._subset.tfds_texts or self._subset.texts
+        texts = [tuple(row[column].decode() for column in columns) for row in rows]
+        return texts, [int(row["label"]) for row in rows]

@@ -18,16 +18,24 @@ from lra_tasks.errors import DataError
 from lra_tasks.split import Split
 
 NUM_PIXELS = 32 * 32
-BATCHES = {"train": "data_batch_[1-5]", "test": "test_batch"}  # names of files
+# The names of the files of each split, as a regular expression.
+BATCHES = {"train": "data_batch_[1-5]", "test": "test_batch"}
 
 
 def to_grey(rgb: np.ndarray) -> np.ndarray:
-    """0.2989 R + 0.5870 G + 0.1140 B, rounded: uint8 `[n, 3, ...]` -> `[n, ...]`.
+    """Mixes the colours, 0.2989 R + 0.5870 G + 0.1140 B, rounded.
 
-    In whole numbers, so that every machine rounds the same way.
+    The sum is in whole numbers, so that every machine rounds the same way.
+
+    Args:
+      rgb: uint8 `[n, 3, ...]`.
+
+    Returns:
+      Intensities uint8 `[n, ...]`.
     """
-    red, green, blue = (rgb[:, channel].astype(np.uint32) for channel in range(3))
-    return ((2989 * red + 5870 * green + 1140 * blue + 5000) // 10_000).astype(np.uint8)
+    red, green, blue = np.moveaxis(rgb.astype(np.uint32), 1, 0)
+    weighted_sum = 2989 * red + 5870 * green + 1140 * blue
+    return ((weighted_sum + 5000) // 10_000).astype(np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +52,19 @@ class Image(Task):
     zero_is_padding: ClassVar[bool] = False
     num_classes: ClassVar[int] = 10
     label_names: ClassVar[Sequence[str]] = (
-        *("airplane", "automobile", "bird", "cat", "deer"),
-        *("dog", "frog", "horse", "ship", "truck"),
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
     )
     archive: ClassVar[Archive] = Archive(
-        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         folders=("cifar-10-batches-bin",),
         md5="c32a1d4ab5d03f1284b67883e8d87530",
         dataset="cifar10",
@@ -62,25 +78,40 @@ class Image(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        wrong = f"max_length must be {NUM_PIXELS}, all pixels; it is {self.max_length}"
-        self.require(self.max_length == NUM_PIXELS, wrong)
+        self.require(
+            self.max_length == NUM_PIXELS,
+            f"max_length must be {NUM_PIXELS}, all pixels; it is {self.max_length}",
+        )
 
     def make_splits(self, source: Path) -> dict[str, Split]:
-        return {split: self._read(source, split) for split in BATCHES}
+        return {
+            split: self._read_tfds(source, split) or self._read(source, split)
+            for split in BATCHES
+        }
 
-    def _read(self, path: Path, split: str) -> Split:
-        """The pictures of TFDS, or the archive's records of a label, R, G and B."""
-        if rows := archives.read_tfds(path, split):
-            rows.sort(key=lambda row: row["id"])  # the archive's order
-            rgb = np.stack([row["image"] for row in rows]).transpose(0, 3, 1, 2)
-            return Split.of_pictures(to_grey(rgb), [row["label"] for row in rows])
-        with archives.open_members(path, rf"(?:^|/){BATCHES[split]}\.bin$") as members:
+    def _read_tfds(self, source: Path, split: str) -> Split | None:
+        """The pictures of TFDS; None if the source is another."""
+        rows = archives.read_tfds(source, split)
+        if not rows:
+            return None
+        rows.sort(key=lambda row: row["id"])  # the archive's order
+        rgb = np.stack([row["image"] for row in rows]).transpose(0, 3, 1, 2)
+        return Split.of_pictures(to_grey(rgb), [row["label"] for row in rows])
+
+    def _read(self, source: Path, split: str) -> Split:
+        """The archive's records of a label, R, G and B."""
+        pattern = rf"(?:^|/){BATCHES[split]}\.bin$"
+        with archives.open_members(source, pattern) as members:
             batches = {match[0]: file.read() for match, file in members}
         content = b"".join(batches[name] for name in sorted(batches))
-        shape = self.batch_size * (5 if split == "train" else 1), 1 + 3 * NUM_PIXELS
-        if len(content) != shape[0] * shape[1]:
-            wanted = f"not {shape[0]:,} pictures of {shape[1]:,}: get it again"
-            raise DataError(f"{path}: {split} has {len(content):,} bytes, {wanted}")
-        records = np.frombuffer(content, np.uint8).reshape(shape)
+
+        num_pictures = self.batch_size * (5 if split == "train" else 1)
+        num_bytes = 1 + 3 * NUM_PIXELS
+        if len(content) != num_pictures * num_bytes:
+            raise DataError(
+                f"{source}: {split} has {len(content):,} bytes, not {num_pictures:,} "
+                f"pictures of {num_bytes:,}: get it again"
+            )
+        records = np.frombuffer(content, np.uint8).reshape(num_pictures, num_bytes)
         rgb = records[:, 1:].reshape(-1, 3, NUM_PIXELS)
         return Split.of_pictures(to_grey(rgb), records[:, 0])

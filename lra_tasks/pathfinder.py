@@ -26,28 +26,46 @@ from lra_tasks.pathfinder_generator import generate
 from lra_tasks.pathfinder_paddles import DIFFICULTIES, RESOLUTIONS
 from lra_tasks.split import Split
 
-PART_SIZE = 2048  # so many pictures grow in lock-step: fast for all resolutions
-RELEASED_SEED = 42  # of the permutation that cuts the released pictures in splits
-FOLDERS = {  # of the release, by the difficulty
-    name: "curv_baseline" if name == "easy" else f"curv_contour_length_{length}"
-    for name, length in DIFFICULTIES.items()
+# So many pictures grow in lock-step, which is fast for all resolutions.
+PART_SIZE = 2048
+# The seed of the permutation that cuts the released pictures into splits.
+RELEASED_SEED = 42
+# The release's folder of each difficulty.
+FOLDERS = {
+    "easy": "curv_baseline",
+    "intermediate": "curv_contour_length_9",
+    "hard": "curv_contour_length_14",
 }
 LABELS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
 
 
 def released_lists(folder: Path) -> list[Path]:
-    """The release's metadata/K.npy in the order of K; macOS leaves a ._K.npy beside."""
-    files = [x for x in folder.glob("metadata/*.npy") if not x.name.startswith(".")]
-    for path in files:
-        if not path.stem.isdecimal():
+    """Finds the release's metadata/K.npy, in the order of K.
+
+    Raises:
+      DataError: if another file is among them.
+    """
+    # macOS leaves a ._K.npy beside each.
+    files = [
+        file for file in folder.glob("metadata/*.npy") if not file.name.startswith(".")
+    ]
+    for file in files:
+        if not file.stem.isdecimal():
             raise DataError(
-                f"{path} is none of the release's 0.npy, 1.npy, …: remove it"
+                f"{file} is none of the release's 0.npy, 1.npy, …: remove it"
             )
-    return sorted(files, key=lambda path: int(path.stem))
+    return sorted(files, key=lambda file: int(file.stem))
 
 
 def read_list(path: Path) -> list[tuple[str, int]]:
-    """The pictures of a metadata/K.npy, text despite its name, and their labels."""
+    """Reads a metadata/K.npy, which is text despite its name.
+
+    Returns:
+      The name of each picture below the release's folder, and its label.
+
+    Raises:
+      DataError: if it is no text, or a line is not as the release has it.
+    """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
@@ -70,7 +88,14 @@ def read_list(path: Path) -> list[tuple[str, int]]:
 
 
 def read_picture(path: Path, resolution: int) -> np.ndarray | None:
-    """The intensities uint8 `[resolution, resolution]`; None for an empty file."""
+    """Reads a picture; an empty file is left out, as stderr says.
+
+    Returns:
+      The intensities uint8 `[resolution, resolution]`; None for an empty file.
+
+    Raises:
+      DataError: if the file is missing or no whole picture of that size.
+    """
     if not path.exists():
         raise DataError(f"{path} is in metadata/ but missing: unpack the release again")
     if not path.stat().st_size:
@@ -81,17 +106,30 @@ def read_picture(path: Path, resolution: int) -> np.ndarray | None:
             image = np.asarray(picture.convert("L"))
         return image.reshape(resolution, resolution)
     except (OSError, SyntaxError, ValueError) as error:
-        wanted = f"PNG picture of {resolution} x {resolution}"
-        raise DataError(f"{path} is not a whole {wanted} ({error})") from error
+        raise DataError(
+            f"{path} is not a whole PNG picture of {resolution} x {resolution} "
+            f"({error})"
+        ) from error
 
 
 def read_released(folder: Path, resolution: int) -> Split:
     """Reads imgs/K/sample_I.png as metadata/K.npy lists them.
 
     They are permuted with RELEASED_SEED. Empty files (one in the release) are skipped.
+
+    Args:
+      folder: the release's folder of one difficulty.
+      resolution: the side of the pictures.
+
+    Raises:
+      DataError: if pictures are missing or damaged.
     """
-    images, labels = [], []
-    pictures = [x for path in released_lists(folder) for x in read_list(path)]
+    pictures = []
+    for file in released_lists(folder):
+        pictures += read_list(file)
+
+    images = []
+    labels = []
     for name, label in tqdm(pictures, "pictures", disable=None):
         image = read_picture(folder / name, resolution)
         if image is not None:
@@ -138,25 +176,45 @@ class Pathfinder(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        side = self.resolution
-        known = f"one of {tuple(RESOLUTIONS)}, not {side}"
-        self.require(side in RESOLUTIONS, f"resolution must be {known}")
-        wrong = f"max_length must be {side**2:,}, all pixels of resolution {side}"
-        self.require(self.max_length == side**2, wrong)
-        known = f"one of {', '.join(DIFFICULTIES)}, not {self.difficulty!r}"
-        self.require(self.difficulty in DIFFICULTIES, f"difficulty must be {known}")
-        share = self.easier_share
-        self.require(0 <= share < 1, f"easier_share must be in [0, 1), not {share}")
-        easiest = self.difficulty == "easy"
-        wrong = f"easier_share must be 0 with difficulty 'easy', not {share}"
-        self.require(not (share and easiest), wrong)
-        if self.source_dir:
-            name = FOLDERS[self.difficulty]
-            folders = name, *(above + f"pathfinder{side}/{name}" for above in UNPACKED)
-            # A folder of another difficulty has the same content.
-            is_named = Path(self.source_dir).name in FOLDERS.values()
-            content = "" if is_named else "metadata"
-            self._set(archive=Archive(LRA_RELEASE, folders, content=content))
+        self.require(
+            self.resolution in RESOLUTIONS,
+            f"resolution must be one of {tuple(RESOLUTIONS)}, not {self.resolution}",
+        )
+        num_pixels = self.resolution**2
+        self.require(
+            self.max_length == num_pixels,
+            f"max_length must be {num_pixels:,}, all pixels of resolution "
+            f"{self.resolution}",
+        )
+        self.require(
+            self.difficulty in DIFFICULTIES,
+            f"difficulty must be one of {', '.join(DIFFICULTIES)}, not "
+            f"{self.difficulty!r}",
+        )
+        self.require(
+            0 <= self.easier_share < 1,
+            f"easier_share must be in [0, 1), not {self.easier_share}",
+        )
+        self.require(
+            self.difficulty != "easy" or self.easier_share == 0,
+            f"easier_share must be 0 with difficulty 'easy', not {self.easier_share}",
+        )
+
+    @property
+    def archive(self) -> Archive | None:
+        """The release; generated pictures have none."""
+        if not self.source_dir:
+            return None
+        name = FOLDERS[self.difficulty]
+        folders = [f"{above}pathfinder{self.resolution}/{name}" for above in UNPACKED]
+        # A folder of another difficulty has the same content, so it is not taken for
+        # this one under a new name.
+        is_named = Path(self.source_dir).name in FOLDERS.values()
+        return Archive(
+            LRA_RELEASE,
+            folders=(name, *folders),
+            content="" if is_named else "metadata",
+        )
 
     @property
     def easier(self) -> str:
@@ -172,49 +230,72 @@ class Pathfinder(Task):
         return files
 
     def cache_key(self) -> dict[str, Any]:
-        idle = ("num_workers", *(("num_examples", "seed") if self.source_dir else ()))
+        """As `Task.cache_key`, without the options that change nothing here."""
+        key = super().cache_key()
+        del key["num_workers"]
+        if self.source_dir:
+            del key["num_examples"]
+            del key["seed"]
         if not self.easier_share:
-            idle = (*idle, "easier_share")
-        return {name: x for name, x in super().cache_key().items() if name not in idle}
+            del key["easier_share"]
+        return key
 
     def make_splits(self, source: Path) -> dict[str, Split]:
         if self.source_dir:
             pictures = read_released(source, self.resolution)
-        else:  # picture i is independent of the others: the order is as good as any
+        else:
+            # Pictures are independent of one another, so their order is a random one.
             pictures = self._draw(0, self.num_examples, self.difficulty)
-        n = pictures.num_examples
-        train, validation = round(0.8 * n), round(0.1 * n)
-        splits = pictures.cut((train, validation, n - train - validation))
+        num_train = round(0.8 * pictures.num_examples)
+        num_validation = round(0.1 * pictures.num_examples)
+        num_test = pictures.num_examples - num_train - num_validation
+        splits = pictures.cut((num_train, num_validation, num_test))
+
         if self.easier_share:
-            number = round(train * self.easier_share / (1 - self.easier_share))
-            easier = self._easier_pictures(source, number)
+            ratio = self.easier_share / (1 - self.easier_share)
+            easier = self._easier_pictures(source, round(num_train * ratio))
             splits["train"] = splits["train"].followed_by(easier)
         return splits
 
-    def _easier_pictures(self, source: Path, number: int) -> Split:
-        """Pictures of the next easier difficulty, other ones than those above."""
+    def _easier_pictures(self, source: Path, count: int) -> Split:
+        """Pictures of the next easier difficulty; drawn ones have other indices."""
         if not self.source_dir:
-            return self._draw(self.num_examples, number, self.easier)
+            return self._draw(self.num_examples, count, self.easier)
         folder = source.with_name(FOLDERS[self.easier])
-        easier = read_released(folder, self.resolution)
-        few = f"{folder} has {easier.num_examples:,} pictures, fewer than {number:,}"
-        self.require(easier.num_examples >= number, f"{few}: lower easier_share")
-        return easier.take(slice(number))
-
-    def _draw(self, first: int, number: int, difficulty: str) -> Split:
-        """Draws pictures first, first + 1, …; those of a part grow in lock-step."""
-        parts = np.split(
-            np.arange(first, first + number), range(PART_SIZE, number, PART_SIZE)
+        pictures = read_released(folder, self.resolution)
+        self.require(
+            pictures.num_examples >= count,
+            f"{folder} has {pictures.num_examples:,} pictures, fewer than {count:,}: "
+            "lower easier_share",
         )
-        options = {"resolution": self.resolution, "difficulty": difficulty}
-        draw = functools.partial(generate, self.seed, **options)
-        workers = min(self.num_workers or 1, len(parts))
-        end_silently = signal.signal, (signal.SIGINT, signal.SIG_DFL)  # at Ctrl-C
-        spawn = multiprocessing.get_context("spawn")
-        pool = spawn.Pool(workers, *end_silently) if workers > 1 else ThreadPool(1)
+        return pictures.take(slice(count))
+
+    def _draw(self, first: int, count: int, difficulty: str) -> Split:
+        """Draws pictures first, first + 1, …; those of a part grow in lock-step."""
+        indices = np.arange(first, first + count)
+        parts = np.split(indices, range(PART_SIZE, count, PART_SIZE))
+        draw_part = functools.partial(
+            generate, self.seed, resolution=self.resolution, difficulty=difficulty
+        )
+        num_workers = min(self.num_workers or 1, len(parts))
+        if num_workers > 1:
+            processes = multiprocessing.get_context("spawn")
+            pool = processes.Pool(num_workers, initializer=_end_silently_at_ctrl_c)
+        else:
+            pool = ThreadPool(1)
+
+        images = []
+        labels = []
         with pool:
-            shown = tqdm(pool.imap(draw, parts), self.name, len(parts), disable=None)
-            return Split.of_pictures(*map(np.concatenate, zip(*shown, strict=True)))
+            drawn = pool.imap(draw_part, parts)
+            for part in tqdm(drawn, self.name, len(parts), disable=None):
+                images.append(part[0])
+                labels.append(part[1])
+        return Split.of_pictures(np.concatenate(images), np.concatenate(labels))
+
+
+def _end_silently_at_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,11 @@ from lra_tasks.base import Task
 from lra_tasks.errors import DataError
 from lra_tasks.split import NO_LABEL, Split, pad
 
-ROWS_PER_ROUND = 1024  # part of what a seed means: changing it changes the data
-FIRST_KEY = 1  # 0 is the padding of shorter texts
+# The number of sequences drawn at once is part of what a seed means: another one makes
+# other data.
+ROWS_PER_ROUND = 1024
+# The id 0 is the padding of shorter texts.
+FIRST_KEY = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,20 +74,28 @@ class Recall(Task):
             f"num_pairs={self.num_pairs} and num_queries={self.num_queries} need "
             f"{num_tokens:,} tokens, over max_length={self.max_length}",
         )
-        vocab_size = FIRST_KEY + self.num_keys + self.num_values + self.num_distractors
         self.require(
-            vocab_size <= 2**16,
-            f"num_keys, num_values and num_distractors make {vocab_size:,} ids with "
-            "the padding: at most 65,536",
+            self.vocab_size <= 2**16,
+            "num_keys, num_values and num_distractors make "
+            f"{self.vocab_size:,} ids with the padding: at most 65,536",
         )
         self.require(not self.source_dir, "is drawn from a seed: leave out source_dir")
 
-        self._set(
-            vocab_size=vocab_size,
-            num_classes=self.num_values,
-            label_names=self.value_names,
-            num_labels=self.num_queries if self.num_queries > 1 else 0,
-        )
+    @property
+    def vocab_size(self) -> int:
+        return self.first_distractor + self.num_distractors
+
+    @property
+    def num_classes(self) -> int:
+        return self.num_values
+
+    @property
+    def num_labels(self) -> int:
+        return self.num_queries if self.num_queries > 1 else 0
+
+    @property
+    def label_names(self) -> list[str]:
+        return [f"v{i}" for i in range(self.num_values)]
 
     @property
     def first_value(self) -> int:
@@ -96,15 +107,11 @@ class Recall(Task):
         return self.first_value + self.num_values
 
     @property
-    def value_names(self) -> list[str]:
-        return [f"v{i}" for i in range(self.num_values)]
-
-    @property
     def words(self) -> list[str]:
         """The names of all ids, in their order: <pad> k0 … v0 … d0 …."""
         keys = [f"k{i}" for i in range(self.num_keys)]
         distractors = [f"d{i}" for i in range(self.num_distractors)]
-        return ["<pad>", *keys, *self.value_names, *distractors]
+        return ["<pad>", *keys, *self.label_names, *distractors]
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Task.encode`, of words as in "k3 v7 d0 k3"; no word is <pad>."""
@@ -112,7 +119,8 @@ class Recall(Task):
         rows = []
         for text in texts:
             words = text.split()
-            if unknown := sorted({*words} - {*ids}):
+            unknown = sorted(set(words) - set(ids))
+            if unknown:
                 raise DataError(
                     f"recall: {unknown[0]!r} is none of k0 to k{self.num_keys - 1}, "
                     f"v0 to v{self.num_values - 1}, d0 to d{self.num_distractors - 1}"
@@ -145,14 +153,14 @@ class Recall(Task):
         row, column = np.nonzero((values >= 0) & (values < self.num_values))
         counts = np.zeros((test.num_examples, self.num_values), np.int64)
         np.add.at(counts, (row, values[row, column]), 1)
-        present = counts.argmax(axis=1)
+        most_frequent = counts.argmax(axis=1)
 
         labels = test.labels.reshape(test.num_examples, -1)
         is_label = labels != NO_LABEL
         return {
             "majority class": float(np.mean(labels[is_label] == majority)),
             "most frequent value present": float(
-                np.mean((labels == present[:, None])[is_label])
+                np.mean((labels == most_frequent[:, None])[is_label])
             ),
         }
 
@@ -181,8 +189,10 @@ def generate(task: Recall, num_examples: int) -> Split:
 
 def _draw(rng: np.random.Generator, task: Recall) -> tuple[np.ndarray, np.ndarray]:
     """Draws ROWS_PER_ROUND sequences: ids [R, L] and labels [R, L]."""
-    num_rows, length = ROWS_PER_ROUND, task.max_length
-    num_pairs, num_queries = task.num_pairs, task.num_queries
+    num_rows = ROWS_PER_ROUND
+    length = task.max_length
+    num_pairs = task.num_pairs
+    num_queries = task.num_queries
     keys = _choose(rng, task.num_keys, num_pairs)  # [R, P], different in a row
     values = rng.integers(task.num_values, size=(num_rows, num_pairs))
     queried = rng.integers(num_pairs, size=(num_rows, num_queries))
@@ -195,18 +205,18 @@ def _draw(rng: np.random.Generator, task: Recall) -> tuple[np.ndarray, np.ndarra
     places[:, :-1] = _choose(rng, num_places - 1, num_pairs + num_queries - 1)
     places.sort(axis=1)
     positions = places + np.minimum(np.arange(num_pairs + num_queries), num_pairs)
-    of_keys = positions[:, :num_pairs]
-    of_queries = positions[:, num_pairs:]
+    key_positions = positions[:, :num_pairs]
+    query_positions = positions[:, num_pairs:]
 
     inputs = task.first_distractor + distractors
     queries = np.take_along_axis(keys, queried, axis=1)
-    np.put_along_axis(inputs, of_keys, FIRST_KEY + keys, axis=1)
-    np.put_along_axis(inputs, of_keys + 1, task.first_value + values, axis=1)
-    np.put_along_axis(inputs, of_queries, FIRST_KEY + queries, axis=1)
+    np.put_along_axis(inputs, key_positions, FIRST_KEY + keys, axis=1)
+    np.put_along_axis(inputs, key_positions + 1, task.first_value + values, axis=1)
+    np.put_along_axis(inputs, query_positions, FIRST_KEY + queries, axis=1)
 
     labels = np.full((num_rows, length), NO_LABEL)
     answers = np.take_along_axis(values, queried, axis=1)
-    np.put_along_axis(labels, of_queries, answers, axis=1)
+    np.put_along_axis(labels, query_positions, answers, axis=1)
     return inputs, labels
 
 

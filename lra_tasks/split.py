@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import itertools
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,26 +12,34 @@ import numpy as np
 from lra_tasks.errors import DataError
 
 SPLITS: tuple[str, ...] = ("train", "validation", "test")
-NO_LABEL = -1  # of a token, in a task that labels some of its tokens
+# A token without a label, in a task that labels some of its tokens.
+NO_LABEL = -1
+ROWS_AT_A_TIME = 2**14
 
 
 @dataclass(frozen=True)
 class Split:
     """The examples of one split.
 
-    `pairs` is None where example i is row i; in a task of two inputs it names the two
-    rows of each example, so that a document is stored once. `inputs` may stay on disk
-    (`storage.Rows`): then it is indexed by rows only.
+    Example i is row i of the inputs. In a task of two inputs `pairs` names the two rows
+    of each example, so that a document is stored once.
+
+    Attributes:
+      inputs: token ids, uint8 or uint16 `[num_rows, L]`, 0 behind a row's length; they
+        may stay on disk (`rows_on_disk.Rows`) and are then indexed by rows only.
+      lengths: int32 `[num_rows]`.
+      labels: int32 `[num_examples]`, or of tokens `[num_examples, L]`.
+      pairs: int32 `[num_examples, 2]`, or None.
     """
 
-    inputs: Any  # uint8 or uint16 [num_rows, L], 0 behind a row's length
-    lengths: np.ndarray  # int32 [num_rows]
-    labels: np.ndarray  # int32 [num_examples], or of tokens [num_examples, L]
-    pairs: np.ndarray | None = None  # int32 [num_examples, 2]
+    inputs: Any
+    lengths: np.ndarray
+    labels: np.ndarray
+    pairs: np.ndarray | None = None
 
     @classmethod
     def of_pictures(cls, pictures: np.ndarray, labels: Any) -> "Split":
-        """Every pixel of pictures uint8 `[n, ...]` is a token."""
+        """Takes every pixel of pictures, uint8 `[n, ...]`, as a token."""
         inputs = pictures.reshape(len(pictures), -1)
         lengths = np.full(len(inputs), inputs.shape[1], np.int32)
         return cls(inputs, lengths, np.array(labels, np.int32))
@@ -42,14 +49,17 @@ class Split:
         return len(self.labels)
 
     def take(self, examples: np.ndarray | slice) -> "Split":
-        """The examples with these indices, or a mask's; documents all stay."""
+        """Returns the examples with these indices, or of a mask.
+
+        Of pairs all documents stay.
+        """
         labels = self.labels[examples]
         if self.pairs is not None:
             return Split(self.inputs, self.lengths, labels, self.pairs[examples])
         return Split(self.inputs[examples], self.lengths[examples], labels)
 
     def followed_by(self, other: "Split") -> "Split":
-        """The examples of this split, then those of another; not of pairs."""
+        """Returns the examples of this split, then those of another; not of pairs."""
         return Split(
             np.concatenate([self.inputs, other.inputs]),
             np.concatenate([self.lengths, other.lengths]),
@@ -57,10 +67,17 @@ class Split:
         )
 
     def cut(self, sizes: Iterable[int]) -> dict[str, "Split"]:
-        """The first examples as train, the next as validation, then test."""
-        ends = [0, *itertools.accumulate(sizes)]
-        parts = (self.take(slice(*between)) for between in itertools.pairwise(ends))
-        return dict(zip(SPLITS, parts, strict=True))
+        """Returns the first examples as train, the next as validation, then test.
+
+        Args:
+          sizes: the number of examples of each of the three.
+        """
+        parts = {}
+        start = 0
+        for name, size in zip(SPLITS, sizes, strict=True):
+            parts[name] = self.take(slice(start, start + size))
+            start += size
+        return parts
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Yields the tokens of each example, or of its two inputs, and its label.
@@ -68,9 +85,13 @@ class Split:
         Of labelled tokens it yields the list of all labels in place of the label.
         """
         for i, label in enumerate(self.labels.tolist()):
-            rows = [i] if self.pairs is None else self.pairs[i]
-            tokens = [self.inputs[row][: self.lengths[row]] for row in rows]
-            yield (tokens if self.pairs is not None else tokens[0]), label
+            if self.pairs is None:
+                yield self._tokens(i), label
+            else:
+                yield [self._tokens(row) for row in self.pairs[i]], label
+
+    def _tokens(self, row: int) -> np.ndarray:
+        return self.inputs[row][: self.lengths[row]]
 
     @functools.cached_property
     def content_hash(self) -> str:
@@ -81,62 +102,99 @@ class Split:
                 digest.update(b"none")
                 continue
             digest.update(f"{array.dtype.name}{array.shape}".encode())
-            for start in range(0, len(array), 2**14):  # rows may be on disk
-                digest.update(np.ascontiguousarray(array[start : start + 2**14]).data)
+            for start in range(0, len(array), ROWS_AT_A_TIME):  # They may be on disk.
+                rows = array[start : start + ROWS_AT_A_TIME]
+                digest.update(np.ascontiguousarray(rows).data)
         return digest.hexdigest()
 
     def example_hashes(self) -> list[bytes]:
-        """A hash of each example's tokens, without its label or the order of a pair."""
-        rows = [
+        """Hashes each example's tokens, without its label or the order of a pair."""
+        row_hashes = [
             hashlib.blake2b(row[:length].tobytes(), digest_size=16).digest()
             for row, length in zip(self.inputs, self.lengths, strict=True)
         ]
         if self.pairs is None:
-            return rows
-        return [b"".join(sorted((rows[a], rows[b]))) for a, b in self.pairs]
+            return row_hashes
+        return [
+            b"".join(sorted([row_hashes[first], row_hashes[second]]))
+            for first, second in self.pairs
+        ]
 
 
 def pad(rows: Collection[Any], width: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of ids as an array `[n, width]` of the dtype and their lengths `[n]`."""
+    """Fills rows up with zeros.
+
+    Args:
+      rows: n sequences of ids, none longer than `width`.
+      width: the number of columns.
+      dtype: the type of the result.
+
+    Returns:
+      The rows `[n, width]` and their lengths `[n]`.
+    """
     inputs = np.zeros((len(rows), width), dtype)
     lengths = np.zeros(len(rows), np.int32)
     for number, row in enumerate(rows):
-        inputs[number, : len(row)], lengths[number] = row, len(row)
+        inputs[number, : len(row)] = row
+        lengths[number] = len(row)
     return inputs, lengths
 
 
 def split_off(train: Split, seed: int, fraction: float = 0.1) -> tuple[Split, Split]:
-    """Train and validation, a fraction of each class drawn; both keep their order."""
+    """Draws examples of train to be held out; both parts keep their order.
+
+    Args:
+      train: the examples to draw from.
+      seed: decides which are drawn.
+      fraction: the share of each class that is drawn, rounded to whole examples.
+
+    Returns:
+      The rest of train, and what was drawn.
+    """
     rng = np.random.default_rng(seed)
-    drawn = np.zeros(train.num_examples, bool)
+    is_drawn = np.zeros(train.num_examples, bool)
     for label in np.unique(train.labels):
         members = np.flatnonzero(train.labels == label)
-        drawn[rng.permutation(members)[: round(fraction * len(members))]] = True
-    return train.take(~drawn), train.take(drawn)
+        num_drawn = round(fraction * len(members))
+        is_drawn[rng.permutation(members)[:num_drawn]] = True
+    return train.take(~is_drawn), train.take(is_drawn)
 
 
 def remove_overlap(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
     """Makes splits disjoint: test wins over validation, and both over train.
 
     The test splits stay as published; a line on stderr says how many examples were
-    removed from the others. Examples with equal hashes are equal. DataError if no
-    example of a split is left.
+    removed from the others. Examples with equal hashes are equal.
+
+    Args:
+      name: the task's name, for messages.
+      splits: train, validation and one or more test splits.
+
+    Returns:
+      The disjoint splits, in the same order.
+
+    Raises:
+      DataError: if no example of a split is left.
     """
     seen: set[bytes] = set()
     parts = dict(splits)
-    tests = [split_name for split_name in splits if split_name.startswith("test")]
-    for split_name in (*tests, "validation", "train"):
+    test_names = [split_name for split_name in splits if split_name.startswith("test")]
+    for split_name in (*test_names, "validation", "train"):
         hashes = splits[split_name].example_hashes()
-        new = np.array([each not in seen for each in hashes], bool)
+        is_new = np.array([example not in seen for example in hashes], bool)
         seen.update(hashes)
-        if split_name not in tests and not new.all():
-            say_left_out(name, split_name, int(np.sum(~new)))
-            parts[split_name] = splits[split_name].take(new)
+        if split_name not in test_names and not is_new.all():
+            report_left_out(name, split_name, int(np.sum(~is_new)))
+            parts[split_name] = splits[split_name].take(is_new)
         if not parts[split_name].num_examples:
             raise DataError(f"{name}: no example of {split_name} is left: give more")
     return parts
 
 
-def say_left_out(name: str, split_name: str, count: int) -> None:
-    message = f"{name}: {count:,} examples left out of {split_name}: repeated"
-    print(f"{message} in a split kept for evaluation", file=sys.stderr)
+def report_left_out(name: str, split_name: str, count: int) -> None:
+    """Prints how many examples of a split are repeated in one for evaluation."""
+    print(
+        f"{name}: {count:,} examples left out of {split_name}: repeated in a split "
+        "kept for evaluation",
+        file=sys.stderr,
+    )

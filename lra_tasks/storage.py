@@ -12,7 +12,6 @@ import functools
 import shutil
 import types
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,18 @@ from tqdm import tqdm
 
 from lra_tasks.base import Examples, Task
 from lra_tasks.errors import DataError
+from lra_tasks.rows_on_disk import Rows
 from lra_tasks.split import NO_LABEL, Split, pad
 
 OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
-INPUT_NAMES = {1: ["tokens"], 2: ["tokens1", "tokens2"]}  # by the number of inputs
+# The names of a record's tokens, by the number of the task's inputs.
+INPUT_NAMES = {1: ["tokens"], 2: ["tokens1", "tokens2"]}
 ROWS_AT_A_TIME = 4096
-# What the libraries raise for files that are damaged, missing or another's. The rest,
-# as a library or a permission that is missing, is no reason to delete prepared data.
+# What the libraries raise for files that are damaged, missing or another's; that of
+# array_record is RuntimeError. Other errors, such as a missing library or permission,
+# are no reason to delete prepared data.
 DAMAGE = (
-    RuntimeError,  # of array_record
+    RuntimeError,
     ValueError,
     KeyError,
     FileNotFoundError,
@@ -46,89 +48,124 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     """Writes `lra_TASK`: the examples in their order, one file for each split."""
 
     def __init__(self, task: Task, root: Path):
-        self.task, self.root = task, root
-        setattr(self, "name", f"lra_{task.name}")  # noqa: B010 - a class attribute of TFDS
-        version = tfds.core.Version(task.data_version)
-        config = tfds.core.BuilderConfig(name=task.config_name, version=version)
+        self.task = task
+        self.root = root
+        setattr(self, "name", f"lra_{task.name}")  # noqa: B010 - TFDS has it on the class
+        config = tfds.core.BuilderConfig(
+            name=task.config_name, version=tfds.core.Version(task.data_version)
+        )
         super().__init__(data_dir=root, config=config, file_format="array_record")
 
     def _info(self) -> tfds.core.DatasetInfo:
-        task = self.task
-        tokens = tfds.features.Tensor(shape=(None,), dtype=task.dtype, encoding="bytes")
-        features = dict.fromkeys(INPUT_NAMES[task.num_inputs], tokens)
-        label: Any = tfds.features.Tensor(
-            shape=(None,), dtype=np.int32, encoding="bytes"
-        )
-        if not task.num_labels:
-            label = tfds.features.ClassLabel(names=task.class_names)
         info = tfds.core.DatasetInfo(
             builder=self,
-            description=task.description,
-            homepage=task.homepage,
-            citation=task.citation,
-            features=tfds.features.FeaturesDict({label_name(task): label, **features}),
-            metadata=tfds.core.MetadataDict(options=dataclasses.asdict(task)),
+            description=self.task.description,
+            homepage=self.task.homepage,
+            citation=self.task.citation,
+            features=tfds.features.FeaturesDict(_features(self.task)),
+            metadata=tfds.core.MetadataDict(options=dataclasses.asdict(self.task)),
         )
-        setattr(info, "initialize_from_bucket", lambda: None)  # noqa: B010 - no server
+        # TFDS would ask a server for it.
+        setattr(info, "initialize_from_bucket", lambda: None)  # noqa: B010
         return info
 
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:
-        made = self.task.make(self.root, Path(self.data_path))
+        splits = self.task.make(self.root, Path(self.data_path))
         return {
-            name: [functools.partial(self._write, name, examples)]
-            for name, examples in made.items()
+            name: [functools.partial(self._records, name, examples)]
+            for name, examples in splits.items()
         }
 
-    def _write(self, name: str, examples: Examples) -> Iterator[tuple[int, Any]]:
-        """Yields one object again and again: to count them, TFDS keeps all it gets."""
-        names, keyed = INPUT_NAMES[self.task.num_inputs], (0, {})
-        of_label = label_name(self.task)
-        for rows, label in tqdm(examples, name, disable=None, leave=False):
-            tokens = rows if len(names) == 2 else [np.array(rows, self.task.dtype)]
-            keyed[1].update(zip(names, tokens, strict=True))
-            keyed[1][of_label] = np.array(label, np.int32)
-            yield keyed
+    def _records(self, split: str, examples: Examples) -> Iterator[tuple[int, Any]]:
+        """Yields the same pair of a key and a record, with new values, each time.
+
+        TFDS lists all that it gets to count it; one object keeps the memory constant.
+        """
+        record: dict[str, np.ndarray] = {}
+        keyed_record = (0, record)
+        names = INPUT_NAMES[self.task.num_inputs]
+        for rows, label in tqdm(examples, split, disable=None, leave=False):
+            if len(names) == 1:
+                record[names[0]] = np.array(rows, self.task.dtype)
+            else:
+                record.update(zip(names, rows, strict=True))
+            record[label_name(self.task)] = np.array(label, np.int32)
+            yield keyed_record
 
     def _create_builder_config(self, builder_config: Any, version: Any) -> Any:
-        return builder_config  # without a warning that TFDS does not know it
+        return builder_config  # TFDS would warn that it does not know it.
 
-    def _make_download_manager(self, **_: Any) -> Any:  # makes no folder for downloads
-        return types.SimpleNamespace(downloaded_size=0)
+    def _make_download_manager(self, **_: Any) -> Any:
+        return types.SimpleNamespace(downloaded_size=0)  # TFDS would make a folder.
 
     def _log_download_bytes(self) -> None: ...
     def _log_download_done(self) -> None: ...
 
 
+def _features(task: Task) -> dict[str, Any]:
+    """The features of a record, the label first."""
+    tokens = tfds.features.Tensor(shape=(None,), dtype=task.dtype, encoding="bytes")
+    if task.num_labels:
+        label: Any = tfds.features.Tensor(
+            shape=(None,), dtype=np.int32, encoding="bytes"
+        )
+    else:
+        label = tfds.features.ClassLabel(names=task.class_names)
+    return {
+        label_name(task): label,
+        **dict.fromkeys(INPUT_NAMES[task.num_inputs], tokens),
+    }
+
+
 def label_name(task: Task) -> str:
-    """The name of a record's label, or of the labels of its tokens."""
+    """Returns the name of a record's label, or of the labels of its tokens."""
     return "labels" if task.num_labels else "label"
 
 
 def prepare(task: Task, root: Path) -> Path:
-    """Makes all splits of a task unless they are there; returns their folder.
+    """Makes and stores all splits of a task unless they are there.
 
     One process prepares, others wait. The folder is renamed when it is complete, and
-    what a killed process left is removed. OSError where it cannot be written.
+    what a killed process left is removed.
+
+    Args:
+      task: the task.
+      root: the folder of all data.
+
+    Returns:
+      The folder of the prepared data.
+
+    Raises:
+      DataError: if the sources are missing or wrong.
+      OSError: where the folder cannot be written.
     """
     folder = task.folder(root)
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name("lock")):
-            for remains in folder.parent.glob("incomplete.*"):
-                shutil.rmtree(remains)
-            try:
-                Builder(task, root).download_and_prepare(download_config=OFFLINE)
-            except RuntimeError as error:  # array_record's word for a full disk
-                raise OSError(f"{folder} cannot be written: {error}") from error
+    if folder.exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name("lock")):
+        for remains in folder.parent.glob("incomplete.*"):
+            shutil.rmtree(remains)
+        try:
+            Builder(task, root).download_and_prepare(download_config=OFFLINE)
+        except RuntimeError as error:  # array_record raises it for a full disk.
+            raise OSError(f"{folder} cannot be written: {error}") from error
     return folder
 
 
 def load(task: Task, split: str, root: Path) -> Split:
-    """Reads a split, prepared if it is not there; DataError if it is damaged."""
+    """Reads a split, prepared if it is not there.
+
+    Raises:
+      DataError: if the sources are missing or wrong, or the prepared data damaged.
+      OSError: where they cannot be written.
+    """
     folder = prepare(task, root)
     try:
         builder: Any = tfds.builder_from_directory(folder)
-        return _read(builder.as_data_source(split), task)
+        source = builder.as_data_source(split)
+        read = _read_pairs if task.num_inputs == 2 else _read
+        return read(source, task)
     except DAMAGE as error:
         reason = str(error).partition("\n")[0]
         raise DataError(
@@ -138,23 +175,20 @@ def load(task: Task, split: str, root: Path) -> Split:
 
 
 def _read(source: Any, task: Task) -> Split:
-    """The split of a data source; of two inputs, equal documents are one row."""
-    number, width, dtype = len(source), task.max_length, task.dtype
-    labels, lengths = np.empty((2, number), np.int32)
-    if task.num_inputs == 2:
-        row_of: dict[bytes, int] = {}
-        pairs = np.empty((number, 2), np.int32)
-        for i, record in enumerate(_records(source)):
-            labels[i] = record["label"]
-            texts = [record[name].tobytes() for name in INPUT_NAMES[task.num_inputs]]
-            pairs[i] = [row_of.setdefault(text, len(row_of)) for text in texts]
-        documents = [np.frombuffer(document, dtype) for document in row_of]
-        return Split(*pad(documents, width, dtype), labels, pairs)
+    """Reads a split of one input."""
+    num_examples = len(source)
+    width = task.max_length
+    lengths = np.empty(num_examples, np.int32)
     if task.num_labels:
-        labels = np.full((number, width), NO_LABEL, np.int32)
-    on_disk = task.stays_on_disk
-    inputs = Rows(source, width, dtype) if on_disk else np.zeros((number, width), dtype)
-    for i, record in enumerate(_records(source)):
+        labels = np.full((num_examples, width), NO_LABEL, np.int32)
+    else:
+        labels = np.empty(num_examples, np.int32)
+    if task.stays_on_disk:
+        inputs = Rows(source, width, task.dtype)
+    else:
+        inputs = np.zeros((num_examples, width), task.dtype)
+
+    for i, record in enumerate(_read_records(source)):
         tokens = record["tokens"]
         lengths[i] = len(tokens)
         if task.num_labels:
@@ -166,41 +200,24 @@ def _read(source: Any, task: Task) -> Split:
     return Split(inputs, lengths, labels)
 
 
-def _records(source: Any) -> Iterator[dict[str, Any]]:
+def _read_pairs(source: Any, task: Task) -> Split:
+    """Reads a split of two inputs, in which equal documents become one row."""
+    row_of: dict[bytes, int] = {}
+    labels = np.empty(len(source), np.int32)
+    pairs = np.empty((len(source), 2), np.int32)
+    for i, record in enumerate(_read_records(source)):
+        labels[i] = record["label"]
+        for side, name in enumerate(INPUT_NAMES[2]):
+            document = record[name].tobytes()
+            pairs[i, side] = row_of.setdefault(document, len(row_of))
+
+    documents = [np.frombuffer(document, task.dtype) for document in row_of]
+    inputs, lengths = pad(documents, task.max_length, task.dtype)
+    return Split(inputs, lengths, labels, pairs)
+
+
+def _read_records(source: Any) -> Iterator[dict[str, Any]]:
     """Yields all records of a data source in their order."""
     for start in range(0, len(source), ROWS_AT_A_TIME):
-        rows = range(start, min(start + ROWS_AT_A_TIME, len(source)))
-        yield from source.__getitems__([*rows])
-
-
-class Rows:
-    """The inputs of a split that stay on disk: `rows[[3, 5]]` reads `[2, L]`.
-
-    The index is one that numpy takes for the first axis: numbers, a mask or a slice.
-    """
-
-    def __init__(self, source: Any, width: int, dtype: Any):
-        self.source, self.shape = source, (len(source), width)
-        self.dtype, self.size = np.dtype(dtype), len(source) * width
-        self._numbers = np.arange(len(source), dtype=np.int32)
-        self._thread = ThreadPoolExecutor(1)
-        self._ahead, self._future = np.empty(0, np.int64), Future[np.ndarray]()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def prefetch(self, rows: np.ndarray) -> None:
-        """Starts reading `rows`, int `[n]`, in a thread, for an index to come."""
-        self._ahead, self._future = rows, self._thread.submit(self._read, rows)
-
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        numbers = self._numbers[rows]
-        flat = numbers.reshape(-1)
-        is_ahead = flat.size and np.array_equal(self._ahead[: flat.size], flat)
-        read = self._future.result()[: flat.size] if is_ahead else self._read(flat)
-        return read.reshape(*numbers.shape, self.shape[1])
-
-    def _read(self, rows: np.ndarray) -> np.ndarray:
-        records = self.source.__getitems__(rows.tolist())
-        tokens = [record["tokens"] for record in records]
-        return pad(tokens, self.shape[1], self.dtype)[0]
+        end = min(start + ROWS_AT_A_TIME, len(source))
+        yield from source.__getitems__(list(range(start, end)))

@@ -17,15 +17,23 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from lra_tasks.errors import DataError
 from lra_tasks.split import pad
 
-TOKENIZER_FILE = "tokenizer.json"  # beside a dataset, and in a workdir
+# The file's name beside a dataset, and in a workdir.
+TOKENIZER_FILE = "tokenizer.json"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MAX_VOCAB_SIZE = 2**16  # tokens are uint16
+BYTE_VOCAB_SIZE = len(SPECIAL) + 256
+MAX_VOCAB_SIZE = 2**16  # Tokens are uint16.
+TEXTS_AT_A_TIME = 1024
 
 
 def train(texts: Iterable[str], vocab_size: int, path: Path) -> None:
     """Learns byte-level BPE (Radford et al. 2019) and writes it to a tokenizer.json.
 
     The same texts give the same file; any text can be encoded, none is [UNK].
+
+    Args:
+      texts: what to learn from.
+      vocab_size: the number of tokens; few texts may have fewer sub-words.
+      path: the file.
     """
     tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -41,17 +49,30 @@ def train(texts: Iterable[str], vocab_size: int, path: Path) -> None:
 
 
 class Vocabulary:
-    """Token ids, 0 to vocab_size - 1, of texts and back; those of SPECIAL are no text.
+    """Token ids, 0 to vocab_size - 1, of texts and back.
 
-    Its digest pins it in a dataset's options.
+    Attributes:
+      vocab_size: the number of ids.
+      special: the ids of SPECIAL, in that order; none of them is text.
+      cls, sep, mask: three of them.
+      digest: "byte" or a hash of the file, which pins it in a dataset's options.
     """
 
     def __init__(self, name: str) -> None:
-        """Opens "byte" or the path of a tokenizer.json; DataError if it is neither."""
+        """Opens a vocabulary.
+
+        Args:
+          name: "byte" or the path of a tokenizer.json.
+
+        Raises:
+          DataError: if it is neither.
+        """
         self._tokenizer: Tokenizer | None = None
-        self.special, self.digest = tuple(range(len(SPECIAL))), name
-        self.vocab_size = len(SPECIAL) + 256
-        if name != "byte":
+        if name == "byte":
+            self.special = tuple(range(len(SPECIAL)))
+            self.vocab_size = BYTE_VOCAB_SIZE
+            self.digest = name
+        else:
             self._open(epath.Path(name).expanduser())
         _, _, self.cls, self.sep, self.mask = self.special
 
@@ -60,62 +81,95 @@ class Vocabulary:
             raise DataError(f"the tokenizer is byte or a tokenizer.json, not {path}")
         content = path.read_bytes()
         try:
-            self._tokenizer = Tokenizer.from_buffer(content)
-        except Exception as error:  # the library raises no narrower one
+            tokenizer = Tokenizer.from_buffer(content)
+        except Exception as error:  # The library raises no narrower one.
             reason = str(error).partition("\n")[0]
             raise DataError(f"{path} is not a tokenizer.json ({reason})") from error
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        self._tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text
-        known = self._tokenizer.get_vocab()
-        names = [x if x in known else f"<{x[1:-1].lower()}>" for x in SPECIAL]
-        self.special = tuple(known[x] for x in names if x in known)  # or as <pad>
-        if len(self.special) < len(SPECIAL) or self.special[0] != 0:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text.
+
+        ids = tokenizer.get_vocab()
+        special = [ids.get(name, ids.get(_other_name(name))) for name in SPECIAL]
+        if None in special or special[0] != 0:
             raise DataError(f"{path} lacks {', '.join(SPECIAL)}, the first as id 0")
-        self.vocab_size = 1 + max(known.values())
-        self.digest = hashlib.sha256(content).hexdigest()[:16]
-        if self.vocab_size > MAX_VOCAB_SIZE:
+        vocab_size = 1 + max(ids.values())
+        if vocab_size > MAX_VOCAB_SIZE:
             raise DataError(f"{path} has more than {MAX_VOCAB_SIZE:,} tokens")
 
+        self._tokenizer = tokenizer
+        self.special = tuple(token for token in special if token is not None)
+        self.vocab_size = vocab_size
+        self.digest = hashlib.sha256(content).hexdigest()[:16]
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text alone, no special ones among them."""
+        """Returns the ids of each text alone, no special ones among them."""
         if self._tokenizer is None:
-            spaced = (f" {text}".encode() for text in texts)  # as before sub-words
-            return [[len(SPECIAL) + byte for byte in text] for text in spaced]
-        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in found]
+            # A text begins with a space, as it does for sub-words.
+            contents = [f" {text}".encode() for text in texts]
+            return [[len(SPECIAL) + byte for byte in content] for content in contents]
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: np.ndarray) -> str:
-        """The text of ids `[n]`, special ones as `[CLS]`."""
+        """Returns the text of ids `[n]`, special ones as `[CLS]`."""
         parts = []
-        for special, run in itertools.groupby(ids.tolist(), self.special.__contains__):
+        is_special = self.special.__contains__
+        for special, group in itertools.groupby(ids.tolist(), is_special):
             if special:
-                parts += [SPECIAL[self.special.index(token)] for token in run]
+                parts += [SPECIAL[self.special.index(token)] for token in group]
             elif self._tokenizer is None:
-                text = bytes(token - len(SPECIAL) for token in run)
-                parts.append(text.decode("utf-8", "backslashreplace").strip())
+                content = bytes(token - len(SPECIAL) for token in group)
+                parts.append(content.decode("utf-8", "backslashreplace").strip())
             else:
-                parts.append(self._tokenizer.decode(list(run)).strip())
+                parts.append(self._tokenizer.decode(list(group)).strip())
         return " ".join(parts)
 
     def row(self, first: list[int], *second: list[int], max_length: int) -> list[int]:
-        """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]; the longer is cut."""
-        room = max_length - 2 - len(second)
+        """Makes the row [CLS] first [SEP], or [CLS] first [SEP] second [SEP].
+
+        Of two texts that are too long together the longer one is cut.
+
+        Args:
+          first: the ids of a text.
+          *second: those of another, or nothing.
+          max_length: the largest length of the row.
+        """
+        num_free = max_length - 2 - len(second)  # beside [CLS] and each [SEP]
         if not second:
-            return [self.cls, *first[:room], self.sep]
-        first = first[: max(room - len(second[0]), (room + 1) // 2)]
-        return [self.cls, *first, self.sep, *second[0][: room - len(first)], self.sep]
+            return [self.cls, *first[:num_free], self.sep]
+        [other] = second
+        first = first[: max(num_free - len(other), (num_free + 1) // 2)]
+        other = other[: num_free - len(first)]
+        return [self.cls, *first, self.sep, *other, self.sep]
 
     def rows(
         self, texts: Sequence[Sequence[str]], max_length: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Rows uint16 `[n, max_length]` of n texts or pairs, and lengths `[n]`."""
+        """Makes the rows of n texts or pairs of texts.
+
+        Args:
+          texts: n tuples, all of one text or all of two.
+          max_length: the number of columns.
+
+        Returns:
+          The rows uint16 `[n, max_length]` and their lengths `[n]`.
+        """
         rows = []
-        for start in range(0, len(texts), 1024):
-            columns = zip(*texts[start : start + 1024], strict=True)
-            for ids in zip(*map(self.encode, columns), strict=True):
+        for start in range(0, len(texts), TEXTS_AT_A_TIME):
+            columns = zip(*texts[start : start + TEXTS_AT_A_TIME], strict=True)
+            encoded_columns = [self.encode(column) for column in columns]
+            for ids in zip(*encoded_columns, strict=True):
                 rows.append(np.array(self.row(*ids, max_length=max_length), np.uint16))
         return pad(rows, max_length, np.uint16)
 
 
-open_vocabulary = functools.lru_cache(maxsize=4)(Vocabulary)  # each is read once
+def _other_name(special: str) -> str:
+    """The name of a special token in other files: <pad> for [PAD]."""
+    return f"<{special[1:-1].lower()}>"
+
+
+@functools.lru_cache(maxsize=4)
+def open_vocabulary(name: str) -> Vocabulary:
+    """Opens a vocabulary as `Vocabulary` does, each file once."""
+    return Vocabulary(name)

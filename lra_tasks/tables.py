@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lra_tasks.errors import DataError
 
-Table = tuple[list[tuple[str, ...]], list[int]]  # texts and labels
+# The texts of each line, and the label of each.
+Table = tuple[list[tuple[str, ...]], list[int]]
 
 
 def read_table(
@@ -21,7 +22,8 @@ def read_table(
 
     Args:
       path: the file; its first line names the columns.
-      texts, label: the columns to read.
+      texts: the columns of the texts to read.
+      label: the column of the label.
       classes: the labels that there may be.
 
     Returns:
@@ -31,30 +33,43 @@ def read_table(
       DataError: for no column, too many or wrong quotes in a CSV's line, other labels,
         or no UTF-8.
     """
-    lines = _read_lines(path)
-    header = lines.pop(0) if lines else []
-    if missing := {*texts, label} - set(header):
-        raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
-
-    rows = [
-        dict(zip(header, x, strict=False)) for x in lines if not any(x[len(header) :])
-    ]
-    if len(rows) < len(lines) and path.suffix == ".csv":
-        raise DataError(f"a line of {path} has too many columns: quote commas")
-    whole = [row for row in rows if row.keys() >= {*texts, label}]
-    if left_out := len(lines) - len(whole):
-        print(
-            f"{path}: {left_out:,} of {len(lines):,} lines lack a column or have too "
-            "many: left out",
-            file=sys.stderr,
-        )
-
-    labels = [row[label].strip() for row in whole]
-    if set(labels) - set(classes):
+    rows = _read_rows(path, columns=[*texts, label])
+    labels = [row[label].strip() for row in rows]
+    unknown = set(labels) - set(classes)
+    if unknown:
         first = ",".join(sorted(set(labels))[:20])
         raise DataError(f"{path}: its labels are {first}, not {','.join(classes)}")
-    columns = [tuple(row[text] for text in texts) for row in whole]
-    return columns, [classes.index(x) for x in labels]
+    return (
+        [tuple(row[text] for text in texts) for row in rows],
+        [classes.index(name) for name in labels],
+    )
+
+
+def _read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """The fields of each line that has the columns, by the names of all columns."""
+    lines = _read_lines(path)
+    header = lines.pop(0) if lines else []
+    missing = set(columns) - set(header)
+    if missing:
+        raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
+
+    rows = []
+    for fields in lines:
+        has_too_many = any(fields[len(header) :])  # Empty ones are only separators.
+        if has_too_many and path.suffix == ".csv":
+            raise DataError(f"a line of {path} has too many columns: quote commas")
+        row = dict(zip(header, fields, strict=False))
+        if not has_too_many and row.keys() >= set(columns):
+            rows.append(row)
+
+    num_left_out = len(lines) - len(rows)
+    if num_left_out:
+        print(
+            f"{path}: {num_left_out:,} of {len(lines):,} lines lack a column or have "
+            "too many: left out",
+            file=sys.stderr,
+        )
+    return rows
 
 
 def _read_lines(path: Path) -> list[list[str]]:
@@ -70,16 +85,20 @@ def _read_lines(path: Path) -> list[list[str]]:
         raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
     if "\n" not in content:
         content = content.replace("\r", "\n")
-    if path.suffix != ".csv":
-        lines = (line.removesuffix("\r") for line in content.split("\n"))
-        return [line.split("\t") for line in lines if line]
+    if path.suffix == ".csv":
+        return _split_csv(path, content)
+    lines = [line.removesuffix("\r") for line in content.split("\n")]
+    return [line.split("\t") for line in lines if line]
 
-    csv.field_size_limit(sys.maxsize)  # a text may be long
+
+def _split_csv(path: Path, content: str) -> list[list[str]]:
+    csv.field_size_limit(sys.maxsize)  # A text may be long.
     reader = csv.reader(io.StringIO(content), strict=True)
     try:
-        return [line for line in reader if line]
+        return [fields for fields in reader if fields]
     except csv.Error as error:
+        reason = str(error).partition(" - ")[0]
         raise DataError(
-            f"{path}, line {reader.line_num}: {str(error).partition(' - ')[0]}: quote "
-            'a text with quotes or line breaks, and write each " in it twice'
+            f"{path}, line {reader.line_num}: {reason}: quote a text with quotes or "
+            'line breaks, and write each " in it twice'
         ) from None

@@ -6,44 +6,79 @@ from typing import Any
 from lra_tasks.base import Task
 from lra_tasks.corpus import Corpus
 from lra_tasks.errors import DataError
-from lra_tasks.glue import Glue, LabelledTexts
+from lra_tasks.glue import Glue
 from lra_tasks.image import Image
+from lra_tasks.labelled_texts import LabelledTexts
 from lra_tasks.listops import ListOps
 from lra_tasks.pathfinder import Pathfinder, PathX
 from lra_tasks.recall import Recall
 from lra_tasks.split import SPLITS, Split
 from lra_tasks.text import Retrieval, Text
 
-__all__ = ["LRA", "SPLITS", "TASKS", "Split", "Task", "get_task"]
+__all__ = [
+    "LRA",
+    "SPLITS",
+    "TASKS",
+    "DataError",
+    "Split",
+    "Task",
+    "get_task",
+    "register_task",
+]
 
-_ALL = (ListOps, Text, Retrieval, Image, Pathfinder, PathX, Corpus, Glue)
-_ALL += (LabelledTexts, Recall)
-TASKS: dict[str, type[Task]] = {task.name: task for task in _ALL}
-LRA = ("listops", "text", "retrieval", "image", "pathfinder")  # the paper's Table 3
+TASKS: dict[str, type[Task]] = {
+    "listops": ListOps,
+    "text": Text,
+    "retrieval": Retrieval,
+    "image": Image,
+    "pathfinder": Pathfinder,
+    "pathx": PathX,
+    "corpus": Corpus,
+    "glue": Glue,
+    "labelled_texts": LabelledTexts,
+    "recall": Recall,
+}
+# The tasks of the paper's Table 3.
+LRA = ("listops", "text", "retrieval", "image", "pathfinder")
 
 
 def register_task(name: str, task: type[Task]) -> None:
     """Adds a task of another package to the table; a config may import it.
 
-    A module that is imported again, under any name, brings its own again.
+    A module that is imported again, under any name, may register its task again.
+
+    Args:
+      name: the task's name, which its data have too.
+      task: the class, whose attribute `name` is the same.
+
+    Raises:
+      DataError: if the two names differ, or the name is another class's.
     """
     if getattr(task, "name", None) != name:
         raise DataError(f"{task}: its `name`, of its data too, must be {name!r}")
-    known = TASKS.get(name, task)
-    if known.__qualname__ != task.__qualname__:
-        raise DataError(f"the name {name!r} is taken by {known}")
+    registered = TASKS.get(name, task)
+    if registered.__qualname__ != task.__qualname__:
+        raise DataError(f"the name {name!r} is taken by {registered}")
     TASKS[name] = task
 
 
 def get_task(name: str, /, **options: Any) -> Task:
-    """The task of that name; `options` are the fields of its class.
+    """Makes the task of that name.
 
-    DataError for an unknown name or option, or a value of wrong type or no sense.
+    Args:
+      name: a key of TASKS.
+      **options: fields of its class.
+
+    Raises:
+      DataError: for an unknown name or option, or a value of wrong type or no sense.
     """
     if name not in TASKS:
         raise DataError(f"unknown task {name!r}: one of {', '.join(TASKS)}")
     known = [field.name for field in fields(TASKS[name])]
-    if unknown := [option for option in options if option not in known]:
-        message = f"{name} has no option {', '.join(unknown)}: its options are"
-        raise DataError(f"{message} {', '.join(known)}")
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise DataError(
+            f"{name} has no option {', '.join(unknown)}: its options are "
+            f"{', '.join(known)}"
+        )
     return TASKS[name](**options)

@@ -9,9 +9,9 @@ token is its value plus one; 0 is padding.
 import string
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from tqdm import tqdm
@@ -22,28 +22,39 @@ from lra_tasks.base import Task
 from lra_tasks.errors import DataError
 from lra_tasks.split import Split, pad
 
-BYTES = 257  # the size of the vocabulary of bytes
-REVIEW = r"(?:^|/){}/(neg|pos)/[^/.][^/]*\.txt$"  # in a split
+NUM_BYTE_TOKENS = 257  # 256 bytes behind the padding
+# The reviews of a split.
+REVIEW = r"(?:^|/){}/(neg|pos)/[^/.][^/]*\.txt$"
+# The release's files of pairs, and the splits that they are.
 PAIRS = r"(?:^|/)new_aan_pairs\.(train|eval|test)\.tsv$"
-FILES = {"train": "train", "eval": "validation", "test": "test"}
+SPLIT_OF_FILE = {"train": "train", "eval": "validation", "test": "test"}
 NUM_RELEASED = {"train": 147_086, "eval": 18_090, "test": 17_437}
 LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
 
 
-def encode_bytes(texts: Sequence[str], width: int, num_bytes: int | None = None) -> Any:
-    """Tokens uint8 `[n, width]` of the first bytes of texts, and lengths `[n]`.
+def encode_bytes(
+    texts: Sequence[str], width: int, num_bytes: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Makes tokens of the first bytes of texts.
 
-    UTF-8 has no byte 255, so tokens fit uint8.
+    Args:
+      texts: n texts.
+      width: the number of columns.
+      num_bytes: how many bytes of a text are kept; None = what fits.
+
+    Returns:
+      Tokens uint8 `[n, width]`, in UTF-8, which has no byte 255; and lengths `[n]`.
     """
-    first = min(width, num_bytes or width)
-    rows = [np.frombuffer(x.encode(errors="replace")[:first], np.uint8) for x in texts]
+    num_kept = min(width, num_bytes or width)
+    contents = [text.encode(errors="replace")[:num_kept] for text in texts]
+    rows = [np.frombuffer(content, np.uint8) for content in contents]
     tokens, lengths = pad(rows, width, np.uint8)
-    tokens += np.arange(width) < lengths[:, None]
-    return tokens, lengths
+    is_text = np.arange(width) < lengths[:, None]
+    return tokens + is_text, lengths
 
 
 def decode_bytes(tokens: np.ndarray) -> str:
-    """The text of tokens `[n]`; what is left of a cut character shows as \\xe6."""
+    """Returns the text of tokens `[n]`; a cut character shows as \\xe6."""
     values = (tokens[tokens > 0] - 1).astype(np.uint8)
     return values.tobytes().decode("utf-8", "backslashreplace")
 
@@ -56,7 +67,7 @@ class TextTask(Task):
     then a text is `[CLS] tokens [SEP]`. `num_bytes` of it are kept; None = what fits.
     """
 
-    vocab_size: ClassVar[int] = BYTES
+    vocab_size: ClassVar[int] = NUM_BYTE_TOKENS
     num_bytes: int | None = None
     tokenizer: str | None = None
 
@@ -64,12 +75,15 @@ class TextTask(Task):
         super().__post_init__()
         if self.tokenizer is not None:
             self.use_tokenizer(self.tokenizer)
-            wrong = "num_bytes is for bytes; with a tokenizer leave it out"
-            self.require(self.num_bytes is None, wrong)
+            self.require(
+                self.num_bytes is None,
+                "num_bytes is for bytes; with a tokenizer leave it out",
+            )
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:
-        return np.uint8 if self.vocab_size <= BYTES else np.uint16
+        # The token 256 would be the byte 255, which UTF-8 does not have.
+        return np.uint8 if self.vocab_size <= NUM_BYTE_TOKENS else np.uint16
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         if self.vocabulary is not None:
@@ -77,8 +91,9 @@ class TextTask(Task):
         return encode_bytes(texts, self.max_length, self.num_bytes)
 
     def decode(self, tokens: np.ndarray) -> str:
-        vocabulary = self.vocabulary
-        return vocabulary.decode(tokens) if vocabulary else decode_bytes(tokens)
+        if self.vocabulary is not None:
+            return self.vocabulary.decode(tokens)
+        return decode_bytes(tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +108,13 @@ class Text(TextTask):
     num_classes: ClassVar[int] = 2
     label_names: ClassVar[Sequence[str]] = ("negative", "positive")
     archive: ClassVar[Archive] = Archive(
-        "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+        url="https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
         folders=("aclImdb",),
         md5="7c2ac02c03563afcf9b574c7e56c153a",
         dataset="imdb_reviews/plain_text",
         content="train/pos",
     )
-    files: ClassVar[str] = "t*/*"  # folders, whose times are those of new reviews
+    files: ClassVar[str] = "t*/*"  # These are folders; a new review changes their time.
     reviews_per_class: ClassVar[int] = 12_500
     max_length: int = 4000
     seed: int = 0
@@ -111,24 +126,31 @@ class Text(TextTask):
     def make_splits(self, source: Path) -> dict[str, Split]:
         splits = {}
         for name in ("train", "test"):
-            # In the order of classes and texts: TFDS's own order is another.
-            labels, texts = zip(*sorted(self._read(source, name)), strict=True)
-            decoded = [text.decode(errors="replace") for text in texts]
-            splits[name] = self.encode_split(decoded, labels)
+            # TFDS has another order than the archive, so they are sorted.
+            reviews = sorted(self._read(source, name))
+            texts = [review.decode(errors="replace") for _, review in reviews]
+            splits[name] = self.encode_split(texts, [label for label, _ in reviews])
         return splits
 
-    def _read(self, path: Path, split: str) -> list[tuple[int, bytes]]:
+    def _read(self, source: Path, split: str) -> list[tuple[int, bytes]]:
         """Labels and reviews of TFDS, or of the archive's {neg,pos}/*.txt."""
-        if (rows := archives.read_tfds(path, split)) is not None:
+        rows = archives.read_tfds(source, split)
+        if rows is not None:
             return [(int(row["label"]), row["text"]) for row in rows]
-        with archives.open_members(path, REVIEW.format(split)) as members:
-            found = [(int(x[1] == "pos"), file.read().strip()) for x, file in members]
-        counts = np.bincount([label for label, _ in found], minlength=2)
-        if {*counts} != {self.reviews_per_class}:
-            has = f"{split} has {counts[0]:,} neg, {counts[1]:,} pos"
-            wanted = f"not {self.reviews_per_class:,} of each: get it again"
-            raise DataError(f"{path} is incomplete: {has}, {wanted}")
-        return found
+        with archives.open_members(source, REVIEW.format(split)) as members:
+            reviews = [
+                (int(match[1] == "pos"), file.read().strip()) for match, file in members
+            ]
+
+        num_positive = sum(label for label, _ in reviews)
+        num_negative = len(reviews) - num_positive
+        if {num_negative, num_positive} != {self.reviews_per_class}:
+            raise DataError(
+                f"{source} is incomplete: {split} has {num_negative:,} neg, "
+                f"{num_positive:,} pos, not {self.reviews_per_class:,} of each: get it "
+                "again"
+            )
+        return reviews
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +168,7 @@ class Retrieval(TextTask):
     num_classes: ClassVar[int] = 2
     num_inputs: ClassVar[int] = 2
     archive: ClassVar[Archive] = Archive(
-        LRA_RELEASE,
+        url=LRA_RELEASE,
         folders=tuple(f"{above}tsv_data" for above in UNPACKED),
         content="new_aan_pairs.train.tsv",
     )
@@ -154,30 +176,44 @@ class Retrieval(TextTask):
     max_length: int = 4000
 
     def make_splits(self, source: Path) -> dict[str, Split]:
-        found = {}
+        splits = {}
         with archives.open_members(source, PAIRS) as members:
             for match, lines in members:
-                found[FILES[match[1]]] = self._read(lines, source, match[1])
-                if len(found) == len(FILES):
-                    break  # gigabytes of other tasks may follow
-        if missing := {*FILES.values()} - {*found}:
+                file_name = match[1]
+                splits[SPLIT_OF_FILE[file_name]] = self._read(lines, source, file_name)
+                if len(splits) == len(SPLIT_OF_FILE):
+                    break  # Gigabytes of other tasks may follow.
+        missing = [name for name in SPLIT_OF_FILE.values() if name not in splits]
+        if missing:
             raise DataError(f"{source} has no new_aan_pairs for {', '.join(missing)}")
-        return found
+        return splits
 
-    def _read(self, lines: Iterable[bytes], path: Path, file: str) -> Split:
-        row_of: dict[bytes, int] = {}  # of each document, which is stored once
-        labels, pairs, where = [], [], f"{path}: new_aan_pairs.{file}.tsv"
-        bar = tqdm(lines, f"retrieval {file}", NUM_RELEASED[file], disable=None)
+    def _read(self, lines: Iterable[bytes], source: Path, file_name: str) -> Split:
+        """The pairs of a file: label, two ids and two texts in each line."""
+        row_of: dict[bytes, int] = {}  # Each document is stored once.
+        labels = []
+        pairs = []
+        path = f"{source}: new_aan_pairs.{file_name}.tsv"
+        num_released = NUM_RELEASED[file_name]
+        bar = tqdm(lines, f"retrieval {file_name}", num_released, disable=None)
         for number, line in enumerate(bar, start=1):
-            label, *others = line.rstrip(b"\r\n").split(b"\t")
-            if len(others) != 4 or label not in LABELS or b"" in others[2:]:
-                wanted = "label 0 or 1, two ids, two texts"
-                raise DataError(f"{where}, line {number} is not five columns: {wanted}")
-            pairs.append([row_of.setdefault(text, len(row_of)) for text in others[2:]])
-            labels.append(LABELS[label])
-        if len(labels) != NUM_RELEASED[file]:
-            rest = f"the release has {NUM_RELEASED[file]:,}: results are not comparable"
-            print(f"{where}: {len(labels):,} pairs, {rest}", file=sys.stderr)
+            fields = line.rstrip(b"\r\n").split(b"\t")
+            if len(fields) != 5 or fields[0] not in LABELS or b"" in fields[3:]:
+                raise DataError(
+                    f"{path}, line {number} is not five columns: label 0 or 1, two "
+                    "ids, two texts"
+                )
+            labels.append(LABELS[fields[0]])
+            pairs.append([row_of.setdefault(text, len(row_of)) for text in fields[3:]])
+
+        if len(labels) != num_released:
+            print(
+                f"{path}: {len(labels):,} pairs, the release has {num_released:,}: "
+                "results are not comparable",
+                file=sys.stderr,
+            )
         documents = [text.decode(errors="replace") for text in row_of]
-        split = self.encode_split(documents, labels)
-        return replace(split, pairs=np.array(pairs, np.int32))
+        inputs, lengths = self.encode(documents)
+        return Split(
+            inputs, lengths, np.array(labels, np.int32), np.array(pairs, np.int32)
+        )

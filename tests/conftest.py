@@ -5,7 +5,6 @@ import shutil
 import signal
 from pathlib import Path
 
-import hypothesis
 import jax
 import jaxlib
 import pytest
@@ -49,11 +48,6 @@ def forget_programs():
     """A worker gives back the memory of a module's programs, about 2 MB each."""
     yield
     jax.clear_caches()
-
-
-# The same examples in every run; the first example compiles, so no deadline.
-hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

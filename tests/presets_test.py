@@ -275,6 +275,18 @@ def test_fine_tuning_on_imdb_is_that_on_glue():
     check("text", "quick,subwords", quick, base="subwords")
 
 
+@pytest.mark.parametrize("preset", ["subwords", "quick,subwords"])
+def test_fine_tuning_on_labelled_texts_is_that_on_imdb(preset):
+    """So that two settings carry a run of the corpus over: its folder, its tokens."""
+    text = flat("text", preset)
+    labelled_texts = flat("labelled_texts", preset)
+    every_100_steps = train(eval_every=100, checkpoint_every=100)
+    for key in text.keys() - every_100_steps - {"task.name"}:
+        assert labelled_texts[key] == text[key], key
+    for key, steps in every_100_steps.items():
+        assert labelled_texts[key] == steps
+
+
 def test_pathx_is_pathfinder_at_a_sixteenth_of_the_batch():
     own = {"task.name": "pathx", "task.max_length": 16_384, "task.resolution": 128}
     own |= optimizer(warmup_steps=312)

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from configs.labelled_texts import get_config as get_labelled_texts_config
 from lra_tasks.subwords import Vocabulary
 from nystromformer.config import Config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import load_run
 from nystromformer.experiments.transfer import carry_over, with_weights
-from nystromformer.training.step import split_weights
+from nystromformer.training.step import named_leaves, split_weights
 from tests.commands import ROOT, refused
 from tests.small import result_of
 
@@ -75,6 +76,27 @@ def test_carry_over_keeps_what_the_shorter_model_computes(commands, pretrained):
     for mask in (None, np.arange(64) < np.array([[64], [50], [7]])):
         old, new = (nnx.jit(model)(inputs, mask) for model in (source.model, extended))
         np.testing.assert_array_equal(old, new)
+
+
+def test_own_labelled_texts_are_fine_tuned_with_two_settings(tmp_path, pretrained):
+    """Beside the sizes of TINY, which this pre-training run has."""
+    (tmp_path / "train.csv").write_text("text,label\nredc oldb,ham\nbigh wetd,spam\n")
+    config = get_labelled_texts_config("nystrom,quick,subwords")
+    with config.unlocked():
+        for word in TINY:
+            path, value = word.removeprefix("--config.").split("=")
+            config.update_from_flattened_dict({path: json.loads(value)})
+    config.task.update(source_dir=str(tmp_path), labels="ham,spam")
+    config.train.init_from = str(pretrained)
+    config.task.tokenizer = str(pretrained / "tokenizer.json")
+    experiment = Experiment(Config.from_mapping(config.to_dict()))
+    weights = carry_over(load_run(pretrained), experiment)
+    encoder = {
+        name
+        for name in named_leaves(experiment.weight_shapes)
+        if name.startswith("params.encoder.")
+    }
+    assert encoder <= weights.keys()
 
 
 def test_a_run_reads_texts_by_the_sub_words_it_has_learnt(pretrained):

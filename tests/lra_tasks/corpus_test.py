@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from lra_tasks import subwords
-from lra_tasks.corpus import SENTENCE, make_examples, read_documents, split_of
+from lra_tasks.documents import SENTENCE, make_examples, read_documents, split_of
 from lra_tasks.errors import DataError
-from lra_tasks.storage import Rows
+from lra_tasks.rows_on_disk import Rows
 from lra_tasks.task import get_task
 from tests.commands import ROOT
 from tests.lra_tasks.archive_server import load_all, texts_of, write

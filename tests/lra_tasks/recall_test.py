@@ -179,7 +179,7 @@ def test_records_say_the_labels_without_our_code(tmp_path):
         expected = answers(words)
         if task is ONE:
             assert record["label"] == expected[-1]
-            assert builder.info.features["label"].names == task.value_names
+            assert builder.info.features["label"].names == task.label_names
         else:
             assert record["labels"].tolist() == [
                 NO_LABEL if x is None else x for x in expected

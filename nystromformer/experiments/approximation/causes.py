@@ -106,7 +106,7 @@ def drawn_errors(
     key: jax.Array,
     value: jax.Array,
     mask: jax.Array,
-    seed: int | jax.Array,
+    seed: Any,
     *,
     count: int,
     num_pinv_iters: int = 6,
