@@ -25,13 +25,30 @@ from tests.small import SMALL
 ROOT = Path(__file__).parents[1]
 
 server = multiprocessing.get_context("forkserver")
-PRELOAD = ["tests.commands", "pytest", "ml_collections", "matplotlib.figure"]
-server.set_forkserver_preload([*PRELOAD, "PIL.Image", "nystromformer.experiments.run"])
+server.set_forkserver_preload(
+    [
+        "tests.commands",
+        "pytest",
+        "ml_collections",
+        "matplotlib.figure",
+        "PIL.Image",
+        "nystromformer.experiments.cli",
+        "nystromformer.experiments.run",
+    ]
+)
 
 
 def become(script: str, args: tuple, cwd: Path, env: dict, streams: list) -> None:
-    """Makes this fork what `python script args` is."""
-    multiprocessing.current_process().daemon = False  # which may have no children
+    """Makes this fork what `python script args` is.
+
+    Args:
+      script: the path of the script.
+      args: its arguments.
+      cwd: the folder where it runs.
+      env: all of its environment variables.
+      streams: the files that take its stdout and its stderr.
+    """
+    multiprocessing.current_process().daemon = False  # a daemon may have no children
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
@@ -41,23 +58,34 @@ def become(script: str, args: tuple, cwd: Path, env: dict, streams: list) -> Non
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - as to a pipe
     sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name, text in env.items():  # JAX has read them when it was imported
-        option = name.lower()
-        if option in jax.config.values and name.startswith("JAX_"):
-            old = jax.config.values[option]
-            kind = type(text if old is None else old)
-            value = text.lower() in ("1", "true", "yes", "on")
-            jax.config.update(option, value if kind is bool else kind(text))
-    sys.argv, sys.path[0] = [script, *args], os.path.dirname(script)
+    update_jax_config(env)
+    sys.argv = [script, *args]
+    sys.path[0] = os.path.dirname(script)
     try:
         runpy.run_path(script, run_name="__main__")
     finally:
-        threading._shutdown()  # type: ignore[attr-defined] - as at Python's end
+        # A fork does not do by itself what Python does when a process ends.
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
 
 
+def update_jax_config(env: dict[str, str]) -> None:
+    """Sets JAX's options again: it read the environment when the server imported it."""
+    for name, text in env.items():
+        option = name.lower()
+        if not name.startswith("JAX_") or option not in jax.config.values:
+            continue
+        old_value = jax.config.values[option]
+        if isinstance(old_value, bool):
+            jax.config.update(option, text.lower() in ("1", "true", "yes", "on"))
+        elif old_value is None:
+            jax.config.update(option, text)
+        else:
+            jax.config.update(option, type(old_value)(text))
+
+
 def refused(done: subprocess.CompletedProcess) -> str:
-    """The one line of a command that could not go on, and did nothing."""
+    """Checks that a command has ended with one line and status 2; returns the line."""
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1, done.stderr
@@ -65,7 +93,7 @@ def refused(done: subprocess.CompletedProcess) -> str:
 
 
 class Forked:
-    """Of `subprocess.Popen` what the tests ask for."""
+    """A running script, with the part of `subprocess.Popen` that the tests use."""
 
     def __init__(self, script: str, args: tuple[str, ...], cwd: Path, env: dict):
         folder = tempfile.mkdtemp()
@@ -99,11 +127,13 @@ class Commands:
     Args:
       folder: where they run, and prepare their data.
       programs: where they keep what they compile.
-      env: other environment variables than those of the tests.
+      env: changes of the environment variables, which are else those of the tests.
     """
 
     def __init__(self, folder: Path, programs: Path, env: dict[str, str] | None = None):
-        self.folder, self.programs, self.changes = folder, programs, env or {}
+        self.folder = folder
+        self.programs = programs
+        self.changes = env or {}
         self.env = {
             **os.environ,
             "LRA_DATA_DIR": str(folder / "data"),
@@ -113,21 +143,25 @@ class Commands:
         }
 
     def with_env(self, **env: str) -> "Commands":
-        """The same, with other environment variables."""
+        """Returns the same with other environment variables."""
         return Commands(self.folder, self.programs, {**self.changes, **env})
 
     def start(self, script: str, *args: str) -> Forked:
-        path = str(ROOT / "scripts" / script)  # or a path that is absolute
+        """Starts a script by its name in scripts/, or by an absolute path."""
+        path = str(ROOT / "scripts" / script)
         return Forked(path, args, self.folder, self.env)
 
     def run(self, script: str, *args: str) -> subprocess.CompletedProcess:
+        """Runs a script to its end."""
         process = self.start(script, *args)
         out, err = process.communicate(timeout=300)
         return subprocess.CompletedProcess(args, process.returncode or 0, out, err)
 
     def train_args(self, workdir: Path | str, *changes: str) -> tuple[str, ...]:
+        """Returns the arguments of train.py for a small model on a small ListOps."""
         config = f"--config={ROOT}/configs/listops.py:nystrom,quick"
         return config, f"--workdir={workdir}", *SMALL, *changes
 
     def train(self, workdir: Path | str, *changes: str) -> subprocess.CompletedProcess:
+        """Trains a small model on a small ListOps to the end."""
         return self.run("train.py", *self.train_args(workdir, *changes))

@@ -12,24 +12,26 @@ from filelock import FileLock
 
 from tests.commands import ROOT, Commands
 
-# Under nohup, or in a shell's background, signals are ignored that the tests send, and
-# would be in all that they start.
+# Under nohup, or in a shell's background, signals are ignored that the tests send. So
+# they would be in all processes that the tests start.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_platforms", os.environ.setdefault("JAX_PLATFORMS", "cpu"))
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Compiling takes most of the time of small tests; each of these shortens it. Programs
-# are kept for other workers and the next run.
+# Compiling takes most of the time of small tests; each of these options shortens it.
+# Programs are kept for other workers and the next run.
 PROGRAMS = ROOT / ".pytest_cache" / "programs"
-worker = "PYTEST_XDIST_WORKER" in os.environ
-if not worker and sum(x.stat().st_size for x in PROGRAMS.glob("*")) > 2**30:
+MAX_BYTES_OF_PROGRAMS = 2**30
+is_worker = "PYTEST_XDIST_WORKER" in os.environ
+num_bytes = sum(path.stat().st_size for path in PROGRAMS.glob("*"))
+if num_bytes > MAX_BYTES_OF_PROGRAMS and not is_worker:
     shutil.rmtree(PROGRAMS)
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(PROGRAMS))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 # Here XLA's fusions on CPUs stay on, as in programs of a user; commands turn them off.
 FLAGS = os.environ.get("XLA_FLAGS", "")
-# XLA ends a process that gives it an unknown flag; later releases do not know this one.
+# XLA ends a process for an unknown flag, and other releases may not know this one.
 if jaxlib.__version__ in ("0.10.2", "0.11.0"):
     FLAGS += " --xla_cpu_use_fusion_emitters=false"
 with pytest.MonkeyPatch.context() as patch:
@@ -38,14 +40,17 @@ with pytest.MonkeyPatch.context() as patch:
 
 
 def pytest_configure(config):
-    """Without slow tests also what the tests start compiles so; with them, as ever."""
+    """Shortens compiling also in processes that tests start, unless all tests run.
+
+    With the slow tests these processes compile as they do for a user.
+    """
     if "not slow" in config.option.markexpr:
         os.environ.update(JAX_DISABLE_MOST_OPTIMIZATIONS="1", XLA_FLAGS=FLAGS)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
-    """A worker gives back the memory of a module's programs, about 2 MB each."""
+    """Frees the memory of a module's programs, about 2 MB each, when it is done."""
     yield
     jax.clear_caches()
 
@@ -58,14 +63,18 @@ def commands(tmp_path_factory) -> Commands:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> tuple[Path, str]:
-    """The workdir of a run that nothing interrupted, and what it printed."""
+    """The workdir of a run that nothing interrupted, and what it printed.
+
+    All workers share one run. The first that asks for it trains, and others wait.
+    """
     folder = tmp_path_factory.getbasetemp()
-    if worker:
-        folder = folder.parent  # that of all workers, the first of which trains
-    printed = folder / "finished.txt"
+    if is_worker:
+        folder = folder.parent  # the folder of all workers
+    workdir = folder / "finished"
+    output = folder / "finished.txt"
     with FileLock(folder / "finished.lock"):
-        if not printed.exists():
-            done = Commands(folder, PROGRAMS).train(folder / "finished")
+        if not output.exists():
+            done = Commands(folder, PROGRAMS).train(workdir)
             assert done.returncode == 0, done.stderr
-            printed.write_text(done.stdout)
-    return folder / "finished", printed.read_text()
+            output.write_text(done.stdout)
+    return workdir, output.read_text()

@@ -32,7 +32,7 @@ SMALL = (
 
 
 def make_config(arg: str = "nystrom", task: str = "listops", **changes) -> Config:
-    """A task's config; a change is named group__key, as in train__seed=7."""
+    """Loads a task's config; a change is named group__key, as in train__seed=7."""
     groups = load_config(f"{CONFIGS}/{task}.py:{arg}").to_mapping()
     for path, value in changes.items():
         group, key = path.split("__")
@@ -41,7 +41,7 @@ def make_config(arg: str = "nystrom", task: str = "listops", **changes) -> Confi
 
 
 def untrained(arg: str, task: str = "listops", **changes) -> TrainedRun:
-    """A run that ended as it began."""
+    """Makes a run whose weights are those it began with."""
     experiment = Experiment(make_config(arg, task, **changes))
     _, weights = split_weights(experiment.make_model(nnx.Rngs(1)))
     return TrainedRun(experiment, jax.device_get(weights), None)
@@ -59,8 +59,8 @@ CIRCUMSTANCES = {"wall_seconds", "examples_per_second", "sessions", "commit", "c
 def numbers(workdir: Path) -> list[dict[str, Any]]:
     """The result and the metrics of a finished run, without circumstances."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    found = [result_of(workdir), *map(json.loads, lines)]
-    return [{key: row[key] for key in row.keys() - CIRCUMSTANCES} for row in found]
+    rows = [result_of(workdir), *map(json.loads, lines)]
+    return [{key: row[key] for key in row.keys() - CIRCUMSTANCES} for row in rows]
 
 
 def losses(workdir: Path) -> list[float]:

@@ -9,21 +9,21 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import AUGMENTATIONS
 from nystromformer.experiments.cores import num_cores
-from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.experiment import Experiment, check_config
 from nystromformer.training.objective import Classification
 from tests.small import make_config
 
 
 def test_num_params_of_every_attention_is_about_that_of_softmax():
     names = ATTENTIONS.keys() - {"identity"}
-    found = {x: Experiment(make_config(x)).num_params for x in names}
-    found["linformer"] -= 2 * 256 * 2000  # a projection [k, max_length] a layer
-    for name, count in found.items():
-        assert abs(count / found["softmax"] - 1) <= 0.1, name
+    num_params = {name: Experiment(make_config(name)).num_params for name in names}
+    num_params["linformer"] -= 2 * 256 * 2000  # a projection [k, max_length] a layer
+    for name, number in num_params.items():
+        assert abs(number / num_params["softmax"] - 1) <= 0.1, name
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"attention__num_landmarks": 0}, "num_landmarks must be at least 1"),
         ({"model__pooling": "bert_pooler"}, r"reads \[CLS\]; listops has none"),
@@ -43,26 +43,36 @@ def test_num_params_of_every_attention_is_about_that_of_softmax():
         ),
     ],
 )
-def test_from_config_rejects_what_cannot_be_built(change, said):
-    with pytest.raises(ConfigError, match=said):
+def test_experiment_rejects_what_cannot_be_built(change, message):
+    with pytest.raises(ConfigError, match=message):
         Experiment(make_config(**change))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"objective__name": "classification"}, 'labels several .*name="positions"'),
         ({"objective__name": "classification_denoising"}, "labels several tokens"),
         ({"task__num_queries": 1}, 'recall has one of .* take name="classification"'),
     ],
 )
-def test_from_config_rejects_labels_that_the_objective_cannot_read(change, said):
-    with pytest.raises(ConfigError, match=said):
+def test_experiment_rejects_labels_that_the_objective_cannot_read(change, message):
+    with pytest.raises(ConfigError, match=message):
         Experiment(make_config("nystrom,quick", "recall", **change))
 
 
+def test_check_config_wants_steps_or_epochs_and_not_both():
+    epochs = {"train__num_epochs": 2.0, "optimizer__warmup_steps": 1}
+    check_config(make_config(train__num_steps=0, **epochs))
+    with pytest.raises(
+        ConfigError, match=r"give config\.train\.num_steps or num_epochs"
+    ):
+        check_config(make_config(train__num_steps=9, **epochs))
+
+
 def test_load_draws_pictures_on_all_cores_unless_told_otherwise(tmp_path, monkeypatch):
-    num_workers, draw = [], Pathfinder._draw
+    num_workers = []
+    draw = Pathfinder._draw
 
     def record(task, *pictures):
         num_workers.append(task.num_workers)
@@ -78,10 +88,15 @@ def test_load_draws_pictures_on_all_cores_unless_told_otherwise(tmp_path, monkey
 
 
 def test_with_num_steps_counts_whole_batches():
-    changes = {"train__num_epochs": 2.5, "train__batch_size": 8}
-    changes |= {"train__num_steps": 0, "optimizer__warmup_steps": 1}
-    experiment = Experiment(make_config(**changes))
-    assert experiment.with_num_steps(43).config.train.num_steps == 12  # of 5 an epoch
+    config = make_config(
+        train__num_epochs=2.5,
+        train__batch_size=8,
+        train__num_steps=0,
+        optimizer__warmup_steps=1,
+    )
+    experiment = Experiment(config)
+    # 43 examples are 5 batches an epoch.
+    assert experiment.with_num_steps(43).config.train.num_steps == 12
     with pytest.raises(ConfigError, match="batch_size=8 is over the 7 training"):
         experiment.with_num_steps(7)
 
