@@ -72,6 +72,8 @@ def parse_config_flags(
     config_flags.DEFINE_config_file("config", flag_values=flag_values, sys_argv=argv)
     try:
         flag_values(argv)
+        config: Any = flag_values["config"].value
+        config.to_dict()  # only now a missing file is an error
     except (flags.Error, OSError, TypeError, ValueError) as error:
         # Above the last line stands the traceback of the config file.
         raise ConfigError(str(error).splitlines()[-1]) from error

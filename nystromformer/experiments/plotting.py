@@ -6,7 +6,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-WIDTH, HEIGHT = 6.4, 4.0  # inches, of one panel
+WIDTH = 6.4  # inches, of one panel
+HEIGHT = 4.0
 LEGEND_LINE = 0.22  # inches
 STYLE: Any = {
     "axes.grid": True,
@@ -47,7 +48,8 @@ def add_legend(figure: Figure) -> None:
 
 def save_figure(figure: Figure, path: Path) -> list[Path]:
     """Writes PATH.png and PATH.svg, and returns both."""
-    png, svg = Path(f"{path}.png"), Path(f"{path}.svg")
+    png = Path(f"{path}.png")
+    svg = Path(f"{path}.svg")
     with matplotlib.rc_context(STYLE):
         figure.savefig(png, dpi=150, metadata={"Software": None})
         figure.savefig(svg, metadata={"Date": None})

@@ -18,49 +18,63 @@ from nystromformer.experiments.floors import (
     position_floors,
 )
 
-V = 9
-TASK: Any = SimpleNamespace(vocab_size=V, special_tokens=(0, 1, 2))
+VOCAB_SIZE = 9
+TASK: Any = SimpleNamespace(vocab_size=VOCAB_SIZE, special_tokens=(0, 1, 2))
 
 
-def make_split(seed, rows=300):
+def make_split(seed, num_rows=300):
     rng = np.random.default_rng(seed)
-    inputs = rng.binomial(V - 1, 0.6, (rows, 12)).astype(np.uint16)
-    lengths, labels = rng.integers(6, 13, rows), rng.integers(0, 2, rows)
-    return Split(inputs, lengths.astype(np.int32), labels.astype(np.int32))
+    inputs = rng.binomial(VOCAB_SIZE - 1, 0.6, (num_rows, 12))
+    lengths = rng.integers(6, 13, num_rows)
+    labels = rng.integers(0, 2, num_rows)
+    return Split(
+        inputs.astype(np.uint16), lengths.astype(np.int32), labels.astype(np.int32)
+    )
 
 
-def tokens_of(split):
-    rows = zip(split.inputs.tolist(), split.lengths, strict=True)
-    return [token for row, n in rows for token in row[:n] if token > 2]
+@pytest.fixture
+def splits():
+    return {"train": make_split(0), "test": make_split(1)}
 
 
-@pytest.mark.parametrize("part", [1, 3])
-def test_mlm_floors_agrees_with_counting_by_hand(monkeypatch, part):
-    splits = {"train": make_split(0, 300 * part), "test": make_split(1)}
-    monkeypatch.setattr(floors, "MAX_TOKENS", splits["test"].inputs.size)
-    found = mlm_floors(TASK, splits)
-    counts = Counter(range(3, V))
-    counts.update(tokens_of(splits["train"].take(slice(None, None, part))))
-    [(usual, _)], test = counts.most_common(1), tokens_of(splits["test"])
-    losses = [-np.log(counts[token] / counts.total()) for token in test]
-    wanted = {"loss": np.mean(losses), "mlm_accuracy": np.mean(np.array(test) == usual)}
-    for metric, value in wanted.items():
-        assert found[metric] == {"frequency of each token": pytest.approx(value)}
+def ordinary_tokens(split):
+    """The valid tokens that are not special, one after another."""
+    tokens = []
+    for row, length in zip(split.inputs.tolist(), split.lengths, strict=True):
+        tokens.extend(token for token in row[:length] if token > 2)
+    return tokens
 
 
-def test_mlm_sop_floors_has_the_majority_of_train():
-    splits = {"train": make_split(0), "test": make_split(1)}
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_mlm_floors_agrees_with_counting_by_hand(monkeypatch, num_parts):
+    """Of a train split that is too large, every third row is counted."""
+    train = make_split(0, 300 * num_parts)
+    test = make_split(1)
+    monkeypatch.setattr(floors, "MAX_TOKENS", test.inputs.size)
+    result = mlm_floors(TASK, {"train": train, "test": test})
+
+    counts = Counter(range(3, VOCAB_SIZE))  # add-one smoothing
+    counts.update(ordinary_tokens(train.take(slice(None, None, num_parts))))
+    [(most_frequent, _)] = counts.most_common(1)
+    test_tokens = ordinary_tokens(test)
+    losses = [-np.log(counts[token] / counts.total()) for token in test_tokens]
+    accuracy = np.mean(np.array(test_tokens) == most_frequent)
+    rule = "frequency of each token"
+    assert result["loss"] == {rule: pytest.approx(np.mean(losses))}
+    assert result["mlm_accuracy"] == {rule: pytest.approx(accuracy)}
+
+
+def test_mlm_sop_floors_has_the_majority_of_train(splits):
     splits["train"].labels[:] = np.arange(300) < 200
-    found = mlm_sop_floors(TASK, splits)["sop_accuracy"]
-    assert found == {"majority class": splits["test"].labels.mean()}
+    accuracy = mlm_sop_floors(TASK, splits)["sop_accuracy"]
+    assert accuracy == {"majority class": splits["test"].labels.mean()}
 
 
 def test_label_floors_fit_rules_on_train_and_score_them_on_test():
     """Accuracy by the task's own rules; and the F1 of always saying 1."""
-    train, test = (
-        Split.of_pictures(np.zeros((5, 1), np.uint8), labels)
-        for labels in ([0, 0, 0, 0, 1], [1, 1, 1, 0, 0])
-    )
+    pictures = np.zeros((5, 1), np.uint8)
+    train = Split.of_pictures(pictures, [0, 0, 0, 0, 1])
+    test = Split.of_pictures(pictures, [1, 1, 1, 0, 0])
     splits = {"train": train, "validation": train.take(slice(4, 5)), "test": test}
     assert label_floors(get_task("text"), splits) == {
         "accuracy": {"majority class": 2 / 5},
@@ -68,31 +82,33 @@ def test_label_floors_fit_rules_on_train_and_score_them_on_test():
     }
 
 
-def test_position_floors_fit_rules_on_train_and_score_them_on_test():
-    """Of labels of tokens: 2, the majority of train, is a third of test's."""
-    task = get_task("recall", max_length=8, num_pairs=2, num_queries=3)
-    train, test = (
-        Split(
-            np.zeros((1, 8), np.uint16),
-            np.full(1, 8, np.int32),
-            np.array([[-1] * 5 + labels], np.int32),
-        )
-        for labels in ([2, 2, 1], [1, 2, 1])
+def recall_split(labels):
+    """One sequence of eight tokens, of which the last three have labels."""
+    return Split(
+        inputs=np.zeros((1, 8), np.uint16),
+        lengths=np.full(1, 8, np.int32),
+        labels=np.array([[-1] * 5 + labels], np.int32),
     )
-    found = position_floors(task, {"train": train, "test": test})
-    assert found["accuracy"]["majority class"] == pytest.approx(1 / 3)
+
+
+def test_position_floors_fit_rules_on_train_and_score_them_on_test():
+    """The label 2, the majority of train, is a third of test's."""
+    task = get_task("recall", max_length=8, num_pairs=2, num_queries=3)
+    splits = {"train": recall_split([2, 2, 1]), "test": recall_split([1, 2, 1])}
+    accuracy = position_floors(task, splits)["accuracy"]
+    assert accuracy["majority class"] == pytest.approx(1 / 3)
 
 
 def test_label_floors_has_the_f1_of_always_saying_one():
     split = SimpleNamespace(labels=np.array([1, 1, 1, 0, 0]))
     task: Any = SimpleNamespace(floors=lambda train, test: {})
-    found = label_floors(task, {"train": split, "test": split})
-    assert found["f1"] == {"class 1 always": pytest.approx(2 * 0.6 * 1 / 1.6)}
+    f1 = label_floors(task, {"train": split, "test": split})["f1"]
+    assert f1 == {"class 1 always": pytest.approx(2 * 0.6 * 1 / 1.6)}
 
 
-def test_denoising_floors_are_those_of_the_label_and_of_tokens():
-    splits = {"train": make_split(0), "test": make_split(1)}
+def test_denoising_floors_are_those_of_the_label_and_of_tokens(splits):
     task: Any = SimpleNamespace(**vars(TASK), floors=lambda train, test: {"rule": 0.5})
-    found = denoising_floors(task, splits)
-    tokens = mlm_floors(TASK, splits)["mlm_accuracy"]
-    assert found == {"accuracy": {"rule": 0.5}, "denoising_accuracy": tokens}
+    assert denoising_floors(task, splits) == {
+        "accuracy": {"rule": 0.5},
+        "denoising_accuracy": mlm_floors(TASK, splits)["mlm_accuracy"],
+    }

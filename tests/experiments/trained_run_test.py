@@ -37,7 +37,8 @@ def test_load_run_has_the_weights_that_were_tested(finished, run):
 
 
 def test_evaluate_says_where_a_split_is_not_the_runs(finished, capsys):
-    run, data = nystromformer.load_run(finished[0]), finished[0].parent / "data"
+    run = nystromformer.load_run(finished[0])
+    data = finished[0].parent / "data"
     for sha in (run.result["data_sha256"]["test"], "another"):
         run.result["data_sha256"]["test"] = sha
         run.evaluate("test", data)
@@ -45,12 +46,13 @@ def test_evaluate_says_where_a_split_is_not_the_runs(finished, capsys):
 
 
 def test_predict_is_as_good_as_its_result_says(run, test_split):
-    found = run.predict(test_split.inputs, test_split.lengths)
-    np.testing.assert_allclose(found.probabilities.sum(-1), 1, rtol=1e-5)
-    accuracy = np.mean(found.classes == test_split.labels)
+    prediction = run.predict(test_split.inputs, test_split.lengths)
+    probabilities = prediction.probabilities
+    np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-5)
+    accuracy = np.mean(prediction.classes == test_split.labels)
     assert accuracy == pytest.approx(run.result["test_accuracy"])
-    right = found.probabilities[np.arange(len(test_split.labels)), test_split.labels]
-    assert -np.log(right).mean() == pytest.approx(run.result["test_loss"], rel=1e-4)
+    of_labels = probabilities[np.arange(len(test_split.labels)), test_split.labels]
+    assert -np.log(of_labels).mean() == pytest.approx(run.result["test_loss"], rel=1e-4)
 
 
 def test_predict_takes_texts_as_their_token_ids(run, test_split):
@@ -65,90 +67,52 @@ def test_predict_takes_texts_as_their_token_ids(run, test_split):
     np.testing.assert_array_equal(one, by_ids.probabilities[0])
 
 
-@pytest.mark.parametrize(
-    ("inputs", "error", "message"),
-    [
-        (["[MAX 2 x ]"], DataError, "'x' is not a token of ListOps"),
-        (np.zeros((3, 2, 9), int), ValueError, r"must be \[B, L\] with L ≤ 48"),
-        (np.zeros((3, 49), int), ValueError, r"with L ≤ 48, got \(3, 49\)"),
-        (np.arange(1, 4), ValueError, r"must be \[B, L\].*got \(3,\)"),
-        (np.full((3, 9), 16), ValueError, "token ids must be from 0 to 15"),
-        ([("[MAX 2 3 ]", "4")], ValueError, "must be a list of texts"),
-        ([[1, 2]], ValueError, r"or an array of token ids; got \[\[1, 2\]\]"),
-        ([None], ValueError, r"must be a list of texts, .* got \[None\]"),
-    ],
-)
-def test_predict_rejects_what_is_no_example(run, inputs, error, message):
-    with pytest.raises(error, match=message):
-        run.predict(inputs)
+def test_predict_and_layers_reject_what_is_no_example(run):
+    """As padded_inputs does, whose test has all cases."""
+    tokens, _ = run.task.encode(["[MAX 2 3 ]"])
+    for method in (run.predict, run.layers):
+        with pytest.raises(DataError, match="'x' is not a token of ListOps"):
+            method(["[MAX 2 x ]"])
+        with pytest.raises(ValueError, match="end in 0, the padding: give lengths"):
+            method(tokens)
 
 
-LENGTHS = r"lengths must be integers of shape \(2,\), one for each row of token ids"
+TINY = {"model__num_layers": 1, "model__model_dim": 8, "task__max_length": 16}
 
 
 @pytest.mark.parametrize(
-    ("lengths", "message"),
+    ("task", "options", "names"),
     [
-        ([3, 10], "lengths must be from 0 to 9, .* got 3 to 10"),
-        ([-1, 9], "lengths must be from 0 to 9, .* got -1 to 9"),
-        ([9, 9, 9], LENGTHS),
-        ([9], LENGTHS),  # else the first row's would count for all
-        (9, LENGTHS),
-        ([[9], [9]], LENGTHS),
-        ([9.0, 4.0], LENGTHS),
-        ([True, False], LENGTHS),
+        ("text", {}, ["negative", "positive"]),
+        ("labelled_texts", {"task__labels": "ham,spam"}, ["ham", "spam"]),
     ],
 )
-def test_predict_rejects_lengths_that_cannot_be(run, lengths, message):
-    tokens = np.ones((2, 9), int)
-    assert run.predict(tokens, [9, 0]).classes.shape == (2,)
-    with pytest.raises(ValueError, match=message):
-        run.predict(tokens, lengths)
+def test_predict_names_the_classes(task, options, names):
+    run = untrained("identity,quick", task, **TINY, **options)
+    prediction = run.predict([f"film {i}" for i in range(20)])
+    expected = [names[number] for number in prediction.classes]
+    assert prediction.labels.tolist() == expected
 
 
-def test_predict_takes_no_padding_for_a_token(run):
-    tokens, lengths = run.task.encode(["[MAX 2 3 ]", "[MIN 2 [MAX 2 3 ] ]"])
-    expected = run.predict(["[MAX 2 3 ]", "[MIN 2 [MAX 2 3 ] ]"]).probabilities
-    found = run.predict(tokens, lengths).probabilities
-    np.testing.assert_array_equal(found, expected)
-    for columns in (tokens, tokens[:, :7]):  # the second row fills the seven
-        with pytest.raises(ValueError, match="end in 0, the padding: give lengths"):
-            run.predict(columns)
-        with pytest.raises(ValueError, match="end in 0, the padding: give lengths"):
-            run.layers(columns)
-    assert run.predict(tokens[1:, :7]).classes.shape == (1,)
-    with pytest.raises(ValueError, match="lengths are of token ids: leave them out"):
-        run.predict(["[MAX 2 3 ]"], [4])
-    recall = untrained("identity,quick", "recall")  # whose own sequences are full
-    with pytest.raises(ValueError, match="end in 0, the padding: give lengths"):
-        recall.predict(recall.task.encode(["k1 v2 k1"])[0])
-    black = np.zeros((1, 1024), np.uint8)  # a pixel and no padding
-    sizes = {"model__num_layers": 1, "model__model_dim": 8}
-    image = untrained("identity,quick", "image", **sizes)
-    assert image.predict(black).probabilities.shape == (1, 10)
-
-
-def test_predict_names_the_classes():
-    tiny = {"model__num_layers": 1, "model__model_dim": 8, "task__max_length": 16}
-    for task, names in (("text", ["negative", "positive"]), ("retrieval", ["0", "1"])):
-        run = untrained("identity,quick", task, **tiny)
-        texts = [f"film {i}" for i in range(20)]
-        inputs = texts if task == "text" else [[x, x[::-1]] for x in texts]
-        found = run.predict(inputs)
-        assert found.labels.tolist() == [names[i] for i in found.classes]
-    run = untrained("identity,quick", "labelled_texts", **tiny, task__labels="ham,spam")
-    found = run.predict(texts)
-    assert found.labels.tolist() == [("ham", "spam")[i] for i in found.classes]
+def test_predict_takes_pairs_of_texts_as_their_token_ids():
+    run = untrained("identity,quick", "retrieval", **TINY)
+    texts = [["one", "another"], ["a third", "ö" * 40]]
+    tokens, lengths = run.task.encode([text for pair in texts for text in pair])
+    by_ids = run.predict(tokens.reshape(2, 2, 16), lengths.reshape(2, 2))
+    by_text = run.predict(texts)
+    assert by_ids.probabilities.shape == (2, 2)
+    np.testing.assert_array_equal(by_text.probabilities, by_ids.probabilities)
+    expected = [str(number) for number in by_text.classes]
+    assert by_text.labels.tolist() == expected
 
 
 def test_predict_reads_the_lines_of_a_file_as_training_reads_texts():
-    tiny = {"model__num_layers": 1, "model__model_dim": 8, "task__max_length": 16}
     lines = ["A film.\n", "\ta fine one \r\n"]
     for tokenizer in (None, "byte"):
-        run = untrained("nystrom,quick", "text", **tiny, task__tokenizer=tokenizer)
-        found = run.predict(lines).probabilities
-        expected = run.predict([line.strip() for line in lines]).probabilities
-        np.testing.assert_array_equal(found, expected)
+        run = untrained("nystrom,quick", "text", **TINY, task__tokenizer=tokenizer)
+        probabilities = run.predict(lines).probabilities
+        stripped = run.predict([line.strip() for line in lines]).probabilities
+        np.testing.assert_array_equal(probabilities, stripped)
         lengths = run.layers(lines)[0].mask.sum(axis=1)
         assert lengths.tolist() == ([7, 10] if tokenizer is None else [10, 13])
 
@@ -185,35 +149,51 @@ def test_predict_takes_classifiers_of_any_objective_alone(monkeypatch):
         untrained("identity,quick,pretrain").predict(["[MAX 2 3 ]"])
 
 
-@pytest.mark.parametrize("name", ["softmax", "nystrom"])
-def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
-    """That landmarks_test finds to be what the attention applies."""
-    changes = {"task__max_length": 8, "task__max_tokens": 8, "task__min_tokens": 4}
-    few = {"attention__num_landmarks": 3} if name == "nystrom" else {}
-    run = untrained(name, **changes, **few)
-    tokens = np.array([[1, 5, 7, 2, 9, 3, 4, 6]])
-    found, mask = run.attention(tokens, 0, 1, [0, 5], [7]), jnp.arange(8) < 7
-    layer = run.layers(tokens, [7])[0]
+SHORT = {"task__max_length": 8, "task__max_tokens": 8, "task__min_tokens": 4}
+TOKENS = np.array([[1, 5, 7, 2, 9, 3, 4, 6], [2, 7, 8, 5, 5, 5, 5, 5]])
+
+
+@pytest.fixture(scope="module", params=["softmax", "nystrom"])
+def matrix_run(request):
+    """A run on eight tokens whose attention has a matrix."""
+    few = {"attention__num_landmarks": 3} if request.param == "nystrom" else {}
+    return untrained(request.param, **SHORT, **few)
+
+
+def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(matrix_run):
+    """That factors_test finds to be what the attention applies."""
+    tokens = TOKENS[:1]
+    rows = matrix_run.attention(tokens, 0, 1, [0, 5], [7])
+    layer = matrix_run.layers(tokens, [7])[0]
+    mask = jnp.arange(8) < 7
     np.testing.assert_array_equal(layer.mask[0], mask)
-    query, key = (jnp.float32(x[0, :, 1]) for x in (layer.query, layer.key))
+
+    query = jnp.float32(layer.query[0, :, 1])
+    key = jnp.float32(layer.key[0, :, 1])
     matrix = softmax_matrix(query, key, mask)
-    if name == "nystrom":
+    if matrix_run.config.attention.name == "nystrom":
         f, z, b = nystrom_factors(query, key, mask, num_landmarks=3)
         matrix = f @ z @ b
-    np.testing.assert_allclose(found[0], matrix[jnp.array([0, 5])], atol=1e-5)
-    assert not found[0, :, 7].any()
-    np.testing.assert_array_equal(
-        run.attention(tokens, 0, 1, 5, [7])[:, 0], found[:, 1]
-    )
-    for rows in ([8], [-1], [0, 999], 8, [0.5]):
-        with pytest.raises(ValueError, match="rows must be from 0 to 7"):
-            run.attention(tokens, 0, 1, rows)
-    for layer, head, message in (
-        (9, 0, "layer must be at most 1, got 9"),
-        (0, 2, "head must be at most 1, got 2"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            run.attention(tokens, layer, head, [0])
+    np.testing.assert_allclose(rows[0], matrix[jnp.array([0, 5])], atol=1e-5)
+    assert not rows[0, :, 7].any()
+
+    one_row = matrix_run.attention(tokens, 0, 1, 5, [7])
+    np.testing.assert_array_equal(one_row[:, 0], rows[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("layer", "head", "rows", "message"),
+    [
+        *[(0, 1, x, "rows must be from 0 to 7") for x in ([8], [-1], [0, 9], 8, [0.5])],
+        (9, 0, [0], "layer must be at most 1, got 9"),
+        (0, 2, [0], "head must be at most 1, got 2"),
+    ],
+)
+def test_attention_rejects_a_row_layer_or_head_that_is_not_there(
+    matrix_run, layer, head, rows, message
+):
+    with pytest.raises(ValueError, match=message):
+        matrix_run.attention(TOKENS[:1], layer, head, rows)
 
 
 @pytest.mark.parametrize(
@@ -226,38 +206,22 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(name):
 )
 def test_attention_gives_rows_of_what_the_model_applies(options):
     """Times the values they are its output, with each of its options."""
-    changes = {"task__max_length": 8, "task__max_tokens": 8, "task__min_tokens": 4}
     options = {"num_landmarks": 3, "conv_kernel_size": 0, **options}
-    changes |= {f"attention__{key}": value for key, value in options.items()}
-    run = untrained("nystrom", model__num_layers=1, **changes)
-    tokens, lengths = (
-        np.array([[1, 5, 7, 2, 9, 3, 4, 6], [2, 7, 8, 5, 5, 5, 5, 5]]),
-        [8, 6],
-    )
-    [layer] = run.layers(tokens, lengths)
+    changes = {f"attention__{key}": value for key, value in options.items()}
+    run = untrained("nystrom", model__num_layers=1, **SHORT, **changes)
+    lengths = [8, 6]
+    [layer] = run.layers(TOKENS, lengths)
     attention = run.model.encoder.blocks[0].attention.attention
-    inputs = (jnp.asarray(x) for x in (layer.query, layer.key, layer.value))
     attend = jax.jit(lambda mask, *qkv: attention(*qkv, mask=mask[:, None, None]))
-    expected = attend(layer.mask, *inputs)
+    qkv = [jnp.asarray(array) for array in (layer.query, layer.key, layer.value)]
+    expected = attend(layer.mask, *qkv)
     for head in (0, 1):
-        rows = run.attention(tokens, 0, head, [4, 1], lengths)
-        found = np.einsum("brs,bsh->brh", rows, layer.value[:, :, head])
-        np.testing.assert_allclose(found, expected[:, [4, 1], head], atol=1e-5)
+        rows = run.attention(TOKENS, 0, head, [4, 1], lengths)
+        output = np.einsum("brs,bsh->brh", rows, layer.value[:, :, head])
+        np.testing.assert_allclose(output, expected[:, [4, 1], head], atol=1e-5)
 
 
 @pytest.mark.parametrize("arg", ["linear", "nystrom,as_published"])
 def test_attention_rejects_one_without_a_matrix(arg):
     with pytest.raises(ValueError, match="rows need softmax"):
         untrained(arg).attention(np.ones((1, 4), int), 0, 0, [0])
-
-
-def test_predict_takes_pairs_of_texts_as_their_token_ids():
-    changes = {"task__max_length": 31, "attention__num_landmarks": 4}
-    run = untrained("nystrom,quick", "retrieval", **changes)
-    texts = [["one", "another"], ["a third", "ö" * 40]]
-    tokens, lengths = run.task.encode([text for pair in texts for text in pair])
-    by_ids = run.predict(tokens.reshape(2, 2, 31), lengths.reshape(2, 2)).probabilities
-    assert by_ids.shape == (2, 2)
-    np.testing.assert_array_equal(run.predict(texts).probabilities, by_ids)
-    with pytest.raises(ValueError, match="must be a list of pairs of texts"):
-        run.predict(("one", "another"))
