@@ -7,36 +7,45 @@ from nystromformer.experiments.points import make_points, merge
 from tests.commands import ROOT
 
 
-def points(name, *, tasks=None, preset="", seeds=1):
+def plan_points(name, *, tasks=None, preset="", num_seeds=1):
+    """The points of a plan, or of the plan on other tasks."""
     plan = PLANS[name]
-    split = (task.partition(":") for task in tasks or plan["tasks"])
-    files = [f"{ROOT}/configs/{task}.py:{words}" for task, _, words in split]
-    words = ",".join(filter(None, [preset, plan.get("preset")]))
-    return make_points(files, plan["variants"], presets=words, num_seeds=seeds)
+    files = []
+    for task in tasks or plan["tasks"]:
+        file, _, presets = task.partition(":")
+        files.append(f"{ROOT}/configs/{file}.py:{presets}")
+    presets = [words for words in (preset, plan.get("preset")) if words]
+    return make_points(
+        files, plan["variants"], presets=",".join(presets), num_seeds=num_seeds
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_plan_has_a_point_for_each_setting_on_all_tasks_in_turn(name):
     plan = PLANS[name]
-    found = merge(points(name, seeds=plan["seeds"]))
-    assert len(found) == len(plan["variants"]) * len(plan["tasks"]) * plan["seeds"]
-    tasks = [task.partition(":")[0] for task in plan["tasks"]]  # before the next
-    assert [x.config.task.name for x in found] == tasks * (len(found) // len(tasks))
+    points = merge(plan_points(name, num_seeds=plan["seeds"]))
+    num_settings = len(plan["variants"]) * plan["seeds"]
+    assert len(points) == num_settings * len(plan["tasks"])
+    tasks = [task.partition(":")[0] for task in plan["tasks"]]
+    assert [point.config.task.name for point in points] == tasks * num_settings
 
 
 @pytest.mark.parametrize("preset", ["", "quick"])
 def test_self_pretraining_trains_from_scratch_for_as_long_as_both_stages(preset):
-    found = points("self_pretraining", preset=preset, tasks=["listops", "image"])
-    by_name = {p.name: p for p in found}
-    tuned = [p for p in found if p.source]
-    assert len(tuned) == 3 * 2
-    for point in tuned:
-        source = by_name[str(point.source)]
+    tasks = ["listops", "image"]
+    points = plan_points("self_pretraining", preset=preset, tasks=tasks)
+    point_of_name = {point.name: point for point in points}
+    fine_tuned = [point for point in points if point.source]
+    assert len(fine_tuned) == 3 * len(tasks)
+    for point in fine_tuned:
+        source = point_of_name[str(point.source)]
         assert source.config.objective.name == "mlm"
         assert source.config.model == point.config.model
         assert source.config.task == point.config.task
-        matched = by_name[source.name.replace("pretrain", "scratch_matched")].config
-        length = "num_epochs" if matched.train.num_epochs else "num_steps"
-        both = [getattr(x.config.train, length) for x in (source, point)]
-        assert getattr(matched.train, length) == sum(both)
+
+        name_from_scratch = source.name.replace("pretrain", "scratch_matched")
+        train = point_of_name[name_from_scratch].config.train
+        stages = [source.config.train, point.config.train]
+        length = "num_epochs" if train.num_epochs else "num_steps"
+        assert getattr(train, length) == sum(getattr(x, length) for x in stages)

@@ -20,44 +20,55 @@ from tests.small import make_config, result_of, untrained
 PRETRAIN = "nystrom,quick,pretrain"
 
 
-SIZES: Any = {"model__num_layers": 1, "model__model_dim": 8, "model__mlp_dim": 8}
-SIZES["train__init_from"] = "/somewhere/source"
+SIZES: Any = {
+    "model__num_layers": 1,
+    "model__model_dim": 8,
+    "model__mlp_dim": 8,
+    "train__init_from": "/somewhere/source",
+}
 
 
 def small(arg="nystrom,quick", task="listops", **changes):
+    """A small experiment that starts from another run."""
     return Experiment(make_config(arg, task, **{**SIZES, **changes}))
 
 
 def test_carry_over_takes_the_encoder_and_prints_the_rest(capsys):
     source = untrained(PRETRAIN, **SIZES)
-    taken, theirs = carry_over(source, small()), named_leaves(source.weights)
-    said = capsys.readouterr().out
-    assert "new: params.head.hidden.bias" in said
-    assert "dropped: params.bias, params.norm.bias" in said
-    assert {x for x in theirs if x.startswith("params.encoder.")} == taken.keys()
-    assert len(theirs[EMBEDDING]) == len(taken[EMBEDDING]) + 1  # of the mask token
-    theirs[EMBEDDING] = theirs[EMBEDDING][:-1]
-    for name, leaf in taken.items():
-        np.testing.assert_array_equal(leaf, theirs[name])
+    carried = carry_over(source, small())
+    printed = capsys.readouterr().out
+    assert "new: params.head.hidden.bias" in printed
+    assert "dropped: params.bias, params.norm.bias" in printed
+
+    expected = named_leaves(source.weights)
+    encoder_names = {name for name in expected if name.startswith("params.encoder.")}
+    assert encoder_names == carried.keys()
+    expected[EMBEDDING] = expected[EMBEDDING][:-1]  # the last is the mask token's
+    for name, leaf in carried.items():
+        np.testing.assert_array_equal(leaf, expected[name])
 
 
 @pytest.mark.parametrize("length", [90, 30])
 def test_carry_over_repeats_or_cuts_positions(length):
     source = untrained("nystrom,quick", **SIZES)
     changes = {"task__min_tokens": 4, "task__max_tokens": 30}
-    taken = carry_over(source, small(task__max_length=length, **changes))[POSITIONS]
-    old = named_leaves(source.weights)[POSITIONS]
-    np.testing.assert_array_equal(taken, np.tile(old, (2, 1))[:length])
+    target = small(task__max_length=length, **changes)
+    positions = carry_over(source, target)[POSITIONS]
+    source_positions = named_leaves(source.weights)[POSITIONS]
+    expected = np.tile(source_positions, (2, 1))[:length]
+    np.testing.assert_array_equal(positions, expected)
 
 
 def test_carry_over_leaves_the_parameters_of_another_attention(capsys):
-    taken = carry_over(untrained("nystrom,quick", **SIZES), small("linformer,quick"))
-    assert not [name for name in taken if ".attention.attention." in name]
-    assert "attention.attention.conv" in capsys.readouterr().out.partition("dropped")[2]
+    source = untrained("nystrom,quick", **SIZES)
+    carried = carry_over(source, small("linformer,quick"))
+    assert not [name for name in carried if ".attention.attention." in name]
+    dropped = capsys.readouterr().out.partition("dropped")[2]
+    assert "attention.attention.conv" in dropped
 
 
 @pytest.mark.parametrize(
-    ("arg", "changes", "said"),
+    ("arg", "changes", "message"),
     [
         # The same attention has the same parameters of its own.
         ("linformer,quick", {"task__max_length": 96}, r"projection.* is \[.*\] here"),
@@ -71,9 +82,9 @@ def test_carry_over_leaves_the_parameters_of_another_attention(capsys):
         ("nystrom,quick", {"model__short_conv": 3}, "short_conv.* missing there"),
     ],
 )
-def test_carry_over_rejects_another_encoder(arg, changes, said):
+def test_carry_over_rejects_another_encoder(arg, changes, message):
     source = untrained(arg.removesuffix(",pretrain"), **SIZES)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         carry_over(source, small(arg, **changes))
 
 
@@ -93,9 +104,8 @@ def test_carry_over_rejects_other_sub_words_of_the_same_number(tmp_path):
         return {"task__tokenizer": str(tmp_path / name / "tokenizer.json"), **SIZES}
 
     source = untrained("nystrom,quick", "glue", **tokenizer("one"))
-    same, other = (
-        small("nystrom,quick", "glue", **tokenizer(name)) for name in ("moved", "other")
-    )
+    same = small("nystrom,quick", "glue", **tokenizer("moved"))
+    other = small("nystrom,quick", "glue", **tokenizer("other"))
     assert same.task.vocab_size == other.task.vocab_size == 265
     assert EMBEDDING in carry_over(source, same)
     with pytest.raises(ConfigError, match=r"vocabulary 265 of .*, and this run 265 of"):
@@ -104,7 +114,8 @@ def test_carry_over_rejects_other_sub_words_of_the_same_number(tmp_path):
 
 @pytest.mark.slow
 def test_train_begins_with_its_source_and_goes_on_without(commands, tmp_path):
-    source, run = tmp_path / "source", tmp_path / "run"
+    source = tmp_path / "source"
+    run = tmp_path / "run"
     steps = "--config.train.num_steps=20", "--config.train.eval_every=20"
     config, *args = commands.train_args(source, *steps)
     done = commands.run("train.py", f"{config},pretrain", *args)
@@ -123,5 +134,6 @@ def test_train_begins_with_its_source_and_goes_on_without(commands, tmp_path):
     done = commands.run("train.py", *args)
     assert "resuming from step" in done.stdout, done.stderr
     assert result_of(run)["init_from_sha256"] == old.result["params_sha256"]
-    there, here = (named_leaves(x.weights)[POSITIONS] for x in (old, load_run(run)))
-    np.testing.assert_allclose(here, there, atol=1e-12)
+    source_positions = named_leaves(old.weights)[POSITIONS]
+    positions = named_leaves(load_run(run).weights)[POSITIONS]
+    np.testing.assert_allclose(positions, source_positions, atol=1e-12)
