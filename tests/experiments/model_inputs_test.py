@@ -7,7 +7,7 @@ from lra_tasks.errors import DataError
 from lra_tasks.task import get_task
 from nystromformer.experiments.model_inputs import padded_inputs
 
-LISTOPS = get_task("listops", max_length=48)
+LISTOPS = get_task("listops", max_length=48, min_tokens=24, max_tokens=48)
 TEXTS = ["[MAX 2 3 ]", "[MIN 2 [MAX 2 3 ] ]"]
 
 
