@@ -16,7 +16,6 @@ from lra_tasks.split import SPLITS, Split
 from lra_tasks.text import Retrieval, Text
 
 __all__ = [
-    "LRA",
     "SPLITS",
     "TASKS",
     "DataError",
@@ -38,8 +37,6 @@ TASKS: dict[str, type[Task]] = {
     "labelled_texts": LabelledTexts,
     "recall": Recall,
 }
-# The tasks of the paper's Table 3.
-LRA = ("listops", "text", "retrieval", "image", "pathfinder")
 
 
 def register_task(name: str, task: type[Task]) -> None:

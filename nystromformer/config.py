@@ -178,6 +178,17 @@ def key_types(cls: type) -> dict[str, Any]:
     return {name: types[name] for name in names if name not in derived}
 
 
+def default_settings() -> dict[str, Any]:
+    """The defaults of a model and its training, by keys such as "train.seed"."""
+    groups = {"model": ModelConfig, "optimizer": OptimizerConfig, "train": TrainConfig}
+    settings = {}
+    for group, cls in groups.items():
+        for key in key_types(cls):
+            if hasattr(cls, key):
+                settings[f"{group}.{key}"] = getattr(cls, key)
+    return settings
+
+
 def _plain(value: Any) -> Any:
     """A value as JSON has it, in which a config is saved."""
     if isinstance(value, np.generic):

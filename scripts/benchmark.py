@@ -17,7 +17,8 @@ from typing import Any
 import jax
 from absl import flags
 
-from lra_tasks.task import LRA, TASKS
+from lra_tasks import LRA
+from lra_tasks.task import TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.benchmark.attentions import (

@@ -14,8 +14,9 @@ import sys
 from absl import flags
 from ml_collections import config_flags
 
+from lra_tasks import LRA
 from lra_tasks.errors import DataError
-from lra_tasks.task import LRA, TASKS, Task, get_task
+from lra_tasks.task import TASKS, Task, get_task
 from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from absl import flags
 
-from lra_tasks.task import LRA
+from lra_tasks import LRA
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 

@@ -8,7 +8,8 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from configs.defaults import attention, make_config, model, optimizer
-from lra_tasks.task import LRA, TASKS, get_task
+from lra_tasks import LRA
+from lra_tasks.task import TASKS, get_task
 from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments.experiment import Experiment
 from tests import small

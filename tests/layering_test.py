@@ -122,6 +122,25 @@ def test_errors_are_known_without_the_model():
     assert done.stdout == "['nystromformer', 'nystromformer.errors']\n[]\n"
 
 
+def test_a_report_loads_neither_model_nor_tasks():
+    program = (
+        "import sys, nystromformer.experiments.report.build\n"
+        "names = [name for name in sys.modules if name.startswith('nystromformer')]\n"
+        "print([name for name in names if '.experiments' not in name])\n"
+        "print([name for name in sys.modules if name.startswith('lra_tasks.')])"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    loaded, tasks = done.stdout.splitlines()
+    assert eval(loaded) == [
+        "nystromformer",
+        "nystromformer.errors",
+        "nystromformer.training",
+        "nystromformer.training.files",
+    ]
+    assert tasks == "[]"
+
+
 def test_all_public_names_of_the_package_are_there():
     for name in nystromformer.__all__:
         assert hasattr(nystromformer, name)

@@ -7,7 +7,7 @@ import pytest
 
 from configs.defaults import attention, model, objective, optimizer, train
 from configs.plans import PLANS
-from lra_tasks.task import LRA
+from lra_tasks import LRA
 from nystromformer.attention import ATTENTIONS
 from tests.defaults_test import flat
 

@@ -9,8 +9,8 @@ from etils import epath
 from tqdm import tqdm
 
 from nystromformer.training.devices import is_host_0
+from nystromformer.training.files import METRICS_FILE
 
-METRICS_FILE = "metrics.jsonl"
 SECONDS_PER_LINE = 10.0  # between lines of progress, where the output is no terminal
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from lra_tasks import LRA
 from lra_tasks.pathfinder import Pathfinder
-from lra_tasks.task import LRA
 from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import AUGMENTATIONS

@@ -2,7 +2,7 @@
 
 import shlex
 
-from lra_tasks.task import LRA
+from lra_tasks import LRA
 
 
 def planned(commands, out, *flags):

@@ -6,11 +6,24 @@ from typing import Any
 
 import pandas as pd
 
-from lra_tasks.task import TASKS
-from nystromformer.attention import ATTENTIONS
+from lra_tasks import LRA
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.run_files import SETTINGS_WITHOUT_EFFECT
 
+# The order of the rows and columns; what has no place here comes after them.
+ATTENTIONS = (
+    "nystrom",
+    "softmax",
+    "bigbird",
+    "efficient",
+    "linear",
+    "linformer",
+    "longformer",
+    "performer",
+    "reformer",
+    "identity",
+)
+TASKS = (*LRA, "pathx", "corpus", "glue", "labelled_texts", "recall")
 # Settings that no name needs: they change no number, or stand beside it anyway.
 UNNAMED = SETTINGS_WITHOUT_EFFECT | {"task.name", "attention.name", "train.seed"}
 PHRASES = {

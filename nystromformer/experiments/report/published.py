@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from flax.traverse_util import flatten_dict
 
-from lra_tasks.task import LRA
+from lra_tasks import LRA
 from nystromformer.experiments.report.names import UNNAMED
 
 AVERAGE = "average"

@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 from flax.traverse_util import flatten_dict
 
-from nystromformer.config import ModelConfig, OptimizerConfig, TrainConfig, key_types
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.metric_names import is_rate
 from nystromformer.experiments.report.names import hide_seeds, name_runs, sort_key
@@ -22,13 +21,12 @@ from nystromformer.experiments.run_files import (
     PLAN_FILE,
     RESULT_FILE,
 )
-from nystromformer.training.output import METRICS_FILE
+from nystromformer.training.files import METRICS_FILE
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 
 # Metrics that are shares of test examples, so that chance is binomial.
 SHARES_OF_EXAMPLES = ("accuracy", "sop_accuracy")
-SCHEMA = {"model": ModelConfig, "optimizer": OptimizerConfig, "train": TrainConfig}
 # What a run without result.json has instead.
 UNFINISHED = {
     "command": "",
@@ -64,6 +62,7 @@ def read_runs(folders: Iterable[Path]) -> Frame:
     _add_scores(frame)
     frame["column"] = list(map(heading, frame["task"], frame["metric"]))
 
+    _add_younger_settings(frame)
     hide_seeds(frame)
     frame = frame.join(name_runs(frame))
     _check_test_data(frame)
@@ -186,7 +185,7 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     `preset` becomes the words without the set of GLUE, which is a task of its own, and
     `task.source_dir` the last part of the path, since a folder may lie anywhere. Where
     epochs are counted, the steps are left out: a run that has begun knows them, and one
-    that is planned does not. A setting that is younger than the run has its default.
+    that is planned does not.
     """
     groups = {key: value for key, value in config.items() if key != "overrides"}
     presets = config["preset"]
@@ -198,20 +197,25 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     groups["task"] = {**config["task"], "source_dir": source_dir or None}
     if config["train"].get("num_epochs"):
         groups["train"] = {**config["train"], "num_steps": 0}
-    settings = flatten_dict(groups, sep=".")
-    for key, value in _default_settings().items():
-        settings.setdefault(key, value)
-    return settings
+    return flatten_dict(groups, sep=".")
 
 
-def _default_settings() -> dict[str, Any]:
-    """The settings of a model and its training that have defaults, by flat keys."""
-    settings = {}
-    for group, kind in SCHEMA.items():
-        for key in key_types(kind):
-            if hasattr(kind, key):
-                settings[f"{group}.{key}"] = getattr(kind, key)
-    return settings
+def _add_younger_settings(frame: Frame) -> None:
+    """Gives each run the defaults of settings that only other runs know.
+
+    A run that is older than a setting has trained with its default.
+    """
+    all_keys = set().union(*frame["settings"])
+    if all(settings.keys() >= all_keys for settings in frame["settings"]):
+        return
+
+    # The import is here, since a report on runs of one version needs no model.
+    from nystromformer.config import default_settings
+
+    defaults = default_settings()
+    for settings in frame["settings"]:
+        for key in all_keys & defaults.keys():
+            settings.setdefault(key, defaults[key])
 
 
 def _fill_metrics(frame: Frame) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from scipy.special import stdtrit
 
-from lra_tasks.task import LRA
+from lra_tasks import LRA
 from nystromformer.experiments.report.published import AVERAGE, cite
 from nystromformer.experiments.report.runs import Frame, heading, scale
 

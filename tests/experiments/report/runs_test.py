@@ -5,7 +5,10 @@ import math
 
 import pytest
 
+from lra_tasks.task import TASKS
+from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
+from nystromformer.experiments.report import names
 from nystromformer.experiments.report.runs import read_runs
 from nystromformer.experiments.workdir import write_json
 from tests.small import make_config
@@ -14,6 +17,11 @@ from tests.small import make_config
 def labels(runs, task="listops"):
     frame = runs.read()
     return list(dict.fromkeys(frame["label"][frame["task"] == task]))
+
+
+def test_rows_and_columns_have_the_order_of_the_tables():
+    assert tuple(ATTENTIONS) == names.ATTENTIONS
+    assert tuple(TASKS) == names.TASKS
 
 
 def test_read_runs_names_by_the_settings_that_differ_and_orders_by_size(runs):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lra_tasks.task import LRA
+from lra_tasks import LRA
 from nystromformer.experiments.report.published import AVERAGE, SCORES
 from nystromformer.experiments.report.tables import (
     DASH,
