@@ -8,7 +8,6 @@ Linsley et al. 2018 (arXiv:1805.08315) in the sizes of Long Range Arena (Tay et 
 import functools
 import multiprocessing
 import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
@@ -16,129 +15,23 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import PIL.Image
 from tqdm import tqdm
 
 from lra_tasks.archives import LRA_RELEASE, UNPACKED, Archive
 from lra_tasks.base import Task
-from lra_tasks.errors import DataError
 from lra_tasks.pathfinder_generator import generate
 from lra_tasks.pathfinder_paddles import DIFFICULTIES, RESOLUTIONS
+from lra_tasks.pathfinder_released import read_released, released_lists
 from lra_tasks.split import Split
 
 # So many pictures grow in lock-step, which is fast for all resolutions.
 PART_SIZE = 2048
-# The seed of the permutation that cuts the released pictures into splits.
-RELEASED_SEED = 42
 # The release's folder of each difficulty.
 FOLDERS = {
     "easy": "curv_baseline",
     "intermediate": "curv_contour_length_9",
     "hard": "curv_contour_length_14",
 }
-LABELS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
-
-
-def released_lists(folder: Path) -> list[Path]:
-    """Finds the release's metadata/K.npy, in the order of K.
-
-    Raises:
-      DataError: if another file is among them.
-    """
-    # macOS leaves a ._K.npy beside each.
-    files = [
-        file for file in folder.glob("metadata/*.npy") if not file.name.startswith(".")
-    ]
-    for file in files:
-        if not file.stem.isdecimal():
-            raise DataError(
-                f"{file} is none of the release's 0.npy, 1.npy, …: remove it"
-            )
-    return sorted(files, key=lambda file: int(file.stem))
-
-
-def read_list(path: Path) -> list[tuple[str, int]]:
-    """Reads a metadata/K.npy, which is text despite its name.
-
-    Returns:
-      The name of each picture below the release's folder, and its label.
-
-    Raises:
-      DataError: if it is no text, or a line is not as the release has it.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise DataError(
-            f"{path} is not text, as the release has it: unpack the release again"
-        ) from None
-
-    pictures = []
-    for number, line in enumerate(lines, start=1):
-        words = line.split()
-        if not words:
-            continue
-        if len(words) < 4 or words[3] not in LABELS:
-            raise DataError(
-                f"{path}, line {number} is not imgs/K sample_I.png I LABEL, of which "
-                f"LABEL is 0 or 1: {line:.60}"
-            )
-        pictures.append((f"{words[0]}/{words[1]}", LABELS[words[3]]))
-    return pictures
-
-
-def read_picture(path: Path, resolution: int) -> np.ndarray | None:
-    """Reads a picture; an empty file is left out, as stderr says.
-
-    Returns:
-      The intensities uint8 `[resolution, resolution]`; None for an empty file.
-
-    Raises:
-      DataError: if the file is missing or no whole picture of that size.
-    """
-    if not path.exists():
-        raise DataError(f"{path} is in metadata/ but missing: unpack the release again")
-    if not path.stat().st_size:
-        print(f"{path} is empty: left out", file=sys.stderr)
-        return None
-    try:
-        with PIL.Image.open(path, formats=["PNG"]) as picture:
-            image = np.asarray(picture.convert("L"))
-        return image.reshape(resolution, resolution)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(
-            f"{path} is not a whole PNG picture of {resolution} x {resolution} "
-            f"({error})"
-        ) from error
-
-
-def read_released(folder: Path, resolution: int) -> Split:
-    """Reads imgs/K/sample_I.png as metadata/K.npy lists them.
-
-    They are permuted with RELEASED_SEED. Empty files (one in the release) are skipped.
-
-    Args:
-      folder: the release's folder of one difficulty.
-      resolution: the side of the pictures.
-
-    Raises:
-      DataError: if pictures are missing or damaged.
-    """
-    pictures = []
-    for file in released_lists(folder):
-        pictures += read_list(file)
-
-    images = []
-    labels = []
-    for name, label in tqdm(pictures, "pictures", disable=None):
-        image = read_picture(folder / name, resolution)
-        if image is not None:
-            images.append(image)
-            labels.append(label)
-    if not images:
-        raise DataError(f"{folder} is not unpacked, or has no pictures in metadata/")
-    order = np.random.default_rng(RELEASED_SEED).permutation(len(images))
-    return Split.of_pictures(np.stack(images)[order], np.array(labels)[order])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,20 +17,23 @@ import dataclasses
 import numpy as np
 
 from lra_tasks.pathfinder_paddles import (
-    DIFFICULTIES,
     NUM_DIRECTIONS,
-    RESOLUTIONS,
     Paddles,
-    Settings,
     get_paddles,
+    get_settings,
 )
 
-OCCUPIED = 76  # a mask of more than 0.3 x 255 counts as occupied by a first paddle
-OVERLAP = 459  # 1.8 x 255: two masks whose sum reaches this overlap
+# For a first paddle a mask of more than 0.3 x 255 is occupied.
+OCCUPIED = 76
+# Two masks whose sum reaches 1.8 x 255 overlap.
+OVERLAP = 459
 PADDLE_RETRIES = 2
-PADDING = 1  # border that no contour may enter
+# The border that no contour may enter.
+PADDING = 1
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_LABEL_STREAM = 1  # the streams of a seed: 0 grows the pictures, 1 decides the labels
+# The streams of a seed: one grows the pictures, the other decides the labels.
+_GROWTH_STREAM = 0
+_LABEL_STREAM = 1
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
@@ -47,11 +50,13 @@ class Streams:
     state: np.ndarray  # uint64 [n], of SplitMix64
 
     @classmethod
-    def of(cls, seed: int, indices: np.ndarray, kind: int = 0) -> "Streams":
+    def of(
+        cls, seed: int, indices: np.ndarray, kind: int = _GROWTH_STREAM
+    ) -> "Streams":
         start = _mix(_mix(np.array([seed], np.uint64)) + np.uint64(kind))
         return cls(_mix(start + indices.astype(np.uint64) * _GAMMA))
 
-    def restart(self, rows: np.ndarray, keys: np.ndarray, number: np.ndarray):
+    def restart(self, rows: np.ndarray, keys: np.ndarray, number: np.ndarray) -> None:
         """Goes to the beginning of a numbered stream, one of many under each key."""
         self.state[rows] = _mix(keys + (number + 1).astype(np.uint64) * _GAMMA)
 
@@ -215,25 +220,36 @@ class Growth:
 def generate(
     seed: int, indices: np.ndarray, *, resolution: int = 32, difficulty: str = "hard"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws the pictures of a seed with the given indices `[n]`, in any order.
+    """Draws pictures.
+
+    Args:
+      seed: the seed of the data set.
+      indices: the numbers of the pictures `[n]`, in any order.
+      resolution: the side of a picture, one of RESOLUTIONS.
+      difficulty: one of DIFFICULTIES.
 
     Returns:
       Images uint8 `[n, R, R]` and labels int64 `[n]`.
     """
-    settings = Settings(resolution, DIFFICULTIES[difficulty], *RESOLUTIONS[resolution])
+    settings = get_settings(resolution, difficulty)
+    indices = np.asarray(indices, np.int64)
+    everyone = np.arange(len(indices))
     images = np.empty((len(indices), resolution, resolution), np.uint8)
-    indices, everyone = np.asarray(indices, np.int64), np.arange(len(indices))
-    coins = Streams.of(seed, indices // 2, _LABEL_STREAM)  # one for pictures 2j, 2j + 1
-    labels = coins.below(everyone, 2) ^ (indices % 2)  # one of them gets label 1
+
+    # Pictures 2j and 2j + 1 share a coin, so that one of them gets label 1.
+    coins = Streams.of(seed, indices // 2, _LABEL_STREAM)
+    labels = coins.below(everyone, 2) ^ (indices % 2)
+
     streams = Streams.of(seed, indices)
     margins = np.array(settings.margins)[streams.below(everyone, len(settings.margins))]
-    first = streams.below(everyone, 2)  # the contour that bears the first marker
+    first_contour = streams.below(everyone, 2)
     for margin in settings.margins:
         rows = np.flatnonzero(margins == margin)
-        paddles, state = get_paddles(settings, margin), streams.state[rows]
-        growth = Growth(paddles, Streams(state))
+        growth = Growth(get_paddles(settings, margin), Streams(streams.state[rows]))
+        # One marker is where a contour begins; the other where it, or the other, ends.
+        begin = first_contour[rows]
+        end = begin ^ (1 - labels[rows])
         tips = growth.tips()
-        begin, end = first[rows], first[rows] ^ (1 - labels[rows])
         markers = [tips[growth.rows, 0, begin], tips[growth.rows, 1, end]]
         images[rows] = _paint(growth, np.stack(markers, axis=1))
     return images, labels

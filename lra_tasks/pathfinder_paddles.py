@@ -12,34 +12,57 @@ positions flat indices into a canvas that is `pad` pixels larger on each side.
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 from scipy import ndimage
 
-DIFFICULTIES = {"easy": 6, "intermediate": 9, "hard": 14}  # contour_length
-NUM_DIRECTIONS = 360  # first paddles point along whole degrees
-TURN_SCALE = 4096  # the weight of going straight ahead
-INK_SCALE = 4096  # the ink of a marker
-ANTIALIAS = 2  # paddles are drawn so many times larger and shrunk
+# The number of paddles in a long contour.
+DIFFICULTIES = {"easy": 6, "intermediate": 9, "hard": 14}
+# First paddles point along whole degrees.
+NUM_DIRECTIONS = 360
+# The weight of going straight ahead.
+TURN_SCALE = 4096
+# The ink of a marker.
+INK_SCALE = 4096
+# Paddles are drawn so many times larger and shrunk.
+ANTIALIAS = 2
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All that distinguishes one Pathfinder data set from another."""
+    """All that distinguishes one Pathfinder data set from another.
+
+    Attributes:
+      resolution: the side of a picture.
+      contour_length: the number of paddles in a long contour.
+      paddle_length: the length of a paddle.
+      thickness: its width.
+      margins: the free space around paddles; one of these is drawn for each picture.
+      seed_distance: how far the two contours begin from one another.
+      marker_radius: the radius of a marker.
+      continuity: a larger one makes straighter contours.
+      contour_contrast: the ink of the long contours.
+      distractor_contrast: the ink of the distractors.
+      distractor_paddles: the number of paddles in all distractors together.
+      distractor_tries: how many random places a distractor may try; if it fails at all
+        of them, it is left out.
+    """
 
     resolution: int
-    contour_length: int  # paddles
+    contour_length: int
     paddle_length: int
     thickness: float
-    margins: tuple[int, ...]  # free space around paddles; one is drawn per image
+    margins: tuple[int, ...]
     seed_distance: int
     marker_radius: float
     continuity: float
     contour_contrast: float
     distractor_contrast: float
-    distractor_paddles: int  # of all distractors
-    distractor_tries: int  # random places; a distractor that fails is left out
+    distractor_paddles: int
+    distractor_tries: int
 
     @property
     def distractor_length(self) -> int:
@@ -50,19 +73,66 @@ class Settings:
         return self.distractor_paddles // self.distractor_length
 
 
-# Long Range Arena's parameters, the last ten of Settings. With one try at 32 pixels 1.2
-# of 5 distractors appear, as in the public pictures.
-RESOLUTIONS = {
-    32: (2, 0.5, (1,), 7, 1.5, 1.0, 1.5, 2.0, 20, 1),
-    64: (5, 1.0, (1,), 12, 2.5, 1.8, 0.8, 0.8, 22, 5),
-    128: (5, 1.5, (2, 3), 20, 3.0, 1.8, 0.9, 0.9, 35, 5),
+# Long Range Arena's parameters, by the resolution. With one try at 32 pixels 1.2 of 5
+# distractors appear, as in the public pictures.
+RESOLUTIONS: dict[int, dict[str, Any]] = {
+    32: {
+        "paddle_length": 2,
+        "thickness": 0.5,
+        "margins": (1,),
+        "seed_distance": 7,
+        "marker_radius": 1.5,
+        "continuity": 1.0,
+        "contour_contrast": 1.5,
+        "distractor_contrast": 2.0,
+        "distractor_paddles": 20,
+        "distractor_tries": 1,
+    },
+    64: {
+        "paddle_length": 5,
+        "thickness": 1.0,
+        "margins": (1,),
+        "seed_distance": 12,
+        "marker_radius": 2.5,
+        "continuity": 1.8,
+        "contour_contrast": 0.8,
+        "distractor_contrast": 0.8,
+        "distractor_paddles": 22,
+        "distractor_tries": 5,
+    },
+    128: {
+        "paddle_length": 5,
+        "thickness": 1.5,
+        "margins": (2, 3),
+        "seed_distance": 20,
+        "marker_radius": 3.0,
+        "continuity": 1.8,
+        "contour_contrast": 0.9,
+        "distractor_contrast": 0.9,
+        "distractor_paddles": 35,
+        "distractor_tries": 5,
+    },
 }
 
 
-def _along(angle: np.ndarray, distance: float, rounding=np.rint) -> np.ndarray:
+def get_settings(resolution: int, difficulty: str) -> Settings:
+    """Returns the settings of one of RESOLUTIONS and of DIFFICULTIES."""
+    return Settings(
+        resolution=resolution,
+        contour_length=DIFFICULTIES[difficulty],
+        **RESOLUTIONS[resolution],
+    )
+
+
+def _along(
+    angle: np.ndarray,
+    distance: float,
+    rounding: Callable[[np.ndarray], np.ndarray] = np.rint,
+) -> np.ndarray:
     """Whole-pixel displacements [..., 2] by a distance at angles."""
     exact = distance * np.stack([np.sin(angle), np.cos(angle)], axis=-1)
-    return rounding(exact.round(9)).astype(np.int64)  # 2.5 is 2.5 on every machine
+    # Without the last digits 2.5 is 2.5 on every machine.
+    return rounding(exact.round(9)).astype(np.int64)
 
 
 def _disc(radius: int) -> np.ndarray:
@@ -73,10 +143,12 @@ def _disc(radius: int) -> np.ndarray:
 
 def _shrink(blown: np.ndarray, radius: int) -> np.ndarray:
     """Lanczos of [S, W, W] to [S, 2 radius + 1, 2 radius + 1], in 0..1."""
-    size = 2 * radius + 1, 2 * radius + 1
-    images = (Image.fromarray(window) for window in blown)
-    small = [image.resize(size, Image.Resampling.LANCZOS) for image in images]
-    return np.stack([np.asarray(image) for image in small]).astype(np.float64) / 255
+    size = (2 * radius + 1, 2 * radius + 1)
+    windows = []
+    for window in blown:
+        image = Image.fromarray(window).resize(size, Image.Resampling.LANCZOS)
+        windows.append(np.asarray(image))
+    return np.stack(windows).astype(np.float64) / 255
 
 
 class Paddles:
@@ -87,7 +159,8 @@ class Paddles:
     """
 
     def __init__(self, settings: Settings, margin: int):
-        self.settings, length = settings, settings.paddle_length
+        self.settings = settings
+        length = settings.paddle_length
         self.pad = length + 2 * margin + int(np.ceil(settings.thickness)) + 1
         self.width = settings.resolution + 2 * self.pad  # of the canvas
         flat = np.array([self.width, 1])
@@ -124,9 +197,11 @@ class Paddles:
         """Picture coordinates to canvas positions."""
         return (y + self.pad) * self.width + x + self.pad
 
-    def _draw_paddles(self, ends: np.ndarray, margin: int):
+    def _draw_paddles(self, ends: np.ndarray, margin: int) -> None:
         """Draws lines from the anchors to blown-up ends [S, 2], and what they mask."""
-        settings, scale, blown = self.settings, ANTIALIAS, []
+        settings = self.settings
+        scale = ANTIALIAS
+        blown = []
         radius = settings.paddle_length + int(np.ceil(settings.thickness)) + margin
         middle = radius * scale
         for y, x in ends.tolist():
@@ -153,9 +228,10 @@ class Paddles:
         self.pixels = (y * self.width + x).ravel()[order]
         self.mask = np.take_along_axis(mask, order, 1)
 
-    def _draw_marker(self):
+    def _draw_marker(self) -> None:
         """Draws a disc; its centre is the first of the middle's blown-up pixels."""
-        scale, size = ANTIALIAS, self.settings.marker_radius
+        scale = ANTIALIAS
+        size = self.settings.marker_radius
         radius = int(np.ceil(size)) + 3
         side = np.arange((2 * radius + 1) * scale) - radius * scale
         disc = np.where(side[:, None] ** 2 + side**2 <= (size * scale) ** 2, 255, 0)
@@ -163,4 +239,7 @@ class Paddles:
         self.marker = np.rint(ink * INK_SCALE).astype(np.int16)  # [W', W']
 
 
-get_paddles = functools.lru_cache(maxsize=8)(Paddles)  # made in a fraction of a second
+@functools.lru_cache(maxsize=8)
+def get_paddles(settings: Settings, margin: int) -> Paddles:
+    """Makes the tables, once; it takes a fraction of a second."""
+    return Paddles(settings, margin)

@@ -35,7 +35,6 @@ def texts(tmp_path):
     write(tmp_path / "text", FILES)
     (tmp_path / "text" / "3").rename(tmp_path / "elsewhere")
     (tmp_path / "text" / "3").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "text" / "again").symlink_to(tmp_path / "text")  # each file once
     return tmp_path / "text"
 
 
@@ -149,6 +148,12 @@ def test_rows_are_prefetched_by_a_thread(tmp_path, texts):
         np.testing.assert_array_equal(rows[wanted], expected[wanted])
         rows.prefetch(np.array([7, 7]))
     assert read_by.count(threading.main_thread()) == 2
+
+
+def test_a_file_with_several_paths_is_one_document(texts):
+    files = corpus(texts).source_files()
+    (texts / "again").symlink_to(texts)
+    assert corpus(texts).source_files() == files
 
 
 def test_the_notes_that_macos_keeps_beside_texts_are_no_documents(tmp_path, texts):
