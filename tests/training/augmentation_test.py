@@ -1,5 +1,6 @@
 """Augmentations keep labels, are drawn anew at each step, and change no evaluation."""
 
+import dataclasses
 from collections import Counter
 from functools import partial
 from types import SimpleNamespace
@@ -11,6 +12,8 @@ import pytest
 from flax import nnx
 
 from lra_tasks.listops import ListOps
+from lra_tasks.task import TASKS
+from nystromformer.config import TrainConfig
 from nystromformer.experiments.augmentations import AUGMENTATIONS
 from nystromformer.training.augmentation import Augmented, flip
 from nystromformer.training.compiled import jit_programs
@@ -22,6 +25,13 @@ from tests.lra_tasks.listops_generator_test import evaluate as value_of
 
 SHUFFLE = AUGMENTATIONS["shuffle_arguments"]
 KEY = jax.random.key(3)
+
+
+def test_the_table_the_config_and_the_tasks_name_the_same_augmentations():
+    fields = dataclasses.fields(TrainConfig)
+    switches = {field.name for field in fields if field.type is bool}
+    task_augmentations = {x for task in TASKS.values() for x in task.augmentations}
+    assert set(AUGMENTATIONS) == switches == task_augmentations
 
 
 def encode(text, length=32):
@@ -38,10 +48,10 @@ def draw(augmentation, tokens, number):
 @pytest.mark.parametrize(("name", "axis"), [("vertical", 0), ("horizontal", 1)])
 def test_flip_mirrors_half_of_the_pictures(name, axis):
     picture = np.arange(36)
-    found = draw(AUGMENTATIONS[f"flip_{name}"], jnp.asarray(picture), 1000)
+    drawn = draw(AUGMENTATIONS[f"flip_{name}"], jnp.asarray(picture), 1000)
     mirrored = np.flip(picture.reshape(6, 6), axis).reshape(-1)
-    is_mirrored = (found == mirrored).all(1)
-    assert ((found == picture).all(1) | is_mirrored).all()
+    is_mirrored = (drawn == mirrored).all(1)
+    assert ((drawn == picture).all(1) | is_mirrored).all()
     assert is_mirrored.mean() == pytest.approx(0.5, abs=0.05)
 
 
@@ -112,14 +122,14 @@ def test_digits_that_change_their_operator_are_seen():
 
 def test_shuffle_arguments_draws_every_order_equally():
     tokens, num = encode("[SM 1 [MAX 2 3 ] 4 ]")
-    found = draw(SHUFFLE, tokens, 3000)
-    texts = Counter(ListOps().decode(row[:num]) for row in found)
-    nested = "[MAX 2 3 ]", "[MAX 3 2 ]"
-    orders = "1 {} 4", "1 4 {}", "4 1 {}", "4 {} 1", "{} 1 4", "{} 4 1"
-    expected = {f"[SM {order.format(x)} ]" for order in orders for x in nested}
-    assert {*texts} == expected
+    shuffled = draw(SHUFFLE, tokens, 3000)
+    texts = Counter(ListOps().decode(row[:num]) for row in shuffled)
+    inner_orders = ("[MAX 2 3 ]", "[MAX 3 2 ]")
+    orders = ("1 {} 4", "1 4 {}", "4 1 {}", "4 {} 1", "{} 1 4", "{} 4 1")
+    expected = {f"[SM {order.format(x)} ]" for order in orders for x in inner_orders}
+    assert set(texts) == expected
     assert min(texts.values()) > 180  # of 250; three standard deviations are 45
-    assert not found[:, num:].any()
+    assert not shuffled[:, num:].any()
 
 
 @pytest.mark.parametrize("text", ["7", "[MIN 1 1 ]", "[MED [SM 2 2 ] [SM 2 2 ] ]"])

@@ -89,7 +89,9 @@ def test_training_equals_a_transcription(pooling):
     vectors, _ = nnx.jit(model.encoder)(masked.inputs, batch.mask)
     token_logits = model.decode(vectors[:, -L:])
 
-    class_losses, token_losses, correct = [], [], []
+    class_losses = []
+    token_losses = []
+    is_correct = []
     for row in range(B):
         class_losses.append(cross_entropy(class_logits[row], LABELS[row]))
         count = max(1, round(0.3 * LENGTHS[row]))
@@ -98,57 +100,57 @@ def test_training_equals_a_transcription(pooling):
         targets = INPUTS[row, positions]
         logits = np.asarray(token_logits[row, positions])
         token_losses.append([*map(cross_entropy, logits, targets)])
-        correct.extend(logits.argmax(1) == targets)
+        is_correct.extend(logits.argmax(1) == targets)
 
-    of_examples = [np.mean(losses) for losses in token_losses]
-    found = means(objective, model, batch)
-    right = np.asarray(class_logits).argmax(1) == LABELS
+    example_means = [np.mean(losses) for losses in token_losses]
     expected = {
-        "loss": np.mean(class_losses) + 0.7 * np.mean(of_examples),
+        "loss": np.mean(class_losses) + 0.7 * np.mean(example_means),
         "classification_loss": np.mean(class_losses),
-        "accuracy": right.mean(),
+        "accuracy": (np.asarray(class_logits).argmax(1) == LABELS).mean(),
         "denoising_loss": np.mean(np.concatenate(token_losses)),
-        "denoising_accuracy": np.mean(correct),
+        "denoising_accuracy": np.mean(is_correct),
     }
-    assert found == pytest.approx(expected, rel=1e-5)
-    assert 0 < np.mean(correct) < 1
+    assert means(objective, model, batch) == pytest.approx(expected, rel=1e-5)
+    assert 0 < np.mean(is_correct) < 1
 
 
 def test_training_is_one_pass_and_sees_the_corrupted_input(model):
-    seen = []
+    calls = []
 
     def encoder(inputs, mask, dropout_rng):
-        seen.append(inputs)
+        calls.append(inputs)
         return model.encoder(inputs, mask, dropout_rng)
 
-    counted = SimpleNamespace(encoder=encoder, read=model.read, decode=model.decode)
+    recorded = SimpleNamespace(encoder=encoder, read=model.read, decode=model.decode)
     objective = make_objective()
-    objective(counted, make_batch(), KEY)
-    (inputs,) = seen
-    np.testing.assert_array_equal(inputs, objective.hide(make_batch(), KEY)[0].inputs)
-    hidden = np.asarray(inputs) != INPUTS
-    assert hidden.any(1).all()
+    objective(recorded, make_batch(), KEY)
+    [inputs] = calls
+    masked, _ = objective.hide(make_batch(), KEY)
+    np.testing.assert_array_equal(inputs, masked.inputs)
+    is_changed = np.asarray(inputs) != INPUTS
+    assert is_changed.any(1).all()
 
 
 def check_no_leak(objective, model):
-    """What is said of hidden tokens, and of the class, does not depend on them."""
+    """Predictions of hidden tokens, and of the class, do not depend on these tokens."""
     masked, _ = objective.hide(make_batch(), KEY)
+    is_hidden = np.zeros((B, L), bool)
     rows = np.arange(B)[:, None]
-    others = INPUTS.copy()
-    changed = np.where(INPUTS == V - 1, 3, INPUTS + 1)  # no special token
-    count = np.asarray(masked.weights).astype(bool)
-    chosen = np.zeros((B, L), bool)
-    chosen[rows, masked.positions] = count
-    others[chosen] = changed[chosen]
-    assert (others != INPUTS).any(1).all()
+    is_hidden[rows, masked.positions] = np.asarray(masked.weights).astype(bool)
+    next_tokens = np.where(INPUTS == V - 1, 3, INPUTS + 1)  # none is special
+    other_inputs = np.where(is_hidden, next_tokens, INPUTS)
+    assert (other_inputs != INPUTS).any(1).all()
 
-    def outputs(inputs):
-        masked, mask = objective.hide(make_batch(inputs=inputs), KEY)
+    @jax.jit
+    def predict(inputs):
+        batch = make_batch()._replace(inputs=inputs)
+        masked, mask = objective.hide(batch, KEY)
         vectors, mask = model.encoder(masked.inputs, mask)
         return model.decode(vectors), model.read(vectors, mask, None)
 
-    for one, other in zip(outputs(INPUTS), outputs(others), strict=True):
-        np.testing.assert_array_equal(one, other)
+    predictions = predict(INPUTS)
+    other_predictions = predict(other_inputs)
+    jax.tree.map(np.testing.assert_array_equal, predictions, other_predictions)
 
 
 @pytest.mark.parametrize("corruption", ["mask_or_random", "mask_only"])
@@ -177,10 +179,10 @@ def test_mask_or_random_hides_two_thirds_and_replaces_one():
     inputs = jnp.full((4000, 20), 7)
     keys = jax.random.split(jax.random.key(0), 4000)
     masked = jax.jit(objective.mask_tokens)(inputs, None, keys)
-    seen = np.take_along_axis(np.asarray(masked.inputs), masked.positions, 1)
-    assert np.mean(seen == MASK) == pytest.approx(0.67, abs=0.01)
-    assert np.mean(seen == 7) == pytest.approx(0.33 / (V - 1), abs=0.01)
-    assert not (seen == SPECIAL).any()
+    tokens = np.take_along_axis(np.asarray(masked.inputs), masked.positions, 1)
+    assert np.mean(tokens == MASK) == pytest.approx(0.67, abs=0.01)
+    assert np.mean(tokens == 7) == pytest.approx(0.33 / (V - 1), abs=0.01)
+    assert not (tokens == SPECIAL).any()
 
 
 def test_an_evaluation_reads_the_class_from_the_input_as_it_is(model):
@@ -192,20 +194,26 @@ def test_an_evaluation_reads_the_class_from_the_input_as_it_is(model):
     assert trained["classification_loss"] != pytest.approx(clean["loss"], rel=1e-3)
 
 
-def test_an_evaluation_is_the_same_in_any_batches_and_lengths(model):
-    split = SimpleNamespace(
-        inputs=INPUTS.astype(np.uint8),
-        lengths=LENGTHS.astype(np.int32),
-        labels=LABELS.astype(np.int32),
-        pairs=None,
+def make_host_split():
+    return HostSplit.from_split(
+        SimpleNamespace(
+            inputs=INPUTS.astype(np.uint8),
+            lengths=LENGTHS.astype(np.int32),
+            labels=LABELS.astype(np.int32),
+            pairs=None,
+        )
     )
-    data = HostSplit.from_split(split)
+
+
+def test_an_evaluation_is_the_same_in_any_batches_and_lengths(model):
     _, weights = split_weights(model)
     programs = jit_programs(make_model, make_objective())
-    whole = evaluate(programs, weights, data, B)
-    assert whole == pytest.approx(evaluate(programs, weights, data, 5), rel=1e-5)
-    cut = evaluate(programs, weights, data, 4, length_buckets=3)
-    assert whole == pytest.approx(cut, rel=1e-5)
+    split = make_host_split()
+    whole = evaluate(programs, weights, split, B)
+    assert whole is not None
+    assert whole["examples"] == B
+    cut = evaluate(programs, weights, split, 5, length_buckets=2)
+    assert cut == pytest.approx(whole, rel=1e-5)
 
 
 def test_filler_rows_count_nothing(model):
@@ -217,18 +225,11 @@ def test_filler_rows_count_nothing(model):
         assert found == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("parts", [1, 4])
-def test_the_gradient_in_parts_and_lengths_is_that_of_the_whole(model, parts):
+def test_the_gradient_in_parts_and_lengths_is_that_of_the_whole(model):
     """Every token is hidden, so that parts draw no other ones."""
     objective = make_objective(mlm_probability=1.0, corruption="mask_only")
     graphdef, weights = split_weights(model)
-    split = SimpleNamespace(
-        inputs=INPUTS.astype(np.uint8),
-        lengths=LENGTHS.astype(np.int32),
-        labels=LABELS.astype(np.int32),
-        pairs=None,
-    )
-    data = HostSplit.from_split(split).put()
+    rows = make_host_split().put()
 
     def forward(params, variables, batch, key):
         model = nnx.merge(graphdef, params, variables, copy=True)
@@ -236,11 +237,14 @@ def test_the_gradient_in_parts_and_lengths_is_that_of_the_whole(model, parts):
 
     def gradient(**batching):
         run = jax.jit(functools.partial(batch_gradient, forward, **batching))
-        found = run(*weights, data, jnp.arange(B), KEY)
-        return ravel_pytree((found.params, found.totals))[0]
+        gradient = run(*weights, rows, jnp.arange(B), KEY)
+        flat, _ = ravel_pytree((gradient.params, gradient.totals))
+        return flat
 
-    in_parts = gradient(grad_accum_steps=parts, length_buckets=3)
-    assert relative_error(in_parts, gradient()) <= TOLERANCE["float32"]
+    whole = gradient()
+    for parts in (1, 4):
+        in_parts = gradient(grad_accum_steps=parts, length_buckets=3)
+        assert relative_error(in_parts, whole) <= TOLERANCE["float32"]
 
 
 def test_texts_of_a_pair_are_one_example():
@@ -257,11 +261,11 @@ def test_texts_of_a_pair_are_one_example():
     losses, _ = objective.token_losses(
         model, model.encoder(masked.inputs, mask)[0], masked
     )
-    counts = np.asarray(masked.weights.sum(1)).reshape(-1, 2).sum(1)
-    of_pairs = np.asarray(losses.sum(1)).reshape(-1, 2).sum(1) / counts
-    found = means(objective, model, pairs)
-    expected = found["classification_loss"] + of_pairs.mean()
-    assert found["loss"] == pytest.approx(expected, rel=1e-5)
+    tokens_per_pair = np.asarray(masked.weights.sum(1)).reshape(-1, 2).sum(1)
+    losses_of_pairs = np.asarray(losses.sum(1)).reshape(-1, 2).sum(1) / tokens_per_pair
+    metrics = means(objective, model, pairs)
+    expected = metrics["classification_loss"] + losses_of_pairs.mean()
+    assert metrics["loss"] == pytest.approx(expected, rel=1e-5)
     clean = means(Classification(), model, pairs, key=None)
     assert means(objective, model, pairs, key=None)["accuracy"] == clean["accuracy"]
 

@@ -13,9 +13,11 @@ from tests.tolerance import TOLERANCE
 PROGRAMS = ROOT / ".pytest_cache" / "programs"
 
 
-def start(*what):
+def start(name, *arguments):
+    """Starts a process that computes a function of eight_devices.py."""
     commands = Commands(ROOT, PROGRAMS, {"JAX_PLATFORMS": "cpu"})
-    return commands.start(f"{ROOT}/tests/training/eight_devices.py", *map(str, what))
+    script = f"{ROOT}/tests/training/eight_devices.py"
+    return commands.start(script, name, *map(str, arguments))
 
 
 def finish(process):
@@ -24,8 +26,8 @@ def finish(process):
     return json.loads(out.splitlines()[-1])
 
 
-def on_eight_devices(*what):
-    return finish(start(*what))
+def on_eight_devices(name, *arguments):
+    return finish(start(name, *arguments))
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,9 @@ def test_check_same_on_all_hosts_names_what_differs():
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes = [start("same", f"{port}", i, f"text {i}") for i in range(2)]
-    said = "the processes of this run do not have the same config: start all"
-    assert all(finish(process).startswith(said) for process in processes)
+    message = "the processes of this run do not have the same config: start all"
+    for process in processes:
+        assert finish(process).startswith(message)
 
 
 @pytest.mark.parametrize("parts", [2, pytest.param(1, marks=pytest.mark.slow)])
@@ -64,7 +67,7 @@ def test_train_chunk_spreads_a_batch_and_its_parts_over_the_devices(parts):
 
 def test_nystrom_communication_does_not_grow_with_length_and_memory_falls():
     short, long = (on_eight_devices("cost", x, 8) for x in (65_536, 262_144))
-    assert 0 < long["told"] <= short["told"]
+    assert 0 < long["communicated"] <= short["communicated"]
     fewer = on_eight_devices("cost", 262_144, 2)
     assert long["temporaries"] < 0.3 * fewer["temporaries"]
 
@@ -72,7 +75,7 @@ def test_nystrom_communication_does_not_grow_with_length_and_memory_falls():
 def test_short_conv_and_rotary_positions_are_the_same_on_a_sharded_sequence():
     short, long = (on_eight_devices("convolved_and_rotated", x) for x in (256, 2048))
     assert max(short["error"], long["error"]) <= TOLERANCE["float32"]
-    assert 0 < long["told"] <= short["told"]
+    assert 0 < long["communicated"] <= short["communicated"]
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,14 @@ def training(data_shards: int, sequence_parallelism: int, parts: int) -> Any:
     devices = jax.devices()[: data_shards * sequence_parallelism]
     mesh = make_mesh(BATCH, LENGTH, **split_over, devices=devices)
     config = OptimizerConfig(learning_rate=1e-3, warmup_steps=10)
-    run = make_model, Classification(), make_optimizer(config, STEPS), mesh
-    programs = jit_programs(*run, grad_accum_steps=parts, length_buckets=parts)
+    programs = jit_programs(
+        make_model,
+        Classification(),
+        make_optimizer(config, STEPS),
+        mesh,
+        grad_accum_steps=parts,
+        length_buckets=parts,
+    )
     state, chunk = programs.init(np.uint32(0)), programs.train_chunk
     data = HostSplit.from_split(make_split(0, 103, LENGTH))
     chunks = [data.chunk(x[None], mesh) for x in train_indices(0, 0, STEPS, 103, BATCH)]
@@ -83,7 +89,7 @@ def operations(data_shards: int, parts: int) -> float:
 
 def cost(length: int, num_devices: int) -> dict[str, int]:
     """Of Nyström attention and its gradients over the shards of a sequence, not run:
-    numbers told between devices, and bytes of temporaries on each.
+    numbers communicated between devices, and bytes of temporaries on each.
     """
     split_over = {"sequence_parallelism": num_devices}
     mesh = make_mesh(1, length, **split_over, devices=jax.devices()[:num_devices])
@@ -103,11 +109,11 @@ def cost(length: int, num_devices: int) -> dict[str, int]:
 
     compiled = output_and_gradients.lower(shape, shape, shape, mask, shape).compile()
     temporaries = compiled.memory_analysis().temp_size_in_bytes
-    return {"told": numbers_told(compiled), "temporaries": temporaries}
+    return {"communicated": numbers_communicated(compiled), "temporaries": temporaries}
 
 
-def numbers_told(compiled: Any) -> int:
-    """How many numbers a compiled program tells between devices."""
+def numbers_communicated(compiled: Any) -> int:
+    """How many numbers a compiled program sends between devices."""
     collective = r"= (.*) (?:all-|collective-permute|reduce-scatter)\S*\("
     arrays = re.findall(
         r"\w\[([\d,]*)\]", " ".join(re.findall(collective, compiled.as_text()))
@@ -118,7 +124,7 @@ def numbers_told(compiled: Any) -> int:
 def convolved_and_rotated(length: int) -> dict[str, float]:
     """Of a layer with a short convolution and rotary positions, spread over two batches
     and four parts of the sequence: how far its output and gradients are from those on
-    one device, and the numbers told between devices.
+    one device, and the numbers communicated between devices.
     """
     config = EncoderConfig(
         vocab_size=11,
@@ -148,12 +154,12 @@ def convolved_and_rotated(length: int) -> dict[str, float]:
 
         inputs = jax.device_put((np.float32(x), mask), split)
         compiled = output_and_gradients.lower(weights, *inputs).compile()
-        return compiled(weights, *inputs), numbers_told(compiled)
+        return compiled(weights, *inputs), numbers_communicated(compiled)
 
     expected, _ = run(make_mesh(1, 1, devices=jax.devices()[:1]))
-    found, told = run(make_mesh(2, length, sequence_parallelism=4))
+    found, num_communicated = run(make_mesh(2, length, sequence_parallelism=4))
     errors = jax.tree.map(relative_error, found, expected)
-    return {"error": max(jax.tree.leaves(errors)), "told": told}
+    return {"error": max(jax.tree.leaves(errors)), "communicated": num_communicated}
 
 
 def resumed(workdir: str) -> list[float]:
@@ -196,9 +202,18 @@ def same(port: str, process: int, text: str) -> str:
     return "the same"
 
 
+FUNCTIONS = {
+    "losses": losses,
+    "operations": operations,
+    "cost": cost,
+    "convolved_and_rotated": convolved_and_rotated,
+    "resumed": resumed,
+    "same": same,
+}
+
 if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_disable_most_optimizations", True)
-    what, *arguments = sys.argv[1:]
-    numbers = (int(text) if text.isdigit() else text for text in arguments)
-    print(json.dumps(globals()[what](*numbers)))
+    name, *texts = sys.argv[1:]
+    arguments = [int(text) if text.isdigit() else text for text in texts]
+    print(json.dumps(FUNCTIONS[name](*arguments)))

@@ -35,8 +35,13 @@ KEY = jax.random.key(9)
 
 def measured(objective, model, batch, key=None):
     """The sums of the objective, compiled."""
-    sums = nnx.jit(lambda model, *given: objective(model, *given))(model, batch, key)
-    return {name: tuple(map(float, pair)) for name, pair in sums.items()}
+
+    @nnx.jit
+    def compute(model, batch, key):
+        return objective(model, batch, key)
+
+    sums = compute(model, batch, key)
+    return {name: (float(x), float(weight)) for name, (x, weight) in sums.items()}
 
 
 @pytest.mark.parametrize("parts", [1, 2])

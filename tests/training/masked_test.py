@@ -34,9 +34,9 @@ def batch(rows, inputs=INPUTS):
     return Batch(jnp.asarray(inputs[rows]), mask, labels, ones, jnp.asarray(rows))
 
 
-def measured(of, model, batch, key=None):
+def measured(objective, model, batch, key=None):
     """The sums of the objective, compiled."""
-    return jax.jit(lambda batch: of(model, batch, key))(batch)
+    return jax.jit(lambda batch, key: objective(model, batch, key))(batch, key)
 
 
 def make_model(rngs):
@@ -51,17 +51,17 @@ def model():
 
 
 def test_mask_tokens_chooses_valid_ordinary_tokens_and_at_least_one():
-    of = objective(mlm_probability=0.2, corruption="mask_only")
+    mlm = objective(mlm_probability=0.2, corruption="mask_only")
     keys = jax.random.split(jax.random.key(3), B)
-    masked = jax.jit(of.mask_tokens)(INPUTS, VALID, keys)
+    masked = jax.jit(mlm.mask_tokens)(INPUTS, VALID, keys)
     assert masked.positions.shape == (B, 8)
-    changed = np.asarray(masked.inputs) != INPUTS
-    ordinary = VALID & (INPUTS != CLS)
-    assert not changed[~ordinary].any()
-    wanted = np.maximum(np.round(0.2 * ordinary.sum(1)), 1)
-    np.testing.assert_array_equal(changed.sum(1), wanted)
-    np.testing.assert_array_equal(masked.weights.sum(1), wanted)
-    assert (np.asarray(masked.inputs)[changed] == MASK).all()
+    is_changed = np.asarray(masked.inputs) != INPUTS
+    is_ordinary = VALID & (INPUTS != CLS)
+    assert not is_changed[~is_ordinary].any()
+    num_masked = np.maximum(np.round(0.2 * is_ordinary.sum(1)), 1)
+    np.testing.assert_array_equal(is_changed.sum(1), num_masked)
+    np.testing.assert_array_equal(masked.weights.sum(1), num_masked)
+    assert (np.asarray(masked.inputs)[is_changed] == MASK).all()
     rows = np.arange(B)[:, None]
     np.testing.assert_array_equal(masked.targets, INPUTS[rows, masked.positions])
 
@@ -80,21 +80,21 @@ def test_mask_tokens_chooses_all_positions_equally_and_corrupts_as_bert():
     keys = jax.random.split(jax.random.key(0), 4000)
     inputs = jnp.full((4000, 20), 7)
     masked = jax.jit(objective(mlm_probability=0.25).mask_tokens)(inputs, None, keys)
-    where = np.asarray(masked.positions)
-    found = np.take_along_axis(np.asarray(masked.inputs), where, 1)
-    assert np.mean(found == MASK) == pytest.approx(0.8, abs=0.01)
-    assert np.mean(found == 7) == pytest.approx(0.1 + 0.1 / (V - 1), abs=0.01)
-    assert not (found == CLS).any()
-    positions = np.bincount(np.asarray(masked.positions).ravel(), minlength=20) / 4000
-    np.testing.assert_allclose(positions, 0.25, atol=0.03)
+    positions = np.asarray(masked.positions)
+    tokens = np.take_along_axis(np.asarray(masked.inputs), positions, 1)
+    assert np.mean(tokens == MASK) == pytest.approx(0.8, abs=0.01)
+    assert np.mean(tokens == 7) == pytest.approx(0.1 + 0.1 / (V - 1), abs=0.01)
+    assert not (tokens == CLS).any()
+    frequencies = np.bincount(positions.ravel(), minlength=20) / 4000
+    np.testing.assert_allclose(frequencies, 0.25, atol=0.03)
 
 
 def test_masked_tokens_loss_and_accuracy_equal_a_transcription(model):
-    of = objective(mlm_probability=0.2)
+    mlm = objective(mlm_probability=0.2)
     rows = np.arange(5, 9)
-    sums = measured(of, model, batch(rows))
+    sums = measured(mlm, model, batch(rows))
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(rows)
-    masked = jax.jit(of.mask_tokens)(batch(rows).inputs, batch(rows).mask, keys)
+    masked = jax.jit(mlm.mask_tokens)(batch(rows).inputs, batch(rows).mask, keys)
     logits = np.float64(nnx.jit(model)(masked.inputs, batch(rows).mask))
     loss = correct = count = 0
     for b, k in np.argwhere(np.asarray(masked.weights)):
@@ -106,57 +106,89 @@ def test_masked_tokens_loss_and_accuracy_equal_a_transcription(model):
     assert (float(sums["mlm_accuracy"][0]), float(sums["loss"][1])) == (correct, count)
 
 
+@pytest.fixture(scope="module")
+def single_passes(model):
+    """For some rows alone: the sums of masked tokens, and a logit of the order."""
+    mlm = objective(mlm_probability=0.2)
+
+    @jax.jit
+    def single_pass(batch, keys):
+        masked = mlm.mask_tokens(batch.inputs, batch.mask, keys)
+        vectors, _ = model.encoder(masked.inputs, batch.mask)
+        return mlm(model, batch, None), vectors[0, 0, 0]
+
+    passes = {}
+    for row in (9, 3, 20):
+        keys = jax.random.fold_in(jax.random.key(0), row)[None]
+        passes[row] = jax.device_get(single_pass(batch([row]), keys))
+    return passes
+
+
 @pytest.mark.parametrize("filler_label", [0, 1])  # one of which the model guesses
-def test_masked_order_equals_its_parts(model, filler_label):
+def test_masked_order_equals_its_parts(model, single_passes, filler_label):
     """The loss: the mean of both without the filler row; each metric by itself."""
 
-    class Both:
-        encoder, decode = model.encoder, model.decode
+    class ModelWithOrder:
+        encoder = model.encoder
+        decode = model.decode
 
-        def order(self, x):
-            return jnp.stack([x[:, 0, 0], jnp.zeros(len(x))], axis=1)
+        def order(self, vectors):
+            return jnp.stack([vectors[:, 0, 0], jnp.zeros(len(vectors))], axis=1)
 
-    rows, labels = np.array([9, 3, 20, 31]), np.array([1, 0, 1, filler_label])
-    whole = batch(rows)._replace(labels=labels, weights=jnp.array([1.0, 1.0, 1.0, 0]))
-    mlm = objective(mlm_probability=0.2)
-    sums = measured(objective(MaskedOrder, mlm_probability=0.2), Both(), whole)
-    assert set(sums) == {*MaskedOrder.metrics}
-    found = {name: float(total / weight) for name, (total, weight) in sums.items()}
+    labels = np.array([1, 0, 1, filler_label])
+    whole = batch(np.array([*single_passes, 31]))._replace(
+        labels=labels, weights=jnp.array([1.0, 1.0, 1.0, 0.0])
+    )
+    mlm_sop = objective(MaskedOrder, mlm_probability=0.2)
+    sums = measured(mlm_sop, ModelWithOrder(), whole)
+    assert set(sums) == set(MaskedOrder.metrics)
+    metrics = {name: float(total / weight) for name, (total, weight) in sums.items()}
 
-    mask_tokens, encode = jax.jit(mlm.mask_tokens), nnx.jit(model.encoder)
-    each, order = [], []
-    for row, label in zip(rows[:3], labels, strict=False):
-        alone = measured(mlm, model, batch([row]))
-        each.append((*map(float, alone["loss"]), float(alone["mlm_accuracy"][0])))
-        keys = jax.random.fold_in(jax.random.key(0), row)[None]
-        hidden = mask_tokens(batch([row]).inputs, VALID[[row]], keys)
-        z = float(encode(hidden.inputs, VALID[[row]])[0][0, 0, 0])
-        order.append((np.log1p(np.exp(z if label else -z)), (z < 0) == label))
-    loss, count, correct = np.array(each).T
-    order, right = np.array(order, float).T
-    assert found["mlm_loss"] == pytest.approx(loss.sum() / count.sum(), rel=1e-5)
-    assert found["mlm_accuracy"] == pytest.approx(correct.sum() / count.sum())
-    assert found["sop_loss"] == pytest.approx(order.mean(), rel=1e-5)
-    assert found["sop_accuracy"] == pytest.approx(right.mean())
-    assert found["loss"] == pytest.approx((loss / count + order).mean(), rel=1e-5)
-    assert 0 < right.mean() < 1
-    assert len({*count}) > 1
+    losses = np.array([x["loss"][0] for x, _ in single_passes.values()], float)
+    num_tokens = np.array([x["loss"][1] for x, _ in single_passes.values()], float)
+    num_correct = [x["mlm_accuracy"][0] for x, _ in single_passes.values()]
+    order_logits = np.array([logit for _, logit in single_passes.values()], float)
+    signs = np.where(labels[:3] == 1, 1, -1)
+    order_losses = np.log1p(np.exp(signs * order_logits))
+    is_right = (order_logits < 0) == labels[:3]
+
+    expected = {
+        "loss": (losses / num_tokens + order_losses).mean(),
+        "mlm_loss": losses.sum() / num_tokens.sum(),
+        "mlm_accuracy": sum(num_correct) / num_tokens.sum(),
+        "sop_loss": order_losses.mean(),
+        "sop_accuracy": is_right.mean(),
+    }
+    assert metrics == pytest.approx(expected, rel=1e-5)
+    assert 0 < is_right.mean() < 1
+    assert len(set(num_tokens)) > 1
 
 
 def test_masked_tokens_evaluation_is_the_same_in_any_batches_and_lengths(model):
-    inputs, lengths = INPUTS.astype(np.uint8), LENGTHS.astype(np.int32)
-    split = {"inputs": inputs, "lengths": lengths, "labels": np.zeros(B, np.int32)}
-    data = HostSplit.from_split(SimpleNamespace(**split, pairs=None))
+    split = HostSplit.from_split(
+        SimpleNamespace(
+            inputs=INPUTS.astype(np.uint8),
+            lengths=LENGTHS.astype(np.int32),
+            labels=np.zeros(B, np.int32),
+            pairs=None,
+        )
+    )
     _, weights = split_weights(model)
     programs = jit_programs(make_model, objective(mlm_probability=0.2))
-    whole = evaluate(programs, weights, data, 64)
-    assert whole == pytest.approx(evaluate(programs, weights, data, 7))
-    cut = evaluate(programs, weights, data, 8, length_buckets=3)
-    assert whole == pytest.approx(cut)
+    whole = evaluate(programs, weights, split, 64)
+    assert whole is not None
+    assert whole["examples"] == B
+    assert evaluate(programs, weights, split, 7) == pytest.approx(whole)
+    cut = evaluate(programs, weights, split, 7, length_buckets=2)
+    assert cut == pytest.approx(whole)
+
+
+def test_masked_tokens_draws_by_the_key(model):
+    """An evaluation and two steps hide three different choices of tokens."""
     rows = batch(np.arange(6))
-    keys = (None, jax.random.key(9), jax.random.key(8))  # evaluation, and two steps
-    drawn = [measured(objective(), model, rows, key)["loss"][0] for key in keys]
-    assert len(set(map(float, drawn))) == 3
+    keys = (None, jax.random.key(9), jax.random.key(8))
+    losses = {float(measured(objective(), model, rows, key)["loss"][0]) for key in keys}
+    assert len(losses) == 3
 
 
 def test_masked_tokens_takes_pairs_as_two_examples(model):

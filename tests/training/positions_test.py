@@ -48,8 +48,13 @@ def model():
 
 def batch(rows=slice(None), weights=WEIGHTS, labels=LABELS):
     mask = np.arange(L) < LENGTHS[:, None]
-    arrays = (INPUTS[rows], mask[rows], labels[rows], weights[rows], np.arange(B)[rows])
-    return Batch(*map(jnp.asarray, arrays))
+    return Batch(
+        inputs=jnp.asarray(INPUTS[rows]),
+        mask=jnp.asarray(mask[rows]),
+        labels=jnp.asarray(labels[rows]),
+        weights=jnp.asarray(weights[rows]),
+        indices=jnp.arange(B)[rows],
+    )
 
 
 def measured(model, batch, num_labels=K, key=None):
@@ -108,9 +113,8 @@ def test_positions_evaluation_is_the_same_in_any_batches_and_lengths(model):
     sums = measured(model, batch(weights=np.ones(B, np.float32)))
     expected = {name: total / count for name, (total, count) in sums.items()}
     assert whole == pytest.approx({**expected, "examples": B}, rel=1e-5)
-    assert whole == pytest.approx(evaluate(programs, weights, make_data(), 5))
-    cut = evaluate(programs, weights, make_data(), 5, length_buckets=3)
-    assert whole == pytest.approx(cut)
+    cut = evaluate(programs, weights, make_data(), 5, length_buckets=2)
+    assert cut == pytest.approx(whole)
 
 
 @pytest.mark.parametrize("parts", [{"grad_accum_steps": 3}, {"length_buckets": 2}])
@@ -127,9 +131,8 @@ def test_positions_gradient_of_parts_is_that_of_the_batch(model, parts):
 
     def gradient(**parts):
         arguments = (forward, params, variables, data, jnp.arange(B), key)
-        found = jax.jit(lambda: batch_gradient(*arguments, **parts))()
-        return jax.tree.leaves((found.params, found.totals))
+        gradient = jax.jit(lambda: batch_gradient(*arguments, **parts))()
+        return jax.tree.leaves((gradient.params, gradient.totals))
 
-    whole, in_parts = gradient(), gradient(**parts)
-    for ours, theirs in zip(in_parts, whole, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    for leaf, whole_leaf in zip(gradient(**parts), gradient(), strict=True):
+        np.testing.assert_allclose(leaf, whole_leaf, rtol=1e-4, atol=1e-6)

@@ -10,53 +10,48 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from nystromformer.config import TrainConfig
 from nystromformer.training import chunk_timer, loop
 from nystromformer.training.checkpoint import load_weights
-from nystromformer.training.compiled import jit_programs
 from nystromformer.training.data import HostSplit
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
-from tests.training.conftest import BagOfTokens
 
 BATCH = 8
-SIZES = {"batch_size": BATCH, "num_steps": 40, "checkpoint_every": 12}
-SIZES |= {"eval_every": 8, "log_every": 5}
 
 
 @pytest.fixture
-def start(optimizer, splits, tmp_path):
+def start(trainer_in, tmp_path):
     """Makes the run in a workdir of this name, new or resumed."""
 
-    def start(name="run", objective=None, **changes) -> Trainer:
-        schedule = TrainConfig(**SIZES | changes)
-        (tmp_path / name).mkdir(exist_ok=True)
-        programs = jit_programs(BagOfTokens, objective or Classification(), optimizer)
-        return Trainer(programs, schedule, splits, tmp_path / name)
+    def start(name="run", **changes) -> Trainer:
+        return trainer_in(tmp_path / name, **changes)
 
     return start
 
 
 def rows_of(run, split):
+    """The rows of metrics.jsonl that are of this split."""
     lines = (run.workdir / "metrics.jsonl").read_text().splitlines()
-    return [row for row in map(json.loads, lines) if row["split"] == split]
+    rows = [json.loads(line) for line in lines]
+    return [row for row in rows if row["split"] == split]
 
 
 def test_a_line_of_training_is_the_mean_of_the_steps_since_the_last_line(start):
     """Of batches of one size: the mean of the lines of each step."""
-    long, short = start("long", log_every=10), start("short", log_every=1)
-    long.fit()
-    short.fit()
-    each = rows_of(short, "train")
-    assert [row["step"] for row in each] == [*range(1, 41)]
-    for row in rows_of(long, "train"):
-        its_steps = each[row["step"] - 10 : row["step"]]
+    every_ten_steps = start("every_ten_steps", log_every=10)
+    every_step = start("every_step", log_every=1)
+    every_ten_steps.fit()
+    every_step.fit()
+    steps = rows_of(every_step, "train")
+    assert [row["step"] for row in steps] == list(range(1, 41))
+    for row in rows_of(every_ten_steps, "train"):
+        ten_steps = steps[row["step"] - 10 : row["step"]]
         for name in ("loss", "accuracy"):
-            mean = statistics.fmean(step[name] for step in its_steps)
+            mean = statistics.fmean(step[name] for step in ten_steps)
             assert row[name] == pytest.approx(mean, rel=1e-5)
-    losses = [row["loss"] for row in rows_of(long, "train")]
+    losses = [row["loss"] for row in rows_of(every_ten_steps, "train")]
     assert losses[-1] < 0.7 * losses[0]  # else any mean would do
 
 
@@ -70,22 +65,26 @@ class Clock:
             monkeypatch.setattr(module, "time", time)
 
     def slow_down(self, run, training, evaluation):
-        """Each chunk of this run lasts so many seconds; returns their steps."""
-        chunks, programs = [], run.programs
-        train_chunk, eval_chunk = programs.train_chunk, programs.eval_chunk
+        """Lets each chunk of this run last so many seconds; returns their steps."""
+        chunk_steps = []
+        programs = run.programs
 
-        def train(state, chunk):
+        def train_slowly(state, chunk):
             self.now += training
-            chunks.append(int(chunk.num_batches))
-            return train_chunk(state, chunk)
+            chunk_steps.append(int(chunk.num_batches))
+            return programs.train_chunk(state, chunk)
 
-        def measure(*arguments, **length):
+        def evaluate_slowly(weights, chunk, example_weights, totals, length):
             self.now += evaluation
-            return eval_chunk(*arguments, **length)
+            return programs.eval_chunk(
+                weights, chunk, example_weights, totals, length=length
+            )
 
-        train.lower = train_chunk.lower
-        run.programs = programs._replace(train_chunk=train, eval_chunk=measure)
-        return chunks
+        train_slowly.lower = programs.train_chunk.lower
+        run.programs = programs._replace(
+            train_chunk=train_slowly, eval_chunk=evaluate_slowly
+        )
+        return chunk_steps
 
 
 @pytest.fixture
@@ -96,10 +95,11 @@ def clock(monkeypatch):
 @pytest.fixture
 def bar(monkeypatch):
     """Step -> the metrics and the throughput that the progress bar has shown."""
-    shown, update = {}, loop.Progress.update
+    shown = {}
+    update = loop.Progress.update
 
     def update_and_note(self, step, values, throughput):
-        shown[step] = dict(values), throughput
+        shown[step] = (dict(values), throughput)
         update(self, step, values, throughput)
 
     monkeypatch.setattr(loop.Progress, "update", update_and_note)
@@ -112,16 +112,20 @@ def test_throughput_is_of_the_examples_and_seconds_of_a_chunk(
     """The bar shows that of each, a line that of its last, the result their median."""
     monkeypatch.setattr(chunk_timer, "SECONDS_PER_CHUNK", 5.0)
     run = start()
-    chunks = clock.slow_down(run, training=2.0, evaluation=100.0)
+    chunk_steps = clock.slow_down(run, training=2.0, evaluation=100.0)
     outcome = run.fit()
-    assert len(set(chunks)) > 1
-    ends = itertools.accumulate(chunks)
-    expected = {end: n * BATCH / 2 for end, n in zip(ends, chunks, strict=True)}
+    assert len(set(chunk_steps)) > 1
+    last_steps = itertools.accumulate(chunk_steps)
+    expected = {
+        last_step: num_steps * BATCH / 2
+        for last_step, num_steps in zip(last_steps, chunk_steps, strict=True)
+    }
     assert {step: throughput for step, (_, throughput) in bar.items()} == expected
-    rows = rows_of(run, "train")
-    found = {row["step"]: row["examples_per_second"] for row in rows}
-    assert found == {step: expected[step] for step in range(5, 41, 5)}
-    assert outcome["examples_per_second"] == statistics.median(found.values())
+    throughputs = {
+        row["step"]: row["examples_per_second"] for row in rows_of(run, "train")
+    }
+    assert throughputs == {step: expected[step] for step in range(5, 41, 5)}
+    assert outcome["examples_per_second"] == statistics.median(throughputs.values())
 
 
 def test_the_bar_shows_what_the_line_of_its_step_says(start, bar):
@@ -129,10 +133,14 @@ def test_the_bar_shows_what_the_line_of_its_step_says(start, bar):
     run.fit()
     assert max(bar) == 40
     for row in rows_of(run, "train"):
-        names = ("loss", "accuracy", "examples_per_second")
-        found = {name: row[name] for name in names}
         values, throughput = bar[row["step"]]
-        assert found == {**values, "examples_per_second": throughput}
+        assert row == {
+            "step": row["step"],
+            "split": "train",
+            "loss": values["loss"],
+            "accuracy": values["accuracy"],
+            "examples_per_second": throughput,
+        }
 
 
 def test_wall_seconds_are_those_of_all_sessions_without_the_pauses(
@@ -164,13 +172,14 @@ def test_the_weights_that_were_best_are_tested_not_the_last(start, splits):
     assert outcome["best_step"] < outcome["steps"] == 40
     assert outcome["validation_accuracy"] == validation[outcome["best_step"]]
     best, _ = load_weights(run.workdir / "best", run.state.weights)
-    found = {name: outcome[f"test_{name}"] for name in ("loss", "accuracy", "examples")}
+    names = ("loss", "accuracy", "examples")
+    metrics = {name: outcome[f"test_{name}"] for name in names}
     test = HostSplit.from_split(splits["test"])
-    assert found == evaluate(run.programs, jax.device_put(best), test, BATCH)
+    assert metrics == evaluate(run.programs, jax.device_put(best), test, BATCH)
     [row] = rows_of(run, "test")
-    assert row == {"step": 40, "split": "test", **found}
+    assert row == {"step": 40, "split": "test", **metrics}
     last = evaluate(run.programs, run.state.weights, test, BATCH)
-    assert last["accuracy"] > found["accuracy"]
+    assert last["accuracy"] > metrics["accuracy"]
 
 
 def test_a_validation_is_of_its_split_by_the_weights_of_its_step(start, splits, capsys):
@@ -181,7 +190,7 @@ def test_a_validation_is_of_its_split_by_the_weights_of_its_step(start, splits, 
     data = HostSplit.from_split(splits["validation"])
     expected = evaluate(run.programs, run.state.weights, data, BATCH)
     assert row == {"step": 16, "split": "validation", **expected}
-    said = re.findall(r"step (\d+): validation (.*)", capsys.readouterr().out)
+    printed = re.findall(r"step (\d+): validation (.*)", capsys.readouterr().out)
     numbers = f"accuracy {row['accuracy']:.4f}, loss {row['loss']:.4f}"
-    assert said[-1] == ("16", numbers)
-    assert [step for step, _ in said] == ["8", "16"]
+    assert printed[-1] == ("16", numbers)
+    assert [step for step, _ in printed] == ["8", "16"]

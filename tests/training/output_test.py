@@ -1,4 +1,4 @@
-"""metrics.jsonl, TensorBoard events, the progress in a log file and its pace."""
+"""metrics.jsonl, TensorBoard events, and the progress in a log file."""
 
 import json
 import struct
@@ -6,14 +6,14 @@ import struct
 import pytest
 from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
 
-from nystromformer.training import chunk_timer, output
-from nystromformer.training.chunk_timer import ChunkTimer
+from nystromformer.training import output
 from nystromformer.training.output import MetricsWriter, Progress
 
 
 def written_rows(workdir):
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [(x["step"], x["split"], x["loss"]) for x in map(json.loads, lines)]
+    rows = [json.loads(line) for line in lines]
+    return [(row["step"], row["split"], row["loss"]) for row in rows]
 
 
 @pytest.mark.parametrize(("evaluated", "kept"), [(2, 2), (4, 3)])
@@ -36,16 +36,17 @@ def test_metrics_writer_drops_rows_after_the_checkpoint(tmp_path, evaluated, kep
 
 def events(folder):
     """Tag and step -> value, of the records (length, its CRC, event, its CRC)."""
-    found = {}
+    values = {}
     for path in folder.iterdir():
-        content, start = path.read_bytes(), 0
+        content = path.read_bytes()
+        start = 0
         while start < len(content):
             (length,) = struct.unpack_from("<Q", content, start)
             event = Event.FromString(content[start + 12 : start + 12 + length])
             start += 12 + length + 4
             for value in event.summary.value:
-                found[value.tag, event.step] = value.simple_value
-    return found
+                values[value.tag, event.step] = value.simple_value
+    return values
 
 
 def test_tensorboard_has_each_value_at_the_step_of_its_row(tmp_path):
@@ -76,13 +77,3 @@ def test_progress_without_a_terminal_is_a_line_every_few_seconds(capsys, monkeyp
     assert "11/30" in out[0]
     assert "loss 0.25  1,234 examples/s" in out[0]
     assert "00:38" in out[0]
-
-
-def test_chunk_timer_aims_at_a_second_once_the_program_is_compiled(monkeypatch):
-    now, timer, sizes = [0.0], ChunkTimer(), []
-    monkeypatch.setattr(chunk_timer.time, "monotonic", lambda: now[0])
-    for seconds in (20.0, 0.1, 1.0, 20.0, 1e-9):
-        with timer.measure(timer.size):
-            now[0] += seconds
-        sizes.append(timer.size)
-    assert sizes == [1, 10, 10, 1, 64]
