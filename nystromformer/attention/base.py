@@ -238,7 +238,7 @@ class Attention(nnx.Module, Configurable):
         precision: jax.lax.PrecisionLike,
         *head_arrays: jax.Array,
     ) -> jax.Array:
-        """Attends with one head of one sequence; a subclass writes this.
+        """Attends with one head of one sequence; each attention writes its own.
 
         It runs under `jax.vmap` over the axes "batch" and "heads".
 

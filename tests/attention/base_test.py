@@ -17,14 +17,24 @@ from tests.attention.cases import OPTIONS, inputs, make, normal
 from tests.tolerance import TOLERANCE, relative_error
 
 B, T, S, N, H = 2, 3, 5, 7, 11
-QUERY, KEY = np.ones((B, T, N, H)), np.ones((B, S, N, H))
-ONE = QUERY[:, :, :1]
-UNKNOWN = "num_landmark", "is_casual", "head_dim", "conv_kernel_size"
+QUERY = np.ones((B, T, N, H))
+KEY = np.ones((B, S, N, H))
+ONE_HEAD = QUERY[:, :, :1]
 MASK = np.array([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]], bool)
 
 
+X = normal(1, *PADDING.shape, 10).astype(np.float32)
+
+
+def nnx_layer(attention, decode=False):
+    """A layer of flax for x [B, L, 10], with two heads."""
+    return nnx.MultiHeadAttention(
+        2, 10, attention_fn=attention, decode=decode, rngs=nnx.Rngs(0)
+    )
+
+
 class Weighted(Attention):
-    """Tells what each head of each sequence was given."""
+    """Its output shows what each head of each sequence was called with."""
 
     def per_head(self, length):
         return (jnp.arange(N) + length,)
@@ -37,21 +47,31 @@ class Weighted(Attention):
         return query + (2 * key + 3 * value).sum(0)[None] + extra.astype(query.dtype)
 
 
-def attended(query=QUERY, key=KEY, value=KEY, **given):
+def attend_weighted(query=QUERY, key=KEY, value=KEY, **options):
     attention = Weighted(num_heads=N, head_dim=H, max_length=S, rngs=nnx.Rngs(0))
-    return attention(*map(jnp.asarray, (query, key, value)), **given)
+    return attention(
+        jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), **options
+    )
 
 
-def test_attention_lifts_one_head_with_its_own_arrays():
-    query, key, value = (normal(i, B, n, N, H) for i, n in enumerate((T, S, S)))
-    out = attended(query, key, value, mask=MASK[:, None, None], precision="high")
-    sums = ((2 * key + 3 * value) * MASK[:, :, None, None]).sum(1, keepdims=True)
-    number = np.arange(N) + S + 7 + 100 * MASK.sum(1)[:, None]
-    number = number + np.arange(B)[:, None] + 2 * np.arange(N)
-    expected = query + sums + number[:, None, :, None]
+def test_attention_maps_one_head_with_its_own_arrays():
+    query = normal(0, B, T, N, H)
+    key = normal(1, B, S, N, H)
+    value = normal(2, B, S, N, H)
+    out = attend_weighted(query, key, value, mask=MASK[:, None, None], precision="high")
+
+    valid_sums = ((2 * key + 3 * value) * MASK[:, :, None, None]).sum(1, keepdims=True)
+    head = np.arange(N)
+    row_of_head = head + S
+    position = np.arange(B)[:, None] + 2 * head
+    number = row_of_head + 100 * MASK.sum(1)[:, None] + 7 + position  # [B, N]
+    expected = query + valid_sums + number[:, None, :, None]
     assert relative_error(out, expected) <= TOLERANCE["same"]
-    silent = {"dropout_rate": 0.3, "deterministic": True}
-    assert attended(dtype="bfloat16", **silent).dtype == "bfloat16"
+
+
+def test_attention_has_the_dtype_asked_for_and_no_dropout_if_deterministic():
+    out = attend_weighted(dtype="bfloat16", dropout_rate=0.3, deterministic=True)
+    assert out.dtype == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -80,8 +100,11 @@ REFUSED = {
     "dropout": ({"dropout_rate": 0.3}, "dropout_rate=0.3"),
     "sowing": ({"module": nnx.Dict()}, "sow_weights"),
     "batch": ({"query": np.ones((B + 1, T, N, H))}, r"\(3, 3, 7, 11\)"),
-    "heads": ({"query": ONE}, r"\(2, 3, 1, 11\)"),
-    "all heads": ({"query": ONE, "key": ONE, "value": ONE}, r"\(7, 11\), got \(2, 3"),
+    "heads": ({"query": ONE_HEAD}, r"\(2, 3, 1, 11\)"),
+    "all heads": (
+        {"query": ONE_HEAD, "key": ONE_HEAD, "value": ONE_HEAD},
+        r"\(7, 11\), got \(2, 3",
+    ),
     "length of values": ({"value": QUERY}, r"\(2, 3, 7, 11\)$"),
     "no batch": ({"query": QUERY[0]}, r"\(3, 7, 11\): add a batch axis.*x\[None\]"),
     "no keys": ({"key": KEY[:, :0], "value": KEY[:, :0]}, r"one key.*\(2, 0, 7, 11\)"),
@@ -90,21 +113,22 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_attention_rejects_arguments_it_cannot_honour(case):
-    given, text = REFUSED[case]
+    arguments, text = REFUSED[case]
     with pytest.raises(ValueError, match=text):
-        attended(**given)
+        attend_weighted(**arguments)
 
 
 def test_self_attention_rejects_unequal_lengths():
-    x = [jnp.ones((3, n, 2, 5)) for n in (67, 61, 61)]
+    query = jnp.ones((3, 67, 2, 5))
+    key = jnp.ones((3, 61, 2, 5))
     with pytest.raises(ValueError, match=r"T = S.*\(3, 67, 2, 5\).*\(3, 61, 2, 5\)"):
-        make("identity")(*x)
+        make("identity")(query, key, key)
 
 
-CROSS = [n for n, x in ATTENTIONS.items() if not x.self_attention_only]
+CROSS = [name for name, cls in ATTENTIONS.items() if not cls.self_attention_only]
 
 
-def cross(name):
+def make_cross(name):
     """That attention, with its options, for queries of other tokens than the keys."""
     options = dict(OPTIONS.get(name, {}))
     options.pop("conv_kernel_size", None)  # needs self-attention
@@ -120,9 +144,10 @@ def test_cross_attention_applies_the_mask_to_keys_alone(name):
     """With T = S, and without a word where no landmarks of queries are taken."""
     query, key, value = inputs()
     keys_seen = PADDING & (np.arange(PADDING.shape[1]) < 60)
-    attend = jax.jit(cross(name))
+    attend = jax.jit(make_cross(name))
     out = attend(query, key, value, mask=keys_seen[:, None, None])
-    for b, mask in enumerate(keys_seen):  # T ≠ S, or without a mask
+    for b, mask in enumerate(keys_seen):
+        # Without a mask, and mostly with T ≠ S.
         alone = attend(query[b : b + 1], key[b : b + 1, mask], value[b : b + 1, mask])
         assert relative_error(out[b], alone[0]) <= TOLERANCE["float32"]
 
@@ -130,40 +155,46 @@ def test_cross_attention_applies_the_mask_to_keys_alone(name):
 @pytest.mark.parametrize("length", [13, 12])
 def test_softmax_attention_is_that_of_flax_in_cross_attention(length):
     """With as many queries as keys, and with one less."""
-    queries, keys = X[:, :length], X[:, 20:33]
+    queries = X[:, :length]
+    keys = X[:, 20:33]
     mask = np.arange(13) < np.array([13, 5, 1])[:, None, None, None]
-    outputs = []
-    for attend in (make("softmax"), nnx.dot_product_attention):
-        options = {"attention_fn": attend, "decode": False, "rngs": nnx.Rngs(0)}
-        layer = nnx.MultiHeadAttention(2, 10, **options)
-        outputs.append(layer(queries, keys, mask=mask))
-    assert relative_error(*outputs) <= TOLERANCE["float32"]
+    out = nnx_layer(make("softmax"))(queries, keys, mask=mask)
+    expected = nnx_layer(nnx.dot_product_attention)(queries, keys, mask=mask)
+    assert relative_error(out, expected) <= TOLERANCE["float32"]
+
+
+def decode_with_flax(attention):
+    """The outputs of three steps of flax's own decoding."""
+    layer = nnx_layer(attention, decode=True)
+    layer.init_cache((3, 4, 10))
+    return np.stack([layer(X[:, t : t + 1]) for t in range(3)])
 
 
 def test_flax_decodes_with_softmax_attention_where_its_mask_is_cast():
     softmax = make("softmax")
 
-    def attend(*qkv, mask, **options):
-        return softmax(*qkv, mask=mask.astype(bool), **options)
+    def attend(query, key, value, mask, **options):
+        return softmax(query, key, value, mask=mask.astype(bool), **options)
 
-    def decoded(attend):
-        options = {"attention_fn": attend, "decode": True, "rngs": nnx.Rngs(0)}
-        layer = nnx.MultiHeadAttention(2, 10, **options)
-        layer.init_cache((3, 4, 10))
-        return np.stack([layer(X[:, t : t + 1]) for t in range(3)])
+    expected = decode_with_flax(nnx.dot_product_attention)
+    assert relative_error(decode_with_flax(attend), expected) <= TOLERANCE["float32"]
 
-    own = decoded(nnx.dot_product_attention)
-    assert relative_error(decoded(attend), own) <= TOLERANCE["float32"]
-    for attention in (softmax, make("nystrom", num_landmarks=7)):
-        with pytest.raises(ValueError, match=r"got float32; .*decode=True.*floats"):
-            decoded(attention)
+
+@pytest.mark.parametrize("name", ["softmax", "nystrom"])
+def test_attention_rejects_the_mask_of_floats_of_a_flax_decoder(name):
+    with pytest.raises(ValueError, match=r"got float32; .*decode=True.*floats"):
+        decode_with_flax(make(name))
 
 
 def test_make_attention_rejects_cross_attention():
     with pytest.raises(ValueError, match=r"Identity.* has no cross attention"):
         make("identity", cross_attention=True)
+
+
+def test_convolution_of_v_rejects_cross_attention():
+    attention = make("nystrom", cross_attention=True, conv_kernel_size=5)
     with pytest.raises(ValueError, match=r"convolution of V needs self-attention"):
-        make("nystrom", cross_attention=True, conv_kernel_size=5)(*inputs())
+        attention(*inputs())
 
 
 DROP_INS = {
@@ -171,31 +202,36 @@ DROP_INS = {
     "nystrom_attention": nystrom_attention,
     "softmax": make("softmax"),
 }
-X = normal(1, *PADDING.shape, 10).astype(np.float32)
 
 
 def check_drop_in(attend):
     """attend(x [B, L, D], mask) with garbage in padding, with and without the mask."""
-    dirty = np.where(PADDING[:, :, None], X, 3e3).astype(np.float32)
-    clean, moved = (attend(x, PADDING[:, None, None]) for x in (X, dirty))
-    assert clean.shape == X.shape
-    assert relative_error(moved[PADDING], clean[PADDING]) <= TOLERANCE["same"]
-    assert relative_error(attend(dirty, None)[PADDING], clean[PADDING]) > 0.01
+    garbage = np.where(PADDING[:, :, None], X, 3e3).astype(np.float32)
+    mask = PADDING[:, None, None]
+    clean_out = attend(X, mask)
+    assert clean_out.shape == X.shape
+    garbage_out = attend(garbage, mask)
+    error = relative_error(garbage_out[PADDING], clean_out[PADDING])
+    assert error <= TOLERANCE["same"]
+    unmasked_out = attend(garbage, None)
+    assert relative_error(unmasked_out[PADDING], clean_out[PADDING]) > 0.01
 
 
 @pytest.mark.parametrize("attention", [*DROP_INS.values(), make("nystrom")])
 def test_attention_drops_into_flax_nnx(attention):
-    options = {"attention_fn": attention, "decode": False, "rngs": nnx.Rngs(0)}
-    layer = nnx.MultiHeadAttention(2, 10, **options)
+    layer = nnx_layer(attention)
     has_kernel = getattr(attention, "conv_kernel_size", 0) > 0
-    assert ("attention_fn" in nnx.state(layer, nnx.Param)) == has_kernel  # trained
+    is_trained = "attention_fn" in nnx.state(layer, nnx.Param)
+    assert is_trained == has_kernel
     graphdef, state = nnx.split(layer)
     check_drop_in(jax.jit(lambda x, mask: nnx.merge(graphdef, state)(x, mask=mask)))
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize(
+    "name", ["num_landmark", "is_casual", "head_dim", "conv_kernel_size"]
+)
 def test_nystrom_attention_rejects_an_unknown_keyword(name):
-    with pytest.raises((TypeError, ValueError), match=name):
+    with pytest.raises(TypeError, match=name):
         nystrom_attention(*inputs(), **{name: 35})
 
 
@@ -234,4 +270,4 @@ def test_attention_with_parameters_is_refused_by_linen():
     with pytest.raises(ValueError, match=r"10 parameters.*MultiHeadDotP.*nnx"):
         layer.init(jax.random.key(0), X)
     x = jnp.ones((1, 11, 2, 5))
-    assert attention(x, x, x).shape == x.shape  # outside all is well
+    assert attention(x, x, x).shape == x.shape  # outside of linen it works

@@ -22,14 +22,19 @@ S, H, M = 67, 5, 7
 VALID = jnp.arange(S) < 41
 KEY = jax.random.key(0)
 ROTATIONS = random_rotations(0, (1, 2, 9, H))[0]
-SIZES = {"vocab_size": 9, "max_length": S, "num_layers": 1, "attention": "identity"}
-ENCODER = Encoder(EncoderConfig(**SIZES), rngs=nnx.Rngs(0))
+ENCODER = Encoder(
+    EncoderConfig(vocab_size=9, max_length=S, num_layers=1, attention="identity"),
+    rngs=nnx.Rngs(0),
+)
 
 
 def precisions(function, *args):
-    """Those of all products that it forms, in the branches of all platforms."""
-    found = equations(function, *args)
-    return [x.params["precision"] for x in found if x.primitive.name == "dot_general"]
+    """The precisions of all products, in the branches of all platforms."""
+    return [
+        equation.params["precision"]
+        for equation in equations(function, *args)
+        if equation.primitive.name == "dot_general"
+    ]
 
 
 CORE = {  # of query and key [S, H]
@@ -49,21 +54,22 @@ CORE = {  # of query and key [S, H]
 @pytest.mark.parametrize("name", CORE)
 def test_products_of_the_core_are_full(name, dtype):
     query_and_key = [jnp.asarray(normal(seed, S, H), dtype) for seed in range(2)]
-    found = precisions(CORE[name], *query_and_key)
-    assert found
-    assert {*found} <= FULL
+    product_precisions = precisions(CORE[name], *query_and_key)
+    assert product_precisions
+    assert set(product_precisions) <= FULL
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_products_of_an_attention_have_the_precision_that_is_asked_for(name):
     """And so have those of its gradient."""
 
-    def found(precision):
+    def precisions_asked_for(precision):
         attend = partial(make(name), mask=MASK[:, None, None], precision=precision)
         gradient = jax.grad(lambda *qkv: attend(*qkv).sum(), argnums=(0, 1, 2))
         return precisions(gradient, *inputs())
 
-    highest, by_default = found("highest"), found(None)
-    assert {*highest} <= FULL
+    highest = precisions_asked_for("highest")
+    by_default = precisions_asked_for(None)
+    assert set(highest) <= FULL
     assert len(highest) == len(by_default)
     assert (None in by_default) == (name != "identity")
