@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nystromformer.attention import ATTENTIONS, make_attention, register_attention
     from nystromformer.attention.nystrom import nystrom_attention
-    from nystromformer.encoder import Block, Encoder
+    from nystromformer.encoder import Encoder
     from nystromformer.encoder_config import EncoderConfig
     from nystromformer.experiments.approximation.diagnosis import diagnose
     from nystromformer.experiments.trained_run import load_run
     from nystromformer.heads import PairClassifier, SequenceClassifier
+    from nystromformer.layers import Block
 
 __all__ = [
     "ATTENTIONS",
@@ -33,7 +34,7 @@ __all__ = [
 
 _MODULES = {
     "ATTENTIONS": "nystromformer.attention",
-    "Block": "nystromformer.encoder",
+    "Block": "nystromformer.layers",
     "Encoder": "nystromformer.encoder",
     "EncoderConfig": "nystromformer.encoder_config",
     "PairClassifier": "nystromformer.heads",

@@ -16,8 +16,15 @@ from nystromformer.errors import ConfigError
 from nystromformer.validation import check_choice, check_range, check_type
 
 # Fields of an EncoderConfig that follow from the task, the attention and the head.
-DERIVED = {"vocab_size", "input_dim", "max_length", "separator", "cls_token"}
-DERIVED |= {"attention", "attention_options"}
+DERIVED = {
+    "vocab_size",
+    "input_dim",
+    "max_length",
+    "separator",
+    "cls_token",
+    "attention",
+    "attention_options",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +35,7 @@ class OpenGroup:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __getattr__(self, key: str) -> Any:
-        options = vars(self).get("options", {})  # none yet while it is copied
+        options = vars(self).get("options", {})  # There are none yet in a copy.
         if key not in options:
             known = ", ".join(options)
             raise AttributeError(f"no option {key!r}; there are: {known}")
@@ -46,7 +53,7 @@ class TaskConfig(OpenGroup):
 class ModelConfig(EncoderConfig):
     """The encoder, and how its output becomes one vector."""
 
-    vocab_size: int = 1
+    vocab_size: int = 1  # a placeholder: the task has it, and the next one
     max_length: int = 1
     dtype: str = "float32"
     pooling: str = "mean"  # one of heads.POOLINGS, or "bert_pooler"
@@ -116,55 +123,74 @@ class Config:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "Config":
-        """The config of group -> key -> value, as of ConfigDict.to_dict() or JSON.
+        """Makes a config of plain values, as of ConfigDict.to_dict() or JSON.
 
-        ConfigError, one line, about a key or about values that cannot work.
+        Args:
+          mapping: group -> key -> value.
+
+        Raises:
+          ConfigError: one line about a key, or about values that cannot work.
         """
         return _build(cls, "config", mapping)
 
     def to_mapping(self) -> dict[str, Any]:
         """The inverse of `from_mapping`."""
         groups = dataclasses.asdict(self)
-        for group in (groups["task"], groups["objective"], groups["attention"]):
-            group |= group.pop("options")
-        model = {key: groups["model"][key] for key in key_types(ModelConfig)}
-        return groups | {"model": model}
+        for name in ("task", "objective", "attention"):
+            options = groups[name].pop("options")
+            groups[name].update(options)
+        for key in DERIVED:
+            del groups["model"][key]
+        return groups
 
     def __post_init__(self) -> None:
-        train, optimizer, attention = self.train, self.optimizer, self.attention
-        intervals = ("eval_every", "checkpoint_every", "log_every")
-        for key in (*intervals, "batch_size", "grad_accum_steps", "length_buckets"):
+        check_choice("model.dtype", self.model.dtype, ("float32", "bfloat16"))
+        check_choice("optimizer.decay", self.optimizer.decay, ("linear", "none"))
+        check_attention(self.attention.name, self.attention.options)
+        self._check_training()
+        self._check_parts_of_batches()
+
+    def _check_training(self) -> None:
+        train = self.train
+        for key in (
+            "eval_every",
+            "checkpoint_every",
+            "log_every",
+            "batch_size",
+            "grad_accum_steps",
+            "length_buckets",
+        ):
             check_range(f"train.{key}", getattr(train, key), 1)
         check_range("train.seed", train.seed, 0, 2**32 - 1)
         check_range("train.num_epochs", train.num_epochs or 0, 0)
         check_range("train.num_steps", train.num_steps, 0 if train.num_epochs else 1)
-        most = train.num_steps or None
-        check_range("optimizer.warmup_steps", optimizer.warmup_steps, 0, most)
-        check_choice("optimizer.decay", optimizer.decay, ("linear", "none"))
-        check_choice("model.dtype", self.model.dtype, ("float32", "bfloat16"))
+        check_range(
+            "optimizer.warmup_steps",
+            self.optimizer.warmup_steps,
+            0,
+            train.num_steps or None,
+        )
         if train.batch_size % train.grad_accum_steps:
             raise ValueError("train.grad_accum_steps must divide train.batch_size")
-        check_attention(attention.name, attention.options)
-        self._check_parts_of_batches()
 
     def _check_parts_of_batches(self) -> None:
         """Raises ValueError if a batch in parts has other results than the whole."""
-        train, options = self.train, self.attention.options
-        cls = ATTENTIONS[self.attention.name]
+        has_buckets = self.train.length_buckets > 1
+        has_parts = has_buckets or self.train.grad_accum_steps > 1
+        attention = ATTENTIONS[self.attention.name]
 
         def is_set(option: str, value: object) -> bool:
-            default = cls.options()[option].default
-            return options.get(option, default) == value
+            default = attention.options()[option].default
+            return self.attention.options.get(option, default) == value
 
-        for option, value in cls.padding_sensitive.items():
-            if is_set(option, value) and train.length_buckets > 1:
+        for option, value in attention.padding_sensitive.items():
+            if has_buckets and is_set(option, value):
                 raise ValueError(
                     f"attention.{option}={value!r} depends on the padding: "
                     "it needs train.length_buckets=1"
                 )
-        for option, value in cls.batch_sensitive.items():
-            in_parts = train.grad_accum_steps > 1 or train.length_buckets > 1
-            if is_set(option, value) and in_parts:
+        for option, value in attention.batch_sensitive.items():
+            if has_parts and is_set(option, value):
                 raise ValueError(
                     f"attention.{option}={value!r} depends on the whole batch: it "
                     "needs train.grad_accum_steps=1 and train.length_buckets=1"
@@ -173,9 +199,11 @@ class Config:
 
 def key_types(cls: type) -> dict[str, Any]:
     """The keys of a group, or of any dataclass of options, with their types."""
-    types, derived = get_type_hints(cls), DERIVED if cls is ModelConfig else ()
-    names = (field.name for field in dataclasses.fields(cls))
-    return {name: types[name] for name in names if name not in derived}
+    types = get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+    if cls is ModelConfig:
+        names = [name for name in names if name not in DERIVED]
+    return {name: types[name] for name in names}
 
 
 def default_settings() -> dict[str, Any]:
@@ -193,28 +221,47 @@ def _plain(value: Any) -> Any:
     """A value as JSON has it, in which a config is saved."""
     if isinstance(value, np.generic):
         return value.item()
-    # A flag of a string, as in --config.task.source_dir=None, gives it as a word.
-    return None if isinstance(value, str) and value == "None" else value
+    # The flag --config.task.source_dir=None gives a word, since the key is a string.
+    if isinstance(value, str) and value == "None":
+        return None
+    return value
 
 
 def _build(cls: Any, path: str, mapping: Mapping[str, Any]) -> Any:
-    """An instance of a dataclass from its keys, with their types checked."""
+    """An instance of a dataclass from its keys, with their types checked.
+
+    Args:
+      cls: Config or the class of one of its groups.
+      path: what messages call it, as "config.train".
+      mapping: its keys. Those that an open group does not declare are its options.
+    """
     if not isinstance(mapping, Mapping):
         raise ConfigError(f"{path} must be a group of keys, got {mapping!r}")
     types = key_types(cls)
-    is_open = types.pop("options", None)
-    mapping = {key: _plain(x) for key, x in mapping.items()}
-    found = {key: x for key, x in mapping.items() if key in types}
-    options = {key: x for key, x in mapping.items() if key not in types}
+    is_open = "options" in types
+    types.pop("options", None)
+
+    fields = {}
+    options = {}
+    for key, value in mapping.items():
+        if key in types:
+            fields[key] = _plain(value)
+        else:
+            options[key] = _plain(value)
     if options and not is_open:
-        known = ", ".join(types)
-        raise ConfigError(f"unknown key {path}.{min(options)}; known: {known}")
-    for key, x in found.items():
-        if dataclasses.is_dataclass(types[key]):
-            found[key] = _build(types[key], f"{path}.{key}", x)
+        raise ConfigError(
+            f"unknown key {path}.{min(options)}; known: {', '.join(types)}"
+        )
+    if is_open:
+        fields["options"] = options
+    for key, kind in types.items():
+        if key in fields and dataclasses.is_dataclass(kind):
+            fields[key] = _build(kind, f"{path}.{key}", fields[key])
+
     try:
-        for key, x in found.items():
-            check_type(key, x, types[key])
-        return cls(**found, options=options) if is_open else cls(**found)
-    except (TypeError, ValueError) as error:  # TypeError: a key is missing
+        for key, kind in types.items():
+            if key in fields:
+                check_type(key, fields[key], kind)
+        return cls(**fields)
+    except (TypeError, ValueError) as error:  # TypeError: a key is missing.
         raise ConfigError(f"{path}: {error}") from error

@@ -1,4 +1,7 @@
-"""Heads: pooling, classifiers of one sequence or two, masked tokens."""
+"""Models of a task: an encoder, and heads of classes or of tokens.
+
+Letters: B batch, L length, D model dim, F features of an input, C classes, V words.
+"""
 
 import dataclasses
 
@@ -7,44 +10,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.encoder import Encoder
-from nystromformer.encoder_config import EncoderConfig, kernel_init
+from nystromformer.encoder_config import EncoderConfig
+from nystromformer.layers import kernel_init, make_dense, make_norm
 from nystromformer.ops import at_least_float32, dropout, einsum, split_rng, zeroed
+from nystromformer.pooling import POOLINGS, pool_last, pool_max, pool_mean
 from nystromformer.streams import HEAD_DROPOUT
 from nystromformer.validation import check_choice
 
-POOLINGS = ("mean", "padded_mean", "max", "last", "cls_token")
 
-
-def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """The mean over valid tokens: x [B, L, D], mask [B, L] -> float32 [B, D]."""
-    if mask is None:
-        return x.mean(1, dtype=jnp.float32)
-    total = zeroed(x, mask).sum(1, dtype=jnp.float32)
-    num_valid = jnp.maximum(mask.sum(1, dtype=jnp.float32), 1)
-    return total / num_valid[:, None]
-
-
-def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """The maximum over valid tokens, 0 of none: as `pool_mean`."""
-    x = x.astype(jnp.float32)
-    if mask is None:
-        return x.max(1)
-    largest = jnp.where(mask[:, :, None], x, jnp.finfo(jnp.float32).min).max(1)
-    return jnp.where(mask.any(1)[:, None], largest, 0)
-
-
-def pool_last(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """The vector of the last valid token, 0 of none: as `pool_mean`."""
-    x = x.astype(jnp.float32)
-    if mask is None:
-        return x[:, -1]
-    last = jnp.maximum(mask.sum(1) - 1, 0)
-    return jnp.take_along_axis(zeroed(x, mask), last[:, None, None], axis=1)[:, 0]
-
-
-def linear(*sizes: int, rngs: nnx.Rngs) -> nnx.Linear:
+def linear(in_features: int, out_features: int, *, rngs: nnx.Rngs) -> nnx.Linear:
     """A linear layer in float32."""
-    return nnx.Linear(*sizes, kernel_init=kernel_init, rngs=rngs)
+    return nnx.Linear(in_features, out_features, kernel_init=kernel_init, rngs=rngs)
 
 
 class Head(nnx.Module):
@@ -62,9 +38,9 @@ class Head(nnx.Module):
 
 
 class Model(nnx.Module):
-    """An encoder, and `read`, which makes logits of its vectors."""
+    """The base class of all models: an encoder, and a `read` that a subclass writes."""
 
-    num_inputs = 1  # sequences of an example
+    num_inputs = 1  # the number of sequences of an example
     encoder: Encoder
 
     def __call__(
@@ -74,39 +50,60 @@ class Model(nnx.Module):
         dropout_rng: jax.Array | None = None,
         token_types: jax.Array | None = None,
     ) -> jax.Array:
-        """The logits [B, C], or [B, L, C] of each token, in at least float32.
+        """The logits of classes or of tokens.
 
-        The arguments are an encoder's; those of pairs are [B, 2, L] or [B, 2, L, F].
+        Args:
+          inputs: token ids [B, L], or features [B, L, F]. Those of pairs are [B, 2, L]
+            or [B, 2, L, F], and so the next ones have an axis of 2.
+          mask: [B, L] bool, True = a token, False = padding; None = all are tokens.
+          dropout_rng: a key, or None for no dropout.
+          token_types: [B, L] ids; None = as the separators say.
+
+        Returns:
+          [B, C], or [B, L, C] of each token, in at least float32.
+
+        Raises:
+          ValueError: if inputs or mask have another shape.
         """
         if self.num_inputs == 2:
-            if inputs.ndim < 3 or inputs.shape[1] != 2:
-                raise ValueError(
-                    f"inputs must be [B, 2, L] or [B, 2, L, F], got {inputs.shape}"
-                )
-            if mask is not None and mask.shape != inputs.shape[:3]:
-                raise ValueError(
-                    f"mask must be [B, 2, L], here {inputs.shape[:3]}, got {mask.shape}"
-                )
+            self._check_pairs(inputs, mask)
+            # The encoder sees the sequences of a pair as two examples, [2 B, L].
             inputs, mask, token_types = jax.tree.map(
                 lambda x: x.reshape(-1, *x.shape[2:]), (inputs, mask, token_types)
             )
         x, mask = self.encoder(inputs, mask, dropout_rng, token_types)
         return self.read(x, mask, dropout_rng)
 
-    def read(self, x, mask, dropout_rng) -> jax.Array:
-        """The logits of the encoder's vectors [B, L, D] with mask [B, L]."""
+    def _check_pairs(self, inputs: jax.Array, mask: jax.Array | None) -> None:
+        if inputs.ndim < 3 or inputs.shape[1] != 2:
+            raise ValueError(
+                f"inputs must be [B, 2, L] or [B, 2, L, F], got {inputs.shape}"
+            )
+        if mask is not None and mask.shape != inputs.shape[:3]:
+            raise ValueError(
+                f"mask must be [B, 2, L], here {inputs.shape[:3]}, got {mask.shape}"
+            )
+
+    def read(
+        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
+    ) -> jax.Array:
+        """The logits of the encoder's vectors x [B, L, D] with mask [B, L]."""
         raise NotImplementedError
 
 
 class SequenceClassifier(Model):
     """One sequence, one class.
 
-    `pooling` is "mean" or "max" over the valid tokens; "padded_mean", as published
-    their sum by the config's max_length; "last", the last valid token; or "cls_token",
-    a learned vector in front.
+    Args:
+      config: of the encoder.
+      num_classes: C.
+      pooling: "mean" or "max" over the valid tokens; "padded_mean", their sum divided
+        by the config's max_length, as published; "last", the last valid token; or
+        "cls_token", a learned vector in front.
+      rngs: of the parameters.
     """
 
-    features = 1  # vectors that the head sees
+    num_pooled_vectors = 1  # vectors that the head sees of an example
 
     def __init__(
         self,
@@ -123,8 +120,8 @@ class SequenceClassifier(Model):
         self.max_length = config.max_length
         config = dataclasses.replace(config, cls_token=pooling == "cls_token")
         self.encoder = Encoder(config, rngs=rngs)
-        features = self.features * config.model_dim
-        self.head = Head(features, config.mlp_dim, num_classes, rngs=rngs)
+        num_features = self.num_pooled_vectors * config.model_dim
+        self.head = Head(num_features, config.mlp_dim, num_classes, rngs=rngs)
 
     def pool(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
         """x [B, L, D], mask [B, L] -> float32 [B, D]."""
@@ -134,9 +131,13 @@ class SequenceClassifier(Model):
             return zeroed(x, mask).sum(1, dtype=jnp.float32) / self.max_length
         if self.pooling == "last":
             return pool_last(x, mask)
-        return pool_max(x, mask) if self.pooling == "max" else pool_mean(x, mask)
+        if self.pooling == "max":
+            return pool_max(x, mask)
+        return pool_mean(x, mask)
 
-    def read(self, x, mask, dropout_rng):
+    def read(
+        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
+    ) -> jax.Array:
         return self.head(self.pool(x, mask))
 
 
@@ -144,11 +145,14 @@ class PairClassifier(SequenceClassifier):
     """Two sequences, one class: one encoder, a head on [x₀, x₁, x₀·x₁, x₀ − x₁]."""
 
     num_inputs = 2
-    features = 4
+    num_pooled_vectors = 4
 
-    def read(self, x, mask, dropout_rng):
+    def read(
+        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
+    ) -> jax.Array:
         pooled = self.pool(x, mask).reshape(-1, 2, x.shape[-1])
-        x0, x1 = pooled[:, 0], pooled[:, 1]
+        x0 = pooled[:, 0]
+        x1 = pooled[:, 1]
         return self.head(jnp.concatenate([x0, x1, x0 * x1, x0 - x1], axis=-1))
 
 
@@ -163,21 +167,23 @@ class TokenClassifier(Model):
         self.encoder = Encoder(config, rngs=rngs)
         self.out = linear(config.model_dim, num_classes, rngs=rngs)
 
-    def read(self, x, mask, dropout_rng):
+    def read(
+        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
+    ) -> jax.Array:
         return self.out(x)
 
 
 class TokenDecoder(Model):
-    """`decode`, for a token at each position: Linear, GELU, LayerNorm, the embedding.
+    """A model that can `decode`: tell the token at each position.
 
-    The decoder has a bias of its own, as in BERT and the published Nyströmformer.
+    The decoder is Linear, GELU, LayerNorm and the embedding, with a bias of its own, as
+    in BERT and the published Nyströmformer.
     """
 
     def add_decoder(self, config: EncoderConfig, rngs: nnx.Rngs) -> None:
         """Makes the decoder's parameters, behind those of the encoder."""
-        width = config.model_dim
-        self.transform = config.dense(width, width, rngs)
-        self.norm = config.norm_layer(rngs)
+        self.transform = make_dense(config, config.model_dim, config.model_dim, rngs)
+        self.norm = make_norm(config, rngs)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.approximate = config.gelu == "tanh"
 
@@ -215,7 +221,9 @@ class MaskedLanguageModel(TokenDecoder):
         self.encoder = Encoder(config, rngs=rngs)
         self.add_decoder(config, rngs)
 
-    def read(self, x, mask, dropout_rng):
+    def read(
+        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
+    ) -> jax.Array:
         return self.decode(x)
 
 
@@ -224,9 +232,8 @@ class MaskedOrderModel(MaskedLanguageModel):
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
-        width = config.model_dim
-        self.pooler = linear(width, width, rngs=rngs)
-        self.ordered = linear(width, 2, rngs=rngs)
+        self.pooler = linear(config.model_dim, config.model_dim, rngs=rngs)
+        self.ordered = linear(config.model_dim, 2, rngs=rngs)
 
     def order(self, x: jax.Array) -> jax.Array:
         """The encoder's vectors [B, L, D] -> logits [B, 2] in at least float32."""
@@ -235,10 +242,16 @@ class MaskedOrderModel(MaskedLanguageModel):
 
 
 class FirstTokenClassifier(Model):
-    """The class of one sequence or pair between special tokens, read from the first.
+    """The class of one sequence, or of a pair between special tokens, from [CLS].
 
-    Dropout, Linear, activation, dropout, Linear on [CLS], in at least float32. The
-    activation is "gelu", as in the published Nyströmformer, or "tanh", BERT's pooler.
+    Dropout, Linear, activation, dropout, Linear on the first vector, in at least
+    float32.
+
+    Args:
+      config: of the encoder.
+      num_classes: C.
+      activation: "gelu", as in the published Nyströmformer, or "tanh", BERT's pooler.
+      rngs: of the parameters.
     """
 
     def __init__(
@@ -250,19 +263,23 @@ class FirstTokenClassifier(Model):
         rngs: nnx.Rngs,
     ):
         self.encoder = Encoder(config, rngs=rngs)
-        width = config.model_dim
-        self.pooler = linear(width, width, rngs=rngs)
-        self.out = linear(width, num_classes, rngs=rngs)
+        self.pooler = linear(config.model_dim, config.model_dim, rngs=rngs)
+        self.out = linear(config.model_dim, num_classes, rngs=rngs)
         self.activation = activation
         self.approximate = config.gelu == "tanh"
         self.dropout_rate = config.dropout_rate
 
-    def read(self, x, mask, dropout_rng):
-        if dropout_rng is not None:  # other keys than the encoder's
+    def read(
+        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
+    ) -> jax.Array:
+        if dropout_rng is not None:
+            # The encoder has split this key: the head needs other numbers.
             dropout_rng = jax.random.fold_in(dropout_rng, HEAD_DROPOUT)
         rngs = split_rng(dropout_rng, 2)
-        x = x[:, 0].astype(at_least_float32(x.dtype))
-        x = self.pooler(dropout(x, self.dropout_rate, rngs[0]))
-        is_tanh = self.activation == "tanh"
-        x = jnp.tanh(x) if is_tanh else jax.nn.gelu(x, approximate=self.approximate)
-        return self.out(dropout(x, self.dropout_rate, rngs[1]))
+        first = x[:, 0].astype(at_least_float32(x.dtype))
+        hidden = self.pooler(dropout(first, self.dropout_rate, rngs[0]))
+        if self.activation == "tanh":
+            hidden = jnp.tanh(hidden)
+        else:
+            hidden = jax.nn.gelu(hidden, approximate=self.approximate)
+        return self.out(dropout(hidden, self.dropout_rate, rngs[1]))

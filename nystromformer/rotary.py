@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from nystromformer.ops import at_least_float32
 
-LONGEST = 10_000  # the slowest pair turns by a little over 1/LONGEST a token
+LONGEST = 10_000  # the slowest pair of numbers turns by a little over 1/LONGEST a token
 
 
 def rotate_by_position(x: jax.Array) -> jax.Array:
@@ -30,13 +30,13 @@ def rotate_by_position(x: jax.Array) -> jax.Array:
     Returns:
       [B, L, N, H] in x's dtype, computed in at least float32.
     """
-    wide = at_least_float32(x.dtype)
+    wide_dtype = at_least_float32(x.dtype)
     half = x.shape[-1] // 2
-    frequencies = jnp.array([LONGEST ** (-i / half) for i in range(half)], wide)
-    angles = jnp.outer(jnp.arange(x.shape[1], dtype=wide), frequencies)
+    frequencies = jnp.array([LONGEST ** (-i / half) for i in range(half)], wide_dtype)
+    angles = jnp.outer(jnp.arange(x.shape[1], dtype=wide_dtype), frequencies)
     cos = jnp.cos(angles)[None, :, None]
     sin = jnp.sin(angles)[None, :, None]
 
-    first, second = jnp.split(x.astype(wide), 2, axis=-1)
+    first, second = jnp.split(x.astype(wide_dtype), 2, axis=-1)
     rotated = [first * cos - second * sin, second * cos + first * sin]
     return jnp.concatenate(rotated, axis=-1).astype(x.dtype)

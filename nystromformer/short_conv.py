@@ -3,8 +3,6 @@
 Letters: B batch, L length, D channels, K kernel size.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
@@ -30,7 +28,10 @@ def short_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
     length = x.shape[1]
     size = kernel.shape[0]
     margin = (size - 1) // 2
-    wide = x.astype(at_least_float32(x.dtype))
-    padded = jnp.pad(wide, ((0, 0), (margin, margin), (0, 0)))
-    terms = (kernel[k][None, None] * padded[:, k : k + length] for k in range(size))
-    return functools.reduce(jnp.add, terms).astype(x.dtype)
+    wide_x = x.astype(at_least_float32(x.dtype))
+    padded = jnp.pad(wide_x, ((0, 0), (margin, margin), (0, 0)))
+    total = kernel[0][None, None] * padded[:, :length]
+    for k in range(1, size):
+        shifted = padded[:, k : k + length]
+        total = total + kernel[k][None, None] * shifted
+    return total.astype(x.dtype)

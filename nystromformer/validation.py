@@ -18,8 +18,9 @@ def check_range(
 
 def check_choice(name: str, value: object, known: Iterable[object]) -> None:
     """Raises ValueError for a value that is not among the known ones."""
-    if value not in (known := tuple(known)):
-        raise ValueError(f"{name} must be one of {known}, got {value!r}")
+    choices = tuple(known)
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {choices}, got {value!r}")
 
 
 def check_type(name: str, value: object, annotation: Any) -> None:
@@ -30,8 +31,8 @@ def check_type(name: str, value: object, annotation: Any) -> None:
     """
     if not _is_of_type(value, annotation):
         is_class = isinstance(annotation, type)
-        kind = annotation.__name__ if is_class else str(annotation)
-        raise ValueError(f"{name} must be {kind}, got {value!r}")
+        type_name = annotation.__name__ if is_class else str(annotation)
+        raise ValueError(f"{name} must be {type_name}, got {value!r}")
 
 
 def _is_of_type(value: object, annotation: Any) -> bool:
@@ -43,12 +44,12 @@ def _is_of_type(value: object, annotation: Any) -> bool:
     if origin in (Union, UnionType):
         return any(_is_of_type(value, member) for member in get_args(annotation))
     kind = origin or annotation
-    if isinstance(value, bool):  # which Python takes for an int
+    if isinstance(value, bool):  # Python takes a bool for an int.
         return kind is bool
     if kind is int:
         return isinstance(value, numbers.Integral)
     if kind is float:
         return isinstance(value, numbers.Real)
-    if kind in (list, tuple):  # JSON has no tuples
+    if kind in (list, tuple):  # JSON has no tuples: a list stands for one.
         return isinstance(value, list | tuple)
     return isinstance(value, kind)

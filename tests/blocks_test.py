@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.blocks import neighbourhoods, ranks, to_blocks
+from nystromformer.blocks import neighbourhoods, nth_valid, ranks, to_blocks
 
 
 @pytest.mark.parametrize("length", [1, 5, 6, 13])
@@ -25,11 +25,18 @@ def test_margins_are_the_neighbours_and_zeros_beyond_the_ends(length, size, marg
     assert len(blocks) == -(-length // size)
     for c, block in enumerate(blocks):
         for i, row in enumerate(block):
-            at = c * size - margin + i
-            np.testing.assert_array_equal(row, x[at] if 0 <= at < length else [0, 0])
+            position = c * size - margin + i
+            expected = x[position] if 0 <= position < length else [0, 0]
+            np.testing.assert_array_equal(row, expected)
 
 
 @pytest.mark.parametrize("length", [1, 7, 1024, 1031, 5003])
 def test_ranks_count_what_came_before(length):
     mask = np.random.default_rng(length).random(length) < 0.6
     np.testing.assert_array_equal(ranks(jnp.asarray(mask)), np.cumsum(mask))
+
+
+def test_nth_valid_are_the_first_positions_and_then_the_last_token():
+    mask = jnp.array([False, True, True, False, True, False])
+    assert nth_valid(mask, 2).tolist() == [1, 2]
+    assert nth_valid(mask, 5).tolist() == [1, 2, 4, 5, 5]

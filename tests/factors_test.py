@@ -16,71 +16,102 @@ from tests.tolerance import TOLERANCE, relative_error
 
 S, H, M = 67, 5, 7
 TOKEN = np.arange(S)
-MASKS = {"all": TOKEN >= 0, "padding": TOKEN < 41, "holes": (TOKEN % 3 != 1)}
+MASKS = {
+    "all": TOKEN >= 0,
+    "padding": TOKEN < 41,
+    "holes": TOKEN % 3 != 1,
+    "few": TOKEN % 17 == 3,  # fewer than M
+}
 
 
-def attend(query, key, value, mask=MASKS["all"], num_landmarks=M, **options):
+def attend(query, key, value, mask, **options):
     """The attention of one head in float64, landmarks and inverse by name."""
-    options |= {"num_landmarks": num_landmarks}
     return one_head("nystrom", query, key, value, mask, **options)
 
 
+def matrix_and_rows(query, key, mask, *, rows, **options):
+    """F Z B, and rows of it, in float64; excluded keys are NaN."""
+    with jax.enable_x64(True):
+        key = jnp.where(mask[:, None], key, jnp.nan)
+        mask = None if mask.all() else jnp.asarray(mask)
+
+        @jax.jit
+        def compute(query, key, mask):
+            f, z, b = factors.nystrom_factors(query, key, mask, **options)
+            chosen = factors.nystrom_rows(query, key, rows, mask, **options)
+            return f, z, b, chosen
+
+        f, z, b, chosen = map(np.asarray, compute(jnp.asarray(query), key, mask))
+    return f @ z @ b, chosen
+
+
+RANDOM = {"landmarks": "random", "landmark_seed": 3, "num_pinv_iters": 2}
+KMEANS = {"landmarks": "kmeans", "pinv": "exact"}
+PUBLISHED = {"landmark_padding": "count", "pinv": "identity"}
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("options", "num_queries", "num_landmarks", "mask"),
     [
-        {},
-        {"landmarks": "random", "landmark_seed": 3, "num_pinv_iters": 2},
-        {"landmarks": "kmeans", "pinv": "exact"},
-        {"landmark_padding": "count", "pinv": "identity"},
+        ({}, S, M, "holes"),
+        ({}, S, M, "few"),
+        ({}, S, M, "all"),
+        ({}, S, 71, "few"),
+        ({}, 13, M, "few"),
+        ({}, 5, M, "few"),
+        (RANDOM, S, M, "holes"),
+        (RANDOM, S, M, "few"),
+        (KMEANS, S, M, "holes"),
+        (KMEANS, S, M, "few"),
+        (PUBLISHED, S, M, "holes"),
+        (PUBLISHED, S, M, "few"),
     ],
     ids=str,
 )
-def test_factors_and_rows_are_of_the_matrix_that_nystrom_applies(options):
-    """In self- and cross-attention, few landmarks and more than tokens, all masks."""
-    few, holes = TOKEN % 17 == 3, MASKS["holes"]
-    cases = [(S, M, holes), (S, M, few)]
-    if not options:
-        cases += [(S, M, MASKS["all"]), (S, 71, few), (13, M, few), (5, M, few)]
-    for length, count, mask in cases:
-        query, key, value = (normal(i, n, H) for i, n in enumerate((length, S, S)))
-        expected = attend(query, key, value, mask, count, **options)
-        with jax.enable_x64(True):
-            noisy = jnp.where(mask[:, None], key, jnp.nan)
-            x = jnp.asarray(query), noisy, None if mask.all() else jnp.asarray(mask)
-            given = {"num_landmarks": count, **options}
-            fzb = jax.jit(functools.partial(factors.nystrom_factors, **given))(*x)
-            two = functools.partial(factors.nystrom_rows, rows=[4, 0], **given)
-            rows = jax.jit(two)(*x[:2], mask=x[2])
-        f, z, b = map(np.asarray, fzb)
-        matrix, mine = f @ z @ b, mask if length == S else slice(None)
-        found = matrix @ (value * mask[:, None])
-        assert relative_error(found[mine], expected[mine]) <= TOLERANCE["float64"]
-        assert not matrix[:, ~mask].any()
-        assert relative_error(rows, matrix[[4, 0]]) <= TOLERANCE["float64"]
+def test_factors_and_rows_are_of_the_matrix_that_nystrom_applies(
+    options, num_queries, num_landmarks, mask
+):
+    """In self-attention, and in cross-attention of fewer queries than keys."""
+    mask = MASKS[mask]
+    options = {"num_landmarks": num_landmarks, **options}
+    query = normal(0, num_queries, H)
+    key = normal(1, S, H)
+    value = normal(2, S, H)
+    expected = attend(query, key, value, mask, **options)
+    matrix, rows = matrix_and_rows(query, key, mask, rows=[4, 0], **options)
+
+    valid_queries = mask if num_queries == S else slice(None)
+    out = (matrix @ value)[valid_queries]
+    assert relative_error(out, expected[valid_queries]) <= TOLERANCE["float64"]
+    assert not matrix[:, ~mask].any()
+    assert relative_error(rows, matrix[[4, 0]]) <= TOLERANCE["float64"]
 
 
-@pytest.mark.parametrize("count", [M, 71])
-def test_factors_and_rows_are_those_of_cross_attention_with_t_equal_to_s(count):
+@pytest.mark.parametrize("num_landmarks", [M, 71])
+def test_factors_and_rows_are_those_of_cross_attention_with_t_equal_to_s(num_landmarks):
     mask = MASKS["padding"]
     query, key, value = (normal(i, S, H) for i in range(3))
-    given = {"num_landmarks": count, "cross_attention": True}
-    expected = attend(query, key, value, mask, count, cross_attention=True)
-    with jax.enable_x64(True):
-        x = [jnp.asarray(y) for y in (query, key)]
-        f, z, b = factors.nystrom_factors(*x, mask, **given)
-        rows = factors.nystrom_rows(*x, [S - 1, 0], mask, **given)
-    matrix = np.asarray(f) @ np.asarray(z) @ np.asarray(b)
+    options = {"num_landmarks": num_landmarks, "cross_attention": True}
+    expected = attend(query, key, value, mask, **options)
+    matrix, rows = matrix_and_rows(query, key, mask, rows=[S - 1, 0], **options)
     assert relative_error(matrix @ value, expected) <= TOLERANCE["float64"]
     assert relative_error(rows, matrix[[S - 1, 0]]) <= TOLERANCE["float64"]
 
 
 def test_nystrom_rows_form_no_matrix():
-    long = 101
-    x = [jnp.asarray(normal(i, long, H), "float32") for i in range(2)]
-    row = functools.partial(factors.nystrom_rows, num_landmarks=M)
-    assert not quadratic_shapes(long, long, lambda *x: row(*x, [0, 3]), *x)
-    assert quadratic_shapes(long, long, factors.softmax_matrix, *x)
-    assert np.isnan(row(*x, [long])).all()  # no such row
+    length = 101
+    query, key = (jnp.asarray(normal(i, length, H), "float32") for i in range(2))
+
+    def two_rows(query, key):
+        return factors.nystrom_rows(query, key, [0, 3], num_landmarks=M)
+
+    assert not quadratic_shapes(length, length, two_rows, query, key)
+    assert quadratic_shapes(length, length, factors.softmax_matrix, query, key)
+
+
+def test_nystrom_rows_of_a_position_that_does_not_exist_are_nan():
+    query, key = (jnp.asarray(normal(i, 11, H), "float32") for i in range(2))
+    assert np.isnan(factors.nystrom_rows(query, key, [11], num_landmarks=M)).all()
 
 
 def test_standard_nystrom_samples_rows_and_columns_of_softmax():

@@ -1,4 +1,4 @@
-"""Other landmarks and inverses, and the approximated matrix: its factors and rows."""
+"""Other landmarks and inverses, by themselves and in the attention."""
 
 import functools
 
@@ -25,13 +25,13 @@ def attend(query, key, value, mask=MASKS["all"], num_landmarks=M, **options):
     return one_head("nystrom", query, key, value, mask, **options)
 
 
-def positions(x, tokens):
-    """Where in x each of the tokens stands."""
+def find_positions(x, tokens):
+    """The position in x of each of the tokens."""
     return [np.flatnonzero((x == token).all(1)).item() for token in np.asarray(tokens)]
 
 
 @functools.cache
-def drawn(length):
+def random_token_positions(length):
     """Positions of the random tokens of a sequence without padding."""
     tokens, exists = random_tokens(jnp.arange(1.0, length + 1)[:, None], M, None, 0)
     return np.asarray(tokens[:, 0])[np.asarray(exists)].astype(int) - 1
@@ -44,11 +44,12 @@ def test_random_tokens_are_distinct_valid_tokens_in_order(generator):
         with jax.default_prng_impl(generator):
             tokens, exists = random_tokens(x, M, jnp.asarray(mask), 0)
         assert exists.all()
-        at = positions(x, tokens)
-        assert at == sorted(set(at))
-        assert mask[at].all()
+        positions = find_positions(x, tokens)
+        assert positions == sorted(set(positions))
+        assert mask[positions].all()
         # The ranks among the valid tokens are those of a sequence without padding.
-        assert (np.flatnonzero(mask)[drawn(mask.sum())] == at).all()
+        ranks = random_token_positions(mask.sum())
+        np.testing.assert_array_equal(np.flatnonzero(mask)[ranks], positions)
 
 
 def test_random_positions_are_uniform_and_follow_the_seed():
@@ -73,10 +74,10 @@ def test_kmeans_is_lloyds_algorithm_from_the_segment_means():
         assert relative_error(means, expected) <= TOLERANCE["float64"]
 
 
-def own_landmarks(choice, *arrays):
+def numpy_landmarks(choice, *arrays):
     """Landmarks of float64 arrays by the paper's transcription."""
     if choice == "random":
-        return [x[drawn(S)] for x in arrays]
+        return [x[random_token_positions(S)] for x in arrays]
     means = [paper.segment_means(x, range(S), M) for x in arrays]
     if choice == "segment_means":
         return means
@@ -93,7 +94,7 @@ def own_landmarks(choice, *arrays):
 )
 def test_nystrom_uses_these_landmarks_and_this_inverse(choice, pinv, inverse):
     query, key, value = (normal(seed, S, H, scale=2.0) for seed in range(3))
-    f, a, b = paper.kernels_of(*own_landmarks(choice, query, key), query, key)
+    f, a, b = paper.kernels_of(*numpy_landmarks(choice, query, key), query, key)
     expected = f @ (inverse(a) @ (b @ value))
     out = attend(query, key, value, landmarks=choice, pinv=pinv)
     assert relative_error(out, expected) <= TOLERANCE["float64"]

@@ -14,10 +14,11 @@ KEY = jax.random.key(1)
 
 
 def test_tensor_cores_are_of_ampere_and_later(monkeypatch):
-    for capability, old in (("7.5", True), ("10.0", False)):
+    for capability, is_before_ampere in (("7.5", True), ("10.0", False)):
         gpus = [type("Gpu", (), {"compute_capability": capability})]
         monkeypatch.setattr(jax, "local_devices", lambda gpus=gpus: gpus)
-        assert (tensor_cores(jnp.float32) == "highest") == old
+        has_plain_units = tensor_cores(jnp.float32) == "highest"
+        assert has_plain_units == is_before_ampere
 
 
 def normal(seed, *shape):
@@ -62,16 +63,16 @@ def test_random_halves_are_uniform_and_without_correlation():
     signs = 2 * bits.astype(np.float32) - 1
     for lag in (1, 2, 3, 32, 64, 128, 2048):
         assert abs(signs[0, lag:].T @ signs[0, :-lag] / count).max() < 5 / count**0.5
-    of_keys = signs.reshape(4, -1)
-    correlation = of_keys @ of_keys.T / of_keys.shape[1] - np.eye(4)
-    assert abs(correlation).max() < 5 / np.sqrt(of_keys.shape[1])
+    rows = signs.reshape(4, -1)  # one for each key
+    correlation = rows @ rows.T / rows.shape[1] - np.eye(4)
+    assert abs(correlation).max() < 5 / np.sqrt(rows.shape[1])
 
 
 def test_random_halves_are_the_same_on_every_device(monkeypatch):
-    def branches(**branches):
+    def run_all(**branches):
         return [np.asarray(function()) for function in branches.values()]
 
-    monkeypatch.setattr(jax.lax, "platform_dependent", branches)
+    monkeypatch.setattr(jax.lax, "platform_dependent", run_all)
     np.testing.assert_array_equal(*random_halves(KEY, (3, 5, 7)))
 
 
@@ -83,7 +84,8 @@ def test_what_depends_on_the_platform_lowers_with_its_gradient(platform, product
         landmarks = dropout(segment_means(x, 2)[0], 0.5, key)
         return attend(landmarks, x, x, is_block=True).sum()
 
-    x, keys = jnp.ones((3, 7, 5)), jax.random.split(KEY, 3)
+    x = jnp.ones((3, 7, 5))
+    keys = jax.random.split(KEY, 3)
     gradient = jax.jit(jax.vmap(jax.value_and_grad(total)))
     lowered = gradient.trace(x, keys).lower(lowering_platforms=(platform,))
     # Forward and gradient, each with the six products of bfloat16 parts.
@@ -95,8 +97,10 @@ def test_what_depends_on_the_platform_lowers_with_its_gradient(platform, product
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_dense_and_its_gradients_are_those_of_a_product_and_a_sum(shape, width, dtype):
-    sizes = (shape, (shape[-1], width), (width,), (*shape[:-1], width))
-    x, kernel, bias, cotangent = (normal(i, *size) for i, size in enumerate(sizes))
+    x = normal(0, *shape)
+    kernel = normal(1, shape[-1], width)
+    bias = normal(2, width)
+    cotangent = normal(3, *shape[:-1], width)
 
     def plain(x, kernel, bias):
         return x @ kernel + jnp.broadcast_to(bias, cotangent.shape)
@@ -106,13 +110,15 @@ def test_dense_and_its_gradients_are_those_of_a_product_and_a_sum(shape, width, 
     gradients = our_pull(cotangent.astype(dtype))
     assert [g.dtype for g in (out, *gradients)] == [dtype, dtype, "float32", "float32"]
     tolerance = TOLERANCE["same" if dtype == "float32" else "bfloat16"]
-    for one, other in zip((out, *gradients), (expected, *pull(cotangent)), strict=True):
-        assert relative_error(one, other) <= tolerance
+    assert relative_error(out, expected) <= tolerance
+    for gradient, other in zip(gradients, pull(cotangent), strict=True):
+        assert relative_error(gradient, other) <= tolerance
 
 
 def test_gradients_of_bfloat16_are_summed_in_float32():
     count = 2**12 + 1  # bfloat16 ends at 256 when it adds ones
     ones = jnp.ones((count, 1), jnp.bfloat16)
     _, pull = jax.vjp(dense, ones, jnp.ones((1, 1)), jnp.ones(1))
-    _, of_kernel, of_bias = pull(ones)
-    assert float(of_kernel[0, 0]) == float(of_bias[0]) == count
+    _, kernel_gradient, bias_gradient = pull(ones)
+    assert float(kernel_gradient[0, 0]) == count
+    assert float(bias_gradient[0]) == count

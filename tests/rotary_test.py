@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer import encoder as encoder_module
+from nystromformer import layers
 from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.rotary import rotate_by_position
 from tests import paper
@@ -134,7 +134,7 @@ def test_exact_attention_with_rotary_positions_ignores_a_shift(monkeypatch):
     def by_square(x):  # an angle that is no multiple of the position
         return jnp.float32(rotated(x) * (1 + np.arange(x.shape[1]))[:, None, None] / L)
 
-    monkeypatch.setattr(encoder_module, "rotate_by_position", by_square)
+    monkeypatch.setattr(layers, "rotate_by_position", by_square)
     assert shifted_error("rotary") > 0.01
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer import encoder as encoder_module
+from nystromformer import layers
 from nystromformer.attention import ATTENTIONS
 from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.short_conv import short_conv
@@ -111,7 +111,7 @@ def test_encoder_with_short_conv_keeps_padding_out(attention, norm, monkeypatch)
     found = output_and_gradient(model, OTHER_PADDING, MASK)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
-    monkeypatch.setattr(encoder_module, "zeroed", lambda x, mask: x)
+    monkeypatch.setattr(layers, "zeroed", lambda x, mask: x)
     sees_padding = output_and_gradient(model, OTHER_PADDING, MASK)
     assert relative_error(sees_padding[0], expected[0]) > 1e-3
 

@@ -17,8 +17,9 @@ from flax import nnx
 
 from nystromformer.attention import make_attention
 from nystromformer.config import OptimizerConfig, TrainConfig
-from nystromformer.encoder import EncoderConfig, SelfAttention
+from nystromformer.encoder_config import EncoderConfig
 from nystromformer.heads import SequenceClassifier
+from nystromformer.layers import SelfAttention
 from nystromformer.training.compiled import jit_programs
 from nystromformer.training.data import HostSplit, train_indices
 from nystromformer.training.devices import (

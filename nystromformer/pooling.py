@@ -1,0 +1,53 @@
+"""Pooling: the vectors of a sequence become one, in which padding has no part.
+
+Letters: B batch, L length, D model dim.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from nystromformer.ops import zeroed
+
+POOLINGS = ("mean", "padded_mean", "max", "last", "cls_token")
+
+
+def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The mean over valid tokens.
+
+    Args:
+      x: [B, L, D].
+      mask: [B, L] bool, True = valid; None = all.
+
+    Returns:
+      float32 [B, D], zero where no token is valid.
+    """
+    if mask is None:
+        return x.mean(1, dtype=jnp.float32)
+    total = zeroed(x, mask).sum(1, dtype=jnp.float32)
+    num_valid = jnp.maximum(mask.sum(1, dtype=jnp.float32), 1)
+    return total / num_valid[:, None]
+
+
+def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The maximum over valid tokens; arguments and result are those of `pool_mean`."""
+    x = x.astype(jnp.float32)
+    if mask is None:
+        return x.max(1)
+    lowest = jnp.finfo(jnp.float32).min
+    largest = jnp.where(mask[:, :, None], x, lowest).max(1)
+    has_tokens = mask.any(1)
+    return jnp.where(has_tokens[:, None], largest, 0)
+
+
+def pool_last(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The vector of the last valid token, where padding stands at the end.
+
+    With n valid tokens it is token n − 1. Arguments and result are those of
+    `pool_mean`.
+    """
+    x = x.astype(jnp.float32)
+    if mask is None:
+        return x[:, -1]
+    last = jnp.maximum(mask.sum(1) - 1, 0)
+    tokens = zeroed(x, mask)
+    return jnp.take_along_axis(tokens, last[:, None, None], axis=1)[:, 0]
