@@ -30,6 +30,9 @@ OVERLAP = 459
 PADDLE_RETRIES = 2
 # The border that no contour may enter.
 PADDING = 1
+
+Slot = int | np.ndarray  # one slot of all pictures, or one of each
+
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 # The streams of a seed: one grows the pictures, the other decides the labels.
 _GROWTH_STREAM = 0
@@ -96,26 +99,30 @@ class Growth:
         length = self.paddles.settings.contour_length
         return self.anchor[:, [[0, length], [length - 1, 2 * length - 1]]]
 
-    def _pixels(self, rows, anchor, stamp) -> np.ndarray:
+    def _pixels(
+        self, rows: np.ndarray, anchor: np.ndarray, stamp: np.ndarray
+    ) -> np.ndarray:
         """Where the pixels of paddles [r] are in the flat array of all masks."""
         start = rows * self.paddles.width**2
         return (start + anchor)[:, None] + self.paddles.pixels[stamp]
 
-    def _enter(self, rows, slot):
+    def _enter(self, rows: np.ndarray, slot: Slot) -> None:
         """Enters the paddles of slots [r] into the masks."""
-        stamp, flat = self.stamp[rows, slot], self.occupied.reshape(-1)
-        at = self._pixels(rows, self.anchor[rows, slot], stamp)
-        flat[at] = np.maximum(flat[at], self.paddles.mask[stamp])
+        stamp = self.stamp[rows, slot]
+        pixels = self._pixels(rows, self.anchor[rows, slot], stamp)
+        occupied = self.occupied.reshape(-1)
+        occupied[pixels] = np.maximum(occupied[pixels], self.paddles.mask[stamp])
 
-    def _extend(self, rows, slot) -> np.ndarray:
+    def _extend(self, rows: np.ndarray, slot: np.ndarray) -> np.ndarray:
         """Puts paddles after those of slots [r] - 1; returns the success [r]."""
-        p, flat = self.paddles, self.occupied.reshape(-1)
+        p = self.paddles
+        occupied = self.occupied.reshape(-1)
         last = self.stamp[rows, slot - 1]
         pivot = self.anchor[rows, slot - 1] - p.ring[last] + p.step[last]
         choices = p.choices[last]  # [r, C]
         heads = pivot[:, None] + p.ring[choices]
-        at = (rows[:, None] * p.width**2 + heads)[:, :, None] + p.disc
-        dilated = flat[at].max(axis=2).astype(np.int64)
+        discs = (rows[:, None] * p.width**2 + heads)[:, :, None] + p.disc
+        dilated = occupied[discs].max(axis=2).astype(np.int64)
         cumulative = np.cumsum(p.turn[last] * (255 - dilated), axis=1)
 
         success = np.zeros(len(rows), bool)
@@ -123,9 +130,11 @@ class Growth:
         for _ in range(1 + PADDLE_RETRIES):
             draw = self.streams.below(rows[todo], cumulative[todo, -1])
             pick = (cumulative[todo] <= draw[:, None]).sum(axis=1)
-            anchor, stamp = heads[todo, pick], choices[todo, pick]
-            there = flat[self._pixels(rows[todo], anchor, stamp)].astype(np.int16)
-            free = np.all(there + p.mask[stamp] < OVERLAP, axis=1)
+            anchor = heads[todo, pick]
+            stamp = choices[todo, pick]
+            pixels = self._pixels(rows[todo], anchor, stamp)
+            before = occupied[pixels].astype(np.int16)
+            free = np.all(before + p.mask[stamp] < OVERLAP, axis=1)
             done = todo[free]
             self._enter(rows[done], slot[done] - 1)
             self.anchor[rows[done], slot[done]] = anchor[free]
@@ -134,10 +143,12 @@ class Growth:
             todo = todo[~free]
         return success
 
-    def _seed_contours(self, rows):
+    def _seed_contours(self, rows: np.ndarray) -> None:
         """Clears pictures and puts the first paddle of both contours."""
-        p, draw = self.paddles, self.streams.below
-        distance, length = p.settings.seed_distance, p.settings.contour_length
+        p = self.paddles
+        draw = self.streams.below
+        distance = p.settings.seed_distance
+        length = p.settings.contour_length
         self.occupied[rows] = self.blank
         room = p.settings.resolution - 4 * distance
         y, x = (2 * distance + draw(rows, room) for _ in range(2))
@@ -147,7 +158,7 @@ class Growth:
             self.stamp[rows, slot] = draw(rows, NUM_DIRECTIONS)
             tail = tail + p.bearing[draw(rows, NUM_DIRECTIONS)]
 
-    def _grow_contours(self):
+    def _grow_contours(self) -> None:
         """Paddle by paddle, in turn; a picture with a stuck contour starts again.
 
         Each attempt has a stream of its own.
@@ -177,17 +188,19 @@ class Growth:
         for slot in (length - 1, 2 * length - 1):
             self._enter(self.rows, slot)
 
-    def _seed_distractors(self, rows, slot) -> np.ndarray:
+    def _seed_distractors(self, rows: np.ndarray, slot: Slot) -> np.ndarray:
         """Puts first paddles at uniform places; returns which of these were free."""
-        p, resolution = self.paddles, self.paddles.settings.resolution
+        p = self.paddles
+        resolution = p.settings.resolution
         place = self.streams.below(rows, resolution**2)
         stamp = self.streams.below(rows, NUM_DIRECTIONS)
         tail = p.position(*np.divmod(place, resolution))
-        self.anchor[rows, slot], self.stamp[rows, slot] = tail, stamp
-        there = self.occupied.reshape(-1)[self._pixels(rows, tail, stamp)]
-        return np.all((there <= OCCUPIED) | (p.mask[stamp] < 255), axis=1)
+        self.anchor[rows, slot] = tail
+        self.stamp[rows, slot] = stamp
+        before = self.occupied.reshape(-1)[self._pixels(rows, tail, stamp)]
+        return np.all((before <= OCCUPIED) | (p.mask[stamp] < 255), axis=1)
 
-    def _grow_distractors(self):
+    def _grow_distractors(self) -> None:
         """One after the other; each has a number of tries, then it is left out."""
         settings = self.paddles.settings
         length = settings.distractor_length
@@ -255,12 +268,18 @@ def generate(
     return images, labels
 
 
-def _stamp(canvas: np.ndarray, width: int, rows, position, windows: np.ndarray):
+def _stamp(
+    canvas: np.ndarray,
+    width: int,
+    rows: np.ndarray,
+    position: np.ndarray,
+    windows: np.ndarray,
+) -> None:
     """Takes the maximum of canvas [n, width²] with windows [r, W, W] at positions."""
     radius = windows.shape[1] // 2
     y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
-    here = rows[:, None], position[:, None] + (y * width + x).ravel()
-    canvas[here] = np.maximum(canvas[here], windows.reshape(-1, y.size))
+    pixels = (rows[:, None], position[:, None] + (y * width + x).ravel())
+    canvas[pixels] = np.maximum(canvas[pixels], windows.reshape(-1, y.size))
 
 
 def _paint(growth: Growth, markers: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ def refuse_linen(attention: nnx.Module) -> None:
     Raises:
       ValueError: a linen module runs, and the attention has parameters.
     """
-    caller = linen_module._context.module_stack[-1]
+    caller = linen_module._context.module_stack[-1]  # noqa: SLF001
     if caller is None or isinstance(caller, nnx.bridge.ToLinen):
         return
     parameters = jax.tree.leaves(nnx.state(attention, nnx.Param))
