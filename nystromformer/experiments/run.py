@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
+from flax.traverse_util import flatten_dict
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
@@ -96,6 +97,7 @@ def _train(
         workdir,
         start=_start_from(source, experiment),
         data_sha256=data_sha256,
+        settings=flatten_dict(experiment.config.to_mapping(), sep="."),
     )
     if is_host_0():
         _write_config(experiment, workdir)

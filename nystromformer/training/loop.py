@@ -5,7 +5,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -37,6 +37,7 @@ class Trainer:
       workdir: an existing folder, or one in a bucket; the same for every process.
       start: maps the fresh weights, on the host, to those that training begins with.
       data_sha256: of each split.
+      settings: of the run, for TensorBoard.
 
     Raises:
       CheckpointError: no checkpoint can be read, or the run was trained on data with
@@ -51,6 +52,7 @@ class Trainer:
         workdir: Any,
         start: Callable[[Weights], Weights] | None = None,
         data_sha256: dict[str, str] | None = None,
+        settings: Mapping[str, Any] | None = None,
     ):
         self.programs = programs
         self.objective = programs.objective
@@ -85,7 +87,13 @@ class Trainer:
 
         self.step = int(self.state.step)
         self.saved_step = self.step
-        self.writer = MetricsWriter(workdir, self.step, self.run_state.evaluated)
+        self.writer = MetricsWriter(
+            workdir,
+            step=self.step,
+            evaluated=self.run_state.evaluated,
+            settings=settings,
+            score=self.objective.select,
+        )
 
     def fit(self) -> dict[str, Any]:
         """Trains to the end, then measures the test split with the best weights.

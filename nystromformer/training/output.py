@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from etils import epath
@@ -41,9 +42,20 @@ class MetricsWriter:
       workdir: the folder of the run, which may be in a bucket.
       step: at which the run begins.
       evaluated: the last step whose validation the run knows.
+      settings: key -> value, by which TensorBoard's page HPARAMS compares runs.
+      score: the metric of validation that this page has beside them.
     """
 
-    def __init__(self, workdir: epath.PathLike, step: int = 0, evaluated: int = -1):
+    def __init__(
+        self,
+        workdir: epath.PathLike,
+        step: int = 0,
+        evaluated: int = -1,
+        settings: Mapping[str, Any] | None = None,
+        score: str = "loss",
+    ):
+        self.settings = settings
+        self.score = score
         self.path = epath.Path(workdir) / METRICS_FILE
         self.step = step
         self.events: Any = None
@@ -79,12 +91,23 @@ class MetricsWriter:
     def _open_events(self) -> Any:
         # The import takes a second, which a run has only once it has metrics.
         from tensorboardX import SummaryWriter
+        from tensorboardX.summary import hparams
 
-        return SummaryWriter(
+        events = SummaryWriter(
             str(self.path.parent / "events"),
             purge_step=self.step + 1,
             flush_secs=10,
         )
+        if self.settings:
+            texts = {key: str(value) for key, value in self.settings.items()}
+            numbers = {
+                key: value
+                for key, value in self.settings.items()
+                if isinstance(value, bool | int | float)
+            }
+            for summary in hparams(texts | numbers, {f"validation/{self.score}": 0.0}):
+                events.file_writer.add_summary(summary)
+        return events
 
 
 class Progress:

@@ -65,6 +65,16 @@ def test_tensorboard_has_each_value_at_the_step_of_its_row(tmp_path):
     assert events(tmp_path / "events") == pytest.approx(expected)
 
 
+def test_tensorboard_knows_the_settings_of_the_run(tmp_path):
+    settings = {"train.seed": 3, "attention.name": "nystrom", "task.data_dir": None}
+    writer = MetricsWriter(tmp_path, settings=settings, score="accuracy")
+    writer.write(5, "validation", {"accuracy": 0.5})
+    writer.close()
+    content = b"".join(path.read_bytes() for path in (tmp_path / "events").iterdir())
+    for text in (b"train.seed", b"attention.name", b"nystrom", b"validation/accuracy"):
+        assert text in content
+
+
 def test_progress_without_a_terminal_is_a_line_every_few_seconds(capsys, monkeypatch):
     for seconds, lines in ((3600.0, 0), (0.0, 1)):
         monkeypatch.setattr(output, "SECONDS_PER_LINE", seconds)
