@@ -93,7 +93,7 @@ class MetricsWriter:
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
 
-        events = SummaryWriter(
+        events: Any = SummaryWriter(
             str(self.path.parent / "events"),
             purge_step=self.step + 1,
             flush_secs=10,
