@@ -53,24 +53,26 @@ class TaskConfig(OpenGroup):
 class ModelConfig(EncoderConfig):
     """The encoder, and how its output becomes one vector."""
 
-    vocab_size: int = 1  # a placeholder: the task has it, and the next one
+    # Placeholders: the task sets the vocabulary and the length.
+    vocab_size: int = 1
     max_length: int = 1
     dtype: str = "float32"
-    pooling: str = "mean"  # one of heads.POOLINGS, or "bert_pooler"
+    pooling: str = "mean"  # a name in pooling.POOLINGS, or "bert_pooler"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW with linear warm-up to learning_rate, then linear decay over the run."""
+    """AdamW with linear warm-up to learning_rate, then, unless switched off, decay."""
 
-    learning_rate: float = 1e-4  # the peak; from peak/25, linear down to peak/25e4
+    # The peak. The rate starts at a 25th of it and ends at a 250,000th.
+    learning_rate: float = 1e-4
     warmup_steps: int = 0
     weight_decay: float = 0.0
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-6
     cycle_b1: bool = False  # b1 from 0.95 down to 0.85 at the peak, and back
-    decay: str = "linear"  # or "none": the rate stays at its peak
+    decay: str = "linear"  # to the end of the run; with "none" the peak stays
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "weight_decay", "eps"):
@@ -86,14 +88,18 @@ class TrainConfig:
     """Length, intervals, batches and starting weights of training."""
 
     batch_size: int
-    num_steps: int = 0  # 0: as many as num_epochs take
-    num_epochs: float | None = None  # then num_steps is 0
-    eval_every: int  # steps, as the next two
+    # One of the two is given. Epochs may be fractions.
+    num_steps: int = 0
+    num_epochs: float | None = None
+    # The intervals are counted in steps.
+    eval_every: int
     checkpoint_every: int
     log_every: int = 50
-    seed: int = 0  # of all that is drawn: weights, order, dropout, augmentation
-    grad_accum_steps: int = 1  # parts of a batch, one after another in less memory
-    length_buckets: int = 1  # lengths that parts are padded to: a program for each
+    seed: int = 0  # for all that is drawn: weights, order, dropout, augmentation
+    # A batch is computed in so many parts, one after another, which needs less memory.
+    grad_accum_steps: int = 1
+    # Parts are padded to one of so many lengths; each length compiles a program.
+    length_buckets: int = 1
     init_from: str | None = None  # the workdir of a run whose best weights to take
     # Of training examples alone, where the task has it: pictures mirrored with
     # probability 1/2, arguments of ListOps in a random order.
@@ -163,7 +169,9 @@ class Config:
             check_range(f"train.{key}", getattr(train, key), 1)
         check_range("train.seed", train.seed, 0, 2**32 - 1)
         check_range("train.num_epochs", train.num_epochs or 0, 0)
-        check_range("train.num_steps", train.num_steps, 0 if train.num_epochs else 1)
+        if not train.num_steps and not train.num_epochs:
+            raise ValueError("give train.num_steps or train.num_epochs")
+        check_range("train.num_steps", train.num_steps, 0)
         check_range(
             "optimizer.warmup_steps",
             self.optimizer.warmup_steps,

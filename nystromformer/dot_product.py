@@ -1,6 +1,7 @@
 """Exact attention of one head of one sequence, in the layout that suits a CPU.
 
-Letters: T query length, S key length, H head dim.
+Letters: T query length, S key length, H head dim. In products l is the longer of T and
+S, and m the shorter.
 """
 
 from collections.abc import Callable
@@ -35,8 +36,8 @@ def attend(
       query: [T, H].
       key: [S, H].
       value: [S, H].
-      mask: [S] or [T, S] bool, True = attend; a query with nothing to attend to gets
-        finite numbers.
+      mask: [S] or [T, S] bool, or with a single row or column; True = attend. A query
+        with nothing to attend to gets finite numbers.
       bias: [T, S], or with one row for all queries or one column for all keys.
       scale: factor of the scores.
       drop: dropout of the weights, before they are normalised.
@@ -47,20 +48,20 @@ def attend(
       [T, H] in at least float32.
     """
     wide_dtype = at_least_float32(query.dtype)
-    is_keys_first = key.shape[0] > query.shape[0]
-    key_axis = 0 if is_keys_first else 1
+    has_keys_first = key.shape[0] > query.shape[0]
+    key_axis = 0 if has_keys_first else 1
     # Keys and values are transposed only where several blocks share the cost.
-    dot = long_dot if is_block else einsum
+    score_dot = long_dot if is_block else einsum
 
     def to_layout(x: jax.Array) -> jax.Array:
         """[S] or [T, S] -> an array that broadcasts to the scores."""
         x = jnp.atleast_2d(x)
-        return x.T if is_keys_first else x
+        return x.T if has_keys_first else x
 
-    if is_keys_first:
-        scores = scale * dot("lh,mh->lm", key, query, precision)  # [S, T]
+    if has_keys_first:
+        scores = scale * score_dot("lh,mh->lm", key, query, precision)  # [S, T]
     else:
-        scores = scale * dot("lh,mh->lm", query, key, precision)  # [T, S]
+        scores = scale * score_dot("lh,mh->lm", query, key, precision)  # [T, S]
     if bias is not None:
         scores += to_layout(bias)
     if mask is not None:
@@ -70,8 +71,8 @@ def attend(
     weights = exp_in(scores - largest, value.dtype)
     total = weights.sum(key_axis, dtype=wide_dtype)  # [T]
 
-    # XLA's CPU backend also has no bfloat16 product by columns.
-    if value.dtype != wide_dtype or value.shape[0] > MAX_KEYS_BY_COLUMNS:
-        dot = long_dot
-    letters = "lm,lh->mh" if is_keys_first else "lm,mh->lh"
-    return dot(letters, drop(weights), value, precision) / total[:, None]
+    # Besides losing digits, XLA's CPU backend has no bfloat16 sums along columns.
+    is_long_sum = value.dtype != wide_dtype or value.shape[0] > MAX_KEYS_BY_COLUMNS
+    value_dot = long_dot if is_block or is_long_sum else einsum
+    letters = "lm,lh->mh" if has_keys_first else "lm,mh->lh"
+    return value_dot(letters, drop(weights), value, precision) / total[:, None]

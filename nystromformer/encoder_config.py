@@ -13,7 +13,9 @@ from nystromformer.validation import check_choice, check_range
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-    """The config of an encoder; defaults: the paper's on the LRA, no convolution.
+    """The config of an encoder.
+
+    Its defaults are the paper's on the LRA, but that the attention has no convolution.
 
     Letters: N heads, H = D / N head dim, D model dim, F features of an input.
     """

@@ -88,7 +88,9 @@ def nystrom_factors(
     num_pinv_iters: int = 6,
     landmark_padding: str = "mask",
     pinv: str = "iterative",
-    **landmarks: Any,
+    landmarks: str = "segment_means",
+    landmark_seed: int = 0,
+    cross_attention: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """F, Z and B, whose product F Z B is the [T, S] matrix that `nystrom` applies.
 
@@ -101,8 +103,9 @@ def nystrom_factors(
       num_pinv_iters: as for `nystrom`.
       landmark_padding: as for `nystrom`.
       pinv: a name in PINVS.
-      **landmarks: `landmarks` and `landmark_seed`, as for `nystrom_kernels`, and
-        `cross_attention`, as for `nystrom`.
+      landmarks: a name in LANDMARKS.
+      landmark_seed: the seed of random landmarks.
+      cross_attention: whether queries are of other tokens than keys, also with T = S.
 
     Returns:
       F [T, M], Z [M, M] and B [M, S] in at least float32. The product's rows need not
@@ -114,7 +117,9 @@ def nystrom_factors(
         mask,
         num_landmarks=num_landmarks,
         landmark_padding=landmark_padding,
-        **landmarks,
+        landmarks=landmarks,
+        landmark_seed=landmark_seed,
+        cross_attention=cross_attention,
     )
     num_queries = query.shape[0]
     length = key.shape[0]
@@ -129,8 +134,9 @@ def nystrom_factors(
     if num_landmarks < length and (mask is None or landmark_padding == "count"):
         return f, z, b
 
-    # With n ≤ M attention is exact: landmark i is the i-th valid token, so F holds its
-    # weights and B says which token it is.
+    # With n ≤ M attention is exact. Landmark i is the i-th valid token, so column i of
+    # F holds the weights of that token, Z is the identity, and row i of B is 1 at its
+    # position.
     if mask is None:
         mask = jnp.ones(length, bool)
     is_exact = mask.sum() <= num_landmarks

@@ -263,6 +263,7 @@ class FirstTokenClassifier(Model):
         rngs: nnx.Rngs,
     ):
         self.encoder = Encoder(config, rngs=rngs)
+        check_choice("activation", activation, ("gelu", "tanh"))
         self.pooler = linear(config.model_dim, config.model_dim, rngs=rngs)
         self.out = linear(config.model_dim, num_classes, rngs=rngs)
         self.activation = activation

@@ -2,9 +2,10 @@
 
 The published configs set num_landmarks = segment_means_seq_len, for which transformers
 computes exact attention: softmax and the convolution of V. Here the same weights also
-run in O(L · M), with `num_landmarks`. Two differences are on purpose: Z₀ is scaled by
-the norms of each matrix (`nystromformer.nystrom`), and padding changes nothing, where
-theirs lets the values of padded tokens into the convolution.
+run in O(L · M), with `num_landmarks`. Two differences are on purpose: with
+`num_landmarks` Z₀ is scaled by the norms of each matrix (`nystromformer.nystrom`), and
+padding changes nothing, where theirs lets the values of padded tokens into the
+convolution.
 """
 
 import json
@@ -237,7 +238,19 @@ def _check_tensors(
     arrays = {name: np.empty(x.shape, bool) for name, (_, x) in variables.items()}
     expected_tensors = to_published(arrays)
     for name in sorted(tensors.keys() | expected_tensors.keys()):
-        shape = tensors[name].shape if name in tensors else "none"
-        expected = expected_tensors[name].shape if name in expected_tensors else "none"
+        if name not in tensors:
+            raise PretrainedError(
+                f"{folder} has no tensor {name}, which the model needs: name another "
+                "head"
+            )
+        if name not in expected_tensors:
+            raise PretrainedError(
+                f"{folder} has a tensor {name}, which the model does not have: name "
+                "another head"
+            )
+        shape = tensors[name].shape
+        expected = expected_tensors[name].shape
         if shape != expected:
-            raise PretrainedError(f"{folder}: {name} is {shape}, ours {expected}")
+            raise PretrainedError(
+                f"{folder}: {name} is {shape}, but by config.json it must be {expected}"
+            )

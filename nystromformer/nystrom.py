@@ -134,16 +134,18 @@ def iterative_pinv(
         Z₀ = Aᵀ / (‖A‖₁ ‖A‖∞),
         Zⱼ₊₁ = ¼ Zⱼ (13 I − A Zⱼ (15 I − A Zⱼ (7 I − A Zⱼ)))
 
-    Six iterations are far from converged on softmax matrices and so a *regularised*
-    inverse; that is the method as published, and its gradient goes through them.
+    With some 16 landmarks and more, six iterations are far from converged on softmax
+    matrices and so a *regularised* inverse; with 4 or 8 they can equal A⁺ to three
+    digits. That is the method as published, and its gradient goes through them.
 
     Args:
       matrix: A [..., M, M]; each is scaled by its own norms, the largest column sum
         and the largest row sum of absolute values.
-      num_iters: in float32 more than some 20 can diverge on a matrix of low rank, as
-        of equal tokens: rounding in its null space grows with each.
-      scale_over: names of vmapped axes along which the largest norms scale all, as in
-        the published code: over the batch and its heads.
+      num_iters: the number of iterations. In float32 more than about 20 can diverge on
+        a matrix of low rank, as equal tokens make: each iteration enlarges the rounding
+        errors in its null space.
+      scale_over: names of vmapped axes. All matrices along them are scaled by the
+        largest norms among them, as the published code does over batch and heads.
 
     Returns:
       Z [..., M, M] in at least float32.
@@ -248,14 +250,15 @@ def nystrom(
     )
     middle = jnp.matmul(z, context, precision="highest")
     if landmark_mask is not None:
-        # With n ≤ M every landmark is a token, and with the value of that token in the
-        # middle attention is exact. Only then are there landmarks without tokens, so
-        # nothing above needs to mask them.
+        # With n ≤ M every landmark is a valid token, and the values of these tokens in
+        # the place of `middle` make attention exact. Only with n < M are there
+        # landmarks without tokens, so the products above need no mask of them.
         token_values = value[nth_valid(landmark_mask, num_landmarks)]
         is_exact = landmark_mask.sum() <= num_landmarks
         middle = jnp.where(is_exact, token_values.astype(middle.dtype), middle)
 
-    # Rounded to the dtype of the inputs, whose own rounding costs more digits.
+    # K̃ and `middle` are rounded to the dtype of the inputs. The inputs were rounded to
+    # it as well, and that costs more digits.
     return attend(
         query,
         scaled_key_landmarks.astype(key.dtype),

@@ -1,4 +1,8 @@
-"""Sums, products and dropout in place of jax's own, each with its reason."""
+"""Small operations in place of jax's own, each with its reason.
+
+The tests refuse numpy's silent broadcasting of arrays of different rank, so that axes
+are added here and elsewhere by `[None]` and `expand_dims`.
+"""
 
 import functools
 import math
@@ -71,12 +75,15 @@ def in_memory(x: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 3))
 def long_dot(letters: str, x: Any, y: Any, precision: Any) -> jax.Array:
-    """`einsum` of a [L, M] with L ≥ M, in which a CPU sums over L along rows.
+    """`einsum` for products whose axis L is the longest, laid out for a CPU.
 
-    XLA's CPU backend is slower, and loses digits of long sums, where it sums along
-    columns. So Wᵀ X is computed as (Xᵀ W)ᵀ, and so is the gradient of Y in X Yᵀ. The
-    transposition takes as long as one product saves: it pays where several products
-    share it.
+    It takes "lh,mh->lm" for scores X Yᵀ, and "lm,lh->mh" or "lm,mh->lh" for weights W
+    times values V, Wᵀ V or W V.
+
+    XLA's CPU backend is slow, and loses digits, where it sums down the columns of a
+    matrix, as in Wᵀ V. So that is computed as (Vᵀ W)ᵀ. The gradient of Y in X Yᵀ is
+    such a sum as well and is computed likewise. Both need a transposed copy, which
+    takes as long as one product saves: it pays where several products share the copy.
     """
     if letters == "lm,lh->mh":
         transposed = in_memory(y.T)
@@ -126,9 +133,9 @@ def _hash(position: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array
 def random_halves(rng: jax.Array, shape: Sequence[int]) -> jax.Array:
     """Random uint16 numbers: each is a hash of its position and of the key.
 
-    The hash is far less work than Threefry. It gives 32 bits, for two numbers. On a CPU
-    one hash serves both. On an accelerator each number is hashed anew where it is used,
-    so that nothing is stored.
+    The hash is far less work than Threefry. Its 32 bits make two numbers. A CPU
+    computes one hash for both. An accelerator computes it for each number, where the number is
+    used, so that nothing is stored. The numbers are the same.
     """
     first, second = jax.random.bits(rng, (2,), jnp.uint32)
 
@@ -193,11 +200,13 @@ def gelu(x: jax.Array) -> jax.Array:
 def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """x [..., L, D] times kernel [D, E], plus bias [E]; in x's dtype.
 
-    The gradients of kernel and bias are summed in their own dtype. The gradient of a
-    small kernel is the sum of one product for each sequence. For one product of all
-    rows XLA first transposes them in memory and recomputes what they come from: then a
-    train step takes a tenth longer (measured on a CPU, estimated for a GPU). For a
-    large kernel one product for each sequence would need more memory than the rows.
+    The gradients of kernel and bias are summed in the dtype of the parameters.
+
+    The kernel's gradient could be one product over all B · L rows. For that, XLA copies
+    the rows transposed and recomputes the layer that made them, so that a train step
+    takes a tenth longer (measured on a CPU, estimated for a GPU). A small kernel
+    therefore gets one product for each sequence, and their sum. For a large kernel
+    these products would need more memory than the rows: it gets the one product.
     """
     bias = bias.astype(x.dtype)
     return x @ kernel.astype(x.dtype) + jnp.expand_dims(bias, range(x.ndim - 1))

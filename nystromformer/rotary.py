@@ -17,11 +17,13 @@ import jax.numpy as jnp
 
 from nystromformer.ops import at_least_float32
 
-LONGEST = 10_000  # the slowest pair of numbers turns by a little over 1/LONGEST a token
+# Pairs of numbers turn by 1 radian a token, the next ones by less, the last pair by a
+# little over 1/BASE.
+BASE = 10_000
 
 
 def rotate_by_position(x: jax.Array) -> jax.Array:
-    """Rotates the numbers i and i + H/2 of token t by t · LONGEST^(−2i/H).
+    """Rotates the numbers i and i + H/2 of token t by t · BASE^(−2i/H).
 
     Args:
       x: [B, L, N, H] queries or keys, H even. Token t of the array has position t,
@@ -32,7 +34,7 @@ def rotate_by_position(x: jax.Array) -> jax.Array:
     """
     wide_dtype = at_least_float32(x.dtype)
     half = x.shape[-1] // 2
-    frequencies = jnp.array([LONGEST ** (-i / half) for i in range(half)], wide_dtype)
+    frequencies = jnp.array([BASE ** (-i / half) for i in range(half)], wide_dtype)
     angles = jnp.outer(jnp.arange(x.shape[1], dtype=wide_dtype), frequencies)
     cos = jnp.cos(angles)[None, :, None]
     sin = jnp.sin(angles)[None, :, None]

@@ -5,9 +5,12 @@ its batch, an example draws from the stream of its own number, which is below 2Â
 has no more. What is drawn for the batch as a whole takes its number from here.
 """
 
-DROPOUT_BESIDE_MASKS = 2**31  # of an objective that also hides tokens
-AUGMENTATION = 2**31 + 1  # in it, each example has a stream again
+# An objective that hides tokens draws the hidden positions from the streams of the
+# examples. Its dropout takes this stream.
+DROPOUT_BESIDE_MASKS = 2**31
+# Augmentation takes this stream, and divides it by the numbers of the examples.
+AUGMENTATION = 2**31 + 1
 
-# Under the key by which a model drops: the encoder splits this key, and the layers of a
-# head that drop again take a stream of it.
+# The encoder splits the key by which a model drops. A head that also drops takes this
+# stream of that key. It may have a number from above, since the key is another one.
 HEAD_DROPOUT = 2**31

@@ -56,7 +56,7 @@ BAD = [
     ("model.vocab_size", 5, r"unknown key config\.model\.vocab_size; known: "),
     ("train.num_steps", "5", r"config\.train: num_steps must be int, got '5'"),
     ("train.batch_size", True, r"config\.train: batch_size must be int, got True"),
-    ("train.num_steps", 0, r"train\.num_steps must be at least 1, got 0"),
+    ("train.num_steps", 0, r"give train\.num_steps or train\.num_epochs"),
     ("train.seed", -1, r"train\.seed must be at least 0, got -1"),
     ("train.eval_every", 0, r"train\.eval_every must be at least 1, got 0"),
     ("train.grad_accum_steps", 5, "grad_accum_steps must divide train.batch_size"),

@@ -19,7 +19,7 @@ from nystromformer.attention.linen_guard import refuse_linen
 from nystromformer.attention.options import Configurable
 from nystromformer.ops import zeroed
 
-# A query at a masked place is taken for garbage from this size on: no network makes
+# A query at a masked position counts as garbage from this size on: no network makes
 # such numbers, and its scores might overflow.
 LARGEST_QUERY = 2.0**64
 
@@ -206,20 +206,20 @@ class Attention(nnx.Module, Configurable):
         value: jax.Array,
         mask: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Query, key and value, with zero keys and values where the mask is False.
+        """Zeroes keys and values where the mask is False, and unusable queries there.
 
-        The mask has the first axes of keys and values. With T = S its places may be
-        those of padded queries as well or, in cross attention, of valid ones. So the
-        queries there stay, except for garbage, because NaN in a score times the zero
-        cotangent of its output would be NaN. With `cross_attention` all queries are
-        valid and stay.
+        The mask is [S] or [B, S] and belongs to the keys. With T = S it may belong to
+        the queries as well, unless this is cross attention and the caller did not say
+        so. A query at a masked position is therefore kept if it is an ordinary number.
+        NaN and huge numbers become zero: their scores, times the zero cotangent of the
+        output, would make the gradient NaN. With `cross_attention` all queries stay.
         """
         if mask is None:
             return query, key, value
         if query.shape == key.shape and not self.cross_attention:
             is_valid = jnp.expand_dims(mask, range(mask.ndim, query.ndim))
-            is_number = jnp.abs(query) < LARGEST_QUERY
-            query = jnp.where(is_valid | is_number, query, 0)
+            is_ordinary = jnp.abs(query) < LARGEST_QUERY
+            query = jnp.where(is_valid | is_ordinary, query, 0)
         return query, zeroed(key, mask), zeroed(value, mask)
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:

@@ -5,8 +5,8 @@ transformer construction (ITC). Block i of the queries attends to the blocks i â
 i + 1, to the first and the last, and to num_random_blocks others; the first and the
 last block attend to everything. O(L Â· block_size) memory.
 
-Differs from the published code: the last block is the last one with a valid token and
-random blocks are drawn among those up to it, so adding padding changes nothing; the
+Differs from the published code: the first and the last block are those with valid
+tokens and random blocks are drawn between them, so adding padding changes nothing; the
 draw of block i is a pure function of (seed, i), shared by heads and layers; blocks that
 coincide (window and ends, in a short sequence) are seen once.
 
@@ -47,15 +47,22 @@ def attended_blocks(
 
     Returns:
       blocks [C, 5 + r] int32: window, ends, random ones.
-      exists [C, 5 + r] bool: False for no block, and for one that stands further left.
+      exists [C, 5 + r] bool: False outside the valid blocks, and for a block that the
+        row already has further left.
       ends [2] int32: the first and the last valid block.
     """
     num_blocks = valid.shape[0]
-    own = jnp.arange(num_blocks)
+    block_ids = jnp.arange(num_blocks)
     first = jnp.argmax(valid)
     last = num_blocks - 1 - jnp.argmax(valid[::-1])
     blocks = jnp.stack(
-        [own - 1, own, own + 1, jnp.full_like(own, first), jnp.full_like(own, last)],
+        [
+            block_ids - 1,
+            block_ids,
+            block_ids + 1,
+            jnp.full_like(block_ids, first),
+            jnp.full_like(block_ids, last),
+        ],
         axis=1,
     )  # [C, 5]
     repeated = [
@@ -70,12 +77,12 @@ def attended_blocks(
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), block)
         return jax.random.uniform(key, (num_random_blocks,), jnp.float32)
 
-    uniform = jax.vmap(draw)(own)  # [C, r]
+    uniform = jax.vmap(draw)(block_ids)  # [C, r]
     for column in range(num_random_blocks):
         # Draw a number among the free blocks, those that the row has not yet.
         num_free = last - first + 1 - exists.sum(1)
         position = uniform[:, column] * num_free.astype(uniform.dtype)
-        free_index = jnp.minimum(position.astype(own.dtype), num_free - 1)
+        free_index = jnp.minimum(position.astype(block_ids.dtype), num_free - 1)
 
         # Count from the first block on, and skip each block that the row has: sorted,
         # they are met in their order.

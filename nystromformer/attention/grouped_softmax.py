@@ -20,11 +20,11 @@ import jax.numpy as jnp
 from nystromformer.dot_product import attend
 from nystromformer.ops import at_least_float32, dropout
 
-# On an accelerator blocks of queries are so small that no more scores exist at a time.
+# The most scores that exist at a time on an accelerator: they limit a block of queries.
 MAX_SCORES = 2**27
-# On a CPU so many scores stay in its cache, and long sequences go in blocks of so many
-# queries.
+# The number of scores that stay in the cache of a CPU.
 CPU_SCORES = 2**19
+# The most queries of a block on a CPU, for long sequences.
 CPU_BLOCK = 128
 
 

@@ -174,10 +174,16 @@ class NystromAttention(Attention):
         if kernel is None:
             return out
 
-        if self.cross_attention or len(query) != len(key):
+        if self.cross_attention:
+            raise ValueError(
+                "the convolution of V needs self-attention: make the attention with "
+                "conv_kernel_size=0 for cross attention"
+            )
+        if len(query) != len(key):
             raise ValueError(
                 "the convolution of V needs self-attention, got "
-                f"T = {len(query)} and S = {len(key)}, or cross attention"
+                f"T = {len(query)} and S = {len(key)}: make the attention with "
+                "conv_kernel_size=0 for cross attention"
             )
         convolved_value = depthwise_conv(value, kernel, precision=precision)
         return out + convolved_value.astype(out.dtype)

@@ -7,7 +7,7 @@ Choromanski et al., "Rethinking Attention with Performers", ICLR 2021. For w ~ N
 R such features of each query and key, with linear attention between them, estimate
 softmax attention; rows w that are orthogonal in blocks of H estimate it better.
 
-Letters: L, T, S tokens, queries, keys, H head dim, R features.
+Letters: L length, T query length, S key length, H head dim, R features.
 """
 
 from collections.abc import Callable
@@ -78,10 +78,11 @@ def softmax_features(
 ) -> tuple[jax.Array, jax.Array]:
     """exp(w·q) and exp(w·k − |k|²/2) of q, k scaled by H^(−1/4), up to factors.
 
-    Two kinds of factors cancel in the normalised product: one of each query (so −|q|²/2
-    is left out), and for each feature c of its keys against 1/c of its queries. They
-    make the largest feature of every token, and the largest key of every feature, 1:
-    nothing overflows, and no sum of weights is below 1.
+    The normalised product stays the same if all features of a query are multiplied by
+    one number (so −|q|²/2 is left out), or if a feature is multiplied by c for all keys
+    and divided by c for all queries. Such numbers are chosen that the largest feature
+    of every query is 1, and so is each feature's largest value among the keys: nothing
+    overflows, and no sum of weights is below 1.
 
     Args:
       query: [T, H].

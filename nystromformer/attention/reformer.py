@@ -61,7 +61,7 @@ def random_rotations(seed: int, shape: tuple[int, int, int, int]) -> jax.Array:
 def hash_buckets(
     x: jax.Array, mask: jax.Array, rotations: jax.Array, bucket_size: int
 ) -> jax.Array:
-    """Hashes by angle: argmax [x R; −x R], the nearest of 2 K directions.
+    """Hashes by angle: the nearest of the 2 K directions ±axis k, in each round.
 
     It has no gradient.
 
@@ -86,8 +86,8 @@ def hash_buckets(
         precision="highest",
     )
     is_used = jnp.arange(num_axes) * bucket_size < num_valid  # [K]
-    sizes = jnp.where(is_used[None, None], jnp.abs(projections), -1)
-    axis = jnp.argmax(sizes, axis=-1)  # [R, L]
+    magnitudes = jnp.where(is_used[None, None], jnp.abs(projections), -1)
+    axis = jnp.argmax(magnitudes, axis=-1)  # [R, L]
     projection = jnp.take_along_axis(projections, axis[:, :, None], axis=-1)[:, :, 0]
 
     bucket = jnp.where(projection < 0, num_axes + axis, axis)
