@@ -24,7 +24,7 @@ from nystromformer.heads import (
     TokenClassifier,
 )
 from nystromformer.ops import dropout
-from tests.encoder_test import INPUTS, MASK, B, D, L, V, encoder_config
+from tests.encoder_cases import INPUTS, MASK, B, D, L, V, encoder_config
 from tests.tolerance import TOLERANCE, relative_error
 
 KEY = jax.random.key(1)

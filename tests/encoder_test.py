@@ -9,39 +9,27 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.encoder import Encoder, EncoderConfig
+from nystromformer.encoder import Encoder
 from tests import paper
+from tests.encoder_cases import (
+    INPUTS,
+    MASK,
+    OPTIONS,
+    B,
+    D,
+    L,
+    V,
+    compiled,
+    encoder_config,
+)
 from tests.jaxpr import equations
 from tests.tolerance import TOLERANCE, relative_error
 
-B, L, V, D = 3, 31, 13, 10
-LENGTHS = np.array([31, 19, 11])
-MASK = np.arange(L) < LENGTHS[:, None]
-# Few iterations: they are unrolled, and compiling takes most of the time.
-OPTIONS = {"num_landmarks": 7, "num_pinv_iters": 2, "conv_kernel_size": 5}
-INPUTS = np.random.default_rng(0).integers(0, V, (B, L))
 KEY = jax.random.key(1)
-
-
-def encoder_config(**options):
-    options = {
-        "vocab_size": V,
-        "max_length": L,
-        "model_dim": D,
-        "mlp_dim": 17,
-        "attention_options": {} if options.get("attention") else OPTIONS,
-    } | options
-    return EncoderConfig(**options)
 
 
 def make(**options):
     return Encoder(encoder_config(**options), rngs=nnx.Rngs(0))
-
-
-def compiled(model):
-    graphdef, state = nnx.split(model)
-    call = jax.jit(lambda state, *args: nnx.merge(graphdef, state)(*args))
-    return functools.partial(call, state)
 
 
 @functools.cache
@@ -116,15 +104,17 @@ def test_encoder_remat_recomputes_and_changes_nothing():
         x, _ = nnx.merge(graphdef, state)(INPUTS, jnp.asarray(MASK), KEY)
         return jnp.where(MASK[:, :, None], jnp.sin(x), 0).sum()
 
-    found, products = [], []
+    gradients = {}
+    num_products = {}
     for remat in ("none", "block"):
         graphdef, state = nnx.split(make(dropout_rate=0.3, remat=remat, num_layers=1))
         gradient = functools.partial(jax.grad(loss), graphdef=graphdef)
-        found.append(jax.flatten_util.ravel_pytree(jax.jit(gradient)(state))[0])
-        names = [e.primitive.name for e in equations(gradient, state)]
-        products.append(names.count("dot_general"))
-    assert relative_error(*found) <= TOLERANCE["float32"]
-    assert products[1] > products[0]
+        gradients[remat], _ = jax.flatten_util.ravel_pytree(jax.jit(gradient)(state))
+        names = [equation.primitive.name for equation in equations(gradient, state)]
+        num_products[remat] = names.count("dot_general")
+    error = relative_error(gradients["block"], gradients["none"])
+    assert error <= TOLERANCE["float32"]
+    assert num_products["block"] > num_products["none"]
 
 
 TRANSFORMED = {
@@ -147,11 +137,11 @@ TRANSFORMED = {
 )
 def test_encoder_remat_can_be_transformed_from_outside(name, attention, options):
     """Also with parameters that all blocks share, and with some that never train."""
-    found = []
+    outputs = []
     for remat in ("none", "block"):
         model = make(attention=attention, attention_options=options, remat=remat)
-        found.append(TRANSFORMED[name](lambda x, model=model: model(x)[0]))
-    assert relative_error(*found) <= TOLERANCE["float32"]
+        outputs.append(TRANSFORMED[name](lambda x, model=model: model(x)[0]))
+    assert relative_error(*outputs) <= TOLERANCE["float32"]
 
 
 def test_encoder_in_bfloat16_is_near_float32():
@@ -167,9 +157,11 @@ def test_encoder_cls_token_stands_in_front_and_is_never_padding():
 
 
 def test_nystrom_encoder_is_exported_for_any_batch():
-    shape, model = (*jax.export.symbolic_shape("b"), L), make(cls_token=True)
-    given = jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, bool)
-    out, _ = jax.export.export(jax.jit(model))(*given).call(jnp.int32(INPUTS), MASK)
+    (batch_size,) = jax.export.symbolic_shape("b")
+    inputs = jax.ShapeDtypeStruct((batch_size, L), jnp.int32)
+    mask = jax.ShapeDtypeStruct((batch_size, L), bool)
+    exported = jax.export.export(jax.jit(make(cls_token=True)))(inputs, mask)
+    out, _ = exported.call(jnp.int32(INPUTS), MASK)
     expected, _ = forward(cls_token=True)(INPUTS, MASK)
     assert relative_error(out, expected) <= TOLERANCE["float32"]
 
@@ -214,19 +206,22 @@ def count(**options):
 
 
 def test_encoder_layers_share_an_attention_and_train_it():
-    options = {"attention": "linformer", "num_layers": 3}
+    def options(sharing):
+        return {
+            "attention": "linformer",
+            "num_layers": 3,
+            "attention_options": {"projection_dim": 5, "sharing": sharing},
+        }
 
-    def with_sharing(sharing):
-        wanted = {"projection_dim": 5, "sharing": sharing}
-        return options | {"attention_options": wanted}
+    # One projection [5, L] in each of three layers, or one for each of two heads.
+    num_apart = count(**options("key_value"))
+    num_shared = count(**options("layerwise_per_head"))
+    assert num_apart == num_shared + (3 - 2) * 5 * L
 
-    published = "layerwise_per_head"  # of two heads, once; the other in three layers
-    apart, shared = (count(**with_sharing(x)) for x in ("key_value", published))
-    assert apart == shared + (3 - 2) * 5 * L
-    graphdef, state = nnx.split(make(**with_sharing(published)))
+    graphdef, state = nnx.split(make(**options("layerwise_per_head")))
     gradients = jax.grad(lambda state: nnx.merge(graphdef, state)(INPUTS)[0].std())
-    found = nnx.to_pure_dict(gradients(state))
-    assert np.asarray(found["blocks"][0]["attention"]["attention"]["projection"]).any()
+    first_block = nnx.to_pure_dict(gradients(state))["blocks"][0]
+    assert np.asarray(first_block["attention"]["attention"]["projection"]).any()
     blocks = nnx.merge(graphdef, state).blocks
     assert len({id(block.attention.attention) for block in blocks}) == 1
 
@@ -257,12 +252,12 @@ def test_encoder_adds_token_types_by_default_those_after_the_separator():
     inputs = np.where(INPUTS == 3, 4, INPUTS)
     inputs[:, [7, 12]] = 3
     types = np.tile(np.arange(L) > 7, (B, 1)).astype(int)
-    wanted, _ = forward(num_token_types=2)(inputs, MASK, None, types)
-    found, _ = forward(num_token_types=2, separator=3)(inputs, MASK)
-    np.testing.assert_array_equal(found, wanted)
+    given, _ = forward(num_token_types=2)(inputs, MASK, None, types)
+    by_separator, _ = forward(num_token_types=2, separator=3)(inputs, MASK)
+    np.testing.assert_array_equal(by_separator, given)
     zeros, _ = forward(num_token_types=2)(inputs, MASK, None, np.zeros((B, L), int))
     np.testing.assert_array_equal(forward(num_token_types=2)(inputs, MASK)[0], zeros)
-    assert rows_differ(wanted, zeros) > 1e-3
+    assert rows_differ(given, zeros) > 1e-3
 
 
 def test_encoder_embedding_norm_hides_the_scale_of_embeddings():

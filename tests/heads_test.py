@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.encoder import EncoderConfig
+from nystromformer.encoder_config import EncoderConfig
 from nystromformer.heads import (
     FirstTokenClassifier,
     MaskedLanguageModel,
@@ -17,7 +17,7 @@ from nystromformer.heads import (
     SequenceClassifier,
     TokenClassifier,
 )
-from tests.encoder_test import (
+from tests.encoder_cases import (
     INPUTS,
     LENGTHS,
     MASK,
@@ -35,13 +35,18 @@ C = 7
 
 
 def make(model=SequenceClassifier, pooling="mean", **options):
-    config, rngs = encoder_config(**options), nnx.Rngs(0)
-    return model(config, num_classes=C, pooling=pooling, rngs=rngs)
+    config = encoder_config(**options)
+    return model(config, num_classes=C, pooling=pooling, rngs=nnx.Rngs(0))
 
 
 @functools.cache
 def forward(**options):
     return compiled(make(**options))
+
+
+def apply_linear(layer, x):
+    """A linear layer in numpy."""
+    return x @ np.float64(layer.kernel[...]) + np.float64(layer.bias[...])
 
 
 def count(model):
@@ -60,14 +65,15 @@ POOLS = {
 @pytest.mark.parametrize("pooling", POOLS)
 def test_sequence_classifier_pools_valid_tokens(pooling):
     x = np.random.default_rng(1).normal(size=(B, L, D)).astype(np.float32) - 9
-    model, of_row = make(pooling=pooling, attention="identity"), POOLS[pooling]
+    model = make(pooling=pooling, attention="identity")
+    pool = POOLS[pooling]
     dirty = np.where(MASK[:, :, None], x, np.nan)
-    expected = [of_row(np.float64(row[:n])) for row, n in zip(x, LENGTHS, strict=True)]
+    expected = [pool(np.float64(row[:n])) for row, n in zip(x, LENGTHS, strict=True)]
     assert relative_error(model.pool(dirty, MASK), expected) <= TOLERANCE["same"]
     if pooling != "cls_token":
         assert not model.pool(x, np.zeros((B, L), bool)).any()
-    whole = [of_row(np.float64(row)) for row in x]
-    assert relative_error(model.pool(x, None), whole) <= TOLERANCE["same"]
+    without_mask = [pool(np.float64(row)) for row in x]
+    assert relative_error(model.pool(x, None), without_mask) <= TOLERANCE["same"]
 
 
 @pytest.mark.parametrize("pooling", POOLS)
@@ -119,9 +125,8 @@ def test_pair_classifier_is_one_encoder_and_four_features():
         pooled.append(np.array([row[valid].mean(0) for row, valid in rows]))
     x0, x1 = pooled
     features = np.concatenate([x0, x1, x0 * x1, x0 - x1], axis=1)
-    head = [model.head.hidden, model.head.out]
-    (w0, b0), (w1, b1) = ((np.asarray(m.kernel), np.asarray(m.bias)) for m in head)
-    expected = np.maximum(features @ w0 + b0, 0) @ w1 + b1
+    hidden = np.maximum(apply_linear(model.head.hidden, features), 0)
+    expected = apply_linear(model.head.out, hidden)
     logits = forward(model=PairClassifier)(inputs, mask)
     assert relative_error(logits, expected) <= TOLERANCE["float32"]
     swapped = forward(model=PairClassifier)(inputs[:, ::-1], mask[:, ::-1])
@@ -160,7 +165,8 @@ def test_classifiers_have_the_papers_parameters(model):
     def linear(fan_in, fan_out):
         return fan_in * fan_out + fan_out
 
-    norm, attention = 2 * 64, 4 * linear(64, 64) + 35 * 2
+    norm = 2 * 64
+    attention = 4 * linear(64, 64) + 35 * 2
     block = 2 * norm + attention + linear(64, 128) + linear(128, 64)
     head = linear(64 if model is SequenceClassifier else 4 * 64, 128) + linear(128, 10)
     expected = (16 + 2048) * 64 + 2 * block + norm + head
@@ -170,43 +176,68 @@ def test_classifiers_have_the_papers_parameters(model):
     assert count(made) == expected
 
 
-@pytest.mark.parametrize("kind", ["erf", "tanh"])
-def test_published_heads_are_their_formulas(kind):
-    config = encoder_config(attention="identity", gelu=kind, dropout_rate=0.5)
-    masked = MaskedLanguageModel(config, rngs=nnx.Rngs(0))
-    masked.bias[...] = np.arange(V, dtype=np.float32)
-    masked.transform.kernel[...] *= 5  # where both GELUs differ
-    masked.norm.scale[...] *= 2  # not that of the encoder
-    x, _ = compiled(masked.encoder)(INPUTS, MASK)
-    x = np.asarray(x, np.float64)
-    hidden = gelu(x @ np.asarray(masked.transform.kernel), kind)
-    norm = hidden - hidden.mean(-1, keepdims=True)
-    norm *= 2 / np.sqrt(hidden.var(-1, keepdims=True) + 1e-5)
-    expected = norm @ np.asarray(masked.encoder.embedding.embedding).T + np.arange(V)
-    error = relative_error(nnx.jit(masked)(INPUTS, MASK), expected)
-    assert error <= TOLERANCE["float32"]
+def published_config(gelu="erf"):
+    """With dropout, so that tests see when it is on."""
+    return encoder_config(attention="identity", gelu=gelu, dropout_rate=0.5)
 
-    model = FirstTokenClassifier(config, num_classes=C, rngs=nnx.Rngs(0))
-    model.pooler.kernel[...] *= 5
-    x = np.asarray(compiled(model.encoder)(INPUTS, MASK)[0], np.float64)
-    pooled = x[:, 0] @ np.asarray(model.pooler.kernel)
-    hidden = gelu(pooled, kind)
-    expected = hidden @ np.asarray(model.out.kernel)
+
+def encode(model):
+    """The vectors of the model's encoder in float64, [B, L, D]."""
+    x, _ = compiled(model.encoder)(INPUTS, MASK)
+    return np.float64(x)
+
+
+@pytest.mark.parametrize("kind", ["erf", "tanh"])
+def test_masked_language_model_is_its_formula(kind):
+    model = MaskedLanguageModel(published_config(kind), rngs=nnx.Rngs(0))
+    model.bias[...] = np.arange(V, dtype=np.float32)
+    model.transform.kernel[...] *= 5  # where both GELUs differ
+    model.norm.scale[...] *= 2  # not that of the encoder
+    hidden = gelu(encode(model) @ np.float64(model.transform.kernel[...]), kind)
+    centred = hidden - hidden.mean(-1, keepdims=True)
+    normalised = 2 * centred / np.sqrt(hidden.var(-1, keepdims=True) + 1e-5)
+    embedding = np.float64(model.encoder.embedding.embedding[...])
+    expected = normalised @ embedding.T + np.arange(V)
     logits = nnx.jit(model)(INPUTS, MASK)
     assert relative_error(logits, expected) <= TOLERANCE["float32"]
-    assert relative_error(nnx.jit(model)(INPUTS, MASK, jax.random.key(0)), logits) > 0.1
 
-    options = {"num_classes": C, "activation": "tanh", "rngs": nnx.Rngs(0)}
-    bert = FirstTokenClassifier(config, **options)
-    both = MaskedOrderModel(config, rngs=nnx.Rngs(0))
-    bert.pooler = both.pooler = model.pooler
-    both.ordered.bias[...] = 1
-    nnx.update(bert.encoder, nnx.state(model.encoder))
-    hidden = np.tanh(pooled)
-    expected = hidden @ np.asarray(bert.out.kernel)
-    assert relative_error(nnx.jit(bert)(INPUTS, MASK), expected) <= TOLERANCE["float32"]
-    expected = hidden @ np.asarray(both.ordered.kernel) + 1
-    assert relative_error(both.order(x), expected) <= TOLERANCE["float32"]
+
+@pytest.mark.parametrize(
+    ("activation", "kind", "function"),
+    [
+        ("gelu", "erf", lambda x: gelu(x, "erf")),
+        ("gelu", "tanh", lambda x: gelu(x, "tanh")),
+        ("tanh", "erf", np.tanh),
+    ],
+)
+def test_first_token_classifier_is_its_formula(activation, kind, function):
+    model = FirstTokenClassifier(
+        published_config(kind),
+        num_classes=C,
+        activation=activation,
+        rngs=nnx.Rngs(0),
+    )
+    model.pooler.kernel[...] *= 5  # where both GELUs differ
+    pooled = apply_linear(model.pooler, encode(model)[:, 0])
+    expected = apply_linear(model.out, function(pooled))
+    logits = nnx.jit(model)(INPUTS, MASK)
+    assert relative_error(logits, expected) <= TOLERANCE["float32"]
+
+
+def test_first_token_classifier_drops_with_a_key():
+    model = FirstTokenClassifier(published_config(), num_classes=C, rngs=nnx.Rngs(0))
+    logits = nnx.jit(model)(INPUTS, MASK)
+    dropped = nnx.jit(model)(INPUTS, MASK, jax.random.key(0))
+    assert relative_error(dropped, logits) > 0.1
+
+
+def test_masked_order_model_reads_the_first_vector():
+    model = MaskedOrderModel(published_config(), rngs=nnx.Rngs(0))
+    model.ordered.bias[...] = 1
+    x = encode(model)
+    hidden = np.tanh(apply_linear(model.pooler, x[:, 0]))
+    expected = apply_linear(model.ordered, hidden)
+    assert relative_error(model.order(x), expected) <= TOLERANCE["float32"]
 
 
 def test_sequence_classifier_is_trained_in_linen_by_to_linen():
@@ -228,5 +259,5 @@ def test_sequence_classifier_is_trained_in_linen_by_to_linen():
 def test_pair_classifier_takes_features():
     features = np.random.default_rng(2).normal(size=(B, 2, L, V)).astype(np.float32)
     pair = compiled(make(PairClassifier, vocab_size=None, input_dim=V))
-    assert pair(features, np.stack([MASK, MASK], 1)).shape == (B, C)
+    assert pair(features, np.stack([MASK, MASK], axis=1)).shape == (B, C)
     assert relative_error(pair(features[:, ::-1]), pair(features)) > 1e-3

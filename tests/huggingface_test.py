@@ -352,4 +352,4 @@ def test_import_weights_makes_a_workdir(commands, tmp_path):
     assert run.config.model.gelu == "erf"
 
     again = commands.run("import_weights.py", *flags)
-    assert "name a new or empty workdir" in refused(again)
+    assert "choose a new or empty folder as workdir" in refused(again)
