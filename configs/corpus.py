@@ -26,10 +26,17 @@ from configs.defaults import attention, config_of, model, objective, optimizer, 
 def bert(num_layers: int, num_heads: int, model_dim: int) -> dict[str, Any]:
     """The paper's encoder of text, BERT's, in one size."""
     return {
-        **model(num_layers=num_layers, num_heads=num_heads),
-        **model(model_dim=model_dim, mlp_dim=4 * model_dim),
-        **model(norm="post", gelu="tanh", embedding_norm=True, num_token_types=2),
-        **model(pooling="bert_pooler"),  # a classifier reads [CLS] by Linear and tanh
+        **model(
+            num_layers=num_layers,
+            num_heads=num_heads,
+            model_dim=model_dim,
+            mlp_dim=4 * model_dim,
+            norm="post",
+            gelu="tanh",
+            embedding_norm=True,
+            num_token_types=2,
+            pooling="bert_pooler",  # A classifier reads [CLS] by Linear and tanh.
+        ),
         **attention(conv_kernel_size=33, num_landmarks=64),
     }
 

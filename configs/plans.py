@@ -68,7 +68,11 @@ PLANS: dict[str, dict[str, Any]] = {
     # BERT.
     "table2": {
         "tasks": (
-            *("glue", "glue:mrpc", "glue:qnli", "glue:qqp", "glue:mnli"),
+            "glue",
+            "glue:mrpc",
+            "glue:qnli",
+            "glue:qqp",
+            "glue:mnli",
             "text:subwords",
         ),
         "seeds": 1,

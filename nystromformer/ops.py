@@ -134,8 +134,8 @@ def random_halves(rng: jax.Array, shape: Sequence[int]) -> jax.Array:
     """Random uint16 numbers: each is a hash of its position and of the key.
 
     The hash is far less work than Threefry. Its 32 bits make two numbers. A CPU
-    computes one hash for both. An accelerator computes it for each number, where the number is
-    used, so that nothing is stored. The numbers are the same.
+    computes one hash for both. An accelerator computes it for each number, where the
+    number is used, so that nothing is stored. The numbers are the same.
     """
     first, second = jax.random.bits(rng, (2,), jnp.uint32)
 

@@ -78,7 +78,7 @@ def find_points(changes: Changes) -> list[Point]:
       ConfigError: if the flags do not fit together, or a run could not start.
     """
     if bool(_CONFIG.value) == bool(_PLAN.value or _TASKS.value):
-        raise ConfigError("give either --config, --tasks or --plan")
+        raise ConfigError("give --config alone, or --tasks, --plan or both")
     grid = parse_grid(_GRID.value)
     config_file, _, config_presets = (_CONFIG.value or "").partition(":")
     plans = [PLANS[name] for name in _PLAN.value] or [{"variants": [{}]}]

@@ -82,7 +82,8 @@ def join_processes() -> None:
 
     # Process 0 alone would read and write the cache.
     jax.config.update("jax_enable_compilation_cache", False)
-    # jax.distributed has taken one of these signals for itself.
+    # jax.distributed has put a C handler under one of these signals. Python still knows
+    # its own handler: setting it again puts it back.
     for signum in SIGNALS:
         signal.signal(signum, signal.getsignal(signum))
     if jax.process_index():

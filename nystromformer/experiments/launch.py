@@ -143,10 +143,12 @@ def run_locally(
             startable = [point for point in waiting if point.source not in pending]
             for point in startable[: len(free_slots)]:
                 waiting.remove(point)
-                if _can_start(point, folder):
-                    job = _make_job(point, folder)
-                    job.start(**free_slots.pop(0))
-                    running.append(job)
+                # It stays out if its source has failed, or another sweep has taken it.
+                if not _can_start(point, folder):
+                    continue
+                job = _make_job(point, folder)
+                job.start(**free_slots.pop(0))
+                running.append(job)
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
         for job in running:

@@ -19,8 +19,8 @@ def padded_inputs(
       task: whose vocabulary the inputs have.
       inputs: texts, or pairs of texts where an example has two; or token ids [B, L],
         or [B, 2, L] of two sequences, with L ≤ max_length.
-      lengths: the numbers of tokens of each row of ids, [B] or [B, 2]; None means that
-        they have no padding, which is an error for ids that end in that of padding.
+      lengths: the numbers of tokens of each row of ids, [B] or [B, 2]. None: no row
+        has padding; then a row that ends in 0, the padding, is an error.
       num_sequences: in one example, 1 or 2.
 
     Returns:

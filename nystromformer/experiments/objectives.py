@@ -48,7 +48,10 @@ def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Modu
     """
     _check_one_label(task)
     if config.pooling == "bert_pooler" and task.vocabulary is None:
-        raise ValueError(f"pooling='bert_pooler' reads [CLS]; {task.name} has none")
+        raise ValueError(
+            f"pooling='bert_pooler' reads [CLS], which {task.name} does not have: take "
+            "pooling='mean'"
+        )
     if task.num_inputs == 2:
         return heads.PairClassifier(
             config, num_classes=task.num_classes, pooling=config.pooling, rngs=rngs
@@ -112,8 +115,8 @@ def _check_one_label(task: Task) -> None:
     """Raises ValueError for a task that labels tokens, not sequences."""
     if task.num_labels:
         raise ValueError(
-            f"{task.name} labels several tokens of a sequence, a classifier gives it "
-            'one label: take objective.name="positions"'
+            f"{task.name} labels several tokens of a sequence, and a classifier has "
+            'one label for each sequence: take objective.name="positions"'
         )
 
 

@@ -38,8 +38,9 @@ def absolute_names(names: Iterable[str]) -> tuple[str, ...]:
     """Returns the names of modules, each once, with absolute paths of files."""
     unique: dict[str, None] = {}
     for name in names:
-        is_file = name.endswith(".py")
-        unique[str(Path(name).expanduser().absolute()) if is_file else name] = None
+        if name.endswith(".py"):
+            name = str(Path(name).expanduser().absolute())
+        unique[name] = None
     return tuple(unique)
 
 

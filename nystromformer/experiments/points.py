@@ -76,7 +76,10 @@ def parse_grid(texts: Sequence[str]) -> list[dict[str, str]]:
         if not key or not all(values):
             raise ConfigError(f"--grid={text}: give KEY=VALUE,VALUE")
         if key in axes:
-            raise ConfigError(f"--grid={text}: give KEY=VALUE,VALUE, each key once")
+            raise ConfigError(
+                f"--grid={text}: {key} is given twice; put all its values into one "
+                "--grid"
+            )
         axes[key] = values
 
     combinations = itertools.product(*axes.values())

@@ -61,7 +61,10 @@ def record_qkv(graphdef: Any, weights: Any, tokens: Any, mask: Any) -> list[Laye
     encoder.remat = "none"  # else blocks would be traced apart from the list
     for block in encoder.blocks:
         if block.attention.num_projections == 1:
-            raise ConfigError("its attention has no queries and keys")
+            raise ConfigError(
+                "the model's attention has no queries and keys to measure: take a run "
+                "of another one, such as softmax"
+            )
         block.attention.attention = _recording(block.attention.attention, layers)
     encoder(tokens, mask)
     return layers

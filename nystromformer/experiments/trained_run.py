@@ -110,9 +110,8 @@ class TrainedRun:
         Args:
           inputs: texts, or pairs of texts where an example has two; or token ids
             [B, L] ([B, 2, L] with two inputs), L ≤ the task's max_length.
-          lengths: the numbers of tokens of the rows of ids, [B] ([B, 2]); None means
-            that they have no padding, which is an error for ids that end in that of
-            padding.
+          lengths: the numbers of tokens of the rows of ids, [B] ([B, 2]). None: no row
+            has padding; then a row that ends in 0, the padding, is an error.
 
         Raises:
           DataError: for a text that is not one of the task's.

@@ -88,8 +88,8 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
                 "depth, vocabulary, attention, short_conv"
             )
 
-    new = ", ".join(sorted(target_arrays.keys() - carried.keys()))
-    dropped = ", ".join(sorted(source_arrays.keys() - carried.keys()))
+    new = ", ".join(sorted(target_arrays.keys() - carried.keys())) or "none"
+    dropped = ", ".join(sorted(source_arrays.keys() - carried.keys())) or "none"
     print(
         f"init_from: {len(carried)} arrays carried over; new: {new}; dropped: {dropped}"
     )

@@ -113,8 +113,8 @@ def check_new(workdir: epath.Path) -> None:
 def check_workdir(workdir: epath.Path, config: Config) -> None:
     """Checks that a run of this config may begin or go on in a folder.
 
-    Nothing is changed there. The folders of data and of other runs are not compared,
-    since they may have moved.
+    Nothing is changed there. Folders of data are not compared, and of other runs only
+    the last part, since they may have moved.
 
     Raises:
       ConfigError: if the folder holds something else, or a run of another config; the

@@ -38,4 +38,5 @@ def without_cpu_fusions(flags: str, jaxlib_version: str) -> str:
         flags = Path(flags).read_text()
     if FUSIONS in flags or jaxlib_version not in JAXLIBS_WITH_FUSIONS:
         return flags
+    # An empty value names no kind of fusion: all are off.
     return f"{flags} {FUSIONS}=".lstrip()

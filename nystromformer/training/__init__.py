@@ -1,1 +1,1 @@
-"""Training of any model(inputs, mask, dropout_rng) -> logits by any objective."""
+"""Training of any nnx model by any objective."""

@@ -159,7 +159,8 @@ class HostSplit:
     def prefetch(self, batches: np.ndarray) -> None:
         """Reads the rows of the next chunk from a disk while the devices compute."""
         if hasattr(self.inputs, "prefetch"):
-            self.inputs.prefetch(batches.ravel())
+            row_indices = batches if self.pairs is None else self.pairs[batches]
+            self.inputs.prefetch(row_indices.ravel())
 
     def chunk(self, batches: np.ndarray, mesh: Mesh | None = None) -> Chunk:
         """Copies a few batches to the devices.

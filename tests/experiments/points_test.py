@@ -114,7 +114,7 @@ def test_make_points_changes_all_points_without_naming_it():
 
 BAD = {
     ("attention.name=",): "attention.name=: give KEY=VALUE,VALUE$",
-    ("train.batch_size=8", "train.batch_size=16"): "each key once",
+    ("train.batch_size=8", "train.batch_size=16"): "train.batch_size is given twice",
     ("train.seed=1,2",): "=1,2: for seeds take --seeds",
     ("attention.num_landmark=4",): r"no run has .*landmark; known: attention\.num_land",
     ("train.batch_size=many",): "listops.py: .*invalid literal for int",

@@ -56,7 +56,7 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
 
 def test_sweep_rejects_bad_input(commands, tmp_path):
     for args, message in (
-        ([LISTOPS, "--tasks=text"], "give either --config, --tasks or --plan"),
+        ([LISTOPS, "--tasks=text"], "give --config alone, or --tasks, --plan or both"),
         (["--tasks=chess"], "No such file or directory: "),
         ([LISTOPS, "--config.train.num_step=5"], "known: train.num_steps"),
         ([LISTOPS, "--config.train.init_from=/no/run"], "/no/run is not a run"),

@@ -90,6 +90,24 @@ def test_chunk_has_both_rows_of_each_pair():
     np.testing.assert_array_equal(batch.labels, [2, 1])
 
 
+class RecordedRows(np.ndarray):
+    """Token ids that remember which rows were asked for in advance."""
+
+    def prefetch(self, row_indices):
+        self.prefetched = row_indices.tolist()
+
+
+def test_prefetch_reads_both_rows_of_each_pair():
+    inputs = np.zeros((6, 4), np.uint8).view(RecordedRows)
+    labels = np.zeros(3, np.int32)
+    pairs = np.array([[0, 5], [1, 4], [2, 3]], np.int32)
+    batches = np.array([[2, 0]], np.int32)
+    HostSplit(inputs, None, labels, pairs).prefetch(batches)
+    assert inputs.prefetched == [2, 3, 0, 5]
+    HostSplit(inputs, None, labels, None).prefetch(batches)
+    assert inputs.prefetched == [2, 0]
+
+
 def test_example_lengths_are_the_same_on_the_host_and_the_devices():
     pairs = np.array([[0, 2], [2, 1], [1, 1]], np.int32)
     for split, expected in (

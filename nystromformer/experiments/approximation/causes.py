@@ -1,18 +1,19 @@
 """The error of Nyström attention, split into its causes.
 
 Nyström attention replaces S = softmax(Q Kᵀ / √H) by F Z B, where F and B are made of
-landmarks and Z stands for the inverse of A. In the norm of the matrix each step loses
-something:
+landmarks and Z stands for the inverse of A. Each step takes a matrix farther from S:
 
-    rank M        the best matrix of rank M, by singular values
-    landmarks     the best middle matrix for these landmarks, F⁺ S B⁺
+    rank M        the matrix of rank M that is nearest to S, by singular values
+    landmarks     F X B with the X that brings it nearest to S, F⁺ S B⁺
     inverse       Z after some iterations, or the exact A⁺, or none at all
 
 The first step whose error is too large says what a head needs: another method, other
-landmarks, or another inverse.
+landmarks, or another inverse. Errors are measured where they count, in the output S V,
+for which the first two are near the best and need not be the best.
 """
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -123,7 +124,7 @@ def drawn_errors(
       An array [N] by the name of the method.
     """
 
-    def of_head(query: Any, key: Any, value: Any) -> tuple[jax.Array, ...]:
+    def outputs_of_head(query: Any, key: Any, value: Any) -> dict[str, jax.Array]:
         f, a, b = nystrom_kernels(
             query,
             key,
@@ -132,20 +133,23 @@ def drawn_errors(
             landmarks="random",
             landmark_seed=seed,
         )
-        random = f @ (iterative_pinv(a, num_pinv_iters) @ (b @ value))
-        sampled = standard_nystrom(query, key, mask, num_landmarks=count, seed=seed)
-        return softmax_matrix(query, key, mask) @ value, random, sampled @ value
+        z = iterative_pinv(a, num_pinv_iters)
+        standard = standard_nystrom(query, key, mask, num_landmarks=count, seed=seed)
+        return {
+            "exact": softmax_matrix(query, key, mask) @ value,
+            RANDOM_LANDMARKS: f @ (z @ (b @ value)),
+            STANDARD: standard @ value,
+        }
 
-    heads = jax.vmap(of_head, in_axes=1, out_axes=1)
-    exact, random, sampled = heads(query, key, value)
-    estimate = _performer(query, key, value, mask, seed, num_features=count)
+    outputs = jax.vmap(outputs_of_head, in_axes=1, out_axes=1)(query, key, value)
+    outputs[PERFORMER] = _performer(query, key, value, mask, seed, num_features=count)
 
-    valid = mask[:, None, None]
-    exact = jnp.where(valid, exact, 0)
+    is_valid = mask[:, None, None]
+    exact = jnp.where(is_valid, outputs.pop("exact"), 0)
     errors = {}
-    for name, approximation in zip(DRAWN, (random, sampled, estimate), strict=True):
-        difference = jnp.where(valid, approximation, 0) - exact
-        errors[name] = _relative(difference, exact, axis=(0, 2))
+    for method in DRAWN:
+        difference = jnp.where(is_valid, outputs[method], 0) - exact
+        errors[method] = _relative(difference, exact, axis=(0, 2))
     return errors
 
 
@@ -210,23 +214,11 @@ def measure_causes(
         place = {"layer": index, "example": example}
         errors = split_errors(*arrays, counts=shorter, num_pinv_iters=num_pinv_iters)
         rows += _split_rows(place, shorter, jax.device_get(errors))
-        for count in shorter:
-            for draw in range(num_draws):
-                errors = drawn_errors(
-                    *arrays, draw, count=count, num_pinv_iters=num_pinv_iters
-                )
-                for name, heads in jax.device_get(errors).items():
-                    for head, error in enumerate(heads):
-                        rows.append(
-                            {
-                                **place,
-                                "head": head,
-                                "num_landmarks": count,
-                                "method": name,
-                                "draw": draw,
-                                "error": error,
-                            }
-                        )
+        for count, draw in itertools.product(shorter, range(num_draws)):
+            errors_of_draw = drawn_errors(
+                *arrays, draw, count=count, num_pinv_iters=num_pinv_iters
+            )
+            rows += _drawn_rows(place, count, draw, jax.device_get(errors_of_draw))
     return pd.DataFrame(rows)
 
 
@@ -235,6 +227,22 @@ def _examples(layers: Sequence[Layer]) -> Iterator[tuple[int, int, list[np.ndarr
     for index, layer in enumerate(layers):
         for example in range(len(layer.mask)):
             yield index, example, layer.example(example)
+
+
+def _drawn_rows(
+    place: dict[str, int], count: int, draw: int, errors: dict[str, np.ndarray]
+) -> Iterator[dict[str, Any]]:
+    """The rows of `drawn_errors`' arrays [N]."""
+    for method, errors_of_heads in errors.items():
+        for head, error in enumerate(errors_of_heads):
+            yield {
+                **place,
+                "head": head,
+                "num_landmarks": count,
+                "method": method,
+                "draw": draw,
+                "error": error,
+            }
 
 
 def _split_rows(

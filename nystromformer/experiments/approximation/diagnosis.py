@@ -31,9 +31,9 @@ class Diagnosis(NamedTuple):
 
     table: a row for each layer, head and number of landmarks. Its columns are the
       median error of each method, `inverse_error` and `inverse_residual` of the
-      iterated inverse, and `limited_by`: "rank" if no matrix of that rank is within the
-      tolerance, else "landmarks" if none with these landmarks is, else "inverse" if the
-      iterated inverse is what loses; empty where Nyström attention is within it.
+      iterated inverse, and `limited_by`. This is empty where Nyström attention is
+      within the tolerance. Else it is "rank" if the matrix of rank M nearest to S is
+      not, "landmarks" if F X B nearest to S is not, and otherwise "inverse".
     errors: the error of each method in each example and draw.
     figure: the error of Nyström attention by layer and head, a panel for each number of
       landmarks, with the first letter of what limits it.

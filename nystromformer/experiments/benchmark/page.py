@@ -49,6 +49,7 @@ def write_benchmark(
         source["versions"] |= torch.VERSIONS
     rows: list[dict[str, Any]] = []
     for programs in groups:
+        # Only here: the first group checks all settings, and an error leaves no folder.
         markdown.open_folder(out, FILE)
         new_rows = measure(programs, rounds)
         print("\n".join(tables(new_rows)), flush=True)
@@ -170,15 +171,17 @@ def draw_curves(rows: Sequence[Row]) -> Figure:
     figure = new_figure(len(PASSES), len(UNITS))
     lengths = sorted({row["key"]["length"] for row in rows})
     panels = [(name, unit) for name in PASSES for unit in UNITS]
+    labels = dict.fromkeys(row["key"]["attention"] for row in rows)
+    styles = {label: line_style(index) for index, label in enumerate(labels)}
     for axes, (name, unit) in zip(figure.axes, panels, strict=True):
         rows_of_pass = [row for row in rows if row["key"]["what"] == name]
-        for index, (label, curve) in enumerate(curves(rows_of_pass, unit).items()):
+        for label, curve in curves(rows_of_pass, unit).items():
             axes.plot(
                 list(curve),
                 list(curve.values()),
                 marker=".",
                 label=label,
-                **line_style(index),
+                **styles[label],
             )
         axes.set(title=name, ylabel=unit, xlabel="length", xscale="log", yscale="log")
         axes.set_xticks(lengths, [f"{n:,}" for n in lengths], rotation=30)

@@ -103,10 +103,11 @@ def _is_of_task(key: str) -> bool:
 def _named_settings(frame: Any, texts: Any) -> Any:
     """Which settings the name of each run has: bool [runs, settings].
 
-    These are the settings that differ among the runs of a task, attention and preset;
-    what the command line changed in a part of a task's runs; an attention's option in
-    all tasks if in one; a task's option for all attentions if for one; and the preset,
-    if there are several.
+    - A setting that differs among the runs of one task, attention and preset.
+    - A setting that the command line changed in some runs of a task, and not in others.
+    - An option of an attention is named in every task as soon as it is in one.
+    - An option of a task is named for every attention as soon as it is for one.
+    - The preset, if the report has several.
     """
     kinds = [frame["task"], frame["attention"], texts["preset"]]
     is_different = texts.groupby(kinds).transform("nunique") > 1
@@ -117,10 +118,12 @@ def _named_settings(frame: Any, texts: Any) -> Any:
     is_uneven = (by_task.transform("nunique") > 1) & overrides.notna()
     is_named = is_different | is_uneven.groupby(kinds).transform("any")
 
+    # What is named in one task is named in all.
     options = [key for key in texts if key.startswith("attention.")]
     by_attention = is_named[options].groupby(frame["attention"])
     is_named[options] = by_attention.transform("any")
 
+    # What is named for one attention is named for all.
     options = [key for key in texts if _is_of_task(key)]
     by_data = is_named[options].groupby([frame["task"], texts["preset"]])
     is_named[options] = by_data.transform("any")

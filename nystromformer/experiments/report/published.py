@@ -33,7 +33,9 @@ FREE_KEYS = UNNAMED | {
 
 @functools.cache
 def preset_settings(task: str, words: str) -> dict[str, Any]:
-    """The settings of configs/TASK.py:WORDS, by JSON's types; none without it.
+    """Returns the settings of configs/TASK.py:WORDS as JSON has them.
+
+    There are none if the file has no such preset.
 
     Args:
       task: the name of the task and of its file.
@@ -42,13 +44,16 @@ def preset_settings(task: str, words: str) -> dict[str, Any]:
     config_file = importlib.import_module(f"configs.{task}")
     try:
         groups = config_file.get_config(words).to_dict()
-    except ValueError:  # A preset of somebody's own file has the name of a published.
+    except ValueError:  # A user's own file gave its preset the name of a published one.
         return {}
     return flatten_dict(json.loads(json.dumps(groups)), sep=".")
 
 
 def has_published_settings(run: Any) -> bool:
-    """Whether a run is one of these presets, whatever file and flags it came from."""
+    """Returns whether a run has the settings of one of PRESETS.
+
+    Its file and its flags do not matter.
+    """
     settings = run["settings"]
     if settings["task.name"] not in TASKS or settings["preset"] not in PRESETS:
         return False
@@ -61,10 +66,16 @@ def has_published_settings(run: Any) -> bool:
 
 
 def cite(run: Any, task: str) -> str:
-    """As in "37.15 [1], 38.51 [2]", if the run has the published settings.
+    """Cites published scores, as in "37.15 [1], 38.51 [2]".
 
-    `task` is of Table 3, which is trained from scratch, its "average" as printed, or a
-    set of Table 2, which is fine-tuned.
+    Args:
+      run: a row of `read_runs`.
+      task: a task of Table 3, whose runs start from scratch; a set of GLUE, whose runs
+        start from pre-trained weights; or "average", the mean that Table 3 prints.
+
+    Returns:
+      The scores; "" if the run has not the published settings, or nobody has published
+      any.
     """
     settings = run["settings"]
     task = "imdb" if settings["preset"] == "subwords" else task
@@ -72,6 +83,8 @@ def cite(run: Any, task: str) -> str:
     from_scratch = task in (*LRA, AVERAGE)
     if from_scratch == is_pretrained or not has_published_settings(run):
         return ""
-    of_attention = SCORES[SCORES["attention"] == run["attention"]].set_index("source")
-    scores = of_attention.get(task, of_attention[AVERAGE][:0]).dropna()
+    if task not in SCORES:
+        return ""
+    rows = SCORES[SCORES["attention"] == run["attention"]]
+    scores = rows.set_index("source")[task].dropna()
     return ", ".join(f"{score:.2f} [{source}]" for source, score in scores.items())

@@ -242,7 +242,10 @@ def _check_test_data(frame: Frame) -> None:
         different = hashes.dropna().drop_duplicates()
         if len(different) > 1:
             workdirs = ", ".join(frame["run"][different.index])
-            raise ConfigError(f"test data differ: {workdirs}")
+            raise ConfigError(
+                "these runs of one row were tested on different data; report on them "
+                f"apart: {workdirs}"
+            )
 
 
 def _check_no_duplicates(frame: Frame) -> None:
@@ -250,7 +253,10 @@ def _check_no_duplicates(frame: Frame) -> None:
     is_equal = frame.duplicated(["column", "label", "seed"], keep=False)
     if is_equal.any():
         workdirs = ", ".join(frame["run"][is_equal])
-        raise ConfigError(f"equal settings and seed, omit one: {workdirs}")
+        raise ConfigError(
+            "these runs have equal settings and seed; leave all but one out: "
+            f"{workdirs}"
+        )
 
 
 def heading(task: str, metric: str) -> str:

@@ -136,14 +136,14 @@ def test_read_runs_names_folders_of_other_texts(runs):
 def test_read_runs_refuses_two_runs_that_differ_in_nothing(runs):
     first, second = runs.add("nystrom,quick"), runs.add("nystrom,quick", 0.5)
     runs.add("nystrom,quick", 0.6, seed=1)
-    with pytest.raises(ConfigError, match=f"omit one: {first}, {second}$"):
+    with pytest.raises(ConfigError, match=f"all but one out: {first}, {second}$"):
         runs.read()
 
 
 def test_read_runs_refuses_seeds_of_different_data(runs):
     for seed, data in enumerate("ab"):
         runs.add("softmax", 0.5, seed=seed, result={"data_sha256": {"test": data}})
-    with pytest.raises(ConfigError, match=r"data differ: .*/00, .*/01$"):
+    with pytest.raises(ConfigError, match=r"different data; .*/00, .*/01$"):
         runs.read()
 
 
