@@ -16,12 +16,8 @@ import dataclasses
 
 import numpy as np
 
-from lra_tasks.pathfinder_paddles import (
-    NUM_DIRECTIONS,
-    Paddles,
-    get_paddles,
-    get_settings,
-)
+from lra_tasks.pathfinder_paddles import NUM_DIRECTIONS, Paddles, get_paddles
+from lra_tasks.pathfinder_settings import get_settings
 
 # For a first paddle a mask of more than 0.3 x 255 is occupied.
 OCCUPIED = 76
