@@ -20,8 +20,8 @@ from tqdm import tqdm
 from lra_tasks.archives import LRA_RELEASE, UNPACKED, Archive
 from lra_tasks.base import Task
 from lra_tasks.pathfinder_generator import generate
-from lra_tasks.pathfinder_paddles import DIFFICULTIES, RESOLUTIONS
 from lra_tasks.pathfinder_released import read_released, released_lists
+from lra_tasks.pathfinder_settings import DIFFICULTIES, RESOLUTIONS
 from lra_tasks.split import Split
 
 # So many pictures grow in lock-step, which is fast for all resolutions.

@@ -10,126 +10,34 @@ Lengths are pixels, coordinates (y, x), angles radians with direction (sin, cos)
 positions flat indices into a canvas that is `pad` pixels larger on each side.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 from scipy import ndimage
 
-# The number of paddles in a long contour.
-DIFFICULTIES = {"easy": 6, "intermediate": 9, "hard": 14}
+from lra_tasks.pathfinder_settings import Settings
+
 # First paddles point along whole degrees.
 NUM_DIRECTIONS = 360
 # The weight of going straight ahead.
 TURN_SCALE = 4096
-# The ink of a marker.
+# It scales the ink of all paddles and markers, which is stored in integers.
 INK_SCALE = 4096
 # Paddles are drawn so many times larger and shrunk.
 ANTIALIAS = 2
+# The two tables of `Paddles.ink`.
+CONTOUR_INK = 0
+DISTRACTOR_INK = 1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-    """All that distinguishes one Pathfinder data set from another.
-
-    Attributes:
-      resolution: the side of a picture.
-      contour_length: the number of paddles in a long contour.
-      paddle_length: the length of a paddle.
-      thickness: its width.
-      margins: the free space around paddles; one of these is drawn for each picture.
-      seed_distance: how far the two contours begin from one another.
-      marker_radius: the radius of a marker.
-      continuity: a larger one makes straighter contours.
-      contour_contrast: the ink of the long contours.
-      distractor_contrast: the ink of the distractors.
-      distractor_paddles: the number of paddles in all distractors together.
-      distractor_tries: how many random places a distractor may try; if it fails at all
-        of them, it is left out.
-    """
-
-    resolution: int
-    contour_length: int
-    paddle_length: int
-    thickness: float
-    margins: tuple[int, ...]
-    seed_distance: int
-    marker_radius: float
-    continuity: float
-    contour_contrast: float
-    distractor_contrast: float
-    distractor_paddles: int
-    distractor_tries: int
-
-    @property
-    def distractor_length(self) -> int:
-        return self.contour_length // 3
-
-    @property
-    def num_distractors(self) -> int:
-        return self.distractor_paddles // self.distractor_length
-
-
-# Long Range Arena's parameters, by the resolution. With one try at 32 pixels 1.2 of 5
-# distractors appear, as in the public pictures.
-RESOLUTIONS: dict[int, dict[str, Any]] = {
-    32: {
-        "paddle_length": 2,
-        "thickness": 0.5,
-        "margins": (1,),
-        "seed_distance": 7,
-        "marker_radius": 1.5,
-        "continuity": 1.0,
-        "contour_contrast": 1.5,
-        "distractor_contrast": 2.0,
-        "distractor_paddles": 20,
-        "distractor_tries": 1,
-    },
-    64: {
-        "paddle_length": 5,
-        "thickness": 1.0,
-        "margins": (1,),
-        "seed_distance": 12,
-        "marker_radius": 2.5,
-        "continuity": 1.8,
-        "contour_contrast": 0.8,
-        "distractor_contrast": 0.8,
-        "distractor_paddles": 22,
-        "distractor_tries": 5,
-    },
-    128: {
-        "paddle_length": 5,
-        "thickness": 1.5,
-        "margins": (2, 3),
-        "seed_distance": 20,
-        "marker_radius": 3.0,
-        "continuity": 1.8,
-        "contour_contrast": 0.9,
-        "distractor_contrast": 0.9,
-        "distractor_paddles": 35,
-        "distractor_tries": 5,
-    },
-}
-
-
-def get_settings(resolution: int, difficulty: str) -> Settings:
-    """Returns the settings of one of RESOLUTIONS and of DIFFICULTIES."""
-    return Settings(
-        resolution=resolution,
-        contour_length=DIFFICULTIES[difficulty],
-        **RESOLUTIONS[resolution],
-    )
-
-
-def _along(
+def _displacements(
     angle: np.ndarray,
     distance: float,
     rounding: Callable[[np.ndarray], np.ndarray] = np.rint,
 ) -> np.ndarray:
-    """Whole-pixel displacements [..., 2] by a distance at angles."""
+    """Whole-pixel displacements [..., 2] by a distance at angles [...]."""
     exact = distance * np.stack([np.sin(angle), np.cos(angle)], axis=-1)
     # Without the last digits 2.5 is 2.5 on every machine.
     return rounding(exact.round(9)).astype(np.int64)
@@ -141,102 +49,160 @@ def _disc(radius: int) -> np.ndarray:
     return y**2 + x**2 <= radius**2
 
 
-def _shrink(blown: np.ndarray, radius: int) -> np.ndarray:
-    """Lanczos of [S, W, W] to [S, 2 radius + 1, 2 radius + 1], in 0..1."""
+def _shrink(enlarged: np.ndarray, radius: int) -> np.ndarray:
+    """Shrinks pictures with a Lanczos filter.
+
+    Args:
+      enlarged: n pictures of any size, in 0..255.
+      radius: that of the result.
+
+    Returns:
+      The pictures float64 [n, 2 radius + 1, 2 radius + 1], in 0..1.
+    """
     size = (2 * radius + 1, 2 * radius + 1)
-    windows = []
-    for window in blown:
-        image = Image.fromarray(window).resize(size, Image.Resampling.LANCZOS)
-        windows.append(np.asarray(image))
-    return np.stack(windows).astype(np.float64) / 255
+    pictures = []
+    for picture in enlarged:
+        image = Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS)
+        pictures.append(np.asarray(image))
+    return np.stack(pictures).astype(np.float64) / 255
+
+
+def _rank_followers(
+    angle: np.ndarray, continuity: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ranks the paddles that may follow each paddle, those straight ahead first.
+
+    Args:
+      angle: the angle of each paddle, radians [S].
+      continuity: a larger one gives less weight to paddles that bend the contour.
+
+    Returns:
+      The followers int64 [S, C] and their weights int64 [S, C]. A paddle with fewer
+      followers than another has some of weight 0.
+    """
+    difference = np.abs(angle[:, None] - angle[NUM_DIRECTIONS:])
+    bend = np.minimum(difference, 2 * np.pi - difference) * continuity
+    weight = np.cos(np.minimum(bend, np.pi / 2)).clip(0) ** 2
+    weight = np.rint(weight * TURN_SCALE).astype(np.int64)
+
+    most_followers = (weight > 0).sum(axis=1).max()
+    order = np.argsort(-weight, axis=1, kind="stable")[:, :most_followers]
+    return NUM_DIRECTIONS + order, np.take_along_axis(weight, order, axis=1)
 
 
 class Paddles:
-    """Tables of all S paddles of one data set and margin, P ring pixels among them.
+    """Tables of all paddles of one data set and margin.
 
-    Paddles 0..359 are anchored at their tail and point along their degree; the
-    others are anchored at their head, one for each place of the head on the ring.
+    Paddles 0..359 are the first of a chain. They are anchored at their tail and point
+    along their degree. The others are anchored at their head, one for each place of the
+    head on the ring around a pivot.
+
+    Letters: S paddles, C paddles that may follow one, K pixels within the margin of a
+    pixel, Q pixels that the largest paddle occupies, W and W' the sides of the pictures
+    of a paddle and of a marker.
+
+    Attributes:
+      settings: the settings of the data set.
+      pad: how many pixels the canvas has on each side of the picture.
+      width: the side of the canvas.
+      step: int64 [S], from the pivot of a paddle to the next pivot.
+      ring: int64 [S], from the pivot of a paddle to its anchor.
+      bearing: int64 [360], from the first contour's tail to the second's.
+      disc: int64 [K], from a pixel to all within the margin.
+      choices: int64 [S, C], the paddles that may follow.
+      turn: int64 [S, C], the weights of the choices.
+      pixels: int64 [S, Q], from the anchor to the pixels that a paddle occupies; a
+        shorter row repeats its first pixel.
+      mask: uint8 [S, Q], how much of each pixel is occupied, 1..255.
+      ink: int16 [2, S, W, W], the pictures of a paddle of a contour (CONTOUR_INK) and
+        of a distractor (DISTRACTOR_INK), with the anchor in the middle.
+      marker: int16 [W', W'], the picture of a marker.
     """
 
     def __init__(self, settings: Settings, margin: int):
         self.settings = settings
         length = settings.paddle_length
         self.pad = length + 2 * margin + int(np.ceil(settings.thickness)) + 1
-        self.width = settings.resolution + 2 * self.pad  # of the canvas
-        flat = np.array([self.width, 1])
+        self.width = settings.resolution + 2 * self.pad
+        strides = np.array([self.width, 1])
 
-        circumference = int(np.ceil(2 * np.pi * (length + margin)))
-        arc = np.arange(circumference) / (length + margin)  # one for each pixel
+        # The ring has an angle for each pixel of its circumference.
+        radius = length + margin
+        circumference = int(np.ceil(2 * np.pi * radius))
+        ring_angle = np.arange(circumference) / radius
         # Heads are rounded down and pivots up, which is how the public generator does
         # it and what its share of axis-parallel (brightest) paddles comes from.
-        ring = np.unique(_along(arc, length + margin, np.floor), axis=0)
+        heads = np.unique(_displacements(ring_angle, radius, np.floor), axis=0)
         degrees = np.deg2rad(np.arange(NUM_DIRECTIONS) - NUM_DIRECTIONS // 2)
-        angle = np.concatenate([degrees, np.arctan2(ring[:, 0], ring[:, 1])])
-        # [S] from the pivot to the next pivot, [S] from the pivot to the anchor, [360]
-        # from the first contour's tail to the second's, [K] to all within the margin.
-        self.step = _along(angle, length + 2 * margin, np.ceil) @ flat
-        self.ring = np.concatenate([_along(degrees, margin), ring]) @ flat
-        self.bearing = _along(degrees, settings.seed_distance) @ flat
-        self.disc = (np.argwhere(_disc(margin)) - margin) @ flat
+        angle = np.concatenate([degrees, np.arctan2(heads[:, 0], heads[:, 1])])
 
-        delta = np.abs(angle[:, None] - angle[NUM_DIRECTIONS:])
-        delta = np.minimum(delta, 2 * np.pi - delta) * settings.continuity
-        weight = np.cos(np.minimum(delta, np.pi / 2)).clip(0) ** 2
-        weight = np.rint(weight * TURN_SCALE).astype(np.int64)
-        order = np.argsort(-weight, axis=1, kind="stable")
-        order = order[:, : (weight > 0).sum(axis=1).max()]
-        self.choices = order + NUM_DIRECTIONS  # [S, C] the paddles that may follow
-        self.turn = np.take_along_axis(weight, order, 1)  # [S, C] and their weights
+        anchors = np.concatenate([_displacements(degrees, margin), heads])
+        self.step = _displacements(angle, length + 2 * margin, np.ceil) @ strides
+        self.ring = anchors @ strides
+        self.bearing = _displacements(degrees, settings.seed_distance) @ strides
+        self.disc = (np.argwhere(_disc(margin)) - margin) @ strides
+        self.choices, self.turn = _rank_followers(angle, settings.continuity)
 
+        # A line is drawn from the anchor: forwards from a tail, backwards from a head.
         is_first = np.arange(len(angle))[:, None] < NUM_DIRECTIONS
-        ends = np.where(is_first, 1, -1) * _along(angle, length * ANTIALIAS)
+        direction = np.where(is_first, 1, -1)
+        ends = direction * _displacements(angle, length * ANTIALIAS)
         self._draw_paddles(ends, margin)
         self._draw_marker()
 
     def position(self, y: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Picture coordinates to canvas positions."""
+        """Returns the canvas positions of picture coordinates."""
         return (y + self.pad) * self.width + x + self.pad
 
     def _draw_paddles(self, ends: np.ndarray, margin: int) -> None:
-        """Draws lines from the anchors to blown-up ends [S, 2], and what they mask."""
+        """Draws the ink of all paddles, and what they occupy.
+
+        Args:
+          ends: from the anchors to the other ends, [S, 2], ANTIALIAS times enlarged.
+          margin: the free space around a paddle.
+        """
         settings = self.settings
-        scale = ANTIALIAS
-        blown = []
         radius = settings.paddle_length + int(np.ceil(settings.thickness)) + margin
-        middle = radius * scale
+        middle = radius * ANTIALIAS
+        line_width = round(settings.thickness * ANTIALIAS)
+        pictures = []
         for y, x in ends.tolist():
             image = Image.new("L", (2 * middle + 1, 2 * middle + 1))
             line = [(middle, middle), (middle + x, middle + y)]
-            width = round(settings.thickness * scale)
-            ImageDraw.Draw(image).line(line, fill=255, width=width)
-            blown.append(np.asarray(image))
-        ink = _shrink(np.stack(blown).astype(np.float32), radius)
-        contrasts = [settings.contour_contrast, settings.distractor_contrast]
-        inks = np.stack([np.rint(ink * contrast * INK_SCALE) for contrast in contrasts])
-        self.ink = inks.astype(np.int16)  # [2, S, W, W] of a contour, of a distractor
+            ImageDraw.Draw(image).line(line, fill=255, width=line_width)
+            pictures.append(np.asarray(image))
+        enlarged = np.stack(pictures)
 
-        disc = _disc(margin * scale)[None]
-        swollen = ndimage.grey_dilation(np.stack(blown), footprint=disc)
-        mask = np.rint(_shrink(swollen, radius) * 255).astype(np.uint8)
-        mask = mask.reshape(len(ends), -1)
-        order = np.argsort(mask == 0, axis=1, kind="stable")
-        order = order[:, : (mask > 0).sum(axis=1).max()]
-        order = np.where(np.take_along_axis(mask, order, 1) > 0, order, order[:, :1])
+        ink = _shrink(enlarged.astype(np.float32), radius)
+        contour_ink = np.rint(ink * settings.contour_contrast * INK_SCALE)
+        distractor_ink = np.rint(ink * settings.distractor_contrast * INK_SCALE)
+        self.ink = np.stack([contour_ink, distractor_ink]).astype(np.int16)
+
+        footprint = _disc(margin * ANTIALIAS)[None]
+        with_margin = ndimage.grey_dilation(enlarged, footprint=footprint)
+        mask = np.rint(_shrink(with_margin, radius) * 255).astype(np.uint8)
+        self._list_pixels(mask.reshape(len(ends), -1), radius)
+
+    def _list_pixels(self, mask: np.ndarray, radius: int) -> None:
+        """Lists the pixels of masks [S, W²], and the masks' values there."""
+        most_pixels = (mask > 0).sum(axis=1).max()
+        order = np.argsort(mask == 0, axis=1, kind="stable")[:, :most_pixels]
+        is_occupied = np.take_along_axis(mask, order, axis=1) > 0
+        order = np.where(is_occupied, order, order[:, :1])
+
         y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
-        # [S, Q] from the anchor to the pixels that a paddle occupies, and how far they
-        # are, 1..255; rows repeat a pixel of theirs.
         self.pixels = (y * self.width + x).ravel()[order]
-        self.mask = np.take_along_axis(mask, order, 1)
+        self.mask = np.take_along_axis(mask, order, axis=1)
 
     def _draw_marker(self) -> None:
-        """Draws a disc; its centre is the first of the middle's blown-up pixels."""
-        scale = ANTIALIAS
+        """Draws a disc; its centre is the first of the middle's enlarged pixels."""
         size = self.settings.marker_radius
         radius = int(np.ceil(size)) + 3
-        side = np.arange((2 * radius + 1) * scale) - radius * scale
-        disc = np.where(side[:, None] ** 2 + side**2 <= (size * scale) ** 2, 255, 0)
-        ink = _shrink(disc[None].astype(np.uint8), radius)[0]
-        self.marker = np.rint(ink * INK_SCALE).astype(np.int16)  # [W', W']
+        side = np.arange((2 * radius + 1) * ANTIALIAS) - radius * ANTIALIAS
+        is_inside = side[:, None] ** 2 + side**2 <= (size * ANTIALIAS) ** 2
+        enlarged = np.where(is_inside, 255, 0).astype(np.uint8)
+        ink = _shrink(enlarged[None], radius)[0]
+        self.marker = np.rint(ink * INK_SCALE).astype(np.int16)
 
 
 @functools.lru_cache(maxsize=8)

@@ -9,7 +9,7 @@ Letters: B batch, L length.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -80,6 +80,23 @@ def flip(tokens: jax.Array, key: jax.Array, *, axis: int) -> jax.Array:
     return mirrored.reshape(-1)
 
 
+class Nesting(NamedTuple):
+    """How the operators of an expression are nested.
+
+    Attributes:
+      level: how many operators are around a token, int32 [L]. A bracket has the level
+        of its operator.
+      parent: the position of the innermost operator around a token, int32 [L]; -1 for
+        a token outside of all operators, and for a bracket.
+      opener: the position of a bracket's own operator, int32 [L]; -1 for a token that
+        is no bracket.
+    """
+
+    level: jax.Array
+    parent: jax.Array
+    opener: jax.Array
+
+
 def shuffle_arguments(
     tokens: jax.Array, key: jax.Array, *, operators: Sequence[int], close: int
 ) -> jax.Array:
@@ -90,65 +107,116 @@ def shuffle_arguments(
 
     Args:
       tokens: [L], with each operator in front of its arguments and `close` behind them.
+      key: a random key; it decides the orders.
       operators: the ids of the operators, none of which minds the order.
       close: the id of the closing bracket.
 
     Returns:
       [L], as long and as deeply nested.
     """
-    length = len(tokens)
-    positions = jnp.arange(length)
     is_operator = jnp.isin(tokens, jnp.array(operators))
     is_close = tokens == close
-    # The level is how many operators are around a token. A bracket has that of its
-    # operator.
-    level = jnp.cumsum(is_operator) - is_operator - jnp.cumsum(is_close)
-    deepest = level.max()
+    nesting = _find_nesting(is_operator, is_close)
+    is_argument = ~is_close & (nesting.parent >= 0)
+    size = _argument_sizes(is_close, nesting.opener)
+    offset = _random_offsets(key, is_argument, nesting.parent, size)
 
-    # For each token the operator around it, and for each bracket its own operator.
+    # An argument goes so many places behind its operator as its offset says. Outer
+    # operators have their new places before the arguments inside them.
+    def place_arguments(level: jax.Array, place: jax.Array) -> jax.Array:
+        is_on_level = is_argument & (nesting.level == level)
+        return jnp.where(is_on_level, place[nesting.parent] + offset, place)
+
+    positions = jnp.arange(len(tokens))
+    deepest = nesting.level.max()
+    place = lax.fori_loop(1, deepest + 1, place_arguments, positions)
+
+    # A bracket ends what its operator begins. Other tokens have the opener -1, which
+    # reads the last place here; `where` does not take it.
+    end = place[nesting.opener] + size[nesting.opener] - 1
+    place = jnp.where(is_close, end, place)
+    return tokens.at[place].set(tokens)
+
+
+def _find_nesting(is_operator: jax.Array, is_close: jax.Array) -> Nesting:
+    """Finds the operators around each token.
+
+    Args:
+      is_operator: which tokens are operators, bool [L].
+      is_close: which tokens are closing brackets, bool [L].
+    """
+    positions = jnp.arange(len(is_operator))
+    level = jnp.cumsum(is_operator) - is_operator - jnp.cumsum(is_close)
+
+    # All operators of one level are looked at together. Of these the last one before a
+    # token is around it, if the token is one level deeper.
     def find_operators(
-        k: jax.Array, operators_before: tuple[jax.Array, jax.Array]
+        operator_level: jax.Array, parent_and_opener: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        parent, opener = operators_before
-        last = lax.cummax(jnp.where(is_operator & (level == k), positions, -1))
-        parent = jnp.where(~is_close & (level == k + 1), last, parent)
-        opener = jnp.where(is_close & (level == k), last, opener)
+        parent, opener = parent_and_opener
+        is_on_level = level == operator_level
+        is_below = level == operator_level + 1
+        last = lax.cummax(jnp.where(is_operator & is_on_level, positions, -1))
+        parent = jnp.where(~is_close & is_below, last, parent)
+        opener = jnp.where(is_close & is_on_level, last, opener)
         return parent, opener
 
     nowhere = jnp.full_like(positions, -1)
-    parent, opener = lax.fori_loop(0, deepest, find_operators, (nowhere, nowhere))
+    parent, opener = lax.fori_loop(0, level.max(), find_operators, (nowhere, nowhere))
+    return Nesting(level, parent, opener)
 
-    # An operator is as long as all from it to its bracket, any other token is one long.
-    outside = length  # an index that a scatter drops
-    length_of_brackets = positions - opener + 1
-    size = jnp.ones_like(positions)
-    size = size.at[jnp.where(is_close, opener, outside)].set(
-        length_of_brackets, mode="drop"
-    )
 
-    # Sort by operator, and its arguments at random. The offset of an argument from its
-    # operator is then the size of all arguments that come before it.
-    is_argument = ~is_close & (parent >= 0)
-    family, _, order = lax.sort(
+def _argument_sizes(is_close: jax.Array, opener: jax.Array) -> jax.Array:
+    """Counts the tokens of each argument.
+
+    An operator is as long as all from it to its bracket, any other token is one long.
+
+    Args:
+      is_close: which tokens are closing brackets, bool [L].
+      opener: as in Nesting.
+
+    Returns:
+      int32 [L], the size of the argument that begins at each position.
+    """
+    length = len(opener)
+    positions = jnp.arange(length)
+    # A scatter drops what goes to the index `length`, so that brackets alone write.
+    target = jnp.where(is_close, opener, length)
+    return jnp.ones_like(positions).at[target].set(positions - opener + 1, mode="drop")
+
+
+def _random_offsets(
+    key: jax.Array, is_argument: jax.Array, parent: jax.Array, size: jax.Array
+) -> jax.Array:
+    """Draws an order of the arguments of each operator.
+
+    Args:
+      key: a random key.
+      is_argument: at which positions an argument begins, bool [L].
+      parent: as in Nesting.
+      size: the number of tokens of each argument, int32 [L].
+
+    Returns:
+      How far each argument is from its operator in that order, int32 [L]. What is no
+      argument has a value without a meaning.
+    """
+    length = len(parent)
+    # Arguments are sorted by their operator, and those of one operator at random. What
+    # is no argument comes last.
+    operator, _, order = lax.sort(
         (
-            jnp.where(is_argument, parent, outside),
-            jax.random.bits(key, positions.shape),
-            positions,
+            jnp.where(is_argument, parent, length),
+            jax.random.bits(key, (length,)),
+            jnp.arange(length),
         ),
         num_keys=2,
     )
+
+    # An argument comes after its operator, which is one token, and after all arguments
+    # of the operator that are sorted before it.
     size_before = jnp.cumsum(size[order]) - size[order]
-    is_first = family != jnp.roll(family, 1)
+    is_first = operator != jnp.roll(operator, 1)
     is_first = is_first.at[0].set(True)
-    size_before_family = lax.cummax(jnp.where(is_first, size_before, 0))
-    sorted_offset = 1 + size_before - size_before_family
-    offset = jnp.zeros_like(sorted_offset).at[order].set(sorted_offset)
-
-    # Outer operators have their new places before the arguments inside them.
-    def place_arguments(k: jax.Array, place: jax.Array) -> jax.Array:
-        is_on_level = is_argument & (level == k)
-        return jnp.where(is_on_level, place[parent] + offset, place)
-
-    place = lax.fori_loop(1, deepest + 1, place_arguments, positions)
-    place = jnp.where(is_close, place[opener] + size[opener] - 1, place)
-    return tokens.at[place].set(tokens)
+    size_before_operator = lax.cummax(jnp.where(is_first, size_before, 0))
+    sorted_offset = 1 + size_before - size_before_operator
+    return jnp.zeros_like(sorted_offset).at[order].set(sorted_offset)
