@@ -32,11 +32,21 @@ from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary
 class Corpus(Task):
     """The text of the files below `source_dir` that match `pattern`.
 
-    `documents` is "files", a document a file, or "blank_lines", many in a file between
-    blank lines. Of the documents 80 % are train, 10 % validation and 10 % test, drawn
-    with `seed`; a document that occurs twice is in one of them, and so is a window.
-    `tokenizer` is "bpe", learnt here with `vocab_size` tokens, "byte", or the path of a
-    tokenizer.json; with the last two, `vocab_size` is theirs.
+    `seed` decides which documents are train (80 %), validation (10 %) and test (10 %).
+    Equal documents are in the same split. A passage that documents of several splits
+    share is in one of them: in test rather than validation, and in both rather than
+    train.
+
+    Attributes:
+      pattern: a glob, relative to `source_dir`.
+      documents: "files", if every file is a document; "blank_lines", if blank lines
+        divide a file into documents.
+      tokenizer: "bpe", sub-words that are learnt here; "byte"; or the path of a
+        tokenizer.json.
+      vocab_size: the number of sub-words to learn. With another tokenizer than "bpe"
+        it becomes that tokenizer's own.
+      max_length: the columns of a row, with [CLS] and both [SEP].
+      seed: also draws where a text is cut, and which parts are swapped.
     """
 
     name: ClassVar[str] = "corpus"
@@ -69,7 +79,8 @@ class Corpus(Task):
             f"vocab_size must be {smallest} to {largest}, not {self.vocab_size}",
         )
         if self.tokenizer == "bpe":
-            # Until sub-words are learnt, the special tokens of bytes are those to be.
+            # Sub-words have the same special tokens as bytes, so until they are learnt
+            # the task has the vocabulary of bytes, but for its size.
             vocab_size = self.vocab_size
             self.use_tokenizer("byte")
             self._derive("vocab_size", vocab_size)
@@ -80,8 +91,8 @@ class Corpus(Task):
         """As `Task.load`; the inputs stay on disk.
 
         Raises:
-          DataError: also if the texts that a run has learnt its sub-words on have
-            changed.
+          DataError: also if the texts are not those that a run has learnt its sub-words
+            on.
         """
         digest_before = self.vocabulary.digest
         loaded = super().load(split, data_dir)
@@ -89,7 +100,8 @@ class Corpus(Task):
             self.use_tokenizer(str(self.vocabulary_file(data_dir)))
             self.require(
                 digest_before in ("byte", self.vocabulary.digest),
-                f"{self.source_dir} has other texts than the run's",
+                f"{self.source_dir} has other texts than those that the run has learnt "
+                "its sub-words on: restore them, or start a new run",
             )
         return loaded
 
@@ -117,10 +129,11 @@ class Corpus(Task):
         names = glob.glob(
             self.pattern, root_dir=folder, recursive=True, include_hidden=True
         )
-        path_of = {}  # Of several paths to one file the first in order stays.
+        # Of several paths to one file the first in order stays.
+        path_of = {}
         for name in sorted(names, reverse=True):
             path = Path(folder, name)
-            # Of a.txt macOS keeps notes in ._a.txt on other systems' disks.
+            # On other systems' disks macOS keeps notes about a.txt in ._a.txt.
             if path.is_file() and not path.name.startswith("._"):
                 path_of[path.resolve()] = path
         files = sorted(path_of.values())
@@ -128,28 +141,39 @@ class Corpus(Task):
         return files
 
     def make(self, data_dir: Path, folder: Path) -> Mapping[str, Examples]:
-        """Learns the vocabulary; examples are made when they are asked for.
+        """Learns the vocabulary, and returns generators of examples.
 
-        The splits share a random generator and the windows that evaluation holds, so
-        they are to be read one after the other in the order of the result: test wins
-        over validation, and both over train.
+        Read the generators in the order of the result: test, validation, train. They
+        share one random generator, and each leaves out the passages of those before it.
         """
         splits = [split for split, _ in self._documents()]
-        self.require(
-            set(splits) == set(SPLITS),
-            f"{len(splits):,} documents in {self.source_dir} (pattern {self.pattern}) "
-            "are too few: documents=blank_lines divides files at blank lines",
-        )
+        has_all_splits = set(splits) == set(SPLITS)
+        if self.documents == "files":
+            self.require(
+                has_all_splits,
+                f"{len(splits):,} documents in {self.source_dir} (pattern "
+                f"{self.pattern}) are too few for three splits: add files, or set "
+                "documents=blank_lines, which divides files at blank lines",
+            )
+        else:
+            self.require(
+                has_all_splits,
+                f"{len(splits):,} documents in {self.source_dir} (pattern "
+                f"{self.pattern}, divided at blank lines) are too few for three "
+                "splits: add text",
+            )
         if self.tokenizer == "bpe":
             self._learn_vocabulary(folder / TOKENIZER_FILE)
+
         rng = np.random.default_rng(self.seed)
-        held_windows: set[bytes] = set()
+        evaluation_passages: set[bytes] = set()
         return {
-            split: self._make_split(split, rng, held_windows)
+            split: self._make_split(split, rng, evaluation_passages)
             for split in reversed(SPLITS)
         }
 
     def _learn_vocabulary(self, file: Path) -> None:
+        """Learns the sub-words on train, and writes them to `file`."""
         texts = (text for split, text in self._documents() if split == "train")
         subwords.train(texts, self.vocab_size, file)
         self._derive("vocabulary", Vocabulary(str(file)))
@@ -161,28 +185,38 @@ class Corpus(Task):
         )
 
     def _make_split(
-        self, split: str, rng: np.random.Generator, held_windows: set[bytes]
+        self, split: str, rng: np.random.Generator, evaluation_passages: set[bytes]
     ) -> Iterator[tuple[Tokens, int]]:
-        """Yields rows and labels of a split, except windows that are held.
+        """Yields the rows and labels of a split.
 
-        The windows of validation and test are added to those at the end, however their
-        parts are cut and ordered.
+        A passage is the tokens of both parts in their original order, so that another
+        cut or order does not hide that it is repeated.
+
+        Args:
+          split: the name of the split.
+          rng: draws the cuts and the orders.
+          evaluation_passages: digests of the passages of the splits before this one,
+            which are left out here. At the end those of this split are added, unless it
+            is train. Within one split a passage may be repeated.
+
+        Raises:
+          DataError: at the end, if there is no row.
         """
-        windows: set[bytes] = set()
+        passages: set[bytes] = set()
         num_rows = 0
         num_repeated = 0
         for first, second, label in self._make_examples(split, rng):
-            window = first + second if label else second + first
-            digest = hashlib.blake2b(repr(window).encode(), digest_size=16).digest()
-            if digest in held_windows:
+            passage = first + second if label else second + first
+            digest = hashlib.blake2b(repr(passage).encode(), digest_size=16).digest()
+            if digest in evaluation_passages:
                 num_repeated += 1
                 continue
             if split != "train":
-                windows.add(digest)
+                passages.add(digest)
             num_rows += 1
             yield self.vocabulary.row(first, second, max_length=self.max_length), label
 
-        held_windows |= windows
+        evaluation_passages |= passages
         if num_repeated:
             report_left_out(self.name, split, num_repeated)
         self.require(
@@ -194,6 +228,7 @@ class Corpus(Task):
     def _make_examples(
         self, split: str, rng: np.random.Generator
     ) -> Iterator[tuple[Tokens, Tokens, int]]:
+        """Yields both parts and the label of each example, in the documents' order."""
         for document_split, document in self._documents():
             if document_split == split:
                 sentences = self.vocabulary.encode(SENTENCE.findall(document))

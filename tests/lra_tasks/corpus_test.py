@@ -67,8 +67,8 @@ def test_parts_follow_one_another_and_label_says_the_order(tmp_path, texts, toke
     assert len(documents_of[0]) > 40
 
 
-def test_windows_that_documents_share_are_in_one_split(tmp_path, capsys):
-    """A licence ends every document; windows of it are alike, wherever they are cut."""
+def test_passages_that_documents_share_are_in_one_split(tmp_path, capsys):
+    """A licence ends every document; its passages are alike, wherever they are cut."""
     licence = " ".join(f"Clause {i} says that you may copy it." for i in range(40))
     texts = (f"{text} {licence}" for text in DOCUMENTS)
     files = {f"{i}.txt": text.encode() for i, text in enumerate(texts)}
@@ -187,7 +187,9 @@ def test_another_run_can_use_the_vocabulary(tmp_path, texts):
     write(texts, {f"more/{i}.txt": b"Zebras. Zebus." for i in range(9)})
     run = corpus(texts, tokenizer="bpe", vocab_size=300)
     run.use_tokenizer(str(file))
-    with pytest.raises(DataError, match="has other texts than the run's"):
+    with pytest.raises(
+        DataError, match=r"other texts .*: restore them, or start a new"
+    ):
         run.load("train", tmp_path)
 
 
@@ -284,3 +286,10 @@ def test_a_wrong_corpus_is_one_line(tmp_path, monkeypatch, files, tokenizer, mes
         corpus(tmp_path, tokenizer=tokenizer).load("train", tmp_path / "data")
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.rglob("*array_record*"))
+
+
+def test_a_corpus_that_is_divided_at_blank_lines_is_not_told_to_be(tmp_path):
+    write(tmp_path, {"a.txt": b"One. Two. " * 99})
+    task = corpus(tmp_path, documents="blank_lines")
+    with pytest.raises(DataError, match=r"1 documents .*: add text$"):
+        task.load("train", tmp_path / "data")
