@@ -7,12 +7,20 @@ from typing import Any
 import jax
 from flax import nnx
 
+from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.training.step import split_weights
 
+# A test may load a run whose module registers an attention of its own. This is the
+# table without it, whatever ran before in this process.
+BUILT_IN_ATTENTIONS = {
+    name: cls
+    for name, cls in ATTENTIONS.items()
+    if cls.__module__.startswith("nystromformer.")
+}
 CONFIGS = Path(__file__).parents[1] / "configs"
 # Flags of scripts/train.py.
 SMALL = (

@@ -128,7 +128,7 @@ def test_an_epoch_of_pairs_has_as_many_steps_as_pairs_fill(monkeypatch, num_epoc
         return float(update[0])
 
     by_hand = make_optimizer(config.optimizer, num_steps)
-    assert last_update(programs.optimizer) == last_update(by_hand)
+    assert last_update(programs.definition.optimizer) == last_update(by_hand)
 
 
 def test_summary_has_the_metrics_of_the_result_beside_their_floors():
