@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -285,17 +284,12 @@ class Trainer:
     def _result(self, test_metrics: dict[str, float]) -> dict[str, Any]:
         """What training adds to result.json."""
         run_state = self.run_state
-        throughputs = [
-            row["examples_per_second"]
-            for row in self.writer.rows
-            if "examples_per_second" in row
-        ]
         return {
             "steps": self.step,
             "metric": self.objective.select,
             f"validation_{self.objective.select}": run_state.best_value,
             **{f"test_{name}": value for name, value in test_metrics.items()},
-            "examples_per_second": statistics.median(throughputs),
+            "examples_per_second": self.writer.median("examples_per_second"),
             "wall_seconds": run_state.wall_seconds,
             "best_step": run_state.best_step,
             "compiled_bytes": run_state.compiled_bytes,

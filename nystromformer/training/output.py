@@ -2,6 +2,7 @@
 
 import io
 import json
+import statistics
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -82,6 +83,10 @@ class MetricsWriter:
             self.events = self._open_events()
         for name, value in values.items():
             self.events.add_scalar(f"{split}/{name}", value, step)
+
+    def median(self, name: str) -> float:
+        """The median of a metric over the rows that have it."""
+        return statistics.median(row[name] for row in self.rows if name in row)
 
     def close(self) -> None:
         """Writes the last events."""

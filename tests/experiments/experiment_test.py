@@ -26,7 +26,10 @@ def test_num_params_of_every_attention_is_about_that_of_softmax():
     ("change", "message"),
     [
         ({"attention__num_landmarks": 0}, "num_landmarks must be at least 1"),
-        ({"model__pooling": "bert_pooler"}, r"reads \[CLS\]; listops has none"),
+        (
+            {"model__pooling": "bert_pooler"},
+            r"reads \[CLS\], which listops does",
+        ),
         ({"objective__name": "clasify"}, r"objective: name must be .*, got 'clasify'"),
         ({"objective__name": "mlm_sop"}, "needs pairs of text; listops has none"),
         ({"objective__select": "F1"}, "select must be accuracy or f1, got 'F1'"),
