@@ -15,6 +15,7 @@ from lra_tasks import archives
 from lra_tasks.base import Task
 from lra_tasks.errors import DataError
 from lra_tasks.split import SPLITS, Split
+from lra_tasks.subwords import as_tuples
 from lra_tasks.tables import Table, read_table
 
 
@@ -139,8 +140,10 @@ class Glue(Task):
 
     def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """As `Task.encode`; white space around a text is left out."""
-        pairs = [(text,) if isinstance(text, str) else text for text in texts]
-        return super().encode([tuple(text.strip() for text in pair) for pair in pairs])
+        stripped = [
+            tuple(text.strip() for text in example) for example in as_tuples(texts)
+        ]
+        return super().encode(stripped)
 
     def source_files(self) -> list[Path]:
         place = self.find_source(Path())

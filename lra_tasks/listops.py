@@ -26,7 +26,7 @@ from lra_tasks.listops_generator import (
     apply,
     generate,
 )
-from lra_tasks.split import Split, pad
+from lra_tasks.split import Split, check_length, pad
 from lra_tasks.tables import read_table
 
 # The released files are basic_NAME.tsv.
@@ -146,10 +146,7 @@ class ListOps(Task):
                 ids = [TOKEN_ID[token] for token in tokens]
             except KeyError as error:
                 raise DataError(f"{error} is not a token of ListOps") from None
-            self.require(
-                0 < len(ids) <= self.max_length,
-                f"{len(ids):,} tokens are not from 1 to max_length={self.max_length}",
-            )
+            check_length(self.name, len(ids), self.max_length)
             rows.append(np.array(ids, np.uint8))
         return pad(rows, self.max_length, np.uint8)
 

@@ -12,7 +12,8 @@ from lra_tasks.split import Split
 
 # The seed of the permutation that cuts the released pictures into splits.
 RELEASED_SEED = 42
-LABELS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
+# The labels of pictures, as the release writes them.
+LABEL_OF_WORD = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
 
 
 def released_lists(folder: Path) -> list[Path]:
@@ -54,12 +55,12 @@ def read_list(path: Path) -> list[tuple[str, int]]:
         words = line.split()
         if not words:
             continue
-        if len(words) < 4 or words[3] not in LABELS:
+        if len(words) < 4 or words[3] not in LABEL_OF_WORD:
             raise DataError(
                 f"{path}, line {number} is not imgs/K sample_I.png I LABEL, of which "
                 f"LABEL is 0 or 1: {line:.60}"
             )
-        pictures.append((f"{words[0]}/{words[1]}", LABELS[words[3]]))
+        pictures.append((f"{words[0]}/{words[1]}", LABEL_OF_WORD[words[3]]))
     return pictures
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from lra_tasks.base import Task
 from lra_tasks.errors import DataError
-from lra_tasks.split import NO_LABEL, Split, pad
+from lra_tasks.split import NO_LABEL, Split, check_length, pad
 
 # The number of sequences drawn at once is part of what a seed means: another one makes
 # other data.
@@ -125,10 +125,7 @@ class Recall(Task):
                     f"recall: {unknown[0]!r} is none of k0 to k{self.num_keys - 1}, "
                     f"v0 to v{self.num_values - 1}, d0 to d{self.num_distractors - 1}"
                 )
-            self.require(
-                0 < len(words) <= self.max_length,
-                f"{len(words):,} tokens are not from 1 to max_length={self.max_length}",
-            )
+            check_length(self.name, len(words), self.max_length)
             rows.append(np.array([ids[word] for word in words], self.dtype))
         return pad(rows, self.max_length, self.dtype)
 

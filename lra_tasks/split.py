@@ -140,6 +140,23 @@ def pad(rows: Collection[Any], width: int, dtype: Any) -> tuple[np.ndarray, np.n
     return inputs, lengths
 
 
+def check_length(name: str, num_tokens: int, max_length: int) -> None:
+    """Checks that tokens are some, and no more than a row has columns.
+
+    Args:
+      name: the task's name, for messages.
+      num_tokens: the number of tokens.
+      max_length: the number of columns.
+
+    Raises:
+      DataError: if there are none or too many.
+    """
+    if not 0 < num_tokens <= max_length:
+        raise DataError(
+            f"{name}: {num_tokens:,} tokens are not from 1 to max_length={max_length}"
+        )
+
+
 def split_off(train: Split, seed: int, fraction: float = 0.1) -> tuple[Split, Split]:
     """Draws examples of train to be held out; both parts keep their order.
 

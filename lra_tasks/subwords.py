@@ -164,6 +164,11 @@ class Vocabulary:
         return pad(rows, max_length, np.uint16)
 
 
+def as_tuples(texts: Sequence[str | Sequence[str]]) -> list[tuple[str, ...]]:
+    """Makes a tuple of one text where there is a text; other sequences stay."""
+    return [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+
+
 def _other_name(special: str) -> str:
     """The name of a special token in other files: <pad> for [PAD]."""
     return f"<{special[1:-1].lower()}>"

@@ -29,7 +29,8 @@ REVIEW = r"(?:^|/){}/(neg|pos)/[^/.][^/]*\.txt$"
 PAIRS = r"(?:^|/)new_aan_pairs\.(train|eval|test)\.tsv$"
 SPLIT_OF_FILE = {"train": "train", "eval": "validation", "test": "test"}
 NUM_RELEASED = {"train": 147_086, "eval": 18_090, "test": 17_437}
-LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
+# The labels of pairs, as the release writes them.
+LABEL_OF_FIELD = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
 
 
 def encode_bytes(
@@ -198,12 +199,12 @@ class Retrieval(TextTask):
         bar = tqdm(lines, f"retrieval {file_name}", num_released, disable=None)
         for number, line in enumerate(bar, start=1):
             fields = line.rstrip(b"\r\n").split(b"\t")
-            if len(fields) != 5 or fields[0] not in LABELS or b"" in fields[3:]:
+            if len(fields) != 5 or fields[0] not in LABEL_OF_FIELD or b"" in fields[3:]:
                 raise DataError(
                     f"{path}, line {number} is not five columns: label 0 or 1, two "
                     "ids, two texts"
                 )
-            labels.append(LABELS[fields[0]])
+            labels.append(LABEL_OF_FIELD[fields[0]])
             pairs.append([row_of.setdefault(text, len(row_of)) for text in fields[3:]])
 
         if len(labels) != num_released:

@@ -23,7 +23,7 @@ _BY = flags.DEFINE_list(
 def main(folders: list[str]) -> None:
     paths = [Path(folder).expanduser() for folder in folders]
     out = Path(str(_OUT.value)).expanduser()
-    print(build(paths, out, group_by=_BY.value or ["attention"]))
+    print(build(paths, out, group_by=_BY.value))
 
 
 if __name__ == "__main__":

@@ -21,10 +21,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from flax import nnx
 from tqdm import tqdm
 
-from nystromformer.attention import make_attention
+from nystromformer.experiments.approximation.measurements import (
+    fresh_output,
+    relative_norm,
+)
 from nystromformer.experiments.recorded_layers import Layer
 from nystromformer.factors import nystrom_kernels, softmax_matrix, standard_nystrom
 from nystromformer.nystrom import iterative_pinv
@@ -75,7 +77,7 @@ def split_errors(
 
         def error(approximation: jax.Array) -> jax.Array:
             difference = jnp.where(mask[:, None], approximation, 0) - exact
-            return jnp.linalg.norm(difference) / jnp.linalg.norm(exact)
+            return relative_norm(difference, exact)
 
         rows = []
         for count in counts:
@@ -92,8 +94,8 @@ def split_errors(
                     NYSTROM: error(f @ z @ (b @ value)),
                     EXACT_INVERSE: error(f @ inverse @ (b @ value)),
                     NO_INVERSE: error(f @ (b @ value)),
-                    "inverse_error": _relative(z - inverse, inverse),
-                    "inverse_residual": _relative(a @ z @ a - a, a),
+                    "inverse_error": relative_norm(z - inverse, inverse),
+                    "inverse_residual": relative_norm(a @ z @ a - a, a),
                 }
             )
         return {name: jnp.stack([row[name] for row in rows]) for name in rows[0]}
@@ -142,45 +144,17 @@ def drawn_errors(
         }
 
     outputs = jax.vmap(outputs_of_head, in_axes=1, out_axes=1)(query, key, value)
-    outputs[PERFORMER] = _performer(query, key, value, mask, seed, num_features=count)
+    outputs[PERFORMER] = fresh_output(
+        query, key, value, mask, attention="performer", size=count, seed=seed
+    )
 
     is_valid = mask[:, None, None]
     exact = jnp.where(is_valid, outputs.pop("exact"), 0)
     errors = {}
     for method in DRAWN:
         difference = jnp.where(is_valid, outputs[method], 0) - exact
-        errors[method] = _relative(difference, exact, axis=(0, 2))
+        errors[method] = relative_norm(difference, exact, axis=(0, 2))
     return errors
-
-
-def _performer(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: jax.Array,
-    seed: int | jax.Array,
-    *,
-    num_features: int,
-) -> jax.Array:
-    """Performer's estimate of S V with features drawn by a seed: [L, N, H]."""
-    length, num_heads, head_dim = query.shape
-    attention: Any = make_attention(
-        "performer",
-        rngs=nnx.Rngs(jax.random.key(seed)),
-        num_heads=num_heads,
-        head_dim=head_dim,
-        max_length=length,
-        num_features=num_features,
-    )
-    return attention(query[None], key[None], value[None], mask=mask[None, None, None])[
-        0
-    ]
-
-
-def _relative(
-    difference: jax.Array, exact: jax.Array, axis: tuple[int, ...] | None = None
-) -> jax.Array:
-    return jnp.linalg.norm(difference, axis=axis) / jnp.linalg.norm(exact, axis=axis)
 
 
 def measure_causes(

@@ -65,7 +65,7 @@ def nystrom_errors(
         exact = jnp.where(mask[:, None], exact, 0)
         difference = jnp.where(mask[:, None], approximation, 0) - exact
         return {
-            "error": jnp.linalg.norm(difference) / jnp.linalg.norm(exact),
+            "error": relative_norm(difference, exact),
             "distance": max_row_sum(difference),
             "bound": (1 + max_row_sum(inverse) + max_row_sum(inverse - z))
             * max_row_sum(value),
@@ -94,27 +94,56 @@ def baseline_errors(
     Returns:
       error: as of `nystrom_errors`, [N].
     """
-    length, num_heads, head_dim = query.shape
-    size_option = ATTENTIONS[attention].size_option
-    size: Any = {size_option: num_landmarks} if size_option else {}
-    attend: Any = make_attention(
-        attention,
-        num_heads=num_heads,
-        head_dim=head_dim,
-        max_length=length,
-        rngs=nnx.Rngs(0),
-        **size,
+    output = fresh_output(
+        query, key, value, mask, attention=attention, size=num_landmarks, seed=0
     )
-    outputs = attend(query[None], key[None], value[None], mask=mask[None, None, None])
-    output = outputs[0]  # [L, N, H]
     matrices = jax.vmap(softmax_matrix, (1, 1, None))(query, key, mask)  # [N, T, S]
     exact = jnp.einsum("nts,snh->tnh", matrices, value)
 
     is_valid = mask[:, None, None]
     difference = jnp.where(is_valid, output - exact, 0)
     exact = jnp.where(is_valid, exact, 0)
-    norm_of_head = functools.partial(jnp.linalg.norm, axis=(0, 2))
-    return {"error": norm_of_head(difference) / norm_of_head(exact)}
+    return {"error": relative_norm(difference, exact, axis=(0, 2))}
+
+
+def fresh_output(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array,
+    *,
+    attention: str,
+    size: int,
+    seed: int | jax.Array,
+) -> jax.Array:
+    """Returns what an attention with fresh parameters gives, [L, N, H].
+
+    Args:
+      query, key, value, mask: as of `nystrom_errors`.
+      attention: its name in ATTENTIONS.
+      size: of its `size_option`, if it has one.
+      seed: of its parameters.
+    """
+    length, num_heads, head_dim = query.shape
+    size_option = ATTENTIONS[attention].size_option
+    sizes: Any = {size_option: size} if size_option else {}
+    attend: Any = make_attention(
+        attention,
+        num_heads=num_heads,
+        head_dim=head_dim,
+        max_length=length,
+        rngs=nnx.Rngs(jax.random.key(seed)),
+        **sizes,
+    )
+    outputs = attend(query[None], key[None], value[None], mask=mask[None, None, None])
+    return outputs[0]
+
+
+def relative_norm(
+    difference: jax.Array, exact: jax.Array, axis: tuple[int, int] | None = None
+) -> jax.Array:
+    """Returns ‖difference‖ / ‖exact‖, Frobenius, over these axes or all."""
+    return jnp.linalg.norm(difference, axis=axis) / jnp.linalg.norm(exact, axis=axis)
 
 
 def measure_errors(

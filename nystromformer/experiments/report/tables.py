@@ -177,9 +177,7 @@ def paired_table(frame: Frame) -> Frame:
                 continue
             reference_label = max(labels, key=labels.count)
             # It is taken out, so that no pair is compared twice.
-            reference = rows.pop(reference_label, None)
-            if reference is None:
-                continue
+            reference = rows.pop(reference_label)
             for label, group in rows.items():
                 text = difference(group, reference)
                 if text:
