@@ -31,8 +31,11 @@ from nystromformer.factors import nystrom_rows
 from nystromformer.heads import Head, pool_mean
 
 _OUT = flags.DEFINE_string("out", "bags.png", "where the heat map goes")
-FEATURES, LANDMARKS = 16, 256
-FRACTION, SIGNAL, OFFSET = 0.03, 6.0, 0.3  # the last two in σ of a patch
+FEATURES = 16
+LANDMARKS = 256
+FRACTION = 0.03  # of the patches carry the label
+SIGNAL = 6.0  # in σ of a patch
+OFFSET = 0.3  # of a whole bag, in σ of a patch
 SIZES = {1_250: 16, 5_000: 8, 10_000: 4}  # padded length: bags in a batch
 STEPS = [1_250] * 40 + [*SIZES] * 26  # short bags first, as they are cheap
 CONFIG = EncoderConfig(
@@ -75,7 +78,8 @@ def make_batch(
     rng: np.random.Generator, length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Bags [B, length, FEATURES], their mask [B, length] and labels [B]."""
-    smallest = max([500, *(shorter for shorter in SIZES if shorter < length)])
+    shorter_lengths = [shorter for shorter in SIZES if shorter < length]
+    smallest = max(shorter_lengths, default=500)
     sizes = rng.integers(smallest, length + 1, SIZES[length])
     labels = rng.integers(0, 2, len(sizes))
     bags = np.zeros((len(sizes), length, FEATURES), np.float32)
@@ -94,34 +98,40 @@ def train(model: nnx.Module) -> nnx.Module:
     def step(weights, state, bags, mask, labels):
         def loss(weights):
             logits = nnx.merge(graphdef, fixed, weights)(bags, mask)
-            losses = optax.softmax_cross_entropy_with_integer_labels
-            return losses(logits, labels).mean()
+            cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+            return cross_entropy(logits, labels).mean()
 
         value, gradient = jax.value_and_grad(loss)(weights)
         updates, state = optimizer.update(gradient, state)
         return optax.apply_updates(weights, updates), state, value
 
-    rng, state, recent = np.random.default_rng(0), optimizer.init(weights), []
+    rng = np.random.default_rng(0)
+    state = optimizer.init(weights)
+    losses = []
     for i, length in enumerate(STEPS, 1):
-        weights, state, loss = step(weights, state, *make_batch(rng, length))
-        recent.append(float(loss))
+        bags, mask, labels = make_batch(rng, length)
+        weights, state, loss = step(weights, state, bags, mask, labels)
+        losses.append(float(loss))
         if i % 18 == 0:
-            print(f"step {i}: loss {np.mean(recent[-18:]):.3f}", flush=True)
+            print(f"step {i}: loss {np.mean(losses[-18:]):.3f}", flush=True)
     return nnx.merge(graphdef, fixed, weights)
 
 
 def area_under_curve(model: nnx.Module, bags_of_a_size: int = 64) -> float:
     """The chance that a new bag of label 1 scores higher than one of label 0."""
-    rng, graphdef, weights = np.random.default_rng(1), *nnx.split(model)
-    predict = jax.jit(lambda *batch: nnx.merge(graphdef, weights)(*batch))
-    scores, labels = [], []
+    rng = np.random.default_rng(1)
+    graphdef, weights = nnx.split(model)
+    predict = jax.jit(lambda bags, mask: nnx.merge(graphdef, weights)(bags, mask))
+    scores = []
+    labels = []
     for length, size in SIZES.items():
         for _ in range(bags_of_a_size // size):
             bags, mask, answers = make_batch(rng, length)
             scores.extend(np.diff(predict(bags, mask))[:, 0])
             labels.extend(answers)
-    positive, scores = np.array(labels) == 1, np.array(scores)
-    return float((scores[positive][:, None] > scores[~positive]).mean())
+    is_positive = np.array(labels) == 1
+    scores = np.array(scores)
+    return float((scores[is_positive][:, None] > scores[~is_positive]).mean())
 
 
 class Recorder(nnx.Module):
@@ -131,7 +141,8 @@ class Recorder(nnx.Module):
         self.attention = attention
 
     def __call__(self, query, key, value, **options):
-        self.query, self.key = nnx.data(query), nnx.data(key)
+        self.query = nnx.data(query)
+        self.key = nnx.data(key)
         return self.attention(query, key, value, **options)
 
 
@@ -139,7 +150,8 @@ def attention_of_cls(model: SequenceClassifier, bag: np.ndarray) -> np.ndarray:
     """The weight [size] that [CLS] gives each patch, averaged over heads."""
     model = nnx.clone(model)
     last = model.encoder.blocks[-1].attention
-    recorder = last.attention = Recorder(last.attention)
+    recorder = Recorder(last.attention)
+    last.attention = recorder
     model(bag[None])
     row = functools.partial(nystrom_rows, rows=[0], num_landmarks=LANDMARKS)
     heads = jax.vmap(row, in_axes=1)(recorder.query[0], recorder.key[0])  # [N, 1, L]
@@ -149,9 +161,9 @@ def attention_of_cls(model: SequenceClassifier, bag: np.ndarray) -> np.ndarray:
 def draw(weights: np.ndarray, carriers: np.ndarray, path: str) -> None:
     """Two images beside each other: where the signal was put, and the weights."""
     signal = np.isin(np.arange(len(weights)), carriers).astype(float)
-    shown = {"signal": signal, "weight of [CLS], mean = 1": weights / weights.mean()}
+    images = {"signal": signal, "weight of [CLS], mean = 1": weights / weights.mean()}
     figure, axes = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
-    for axis, (title, values) in zip(axes, shown.items(), strict=True):
+    for axis, (title, values) in zip(axes, images.items(), strict=True):
         scale = {"cmap": "magma", "vmin": 0, "vmax": np.quantile(values, 0.99)}
         image = axis.imshow(values.reshape(-1, int(len(values) ** 0.5)), **scale)
         axis.set(title=title, xticks=[], yticks=[])
@@ -160,6 +172,7 @@ def draw(weights: np.ndarray, carriers: np.ndarray, path: str) -> None:
 
 
 def main(_: list[str]) -> None:
+    """Trains both models, prints what they reach, and draws what [CLS] looks at."""
     turn_off_cpu_fusions()
     rngs = nnx.Rngs(0)
     cls = SequenceClassifier(CONFIG, num_classes=2, pooling="cls_token", rngs=rngs)
@@ -167,8 +180,9 @@ def main(_: list[str]) -> None:
     for name, model in models.items():
         begin = time.time()
         model = train(model)
-        found, seconds = area_under_curve(model), time.time() - begin
-        print(f"{name}: AUC {found:.3f} after {seconds:.0f} s", flush=True)
+        area = area_under_curve(model)
+        seconds = time.time() - begin
+        print(f"{name}: AUC {area:.3f} after {seconds:.0f} s", flush=True)
     bag, carriers = make_bag(np.random.default_rng(2), 64 * 64, label=1)
     weights = attention_of_cls(model, bag)
     times = weights[carriers].mean() / weights.mean()

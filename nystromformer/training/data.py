@@ -209,15 +209,7 @@ def train_indices(
 
     Returns:
       int32 [num_steps, B].
-
-    Raises:
-      ConfigError: there are fewer examples than a batch has.
     """
-    if num_examples < batch_size:
-        raise ConfigError(
-            f"train.batch_size={batch_size} is over the {num_examples} training "
-            "examples: take a smaller one"
-        )
     batches_per_epoch = num_examples // batch_size
     indices = np.empty((num_steps, batch_size), np.int32)
     for i in range(num_steps):

@@ -25,11 +25,6 @@ def test_train_indices_do_not_depend_on_where_the_run_was_resumed():
     assert not np.array_equal(whole, train_indices(8, 0, 30, 103, 12))
 
 
-def test_train_indices_reject_a_batch_over_the_examples():
-    with pytest.raises(ConfigError, match=r"train\.batch_size=12 is over the 5"):
-        train_indices(7, 0, 3, num_examples=5, batch_size=12)
-
-
 def test_train_indices_have_an_order_of_their_own_for_each_seed_and_epoch():
     """Seed 1 does not begin with what seed 0 goes on with, nor the other way round."""
     steps = 8  # of an epoch
