@@ -14,76 +14,109 @@ FOLDER = "pathfinder32/curv_contour_length_14"
 
 
 def test_make_splits_are_all_pictures_once(tmp_path, monkeypatch):
-    options = {"difficulty": "easy", "num_examples": 110, "seed": 3}
     monkeypatch.setattr(pathfinder, "PART_SIZE", 30)
-    splits = load_all(Pathfinder(**options, num_workers=2), tmp_path)
+    task = Pathfinder(difficulty="easy", num_examples=110, seed=3, num_workers=2)
+
+    splits = load_all(task, tmp_path)
+
+    assert [split.num_examples for split in splits] == [88, 11, 11]
     images, labels = generate(3, range(110), difficulty="easy")
-    for column, whole in (("inputs", images.reshape(110, 1024)), ("labels", labels)):
-        found = np.split(whole, [88, 99])
-        for split, expected in zip(splits, found, strict=True):
-            np.testing.assert_array_equal(getattr(split, column), expected)
-    assert {n for split in splits for n in split.lengths} == {1024}
-    alone, two = Pathfinder(**options), Pathfinder(**options, num_workers=2)
-    assert alone.folder(tmp_path) == two.folder(tmp_path)
+    all_splits = join(splits)
+    np.testing.assert_array_equal(all_splits.inputs, images.reshape(110, 1024))
+    np.testing.assert_array_equal(all_splits.labels, labels)
+    assert set(all_splits.lengths.tolist()) == {1024}
+
+
+def test_the_number_of_workers_makes_no_other_data(tmp_path):
+    assert Pathfinder(num_workers=2).folder(tmp_path) == Pathfinder().folder(tmp_path)
+
+
+def join(splits):
+    """All examples of train, validation and test as one split."""
+    train, validation, test = splits
+    return train.followed_by(validation).followed_by(test)
 
 
 def write_released(folder, num_images=40, side=32, seed=0):
-    """The released layout: imgs/K/sample_I.png, and metadata/K.npy, which is text."""
+    """Writes the released layout, and returns its pictures and labels.
+
+    A picture is imgs/K/sample_I.png, and a list is metadata/K.npy, which is text.
+    """
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (num_images, side, side)).astype(np.uint8)
     labels = rng.integers(0, 2, num_images)
     (folder / "metadata").mkdir(parents=True)
-    for batch, chosen in enumerate(np.array_split(np.arange(num_images), 11)):
-        (folder / "imgs" / str(batch)).mkdir(parents=True)
+    for batch, rows in enumerate(np.array_split(np.arange(num_images), 11)):
+        batch_folder = folder / "imgs" / str(batch)
+        batch_folder.mkdir(parents=True)
         lines = []
-        for i, row in enumerate(chosen):
+        for i, row in enumerate(rows):
             name = f"sample_{i}.png"
-            PIL.Image.fromarray(images[row]).save(folder / "imgs" / str(batch) / name)
-            words = f"imgs/{batch} {name} {i} {labels[row]} 1.8 14 2.0 20 1.5"
-            lines.append(f"{words}\n")
+            PIL.Image.fromarray(images[row]).save(batch_folder / name)
+            lines.append(f"imgs/{batch} {name} {i} {labels[row]} 1.8 14 2.0 20 1.5\n")
         (folder / "metadata" / f"{batch}.npy").write_text("".join(lines))
     return images.reshape(num_images, -1), labels
 
 
-@pytest.mark.parametrize("named", ["", "lra_release", f"lra_release/{FOLDER}"])
-def test_released_folders_are_read(tmp_path, named, capsys):
+def released_order(num_images):
+    """The order of the pictures of a release, whatever the task's seed is."""
+    return np.random.default_rng(42).permutation(num_images)
+
+
+@pytest.mark.parametrize("source", ["", "lra_release", f"lra_release/{FOLDER}"])
+def test_released_folders_are_read(tmp_path, source, capsys):
     folder = tmp_path / "lra_release" / FOLDER
     images, labels = write_released(folder)
-    empty = folder / "imgs/10/sample_2.png"  # the last one
-    empty.write_bytes(b"")
-    task = Pathfinder(source_dir=str(tmp_path / named))
+    last_picture = folder / "imgs/10/sample_2.png"
+    last_picture.write_bytes(b"")
+    source_dir = str(tmp_path / source)
+    task = Pathfinder(source_dir=source_dir)
+
     splits = load_all(task, tmp_path / "data")
-    assert capsys.readouterr().err == f"{empty} is empty: left out\n"
+
+    assert capsys.readouterr().err == f"{last_picture} is empty: left out\n"
     assert [split.num_examples for split in splits] == [31, 4, 4]
-    order = np.random.default_rng(42).permutation(39)  # whatever `seed` is
-    inputs = np.concatenate([split.inputs for split in splits])
-    np.testing.assert_array_equal(inputs, images[order])
-    found = np.concatenate([split.labels for split in splits])
-    np.testing.assert_array_equal(found, labels[order])
-    same = Pathfinder(source_dir=str(tmp_path / named), seed=1, num_examples=50)
-    assert task.folder() == same.folder() != Pathfinder().folder()
+    order = released_order(39)
+    np.testing.assert_array_equal(join(splits).inputs, images[order])
+    np.testing.assert_array_equal(join(splits).labels, labels[order])
+    same_data = Pathfinder(source_dir=source_dir, seed=1, num_examples=50)
+    assert same_data.folder() == task.folder()
+    assert Pathfinder().folder() != task.folder()
 
 
-def edit(path, change):
-    path.write_text(change(path.read_text()))
+def add_a_file_of_macos(lists):
+    (lists / "._0.npy").write_bytes(b"\0\5\x16\7Mac OS X")
+
+
+def add_blank_lines(lists):
+    text = (lists / "0.npy").read_text()
+    (lists / "0.npy").write_text(f"\ufeff\n{text}\n \n")
+
+
+def use_windows_line_ends(lists):
+    text = (lists / "0.npy").read_text()
+    (lists / "0.npy").write_text(text.replace("\n", "\r\n"))
+
+
+def write_labels_as_floats(lists):
+    text = (lists / "0.npy").read_text()
+    (lists / "0.npy").write_text(text.replace(" 1.8", ".0 1.8"))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda lists: (lists / "._0.npy").write_bytes(b"\0\5\x16\7Mac OS X"),
-        lambda lists: edit(lists / "0.npy", lambda text: f"\ufeff\n{text}\n \n"),
-        lambda lists: edit(lists / "0.npy", lambda text: text.replace("\n", "\r\n")),
-        lambda lists: edit(
-            lists / "0.npy", lambda text: text.replace(" 1.8", ".0 1.8")
-        ),
+        add_a_file_of_macos,
+        add_blank_lines,
+        use_windows_line_ends,
+        write_labels_as_floats,
     ],
 )
 def test_lists_that_other_programs_have_touched_are_the_same(tmp_path, change):
     images, labels = write_released(tmp_path / FOLDER)
     change(tmp_path / FOLDER / "metadata")
     train = Pathfinder(source_dir=str(tmp_path)).load("train", tmp_path / "data")
-    order = np.random.default_rng(42).permutation(40)[:32]
+    order = released_order(40)[:32]
     np.testing.assert_array_equal(train.inputs, images[order])
     np.testing.assert_array_equal(train.labels, labels[order])
 
@@ -137,19 +170,24 @@ def test_a_renamed_folder_is_read_and_one_of_another_difficulty_is_not(tmp_path)
         Pathfinder(source_dir=str(easy)).load("train", tmp_path / "data")
 
 
-def test_wrong_released_pictures_are_named(tmp_path):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "sample_1.png is not a whole PNG picture of 32 x 32"),
+        (
+            {"resolution": 64, "max_length": 4096},
+            "sample_0.png is not a whole PNG picture of 64 x 64",
+        ),
+        ({"difficulty": "easy"}, "neither pathfinder32/curv_baseline nor lra"),
+    ],
+)
+def test_wrong_released_pictures_are_named(tmp_path, options, message):
     write_released(tmp_path / FOLDER)
-    large = {"resolution": 64, "max_length": 4096}
     (tmp_path / "pathfinder64").symlink_to(tmp_path / "pathfinder32")
     picture = tmp_path / FOLDER / "imgs/0/sample_1.png"
     picture.write_bytes(picture.read_bytes()[:90])
-    for options, message in (
-        ({}, "sample_1.png is not a whole PNG picture of 32 x 32"),
-        (large, "sample_0.png is not a whole PNG picture of 64 x 64"),
-        ({"difficulty": "easy"}, "neither pathfinder32/curv_baseline nor lra"),
-    ):
-        with pytest.raises(DataError, match=message):
-            Pathfinder(source_dir=str(tmp_path), **options).load("train", tmp_path)
+    with pytest.raises(DataError, match=message):
+        Pathfinder(source_dir=str(tmp_path), **options).load("train", tmp_path)
 
 
 def test_an_int_is_a_share_too():
@@ -158,16 +196,18 @@ def test_an_int_is_a_share_too():
 
 def test_easier_pictures_are_added_to_train_alone(tmp_path):
     options = {"difficulty": "intermediate", "num_examples": 60, "seed": 3}
-    plain = load_all(Pathfinder(**options), tmp_path)
-    mixed = load_all(Pathfinder(**options, easier_share=0.25), tmp_path)
-    for split, expected in zip(mixed[1:], plain[1:], strict=True):
+    plain_train, *plain_evaluation = load_all(Pathfinder(**options), tmp_path)
+    mixed = Pathfinder(**options, easier_share=0.25)
+
+    train, *evaluation = load_all(mixed, tmp_path)
+
+    for split, expected in zip(evaluation, plain_evaluation, strict=True):
         assert split.content_hash == expected.content_hash
-    train, others = mixed[0], plain[0].num_examples
     assert train.num_examples == 48 + 16
-    assert train.take(slice(others)).content_hash == plain[0].content_hash
+    assert train.take(slice(48)).content_hash == plain_train.content_hash
     images, labels = generate(3, range(60, 76), difficulty="easy")
-    np.testing.assert_array_equal(train.inputs[others:], images.reshape(16, 1024))
-    np.testing.assert_array_equal(train.labels[others:], labels)
+    np.testing.assert_array_equal(train.inputs[48:], images.reshape(16, 1024))
+    np.testing.assert_array_equal(train.labels[48:], labels)
 
 
 def test_easier_share_makes_other_data_only_where_it_is_set():
@@ -175,26 +215,31 @@ def test_easier_share_makes_other_data_only_where_it_is_set():
     plain = Pathfinder()
     assert "easier_share" not in plain.cache_key()
     assert plain.config_name == Pathfinder(easier_share=0.0).config_name
-    names = {Pathfinder(easier_share=x).config_name for x in (0.0, 0.25, 0.5)}
-    assert len(names) == 3
+    quarter = Pathfinder(easier_share=0.25)
+    half = Pathfinder(easier_share=0.5)
+    assert len({plain.config_name, quarter.config_name, half.config_name}) == 3
 
 
 def test_easier_pictures_are_read_from_the_folder_beside(tmp_path):
     write_released(tmp_path / FOLDER)
     easier = tmp_path / "pathfinder32/curv_contour_length_9"
     images, _ = write_released(easier, seed=1)
-    options = {"source_dir": str(tmp_path), "easier_share": 0.2}
-    task = Pathfinder(**options)
+    source_dir = str(tmp_path)
+    task = Pathfinder(source_dir=source_dir, easier_share=0.2)
+
     train, *_ = load_all(task, tmp_path / "data")
+
     assert train.num_examples == 32 + 8
-    order = np.random.default_rng(42).permutation(40)
-    np.testing.assert_array_equal(train.inputs[32:], images[order[:8]])
-    (easier / "metadata/0.npy").write_text("")  # other data
-    assert Pathfinder(**options).folder() != task.folder()
-    with pytest.raises(
-        DataError, match="36 pictures, fewer than 128: lower easier_sha"
-    ):
-        Pathfinder(**options | {"easier_share": 0.8}).load("train", tmp_path / "data")
+    easier_rows = released_order(40)[:8]
+    np.testing.assert_array_equal(train.inputs[32:], images[easier_rows])
+
+    # A release with fewer pictures is other data.
+    (easier / "metadata/0.npy").write_text("")
+    smaller = Pathfinder(source_dir=source_dir, easier_share=0.2)
+    assert smaller.folder() != task.folder()
+    message = "36 pictures, fewer than 128: lower easier_sha"
+    with pytest.raises(DataError, match=message):
+        Pathfinder(source_dir=source_dir, easier_share=0.8).load("train", tmp_path)
 
 
 @pytest.mark.parametrize(
