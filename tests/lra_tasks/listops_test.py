@@ -25,9 +25,9 @@ def split_of(*examples):
 
 
 def test_vocabulary_is_fixed():
-    # Written out again: a checkpoint trained yesterday relies on every place.
-    words = "<pad> [MIN [MAX [MED [SM ] 0 1 2 3 4 5 6 7 8 9"
-    assert words.split() == list(VOCABULARY)
+    # It is written out again, since a checkpoint trained yesterday relies on each id.
+    tokens = "<pad> [MIN [MAX [MED [SM ] 0 1 2 3 4 5 6 7 8 9"
+    assert " ".join(VOCABULARY) == tokens
 
 
 def test_encode_ignores_parentheses():
@@ -60,8 +60,8 @@ def test_options_that_do_not_count_beside_released_files_make_no_other_data(tmp_
     write(tmp_path, RELEASED)
     task = released_task(tmp_path)
     assert released_task(tmp_path, seed=1, **SIZES).folder() == task.folder()
-    others = (released_task(tmp_path / "other"), ListOps(), ListOps(seed=1))
-    assert len({each.folder() for each in (task, *others)}) == 4
+    other_data = (released_task(tmp_path / "other"), ListOps(), ListOps(seed=1))
+    assert len({each.folder() for each in (task, *other_data)}) == 4
 
 
 def test_another_released_file_of_the_same_name_is_other_data(tmp_path):
@@ -140,14 +140,22 @@ def test_floors_by_hand():
 
 def test_floors_are_fitted_on_train_and_scored_on_test():
     """Where test has other labels more often, by root and over all."""
-    train = split_of(*[("[MAX 1 2 ]", 7)] * 3, ("[MAX 1 2 ]", 8), ("[MIN 1 2 ]", 5))
+    train = split_of(
+        ("[MAX 1 2 ]", 7),
+        ("[MAX 1 2 ]", 7),
+        ("[MAX 1 2 ]", 7),
+        ("[MAX 1 2 ]", 8),
+        ("[MIN 1 2 ]", 5),
+    )  # most frequent: 7 over all; MAX 7, MIN 5
     test = split_of(
-        *[("[MAX [SM 1 2 ] [SM 1 2 ] ]", 8)] * 3,
+        ("[MAX [SM 1 2 ] [SM 1 2 ] ]", 8),
+        ("[MAX [SM 1 2 ] [SM 1 2 ] ]", 8),
+        ("[MAX [SM 1 2 ] [SM 1 2 ] ]", 8),
         ("[MAX [SM 1 2 ] [SM 1 2 ] ]", 7),
         ("[MIN [SM 1 2 ] [SM 1 2 ] ]", 6),
-    )
+    )  # no root has a literal argument
     assert ListOps().floors(train, test) == {
-        "majority class": 1 / 5,  # 7
-        "root operator": 1 / 5,  # MAX 7, MIN 5
-        "root operator and its literal arguments": 1 / 5,  # of which there are none
+        "majority class": 1 / 5,
+        "root operator": 1 / 5,
+        "root operator and its literal arguments": 1 / 5,
     }
