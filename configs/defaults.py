@@ -62,7 +62,7 @@ AS_PUBLISHED = {
     **optimizer(cycle_b1=True),
     **attention(landmark_padding="count", pinv_init="per_batch"),  # nystrom
     **attention(sharing="layerwise_per_head"),  # linformer
-    **attention(kernel="published"),  # performer
+    **attention(kernel="published", redraw_features=True),  # performer
     **attention(lsh_scope="chunk"),  # reformer
 }
 

@@ -160,14 +160,18 @@ class Block(nnx.Module):
         """x [B, L, D], mask [B, L] bool -> [B, L, D].
 
         Raises:
-          ValueError: after model.train() without a dropout_rng, if there is dropout.
+          ValueError: after model.train() without a dropout_rng, if something is
+            drawn.
         """
         weight_dropout_rate = getattr(self.attention.attention, "dropout_rate", 0)
         has_dropout = self.dropout_rate > 0 or weight_dropout_rate > 0
-        if has_dropout and dropout_rng is None and not self.deterministic:
+        is_random = has_dropout or getattr(
+            self.attention.attention, "redraw_features", False
+        )
+        if is_random and dropout_rng is None and not self.deterministic:
             raise ValueError(
-                "model.train() asks for dropout, which needs a key here: pass "
-                "dropout_rng=…, or call model.eval()"
+                "model.train() asks for dropout, or for features that are redrawn, "
+                "which needs a key here: pass dropout_rng=…, or call model.eval()"
             )
         rngs = split_rng(dropout_rng, 4)
         attend = functools.partial(self.attention, mask=mask, dropout_rng=rngs[0])

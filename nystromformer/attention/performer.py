@@ -154,6 +154,7 @@ class PerformerAttention(Attention):
         *,
         num_features: int = 256,
         kernel: str = "softmax",
+        redraw_features: bool = False,
         **common: Unpack[CommonArguments],
     ):
         """Makes the attention and draws its projection.
@@ -162,6 +163,14 @@ class PerformerAttention(Attention):
           num_features: R.
           kernel: "softmax", or "published", see `published_features`, with which an
             example depends on its padding and on its batch.
+          redraw_features: whether every forward pass in training draws a projection of
+            its own, from the call's dropout_rng. Evaluation keeps the first one, so
+            that it gives the same result each time. performer-pytorch 0.12.7 (December
+            2020), which the published Nyströmformer's code does not pin, draws at every
+            forward pass, in evaluation too: `FastAttention.forward` draws when its
+            count of passes reaches feature_redraw_interval, whose default is 0, and
+            does not ask for `training`. Flax's attention layers pass no key unless they
+            drop weights, so that inside them nothing is redrawn.
           **common: the arguments of every `Attention`.
 
         Raises:
@@ -172,10 +181,28 @@ class PerformerAttention(Attention):
         check_range("num_features", num_features, 1)
         self.num_features = num_features
         self.kernel = kernel
+        self.redraw_features = redraw_features
         projection = draw_projection(
             common["rngs"].params(), num_features, self.head_dim
         )
         self.projection = RandomProjection(projection)
+
+    def in_training(self, dropout_rng: jax.Array | None) -> Attention:
+        """This attention, or a copy of it with a new projection.
+
+        Raises:
+          ValueError: redraw_features without a dropout_rng.
+        """
+        if not self.redraw_features:
+            return self
+        if dropout_rng is None:
+            raise ValueError(
+                "redraw_features=True needs a dropout_rng, or deterministic=True"
+            )
+        attention = nnx.clone(self)
+        projection = draw_projection(dropout_rng, self.num_features, self.head_dim)
+        attention.projection = RandomProjection(projection)
+        return attention
 
     def attend(
         self,
