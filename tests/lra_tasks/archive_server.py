@@ -16,12 +16,12 @@ from lra_tasks.storage import OFFLINE
 
 @contextlib.contextmanager
 def serve(content):
-    """Serves `content` under any path; yields the url and the paths that were asked."""
-    seen = []
+    """Serves `content` under any path; yields the url and the requested paths."""
+    requests = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            seen.append(self.path)
+            requests.append(self.path)
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -34,7 +34,7 @@ def serve(content):
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", seen
+            yield f"http://127.0.0.1:{server.server_port}", requests
         finally:
             server.shutdown()
             thread.join()
@@ -72,12 +72,19 @@ def write_tfds(folder, name, features, splits):
             return tfds.core.DatasetInfo(builder=self, features=features_dict)
 
         def _shard_iterators_per_split(self, dl_manager):
-            return {x: [functools.partial(enumerate, splits[x])] for x in splits}
+            return {
+                split: [functools.partial(enumerate, examples)]
+                for split, examples in splits.items()
+            }
 
     Builder.name = dataset
-    config = config and tfds.core.BuilderConfig(name=config, version="1.0.0")
-    options = {"data_dir": folder, "file_format": "array_record"}
-    builder = Builder(config=config or None, **options)
+    builder_config = None
+    if config:
+        builder_config = tfds.core.BuilderConfig(name=config, version="1.0.0")
+    builder = Builder(
+        config=builder_config, data_dir=folder, file_format="array_record"
+    )
+    # TFDS would ask a bucket for what is known of a published data set.
     builder.info.initialize_from_bucket = lambda: None
     builder.download_and_prepare(download_config=OFFLINE)
     return builder.data_path

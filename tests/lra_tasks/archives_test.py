@@ -22,86 +22,126 @@ def test_obtain_downloads_once_and_checks_the_md5(tmp_path):
     with serve(NOISE[:-1]) as (url, _), pytest.raises(DataError, match="its md5 is"):
         obtain(archive_at(url), tmp_path, None)
     assert not list(tmp_path.iterdir())
-    with serve(NOISE) as (url, seen):
-        paths = [obtain(archive_at(url), tmp_path, None) for _ in range(2)]
-    assert len(seen) == 1
-    assert paths == [tmp_path / "toy.tar.gz"] * 2
-    assert paths[0].read_bytes() == NOISE
-    assert [*tmp_path.iterdir()] == paths[:1]
+
+    with serve(NOISE) as (url, requests):
+        first_path = obtain(archive_at(url), tmp_path, None)
+        second_path = obtain(archive_at(url), tmp_path, None)
+    assert len(requests) == 1
+    assert first_path == second_path == tmp_path / "toy.tar.gz"
+    assert first_path.read_bytes() == NOISE
+    assert list(tmp_path.iterdir()) == [first_path]
+
+
+# Nothing answers at this address.
+UNREACHABLE = "http://127.0.0.1:1"
+
+
+def test_obtain_says_where_to_put_what_cannot_be_downloaded(tmp_path):
+    message = f"cannot be downloaded .*: run again, or put it in {tmp_path}"
+    with pytest.raises(DataError, match=message):
+        obtain(archive_at(UNREACHABLE), tmp_path, None)
+
+
+def test_obtain_downloads_nothing_with_a_source_dir_and_nothing_large(tmp_path):
+    archive = archive_at(UNREACHABLE)
+    with pytest.raises(DataError, match="neither toy/a nor toy"):
+        obtain(archive, tmp_path, str(tmp_path))
+    too_large = dataclasses.replace(archive, md5=None)
+    with pytest.raises(DataError, match="neither toy/a nor toy"):
+        obtain(too_large, tmp_path, None)
 
 
 def test_obtain_finds_rather_than_downloads(tmp_path):
-    archive = archive_at("http://127.0.0.1:1")
-    message = f"cannot be downloaded .*: run again, or put it in {tmp_path}"
-    with pytest.raises(DataError, match=message):
-        obtain(archive, tmp_path, None)
-    too_large = dataclasses.replace(archive, md5=None)
-    for asked, source_dir in ((archive, str(tmp_path)), (too_large, None)):
-        with pytest.raises(DataError, match="neither toy/a nor toy"):
-            obtain(asked, tmp_path, source_dir)
-    packed, unpacked = tmp_path / archive.name, tmp_path / "toy/a"
+    archive = archive_at(UNREACHABLE)
+    empty = tmp_path / "empty"
+
+    packed = tmp_path / archive.name
     packed.write_bytes(NOISE)
-    assert obtain(archive, tmp_path / "x", str(tmp_path)) == packed
-    assert obtain(archive, tmp_path / "x", str(packed)) == packed
+    assert obtain(archive, empty, str(tmp_path)) == packed
+    assert obtain(archive, empty, str(packed)) == packed
+
+    unpacked = tmp_path / "toy/a"
     unpacked.mkdir(parents=True)
     assert obtain(archive, tmp_path, None) == unpacked
-    assert obtain(archive, tmp_path / "x", str(unpacked)) == unpacked
+    assert obtain(archive, empty, str(unpacked)) == unpacked
 
 
 @pytest.mark.parametrize("name", ["toy.tgz", "toy.tar", "toy.gz", "toy.tar.gz"])
 def test_obtain_finds_an_archive_that_a_browser_has_named(tmp_path, name):
-    archive = dataclasses.replace(archive_at("http://127.0.0.1:1"), content="1.txt")
+    archive = dataclasses.replace(archive_at(UNREACHABLE), content="1.txt")
+    empty = tmp_path / "empty"
     path = tmp_path / name
     path.write_bytes(NOISE)
     assert obtain(archive, tmp_path, None) == path
-    assert obtain(archive, tmp_path / "x", str(tmp_path)) == path
-    moved = path.rename(tmp_path / "download (1)")
-    assert obtain(archive, tmp_path / "x", str(moved)) == moved
+    assert obtain(archive, empty, str(tmp_path)) == path
+
+    renamed = path.rename(tmp_path / "download (1)")
+    assert obtain(archive, empty, str(renamed)) == renamed
     with pytest.raises(DataError, match="neither toy/a nor toy"):
         obtain(archive, tmp_path, str(tmp_path))
 
 
-def test_obtain_takes_a_renamed_folder_for_what_is_in_it(tmp_path):
-    archive = dataclasses.replace(archive_at("http://127.0.0.1:1"), content="1.txt")
-    write(tmp_path / "renamed", {"1.txt": b"one"})
+def test_obtain_recognises_a_renamed_folder_by_its_content(tmp_path):
+    archive = dataclasses.replace(archive_at(UNREACHABLE), content="1.txt")
     folder = tmp_path / "renamed"
-    assert obtain(archive, tmp_path / "x", str(folder)) == folder
-    for place, content in ((tmp_path, "1.txt"), (folder, ""), (folder, "2.txt")):
-        other = dataclasses.replace(archive, content=content)
-        with pytest.raises(DataError, match="or name the folder that holds its files"):
-            obtain(other, tmp_path / "x", str(place))
+    write(folder, {"1.txt": b"one"})
+    assert obtain(archive, tmp_path / "empty", str(folder)) == folder
+
+
+@pytest.mark.parametrize(
+    ("source_dir", "content"), [(".", "1.txt"), ("renamed", ""), ("renamed", "2.txt")]
+)
+def test_obtain_refuses_a_renamed_folder_without_its_content(
+    tmp_path, source_dir, content
+):
+    archive = dataclasses.replace(archive_at(UNREACHABLE), content=content)
+    write(tmp_path / "renamed", {"1.txt": b"one"})
+    with pytest.raises(DataError, match="or name the folder that holds its files"):
+        obtain(archive, tmp_path / "empty", str(tmp_path / source_dir))
+
+
+def read_texts(path):
+    """The numbered texts of folder a, by their numbers."""
+    with open_members(path, r"(?:^|/)a/(\d+)\.txt$") as members:
+        return {match[1]: file.read() for match, file in members}
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 def test_open_members_reads_folders_and_archives_and_names_damage(tmp_path, mode):
-    def read(path):
-        with open_members(path, r"(?:^|/)a/(\d+)\.txt$") as members:
-            return {match[1]: file.read() for match, file in members}
+    write(tmp_path, FILES)
+    texts = {"1": b"one", "2": b"two\xff\r\n"}
+    assert read_texts(tmp_path / "toy") == texts
 
-    content = tar_of({**FILES, "toy/a/3.txt": NOISE}, mode)
-    path = tmp_path / "misnamed.zip"
-    write(tmp_path, {**FILES, "misnamed.zip": content})
-    expected = {"1": b"one", "2": b"two\xff\r\n"}
-    assert read(tmp_path / "toy") == expected
-    assert read(path) == expected | {"3": NOISE}
+    archive = tmp_path / "misnamed.zip"
+    content = tar_of(FILES | {"toy/a/3.txt": NOISE}, mode)
+    archive.write_bytes(content)
+    assert read_texts(archive) == texts | {"3": NOISE}
+
     middle = len(content) // 2
-    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-    for wrong in (b"", content[:middle], flipped)[: 2 if mode == "w" else 3]:
-        path.write_bytes(wrong)
-        with pytest.raises(DataError, match=f"{path} cannot be read"):
-            read(path)
+    damaged = [b"", content[:middle]]
+    if mode == "w:gz":  # Only gzip has a checksum of its content.
+        flipped_byte = bytes([content[middle] ^ 1])
+        damaged.append(content[:middle] + flipped_byte + content[middle + 1 :])
+    for wrong_content in damaged:
+        archive.write_bytes(wrong_content)
+        with pytest.raises(DataError, match=f"{archive} cannot be read"):
+            read_texts(archive)
 
 
 def test_find_tfds_takes_the_newest_version_and_refuses_tfrecord(tmp_path, monkeypatch):
-    folder = write_tfds(tmp_path, "toy/plain", {"x": np.int32}, {"train": [{"x": 7}]})
+    examples = [{"x": 7}]
+    folder = write_tfds(tmp_path, "toy/plain", {"x": np.int32}, {"train": examples})
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     assert find_tfds("toy/plain", None) is None
     assert find_tfds("toy/plain", str(tmp_path)) == folder
+
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     assert find_tfds("toy/plain", None) == folder
-    assert read_tfds(folder, "train") == [{"x": 7}]
-    write(folder.with_name("1.0.1"), {"dataset_info.json": b"{}", "x.tfrecord-0": b""})
+    assert read_tfds(folder, "train") == examples
+
+    newer = folder.with_name("1.0.1")
+    write(newer, {"dataset_info.json": b"{}", "x.tfrecord-0": b""})
     with pytest.raises(DataError, match="tfds convert_format --dataset_version_dir="):
         find_tfds("toy/plain", None)
 
@@ -109,7 +149,6 @@ def test_find_tfds_takes_the_newest_version_and_refuses_tfrecord(tmp_path, monke
 def test_find_tfds_compares_versions_as_numbers(tmp_path):
     names = ["9.0.0", "10.0.0", "10.0.0.incompleteA", "incomplete.B_11.0.0", "2.10.0"]
     for name in names:
-        write(
-            tmp_path / "toy" / name, {"dataset_info.json": b"{}", "x.array_record": b""}
-        )
+        folder = tmp_path / "toy" / name
+        write(folder, {"dataset_info.json": b"{}", "x.array_record": b""})
     assert find_tfds("toy", str(tmp_path)) == tmp_path / "toy/10.0.0"

@@ -1,4 +1,4 @@
-"""GLUE: tiny files in the official formats, and TFDS's; a user's own tables."""
+"""GLUE: tiny files in the official formats, and TFDS's."""
 
 import re
 import sys
@@ -10,10 +10,8 @@ import pandas
 import pytest
 import tensorflow_datasets as tfds
 
-from lra_tasks import subwords
 from lra_tasks.errors import DataError
 from lra_tasks.glue import SUBSETS
-from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import get_task
 from tests.commands import ROOT
 from tests.lra_tasks.archive_server import hashes, load_all, texts_of, write, write_tfds
@@ -54,63 +52,94 @@ SHOWN = {
 
 
 def tsv(folder, start, count):
+    """A file in a subset's official format, whose examples have the numbers from
+    `start`."""
     header, form, labels = FORMS[folder]
-    numbers = range(start, start + count)
-    lines = [form.format(i=i, label=labels[i % len(labels)]) for i in numbers]
-    return "\n".join([header, *lines, ""]).encode()
+    lines = [header]
+    for number in range(start, start + count):
+        label = labels[number % len(labels)]
+        lines.append(form.format(i=number, label=label))
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
-def official():
-    """What is published; of QQP a line is broken, and one of dev is in train too."""
+def official_files():
+    """All files as published, of 60 examples of train and 12 of dev.
+
+    In QQP's train a line is broken, and another is in dev too.
+    """
     files = {}
     for folder in FORMS:
         train = "msr_paraphrase_train.txt" if folder == "MRPC" else "train.tsv"
-        files[f"{folder}/{train}"] = tsv(folder, 0, 60)
+        files[f"{folder}/{train}"] = tsv(folder, start=0, count=60)
         files[f"{folder}/test.tsv"] = b"index\tsentence\n0\tnever read\n"
-        for name in ("dev", "dev_matched", "dev_mismatched"):
-            start = 200 if name == "dev_mismatched" else 100
-            files[f"{folder}/{name}.tsv"] = tsv(folder, start, 12)
-    files["QQP/train.tsv"] += b"61\t1\t2\tbroken off\n62\t1\t2\tHow 100?\tWhy 100?\t0\n"
+        files[f"{folder}/dev.tsv"] = tsv(folder, start=100, count=12)
+        files[f"{folder}/dev_matched.tsv"] = tsv(folder, start=100, count=12)
+        files[f"{folder}/dev_mismatched.tsv"] = tsv(folder, start=200, count=12)
+    files["QQP/train.tsv"] += b"61\t1\t2\tbroken off\n"
+    files["QQP/train.tsv"] += b"62\t1\t2\tHow 100?\tWhy 100?\t0\n"
     return files
 
 
 @pytest.mark.parametrize("name", SUBSETS)
 def test_make_splits_of_every_subset(tmp_path, capsys, name):
-    write(tmp_path, official())
+    write(tmp_path, official_files())
     task = get_task("glue", subset=name, source_dir=str(tmp_path), max_length=64)
+
     splits = load_all(task, tmp_path / "data")
+
     assert [split.num_examples for split in splits[:3]] == [54, 6, 12]
-    said = capsys.readouterr().err
-    broken = "QQP/train.tsv: 1 of 62 lines lack a column or have too many: left out"
-    assert (broken in said) == (name == "qqp")
-    assert ("1 examples left out of" in said) == (name == "qqp")
-    assert task.num_classes == len(set(splits[0].labels)) == len(task.label_names)
-    texts = dict(pair for split in splits for pair in texts_of(task, split))
-    assert texts[SHOWN[name]] == 7 % task.num_classes
+    assert task.num_classes == len(task.label_names)
+    assert task.num_classes == len(set(splits[0].labels))
+    label_of_text = {}
+    for split in splits:
+        label_of_text.update(texts_of(task, split))
+    assert label_of_text[SHOWN[name]] == 7 % task.num_classes
     assert "100" in task.decode(splits[2].inputs[0])
+
+    # One training of MNLI is evaluated on two test splits.
     assert len(splits) == (4 if name == "mnli" else 3)
-    if name == "mnli":  # both test splits from one training
+    if name == "mnli":
         assert task.splits[3] == "test_mismatched"
         assert "200" in task.decode(splits[3].inputs[0])
 
+    stderr = capsys.readouterr().err
+    broken = "QQP/train.tsv: 1 of 62 lines lack a column or have too many: left out"
+    assert (broken in stderr) == (name == "qqp")
+    assert ("1 examples left out of" in stderr) == (name == "qqp")
+
+
+def mnli_rows(start, count):
+    """The examples of the official files as TFDS has them, in an order of its own."""
+    return [
+        {
+            "idx": number,
+            "premise": f"A {number}",
+            "hypothesis": f"B {number}",
+            "label": number % 3,
+        }
+        for number in reversed(range(start, start + count))
+    ]
+
 
 def test_tfds_gives_the_data_of_the_official_files(tmp_path):
-    write(tmp_path / "tsv", official())
-    files = {"train": (0, 60), "validation_matched": (100, 12)}
-    rows = {}
-    for split, (start, count) in (files | {"validation_mismatched": (200, 12)}).items():
-        numbers = reversed(range(start, start + count))  # an order of its own
-        row = {"premise": "A {}", "hypothesis": "B {}"}.items()
-        texts = ({"idx": i} | {x: form.format(i) for x, form in row} for i in numbers)
-        rows[split] = [x | {"label": x["idx"] % 3} for x in texts]
-    features = {x: tfds.features.Text() for x in ("premise", "hypothesis")}
-    features |= {"idx": np.int32, "label": tfds.features.ClassLabel(num_classes=3)}
+    write(tmp_path / "tsv", official_files())
+    rows = {
+        "train": mnli_rows(start=0, count=60),
+        "validation_matched": mnli_rows(start=100, count=12),
+        "validation_mismatched": mnli_rows(start=200, count=12),
+    }
+    features = {
+        "idx": np.int32,
+        "premise": tfds.features.Text(),
+        "hypothesis": tfds.features.Text(),
+        "label": tfds.features.ClassLabel(num_classes=3),
+    }
     write_tfds(tmp_path / "tfds", "glue/mnli", features, rows)
-    one, other = (
-        hashes(get_task("glue", subset="mnli", source_dir=str(tmp_path / x)), tmp_path)
-        for x in ("tsv", "tfds")
-    )
-    assert one == other
+
+    official = get_task("glue", subset="mnli", source_dir=str(tmp_path / "tsv"))
+    from_tfds = get_task("glue", subset="mnli", source_dir=str(tmp_path / "tfds"))
+
+    assert hashes(from_tfds, tmp_path) == hashes(official, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -123,159 +152,51 @@ def test_tfds_gives_the_data_of_the_official_files(tmp_path):
     ],
 )
 def test_a_wrong_file_is_named(tmp_path, content, message):
-    write(tmp_path, {"SST-2/dev.tsv": tsv("SST-2", 0, 9), "SST-2/train.tsv": content})
+    dev = tsv("SST-2", start=0, count=9)
+    write(tmp_path, {"SST-2/dev.tsv": dev, "SST-2/train.tsv": content})
+    task = get_task("glue", source_dir=str(tmp_path))
     with pytest.raises(DataError, match=message):
-        get_task("glue", source_dir=str(tmp_path)).load("train", tmp_path / "data")
+        task.load("train", tmp_path / "data")
 
 
-@pytest.mark.parametrize(
-    ("sizes", "kept"), [((9, 2), (3, 2)), ((2, 9), (2, 3)), ((9, 9), (3, 2))]
-)
-def test_row_cuts_a_pair_at_its_longer_text(sizes, kept):
-    row = Vocabulary("byte").row(*([8] * size for size in sizes), max_length=8)
-    assert len(row) == 8
-    assert row.index(3) - 1 == kept[0]
-    assert len(row) - row.index(3) - 2 == kept[1]
-
-
-def test_rows_of_many_texts_are_each_of_its_own():
-    """More than are encoded at a time."""
-    texts = [(f"{number}",) for number in range(2_100)]
-    vocabulary = Vocabulary("byte")
-    rows, lengths = vocabulary.rows(texts, 16)
-    assert rows.shape == (2_100, 16)
-    shown = [vocabulary.decode(x[:n]) for x, n in zip(rows, lengths, strict=True)]
-    assert shown == [f"[CLS] {text} [SEP]" for (text,) in texts]
-
-
-def test_encode_takes_the_name_of_a_special_token_as_text(tmp_path):
-    subwords.train(["a [SEP] b"] * 9, 300, tmp_path / "tokenizer.json")
-    for name in ("byte", str(tmp_path / "tokenizer.json")):
-        vocabulary = Vocabulary(name)
-        (ids,) = vocabulary.encode(["a [SEP] b"])
-        assert not set(ids) & set(vocabulary.special)
-        assert vocabulary.decode(np.array(ids)) == "a [SEP] b"
-
-
-LINES = [f'{i},"Hello, ""you"" {i}",{("ham", "spam")[i % 3 == 0]}' for i in range(90)]
-TRAIN = "\n".join(["id,text,label", *LINES]).encode()
-TSV = b'label\ttext\nspam\tHe said "no\nham\tyes, \n'
-
-
-def labelled(folder, **options):
-    options = {"labels": "ham,spam", "max_length": 32} | options
-    return get_task("labelled_texts", source_dir=str(folder), **options)
-
-
-def test_labelled_texts_draws_what_has_no_file(tmp_path):
-    write(tmp_path, {"train.csv": TRAIN, "notes.csv": b"never read"})
-    task = labelled(tmp_path)
-    splits = load_all(task, tmp_path / "data")
-    assert [split.num_examples for split in splits] == [73, 8, 9]
-    found = dict(pair for split in splits for pair in texts_of(task, split))
-    assert found == {f'Hello, "you" {i}': int(i % 3 == 0) for i in range(90)}
-    write(tmp_path, {"train.csv": TRAIN + b"\n91,Hello, you,ham"})
-    with pytest.raises(DataError, match=r"a line of .*train\.csv has too many columns"):
-        labelled(tmp_path).load("train", tmp_path / "data")
-    with pytest.raises(DataError, match=r"source_dir .* must hold train.csv"):
-        labelled(tmp_path / "other").load("train", tmp_path)
-
-
-@pytest.mark.parametrize("tokenizer", [None, "byte"])
-def test_labelled_texts_takes_files_of_validation_and_test(tmp_path, tokenizer):
-    write(tmp_path, {"train.csv": TRAIN, "validation.tsv": TSV, "test.tsv": TSV})
-    with pytest.raises(DataError, match="no example of validation is left"):
-        load_all(labelled(tmp_path), tmp_path / "data")
-    write(tmp_path, {"validation.tsv": TSV.replace(b"no", b"maybe") + b"ham\ta\tb\n"})
-    task = labelled(tmp_path, tokenizer=tokenizer)
-    train, validation, test = load_all(task, tmp_path / "data")
-    assert [x.num_examples for x in (train, validation, test)] == [90, 1, 2]
-    shown = 'He said "no' if tokenizer is None else '[CLS] He said "no [SEP]'
-    assert texts_of(task, test)[0] == (shown, 1)
-    assert test.labels.tolist() == [1, 0]
-    assert test.inputs.dtype == (np.uint8 if tokenizer is None else np.uint16)
-
-
-def test_labelled_texts_says_which_tables_it_does_not_read(tmp_path, capsys):
-    write(tmp_path, {"train.csv": TRAIN, "notes.csv": b"", "._train.csv": b"\0\5\x16"})
-    labelled(tmp_path).load("train", tmp_path / "data")
-    assert capsys.readouterr().err.splitlines() == [
-        f"{tmp_path}/notes.csv is not read: it is named for no split"
-    ]
-    folder = labelled(tmp_path).folder()
-    write(tmp_path, {".DS_Store": b"", "._notes.csv": b""})  # what macOS adds
-    assert labelled(tmp_path).folder() == folder
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["train.csv", "val.csv"], "val.csv is not read: name it validation.csv, or"),
-        (["train.tsv", "valid.csv"], "valid.csv is not read: name it validation.csv"),
-        (["train.csv", "dev.tsv"], "dev.tsv is not read: name it validation.tsv, or"),
-        (["train.csv", "Test.csv"], "Test.csv is not read: name it test.csv, or"),
-        (["train.csv", "train.tsv"], "train.csv and .*/train.tsv are one split: rem"),
-        (["training.csv"], r"source_dir \(.*\) must hold train.csv or train.tsv"),
-    ],
-)
-def test_labelled_texts_ignores_no_split_without_a_word(tmp_path, names, message):
-    write(tmp_path, dict.fromkeys(names, b"text,label\nfine,ham\n"))
-    with pytest.raises(DataError, match=message):
-        labelled(tmp_path).load("train", tmp_path / "data")
-
-
-def test_encode_reads_a_text_as_a_table_is_read(tmp_path):
-    write(
-        tmp_path,
-        {"train.csv": TRAIN, "test.csv": 'text,label\n"\xa0 fine\r\n",ham'.encode()},
-    )
-    for tokenizer in (None, "byte"):
-        task = labelled(tmp_path, tokenizer=tokenizer)
-        test = task.load("test", tmp_path / "data")
-        for asked in ("fine", " fine\n", "\xa0 fine\r\n"):
-            inputs, lengths = task.encode([asked])
-            np.testing.assert_array_equal(inputs, test.inputs)
-            np.testing.assert_array_equal(lengths, test.lengths)
+def test_encode_strips_both_texts_of_a_pair():
     task = get_task("glue", subset="qqp")
-    asked = task.encode([(" How?\n", "\tWhy?"), ("a", "b ")])
-    for found, read in zip(
-        asked, task.encode([("How?", "Why?"), ("a", "b")]), strict=True
-    ):
-        np.testing.assert_array_equal(found, read)
+    inputs, lengths = task.encode([(" How?\n", "\tWhy?"), ("a", "b ")])
+    stripped_inputs, stripped_lengths = task.encode([("How?", "Why?"), ("a", "b")])
+    np.testing.assert_array_equal(inputs, stripped_inputs)
+    np.testing.assert_array_equal(lengths, stripped_lengths)
 
 
 def test_the_recipe_for_official_columns_writes_what_is_read(tmp_path, monkeypatch):
-    """DATA.md's, on texts with line ends; the library that downloads is not there."""
+    """The recipe is DATA.md's; the texts have line ends.
+
+    A table stands in for the library that downloads, which is not installed.
+    """
     texts = ["one\rtwo", "a\r\n\tb", 'He said "no', "plain  text", "end\n"]
-    columns = {
+    tables = {
         "validation": {"sentence": texts, "label": [0, 1, 0, 1, 1]},
         "train": {"sentence": [f"one {i}" for i in range(40)], "label": [0, 1] * 20},
     }
-    rows = {
-        split: types.SimpleNamespace(
-            to_pandas=partial(pandas.DataFrame, columns[split])
-        )
-        for split in columns
-    }
-    library = types.SimpleNamespace(load_dataset=lambda *_, split: rows[split])
+
+    def load_dataset(*_, split):
+        make_frame = partial(pandas.DataFrame, tables[split])
+        return types.SimpleNamespace(to_pandas=make_frame)
+
+    library = types.SimpleNamespace(load_dataset=load_dataset)
     monkeypatch.setitem(sys.modules, "datasets", library)
     monkeypatch.chdir(tmp_path)
-    (recipe,) = re.findall(
-        r"```python\n(import csv, datasets\n.*?)```", DATA, re.DOTALL
-    )
     (tmp_path / "SST-2").mkdir()
+    code_block = r"```python\n(import csv, datasets\n.*?)```"
+    (recipe,) = re.findall(code_block, DATA, re.DOTALL)
+
     exec(recipe, {})
+
     task = get_task("glue", source_dir=str(tmp_path), max_length=64)
     test = task.load("test", tmp_path / "data")
-    found = [(task.decode(x[1 : n - 1]), y) for x, n, y in rows_of(test)]
-    assert found == [
-        ("one two", 0),
-        ("a b", 1),
-        ('He said "no', 0),
-        ("plain  text", 1),
-        ("end", 1),
+    assert texts_of(task, test) == [
+        ("[CLS] one two [SEP]", 0),
+        ("[CLS] a b [SEP]", 1),
+        ('[CLS] He said "no [SEP]', 0),
+        ("[CLS] plain  text [SEP]", 1),
+        ("[CLS] end [SEP]", 1),
     ]
-
-
-def rows_of(split):
-    return zip(split.inputs, split.lengths, split.labels, strict=True)

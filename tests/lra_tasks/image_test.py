@@ -12,7 +12,14 @@ from lra_tasks.image import Image, to_grey
 from tests.lra_tasks.archive_server import hashes, load_all, tar_of, write, write_tfds
 
 BATCH_SIZE = 20
-NAMES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+NAMES = (
+    "data_batch_1",
+    "data_batch_2",
+    "data_batch_3",
+    "data_batch_4",
+    "data_batch_5",
+    "test_batch",
+)
 
 
 class TinyImage(Image):
@@ -22,17 +29,23 @@ class TinyImage(Image):
 def make_batches():
     """Batches of records label, R, G, B; the first of batch 2 is in test too."""
     rng = np.random.default_rng(0)
-    batches = {x: rng.integers(0, 256, (BATCH_SIZE, 3073), np.uint8) for x in NAMES}
+    batches = {}
+    for name in NAMES:
+        batches[name] = rng.integers(0, 256, (BATCH_SIZE, 3073), np.uint8)
     for records in batches.values():
         records[:, 0] = np.arange(BATCH_SIZE) % 10
-        records[-1, 1:] = 0  # black is a value, no padding
+        # The last picture is black but for a pixel: 0 is a value and no padding.
+        records[-1, 1:] = 0
         records[-1, 1] = rng.integers(1, 256)
     batches["data_batch_2"][0] = batches["test_batch"][0]
     return batches
 
 
 BATCHES = make_batches()
-FILES = {f"cifar-10-batches-bin/{x}.bin": BATCHES[x].tobytes() for x in NAMES}
+FILES = {
+    f"cifar-10-batches-bin/{name}.bin": records.tobytes()
+    for name, records in BATCHES.items()
+}
 
 
 def test_to_grey_is_the_weighted_sum():
@@ -54,27 +67,47 @@ def test_make_splits_by_hand(tmp_path, capsys):
     np.testing.assert_array_equal(test.inputs, to_grey(rgb))
 
 
-def test_every_source_gives_the_same_data(tmp_path):
-    write(tmp_path / "a", FILES)
-    write(tmp_path / "b", {Image.archive.name: tar_of(dict(reversed(FILES.items())))})
-    rows = {"train": [], "test": []}
-    for number, record in enumerate(np.concatenate([*BATCHES.values()])):
-        split, first = ("train", 0) if number < 100 else ("test", 100)
+def tfds_rows(split, records):
+    """Records as TFDS has them, in an order of its own."""
+    rows = []
+    for number, record in enumerate(records):
         image = record[1:].reshape(3, 32, 32).transpose(1, 2, 0)
-        PIL.Image.fromarray(image).save(png := io.BytesIO(), "PNG")
-        name = f"{split}_{number - first:05d}"
-        row = {"id": name, "image": png.getvalue(), "label": int(record[0])}
-        rows[split].insert(0, row)
+        png = io.BytesIO()
+        PIL.Image.fromarray(image).save(png, "PNG")
+        rows.append(
+            {
+                "id": f"{split}_{number:05d}",
+                "image": png.getvalue(),
+                "label": int(record[0]),
+            }
+        )
+    return rows[::-1]
+
+
+def test_every_source_gives_the_same_data(tmp_path):
+    write(tmp_path / "folder", FILES)
+    (tmp_path / "renamed").symlink_to(tmp_path / "folder/cifar-10-batches-bin")
+    archive = tar_of(dict(reversed(FILES.items())))
+    write(tmp_path / "archive", {Image.archive.name: archive})
+    records = np.concatenate(list(BATCHES.values()))
+    rows = {
+        "train": tfds_rows("train", records[:100]),
+        "test": tfds_rows("test", records[100:]),
+    }
     features = {
         "id": tfds.features.Text(),
         "image": tfds.features.Image(shape=(32, 32, 3)),
         "label": tfds.features.ClassLabel(num_classes=10),
     }
-    write_tfds(tmp_path / "c", "cifar10", features, rows)
-    places = ["a", "b", "c", "d"]
-    (tmp_path / "d").symlink_to(tmp_path / "a/cifar-10-batches-bin")  # renamed
-    found = [hashes(TinyImage(source_dir=str(tmp_path / x)), tmp_path) for x in places]
-    assert found[0] == found[1] == found[2] == found[3]
+    write_tfds(tmp_path / "tfds", "cifar10", features, rows)
+
+    def hashes_of(name):
+        return hashes(TinyImage(source_dir=str(tmp_path / name)), tmp_path)
+
+    expected = hashes_of("folder")
+    assert hashes_of("renamed") == expected
+    assert hashes_of("archive") == expected
+    assert hashes_of("tfds") == expected
 
 
 def test_make_splits_refuses_a_damaged_batch(tmp_path):

@@ -34,10 +34,16 @@ import tensorflow_datasets as tfds
 builder = tfds.builder_from_directory(sys.argv[1])
 rows = [[r["tokens"].tolist(), int(r["label"])] for r in builder.as_data_source("test")]
 info, features = builder.info, builder.info.features
-said = [info.description, info.homepage, info.citation, info.metadata["options"]]
-said += [str(features["tokens"].np_dtype), features["label"].names]
-assert not {"lra_tasks", "tensorflow"} & {*sys.modules}
-print(json.dumps([rows, *said]))
+assert not {"lra_tasks", "tensorflow"} & set(sys.modules)
+print(json.dumps({
+    "rows": rows,
+    "description": info.description,
+    "homepage": info.homepage,
+    "citation": info.citation,
+    "options": info.metadata["options"],
+    "dtype": str(features["tokens"].np_dtype),
+    "labels": features["label"].names,
+}))
 """
 
 
@@ -46,16 +52,23 @@ def test_a_prepared_folder_is_read_by_plain_tfds(tmp_path, capfd):
     test = task.load("test", tmp_path)
     assert capfd.readouterr() == ("", "")
     assert [path.name for path in tmp_path.iterdir()] == ["lra_listops"]
+
     command = [sys.executable, "-c", PLAIN, str(task.folder(tmp_path))]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
     assert done.returncode == 0, done.stderr
-    rows, *said = json.loads(done.stdout)
-    assert rows == [[tokens.tolist(), label] for tokens, label in test]
-    told = [task.description, task.homepage, task.citation, dataclasses.asdict(task)]
-    assert said == [*told, "uint8", list("0123456789")]
+    assert json.loads(done.stdout) == {
+        "rows": [[tokens.tolist(), label] for tokens, label in test],
+        "description": task.description,
+        "homepage": task.homepage,
+        "citation": task.citation,
+        "options": dataclasses.asdict(task),
+        "dtype": "uint8",
+        "labels": list("0123456789"),
+    }
 
 
-# A process of its own: says when it starts to prepare, and the hash of what it read.
+# The program prints a line when it starts to prepare, and the hash of what it read.
 PROCESS = """
 import sys
 from lra_tasks.listops import ListOps
@@ -71,16 +84,20 @@ print(task.load("train", sys.argv[1]).content_hash)
 
 
 def start(data_dir):
+    """Starts PROCESS on a folder."""
     command = [sys.executable, "-W", "error", "-c", PROCESS, str(data_dir)]
-    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen(command, text=True, **pipes)
+    return subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def test_two_processes_prepare_once(tmp_path):
     processes = [start(tmp_path) for _ in range(2)]
-    said = [each.communicate(timeout=60) for each in processes]
-    outputs, errors = zip(*said, strict=True)
-    assert [each.returncode for each in processes] == [0, 0], errors
+    outputs = []
+    for process in processes:
+        stdout, stderr = process.communicate(timeout=60)
+        assert process.returncode == 0, stderr
+        outputs.append(stdout)
     assert sorted(output.count("making") for output in outputs) == [0, 1]
     assert len({output.split()[-1] for output in outputs}) == 1
 
@@ -93,7 +110,10 @@ def test_a_killed_preparation_is_made_again(tmp_path):
     process.kill()
     process.communicate()
     assert any(tmp_path.glob("*/*/incomplete.*"))
-    assert start(tmp_path).communicate(timeout=60)[0].startswith("making")
+
+    stdout, _ = start(tmp_path).communicate(timeout=60)
+
+    assert stdout.startswith("making")
     (config,) = tmp_path.glob("lra_listops/*")
     assert sorted(path.name for path in config.iterdir()) == ["1.0.0", "lock"]
 
@@ -104,44 +124,65 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
         task.load("train", tmp_path)
     assert str(task.folder(tmp_path)) in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert [x.name for x in task.folder(tmp_path).parent.iterdir()] == ["lock"]
+    leftovers = task.folder(tmp_path).parent.iterdir()
+    assert [path.name for path in leftovers] == ["lock"]
     assert task.load("train", tmp_path).num_examples == 5003
 
 
-@pytest.mark.parametrize(
-    "damage", ["flip", "cut", "remove", "foreign", "no info", "cut info", "others"]
-)
-def test_load_reads_nothing_that_is_damaged_or_foreign(tmp_path, damage):
-    task = toy()
-    folder = task.folder(tmp_path)
-    if damage == "foreign":
-        folder.mkdir(parents=True)
-        (folder / "dataset_info.json").write_text("{}")
-    elif damage == "others":  # another task's in that place
-        other = get_task("retrieval")
-        write(tmp_path / "a/tsv_data", RETRIEVAL)
-        other.load("train", tmp_path / "a")
-        shutil.copytree(other.folder(tmp_path / "a"), folder)
-    elif "info" in damage:
-        task.load("train", tmp_path)
-        info = folder / "dataset_info.json"
-        content = info.read_bytes()
-        info.unlink()
-        if damage == "cut info":
-            info.write_bytes(content[: len(content) // 2])
-    else:
-        task.load("train", tmp_path)
-        (file,) = folder.glob("*-train.*")
-        content = bytearray(file.read_bytes())
-        middle = len(content) // 2
-        content[middle] ^= 4
-        file.unlink()
-        if damage != "remove":
-            file.write_bytes(content if damage == "flip" else content[:middle])
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def cut_in_half(path):
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def remove(path):
+    path.unlink()
+
+
+def assert_refuses_to_load(task, data_dir):
+    """Checks that the error is one line that names the prepared folder."""
     with pytest.raises(DataError, match="delete that folder and run again") as caught:
-        task.load("train", tmp_path)
-    assert str(folder) in str(caught.value)
+        task.load("train", data_dir)
+    assert str(task.folder(data_dir)) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("damage", "pattern"),
+    [
+        (flip_a_bit, "*-train.*"),
+        (cut_in_half, "*-train.*"),
+        (remove, "*-train.*"),
+        (remove, "dataset_info.json"),
+        (cut_in_half, "dataset_info.json"),
+    ],
+)
+def test_load_refuses_damaged_files(tmp_path, damage, pattern):
+    task = toy()
+    task.load("train", tmp_path)
+    (file,) = task.folder(tmp_path).glob(pattern)
+    damage(file)
+    assert_refuses_to_load(task, tmp_path)
+
+
+def test_load_refuses_a_foreign_folder(tmp_path):
+    task = toy()
+    write(task.folder(tmp_path), {"dataset_info.json": b"{}"})
+    assert_refuses_to_load(task, tmp_path)
+
+
+def test_load_refuses_the_data_of_another_task(tmp_path):
+    task = toy()
+    other = get_task("retrieval")
+    write(tmp_path / "other/tsv_data", RETRIEVAL)
+    other.load("train", tmp_path / "other")
+    shutil.copytree(other.folder(tmp_path / "other"), task.folder(tmp_path))
+    assert_refuses_to_load(task, tmp_path)
 
 
 @pytest.mark.parametrize("error", [ImportError, PermissionError, AttributeError])

@@ -1,6 +1,7 @@
 """Tables as programs write them: where a line ends, and what a text may hold."""
 
 import csv
+import io
 
 import pytest
 
@@ -9,25 +10,29 @@ from lra_tasks.tables import read_table
 
 
 def read(folder, name, content):
+    """The texts and labels of a table with this name and content."""
     path = folder / name
     path.write_bytes(content.encode())
     return read_table(path, ["text"], "label", ["ham", "spam"])
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize(("name", "tab"), [("a.tsv", "\t"), ("a.csv", ",")])
-def test_lines_end_as_on_every_system(tmp_path, name, tab, end):
+@pytest.mark.parametrize(("name", "separator"), [("a.tsv", "\t"), ("a.csv", ",")])
+def test_lines_end_as_on_every_system(tmp_path, name, separator, end):
     lines = ["label\ttext", "ham\tone", "", "spam\ttwo"]
-    content = end.join(lines).replace("\t", tab)
-    for whole in (content, content + end, "\ufeff" + content):
-        assert read(tmp_path, name, whole) == ([("one",), ("two",)], [0, 1])
+    content = end.join(lines).replace("\t", separator)
+    expected = [("one",), ("two",)], [0, 1]
+    assert read(tmp_path, name, content) == expected
+    assert read(tmp_path, name, content + end) == expected
+    assert read(tmp_path, name, "\ufeff" + content) == expected
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("text", ["a\rb", "a\r\rb", "\ra", "a\u2028b\x0bc\x85d\x1ce"])
 def test_what_ends_no_line_belongs_to_its_text(tmp_path, capsys, text, end):
-    header, line = f"text\tlabel{end}", f"{text}\tspam{end}"
-    assert read(tmp_path, "a.tsv", header + line) == ([(text,)], [1])
+    tsv = f"text\tlabel{end}{text}\tspam{end}"
+    assert read(tmp_path, "a.tsv", tsv) == ([(text,)], [1])
+
     quoted = f'text,label{end}"{text}",spam{end}ok,ham{end}'
     assert read(tmp_path, "a.csv", quoted) == ([(text,), ("ok",)], [1, 0])
     assert capsys.readouterr().err == ""
@@ -35,17 +40,18 @@ def test_what_ends_no_line_belongs_to_its_text(tmp_path, capsys, text, end):
 
 @pytest.mark.parametrize("text", ["a\r\nb", "a\nb\n\nc", 'a "b", c\r\n', "a\rb\n"])
 def test_a_quoted_text_keeps_its_line_ends(tmp_path, text):
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["text", "label"], [text, "ham"]])
-    content = (tmp_path / "a.csv").read_bytes().decode()
-    assert read(tmp_path, "a.csv", content) == ([(text,)], [0])
+    content = io.StringIO(newline="")
+    csv.writer(content).writerows([["text", "label"], [text, "ham"]])
+    assert read(tmp_path, "a.csv", content.getvalue()) == ([(text,)], [0])
 
 
 @pytest.mark.parametrize(
     ("lines", "number"),
     [
-        ("ham,one\rtwo\nspam,ok\n", 2),  # else "one" would be an example
-        ('ham,"one\nspam,ok\nham,more\n', 4),  # else one text would be the rest
+        # "one" would be an example.
+        ("ham,one\rtwo\nspam,ok\n", 2),
+        # All that follows would be one text.
+        ('ham,"one\nspam,ok\nham,more\n', 4),
         ('spam,ok\nham,"one" two\n', 3),
     ],
 )
@@ -55,8 +61,11 @@ def test_wrong_quotes_of_a_csv_are_named_by_their_line(tmp_path, lines, number):
         read(tmp_path, "a.csv", "label,text\n" + lines)
 
 
-def test_empty_columns_at_the_end_are_none(tmp_path, capsys):
+def test_empty_columns_at_the_end_are_none(tmp_path):
     assert read(tmp_path, "a.csv", "text,label\none,ham,,\n") == ([("one",)], [0])
-    found = read(tmp_path, "a.tsv", "text\tlabel\none\tham\t\ntwo\tham\tx\nthree\n")
-    assert found == ([("one",)], [0])
+
+
+def test_lines_with_too_many_columns_or_too_few_are_left_out(tmp_path, capsys):
+    tsv = "text\tlabel\none\tham\t\ntwo\tham\tx\nthree\n"
+    assert read(tmp_path, "a.tsv", tsv) == ([("one",)], [0])
     assert "2 of 3 lines lack a column or have too many" in capsys.readouterr().err

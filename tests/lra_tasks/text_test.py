@@ -26,15 +26,23 @@ class TinyText(Text):
     reviews_per_class = PER_CLASS
 
 
+RATINGS = {"pos": 9, "neg": 2}
+
+
+def review_name(split, polarity, number):
+    """The name of a review's file in aclImdb/."""
+    return f"aclImdb/{split}/{polarity}/{number}_{RATINGS[polarity]}.txt"
+
+
 def make_reviews():
     """aclImdb/ as it is published, other files included."""
     files = {"aclImdb/README": b"about", "aclImdb/train/unsup/0_0.txt": b"unlabelled"}
     for split in ("train", "test"):
         files[f"aclImdb/{split}/urls_pos.txt"] = b"http"
-        for polarity, rating in (("pos", 9), ("neg", 2)):
+        for polarity in RATINGS:
             for number in range(PER_CLASS):
                 review = f"{split} {polarity} {number}: naïve<br />{'x' * 7 * number}"
-                name = f"aclImdb/{split}/{polarity}/{number}_{rating}.txt"
+                name = review_name(split, polarity, number)
                 files[name] = f"{review} \n".encode()
     return files
 
@@ -43,52 +51,84 @@ REVIEWS = make_reviews()
 
 
 def test_make_splits_by_hand(tmp_path, capsys):
-    repeated = REVIEWS["aclImdb/test/pos/5_9.txt"]
-    write(tmp_path, REVIEWS | {"aclImdb/train/neg/3_2.txt": repeated})
+    repeated = REVIEWS[review_name("test", "pos", 5)]
+    write(tmp_path, REVIEWS | {review_name("train", "neg", 3): repeated})
     task = TinyText(max_length=60)
-    splits = load_all(task, tmp_path)
+
+    train, validation, test = load_all(task, tmp_path)
+
     assert "1 examples left out of" in capsys.readouterr().err
-    assert splits[0].num_examples + splits[1].num_examples == 39
-    assert np.bincount(splits[2].labels).tolist() == [20, 20]
-    for split in splits:
+    assert train.num_examples + validation.num_examples == 39
+    assert np.bincount(test.labels).tolist() == [20, 20]
+    for split, folder in ((train, "train"), (validation, "train"), (test, "test")):
         assert split.inputs.shape[1] == split.lengths.max() == 60
         for text, label in texts_of(task, split):
-            place, polarity, number = text.partition(":")[0].split()
-            assert place == ("test" if split is splits[2] else "train")
+            text_folder, polarity, number = text.partition(":")[0].split()
+            assert text_folder == folder
             assert label == (polarity == "pos")
-            name = f"aclImdb/{place}/{polarity}/{number}_{9 if label else 2}.txt"
-            assert text == REVIEWS[name].strip()[:60].decode()
-    one = hashes(task, tmp_path)
+            review = REVIEWS[review_name(folder, polarity, number)]
+            assert text == review.strip()[:60].decode()
+
+
+def test_the_seed_decides_on_validation_and_leaves_test_alone(tmp_path):
+    write(tmp_path, REVIEWS)
+    train, validation, test = hashes(TinyText(max_length=60), tmp_path)
     other = hashes(TinyText(seed=1, max_length=60), tmp_path)
-    assert [a == b for a, b in zip(one, other, strict=True)] == [False, False, True]
+    assert other[0] != train
+    assert other[1] != validation
+    assert other[2] == test
+
+
+def write_reviews_as_tfds(folder):
+    """Writes the reviews as TFDS has them, in an order of its own."""
+    rows = {}
+    for split in ("train", "test"):
+        names = [
+            review_name(split, polarity, number)
+            for polarity in RATINGS
+            for number in range(PER_CLASS)
+        ]
+        rows[split] = [
+            {"text": REVIEWS[name].strip(), "label": name.split("/")[2]}
+            for name in sorted(names, key=hash)
+        ]
+    features = {
+        "text": tfds.features.Text(),
+        "label": tfds.features.ClassLabel(names=["neg", "pos"]),
+    }
+    write_tfds(folder, "imdb_reviews/plain_text", features, rows)
 
 
 def test_every_source_gives_the_same_data(tmp_path, monkeypatch):
-    content = tar_of(REVIEWS)
-    write(tmp_path, {f"by_hand/{Text.archive.name}": content})
-    write(tmp_path / "folder", REVIEWS)
-    rows = {"train": [], "test": []}  # in an order of its own, as TFDS has it
-    for name in sorted(REVIEWS, key=hash):
-        _, split, polarity, *_ = [*name.split("/"), "", ""]
-        if polarity in ("neg", "pos"):
-            rows[split].append({"text": REVIEWS[name].strip(), "label": polarity})
-    label = tfds.features.ClassLabel(names=["neg", "pos"])
-    features = {"text": tfds.features.Text(), "label": label}
-    write_tfds(tmp_path / "tfds", "imdb_reviews/plain_text", features, rows)
-    places = [("folder", None), ("by_hand", None), ("empty", str(tmp_path / "folder"))]
-    places += [("empty", str(tmp_path / "tfds"))]
-    found = [hashes(TinyText(source_dir=x), tmp_path / place) for place, x in places]
-    with serve(content) as (url, seen):
-        md5 = hashlib.md5(content).hexdigest()
-        archive = Archive(f"{url}/{Text.archive.name}", ("aclImdb",), md5)
-        fetched = type("T", (TinyText,), {"archive": archive})
-        found.append(hashes(fetched(), tmp_path / "download"))
-    assert len(seen) == 1
+    folder = tmp_path / "folder"
+    write(folder, REVIEWS)
+    archive_bytes = tar_of(REVIEWS)
+    write(tmp_path, {f"archive/{Text.archive.name}": archive_bytes})
+    write_reviews_as_tfds(tmp_path / "tfds")
+    empty = tmp_path / "empty"
+
+    expected = hashes(TinyText(), folder)
+    assert hashes(TinyText(), tmp_path / "archive") == expected
+    assert hashes(TinyText(source_dir=str(folder)), empty) == expected
+    assert hashes(TinyText(source_dir=str(tmp_path / "tfds")), empty) == expected
+
+    with serve(archive_bytes) as (url, requests):
+
+        class DownloadedText(TinyText):
+            archive = Archive(
+                url=f"{url}/{Text.archive.name}",
+                folders=("aclImdb",),
+                md5=hashlib.md5(archive_bytes).hexdigest(),
+            )
+
+        assert hashes(DownloadedText(), tmp_path / "download") == expected
+    assert len(requests) == 1
+
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
-    found.append(hashes(TinyText(), tmp_path / "nothing"))
-    renamed = (tmp_path / "folder/aclImdb").rename(tmp_path / "imdb reviews")
-    found.append(hashes(TinyText(source_dir=str(renamed)), tmp_path / "empty"))
-    assert all(each == found[0] for each in found)
+    assert hashes(TinyText(), tmp_path / "nothing") == expected
+
+    renamed = (folder / "aclImdb").rename(tmp_path / "imdb reviews")
+    assert hashes(TinyText(source_dir=str(renamed)), empty) == expected
 
 
 def test_encode_bytes_shifts_by_one_and_comes_back():
@@ -102,21 +142,26 @@ def test_encode_bytes_shifts_by_one_and_comes_back():
 WHITE_SPACE = " \n\t\r\v\f"
 
 
-def test_encode_reads_a_text_as_training_does():
-    """Lines of a file end with a line feed, and training's reviews do not."""
-    for options in ({}, {"tokenizer": "byte"}):
-        text = Text(max_length=32, **options)
-        read = text.encode(["A film.", "\xa0A film."])  # TFDS strips ASCII's alone
-        asked = text.encode([f"{WHITE_SPACE}A film.{WHITE_SPACE}", "\xa0A film.\n"])
-        np.testing.assert_array_equal(asked[0], read[0])
-        np.testing.assert_array_equal(asked[1], read[1])
-    # Papers are read with the white space that they have.
+@pytest.mark.parametrize("tokenizer", [None, "byte"])
+def test_encode_reads_a_text_as_training_does(tokenizer):
+    """Lines of a file end with a line feed, and training's reviews do not.
+
+    TFDS strips the white space of ASCII alone.
+    """
+    task = Text(max_length=32, tokenizer=tokenizer)
+    inputs, lengths = task.encode(["A film.", "\xa0A film."])
+    padded = task.encode([f"{WHITE_SPACE}A film.{WHITE_SPACE}", "\xa0A film.\n"])
+    np.testing.assert_array_equal(padded[0], inputs)
+    np.testing.assert_array_equal(padded[1], lengths)
+
+
+def test_encode_keeps_the_white_space_of_papers():
     _, lengths = Retrieval(max_length=32).encode([" one paper ", "one paper"])
     assert lengths.tolist() == [11, 9]
 
 
 def test_make_splits_refuses_an_incomplete_folder(tmp_path):
-    write(tmp_path, REVIEWS | {"aclImdb/train/pos/3_9.txt": None})
+    write(tmp_path, REVIEWS | {review_name("train", "pos", 3): None})
     message = f"{tmp_path}.* is incomplete: train has 20 neg, 19 pos, not 20 of each"
     with pytest.raises(DataError, match=message):
         TinyText().load("train", tmp_path)
@@ -134,6 +179,7 @@ PAPERS = {
 
 
 def pair(label, first, second):
+    """A line of a release's file."""
     return b"\t".join([label, b"A", b"B", PAPERS[first], PAPERS[second]])
 
 
@@ -143,7 +189,8 @@ PAIRS = {
         pair(b"0.0", "P2", "P3"),
         pair(b"1", "P2", "P1"),
         pair(b"0", "P4", "P1"),
-        pair(b"0", "P5", "P3"),  # as in test, in the other order
+        # Test has this pair in the other order.
+        pair(b"0", "P5", "P3"),
     ],
     "new_aan_pairs.eval.tsv": [pair(b"0.0", "P4", "P5"), pair(b"1.0", "P1", "P5")],
     "new_aan_pairs.test.tsv": [pair(b"1.0", "P3", "P5"), pair(b"1.0", "P2", "P6")],
@@ -151,9 +198,9 @@ PAIRS = {
 TSV_DATA = "lra_release/lra_release/tsv_data"
 
 
-def packed(**changes):
-    files = {x: b"".join(line + b"\n" for line in lines) for x, lines in PAIRS.items()}
-    return files | {f"new_aan_pairs.{x}.tsv": content for x, content in changes.items()}
+def release():
+    """The files of a release by their names."""
+    return {name: b"\n".join(lines) + b"\n" for name, lines in PAIRS.items()}
 
 
 def document(split, row):
@@ -161,33 +208,47 @@ def document(split, row):
 
 
 def test_retrieval_keeps_each_document_once(tmp_path, capsys):
-    write(tmp_path / TSV_DATA, packed())
+    write(tmp_path / TSV_DATA, release())
+
     splits = load_all(Retrieval(max_length=17), tmp_path)
-    said = capsys.readouterr().err
-    assert "new_aan_pairs.train.tsv: 5 pairs, the release has 147,086" in said
-    assert "1 examples left out of train" in said
+
+    stderr = capsys.readouterr().err
+    assert "new_aan_pairs.train.tsv: 5 pairs, the release has 147,086" in stderr
+    assert "1 examples left out of train" in stderr
     assert [split.labels.tolist() for split in splits] == [[1, 0, 1, 0], [0, 1], [1, 1]]
-    assert [len(split.inputs) for split in splits] == [4, 3, 3]  # P2, P6: one
+    # The first 17 bytes of P2 and P6 are equal: they are one document.
+    assert [len(split.inputs) for split in splits] == [4, 3, 3]
     for split, lines in zip(splits, PAIRS.values(), strict=True):
-        for pair, line in zip(split.pairs, lines, strict=False):
-            expected = [text[:17] for text in line.split(b"\t")[3:]]
-            assert [document(split, row) for row in pair] == expected
+        for rows, line in zip(split.pairs, lines, strict=False):
+            texts = line.split(b"\t")[3:]
+            assert document(split, rows[0]) == texts[0][:17]
+            assert document(split, rows[1]) == texts[1][:17]
 
 
 def test_retrieval_reads_folder_archive_and_windows_line_ends(tmp_path):
-    members = {f"{TSV_DATA}/{name}": content for name, content in packed().items()}
-    other = {"lra_release/listops-1000/basic_train.tsv": b"x" * 100_003}
-    windows = {name: text.replace(b"\n", b"\r\n") for name, text in packed().items()}
-    plain = tar_of(members | other, "w")[:20_011]  # what is behind them is not read
-    write(tmp_path / "a", {"lra_release.gz": plain})
-    write(tmp_path / "b", {"lra_release.gz": tar_of(other | members, "w:gz")})
-    write(tmp_path / "c" / "lra_release" / "tsv_data", windows)
-    found = [hashes(Retrieval(), tmp_path / name) for name in "abc"]
-    write(tmp_path / "lra/aan", packed())  # as it is also called
-    write(tmp_path / "d", {"lra_release.tar.gz": plain})
-    for name in ("a", "c/lra_release/tsv_data", "lra/aan", "d", "d/lra_release.tar.gz"):
-        found.append(hashes(Retrieval(source_dir=str(tmp_path / name)), tmp_path / "e"))
-    assert all(each == found[0] for each in found)
+    members = {f"{TSV_DATA}/{name}": content for name, content in release().items()}
+    listops = {"lra_release/listops-1000/basic_train.tsv": b"x" * 100_003}
+    # The archive ends in the middle of ListOps: what is behind the pairs is not read.
+    plain = tar_of(members | listops, "w")[:20_011]
+    windows = {name: text.replace(b"\n", b"\r\n") for name, text in release().items()}
+    write(tmp_path / "plain", {"lra_release.gz": plain})
+    write(tmp_path / "plain_tar_gz", {"lra_release.tar.gz": plain})
+    write(tmp_path / "gzip", {"lra_release.gz": tar_of(listops | members, "w:gz")})
+    write(tmp_path / "windows/lra_release/tsv_data", windows)
+    write(tmp_path / "lra/aan", release())
+
+    expected = hashes(Retrieval(), tmp_path / "plain")
+    assert hashes(Retrieval(), tmp_path / "gzip") == expected
+    assert hashes(Retrieval(), tmp_path / "windows") == expected
+    for name in (
+        "plain",
+        "plain_tar_gz",
+        "plain_tar_gz/lra_release.tar.gz",
+        "windows/lra_release/tsv_data",
+        "lra/aan",
+    ):
+        task = Retrieval(source_dir=str(tmp_path / name))
+        assert hashes(task, tmp_path / "empty") == expected
 
 
 @pytest.mark.parametrize(
@@ -199,6 +260,7 @@ def test_retrieval_reads_folder_archive_and_windows_line_ends(tmp_path):
     ],
 )
 def test_retrieval_names_a_wrong_file(tmp_path, content, message):
-    write(tmp_path / "lra_release" / "tsv_data", packed(eval=content))
+    files = release() | {"new_aan_pairs.eval.tsv": content}
+    write(tmp_path / "lra_release" / "tsv_data", files)
     with pytest.raises(DataError, match=f"{tmp_path}.*{message}"):
         Retrieval().load("train", tmp_path)

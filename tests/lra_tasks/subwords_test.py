@@ -1,0 +1,42 @@
+"""Vocabularies: rows of one text or two, and texts as token ids."""
+
+import numpy as np
+import pytest
+
+from lra_tasks import subwords
+from lra_tasks.subwords import Vocabulary
+
+# The ids of the tokens that begin a row and that end each of its texts.
+CLS = 2
+SEP = 3
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cut_sizes"), [((9, 2), (3, 2)), ((2, 9), (2, 3)), ((9, 9), (3, 2))]
+)
+def test_row_cuts_a_pair_at_its_longer_text(sizes, cut_sizes):
+    first = [8] * sizes[0]
+    second = [8] * sizes[1]
+    row = Vocabulary("byte").row(first, second, max_length=8)
+    cut_first = first[: cut_sizes[0]]
+    cut_second = second[: cut_sizes[1]]
+    assert row == [CLS, *cut_first, SEP, *cut_second, SEP]
+    assert len(row) == 8
+
+
+def test_rows_of_many_texts_are_each_of_its_own():
+    """More than are encoded at a time."""
+    vocabulary = Vocabulary("byte")
+    rows, lengths = vocabulary.rows([(f"{number}",) for number in range(2_100)], 16)
+    assert rows.shape == (2_100, 16)
+    for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        assert vocabulary.decode(row[:length]) == f"[CLS] {number} [SEP]"
+
+
+def test_encode_takes_the_name_of_a_special_token_as_text(tmp_path):
+    subwords.train(["a [SEP] b"] * 9, 300, tmp_path / "tokenizer.json")
+    for name in ("byte", str(tmp_path / "tokenizer.json")):
+        vocabulary = Vocabulary(name)
+        (ids,) = vocabulary.encode(["a [SEP] b"])
+        assert not set(ids) & set(vocabulary.special)
+        assert vocabulary.decode(np.array(ids)) == "a [SEP] b"
