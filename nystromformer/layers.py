@@ -13,7 +13,7 @@ from flax import nnx
 
 from nystromformer.attention import make_attention
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.ops import dense, dropout, gelu, split_rng, zeroed
+from nystromformer.ops import dense, dropout, gelu, split_rng, zero_masked
 from nystromformer.rotary import rotate_by_position
 from nystromformer.short_conv import short_conv
 
@@ -87,7 +87,7 @@ class SelfAttention(nnx.Module):
     ) -> jax.Array:
         """x [B, L, D], mask [B, L] bool -> [B, L, D]."""
         if self.short_conv is not None:
-            x = zeroed(x, mask)  # Padding must not reach its neighbours.
+            x = zero_masked(x, mask)  # Padding must not reach its neighbours.
             x = x + short_conv(x, self.short_conv[...])
         query, key, value = self._project(x)
         attended = self.attention(
@@ -192,7 +192,7 @@ class Block(nnx.Module):
         return x if self.pre_norm else norm(x)
 
 
-def recomputed(block: Block, *inputs: Any) -> jax.Array:
+def call_with_remat(block: Block, *inputs: Any) -> jax.Array:
     """block(*inputs), of which only the inputs are stored for the backward pass.
 
     The backward pass computes the block again. Unlike `nnx.remat` it writes no

@@ -30,9 +30,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.blocks import nth_valid, ranks
+from nystromformer.blocks import first_valid_positions, ranks
 from nystromformer.dot_product import attend
-from nystromformer.ops import at_least_float32, einsum, tensor_cores, zeroed
+from nystromformer.ops import (
+    at_least_float32,
+    einsum,
+    tensor_core_precision,
+    zero_masked,
+)
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
@@ -81,17 +86,17 @@ def segment_means(
       exists [M] bool, False for these.
     """
     length, head_dim = x.shape
-    wide_dtype = at_least_float32(x.dtype)
+    accumulation_dtype = at_least_float32(x.dtype)
     if mask is None and length % num_landmarks == 0:
         segments = x.reshape(num_landmarks, length // num_landmarks, head_dim)
-        return segments.mean(1, dtype=wide_dtype), jnp.ones(num_landmarks, bool)
+        return segments.mean(1, dtype=accumulation_dtype), jnp.ones(num_landmarks, bool)
 
     if mask is None:
         mask = jnp.ones(length, bool)
     ids = segment_ids(mask, num_landmarks)
     sizes = _segment_sums(mask.astype(jnp.int32), ids, num_landmarks)
     sums = _segment_sums_on_any_device(x, ids, num_landmarks)
-    divisors = jnp.maximum(sizes, 1).astype(wide_dtype)
+    divisors = jnp.maximum(sizes, 1).astype(accumulation_dtype)
     return sums / divisors[:, None], sizes > 0
 
 
@@ -121,7 +126,7 @@ def _segment_sums_on_any_device(
         x,
         ids,
         cpu=scatter,
-        cuda=functools.partial(multiply, precision=tensor_cores(x.dtype)),
+        cuda=functools.partial(multiply, precision=tensor_core_precision(x.dtype)),
         default=functools.partial(multiply, precision="highest"),
     )
 
@@ -178,7 +183,9 @@ def iterative_pinv(
         a,
         z_0,
         cpu=functools.partial(iterate, precision="highest", unroll=True),
-        cuda=functools.partial(iterate, precision=tensor_cores(a.dtype), unroll=True),
+        cuda=functools.partial(
+            iterate, precision=tensor_core_precision(a.dtype), unroll=True
+        ),
         default=functools.partial(iterate, precision="highest", unroll=False),
     )
 
@@ -230,7 +237,7 @@ def nystrom(
     query_mask = landmark_mask if is_self_attention else None
     tokens = query
     if is_self_attention and landmark_padding == "count":
-        tokens = zeroed(query, mask)
+        tokens = zero_masked(query, mask)
     query_landmarks, _ = landmarks(tokens, num_landmarks, query_mask)
     key_landmarks, exists = landmarks(key, num_landmarks, landmark_mask)
     scaled_query_landmarks = query_landmarks * scale
@@ -253,7 +260,7 @@ def nystrom(
         # With n ≤ M every landmark is a valid token, and the values of these tokens in
         # the place of `middle` make attention exact. Only with n < M are there
         # landmarks without tokens, so the products above need no mask of them.
-        token_values = value[nth_valid(landmark_mask, num_landmarks)]
+        token_values = value[first_valid_positions(landmark_mask, num_landmarks)]
         is_exact = landmark_mask.sum() <= num_landmarks
         middle = jnp.where(is_exact, token_values.astype(middle.dtype), middle)
 

@@ -17,7 +17,7 @@ from flax import nnx
 from nystromformer.attention.inputs import check_shapes, key_mask
 from nystromformer.attention.linen_guard import refuse_linen
 from nystromformer.attention.options import Configurable
-from nystromformer.ops import zeroed
+from nystromformer.ops import zero_masked
 
 # A query at a masked position counts as garbage from this size on: no network makes
 # such numbers, and its scores might overflow.
@@ -229,7 +229,7 @@ class Attention(nnx.Module, Configurable):
             is_valid = jnp.expand_dims(mask, range(mask.ndim, query.ndim))
             is_ordinary = jnp.abs(query) < LARGEST_QUERY
             query = jnp.where(is_valid | is_ordinary, query, 0)
-        return query, zeroed(key, mask), zeroed(value, mask)
+        return query, zero_masked(key, mask), zero_masked(value, mask)
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:
         """Arrays that `attend` gets for keys of that length, such as parameters.

@@ -226,12 +226,12 @@ def _attend_head(
 
     # Keys and values are float32 at least: their gradient is a sum over blocks, which
     # JAX accumulates in their dtype.
-    wide_dtype = at_least_float32(key.dtype)
+    accumulation_dtype = at_least_float32(key.dtype)
     out = map_rows(
         jax.checkpoint(attend_block, prevent_cse=False),
         in_blocks(query),
-        key.astype(wide_dtype)[None],
-        value.astype(wide_dtype)[None],
+        key.astype(accumulation_dtype)[None],
+        value.astype(accumulation_dtype)[None],
         in_blocks(bias),
         in_blocks(mask),
         None if rng is None else jax.random.split(rng, num_blocks),

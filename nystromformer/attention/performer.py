@@ -33,7 +33,7 @@ class RandomProjection(nnx.Variable):
     """A random array: in every checkpoint, without a gradient."""
 
 
-def orthogonal_rows(matrix: jax.Array) -> jax.Array:
+def orthogonalize_rows(matrix: jax.Array) -> jax.Array:
     """Makes rows orthonormal by Gram-Schmidt; of a Gaussian matrix a uniform rotation.
 
     It uses products alone: LAPACK's QR inside a compiled program may wait for the
@@ -67,7 +67,7 @@ def draw_projection(key: jax.Array, num_features: int, head_dim: int) -> jax.Arr
     num_blocks = -(-num_features // head_dim)
     shape = (num_blocks, head_dim, head_dim)
     gaussian_blocks = jax.random.normal(direction_key, shape)
-    directions = jax.vmap(orthogonal_rows)(gaussian_blocks).reshape(-1, head_dim)
+    directions = jax.vmap(orthogonalize_rows)(gaussian_blocks).reshape(-1, head_dim)
     gaussian_rows = jax.random.normal(norm_key, (num_features, head_dim))
     norms = jnp.linalg.norm(gaussian_rows, axis=-1, keepdims=True)
     return directions[:num_features] * norms
@@ -95,11 +95,11 @@ def softmax_features(
     """
     query_logits = project(query)
     key_logits = project(key)
-    wide_dtype = key_logits.dtype
-    square = jnp.square(key.astype(wide_dtype)).sum(-1, keepdims=True)
+    accumulation_dtype = key_logits.dtype
+    square = jnp.square(key.astype(accumulation_dtype)).sum(-1, keepdims=True)
     key_logits -= square * (key.shape[-1] ** -0.5 / 2)
     if mask is not None:
-        lowest = jnp.finfo(wide_dtype).min
+        lowest = jnp.finfo(accumulation_dtype).min
         key_logits = jnp.where(mask[:, None], key_logits, lowest)
 
     largest_of_feature = lax.stop_gradient(key_logits.max(0, keepdims=True))
