@@ -146,7 +146,7 @@ def _preset(name: str, presets: Mapping[str, Settings], is_quick: bool) -> Setti
     return presets[name]
 
 
-def config_of(
+def make_get_config(
     task: str, settings: Settings, presets: Mapping[str, Settings]
 ) -> Callable[..., ConfigDict]:
     """Returns the `get_config` of a config file: `make_config` of its task."""

@@ -216,7 +216,7 @@ def _attend_head(
     if num_blocks == 1:
         return attend_block(query, key, value, bias, mask, rng, 0)
 
-    def in_blocks(array: jax.Array | None) -> jax.Array | None:
+    def cut_into_blocks(array: jax.Array | None) -> jax.Array | None:
         """[T, …] in blocks; a single row serves all of them."""
         if array is None or len(array) == 1:
             return None if array is None else array[None]
@@ -229,11 +229,11 @@ def _attend_head(
     accumulation_dtype = at_least_float32(key.dtype)
     out = map_rows(
         jax.checkpoint(attend_block, prevent_cse=False),
-        in_blocks(query),
+        cut_into_blocks(query),
         key.astype(accumulation_dtype)[None],
         value.astype(accumulation_dtype)[None],
-        in_blocks(bias),
-        in_blocks(mask),
+        cut_into_blocks(bias),
+        cut_into_blocks(mask),
         None if rng is None else jax.random.split(rng, num_blocks),
         block_size * jnp.arange(num_blocks),
         num_rows=num_blocks,

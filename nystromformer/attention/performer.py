@@ -128,14 +128,16 @@ def published_features(
     for axis_name in ("heads", "batch"):
         largest_of_keys = lax.all_gather(largest_of_keys, axis_name).max(0)
 
-    def features(x: jax.Array, projection: jax.Array, largest: jax.Array) -> jax.Array:
+    def compute_features(
+        x: jax.Array, projection: jax.Array, largest: jax.Array
+    ) -> jax.Array:
         square = jnp.square(x.astype(projection.dtype)).sum(-1, keepdims=True)
         half_square = square / (2 * x.shape[-1])
         return jnp.exp(projection - half_square - largest) + PUBLISHED_EPSILON
 
     return (
-        features(query, query_projection, largest_of_query),
-        features(key, key_projection, largest_of_keys),
+        compute_features(query, query_projection, largest_of_query),
+        compute_features(key, key_projection, largest_of_keys),
     )
 
 

@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict
 
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.config_file import file_settings, load_config
+from nystromformer.experiments.config_file import load_config, read_settings
 from nystromformer.experiments.experiment import check_config
 from nystromformer.experiments.run_files import PLAN_FILE
 from nystromformer.experiments.workdir import write_json
@@ -155,7 +155,7 @@ def _make_point(
     words = _join(presets, stage, values.pop("attention.name", None))
     config_file = f"{path}:{words}"
 
-    defaults = file_settings(config_file)
+    defaults = read_settings(config_file)
     values = {key: value for key, value in values.items() if key in defaults}
     named_keys = [key for key in variant if key in values]
     first_seed = int(values.get("train.seed", defaults["train.seed"]))
