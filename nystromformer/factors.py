@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from nystromformer.blocks import first_valid_positions
 from nystromformer.landmarks import LANDMARKS, PINVS, random_positions
+from nystromformer.nystrom import choose_landmarks
 from nystromformer.ops import at_least_float32, zero_masked
 
 
@@ -59,20 +60,23 @@ def nystrom_kernels(
     Returns:
       F [T, M], A [M, M] and B [M, S] in at least float32.
     """
-    choose = functools.partial(LANDMARKS[landmarks], seed=landmark_seed)
-    length = key.shape[0]
-    # With M ≥ S attention is exact, and padding has no part in it.
-    is_padding_counted = landmark_padding == "count" and num_landmarks < length
-    landmark_mask = None if is_padding_counted else mask
-
+    if num_landmarks >= key.shape[0]:
+        # Attention is exact, and padding has no part in it.
+        landmark_padding = "mask"
     key = zero_masked(key, mask)
-    if query.shape[0] == length and not cross_attention:
+    tokens = query
+    if query.shape[0] == key.shape[0] and not cross_attention:
+        # The mask is that of the queries, too: where it is False they may be NaN.
         tokens = zero_masked(query, mask)
-        query_landmarks, _ = choose(tokens, num_landmarks, landmark_mask)
-    else:
-        query_landmarks, _ = choose(query, num_landmarks, None)
-    key_landmarks, exists = choose(key, num_landmarks, landmark_mask)
-
+    query_landmarks, key_landmarks, exists = choose_landmarks(
+        tokens,
+        key,
+        mask,
+        num_landmarks=num_landmarks,
+        landmark_padding=landmark_padding,
+        landmarks=functools.partial(LANDMARKS[landmarks], seed=landmark_seed),
+        cross_attention=cross_attention,
+    )
     f = softmax_matrix(query, key_landmarks, exists)
     a = softmax_matrix(query_landmarks, key_landmarks)
     b = softmax_matrix(query_landmarks, key, mask)

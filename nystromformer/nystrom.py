@@ -190,6 +190,38 @@ def iterative_pinv(
     )
 
 
+def choose_landmarks(
+    query: jax.Array,
+    key: jax.Array,
+    mask: jax.Array | None,
+    *,
+    num_landmarks: int,
+    landmark_padding: str,
+    landmarks: Callable[..., tuple[jax.Array, jax.Array]],
+    cross_attention: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Chooses the landmarks of queries and of keys.
+
+    Args:
+      query, key, mask: as for `nystrom`, and so are all others.
+
+    Returns:
+      Q̃ [M, H] and K̃ [M, H] in at least float32, and which landmarks of keys exist,
+      bool [M].
+    """
+    landmark_mask = mask if landmark_padding == "mask" else None
+    key_landmarks, exists = landmarks(key, num_landmarks, landmark_mask)
+    if query.shape[0] != key.shape[0] or cross_attention:
+        # The queries are other tokens than the keys, of which the mask says nothing.
+        query_landmarks, _ = landmarks(query, num_landmarks, None)
+        return query_landmarks, key_landmarks, exists
+
+    if landmark_padding == "count":
+        query = zero_masked(query, mask)
+    query_landmarks, _ = landmarks(query, num_landmarks, landmark_mask)
+    return query_landmarks, key_landmarks, exists
+
+
 def nystrom(
     query: jax.Array,
     key: jax.Array,
@@ -231,15 +263,15 @@ def nystrom(
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend(query, key, value, mask, scale=scale, precision=precision)
 
-    # Landmarks Q̃ and K̃, [M, H].
-    is_self_attention = query.shape[0] == key.shape[0] and not cross_attention
-    landmark_mask = mask if landmark_padding == "mask" else None
-    query_mask = landmark_mask if is_self_attention else None
-    tokens = query
-    if is_self_attention and landmark_padding == "count":
-        tokens = zero_masked(query, mask)
-    query_landmarks, _ = landmarks(tokens, num_landmarks, query_mask)
-    key_landmarks, exists = landmarks(key, num_landmarks, landmark_mask)
+    query_landmarks, key_landmarks, exists = choose_landmarks(
+        query,
+        key,
+        mask,
+        num_landmarks=num_landmarks,
+        landmark_padding=landmark_padding,
+        landmarks=landmarks,
+        cross_attention=cross_attention,
+    )
     scaled_query_landmarks = query_landmarks * scale
     scaled_key_landmarks = key_landmarks * scale
 
@@ -256,12 +288,12 @@ def nystrom(
         precision=precision,
     )
     middle = jnp.matmul(z, context, precision="highest")
-    if landmark_mask is not None:
+    if mask is not None and landmark_padding == "mask":
         # With n ≤ M every landmark is a valid token, and the values of these tokens in
         # the place of `middle` make attention exact. Only with n < M are there
         # landmarks without tokens, so the products above need no mask of them.
-        token_values = value[first_valid_positions(landmark_mask, num_landmarks)]
-        is_exact = landmark_mask.sum() <= num_landmarks
+        token_values = value[first_valid_positions(mask, num_landmarks)]
+        is_exact = mask.sum() <= num_landmarks
         middle = jnp.where(is_exact, token_values.astype(middle.dtype), middle)
 
     # K̃ and `middle` are rounded to the dtype of the inputs. The inputs were rounded to

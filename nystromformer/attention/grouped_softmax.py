@@ -89,26 +89,32 @@ def map_rows(
     Returns:
       The results along a new first axis.
     """
-    shared_rows: list[jax.Array | None] = []
-    own_rows: list[jax.Array | None] = []
+    # Each array is in one of two lists, and None in the other.
+    many_rows: list[jax.Array | None] = []
+    single_rows: list[jax.Array | None] = []
     for array in arrays:
-        is_shared = array is not None and array.shape[0] == 1
-        shared_rows.append(array[0] if array is not None and is_shared else None)
-        own_rows.append(None if is_shared else array)
+        if array is not None and array.shape[0] == 1:
+            many_rows.append(None)
+            single_rows.append(array[0])
+        else:
+            many_rows.append(array)
+            single_rows.append(None)
 
-    def call(own_row: list[jax.Array | None]) -> jax.Array:
+    def call(rows: list[jax.Array | None]) -> jax.Array:
+        """Calls the function on a row of each array that has many."""
         inputs = [
-            shared if own is None else own
-            for own, shared in zip(own_row, shared_rows, strict=True)
+            single_row if row is None else row
+            for row, single_row in zip(rows, single_rows, strict=True)
         ]
         return function(*inputs)
 
     if num_rows == 1:
-        return call(own_rows)[None]
+        # Every array is in the list of single rows.
+        return call(many_rows)[None]
     if group_size is None or group_size >= num_rows:
-        return jax.vmap(call)(own_rows)
+        return jax.vmap(call)(many_rows)
     batch_size = group_size if group_size > 1 else None
-    return jax.lax.map(call, own_rows, batch_size=batch_size)
+    return jax.lax.map(call, many_rows, batch_size=batch_size)
 
 
 def attend_in_groups(
