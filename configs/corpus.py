@@ -20,7 +20,14 @@ take, as in --config.task.vocab_size=342, or take --config.task.tokenizer=byte.
 
 from typing import Any
 
-from configs.defaults import attention, config_of, model, objective, optimizer, train
+from configs.defaults import (
+    attention,
+    make_get_config,
+    model,
+    objective,
+    optimizer,
+    train,
+)
 
 
 def bert(num_layers: int, num_heads: int, model_dim: int) -> dict[str, Any]:
@@ -79,4 +86,4 @@ PRESETS = {
     "seq1024": SEQ1024,
     "quick,seq1024": QUICK_SEQ1024,
 }
-get_config = config_of("corpus", PAPER, PRESETS)
+get_config = make_get_config("corpus", PAPER, PRESETS)

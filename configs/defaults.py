@@ -62,7 +62,7 @@ AS_PUBLISHED = {
     **optimizer(cycle_b1=True),
     **attention(landmark_padding="count", pinv_init="per_batch"),  # nystrom
     **attention(sharing="layerwise_per_head"),  # linformer
-    **attention(kernel="published"),  # performer
+    **attention(kernel="published", redraw_features=True),  # performer
     **attention(lsh_scope="chunk"),  # reformer
 }
 
@@ -146,7 +146,7 @@ def _preset(name: str, presets: Mapping[str, Settings], is_quick: bool) -> Setti
     return presets[name]
 
 
-def config_of(
+def make_get_config(
     task: str, settings: Settings, presets: Mapping[str, Settings]
 ) -> Callable[..., ConfigDict]:
     """Returns the `get_config` of a config file: `make_config` of its task."""

@@ -16,7 +16,7 @@ python scripts/evaluate.py --workdir=DIR --split=test_mismatched
 from typing import Any
 
 from configs.corpus import BERT_BASE, BERT_QUICK
-from configs.defaults import attention, config_of, objective, optimizer, train
+from configs.defaults import attention, make_get_config, objective, optimizer, train
 
 
 def four_epochs(num_train: int) -> dict[str, Any]:
@@ -50,4 +50,4 @@ PRESETS = {
     "mnli": {"task.subset": "mnli"} | four_epochs(392_702),
     "warmup": optimizer(warmup_steps=100, decay="linear"),
 }
-get_config = config_of("glue", PAPER, PRESETS)
+get_config = make_get_config("glue", PAPER, PRESETS)

@@ -4,7 +4,7 @@ python scripts/train.py --config=configs/image.py:nystrom --workdir=DIR
 """
 
 from configs import modern, self_pretraining
-from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
+from configs.defaults import AS_PUBLISHED, attention, make_get_config, optimizer, train
 
 PAPER = optimizer(warmup_steps=175) | train(
     batch_size=256, num_steps=35_000, eval_every=175, checkpoint_every=350
@@ -20,4 +20,4 @@ PRESETS = {
     **self_pretraining.presets("image", QUICK),
     **modern.presets("image"),
 }
-get_config = config_of("image", PAPER, PRESETS)
+get_config = make_get_config("image", PAPER, PRESETS)

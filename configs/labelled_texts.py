@@ -18,7 +18,7 @@ PRETRAINED has the size of BERT-base; `:nystrom,quick,subwords` goes on from a q
 run. Both take four epochs, however many examples there are.
 """
 
-from configs.defaults import config_of, optimizer, train
+from configs.defaults import make_get_config, optimizer, train
 from configs.text import QUICK, QUICK_SUBWORDS, SUBWORDS
 
 PAPER = optimizer(learning_rate=1e-3, warmup_steps=100) | train(
@@ -31,4 +31,4 @@ PRESETS = {
     "subwords": SUBWORDS | EVERY_100_STEPS,
     "quick,subwords": QUICK_SUBWORDS | EVERY_100_STEPS,
 }
-get_config = config_of("labelled_texts", PAPER, PRESETS)
+get_config = make_get_config("labelled_texts", PAPER, PRESETS)

@@ -7,7 +7,7 @@ stands in results/listops_short/README.md, beside the floors.
 """
 
 from configs import modern, self_pretraining
-from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
+from configs.defaults import AS_PUBLISHED, attention, make_get_config, optimizer, train
 
 PAPER = optimizer(warmup_steps=1_000) | train(
     batch_size=32, num_steps=5_000, eval_every=50, checkpoint_every=250
@@ -30,4 +30,4 @@ PRESETS = {
     **self_pretraining.presets("listops", QUICK),
     **modern.presets("listops"),
 }
-get_config = config_of("listops", PAPER, PRESETS)
+get_config = make_get_config("listops", PAPER, PRESETS)

@@ -6,7 +6,7 @@ The pictures are drawn first, on all cores. `quick` draws 5,000 with short conto
 """
 
 from configs import modern, self_pretraining
-from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
+from configs.defaults import AS_PUBLISHED, attention, make_get_config, optimizer, train
 
 PAPER = optimizer(warmup_steps=312) | train(
     batch_size=256, num_steps=62_400, eval_every=312, checkpoint_every=624
@@ -24,4 +24,4 @@ PRESETS = {
     **self_pretraining.presets("pathfinder", QUICK),
     **modern.presets("pathfinder"),
 }
-get_config = config_of("pathfinder", PAPER, PRESETS)
+get_config = make_get_config("pathfinder", PAPER, PRESETS)

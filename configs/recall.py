@@ -13,7 +13,14 @@ validation after 500 steps, nystrom with 16 landmarks 67 %. results/recall/READM
 commits and what is open.
 """
 
-from configs.defaults import attention, config_of, model, objective, optimizer, train
+from configs.defaults import (
+    attention,
+    make_get_config,
+    model,
+    objective,
+    optimizer,
+    train,
+)
 
 SIZE_16 = {
     **attention(num_landmarks=16, projection_dim=16, num_features=16),
@@ -74,4 +81,4 @@ ONE_QUERY = {
     **train(batch_size=64, num_steps=500, eval_every=100, checkpoint_every=500),
 }
 PRESETS = {"quick": QUICK, "medium": MEDIUM, "long": LONG, "one_query": ONE_QUERY}
-get_config = config_of("recall", PAPER, PRESETS)
+get_config = make_get_config("recall", PAPER, PRESETS)

@@ -8,7 +8,7 @@ The release is looked for in `task.data_dir` (7.7 GB: it is not downloaded unask
 """
 
 from configs import modern, self_pretraining
-from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
+from configs.defaults import AS_PUBLISHED, attention, make_get_config, optimizer, train
 
 PAPER = optimizer(warmup_steps=800) | train(
     batch_size=32, num_steps=30_000, eval_every=300, checkpoint_every=300
@@ -27,4 +27,4 @@ PRESETS = {
     **self_pretraining.presets("retrieval", QUICK),
     **modern.presets("retrieval"),
 }
-get_config = config_of("retrieval", PAPER, PRESETS)
+get_config = make_get_config("retrieval", PAPER, PRESETS)

@@ -12,7 +12,7 @@ positions are repeated. What these reach stands in results/pretraining/README.md
 
 from configs import modern, self_pretraining
 from configs.corpus import BERT_BASE, BERT_QUICK
-from configs.defaults import AS_PUBLISHED, attention, config_of, optimizer, train
+from configs.defaults import AS_PUBLISHED, attention, make_get_config, optimizer, train
 from configs.glue import FINE_TUNING, QUICK_FINE_TUNING, four_epochs
 
 PAPER = optimizer(warmup_steps=8_000) | train(
@@ -47,4 +47,4 @@ PRESETS = {
     **self_pretraining.presets("text", QUICK),
     **modern.presets("text"),
 }
-get_config = config_of("text", PAPER, PRESETS)
+get_config = make_get_config("text", PAPER, PRESETS)

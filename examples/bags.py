@@ -17,8 +17,10 @@ is needed for this task is not shown: pooling by a maximum was not tried.
 
 import functools
 import time
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from absl import app, flags
@@ -26,6 +28,7 @@ from flax import nnx
 from matplotlib import pyplot as plt
 
 from nystromformer import EncoderConfig, SequenceClassifier
+from nystromformer.attention.base import Attention
 from nystromformer.experiments.xla_flags import turn_off_cpu_fusions
 from nystromformer.factors import nystrom_rows
 from nystromformer.heads import Head, pool_mean
@@ -33,15 +36,20 @@ from nystromformer.heads import Head, pool_mean
 _OUT = flags.DEFINE_string("out", "bags.png", "where the heat map goes")
 FEATURES = 16
 LANDMARKS = 256
-FRACTION = 0.03  # of the patches carry the label
-SIGNAL = 6.0  # in σ of a patch
-OFFSET = 0.3  # of a whole bag, in σ of a patch
-SIZES = {1_250: 16, 5_000: 8, 10_000: 4}  # padded length: bags in a batch
-STEPS = [1_250] * 40 + [*SIZES] * 26  # short bags first, as they are cheap
+MIN_PATCHES = 500
+FRACTION = 0.03  # This part of the patches carries the label.
+# The signal in a patch and the offset of a bag, in standard deviations of a patch.
+SIGNAL = 6.0
+OFFSET = 0.3
+# The length to which bags are padded -> how many of them make a batch.
+BATCH_SIZES = {1_250: 16, 5_000: 8, 10_000: 4}
+# The length in each step: short bags come first, as they are cheap.
+LENGTHS = [1_250] * 40 + list(BATCH_SIZES) * 26
+LOG_EVERY = 18  # steps
 CONFIG = EncoderConfig(
     vocab_size=None,
     input_dim=FEATURES,
-    max_length=max(SIZES),
+    max_length=max(BATCH_SIZES),
     num_layers=1,
     num_heads=2,
     model_dim=32,
@@ -68,6 +76,7 @@ def make_bag(
     center = rng.integers(size)
     distance = np.hypot(row - row[center], column - column[center])
     carriers = np.argsort(distance)[: int(FRACTION * size)]
+
     bag = rng.standard_normal((size, FEATURES), np.float32)
     bag += OFFSET * rng.standard_normal(FEATURES, np.float32)
     bag[carriers, label] += SIGNAL
@@ -78,94 +87,117 @@ def make_batch(
     rng: np.random.Generator, length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Bags [B, length, FEATURES], their mask [B, length] and labels [B]."""
-    shorter_lengths = [shorter for shorter in SIZES if shorter < length]
-    smallest = max(shorter_lengths, default=500)
-    sizes = rng.integers(smallest, length + 1, SIZES[length])
+    shorter_lengths = [shorter for shorter in BATCH_SIZES if shorter < length]
+    smallest = max(shorter_lengths, default=MIN_PATCHES)
+    sizes = rng.integers(smallest, length + 1, BATCH_SIZES[length])
     labels = rng.integers(0, 2, len(sizes))
     bags = np.zeros((len(sizes), length, FEATURES), np.float32)
     for bag, size, label in zip(bags, sizes, labels, strict=True):
         bag[:size], _ = make_bag(rng, size, label)
-    return bags, np.arange(length) < sizes[:, None], labels
+    mask = np.arange(length) < sizes[:, None]
+    return bags, mask, labels
 
 
 def train(model: nnx.Module) -> nnx.Module:
-    """The model after STEPS of Adam, each on new bags."""
-    optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, len(STEPS)))
+    """The model after a step of Adam for each of LENGTHS, always on new bags."""
+    optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, len(LENGTHS)))
     # Where a patch lies says nothing here: positions stay as they are.
     graphdef, fixed, weights = nnx.split(model, nnx.PathContains("positions"), ...)
 
     @jax.jit
-    def step(weights, state, bags, mask, labels):
-        def loss(weights):
+    def step(
+        weights: Any,
+        adam_state: optax.OptState,
+        bags: jax.Array,
+        mask: jax.Array,
+        labels: jax.Array,
+    ) -> tuple[Any, optax.OptState, jax.Array]:
+        def mean_loss(weights: Any) -> jax.Array:
             logits = nnx.merge(graphdef, fixed, weights)(bags, mask)
-            cross_entropy = optax.softmax_cross_entropy_with_integer_labels
-            return cross_entropy(logits, labels).mean()
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+            return losses.mean()
 
-        value, gradient = jax.value_and_grad(loss)(weights)
-        updates, state = optimizer.update(gradient, state)
-        return optax.apply_updates(weights, updates), state, value
+        loss, gradient = jax.value_and_grad(mean_loss)(weights)
+        updates, adam_state = optimizer.update(gradient, adam_state)
+        return optax.apply_updates(weights, updates), adam_state, loss
 
     rng = np.random.default_rng(0)
-    state = optimizer.init(weights)
+    adam_state = optimizer.init(weights)
     losses = []
-    for i, length in enumerate(STEPS, 1):
+    for number, length in enumerate(LENGTHS, 1):
         bags, mask, labels = make_batch(rng, length)
-        weights, state, loss = step(weights, state, bags, mask, labels)
+        weights, adam_state, loss = step(weights, adam_state, bags, mask, labels)
         losses.append(float(loss))
-        if i % 18 == 0:
-            print(f"step {i}: loss {np.mean(losses[-18:]):.3f}", flush=True)
+        if number % LOG_EVERY == 0:
+            mean = np.mean(losses[-LOG_EVERY:])
+            print(f"step {number}: loss {mean:.3f}", flush=True)
     return nnx.merge(graphdef, fixed, weights)
 
 
-def area_under_curve(model: nnx.Module, bags_of_a_size: int = 64) -> float:
+def area_under_curve(model: nnx.Module, num_bags_per_length: int = 64) -> float:
     """The chance that a new bag of label 1 scores higher than one of label 0."""
     rng = np.random.default_rng(1)
     graphdef, weights = nnx.split(model)
-    predict = jax.jit(lambda bags, mask: nnx.merge(graphdef, weights)(bags, mask))
-    scores = []
-    labels = []
-    for length, size in SIZES.items():
-        for _ in range(bags_of_a_size // size):
-            bags, mask, answers = make_batch(rng, length)
-            scores.extend(np.diff(predict(bags, mask))[:, 0])
-            labels.extend(answers)
-    is_positive = np.array(labels) == 1
-    scores = np.array(scores)
-    return float((scores[is_positive][:, None] > scores[~is_positive]).mean())
+
+    @jax.jit
+    def predict(bags: jax.Array, mask: jax.Array) -> jax.Array:
+        return nnx.merge(graphdef, weights)(bags, mask)
+
+    all_scores = []
+    all_labels = []
+    for length, batch_size in BATCH_SIZES.items():
+        for _ in range(num_bags_per_length // batch_size):
+            bags, mask, labels = make_batch(rng, length)
+            logits = np.asarray(predict(bags, mask))
+            all_scores.extend(logits[:, 1] - logits[:, 0])
+            all_labels.extend(labels)
+    scores = np.array(all_scores)
+    is_positive = np.array(all_labels) == 1
+    is_ranked_right = scores[is_positive][:, None] > scores[~is_positive]
+    return float(is_ranked_right.mean())
 
 
 class Recorder(nnx.Module):
     """An attention that keeps its queries and keys [B, L, N, H]."""
 
-    def __init__(self, attention: nnx.Module):
+    def __init__(self, attention: Attention):
         self.attention = attention
 
-    def __call__(self, query, key, value, **options):
+    def __call__(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, **options: Any
+    ) -> jax.Array:
         self.query = nnx.data(query)
         self.key = nnx.data(key)
         return self.attention(query, key, value, **options)
 
 
-def attention_of_cls(model: SequenceClassifier, bag: np.ndarray) -> np.ndarray:
+def weights_of_cls(model: SequenceClassifier, bag: np.ndarray) -> np.ndarray:
     """The weight [size] that [CLS] gives each patch, averaged over heads."""
     model = nnx.clone(model)
-    last = model.encoder.blocks[-1].attention
-    recorder = Recorder(last.attention)
-    last.attention = recorder
-    model(bag[None])
-    row = functools.partial(nystrom_rows, rows=[0], num_landmarks=LANDMARKS)
-    heads = jax.vmap(row, in_axes=1)(recorder.query[0], recorder.key[0])  # [N, 1, L]
-    return np.asarray(heads.mean(0)[0, 1:])
+    last_layer: Any = model.encoder.blocks[-1].attention
+    recorder = Recorder(last_layer.attention)
+    last_layer.attention = recorder
+    model(jnp.asarray(bag)[None])
+
+    first_row = functools.partial(nystrom_rows, rows=[0], num_landmarks=LANDMARKS)
+    rows_of_heads = jax.vmap(first_row, in_axes=1)(recorder.query[0], recorder.key[0])
+    row = rows_of_heads.mean(0)[0]  # of [N, 1, 1 + size]
+    return np.asarray(row[1:])
 
 
 def draw(weights: np.ndarray, carriers: np.ndarray, path: str) -> None:
-    """Two images beside each other: where the signal was put, and the weights."""
+    """Draws two images beside each other: where the signal was put, and the weights."""
     signal = np.isin(np.arange(len(weights)), carriers).astype(float)
     images = {"signal": signal, "weight of [CLS], mean = 1": weights / weights.mean()}
+    width = int(len(weights) ** 0.5)
     figure, axes = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
     for axis, (title, values) in zip(axes, images.items(), strict=True):
-        scale = {"cmap": "magma", "vmin": 0, "vmax": np.quantile(values, 0.99)}
-        image = axis.imshow(values.reshape(-1, int(len(values) ** 0.5)), **scale)
+        image = axis.imshow(
+            values.reshape(-1, width),
+            cmap="magma",
+            vmin=0,
+            vmax=np.quantile(values, 0.99),
+        )
         axis.set(title=title, xticks=[], yticks=[])
         figure.colorbar(image, ax=axis, shrink=0.8, extend="both")
     figure.savefig(path, dpi=120)
@@ -176,17 +208,19 @@ def main(_: list[str]) -> None:
     turn_off_cpu_fusions()
     rngs = nnx.Rngs(0)
     cls = SequenceClassifier(CONFIG, num_classes=2, pooling="cls_token", rngs=rngs)
-    models = {"mean of patches": MeanOfPatches(rngs), "[CLS]": cls}
-    for name, model in models.items():
-        begin = time.time()
-        model = train(model)
-        area = area_under_curve(model)
-        seconds = time.time() - begin
+    fresh_models = {"mean of patches": MeanOfPatches(rngs), "[CLS]": cls}
+    models = {}
+    for name, fresh_model in fresh_models.items():
+        start = time.time()
+        models[name] = train(fresh_model)
+        area = area_under_curve(models[name])
+        seconds = time.time() - start
         print(f"{name}: AUC {area:.3f} after {seconds:.0f} s", flush=True)
+
     bag, carriers = make_bag(np.random.default_rng(2), 64 * 64, label=1)
-    weights = attention_of_cls(model, bag)
-    times = weights[carriers].mean() / weights.mean()
-    print(f"[CLS] gives a patch with the signal {times:.1f} times the mean weight")
+    weights = weights_of_cls(models["[CLS]"], bag)
+    ratio = weights[carriers].mean() / weights.mean()
+    print(f"[CLS] gives a patch with the signal {ratio:.1f} times the mean weight")
     draw(weights, carriers, _OUT.value)
 
 

@@ -3,19 +3,22 @@
 python scripts/train.py --config=examples/custom.py --workdir=runs/custom
 
 The attention averages the values of all valid tokens. The task is IMDb in whole words,
-by a tokenizer of your own: replace `token` by any function from a word to an id. The
+by a tokenizer of your own: replace `token_id` by any function from a word to an id. The
 objective is the Brier score. --config.attention.scale=2.0 changes an option.
 
 With --load=examples/custom.py every command knows them, beside any config:
 
 python scripts/sweep.py --load=examples/custom.py --config=configs/listops.py:quick
     --grid=attention.name=average,nystrom,softmax --workdir=runs/comparison
+
+Letters: B batch, T query length, S key length, H head dim, C classes.
 """
 
 import dataclasses
 import re
 import zlib
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -24,30 +27,54 @@ from ml_collections import ConfigDict
 
 from configs.defaults import make_config
 from lra_tasks.split import pad
-from lra_tasks.task import register_task
+from lra_tasks.task import Task, register_task
 from lra_tasks.text import Text
 from nystromformer import register_attention
 from nystromformer.attention.base import Attention
+from nystromformer.attention.options import CommonArguments
 from nystromformer.experiments.objectives import (
     ObjectiveSpec,
     make_classifier,
     register_objective,
 )
+from nystromformer.training.data import Batch
+from nystromformer.training.metrics import Sums
 
 
 class Average(Attention):
     """Every token gets the mean of the valid values, times a number."""
 
-    def __init__(self, *, scale: float = 1.0, **common):
-        # An option: --config.attention.scale. All attentions have the other arguments.
+    def __init__(self, *, scale: float = 1.0, **common: Unpack[CommonArguments]):
+        # `scale` is an option, --config.attention.scale. The others are the arguments
+        # that every attention has.
         super().__init__(**common)
         self.scale = scale
 
-    def attend(self, query, key, value, mask, precision):
-        """One head of one sequence: value [S, H] and mask [S] or None to [T, H]."""
-        valid = jnp.ones(len(key), bool) if mask is None else mask
-        mean = jnp.where(valid[:, None], value, 0).sum(0)
-        mean /= jnp.maximum(valid.sum(), 1)
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        precision: jax.lax.PrecisionLike,
+    ) -> jax.Array:
+        """Attends with one head of one sequence.
+
+        Args:
+          query: [T, H].
+          key: [S, H].
+          value: [S, H].
+          mask: [S] bool, True = a valid token; None = all are.
+          precision: of large products, of which there are none here.
+
+        Returns:
+          [T, H].
+        """
+        if mask is None:
+            mean = value.mean(0)
+        else:
+            # Values are zero where the mask is False.
+            mean = value.sum(0) / jnp.maximum(mask.sum(), 1)
         return jnp.broadcast_to(self.scale * mean, query.shape)
 
 
@@ -56,55 +83,84 @@ class Words(Text):
     """IMDb's reviews, word by word. Text's options but `tokenizer`, `num_bytes`."""
 
     name: ClassVar[str] = "words"
-    data_version: ClassVar[str] = "1.0.0"  # raise it whenever the tokens change
+    data_version: ClassVar[str] = "1.0.0"  # Raise it whenever the tokens change.
     vocab_size: ClassVar[int] = 2**13
     max_length: int = 512
 
-    def token(self, word: str) -> int:
-        """1 to vocab_size - 1; 0 is the padding."""
+    def token_id(self, word: str) -> int:
+        """The id of a word, from 1 to vocab_size - 1, since 0 is the padding."""
         return 1 + zlib.crc32(word.encode()) % (self.vocab_size - 1)
 
-    def encode(self, texts):
-        words = (re.findall(r"\w+|[^\w\s]", text.lower()) for text in texts)
-        ids = (map(self.token, found[: self.max_length]) for found in words)
-        rows = [np.array([*row], np.uint16) for row in ids]
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of n texts, [n, max_length], and their lengths [n]."""
+        rows = []
+        for text in texts:
+            words = re.findall(r"\w+|[^\w\s]", text.lower())
+            ids = [self.token_id(word) for word in words[: self.max_length]]
+            rows.append(ids)
         return pad(rows, self.max_length, np.uint16)
 
-    def decode(self, tokens):
-        return " ".join(map(str, tokens))
+    def decode(self, tokens: np.ndarray) -> str:
+        """A row of ids as text: the numbers, as a hash does not give its word back."""
+        return " ".join(str(token) for token in tokens)
 
 
 class Brier:
-    """The squared error of the probabilities: the gradient is that of `loss`."""
+    """The squared error of the probabilities, which training makes small.
 
-    metrics = ("loss", "accuracy")  # the keys of what it returns
-    select, higher_is_better = "loss", False  # selects the best weights
+    Training follows the gradient of the metric "loss", and keeps the weights that are
+    best by the metric `select`.
+    """
+
+    metrics = ("loss", "accuracy")
+    select = "loss"
+    higher_is_better = False
 
     def __init__(self, power: int = 2):
+        # An option: --config.objective.power.
         self.power = power
 
-    def __call__(self, model, batch, key):
-        """Each metric as a sum and its weight; key is None in an evaluation."""
-        logits = model(batch.inputs, batch.mask, dropout_rng=key)  # [B, C]
-        labels = jax.nn.one_hot(batch.labels, logits.shape[-1])
-        errors = (jnp.abs(jax.nn.softmax(logits) - labels) ** self.power).sum(-1)
-        correct = logits.argmax(-1) == batch.labels
-        total = batch.weights.sum()  # filler rows of a last batch weigh 0
+    def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
+        """Each metric as a sum over the examples of a batch, and its weight.
+
+        Args:
+          model: what `make_classifier` made; it gives logits [B, C].
+          batch: inputs, mask, labels [B] and weights [B]. A row that only fills the
+            last batch of an epoch has weight 0.
+          key: for dropout; None in an evaluation.
+        """
+        logits = model(batch.inputs, batch.mask, dropout_rng=key)
+        probabilities = jax.nn.softmax(logits)
+        targets = jax.nn.one_hot(batch.labels, logits.shape[-1])
+        errors = jnp.abs(probabilities - targets) ** self.power
+        is_correct = logits.argmax(-1) == batch.labels
+
+        total_weight = batch.weights.sum()
+        loss_sum = (errors.sum(-1) * batch.weights).sum()
+        accuracy_sum = (is_correct * batch.weights).sum()
         return {
-            "loss": ((errors * batch.weights).sum(), total),
-            "accuracy": ((correct * batch.weights).sum(), total),
+            "loss": (loss_sum, total_weight),
+            "accuracy": (accuracy_sum, total_weight),
         }
+
+
+def make_brier(task: Task, **options: Any) -> Brier:
+    """Makes the objective for a task, from the options of the config."""
+    return Brier(**options)
 
 
 register_attention("average", Average)
 register_task("words", Words)
-register_objective(
-    "brier", ObjectiveSpec(lambda task, **x: Brier(**x), make_classifier)
-)
+register_objective("brier", ObjectiveSpec(make_brier, make_classifier))
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
-    """`arg`: an attention, as in examples/custom.py:nystrom."""
+    """The config of a run.
+
+    Args:
+      arg: the name of an attention, as in --config=examples/custom.py:nystrom; None
+        takes this file's.
+    """
     settings = {
         "objective.name": "brier",
         "objective.power": 2,
@@ -116,5 +172,10 @@ def get_config(arg: str | None = None) -> ConfigDict:
         "train.checkpoint_every": 500,
     }
     return make_config(
-        arg or "average", task="words", settings=settings, presets={}, load=[__file__]
+        arg or "average",
+        task="words",
+        settings=settings,
+        presets={},
+        # The workdir names this file, so that evaluate.py imports it, too.
+        load=[__file__],
     )

@@ -13,7 +13,7 @@ last columns have the million floating-point operations of a sequence, as XLA co
 them, of Linformer, Performer, Nyström and exact attention.
 """
 
-import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -26,96 +26,155 @@ from flax import nnx
 from nystromformer import load_run, make_attention
 from nystromformer.experiments import cli
 from nystromformer.experiments.recorded_layers import Layer
+from nystromformer.experiments.trained_run import TrainedRun
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
 _ROWS = flags.DEFINE_multi_integer("rows", [4, 8, 16, 32], "rows of the projection", 1)
 _STEPS = flags.DEFINE_integer("steps", 8_000, "of Adam", 1)
-NUM_MEASURED = 16  # sequences
-NUM_FITTED = 512  # sequences
+NUM_TRAIN_SEQUENCES = 512
+NUM_TEST_SEQUENCES = 16
 BATCH_SIZE = 16
 LEARNING_RATE = 1e-2
-ERRORS = ["Linformer", "fresh", "Performer", "Nyström"]
-COSTS = ["Linformer, MFLOP", "Performer, MFLOP", "Nyström, MFLOP", "exact, MFLOP"]
-COLUMNS = ["rows", "layer", *ERRORS, *COSTS]
+COLUMNS = (
+    "rows",
+    "layer",
+    # errors
+    "Linformer",
+    "fresh",
+    "Performer",
+    "Nyström",
+    # costs
+    "Linformer, MFLOP",
+    "Performer, MFLOP",
+    "Nyström, MFLOP",
+    "exact, MFLOP",
+)
 
 
-def make(name: str, layer: Layer, **options: Any) -> Any:
-    """An attention of the sizes of a layer."""
-    length, num_heads, head_dim = layer.query.shape[1:]
-    sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": length}
-    return make_attention(name, rngs=nnx.Rngs(0), **sizes, **options)
+def make_for(layer: Layer, name: str, **options: Any) -> Any:
+    """Makes an attention of the sizes of a layer."""
+    _, length, num_heads, head_dim = layer.query.shape
+    return make_attention(
+        name,
+        num_heads=num_heads,
+        head_dim=head_dim,
+        max_length=length,
+        rngs=nnx.Rngs(0),
+        **options,
+    )
 
 
 @nnx.jit
-def output(attention: Any, layer: Layer) -> jax.Array:
-    """What the attention makes of a layer, [B, L, N, H], zero in padding."""
-    *qkv, mask = layer
-    out = attention(*qkv, mask=mask[:, None, None])
-    return jnp.where(mask[:, :, None, None], out, 0)
+def attend(attention: Any, layer: Layer) -> jax.Array:
+    """The output of an attention for the inputs of a layer, zero in the padding.
+
+    Returns:
+      [B, L, N, H].
+    """
+    out = attention(
+        layer.query,
+        layer.key,
+        layer.value,
+        mask=layer.mask[:, None, None],
+    )
+    return jnp.where(layer.mask[:, :, None, None], out, 0)
 
 
-def errors(attention: Any, layer: Layer, exact: jax.Array) -> jax.Array:
+def relative_errors(attention: Any, layer: Layer, exact: jax.Array) -> jax.Array:
     """‖out − exact‖ / ‖exact‖ of each sequence and head, [B, N]."""
-    norm = jnp.linalg.norm(output(attention, layer) - exact, axis=(1, 3))
-    return norm / jnp.linalg.norm(exact, axis=(1, 3))
+    difference = attend(attention, layer) - exact
+    length_and_features = (1, 3)
+    error_norms = jnp.linalg.norm(difference, axis=length_and_features)
+    return error_norms / jnp.linalg.norm(exact, axis=length_and_features)
 
 
-def mflop(attention: Any, layer: Layer) -> float:
+def count_mflop(attention: Any, layer: Layer) -> float:
     """Million floating-point operations for one sequence of a layer."""
-    cost: Any = output.lower(attention, layer).compile().cost_analysis()
-    return cost["flops"] / len(layer.mask) / 1e6
+    cost: Any = attend.lower(attention, layer).compile().cost_analysis()
+    num_sequences = len(layer.mask)
+    return cost["flops"] / num_sequences / 1e6
 
 
 def fit(attention: Any, layer: Layer, exact: jax.Array) -> Any:
-    """The attention with its parameters trained to give the exact output."""
+    """Trains the parameters of an attention to give the exact output."""
     rate = optax.cosine_decay_schedule(LEARNING_RATE, _STEPS.value)
     optimizer = nnx.Optimizer(attention, optax.adam(rate), wrt=nnx.Param)
 
     @nnx.jit
     def step(attention: Any, optimizer: Any, layer: Layer, exact: jax.Array) -> None:
         def loss(attention: Any) -> jax.Array:
-            return jnp.square(errors(attention, layer, exact)).mean()
+            return jnp.square(relative_errors(attention, layer, exact)).mean()
 
         optimizer.update(attention, nnx.grad(loss)(attention))
 
     for number in range(_STEPS.value):
         rows = (number * BATCH_SIZE + np.arange(BATCH_SIZE)) % len(exact)
-        step(attention, optimizer, Layer(*(x[rows] for x in layer)), exact[rows])
+        batch = Layer(
+            query=layer.query[rows],
+            key=layer.key[rows],
+            value=layer.value[rows],
+            mask=layer.mask[rows],
+        )
+        step(attention, optimizer, batch, exact[rows])
     return attention
 
 
-def longest(run: Any, split: str, count: int) -> list[Layer]:
+def layers_of_longest(run: TrainedRun, split: str, count: int) -> list[Layer]:
     """The layers of a run for the longest sequences of a split."""
     data = run.task.load(split, run.config.task.data_dir)
     rows = np.argsort(-data.lengths, kind="stable")[:count]
     return run.layers(data.inputs[rows], data.lengths[rows])
 
 
+def compare(num_rows: int, train: Layer, test: Layer) -> list[float]:
+    """The errors and the costs of a layer, in the order of COLUMNS.
+
+    Args:
+      num_rows: the rows of the projection, and as many features and landmarks.
+      train: the layer for the sequences of train.
+      test: the layer for the sequences of validation.
+    """
+    softmax = make_for(test, "softmax")
+    fresh = make_for(test, "linformer", projection_dim=num_rows)
+    fitted = fit(nnx.clone(fresh), train, attend(softmax, train))
+    performer = make_for(test, "performer", num_features=num_rows)
+    nystrom = make_for(test, "nystrom", num_landmarks=num_rows)
+
+    exact = attend(softmax, test)
+    errors = []
+    for attention in (fitted, fresh, performer, nystrom):
+        median = np.median(relative_errors(attention, test, exact))
+        errors.append(float(median))
+
+    # XLA counts one round of a loop, and softmax attention is a loop. So the operations
+    # of exact attention are counted in Nyström attention with a landmark for each
+    # token, which is as exact.
+    length = test.query.shape[1]
+    exact_nystrom = make_for(test, "nystrom", num_landmarks=length)
+    costs = []
+    for attention in (fitted, performer, nystrom, exact_nystrom):
+        costs.append(count_mflop(attention, test))
+    return errors + costs
+
+
+def print_row(cells: Sequence[Any]) -> None:
+    """Prints a row of a table in Markdown."""
+    row = " | ".join(str(cell) for cell in cells)
+    print(f"| {row} |", flush=True)
+
+
 def main() -> None:
     """Prints a row of the table for each number of rows and each layer."""
     run = load_run(str(_WORKDIR.value))
-    train_layers = longest(run, "train", NUM_FITTED)
-    test_layers = longest(run, "validation", NUM_MEASURED)
-    layers = list(zip(train_layers, test_layers, strict=True))
-    print(f"| {' | '.join(COLUMNS)} |")
-    print("| ---: " * len(COLUMNS) + "|")
-    cases = itertools.product(_ROWS.value, enumerate(layers))
-    for rows, (layer_number, (train, test)) in cases:
-        softmax = make("softmax", test)
-        fresh = make("linformer", test, projection_dim=rows)
-        fitted = fit(nnx.clone(fresh), train, output(softmax, train))
-        performer = make("performer", test, num_features=rows)
-        nystrom = make("nystrom", test, num_landmarks=rows)
-        exact = output(softmax, test)
-        compared = (fitted, fresh, performer, nystrom)
-        medians = [np.median(errors(x, test, exact)) for x in compared]
-        # XLA counts one round of a loop, and softmax attention is a loop. So the
-        # operations of exact attention are counted in Nyström attention with a landmark
-        # for each token, which is as exact.
-        exact_nystrom = make("nystrom", test, num_landmarks=test.query.shape[1])
-        costs = [mflop(x, test) for x in (fitted, performer, nystrom, exact_nystrom)]
-        cells = " | ".join(f"{number:.2f}" for number in [*medians, *costs])
-        print(f"| {rows} | {layer_number} | {cells} |", flush=True)
+    train_layers = layers_of_longest(run, "train", NUM_TRAIN_SEQUENCES)
+    test_layers = layers_of_longest(run, "validation", NUM_TEST_SEQUENCES)
+    print_row(COLUMNS)
+    print_row(["---:"] * len(COLUMNS))
+    for num_rows in _ROWS.value:
+        layers = zip(train_layers, test_layers, strict=True)
+        for layer_number, (train, test) in enumerate(layers):
+            numbers = compare(num_rows, train, test)
+            print_row([num_rows, layer_number, *(f"{x:.2f}" for x in numbers)])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from lra_tasks.archives import Archive, obtain
 from lra_tasks.errors import DataError
 from lra_tasks.paths import PathLike, get_root, local_path
 from lra_tasks.split import SPLITS, Split, remove_overlap, split_off
-from lra_tasks.subwords import Vocabulary, as_tuples, open_vocabulary
+from lra_tasks.subwords import Vocabulary, open_vocabulary, to_tuples
 
 # A split; or, for data made one by one, pairs of an example's tokens and its label.
 Examples = Iterable[tuple[Any, int]]
@@ -230,7 +230,7 @@ class Task:
         """
         if self.vocabulary is None:
             raise DataError(f"{self.name}: its inputs are not made from text")
-        return self.vocabulary.rows(as_tuples(texts), self.max_length)
+        return self.vocabulary.rows(to_tuples(texts), self.max_length)
 
     def encode_split(self, texts: Sequence[Any], labels: Sequence[int]) -> Split:
         """Makes a split of texts, as `encode` takes them, and their labels."""

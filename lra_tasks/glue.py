@@ -15,7 +15,7 @@ from lra_tasks import archives
 from lra_tasks.base import Task
 from lra_tasks.errors import DataError
 from lra_tasks.split import SPLITS, Split
-from lra_tasks.subwords import as_tuples
+from lra_tasks.subwords import to_tuples
 from lra_tasks.tables import Table, read_table
 
 
@@ -141,7 +141,7 @@ class Glue(Task):
     def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """As `Task.encode`; white space around a text is left out."""
         stripped = [
-            tuple(text.strip() for text in example) for example in as_tuples(texts)
+            tuple(text.strip() for text in example) for example in to_tuples(texts)
         ]
         return super().encode(stripped)
 

@@ -96,7 +96,7 @@ class Image(Task):
             return None
         rows.sort(key=lambda row: row["id"])  # the archive's order
         rgb = np.stack([row["image"] for row in rows]).transpose(0, 3, 1, 2)
-        return Split.of_pictures(to_grey(rgb), [row["label"] for row in rows])
+        return Split.from_pictures(to_grey(rgb), [row["label"] for row in rows])
 
     def _read(self, source: Path, split: str) -> Split:
         """The archive's records of a label, R, G and B."""
@@ -114,4 +114,4 @@ class Image(Task):
             )
         records = np.frombuffer(content, np.uint8).reshape(num_pictures, num_bytes)
         rgb = records[:, 1:].reshape(-1, 3, NUM_PIXELS)
-        return Split.of_pictures(to_grey(rgb), records[:, 0])
+        return Split.from_pictures(to_grey(rgb), records[:, 0])

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from lra_tasks.archives import LRA_RELEASE, UNPACKED, Archive
 from lra_tasks.base import Task
 from lra_tasks.pathfinder_generator import generate
-from lra_tasks.pathfinder_released import read_released, released_lists
+from lra_tasks.pathfinder_released import find_lists, read_released
 from lra_tasks.pathfinder_settings import DIFFICULTIES, RESOLUTIONS
 from lra_tasks.split import Split
 
@@ -117,9 +117,9 @@ class Pathfinder(Task):
 
     def source_files(self) -> list[Path]:
         folder = self.find_source(Path())
-        files = released_lists(folder)
+        files = find_lists(folder)
         if self.easier_share:
-            files += released_lists(folder.with_name(FOLDERS[self.easier]))
+            files += find_lists(folder.with_name(FOLDERS[self.easier]))
         return files
 
     def cache_key(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Pathfinder(Task):
         if self.easier_share:
             ratio = self.easier_share / (1 - self.easier_share)
             easier = self._easier_pictures(source, round(num_train * ratio))
-            splits["train"] = splits["train"].followed_by(easier)
+            splits["train"] = splits["train"].concatenate(easier)
         return splits
 
     def _easier_pictures(self, source: Path, count: int) -> Split:
@@ -184,7 +184,7 @@ class Pathfinder(Task):
             for part in tqdm(drawn, self.name, len(parts), disable=None):
                 images.append(part[0])
                 labels.append(part[1])
-        return Split.of_pictures(np.concatenate(images), np.concatenate(labels))
+        return Split.from_pictures(np.concatenate(images), np.concatenate(labels))
 
 
 def _end_silently_at_ctrl_c() -> None:

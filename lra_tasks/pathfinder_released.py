@@ -16,7 +16,7 @@ RELEASED_SEED = 42
 LABEL_OF_WORD = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
 
 
-def released_lists(folder: Path) -> list[Path]:
+def find_lists(folder: Path) -> list[Path]:
     """Finds the release's metadata/K.npy, in the order of K.
 
     Raises:
@@ -102,7 +102,7 @@ def read_released(folder: Path, resolution: int) -> Split:
       DataError: if pictures are missing or damaged.
     """
     pictures = []
-    for file in released_lists(folder):
+    for file in find_lists(folder):
         pictures += read_list(file)
 
     images = []
@@ -115,4 +115,4 @@ def read_released(folder: Path, resolution: int) -> Split:
     if not images:
         raise DataError(f"{folder} is not unpacked, or has no pictures in metadata/")
     order = np.random.default_rng(RELEASED_SEED).permutation(len(images))
-    return Split.of_pictures(np.stack(images)[order], np.array(labels)[order])
+    return Split.from_pictures(np.stack(images)[order], np.array(labels)[order])

@@ -38,7 +38,7 @@ class Split:
     pairs: np.ndarray | None = None
 
     @classmethod
-    def of_pictures(cls, pictures: np.ndarray, labels: Any) -> "Split":
+    def from_pictures(cls, pictures: np.ndarray, labels: Any) -> "Split":
         """Takes every pixel of pictures, uint8 `[n, ...]`, as a token."""
         inputs = pictures.reshape(len(pictures), -1)
         lengths = np.full(len(inputs), inputs.shape[1], np.int32)
@@ -58,7 +58,7 @@ class Split:
             return Split(self.inputs, self.lengths, labels, self.pairs[examples])
         return Split(self.inputs[examples], self.lengths[examples], labels)
 
-    def followed_by(self, other: "Split") -> "Split":
+    def concatenate(self, other: "Split") -> "Split":
         """Returns the examples of this split, then those of another; not of pairs."""
         return Split(
             np.concatenate([self.inputs, other.inputs]),

@@ -164,7 +164,7 @@ class Vocabulary:
         return pad(rows, max_length, np.uint16)
 
 
-def as_tuples(texts: Sequence[str | Sequence[str]]) -> list[tuple[str, ...]]:
+def to_tuples(texts: Sequence[str | Sequence[str]]) -> list[tuple[str, ...]]:
     """Makes a tuple of one text where there is a text; other sequences stay."""
     return [(text,) if isinstance(text, str) else tuple(text) for text in texts]
 

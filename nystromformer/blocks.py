@@ -22,7 +22,7 @@ def to_blocks(x: jax.Array, size: int) -> jax.Array:
     return jnp.pad(x, pad_widths).reshape(num_blocks, size, *x.shape[1:])
 
 
-def neighbourhoods(x: jax.Array, size: int, margin: int) -> jax.Array:
+def to_blocks_with_margins(x: jax.Array, size: int, margin: int) -> jax.Array:
     """Cuts x [L, ...] into blocks with margins, [⌈L / size⌉, size + 2 margin, ...].
 
     Block c holds x[c · size − margin : (c + 1) · size + margin], with zeros beyond both
@@ -45,7 +45,7 @@ def ranks(mask: jax.Array) -> jax.Array:
     return (within + before[:, None]).reshape(-1)[:length]
 
 
-def nth_valid(mask: jax.Array, count: int) -> jax.Array:
+def first_valid_positions(mask: jax.Array, count: int) -> jax.Array:
     """The positions of the first `count` valid tokens of mask [L], int32 [count].
 
     Where there are fewer, the remaining positions are those of the last token.

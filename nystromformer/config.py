@@ -225,7 +225,7 @@ def default_settings() -> dict[str, Any]:
     return settings
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """A value as JSON has it, in which a config is saved."""
     if isinstance(value, np.generic):
         return value.item()
@@ -253,9 +253,9 @@ def _build(cls: Any, path: str, mapping: Mapping[str, Any]) -> Any:
     options = {}
     for key, value in mapping.items():
         if key in types:
-            fields[key] = _plain(value)
+            fields[key] = _to_plain(value)
         else:
-            options[key] = _plain(value)
+            options[key] = _to_plain(value)
     if options and not is_open:
         raise ConfigError(
             f"unknown key {path}.{min(options)}; known: {', '.join(types)}"

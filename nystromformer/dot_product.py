@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.ops import at_least_float32, einsum, exp_in, long_dot
+from nystromformer.ops import at_least_float32, einsum, exp_in_dtype, long_dot
 
 # Over more keys than these, sums along columns lose digits on a CPU.
 MAX_KEYS_BY_COLUMNS = 4096
@@ -47,7 +47,7 @@ def attend(
     Returns:
       [T, H] in at least float32.
     """
-    wide_dtype = at_least_float32(query.dtype)
+    accumulation_dtype = at_least_float32(query.dtype)
     has_keys_first = key.shape[0] > query.shape[0]
     key_axis = 0 if has_keys_first else 1
     # Keys and values are transposed only where several blocks share the cost.
@@ -65,14 +65,15 @@ def attend(
     if bias is not None:
         scores += to_layout(bias)
     if mask is not None:
-        scores = jnp.where(to_layout(mask), scores, jnp.finfo(wide_dtype).min)
+        scores = jnp.where(to_layout(mask), scores, jnp.finfo(accumulation_dtype).min)
 
     largest = lax.stop_gradient(scores.max(key_axis, keepdims=True))
-    weights = exp_in(scores - largest, value.dtype)
-    total = weights.sum(key_axis, dtype=wide_dtype)  # [T]
+    weights = exp_in_dtype(scores - largest, value.dtype)
+    total = weights.sum(key_axis, dtype=accumulation_dtype)  # [T]
 
     # Besides losing digits, XLA's CPU backend has no bfloat16 sums along columns.
-    is_long_sum = value.dtype != wide_dtype or value.shape[0] > MAX_KEYS_BY_COLUMNS
+    is_rounded = value.dtype != accumulation_dtype
+    is_long_sum = is_rounded or value.shape[0] > MAX_KEYS_BY_COLUMNS
     value_dot = long_dot if is_block or is_long_sum else einsum
     letters = "lm,lh->mh" if has_keys_first else "lm,mh->lh"
     return value_dot(letters, drop(weights), value, precision) / total[:, None]

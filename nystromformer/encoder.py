@@ -16,13 +16,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.layers import Block, make_dense, make_norm, recomputed
-from nystromformer.ops import at_least_float32, dropout, split_rng, zeroed
+from nystromformer.layers import Block, call_with_remat, make_dense, make_norm
+from nystromformer.ops import at_least_float32, dropout, split_rng, zero_masked
 
 embedding_init = nnx.initializers.normal(0.02)
 
 
-def _embedding_table(*shape: int, rngs: nnx.Rngs) -> nnx.Param:
+def _make_embedding_table(*shape: int, rngs: nnx.Rngs) -> nnx.Param:
     return nnx.Param(embedding_init(rngs.params(), shape))
 
 
@@ -55,13 +55,15 @@ class Encoder(nnx.Module):
         # Parts that this encoder does not have are None among its data.
         self.positions: Any = nnx.data(None)
         if config.positions == "learned":
-            self.positions = _embedding_table(config.max_length, model_dim, rngs=rngs)
+            self.positions = _make_embedding_table(
+                config.max_length, model_dim, rngs=rngs
+            )
         self.cls: Any = nnx.data(None)
         if config.cls_token:
-            self.cls = _embedding_table(model_dim, rngs=rngs)
+            self.cls = _make_embedding_table(model_dim, rngs=rngs)
         self.token_types: Any = nnx.data(None)
         if config.num_token_types:
-            self.token_types = _embedding_table(
+            self.token_types = _make_embedding_table(
                 config.num_token_types, model_dim, rngs=rngs
             )
         self.embedding_norm: Any = nnx.data(None)
@@ -105,7 +107,7 @@ class Encoder(nnx.Module):
             is_token = inputs != self.ignore_id
             mask = is_token if mask is None else mask & is_token
         if self.takes_features:
-            inputs = zeroed(inputs, mask)  # A NaN there would reach the gradient.
+            inputs = zero_masked(inputs, mask)  # A NaN there would reach the gradient.
         rngs = split_rng(dropout_rng, 1 + len(self.blocks))
 
         x = self._embed(inputs, token_types)
@@ -118,7 +120,7 @@ class Encoder(nnx.Module):
             x = self.embedding_norm(x)
         x = dropout(x.astype(self.dtype), self.dropout_rate, rngs[0])
 
-        call = recomputed if self.remat == "block" else Block.__call__
+        call = call_with_remat if self.remat == "block" else Block.__call__
         for block, rng in zip(self.blocks, rngs[1:], strict=True):
             x = call(block, x, mask, rng)
         if self.norm is not None:

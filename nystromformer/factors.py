@@ -10,9 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nystromformer.blocks import nth_valid
+from nystromformer.blocks import first_valid_positions
 from nystromformer.landmarks import LANDMARKS, PINVS, random_positions
-from nystromformer.ops import at_least_float32, zeroed
+from nystromformer.nystrom import choose_landmarks
+from nystromformer.ops import at_least_float32, zero_masked
 
 
 def softmax_matrix(
@@ -28,13 +29,13 @@ def softmax_matrix(
     Returns:
       [T, S] in at least float32; columns of excluded keys are 0.
     """
-    wide_dtype = at_least_float32(key.dtype)
-    query = query.astype(wide_dtype)
-    key = zeroed(key, mask).astype(wide_dtype)
+    accumulation_dtype = at_least_float32(key.dtype)
+    query = query.astype(accumulation_dtype)
+    key = zero_masked(key, mask).astype(accumulation_dtype)
     scale = key.shape[-1] ** -0.5
     scores = jnp.matmul(query, key.T, precision="highest") * scale
     if mask is not None:
-        scores = jnp.where(mask[None], scores, jnp.finfo(wide_dtype).min)
+        scores = jnp.where(mask[None], scores, jnp.finfo(accumulation_dtype).min)
     return jax.nn.softmax(scores)
 
 
@@ -59,20 +60,23 @@ def nystrom_kernels(
     Returns:
       F [T, M], A [M, M] and B [M, S] in at least float32.
     """
-    choose = functools.partial(LANDMARKS[landmarks], seed=landmark_seed)
-    length = key.shape[0]
-    # With M ≥ S attention is exact, and padding has no part in it.
-    is_padding_counted = landmark_padding == "count" and num_landmarks < length
-    landmark_mask = None if is_padding_counted else mask
-
-    key = zeroed(key, mask)
-    if query.shape[0] == length and not cross_attention:
-        tokens = zeroed(query, mask)
-        query_landmarks, _ = choose(tokens, num_landmarks, landmark_mask)
-    else:
-        query_landmarks, _ = choose(query, num_landmarks, None)
-    key_landmarks, exists = choose(key, num_landmarks, landmark_mask)
-
+    if num_landmarks >= key.shape[0]:
+        # Attention is exact, and padding has no part in it.
+        landmark_padding = "mask"
+    key = zero_masked(key, mask)
+    tokens = query
+    if query.shape[0] == key.shape[0] and not cross_attention:
+        # The mask is that of the queries, too: where it is False they may be NaN.
+        tokens = zero_masked(query, mask)
+    query_landmarks, key_landmarks, exists = choose_landmarks(
+        tokens,
+        key,
+        mask,
+        num_landmarks=num_landmarks,
+        landmark_padding=landmark_padding,
+        landmarks=functools.partial(LANDMARKS[landmarks], seed=landmark_seed),
+        cross_attention=cross_attention,
+    )
     f = softmax_matrix(query, key_landmarks, exists)
     a = softmax_matrix(query_landmarks, key_landmarks)
     b = softmax_matrix(query_landmarks, key, mask)
@@ -140,7 +144,7 @@ def nystrom_factors(
     if mask is None:
         mask = jnp.ones(length, bool)
     is_exact = mask.sum() <= num_landmarks
-    positions = nth_valid(mask, num_landmarks)
+    positions = first_valid_positions(mask, num_landmarks)
     tokens = positions[:, None] == jnp.arange(length)[None]  # [M, S]
     return f, jnp.where(is_exact, eye, z), jnp.where(is_exact, tokens, b)
 

@@ -12,13 +12,13 @@ from flax import nnx
 from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.layers import kernel_init, make_dense, make_norm
-from nystromformer.ops import at_least_float32, dropout, einsum, split_rng, zeroed
+from nystromformer.ops import at_least_float32, dropout, einsum, split_rng, zero_masked
 from nystromformer.pooling import POOLINGS, pool_last, pool_max, pool_mean
 from nystromformer.streams import HEAD_DROPOUT
 from nystromformer.validation import check_choice
 
 
-def linear(in_features: int, out_features: int, *, rngs: nnx.Rngs) -> nnx.Linear:
+def make_linear(in_features: int, out_features: int, *, rngs: nnx.Rngs) -> nnx.Linear:
     """A linear layer in float32."""
     return nnx.Linear(in_features, out_features, kernel_init=kernel_init, rngs=rngs)
 
@@ -29,8 +29,8 @@ class Head(nnx.Module):
     def __init__(
         self, in_features: int, hidden: int, num_classes: int, *, rngs: nnx.Rngs
     ):
-        self.hidden = linear(in_features, hidden, rngs=rngs)
-        self.out = linear(hidden, num_classes, rngs=rngs)
+        self.hidden = make_linear(in_features, hidden, rngs=rngs)
+        self.out = make_linear(hidden, num_classes, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, features] -> [B, C]."""
@@ -128,7 +128,7 @@ class SequenceClassifier(Model):
         if self.pooling == "cls_token":
             return x[:, 0].astype(jnp.float32)
         if self.pooling == "padded_mean":
-            return zeroed(x, mask).sum(1, dtype=jnp.float32) / self.max_length
+            return zero_masked(x, mask).sum(1, dtype=jnp.float32) / self.max_length
         if self.pooling == "last":
             return pool_last(x, mask)
         if self.pooling == "max":
@@ -165,7 +165,7 @@ class TokenClassifier(Model):
 
     def __init__(self, config: EncoderConfig, *, num_classes: int, rngs: nnx.Rngs):
         self.encoder = Encoder(config, rngs=rngs)
-        self.out = linear(config.model_dim, num_classes, rngs=rngs)
+        self.out = make_linear(config.model_dim, num_classes, rngs=rngs)
 
     def read(
         self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
@@ -232,8 +232,8 @@ class MaskedOrderModel(MaskedLanguageModel):
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
-        self.pooler = linear(config.model_dim, config.model_dim, rngs=rngs)
-        self.ordered = linear(config.model_dim, 2, rngs=rngs)
+        self.pooler = make_linear(config.model_dim, config.model_dim, rngs=rngs)
+        self.ordered = make_linear(config.model_dim, 2, rngs=rngs)
 
     def order(self, x: jax.Array) -> jax.Array:
         """The encoder's vectors [B, L, D] -> logits [B, 2] in at least float32."""
@@ -264,8 +264,8 @@ class FirstTokenClassifier(Model):
     ):
         self.encoder = Encoder(config, rngs=rngs)
         check_choice("activation", activation, ("gelu", "tanh"))
-        self.pooler = linear(config.model_dim, config.model_dim, rngs=rngs)
-        self.out = linear(config.model_dim, num_classes, rngs=rngs)
+        self.pooler = make_linear(config.model_dim, config.model_dim, rngs=rngs)
+        self.out = make_linear(config.model_dim, num_classes, rngs=rngs)
         self.activation = activation
         self.approximate = config.gelu == "tanh"
         self.dropout_rate = config.dropout_rate

@@ -13,7 +13,7 @@ from flax import nnx
 
 from nystromformer.attention import make_attention
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.ops import dense, dropout, gelu, split_rng, zeroed
+from nystromformer.ops import dense, dropout, gelu, split_rng, zero_masked
 from nystromformer.rotary import rotate_by_position
 from nystromformer.short_conv import short_conv
 
@@ -87,7 +87,7 @@ class SelfAttention(nnx.Module):
     ) -> jax.Array:
         """x [B, L, D], mask [B, L] bool -> [B, L, D]."""
         if self.short_conv is not None:
-            x = zeroed(x, mask)  # Padding must not reach its neighbours.
+            x = zero_masked(x, mask)  # Padding must not reach its neighbours.
             x = x + short_conv(x, self.short_conv[...])
         query, key, value = self._project(x)
         attended = self.attention(
@@ -160,14 +160,18 @@ class Block(nnx.Module):
         """x [B, L, D], mask [B, L] bool -> [B, L, D].
 
         Raises:
-          ValueError: after model.train() without a dropout_rng, if there is dropout.
+          ValueError: after model.train() without a dropout_rng, if something is
+            drawn.
         """
         weight_dropout_rate = getattr(self.attention.attention, "dropout_rate", 0)
         has_dropout = self.dropout_rate > 0 or weight_dropout_rate > 0
-        if has_dropout and dropout_rng is None and not self.deterministic:
+        is_random = has_dropout or getattr(
+            self.attention.attention, "redraw_features", False
+        )
+        if is_random and dropout_rng is None and not self.deterministic:
             raise ValueError(
-                "model.train() asks for dropout, which needs a key here: pass "
-                "dropout_rng=…, or call model.eval()"
+                "model.train() asks for dropout, or for features that are redrawn, "
+                "which needs a key here: pass dropout_rng=…, or call model.eval()"
             )
         rngs = split_rng(dropout_rng, 4)
         attend = functools.partial(self.attention, mask=mask, dropout_rng=rngs[0])
@@ -188,7 +192,7 @@ class Block(nnx.Module):
         return x if self.pre_norm else norm(x)
 
 
-def recomputed(block: Block, *inputs: Any) -> jax.Array:
+def call_with_remat(block: Block, *inputs: Any) -> jax.Array:
     """block(*inputs), of which only the inputs are stored for the backward pass.
 
     The backward pass computes the block again. Unlike `nnx.remat` it writes no

@@ -30,9 +30,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.blocks import nth_valid, ranks
+from nystromformer.blocks import first_valid_positions, ranks
 from nystromformer.dot_product import attend
-from nystromformer.ops import at_least_float32, einsum, tensor_cores, zeroed
+from nystromformer.ops import (
+    at_least_float32,
+    einsum,
+    tensor_core_precision,
+    zero_masked,
+)
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
@@ -81,17 +86,17 @@ def segment_means(
       exists [M] bool, False for these.
     """
     length, head_dim = x.shape
-    wide_dtype = at_least_float32(x.dtype)
+    accumulation_dtype = at_least_float32(x.dtype)
     if mask is None and length % num_landmarks == 0:
         segments = x.reshape(num_landmarks, length // num_landmarks, head_dim)
-        return segments.mean(1, dtype=wide_dtype), jnp.ones(num_landmarks, bool)
+        return segments.mean(1, dtype=accumulation_dtype), jnp.ones(num_landmarks, bool)
 
     if mask is None:
         mask = jnp.ones(length, bool)
     ids = segment_ids(mask, num_landmarks)
     sizes = _segment_sums(mask.astype(jnp.int32), ids, num_landmarks)
     sums = _segment_sums_on_any_device(x, ids, num_landmarks)
-    divisors = jnp.maximum(sizes, 1).astype(wide_dtype)
+    divisors = jnp.maximum(sizes, 1).astype(accumulation_dtype)
     return sums / divisors[:, None], sizes > 0
 
 
@@ -121,7 +126,7 @@ def _segment_sums_on_any_device(
         x,
         ids,
         cpu=scatter,
-        cuda=functools.partial(multiply, precision=tensor_cores(x.dtype)),
+        cuda=functools.partial(multiply, precision=tensor_core_precision(x.dtype)),
         default=functools.partial(multiply, precision="highest"),
     )
 
@@ -178,9 +183,43 @@ def iterative_pinv(
         a,
         z_0,
         cpu=functools.partial(iterate, precision="highest", unroll=True),
-        cuda=functools.partial(iterate, precision=tensor_cores(a.dtype), unroll=True),
+        cuda=functools.partial(
+            iterate, precision=tensor_core_precision(a.dtype), unroll=True
+        ),
         default=functools.partial(iterate, precision="highest", unroll=False),
     )
+
+
+def choose_landmarks(
+    query: jax.Array,
+    key: jax.Array,
+    mask: jax.Array | None,
+    *,
+    num_landmarks: int,
+    landmark_padding: str,
+    landmarks: Callable[..., tuple[jax.Array, jax.Array]],
+    cross_attention: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Chooses the landmarks of queries and of keys.
+
+    Args:
+      query, key, mask: as for `nystrom`, and so are all others.
+
+    Returns:
+      Q̃ [M, H] and K̃ [M, H] in at least float32, and which landmarks of keys exist,
+      bool [M].
+    """
+    landmark_mask = mask if landmark_padding == "mask" else None
+    key_landmarks, exists = landmarks(key, num_landmarks, landmark_mask)
+    if query.shape[0] != key.shape[0] or cross_attention:
+        # The queries are other tokens than the keys, of which the mask says nothing.
+        query_landmarks, _ = landmarks(query, num_landmarks, None)
+        return query_landmarks, key_landmarks, exists
+
+    if landmark_padding == "count":
+        query = zero_masked(query, mask)
+    query_landmarks, _ = landmarks(query, num_landmarks, landmark_mask)
+    return query_landmarks, key_landmarks, exists
 
 
 def nystrom(
@@ -224,15 +263,15 @@ def nystrom(
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend(query, key, value, mask, scale=scale, precision=precision)
 
-    # Landmarks Q̃ and K̃, [M, H].
-    is_self_attention = query.shape[0] == key.shape[0] and not cross_attention
-    landmark_mask = mask if landmark_padding == "mask" else None
-    query_mask = landmark_mask if is_self_attention else None
-    tokens = query
-    if is_self_attention and landmark_padding == "count":
-        tokens = zeroed(query, mask)
-    query_landmarks, _ = landmarks(tokens, num_landmarks, query_mask)
-    key_landmarks, exists = landmarks(key, num_landmarks, landmark_mask)
+    query_landmarks, key_landmarks, exists = choose_landmarks(
+        query,
+        key,
+        mask,
+        num_landmarks=num_landmarks,
+        landmark_padding=landmark_padding,
+        landmarks=landmarks,
+        cross_attention=cross_attention,
+    )
     scaled_query_landmarks = query_landmarks * scale
     scaled_key_landmarks = key_landmarks * scale
 
@@ -249,12 +288,12 @@ def nystrom(
         precision=precision,
     )
     middle = jnp.matmul(z, context, precision="highest")
-    if landmark_mask is not None:
+    if mask is not None and landmark_padding == "mask":
         # With n ≤ M every landmark is a valid token, and the values of these tokens in
         # the place of `middle` make attention exact. Only with n < M are there
         # landmarks without tokens, so the products above need no mask of them.
-        token_values = value[nth_valid(landmark_mask, num_landmarks)]
-        is_exact = landmark_mask.sum() <= num_landmarks
+        token_values = value[first_valid_positions(mask, num_landmarks)]
+        is_exact = mask.sum() <= num_landmarks
         middle = jnp.where(is_exact, token_values.astype(middle.dtype), middle)
 
     # K̃ and `middle` are rounded to the dtype of the inputs. The inputs were rounded to

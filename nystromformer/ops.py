@@ -23,7 +23,7 @@ def at_least_float32(dtype: jax.typing.DTypeLike) -> jnp.dtype:
         return jnp.promote_types(dtype, jnp.float32)
 
 
-def zeroed(x: jax.Array, mask: jax.Array | None) -> jax.Array:
+def zero_masked(x: jax.Array, mask: jax.Array | None) -> jax.Array:
     """Writes zeros where the mask is False; a product with the mask would keep NaN.
 
     Args:
@@ -37,7 +37,7 @@ def zeroed(x: jax.Array, mask: jax.Array | None) -> jax.Array:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def exp_in(x: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
+def exp_in_dtype(x: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
     """exp(x) in dtype, written to memory once.
 
     The result is also all that the gradient keeps, where jax would keep it in x's
@@ -46,11 +46,11 @@ def exp_in(x: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
     return lax.optimization_barrier(jnp.exp(x).astype(dtype))
 
 
-@exp_in.defjvp
-def _exp_in_jvp(dtype: Any, primals: Any, tangents: Any) -> Any:
+@exp_in_dtype.defjvp
+def _exp_in_dtype_jvp(dtype: Any, primals: Any, tangents: Any) -> Any:
     (x,) = primals
     (x_tangent,) = tangents
-    out = exp_in(x, dtype)
+    out = exp_in_dtype(x, dtype)
     return out, out * x_tangent.astype(dtype)
 
 
@@ -65,7 +65,7 @@ def einsum(letters: str, x: Any, y: Any, precision: Any = None) -> jax.Array:
     )
 
 
-def in_memory(x: jax.Array) -> jax.Array:
+def materialize_on_cpu(x: jax.Array) -> jax.Array:
     """Writes x to memory on a CPU.
 
     Otherwise XLA would fuse a transposition of x into the product that reads it.
@@ -86,8 +86,8 @@ def long_dot(letters: str, x: Any, y: Any, precision: Any) -> jax.Array:
     takes as long as one product saves: it pays where several products share the copy.
     """
     if letters == "lm,lh->mh":
-        transposed = in_memory(y.T)
-        return in_memory(einsum("hl,lm->hm", transposed, x, precision)).T
+        transposed = materialize_on_cpu(y.T)
+        return materialize_on_cpu(einsum("hl,lm->hm", transposed, x, precision)).T
     return einsum(letters, x, y, precision)
 
 
@@ -99,15 +99,15 @@ def _long_dot_jvp(letters: str, precision: Any, factors: Any, tangents: Any) -> 
     tangent_of_x = einsum(letters, x_tangent, y, precision)
     if letters == "lh,mh->lm":
         # The gradient of y is the transpose of this product and sums over L.
-        x_transposed = in_memory(x.T)
-        y_transposed = in_memory(y_tangent.T)
+        x_transposed = materialize_on_cpu(x.T)
+        y_transposed = materialize_on_cpu(y_tangent.T)
         tangent_of_y = einsum("hl,hm->lm", x_transposed, y_transposed, precision)
     else:
         tangent_of_y = einsum(letters, x, y_tangent, precision)
     return out, tangent_of_x + tangent_of_y
 
 
-def tensor_cores(dtype: jax.typing.DTypeLike) -> lax.PrecisionLike:
+def tensor_core_precision(dtype: jax.typing.DTypeLike) -> lax.PrecisionLike:
     """The precision that gives float32's accuracy on an NVIDIA GPU's tensor cores.
 
     A number is the sum of three bfloat16 parts, and six products of parts are added.
@@ -130,7 +130,7 @@ def _hash(position: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array
     return x ^ (x >> 14)
 
 
-def random_halves(rng: jax.Array, shape: Sequence[int]) -> jax.Array:
+def random_uint16(rng: jax.Array, shape: Sequence[int]) -> jax.Array:
     """Random uint16 numbers: each is a hash of its position and of the key.
 
     The hash is far less work than Threefry. Its 32 bits make two numbers. A CPU
@@ -182,18 +182,18 @@ def dropout(x: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
     num_dropped_values = min(round(rate * 2**16), 2**16 - 1)
     if rng is None or num_dropped_values == 0:
         return x
-    is_kept = random_halves(rng, x.shape) >= num_dropped_values
+    is_kept = random_uint16(rng, x.shape) >= num_dropped_values
     kept_fraction = 1 - num_dropped_values / 2**16
     return jnp.where(is_kept, x / kept_fraction, 0).astype(x.dtype)
 
 
 def gelu(x: jax.Array) -> jax.Array:
-    """½ x (1 + erf(x / √2)), computed in at least float32; in x's dtype.
+    """½ z (1 + erf(z / √2)) of z = x in at least float32; the result is in x's dtype.
 
     jax's own takes erfc, whose gradient keeps more arrays of the step in memory.
     """
-    wide_x = x.astype(at_least_float32(x.dtype))
-    return (0.5 * wide_x * (1 + lax.erf(wide_x * 0.5**0.5))).astype(x.dtype)
+    z = x.astype(at_least_float32(x.dtype))
+    return (0.5 * z * (1 + lax.erf(z * 0.5**0.5))).astype(x.dtype)
 
 
 @jax.custom_vjp

@@ -6,7 +6,7 @@ Letters: B batch, L length, D model dim.
 import jax
 import jax.numpy as jnp
 
-from nystromformer.ops import zeroed
+from nystromformer.ops import zero_masked
 
 POOLINGS = ("mean", "padded_mean", "max", "last", "cls_token")
 
@@ -23,7 +23,7 @@ def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """
     if mask is None:
         return x.mean(1, dtype=jnp.float32)
-    total = zeroed(x, mask).sum(1, dtype=jnp.float32)
+    total = zero_masked(x, mask).sum(1, dtype=jnp.float32)
     num_valid = jnp.maximum(mask.sum(1, dtype=jnp.float32), 1)
     return total / num_valid[:, None]
 
@@ -49,5 +49,5 @@ def pool_last(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     if mask is None:
         return x[:, -1]
     last = jnp.maximum(mask.sum(1) - 1, 0)
-    tokens = zeroed(x, mask)
+    tokens = zero_masked(x, mask)
     return jnp.take_along_axis(tokens, last[:, None, None], axis=1)[:, 0]

@@ -32,13 +32,13 @@ def rotate_by_position(x: jax.Array) -> jax.Array:
     Returns:
       [B, L, N, H] in x's dtype, computed in at least float32.
     """
-    wide_dtype = at_least_float32(x.dtype)
+    angle_dtype = at_least_float32(x.dtype)
     half = x.shape[-1] // 2
-    frequencies = jnp.array([BASE ** (-i / half) for i in range(half)], wide_dtype)
-    angles = jnp.outer(jnp.arange(x.shape[1], dtype=wide_dtype), frequencies)
+    frequencies = jnp.array([BASE ** (-i / half) for i in range(half)], angle_dtype)
+    angles = jnp.outer(jnp.arange(x.shape[1], dtype=angle_dtype), frequencies)
     cos = jnp.cos(angles)[None, :, None]
     sin = jnp.sin(angles)[None, :, None]
 
-    first, second = jnp.split(x.astype(wide_dtype), 2, axis=-1)
+    first, second = jnp.split(x.astype(angle_dtype), 2, axis=-1)
     rotated = [first * cos - second * sin, second * cos + first * sin]
     return jnp.concatenate(rotated, axis=-1).astype(x.dtype)

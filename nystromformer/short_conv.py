@@ -28,8 +28,8 @@ def short_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
     length = x.shape[1]
     size = kernel.shape[0]
     margin = (size - 1) // 2
-    wide_x = x.astype(at_least_float32(x.dtype))
-    padded = jnp.pad(wide_x, ((0, 0), (margin, margin), (0, 0)))
+    summands = x.astype(at_least_float32(x.dtype))
+    padded = jnp.pad(summands, ((0, 0), (margin, margin), (0, 0)))
     total = kernel[0][None, None] * padded[:, :length]
     for k in range(1, size):
         shifted = padded[:, k : k + length]

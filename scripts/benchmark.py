@@ -23,8 +23,8 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.benchmark.attentions import (
     AttentionSpec,
-    all_labels,
     attention_groups,
+    list_labels,
     parse_attention,
 )
 from nystromformer.experiments.benchmark.page import write_benchmark
@@ -66,7 +66,7 @@ def main() -> None:
     torch = load_torch() if _PEERS.value else None
     use_compilation_cache()
     if _TRAIN_STEP.value:
-        groups = train_steps(specs, torch)
+        groups = make_groups(specs, torch)
     else:
         groups = attention_groups(
             specs,
@@ -86,7 +86,7 @@ def find_attentions() -> list[AttentionSpec]:
     Raises:
       ConfigError: for an option of an attention that is not measured.
     """
-    labels = _ATTENTION.value or all_labels()
+    labels = _ATTENTION.value or list_labels()
     specs = [parse_attention(label, _OPTION.value) for label in labels]
     names = {spec.name for spec in specs}
     for option in _OPTION.value:
@@ -96,7 +96,7 @@ def find_attentions() -> list[AttentionSpec]:
     return specs
 
 
-def train_steps(specs: Sequence[AttentionSpec], torch: Any) -> Iterable[list[Program]]:
+def make_groups(specs: Sequence[AttentionSpec], torch: Any) -> Iterable[list[Program]]:
     """Returns the programs of train steps with the sizes that the flags give."""
     lengths = _LENGTH.value or [None]
     if len(lengths) > 1:

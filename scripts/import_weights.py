@@ -46,7 +46,7 @@ def main() -> None:
     config = make_config(
         encoder.attention,
         task="corpus",
-        settings=settings_of(encoder, tokenizer),
+        settings=make_settings(encoder, tokenizer),
         presets={},
     )
     experiment = check_config(Config.from_mapping(config.to_dict()))
@@ -63,7 +63,7 @@ def main() -> None:
     write_json(workdir / CONFIG_FILE, experiment.config.to_mapping())
 
 
-def settings_of(encoder: EncoderConfig, tokenizer: epath.Path) -> dict[str, Any]:
+def make_settings(encoder: EncoderConfig, tokenizer: epath.Path) -> dict[str, Any]:
     """Returns the settings of a run with this encoder on the user's texts."""
     source_dir = _SOURCE_DIR.value
     settings: dict[str, Any] = {

@@ -20,8 +20,8 @@ from lra_tasks.task import TASKS, Task, get_task
 from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.experiments.config_file import config_of_flags
-from nystromformer.experiments.cores import with_all_cores
+from nystromformer.experiments.config_file import config_from_flags
+from nystromformer.experiments.cores import use_all_cores
 from nystromformer.experiments.objectives import OBJECTIVES
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:PRESET]")
@@ -34,7 +34,7 @@ def main() -> None:
     if bool(_CONFIG.value) == bool(_TASK.value):
         raise ConfigError("give either --task or --config")
     if _CONFIG.value:
-        config = config_of_flags(flags.FLAGS).task
+        config = config_from_flags(flags.FLAGS).task
         task = get_task(config.name, **config.options)
         prepare(task, _DATA_DIR.value or config.data_dir)
     else:
@@ -62,7 +62,7 @@ def prepare_by_name(names: list[str]) -> None:
 
 def prepare(task: Task, data_dir: str | None) -> None:
     """Prepares a task, and prints its sizes and the line that loads it."""
-    task = with_all_cores(task)
+    task = use_all_cores(task)
     splits = {name: task.load(name, data_dir) for name in task.splits}
     folder = task.folder(data_dir)
     print(

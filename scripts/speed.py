@@ -58,7 +58,7 @@ def main() -> None:
             continue
 
         unfinished = out / f"{table}_{dtype}.unfinished"
-        command = benchmark_command(table, dtype, unfinished)
+        command = make_command(table, dtype, unfinished)
         if _DRY_RUN.value:
             print(shlex.join(command))
             continue
@@ -68,7 +68,7 @@ def main() -> None:
         unfinished.rename(folder)
 
 
-def benchmark_command(table: str, dtype: str, out: Path) -> list[str]:
+def make_command(table: str, dtype: str, out: Path) -> list[str]:
     """The command that measures one table, "attention" or a task, into a folder."""
     command = [sys.executable, str(BENCHMARK), f"--out={out}", f"--dtype={dtype}"]
     command += [f"--attention={name}" for name in ATTENTIONS]

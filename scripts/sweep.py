@@ -33,9 +33,9 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.launch import (
     FAILURE_FILE,
+    find_state,
     run_locally,
     run_on_slurm,
-    state,
 )
 from nystromformer.experiments.points import (
     Changes,
@@ -128,7 +128,7 @@ def main(changes: Changes) -> None:
         for point in points:
             (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
     states_to_run = {"waiting", "failed"} if _RETRY.value else {"waiting"}
-    waiting = [x for x in points if state(folder / x.name) in states_to_run]
+    waiting = [x for x in points if find_state(folder / x.name) in states_to_run]
     if _DRY_RUN.value:
         for point in waiting:
             print(shlex.join(point.command(folder)))
@@ -140,7 +140,7 @@ def main(changes: Changes) -> None:
         _submit(waiting, folder)
     else:
         _train_here(waiting, folder)
-        states = Counter(state(folder / point.name) for point in points)
+        states = Counter(find_state(folder / point.name) for point in points)
         print(", ".join(f"{count} {name}" for name, count in states.items()))
         sys.exit(0 if set(states) == {"done"} else 1)
 

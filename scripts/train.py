@@ -30,7 +30,7 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli, run
 from nystromformer.experiments.compilation_cache import use_compilation_cache
-from nystromformer.experiments.config_file import config_of_flags, config_text
+from nystromformer.experiments.config_file import config_from_flags, format_config
 from nystromformer.experiments.experiment import check_config
 from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.training.interrupt import SIGNALS
@@ -50,9 +50,9 @@ flags.mark_flag_as_required("config")
 def main() -> None:
     """Prints the config, trains and prints the result."""
     signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
-    config = config_of_flags(flags.FLAGS, load=cli.loaded_modules())
+    config = config_from_flags(flags.FLAGS, load=cli.loaded_modules())
     if _PRINT_CONFIG.value:
-        print(config_text(config))
+        print(format_config(config))
         return
     if not _WORKDIR.value:
         raise ConfigError("give --workdir=DIR, the folder of the run")
@@ -61,10 +61,10 @@ def main() -> None:
         join_processes()
     use_compilation_cache()
     experiment = check_config(config)
-    print(config_text(config))
+    print(format_config(config))
     workdir = epath.Path(_WORKDIR.value).expanduser()
     result = run.run_training(experiment, workdir, _SHARDS.value)
-    print(run.summary(result))
+    print(run.summarize(result))
 
 
 def join_processes() -> None:

@@ -4,7 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.blocks import neighbourhoods, nth_valid, ranks, to_blocks
+from nystromformer.blocks import (
+    first_valid_positions,
+    ranks,
+    to_blocks,
+    to_blocks_with_margins,
+)
 
 
 @pytest.mark.parametrize("length", [1, 5, 6, 13])
@@ -21,7 +26,7 @@ def test_blocks_hold_every_token_once_and_then_zeros(length):
 @pytest.mark.parametrize(("size", "margin"), [(5, 0), (5, 2), (5, 5), (7, 3)])
 def test_margins_are_the_neighbours_and_zeros_beyond_the_ends(length, size, margin):
     x = np.arange(1, 2 * length + 1).reshape(length, 2)
-    blocks = np.asarray(neighbourhoods(jnp.asarray(x), size, margin))
+    blocks = np.asarray(to_blocks_with_margins(jnp.asarray(x), size, margin))
     assert len(blocks) == -(-length // size)
     for c, block in enumerate(blocks):
         for i, row in enumerate(block):
@@ -36,7 +41,7 @@ def test_ranks_count_what_came_before(length):
     np.testing.assert_array_equal(ranks(jnp.asarray(mask)), np.cumsum(mask))
 
 
-def test_nth_valid_are_the_first_positions_and_then_the_last_token():
+def test_first_valid_positions_are_the_first_positions_and_then_the_last_token():
     mask = jnp.array([False, True, True, False, True, False])
-    assert nth_valid(mask, 2).tolist() == [1, 2]
-    assert nth_valid(mask, 5).tolist() == [1, 2, 4, 5, 5]
+    assert first_valid_positions(mask, 2).tolist() == [1, 2]
+    assert first_valid_positions(mask, 5).tolist() == [1, 2, 4, 5, 5]

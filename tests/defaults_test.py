@@ -70,7 +70,7 @@ OF_TASKS = {
 OF_ATTENTIONS = {
     "nystrom": {"landmark_padding": "count", "pinv_init": "per_batch"},
     "linformer": {"sharing": "layerwise_per_head"},
-    "performer": {"kernel": "published"},
+    "performer": {"kernel": "published", "redraw_features": True},
     "reformer": {"lsh_scope": "chunk"},
     "softmax": {},
 }

@@ -82,6 +82,16 @@ def test_encoder_after_train_needs_a_key_for_dropout_of_weights_alone():
         model(INPUTS, MASK)
 
 
+def test_encoder_after_train_needs_a_key_for_features_that_are_redrawn():
+    options = {"num_features": 5, "redraw_features": True}
+    model = make(dropout_rate=0.0, attention="performer", attention_options=options)
+    expected, _ = model(INPUTS, MASK)
+    model.train()
+    with pytest.raises(ValueError, match=r"redrawn.*pass dropout_rng=…"):
+        model(INPUTS, MASK)
+    assert rows_differ(model(INPUTS, MASK, KEY)[0], expected) > 0.01
+
+
 def test_encoder_dropout_is_a_function_of_its_key():
     function = forward(dropout_rate=0.3)
     first, _ = function(INPUTS, MASK, KEY)

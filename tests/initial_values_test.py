@@ -11,7 +11,7 @@ from scipy import stats
 from nystromformer import heads
 from nystromformer.attention import make_attention
 from nystromformer.encoder import EncoderConfig
-from nystromformer.training.step import named_leaves, split_weights
+from nystromformer.training.step import leaves_by_name, split_weights
 
 V, L, D, F, N, H = 300, 128, 64, 96, 16, 4
 BESIDE = {  # what only some encoders have
@@ -104,7 +104,7 @@ MODELS = {
 def parameters(make, seed=0):
     """Name -> array."""
     make_weights = jax.jit(lambda: split_weights(make(nnx.Rngs(seed)))[1])
-    return {name: np.asarray(x) for name, x in named_leaves(make_weights()).items()}
+    return {name: np.asarray(x) for name, x in leaves_by_name(make_weights()).items()}
 
 
 @pytest.mark.parametrize("model", MODELS)

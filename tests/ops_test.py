@@ -7,17 +7,17 @@ import pytest
 
 from nystromformer.dot_product import attend
 from nystromformer.nystrom import segment_means
-from nystromformer.ops import dense, dropout, random_halves, tensor_cores
+from nystromformer.ops import dense, dropout, random_uint16, tensor_core_precision
 from tests.tolerance import TOLERANCE, relative_error
 
 KEY = jax.random.key(1)
 
 
-def test_tensor_cores_are_of_ampere_and_later(monkeypatch):
+def test_tensor_core_precision_is_of_ampere_and_later(monkeypatch):
     for capability, is_before_ampere in (("7.5", True), ("10.0", False)):
         gpus = [type("Gpu", (), {"compute_capability": capability})]
         monkeypatch.setattr(jax, "local_devices", lambda gpus=gpus: gpus)
-        has_plain_units = tensor_cores(jnp.float32) == "highest"
+        has_plain_units = tensor_core_precision(jnp.float32) == "highest"
         assert has_plain_units == is_before_ampere
 
 
@@ -48,11 +48,11 @@ def test_dropout_of_nearly_all_leaves_finite_numbers():
     assert out.max() == 2**16
 
 
-def test_random_halves_are_uniform_and_without_correlation():
+def test_random_uint16_are_uniform_and_without_correlation():
     """Each bit, each byte, neighbours in position, keys split from one."""
     count = 2**16
     keys = jax.random.split(KEY, 4)
-    halves = np.stack([random_halves(key, (64, count // 32)) for key in keys])
+    halves = np.stack([random_uint16(key, (64, count // 32)) for key in keys])
     words = halves.reshape(4, -1).view(np.uint32)
     bits = np.unpackbits(words.view(np.uint8), axis=1).reshape(4, count, 32)
     assert abs(bits.mean(1) - 0.5).max() < 5 * 0.5 / np.sqrt(count)
@@ -68,12 +68,12 @@ def test_random_halves_are_uniform_and_without_correlation():
     assert abs(correlation).max() < 5 / np.sqrt(rows.shape[1])
 
 
-def test_random_halves_are_the_same_on_every_device(monkeypatch):
+def test_random_uint16_are_the_same_on_every_device(monkeypatch):
     def run_all(**branches):
         return [np.asarray(function()) for function in branches.values()]
 
     monkeypatch.setattr(jax.lax, "platform_dependent", run_all)
-    np.testing.assert_array_equal(*random_halves(KEY, (3, 5, 7)))
+    np.testing.assert_array_equal(*random_uint16(KEY, (3, 5, 7)))
 
 
 @pytest.mark.parametrize(("platform", "products"), [("cuda", 2), ("tpu", 0)])

@@ -25,7 +25,7 @@ OF_ATTENTIONS = {
     },
     "softmax": {"dropout_rate": 0.1},
     "linformer": {"projection_dim": 256, "sharing": "key_value"},
-    "performer": {"num_features": 256, "kernel": "softmax"},
+    "performer": {"num_features": 256, "kernel": "softmax", "redraw_features": False},
     "reformer": {"num_hashes": 2, "bucket_size": 64, "seed": 0, "lsh_scope": "bucket"},
     "longformer": {"window": 256},  # 257 tokens: 128 on each side, and itself
     "bigbird": {"block_size": 64, "num_random_blocks": 3, "seed": 0},

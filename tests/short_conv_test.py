@@ -111,7 +111,7 @@ def test_encoder_with_short_conv_keeps_padding_out(attention, norm, monkeypatch)
     found = output_and_gradient(model, OTHER_PADDING, MASK)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
-    monkeypatch.setattr(layers, "zeroed", lambda x, mask: x)
+    monkeypatch.setattr(layers, "zero_masked", lambda x, mask: x)
     sees_padding = output_and_gradient(model, OTHER_PADDING, MASK)
     assert relative_error(sees_padding[0], expected[0]) > 1e-3
 

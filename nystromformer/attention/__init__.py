@@ -81,7 +81,7 @@ def make_attention(
         linear      none
         linformer   projection_dim=256, sharing="key_value"
         longformer  window=256
-        performer   num_features=256, kernel="softmax"
+        performer   num_features=256, kernel="softmax", redraw_features=False
         reformer    num_hashes=2, bucket_size=64, seed=0, lsh_scope="bucket"
         identity    none
 

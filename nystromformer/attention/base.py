@@ -17,7 +17,7 @@ from flax import nnx
 from nystromformer.attention.inputs import check_shapes, key_mask
 from nystromformer.attention.linen_guard import refuse_linen
 from nystromformer.attention.options import Configurable
-from nystromformer.ops import zeroed
+from nystromformer.ops import zero_masked
 
 # A query at a masked position counts as garbage from this size on: no network makes
 # such numbers, and its scores might overflow.
@@ -107,10 +107,10 @@ class Attention(nnx.Module, Configurable):
           mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
             and without `cross_attention` it also says which queries make landmarks, and
             NaN in the others has no influence.
-          dropout_rng: has no effect.
+          dropout_rng: the key of what `in_training` draws, which mostly is nothing.
           dropout_rate: must be 0, unless deterministic.
           broadcast_dropout: has no effect.
-          deterministic: whether dropout_rate has no effect.
+          deterministic: whether dropout_rate and dropout_rng have no effect.
           dtype: the dtype of the large products and of the output; None takes that of
             the inputs.
           precision: the precision of the large products.
@@ -139,13 +139,22 @@ class Attention(nnx.Module, Configurable):
         if mask is not None:
             mask = key_mask(mask, batch=key.shape[0], length=key.shape[1])
         dtype = dtype or jnp.result_type(query, key, value)
-        return self.attend_heads(
+        attention = self if deterministic else self.in_training(dropout_rng)
+        return attention.attend_heads(
             query=query.astype(dtype),
             key=key.astype(dtype),
             value=value.astype(dtype),
             mask=mask,
             precision=precision,
         )
+
+    def in_training(self, dropout_rng: jax.Array | None) -> "Attention":
+        """The attention that a training pass uses; another one if it draws something.
+
+        Args:
+          dropout_rng: the key of what it draws, or None.
+        """
+        return self
 
     def attend_heads(
         self,
@@ -220,7 +229,7 @@ class Attention(nnx.Module, Configurable):
             is_valid = jnp.expand_dims(mask, range(mask.ndim, query.ndim))
             is_ordinary = jnp.abs(query) < LARGEST_QUERY
             query = jnp.where(is_valid | is_ordinary, query, 0)
-        return query, zeroed(key, mask), zeroed(value, mask)
+        return query, zero_masked(key, mask), zero_masked(value, mask)
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:
         """Arrays that `attend` gets for keys of that length, such as parameters.

@@ -26,7 +26,7 @@ from nystromformer.dot_product import attend
 from nystromformer.validation import check_range
 
 
-def attended_blocks(
+def choose_blocks(
     valid: jax.Array, num_random_blocks: int, seed: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The blocks of keys that each block of queries attends to.
@@ -147,7 +147,7 @@ class BigBirdAttention(Attention):
         key_blocks = to_blocks(key, self.block_size)
         value_blocks = to_blocks(value, self.block_size)
         valid = to_blocks(mask, self.block_size)  # [C, b]
-        blocks, exists, ends = attended_blocks(
+        blocks, exists, ends = choose_blocks(
             valid.any(1), self.num_random_blocks, self.seed
         )
 

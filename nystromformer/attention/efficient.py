@@ -23,11 +23,13 @@ class EfficientAttention(Attention):
         precision: jax.lax.PrecisionLike,
     ) -> jax.Array:
         dtype = value.dtype
-        wide_dtype = at_least_float32(dtype)
+        accumulation_dtype = at_least_float32(dtype)
         is_valid = None if mask is None else mask[:, None]
-        query_weights = jax.nn.softmax(query.astype(wide_dtype), axis=1)
+        query_weights = jax.nn.softmax(query.astype(accumulation_dtype), axis=1)
         # With no valid token all weights are 0.
-        key_weights = jax.nn.softmax(key.astype(wide_dtype), axis=0, where=is_valid)
+        key_weights = jax.nn.softmax(
+            key.astype(accumulation_dtype), axis=0, where=is_valid
+        )
         context = einsum("sk,sh->hk", key_weights.astype(dtype), value, precision)
         return einsum(
             "tk,hk->th", query_weights.astype(dtype), context.astype(dtype), precision

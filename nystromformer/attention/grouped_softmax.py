@@ -89,26 +89,32 @@ def map_rows(
     Returns:
       The results along a new first axis.
     """
-    shared_rows: list[jax.Array | None] = []
-    own_rows: list[jax.Array | None] = []
+    # Each array is in one of two lists, and None in the other.
+    many_rows: list[jax.Array | None] = []
+    single_rows: list[jax.Array | None] = []
     for array in arrays:
-        is_shared = array is not None and array.shape[0] == 1
-        shared_rows.append(array[0] if array is not None and is_shared else None)
-        own_rows.append(None if is_shared else array)
+        if array is not None and array.shape[0] == 1:
+            many_rows.append(None)
+            single_rows.append(array[0])
+        else:
+            many_rows.append(array)
+            single_rows.append(None)
 
-    def call(own_row: list[jax.Array | None]) -> jax.Array:
+    def call(rows: list[jax.Array | None]) -> jax.Array:
+        """Calls the function on a row of each array that has many."""
         inputs = [
-            shared if own is None else own
-            for own, shared in zip(own_row, shared_rows, strict=True)
+            single_row if row is None else row
+            for row, single_row in zip(rows, single_rows, strict=True)
         ]
         return function(*inputs)
 
     if num_rows == 1:
-        return call(own_rows)[None]
+        # Every array is in the list of single rows.
+        return call(many_rows)[None]
     if group_size is None or group_size >= num_rows:
-        return jax.vmap(call)(own_rows)
+        return jax.vmap(call)(many_rows)
     batch_size = group_size if group_size > 1 else None
-    return jax.lax.map(call, own_rows, batch_size=batch_size)
+    return jax.lax.map(call, many_rows, batch_size=batch_size)
 
 
 def attend_in_groups(
@@ -216,7 +222,7 @@ def _attend_head(
     if num_blocks == 1:
         return attend_block(query, key, value, bias, mask, rng, 0)
 
-    def in_blocks(array: jax.Array | None) -> jax.Array | None:
+    def cut_into_blocks(array: jax.Array | None) -> jax.Array | None:
         """[T, …] in blocks; a single row serves all of them."""
         if array is None or len(array) == 1:
             return None if array is None else array[None]
@@ -226,14 +232,14 @@ def _attend_head(
 
     # Keys and values are float32 at least: their gradient is a sum over blocks, which
     # JAX accumulates in their dtype.
-    wide_dtype = at_least_float32(key.dtype)
+    accumulation_dtype = at_least_float32(key.dtype)
     out = map_rows(
         jax.checkpoint(attend_block, prevent_cse=False),
-        in_blocks(query),
-        key.astype(wide_dtype)[None],
-        value.astype(wide_dtype)[None],
-        in_blocks(bias),
-        in_blocks(mask),
+        cut_into_blocks(query),
+        key.astype(accumulation_dtype)[None],
+        value.astype(accumulation_dtype)[None],
+        cut_into_blocks(bias),
+        cut_into_blocks(mask),
         None if rng is None else jax.random.split(rng, num_blocks),
         block_size * jnp.arange(num_blocks),
         num_rows=num_blocks,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention
-from nystromformer.ops import at_least_float32, einsum, zeroed
+from nystromformer.ops import at_least_float32, einsum, zero_masked
 
 
 def kernel_attend(
@@ -28,7 +28,7 @@ def kernel_attend(
     Returns:
       [T, H] in at least float32; zero where all weights are zero.
     """
-    wide_dtype = at_least_float32(value.dtype)
+    accumulation_dtype = at_least_float32(value.dtype)
     # The context is [H, R], as XLA's CPU backend has no bfloat16 product for [R, H].
     context = einsum("sr,sh->hr", key_features, value, precision)
     # float16 has too small a range for sums over thousands of keys.
@@ -36,9 +36,9 @@ def kernel_attend(
         context = context.astype(value.dtype)
     numerator = einsum("tr,hr->th", query_features, context, precision)
 
-    feature_sums = key_features.sum(0, dtype=wide_dtype)  # [R]
+    feature_sums = key_features.sum(0, dtype=accumulation_dtype)  # [R]
     denominator = einsum(
-        "tr,r->t", query_features.astype(wide_dtype), feature_sums, precision
+        "tr,r->t", query_features.astype(accumulation_dtype), feature_sums, precision
     )
     return numerator / jnp.where(denominator > 0, denominator, 1)[:, None]
 
@@ -60,9 +60,9 @@ class LinearAttention(Attention):
         precision: jax.lax.PrecisionLike,
     ) -> jax.Array:
         dtype = value.dtype
-        wide_dtype = at_least_float32(dtype)
-        query_features = elu_plus_one(query.astype(wide_dtype)).astype(dtype)
-        key_features = elu_plus_one(key.astype(wide_dtype)).astype(dtype)
+        feature_dtype = at_least_float32(dtype)
+        query_features = elu_plus_one(query.astype(feature_dtype)).astype(dtype)
+        key_features = elu_plus_one(key.astype(feature_dtype)).astype(dtype)
         # Padded keys are zero, and φ(0) is 1.
-        key_features = zeroed(key_features, mask)
+        key_features = zero_masked(key_features, mask)
         return kernel_attend(query_features, key_features, value, precision)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention
 from nystromformer.attention.options import CommonArguments
-from nystromformer.blocks import neighbourhoods, to_blocks
+from nystromformer.blocks import to_blocks, to_blocks_with_margins
 from nystromformer.dot_product import attend
 from nystromformer.validation import check_range
 
@@ -65,14 +65,14 @@ class LongformerAttention(Attention):
         columns = jnp.arange(size + 2 * margin)[None]
         offsets = columns - jnp.arange(size)[:, None]
         band = (offsets >= 0) & (offsets <= 2 * margin)  # [size, size + 2w]
-        is_valid = neighbourhoods(mask, size, margin)  # [C, size + 2w]
+        is_valid = to_blocks_with_margins(mask, size, margin)  # [C, size + 2w]
         is_seen = band[None] & is_valid[:, None]  # [C, size, size + 2w]
 
         attend_blocks = jax.vmap(partial(attend, precision=precision))
         out = attend_blocks(
             to_blocks(query, size),
-            neighbourhoods(key, size, margin),
-            neighbourhoods(value, size, margin),
+            to_blocks_with_margins(key, size, margin),
+            to_blocks_with_margins(value, size, margin),
             is_seen,
         )
         return out.reshape(-1, out.shape[-1])[:length]

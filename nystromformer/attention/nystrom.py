@@ -13,7 +13,7 @@ from flax import nnx
 
 from nystromformer.attention.base import Attention
 from nystromformer.attention.options import CommonArguments
-from nystromformer.blocks import neighbourhoods
+from nystromformer.blocks import to_blocks_with_margins
 from nystromformer.landmarks import LANDMARKS, PINVS
 from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
 from nystromformer.ops import einsum
@@ -53,7 +53,8 @@ def depthwise_conv(
     check_kernel_size(kernel_size)
     margin = kernel_size // 2
     block_size = max(32, margin)
-    windows = neighbourhoods(value, block_size, margin)  # [C, block + 2 margin, H]
+    # [C, block + 2 margin, H]
+    windows = to_blocks_with_margins(value, block_size, margin)
 
     # Row t of the band has the kernel from column t on, as column 0 lies `margin`
     # tokens in front of the block.

@@ -33,7 +33,7 @@ class RandomProjection(nnx.Variable):
     """A random array: in every checkpoint, without a gradient."""
 
 
-def orthogonal_rows(matrix: jax.Array) -> jax.Array:
+def orthogonalize_rows(matrix: jax.Array) -> jax.Array:
     """Makes rows orthonormal by Gram-Schmidt; of a Gaussian matrix a uniform rotation.
 
     It uses products alone: LAPACK's QR inside a compiled program may wait for the
@@ -67,7 +67,7 @@ def draw_projection(key: jax.Array, num_features: int, head_dim: int) -> jax.Arr
     num_blocks = -(-num_features // head_dim)
     shape = (num_blocks, head_dim, head_dim)
     gaussian_blocks = jax.random.normal(direction_key, shape)
-    directions = jax.vmap(orthogonal_rows)(gaussian_blocks).reshape(-1, head_dim)
+    directions = jax.vmap(orthogonalize_rows)(gaussian_blocks).reshape(-1, head_dim)
     gaussian_rows = jax.random.normal(norm_key, (num_features, head_dim))
     norms = jnp.linalg.norm(gaussian_rows, axis=-1, keepdims=True)
     return directions[:num_features] * norms
@@ -95,11 +95,11 @@ def softmax_features(
     """
     query_logits = project(query)
     key_logits = project(key)
-    wide_dtype = key_logits.dtype
-    square = jnp.square(key.astype(wide_dtype)).sum(-1, keepdims=True)
+    accumulation_dtype = key_logits.dtype
+    square = jnp.square(key.astype(accumulation_dtype)).sum(-1, keepdims=True)
     key_logits -= square * (key.shape[-1] ** -0.5 / 2)
     if mask is not None:
-        lowest = jnp.finfo(wide_dtype).min
+        lowest = jnp.finfo(accumulation_dtype).min
         key_logits = jnp.where(mask[:, None], key_logits, lowest)
 
     largest_of_feature = lax.stop_gradient(key_logits.max(0, keepdims=True))
@@ -128,14 +128,16 @@ def published_features(
     for axis_name in ("heads", "batch"):
         largest_of_keys = lax.all_gather(largest_of_keys, axis_name).max(0)
 
-    def features(x: jax.Array, projection: jax.Array, largest: jax.Array) -> jax.Array:
+    def compute_features(
+        x: jax.Array, projection: jax.Array, largest: jax.Array
+    ) -> jax.Array:
         square = jnp.square(x.astype(projection.dtype)).sum(-1, keepdims=True)
         half_square = square / (2 * x.shape[-1])
         return jnp.exp(projection - half_square - largest) + PUBLISHED_EPSILON
 
     return (
-        features(query, query_projection, largest_of_query),
-        features(key, key_projection, largest_of_keys),
+        compute_features(query, query_projection, largest_of_query),
+        compute_features(key, key_projection, largest_of_keys),
     )
 
 
@@ -154,6 +156,7 @@ class PerformerAttention(Attention):
         *,
         num_features: int = 256,
         kernel: str = "softmax",
+        redraw_features: bool = False,
         **common: Unpack[CommonArguments],
     ):
         """Makes the attention and draws its projection.
@@ -162,6 +165,14 @@ class PerformerAttention(Attention):
           num_features: R.
           kernel: "softmax", or "published", see `published_features`, with which an
             example depends on its padding and on its batch.
+          redraw_features: whether every forward pass in training draws a projection of
+            its own, from the call's dropout_rng. Evaluation keeps the first one, so
+            that it gives the same result each time. performer-pytorch 0.12.7 (December
+            2020), which the published Nyströmformer's code does not pin, draws at every
+            forward pass, in evaluation too: `FastAttention.forward` draws when its
+            count of passes reaches feature_redraw_interval, whose default is 0, and
+            does not ask for `training`. Flax's attention layers pass no key unless they
+            drop weights, so that inside them nothing is redrawn.
           **common: the arguments of every `Attention`.
 
         Raises:
@@ -172,10 +183,28 @@ class PerformerAttention(Attention):
         check_range("num_features", num_features, 1)
         self.num_features = num_features
         self.kernel = kernel
+        self.redraw_features = redraw_features
         projection = draw_projection(
             common["rngs"].params(), num_features, self.head_dim
         )
         self.projection = RandomProjection(projection)
+
+    def in_training(self, dropout_rng: jax.Array | None) -> Attention:
+        """This attention, or a copy of it with a new projection.
+
+        Raises:
+          ValueError: redraw_features without a dropout_rng.
+        """
+        if not self.redraw_features:
+            return self
+        if dropout_rng is None:
+            raise ValueError(
+                "redraw_features=True needs a dropout_rng, or deterministic=True"
+            )
+        attention = nnx.clone(self)
+        projection = draw_projection(dropout_rng, self.num_features, self.head_dim)
+        attention.projection = RandomProjection(projection)
+        return attention
 
     def attend(
         self,

@@ -77,12 +77,12 @@ def hash_buckets(
     """
     num_axes = rotations.shape[1]
     num_valid = mask.sum()
-    wide_dtype = at_least_float32(x.dtype)
+    accumulation_dtype = at_least_float32(x.dtype)
     # A bucket must not depend on how a product is rounded.
     projections = jnp.einsum(
         "rkh,lh->rlk",
-        rotations.astype(wide_dtype),
-        lax.stop_gradient(x).astype(wide_dtype),
+        rotations.astype(accumulation_dtype),
+        lax.stop_gradient(x).astype(accumulation_dtype),
         precision="highest",
     )
     is_used = jnp.arange(num_axes) * bucket_size < num_valid  # [K]
@@ -95,7 +95,7 @@ def hash_buckets(
     return jnp.where(mask[None], bucket, 2 * num_axes).astype(jnp.int32)
 
 
-def _seen_tokens(
+def _find_seen_tokens(
     tokens: jax.Array,
     round_bucket: jax.Array,
     bucket: jax.Array,
@@ -176,12 +176,12 @@ def _attend_chunks(
     return product / total, z[:, :, 0]
 
 
-def _with_unit_rows(key: jax.Array) -> jax.Array:
+def _normalize_rows(key: jax.Array) -> jax.Array:
     """key [L, H] with rows of length 1."""
-    wide_dtype = at_least_float32(key.dtype)
-    square = jnp.square(key.astype(wide_dtype)).sum(-1, keepdims=True)
+    accumulation_dtype = at_least_float32(key.dtype)
+    square = jnp.square(key.astype(accumulation_dtype)).sum(-1, keepdims=True)
     inverse_norm = lax.rsqrt(jnp.maximum(square, _SMALLEST_SQUARE))
-    return (key.astype(wide_dtype) * inverse_norm).astype(key.dtype)
+    return (key.astype(accumulation_dtype) * inverse_norm).astype(key.dtype)
 
 
 class ReformerAttention(Attention):
@@ -255,7 +255,7 @@ class ReformerAttention(Attention):
         key = self._fill_last_chunk(key)
         value = self._fill_last_chunk(value)
         mask = self._fill_last_chunk(mask)
-        unit_key = _with_unit_rows(key)
+        unit_key = _normalize_rows(key)
 
         bucket = hash_buckets(key, mask, rotations, self.bucket_size)  # [R, L]
         order = jnp.argsort(bucket, axis=1)  # the tokens by rank; the sort is stable
@@ -265,7 +265,7 @@ class ReformerAttention(Attention):
         def attend_one_round(
             tokens: jax.Array, round_bucket: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
-            seen, bias = _seen_tokens(
+            seen, bias = _find_seen_tokens(
                 tokens=tokens,
                 round_bucket=round_bucket,
                 bucket=bucket,

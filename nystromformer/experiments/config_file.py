@@ -35,10 +35,10 @@ def load_config(
         of the schema.
       DataError: for a folder of data that is not on a disk.
     """
-    return config_of_flags(parse_config_flags(file, changes), load)
+    return config_from_flags(parse_config_flags(file, changes), load)
 
 
-def file_settings(file: str) -> dict[str, Any]:
+def read_settings(file: str) -> dict[str, Any]:
     """Returns the settings of a config file as they stand there, by flat keys.
 
     Args:
@@ -80,7 +80,9 @@ def parse_config_flags(
     return flag_values
 
 
-def config_of_flags(flag_values: flags.FlagValues, load: Sequence[str] = ()) -> Config:
+def config_from_flags(
+    flag_values: flags.FlagValues, load: Sequence[str] = ()
+) -> Config:
     """Returns the config that parsed flags describe.
 
     The folders of its data become absolute, since a later command may read the run
@@ -105,7 +107,7 @@ def config_of_flags(flag_values: flags.FlagValues, load: Sequence[str] = ()) -> 
     return Config.from_mapping(groups)
 
 
-def config_text(config: Config) -> str:
+def format_config(config: Config) -> str:
     """Returns the whole config, a line for each key as on the command line."""
     groups = config.to_mapping()
     del groups["overrides"]  # these values stand in their groups

@@ -17,7 +17,7 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def with_all_cores(task: Task) -> Task:
+def use_all_cores(task: Task) -> Task:
     """Returns a task that draws its pictures on all cores, unless it says how many."""
     if isinstance(task, Pathfinder) and task.num_workers is None:
         return dataclasses.replace(task, num_workers=num_cores())

@@ -15,7 +15,7 @@ from lra_tasks.task import Split, Task, get_task
 from nystromformer.config import Config, ModelConfig, OpenGroup
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import make_augmentations
-from nystromformer.experiments.cores import with_all_cores
+from nystromformer.experiments.cores import use_all_cores
 from nystromformer.experiments.objectives import OBJECTIVES, ObjectiveSpec
 from nystromformer.training.augmentation import Augmented
 from nystromformer.training.compiled import Programs, jit_programs
@@ -77,7 +77,7 @@ class Experiment:
 
     def load(self) -> dict[str, Split]:
         """Loads the splits of its task, and prepares them first if need be."""
-        task = with_all_cores(self.task)
+        task = use_all_cores(self.task)
         return {name: task.load(name, self.config.task.data_dir) for name in SPLITS}
 
     def with_num_steps(self, num_examples: int) -> "Experiment":

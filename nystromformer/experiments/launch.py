@@ -35,7 +35,7 @@ SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_OF_WARNING = 120  # SLURM warns a job this long before its time is over
 
 
-def state(workdir: Path) -> str:
+def find_state(workdir: Path) -> str:
     """Returns the state of a run: "done", "running", "failed" or "waiting".
 
     A run that another sweep has started is running, too.
@@ -49,7 +49,7 @@ def state(workdir: Path) -> str:
     return "waiting"
 
 
-def accelerators() -> list[str]:
+def find_gpus() -> list[str]:
     """Returns the GPUs that this process may use, as CUDA_VISIBLE_DEVICES does."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -83,7 +83,7 @@ class Job:
     def finish(self) -> None:
         """Waits for the run to end, prints how it has ended, and records a failure."""
         status = self.process.wait()
-        ending = state(self.workdir)
+        ending = find_state(self.workdir)
         # In another state than "waiting" the folder is another process's by now.
         if status not in RESUMABLE_STATUSES and ending == "waiting":
             log = (self.workdir / LOG_FILE).read_text(errors="replace")
@@ -95,7 +95,7 @@ class Job:
     def __call__(self) -> None:
         """Trains to the end, as a job of SLURM."""
         jax.config.update("jax_platforms", "cpu")  # the GPU is for the run
-        if state(self.workdir) == "waiting":
+        if find_state(self.workdir) == "waiting":
             self.start()
             self.finish()
 
@@ -127,7 +127,7 @@ def run_locally(
     Raises:
       Interrupted: by a signal, once all runs have saved.
     """
-    free_slots = _slots(num_parallel)
+    free_slots = _make_slots(num_parallel)
     waiting = list(points)
     running: list[Job] = []
     with StopFlag() as stop:
@@ -163,9 +163,9 @@ def _make_job(point: Point, folder: Path) -> Job:
     return Job(point.command(folder), folder / point.name)
 
 
-def _slots(num_parallel: int | None) -> list[dict[str, str]]:
+def _make_slots(num_parallel: int | None) -> list[dict[str, str]]:
     """The environment variables of each run of several at a time: the GPU it sees."""
-    slots = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in accelerators()]
+    slots = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in find_gpus()]
     if not slots:
         slots = [{}]
     num_parallel = num_parallel or len(slots)
@@ -177,9 +177,9 @@ def _slots(num_parallel: int | None) -> list[dict[str, str]]:
 
 def _can_start(point: Point, folder: Path) -> bool:
     """Whether a point waits, and the run that it starts from is done."""
-    if point.source and state(folder / point.source) != "done":
+    if point.source and find_state(folder / point.source) != "done":
         return False
-    return state(folder / point.name) == "waiting"
+    return find_state(folder / point.name) == "waiting"
 
 
 def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> None:

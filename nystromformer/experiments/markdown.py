@@ -8,7 +8,7 @@ from typing import Any
 from nystromformer.errors import ConfigError
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def make_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Returns the lines of a table of text.
 
     All columns but the first are right-aligned.
@@ -28,7 +28,7 @@ def escape(text: str) -> str:
     return " ".join(re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text).split())
 
 
-def page(title: str, source: Mapping[str, Any], lines: Iterable[str]) -> str:
+def make_page(title: str, source: Mapping[str, Any], lines: Iterable[str]) -> str:
     """Returns a page: the title, where its numbers come from, and the lines.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 from lra_tasks.task import Task
 
 
-def padded_inputs(
+def prepare_inputs(
     task: Task, inputs: Any, lengths: Any = None, num_sequences: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
     """Encodes texts, or checks token ids, and pads them to the task's max_length.

@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict
 
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.config_file import file_settings, load_config
+from nystromformer.experiments.config_file import load_config, read_settings
 from nystromformer.experiments.experiment import check_config
 from nystromformer.experiments.run_files import PLAN_FILE
 from nystromformer.experiments.workdir import write_json
@@ -151,31 +151,29 @@ def _make_point(
     """The point of a variant on a config file; `seed` is added to the config's."""
     path, _, file_presets = file.partition(":")
     values = {**variant, **changes}
+    # The attention and the presets are words behind the name of the file.
+    attention = values.pop("attention.name", None)
     stage = _join(file_presets, variant.get("presets"))
-    words = _join(presets, stage, values.pop("attention.name", None))
-    config_file = f"{path}:{words}"
+    config_file = f"{path}:{_join(presets, stage, attention)}"
 
-    defaults = file_settings(config_file)
+    # Other values are flags, where the config has the key.
+    defaults = read_settings(config_file)
     values = {key: value for key, value in values.items() if key in defaults}
-    named_keys = [key for key in variant if key in values]
     first_seed = int(values.get("train.seed", defaults["train.seed"]))
     values["train.seed"] = first_seed + seed
     config = load_config(config_file, values, load)
 
-    # As in "listops-nystrom-num_landmarks=16-seed0".
-    beginning = [config.task.name, config.attention.name]
-    settings = [f"{key}={values[key]}".removeprefix("attention.") for key in named_keys]
-    end = [*settings, f"seed{values['train.seed']}"]
+    settings = {key: values[key] for key in variant if key in values}
     stages = [stage]
     source = None
     source_presets = variant.get("init_from")
     if source_presets:
-        source = _folder_name([*beginning, source_presets, *end])
+        source = _make_name(config, [source_presets], settings)
         stages.append(f"init_from_{source_presets}")
         train = dataclasses.replace(config.train, init_from=source)
         config = dataclasses.replace(config, train=train)
     return Point(
-        name=_folder_name([*beginning, *stages, *end]),
+        name=_make_name(config, stages, settings),
         flags=(
             *(f"--load={module}" for module in load),
             f"--config={config_file}",
@@ -197,10 +195,22 @@ def _join(*words: str | None) -> str:
     return ",".join(word for word in words if word)
 
 
-def _folder_name(parts: Iterable[str]) -> str:
-    """The parts that are not empty, with letters that any file system takes."""
-    name = "-".join(part for part in parts if part)
-    return re.sub(r"[^\w.+=-]", "_", name)
+def _make_name(config: Config, stages: Iterable[str], settings: Changes) -> str:
+    """The name of a point, as in "listops-nystrom-num_landmarks=16-seed0".
+
+    Letters that a file system may refuse become "_".
+
+    Args:
+      config: of the point.
+      stages: words between the attention and the settings; empty ones are left out.
+      settings: what the variant has changed.
+    """
+    parts = [config.task.name, config.attention.name]
+    parts.extend(stage for stage in stages if stage)
+    for key, value in settings.items():
+        parts.append(f"{key}={value}".removeprefix("attention."))
+    parts.append(f"seed{config.train.seed}")
+    return re.sub(r"[^\w.+=-]", "_", "-".join(parts))
 
 
 def merge(points: Iterable[Point]) -> list[Point]:

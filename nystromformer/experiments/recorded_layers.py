@@ -65,12 +65,12 @@ def record_qkv(graphdef: Any, weights: Any, tokens: Any, mask: Any) -> list[Laye
                 "the model's attention has no queries and keys to measure: take a run "
                 "of another one, such as softmax"
             )
-        block.attention.attention = _recording(block.attention.attention, layers)
+        block.attention.attention = _make_recorder(block.attention.attention, layers)
     encoder(tokens, mask)
     return layers
 
 
-def _recording(
+def _make_recorder(
     attention: Callable[..., jax.Array], layers: list[Layer]
 ) -> Callable[..., jax.Array]:
     """The attention, which also appends its inputs to the layers."""

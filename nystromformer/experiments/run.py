@@ -22,7 +22,7 @@ from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.metric_names import format_metric
 from nystromformer.experiments.run_files import CONFIG_FILE, RESULT_FILE
 from nystromformer.experiments.trained_run import TrainedRun
-from nystromformer.experiments.transfer import carry_over, load_source, with_weights
+from nystromformer.experiments.transfer import carry_over, load_source, replace_weights
 from nystromformer.experiments.workdir import (
     check_workdir,
     lock_workdir,
@@ -82,7 +82,7 @@ def _train(
     """`run_training` in a folder that is locked and whose run is not finished."""
     is_resumed = bool(saved_steps(workdir))
     source = None if is_resumed else load_source(experiment.config)
-    mesh = mesh_of(experiment, sequence_parallelism)
+    mesh = make_run_mesh(experiment, sequence_parallelism)
     experiment, splits, programs = load_and_compile(experiment, mesh)
     data_sha256 = {name: split.content_hash for name, split in splits.items()}
     check_same_on_all_hosts(
@@ -133,7 +133,7 @@ def _start_from(
     carried = carry_over(source, experiment)
     if not carried:
         return None
-    return lambda fresh: with_weights(fresh, carried)
+    return lambda fresh: replace_weights(fresh, carried)
 
 
 def _write_config(experiment: Experiment, workdir: epath.Path) -> None:
@@ -167,7 +167,7 @@ def _floors(experiment: Experiment, splits: Mapping[str, Split]) -> dict[str, An
     return {"floors": floors.pop(objective.select, {}), "other_floors": floors}
 
 
-def mesh_of(experiment: Experiment, sequence_parallelism: int) -> Mesh:
+def make_run_mesh(experiment: Experiment, sequence_parallelism: int) -> Mesh:
     """Makes the mesh of all devices.
 
     Args:
@@ -204,7 +204,7 @@ def load_and_compile(
     # tensorflow-datasets replaces `builtins.__import__` while it is imported. Were that
     # left to the thread below, an import by JAX in this one could fail meanwhile.
     importlib.import_module("lra_tasks.storage")
-    loading = in_background(experiment.load)
+    loading = call_in_background(experiment.load)
     programs = None
     can_compile = (
         train.num_steps > 0
@@ -213,7 +213,7 @@ def load_and_compile(
     )
     if can_compile and wait([loading], timeout=SECONDS_BEFORE_COMPILING).not_done:
         programs = experiment.make_programs(mesh)
-        example = HostSplit.from_split(example_of(experiment.task))
+        example = HostSplit.from_split(make_example(experiment.task))
         programs.compile(example, train.batch_size)
 
     splits = loading.result()
@@ -221,7 +221,7 @@ def load_and_compile(
     return experiment, splits, programs or experiment.make_programs(mesh)
 
 
-def in_background(function: Callable[[], Any]) -> Future:
+def call_in_background(function: Callable[[], Any]) -> Future:
     """Calls a function in a thread, and returns its future result.
 
     Unlike a ThreadPoolExecutor, no process waits for the thread to end, so that an
@@ -239,7 +239,7 @@ def in_background(function: Callable[[], Any]) -> Future:
     return future
 
 
-def example_of(task: Task) -> Split:
+def make_example(task: Task) -> Split:
     """Returns a split of one example, with the shapes and dtypes of the task's."""
     inputs = np.zeros((task.num_inputs, task.max_length), task.dtype)
     length = 0 if task.padded else task.max_length
@@ -252,7 +252,7 @@ def example_of(task: Task) -> Split:
     )
 
 
-def summary(result: dict[str, Any]) -> str:
+def summarize(result: dict[str, Any]) -> str:
     """Returns the lines that tell a person how a run has ended."""
     metric = result["metric"]
     best_value = format_metric(metric, result[f"validation_{metric}"])

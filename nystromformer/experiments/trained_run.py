@@ -14,7 +14,7 @@ from flax import nnx
 from lra_tasks.subwords import TOKENIZER_FILE
 from nystromformer.errors import CheckpointError
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.model_inputs import padded_inputs
+from nystromformer.experiments.model_inputs import prepare_inputs
 from nystromformer.experiments.recorded_layers import Layer, record_qkv
 from nystromformer.experiments.workdir import read_config, read_result
 from nystromformer.factors import nystrom_rows, softmax_matrix
@@ -119,7 +119,7 @@ class TrainedRun:
         """
         if isinstance(self.model, MaskedLanguageModel):
             raise ValueError(f"{self.config.objective.name} predicts no classes")
-        tokens, mask = padded_inputs(
+        tokens, mask = prepare_inputs(
             self.task, inputs, lengths, num_sequences=self.task.num_inputs
         )
         num_examples = len(tokens)
@@ -145,7 +145,7 @@ class TrainedRun:
             them.
         """
         graphdef, weights = nnx.split(self.model.encoder)
-        tokens, mask = padded_inputs(self.task, inputs, lengths)
+        tokens, mask = prepare_inputs(self.task, inputs, lengths)
         return jax.device_get(record_qkv(graphdef, weights, tokens, mask))
 
     def attention(

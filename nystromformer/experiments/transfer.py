@@ -14,7 +14,7 @@ from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import TrainedRun, load_run
 from nystromformer.experiments.workdir import read_config, read_result
 from nystromformer.training.files import METRICS_FILE
-from nystromformer.training.step import Weights, named_leaves
+from nystromformer.training.step import Weights, leaves_by_name
 
 # The names of arrays whose number of rows may differ.
 EMBEDDING = "params.encoder.embedding.embedding"
@@ -64,8 +64,8 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
         vocabulary.
     """
     _check_same_meaning(source, experiment)
-    source_arrays = named_leaves(source.weights)
-    target_arrays = named_leaves(experiment.weight_shapes)
+    source_arrays = leaves_by_name(source.weights)
+    target_arrays = leaves_by_name(experiment.weight_shapes)
     is_same_attention = source.config.attention.name == experiment.config.attention.name
 
     carried: dict[str, np.ndarray] = {}
@@ -96,9 +96,9 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
     return carried
 
 
-def with_weights(fresh: Weights, carried: dict[str, np.ndarray]) -> Weights:
+def replace_weights(fresh: Weights, carried: dict[str, np.ndarray]) -> Weights:
     """Returns fresh weights with those that are carried over in their places."""
-    leaves = [carried.get(name, leaf) for name, leaf in named_leaves(fresh).items()]
+    leaves = [carried.get(name, leaf) for name, leaf in leaves_by_name(fresh).items()]
     return jax.tree.unflatten(jax.tree.structure(fresh), leaves)
 
 

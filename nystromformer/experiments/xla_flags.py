@@ -21,10 +21,10 @@ def turn_off_cpu_fusions() -> None:
     """
     flags = os.environ.get("XLA_FLAGS", "")
     jaxlib_version = importlib.metadata.version("jaxlib")
-    os.environ["XLA_FLAGS"] = without_cpu_fusions(flags, jaxlib_version)
+    os.environ["XLA_FLAGS"] = add_no_fusions_flag(flags, jaxlib_version)
 
 
-def without_cpu_fusions(flags: str, jaxlib_version: str) -> str:
+def add_no_fusions_flag(flags: str, jaxlib_version: str) -> str:
     """Returns the text of XLA_FLAGS with the fusions off.
 
     All the user's flags stay, and the fusions as the user has set them. Nothing is

@@ -54,13 +54,13 @@ class Finite(NamedTuple):
     def culprits(self) -> list[str]:
         """Names what was not finite."""
         names = [] if self.loss else ["the loss"]
-        for name, is_finite in named_leaves(self.gradients).items():
+        for name, is_finite in leaves_by_name(self.gradients).items():
             if not is_finite:
                 names.append(f"the gradient of {name}")
         return names
 
 
-def named_leaves(tree: Any) -> dict[str, Any]:
+def leaves_by_name(tree: Any) -> dict[str, Any]:
     """The leaves of a pytree by their names, such as "encoder.positions"."""
     leaves: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention.bigbird import attended_blocks
+from nystromformer.attention.bigbird import choose_blocks
 from tests import paper
 from tests.attention.cases import normal, one_head
 from tests.tolerance import TOLERANCE, relative_error
@@ -20,7 +20,7 @@ def window_and_ends(block, first, last):
 
 def sets_of_blocks(valid, num_random_blocks, seed=0):
     """Every block's set of blocks, from the table; no block stands in it twice."""
-    make_table = jax.jit(attended_blocks, static_argnums=1)
+    make_table = jax.jit(choose_blocks, static_argnums=1)
     table, exists, _ = make_table(jnp.asarray(valid), num_random_blocks, seed)
     sets = []
     for row, row_exists in zip(np.asarray(table), np.asarray(exists), strict=True):
@@ -35,7 +35,7 @@ def sets_of_blocks(valid, num_random_blocks, seed=0):
     ("first", "last", "num_blocks"),
     [(0, 0, 1), (0, 1, 2), (0, 0, 7), (0, 3, 4), (0, 10, 13), (2, 16, 17)],
 )
-def test_attended_blocks(first, last, num_blocks, num_random_blocks):
+def test_choose_blocks(first, last, num_blocks, num_random_blocks):
     index = np.arange(num_blocks)
     sets = sets_of_blocks((first <= index) & (index <= last), num_random_blocks)
     for block in range(first, last + 1):
@@ -47,13 +47,13 @@ def test_attended_blocks(first, last, num_blocks, num_random_blocks):
         assert len(random_blocks) == min(num_random_blocks, len(free_blocks))
 
 
-def test_attended_blocks_draws_uniformly():
+def test_choose_blocks_draws_uniformly():
     """Block 5 of 11 has 4, 5, 6, 0 and 10; two of the six others are drawn."""
     num_draws = 3000
     free_blocks = [1, 2, 3, 7, 8, 9]
 
     def random_blocks_of_5(seed):
-        blocks, _, _ = attended_blocks(jnp.ones(11, bool), 2, seed)
+        blocks, _, _ = choose_blocks(jnp.ones(11, bool), 2, seed)
         return blocks[5, 5:]
 
     drawn = np.asarray(jax.vmap(random_blocks_of_5)(jnp.arange(num_draws)))
@@ -64,8 +64,8 @@ def test_attended_blocks_draws_uniformly():
     assert abs(counts[free_blocks] - num_draws * probability).max() < 5 * deviation
 
 
-def test_attended_blocks_has_the_fixed_blocks_of_its_docstring():
-    blocks, exists, _ = attended_blocks(jnp.ones(9, bool), 1, seed=0)
+def test_choose_blocks_has_the_fixed_blocks_of_its_docstring():
+    blocks, exists, _ = choose_blocks(jnp.ones(9, bool), 1, seed=0)
     np.testing.assert_array_equal(blocks[5, :5], [4, 5, 6, 0, 8])
     np.testing.assert_array_equal(blocks[1, :5], [0, 1, 2, 0, 8])
     np.testing.assert_array_equal(exists[1], [True, True, True, False, True, True])

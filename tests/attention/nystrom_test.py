@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nystromformer.attention.nystrom import depthwise_conv, nystrom_attention
-from nystromformer.ops import tensor_cores
+from nystromformer.ops import tensor_core_precision
 from tests import paper
 from tests.attention.cases import KINDS, MASK, B, H, N, make
 from tests.attention.cases import MAX_LENGTH as L
@@ -143,7 +143,10 @@ def test_nystrom_attention_of_bfloat16_keeps_its_inverse_in_float32(
     assert len(products) >= 6 * 4
     highest = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
     for product in products:
-        assert product.params["precision"] in {highest, tensor_cores(jnp.float32)}
+        assert product.params["precision"] in {
+            highest,
+            tensor_core_precision(jnp.float32),
+        }
         dtypes = {x.aval.dtype for x in variables(product)}
         assert dtypes == {jnp.dtype("float32")}
 

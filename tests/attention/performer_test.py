@@ -1,15 +1,26 @@
 """Performer against its features written out, and against its expectation."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
 from nystromformer.attention import make_attention
 from nystromformer.attention.performer import RandomProjection, draw_projection
+from nystromformer.encoder_config import EncoderConfig
+from nystromformer.heads import SequenceClassifier
+from nystromformer.training.checkpoint import weights_sha256
+from nystromformer.training.compiled import jit_programs
+from nystromformer.training.data import Chunk, HostSplit, train_indices
+from nystromformer.training.devices import device_put_global
+from nystromformer.training.objective import Classification
 from tests.attention.cases import make, normal
 from tests.tolerance import TOLERANCE, relative_error
+from tests.training.conftest import make_split
 
 B, N, H, R = 2, 3, 5, 13
 LENGTH = 13
@@ -150,14 +161,14 @@ def test_draw_projection_calls_no_lapack():
     assert "custom_call" not in program.lower(jax.random.key(0)).as_text()
 
 
-def make_performer(seed):
+def make_performer(seed, **options):
     return make_attention(
         "performer",
         num_heads=N,
         head_dim=H,
         max_length=17,
         rngs=nnx.Rngs(seed),
-        num_features=R,
+        **({"num_features": R} | options),
     )
 
 
@@ -173,3 +184,98 @@ def test_performer_keeps_its_projection_in_its_state():
     nnx.update(other, nnx.state(attention))
     inputs = [jnp.float32(normal(seed, B, 7, N, H)) for seed in range(3)]
     np.testing.assert_array_equal(attention(*inputs), other(*inputs))
+
+
+SHORT_INPUTS = [jnp.float32(normal(seed, B, 7, N, H)) for seed in range(3)]
+
+
+def test_performer_redraws_its_features_by_the_key_of_a_training_pass():
+    attention = make_performer(0, redraw_features=True)
+    first_projection = attention.projection[...]
+    for seed in (1, 2, 1):
+        rng = jax.random.key(seed)
+        out = attention(*SHORT_INPUTS, dropout_rng=rng)
+        expected = make_performer(0)
+        expected.projection = RandomProjection(draw_projection(rng, R, H))
+        np.testing.assert_array_equal(out, expected(*SHORT_INPUTS))
+        assert not np.isclose(expected.projection[...], first_projection).any()
+    np.testing.assert_array_equal(attention.projection[...], first_projection)
+
+
+def test_performer_keeps_its_features_in_evaluation_or_without_the_option():
+    first = make_performer(0)(*SHORT_INPUTS)
+    rng = jax.random.key(1)
+    redrawing = make_performer(0, redraw_features=True)
+    for out in (
+        redrawing(*SHORT_INPUTS, deterministic=True),
+        redrawing(*SHORT_INPUTS, deterministic=True, dropout_rng=rng),
+        make_performer(0)(*SHORT_INPUTS, dropout_rng=rng),
+    ):
+        np.testing.assert_array_equal(out, first)
+    assert not np.isclose(redrawing(*SHORT_INPUTS, dropout_rng=rng), first).all()
+
+
+def test_performer_refuses_to_redraw_without_a_key():
+    attention = make_performer(0, redraw_features=True)
+    with pytest.raises(ValueError, match="redraw_features=True needs a dropout_rng"):
+        attention(*SHORT_INPUTS)
+
+
+@pytest.mark.parametrize("num_keys", [400, 1])
+def test_performer_that_redraws_averages_to_softmax_attention(num_keys):
+    """The mean over 400 passes is far nearer than one, unless all share one key.
+
+    The weights are a ratio of unbiased estimates: of small inputs its bias is small.
+    """
+    inputs = [0.3 * x for x in SHORT_INPUTS]
+    attention = make_performer(0, redraw_features=True)
+    rngs = jax.random.split(jax.random.key(0), num_keys)
+    outputs = jax.lax.map(
+        lambda rng: attention(*inputs, dropout_rng=rng), jnp.resize(rngs, 400)
+    )
+    expected = make("softmax", N, H)(*inputs)
+    error_of_one = relative_error(outputs[0], expected)
+    error_of_mean = relative_error(outputs.mean(0), expected)
+    assert (error_of_mean < error_of_one / 5) == (num_keys > 1)
+
+
+@pytest.mark.parametrize("redraw_features", [True, False])
+def test_a_training_step_redraws_features_by_seed_and_step(redraw_features):
+    """From the same weights, of a model that draws nothing else."""
+    config = EncoderConfig(
+        vocab_size=11,
+        max_length=7,
+        model_dim=8,
+        mlp_dim=8,
+        num_heads=2,
+        num_layers=2,
+        dropout_rate=0.0,
+        attention="performer",
+        attention_options={"num_features": 5, "redraw_features": redraw_features},
+    )
+    make_model = functools.partial(SequenceClassifier, config, num_classes=3)
+    programs = jit_programs(
+        lambda rngs: make_model(rngs=rngs), Classification(), optax.sgd(0.1)
+    )
+    split = make_split(0, 103)
+    batches = jnp.asarray(train_indices(0, 0, 4, 103, 8))
+    rows = HostSplit.from_split(split).put()
+    weights = programs.init(np.uint32(0)).weights
+
+    def trained(state, first_step, num_steps):
+        chunk = Chunk(rows, jnp.roll(batches, -first_step, axis=0), num_steps)
+        return programs.train_chunk(state, chunk)[0]
+
+    def start(**changes):
+        state = programs.init(np.uint32(0))._replace(**device_put_global(None, changes))
+        return state._replace(weights=jax.tree.map(jnp.copy, weights))
+
+    hashes = set()
+    for changes in ({}, {}, {"seed": np.uint32(1)}, {"step": np.int32(1)}):
+        state = trained(start(**changes), 0, 1)
+        hashes.add(weights_sha256(state.weights.params))
+    assert len(hashes) == (3 if redraw_features else 1)
+
+    at_once = trained(start(), 0, 4)
+    resumed = trained(trained(start(), 0, 2), 2, 2)
+    assert weights_sha256(at_once) == weights_sha256(resumed)

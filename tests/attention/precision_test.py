@@ -12,12 +12,12 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.performer import draw_projection
 from nystromformer.attention.reformer import hash_buckets, random_rotations
 from nystromformer.encoder import Encoder, EncoderConfig
-from nystromformer.ops import tensor_cores
+from nystromformer.ops import tensor_core_precision
 from tests.attention.cases import MASK, inputs, make, normal
 from tests.jaxpr import equations
 
 HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
-FULL = {HIGHEST, tensor_cores(jnp.float32)}
+FULL = {HIGHEST, tensor_core_precision(jnp.float32)}
 S, H, M = 67, 5, 7
 VALID = jnp.arange(S) < 41
 KEY = jax.random.key(0)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.config_file import config_text, load_config
+from nystromformer.experiments.config_file import format_config, load_config
 from tests.commands import ROOT
 
 LISTOPS = f"{ROOT}/configs/listops.py"
@@ -48,7 +48,7 @@ def test_load_config_rejects_in_one_line(file, changes, message):
 
 def test_config_text_has_a_line_for_each_key():
     config = load_config(f"{LISTOPS}:quick", {"train.seed": 3})
-    lines = config_text(config).splitlines()
+    lines = format_config(config).splitlines()
     assert "config.train.seed = 3" in lines
     assert "config.task.name = 'listops'" in lines
     assert not [line for line in lines if "overrides" in line]

@@ -33,7 +33,7 @@ LOADED = f"{ROOT}/examples/custom.py"
 
 # A task that its config file registers, without `load`.
 REGISTERS = """
-from configs.defaults import config_of
+from configs.defaults import make_get_config
 from configs.listops import PAPER, QUICK
 from lra_tasks.listops import ListOps
 from lra_tasks.task import register_task
@@ -42,7 +42,7 @@ class Short(ListOps):
     name = "short"
 
 register_task("short", Short)
-get_config = config_of("short", PAPER, {"quick": QUICK})
+get_config = make_get_config("short", PAPER, {"quick": QUICK})
 """
 
 

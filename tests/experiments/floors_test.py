@@ -73,8 +73,8 @@ def test_mlm_sop_floors_has_the_majority_of_train(splits):
 def test_label_floors_fit_rules_on_train_and_score_them_on_test():
     """Accuracy by the task's own rules; and the F1 of always saying 1."""
     pictures = np.zeros((5, 1), np.uint8)
-    train = Split.of_pictures(pictures, [0, 0, 0, 0, 1])
-    test = Split.of_pictures(pictures, [1, 1, 1, 0, 0])
+    train = Split.from_pictures(pictures, [0, 0, 0, 0, 1])
+    test = Split.from_pictures(pictures, [1, 1, 1, 0, 0])
     splits = {"train": train, "validation": train.take(slice(4, 5)), "test": test}
     assert label_floors(get_task("text"), splits) == {
         "accuracy": {"majority class": 2 / 5},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.launch import Job, run_locally, run_on_slurm, state
+from nystromformer.experiments.launch import Job, find_state, run_locally, run_on_slurm
 from nystromformer.experiments.points import Point
 from nystromformer.experiments.workdir import lock_workdir
 from nystromformer.training.interrupt import Interrupted
@@ -47,7 +47,7 @@ def stub(name: str, lines: str = FINISH, source: str | None = None) -> Stub:
 
 
 def states(points, folder):
-    return [state(folder / point.name) for point in points]
+    return [find_state(folder / point.name) for point in points]
 
 
 def test_run_locally_records_failures_and_runs_the_others(tmp_path, capfd):
@@ -121,15 +121,15 @@ def test_job_checkpoint_returns_when_the_run_has_saved(tmp_path):
     job()
     signal.signal(signal.SIGUSR2, before)
     [(again, has_saved)] = found
-    assert (has_saved, state(tmp_path / "a")) == (True, "waiting")
+    assert (has_saved, find_state(tmp_path / "a")) == (True, "waiting")
     again.function()
-    assert state(tmp_path / "a") == "done"
+    assert find_state(tmp_path / "a") == "done"
 
 
 def test_job_checkpoint_before_its_process_has_started(tmp_path):
     again = Job(stub("a").command(tmp_path), tmp_path / "a").checkpoint()
     again.function()
-    assert state(tmp_path / "a") == "done"
+    assert find_state(tmp_path / "a") == "done"
 
 
 def test_job_records_no_failure_where_another_process_trains(tmp_path, capfd):
@@ -139,14 +139,14 @@ def test_job_records_no_failure_where_another_process_trains(tmp_path, capfd):
     with lock_workdir(tmp_path / "a"):
         job.finish()
     assert capfd.readouterr().out == "a: running\n"
-    assert state(tmp_path / "a") == "waiting"
+    assert find_state(tmp_path / "a") == "waiting"
 
 
 def test_job_leaves_a_run_alone_that_another_process_trains(tmp_path):
     with lock_workdir(tmp_path):
-        assert state(tmp_path) == "running"
+        assert find_state(tmp_path) == "running"
         Job(stub("a").command(tmp_path), tmp_path)()
-    assert state(tmp_path) == "waiting"
+    assert find_state(tmp_path) == "waiting"
 
 
 # A cluster of one machine, which writes a line to a named pipe at an array's end.

@@ -3,11 +3,11 @@
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.markdown import open_folder, page, table
+from nystromformer.experiments.markdown import make_page, make_table, open_folder
 
 
 def test_table_shows_markup_as_text():
-    assert table(["name", "of_x", "value"], [["a|b", "*_`<", "two\nlines"]]) == [
+    assert make_table(["name", "of_x", "value"], [["a|b", "*_`<", "two\nlines"]]) == [
         r"| name | of\_x | value |",
         "| --- | ---: | ---: |",
         r"| a\|b | \*\_\`\< | two lines |",
@@ -17,7 +17,7 @@ def test_table_shows_markup_as_text():
 def test_page_says_where_its_numbers_come_from():
     source = {"command": "x.py", "commit": None, "versions": {"jax": "1", "b": "3"}}
     head = "- Command: `x.py`\n- Commit: None\n- Versions: jax 1, b 3"
-    assert page("Title", source, ["line", ""]) == f"# Title\n\n{head}\n\nline\n"
+    assert make_page("Title", source, ["line", ""]) == f"# Title\n\n{head}\n\nline\n"
 
 
 def test_open_folder_rejects_files_of_others(tmp_path):

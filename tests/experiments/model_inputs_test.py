@@ -5,14 +5,14 @@ import pytest
 
 from lra_tasks.errors import DataError
 from lra_tasks.task import get_task
-from nystromformer.experiments.model_inputs import padded_inputs
+from nystromformer.experiments.model_inputs import prepare_inputs
 
 LISTOPS = get_task("listops", max_length=48, min_tokens=24, max_tokens=48)
 TEXTS = ["[MAX 2 3 ]", "[MIN 2 [MAX 2 3 ] ]"]
 
 
 def test_padded_inputs_encodes_texts_as_the_task_does():
-    tokens, mask = padded_inputs(LISTOPS, TEXTS)
+    tokens, mask = prepare_inputs(LISTOPS, TEXTS)
     expected_tokens, lengths = LISTOPS.encode(TEXTS)
     np.testing.assert_array_equal(tokens, expected_tokens)
     assert (tokens.dtype, mask.dtype) == (np.int32, bool)
@@ -21,32 +21,32 @@ def test_padded_inputs_encodes_texts_as_the_task_does():
 
 
 def test_padded_inputs_pads_token_ids():
-    tokens, mask = padded_inputs(LISTOPS, np.full((2, 9), 7), [9, 4])
+    tokens, mask = prepare_inputs(LISTOPS, np.full((2, 9), 7), [9, 4])
     assert tokens.shape == mask.shape == (2, 48)
     assert mask.sum(1).tolist() == [9, 4]
     assert not tokens[:, 9:].any()
 
 
 def test_padded_inputs_takes_one_text_without_a_list():
-    tokens, _ = padded_inputs(LISTOPS, np.array(TEXTS[0]))
-    np.testing.assert_array_equal(tokens, padded_inputs(LISTOPS, TEXTS[:1])[0])
+    tokens, _ = prepare_inputs(LISTOPS, np.array(TEXTS[0]))
+    np.testing.assert_array_equal(tokens, prepare_inputs(LISTOPS, TEXTS[:1])[0])
 
 
 def test_padded_inputs_of_pairs_have_two_sequences():
     task = get_task("retrieval", max_length=31)
     pairs = [["one", "another"], ["a third", "ö" * 40]]
-    tokens, mask = padded_inputs(task, pairs, num_sequences=2)
+    tokens, mask = prepare_inputs(task, pairs, num_sequences=2)
     expected_tokens, lengths = task.encode([text for pair in pairs for text in pair])
     np.testing.assert_array_equal(tokens.reshape(4, 31), expected_tokens)
     assert mask.sum(-1).ravel().tolist() == lengths.tolist()
 
-    by_ids, mask_by_ids = padded_inputs(
+    by_ids, mask_by_ids = prepare_inputs(
         task, tokens, lengths.reshape(2, 2), num_sequences=2
     )
     np.testing.assert_array_equal(by_ids, tokens)
     np.testing.assert_array_equal(mask_by_ids, mask)
     with pytest.raises(ValueError, match="must be a list of pairs of texts"):
-        padded_inputs(task, ("one", "another"), num_sequences=2)
+        prepare_inputs(task, ("one", "another"), num_sequences=2)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_padded_inputs_of_pairs_have_two_sequences():
 )
 def test_padded_inputs_rejects_what_is_no_example(inputs, error, message):
     with pytest.raises(error, match=message):
-        padded_inputs(LISTOPS, inputs)
+        prepare_inputs(LISTOPS, inputs)
 
 
 LENGTHS = r"lengths must be integers of shape \(2,\), one for each row of token ids"
@@ -85,31 +85,31 @@ LENGTHS = r"lengths must be integers of shape \(2,\), one for each row of token 
 )
 def test_padded_inputs_rejects_lengths_that_cannot_be(lengths, message):
     tokens = np.ones((2, 9), int)
-    assert padded_inputs(LISTOPS, tokens, [9, 0])[0].shape == (2, 48)
+    assert prepare_inputs(LISTOPS, tokens, [9, 0])[0].shape == (2, 48)
     with pytest.raises(ValueError, match=message):
-        padded_inputs(LISTOPS, tokens, lengths)
+        prepare_inputs(LISTOPS, tokens, lengths)
 
 
 def test_padded_inputs_rejects_lengths_of_texts():
     with pytest.raises(ValueError, match="lengths are of token ids: leave them out"):
-        padded_inputs(LISTOPS, TEXTS[:1], [4])
+        prepare_inputs(LISTOPS, TEXTS[:1], [4])
 
 
 def test_padded_inputs_takes_no_padding_for_a_token():
     tokens, _ = LISTOPS.encode(TEXTS)
     for columns in (tokens, tokens[:, :7]):  # the second row fills the seven
         with pytest.raises(ValueError, match="end in 0, the padding: give lengths"):
-            padded_inputs(LISTOPS, columns)
-    assert padded_inputs(LISTOPS, tokens[1:, :7])[1].sum() == 7
+            prepare_inputs(LISTOPS, columns)
+    assert prepare_inputs(LISTOPS, tokens[1:, :7])[1].sum() == 7
 
 
 def test_padded_inputs_knows_padding_of_a_task_whose_own_sequences_are_full():
     recall = get_task("recall", max_length=192, num_pairs=16)
     tokens, _ = recall.encode(["k1 v2 k1"])
     with pytest.raises(ValueError, match="end in 0, the padding: give lengths"):
-        padded_inputs(recall, tokens)
+        prepare_inputs(recall, tokens)
 
 
 def test_padded_inputs_takes_a_black_pixel_for_a_token():
-    _, mask = padded_inputs(get_task("image"), np.zeros((1, 1024), np.uint8))
+    _, mask = prepare_inputs(get_task("image"), np.zeros((1, 1024), np.uint8))
     assert mask.all()

@@ -13,8 +13,8 @@ from lra_tasks.subwords import Vocabulary
 from nystromformer.config import Config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import load_run
-from nystromformer.experiments.transfer import carry_over, with_weights
-from nystromformer.training.step import named_leaves, split_weights
+from nystromformer.experiments.transfer import carry_over, replace_weights
+from nystromformer.training.step import leaves_by_name, split_weights
 from tests.commands import ROOT, refused
 from tests.small import result_of
 
@@ -75,7 +75,7 @@ def test_carry_over_keeps_what_the_shorter_model_computes(commands, pretrained):
     longer = Experiment(Config.from_mapping(groups))
     longer.load()  # learns its tokens
     _, fresh = split_weights(longer.make_model(nnx.Rngs(1)))
-    weights = with_weights(fresh, carry_over(source, longer))
+    weights = replace_weights(fresh, carry_over(source, longer))
     extended = nnx.merge(longer.graphdef, *jax.device_put(weights))
     inputs = np.random.default_rng(0).integers(5, 300, (3, 64))
     for mask in (None, np.arange(64) < np.array([[64], [50], [7]])):
@@ -98,7 +98,7 @@ def test_own_labelled_texts_are_fine_tuned_with_two_settings(tmp_path, pretraine
     weights = carry_over(load_run(pretrained), experiment)
     encoder = {
         name
-        for name in named_leaves(experiment.weight_shapes)
+        for name in leaves_by_name(experiment.weight_shapes)
         if name.startswith("params.encoder.")
     }
     assert encoder <= weights.keys()

@@ -11,7 +11,7 @@ from flax import nnx
 
 from lra_tasks.split import SPLITS, Split
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.run import load_and_compile, run_training, summary
+from nystromformer.experiments.run import load_and_compile, run_training, summarize
 from nystromformer.training.devices import make_mesh
 from nystromformer.training.optimizer import make_optimizer
 from tests.small import make_config
@@ -139,7 +139,7 @@ def test_summary_has_the_metrics_of_the_result_beside_their_floors():
         "floors": {"class 1 always": 0.375},
         "other_floors": {"accuracy": {"majority class": 0.625}, "loss": {"rule": 2.0}},
     }
-    assert summary(result).splitlines() == [
+    assert summarize(result).splitlines() == [
         "glue with nystrom, seed 7: best validation f1 50.00% at step 1,200",
         "test f1 25.00% (1,000 examples)",
         "  floor: 37.50%  class 1 always",

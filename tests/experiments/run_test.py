@@ -10,7 +10,7 @@ from etils import epath
 from lra_tasks.errors import DataError
 from nystromformer.errors import CheckpointError
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.run import example_of, load_and_compile, run_training
+from nystromformer.experiments.run import load_and_compile, make_example, run_training
 from nystromformer.experiments.workdir import is_locked
 from nystromformer.training import loop
 from nystromformer.training.data import HostSplit
@@ -83,4 +83,4 @@ def test_example_of_a_task_has_the_form_of_its_data(tmp_path):
         chunk = HostSplit.from_split(split).chunk(np.zeros((1, 8), np.int32))
         return jax.tree.map(lambda x: (x.shape, x.dtype), chunk)
 
-    assert form(example_of(task)) == form(task.load("train", tmp_path))
+    assert form(make_example(task)) == form(task.load("train", tmp_path))

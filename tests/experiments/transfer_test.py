@@ -14,7 +14,7 @@ from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import load_run
 from nystromformer.experiments.transfer import EMBEDDING, POSITIONS, carry_over
 from nystromformer.training.checkpoint import saved_steps
-from nystromformer.training.step import named_leaves
+from nystromformer.training.step import leaves_by_name
 from tests.small import make_config, result_of, untrained
 
 PRETRAIN = "nystrom,quick,pretrain"
@@ -40,7 +40,7 @@ def test_carry_over_takes_the_encoder_and_prints_the_rest(capsys):
     assert "new: params.head.hidden.bias" in printed
     assert "dropped: params.bias, params.norm.bias" in printed
 
-    expected = named_leaves(source.weights)
+    expected = leaves_by_name(source.weights)
     encoder_names = {name for name in expected if name.startswith("params.encoder.")}
     assert encoder_names == carried.keys()
     expected[EMBEDDING] = expected[EMBEDDING][:-1]  # the last is the mask token's
@@ -54,7 +54,7 @@ def test_carry_over_repeats_or_cuts_positions(length):
     changes = {"task__min_tokens": 4, "task__max_tokens": 30}
     target = small(task__max_length=length, **changes)
     positions = carry_over(source, target)[POSITIONS]
-    source_positions = named_leaves(source.weights)[POSITIONS]
+    source_positions = leaves_by_name(source.weights)[POSITIONS]
     expected = np.tile(source_positions, (2, 1))[:length]
     np.testing.assert_array_equal(positions, expected)
 
@@ -134,6 +134,6 @@ def test_train_begins_with_its_source_and_goes_on_without(commands, tmp_path):
     done = commands.run("train.py", *args)
     assert "resuming from step" in done.stdout, done.stderr
     assert result_of(run)["init_from_sha256"] == old.result["params_sha256"]
-    source_positions = named_leaves(old.weights)[POSITIONS]
-    positions = named_leaves(load_run(run).weights)[POSITIONS]
+    source_positions = leaves_by_name(old.weights)[POSITIONS]
+    positions = leaves_by_name(load_run(run).weights)[POSITIONS]
     np.testing.assert_allclose(positions, source_positions, atol=1e-12)

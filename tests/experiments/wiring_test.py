@@ -123,7 +123,7 @@ OPTIONS = {
     "linear": {},
     "linformer": {"projection_dim": 16, "sharing": "layerwise_per_head"},
     "longformer": {"window": 16},
-    "performer": {"num_features": 16, "kernel": "published"},
+    "performer": {"num_features": 16, "kernel": "published", "redraw_features": True},
     "reformer": {"num_hashes": 3, "bucket_size": 16, "seed": 3, "lsh_scope": "chunk"},
     "identity": {},
 }

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from nystromformer.experiments.xla_flags import without_cpu_fusions
+from nystromformer.experiments.xla_flags import add_no_fusions_flag
 from tests.commands import ROOT
 from tests.small import result_of
 
@@ -48,15 +48,15 @@ def test_flags_of_the_user_stay(tmp_path):
         f"{OFF}reduce --xla_a=1": f"{OFF}reduce --xla_a=1",
         str(file): f"--xla_a=1\n--xla_b=2 {OFF}",
     }.items():
-        assert without_cpu_fusions(flags, "0.10.2") == expected
+        assert add_no_fusions_flag(flags, "0.10.2") == expected
 
 
 def test_no_jaxlib_gets_a_flag_that_it_may_not_know():
-    assert without_cpu_fusions("--xla_a=1", "0.9.2") == "--xla_a=1"
-    assert without_cpu_fusions("", "0.12.0") == ""
+    assert add_no_fusions_flag("--xla_a=1", "0.9.2") == "--xla_a=1"
+    assert add_no_fusions_flag("", "0.12.0") == ""
 
 
 def test_a_run_records_the_flags_that_it_was_computed_with(finished):
     flags = os.environ.get("XLA_FLAGS", "")
-    expected = without_cpu_fusions(flags, importlib.metadata.version("jaxlib"))
+    expected = add_no_fusions_flag(flags, importlib.metadata.version("jaxlib"))
     assert result_of(finished[0])["versions"]["XLA_FLAGS"] == (expected or "none")

@@ -59,7 +59,7 @@ def test_hash_sees_every_row_of_a_large_split():
 
 def test_split_off_draws_its_fraction_of_each_class_by_the_seed():
     labels = np.random.default_rng(0).permutation([0] * 130 + [1] * 70 + [5] * 10)
-    train = Split.of_pictures(np.arange(210, dtype=np.uint8)[:, None], labels)
+    train = Split.from_pictures(np.arange(210, dtype=np.uint8)[:, None], labels)
 
     larger, smaller = split_off(train, seed=3)
 
@@ -78,7 +78,7 @@ def test_split_off_draws_its_fraction_of_each_class_by_the_seed():
 
 def test_split_off_rounds_its_fraction_of_a_class_to_the_nearest():
     labels = np.repeat([0, 1, 2, 3], (73, 78, 4, 6))
-    train = Split.of_pictures(np.zeros((161, 1), np.uint8), labels)
+    train = Split.from_pictures(np.zeros((161, 1), np.uint8), labels)
     larger, smaller = split_off(train, seed=0)
     assert np.bincount(smaller.labels, minlength=4).tolist() == [7, 8, 0, 1]
     assert np.bincount(larger.labels).tolist() == [66, 70, 4, 5]

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.attention.bigbird import attended_blocks
+from nystromformer.attention.bigbird import choose_blocks
 from nystromformer.attention.performer import RandomProjection
 from nystromformer.attention.reformer import ReformerAttention
 from tests.attention.cases import make
@@ -71,7 +71,7 @@ def test_bigbird_is_theirs(scale, padding):
     torch.manual_seed(0)
     config = theirs.BigBirdConfig(**SIZES, **options, max_position_embeddings=length)
     module = theirs.BigBirdBlockSparseAttention(config, seed=0).double().eval()
-    blocks, *_ = attended_blocks(jnp.ones(num_blocks, bool), 2, 0)
+    blocks, *_ = choose_blocks(jnp.ones(num_blocks, bool), 2, 0)
     drawn = np.asarray(blocks)[1:-1, 5:]  # the rows of the ends are full
     module._bigbird_block_rand_mask_with_head = lambda **_: [drawn] * N
     x, valid = sequences(length, scale), torch.from_numpy(mask).double()

@@ -75,7 +75,7 @@ def draw_spectrum(rows: Frame) -> Figure:
     """Draws cumulative normalised singular values of S, as Linformer's Fig. 1, by head.
 
     Args:
-      rows: of `spectra`. Lines are medians over sequences.
+      rows: of `measure_spectra`. Lines are medians over sequences.
     """
     figure = new_figure()
     [axes] = figure.axes

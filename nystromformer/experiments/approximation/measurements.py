@@ -174,16 +174,16 @@ def measure_errors(
     return pd.DataFrame(rows)
 
 
-def spectra(layers: Sequence[Layer]) -> pd.DataFrame:
+def measure_spectra(layers: Sequence[Layer]) -> pd.DataFrame:
     """Returns the singular values of S, the largest first, as fractions of it.
 
     Returns:
       A row for each: `layer`, `head`, `example`, `index` from 1, `singular_value`.
     """
-    functions = {"exact": of_heads(softmax_matrix)}
+    functions = {"exact": vmap_heads(softmax_matrix)}
     frames = []
     for example in range(len(layers[0].mask)):
-        pictures = matrices(layers, example, functions)
+        pictures = compute_matrices(layers, example, functions)
         for (layer, head), matrix_of_name in pictures.items():
             values = np.linalg.svd(matrix_of_name["exact"], compute_uv=False)
             frame = pd.DataFrame(
@@ -199,7 +199,7 @@ def spectra(layers: Sequence[Layer]) -> pd.DataFrame:
     return pd.concat(frames)
 
 
-def of_heads(function: Callable[..., Any]) -> Callable[..., Any]:
+def vmap_heads(function: Callable[..., Any]) -> Callable[..., Any]:
     """Lifts a function of one head to all heads, and compiles it once.
 
     Args:
@@ -211,7 +211,7 @@ def of_heads(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.jit(jax.vmap(function, (1, 1, None)))
 
 
-def matrices(
+def compute_matrices(
     layers: Sequence[Layer], example: int, functions: Mapping[str, Callable[..., Any]]
 ) -> Pictures:
     """Applies functions to every head of one example.
@@ -219,7 +219,7 @@ def matrices(
     Args:
       layers: of a model, as of `record_qkv`.
       example: the number of the example.
-      functions: name -> function, as `of_heads` gives it. Of a result [L, L] the rows
+      functions: name -> function, as `vmap_heads` gives it. Of a result [L, L] the rows
         and columns of valid tokens are kept.
 
     Returns:

@@ -106,7 +106,7 @@ def write_study(
         save_figure(figure, out / name)
         caption = CAPTIONS[name].format(count=pictured_count)
         lines.append(f"## {name.capitalize()}\n\n![{name}]({name}.png)\n\n{caption}\n")
-    (out / "README.md").write_text(markdown.page("Approximation", source, lines))
+    (out / "README.md").write_text(markdown.make_page("Approximation", source, lines))
     print(f"{out}/README.md has {len(figures)} figures")
 
 
@@ -165,7 +165,7 @@ def measure_all(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Fra
         progress = tqdm(grid, disable=None)
         tables[name] = measurements.measure_errors(layers, progress)
     print("measuring spectra…", flush=True)
-    tables["spectrum"] = measurements.spectra(layers)
+    tables["spectrum"] = measurements.measure_spectra(layers)
     return tables
 
 
@@ -253,8 +253,9 @@ def _draw(
 ) -> Figure:
     """Draws what functions of a head give for some heads of the longest example."""
     compiled = {
-        title: measurements.of_heads(function) for title, function in functions.items()
+        title: measurements.vmap_heads(function)
+        for title, function in functions.items()
     }
-    pictures = measurements.matrices(layers, 0, compiled)
+    pictures = measurements.compute_matrices(layers, 0, compiled)
     heads = evenly_spaced(list(pictures), PICTURED_HEADS)
     return draw_pictures({head: pictures[head] for head in heads})

@@ -28,7 +28,7 @@ class AttentionSpec(NamedTuple):
     options: dict[str, Any]
 
 
-def all_labels() -> list[str]:
+def list_labels() -> list[str]:
     """Returns the rows of Table 1, then each other attention at its default size."""
     labels: list[str] = list(TABLE_1)
     names_in_table = {label.partition("-")[0] for label in TABLE_1}

@@ -52,49 +52,49 @@ def write_benchmark(
         # Only here: the first group checks all settings, and an error leaves no folder.
         markdown.open_folder(out, FILE)
         new_rows = measure(programs, rounds)
-        print("\n".join(tables(new_rows)), flush=True)
+        print("\n".join(make_tables(new_rows)), flush=True)
         rows.extend(new_rows)
 
-        lines = [*tables(rows), NOTES]
+        lines = [*make_tables(rows), NOTES]
         if not _is_of_tasks(rows):
             save_figure(draw_curves(rows), out / "attention")
             lines.insert(0, "![Time and memory against the length](attention.png)\n")
         (out / FILE).write_text(json.dumps({**source, "rows": rows}, indent=1))
-        (out / PAGE).write_text(markdown.page("Benchmark", source, lines))
+        (out / PAGE).write_text(markdown.make_page("Benchmark", source, lines))
 
 
-def value(row: Row, unit: str) -> float | None:
+def find_value(row: Row, unit: str) -> float | None:
     """Returns the median time or the memory of a row; None if it is not known."""
     if unit == "ms":
         return 1e3 * float(np.median(row["seconds"])) if row["seconds"] else None
     return None if row["peak_bytes"] is None else row["peak_bytes"] / 2**20
 
 
-def tables(rows: Sequence[Row]) -> list[str]:
+def make_tables(rows: Sequence[Row]) -> list[str]:
     """Returns the lines of a table for each pass and each unit."""
     lines = []
     for name in dict.fromkeys(row["key"]["what"] for row in rows):
         rows_of_pass = [row for row in rows if row["key"]["what"] == name]
         for unit in UNITS:
             lines.extend([f"## {name.capitalize()}: {unit}", ""])
-            lines.extend([*_table(rows_of_pass, unit), ""])
+            lines.extend([*_make_table(rows_of_pass, unit), ""])
     return lines
 
 
-def _table(rows: Sequence[Row], unit: str) -> list[str]:
+def _make_table(rows: Sequence[Row], unit: str) -> list[str]:
     """The values with their factors of softmax; exponents where columns are lengths."""
-    row_of_cell = {(row["key"]["attention"], _column(row)): row for row in rows}
-    columns = list(dict.fromkeys(map(_column, rows)))
+    row_of_cell = {(row["key"]["attention"], _format_column(row)): row for row in rows}
+    columns = list(dict.fromkeys(map(_format_column, rows)))
     header = ["attention", *columns]
     has_exponents = not _is_of_tasks(rows)
     if has_exponents:
         header.append("exponent")
-    curve_of_attention = curves(rows, unit) if has_exponents else {}
+    curve_of_attention = find_curves(rows, unit) if has_exponents else {}
 
     lines = []
     for label in dict.fromkeys(row["key"]["attention"] for row in rows):
         cells = [
-            _cell(
+            _format_cell(
                 row_of_cell.get((label, column)),
                 row_of_cell.get(("softmax", column)),
                 unit,
@@ -102,9 +102,9 @@ def _table(rows: Sequence[Row], unit: str) -> list[str]:
             for column in columns
         ]
         if has_exponents:
-            cells.append(exponent(curve_of_attention.get(label, {})))
+            cells.append(fit_exponent(curve_of_attention.get(label, {})))
         lines.append([label, *cells])
-    return markdown.table(header, lines)
+    return markdown.make_table(header, lines)
 
 
 def _is_of_tasks(rows: Sequence[Row]) -> bool:
@@ -112,7 +112,7 @@ def _is_of_tasks(rows: Sequence[Row]) -> bool:
     return "task" in rows[0]["key"]
 
 
-def _column(row: Row) -> str:
+def _format_column(row: Row) -> str:
     """The heading of a row's column, as in "2,048" or "text 32 × 4,000"."""
     key = row["key"]
     length = f"{key['length']:,}"
@@ -121,11 +121,11 @@ def _column(row: Row) -> str:
     return length
 
 
-def _cell(row: Row | None, softmax: Row | None, unit: str) -> str:
+def _format_cell(row: Row | None, softmax: Row | None, unit: str) -> str:
     """As in "9.92 (9.8–10.1) · 17×"."""
     if row is None:
         return DASH
-    number = value(row, unit)
+    number = find_value(row, unit)
     if number is None:
         return DASH if row["seconds"] else "out of memory"
 
@@ -133,7 +133,7 @@ def _cell(row: Row | None, softmax: Row | None, unit: str) -> str:
     if unit == "ms":
         lower, upper = 1e3 * np.quantile(row["seconds"], (0.25, 0.75))
         text = f"{number:.3g} ({lower:.3g}–{upper:.3g})"
-    softmax_number = value(softmax, unit) if softmax else None
+    softmax_number = find_value(softmax, unit) if softmax else None
     if softmax is row or not softmax_number:
         return text
     factor = softmax_number / number
@@ -141,7 +141,7 @@ def _cell(row: Row | None, softmax: Row | None, unit: str) -> str:
     return f"{text} · {factor:,.{num_digits}f}×"
 
 
-def exponent(curve: Mapping[int, float]) -> str:
+def fit_exponent(curve: Mapping[int, float]) -> str:
     """Fits c · lengthᵖ to costs by length, and returns p.
 
     The fit is by least squares of logarithms, from length FIT_FROM on; it is a dash if
@@ -155,11 +155,11 @@ def exponent(curve: Mapping[int, float]) -> str:
     return f"{slope:z.2f}"
 
 
-def curves(rows: Sequence[Row], unit: str) -> dict[str, dict[int, float]]:
+def find_curves(rows: Sequence[Row], unit: str) -> dict[str, dict[int, float]]:
     """Returns the known values: attention -> length -> value."""
     values: dict[str, dict[int, float]] = {}
     for row in rows:
-        number = value(row, unit)
+        number = find_value(row, unit)
         if number:
             key = row["key"]
             values.setdefault(key["attention"], {})[key["length"]] = number
@@ -175,7 +175,7 @@ def draw_curves(rows: Sequence[Row]) -> Figure:
     styles = {label: line_style(index) for index, label in enumerate(labels)}
     for axes, (name, unit) in zip(figure.axes, panels, strict=True):
         rows_of_pass = [row for row in rows if row["key"]["what"] == name]
-        for label, curve in curves(rows_of_pass, unit).items():
+        for label, curve in find_curves(rows_of_pass, unit).items():
             axes.plot(
                 list(curve),
                 list(curve.values()),

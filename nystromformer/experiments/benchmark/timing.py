@@ -54,7 +54,7 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
     runs = [
         program.run for program, fits in zip(programs, has_memory, strict=True) if fits
     ]
-    samples: Iterator[list[float]] = iter(interleaved(runs, rounds))
+    samples: Iterator[list[float]] = iter(sample_in_turns(runs, rounds))
     rows = []
     for program, fits in zip(programs, has_memory, strict=True):
         seconds = [x / program.steps for x in next(samples)] if fits else []
@@ -67,7 +67,7 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def interleaved(
+def sample_in_turns(
     runs: Sequence[Callable[[], Any]],
     rounds: int,
     now: Callable[[], float] = time.perf_counter,

@@ -11,7 +11,7 @@ import pandas as pd
 from nystromformer.experiments import markdown
 from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.report import tables
-from nystromformer.experiments.report.figures import figures
+from nystromformer.experiments.report.figures import draw_figures
 from nystromformer.experiments.report.names import UNNAMED, group_names
 from nystromformer.experiments.report.runs import Frame, read_runs
 
@@ -111,7 +111,7 @@ def _make_sections(frame: Frame, scores: Frame, out: Path) -> list[Section]:
     folder.mkdir(exist_ok=True)
     for task, task_frame in frame.groupby("task", sort=False):
         paths = []
-        for name, figure in figures(task_frame):
+        for name, figure in draw_figures(task_frame):
             _, path = save_figure(figure, folder / f"{task}_{name}")
             paths.append(path)
         costs = tables.cost_table(task_frame.drop_duplicates("run"))
@@ -182,4 +182,4 @@ def _base64(path: Path) -> str:
 
 
 def _markdown_table(table: Frame) -> str:
-    return "\n".join(markdown.table(list(table), table.to_numpy()))
+    return "\n".join(markdown.make_table(list(table), table.to_numpy()))

@@ -28,7 +28,7 @@ COST_AXES = {
 }
 
 
-def by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
+def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
     """Draws the score of each setting over what it costs.
 
     Each setting is a point in the colour of its `group`, and the points of one group
@@ -63,8 +63,8 @@ def by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
 
 def _draw_panel(axes: Axes, runs: Frame, cost: CostAxis, styles: dict[str, dict]):
     """Draws the frontier, the points of each group and their names."""
-    points = _points(runs, cost)
-    frontier = _frontier(points, cost)
+    points = _summarize_points(runs, cost)
+    frontier = _find_frontier(points, cost)
     step = "steps-pre" if cost.is_better_high else "steps-post"
     axes.plot(
         frontier["cost"], frontier["score"], color="0.7", drawstyle=step, zorder=0
@@ -98,7 +98,7 @@ def _draw_panel(axes: Axes, runs: Frame, cost: CostAxis, styles: dict[str, dict]
     axes.set(xlabel=cost.title, ylabel=heading("test", runs["metric"].iloc[0]))
 
 
-def _points(runs: Frame, cost: CostAxis) -> Frame:
+def _summarize_points(runs: Frame, cost: CostAxis) -> Frame:
     """A row for each label: its group, mean cost, mean score, bar and name.
 
     The name is what the row of the score table says beside the name of the group.
@@ -121,7 +121,7 @@ def _points(runs: Frame, cost: CostAxis) -> Frame:
     return pd.DataFrame(points)
 
 
-def _frontier(points: Frame, cost: CostAxis) -> Frame:
+def _find_frontier(points: Frame, cost: CostAxis) -> Frame:
     """The points that no other beats in the score at the same cost or a better one."""
     best_cost_first = points.sort_values(
         ["cost", "score"], ascending=[not cost.is_better_high, False]

@@ -11,19 +11,19 @@ from nystromformer.experiments.plotting import (
     line_style,
     new_figure,
 )
-from nystromformer.experiments.report.costs import COST_AXES, by_cost
+from nystromformer.experiments.report.costs import COST_AXES, draw_by_cost
 from nystromformer.experiments.report.runs import Frame, heading, scale
 from nystromformer.experiments.report.tables import EXACT
 
 
-def figures(runs: Frame) -> Iterator[tuple[str, Figure]]:
+def draw_figures(runs: Frame) -> Iterator[tuple[str, Figure]]:
     """Draws what the runs of one task have data for, each figure with its name."""
     for metric, group in runs[runs["finished"]].groupby("metric", sort=False):
-        figure = by_landmarks(group)
+        figure = draw_by_landmarks(group)
         if figure is not None:
             yield f"landmarks_{metric}", figure
         for name, axis in COST_AXES.items():
-            figure = by_cost(group, axis)
+            figure = draw_by_cost(group, axis)
             if figure is not None:
                 yield f"{name}_{metric}", figure
 
@@ -33,8 +33,8 @@ def figures(runs: Frame) -> Iterator[tuple[str, Figure]]:
     shown_metrics = {name for name in points if is_rate(name)}
     shown_metrics |= set(runs["metric"]) & set(points)
     for metric in sorted(shown_metrics):
-        yield f"curves_validation_{metric}", curves(points, "validation", metric)
-    yield "curves_train_loss", curves(points, "train", "loss")
+        yield f"curves_validation_{metric}", draw_curves(points, "validation", metric)
+    yield "curves_train_loss", draw_curves(points, "train", "loss")
 
 
 def _curve_points(runs: Frame) -> Frame:
@@ -48,7 +48,7 @@ def _curve_points(runs: Frame) -> Frame:
     return pd.DataFrame(points)
 
 
-def by_landmarks(runs: Frame) -> Figure | None:
+def draw_by_landmarks(runs: Frame) -> Figure | None:
     """Draws a line for each setting with several numbers of landmarks.
 
     Exact attention is a flat line. Bars are the standard deviation over several seeds;
@@ -85,7 +85,7 @@ def by_landmarks(runs: Frame) -> Figure | None:
     return _finish(figure, runs, "landmarks", heading("test", runs["metric"].iloc[0]))
 
 
-def curves(points: Frame, split: str, metric: str) -> Figure:
+def draw_curves(points: Frame, split: str, metric: str) -> Figure:
     """Draws seeds as thin lines and, where all have a value, their mean as a thick one.
 
     Args:

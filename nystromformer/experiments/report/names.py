@@ -67,14 +67,14 @@ def name_runs(frame: Any) -> pd.DataFrame:
     settings = pd.DataFrame(list(frame["settings"]))
     unnamed = [key for key in settings if key in UNNAMED]
     texts = settings.drop(columns=unnamed).map(repr)
-    is_named = _named_settings(frame, texts)
+    is_named = _choose_settings(frame, texts)
 
     names = []
     for index, values in frame["settings"].items():
         phrases = {}
         for key in texts:
             if is_named.at[index, key] and values.get(key) is not None:
-                phrases[key] = _phrase(key, values[key])
+                phrases[key] = _format_setting(key, values[key])
 
         attention = frame.at[index, "attention"]
         row_phrases = [phrases[key] for key in phrases if not _is_of_task(key)]
@@ -90,7 +90,7 @@ def name_runs(frame: Any) -> pd.DataFrame:
     return pd.DataFrame(names, index=frame.index)
 
 
-def _phrase(key: str, value: Any) -> str:
+def _format_setting(key: str, value: Any) -> str:
     """A setting in words, as in "64 landmarks" or "learning_rate 0.001"."""
     option = key.rpartition(".")[2]
     return PHRASES.get(key, f"{option} {{}}").format(value)
@@ -100,7 +100,7 @@ def _is_of_task(key: str) -> bool:
     return key.startswith("task.")
 
 
-def _named_settings(frame: Any, texts: Any) -> Any:
+def _choose_settings(frame: Any, texts: Any) -> Any:
     """Which settings the name of each run has: bool [runs, settings].
 
     - A setting that differs among the runs of one task, attention and preset.
@@ -157,7 +157,7 @@ def group_names(frame: Any, keys: Sequence[str]) -> pd.Series:
             if key == "attention":
                 phrases.append(run["attention"])
             elif run["settings"].get(key) is not None:
-                phrases.append(_phrase(key, run["settings"][key]))
+                phrases.append(_format_setting(key, run["settings"][key]))
         names.append(", ".join(phrases))
     return pd.Series(names, index=frame.index)
 

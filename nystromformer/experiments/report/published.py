@@ -32,7 +32,7 @@ FREE_KEYS = UNNAMED | {
 
 
 @functools.cache
-def preset_settings(task: str, words: str) -> dict[str, Any]:
+def read_preset(task: str, words: str) -> dict[str, Any]:
     """Returns the settings of configs/TASK.py:WORDS as JSON has them.
 
     There are none if the file has no such preset.
@@ -58,7 +58,7 @@ def has_published_settings(run: Any) -> bool:
     if settings["task.name"] not in TASKS or settings["preset"] not in PRESETS:
         return False
     words = f"{run['attention']},{run['presets']}"
-    published = preset_settings(settings["task.name"], words)
+    published = read_preset(settings["task.name"], words)
     # An older run may lack a setting that has been added since.
     compared = published.keys() & settings.keys()
     compared -= FREE_KEYS

@@ -141,7 +141,7 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
         "objective": config["objective"]["name"],
         "attention": config["attention"]["name"],
         "seed": config["train"]["seed"],
-        "settings": _settings(config),
+        "settings": _flatten_settings(config),
         "presets": config["preset"],
         "overrides": config.get("overrides", {}),  # which older runs do not have
         "num_steps": config["train"]["num_steps"],
@@ -179,7 +179,7 @@ def _read_curves(workdir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config by flat keys, in which runs of one setting are equal.
 
     `preset` becomes the words without the set of GLUE, which is a task of its own, and

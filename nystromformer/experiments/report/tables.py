@@ -31,7 +31,7 @@ COSTS = {
 }
 
 
-def spread(values: Frame, number_format: str = ".2f") -> str:
+def format_spread(values: Frame, number_format: str = ".2f") -> str:
     """Writes mean and standard deviation, as in "56.95 ± 0.31".
 
     Equal values stand alone, and none is a dash.
@@ -61,7 +61,7 @@ def score_table(frame: Frame) -> Frame:
         column = first_run["column"]
         if first_run["data"]:
             column += f" ({first_run['data']})"
-        cells[column][row] = _score(runs)
+        cells[column][row] = _format_score(runs)
 
         for rule, value in first_run["floors"].items():
             floor_row = f"floor: {rule}"
@@ -79,11 +79,11 @@ def score_table(frame: Frame) -> Frame:
     return table[columns].reset_index(names="attention")
 
 
-def _score(runs: Frame) -> str:
+def _format_score(runs: Frame) -> str:
     """The cell of one row, as in "56.95 ± 0.31 (2 of 4; 0, 500 of 5,000 steps)"."""
     unfinished = runs[~runs["finished"]]
     num_finished = len(runs) - len(unfinished)
-    score = spread(runs["score"])
+    score = format_spread(runs["score"])
     if unfinished.empty:
         return f"{score} ({num_finished})"
 
@@ -120,7 +120,7 @@ def cost_table(runs: Frame) -> Frame:
         row = {"attention": label}
         for title, cost in COSTS.items():
             values = group[cost.key].astype(float) / cost.unit
-            row[title] = spread(values, cost.format)
+            row[title] = format_spread(values, cost.format)
         row["device"] = device
         rows.append(row)
 
@@ -129,7 +129,7 @@ def cost_table(runs: Frame) -> Frame:
     return table[has_number]
 
 
-def difference(runs: Frame, reference: Frame) -> str:
+def format_difference(runs: Frame, reference: Frame) -> str:
     """Writes the mean difference over common seeds, and whether it exceeds chance.
 
     The bound is half the paired t interval of 95 % over the seeds. Of one seed it is
@@ -179,7 +179,7 @@ def paired_table(frame: Frame) -> Frame:
             # It is taken out, so that no pair is compared twice.
             reference = rows.pop(reference_label)
             for label, group in rows.items():
-                text = difference(group, reference)
+                text = format_difference(group, reference)
                 if text:
                     points = column.replace("%", "points")
                     cells[f"{label} − {reference_label}"][points] = text

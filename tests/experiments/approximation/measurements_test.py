@@ -10,10 +10,10 @@ from flax import nnx
 from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.experiments.approximation import measurements
 from nystromformer.experiments.approximation.measurements import (
-    matrices,
+    compute_matrices,
     measure_errors,
-    of_heads,
-    spectra,
+    measure_spectra,
+    vmap_heads,
 )
 from nystromformer.experiments.recorded_layers import Layer, record_qkv
 from nystromformer.factors import nystrom_rows, softmax_matrix
@@ -110,7 +110,7 @@ def test_measure_errors_takes_other_attentions(float64):
 
 def test_spectra_are_of_the_attention_matrix_of_valid_tokens(float64):
     of = layer()
-    rows = spectra([of])
+    rows = measure_spectra([of])
     assert len(rows) == N * sum(LENGTHS)
     for example, length in enumerate(LENGTHS):
         chosen = rows[(rows["example"] == example) & (rows["head"] == 1)]
@@ -129,7 +129,7 @@ def test_spectra_compile_once_for_all_examples_and_layers(monkeypatch):
         return softmax_matrix(*args)
 
     monkeypatch.setattr(measurements, "softmax_matrix", counted)
-    spectra([layer(), layer(seed=1)])
+    measure_spectra([layer(), layer(seed=1)])
     assert len(traced) == 1
 
 
@@ -140,7 +140,9 @@ def test_matrices_are_of_each_head_and_its_valid_tokens(float64):
         "near": lambda query, key, mask: near(query, key, mask=mask),
         "exact": softmax_matrix,
     }
-    pictures = matrices([of], 1, {name: of_heads(f) for name, f in functions.items()})
+    pictures = compute_matrices(
+        [of], 1, {name: vmap_heads(f) for name, f in functions.items()}
+    )
     assert [*pictures] == [(0, n) for n in range(N)]
     for (_, n), found in pictures.items():
         assert [*found] == ["near", "exact"]

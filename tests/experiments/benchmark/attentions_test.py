@@ -12,9 +12,9 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.attentions import (
     PASSES,
     TABLE_1,
-    all_labels,
     attention_groups,
     attention_programs,
+    list_labels,
     parse_attention,
 )
 from tests.tolerance import TOLERANCE, relative_error
@@ -22,7 +22,7 @@ from tests.tolerance import TOLERANCE, relative_error
 
 def test_all_labels_begin_with_table_1_and_name_every_attention(monkeypatch):
     monkeypatch.setitem(ATTENTIONS, "mine", LinearAttention)
-    labels = all_labels()
+    labels = list_labels()
     assert labels[:5] == list(TABLE_1)
     assert {parse_attention(label).name for label in labels} == set(ATTENTIONS)
     assert len(labels) == len(ATTENTIONS) + 1  # nystrom has two

@@ -1,6 +1,10 @@
 """Tables of rows made by hand."""
 
-from nystromformer.experiments.benchmark.page import draw_curves, exponent, tables
+from nystromformer.experiments.benchmark.page import (
+    draw_curves,
+    fit_exponent,
+    make_tables,
+)
 
 PASSES = ("forward", "forward+backward")
 
@@ -13,14 +17,16 @@ def row(name="linear", length=4096, what="forward", scale=1, **key):
 
 def test_exponent_is_of_the_power_and_of_long_lengths_alone():
     curve = {n: 3 * n**1.5 for n in (2048, 4096, 16384)}
-    assert exponent({512: 1e9, **curve}) == "1.50"
+    assert fit_exponent({512: 1e9, **curve}) == "1.50"
     for curve in ({}, {4096: 1.0}, {512: 1, 1024: 2}):
-        assert exponent(curve) == "—"
+        assert fit_exponent(curve) == "—"
 
 
 def test_tables_have_factors_of_softmax_exponents_and_gaps():
     full = {**row("full", 2048), "seconds": []}
-    text = "\n".join(tables([row("softmax", scale=20), row(), row(length=2048), full]))
+    text = "\n".join(
+        make_tables([row("softmax", scale=20), row(), row(length=2048), full])
+    )
     assert "## Forward: ms\n\n| attention | 4,096 | 2,048 | exponent |" in text
     assert "| linear | 3 (2–4) · 20× | 3 (2–4) | 0.00 |" in text
     assert "| linear | 3 · 20× | 3 | 0.00 |" in text  # MiB
@@ -30,7 +36,9 @@ def test_tables_have_factors_of_softmax_exponents_and_gaps():
 
 def test_tables_of_train_steps_are_by_task_with_its_sizes():
     sizes = {"what": "train step", "length": 64, "batch_size": 32}
-    text = "\n".join(tables([row(task=task, **sizes) for task in ("text", "image")]))
+    text = "\n".join(
+        make_tables([row(task=task, **sizes) for task in ("text", "image")])
+    )
     assert "| attention | text 32 × 64 | image 32 × 64 |" in text
     assert "| linear | 3 (2–4) | 3 (2–4) |" in text
 

@@ -8,8 +8,8 @@ import pytest
 from nystromformer.experiments.benchmark.timing import (
     MIN_SECONDS,
     Program,
-    interleaved,
     measure,
+    sample_in_turns,
 )
 
 
@@ -44,7 +44,7 @@ class Clock:
 def test_interleaved_begins_every_round_with_another():
     clock = Clock()
     runs = [clock.function(name, 1.0) for name in "abc"]
-    assert interleaved(runs, 3, clock.now) == [[1.0] * 3] * 3
+    assert sample_in_turns(runs, 3, clock.now) == [[1.0] * 3] * 3
     assert "".join(clock.log) == "abc" + "abc" + "bca" + "cab"
 
 
@@ -52,7 +52,7 @@ def test_interleaved_repeats_short_programs():
     clock = Clock()
     short_seconds = MIN_SECONDS / 8
     runs = [clock.function("long", 3.0), clock.function("short", short_seconds)]
-    long, short = interleaved(runs, 7, clock.now)
+    long, short = sample_in_turns(runs, 7, clock.now)
     assert long == pytest.approx([3.0] * 7)
     assert short == pytest.approx([short_seconds] * 7)
     assert clock.log.count("short") > 7 * 8

@@ -3,7 +3,7 @@
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.report.costs import COST_AXES, by_cost
+from nystromformer.experiments.report.costs import COST_AXES, draw_by_cost
 from nystromformer.experiments.report.names import group_names
 from tests.experiments.report.conftest import read_groups
 
@@ -21,7 +21,7 @@ def test_by_cost_draws_the_best_score_at_each_cost(runs):
     add_costs(runs, "linear,quick", 0.50, 300.0, 10)  # slower than a better one
     frame = read_groups(runs)
 
-    speed, memory = (by_cost(frame, axis).axes[0] for axis in COST_AXES.values())
+    speed, memory = (draw_by_cost(frame, axis).axes[0] for axis in COST_AXES.values())
     frontier = speed.get_lines()[0]
     assert frontier.get_xydata().round(9).tolist() == [[100, 80], [200, 70], [400, 60]]
     # At 150 examples a second, only what is faster can be had.
@@ -44,8 +44,8 @@ def test_by_cost_joins_the_points_of_a_group(runs):
     lines = [
         [container[0].get_xdata().tolist() for container in figure.axes[0].containers]
         for figure in (
-            by_cost(read_groups(runs), speed),
-            by_cost(read_groups(runs, "model.num_layers"), speed),
+            draw_by_cost(read_groups(runs), speed),
+            draw_by_cost(read_groups(runs, "model.num_layers"), speed),
         )
     ]
     assert lines == [[[100, 200], [100, 200]], [[100, 100], [200, 200]]]
@@ -55,14 +55,14 @@ def test_by_cost_has_a_panel_for_each_task_option_and_device(runs):
     for length in (500, 900):
         for arg in ("softmax,quick", "nystrom,quick"):
             add_costs(runs, arg, 0.5, 100.0, 1, task__max_length=length)
-    figure = by_cost(read_groups(runs), COST_AXES["speed"])
+    figure = draw_by_cost(read_groups(runs), COST_AXES["speed"])
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == [f"listops, max_length {n}, CPU, 2 cores" for n in (500, 900)]
 
 
 def test_by_cost_is_none_for_a_single_setting(runs):
     add_costs(runs, "softmax,quick", 0.5, 100.0, 1)
-    assert by_cost(read_groups(runs), COST_AXES["speed"]) is None
+    assert draw_by_cost(read_groups(runs), COST_AXES["speed"]) is None
 
 
 def test_group_names_refuses_a_setting_that_no_run_has(runs):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nystromformer.experiments.report.figures import by_landmarks, figures
+from nystromformer.experiments.report.figures import draw_by_landmarks, draw_figures
 from tests.experiments.report.conftest import read_groups
 
 
@@ -13,7 +13,7 @@ def test_by_landmarks_draws_means_bars_and_exact_attention(runs):
     runs.add("nystrom,quick", 0.54, attention__num_landmarks=16, seed=1)
     runs.add("nystrom,quick", 0.60, attention__num_landmarks=64)
     runs.add("softmax,quick", 0.70)
-    axes = by_landmarks(runs.read()).axes[0]
+    axes = draw_by_landmarks(runs.read()).axes[0]
     line, _, (bars,) = axes.containers[0]
     assert line.get_xydata().tolist() == [[16, 52], [64, pytest.approx(60)]]
     binomial, sd = 100 * math.sqrt(0.6 * 0.4 / 2000), math.sqrt(8)  # of 50 and 54
@@ -31,7 +31,7 @@ def test_curves_average_seeds_up_to_the_last_step_of_all(runs):
     runs.add("nystrom,quick", 0.5, steps=(50, 100, 150))
     runs.add("nystrom,quick", seed=1, steps=(50, 100))
     accuracy, loss = (
-        figure.axes[0].get_lines() for _, figure in figures(read_groups(runs))
+        figure.axes[0].get_lines() for _, figure in draw_figures(read_groups(runs))
     )
     first, second, mean = loss
     assert first.get_xydata().tolist() == [[50, 2 / 50], [100, 2 / 100], [150, 2 / 150]]
@@ -43,14 +43,14 @@ def test_curves_show_a_single_value_as_a_point(runs):
     runs.add("nystrom,quick", 0.5, steps=(50,))
     runs.add("nystrom,quick", 0.5, seed=1, steps=(50, 100))
     accuracy, _ = (
-        figure.axes[0].get_lines() for _, figure in figures(read_groups(runs))
+        figure.axes[0].get_lines() for _, figure in draw_figures(read_groups(runs))
     )
     assert [line.get_marker() for line in accuracy] == ["o", "", "o"]
 
 
 def test_figures_draw_each_validated_metric_and_no_empty_one(runs):
     runs.add("nystrom,quick", steps=())
-    assert [*figures(read_groups(runs))] == []
+    assert [*draw_figures(read_groups(runs))] == []
     runs.add("nystrom,quick", 0.5, seed=1)
-    names = [name for name, _ in figures(read_groups(runs))]
+    names = [name for name, _ in draw_figures(read_groups(runs))]
     assert names == ["curves_validation_accuracy", "curves_train_loss"]

@@ -9,7 +9,7 @@ from nystromformer.experiments.report.published import AVERAGE, SCORES
 from nystromformer.experiments.report.tables import (
     DASH,
     cost_table,
-    difference,
+    format_difference,
     paired_table,
     score_table,
 )
@@ -182,10 +182,11 @@ def test_difference_has_the_paired_t_interval_of_common_seeds(runs):
     runs.add("nystrom,quick", 0.9, seed=9)
     of = dict(list(runs.read().groupby("attention")))
     # Differences 1, 4 and 4: mean 3, deviation √3; t of 2 degrees of freedom is 4.3027.
-    found = difference(of["nystrom"], of["softmax"])
+    found = format_difference(of["nystrom"], of["softmax"])
     assert found == "+3.00 ± 4.30 (3), within chance"
     # Of one seed: 200 √(variance / 2000), the binomial one of 2,000 test examples.
-    found = difference(of["nystrom"][:1], of["softmax"])  # 0.51 · 0.49 + 0.50 · 0.50
+    # The variance is 0.51 · 0.49 + 0.50 · 0.50.
+    found = format_difference(of["nystrom"][:1], of["softmax"])
     assert found == "+1.00 ± 3.16 (1), within test noise"
 
 
