@@ -1,5 +1,6 @@
 """The table of tasks, and how to get one by name."""
 
+import os
 from dataclasses import fields
 from typing import Any
 
@@ -42,7 +43,8 @@ TASKS: dict[str, type[Task]] = {
 def register_task(name: str, task: type[Task]) -> None:
     """Adds a task of another package to the table; a config may import it.
 
-    A module that is imported again, under any name, may register its task again.
+    A module that is imported again, under any name and from any folder, may register
+    its task again, and so may a cell of a notebook.
 
     Args:
       name: the task's name, which its data have too.
@@ -53,10 +55,34 @@ def register_task(name: str, task: type[Task]) -> None:
     """
     if getattr(task, "name", None) != name:
         raise DataError(f"{task}: its `name`, of its data too, must be {name!r}")
-    registered = TASKS.get(name, task)
-    if registered.__qualname__ != task.__qualname__:
+    registered = TASKS.get(name)
+    if registered is not None and not _is_same_class(registered, task):
         raise DataError(f"the name {name!r} is taken by {registered}")
     TASKS[name] = task
+
+
+def _is_same_class(first: type, second: type) -> bool:
+    """Whether two classes are one that was imported twice, or written anew."""
+    if first.__qualname__ != second.__qualname__:
+        return False
+    first_file = _file_name(first)
+    second_file = _file_name(second)
+    if first_file is None or second_file is None:
+        return True
+    return first_file == second_file
+
+
+def _file_name(cls: type) -> str | None:
+    """The name of the file that a class is written in; None for a notebook's cell.
+
+    The functions of the class know it. Its module does not: all config files have the
+    same module name.
+    """
+    for member in vars(cls).values():
+        code = getattr(member, "__code__", None)
+        if code is not None and os.path.exists(code.co_filename):
+            return os.path.basename(code.co_filename)
+    return None
 
 
 def get_task(name: str, /, **options: Any) -> Task:

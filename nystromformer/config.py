@@ -6,6 +6,7 @@ groups: a name and options, which go to `get_task`, the objective and `make_atte
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import MISSING
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -262,6 +263,9 @@ def _build(cls: Any, path: str, mapping: Mapping[str, Any]) -> Any:
         )
     if is_open:
         fields["options"] = options
+    missing = _required_keys(cls) - fields.keys()
+    if missing:
+        raise ConfigError(f"{path} has no key {', '.join(sorted(missing))}: add it")
     for key, kind in types.items():
         if key in fields and dataclasses.is_dataclass(kind):
             fields[key] = _build(kind, f"{path}.{key}", fields[key])
@@ -271,5 +275,14 @@ def _build(cls: Any, path: str, mapping: Mapping[str, Any]) -> Any:
             if key in fields:
                 check_type(key, fields[key], kind)
         return cls(**fields)
-    except (TypeError, ValueError) as error:  # TypeError: a key is missing.
+    except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def _required_keys(cls: Any) -> set[str]:
+    """The keys of a group, or the groups of a config, that have no default."""
+    return {
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.default is MISSING and field.default_factory is MISSING
+    }

@@ -128,8 +128,16 @@ class Encoder(nnx.Module):
         return x, mask
 
     def _check_shapes(self, inputs: jax.Array, mask: jax.Array | None) -> None:
-        if inputs.ndim != (3 if self.takes_features else 2):
-            raise ValueError(f"inputs must be [B, L] or [B, L, F], got {inputs.shape}")
+        if self.takes_features and inputs.ndim != 3:
+            raise ValueError(
+                f"inputs must be feature vectors [B, L, F], got {inputs.shape}: the "
+                "config has an input_dim"
+            )
+        if not self.takes_features and inputs.ndim != 2:
+            raise ValueError(
+                f"inputs must be token ids [B, L], got {inputs.shape}: for feature "
+                "vectors give the config an input_dim"
+            )
         length = inputs.shape[1]
         if length == 0:
             raise ValueError(f"inputs must have at least one token, got {inputs.shape}")

@@ -112,12 +112,17 @@ def test_from_mapping_rejects_a_group_that_is_none(group):
 
 
 def test_from_mapping_names_missing_keys():
-    without_group, without_key = mapping(), mapping()
-    del without_group["model"], without_key["train"]["batch_size"]
-    with pytest.raises(ConfigError, match=r"missing .*'model'"):
+    without_group = mapping()
+    del without_group["model"]
+    with pytest.raises(ConfigError, match=r"^config has no key model: add it$"):
         Config.from_mapping(without_group)
-    with pytest.raises(ConfigError, match=r"config\.train: .*missing .*'batch_size'"):
-        Config.from_mapping(without_key)
+
+    without_keys = mapping()
+    del without_keys["train"]["batch_size"]
+    del without_keys["train"]["eval_every"]
+    message = r"^config\.train has no key batch_size, eval_every: add it$"
+    with pytest.raises(ConfigError, match=message):
+        Config.from_mapping(without_keys)
 
 
 @pytest.mark.parametrize(

@@ -317,8 +317,12 @@ def test_encoder_config_rejects_invalid_settings(options, text):
 def test_encoder_rejects_a_sequence_over_max_length_or_without_a_batch():
     with pytest.raises(ValueError, match="length 32 is over max_length 31"):
         make()(np.zeros((1, L + 1), int))
-    with pytest.raises(ValueError, match=r"must be \[B, L\] .*, got \(31,\)"):
+    message = r"must be token ids \[B, L\], got \(31,\): for feature vectors"
+    with pytest.raises(ValueError, match=message):
         make()(np.zeros(L, int))
+    message = r"must be feature vectors \[B, L, F\], got \(3, 31\)"
+    with pytest.raises(ValueError, match=message):
+        make(vocab_size=None, input_dim=V)(INPUTS)
     with pytest.raises(ValueError, match=r"at least one token, got \(1, 0\)"):
         make()(np.zeros((1, 0), int))
 

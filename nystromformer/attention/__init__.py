@@ -1,5 +1,6 @@
 """Every attention behind one signature: a file for each, and a line in ATTENTIONS."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +35,9 @@ ATTENTIONS: dict[str, type[Attention]] = {
 def register_attention(name: str, cls: type[Attention]) -> None:
     """Adds an attention of another package to the table.
 
-    A module may be imported twice: a class replaces one of the same qualified name.
+    A module may be imported twice, from two places, and a cell of a notebook may be run
+    again: a class replaces one of the same qualified name, unless it is written in a
+    file of another name.
 
     Args:
       name: the name that configs and `make_attention` shall know it by.
@@ -45,10 +48,34 @@ def register_attention(name: str, cls: type[Attention]) -> None:
         or a wrong type.
     """
     registered = ATTENTIONS.get(name)
-    if registered is not None and registered.__qualname__ != cls.__qualname__:
+    if registered is not None and not _is_same_class(registered, cls):
         raise ValueError(f"the name {name!r} is taken by {registered}")
     cls.check_options(cls.config_defaults())
     ATTENTIONS[name] = cls
+
+
+def _is_same_class(first: type[Attention], second: type[Attention]) -> bool:
+    """Whether two classes are one that was imported twice, or written anew."""
+    if first.__qualname__ != second.__qualname__:
+        return False
+    first_file = _file_name(first)
+    second_file = _file_name(second)
+    if first_file is None or second_file is None:
+        return True
+    return first_file == second_file
+
+
+def _file_name(cls: type) -> str | None:
+    """The name of the file that a class is written in; None for a notebook's cell.
+
+    The functions of the class know it. Its module does not: all config files have the
+    same module name.
+    """
+    for member in vars(cls).values():
+        code = getattr(member, "__code__", None)
+        if code is not None and os.path.exists(code.co_filename):
+            return os.path.basename(code.co_filename)
+    return None
 
 
 def check_attention(name: str, options: Mapping[str, Any]) -> None:

@@ -46,15 +46,20 @@ def with_four_axes(name: str, array: jax.Array, shape: Sequence[int]) -> jax.Arr
     """
     array = jnp.asarray(array)
     sizes = (1,) * (4 - array.ndim) + array.shape
-    has_four_axes = len(sizes) == 4
-    if not has_four_axes or any(
-        size not in (1, full_size) for size, full_size in zip(sizes, shape, strict=True)
-    ):
+    if not _broadcasts(sizes, shape):
         raise ValueError(
-            f"a {name} of shape {array.shape} does not broadcast to {tuple(shape)}; "
-            "for padding pass mask[:, None, None, :], which is [B, 1, 1, S]"
+            f"a {name} of shape {array.shape} does not broadcast to {tuple(shape)}"
         )
     return array.reshape(sizes)
+
+
+def _broadcasts(sizes: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether an array of these sizes broadcasts to a shape, without further axes."""
+    if len(sizes) != len(shape):
+        return False
+    return all(
+        size in (1, full_size) for size, full_size in zip(sizes, shape, strict=True)
+    )
 
 
 def mask_with_four_axes(mask: jax.Array, shape: Sequence[int]) -> jax.Array:
@@ -63,7 +68,13 @@ def mask_with_four_axes(mask: jax.Array, shape: Sequence[int]) -> jax.Array:
     Raises:
       ValueError: it does not broadcast to that shape, or it is not boolean.
     """
-    mask = with_four_axes("mask", mask, shape)
+    try:
+        mask = with_four_axes("mask", mask, shape)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}: if it says which tokens are padding, as [B, S], pass "
+            "mask[:, None, None, :]"
+        ) from error
     if mask.dtype != jnp.bool_:
         raise ValueError(
             f"mask must be boolean (True = attend), got {mask.dtype}; flax's "

@@ -88,6 +88,7 @@ class SoftmaxAttention(Attention):
           ValueError: shapes that do not fit, or dropout without dropout_rng.
         """
         check_shapes(query, key, value)
+        self._check_sizes(query, key)
         batch, length, num_heads, _ = query.shape
         weights_shape = (batch, num_heads, length, key.shape[1])
         if bias is not None:

@@ -163,7 +163,12 @@ def _make_objective(group: OpenGroup, task: Task) -> tuple[ObjectiveSpec, Object
         spec = OBJECTIVES[group.name]
         objective = spec.make_objective(task, **options)
         check_choice("select", objective.select, tuple(objective.metrics))
-    except (TypeError, ValueError) as error:  # no such option, or no such value
+    except TypeError as error:
+        raise ConfigError(
+            f"config.objective: {group.name} does not take all of these options: "
+            f"{', '.join(options)}"
+        ) from error
+    except ValueError as error:
         raise ConfigError(f"config.objective: {error}") from error
     return spec, objective
 

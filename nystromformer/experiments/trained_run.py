@@ -88,9 +88,10 @@ class TrainedRun:
           data_dir: the folder of the data; None is that of the run.
         """
         examples = self.task.load(split, data_dir or self.config.task.data_dir)
-        hashes = (self.result or {}).get("data_sha256", {})
-        if split in hashes and hashes[split] != examples.content_hash:
-            print(f"note: this {split} split is not the run's", file=sys.stderr)
+        if self.result is not None:
+            trained_sha256 = self.result["data_sha256"].get(split)
+            if trained_sha256 not in (None, examples.content_hash):
+                print(f"note: this {split} split is not the run's", file=sys.stderr)
 
         train = self.config.train
         metrics = evaluate(
@@ -100,7 +101,8 @@ class TrainedRun:
             train.batch_size // train.grad_accum_steps,
             train.length_buckets,
         )
-        return metrics or {}
+        assert metrics is not None  # Only one that is asked to stop has none.
+        return metrics
 
     def predict(
         self, inputs: Any, lengths: np.ndarray | Sequence[int] | None = None

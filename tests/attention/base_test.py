@@ -118,6 +118,13 @@ def test_attention_rejects_arguments_it_cannot_honour(case):
         attend_weighted(**arguments)
 
 
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention_rejects_sizes_that_it_was_not_made_for(name):
+    three_heads = jnp.ones((2, 64, 3, 5))
+    with pytest.raises(ValueError, match=r"made for \[N, H\] = .*\(2, 64, 3, 5\)"):
+        make(name)(three_heads, three_heads, three_heads)
+
+
 def test_self_attention_rejects_unequal_lengths():
     query = jnp.ones((3, 67, 2, 5))
     key = jnp.ones((3, 61, 2, 5))

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import runpy
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -56,6 +57,32 @@ def test_register_attention_rejects_a_name_that_is_taken(registered_shifted, cls
     with pytest.raises(ValueError, match="'shifted' is taken"):
         register_attention("shifted", cls)
     assert ATTENTIONS["shifted"] is Shifted
+
+
+def write_attention(path):
+    """The class of an attention `Mine` that is written in this file."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(
+        "from nystromformer.attention.base import Attention\n"
+        "class Mine(Attention):\n"
+        "    def attend(self, query, key, value, mask, precision):\n"
+        "        return value\n"
+    )
+    return runpy.run_path(str(path))["Mine"]
+
+
+def test_register_attention_goes_by_the_file_of_a_class(tmp_path):
+    first = write_attention(tmp_path / "first.py")
+    moved = write_attention(tmp_path / "folder" / "first.py")
+    other = write_attention(tmp_path / "other.py")
+    try:
+        register_attention("mine", first)
+        register_attention("mine", moved)
+        with pytest.raises(ValueError, match="'mine' is taken"):
+            register_attention("mine", other)
+        assert ATTENTIONS["mine"] is moved
+    finally:
+        del ATTENTIONS["mine"]
 
 
 def test_register_attention_rejects_unknown_paper_options(registered_shifted):

@@ -33,6 +33,7 @@ def test_num_params_of_every_attention_is_about_that_of_softmax():
         ({"objective__name": "clasify"}, r"objective: name must be .*, got 'clasify'"),
         ({"objective__name": "mlm_sop"}, "needs pairs of text; listops has none"),
         ({"objective__select": "F1"}, "select must be accuracy or f1, got 'F1'"),
+        ({"objective__power": 2}, r"classification does not take .* options: power$"),
         (
             {
                 "objective__name": "classification_denoising",

@@ -1,5 +1,7 @@
 """The table of tasks, what its door turns away, and a task of a user's own."""
 
+import runpy
+
 import pytest
 
 from lra_tasks.errors import DataError
@@ -97,3 +99,21 @@ def test_register_task_refuses_a_name_that_is_not_its_own():
         register_task("text", type("Mine", (Text,), {}))
     with pytest.raises(DataError, match=r"its `name`, .* must be 'other'"):
         register_task("other", Twin)
+
+
+def test_register_task_goes_by_the_file_of_a_class(tmp_path, monkeypatch):
+    monkeypatch.setattr("lra_tasks.task.TASKS", dict(TASKS))
+    tasks = []
+    for name in ("first.py", "other.py"):
+        path = tmp_path / name
+        path.write_text(
+            "from lra_tasks.text import Text\n"
+            "class Mine(Text):\n"
+            "    name = 'mine'\n"
+            "    def make_splits(self, source):\n"
+            "        return {}\n"
+        )
+        tasks.append(runpy.run_path(str(path))["Mine"])
+    register_task("mine", tasks[0])
+    with pytest.raises(DataError, match="the name 'mine' is taken"):
+        register_task("mine", tasks[1])

@@ -20,12 +20,18 @@ class AttentionSpec(NamedTuple):
     """An attention that is measured.
 
     label: NAME or NAME-SIZE, as in "nystrom-64".
-    name, options: as for `make_attention`.
+    name: a name in ATTENTIONS.
+    changes: the options that the command line names, by the label or by --option.
     """
 
     label: str
     name: str
-    options: dict[str, Any]
+    changes: dict[str, Any]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All options: the changes, and of the others those that configs start with."""
+        return {**ATTENTIONS[self.name].config_defaults(), **self.changes}
 
 
 def list_labels() -> list[str]:
@@ -53,23 +59,23 @@ def parse_attention(label: str, changes: Sequence[str] = ()) -> AttentionSpec:
     size = ""
     if label not in ATTENTIONS:  # a name may have a hyphen
         name, _, size = label.partition("-")
+    values: dict[str, Any] = {}
     try:
         check_attention(name, {})
-        cls = ATTENTIONS[name]
-        options = cls.config_defaults()
-        if size and not cls.size_option:
+        size_option = ATTENTIONS[name].size_option
+        if size and not size_option:
             raise ValueError(f"{name} has no size: take --attention={name}")
         if size:
-            options[str(cls.size_option)] = json.loads(size)
+            values[str(size_option)] = json.loads(size)
         for change in changes:
             key, _, value = change.partition("=")
             attention, _, option = key.partition(".")
             if attention == name:
-                options[option] = _parse_value(value)
-        check_attention(name, options)
+                values[option] = _parse_value(value)
+        check_attention(name, values)
     except ValueError as error:
         raise ConfigError(f"--attention={label}: {error}") from error
-    return AttentionSpec(label, name, options)
+    return AttentionSpec(label, name, values)
 
 
 def _parse_value(text: str) -> Any:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from nystromformer.training.compiled import program_bytes
@@ -103,7 +102,7 @@ def sample_in_turns(
 def _warm_up(program: Program) -> bool:
     """Runs a program once; returns False if the memory is too small for it."""
     try:
-        jax.block_until_ready(program.run())
+        program.run()
     except RuntimeError as error:
         if any(text in str(error) for text in OUT_OF_MEMORY):
             return False

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lra_tasks.split import NO_LABEL
 from lra_tasks.task import Task
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.attentions import AttentionSpec
@@ -41,7 +42,7 @@ def step_groups(
     groups: dict[str, dict[str, Experiment]] = {task: {} for task in tasks}
     for task, spec, num_parts in itertools.product(groups, specs, grad_accum_steps):
         label = f"{spec.label} in {num_parts}" if num_parts > 1 else spec.label
-        groups[task][label] = _make_experiment(task, spec, num_parts, changes or {})
+        groups[task][label] = make_experiment(task, spec, num_parts, changes or {})
 
     for experiments in groups.values():
         first = next(iter(experiments.values()))
@@ -57,12 +58,19 @@ def step_groups(
         yield programs
 
 
-def _make_experiment(
+def make_experiment(
     task: str, spec: AttentionSpec, num_parts: int, changes: Mapping[str, Any]
 ) -> Experiment:
-    """The paper preset of a task, with an attention and changes."""
+    """Makes the paper preset of a task, with an attention and changes.
+
+    Args:
+      task: the name of a config file.
+      spec: the attention; options that it does not change are those of the preset.
+      num_parts: of a batch, and the number of length buckets.
+      changes: values by flat keys; None leaves that of the preset.
+    """
     values: dict[str, Any] = {
-        f"attention.{option}": value for option, value in spec.options.items()
+        f"attention.{option}": value for option, value in spec.changes.items()
     }
     for key, value in changes.items():
         if value is not None:
@@ -73,10 +81,10 @@ def _make_experiment(
 
 
 def synthetic_examples(task: Task, batch_size: int) -> DeviceRows:
-    """Returns STEPS batches of random tokens.
+    """Returns STEPS batches of random tokens and labels.
 
     Pictures have all their tokens; the lengths of texts are drawn from a half of
-    max_length to the whole.
+    max_length to the whole. Where tokens have labels, the last ones have them.
     """
     rng = np.random.default_rng(0)
     max_length = task.max_length
@@ -86,7 +94,13 @@ def synthetic_examples(task: Task, batch_size: int) -> DeviceRows:
     rows = np.arange(num_rows, dtype=np.int32)
     inputs = rng.integers(1, task.vocab_size, (num_rows, max_length))
     lengths = rng.integers(min_length, max_length + 1, num_rows)
-    labels = rng.integers(0, task.num_classes, num_examples)
+    if task.num_labels:
+        labels = np.full((num_examples, max_length), NO_LABEL)
+        labels[:, -task.num_labels :] = rng.integers(
+            0, task.num_classes, (num_examples, task.num_labels)
+        )
+    else:
+        labels = rng.integers(0, task.num_classes, num_examples)
     split = SimpleNamespace(
         inputs=inputs.astype(np.uint16),
         lengths=lengths.astype(np.int32),

@@ -31,10 +31,11 @@ def test_all_labels_begin_with_table_1_and_name_every_attention(monkeypatch):
 
 def test_parse_attention_reads_a_size_and_changes():
     changes = ("nystrom.conv_kernel_size=0", 'nystrom.pinv="exact"', "linear.x=1")
-    label, name, options = parse_attention("nystrom-48", changes)
+    spec = parse_attention("nystrom-48", changes)
     changed = {"num_landmarks": 48, "conv_kernel_size": 0, "pinv": "exact"}
-    assert (label, name) == ("nystrom-48", "nystrom")
-    assert options == {**ATTENTIONS["nystrom"].config_defaults(), **changed}
+    assert (spec.label, spec.name) == ("nystrom-48", "nystrom")
+    assert spec.changes == changed
+    assert spec.options == {**ATTENTIONS["nystrom"].config_defaults(), **changed}
     assert parse_attention("nystrom").options == ATTENTIONS["nystrom"].config_defaults()
 
 

@@ -41,7 +41,7 @@ class Clock:
         return run
 
 
-def test_interleaved_begins_every_round_with_another():
+def test_sample_in_turns_begins_every_round_with_another():
     clock = Clock()
     runs = [clock.function(name, 1.0) for name in "abc"]
     assert sample_in_turns(runs, 3, clock.now) == [[1.0] * 3] * 3

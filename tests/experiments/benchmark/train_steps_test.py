@@ -1,14 +1,17 @@
 """Train steps of a task's config, on random examples."""
 
 import jax
+import numpy as np
 import pytest
 
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.attentions import parse_attention
 from nystromformer.experiments.benchmark.train_steps import (
     STEPS,
+    make_experiment,
     step_groups,
     synthetic_examples,
+    train_program,
 )
 from nystromformer.experiments.experiment import Experiment
 from tests.small import make_config
@@ -62,6 +65,26 @@ def test_synthetic_examples_of_pairs_have_the_shapes_of_the_task():
     assert data.pairs.shape == (STEPS * 3, 2)
     assert 0 < data.inputs.min() <= data.inputs.max() < task.vocab_size
     assert task.max_length / 2 <= data.lengths.min() < data.lengths.max()
+
+
+def test_make_experiment_keeps_the_options_of_the_preset_unless_named():
+    """configs/recall.py has no convolution, where other configs have one of 35."""
+    spec = parse_attention("nystrom-16", ["nystrom.num_pinv_iters=4"])
+    options = make_experiment("recall", spec, 1, {}).config.attention.options
+    assert options["conv_kernel_size"] == 0
+    assert options["num_landmarks"] == 16
+    assert options["num_pinv_iters"] == 4
+
+
+def test_synthetic_examples_have_labels_of_tokens_where_the_task_has():
+    sizes = {"task__max_length": 16, "task__num_pairs": 4, "task__num_queries": 4}
+    config = make_config("linear", "recall", model__num_layers=1, **sizes)
+    experiment = Experiment(config)
+    data = synthetic_examples(experiment.task, 3)
+    assert data.labels.shape == (STEPS * 3, 16)
+    assert ((np.asarray(data.labels) >= 0).sum(1) == 4).all()
+    program = train_program("linear", experiment, data)
+    assert program.key["task"] == "recall"
 
 
 def test_synthetic_examples_of_pictures_need_no_mask():
