@@ -8,9 +8,8 @@ GLUE is the folder of SST-2/, MRPC/, …; PRETRAINED a run of `configs/corpus.py
 same size: BERT-base, or with `quick` its quick one. The rate is constant, as in the
 authors' script (the paper names no schedule); `:nystrom,mrpc,warmup` warms up over 100
 steps and decays to zero. MRPC and QQP report F1 too; QQP is selected by it. MNLI is
-tested on its matched part, and on the other by
-
-python scripts/evaluate.py --workdir=DIR --split=test_mismatched
+tested on its matched part and on its mismatched part. `:nystrom,mrpc,seq1024` reads
+1,024 tokens, from a run of `configs/corpus.py:nystrom,bert_base,seq1024`.
 """
 
 from typing import Any
@@ -48,6 +47,8 @@ PRESETS = {
     "qnli": {"task.subset": "qnli"} | four_epochs(104_743),
     "qqp": {"task.subset": "qqp"} | objective(select="f1") | four_epochs(363_846),
     "mnli": {"task.subset": "mnli"} | four_epochs(392_702),
+    "seq1024": {"task.max_length": 1_024},
+    "quick,seq1024": {"task.max_length": 256},
     "warmup": optimizer(warmup_steps=100, decay="linear"),
 }
 get_config = make_get_config("glue", PAPER, PRESETS)

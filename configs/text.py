@@ -7,7 +7,8 @@ python scripts/train.py --config=configs/text.py:nystrom --workdir=DIR
 `:nystrom,subwords` is the paper's IMDb: fine-tuned from a run of `configs/corpus.py` by
 `--config.train.init_from=DIR --config.task.tokenizer=DIR/tokenizer.json`. So is
 `:nystrom,quick,subwords`, from a quick run; where that read windows of 64 tokens, its
-positions are repeated. What these reach stands in results/pretraining/README.md.
+positions are repeated. `:nystrom,subwords,seq1024` reads 1,024 tokens. What these reach
+stands in results/pretraining/README.md.
 """
 
 from configs import modern, self_pretraining
@@ -44,6 +45,8 @@ PRESETS = {
     "quick,as_published": AS_PUBLISHED,
     "subwords": SUBWORDS,
     "quick,subwords": QUICK_SUBWORDS,
+    "seq1024": {"task.max_length": 1_024},
+    "quick,seq1024": {"task.max_length": 512},
     **self_pretraining.presets("text", QUICK),
     **modern.presets("text"),
 }

@@ -5,7 +5,8 @@
     python scripts/sweep.py --workdir=DIR --config=configs/listops.py:quick --grid=…
     python scripts/sweep.py --workdir=DIR --plan=table3 [--plan=landmarks] [--grid=…]
 
---config.group.key=value changes all runs. --cluster=slurm submits them.
+--config.group.key=value changes all runs. In --config.train.init_from=DIR stand
+{attention} and {max_length} for each run's own. --cluster=slurm submits the runs.
 
 Run the same command again to resume. Finished runs are skipped, and so are failed ones
 unless you pass --retry: failed.txt says why. Ctrl-C and --max_minutes let runs save.

@@ -49,3 +49,26 @@ def test_self_pretraining_trains_from_scratch_for_as_long_as_both_stages(preset)
         stages = [source.config.train, point.config.train]
         length = "num_epochs" if train.num_epochs else "num_steps"
         assert getattr(train, length) == sum(getattr(x, length) for x in stages)
+
+
+def test_mrpc_search_has_each_batch_and_rate_for_each_row_of_table_2():
+    points = merge(plan_points("mrpc_search"))
+    runs = {
+        (
+            point.config.attention.name,
+            point.config.task.options["max_length"],
+            point.config.train.batch_size,
+            point.config.optimizer.learning_rate,
+        )
+        for point in points
+    }
+    rows = [("nystrom", 512), ("softmax", 512), ("nystrom", 1_024)]
+    rates = (2e-5, 3e-5, 4e-5, 5e-5)
+    assert runs == {
+        (*row, batch_size, rate)
+        for row in rows
+        for batch_size in (8, 16, 32)
+        for rate in rates
+    }
+    assert len(points) == 36
+    assert {point.config.task.options["subset"] for point in points} == {"mrpc"}

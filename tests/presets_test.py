@@ -263,6 +263,7 @@ def test_fine_tuning_on_glue_is_the_papers(preset):
     warmup = optimizer(warmup_steps=100, decay="linear")
     check("glue", f"{preset},warmup", warmup, base=preset)
     quick = BERT_QUICK | {"task.max_length": 128} | optimizer(learning_rate=1e-4)
+    check("glue", f"{preset},seq1024", {"task.max_length": 1_024}, base=preset)
     check("glue", f"quick,{preset}", quick | attention(num_landmarks=32), base=preset)
 
 
@@ -273,6 +274,11 @@ def test_fine_tuning_on_imdb_is_that_on_glue():
     quick = BERT_QUICK | {"task.max_length": 256} | optimizer(learning_rate=1e-4)
     quick |= attention(num_landmarks=32)
     check("text", "quick,subwords", quick, base="subwords")
+    longer = {"task.max_length": 1_024}
+    check("text", "subwords,seq1024", longer, base="subwords")
+    for task, preset, length in (("glue", "mrpc", 256), ("text", "subwords", 512)):
+        longer = {"task.max_length": length}  # twice that of quick
+        check(task, f"quick,{preset},seq1024", longer, base=f"quick,{preset}")
 
 
 @pytest.mark.parametrize("preset", ["subwords", "quick,subwords"])

@@ -10,7 +10,6 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from lra_tasks.split import SPLITS
 from lra_tasks.task import Split, Task, get_task
 from nystromformer.config import Config, ModelConfig, OpenGroup
 from nystromformer.errors import ConfigError
@@ -78,7 +77,8 @@ class Experiment:
     def load(self) -> dict[str, Split]:
         """Loads the splits of its task, and prepares them first if need be."""
         task = use_all_cores(self.task)
-        return {name: task.load(name, self.config.task.data_dir) for name in SPLITS}
+        data_dir = self.config.task.data_dir
+        return {name: task.load(name, data_dir) for name in task.splits}
 
     def with_num_steps(self, num_examples: int) -> "Experiment":
         """Returns the experiment with `train.num_epochs` turned into steps.

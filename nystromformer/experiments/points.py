@@ -103,7 +103,8 @@ def make_points(
         variant may also set `presets`, and `init_from`, the presets of the point whose
         weights it starts from.
       presets: of all points.
-      changes: of all points, in place of a variant's.
+      changes: of all points, in place of a variant's. In `train.init_from` stand
+        {attention} and {max_length} for the point's own.
       num_seeds: seeds of each setting, the config's and the next.
       load: modules that the runs import.
 
@@ -159,6 +160,10 @@ def _make_point(
     # Other values are flags, where the config has the key.
     defaults = read_settings(config_file)
     values = {key: value for key, value in values.items() if key in defaults}
+    if "train.init_from" in values:
+        values["train.init_from"] = _own_source(
+            values["train.init_from"], {**defaults, **values}
+        )
     first_seed = int(values.get("train.seed", defaults["train.seed"]))
     values["train.seed"] = first_seed + seed
     config = load_config(config_file, values, load)
@@ -182,6 +187,12 @@ def _make_point(
         config=config,
         source=source,
     )
+
+
+def _own_source(folder: str, settings: Changes) -> str:
+    """The folder that a point starts from, as in "runs/{attention}-{max_length}"."""
+    folder = folder.replace("{attention}", str(settings["attention.name"]))
+    return folder.replace("{max_length}", str(settings["task.max_length"]))
 
 
 def _flat_keys(config: Config) -> set[str]:

@@ -158,12 +158,23 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
 
 
 def _floors(experiment: Experiment, splits: Mapping[str, Split]) -> dict[str, Any]:
-    """The floors of the metric that chooses the best weights, and of the others."""
+    """The floors of the metric that chooses the best weights, and of the others.
+
+    Those on a further test split have its name in front: "mismatched_accuracy" is
+    measured on "test_mismatched".
+    """
     objective = experiment.objective
-    all_floors = experiment.spec.floors(experiment.task, splits)
-    floors = {
-        name: all_floors[name] for name in objective.metrics if name in all_floors
-    }
+    floors = {}
+    for split in splits:
+        if not split.startswith("test"):
+            continue
+        prefix = f"{split}_".removeprefix("test_")
+        split_floors = experiment.spec.floors(
+            experiment.task, {**splits, "test": splits[split]}
+        )
+        for name in objective.metrics:
+            if name in split_floors:
+                floors[prefix + name] = split_floors[name]
     return {"floors": floors.pop(objective.select, {}), "other_floors": floors}
 
 
@@ -263,7 +274,10 @@ def summarize(result: dict[str, Any]) -> str:
     floors = {metric: result["floors"], **result["other_floors"]}
     for name, rules in floors.items():
         value = format_metric(name, result[f"test_{name}"])
-        lines.append(f"test {name} {value} ({result['test_examples']:,} examples)")
+        # "mismatched_accuracy" is of the examples of test_mismatched.
+        split = name.rpartition("_")[0]
+        num_examples = result.get(f"test_{split}_examples", result["test_examples"])
+        lines.append(f"test {name} {value} ({num_examples:,} examples)")
         for rule, floor in rules.items():
             lines.append(f"  floor: {format_metric(name, floor):>6}  {rule}")
     return "\n".join(lines)

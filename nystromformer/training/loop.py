@@ -32,7 +32,8 @@ class Trainer:
     Args:
       programs: the compiled functions, which also know the objective and the mesh.
       schedule: steps, intervals, batches and seed.
-      splits: "train", "validation" and "test", as `HostSplit.from_split` takes them.
+      splits: "train", "validation", "test" and whatever else begins with "test", as
+        `HostSplit.from_split` takes them.
       workdir: an existing folder, or one in a bucket; the same for every process.
       start: maps the fresh weights, on the host, to those that training begins with.
       data_sha256: of each split.
@@ -95,7 +96,7 @@ class Trainer:
         )
 
     def fit(self) -> dict[str, Any]:
-        """Trains to the end, then measures the test split with the best weights.
+        """Trains to the end, then measures the test splits with the best weights.
 
         Returns:
           What training adds to result.json.
@@ -266,20 +267,29 @@ class Trainer:
         self.saved_step = self.step
 
     def _test(self) -> dict[str, float]:
-        """Measures the test split with the best weights."""
+        """Measures each test split with the best weights.
+
+        Returns the metrics by split and name, as in "test_accuracy".
+        """
         if self.run_state.best_step is None:
             raise NotFiniteError(
                 f"the validation {self.objective.select} was never finite: "
                 "no weights are the best"
             )
-        metrics = self._evaluate(device_put_global(self.mesh, self.best), "test")
-        if metrics is None:
-            raise Interrupted(self._signum(), self.step)
-        self.writer.write(self.step, "test", metrics)
+        weights = device_put_global(self.mesh, self.best)
+        test_metrics = {}
+        for split in self.splits:
+            if not split.startswith("test"):
+                continue
+            metrics = self._evaluate(weights, split)
+            if metrics is None:
+                raise Interrupted(self._signum(), self.step)
+            self.writer.write(self.step, split, metrics)
+            test_metrics |= {f"{split}_{name}": x for name, x in metrics.items()}
         # A session that was killed after its last checkpoint may have left weights
         # there that this session did not find.
         checkpoint.save_weights(self.workdir / "best", self.best)
-        return metrics
+        return test_metrics
 
     def _result(self, test_metrics: dict[str, float]) -> dict[str, Any]:
         """What training adds to result.json."""
@@ -288,7 +298,7 @@ class Trainer:
             "steps": self.step,
             "metric": self.objective.select,
             f"validation_{self.objective.select}": run_state.best_value,
-            **{f"test_{name}": value for name, value in test_metrics.items()},
+            **test_metrics,
             "examples_per_second": self.writer.median("examples_per_second"),
             "wall_seconds": run_state.wall_seconds,
             "best_step": run_state.best_step,

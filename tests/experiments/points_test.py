@@ -112,6 +112,25 @@ def test_make_points_changes_all_points_without_naming_it():
     assert not any("window" in word for word in points[0].flags)
 
 
+def test_make_points_starts_each_from_a_run_of_its_attention_and_length():
+    files = [f"{ROOT}/configs/glue.py:mrpc", f"{ROOT}/configs/text.py:subwords"]
+    changes = {"train.init_from": "/bert/{attention}-{max_length}"}
+    points = make_points(files, PLANS["table2"]["variants"], changes=changes)
+    assert {x.name: x.config.train.init_from for x in points} == {
+        "glue-nystrom-mrpc-seed0": "/bert/nystrom-512",
+        "text-nystrom-subwords-seed0": "/bert/nystrom-512",
+        "glue-softmax-mrpc-seed0": "/bert/softmax-512",
+        "text-softmax-subwords-seed0": "/bert/softmax-512",
+        "glue-nystrom-mrpc_seq1024-seed0": "/bert/nystrom-1024",
+        "text-nystrom-subwords_seq1024-seed0": "/bert/nystrom-1024",
+    }
+    for point in points:
+        source = point.config.train.init_from
+        assert f"--config.train.init_from={source}" in point.flags
+    same = make_points(files, [{}], changes={"train.init_from": "/bert"})
+    assert {x.config.train.init_from for x in same} == {"/bert"}
+
+
 BAD = {
     ("attention.name=",): "attention.name=: give KEY=VALUE,VALUE$",
     ("train.batch_size=8", "train.batch_size=16"): "train.batch_size is given twice",

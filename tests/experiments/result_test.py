@@ -11,7 +11,10 @@ from flax import nnx
 
 from lra_tasks.split import SPLITS, Split
 from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.report.runs import read_runs
+from nystromformer.experiments.report.tables import score_table
 from nystromformer.experiments.run import load_and_compile, run_training, summarize
+from nystromformer.experiments.trained_run import load_run
 from nystromformer.training.devices import make_mesh
 from nystromformer.training.optimizer import make_optimizer
 from tests.small import make_config
@@ -148,3 +151,61 @@ def test_summary_has_the_metrics_of_the_result_beside_their_floors():
         "test loss 0.1250 (1,000 examples)",
         "  floor: 2.0000  rule",
     ]
+
+
+MNLI_CLASSES = ("entailment", "neutral", "contradiction")
+
+
+def write_mnli(folder, counts):
+    """Official files of so many pairs; the last column is the label."""
+    (folder / "MNLI").mkdir()
+    for name, count in counts.items():
+        lines = ["sentence1\tsentence2\tgold_label"]
+        for i in range(count):
+            label = MNLI_CLASSES[0 if name == "dev_mismatched" else i % 3]
+            lines.append(f"{name} {i}\tB {i}\t{label}")
+        (folder / "MNLI" / f"{name}.tsv").write_text("\n".join([*lines, ""]))
+
+
+def test_result_has_both_test_splits_of_mnli(tmp_path):
+    """All examples of the mismatched one are of the first class; of train a third."""
+    write_mnli(tmp_path, {"train": 60, "dev_matched": 12, "dev_mismatched": 7})
+    settings = {
+        "task__source_dir": str(tmp_path),
+        "task__data_dir": str(tmp_path / "data"),
+        "task__max_length": 32,
+        "model__num_layers": 1,
+        "model__model_dim": 8,
+        "model__num_heads": 2,
+        "model__mlp_dim": 8,
+        "train__batch_size": 8,
+        "train__num_epochs": 1.0,
+        "train__eval_every": 3,
+    }
+    config = make_config("identity,quick,mnli", "glue", **settings)
+    result = run_training(Experiment(config), epath.Path(tmp_path / "run"))
+    run = load_run(tmp_path / "run")
+    for split, num_examples in (("test", 12), ("test_mismatched", 7)):
+        metrics = run.evaluate(split)
+        assert metrics["examples"] == num_examples
+        assert {name: result[f"{split}_{name}"] for name in metrics} == metrics
+        assert result["data_sha256"][split]
+    assert result["test_accuracy"] != result["test_mismatched_accuracy"]
+    assert result["floors"] == {"majority class": pytest.approx(1 / 3)}
+    assert result["other_floors"] == {"mismatched_accuracy": {"majority class": 1.0}}
+
+    lines = summarize(result).splitlines()
+    assert [line for line in lines if line.startswith("test ")] == [
+        f"test accuracy {result['test_accuracy']:.2%} (12 examples)",
+        f"test mismatched_accuracy {result['test_mismatched_accuracy']:.2%} "
+        "(7 examples)",
+    ]
+    rows = score_table(read_runs([tmp_path / "run"])).set_index("attention")
+    of_split = {
+        name: rows.loc["identity", f"mnli {name}, %"]
+        for name in ("accuracy", "mismatched accuracy")
+    }
+    assert of_split == {
+        "accuracy": f"{100 * result['test_accuracy']:.2f} (1)",
+        "mismatched accuracy": f"{100 * result['test_mismatched_accuracy']:.2f} (1)",
+    }

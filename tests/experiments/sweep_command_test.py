@@ -104,3 +104,16 @@ def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
     assert [x[-1] for x in words] == [f"--workdir={tmp_path}/x y/{n}" for n in names]
     assert all("--config.task.data_dir=/a b" in x for x in words)
     assert not [*tmp_path.iterdir()]
+
+
+def test_sweep_dry_run_of_table_2_has_its_three_rows_on_six_tasks(tmp_path, commands):
+    source = "--config.train.init_from=/bert/{attention}-{max_length}"
+    tokenizer = "--config.task.tokenizer=byte"
+    args = f"--workdir={tmp_path}/x", "--plan=table2", source, tokenizer, "--dry_run"
+    done = commands.run("sweep.py", *args)
+    assert (done.returncode, done.stderr) == (0, "")
+    words = [set(shlex.split(line)) for line in done.stdout.splitlines()]
+    for row in ("nystrom-512", "softmax-512", "nystrom-1024"):
+        flag = f"--config.train.init_from=/bert/{row}"
+        assert sum(flag in command for command in words) == 6
+    assert len(words) == 18

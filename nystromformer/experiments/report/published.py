@@ -15,8 +15,10 @@ from nystromformer.experiments.report.names import UNNAMED
 AVERAGE = "average"
 # In per cent; the numbered sources are in page.notes.
 SCORES: Any = pd.read_csv(Path(__file__).with_name("published.csv"))
+SCORES["preset"] = SCORES["preset"].fillna("")  # that of the paper's other rows
 TASKS = (*LRA, "glue")  # Their files in configs/ have the published settings.
-PRESETS = ("paper", "as_published", "subwords")
+PRESETS = ("paper", "as_published", "subwords", "seq1024", "subwords,seq1024")
+LONGER = "seq1024"  # the preset that has rows of its own
 # What a run of the published settings may choose: how a batch is cut, when it is
 # validated, and where the data and the pre-trained weights lie.
 FREE_KEYS = UNNAMED | {
@@ -71,14 +73,17 @@ def cite(run: Any, task: str) -> str:
     Args:
       run: a row of `read_runs`.
       task: a task of Table 3, whose runs start from scratch; a set of GLUE, whose runs
-        start from pre-trained weights; or "average", the mean that Table 3 prints.
+        start from pre-trained weights; "mnli mismatched", its other test split; or
+        "average", the mean that Table 3 prints.
 
     Returns:
       The scores; "" if the run has not the published settings, or nobody has published
       any.
     """
     settings = run["settings"]
-    task = "imdb" if settings["preset"] == "subwords" else task
+    words = (settings["preset"] or "").split(",")
+    if "subwords" in words:
+        task = "imdb"
     is_pretrained = bool(settings["train.init_from"])
     from_scratch = task in (*LRA, AVERAGE)
     if from_scratch == is_pretrained or not has_published_settings(run):
@@ -86,5 +91,6 @@ def cite(run: Any, task: str) -> str:
     if task not in SCORES:
         return ""
     rows = SCORES[SCORES["attention"] == run["attention"]]
+    rows = rows[rows["preset"] == (LONGER if LONGER in words else "")]
     scores = rows.set_index("source")[task].dropna()
     return ", ".join(f"{score:.2f} [{source}]" for source, score in scores.items())
