@@ -21,8 +21,8 @@ from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError, PretrainedError
 from nystromformer.experiments import cli
 from nystromformer.experiments.experiment import check_config
-from nystromformer.experiments.run_files import CONFIG_FILE
 from nystromformer.experiments.workdir import check_new, write_json
+from nystromformer.run_files import CONFIG_FILE
 from nystromformer.training.checkpoint import save_weights
 from nystromformer.training.step import split_weights
 

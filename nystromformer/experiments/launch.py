@@ -19,8 +19,8 @@ from submitit.core.utils import FailedJobError
 
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.points import Point
-from nystromformer.experiments.run_files import RESULT_FILE
 from nystromformer.experiments.workdir import is_locked
+from nystromformer.run_files import RESULT_FILE
 from nystromformer.training.interrupt import SIGNALS, Interrupted, StopFlag
 
 LOG_FILE = "log.txt"

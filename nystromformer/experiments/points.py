@@ -16,8 +16,8 @@ from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.config_file import load_config, read_settings
 from nystromformer.experiments.experiment import check_config
-from nystromformer.experiments.run_files import PLAN_FILE
 from nystromformer.experiments.workdir import write_json
+from nystromformer.run_files import PLAN_FILE
 
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 # A variant may have these keys, which are not keys of a config.

@@ -20,7 +20,6 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.metric_names import format_metric
-from nystromformer.experiments.run_files import CONFIG_FILE, RESULT_FILE
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.experiments.transfer import carry_over, load_source, replace_weights
 from nystromformer.experiments.workdir import (
@@ -29,6 +28,7 @@ from nystromformer.experiments.workdir import (
     read_result,
     write_json,
 )
+from nystromformer.run_files import CONFIG_FILE, RESULT_FILE
 from nystromformer.training.checkpoint import saved_steps, weights_sha256
 from nystromformer.training.compiled import Programs
 from nystromformer.training.data import HostSplit

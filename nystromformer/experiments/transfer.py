@@ -13,7 +13,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import TrainedRun, load_run
 from nystromformer.experiments.workdir import read_config, read_result
-from nystromformer.training.files import METRICS_FILE
+from nystromformer.run_files import METRICS_FILE
 from nystromformer.training.step import Weights, leaves_by_name
 
 # The names of arrays whose number of rows may differ.

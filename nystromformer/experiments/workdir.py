@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.plugins import load_modules
-from nystromformer.experiments.run_files import (
+from nystromformer.run_files import (
     CONFIG_FILE,
     LOCK_FILE,
     RESULT_FILE,

@@ -10,8 +10,8 @@ from typing import Any
 from etils import epath
 from tqdm import tqdm
 
+from nystromformer.run_files import METRICS_FILE
 from nystromformer.training.devices import is_host_0
-from nystromformer.training.files import METRICS_FILE
 
 SECONDS_PER_LINE = 10.0  # between lines of progress, where the output is no terminal
 

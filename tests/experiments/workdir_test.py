@@ -9,7 +9,6 @@ from filelock import FileLock
 from flax.traverse_util import flatten_dict
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.run_files import CONFIG_FILE
 from nystromformer.experiments.workdir import (
     check_workdir,
     is_locked,
@@ -17,6 +16,7 @@ from nystromformer.experiments.workdir import (
     read_config,
     write_json,
 )
+from nystromformer.run_files import CONFIG_FILE
 from tests.small import make_config
 
 BERT = {"train__init_from": "/a/bert", "task__sizes": (1, 2)}  # a list in JSON

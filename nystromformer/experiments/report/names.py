@@ -8,7 +8,7 @@ import pandas as pd
 
 from lra_tasks import LRA
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.run_files import SETTINGS_WITHOUT_EFFECT
+from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT
 
 # The order of the rows and columns; what has no place here comes after them.
 ATTENTIONS = (

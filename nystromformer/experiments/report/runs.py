@@ -16,12 +16,12 @@ from flax.traverse_util import flatten_dict
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.metric_names import is_rate
 from nystromformer.experiments.report.names import hide_seeds, name_runs, sort_key
-from nystromformer.experiments.run_files import (
+from nystromformer.run_files import (
     CONFIG_FILE,
+    METRICS_FILE,
     PLAN_FILE,
     RESULT_FILE,
 )
-from nystromformer.training.files import METRICS_FILE
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 

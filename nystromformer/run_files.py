@@ -1,9 +1,11 @@
 """The files in the folder of a run or a sweep, and the settings that change no number.
 
-Reading a run, as a report does, needs neither JAX nor the model.
+Reading a run, as a report does, needs neither JAX nor the model, and so this module
+imports nothing.
 """
 
 CONFIG_FILE = "config.json"
+METRICS_FILE = "metrics.jsonl"
 RESULT_FILE = "result.json"  # a run that is finished has it
 LOCK_FILE = "lock"  # of the process that trains there
 PLAN_FILE = "sweep.json"  # in the folder of a sweep: the config of each run, by name
