@@ -125,23 +125,24 @@ class Vocabulary:
                 parts.append(self._tokenizer.decode(list(group)).strip())
         return " ".join(parts)
 
-    def row(self, first: list[int], *second: list[int], max_length: int) -> list[int]:
+    def row(
+        self, first: list[int], second: list[int] | None = None, *, max_length: int
+    ) -> list[int]:
         """Makes the row [CLS] first [SEP], or [CLS] first [SEP] second [SEP].
 
         Of two texts that are too long together the longer one is cut.
 
         Args:
           first: the ids of a text.
-          *second: those of another, or nothing.
+          second: those of another; None = there is only one.
           max_length: the largest length of the row.
         """
-        num_free = max_length - 2 - len(second)  # beside [CLS] and each [SEP]
-        if not second:
-            return [self.cls, *first[:num_free], self.sep]
-        [other] = second
-        first = first[: max(num_free - len(other), (num_free + 1) // 2)]
-        other = other[: num_free - len(first)]
-        return [self.cls, *first, self.sep, *other, self.sep]
+        if second is None:
+            return [self.cls, *first[: max_length - 2], self.sep]
+        num_free = max_length - 3  # beside [CLS] and both [SEP]
+        first = first[: max(num_free - len(second), (num_free + 1) // 2)]
+        second = second[: num_free - len(first)]
+        return [self.cls, *first, self.sep, *second, self.sep]
 
     def rows(
         self, texts: Sequence[Sequence[str]], max_length: int

@@ -266,10 +266,7 @@ def test_block_is_its_formula(norm):
     def formula(block, x):
         parts = ((block.attention_norm, block.attention), (block.mlp_norm, block.mlp))
         for ln, function in parts:
-            if norm == "pre":
-                x = x + function(ln(x))
-            else:
-                x = ln(x + function(x))
+            x = x + function(ln(x)) if norm == "pre" else ln(x + function(x))
         return x
 
     x = jax.random.normal(KEY, (B, L, D))

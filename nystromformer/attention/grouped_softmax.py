@@ -224,8 +224,10 @@ def _attend_head(
 
     def cut_into_blocks(array: jax.Array | None) -> jax.Array | None:
         """[T, …] in blocks; a single row serves all of them."""
-        if array is None or len(array) == 1:
-            return None if array is None else array[None]
+        if array is None:
+            return None
+        if len(array) == 1:
+            return array[None]
         fill = num_blocks * block_size - length
         padded = jnp.pad(array, ((0, fill), (0, 0)))
         return padded.reshape(num_blocks, block_size, array.shape[1])

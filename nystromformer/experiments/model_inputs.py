@@ -83,15 +83,16 @@ def _encode(
 
 def _check_tokens(task: Task, tokens: np.ndarray, num_sequences: int) -> None:
     """Raises ValueError unless token ids have a fitting shape and are in the range."""
-    if num_sequences == 2:
-        axes = "[B, 2, L]"
-        has_axes = tokens.ndim == 3 and tokens.shape[1] == 2
-    else:
-        axes = "[B, L]"
-        has_axes = tokens.ndim == 2
-    if not has_axes or tokens.shape[-1] > task.max_length:
+    is_too_long = tokens.ndim > 0 and tokens.shape[-1] > task.max_length
+    if num_sequences == 1 and (tokens.ndim != 2 or is_too_long):
         raise ValueError(
-            f"token ids must be {axes} with L ≤ {task.max_length}, got {tokens.shape}"
+            f"token ids must be [B, L] with L ≤ {task.max_length}, got {tokens.shape}"
+        )
+    is_pair = tokens.ndim == 3 and tokens.shape[1] == 2
+    if num_sequences == 2 and (not is_pair or is_too_long):
+        raise ValueError(
+            f"token ids must be [B, 2, L] with L ≤ {task.max_length}, got "
+            f"{tokens.shape}"
         )
     if not np.isin(tokens, np.arange(task.vocab_size)).all():
         raise ValueError(f"token ids must be from 0 to {task.vocab_size - 1}")

@@ -240,8 +240,8 @@ class Trainer:
             checkpoint.save_weights(self.workdir / "best", self.best)
 
         metrics.pop("examples")
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        say(f"step {self.step}: validation {shown}")
+        texts = [f"{name} {value:.4f}" for name, value in metrics.items()]
+        say(f"step {self.step}: validation {', '.join(texts)}")
 
     def _is_best(self, value: float) -> bool:
         """Whether this value of the selected metric is better than all before."""

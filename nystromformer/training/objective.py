@@ -77,6 +77,6 @@ def _f1_sums(
     is_predicted = logits.argmax(-1) == 1
     is_positive = labels == 1
     is_true_positive = is_predicted & is_positive
-    # 2 TP + FP + FN counts what is predicted, and what is positive.
-    either = is_predicted.astype(jnp.int32) + is_positive
-    return (2 * is_true_positive * weights).sum(), (either * weights).sum()
+    # TP + FP are the predicted, TP + FN the positive ones: 2 TP + FP + FN is their sum.
+    counts = is_predicted.astype(jnp.int32) + is_positive
+    return (2 * is_true_positive * weights).sum(), (counts * weights).sum()

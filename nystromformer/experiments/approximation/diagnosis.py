@@ -97,7 +97,9 @@ def _make_layers(
 ) -> list[Layer]:
     """A Layer of arrays [B, L, N, H] for each of the given ones."""
     if hasattr(query, "shape"):
-        query, key, value = [query], [key], [value]
+        query = [query]
+        key = [key]
+        value = [value]
 
     layers = []
     for index, arrays in enumerate(zip(query, key, value, strict=True)):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,20 +49,21 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
         key, peak_bytes: the program's.
         seconds: of one step, in each round; empty if it runs out of memory.
     """
-    has_memory = [_warm_up(program) for program in programs]
-    runs = [
-        program.run for program, fits in zip(programs, has_memory, strict=True) if fits
-    ]
-    samples: Iterator[list[float]] = iter(sample_in_turns(runs, rounds))
     rows = []
-    for program, fits in zip(programs, has_memory, strict=True):
-        seconds = [x / program.steps for x in next(samples)] if fits else []
-        row = {
+    runnable = []
+    for program in programs:
+        row: dict[str, Any] = {
             "key": program.key,
             "peak_bytes": program.peak_bytes,
-            "seconds": seconds,
+            "seconds": [],
         }
         rows.append(row)
+        if _warm_up(program):
+            runnable.append((program, row))
+
+    samples = sample_in_turns([program.run for program, _ in runnable], rounds)
+    for (program, row), seconds in zip(runnable, samples, strict=True):
+        row["seconds"] = [x / program.steps for x in seconds]
     return rows
 
 

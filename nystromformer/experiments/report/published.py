@@ -84,11 +84,11 @@ def cite(run: Any, task: str) -> str:
     words = (settings["preset"] or "").split(",")
     if "subwords" in words:
         task = "imdb"
-    is_pretrained = bool(settings["train.init_from"])
-    from_scratch = task in (*LRA, AVERAGE)
-    if from_scratch == is_pretrained or not has_published_settings(run):
+    is_run_from_scratch = not settings["train.init_from"]
+    is_score_from_scratch = task in (*LRA, AVERAGE)
+    if is_run_from_scratch != is_score_from_scratch or task not in SCORES:
         return ""
-    if task not in SCORES:
+    if not has_published_settings(run):
         return ""
     rows = SCORES[SCORES["attention"] == run["attention"]]
     rows = rows[rows["preset"] == (LONGER if LONGER in words else "")]

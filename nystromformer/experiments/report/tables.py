@@ -72,7 +72,8 @@ def score_table(frame: Frame) -> Frame:
         task = first_run["task"]
         if first_run["metric"].startswith("mismatched"):
             task += " mismatched"  # MNLI's other test split
-        if published := cite(first_run, task):
+        published = cite(first_run, task)
+        if published:
             cells[f"{task} published, %"][row] = published
 
     _add_averages(frame, cells)
@@ -153,8 +154,9 @@ def format_difference(runs: Frame, reference: Frame) -> str:
         bound = stdtrit(count - 1, 0.975) * differences.sem()
         noise = "chance"
     else:
-        deviations = pairs["score_sd"].item(), pairs["score_sd_reference"].item()
-        bound = 2 * math.hypot(*deviations)
+        deviation = pairs["score_sd"].item()
+        reference_deviation = pairs["score_sd_reference"].item()
+        bound = 2 * math.hypot(deviation, reference_deviation)
         noise = "test noise"
     if pd.isna(bound):  # one seed, of a metric whose noise is not known
         return f"{mean:+.2f} (1)"
