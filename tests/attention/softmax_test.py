@@ -14,7 +14,8 @@ from tests.attention.cases import make, normal
 from tests.tolerance import TOLERANCE, relative_error
 
 B, L, N, H = 3, 7, 2, 8
-SOFTMAX = make("softmax")
+make_softmax = functools.partial(make, "softmax", num_heads=N, head_dim=H)
+SOFTMAX = make_softmax()
 BLOCK = 21
 LONG = 61  # in three blocks, the last one not full
 
@@ -57,7 +58,7 @@ def test_softmax_attention_drops_weights(broadcast_dropout):
 
 def test_softmax_attention_drops_what_the_call_asks_for():
     """An explicit rate of 0 is none; like flax it drops unless deterministic."""
-    drops = make("softmax", dropout_rate=0.5)
+    drops = make_softmax(dropout_rate=0.5)
     inputs = qkv(L, B)
     rng = jax.random.key(0)
     exact = drops(*inputs, deterministic=True)
@@ -74,7 +75,7 @@ def test_softmax_attention_drops_what_the_call_asks_for():
 @pytest.mark.parametrize(
     "attend",
     [
-        make("softmax", dropout_rate=0.5),
+        make_softmax(dropout_rate=0.5),
         functools.partial(SOFTMAX, dropout_rate=0.5),
     ],
     ids=["option", "call"],
@@ -90,7 +91,7 @@ def test_softmax_attention_goes_by_the_dropout_of_flax(rate):
     layer = nnx.MultiHeadAttention(
         N,
         N * H,
-        attention_fn=make("softmax", dropout_rate=0.3),
+        attention_fn=make_softmax(dropout_rate=0.3),
         dropout_rate=rate,
         decode=False,
         rngs=nnx.Rngs(0),
