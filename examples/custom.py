@@ -70,11 +70,8 @@ class Average(Attention):
         Returns:
           [T, H].
         """
-        if mask is None:
-            mean = value.mean(0)
-        else:
-            # Values are zero where the mask is False.
-            mean = value.sum(0) / jnp.maximum(mask.sum(), 1)
+        num_valid = len(key) if mask is None else jnp.maximum(mask.sum(), 1)
+        mean = value.sum(0) / num_valid  # Values are zero where the mask is False.
         return jnp.broadcast_to(self.scale * mean, query.shape)
 
 
