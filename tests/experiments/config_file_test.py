@@ -46,7 +46,7 @@ def test_load_config_rejects_in_one_line(file, changes, message):
     assert "\n" not in str(caught.value)
 
 
-def test_config_text_has_a_line_for_each_key():
+def test_format_config_has_a_line_for_each_key():
     config = load_config(f"{LISTOPS}:quick", {"train.seed": 3})
     lines = format_config(config).splitlines()
     assert "config.train.seed = 3" in lines

@@ -6,7 +6,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.markdown import make_page, make_table, open_folder
 
 
-def test_table_shows_markup_as_text():
+def test_make_table_shows_markup_as_text():
     assert make_table(["name", "of_x", "value"], [["a|b", "*_`<", "two\nlines"]]) == [
         r"| name | of\_x | value |",
         "| --- | ---: | ---: |",
@@ -14,7 +14,7 @@ def test_table_shows_markup_as_text():
     ]
 
 
-def test_page_says_where_its_numbers_come_from():
+def test_make_page_says_where_its_numbers_come_from():
     source = {"command": "x.py", "commit": None, "versions": {"jax": "1", "b": "3"}}
     head = "- Command: `x.py`\n- Commit: None\n- Versions: jax 1, b 3"
     assert make_page("Title", source, ["line", ""]) == f"# Title\n\n{head}\n\nline\n"

@@ -11,7 +11,7 @@ LISTOPS = get_task("listops", max_length=48, min_tokens=24, max_tokens=48)
 TEXTS = ["[MAX 2 3 ]", "[MIN 2 [MAX 2 3 ] ]"]
 
 
-def test_padded_inputs_encodes_texts_as_the_task_does():
+def test_prepare_inputs_encodes_texts_as_the_task_does():
     tokens, mask = prepare_inputs(LISTOPS, TEXTS)
     expected_tokens, lengths = LISTOPS.encode(TEXTS)
     np.testing.assert_array_equal(tokens, expected_tokens)
@@ -20,19 +20,19 @@ def test_padded_inputs_encodes_texts_as_the_task_does():
     assert mask[0, : lengths[0]].all()
 
 
-def test_padded_inputs_pads_token_ids():
+def test_prepare_inputs_pads_token_ids():
     tokens, mask = prepare_inputs(LISTOPS, np.full((2, 9), 7), [9, 4])
     assert tokens.shape == mask.shape == (2, 48)
     assert mask.sum(1).tolist() == [9, 4]
     assert not tokens[:, 9:].any()
 
 
-def test_padded_inputs_takes_one_text_without_a_list():
+def test_prepare_inputs_takes_one_text_without_a_list():
     tokens, _ = prepare_inputs(LISTOPS, np.array(TEXTS[0]))
     np.testing.assert_array_equal(tokens, prepare_inputs(LISTOPS, TEXTS[:1])[0])
 
 
-def test_padded_inputs_of_pairs_have_two_sequences():
+def test_prepare_inputs_of_pairs_has_two_sequences():
     task = get_task("retrieval", max_length=31)
     pairs = [["one", "another"], ["a third", "ö" * 40]]
     tokens, mask = prepare_inputs(task, pairs, num_sequences=2)
@@ -62,7 +62,7 @@ def test_padded_inputs_of_pairs_have_two_sequences():
         ([None], ValueError, r"must be a list of texts, .* got \[None\]"),
     ],
 )
-def test_padded_inputs_rejects_what_is_no_example(inputs, error, message):
+def test_prepare_inputs_rejects_what_is_no_example(inputs, error, message):
     with pytest.raises(error, match=message):
         prepare_inputs(LISTOPS, inputs)
 
@@ -83,19 +83,19 @@ LENGTHS = r"lengths must be integers of shape \(2,\), one for each row of token 
         ([True, False], LENGTHS),
     ],
 )
-def test_padded_inputs_rejects_lengths_that_cannot_be(lengths, message):
+def test_prepare_inputs_rejects_lengths_that_cannot_be(lengths, message):
     tokens = np.ones((2, 9), int)
     assert prepare_inputs(LISTOPS, tokens, [9, 0])[0].shape == (2, 48)
     with pytest.raises(ValueError, match=message):
         prepare_inputs(LISTOPS, tokens, lengths)
 
 
-def test_padded_inputs_rejects_lengths_of_texts():
+def test_prepare_inputs_rejects_lengths_of_texts():
     with pytest.raises(ValueError, match="lengths are of token ids: leave them out"):
         prepare_inputs(LISTOPS, TEXTS[:1], [4])
 
 
-def test_padded_inputs_takes_no_padding_for_a_token():
+def test_prepare_inputs_takes_no_padding_for_a_token():
     tokens, _ = LISTOPS.encode(TEXTS)
     for columns in (tokens, tokens[:, :7]):  # the second row fills the seven
         with pytest.raises(ValueError, match="end in 0, the padding: give lengths"):
@@ -103,13 +103,13 @@ def test_padded_inputs_takes_no_padding_for_a_token():
     assert prepare_inputs(LISTOPS, tokens[1:, :7])[1].sum() == 7
 
 
-def test_padded_inputs_knows_padding_of_a_task_whose_own_sequences_are_full():
+def test_prepare_inputs_knows_padding_of_a_task_whose_own_sequences_are_full():
     recall = get_task("recall", max_length=192, num_pairs=16)
     tokens, _ = recall.encode(["k1 v2 k1"])
     with pytest.raises(ValueError, match="end in 0, the padding: give lengths"):
         prepare_inputs(recall, tokens)
 
 
-def test_padded_inputs_takes_a_black_pixel_for_a_token():
+def test_prepare_inputs_takes_a_black_pixel_for_a_token():
     _, mask = prepare_inputs(get_task("image"), np.zeros((1, 1024), np.uint8))
     assert mask.all()

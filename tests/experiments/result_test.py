@@ -134,7 +134,7 @@ def test_an_epoch_of_pairs_has_as_many_steps_as_pairs_fill(monkeypatch, num_epoc
     assert last_update(programs.definition.optimizer) == last_update(by_hand)
 
 
-def test_summary_has_the_metrics_of_the_result_beside_their_floors():
+def test_summarize_has_the_metrics_of_the_result_beside_their_floors():
     result = {
         **{"task": "glue", "attention": "nystrom", "seed": 7, "metric": "f1"},
         **{"best_step": 1_200, "validation_f1": 0.5, "test_f1": 0.25},

@@ -75,7 +75,7 @@ def test_load_and_compile_does_not_wait_for_the_data_where_compiling_fails(monke
     stop.set()
 
 
-def test_example_of_a_task_has_the_form_of_its_data(tmp_path):
+def test_make_example_has_the_form_of_its_data(tmp_path):
     """So that what is compiled for it is what the data need."""
     task = Experiment(make_config("identity,quick", task__num_train=9)).task
 

@@ -108,7 +108,7 @@ def test_measure_errors_takes_other_attentions(float64):
     assert len(by_method["performer"]) == N * len(LENGTHS)
 
 
-def test_spectra_are_of_the_attention_matrix_of_valid_tokens(float64):
+def test_measure_spectra_are_of_the_attention_matrix_of_valid_tokens(float64):
     of = layer()
     rows = measure_spectra([of])
     assert len(rows) == N * sum(LENGTHS)
@@ -121,7 +121,7 @@ def test_spectra_are_of_the_attention_matrix_of_valid_tokens(float64):
         np.testing.assert_allclose(chosen["singular_value"], expected, atol=1e-12)
 
 
-def test_spectra_compile_once_for_all_examples_and_layers(monkeypatch):
+def test_measure_spectra_compiles_once_for_all_examples_and_layers(monkeypatch):
     traced = []
 
     def counted(*args):
@@ -133,7 +133,7 @@ def test_spectra_compile_once_for_all_examples_and_layers(monkeypatch):
     assert len(traced) == 1
 
 
-def test_matrices_are_of_each_head_and_its_valid_tokens(float64):
+def test_compute_matrices_are_of_each_head_and_its_valid_tokens(float64):
     of = layer()
     near = functools.partial(nystrom_rows, rows=slice(None), num_landmarks=4)
     functions = {

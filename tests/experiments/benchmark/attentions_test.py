@@ -20,7 +20,7 @@ from nystromformer.experiments.benchmark.attentions import (
 from tests.tolerance import TOLERANCE, relative_error
 
 
-def test_all_labels_begin_with_table_1_and_name_every_attention(monkeypatch):
+def test_list_labels_begins_with_table_1_and_name_every_attention(monkeypatch):
     monkeypatch.setitem(ATTENTIONS, "mine", LinearAttention)
     labels = list_labels()
     assert labels[:5] == list(TABLE_1)

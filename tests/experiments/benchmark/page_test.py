@@ -15,14 +15,14 @@ def row(name="linear", length=4096, what="forward", scale=1, **key):
     return {"key": key, "peak_bytes": scale * 3 * 2**20, "seconds": seconds}
 
 
-def test_exponent_is_of_the_power_and_of_long_lengths_alone():
+def test_fit_exponent_is_of_the_power_and_of_long_lengths_alone():
     curve = {n: 3 * n**1.5 for n in (2048, 4096, 16384)}
     assert fit_exponent({512: 1e9, **curve}) == "1.50"
     for curve in ({}, {4096: 1.0}, {512: 1, 1024: 2}):
         assert fit_exponent(curve) == "—"
 
 
-def test_tables_have_factors_of_softmax_exponents_and_gaps():
+def test_make_tables_has_factors_of_softmax_exponents_and_gaps():
     full = {**row("full", 2048), "seconds": []}
     text = "\n".join(
         make_tables([row("softmax", scale=20), row(), row(length=2048), full])
@@ -34,7 +34,7 @@ def test_tables_have_factors_of_softmax_exponents_and_gaps():
     assert "| full | — | out of memory | — |" in text
 
 
-def test_tables_of_train_steps_are_by_task_with_its_sizes():
+def test_make_tables_of_train_steps_are_by_task_with_its_sizes():
     sizes = {"what": "train step", "length": 64, "batch_size": 32}
     text = "\n".join(
         make_tables([row(task=task, **sizes) for task in ("text", "image")])

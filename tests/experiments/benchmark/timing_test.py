@@ -48,7 +48,7 @@ def test_sample_in_turns_begins_every_round_with_another():
     assert "".join(clock.log) == "abc" + "abc" + "bca" + "cab"
 
 
-def test_interleaved_repeats_short_programs():
+def test_sample_in_turns_repeats_short_programs():
     clock = Clock()
     short_seconds = MIN_SECONDS / 8
     runs = [clock.function("long", 3.0), clock.function("short", short_seconds)]

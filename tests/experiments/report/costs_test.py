@@ -13,7 +13,7 @@ def add_costs(runs, arg, test, speed, mebibytes, **changes):
     runs.add(arg, test, result=costs, **changes)
 
 
-def test_by_cost_draws_the_best_score_at_each_cost(runs):
+def test_draw_by_cost_draws_the_best_score_at_each_cost(runs):
     landmarks = "attention__num_landmarks"
     add_costs(runs, "softmax,quick", 0.80, 100.0, 40)
     add_costs(runs, "nystrom,quick", 0.60, 400.0, 20, **{landmarks: 16})
@@ -34,7 +34,7 @@ def test_by_cost_draws_the_best_score_at_each_cost(runs):
     assert sorted(names) == ["", "", "16 landmarks", "64 landmarks"]
 
 
-def test_by_cost_joins_the_points_of_a_group(runs):
+def test_draw_by_cost_joins_the_points_of_a_group(runs):
     for num_layers in (1, 2):
         for arg in ("softmax,quick", "nystrom,quick"):
             add_costs(
@@ -51,7 +51,7 @@ def test_by_cost_joins_the_points_of_a_group(runs):
     assert lines == [[[100, 200], [100, 200]], [[100, 100], [200, 200]]]
 
 
-def test_by_cost_has_a_panel_for_each_task_option_and_device(runs):
+def test_draw_by_cost_has_a_panel_for_each_task_option_and_device(runs):
     for length in (500, 900):
         for arg in ("softmax,quick", "nystrom,quick"):
             add_costs(runs, arg, 0.5, 100.0, 1, task__max_length=length)
@@ -60,7 +60,7 @@ def test_by_cost_has_a_panel_for_each_task_option_and_device(runs):
     assert titles == [f"listops, max_length {n}, CPU, 2 cores" for n in (500, 900)]
 
 
-def test_by_cost_is_none_for_a_single_setting(runs):
+def test_draw_by_cost_is_none_for_a_single_setting(runs):
     add_costs(runs, "softmax,quick", 0.5, 100.0, 1)
     assert draw_by_cost(read_groups(runs), COST_AXES["speed"]) is None
 

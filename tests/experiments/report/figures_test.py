@@ -8,7 +8,7 @@ from nystromformer.experiments.report.figures import draw_by_landmarks, draw_fig
 from tests.experiments.report.conftest import read_groups
 
 
-def test_by_landmarks_draws_means_bars_and_exact_attention(runs):
+def test_draw_by_landmarks_draws_means_bars_and_exact_attention(runs):
     runs.add("nystrom,quick", 0.50, attention__num_landmarks=16)
     runs.add("nystrom,quick", 0.54, attention__num_landmarks=16, seed=1)
     runs.add("nystrom,quick", 0.60, attention__num_landmarks=64)
@@ -27,7 +27,7 @@ def test_by_landmarks_draws_means_bars_and_exact_attention(runs):
     assert sorted(legend) == ["nystrom", "softmax"]
 
 
-def test_curves_average_seeds_up_to_the_last_step_of_all(runs):
+def test_draw_curves_averages_seeds_up_to_the_last_step_of_all(runs):
     runs.add("nystrom,quick", 0.5, steps=(50, 100, 150))
     runs.add("nystrom,quick", seed=1, steps=(50, 100))
     accuracy, loss = (
@@ -39,7 +39,7 @@ def test_curves_average_seeds_up_to_the_last_step_of_all(runs):
     assert accuracy[0].get_ydata() == pytest.approx([5, 10, 15])  # per cent
 
 
-def test_curves_show_a_single_value_as_a_point(runs):
+def test_draw_curves_shows_a_single_value_as_a_point(runs):
     runs.add("nystrom,quick", 0.5, steps=(50,))
     runs.add("nystrom,quick", 0.5, seed=1, steps=(50, 100))
     accuracy, _ = (
@@ -48,7 +48,7 @@ def test_curves_show_a_single_value_as_a_point(runs):
     assert [line.get_marker() for line in accuracy] == ["o", "", "o"]
 
 
-def test_figures_draw_each_validated_metric_and_no_empty_one(runs):
+def test_draw_figures_has_each_validated_metric_and_no_empty_one(runs):
     runs.add("nystrom,quick", steps=())
     assert [*draw_figures(read_groups(runs))] == []
     runs.add("nystrom,quick", 0.5, seed=1)

@@ -205,7 +205,7 @@ def test_cost_table_averages_seeds_of_one_device(three):
     }
 
 
-def test_difference_has_the_paired_t_interval_of_common_seeds(runs):
+def test_format_difference_has_the_paired_t_interval_of_common_seeds(runs):
     for seed, (ours, theirs) in enumerate([(0.51, 0.50), (0.54, 0.50), (0.58, 0.54)]):
         runs.add("nystrom,quick", ours, seed=seed)
         runs.add("softmax,quick", theirs, seed=seed)
