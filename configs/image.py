@@ -17,7 +17,7 @@ QUICK = {
 PRESETS = {
     "quick": QUICK,
     "as_published": AS_PUBLISHED | {"model.ignore_id": 0},  # black
-    **self_pretraining.presets("image", QUICK),
-    **modern.presets("image"),
+    **self_pretraining.make_presets("image", QUICK),
+    **modern.make_presets("image"),
 }
 get_config = make_get_config("image", PAPER, PRESETS)

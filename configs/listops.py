@@ -27,7 +27,7 @@ PRESETS = {
     "quick": QUICK,
     "as_published": AS_PUBLISHED | {"task.max_length": 2_048},  # `max_tokens` stays
     "quick,as_published": AS_PUBLISHED,
-    **self_pretraining.presets("listops", QUICK),
-    **modern.presets("listops"),
+    **self_pretraining.make_presets("listops", QUICK),
+    **modern.make_presets("listops"),
 }
 get_config = make_get_config("listops", PAPER, PRESETS)

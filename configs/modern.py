@@ -103,7 +103,7 @@ TASK_OPTIONS = {
 QUICK_STEPS = {"text": train(num_steps=2_000)}
 
 
-def presets(task: str) -> dict[str, dict[str, Any]]:
+def make_presets(task: str) -> dict[str, dict[str, Any]]:
     """Returns `modern` of one task, and what it is beside `quick`."""
     settings = SETTINGS[task]
     recipe: Mapping[str, Any] = {

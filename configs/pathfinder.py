@@ -21,7 +21,7 @@ QUICK = {
 PRESETS = {
     "quick": QUICK,
     "as_published": AS_PUBLISHED | {"model.ignore_id": 0},  # black
-    **self_pretraining.presets("pathfinder", QUICK),
-    **modern.presets("pathfinder"),
+    **self_pretraining.make_presets("pathfinder", QUICK),
+    **modern.make_presets("pathfinder"),
 }
 get_config = make_get_config("pathfinder", PAPER, PRESETS)

@@ -24,7 +24,7 @@ PRESETS = {
     "quick": QUICK,
     "as_published": AS_PUBLISHED | {"task.max_length": 4_096, "task.num_bytes": 4_000},
     "quick,as_published": AS_PUBLISHED,
-    **self_pretraining.presets("retrieval", QUICK),
-    **modern.presets("retrieval"),
+    **self_pretraining.make_presets("retrieval", QUICK),
+    **modern.make_presets("retrieval"),
 }
 get_config = make_get_config("retrieval", PAPER, PRESETS)

@@ -86,7 +86,7 @@ SETTINGS = {
 }
 
 
-def presets(task: str, quick: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def make_presets(task: str, quick: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Returns the presets of one task.
 
     Args:

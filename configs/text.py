@@ -47,7 +47,7 @@ PRESETS = {
     "quick,subwords": QUICK_SUBWORDS,
     "seq1024": {"task.max_length": 1_024},
     "quick,seq1024": {"task.max_length": 512},
-    **self_pretraining.presets("text", QUICK),
-    **modern.presets("text"),
+    **self_pretraining.make_presets("text", QUICK),
+    **modern.make_presets("text"),
 }
 get_config = make_get_config("text", PAPER, PRESETS)
