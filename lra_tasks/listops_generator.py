@@ -127,7 +127,7 @@ def _grow(
     A tree beyond `longest` tokens stops growing: it could only get longer.
     """
     length = np.ones(TREES_PER_ROUND, np.int64)
-    tree = np.arange(TREES_PER_ROUND)  # of each operator at this depth
+    tree = np.arange(TREES_PER_ROUND)  # the tree of each operator at this depth
     levels = []
     for depth in range(1, max_depth):
         arity = rng.integers(2, max_args, len(tree), np.uint8, endpoint=True)
@@ -164,7 +164,7 @@ def _draw_contents(rng: np.random.Generator, levels: list[_Level]) -> list[_Cont
     5. In the upper one the arguments' values are 4, 2 and 0, their sizes 1, 5 and 1,
     their offsets behind [MAX 0, 1 and 6; the whole has the value 4 and the size 9.
     """
-    value = np.empty(0, np.uint8)  # of the operators of the level below
+    value = np.empty(0, np.uint8)  # the values of the operators one level below
     size = np.empty(0, np.int64)
     contents = []
     for _, arity, is_nested in reversed(levels):

@@ -7,7 +7,7 @@ imports nothing.
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 RESULT_FILE = "result.json"  # a run that is finished has it
-LOCK_FILE = "lock"  # of the process that trains there
+LOCK_FILE = "lock"  # the process that trains there holds it
 PLAN_FILE = "sweep.json"  # in the folder of a sweep: the config of each run, by name
 
 # Runs that differ in these settings alone have equal numbers.

@@ -16,7 +16,8 @@ from nystromformer.streams import DROPOUT_BESIDE_MASKS
 from nystromformer.training.data import Batch
 from nystromformer.training.metrics import Sums, label_sums
 
-MASK_SHARE = 0.67  # of the chosen tokens, with corruption="mask_or_random"
+# With corruption="mask_or_random" this share of the chosen tokens is masked.
+MASK_SHARE = 0.67
 
 
 class Masked(NamedTuple):

@@ -14,7 +14,7 @@ from nystromformer.experiments.benchmark.attentions import PASSES
 from nystromformer.experiments.benchmark.timing import Program, measure
 from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 
-Row = Mapping[str, Any]  # of `timing.measure`
+Row = Mapping[str, Any]  # one that `timing.measure` returns
 PAGE = "README.md"
 FILE = "benchmark.json"
 DASH = "—"
