@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from nystromformer import factors, ops
 from nystromformer.attention.softmax import SoftmaxAttention
 from nystromformer.encoder import Encoder
-from nystromformer.factors import softmax_matrix
 from nystromformer.heads import (
     DenoisingClassifier,
     DenoisingPairClassifier,
@@ -23,15 +23,18 @@ from nystromformer.heads import (
     SequenceClassifier,
     TokenClassifier,
 )
-from nystromformer.ops import dropout
-from tests.encoder_cases import INPUTS, MASK, B, D, L, V, encoder_config
+from tests.encoder_cases import INPUTS, MASK, B, D, L, V, call, encoder_config
 from tests.tolerance import TOLERANCE, relative_error
+
+# Compiled: one operation at a time they would take ten times as long.
+dropout = jax.jit(ops.dropout, static_argnums=1)
+softmax_matrix = jax.jit(factors.softmax_matrix)
 
 KEY = jax.random.key(1)
 RATE = 0.4
 # Exact attention drops weights of its own; without attention a head compiles faster.
 SOFTMAX = {"attention": "softmax", "attention_options": {"dropout_rate": 0.2}}
-IDENTITY = {"attention": "identity", "num_layers": 1}
+IDENTITY = {"attention": "identity"}
 X = jax.random.normal(jax.random.key(2), (B, L, D))
 
 
@@ -55,7 +58,7 @@ def test_mlp_drops_after_the_gelu_with_norm_pre_alone(norm):
     mlp = make_encoder(norm=norm).blocks[0].mlp
     hidden = jax.nn.gelu(mlp.expand(X), approximate=False)
     dropped = dropout(hidden, RATE if norm == "pre" else 0.0, KEY)
-    check(mlp(X, KEY), mlp.contract(dropped))
+    check(call(mlp, X, KEY), mlp.contract(dropped))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -65,8 +68,8 @@ def test_block_drops_what_it_adds_and_never_the_residual(norm):
     block.mlp_norm.scale[...] *= 2  # no other norm's
     of_weights, of_attended, of_hidden, of_mlp = jax.random.split(KEY, 4)
     halves = (
-        (block.attention_norm, lambda x: block.attention(x, MASK, of_weights)),
-        (block.mlp_norm, lambda x: block.mlp(x, of_hidden)),
+        (block.attention_norm, lambda x: call(block.attention, x, MASK, of_weights)),
+        (block.mlp_norm, lambda x: call(block.mlp, x, of_hidden)),
     )
     expected = X
     for (ln, function), key in zip(halves, (of_attended, of_mlp), strict=True):
@@ -74,7 +77,7 @@ def test_block_drops_what_it_adds_and_never_the_residual(norm):
             expected = expected + dropout(function(ln(expected)), RATE, key)
         else:
             expected = ln(expected + dropout(function(expected), RATE, key))
-    check(block(X, MASK, KEY), expected)
+    check(call(block, X, MASK, KEY), expected)
 
 
 def test_encoder_drops_its_embeddings_and_each_block_by_a_key_of_its_own():
@@ -88,8 +91,8 @@ def test_encoder_drops_its_embeddings_and_each_block_by_a_key_of_its_own():
     x = dropout(x, RATE, of_embeddings)
     mask = np.pad(MASK, ((0, 0), (1, 0)), constant_values=True)
     for block, key in zip(encoder.blocks, of_blocks, strict=True):
-        x = block(x, mask, key)
-    found, _ = encoder(INPUTS, MASK, KEY)
+        x = call(block, x, mask, key)
+    found, _ = call(encoder, INPUTS, MASK, KEY)
     check(found[mask], encoder.norm(x)[mask])
 
 
@@ -127,17 +130,17 @@ def test_classifiers_drop_in_their_encoder_alone(model):
     if classifier.num_inputs == 2:
         inputs, mask = (np.stack([x, x], axis=1) for x in (inputs, mask))
     rows = inputs.reshape(-1, L), mask.reshape(-1, L)
-    x, _ = classifier.encoder(*rows, KEY)
+    x, _ = call(classifier.encoder, *rows, KEY)
     expected = classifier.read(x, rows[1], None)
-    check(classifier(inputs, mask, KEY), expected)
-    assert relative_error(classifier(inputs, mask), expected) > 0.01
+    check(call(classifier, inputs, mask, KEY), expected)
+    assert relative_error(call(classifier, inputs, mask), expected) > 0.01
 
 
 @pytest.mark.parametrize("model", [MaskedLanguageModel, MaskedOrderModel])
 def test_masked_models_drop_in_their_encoder_alone(model):
     masked = make_model(model)
-    x, _ = masked.encoder(INPUTS, MASK, KEY)
-    check(masked(INPUTS, MASK, KEY), masked.decode(x))
+    x, _ = call(masked.encoder, INPUTS, MASK, KEY)
+    check(call(masked, INPUTS, MASK, KEY), masked.decode(x))
 
 
 @pytest.mark.parametrize("activation", ["gelu", "tanh"])
@@ -145,9 +148,9 @@ def test_first_token_classifier_drops_before_both_of_its_layers(activation):
     """By two keys that the encoder does not draw from."""
     model = make_model(FirstTokenClassifier, num_classes=V, activation=activation)
     before_pooler, before_out = jax.random.split(jax.random.fold_in(KEY, 2**31), 2)
-    x, _ = model.encoder(INPUTS, MASK, KEY)
+    x, _ = call(model.encoder, INPUTS, MASK, KEY)
     hidden = model.pooler(dropout(x[:, 0], RATE, before_pooler))
     functions = {"tanh": jnp.tanh, "gelu": lambda x: jax.nn.gelu(x, approximate=False)}
     hidden = functions[activation](hidden)
     expected = model.out(dropout(hidden, RATE, before_out))
-    check(model(INPUTS, MASK, KEY), expected)
+    check(call(model, INPUTS, MASK, KEY), expected)

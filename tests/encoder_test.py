@@ -124,7 +124,7 @@ def test_encoder_remat_recomputes_and_changes_nothing():
     gradients = {}
     num_products = {}
     for remat in ("none", "block"):
-        graphdef, state = nnx.split(make(dropout_rate=0.3, remat=remat, num_layers=1))
+        graphdef, state = nnx.split(make(dropout_rate=0.3, remat=remat))
         gradient = functools.partial(jax.grad(loss), graphdef=graphdef)
         gradients[remat], _ = jax.flatten_util.ravel_pytree(jax.jit(gradient)(state))
         names = [equation.primitive.name for equation in equations(gradient, state)]
@@ -156,7 +156,12 @@ def test_encoder_remat_can_be_transformed_from_outside(name, attention, options)
     """Also with parameters that all blocks share, and with some that never train."""
     outputs = []
     for remat in ("none", "block"):
-        model = make(attention=attention, attention_options=options, remat=remat)
+        model = make(
+            attention=attention,
+            attention_options=options,
+            remat=remat,
+            num_layers=2,
+        )
         transformed = functools.partial(
             TRANSFORMED[name], lambda x, model=model: model(x)[0]
         )
@@ -205,7 +210,7 @@ def test_encoder_projects_features_as_it_embeds_tokens():
 
 
 def test_encoder_ignores_features_in_padding_forward_and_backward():
-    graphdef, state = nnx.split(make(vocab_size=None, input_dim=V))
+    graphdef, state = nnx.split(make(vocab_size=None, input_dim=V, num_layers=2))
 
     @jax.jit
     @functools.partial(jax.value_and_grad, has_aux=True)
@@ -278,17 +283,19 @@ def test_encoder_adds_token_types_by_default_those_after_the_separator():
     inputs = np.where(INPUTS == 3, 4, INPUTS)
     inputs[:, [7, 12]] = 3
     types = np.tile(np.arange(L) > 7, (B, 1)).astype(int)
-    given, _ = forward(num_token_types=2)(inputs, MASK, None, types)
-    by_separator, _ = forward(num_token_types=2, separator=3)(inputs, MASK)
-    np.testing.assert_array_equal(by_separator, given)
-    zeros, _ = forward(num_token_types=2)(inputs, MASK, None, np.zeros((B, L), int))
-    np.testing.assert_array_equal(forward(num_token_types=2)(inputs, MASK)[0], zeros)
+    model = make(num_token_types=2, attention="identity")
+    separating_model = make(num_token_types=2, attention="identity", separator=3)
+
+    given = encode(model, inputs, MASK, None, types)
+    zeros = encode(model, inputs, MASK, None, np.zeros((B, L), int))
+    np.testing.assert_array_equal(encode(separating_model, inputs, MASK), given)
+    np.testing.assert_array_equal(encode(model, inputs, MASK), zeros)
     assert rows_differ(given, zeros) > 1e-3
 
 
 def test_encoder_embedding_norm_hides_the_scale_of_embeddings():
     for embedding_norm in (True, False):
-        model = make(embedding_norm=embedding_norm)
+        model = make(embedding_norm=embedding_norm, attention="identity")
         before = encode(model, INPUTS)
         model.embedding.embedding[...] *= 100
         model.positions[...] *= 100

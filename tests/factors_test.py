@@ -121,9 +121,8 @@ def test_standard_nystrom_samples_rows_and_columns_of_softmax():
     with jax.enable_x64(True):
         tokens = random_positions(jnp.asarray(mask), M, 5).tolist()
         arrays = [jnp.where(mask[:, None], x, jnp.nan) for x in (query, key)]
-        sampled = functools.partial(
-            factors.standard_nystrom, *arrays, jnp.asarray(mask)
-        )
+        sample = functools.partial(factors.standard_nystrom, *arrays, jnp.asarray(mask))
+        sampled = jax.jit(sample, static_argnames="num_landmarks")
         few = np.asarray(sampled(num_landmarks=M, seed=5))
         other_seed = np.asarray(sampled(num_landmarks=M, seed=6))
         all_tokens = np.asarray(sampled(num_landmarks=S))

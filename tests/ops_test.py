@@ -11,6 +11,7 @@ from nystromformer.ops import dense, dropout, random_uint16, tensor_core_precisi
 from tests.tolerance import TOLERANCE, relative_error
 
 KEY = jax.random.key(1)
+compiled_dropout = jax.jit(dropout, static_argnums=1)
 
 
 def test_tensor_core_precision_is_of_ampere_and_later(monkeypatch):
@@ -28,11 +29,11 @@ def normal(seed, *shape):
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_dropout_keeps_the_mean(rate):
     count = 10**5
-    out = np.asarray(dropout(jnp.ones(count), rate, KEY))
+    out = np.asarray(compiled_dropout(jnp.ones(count), rate, KEY))
     kept = out != 0
     assert abs(kept.mean() - (1 - rate)) < 5 * np.sqrt(rate * (1 - rate) / count)
     np.testing.assert_allclose(out[kept], 1 / (1 - rate), rtol=2**-15)
-    assert dropout(jnp.ones(3, jnp.bfloat16), rate, KEY).dtype == jnp.bfloat16
+    assert compiled_dropout(jnp.ones(3, "bfloat16"), rate, KEY).dtype == "bfloat16"
 
 
 def test_dropout_of_rate_zero_or_without_a_key_is_the_identity():
@@ -43,7 +44,7 @@ def test_dropout_of_rate_zero_or_without_a_key_is_the_identity():
 
 def test_dropout_of_nearly_all_leaves_finite_numbers():
     rate = 1 - 2.0**-18
-    out = np.asarray(dropout(jnp.ones(2**20), rate, KEY))
+    out = np.asarray(compiled_dropout(jnp.ones(2**20), rate, KEY))
     assert 0 < (out > 0).mean() < 2**-14
     assert out.max() == 2**16
 
@@ -51,8 +52,9 @@ def test_dropout_of_nearly_all_leaves_finite_numbers():
 def test_random_uint16_are_uniform_and_without_correlation():
     """Each bit, each byte, neighbours in position, keys split from one."""
     count = 2**16
+    draw = jax.jit(random_uint16, static_argnums=1)
     keys = jax.random.split(KEY, 4)
-    halves = np.stack([random_uint16(key, (64, count // 32)) for key in keys])
+    halves = np.stack([draw(key, (64, count // 32)) for key in keys])
     words = halves.reshape(4, -1).view(np.uint32)
     bits = np.unpackbits(words.view(np.uint8), axis=1).reshape(4, count, 32)
     assert abs(bits.mean(1) - 0.5).max() < 5 * 0.5 / np.sqrt(count)
@@ -92,6 +94,17 @@ def test_what_depends_on_the_platform_lowers_with_its_gradient(platform, product
     assert lowered.as_text().count("num_primitive_operations = 6") == products
 
 
+def output_and_gradients(function, x, kernel, bias, cotangent):
+    """The output, and the gradients of x, kernel and bias, compiled."""
+
+    @jax.jit
+    def compute(*inputs):
+        out, pull = jax.vjp(function, *inputs)
+        return out, *pull(cotangent.astype(out.dtype))
+
+    return compute(x, kernel, bias)
+
+
 @pytest.mark.parametrize(
     ("shape", "width"), [((7, 5), 4), ((2, 3, 7, 5), 4), ((2, 7, 257), 257)]
 )
@@ -105,14 +118,12 @@ def test_dense_and_its_gradients_are_those_of_a_product_and_a_sum(shape, width, 
     def plain(x, kernel, bias):
         return x @ kernel + jnp.broadcast_to(bias, cotangent.shape)
 
-    expected, pull = jax.vjp(plain, x, kernel, bias)
-    out, our_pull = jax.vjp(dense, x.astype(dtype), kernel, bias)
-    gradients = our_pull(cotangent.astype(dtype))
-    assert [g.dtype for g in (out, *gradients)] == [dtype, dtype, "float32", "float32"]
+    expected = output_and_gradients(plain, x, kernel, bias, cotangent)
+    actual = output_and_gradients(dense, x.astype(dtype), kernel, bias, cotangent)
+    assert [array.dtype for array in actual] == [dtype, dtype, "float32", "float32"]
     tolerance = TOLERANCE["same" if dtype == "float32" else "bfloat16"]
-    assert relative_error(out, expected) <= tolerance
-    for gradient, other in zip(gradients, pull(cotangent), strict=True):
-        assert relative_error(gradient, other) <= tolerance
+    for array, expected_array in zip(actual, expected, strict=True):
+        assert relative_error(array, expected_array) <= tolerance
 
 
 def test_gradients_of_bfloat16_are_summed_in_float32():

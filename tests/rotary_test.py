@@ -1,5 +1,6 @@
 """Rotary positions: the rotation, what is rotated, and what it cannot change."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.rotary import rotate_by_position
 from tests import paper
 from tests.attention.cases import OPTIONS
+from tests.encoder_cases import call
 from tests.tolerance import TOLERANCE, relative_error
 
 B, L, V, N, H = 2, 40, 11, 2, 6
@@ -47,7 +49,7 @@ def vectors(*shape):
 
 def test_rotate_by_position_is_its_formula():
     x = vectors(B, L, N, H)
-    out = rotate_by_position(jnp.asarray(x))
+    out = jax.jit(rotate_by_position)(x)
     assert relative_error(out, rotated(x)) <= TOLERANCE["float32"]
     assert relative_error(out, rotated(x, first=1)) > 0.1
 
@@ -55,7 +57,7 @@ def test_rotate_by_position_is_its_formula():
 def test_rotate_by_position_computes_in_float32_for_bfloat16():
     """Position 4,001 is not a bfloat16 number: its angle would be another."""
     x = jnp.asarray(vectors(1, 4002, 1, H), jnp.bfloat16)
-    out = rotate_by_position(x)
+    out = jax.jit(rotate_by_position)(x)
     assert out.dtype == jnp.bfloat16
     last = out[:, -1], rotated(np.float32(x))[:, -1]
     assert relative_error(*last) <= TOLERANCE["bfloat16"]
@@ -79,7 +81,7 @@ def test_self_attention_rotates_queries_and_keys():
         attended = np.array(heads).swapaxes(1, 2).reshape(B, L, D)
         return layer.out(jnp.float32(attended))
 
-    found = layer(jnp.asarray(x))
+    found = call(layer, x)
     wanted = expected(rotated(query), rotated(key))
     assert relative_error(found, wanted) <= TOLERANCE["float32"]
     off_by_one = expected(rotated(query), rotated(key, first=1))
@@ -122,8 +124,9 @@ def shifted_error(positions):
     moved = np.pad(inputs, ((0, 0), (SHIFT, L - SHIFT - TOKENS)))
     place = np.arange(L)
     mask = (place >= SHIFT) & (place < SHIFT + TOKENS)
-    out, _ = model(moved, np.tile(mask, (B, 1)))
-    return relative_error(out[:, mask], model(inputs)[0])
+    encode = nnx.jit(lambda model, *inputs: model(*inputs)[0])
+    out = encode(model, moved, np.tile(mask, (B, 1)))
+    return relative_error(out[:, mask], encode(model, inputs))
 
 
 def test_exact_attention_with_rotary_positions_ignores_a_shift(monkeypatch):
@@ -131,10 +134,11 @@ def test_exact_attention_with_rotary_positions_ignores_a_shift(monkeypatch):
     assert shifted_error("none") <= TOLERANCE["float32"]
     assert shifted_error("learned") > 0.01
 
-    def by_square(x):  # an angle that is no multiple of the position
-        return jnp.float32(rotated(x) * (1 + np.arange(x.shape[1]))[:, None, None] / L)
+    def scale_by_position(x):  # so that more than a difference of positions counts
+        scale = (1 + jnp.arange(x.shape[1])) / L
+        return rotate_by_position(x) * scale[None, :, None, None]
 
-    monkeypatch.setattr(layers, "rotate_by_position", by_square)
+    monkeypatch.setattr(layers, "rotate_by_position", scale_by_position)
     assert shifted_error("rotary") > 0.01
 
 
@@ -143,7 +147,9 @@ def test_only_without_positions_is_exact_attention_blind_to_order(positions):
     model = make(positions=positions)
     inputs = np.random.default_rng(0).integers(0, V, (B, L))
     order = np.random.default_rng(1).permutation(L)
-    error = relative_error(model(inputs[:, order])[0], model(inputs)[0][:, order])
+    in_order, _ = call(model, inputs)
+    reordered, _ = call(model, inputs[:, order])
+    error = relative_error(reordered, in_order[:, order])
     assert error <= TOLERANCE["float32"] if positions == "none" else error > 1e-3
 
 

@@ -3,6 +3,8 @@
 Each test of the encoder is seen to fail on a convolution that sees padding.
 """
 
+import functools
+
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.short_conv import short_conv
 from tests.attention import cases
+from tests.encoder_cases import call
 from tests.tolerance import TOLERANCE, relative_error
 
 B, L, V, D = 3, 24, 11, 8
@@ -45,21 +48,30 @@ def make(attention="identity", **options):
     return Encoder(config, rngs=nnx.Rngs(0))
 
 
-def output_and_gradient(model, inputs, mask):
-    """The valid vectors, zeros at padding, and the gradient of a function of them."""
+def valid_vectors(model, inputs, mask):
+    """What an encoder gives for valid tokens, and zeros at padding."""
+    out, _ = model(inputs, mask, KEY)
+    return jnp.where(mask[:, :, None], out, 0)
+
+
+def compile_output_and_gradient(model):
+    """A function of inputs and mask: the vectors, and a gradient of the parameters."""
     graphdef, state = nnx.split(model)
 
     @jax.jit
-    def run(state, inputs, mask):
+    def compute(state, inputs, mask):
         def loss(state):
-            out, _ = nnx.merge(graphdef, state)(inputs, mask, KEY)
-            kept = jnp.where(mask[:, :, None], out, 0)
-            return jnp.sin(3 * kept).sum(), kept
+            vectors = valid_vectors(nnx.merge(graphdef, state), inputs, mask)
+            return jnp.sin(3 * vectors).sum(), vectors
 
-        (_, kept), gradient = jax.value_and_grad(loss, has_aux=True)(state)
-        return kept, jax.flatten_util.ravel_pytree(gradient)[0]
+        (_, vectors), gradient = jax.value_and_grad(loss, has_aux=True)(state)
+        return vectors, jax.flatten_util.ravel_pytree(gradient)[0]
 
-    return run(state, inputs, jnp.asarray(mask))
+    return functools.partial(compute, state)
+
+
+def output_and_gradient(model):
+    return compile_output_and_gradient(model)(INPUTS, MASK)
 
 
 def formula(x, kernel):
@@ -81,7 +93,7 @@ def test_short_conv_is_its_formula(size, length):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(B, length, D)).astype(np.float32)
     kernel = rng.normal(size=(size, D)).astype(np.float32)
-    out = short_conv(jnp.asarray(x), jnp.asarray(kernel))
+    out = jax.jit(short_conv)(x, kernel)
     assert relative_error(out, formula(x, kernel)) <= TOLERANCE["float32"]
     if min(size, length) > 1:
         assert relative_error(out, formula(x, kernel[::-1])) > 0.1
@@ -96,7 +108,7 @@ def test_short_conv_sums_the_gradient_of_its_kernel_in_float32():
         assert out.dtype == jnp.bfloat16
         return out.sum(dtype=jnp.float32)
 
-    gradient = jax.grad(total)(jnp.ones((3, D)))
+    gradient = jax.jit(jax.grad(total))(jnp.ones((3, D)))
     assert gradient.dtype == jnp.float32
     np.testing.assert_array_equal(gradient[:, 0], [999, 1000, 999])
 
@@ -107,13 +119,15 @@ def test_short_conv_sums_the_gradient_of_its_kernel_in_float32():
 )
 def test_encoder_with_short_conv_keeps_padding_out(attention, norm, monkeypatch):
     model = make(attention, norm=norm, positions="rotary", num_heads=1)
-    expected = output_and_gradient(model, INPUTS, MASK)
-    found = output_and_gradient(model, OTHER_PADDING, MASK)
+    compute = compile_output_and_gradient(model)
+    expected = compute(INPUTS, MASK)
+    found = compute(OTHER_PADDING, MASK)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
     monkeypatch.setattr(layers, "zero_masked", lambda x, mask: x)
-    sees_padding = output_and_gradient(model, OTHER_PADDING, MASK)
-    assert relative_error(sees_padding[0], expected[0]) > 1e-3
+    compute_with_padding = jax.jit(functools.partial(valid_vectors, model))
+    out = compute_with_padding(OTHER_PADDING, MASK)
+    assert relative_error(out, expected[0]) > 1e-3
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -139,33 +153,33 @@ def test_identity_with_short_conv_is_the_convolution_alone():
     valid = np.where(MASK[:, :, None], x, 0)
     convolved = jnp.float32(x + formula(valid, layer.short_conv[...]))
     expected = layer.out(layer.project(convolved))
-    found = layer(jnp.asarray(x), jnp.asarray(MASK))
+    found = call(layer, x, MASK)
     assert relative_error(found[MASK], expected[MASK]) <= TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize(("size", "reach"), [(0, 0), (3, 2), (5, 4)])
 def test_identity_with_short_conv_sees_half_a_kernel_a_layer(size, reach):
     model = make(short_conv=size, num_layers=2)
-    before, _ = model(INPUTS)
+    before, _ = call(model, INPUTS)
     changed = INPUTS.copy()
     changed[:, 10] = (changed[:, 10] + 1) % V
-    after, _ = model(changed)
+    after, _ = call(model, changed)
     tokens = np.flatnonzero(np.any(after != before, axis=(0, 2)))
     np.testing.assert_array_equal(tokens, np.arange(10 - reach, 11 + reach))
 
 
 def test_short_conv_changes_nothing_by_remat():
     options = {"attention": "nystrom", "positions": "rotary", "dropout_rate": 0.3}
-    expected = output_and_gradient(make(**options), INPUTS, MASK)
-    found = output_and_gradient(make(remat="block", **options), INPUTS, MASK)
+    expected = output_and_gradient(make(**options))
+    found = output_and_gradient(make(remat="block", **options))
     for one, other in zip(found, expected, strict=True):
         assert relative_error(one, other) <= TOLERANCE["same"]
 
 
 def test_encoder_with_short_conv_in_bfloat16_is_near_float32():
     options = {"attention": "nystrom", "positions": "rotary", "dropout_rate": 0.0}
-    expected, _ = output_and_gradient(make(**options), INPUTS, MASK)
-    found, _ = output_and_gradient(make(dtype=jnp.bfloat16, **options), INPUTS, MASK)
+    expected, _ = output_and_gradient(make(**options))
+    found, _ = output_and_gradient(make(dtype=jnp.bfloat16, **options))
     assert found.dtype == jnp.bfloat16
     assert relative_error(found, expected) <= TOLERANCE["bfloat16"]
 

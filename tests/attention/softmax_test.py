@@ -25,12 +25,17 @@ def qkv(length=LONG, batch=2, dtype=jnp.float32):
     return [jnp.asarray(normal(seed, batch, length, N, H), dtype) for seed in range(3)]
 
 
+def attend(query, key, value, **options):
+    """Exact attention, compiled."""
+    return jax.jit(functools.partial(SOFTMAX, **options))(query, key, value)
+
+
 def attended_weights(query, key, **options):
     """The weights [B, T, N, S], which are the output for V = I."""
     length = key.shape[1]
     value = np.zeros((*key.shape[:3], H), np.float32)
     value[:, np.arange(length), :, np.arange(length)] = 1
-    return np.asarray(SOFTMAX(query, key, value, **options))[..., :length]
+    return np.asarray(attend(query, key, value, **options))[..., :length]
 
 
 @pytest.mark.parametrize("broadcast_dropout", [True, False])
@@ -58,18 +63,26 @@ def test_softmax_attention_drops_weights(broadcast_dropout):
 
 def test_softmax_attention_drops_what_the_call_asks_for():
     """An explicit rate of 0 is none; like flax it drops unless deterministic."""
-    drops = make_softmax(dropout_rate=0.5)
+    dropping = make_softmax(dropout_rate=0.5)
     inputs = qkv(L, B)
     rng = jax.random.key(0)
-    exact = drops(*inputs, deterministic=True)
-    assert relative_error(SOFTMAX(*inputs), exact) == 0
 
-    no_dropout = drops(*inputs, dropout_rate=0.0, dropout_rng=rng)
-    assert relative_error(no_dropout, exact) == 0
-    by_option = drops(*inputs, dropout_rng=rng)
-    assert relative_error(by_option, exact) > 0.1
-    by_call = SOFTMAX(*inputs, dropout_rate=0.5, dropout_rng=rng)
-    assert relative_error(by_call, exact) > 0.1
+    @jax.jit
+    def attend_in_every_way(*inputs):
+        return {
+            "exact": dropping(*inputs, deterministic=True),
+            "without a rate": SOFTMAX(*inputs),
+            "rate 0": dropping(*inputs, dropout_rate=0.0, dropout_rng=rng),
+            "by option": dropping(*inputs, dropout_rng=rng),
+            "by call": SOFTMAX(*inputs, dropout_rate=0.5, dropout_rng=rng),
+        }
+
+    outputs = attend_in_every_way(*inputs)
+    exact = outputs["exact"]
+    assert relative_error(outputs["without a rate"], exact) == 0
+    assert relative_error(outputs["rate 0"], exact) == 0
+    assert relative_error(outputs["by option"], exact) > 0.1
+    assert relative_error(outputs["by call"], exact) > 0.1
 
 
 @pytest.mark.parametrize(
@@ -96,8 +109,12 @@ def test_softmax_attention_goes_by_the_dropout_of_flax(rate):
         decode=False,
         rngs=nnx.Rngs(0),
     )
-    dropped = layer(x, deterministic=False)
-    exact = layer(x, deterministic=True)
+
+    @nnx.jit
+    def apply(layer, x):
+        return layer(x, deterministic=False), layer(x, deterministic=True)
+
+    dropped, exact = apply(layer, x)
     assert (relative_error(dropped, exact) > 0.1) == (rate > 0)
 
 
@@ -124,50 +141,60 @@ def attend_at_once(query, key, value, bias=0.0, mask=True, is_causal=False):
     return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), value)
 
 
-def with_derivatives(attend, inputs, is_valid):
+def with_derivatives(function, inputs, is_valid):
     """The outputs of valid queries, their tangents, and the gradients of inputs."""
     rows = is_valid[..., None, None]
-    tangents = [jnp.sin(x) for x in inputs]
-    out, out_tangent = jax.jvp(attend, inputs, tangents)
-    _, backward = jax.vjp(attend, *inputs)
-    gradients = backward(jnp.where(rows, jnp.cos(inputs[0]), 0))
-    return [jnp.where(rows, out, 0), jnp.where(rows, out_tangent, 0), *gradients]
+
+    @jax.jit
+    def compute(inputs):
+        tangents = [jnp.sin(x) for x in inputs]
+        out, out_tangent = jax.jvp(function, inputs, tangents)
+        _, backward = jax.vjp(function, *inputs)
+        gradients = backward(jnp.where(rows, jnp.cos(inputs[0]), 0))
+        return [jnp.where(rows, out, 0), jnp.where(rows, out_tangent, 0), *gradients]
+
+    return compute(inputs)
 
 
 PADDING = np.arange(LONG) < np.array([[LONG - 9], [30]])
+ALL_VALID = np.ones((2, LONG), bool)
+DENSE_MASK = np.random.default_rng(2).random((2, 1, LONG, LONG)) < 0.9
+IN_BLOCKS = {  # options, and which queries are valid
+    "plain": ({}, ALL_VALID),
+    "padding": ({"mask": PADDING[:, None, None]}, PADDING),
+    "mask": ({"mask": DENSE_MASK}, ALL_VALID),
+    "bias": ({"bias": normal(3, 1, N, LONG, LONG)}, ALL_VALID),
+    "causal with a bias of keys": (
+        {"bias": normal(3, LONG), "is_causal": True},
+        ALL_VALID,
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("options", "is_valid"),
-    [
-        ({}, np.ones((2, LONG), bool)),
-        ({"mask": PADDING[:, None, None]}, PADDING),
-        (
-            {"mask": np.random.default_rng(2).random((2, 1, LONG, LONG)) < 0.9},
-            np.ones((2, LONG), bool),
-        ),
-        ({"bias": normal(3, 1, N, LONG, LONG)}, np.ones((2, LONG), bool)),
-        ({"bias": normal(3, LONG), "is_causal": True}, np.ones((2, LONG), bool)),
-    ],
-    ids=["plain", "padding", "mask", "bias", "causal with a bias of keys"],
-)
-def test_softmax_attention_in_blocks_is_that_at_once(options, is_valid, three_blocks):
-    """And so are its derivatives, beside float64."""
-    inputs = qkv()
+@functools.cache
+def exact_with_derivatives(case):
+    """In float64, with all scores at once."""
+    options, is_valid = IN_BLOCKS[case]
     with jax.enable_x64(True):
-        expected = with_derivatives(
+        return with_derivatives(
             functools.partial(attend_at_once, **options),
-            [np.asarray(x, np.float64) for x in inputs],
+            [np.asarray(x, np.float64) for x in qkv()],
             is_valid,
         )
-    actual = with_derivatives(functools.partial(SOFTMAX, **options), inputs, is_valid)
-    for array, expected_array in zip(actual, expected, strict=True):
-        assert relative_error(array, expected_array) <= TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize("case", IN_BLOCKS)
+def test_softmax_attention_in_blocks_is_that_at_once(case, three_blocks):
+    """And so are its derivatives, beside float64."""
+    options, is_valid = IN_BLOCKS[case]
+    actual = with_derivatives(functools.partial(SOFTMAX, **options), qkv(), is_valid)
+    for array, expected in zip(actual, exact_with_derivatives(case), strict=True):
+        assert relative_error(array, expected) <= TOLERANCE["float32"]
 
 
 def test_softmax_attention_in_blocks_draws_dropout_for_each(three_blocks):
     query, key, value = qkv()
-    out = SOFTMAX(
+    out = attend(
         0 * query,
         0 * key,
         jnp.ones_like(value),
@@ -189,7 +216,7 @@ def test_softmax_attention_in_blocks_sums_gradients_of_bfloat16_wide(monkeypatch
         def total(query, key, value):
             return SOFTMAX(query, key, value).astype(jnp.float32).sum()
 
-        return jax.grad(total, argnums=(0, 1, 2))(*inputs)
+        return jax.jit(jax.grad(total, argnums=(0, 1, 2)))(*inputs)
 
     inputs = qkv(32 * 8, 1, jnp.bfloat16)
     exact = gradients([x.astype(jnp.float32) for x in inputs])
@@ -247,7 +274,7 @@ def test_softmax_attention_refuses_what_does_not_broadcast(argument, shape):
 def test_softmax_attention_of_an_empty_batch_is_empty(backend, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     query, key, value = qkv(L, batch=0)
-    assert SOFTMAX(query, key, value).shape == query.shape
+    assert attend(query, key, value).shape == query.shape
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
@@ -255,7 +282,7 @@ def test_softmax_attention_of_no_queries_is_empty(backend, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     query, key, value = qkv(L, B)
     no_queries = query[:, :0]
-    assert SOFTMAX(no_queries, key, value).shape == no_queries.shape
+    assert attend(no_queries, key, value).shape == no_queries.shape
 
 
 def causal_padding_mask(helper, is_valid):
@@ -274,8 +301,8 @@ VALID = np.arange(L) < np.array([[L], [4], [1]])
 def test_softmax_attention_takes_boolean_masks_of_flax(helper):
     query, key, value = qkv(L, B)
     mask = causal_padding_mask(helper, VALID)
-    out = SOFTMAX(query, key, value, mask=mask)
-    expected = SOFTMAX(query, key, value, mask=VALID[:, None, None], is_causal=True)
+    out = attend(query, key, value, mask=mask)
+    expected = attend(query, key, value, mask=VALID[:, None, None], is_causal=True)
     assert relative_error(out, expected) <= TOLERANCE["float32"]
 
 
