@@ -19,9 +19,16 @@ from tests.small import make_config
 
 
 def test_run_training_goes_on_with_its_own_data_alone(monkeypatch, tmp_path):
-    changes = {"task__num_train": 64, "train__num_steps": 4}
-    changes |= {"optimizer__warmup_steps": 1, "train__batch_size": 8}
-    changes |= {"task__data_dir": str(tmp_path / "data")}
+    changes = {
+        "task__num_train": 64,
+        "task__num_validation": 10,
+        "task__num_test": 10,
+        "task__data_dir": str(tmp_path / "data"),
+        "model__num_layers": 1,
+        "optimizer__warmup_steps": 1,
+        "train__num_steps": 4,
+        "train__batch_size": 8,
+    }
     experiment = Experiment(make_config("identity,quick", **changes))
     workdir = epath.Path(tmp_path / "run")
     with monkeypatch.context() as patched:
@@ -77,7 +84,8 @@ def test_load_and_compile_does_not_wait_for_the_data_where_compiling_fails(monke
 
 def test_make_example_has_the_form_of_its_data(tmp_path):
     """So that what is compiled for it is what the data need."""
-    task = Experiment(make_config("identity,quick", task__num_train=9)).task
+    sizes = {"task__num_train": 9, "task__num_validation": 5, "task__num_test": 5}
+    task = Experiment(make_config("identity,quick", **sizes)).task
 
     def form(split):
         chunk = HostSplit.from_split(split).chunk(np.zeros((1, 8), np.int32))
