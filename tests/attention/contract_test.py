@@ -185,8 +185,12 @@ def test_attention_in_float16_has_room_for_sums_over_many_keys(name):
     assert relative_error(out, expected) <= TOLERANCE["bfloat16"]
 
 
+# Whatever float32 would promote, bfloat16 would promote too.
+DTYPES = [jnp.bfloat16, pytest.param(jnp.float32, marks=pytest.mark.slow)]
+
+
 @every_attention
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mask", [None, MASK[:, None, None]], ids=["all", "mask"])
 def test_attention_promotes_no_dtype_unasked(name, dtype, mask):
     """As in a program that sets `jax_numpy_dtype_promotion="strict"`."""

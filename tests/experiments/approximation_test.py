@@ -4,9 +4,11 @@ import csv
 import json
 import re
 
+import jax
 import numpy as np
 import pytest
 
+from nystromformer.experiments.approximation.study import measure_all
 from nystromformer.experiments.trained_run import load_run
 from nystromformer.landmarks import KMEANS_STEPS
 from tests import paper
@@ -24,6 +26,7 @@ def out(commands, finished, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_approximation_measures_a_run(finished, out):
     result = json.loads((finished[0] / "result.json").read_text())
     page = (out / "README.md").read_text()
@@ -67,31 +70,58 @@ def expected_errors(query, key, value):
     return errors
 
 
-def test_approximation_is_of_the_longest_examples_of_validation(finished, out):
-    """Every error by the paper in numpy, from queries and keys of the run."""
-    run, data_dir = load_run(finished[0]), finished[0].parent / "data"
-    validation = run.task.load("validation", data_dir)
+def layers_of_longest(workdir):
+    """The layers of a run on the longest example of validation."""
+    run = load_run(workdir)
+    validation = run.task.load("validation", workdir.parent / "data")
     longest = [validation.lengths.argmax()]
-    layers = run.layers(validation.inputs[longest], validation.lengths[longest])
+    return run.layers(validation.inputs[longest], validation.lengths[longest])
+
+
+def check_errors(rows_of_landmarks, rows_of_iterations, layers):
+    """Every error by the paper in numpy, from queries and keys of the run."""
+    measured = {}
+    for row in rows_of_landmarks:
+        place = (int(row["head"]), row["method"])
+        measured.setdefault(place, []).append(float(row["error"]))
+    for row in rows_of_iterations:
+        is_exact = row["pinv"] == "exact"
+        count = "exact" if is_exact else int(float(row["num_pinv_iters"]))
+        measured[(int(row["head"]), count)] = [float(row["error"])]
+
     *qkv, mask = layers[0].example(0)
-    assert mask.sum() == validation.lengths.max()
-    found = {}
-    for name, key in (("landmarks", "method"), ("iterations", "num_pinv_iters")):
-        with open(out / f"{name}.csv", newline="") as file:
-            for row in csv.DictReader(file):
-                place = int(row["head"]), row[key] or "exact"
-                found.setdefault(place, []).append(float(row["error"]))
     for head in (0, 1):
         expected = expected_errors(*(x[mask, head] for x in qkv))
         for method, error in expected.items():
-            [measured] = found.pop((head, str(method)))
-            assert measured == pytest.approx(error, rel=1e-4), method
-        seeds = found.pop((head, "random"))
-        assert len(seeds) == 8
-        assert len({*seeds}) > 4
+            [measured_error] = measured.pop((head, method))
+            assert measured_error == pytest.approx(error, rel=1e-4), method
+        errors_by_seed = measured.pop((head, "random"))
+        assert len(errors_by_seed) == 8
+        assert len(set(errors_by_seed)) > 4
         for baseline in ("linformer", "performer"):
-            assert len(found.pop((head, baseline))) == 1
-    assert not found
+            assert len(measured.pop((head, baseline))) == 1
+    assert not measured
+
+
+def test_measured_errors_of_a_run_are_those_of_the_paper(finished):
+    layers = layers_of_longest(finished[0])
+    with jax.enable_x64(True):
+        tables = measure_all(layers, [4])
+    check_errors(
+        tables["landmarks"].to_dict("records"),
+        tables["iterations"].to_dict("records"),
+        layers,
+    )
+
+
+@pytest.mark.slow
+def test_approximation_is_of_the_longest_examples_of_validation(finished, out):
+    rows = {}
+    for name in ("landmarks", "iterations"):
+        with open(out / f"{name}.csv", newline="") as file:
+            rows[name] = list(csv.DictReader(file))
+    layers = layers_of_longest(finished[0])
+    check_errors(rows["landmarks"], rows["iterations"], layers)
 
 
 def test_approximation_rejects_in_one_line(commands, finished, tmp_path):
