@@ -241,10 +241,8 @@ def test_the_gradient_in_parts_and_lengths_is_that_of_the_whole(model):
         flat, _ = ravel_pytree((gradient.params, gradient.totals))
         return flat
 
-    whole = gradient()
-    for parts in (1, 4):
-        in_parts = gradient(grad_accum_steps=parts, length_buckets=3)
-        assert relative_error(in_parts, whole) <= TOLERANCE["float32"]
+    in_parts = gradient(grad_accum_steps=4, length_buckets=3)
+    assert relative_error(in_parts, gradient()) <= TOLERANCE["float32"]
 
 
 def test_texts_of_a_pair_are_one_example():

@@ -296,7 +296,7 @@ def test_fit_stops_where_the_selected_metric_was_never_a_number(trainer_in, tmp_
 
 def test_fit_works_without_jit(trainer_in, tmp_path):
     """As people debug. The bits differ, for XLA fuses what it compiles."""
-    sizes = {"num_steps": 2, "batch_size": 32}
+    sizes = {"num_steps": 1, "batch_size": 32}
     compiled = trainer_in(tmp_path / "compiled", **sizes).fit()
     with jax.disable_jit():
         eager = trainer_in(tmp_path / "eager", **sizes).fit()
