@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.blocks import first_valid_positions
+from nystromformer.landmark_choice import choose_landmarks
 from nystromformer.landmarks import LANDMARKS, PINVS, random_positions
-from nystromformer.nystrom import choose_landmarks
 from nystromformer.ops import at_least_float32, zero_masked
 
 

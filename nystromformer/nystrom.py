@@ -32,12 +32,8 @@ from jax import lax
 
 from nystromformer.blocks import first_valid_positions, ranks
 from nystromformer.dot_product import attend
-from nystromformer.ops import (
-    at_least_float32,
-    einsum,
-    tensor_core_precision,
-    zero_masked,
-)
+from nystromformer.landmark_choice import choose_landmarks
+from nystromformer.ops import at_least_float32, einsum, tensor_core_precision
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
@@ -188,38 +184,6 @@ def iterative_pinv(
         ),
         default=functools.partial(iterate, precision="highest", unroll=False),
     )
-
-
-def choose_landmarks(
-    query: jax.Array,
-    key: jax.Array,
-    mask: jax.Array | None,
-    *,
-    num_landmarks: int,
-    landmark_padding: str,
-    landmarks: Callable[..., tuple[jax.Array, jax.Array]],
-    cross_attention: bool,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Chooses the landmarks of queries and of keys.
-
-    Args:
-      query, key, mask: as for `nystrom`, and so are all others.
-
-    Returns:
-      Q̃ [M, H] and K̃ [M, H] in at least float32, and which landmarks of keys exist,
-      bool [M].
-    """
-    landmark_mask = mask if landmark_padding == "mask" else None
-    key_landmarks, exists = landmarks(key, num_landmarks, landmark_mask)
-    if query.shape[0] != key.shape[0] or cross_attention:
-        # The queries are other tokens than the keys, of which the mask says nothing.
-        query_landmarks, _ = landmarks(query, num_landmarks, None)
-        return query_landmarks, key_landmarks, exists
-
-    if landmark_padding == "count":
-        query = zero_masked(query, mask)
-    query_landmarks, _ = landmarks(query, num_landmarks, landmark_mask)
-    return query_landmarks, key_landmarks, exists
 
 
 def nystrom(

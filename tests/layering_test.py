@@ -17,7 +17,7 @@ SOURCES = sorted(
 FLOORS = (
     {"errors", "validation", "streams", "run_files"},
     {"ops", "blocks"},
-    {"dot_product", "rotary", "short_conv", "pooling"},
+    {"dot_product", "rotary", "short_conv", "pooling", "landmark_choice"},
     {"nystrom"},
     {"landmarks"},
     {"factors"},

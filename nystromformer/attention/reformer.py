@@ -127,21 +127,13 @@ def _find_seen_tokens(
     lowest = jnp.finfo(dtype).min
     seen = jnp.concatenate([jnp.roll(tokens, 1, axis=0), tokens], axis=1)
 
-    def of_tokens(x: jax.Array) -> jax.Array:
-        """x [..., L] of the tokens of each chunk, [..., C, size, 1]."""
-        return x[..., tokens][..., :, None]
-
-    def of_seen(x: jax.Array) -> jax.Array:
-        """x [..., L] of what each chunk sees, [..., C, 1, 2 size]."""
-        return x[..., seen][..., None, :]
-
     if lsh_scope == "chunk":
         is_seen = mask[seen][:, None]  # [C, 1, 2 size]
         bias = jnp.zeros((), dtype)
     else:
-        is_seen = of_tokens(round_bucket) == of_seen(round_bucket)
-        is_same_bucket = of_tokens(bucket) == of_seen(bucket)
-        lag = of_tokens(chunk) - of_seen(chunk)  # [R, C, size, 2 size]
+        is_seen = round_bucket[tokens][:, :, None] == round_bucket[seen][:, None]
+        is_same_bucket = bucket[:, tokens][..., None] == bucket[:, seen][:, :, None]
+        lag = chunk[:, tokens][..., None] - chunk[:, seen][:, :, None]
         is_near = (lag >= 0) & (lag <= 1)
         num_rounds = (is_same_bucket & is_near).sum(0)  # N_ij
         bias = -jnp.log(jnp.maximum(num_rounds, 1).astype(dtype))

@@ -233,7 +233,7 @@ class Trainer:
         self.writer.write(self.step, "validation", metrics)
         self.run_state.evaluated = self.step
         value = metrics[self.objective.select]
-        if self._is_best(value):
+        if self.run_state.is_improved_by(value, self.objective.higher_is_better):
             self.run_state.best_step = self.step
             self.run_state.best_value = value
             self.best = jax.device_get(self.state.weights)
@@ -242,17 +242,6 @@ class Trainer:
         metrics.pop("examples")
         texts = [f"{name} {value:.4f}" for name, value in metrics.items()]
         say(f"step {self.step}: validation {', '.join(texts)}")
-
-    def _is_best(self, value: float) -> bool:
-        """Whether this value of the selected metric is better than all before."""
-        if not math.isfinite(value):
-            return False  # no later value would be better than a NaN
-        best_value = self.run_state.best_value
-        if best_value is None:
-            return True
-        if self.objective.higher_is_better:
-            return value > best_value
-        return value < best_value
 
     def _save(self) -> None:
         """Saves a checkpoint, unless this step has one."""

@@ -1,6 +1,7 @@
 """What a run remembers beside its arrays."""
 
 import dataclasses
+import math
 from typing import Any
 
 
@@ -27,3 +28,13 @@ class RunState:
     sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     init_from_sha256: str | None = None
     data_sha256: dict[str, str] | None = None
+
+    def is_improved_by(self, value: float, higher_is_better: bool) -> bool:
+        """Whether this value of the selected metric is better than all before."""
+        if not math.isfinite(value):
+            return False  # no later value would be better than a NaN
+        if self.best_value is None:
+            return True
+        if higher_is_better:
+            return value > self.best_value
+        return value < self.best_value
