@@ -14,7 +14,7 @@ from nystromformer.experiments.benchmark.timing import Program, compile_program
 
 PASSES = ("forward", "forward+backward")
 WHOLE_SOFTMAX = "softmax_all_scores"
-# The paper does not say whether its Nyström rows have the convolution of V.
+# Exact attention twice, and Nyström attention with its convolution of V and without it.
 TABLE_1 = (
     WHOLE_SOFTMAX,
     "softmax",
