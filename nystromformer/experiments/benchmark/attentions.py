@@ -31,8 +31,9 @@ JSON_WORDS = ("true", "false", "null")
 class WholeSoftmaxAttention(Attention):
     """Exact attention whose [T, S] scores all exist at once, as in the paper's Table 1.
 
-    `softmax` computes them in blocks, so that its memory is linear in the length. No
-    model takes this one: it is a row of the benchmark alone.
+    `softmax` computes them in blocks, on an accelerator where they are more than 2²⁷,
+    so that its memory grows with the length and not with its square. No model takes
+    this one: it is a row of the benchmark alone.
     """
 
     def attend_heads(

@@ -29,7 +29,8 @@ NOTES = f"""\
 - ×: how many times faster than softmax; how many times smaller than {WHOLE_SOFTMAX},
   or where that was not measured than softmax.
 - {WHOLE_SOFTMAX}: all scores exist at once, as in the paper's Table 1. softmax computes
-  them in blocks, and then needs hardly more memory than the others.
+  them in blocks (on an accelerator where they are more than 2²⁷), and then needs hardly
+  more memory than the others.
 - Exponent: p of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
 - In N: gradient accumulation over N parts of a batch, with N length buckets.
 """
