@@ -5,7 +5,8 @@ python scripts/benchmark.py --out=DIR --train_step
 
 writes DIR/README.md, DIR/benchmark.json and, for attentions, a figure. --train_step
 measures whole train steps of the tasks' paper presets on random examples instead.
---peers adds PyTorch's attentions and train steps to the same rounds.
+--peers adds PyTorch's attentions and train steps to the same rounds; it needs what is
+in requirements-parity.txt. --repeats=0 measures memory alone, as it is compiled.
 """
 
 import importlib
@@ -22,6 +23,7 @@ from lra_tasks.task import TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.benchmark.attentions import (
+    WHOLE_SOFTMAX,
     AttentionSpec,
     attention_groups,
     list_labels,
@@ -37,7 +39,7 @@ TORCH_BASELINES = "nystromformer.experiments.benchmark.torch_baselines"
 
 _OUT = flags.DEFINE_string("out", None, "folder to write", required=True)
 _ATTENTION = flags.DEFINE_multi_string(
-    "attention", None, "NAME or NAME-SIZE; default: all"
+    "attention", None, "NAME[-SIZE][,OPTION=VALUE…]; default: all"
 )
 _OPTION = flags.DEFINE_multi_string("option", [], "ATTENTION.OPTION=VALUE")
 _LENGTH = flags.DEFINE_multi_integer(
@@ -49,7 +51,7 @@ _HEAD_DIM = flags.DEFINE_integer("head_dim", 32, "without --train_step: dims", 1
 _DTYPE = flags.DEFINE_enum(
     "dtype", "float32", ["float32", "bfloat16"], "of inputs or model"
 )
-_REPEATS = flags.DEFINE_integer("repeats", 7, "rounds of measurements", 1)
+_REPEATS = flags.DEFINE_integer("repeats", 7, "rounds; 0: memory alone", 0)
 _PEERS = flags.DEFINE_bool("peers", False, "measure PyTorch's, too")
 _TRAIN_STEP = flags.DEFINE_bool("train_step", False, "measure whole train steps")
 _TASK = flags.DEFINE_multi_enum(
@@ -62,6 +64,8 @@ _GRAD_ACCUM_STEPS = flags.DEFINE_multi_integer(
 
 def main() -> None:
     """Measures attentions or train steps, and writes the page."""
+    if _PEERS.value and not _REPEATS.value:
+        raise ConfigError("--peers measures time alone: give --repeats of at least 1")
     specs = find_attentions()
     torch = load_torch() if _PEERS.value else None
     use_compilation_cache()
@@ -87,6 +91,8 @@ def find_attentions() -> list[AttentionSpec]:
       ConfigError: for an option of an attention that is not measured.
     """
     labels = _ATTENTION.value or list_labels()
+    if _TRAIN_STEP.value and not _ATTENTION.value:
+        labels.remove(WHOLE_SOFTMAX)  # which no model takes
     specs = [parse_attention(label, _OPTION.value) for label in labels]
     names = {spec.name for spec in specs}
     for option in _OPTION.value:
@@ -120,7 +126,9 @@ def load_torch() -> Any:
     try:
         baselines = importlib.import_module(TORCH_BASELINES)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"--peers needs {error.name}: pip install it") from error
+        raise ConfigError(
+            f"--peers needs {error.name}: pip install -r requirements-parity.txt"
+        ) from error
     if baselines.DEVICE == "cpu" and jax.default_backend() != "cpu":
         raise ConfigError("--peers: JAX has an accelerator and PyTorch has none")
     return baselines

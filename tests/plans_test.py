@@ -52,23 +52,21 @@ def test_self_pretraining_trains_from_scratch_for_as_long_as_both_stages(preset)
 
 
 def test_mrpc_search_has_each_batch_and_rate_for_each_row_of_table_2():
-    points = merge(plan_points("mrpc_search"))
-    runs = {
-        (
-            point.config.attention.name,
-            point.config.task.options["max_length"],
-            point.config.train.batch_size,
-            point.config.optimizer.learning_rate,
-        )
-        for point in points
-    }
-    rows = [("nystrom", 512), ("softmax", 512), ("nystrom", 1_024)]
-    rates = (2e-5, 3e-5, 4e-5, 5e-5)
-    assert runs == {
-        (*row, batch_size, rate)
-        for row in rows
-        for batch_size in (8, 16, 32)
-        for rate in rates
-    }
-    assert len(points) == 36
-    assert {point.config.task.options["subset"] for point in points} == {"mrpc"}
+    variants = PLANS["mrpc_search"]["variants"]
+    searched = ("train.batch_size", "optimizer.learning_rate")
+    for number, row in enumerate(PLANS["table2"]["variants"]):
+        of_row = variants[12 * number : 12 * (number + 1)]
+        cells = {tuple(variant[key] for key in searched) for variant in of_row}
+        assert cells == {(b, r) for b in (8, 16, 32) for r in (2e-5, 3e-5, 4e-5, 5e-5)}
+        for variant in of_row:
+            assert {key: variant[key] for key in variant if key not in searched} == row
+    assert len(variants) == 36
+
+    file = f"{ROOT}/configs/glue.py:mrpc"
+    [point] = make_points([file], variants[-1:])
+    config = point.config
+    assert (config.task.options["subset"], config.task.options["max_length"]) == (
+        "mrpc",
+        1_024,
+    )
+    assert (config.train.batch_size, config.optimizer.learning_rate) == (32, 5e-5)

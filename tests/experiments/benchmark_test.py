@@ -34,6 +34,22 @@ def test_benchmark_writes_tables_json_and_a_figure(commands, tmp_path):
     assert (tmp_path / "attention.png").stat().st_size > 10_000
 
 
+def test_benchmark_without_rounds_measures_memory_alone(commands, tmp_path):
+    names = ("softmax_all_scores", "nystrom-8,conv_kernel_size=0", "nystrom-4")
+    args = [*(f"--attention={name}" for name in names), "--length=64", "--repeats=0"]
+    done = commands.run("benchmark.py", f"--out={tmp_path}", *args)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
+    assert [row["seconds"] for row in rows] == 6 * [[]]
+    assert all(row["peak_bytes"] > 0 for row in rows)
+    labels = ["softmax_all_scores", "nystrom-8", "nystrom-4 + convolution of 35"]
+    assert [row["key"]["attention"] for row in rows[::2]] == labels
+    page = (tmp_path / "README.md").read_text()
+    assert "MiB" in page
+    assert ": ms" not in page
+    assert (tmp_path / "landmarks.png").stat().st_size > 10_000
+
+
 @pytest.mark.slow
 def test_benchmark_measures_train_steps(commands, tmp_path):
     args = ("--train_step", "--task=retrieval", "--batch_size=2", "--length=32")
@@ -52,6 +68,7 @@ def test_benchmark_rejects_in_one_line_and_writes_nothing(commands, tmp_path):
         ([f"--option={x}.pinv=0" for x in "cdab"], "c.pinv=0: no c is measured"),
         (["--train_step", "--task=text", "--grad_accum_steps=3"], "grad_accum_steps"),
         (["--train_step", "--length=8", "--length=16"], "takes one --length"),
+        (["--peers", "--repeats=0"], "--peers measures time alone"),
     ):
         done = commands.run("benchmark.py", f"--out={tmp_path}/out", *args)
         assert message in refused(done)

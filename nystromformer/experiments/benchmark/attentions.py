@@ -1,26 +1,63 @@
 """The benchmark's programs of one attention: forward, and with the gradient."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS, check_attention, make_attention
+from nystromformer.attention import ATTENTIONS
+from nystromformer.attention.base import Attention
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.timing import Program, compile_program
 
 PASSES = ("forward", "forward+backward")
-TABLE_1 = ("softmax", "nystrom-32", "nystrom-64", "linformer-256", "longformer-256")
+WHOLE_SOFTMAX = "softmax_all_scores"
+# Exact attention twice, and Nyström attention with its convolution of V and without it.
+TABLE_1 = (
+    WHOLE_SOFTMAX,
+    "softmax",
+    "nystrom-32,conv_kernel_size=0",
+    "nystrom-64,conv_kernel_size=0",
+    "nystrom-32",
+    "nystrom-64",
+    "linformer-256",
+    "longformer-256",
+)
 JSON_WORDS = ("true", "false", "null")
+
+
+class WholeSoftmaxAttention(Attention):
+    """Exact attention whose [T, S] scores all exist at once, as in the paper's Table 1.
+
+    `softmax` computes them in blocks, on an accelerator where they are more than 2²⁷,
+    so that its memory grows with the length and not with its square. No model takes
+    this one: it is a row of the benchmark alone.
+    """
+
+    def attend_heads(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        precision: jax.lax.PrecisionLike,
+    ) -> jax.Array:
+        return jax.nn.dot_product_attention(
+            query,
+            key,
+            value,
+            mask=None if mask is None else mask[:, None, None, :],
+            implementation="xla",
+        )
 
 
 class AttentionSpec(NamedTuple):
     """An attention that is measured.
 
-    label: NAME or NAME-SIZE, as in "nystrom-64".
-    name: a name in ATTENTIONS.
+    label: NAME or NAME-SIZE, and then any number of ",OPTION=VALUE".
+    name: a name in ATTENTIONS, or WHOLE_SOFTMAX.
     changes: the options that the command line names, by the label or by --option.
     """
 
@@ -31,13 +68,13 @@ class AttentionSpec(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """All options: the changes, and of the others those that configs start with."""
-        return {**ATTENTIONS[self.name].config_defaults(), **self.changes}
+        return {**_find_class(self.name).config_defaults(), **self.changes}
 
 
 def list_labels() -> list[str]:
     """Returns the rows of Table 1, then each other attention at its default size."""
     labels: list[str] = list(TABLE_1)
-    names_in_table = {label.partition("-")[0] for label in TABLE_1}
+    names_in_table = {parse_attention(label).name for label in TABLE_1}
     for name, cls in ATTENTIONS.items():
         if name not in names_in_table:
             size = cls.config_defaults().get(cls.size_option or "")
@@ -49,33 +86,64 @@ def parse_attention(label: str, changes: Sequence[str] = ()) -> AttentionSpec:
     """Finds the attention and the options that a label and changes name.
 
     Args:
-      label: NAME or NAME-SIZE: an attention with its defaults and perhaps that size.
+      label: NAME or NAME-SIZE: an attention with its defaults and perhaps that size;
+        then, for this row alone, any number of ",OPTION=VALUE".
       changes: ATTENTION.OPTION=VALUE, each for that attention alone.
 
     Raises:
       ConfigError: for an unknown name or option, or a value of another type.
     """
-    name = label
+    words, *own_changes = label.split(",")
+    name = words
     size = ""
-    if label not in ATTENTIONS:  # a name may have a hyphen
-        name, _, size = label.partition("-")
+    if words not in _table():  # a name may have a hyphen
+        name, _, size = words.partition("-")
     values: dict[str, Any] = {}
     try:
-        check_attention(name, {})
-        size_option = ATTENTIONS[name].size_option
-        if size and not size_option:
+        cls = _find_class(name)
+        if size and not cls.size_option:
             raise ValueError(f"{name} has no size: take --attention={name}")
         if size:
-            values[str(size_option)] = json.loads(size)
+            values[str(cls.size_option)] = json.loads(size)
         for change in changes:
             key, _, value = change.partition("=")
             attention, _, option = key.partition(".")
             if attention == name:
                 values[option] = _parse_value(value)
-        check_attention(name, values)
+        for change in own_changes:
+            option, _, value = change.partition("=")
+            values[option] = _parse_value(value)
+        cls.check_options(values)
     except ValueError as error:
         raise ConfigError(f"--attention={label}: {error}") from error
     return AttentionSpec(label, name, values)
+
+
+def _table() -> dict[str, type[Attention]]:
+    """The attentions that can be measured."""
+    return {WHOLE_SOFTMAX: WholeSoftmaxAttention, **ATTENTIONS}
+
+
+def _find_class(name: str) -> type[Attention]:
+    """Returns the attention of that name, or raises ValueError."""
+    table = _table()
+    if name not in table:
+        raise ValueError(f"unknown attention {name!r}; known: {', '.join(table)}")
+    return table[name]
+
+
+def name_row(label: str, options: Mapping[str, Any]) -> str:
+    """Names a row, as in "nystrom-64, pinv=exact + convolution of 35".
+
+    Args:
+      label: of an AttentionSpec.
+      options: all options with which it is measured.
+    """
+    words = [x for x in label.split(",") if not x.startswith("conv_kernel_size=")]
+    row_name = ", ".join(words)
+    if options.get("conv_kernel_size"):
+        row_name += f" + convolution of {options['conv_kernel_size']}"
+    return row_name
 
 
 def _parse_value(text: str) -> Any:
@@ -128,8 +196,7 @@ def attention_programs(
     """
     batch_size, length, num_heads, head_dim = inputs[0].shape
     try:
-        attention = make_attention(
-            spec.name,
+        attention = _find_class(spec.name)(
             num_heads=num_heads,
             head_dim=head_dim,
             max_length=length,
@@ -158,7 +225,7 @@ def attention_programs(
         run, peak_bytes = _compile_run(*arguments[name])
         key = {
             "what": name,
-            "attention": spec.label,
+            "attention": name_row(spec.label, spec.options),
             "options": spec.options,
             "length": length,
             "batch_size": batch_size,

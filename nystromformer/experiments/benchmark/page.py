@@ -1,6 +1,7 @@
 """The benchmark's page: attentions down, lengths or tasks across."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from nystromformer.experiments import markdown, provenance
-from nystromformer.experiments.benchmark.attentions import PASSES
+from nystromformer.experiments.benchmark.attentions import PASSES, WHOLE_SOFTMAX
 from nystromformer.experiments.benchmark.timing import Program, measure
 from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 
@@ -23,8 +24,13 @@ FIT_FROM = 2048  # costs that do not depend on the length show below it
 NOTES = f"""\
 - Time: median (quartiles) of rounds in which all programs of a length or task take
   turns, PyTorch's among them. Each call is waited for; compiling is not included.
-- Memory: arguments, results and temporaries as compiled; {DASH} for PyTorch.
-- ×: how many times faster or smaller than softmax.
+- Memory: arguments, results and temporaries as compiled; {DASH} for PyTorch, which does
+  not say.
+- ×: how many times faster than softmax; how many times smaller than {WHOLE_SOFTMAX},
+  or where that was not measured than softmax.
+- {WHOLE_SOFTMAX}: all scores exist at once, as in the paper's Table 1. softmax computes
+  them in blocks (on an accelerator where they are more than 2²⁷), and then needs hardly
+  more memory than the others.
 - Exponent: p of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
 - In N: gradient accumulation over N parts of a batch, with N length buckets.
 """
@@ -38,7 +44,7 @@ def write_benchmark(
     Args:
       groups: programs that are measured in turns.
       out: the folder.
-      rounds: how often each program is measured.
+      rounds: how often each program is measured; 0 measures memory alone.
       torch: the module `torch_baselines`, or None.
 
     Raises:
@@ -48,19 +54,30 @@ def write_benchmark(
     if torch is not None:
         source["versions"] |= torch.VERSIONS
     rows: list[dict[str, Any]] = []
+    has_time = rounds > 0
     for programs in groups:
         # Only here: the first group checks all settings, and an error leaves no folder.
         markdown.open_folder(out, FILE)
         new_rows = measure(programs, rounds)
-        print("\n".join(make_tables(new_rows)), flush=True)
+        print("\n".join(make_tables(new_rows, has_time)), flush=True)
         rows.extend(new_rows)
 
-        lines = [*make_tables(rows), NOTES]
+        lines = [*make_tables(rows, has_time), NOTES]
         if not _is_of_tasks(rows):
-            save_figure(draw_curves(rows), out / "attention")
-            lines.insert(0, "![Time and memory against the length](attention.png)\n")
+            lines = [*_save_figures(rows, out, has_time), *lines]
         (out / FILE).write_text(json.dumps({**source, "rows": rows}, indent=1))
         (out / PAGE).write_text(markdown.make_page("Benchmark", source, lines))
+
+
+def _save_figures(rows: Sequence[Row], out: Path, has_time: bool) -> list[str]:
+    """Draws the figures, and returns the lines of the page that show them."""
+    save_figure(draw_curves(rows, has_time), out / "attention")
+    lines = ["![Costs against the length](attention.png)\n"]
+    figure = draw_landmarks(rows, has_time)
+    if figure is not None:
+        save_figure(figure, out / "landmarks")
+        lines.append("![Costs against the landmarks](landmarks.png)\n")
+    return lines
 
 
 def find_value(row: Row, unit: str) -> float | None:
@@ -70,15 +87,20 @@ def find_value(row: Row, unit: str) -> float | None:
     return None if row["peak_bytes"] is None else row["peak_bytes"] / 2**20
 
 
-def make_tables(rows: Sequence[Row]) -> list[str]:
+def make_tables(rows: Sequence[Row], has_time: bool = True) -> list[str]:
     """Returns the lines of a table for each pass and each unit."""
     lines = []
     for name in dict.fromkeys(row["key"]["what"] for row in rows):
         rows_of_pass = [row for row in rows if row["key"]["what"] == name]
-        for unit in UNITS:
+        for unit in _units(has_time):
             lines.extend([f"## {name.capitalize()}: {unit}", ""])
             lines.extend([*_make_table(rows_of_pass, unit), ""])
     return lines
+
+
+def _units(has_time: bool) -> tuple[str, ...]:
+    """The units that were measured."""
+    return UNITS if has_time else UNITS[1:]
 
 
 def _make_table(rows: Sequence[Row], unit: str) -> list[str]:
@@ -90,13 +112,17 @@ def _make_table(rows: Sequence[Row], unit: str) -> list[str]:
     if has_exponents:
         header.append("exponent")
     curve_of_attention = find_curves(rows, unit) if has_exponents else {}
+    labels = dict.fromkeys(row["key"]["attention"] for row in rows)
+    reference = "softmax"
+    if unit == "MiB" and WHOLE_SOFTMAX in labels:
+        reference = WHOLE_SOFTMAX
 
     lines = []
-    for label in dict.fromkeys(row["key"]["attention"] for row in rows):
+    for label in labels:
         cells = [
             _format_cell(
                 row_of_cell.get((label, column)),
-                row_of_cell.get(("softmax", column)),
+                row_of_cell.get((reference, column)),
                 unit,
             )
             for column in columns
@@ -121,8 +147,8 @@ def _format_column(row: Row) -> str:
     return length
 
 
-def _format_cell(row: Row | None, softmax: Row | None, unit: str) -> str:
-    """As in "9.92 (9.8–10.1) · 17×"."""
+def _format_cell(row: Row | None, reference: Row | None, unit: str) -> str:
+    """As in "9.92 (9.8–10.1) · 17×", which is the reference over the row."""
     if row is None:
         return DASH
     number = find_value(row, unit)
@@ -133,10 +159,10 @@ def _format_cell(row: Row | None, softmax: Row | None, unit: str) -> str:
     if unit == "ms":
         lower, upper = 1e3 * np.quantile(row["seconds"], (0.25, 0.75))
         text = f"{number:.3g} ({lower:.3g}–{upper:.3g})"
-    softmax_number = find_value(softmax, unit) if softmax else None
-    if softmax is row or not softmax_number:
+    reference_number = find_value(reference, unit) if reference else None
+    if reference is row or not reference_number:
         return text
-    factor = softmax_number / number
+    factor = reference_number / number
     num_digits = 0 if factor >= 10 else 1
     return f"{text} · {factor:,.{num_digits}f}×"
 
@@ -166,11 +192,12 @@ def find_curves(rows: Sequence[Row], unit: str) -> dict[str, dict[int, float]]:
     return values
 
 
-def draw_curves(rows: Sequence[Row]) -> Figure:
-    """Draws time and memory against the length: a row of panels for each pass."""
-    figure = new_figure(len(PASSES), len(UNITS))
+def draw_curves(rows: Sequence[Row], has_time: bool = True) -> Figure:
+    """Draws costs against the length: a row of panels for each pass."""
+    units = _units(has_time)
+    figure = new_figure(len(PASSES), len(units))
     lengths = sorted({row["key"]["length"] for row in rows})
-    panels = [(name, unit) for name in PASSES for unit in UNITS]
+    panels = [(name, unit) for name in PASSES for unit in units]
     labels = dict.fromkeys(row["key"]["attention"] for row in rows)
     styles = {label: line_style(index) for index, label in enumerate(labels)}
     for axes, (name, unit) in zip(figure.axes, panels, strict=True):
@@ -184,17 +211,74 @@ def draw_curves(rows: Sequence[Row]) -> Figure:
                 **styles[label],
             )
         axes.set(title=name, ylabel=unit, xlabel="length", xscale="log", yscale="log")
-        axes.set_xticks(lengths, [f"{n:,}" for n in lengths], rotation=30)
-        axes.minorticks_off()
-        set_value_ticks(axes)
+        _set_ticks(axes, lengths)
+    _add_legend(figure, num_columns=len(units))
+    return figure
 
-    figure.axes[1].legend(
+
+def draw_landmarks(rows: Sequence[Row], has_time: bool = True) -> Figure | None:
+    """Draws the costs of Nyström attention against its number of landmarks.
+
+    There is a row of panels for each pass, and a line for each length, with the
+    convolution of V and without it.
+
+    Returns:
+      The figure; None if there is but one number of landmarks.
+    """
+    nystrom_rows = [row for row in rows if "num_landmarks" in row["key"]["options"]]
+    counts = sorted({row["key"]["options"]["num_landmarks"] for row in nystrom_rows})
+    if len(counts) < 2:
+        return None
+
+    lines = dict.fromkeys(_name_line(row) for row in nystrom_rows)
+    units = _units(has_time)
+    figure = new_figure(len(PASSES), len(units))
+    panels = [(name, unit) for name in PASSES for unit in units]
+    for axes, (name, unit) in zip(figure.axes, panels, strict=True):
+        for index, line in enumerate(lines):
+            curve = {}
+            for row in nystrom_rows:
+                number = find_value(row, unit)
+                if number and row["key"]["what"] == name and _name_line(row) == line:
+                    curve[row["key"]["options"]["num_landmarks"]] = number
+            points = sorted(curve.items())
+            axes.plot(
+                [count for count, _ in points],
+                [number for _, number in points],
+                marker=".",
+                label=line,
+                **line_style(index),
+            )
+        axes.set(
+            title=name, ylabel=unit, xlabel="landmarks", xscale="log", yscale="log"
+        )
+        _set_ticks(axes, counts)
+    _add_legend(figure, num_columns=len(units))
+    return figure
+
+
+def _name_line(row: Row) -> str:
+    """The row without its size, as in "nystrom + convolution of 35, 512 tokens"."""
+    key = row["key"]
+    name = re.sub(r"-\d+", "", key["attention"], count=1)
+    return f"{name}, {key['length']:,} tokens"
+
+
+def _set_ticks(axes: Any, numbers: Sequence[int]) -> None:
+    """Sets the ticks of both axes, and those of x to these numbers."""
+    axes.set_xticks(numbers, [f"{number:,}" for number in numbers], rotation=30)
+    axes.minorticks_off()
+    set_value_ticks(axes)
+
+
+def _add_legend(figure: Figure, num_columns: int) -> None:
+    """Adds the legend of all panels beside the last one of the first row."""
+    figure.axes[num_columns - 1].legend(
         handles=figure.axes[0].lines,
         fontsize="small",
         loc="center left",
         bbox_to_anchor=(1, 0.5),
     )
-    return figure
 
 
 def set_value_ticks(axes: Any) -> None:

@@ -42,7 +42,7 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
 
     Args:
       programs: what is timed.
-      rounds: how often each gets its turn.
+      rounds: how often each gets its turn; 0 runs nothing.
 
     Returns:
       A row for each program:
@@ -58,7 +58,7 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
             "seconds": [],
         }
         rows.append(row)
-        if _warm_up(program):
+        if rounds > 0 and _warm_up(program):
             runnable.append((program, row))
 
     samples = sample_in_turns([program.run for program, _ in runnable], rounds)

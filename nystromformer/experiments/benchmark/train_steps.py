@@ -12,7 +12,7 @@ import numpy as np
 from lra_tasks.split import NO_LABEL
 from lra_tasks.task import Task
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.benchmark.attentions import AttentionSpec
+from nystromformer.experiments.benchmark.attentions import AttentionSpec, name_row
 from nystromformer.experiments.benchmark.timing import Program, compile_program
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import Experiment, check_config
@@ -41,8 +41,11 @@ def step_groups(
     """
     groups: dict[str, dict[str, Experiment]] = {task: {} for task in tasks}
     for task, spec, num_parts in itertools.product(groups, specs, grad_accum_steps):
-        label = f"{spec.label} in {num_parts}" if num_parts > 1 else spec.label
-        groups[task][label] = make_experiment(task, spec, num_parts, changes or {})
+        experiment = make_experiment(task, spec, num_parts, changes or {})
+        label = name_row(spec.label, experiment.config.attention.options)
+        if num_parts > 1:
+            label += f" in {num_parts}"
+        groups[task][label] = experiment
 
     for experiments in groups.values():
         first = next(iter(experiments.values()))

@@ -3,18 +3,24 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.linear import LinearAttention
+from nystromformer.attention.softmax import SoftmaxAttention
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.attentions import (
     PASSES,
     TABLE_1,
+    WHOLE_SOFTMAX,
+    WholeSoftmaxAttention,
     attention_groups,
     attention_programs,
     list_labels,
+    name_row,
     parse_attention,
 )
 from tests.tolerance import TOLERANCE, relative_error
@@ -23,9 +29,10 @@ from tests.tolerance import TOLERANCE, relative_error
 def test_list_labels_begins_with_table_1_and_name_every_attention(monkeypatch):
     monkeypatch.setitem(ATTENTIONS, "mine", LinearAttention)
     labels = list_labels()
-    assert labels[:5] == list(TABLE_1)
-    assert {parse_attention(label).name for label in labels} == set(ATTENTIONS)
-    assert len(labels) == len(ATTENTIONS) + 1  # nystrom has two
+    assert labels[:8] == list(TABLE_1)
+    names = {parse_attention(label).name for label in labels}
+    assert names == {*ATTENTIONS, WHOLE_SOFTMAX}
+    assert len(labels) == len(names) + 3  # nystrom has four
     assert {"mine", "performer-256"} < set(labels)
 
 
@@ -39,6 +46,22 @@ def test_parse_attention_reads_a_size_and_changes():
     assert parse_attention("nystrom").options == ATTENTIONS["nystrom"].config_defaults()
 
 
+def test_name_row_says_what_is_changed_in_it_and_the_convolution():
+    rows = {
+        "nystrom-64": "nystrom-64 + convolution of 35",
+        "nystrom-64,conv_kernel_size=0": "nystrom-64",
+        "nystrom-64,pinv=exact,conv_kernel_size=5": (
+            "nystrom-64, pinv=exact + convolution of 5"
+        ),
+        "linformer-256": "linformer-256",
+    }
+    for label, row in rows.items():
+        assert name_row(label, parse_attention(label).options) == row
+    own = parse_attention("nystrom-64,conv_kernel_size=0", ["nystrom.pinv=exact"])
+    assert own.options["conv_kernel_size"] == 0
+    assert own.options["pinv"] == "exact"
+
+
 @pytest.mark.parametrize(
     ("label", "change", "message"),
     [
@@ -47,6 +70,7 @@ def test_parse_attention_reads_a_size_and_changes():
         ("nystrom-many", "", "--attention=nystrom-many"),
         ("nystrom-4", "nystrom.pinv=3", "must be str"),
         ("nystrom-4", "nystrom.x=3", "no option 'x'"),
+        ("nystrom-4,x=3", "", "no option 'x'"),
     ],
 )
 def test_parse_attention_rejects_in_one_line(label, change, message):
@@ -55,9 +79,9 @@ def test_parse_attention_rejects_in_one_line(label, change, message):
     assert "\n" not in str(caught.value)
 
 
-def make_inputs(length):
+def make_inputs(length, head_dim=3):
     """Query, key, value and a cotangent."""
-    return list(jax.random.normal(jax.random.key(0), (4, 1, length, 2, 3)))
+    return list(jax.random.normal(jax.random.key(0), (4, 1, length, 2, head_dim)))
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +134,38 @@ def test_attention_programs_need_memory_in_proportion_to_the_length():
     programs = [attention_programs(spec, make_inputs(n)) for n in (8_192, 65_536)]
     short, long = (next(x).peak_bytes for x in programs)
     assert 7 <= long / short <= 8.5
+
+
+def test_whole_softmax_is_exact_attention_in_memory_of_all_scores():
+    """At four times the length it needs 16 times the memory, and the others 4 times."""
+    outputs = {}
+    for name in (WHOLE_SOFTMAX, "softmax"):
+        [forward, _] = attention_programs(parse_attention(name), make_inputs(64))
+        outputs[name] = forward.run()
+    error = relative_error(outputs[WHOLE_SOFTMAX], outputs["softmax"])
+    assert error <= TOLERANCE["float32"]
+
+    factors = {}
+    for label in (WHOLE_SOFTMAX, "softmax", "nystrom-64"):
+        spec = parse_attention(label)
+        short, long = (
+            next(attention_programs(spec, make_inputs(length, head_dim=32))).peak_bytes
+            for length in (2_048, 8_192)
+        )
+        factors[label] = long / short
+    assert factors.pop(WHOLE_SOFTMAX) == pytest.approx(16, rel=0.05)
+    assert max(factors.values()) < 4.5
+    num_bytes_of_scores = 4 * 2 * 8_192**2  # float32, of two heads
+    assert long < num_bytes_of_scores / 20
+
+
+def test_whole_softmax_attends_to_what_the_mask_allows():
+    query, key, value, _ = make_inputs(16)
+    mask = jnp.arange(16)[None, None, None] < 11
+    sizes = {"num_heads": 2, "head_dim": 3, "max_length": 16, "rngs": nnx.Rngs(0)}
+    out = WholeSoftmaxAttention(**sizes)(query, key, value, mask=mask)
+    expected = SoftmaxAttention(**sizes)(query, key, value, mask=mask)
+    error = relative_error(out[:, :11], expected[:, :11])
+    assert error <= TOLERANCE["float32"]
+    unmasked = WholeSoftmaxAttention(**sizes)(query, key, value)
+    assert relative_error(unmasked[:, :11], expected[:, :11]) > 0.1

@@ -2,6 +2,7 @@
 
 from nystromformer.experiments.benchmark.page import (
     draw_curves,
+    draw_landmarks,
     fit_exponent,
     make_tables,
 )
@@ -32,6 +33,50 @@ def test_make_tables_has_factors_of_softmax_exponents_and_gaps():
     assert "| linear | 3 · 20× | 3 | 0.00 |" in text  # MiB
     assert "| softmax | 60 (40–80) | — | — |" in text
     assert "| full | — | out of memory | — |" in text
+
+
+def test_make_tables_of_memory_has_factors_of_all_scores_where_they_were_measured():
+    rows = [row("softmax_all_scores", scale=60), row("softmax", scale=20), row()]
+    lines = make_tables(rows)
+    assert "| softmax | 60 (40–80) | — |" in lines
+    assert "| linear | 3 (2–4) · 20× | — |" in lines
+    assert "| softmax | 60 · 3.0× | — |" in lines
+    assert "| linear | 3 · 60× | — |" in lines
+
+
+def test_make_tables_without_time_is_of_memory_alone():
+    rows = [{**row("softmax", scale=2), "seconds": []}, {**row(), "seconds": []}]
+    lines = make_tables(rows, has_time=False)
+    assert [line for line in lines if line.startswith("##")] == ["## Forward: MiB"]
+    assert "| linear | 3 · 2.0× | — |" in lines
+
+
+def test_draw_landmarks_has_a_line_a_length_with_and_without_the_convolution():
+    rows = []
+    for kernel_size, name in ((0, ""), (35, " + convolution of 35")):
+        for count in (16, 64, 32):
+            for length in (512, 2_048):
+                options = {"num_landmarks": count, "conv_kernel_size": kernel_size}
+                label = f"nystrom-{count}{name}"
+                rows += [
+                    row(label, length, what, count, options=options) for what in PASSES
+                ]
+    rows.append(row("linear", 512, options={}))
+    figure = draw_landmarks(rows)
+    assert len(figure.axes) == 4
+    for axes, unit_value in zip(figure.axes, 2 * [3, 3], strict=True):
+        assert [line.get_label() for line in axes.lines] == [
+            "nystrom, 512 tokens",
+            "nystrom, 2,048 tokens",
+            "nystrom + convolution of 35, 512 tokens",
+            "nystrom + convolution of 35, 2,048 tokens",
+        ]
+        for line in axes.lines:
+            assert [*line.get_xdata()] == [16, 32, 64]
+            assert [*line.get_ydata()] == [unit_value * x for x in (16, 32, 64)]
+    assert len(draw_landmarks(rows, has_time=False).axes) == 2
+    one_count = [x for x in rows if x["key"]["options"].get("num_landmarks") == 16]
+    assert draw_landmarks(one_count) is None
 
 
 def test_make_tables_of_train_steps_are_by_task_with_its_sizes():
