@@ -41,7 +41,10 @@ random ones). Double softmax has no inverse; Linformer and Performer are untrain
 as many rows or features. At most {MAX_PANELS} heads are drawn. landmarks.csv has all,
 and ‖ŜV − SV‖∞ and Proposition 1's bound.""",
     "iterations": "The same with segment means; dashed: LAPACK's pseudo-inverse.",
-    "spectrum": "Singular values of S as in Linformer's Fig. 1: medians of sequences.",
+    "spectrum": """\
+Singular values of S as in Linformer's Fig. 1, medians of sequences: their cumulative
+sum over that of all, and on the right its value at a quarter of the ranks, where 1 is a
+head whose matrix has no higher rank.""",
     "choices": """\
 S and Ŝ by the choice of {count} landmarks (supplement, Fig. 1), with errors.""",
     "numbers": "S and Ŝ by the number of landmarks (supplement, Fig. 2).",
