@@ -185,6 +185,8 @@ def standard_nystrom(
     *,
     num_landmarks: int,
     seed: int = 0,
+    pinv: str = "exact",
+    num_pinv_iters: int = 6,
 ) -> jax.Array:
     """The Nyström method as it was before the paper: it samples S after the softmax.
 
@@ -197,6 +199,9 @@ def standard_nystrom(
       mask: [S] bool, True = attend; None = all.
       num_landmarks: M.
       seed: of the tokens J.
+      pinv: a name in PINVS. "exact" is the method; "iterative" inverts only the large
+        singular values of S[J, J], which regularises it.
+      num_pinv_iters: of the iterative one.
 
     Returns:
       Ŝ [S, S] in at least float32. Rows of excluded queries have no meaning.
@@ -209,6 +214,6 @@ def standard_nystrom(
     rows = sample(matrix, axis=0)  # [M, S]
     columns = sample(matrix, axis=1)  # [S, M]
 
-    inverse = jnp.linalg.pinv(sample(rows, axis=1))
+    inverse = PINVS[pinv](sample(rows, axis=1), num_pinv_iters)
     middle = jnp.matmul(inverse, rows, precision="highest")
     return jnp.matmul(columns, middle, precision="highest")

@@ -1,5 +1,8 @@
 """Other landmarks than the paper's segment means, and other inverses.
 
+Random tokens and k-means are in section A of the paper's supplement, and the exact
+inverse is in its section B. The identity in place of the inverse is in neither.
+
 As with segment means only valid tokens take part, and with n ≤ M valid tokens each one
 is a landmark, in the order of the sequence.
 

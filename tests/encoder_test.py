@@ -148,6 +148,7 @@ TRANSFORMED = {
     [
         *((name, "identity", {}) for name in TRANSFORMED),
         ("jit", "nystrom", OPTIONS),
+        ("jit", "linformer", {"projection_dim": 5, "sharing": "layerwise"}),
         ("jit", "linformer", {"projection_dim": 5, "sharing": "layerwise_per_head"}),
         ("jit", "performer", {"num_features": 3}),
     ],
@@ -230,30 +231,72 @@ def count(**options):
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
 
 
-def test_encoder_layers_share_an_attention_and_train_it():
-    def options(sharing):
-        return {
-            "attention": "linformer",
-            "num_layers": 3,
-            "attention_options": {"projection_dim": 5, "sharing": sharing},
-        }
+def linformer(sharing, **options):
+    return {
+        "attention": "linformer",
+        "attention_options": {"projection_dim": 5, "sharing": sharing},
+        **options,
+    }
 
-    # One projection [5, L] in each of three layers, or one for each of two heads.
-    num_apart = count(**options("key_value"))
-    num_shared = count(**options("layerwise_per_head"))
-    assert num_apart == num_shared + (3 - 2) * 5 * L
 
-    graphdef, state = nnx.split(make(**options("layerwise_per_head")))
+@pytest.mark.parametrize(
+    ("sharing", "num_matrices"),
+    [("headwise", 24), ("key_value", 12), ("layerwise", 1), ("layerwise_per_head", 2)],
+)
+def test_encoder_of_12_layers_has_as_many_projections_as_linformer_says(
+    sharing, num_matrices
+):
+    """Section 4 of Linformer: 24, 12 and 1; as on the LRA one for each of two heads."""
+    num_parameters = count(**linformer(sharing, num_layers=12))
+    num_others = count(attention="softmax", num_layers=12)
+    assert num_parameters - num_others == num_matrices * 5 * L
+
+
+def projection_gradients(model):
+    """The gradient of E in every block that has one."""
+    graphdef, state = nnx.split(model)
 
     @jax.jit
     @jax.grad
     def gradient(state):
-        return nnx.merge(graphdef, state)(INPUTS)[0].std()
+        out, _ = nnx.merge(graphdef, state)(INPUTS, jnp.asarray(MASK))
+        return jnp.where(MASK[:, :, None], jnp.sin(out), 0).sum()
 
-    first_block = nnx.to_pure_dict(gradient(state))["blocks"][0]
-    assert np.asarray(first_block["attention"]["attention"]["projection"]).any()
-    blocks = nnx.merge(graphdef, state).blocks
-    assert len({id(block.attention.attention) for block in blocks}) == 1
+    blocks = nnx.to_pure_dict(gradient(state))["blocks"]
+    gradients = []
+    for block in blocks.values():
+        attention = block["attention"].get("attention", {})
+        gradients.extend(np.asarray(x) for x in attention.values())
+    return gradients
+
+
+@pytest.mark.parametrize("remat", ["none", "block"])
+def test_encoder_layers_share_a_projection_and_sum_its_gradients(remat):
+    """Against a model whose layers have equal projections of their own."""
+    shared = make(**linformer("layerwise", num_layers=3, remat=remat))
+    assert len({id(block.attention.attention) for block in shared.blocks}) == 1
+    apart = make(**linformer("key_value", num_layers=3))
+    for block, block_with_shared in zip(apart.blocks, shared.blocks, strict=True):
+        projection = block_with_shared.attention.attention.projection[...]
+        block.attention.attention.projection[...] = projection
+
+    # The other parameters were drawn by the same keys.
+    out, _ = compiled(shared)(INPUTS, MASK)
+    expected, _ = compiled(apart)(INPUTS, MASK)
+    assert rows_differ(out, expected) <= TOLERANCE["float32"]
+
+    [gradient] = projection_gradients(shared)
+    of_layers = projection_gradients(apart)
+    assert len(of_layers) == 3
+    assert relative_error(gradient, sum(of_layers)) <= TOLERANCE["float32"]
+    assert relative_error(of_layers[0], sum(of_layers)) > 0.01
+
+
+def test_encoder_trains_the_projection_of_each_head_that_layers_share():
+    model = make(**linformer("layerwise_per_head", num_layers=3))
+    assert len({id(block.attention.attention) for block in model.blocks}) == 1
+    [gradient] = projection_gradients(model)
+    assert all(of_head.any() for of_head in gradient)
 
 
 def test_encoder_with_post_norm_has_no_last_norm():

@@ -126,6 +126,9 @@ def test_standard_nystrom_samples_rows_and_columns_of_softmax():
         few = np.asarray(sampled(num_landmarks=M, seed=5))
         other_seed = np.asarray(sampled(num_landmarks=M, seed=6))
         all_tokens = np.asarray(sampled(num_landmarks=S))
+        iterated = np.asarray(
+            sampled(num_landmarks=M, seed=5, pinv="iterative", num_pinv_iters=4)
+        )
 
     valid_square = np.ix_(valid, valid)
     expected = paper.standard_nystrom(query, key, valid, tokens)
@@ -133,6 +136,10 @@ def test_standard_nystrom_samples_rows_and_columns_of_softmax():
     exact = paper.softmax(query[valid] @ key[valid].T / np.sqrt(H))
     assert relative_error(all_tokens[valid_square], exact) <= 1e-6
     assert not few[valid][:, ~mask].any()
+    regularised = paper.standard_nystrom(query, key, valid, tokens, num_iters=4)
+    error = relative_error(iterated[valid_square], regularised)
+    assert error <= TOLERANCE["float64"]
+    assert relative_error(regularised, expected) > 0.1
     # It is neither exact, nor the same tokens for each seed, nor the paper's method.
     assert relative_error(few[valid_square], exact) > 0.1
     assert relative_error(other_seed[valid_square], expected) > 0.1

@@ -119,7 +119,9 @@ def test_every_parameter_starts_by_its_law(model):
     assert len(set(drawn.values())) == len(drawn)  # no two by one key
 
 
-@pytest.mark.parametrize("sharing", ["key_value", "layerwise_per_head"])
+@pytest.mark.parametrize(
+    "sharing", ["headwise", "key_value", "layerwise", "layerwise_per_head"]
+)
 @pytest.mark.parametrize("rows", [16, 128])
 def test_linformer_starts_with_bounded_keys_or_as_published(rows, sharing):
     """U of variance 1/(L + k), also where k is not L; or N(0, 0.02²)."""
@@ -130,6 +132,9 @@ def test_linformer_starts_with_bounded_keys_or_as_published(rows, sharing):
     if sharing == "layerwise_per_head":
         law = embedding(())
     check_law(made.projection[...], law)
+    if sharing == "headwise":
+        check_law(made.value_projection[...], law)
+        assert not np.array_equal(made.value_projection[...], made.projection[...])
 
 
 def test_performer_starts_with_rows_as_long_as_gaussian_ones():

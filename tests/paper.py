@@ -95,12 +95,21 @@ def nystrom(
 
 
 def standard_nystrom(
-    query: Array, key: Array, valid: list[int], tokens: list[int]
+    query: Array,
+    key: Array,
+    valid: list[int],
+    tokens: list[int],
+    num_iters: int | None = None,
 ) -> Array:
-    """Eqs. (4) to (6): rows and columns of S of these tokens, over the valid ones."""
+    """Eqs. (4) to (6): rows and columns of S of these tokens, over the valid ones.
+
+    The inverse is the exact one, or eq. (14)'s.
+    """
     s = softmax(query[valid] @ key[valid].T / np.sqrt(query.shape[-1]))
     places = [valid.index(token) for token in tokens]
-    return s[:, places] @ np.linalg.pinv(s[np.ix_(places, places)]) @ s[places]
+    sample = s[np.ix_(places, places)]
+    inverse = np.linalg.pinv(sample) if num_iters is None else pinv(sample, num_iters)
+    return s[:, places] @ inverse @ s[places]
 
 
 def published(

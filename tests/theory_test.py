@@ -1,10 +1,17 @@
-"""What the paper and its baseline prove, on matrices that softmax makes."""
+"""What the paper and Linformer prove, on matrices that softmax makes.
+
+Of the paper: Lemma 1 (the iteration), Lemma 2 (all tokens as landmarks) and
+Proposition 1 (the bound of the error). Of Linformer: the random projection that proves
+its Theorem 1, and the number of its rows, which depends on log n there and not on n at
+all in Theorem 2. What Theorem 2 says of scores that are projected is not here.
+"""
 
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from nystromformer.factors import nystrom_kernels, softmax_matrix
 from nystromformer.nystrom import iterative_pinv, nystrom
@@ -76,3 +83,88 @@ def test_nystrom_error_is_within_proposition_1():
             query, key, value = scale * RNG.normal(size=(3, 24, 5))
             error, bound = error_and_bound(query, key, value)
             assert 0 < error <= bound
+
+
+EPSILON = 0.6
+VALUE_DIM = 4  # d
+
+
+def softmax_rows(rng, num_keys):
+    """64 rows of a softmax matrix, and the values [n, d] of its keys."""
+    key = rng.normal(size=(num_keys, 8))
+    rows = softmax_matrix(rng.normal(size=(64, 8)), key)
+    return np.float64(rows), rng.normal(size=(num_keys, VALUE_DIM))
+
+
+def projection_errors(rng, rows, value, num_rows):
+    """|p RᵀR w − p w| / (‖p‖ ‖w‖) of each row p of P and each column w of the values.
+
+    R has k rows from N(0, 1/k): P RᵀR, of rank k, is the matrix of Theorem 1's proof.
+    """
+    projection = rng.normal(size=(num_rows, len(value))) / num_rows**0.5
+    differences = (rows @ projection.T) @ (projection @ value) - rows @ value
+    norms = np.linalg.norm(rows, axis=1)[:, None] * np.linalg.norm(value, axis=0)
+    return np.abs(differences) / norms
+
+
+def rows_of_theorem_1(num_keys):
+    """k = 5 ln(n) / (ε² − ε³)."""
+    return int(np.ceil(5 * np.log(num_keys) / (EPSILON**2 - EPSILON**3)))
+
+
+@pytest.mark.parametrize("num_keys", [256, 1024, 4096])
+def test_random_projection_keeps_p_v_within_epsilon_by_linformers_theorem_1(num_keys):
+    """With a fortieth of the rows every draw fails."""
+    rng = np.random.default_rng(2)
+    num_rows = rows_of_theorem_1(num_keys)
+    assert num_rows < num_keys
+    for _ in range(5):
+        rows, value = softmax_rows(rng, num_keys)
+        assert projection_errors(rng, rows, value, num_rows).max() <= EPSILON
+        assert projection_errors(rng, rows, value, num_rows // 40).max() > EPSILON
+
+
+def test_rows_that_linformer_needs_do_not_grow_with_the_length_by_theorem_2():
+    """k = 9 d ln(d) / ε² has no n. With a 30th of it every length fails alike."""
+    rng = np.random.default_rng(3)
+    num_rows = int(9 * VALUE_DIM * np.log(VALUE_DIM) / EPSILON**2)
+    shares = {num_rows: [], num_rows // 30: []}
+    for num_keys in (256, 1024, 4096, 16384):
+        rows, value = softmax_rows(rng, num_keys)
+        for count, shares_by_length in shares.items():
+            errors = [projection_errors(rng, rows, value, count) for _ in range(20)]
+            shares_by_length.append(np.mean(np.array(errors) > EPSILON))
+    assert shares[num_rows] == [0, 0, 0, 0]
+    assert min(shares[num_rows // 30]) > 0.1
+    assert max(shares[num_rows // 30]) < 0.3
+
+
+def test_error_of_a_random_projection_falls_with_the_root_of_its_rows():
+    rng = np.random.default_rng(4)
+    rows, value = softmax_rows(rng, 256)
+
+    def mean_error(num_rows):
+        errors = [projection_errors(rng, rows, value, num_rows) for _ in range(20)]
+        return np.mean(errors)
+
+    errors = [mean_error(count) for count in (16, 64, 256)]
+    for few, many in itertools.pairwise(errors):
+        assert many == pytest.approx(few / 2, rel=0.2)
+
+
+def test_theorem_1_is_no_help_to_a_head_that_looks_at_one_token():
+    """A negative twin: the bound is of ‖p‖ ‖w‖, and here ‖p w‖ is far smaller.
+
+    The theorem is printed with ‖P w‖. With P = I its proof's matrix misses P w by
+    √(n / k) times its norm, so that by this measure k has to grow with n.
+    """
+    rng = np.random.default_rng(5)
+    errors = []
+    for num_keys in (256, 1024, 4096):
+        num_rows = rows_of_theorem_1(num_keys)
+        vector = rng.normal(size=num_keys)
+        projection = rng.normal(size=(num_rows, num_keys)) / num_rows**0.5
+        difference = projection.T @ (projection @ vector) - vector
+        errors.append(np.linalg.norm(difference) / np.linalg.norm(vector))
+        assert errors[-1] == pytest.approx((num_keys / num_rows) ** 0.5, rel=0.15)
+    assert EPSILON < errors[0] < errors[1] < errors[2]

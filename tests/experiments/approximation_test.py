@@ -6,6 +6,7 @@ import re
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 from nystromformer.experiments.approximation.study import measure_all
@@ -33,7 +34,7 @@ def test_approximation_measures_a_run(finished, out):
     assert "by the choice of 4 landmarks" in page
     assert f"best weights of step {result['best_step']:,}" in page
     names = re.findall(r"!\[(\w+)\]\(\1[.]png\)", page)
-    assert {"landmarks", "iterations", "spectrum", "iterates"} < {*names}
+    assert {"landmarks", "causes", "limits", "spectrum", "iterates"} < {*names}
     for name in names:
         assert all((out / f"{name}.{kind}").is_file() for kind in ("png", "svg"))
     with open(out / "landmarks.csv", newline="") as file:
@@ -99,7 +100,7 @@ def check_errors(rows_of_landmarks, rows_of_iterations, layers):
         assert len(errors_by_seed) == 8
         assert len(set(errors_by_seed)) > 4
         for baseline in ("linformer", "performer"):
-            assert len(measured.pop((head, baseline))) == 1
+            assert len(set(measured.pop((head, baseline)))) == 8
     assert not measured
 
 
@@ -122,6 +123,43 @@ def test_approximation_is_of_the_longest_examples_of_validation(finished, out):
             rows[name] = list(csv.DictReader(file))
     layers = layers_of_longest(finished[0])
     check_errors(rows["landmarks"], rows["iterations"], layers)
+
+
+# The same number in causes.csv and in landmarks.csv.
+SAME_METHODS = {
+    "nystrom": "segment means",
+    "no inverse": "double softmax",
+    "random landmarks": "random",
+    "performer": "performer",
+}
+
+
+@pytest.mark.slow
+def test_approximation_splits_the_error_of_each_head_into_causes(out):
+    landmarks = pd.read_csv(out / "landmarks.csv").groupby(["head", "method"])["error"]
+    all_causes = pd.read_csv(out / "causes.csv")
+    for place, rows in all_causes.groupby(["head", "method"]):
+        head, cause = place
+        if cause in SAME_METHODS:
+            expected = landmarks.get_group((head, SAME_METHODS[cause])).tolist()
+            assert rows["error"].tolist() == pytest.approx(expected, rel=1e-4)
+
+    page = (out / "README.md").read_text()
+    *_, table = page.split("## Table of causes")
+    header, _, *rows = [line for line in table.splitlines() if line.startswith("|")]
+    assert header.startswith(
+        "| layer | head | M | best rank | best middle matrix | Nys"
+    )
+    assert [row.split(" | ")[:3] for row in rows] == [
+        ["| 0", "0", "4"],
+        ["| 0", "1", "4"],
+    ]
+    for head, row in enumerate(rows):
+        errors = all_causes[all_causes["head"] == head].groupby("method")["error"]
+        cells = row.split(" | ")
+        assert cells[3] == f"{errors.median()['best rank']:.2g}"
+        spread = errors.max()["performer"] / errors.min()["performer"]
+        assert cells[11] == f"{errors.median()['performer']:.2g} (×{spread:.2g})"
 
 
 def test_approximation_rejects_in_one_line(commands, finished, tmp_path):

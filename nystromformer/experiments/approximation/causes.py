@@ -10,6 +10,10 @@ landmarks and Z stands for the inverse of A. Each step takes a matrix farther fr
 The first step whose error is too large says what a head needs: another method, other
 landmarks, or another inverse. Errors are measured where they count, in the output S V,
 for which the first two are near the best and need not be the best.
+
+Beside these steps stand methods that draw something, with several draws: landmarks at
+random tokens; the standard Nyström method, which samples S after the softmax; and
+Performer with as many features.
 """
 
 import functools
@@ -37,12 +41,17 @@ BEST_MIDDLE = "best middle matrix"
 NYSTROM = "nystrom"
 EXACT_INVERSE = "exact inverse"
 NO_INVERSE = "no inverse"
+STEPS = (BEST_RANK, BEST_MIDDLE, NYSTROM, EXACT_INVERSE, NO_INVERSE)
 # Methods that draw something.
 RANDOM_LANDMARKS = "random landmarks"
-STANDARD = "standard Nyström"
+STANDARD = "standard Nyström"  # landmarks after the softmax
+STANDARD_ITERATED = "standard Nyström, iterated"
 PERFORMER = "performer"
-DRAWN = (RANDOM_LANDMARKS, STANDARD, PERFORMER)
-METHODS = (BEST_RANK, BEST_MIDDLE, NYSTROM, EXACT_INVERSE, NO_INVERSE, *DRAWN)
+DRAWN = (RANDOM_LANDMARKS, STANDARD, STANDARD_ITERATED, PERFORMER)
+# Behind the name of such a method: the largest error of its draws over the smallest.
+SPREAD = ", spread"
+METHODS = (*STEPS, *DRAWN)
+HEAD = ["layer", "head", "num_landmarks"]
 
 
 @functools.partial(jax.jit, static_argnames=("counts", "num_pinv_iters"))
@@ -120,7 +129,7 @@ def drawn_errors(
       query, key, value, mask: as for `split_errors`.
       seed: of the landmarks and of Performer's features.
       count: the number of landmarks, sampled tokens and features.
-      num_pinv_iters: of Z.
+      num_pinv_iters: of Z, and of the iterated inverse of the standard method.
 
     Returns:
       An array [N] by the name of the method.
@@ -136,11 +145,15 @@ def drawn_errors(
             landmark_seed=seed,
         )
         z = iterative_pinv(a, num_pinv_iters)
-        standard = standard_nystrom(query, key, mask, num_landmarks=count, seed=seed)
+        standard = functools.partial(
+            standard_nystrom, query, key, mask, num_landmarks=count, seed=seed
+        )
+        iterated = standard(pinv="iterative", num_pinv_iters=num_pinv_iters)
         return {
             "exact": softmax_matrix(query, key, mask) @ value,
             RANDOM_LANDMARKS: f @ (z @ (b @ value)),
-            STANDARD: standard @ value,
+            STANDARD: standard() @ value,
+            STANDARD_ITERATED: iterated @ value,
         }
 
     outputs = jax.vmap(outputs_of_head, in_axes=1, out_axes=1)(query, key, value)
@@ -207,8 +220,8 @@ def _drawn_rows(
     place: dict[str, int], count: int, draw: int, errors: dict[str, np.ndarray]
 ) -> Iterator[dict[str, Any]]:
     """The rows of `drawn_errors`' arrays [N]."""
-    for method, errors_of_heads in errors.items():
-        for head, error in enumerate(errors_of_heads):
+    for method in DRAWN:
+        for head, error in enumerate(errors[method]):
             yield {
                 **place,
                 "head": head,
@@ -223,10 +236,8 @@ def _split_rows(
     place: dict[str, int], counts: Sequence[int], errors: dict[str, np.ndarray]
 ) -> Iterator[dict[str, Any]]:
     """The rows of `split_errors`' arrays [C, N]."""
-    inverse_error = errors.pop("inverse_error")
-    inverse_residual = errors.pop("inverse_residual")
-    for method, by_count in errors.items():
-        for (index, head), error in np.ndenumerate(by_count):
+    for method in STEPS:
+        for (index, head), error in np.ndenumerate(errors[method]):
             row = {
                 **place,
                 "head": head,
@@ -235,6 +246,23 @@ def _split_rows(
                 "error": error,
             }
             if method == NYSTROM:
-                row["inverse_error"] = inverse_error[index, head]
-                row["inverse_residual"] = inverse_residual[index, head]
+                for name in ("inverse_error", "inverse_residual"):
+                    row[name] = errors[name][index, head]
             yield row
+
+
+def spread_of_draws(errors: pd.DataFrame) -> pd.DataFrame:
+    """Compares the draws of each method that draws something.
+
+    Args:
+      errors: as of `measure_causes`.
+
+    Returns:
+      A row for each layer, head and number of landmarks, and a column for each method:
+      the largest error of the draws over the smallest, the median over examples.
+    """
+    drawn = errors[errors["method"].isin(DRAWN)]
+    errors_of_draws: Any = drawn.groupby([*HEAD, "method", "example"])["error"]
+    ratios = errors_of_draws.max() / errors_of_draws.min()
+    medians = ratios.groupby([*HEAD, "method"]).median().unstack()
+    return medians.add_suffix(SPREAD)

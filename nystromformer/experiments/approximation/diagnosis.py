@@ -15,11 +15,12 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from nystromformer.experiments.approximation import causes
+from nystromformer.experiments.approximation.causes import HEAD
 from nystromformer.experiments.plotting import new_figure
 from nystromformer.experiments.recorded_layers import Layer
 
 Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each layer
-HEAD = ["layer", "head", "num_landmarks"]
+TOLERANCE = 0.1  # of the error, by default
 # A letter in the figure for what limits a head.
 MARKS = {"": "", "rank": "R", "landmarks": "L", "inverse": "I"}
 CELL = 0.55  # inches
@@ -30,10 +31,12 @@ class Diagnosis(NamedTuple):
     """What `diagnose` found.
 
     table: a row for each layer, head and number of landmarks. Its columns are the
-      median error of each method, `inverse_error` and `inverse_residual` of the
-      iterated inverse, and `limited_by`. This is empty where Nyström attention is
-      within the tolerance. Else it is "rank" if the matrix of rank M nearest to S is
-      not, "landmarks" if F X B nearest to S is not, and otherwise "inverse".
+      median error of each method; `inverse_error` and `inverse_residual` of the
+      iterated inverse; for methods that draw something the largest error of the draws
+      over the smallest, such as "performer, spread"; and `limited_by`. This is empty
+      where Nyström attention is within the tolerance. Else it is "rank" if the matrix
+      of rank M nearest to S is not, "landmarks" if F X B nearest to S is not, and
+      otherwise "inverse".
     errors: the error of each method in each example and draw.
     figure: the error of Nyström attention by layer and head, a panel for each number of
       landmarks, with the first letter of what limits it.
@@ -53,7 +56,7 @@ def diagnose(
     num_landmarks: Sequence[int] = (8, 16, 32, 64),
     num_pinv_iters: int = 6,
     num_draws: int = 4,
-    tolerance: float = 0.1,
+    tolerance: float = TOLERANCE,
 ) -> Diagnosis:
     """Measures how well Nyström attention replaces softmax attention in given heads.
 
@@ -126,12 +129,13 @@ def _make_layers(
     return layers
 
 
-def summarize(errors: pd.DataFrame, tolerance: float) -> pd.DataFrame:
+def summarize(errors: pd.DataFrame, tolerance: float = TOLERANCE) -> pd.DataFrame:
     """Makes the table of a `Diagnosis`: medians over examples and draws."""
     medians = errors.groupby([*HEAD, "method"])["error"].median()
     table: Any = medians.unstack()[list(causes.METHODS)]
     inverse: Any = errors[errors["method"] == causes.NYSTROM].groupby(HEAD)
     table = table.join(inverse[["inverse_error", "inverse_residual"]].median())
+    table = table.join(causes.spread_of_draws(errors))
 
     limits = np.select(
         [

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
@@ -14,6 +15,7 @@ Frame = Any  # a pandas.DataFrame; its own types say too little
 MAX_PANELS = 12  # in a figure of errors, each for a head
 PANEL_COLUMNS = 4
 MAX_CURVES_WITH_LEGEND = 12
+QUARTER = 0.25  # of the ranks
 WIDTH_OF_PICTURES = 5.4  # inches, of a row
 FONT_SIZE = 8  # points
 
@@ -72,27 +74,66 @@ def _draw_method(axes: Any, rows: Frame, x: str, *, label: str, color: str) -> N
 
 
 def draw_spectrum(rows: Frame) -> Figure:
-    """Draws cumulative normalised singular values of S, as Linformer's Fig. 1, by head.
+    """Draws cumulative normalised singular values of S, as Linformer's Fig. 1.
+
+    The left panel has a line for each layer and head, the median over sequences. The
+    right one has the values of these lines at a quarter of the ranks: Linformer's 128
+    of 512.
 
     Args:
-      rows: of `measure_spectra`. Lines are medians over sequences.
+      rows: of `measure_spectra`.
     """
-    figure = new_figure()
-    [axes] = figure.axes
-    ranks = np.linspace(0, 1, 65)
-    for (layer, head), rows_of_head in rows.groupby(["layer", "head"]):
-        curves = []
-        for _, values in rows_of_head.groupby("example")["singular_value"]:
-            sums = np.cumsum([0.0, *values])
-            sum_ranks = np.linspace(0, 1, len(sums))
-            curves.append(np.interp(ranks, sum_ranks, sums / sums[-1]))
+    curves = cumulative_spectra(rows)
+    figure = new_figure(1, 2)
+    left, right = figure.axes
+
+    for (layer, head), curve in curves.iterrows():
         label = f"layer {layer}, head {head}"
         style = line_style(layer + 10 * head)  # a colour a layer, a stroke a head
-        axes.plot(ranks, np.median(curves, axis=0), label=label, **style)
-    axes.set(xlabel="rank / n", ylabel="cumulative normalised singular value")
-    if len(axes.lines) <= MAX_CURVES_WITH_LEGEND:
-        axes.legend(frameon=False, fontsize=FONT_SIZE)
+        left.plot(curve, label=label, **style)
+    left.axvline(QUARTER, color="grey", linewidth=0.8)
+    left.set(xlabel="rank / n", ylabel="cumulative normalised singular value")
+    if len(curves) <= MAX_CURVES_WITH_LEGEND:
+        left.legend(frameon=False, fontsize=FONT_SIZE)
+
+    at_quarter = curves[QUARTER].unstack()
+    image = right.imshow(at_quarter, vmin=0, vmax=1, cmap="cividis", aspect="auto")
+    for (layer, head), value in curves[QUARTER].items():
+        right.annotate(
+            f"{value:.2f}",
+            (head, layer),
+            ha="center",
+            va="center",
+            fontsize=FONT_SIZE,
+            color="black" if value > 0.5 else "white",
+        )
+    right.set(title="at rank n / 4", xlabel="head", ylabel="layer")
+    right.set_xticks(range(at_quarter.shape[1]))
+    right.set_yticks(range(at_quarter.shape[0]))
+    right.grid(visible=False)
+    figure.colorbar(image, ax=right)
     return figure
+
+
+def cumulative_spectra(rows: Frame) -> Frame:
+    """Sums the largest singular values, over the sum of all, by rank.
+
+    Args:
+      rows: of `measure_spectra`.
+
+    Returns:
+      A row for each layer and head, the median over sequences, and a column for each
+      rank / n.
+    """
+    ranks = np.linspace(0, 1, 65)
+    curves = []
+    for _, values in rows.groupby(["layer", "head", "example"])["singular_value"]:
+        sums = np.cumsum([0.0, *values])
+        sum_ranks = np.linspace(0, 1, len(sums))
+        curves.append(np.interp(ranks, sum_ranks, sums / sums[-1]))
+    places = rows.groupby(["layer", "head", "example"]).size().index
+    by_example = pd.DataFrame(curves, index=places, columns=ranks)
+    return by_example.groupby(["layer", "head"]).median()
 
 
 def draw_pictures(pictures: Pictures) -> Figure:

@@ -83,6 +83,7 @@ def baseline_errors(
     *,
     attention: str,
     num_landmarks: int,
+    seed: int | jax.Array = 0,
 ) -> dict[str, jax.Array]:
     """Returns the error of another attention with fresh parameters.
 
@@ -90,12 +91,13 @@ def baseline_errors(
       query, key, value, mask: as of `nystrom_errors`.
       attention: its name in ATTENTIONS.
       num_landmarks: its size, such as the number of rows or features.
+      seed: of its parameters.
 
     Returns:
       error: as of `nystrom_errors`, [N].
     """
     output = fresh_output(
-        query, key, value, mask, attention=attention, size=num_landmarks, seed=0
+        query, key, value, mask, attention=attention, size=num_landmarks, seed=seed
     )
     matrices = jax.vmap(softmax_matrix, (1, 1, None))(query, key, mask)  # [N, T, S]
     exact = jnp.einsum("nts,snh->tnh", matrices, value)

@@ -1,55 +1,31 @@
 """Measures the approximation on the queries, keys and values of a trained model."""
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import markdown, provenance
-from nystromformer.experiments.approximation import measurements
+from nystromformer.experiments.approximation import diagnosis, measurements
+from nystromformer.experiments.approximation.causes import measure_causes
 from nystromformer.experiments.approximation.drawings import (
-    MAX_PANELS,
     Frame,
     draw_errors,
-    draw_pictures,
     draw_spectrum,
-    evenly_spaced,
 )
-from nystromformer.experiments.plotting import save_figure
+from nystromformer.experiments.approximation.pictures import LABELS, draw_matrices
+from nystromformer.experiments.approximation.study_page import write_page
 from nystromformer.experiments.recorded_layers import Layer
 from nystromformer.experiments.trained_run import TrainedRun
-from nystromformer.factors import nystrom_factors, nystrom_rows, softmax_matrix
-from nystromformer.landmarks import LANDMARKS
 
-LABELS = {name: name.replace("_", " ") for name in LANDMARKS} | {"kmeans": "k-means"}
 BASELINES = ("linformer", "performer")  # with as many rows or features as landmarks
 ITERATIONS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
-NUM_SEEDS = 8  # of random landmarks
-PICTURED_HEADS = 6
+NUM_DRAWS = 8  # of random landmarks and of features
 PICTURED_LANDMARKS = 64  # at most, where the run has no number of its own
-CAPTIONS = {
-    "landmarks": f"""\
-‖ŜV − SV‖ / ‖SV‖ (Frobenius) by head, without the convolution, over valid tokens:
-medians and quartiles over sequences of more tokens than landmarks ({NUM_SEEDS} seeds of
-random ones). Double softmax has no inverse; Linformer and Performer are untrained, with
-as many rows or features. At most {MAX_PANELS} heads are drawn. landmarks.csv has all,
-and ‖ŜV − SV‖∞ and Proposition 1's bound.""",
-    "iterations": "The same with segment means; dashed: LAPACK's pseudo-inverse.",
-    "spectrum": "Singular values of S as in Linformer's Fig. 1: medians of sequences.",
-    "choices": """\
-S and Ŝ by the choice of {count} landmarks (supplement, Fig. 1), with errors.""",
-    "numbers": "S and Ŝ by the number of landmarks (supplement, Fig. 2).",
-    "iterates": "S and Ŝ of {count} landmarks by the inverse (supplement, Fig. 3).",
-    "inverses": """\
-A⁺ of {count} landmarks and its iterates (supplement, Fig. 4), over their largest
-entries.""",
-}
 
 
 def write_study(
@@ -92,8 +68,11 @@ def write_study(
     with jax.enable_x64(True):
         tables = measure_all(layers, counts)
         print("drawing the figures…", flush=True)
+        summary = diagnosis.summarize(tables["causes"])
         figures = {
             "landmarks": draw_errors(tables["landmarks"], "num_landmarks"),
+            "causes": draw_errors(tables["causes"], "num_landmarks"),
+            "limits": diagnosis.draw(summary),
             "iterations": draw_errors(tables["iterations"], "num_pinv_iters"),
             "spectrum": draw_spectrum(tables["spectrum"]),
             **draw_matrices(layers, counts, pictured_count),
@@ -101,12 +80,15 @@ def write_study(
 
     for name, rows in tables.items():
         rows.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
-    lines = [_about(run, num_layers=len(layers), num_sequences=len(inputs))]
-    for name, figure in figures.items():
-        save_figure(figure, out / name)
-        caption = CAPTIONS[name].format(count=pictured_count)
-        lines.append(f"## {name.capitalize()}\n\n![{name}]({name}.png)\n\n{caption}\n")
-    (out / "README.md").write_text(markdown.make_page("Approximation", source, lines))
+    write_page(
+        out,
+        source=source,
+        about=_about(run, num_layers=len(layers), num_sequences=len(inputs)),
+        figures=figures,
+        summary=summary,
+        pictured_count=pictured_count,
+        num_draws=NUM_DRAWS,
+    )
     print(f"{out}/README.md has {len(figures)} figures")
 
 
@@ -149,7 +131,7 @@ def default_landmarks(run_landmarks: int, max_length: int) -> set[int]:
 
 
 def measure_all(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Frame]:
-    """Measures errors by landmarks and by iterations, and the spectra of S.
+    """Measures errors by landmarks, iterations and causes, and the spectra of S.
 
     Args:
       layers: of the model.
@@ -164,6 +146,8 @@ def measure_all(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Fra
         print(f"measuring {name}: {len(grid)} settings…", flush=True)
         progress = tqdm(grid, disable=None)
         tables[name] = measurements.measure_errors(layers, progress)
+    print("measuring causes…", flush=True)
+    tables["causes"] = measure_causes(layers, counts, num_draws=NUM_DRAWS)
     print("measuring spectra…", flush=True)
     tables["spectrum"] = measurements.measure_spectra(layers)
     return tables
@@ -174,7 +158,7 @@ def _landmark_settings(counts: Sequence[int]) -> list[dict[str, Any]]:
     settings: list[dict[str, Any]] = []
     for count in counts:
         for name, label in LABELS.items():
-            for seed in range(NUM_SEEDS if name == "random" else 1):
+            for seed in range(NUM_DRAWS if name == "random" else 1):
                 settings.append(
                     {
                         "method": label,
@@ -187,7 +171,15 @@ def _landmark_settings(counts: Sequence[int]) -> list[dict[str, Any]]:
             {"method": "double softmax", "num_landmarks": count, "pinv": "identity"}
         )
         for name in BASELINES:
-            settings.append({"method": name, "num_landmarks": count, "attention": name})
+            for seed in range(NUM_DRAWS):
+                settings.append(
+                    {
+                        "method": name,
+                        "num_landmarks": count,
+                        "attention": name,
+                        "seed": seed,
+                    }
+                )
     return settings
 
 
@@ -199,63 +191,3 @@ def _iteration_settings(counts: Sequence[int]) -> list[dict[str, Any]]:
         settings.extend({**size, "num_pinv_iters": n} for n in ITERATIONS)
         settings.append({**size, "pinv": "exact"})
     return settings
-
-
-def draw_matrices(
-    layers: Sequence[Layer], counts: Sequence[int], pictured_count: int
-) -> dict[str, Figure]:
-    """Draws heads of the longest example, as Figs. 1-4 of the supplement.
-
-    Args:
-      layers: of the model.
-      counts: numbers of landmarks, the largest of which stand side by side.
-      pictured_count: the number of landmarks in all other pictures.
-    """
-
-    def approximation(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
-        options = {"num_landmarks": pictured_count, **options}
-        return nystrom_rows(query, key, slice(None), mask, **options)
-
-    def inverse(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
-        _, z, _ = nystrom_factors(
-            query, key, mask, num_landmarks=pictured_count, **options
-        )
-        return z / abs(z).max()
-
-    choices = {label: {"landmarks": name} for name, label in LABELS.items()}
-    numbers = {f"{n} landmarks": {"num_landmarks": n} for n in counts[-3:]}
-    inverses: dict[str, dict[str, Any]] = {"exact inverse": {"pinv": "exact"}}
-    for n in (2, 4, 6):
-        inverses[f"{n} iterations"] = {"num_pinv_iters": n}
-    iterates = inverses | {"double softmax": {"pinv": "identity"}}
-
-    exact = {"exact": softmax_matrix}
-    return {
-        "choices": _draw(layers, exact | _variants(approximation, choices)),
-        "numbers": _draw(layers, exact | _variants(approximation, numbers)),
-        "iterates": _draw(layers, exact | _variants(approximation, iterates)),
-        "inverses": _draw(layers, _variants(inverse, inverses)),
-    }
-
-
-def _variants(
-    function: Callable[..., Any], options_of_title: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Callable[..., Any]]:
-    """The function with each of these options."""
-    return {
-        title: functools.partial(function, **options)
-        for title, options in options_of_title.items()
-    }
-
-
-def _draw(
-    layers: Sequence[Layer], functions: Mapping[str, Callable[..., Any]]
-) -> Figure:
-    """Draws what functions of a head give for some heads of the longest example."""
-    compiled = {
-        title: measurements.vmap_heads(function)
-        for title, function in functions.items()
-    }
-    pictures = measurements.compute_matrices(layers, 0, compiled)
-    heads = evenly_spaced(list(pictures), PICTURED_HEADS)
-    return draw_pictures({head: pictures[head] for head in heads})

@@ -50,8 +50,12 @@ def test_every_sequence_longer_than_the_landmarks_has_its_rows(errors):
     assert set(
         errors.groupby(["layer", "head", "num_landmarks", "example"]).size()
     ) == {
-        5 + 2 * 3  # methods without chance, and two draws of the others
+        5 + 2 * 4  # methods without chance, and two draws of the others
     }
+
+
+def test_methods_stand_in_the_order_of_the_steps(errors):
+    assert tuple(errors["method"].unique()) == causes.METHODS
 
 
 def test_methods_without_chance_have_numpys_errors(layers, errors):
@@ -91,9 +95,10 @@ def test_methods_that_draw_follow_the_seed(layers, errors):
         if row.method == causes.RANDOM_LANDMARKS:
             f, a, b = paper.kernels_of(query[tokens], key[tokens], query, key)
             found = f @ paper.pinv(a, 2) @ b @ value
-        elif row.method == causes.STANDARD:
+        elif row.method in (causes.STANDARD, causes.STANDARD_ITERATED):
             valid = list(range(len(key)))
-            found = paper.standard_nystrom(query, key, valid, tokens) @ value
+            num_iters = 2 if row.method == causes.STANDARD_ITERATED else None
+            found = paper.standard_nystrom(query, key, valid, tokens, num_iters) @ value
         else:
             continue
         assert row.error == pytest.approx(relative(found - exact, exact), rel=1e-6), row
@@ -118,3 +123,18 @@ def test_performer_has_the_features_of_the_seed(layers, errors):
     query, key, value = head_of(layers, row)
     exact = paper.softmax(query @ key.T / np.sqrt(H)) @ value
     assert row.error == pytest.approx(relative(found - exact, exact))
+
+
+def test_spread_is_the_largest_error_of_the_draws_over_the_smallest(errors):
+    spreads = causes.spread_of_draws(errors)
+    head = {"layer": 1, "head": 0, "num_landmarks": 3}
+    of_head = errors.query("layer == 1 and head == 0 and num_landmarks == 3")
+    for method in causes.DRAWN:
+        draws = of_head[of_head["method"] == method].pivot(
+            index="example", columns="draw", values="error"
+        )
+        assert draws.shape == (3, 2)
+        expected = np.median(draws.max(axis=1) / draws.min(axis=1))
+        spread = spreads.at[tuple(head.values()), method + causes.SPREAD]
+        assert spread == pytest.approx(expected)
+        assert spread > 1

@@ -58,12 +58,37 @@ def test_draw_errors_has_a_dashed_line_for_rows_without_an_x():
     assert {*dashed.get_ydata()} == {20}
 
 
+def spectra_rows(first_value):
+    """Four singular values in every head of two examples, the first as said."""
+    values = enumerate((first_value, 3.0, 1.0, 1.0), 1)
+    return pd.concat([rows(index=i, singular_value=value) for i, value in values])
+
+
 def test_draw_spectrum_adds_up_to_one():
-    values = enumerate((5.0, 3.0, 1.0, 1.0), 1)
-    data = pd.concat([rows(index=i, singular_value=value) for i, value in values])
-    for line in draw_spectrum(data[data["example"] == 0]).axes[0].lines:
+    left, _, _ = draw_spectrum(spectra_rows(5.0)).axes
+    *curves, quarter = left.lines
+    assert len(curves) == 4
+    for line in curves:
         found = np.array(line.get_ydata())[[0, 16, 32, 48, 64]]
         assert found == pytest.approx([0, 0.5, 0.8, 0.9, 1])
+    assert set(quarter.get_xdata()) == {0.25}
+
+
+def test_draw_spectrum_maps_the_quarter_of_the_ranks_by_layer_and_head():
+    """The first of four singular values over their sum; the median of examples."""
+    data = spectra_rows(5.0)
+    is_flat = (data["layer"] == 1) & (data["head"] == 0)
+    data.loc[is_flat, "singular_value"] = 1.0
+    is_other = (data["layer"] == 0) & (data["head"] == 1) & (data["example"] == 0)
+    data.loc[is_other & (data["index"] == 1), "singular_value"] = 15.0
+
+    _, right, _ = draw_spectrum(data).axes
+    expected = [[0.5, (0.5 + 0.75) / 2], [0.25, 0.5]]
+    np.testing.assert_allclose(right.images[0].get_array(), expected)
+    texts = {text.xy: text.get_text() for text in right.texts}  # head, layer
+    assert texts == {(0, 0): "0.50", (1, 0): "0.62", (0, 1): "0.25", (1, 1): "0.50"}
+    assert right.get_xlabel() == "head"
+    assert right.get_ylabel() == "layer"
 
 
 def test_draw_pictures_has_matrices_side_by_side_with_errors():

@@ -1,0 +1,95 @@
+"""Pictures of the matrices of heads: S, what replaces it, and the inverses."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from matplotlib.figure import Figure
+
+from nystromformer.experiments.approximation import measurements
+from nystromformer.experiments.approximation.drawings import (
+    draw_pictures,
+    evenly_spaced,
+)
+from nystromformer.experiments.recorded_layers import Layer
+from nystromformer.factors import (
+    nystrom_factors,
+    nystrom_rows,
+    softmax_matrix,
+    standard_nystrom,
+)
+from nystromformer.landmarks import LANDMARKS
+
+LABELS = {name: name.replace("_", " ") for name in LANDMARKS} | {"kmeans": "k-means"}
+PICTURED_HEADS = 6
+
+
+def draw_matrices(
+    layers: Sequence[Layer], counts: Sequence[int], pictured_count: int
+) -> dict[str, Figure]:
+    """Draws heads of the longest example, as the supplement does.
+
+    Args:
+      layers: of the model.
+      counts: numbers of landmarks, the largest of which stand side by side.
+      pictured_count: the number of landmarks in all other pictures.
+
+    Returns:
+      Figures by name:
+        choices: S and Ŝ by the choice of landmarks, the last two after the softmax.
+        numbers: S and Ŝ by the number of landmarks.
+        iterates: S and Ŝ by the inverse.
+        inverses: the inverses themselves.
+    """
+
+    def approximation(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
+        options = {"num_landmarks": pictured_count, **options}
+        return nystrom_rows(query, key, slice(None), mask, **options)
+
+    def inverse(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
+        _, z, _ = nystrom_factors(
+            query, key, mask, num_landmarks=pictured_count, **options
+        )
+        return z / abs(z).max()
+
+    standard = functools.partial(standard_nystrom, num_landmarks=pictured_count)
+    after_softmax = {"after softmax": {}, "after, iterated": {"pinv": "iterative"}}
+    choices = {label: {"landmarks": name} for name, label in LABELS.items()}
+    numbers = {f"{n} landmarks": {"num_landmarks": n} for n in counts[-3:]}
+    inverses: dict[str, dict[str, Any]] = {"exact inverse": {"pinv": "exact"}}
+    for n in (2, 4, 6):
+        inverses[f"{n} iterations"] = {"num_pinv_iters": n}
+    iterates = inverses | {"double softmax": {"pinv": "identity"}}
+
+    exact = {"exact": softmax_matrix}
+    all_choices = _variants(approximation, choices) | _variants(standard, after_softmax)
+    return {
+        "choices": _draw(layers, exact | all_choices),
+        "numbers": _draw(layers, exact | _variants(approximation, numbers)),
+        "iterates": _draw(layers, exact | _variants(approximation, iterates)),
+        "inverses": _draw(layers, _variants(inverse, inverses)),
+    }
+
+
+def _variants(
+    function: Callable[..., Any], options_of_title: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Callable[..., Any]]:
+    """The function with each of these options."""
+    return {
+        title: functools.partial(function, **options)
+        for title, options in options_of_title.items()
+    }
+
+
+def _draw(
+    layers: Sequence[Layer], functions: Mapping[str, Callable[..., Any]]
+) -> Figure:
+    """Draws what functions of a head give for some heads of the longest example."""
+    compiled = {
+        title: measurements.vmap_heads(function)
+        for title, function in functions.items()
+    }
+    pictures = measurements.compute_matrices(layers, 0, compiled)
+    heads = evenly_spaced(list(pictures), PICTURED_HEADS)
+    return draw_pictures({head: pictures[head] for head in heads})
