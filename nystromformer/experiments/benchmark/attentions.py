@@ -1,6 +1,5 @@
 """The benchmark's programs of one attention: forward, and with the gradient."""
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -8,12 +7,12 @@ import jax
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, check_attention, make_attention
+from nystromformer.attention.options import parse_value
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.timing import Program, compile_program
 
 PASSES = ("forward", "forward+backward")
 TABLE_1 = ("softmax", "nystrom-32", "nystrom-64", "linformer-256", "longformer-256")
-JSON_WORDS = ("true", "false", "null")
 
 
 class AttentionSpec(NamedTuple):
@@ -66,22 +65,16 @@ def parse_attention(label: str, changes: Sequence[str] = ()) -> AttentionSpec:
         if size and not size_option:
             raise ValueError(f"{name} has no size: take --attention={name}")
         if size:
-            values[str(size_option)] = json.loads(size)
+            values[str(size_option)] = parse_value(size)
         for change in changes:
             key, _, value = change.partition("=")
             attention, _, option = key.partition(".")
             if attention == name:
-                values[option] = _parse_value(value)
+                values[option] = parse_value(value)
         check_attention(name, values)
     except ValueError as error:
         raise ConfigError(f"--attention={label}: {error}") from error
     return AttentionSpec(label, name, values)
-
-
-def _parse_value(text: str) -> Any:
-    """A word as it stands, and anything else as JSON."""
-    is_word = text.isidentifier() and text not in JSON_WORDS
-    return text if is_word else json.loads(text)
 
 
 def attention_groups(
