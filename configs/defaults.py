@@ -105,7 +105,11 @@ def make_config(
         # The objective has a metric of its own, unless `select` names another one.
         "objective": {"name": "classification", "select": placeholder(str)},
         "model": _defaults(ModelConfig),
-        "attention": {"name": attention_name, **attention_options},
+        "attention": {
+            "name": attention_name,
+            "by_layer": placeholder(str),
+            **attention_options,
+        },
         "optimizer": _defaults(OptimizerConfig),
         "train": _defaults(TrainConfig),
     }

@@ -12,8 +12,10 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from nystromformer.attention import ATTENTIONS, check_attention
+from nystromformer.attention.by_layer import LayerAttention, attentions_by_layer
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError
+from nystromformer.open_groups import AttentionConfig, OpenGroup, TaskConfig
 from nystromformer.validation import check_choice, check_range, check_type
 
 # Fields of an EncoderConfig that follow from the task, the attention and the head.
@@ -25,29 +27,8 @@ DERIVED = {
     "cls_token",
     "attention",
     "attention_options",
+    "attention_by_layer",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class OpenGroup:
-    """A name and the options that belong to it, which are attributes, too."""
-
-    name: str
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    def __getattr__(self, key: str) -> Any:
-        options = vars(self).get("options", {})  # There are none yet in a copy.
-        if key not in options:
-            known = ", ".join(options)
-            raise AttributeError(f"no option {key!r}; there are: {known}")
-        return options[key]
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskConfig(OpenGroup):
-    """The task, and the folder of its data, which says nothing about a run."""
-
-    data_dir: str | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,9 +103,9 @@ class Config:
     overrides: dict = dataclasses.field(default_factory=dict, compare=False)
     load: tuple | list = dataclasses.field(default=(), compare=False)
     task: TaskConfig
-    objective: OpenGroup = OpenGroup("classification")
+    objective: OpenGroup = dataclasses.field(default=OpenGroup("classification"))
     model: ModelConfig
-    attention: OpenGroup
+    attention: AttentionConfig
     optimizer: OptimizerConfig
     train: TrainConfig
 
@@ -154,8 +135,18 @@ class Config:
         check_choice("model.dtype", self.model.dtype, ("float32", "bfloat16"))
         check_choice("optimizer.decay", self.optimizer.decay, ("linear", "none"))
         check_attention(self.attention.name, self.attention.options)
+        self.attentions()
         self._check_training()
         self._check_parts_of_batches()
+
+    def attentions(self) -> list[LayerAttention]:
+        """Lists the name and the options of the attention of each layer."""
+        return attentions_by_layer(
+            num_layers=self.model.num_layers,
+            name=self.attention.name,
+            options=self.attention.options,
+            by_layer=self.attention.changes(),
+        )
 
     def _check_training(self) -> None:
         train = self.train
@@ -186,24 +177,25 @@ class Config:
         """Raises ValueError if a batch in parts has other results than the whole."""
         has_buckets = self.train.length_buckets > 1
         has_parts = has_buckets or self.train.grad_accum_steps > 1
-        attention = ATTENTIONS[self.attention.name]
-
-        def is_set(option: str, value: object) -> bool:
-            default = attention.options()[option].default
-            return self.attention.options.get(option, default) == value
-
-        for option, value in attention.padding_sensitive.items():
-            if has_buckets and is_set(option, value):
-                raise ValueError(
-                    f"attention.{option}={value!r} depends on the padding: "
-                    "it needs train.length_buckets=1"
-                )
-        for option, value in attention.batch_sensitive.items():
-            if has_parts and is_set(option, value):
-                raise ValueError(
-                    f"attention.{option}={value!r} depends on the whole batch: it "
-                    "needs train.grad_accum_steps=1 and train.length_buckets=1"
-                )
+        for name, options in self.attentions():
+            attention = ATTENTIONS[name]
+            values = {
+                option: parameter.default
+                for option, parameter in attention.options().items()
+            }
+            values.update(options)
+            for option, value in attention.padding_sensitive.items():
+                if has_buckets and values[option] == value:
+                    raise ValueError(
+                        f"attention.{option}={value!r} depends on the padding: "
+                        "it needs train.length_buckets=1"
+                    )
+            for option, value in attention.batch_sensitive.items():
+                if has_parts and values[option] == value:
+                    raise ValueError(
+                        f"attention.{option}={value!r} depends on the whole batch: it "
+                        "needs train.grad_accum_steps=1 and train.length_buckets=1"
+                    )
 
 
 def key_types(cls: type) -> dict[str, Any]:

@@ -71,12 +71,15 @@ class Encoder(nnx.Module):
             self.embedding_norm = make_norm(config, rngs)
 
         self.blocks = nnx.List(
-            Block(config, rngs=rngs) for _ in range(config.num_layers)
+            Block(config.of_layer(layer), rngs=rngs)
+            for layer in range(config.num_layers)
         )
-        shared = self.blocks[0].attention.attention
-        if shared.shared_across_layers:  # One object has one set of parameters.
-            for block in self.blocks[1:]:
-                block.attention.attention = shared
+        attentions = config.attentions()
+        for block, attention in zip(self.blocks, attentions, strict=True):
+            # One object, the first of its kind, has one set of parameters.
+            if block.attention.attention.shared_across_layers:
+                first = self.blocks[attentions.index(attention)]
+                block.attention.attention = first.attention.attention
         self.norm: Any = nnx.data(None)
         if config.norm == "pre":
             self.norm = make_norm(config, rngs)
@@ -161,5 +164,6 @@ class Encoder(nnx.Module):
         if token_types is None:
             is_separator = (inputs == self.separator).astype(jnp.int32)
             num_separators_before = is_separator.cumsum(1) - is_separator
-            token_types = jnp.minimum(num_separators_before, 1)
+            last_type = min(1, self.token_types.shape[0] - 1)  # RoBERTa has one
+            token_types = jnp.minimum(num_separators_before, last_type)
         return x + self.token_types[...][token_types]

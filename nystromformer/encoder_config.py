@@ -2,12 +2,17 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
 from nystromformer.attention import check_attention
+from nystromformer.attention.by_layer import (
+    ByLayer,
+    LayerAttention,
+    attentions_by_layer,
+)
 from nystromformer.validation import check_choice, check_range
 
 
@@ -31,12 +36,17 @@ class EncoderConfig:
     attention: str = "nystrom"
     attention_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    # What single layers have instead, as {0: "softmax", 3: {"num_landmarks": 128}}. A
+    # layer of the same name keeps the options that it does not change.
+    attention_by_layer: ByLayer = dataclasses.field(default_factory=dict)
+
     # Dropout of the embeddings and of the output of each half of a block; with
     # norm="pre" also after the GELU.
     dropout_rate: float = 0.1
 
     # "pre": x + f(LN(x)), and a last LayerNorm; "post": LN(x + f(x)).
     norm: str = "pre"
+    norm_epsilon: float = 1e-5  # of every LayerNorm
     gelu: str = "erf"  # the exact one; "tanh" is its approximation
     num_token_types: int = 0  # embeddings of token types
     separator: int | None = None  # tokens after the first of this id are of type 1
@@ -61,9 +71,35 @@ class EncoderConfig:
         check_choice("gelu", self.gelu, ("erf", "tanh"))
         check_choice("positions", self.positions, ("learned", "rotary", "none"))
         check_range("short_conv", self.short_conv, 0)
+        check_range("norm_epsilon", self.norm_epsilon, 0)
         check_attention(self.attention, self.attention_options)
         self._check_inputs()
         self._check_sizes()
+        self.attentions()
+
+    def attentions(self) -> list[LayerAttention]:
+        """Lists the name and the options of the attention of each layer.
+
+        Raises:
+          ValueError: if `attention_by_layer` has a layer that does not exist, or an
+            unknown attention or option.
+        """
+        return attentions_by_layer(
+            num_layers=self.num_layers,
+            name=self.attention,
+            options=self.attention_options,
+            by_layer=self.attention_by_layer,
+        )
+
+    def of_layer(self, layer: int) -> Self:
+        """Returns the config with the attention of one layer, counted from 0."""
+        attention = self.attentions()[layer]
+        return dataclasses.replace(
+            self,
+            attention=attention.name,
+            attention_options=attention.options,
+            attention_by_layer={},
+        )
 
     def _check_inputs(self) -> None:
         if (self.vocab_size is None) == (self.input_dim is None):

@@ -1,15 +1,21 @@
-"""Published Nyströmformer weights: from the layout of transformers to ours.
+"""Published weights of BERT, RoBERTa and Nyströmformer, with any attention.
 
-The published configs set num_landmarks = segment_means_seq_len, for which transformers
-computes exact attention: softmax and the convolution of V. Here the same weights also
-run in O(L · M), with `num_landmarks`. Two differences are on purpose: with
-`num_landmarks` Z₀ is scaled by the norms of each matrix (`nystromformer.nystrom`), and
-padding changes nothing, where theirs lets the values of padded tokens into the
-convolution.
+A folder as transformers writes it becomes a model with these weights. By default it
+computes what PyTorch computes; with `num_landmarks`, or another `attention`, the same
+weights run in O(L · M). BERT's and RoBERTa's have no convolution of V: one that is
+asked for starts with a new kernel, to be trained.
+
+Nyströmformer's published configs set num_landmarks = segment_means_seq_len, for which
+transformers computes exact attention: softmax and the convolution of V. Two differences
+are on purpose: with `num_landmarks` Z₀ is scaled by the norms of each matrix
+(`nystromformer.nystrom`), and padding changes nothing, where theirs lets the values of
+padded tokens into the convolution.
 """
 
-import json
+import dataclasses
+import functools
 import os
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,38 +23,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from safetensors import safe_open
 
+from nystromformer.attention.by_layer import ByLayer, with_options
 from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
-from nystromformer.huggingface_layout import (
-    BASE,
-    COPIES,
-    NUM_RESERVED_POSITIONS,
-    POSITIONS,
-    Tensors,
-    from_published,
-    to_published,
-)
+from nystromformer.huggingface_files import read_config, read_layout, read_tensors
+from nystromformer.huggingface_layout import Layout, Tensors
 from nystromformer.ops import at_least_float32
 from nystromformer.validation import check_choice
 
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.safetensors"
-PICKLED_WEIGHTS_FILE = "pytorch_model.bin"
 HEADS = ("masked_lm", "classification", None)
-GELUS = {"gelu_new": "tanh", "gelu": "erf", "gelu_pytorch_tanh": "tanh"}
-
-PathLike = str | os.PathLike[str]
 
 
 def load_pretrained(
-    folder: PathLike,
+    folder: str | os.PathLike[str],
     *,
     head: str | None = "masked_lm",
     num_landmarks: int | None = None,
+    attention: str | None = None,
+    attention_options: Mapping[str, Any] | None = None,
+    attention_by_layer: ByLayer | None = None,
+    seed: int = 0,
     dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> Any:
     """The model of a folder with config.json and model.safetensors.
@@ -58,10 +55,17 @@ def load_pretrained(
     Args:
       folder: as transformers writes it.
       head: "masked_lm", "classification", or None for the encoder alone.
-      num_landmarks: M of Nyström attention. None computes what PyTorch computes: exact
-        attention, O(L²), where config.json has num_landmarks = segment_means_seq_len,
-        as published, and otherwise Nyström attention with the M of config.json and Z₀
-        scaled by the batch.
+      num_landmarks: M of Nyström attention in all layers. None, and no `attention`
+        either, computes what PyTorch computes: for BERT and RoBERTa softmax; for
+        Nyströmformer exact attention, O(L²), where config.json has num_landmarks =
+        segment_means_seq_len, as published, and otherwise Nyström attention with the M
+        of config.json and Z₀ scaled by the batch.
+      attention: the name of an attention for all layers, in place of the folder's.
+      attention_options: its options. The folder's own attention keeps those that are
+        not named here, such as the convolution of Nyströmformer.
+      attention_by_layer: what single layers have instead, as in `EncoderConfig`.
+      seed: of parameters of the attention that the folder does not have, such as the
+        kernel of a convolution in BERT.
       dtype: of the computation; parameters are at least float32.
 
     Returns:
@@ -70,150 +74,97 @@ def load_pretrained(
 
     Raises:
       PretrainedError: if the folder is damaged, or not of the published form.
+      ValueError: for an unknown head, attention, option or layer.
     """
     folder = Path(folder).expanduser()
     check_choice("head", head, HEADS)
-    config = read_config(folder, num_landmarks, dtype)
-    tensors = read_tensors(folder)
+    layout = read_layout(folder)
+    own_config = read_config(folder, dtype)
+    config = _with_attention(
+        own_config,
+        num_landmarks=num_landmarks,
+        attention=attention,
+        options=attention_options or {},
+        by_layer=attention_by_layer or {},
+    )
+    tensors = read_tensors(folder, layout)
     if head is None:
-        tensors = {name: x for name, x in tensors.items() if name.startswith(BASE)}
-    if POSITIONS in tensors:
-        tensors[POSITIONS] = tensors[POSITIONS][NUM_RESERVED_POSITIONS:]
+        tensors = {
+            name: x for name, x in tensors.items() if name.startswith(layout.base)
+        }
 
-    model = nnx.eval_shape(lambda: _make_model(head, config, tensors))
-    graphdef, state = nnx.split(model)
+    make_model = functools.partial(_make_model, head, config, layout, tensors)
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
     variables = variables_by_name(state)
-    _check_tensors(folder, tensors, variables)
+    has_convolution = bool(own_config.attention_options.get("conv_kernel_size"))
+    new_names = [name for name in variables if _is_new(name, has_convolution)]
+    published = {
+        name: variable for name, variable in variables.items() if name not in new_names
+    }
+    _check_tensors(folder, layout, tensors, published)
 
+    arrays = _new_arrays(make_model, new_names, seed)
+    for name in published:
+        arrays[name] = layout.from_published(name, tensors)
     parameter_dtype = at_least_float32(dtype)
-    flat_state = []
-    for name, (path, variable) in variables.items():
-        array = from_published(name, tensors)
-        flat_state.append((path, variable.replace(jnp.asarray(array, parameter_dtype))))
+    flat_state = [
+        (path, variable.replace(jnp.asarray(arrays[name], parameter_dtype)))
+        for name, (path, variable) in variables.items()
+    ]
     return nnx.merge(graphdef, nnx.from_flat_state(flat_state))
 
 
-def read_config(
-    folder: PathLike,
-    num_landmarks: int | None = None,
-    dtype: jax.typing.DTypeLike = jnp.float32,
+def _with_attention(
+    config: EncoderConfig,
+    *,
+    num_landmarks: int | None,
+    attention: str | None,
+    options: Mapping[str, Any],
+    by_layer: ByLayer,
 ) -> EncoderConfig:
-    """The encoder of a config.json.
-
-    Args:
-      folder: as for `load_pretrained`, and so are the next two.
-      num_landmarks: M of Nyström attention; None computes what PyTorch computes.
-      dtype: of the computation.
-
-    Raises:
-      PretrainedError: if there is no such folder or file, or a setting is not as
-        published.
-    """
-    folder = Path(folder)
-    path = folder.expanduser() / CONFIG_FILE
-    if not path.parent.is_dir():
-        raise PretrainedError(
-            f"no folder {folder}: download the weights, as by `hf download "
-            "uw-madison/nystromformer-512 --local-dir FOLDER`, and name that folder"
+    """The config of a folder with another attention, as of `load_pretrained`."""
+    if num_landmarks is not None and attention not in (None, "nystrom"):
+        raise ValueError(
+            f"num_landmarks={num_landmarks} is for nystrom, and attention is "
+            f"{attention!r}: give its own options as attention_options"
         )
-    try:
-        settings = json.loads(path.read_bytes())
-        check_choice("model_type", settings["model_type"], ("nystromformer",))
-        check_choice("layer_norm_eps", settings.get("layer_norm_eps", 1e-5), (1e-5,))
-        check_choice("hidden_act", settings["hidden_act"], GELUS)
-        return EncoderConfig(
-            vocab_size=settings["vocab_size"],
-            max_length=settings["max_position_embeddings"],
-            num_layers=settings["num_hidden_layers"],
-            num_heads=settings["num_attention_heads"],
-            model_dim=settings["hidden_size"],
-            mlp_dim=settings["intermediate_size"],
-            num_token_types=settings["type_vocab_size"],
-            dropout_rate=settings["hidden_dropout_prob"],
-            gelu=GELUS[settings["hidden_act"]],
-            attention_options=_attention_options(settings, num_landmarks),
-            norm="post",
-            embedding_norm=True,
-            dtype=dtype,
-        )
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise PretrainedError(f"{path} is not as published: {error!r}") from error
 
+    def own_options(name: str) -> Mapping[str, Any]:
+        return config.attention_options if name == config.attention else {}
 
-def _attention_options(
-    settings: dict[str, Any], num_landmarks: int | None
-) -> dict[str, Any]:
-    options: dict[str, Any] = {"conv_kernel_size": settings["conv_kernel_size"] or 0}
+    name = attention or config.attention
+    landmarks = {}
     if num_landmarks is not None:
-        options["num_landmarks"] = num_landmarks
-    elif settings["num_landmarks"] == settings["segment_means_seq_len"]:
-        # PyTorch computes exact attention, as enough landmarks do here.
-        options["num_landmarks"] = settings["max_position_embeddings"]
-    else:
-        options["num_landmarks"] = settings["num_landmarks"]
-        options["pinv_init"] = "per_batch"
-    return options
+        name = "nystrom"
+        landmarks = {"num_landmarks": num_landmarks, "pinv_init": "per_matrix"}
+    return dataclasses.replace(
+        config,
+        attention=name,
+        attention_options={**own_options(name), **landmarks, **options},
+        attention_by_layer=with_options(name, by_layer, own_options),
+    )
 
 
 def _make_model(
-    head: str | None, config: EncoderConfig, tensors: Tensors
+    head: str | None,
+    config: EncoderConfig,
+    layout: Layout,
+    tensors: Tensors,
+    rngs: nnx.Rngs,
 ) -> nnx.Module:
-    """The model that a head belongs to; its numbers do not matter."""
-    rngs = nnx.Rngs(0)
+    """The model that a head belongs to, with fresh parameters."""
     if head == "masked_lm":
         return MaskedLanguageModel(config, rngs=rngs)
     if head == "classification":
         # Where the file has no such tensor, `_check_tensors` says so.
-        weight = tensors.get("classifier.out_proj.weight", np.zeros(1))
-        return FirstTokenClassifier(config, num_classes=len(weight), rngs=rngs)
+        weight = tensors.get(f"{layout.heads['out']}.weight", np.zeros(1))
+        return FirstTokenClassifier(
+            config,
+            num_classes=len(weight),
+            activation=layout.activation,
+            rngs=rngs,
+        )
     return Encoder(config, rngs=rngs)
-
-
-def read_tensors(folder: Path) -> Tensors:
-    """The tensors of a folder by the names that they have in a model with a head.
-
-    A tensor that the file holds under two names is there once.
-
-    Raises:
-      PretrainedError: if the file is missing or damaged.
-    """
-    path = folder / WEIGHTS_FILE
-    if not path.exists() and (folder / PICKLED_WEIGHTS_FILE).exists():
-        path = folder / PICKLED_WEIGHTS_FILE
-    try:
-        is_pickled = path.name == PICKLED_WEIGHTS_FILE
-        tensors = _read_pickle(path) if is_pickled else _read_safetensors(path)
-    except Exception as error:  # Each library has errors of its own.
-        reason = str(error).partition("\n")[0]
-        raise PretrainedError(f"{path} cannot be read ({reason})") from error
-
-    if not any(name.startswith(BASE) for name in tensors):
-        tensors = {BASE + name: x for name, x in tensors.items()}
-    # Older files have the numbers 0, 1, 2, … as a tensor, which is no weight.
-    tensors.pop(f"{BASE}embeddings.position_ids", None)
-    for copy, original in COPIES.items():
-        if copy not in tensors:
-            continue
-        tensors.setdefault(original, tensors[copy])
-        # A copy that differs is an untied weight. It stays, and the model refuses it.
-        if np.array_equal(tensors[original], tensors[copy]):
-            del tensors[copy]
-    return tensors
-
-
-def _read_safetensors(path: Path) -> Tensors:
-    with safe_open(path, "numpy") as file:
-        return {name: file.get_tensor(name) for name in file.offset_keys()}
-
-
-def _read_pickle(path: Path) -> Tensors:
-    import torch  # type: ignore[import-not-found]
-
-    tensors = {}
-    for name, tensor in torch.load(path, map_location="cpu", weights_only=True).items():
-        has_16_bits = tensor.itemsize <= 2  # torch gives no bfloat16 to numpy
-        tensors[name] = (tensor.float() if has_16_bits else tensor).numpy()
-    return tensors
 
 
 def variables_by_name(state: nnx.State) -> dict[str, tuple[Any, Any]]:
@@ -231,12 +182,38 @@ def variables_by_name(state: nnx.State) -> dict[str, tuple[Any, Any]]:
     return variables
 
 
+def _is_new(name: str, has_convolution: bool) -> bool:
+    """Whether a parameter belongs to an attention that the folder does not have.
+
+    has_convolution: whether its own attention has the convolution of V.
+    """
+    if ".attention.attention." not in name:
+        return False
+    return not (has_convolution and name.endswith(".conv_kernel"))
+
+
+def _new_arrays(
+    make_model: Callable[[nnx.Rngs], nnx.Module], names: Collection[str], seed: int
+) -> dict[str, Any]:
+    """Fresh values of these parameters. XLA leaves out all others."""
+
+    @jax.jit
+    def make() -> dict[str, jax.Array]:
+        variables = variables_by_name(nnx.state(make_model(nnx.Rngs(seed))))
+        return {name: variables[name][1][...] for name in names}
+
+    return make() if names else {}
+
+
 def _check_tensors(
-    folder: Path, tensors: Tensors, variables: dict[str, tuple[Any, Any]]
+    folder: Path,
+    layout: Layout,
+    tensors: Tensors,
+    variables: dict[str, tuple[Any, Any]],
 ) -> None:
     """Raises PretrainedError unless the file has exactly the model's tensors."""
     arrays = {name: np.empty(x.shape, bool) for name, (_, x) in variables.items()}
-    expected_tensors = to_published(arrays)
+    expected_tensors = layout.to_published(arrays)
     for name in sorted(tensors.keys() | expected_tensors.keys()):
         if name not in tensors:
             raise PretrainedError(
@@ -244,13 +221,27 @@ def _check_tensors(
                 "head"
             )
         if name not in expected_tensors:
-            raise PretrainedError(
-                f"{folder} has a tensor {name}, which the model does not have: name "
-                "another head"
-            )
+            _check_unused(folder, layout, name)
+            continue
         shape = tensors[name].shape
         expected = expected_tensors[name].shape
         if shape != expected:
             raise PretrainedError(
                 f"{folder}: {name} is {shape}, but by config.json it must be {expected}"
             )
+
+
+def _check_unused(folder: Path, layout: Layout, name: str) -> None:
+    """Raises PretrainedError unless a tensor may be left out of the model."""
+    if name.startswith(layout.unused):
+        return
+    if ".attention.self.conv." in name:
+        raise PretrainedError(
+            f"{folder} has the convolution {name}, which the attention of this layer "
+            "does not have: take nystrom, which with num_landmarks from the length on "
+            "is exact attention with it"
+        )
+    raise PretrainedError(
+        f"{folder} has a tensor {name}, which the model does not have: name another "
+        "head"
+    )

@@ -1,31 +1,27 @@
-"""The names and shapes of the published Nyströmformer's tensors, beside ours.
+"""The names and shapes of tensors in the files of transformers, beside ours.
+
+BERT, RoBERTa and Nyströmformer call the parts of their encoders alike. Their files
+differ in a prefix, in the heads, and in rows of positions that no token reads.
 
 Letters: N heads, K size of the convolution's kernel.
 """
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import numpy as np
 
-# The names of a model with a head begin with BASE, except those of the head. In the
-# file of an encoder alone no name does.
-BASE = "nystromformer."
-WORDS = f"{BASE}embeddings.word_embeddings.weight"
-POSITIONS = f"{BASE}embeddings.position_embeddings.weight"
-NUM_RESERVED_POSITIONS = 2  # first rows of the published positions; no token reads them
+Tensors = dict[str, np.ndarray]  # by name
 
 # The tables have our names on the left and the published ones on the right.
-ARRAYS = {
+WORDS = "embeddings.word_embeddings.weight"
+POSITIONS = "embeddings.position_embeddings.weight"
+EMBEDDINGS = {
     "encoder.embedding.embedding": WORDS,
     "encoder.positions": POSITIONS,
-    "encoder.token_types": f"{BASE}embeddings.token_type_embeddings.weight",
-    "bias": "cls.predictions.bias",
+    "encoder.token_types": "embeddings.token_type_embeddings.weight",
 }
-MODULES = {
-    "encoder.embedding_norm": f"{BASE}embeddings.LayerNorm",
-    "transform": "cls.predictions.transform.dense",
-    "norm": "cls.predictions.transform.LayerNorm",
-    "pooler": "classifier.dense",
-    "out": "classifier.out_proj",
-}
+EMBEDDING_NORM = {"encoder.embedding_norm": "embeddings.LayerNorm"}
 MODULES_OF_A_BLOCK = {
     "attention.project": (
         "attention.self.query",
@@ -45,57 +41,143 @@ PARAMETERS = {
     "scale": "weight",
     "bias": "bias",
 }
-
-# Some files have a tensor under a second name, on the left here, or under that alone.
-COPIES = {
-    "cls.predictions.decoder.weight": WORDS,
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
+# The endings of the first BERT files, on the left.
+OLD_ENDINGS = {
+    ".LayerNorm.gamma": ".LayerNorm.weight",
+    ".LayerNorm.beta": ".LayerNorm.bias",
 }
 
-Tensors = dict[str, np.ndarray]  # by name
 
+class Layout(NamedTuple):
+    """What the files of one architecture have of their own.
 
-def published_names(name: str) -> list[str]:
-    """The names of the tensors that make one of our arrays: three for projections."""
-    if name in ARRAYS:
-        return [ARRAYS[name]]
-    module, _, parameter = name.rpartition(".")
-    if module in MODULES:
-        return [f"{MODULES[module]}.{PARAMETERS[parameter]}"]
-    _, _, number, module_of_block = module.split(".", 3)  # encoder.blocks.0.mlp.expand
-    return [
-        f"{BASE}encoder.layer.{number}.{published_module}.{PARAMETERS[parameter]}"
-        for published_module in MODULES_OF_A_BLOCK[module_of_block]
-    ]
-
-
-def from_published(name: str, tensors: Tensors) -> np.ndarray:
-    """One of our arrays, made of the published tensors.
-
-    PyTorch's linear layers are [out, in], ours [in, out], and queries, keys and values
-    are one product here. The kernel of the convolution is [N, 1, K, 1] there and [K, N]
-    here.
+    base: how the names of a model with a head begin, but for those of the head. In the
+      file of an encoder alone no name does.
+    heads: the modules of our heads, and theirs.
+    decoder: how the names of what predicts tokens begin.
+    activation: of the classification head, as of `FirstTokenClassifier`.
+    default_norm_epsilon: of LayerNorm, where config.json has none.
+    unused: how the names of tensors begin that a file may hold for other heads.
+    num_reserved_positions: first rows of the positions, which no token reads.
+    counts_reserved: whether max_position_embeddings counts them.
     """
-    parts = [tensors[published_name] for published_name in published_names(name)]
-    if name.endswith(".conv_kernel"):
-        parts = [part[:, 0, :, 0].T for part in parts]
-    elif name.endswith(".kernel"):
-        parts = [part.T for part in parts]
-    return np.concatenate(parts, axis=-1)
+
+    base: str
+    heads: Mapping[str, str]
+    decoder: str
+    activation: str
+    default_norm_epsilon: float
+    unused: tuple[str, ...] = ()
+    num_reserved_positions: int = 0
+    counts_reserved: bool = False
+
+    @property
+    def positions(self) -> str:
+        """The name of the table of positions."""
+        return self.base + POSITIONS
+
+    @property
+    def copies(self) -> dict[str, str]:
+        """Second names of tensors, under which some files have them, and the first."""
+        return {
+            f"{self.decoder}.decoder.weight": self.base + WORDS,
+            f"{self.decoder}.decoder.bias": f"{self.decoder}.bias",
+        }
+
+    def published_names(self, name: str) -> list[str]:
+        """The names of the tensors that make one of our arrays: three of projections.
+
+        Args:
+          name: in a model with a head, as "encoder.blocks.0.mlp.expand.kernel".
+        """
+        if name in EMBEDDINGS:
+            return [self.base + EMBEDDINGS[name]]
+        if name == "bias":
+            return [f"{self.decoder}.bias"]
+        module, _, parameter = name.rpartition(".")
+        ending = PARAMETERS[parameter]
+        if module in EMBEDDING_NORM:
+            return [f"{self.base}{EMBEDDING_NORM[module]}.{ending}"]
+        if module in self.heads:
+            return [f"{self.heads[module]}.{ending}"]
+        _, _, number, module_of_block = module.split(".", 3)
+        return [
+            f"{self.base}encoder.layer.{number}.{published_module}.{ending}"
+            for published_module in MODULES_OF_A_BLOCK[module_of_block]
+        ]
+
+    def from_published(self, name: str, tensors: Tensors) -> np.ndarray:
+        """Makes one of our arrays of the published tensors.
+
+        PyTorch's linear layers are [out, in], ours [in, out], and queries, keys and
+        values are one product here. The kernel of the convolution is [N, 1, K, 1] there
+        and [K, N] here.
+        """
+        parts = [tensors[published] for published in self.published_names(name)]
+        if name.endswith(".conv_kernel"):
+            parts = [part[:, 0, :, 0].T for part in parts]
+        elif name.endswith(".kernel"):
+            parts = [part.T for part in parts]
+        return np.concatenate(parts, axis=-1)
+
+    def to_published(self, arrays: Tensors) -> Tensors:
+        """The inverse of `from_published` for all arrays, without reserved rows."""
+        tensors = {}
+        for name, array in arrays.items():
+            names = self.published_names(name)
+            for published_name, part in zip(
+                names, np.split(array, len(names), axis=-1), strict=True
+            ):
+                if name.endswith(".conv_kernel"):
+                    tensors[published_name] = part.T[:, None, :, None]
+                elif name.endswith(".kernel"):
+                    tensors[published_name] = part.T
+                else:
+                    tensors[published_name] = part
+        return tensors
 
 
-def to_published(arrays: Tensors) -> Tensors:
-    """The inverse of `from_published` for all arrays, without reserved positions."""
-    tensors = {}
-    for name, array in arrays.items():
-        names = published_names(name)
-        for published_name, part in zip(
-            names, np.split(array, len(names), axis=-1), strict=True
-        ):
-            if name.endswith(".conv_kernel"):
-                tensors[published_name] = part.T[:, None, :, None]
-            elif name.endswith(".kernel"):
-                tensors[published_name] = part.T
-            else:
-                tensors[published_name] = part
-    return tensors
+# By the model_type of config.json.
+LAYOUTS = {
+    "nystromformer": Layout(
+        base="nystromformer.",
+        heads={
+            "transform": "cls.predictions.transform.dense",
+            "norm": "cls.predictions.transform.LayerNorm",
+            "pooler": "classifier.dense",
+            "out": "classifier.out_proj",
+        },
+        decoder="cls.predictions",
+        activation="gelu",
+        default_norm_epsilon=1e-5,
+        num_reserved_positions=2,
+    ),
+    "bert": Layout(
+        base="bert.",
+        heads={
+            "transform": "cls.predictions.transform.dense",
+            "norm": "cls.predictions.transform.LayerNorm",
+            "pooler": "bert.pooler.dense",
+            "out": "classifier",
+        },
+        decoder="cls.predictions",
+        activation="tanh",
+        default_norm_epsilon=1e-12,
+        unused=("bert.pooler.", "cls.seq_relationship."),
+    ),
+    "roberta": Layout(
+        base="roberta.",
+        heads={
+            "transform": "lm_head.dense",
+            "norm": "lm_head.layer_norm",
+            "pooler": "classifier.dense",
+            "out": "classifier.out_proj",
+        },
+        decoder="lm_head",
+        activation="tanh",
+        default_norm_epsilon=1e-12,
+        unused=("roberta.pooler.",),
+        num_reserved_positions=2,
+        counts_reserved=True,
+    ),
+}

@@ -46,7 +46,12 @@ def make_dense(
 
 def make_norm(config: EncoderConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
     """A LayerNorm over the model dim, in the dtype of the config."""
-    return nnx.LayerNorm(config.model_dim, epsilon=1e-5, dtype=config.dtype, rngs=rngs)
+    return nnx.LayerNorm(
+        config.model_dim,
+        epsilon=config.norm_epsilon,
+        dtype=config.dtype,
+        rngs=rngs,
+    )
 
 
 class SelfAttention(nnx.Module):

@@ -25,7 +25,7 @@ def main() -> None:
     if run.result:
         progress = f"finished run, step {run.result['best_step']:,}"
     print(
-        f"{run.config.task.name} with {run.config.attention.name} ({progress}): "
+        f"{run.config.task.name} with {run.config.attention} ({progress}): "
         f"{_SPLIT.value} {', '.join(texts)}, {num_examples:,} examples"
     )
 

@@ -7,6 +7,7 @@ evaluated, and `train.init_from` takes it. Its task is the corpus of plain text 
 --source_dir, in the model's own tokens.
 """
 
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -15,13 +16,14 @@ from etils import epath
 from configs.defaults import make_config
 from lra_tasks.paths import local_path
 from lra_tasks.subwords import TOKENIZER_FILE
-from nystromformer import huggingface
 from nystromformer.config import Config, ModelConfig, key_types
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError, PretrainedError
 from nystromformer.experiments import cli
 from nystromformer.experiments.experiment import check_config
 from nystromformer.experiments.workdir import check_new, write_json
+from nystromformer.huggingface import load_pretrained
+from nystromformer.huggingface_files import read_config
 from nystromformer.run_files import CONFIG_FILE
 from nystromformer.training.checkpoint import save_weights
 from nystromformer.training.step import split_weights
@@ -33,12 +35,12 @@ _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of texts")
 
 def main() -> None:
     """Writes the config, the tokenizer and the weights of a run."""
-    published = epath.Path(_FROM.value).expanduser()
+    published = Path(str(_FROM.value)).expanduser()
     workdir = epath.Path(_WORKDIR.value).expanduser()
     check_new(workdir)
     try:
-        encoder = huggingface.read_config(published)
-        model = huggingface.load_pretrained(published)
+        encoder = read_config(published)
+        model = load_pretrained(published)
     except PretrainedError as error:
         raise ConfigError(str(error)) from error
 
@@ -63,7 +65,7 @@ def main() -> None:
     write_json(workdir / CONFIG_FILE, experiment.config.to_mapping())
 
 
-def make_settings(encoder: EncoderConfig, tokenizer: epath.Path) -> dict[str, Any]:
+def make_settings(encoder: EncoderConfig, tokenizer: Path) -> dict[str, Any]:
     """Returns the settings of a run with this encoder on the user's texts."""
     source_dir = _SOURCE_DIR.value
     settings: dict[str, Any] = {

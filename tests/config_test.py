@@ -83,6 +83,15 @@ BAD = [
     ("task.data_dir", 3, r"config\.task: data_dir must be str \| None, got 3"),
     ("attention.name", "flash", r"unknown attention 'flash'; known: .*nystrom"),
     ("attention.landmark", 3, r"Nystrom.* has no option 'landmark'; .*landmarks"),
+    (
+        "attention.by_layer",
+        "softmax nystrom",
+        r"by_layer must be LAYER=.* got 'softmax n",
+    ),
+    ("attention.by_layer", "0=flash", r"unknown attention 'flash'; known: .*nystrom"),
+    ("attention.by_layer", "4=softmax", r"no layer 4 .*: the 2 layers are 0 to 1"),
+    ("attention.by_layer", "1.window=4", r"layer 1: Nystrom.* no option 'window'"),
+    ("attention.by_layer", 3, r"by_layer must be str \| None, got 3"),
     ("attention.num_landmarks", 2.5, r"num_landmarks of .* must be int, got 2\.5"),
 ]
 
@@ -136,6 +145,15 @@ def test_from_mapping_rejects_length_buckets_where_padding_matters(name, option,
     message = f"attention.{option}='{value}' depends on .*length_buckets=1"
     with pytest.raises(ConfigError, match=message):
         Config.from_mapping(padded)
+
+
+def test_from_mapping_rejects_length_buckets_where_padding_matters_in_a_layer():
+    in_layer = changed("train.length_buckets", 2)
+    in_layer["attention"]["by_layer"] = "1=performer 1.kernel=softmax"
+    Config.from_mapping(in_layer)
+    in_layer["attention"]["by_layer"] = "1=performer 1.kernel=published"
+    with pytest.raises(ConfigError, match=r"attention\.kernel='published' depends on"):
+        Config.from_mapping(in_layer)
 
 
 @pytest.mark.parametrize("parts", ["grad_accum_steps", "length_buckets"])

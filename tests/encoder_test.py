@@ -134,6 +134,67 @@ def test_encoder_remat_recomputes_and_changes_nothing():
     assert num_products["block"] > num_products["none"]
 
 
+NYSTROM = {"num_landmarks": 7, "num_pinv_iters": 2}
+
+
+def swapped_by_hand(remat):
+    """An encoder of softmax whose layer 1 has the attention of another encoder.
+
+    Both begin with the same numbers, as these attentions have no parameters.
+    """
+    by_hand = make(attention="softmax", num_layers=3, remat=remat)
+    nystrom = make(attention="nystrom", attention_options=NYSTROM, num_layers=3)
+    by_hand.blocks[1].attention.attention = nystrom.blocks[1].attention.attention
+    return by_hand
+
+
+@pytest.mark.parametrize("remat", ["none", "block"])
+@pytest.mark.parametrize(
+    ("attention", "by_layer"),
+    [
+        ("softmax", {1: {"name": "nystrom", **NYSTROM}}),
+        ("nystrom", {0: "softmax", 2: {"name": "softmax"}}),
+    ],
+)
+def test_encoder_with_an_attention_for_each_layer(attention, by_layer, remat):
+    options = NYSTROM if attention == "nystrom" else {}
+    model = make(
+        attention=attention,
+        attention_options=options,
+        attention_by_layer=by_layer,
+        num_layers=3,
+        remat=remat,
+    )
+    out, _ = compiled(model)(INPUTS, MASK)
+    expected, _ = compiled(swapped_by_hand(remat))(INPUTS, MASK)
+    np.testing.assert_array_equal(out, expected)
+    only_softmax, _ = forward(attention="softmax", num_layers=3, remat=remat)(
+        INPUTS, MASK
+    )
+    assert rows_differ(out, only_softmax) > 1e-4
+
+
+def test_encoder_shares_a_projection_among_the_layers_that_have_it():
+    linformer = {"projection_dim": 4, "sharing": "layerwise_per_head"}
+    model = make(
+        attention="linformer",
+        attention_options=linformer,
+        attention_by_layer={0: "softmax", 2: {"projection_dim": 5}},
+        num_layers=4,
+    )
+    _, second, third, fourth = [block.attention.attention for block in model.blocks]
+    assert second is fourth
+    assert second.projection.shape[1:] == (4, L)
+    assert third.projection.shape[1:] == (5, L)
+    shapes = [x.shape for x in jax.tree.leaves(nnx.state(model)) if x.shape[-1] == L]
+    assert len(shapes) == 2
+
+
+def test_encoder_config_refuses_a_layer_that_it_does_not_have():
+    with pytest.raises(ValueError, match=r"no layer 2 to have .*: the 2 layers are 0"):
+        encoder_config(attention_by_layer={2: "softmax"})
+
+
 TRANSFORMED = {
     "jit": lambda call: jax.jit(call)(INPUTS),
     "vmap": lambda call: jax.vmap(call)(INPUTS[None])[0],

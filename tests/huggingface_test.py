@@ -12,8 +12,9 @@ from safetensors.numpy import save_file
 import nystromformer
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
-from nystromformer.huggingface import load_pretrained, read_config, variables_by_name
-from nystromformer.huggingface_layout import to_published
+from nystromformer.huggingface import load_pretrained, variables_by_name
+from nystromformer.huggingface_files import read_config
+from nystromformer.huggingface_layout import LAYOUTS
 from tests.commands import refused
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -157,7 +158,7 @@ def test_load_pretrained_reads_every_tensor(head, tmp_path):
     """And no other: the names are those of the table above."""
     published = make_published_folder(tmp_path, head)
     variables = variables_by_name(nnx.state(load_pretrained(tmp_path, head=head)))
-    loaded = to_published(
+    loaded = LAYOUTS["nystromformer"].to_published(
         {name: np.asarray(x[...]) for name, (_, x) in variables.items()}
     )
     prefix = BASE if head is None else ""
@@ -236,6 +237,23 @@ def test_load_pretrained_rejects_a_missing_folder(tmp_path):
         load_pretrained(tmp_path / "b")
 
 
+def test_load_pretrained_rejects_a_folder_without_weights(tmp_path):
+    make_published_folder(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    message = (
+        r"has no model\.safetensors: download .* by model\.save_pretrained\(FOLDER\)$"
+    )
+    with pytest.raises(PretrainedError, match=message):
+        load_pretrained(tmp_path)
+
+
+def test_load_pretrained_rejects_another_architecture(tmp_path):
+    make_published_folder(tmp_path, model_type="distilbert")
+    message = r"is of model_type 'distilbert'; known: nystromformer, bert, roberta$"
+    with pytest.raises(PretrainedError, match=message):
+        load_pretrained(tmp_path)
+
+
 def test_load_pretrained_rejects_an_empty_folder(tmp_path):
     with pytest.raises(PretrainedError, match="not as published: FileNotFound"):
         load_pretrained(tmp_path)
@@ -311,13 +329,47 @@ def test_read_config_has_each_setting_of_the_file(tmp_path):
 
 
 def test_load_pretrained_takes_landmarks_and_dtype(tmp_path):
+    """And keeps the convolution of the folder."""
     make_published_folder(tmp_path, num_landmarks=5, **OTHER_SETTINGS)
-    expected = dataclasses.replace(other_config(num_landmarks=7), dtype=jnp.bfloat16)
-    assert read_config(tmp_path, num_landmarks=7, dtype=jnp.bfloat16) == expected
+    expected = dataclasses.replace(
+        other_config(num_landmarks=5, pinv_init="per_batch"), dtype=jnp.bfloat16
+    )
+    assert read_config(tmp_path, jnp.bfloat16) == expected
     model = load_pretrained(tmp_path, num_landmarks=7, dtype=jnp.bfloat16)
     assert model.encoder.dropout_rate == 0.3
-    assert model.encoder.blocks[1].attention.attention.num_landmarks == 7
     assert model.encoder.dtype == jnp.bfloat16
+    attention = model.encoder.blocks[1].attention.attention
+    assert attention.num_landmarks == 7
+    assert attention.pinv_init == "per_matrix"
+    assert attention.conv_kernel.shape == (K, N)
+
+
+def test_load_pretrained_takes_an_attention_for_a_layer(tmp_path):
+    """A layer of the folder's own attention keeps its convolution."""
+    tensors = make_published_folder(tmp_path, num_landmarks=L)
+    model = load_pretrained(
+        tmp_path, num_landmarks=4, attention_by_layer={1: {"num_landmarks": L}}
+    )
+    attentions = [block.attention.attention for block in model.encoder.blocks]
+    assert [attention.num_landmarks for attention in attentions] == [4, L]
+    kernel = tensors[f"{BASE}encoder.layer.1.attention.self.conv.weight"]
+    np.testing.assert_array_equal(attentions[1].conv_kernel, kernel[:, 0, :, 0].T)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attention": "linformer", "attention_options": {"projection_dim": 4}},
+        {"attention_options": {"conv_kernel_size": 0}},
+        {"attention_by_layer": {0: "softmax"}},
+    ],
+    ids=str,
+)
+def test_load_pretrained_refuses_to_drop_the_convolution(options, tmp_path):
+    make_published_folder(tmp_path)
+    message = r"has the convolution .*layer\.0\.attention\.self\.conv.*: take nystrom"
+    with pytest.raises(PretrainedError, match=message):
+        load_pretrained(tmp_path, **options)
 
 
 def make_tokenizer(tokenizers):

@@ -22,10 +22,11 @@ FLOORS = (
     {"landmarks"},
     {"factors"},
     {"attention"},
-    {"encoder_config"},
+    {"encoder_config", "open_groups"},
     {"layers"},
     {"encoder"},
     {"heads", "huggingface_layout"},
+    {"huggingface_files"},
     {"huggingface"},
     {"config"},
 )

@@ -41,14 +41,14 @@ def test_every_attention_has_the_options_of_the_papers_table():
         for task in LRA:
             config = flat(task, name)
             found = {x: y for x, y in config.items() if x.startswith("attention.")}
-            assert found == attention(name=name, **options)
+            assert found == attention(name=name, by_layer=None, **options)
 
 
 OF_ALL_TASKS = {  # beside the table of defaults_test
     **model(num_layers=2, num_heads=2, model_dim=64, mlp_dim=128, dropout_rate=0.1),
     **model(norm="pre", gelu="erf", embedding_norm=False, num_token_types=0),
     **model(pooling="mean", ignore_id=None, remat="none", dtype="float32"),
-    **model(positions="learned", short_conv=0),
+    **model(positions="learned", short_conv=0, norm_epsilon=1e-5),
     **optimizer(learning_rate=1e-4, decay="linear", weight_decay=0.0),
     **optimizer(b1=0.9, b2=0.999, eps=1e-6, cycle_b1=False),
     **train(seed=0, grad_accum_steps=1, length_buckets=1, num_epochs=None),

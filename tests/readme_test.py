@@ -62,13 +62,16 @@ def names_of_attention_page():
         return run_snippets(ROOT / "docs/attention.md", monkeypatch)
 
 
-def test_attention_page_gives_the_shapes_it_says(names_of_attention_page):
+def test_attention_page_gives_the_shapes_and_layers_it_says(names_of_attention_page):
     names = names_of_attention_page
     assert names["out"].shape == (2, 1000, 8, 64)
     assert names["y"].shape == (2, 1000, 512)
     assert names["z"].shape == (2, 1000, 512)
     assert names["logits"].shape == (2, 2)
     assert names["row"].shape == (1, 1000)
+    assert names["kinds"] == ["SoftmaxAttention", *["NystromAttention"] * 3]
+    attentions = [block.attention.attention for block in names["mixed"].encoder.blocks]
+    assert [x.num_landmarks for x in attentions[1:]] == [64, 64, 128]
 
 
 def test_attention_page_has_the_row_of_the_valid_tokens(names_of_attention_page):

@@ -1,6 +1,7 @@
 """The options of an attention: the keyword arguments of its `__init__`."""
 
 import inspect
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, NotRequired, TypedDict
 
@@ -77,6 +78,17 @@ class Configurable:
             annotation = options[name].annotation
             if annotation is not inspect.Parameter.empty:
                 check_type(f"{name} of {cls.__name__}", value, annotation)
+
+
+def parse_value(text: str) -> Any:
+    """Reads the value of an option from a command: JSON, or else a word as it stands.
+
+    So 64, 0.5, true and null are values, and exact is a word.
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _owners_of_options(cls: type) -> list[type]:

@@ -11,11 +11,12 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from lra_tasks.task import Split, Task, get_task
-from nystromformer.config import Config, ModelConfig, OpenGroup
+from nystromformer.config import Config, ModelConfig
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import make_augmentations
 from nystromformer.experiments.cores import use_all_cores
 from nystromformer.experiments.objectives import OBJECTIVES, ObjectiveSpec
+from nystromformer.open_groups import OpenGroup
 from nystromformer.training.augmentation import Augmented
 from nystromformer.training.compiled import Programs, jit_programs
 from nystromformer.training.objective import Objective
@@ -64,7 +65,7 @@ class Experiment:
     def __str__(self) -> str:
         train = self.config.train
         return (
-            f"{self.task.name} with {self.config.attention.name}: "
+            f"{self.task.name} with {self.config.attention}: "
             f"{self.num_params:,} parameters, "
             f"{train.num_steps:,} steps of {train.batch_size}"
         )
@@ -125,15 +126,21 @@ class Experiment:
     def fraction_exact(self, lengths: np.ndarray) -> float:
         """Returns the share of sequences for which Nyström attention is exact.
 
-        They have no more tokens than there are landmarks.
+        They have no more tokens than there are landmarks, in each layer that has any.
 
         Args:
           lengths: the numbers of tokens of the sequences, int [n].
         """
-        options = self.config.attention.options
-        if options.get("landmark_padding") == "count":
-            lengths = np.full_like(lengths, self.task.max_length)
-        return float((lengths <= options.get("num_landmarks", 0)).mean())
+        shares = []
+        for _, options in self.config.attentions():
+            if "num_landmarks" not in options:
+                continue
+            if options.get("landmark_padding") == "count":
+                has_landmark_for_each = self.task.max_length <= options["num_landmarks"]
+                shares.append(float(has_landmark_for_each))
+            else:
+                shares.append(float((lengths <= options["num_landmarks"]).mean()))
+        return min(shares, default=0.0)
 
 
 def check_config(config: Config) -> Experiment:
@@ -182,5 +189,6 @@ def _encoder_config(config: Config, task: Task) -> ModelConfig:
         separator=task.separator,
         attention=config.attention.name,
         attention_options=config.attention.options,
+        attention_by_layer=config.attention.changes(),
         dtype=jnp.dtype(config.model.dtype),
     )

@@ -54,16 +54,16 @@ def record_qkv(graphdef: Any, weights: Any, tokens: Any, mask: Any) -> list[Laye
       mask: bool [B, L], False in the padding.
 
     Raises:
-      ConfigError: if the attention has no queries and keys.
+      ConfigError: if the attention of a layer has no queries and keys.
     """
     layers: list[Layer] = []
     encoder = nnx.merge(graphdef, weights)
     encoder.remat = "none"  # else blocks would be traced apart from the list
-    for block in encoder.blocks:
+    for number, block in enumerate(encoder.blocks):
         if block.attention.num_projections == 1:
             raise ConfigError(
-                "the model's attention has no queries and keys to measure: take a run "
-                "of another one, such as softmax"
+                f"the attention of layer {number} has no queries and keys to measure: "
+                "take a run of another one, such as softmax"
             )
         block.attention.attention = _make_recorder(block.attention.attention, layers)
     encoder(tokens, mask)

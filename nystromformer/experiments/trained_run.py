@@ -172,15 +172,14 @@ class TrainedRun:
           ValueError: for a layer, head or row that does not exist, and for an attention
             without a matrix.
         """
-        name = self.config.attention.name
-        options = self.config.attention.options
+        model = self.config.model
+        check_range("layer", layer, -model.num_layers, model.num_layers - 1)
+        check_range("head", head, -model.num_heads, model.num_heads - 1)
+        name, options = self.config.attentions()[layer]
         if name not in ("nystrom", "softmax") or (
             options.get("pinv_init") == "per_batch"
         ):
             raise ValueError("rows need softmax, or nystrom with pinv_init=per_matrix")
-        model = self.config.model
-        check_range("layer", layer, -model.num_layers, model.num_layers - 1)
-        check_range("head", head, -model.num_heads, model.num_heads - 1)
 
         qkv = self.layers(inputs, lengths)[layer]
         length = qkv.query.shape[1]

@@ -1,5 +1,6 @@
 """Starting from another run: which of its weights are carried over."""
 
+from collections.abc import Set
 from typing import Any
 
 import jax
@@ -66,7 +67,9 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
     _check_same_meaning(source, experiment)
     source_arrays = leaves_by_name(source.weights)
     target_arrays = leaves_by_name(experiment.weight_shapes)
-    is_same_attention = source.config.attention.name == experiment.config.attention.name
+    layers_of_same_attention = _layers_of_same_attention(
+        source.config, experiment.config
+    )
 
     carried: dict[str, np.ndarray] = {}
     for name in target_arrays | source_arrays:
@@ -81,7 +84,7 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
                 f"init_from: {name}: {source_shape[0]} rows repeated or cut to "
                 f"{target_shape[0]}"
             )
-        elif _must_match(name, is_same_attention):
+        elif _must_match(name, layers_of_same_attention):
             raise ConfigError(
                 f"config.train.init_from: {name} is {target_shape or 'missing'} "
                 f"here and {source_shape or 'missing'} there: take the source's width, "
@@ -118,6 +121,8 @@ def _check_same_meaning(source: TrainedRun, experiment: Experiment) -> None:
         ),
         "num_heads": (source_model.num_heads, model.num_heads),
         "positions": (source_model.positions, model.positions),
+        "gelu": (source_model.gelu, model.gelu),
+        "norm_epsilon": (source_model.norm_epsilon, model.norm_epsilon),
     }
     for name, (source_value, value) in properties.items():
         if source_value != value:
@@ -149,8 +154,20 @@ def _may_resize(name: str, source_shape: list[int], target_shape: list[int]) -> 
     return name == EMBEDDING and source_shape[0] > target_shape[0]
 
 
-def _must_match(name: str, is_same_attention: bool) -> bool:
+def _must_match(name: str, layers_of_same_attention: Set[int]) -> bool:
     """Whether an array must be in both models, and have the same shape."""
+    if not name.startswith("params.encoder."):
+        return False
+    # As in params.encoder.blocks.0.attention.attention.conv_kernel.
     is_of_attention = ".attention.attention." in name
-    is_of_encoder = name.startswith("params.encoder.")
-    return is_of_encoder and (is_same_attention or not is_of_attention)
+    return not is_of_attention or int(name.split(".")[3]) in layers_of_same_attention
+
+
+def _layers_of_same_attention(source: Config, target: Config) -> set[int]:
+    """The numbers of the layers that have an attention of one name in both runs."""
+    pairs = zip(source.attentions(), target.attentions(), strict=False)
+    return {
+        layer
+        for layer, (source_attention, attention) in enumerate(pairs)
+        if source_attention.name == attention.name
+    }

@@ -112,6 +112,14 @@ def test_fraction_exact_counts_texts_no_longer_than_the_landmarks():
     assert Experiment(make_config(**padded)).fraction_exact(lengths) == 0
 
 
+def test_fraction_exact_is_that_of_the_layer_with_the_fewest_landmarks():
+    lengths = np.array([3, 4, 5, 9])
+    for by_layer, expected in (("0=softmax", 0.5), ("1.num_landmarks=3", 0.25)):
+        changes = {"attention__num_landmarks": 4, "attention__by_layer": by_layer}
+        experiment = Experiment(make_config("nystrom", **changes))
+        assert experiment.fraction_exact(lengths) == expected
+
+
 def test_augmentations_are_those_that_keep_a_tasks_labels():
     """Each option with each task of the paper: refused, or part of the objective."""
     allowed = {

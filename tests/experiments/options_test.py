@@ -68,6 +68,14 @@ CASES = [
     ("nystrom,quick", REMAT | LOCAL),
     ("nystrom,quick", OTHER_LANDMARKS | {"attention__num_landmarks": 30}),
     ("nystrom,quick", SCHEDULE),
+    (
+        "nystrom,quick",
+        LESS_MEMORY
+        | {
+            "model__num_layers": 3,
+            "attention__by_layer": "0=softmax 2=linformer 2.projection_dim=8",
+        },
+    ),
     ("nystrom,quick", {"attention__num_landmarks": 48}),  # one for each token
     ("nystrom,quick", {"train__num_steps": 0, "train__num_epochs": 0.5}),
     ("nystrom,quick,pretrain", LESS_MEMORY),

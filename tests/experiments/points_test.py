@@ -46,6 +46,15 @@ def test_make_points_names_the_presets_of_a_file():
     assert points[1].config.task.options["subset"] == "mrpc"
 
 
+def test_make_points_takes_the_attention_of_single_layers():
+    grid = "attention.by_layer=None,0=softmax 1.num_landmarks=3"
+    nystrom, mixed = grid_points(grid)
+    assert nystrom.config.attention.by_layer is None
+    assert mixed.name == "listops-nystrom-by_layer=0=softmax_1.num_landmarks=3-seed0"
+    assert "--config.attention.by_layer=0=softmax 1.num_landmarks=3" in mixed.flags
+    assert [x.name for x in mixed.config.attentions()] == ["softmax", "nystrom"]
+
+
 def test_merge_keeps_one_point_of_equal_configs():
     first = grid_points("attention.num_landmarks=4,6", "attention.name=nystrom,linear")
     second = grid_points("attention.name=nystrom,softmax")  # the preset has 6
@@ -135,6 +144,9 @@ BAD = {
     ("attention.name=",): "attention.name=: give KEY=VALUE,VALUE$",
     ("train.batch_size=8", "train.batch_size=16"): "train.batch_size is given twice",
     ("train.seed=1,2",): "=1,2: for seeds take --seeds",
+    (
+        "attention.by_layer=2=softmax",
+    ): "listops.py: .*no layer 2 .*the 2 layers are 0 t",
     ("attention.num_landmark=4",): r"no run has .*landmark; known: attention\.num_land",
     ("train.batch_size=many",): "listops.py: .*invalid literal for int",
     ("train.batch_size=0",): "batch_size",

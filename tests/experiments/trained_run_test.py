@@ -224,6 +224,32 @@ def test_attention_gives_rows_of_what_the_model_applies(options):
         np.testing.assert_allclose(output, expected[:, [4, 1], head], atol=1e-5)
 
 
+def test_attention_gives_rows_of_the_attention_of_the_layer():
+    options = {
+        "model__num_layers": 3,
+        "attention__num_landmarks": 3,
+        "attention__by_layer": "0=softmax 1=linear",
+    }
+    run = untrained("nystrom", **SHORT, **options)
+    layers = run.layers(TOKENS)
+
+    def nystrom_matrix(query, key):
+        f, z, b = nystrom_factors(query, key, num_landmarks=3)
+        return f @ z @ b
+
+    for number, matrix_of in (
+        (0, softmax_matrix),
+        (2, nystrom_matrix),
+    ):
+        rows = run.attention(TOKENS, number, 1, [0, 5])
+        query = jnp.float32(layers[number].query[0, :, 1])
+        key = jnp.float32(layers[number].key[0, :, 1])
+        expected = matrix_of(query, key)
+        np.testing.assert_allclose(rows[0], expected[jnp.array([0, 5])], atol=1e-5)
+    with pytest.raises(ValueError, match="rows need softmax"):
+        run.attention(TOKENS, 1, 1, [0])
+
+
 @pytest.mark.parametrize("arg", ["linear", "nystrom,as_published"])
 def test_attention_rejects_one_without_a_matrix(arg):
     with pytest.raises(ValueError, match="rows need softmax"):

@@ -67,6 +67,29 @@ def test_carry_over_leaves_the_parameters_of_another_attention(capsys):
     assert "attention.attention.conv" in dropped
 
 
+def test_carry_over_compares_the_attentions_layer_by_layer(capsys):
+    """A layer keeps its convolution, and one that had none gets a new one."""
+    sizes = {**SIZES, "model__num_layers": 2}
+    source = untrained("nystrom,quick", attention__by_layer="0=softmax", **sizes)
+    changes = {"model__num_layers": 2}
+    carried = carry_over(source, small(**changes))
+    printed = capsys.readouterr().out
+    first = "params.encoder.blocks.0.attention.attention.conv_kernel"
+    second = "params.encoder.blocks.1.attention.attention.conv_kernel"
+    num_carried = len(carried)
+    assert f"{num_carried} arrays carried over; new: {first}; dropped: none" in printed
+    np.testing.assert_array_equal(
+        carried[second], leaves_by_name(source.weights)[second]
+    )
+
+    changes["attention__by_layer"] = "1.conv_kernel_size=0"
+    message = rf"{second} is missing here and \[.*\] there"
+    with pytest.raises(ConfigError, match=message):
+        carry_over(source, small(**changes))
+    changes["attention__by_layer"] = "1=softmax"
+    assert second not in carry_over(source, small(**changes))
+
+
 @pytest.mark.parametrize(
     ("arg", "changes", "message"),
     [

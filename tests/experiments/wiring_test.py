@@ -80,6 +80,7 @@ MODEL = {
     "mlp_dim": 96,
     "dropout_rate": 0.25,
     "norm": "post",
+    "norm_epsilon": 1e-12,
     "gelu": "tanh",
     "num_token_types": 2,
     "embedding_norm": True,
@@ -158,6 +159,20 @@ def test_the_options_of_the_attention_reach_it_in_every_layer(name, changed):
     for block in model.encoder.blocks:
         found = form(*split_weights(block.attention.attention))
         assert found == form_by_hand(by_hand)
+
+
+def test_the_attention_of_a_layer_reaches_it():
+    """With the options with which configs start, where it is another one."""
+    changes = {"attention__by_layer": "0=softmax 2.num_landmarks=8"}
+    found = form_made(make_config(model__num_layers=3, **changes))
+    dropout_rate = ATTENTIONS["softmax"].config_defaults()["dropout_rate"]
+    by_layer = {
+        0: {"name": "softmax", "dropout_rate": dropout_rate},
+        2: {"num_landmarks": 8},
+    }
+    by_hand = {"num_layers": 3, "attention_by_layer": by_layer}
+    assert found == form_by_hand(classifier(**by_hand))
+    assert found != form_by_hand(classifier(num_layers=3))
 
 
 def pair_classifier(config, rngs):

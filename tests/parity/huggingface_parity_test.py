@@ -15,7 +15,7 @@ import pytest
 from flax import nnx
 
 from nystromformer.huggingface import load_pretrained, variables_by_name
-from nystromformer.huggingface_layout import POSITIONS, to_published
+from nystromformer.huggingface_layout import LAYOUTS
 from tests.tolerance import TOLERANCE, relative_error
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -28,6 +28,7 @@ SIZES = {
     "small": {"hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 2},
     "wide": {"hidden_size": 20, "num_attention_heads": 5, "num_hidden_layers": 3},
 }
+LAYOUT = LAYOUTS["nystromformer"]
 CLASSES = {"masked_lm": "MaskedLM", "classification": "SequenceClassification"}
 
 
@@ -85,7 +86,7 @@ def run_ours(model, batch):
     gradient, logits = jax.grad(forward, has_aux=True)(state)
     variables = variables_by_name(gradient)
     arrays = {name: np.asarray(x[...]) for name, (_, x) in variables.items()}
-    return logits, to_published(arrays)
+    return logits, LAYOUT.to_published(arrays)
 
 
 def compare(head, tmp_path, model, **options):
@@ -94,7 +95,8 @@ def compare(head, tmp_path, model, **options):
     data = make_batch(head, 4)
     logits, gradients = run_ours(ours, data)
     their_logits, their_gradients = run_theirs(model, data)
-    their_gradients[POSITIONS] = their_gradients[POSITIONS][2:]  # no token reads these
+    # No token reads the first two.
+    their_gradients[LAYOUT.positions] = their_gradients[LAYOUT.positions][2:]
     assert gradients.keys() == their_gradients.keys()
     errors = {"logits": relative_error(logits, their_logits)}
     for name, x in their_gradients.items():

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
+from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import markdown, provenance
 from nystromformer.experiments.approximation import diagnosis, measurements
@@ -43,7 +44,7 @@ def write_study(
       out: the folder.
       examples: how many examples are measured: the longest of validation.
       landmarks: numbers of landmarks; None is the powers of two below the longest
-        sequence, and the run's own number.
+        sequence, and the run's own number: of several the largest.
       data_dir: the folder of the data; None is that of the run.
 
     Raises:
@@ -52,7 +53,7 @@ def write_study(
     inputs, lengths = _longest_sequences(run, examples, data_dir)
     layers = run.layers(inputs, lengths)
     max_length = int(max(layer.mask.sum(1).max() for layer in layers))
-    run_landmarks = run.config.attention.options.get("num_landmarks", 0)
+    run_landmarks = own_landmarks(run.config)
     counts = sorted(landmarks or default_landmarks(run_landmarks, max_length))
     if not counts or counts[-1] >= max_length:
         raise ConfigError(
@@ -112,12 +113,17 @@ def _about(run: TrainedRun, *, num_layers: int, num_sequences: int) -> str:
     """Two items of a list: the run, and what of it was measured."""
     step = (run.result or {}).get("best_step", "?")  # it may still be in training
     return (
-        f"- Run: {run.config.task.name} with {run.config.attention.name}, seed "
+        f"- Run: {run.config.task.name} with {run.config.attention}, seed "
         f"{run.config.train.seed}, best weights of step {step}\n"
         f"- Inputs: queries, keys and values of {num_layers} layers for the "
         f"{num_sequences} longest sequences of validation, in the pictures the "
         "longest\n"
     )
+
+
+def own_landmarks(config: Config) -> int:
+    """Returns a run's number of landmarks: of several the largest, 0 if it has none."""
+    return max(options.get("num_landmarks", 0) for _, options in config.attentions())
 
 
 def default_landmarks(run_landmarks: int, max_length: int) -> set[int]:

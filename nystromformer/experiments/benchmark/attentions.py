@@ -1,6 +1,5 @@
 """The benchmark's programs of one attention: forward, and with the gradient."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +8,7 @@ from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.base import Attention
+from nystromformer.attention.options import parse_value
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.timing import Program, compile_program
 
@@ -25,7 +25,6 @@ TABLE_1 = (
     "linformer-256",
     "longformer-256",
 )
-JSON_WORDS = ("true", "false", "null")
 
 
 class WholeSoftmaxAttention(Attention):
@@ -104,15 +103,15 @@ def parse_attention(label: str, changes: Sequence[str] = ()) -> AttentionSpec:
         if size and not cls.size_option:
             raise ValueError(f"{name} has no size: take --attention={name}")
         if size:
-            values[str(cls.size_option)] = json.loads(size)
+            values[str(cls.size_option)] = parse_value(size)
         for change in changes:
             key, _, value = change.partition("=")
             attention, _, option = key.partition(".")
             if attention == name:
-                values[option] = _parse_value(value)
+                values[option] = parse_value(value)
         for change in own_changes:
             option, _, value = change.partition("=")
-            values[option] = _parse_value(value)
+            values[option] = parse_value(value)
         cls.check_options(values)
     except ValueError as error:
         raise ConfigError(f"--attention={label}: {error}") from error
@@ -144,12 +143,6 @@ def name_row(label: str, options: Mapping[str, Any]) -> str:
     if options.get("conv_kernel_size"):
         row_name += f" + convolution of {options['conv_kernel_size']}"
     return row_name
-
-
-def _parse_value(text: str) -> Any:
-    """A word as it stands, and anything else as JSON."""
-    is_word = text.isidentifier() and text not in JSON_WORDS
-    return text if is_word else json.loads(text)
 
 
 def attention_groups(

@@ -29,6 +29,7 @@ UNNAMED = SETTINGS_WITHOUT_EFFECT | {"task.name", "attention.name", "train.seed"
 PHRASES = {
     "preset": "{} preset",
     "task.num_pairs": "{} pairs",
+    "attention.by_layer": "layers {}",
     "attention.num_landmarks": "{} landmarks",
     "attention.conv_kernel_size": "convolution of {}",
     "train.num_steps": "{} steps",

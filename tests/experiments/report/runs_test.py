@@ -32,6 +32,12 @@ def test_read_runs_names_by_the_settings_that_differ_and_orders_by_size(runs):
     assert labels(runs) == [*sizes, "softmax, 700 steps"]
 
 
+def test_read_runs_names_the_attention_of_single_layers(runs):
+    runs.add("nystrom,quick")
+    runs.add("nystrom,quick", attention__by_layer="0=softmax")
+    assert labels(runs) == ["nystrom", "nystrom, layers 0=softmax"]
+
+
 def test_read_runs_names_what_one_attentions_commands_change(runs):
     changes = {"train__num_steps": 700}
     runs.add("nystrom,quick", 0.5)

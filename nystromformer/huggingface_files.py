@@ -1,0 +1,175 @@
+"""The files of a folder that transformers has written: config.json and the weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import safe_open
+
+from nystromformer.encoder_config import EncoderConfig
+from nystromformer.errors import PretrainedError
+from nystromformer.huggingface_layout import LAYOUTS, OLD_ENDINGS, Layout, Tensors
+from nystromformer.validation import check_choice
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+PICKLED_WEIGHTS_FILE = "pytorch_model.bin"
+GELUS = {"gelu_new": "tanh", "gelu": "erf", "gelu_pytorch_tanh": "tanh"}
+
+
+def read_layout(folder: Path) -> Layout:
+    """Returns the layout of a folder's weights, by the model_type of its config.json.
+
+    Raises:
+      PretrainedError: if there is no such folder or file, or it is of another
+        architecture.
+    """
+    return LAYOUTS[_read_settings(folder)["model_type"]]
+
+
+def read_config(
+    folder: Path, dtype: jax.typing.DTypeLike = jnp.float32
+) -> EncoderConfig:
+    """Returns the encoder of a config.json, with the attention that PyTorch computes.
+
+    Args:
+      folder: as transformers writes it.
+      dtype: of the computation.
+
+    Raises:
+      PretrainedError: if there is no such folder or file, or a setting is not as
+        published.
+    """
+    settings = _read_settings(folder)
+    layout = LAYOUTS[settings["model_type"]]
+    try:
+        check_choice("hidden_act", settings["hidden_act"], GELUS)
+        max_length = settings["max_position_embeddings"]
+        if layout.counts_reserved:
+            max_length -= layout.num_reserved_positions
+        name, options = _attention(settings)
+        return EncoderConfig(
+            vocab_size=settings["vocab_size"],
+            max_length=max_length,
+            num_layers=settings["num_hidden_layers"],
+            num_heads=settings["num_attention_heads"],
+            model_dim=settings["hidden_size"],
+            mlp_dim=settings["intermediate_size"],
+            num_token_types=settings["type_vocab_size"],
+            dropout_rate=settings["hidden_dropout_prob"],
+            norm_epsilon=settings.get("layer_norm_eps", layout.default_norm_epsilon),
+            gelu=GELUS[settings["hidden_act"]],
+            attention=name,
+            attention_options=options,
+            norm="post",
+            embedding_norm=True,
+            dtype=dtype,
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise PretrainedError(
+            f"{folder / CONFIG_FILE} is not as published: {error!r}"
+        ) from error
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """The content of a config.json, of an architecture that can be read."""
+    path = folder / CONFIG_FILE
+    if not folder.is_dir():
+        raise PretrainedError(
+            f"no folder {folder}: download the weights, as by `hf download "
+            "uw-madison/nystromformer-512 --local-dir FOLDER`, and name that folder"
+        )
+    try:
+        settings = json.loads(path.read_bytes())
+        model_type = settings["model_type"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise PretrainedError(f"{path} is not as published: {error!r}") from error
+    if model_type not in LAYOUTS:
+        raise PretrainedError(
+            f"{path} is of model_type {model_type!r}; known: {', '.join(LAYOUTS)}"
+        )
+    return settings
+
+
+def _attention(settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name and options of the attention that PyTorch computes."""
+    if settings["model_type"] != "nystromformer":
+        # RoBERTa's first position is pad_token_id + 1, and 2 rows are reserved here.
+        if settings["model_type"] == "roberta":
+            check_choice("pad_token_id", settings["pad_token_id"], (1,))
+        kind = settings.get("position_embedding_type", "absolute")
+        check_choice("position_embedding_type", kind, ("absolute",))
+        check_choice("is_decoder", settings.get("is_decoder", False), (False,))
+        return "softmax", {"dropout_rate": settings["attention_probs_dropout_prob"]}
+
+    options: dict[str, Any] = {"conv_kernel_size": settings["conv_kernel_size"] or 0}
+    if settings["num_landmarks"] == settings["segment_means_seq_len"]:
+        # PyTorch computes exact attention, as enough landmarks do here.
+        options["num_landmarks"] = settings["max_position_embeddings"]
+    else:
+        options["num_landmarks"] = settings["num_landmarks"]
+        options["pinv_init"] = "per_batch"
+    return "nystrom", options
+
+
+def read_tensors(folder: Path, layout: Layout) -> Tensors:
+    """Reads the tensors of a folder by the names that they have in a model with a head.
+
+    A tensor that the file holds under two names is there once.
+
+    Raises:
+      PretrainedError: if the file is missing or damaged.
+    """
+    path = folder / WEIGHTS_FILE
+    if not path.exists():
+        path = folder / PICKLED_WEIGHTS_FILE
+    if not path.exists():
+        raise PretrainedError(
+            f"{folder} has no {WEIGHTS_FILE}: download the whole folder, or let "
+            "transformers write it, by model.save_pretrained(FOLDER)"
+        )
+    try:
+        is_pickled = path.name == PICKLED_WEIGHTS_FILE
+        tensors = _read_pickle(path) if is_pickled else _read_safetensors(path)
+    except Exception as error:  # Each library has errors of its own.
+        reason = str(error).partition("\n")[0]
+        raise PretrainedError(f"{path} cannot be read ({reason})") from error
+
+    if not any(name.startswith(layout.base) for name in tensors):
+        tensors = {layout.base + name: x for name, x in tensors.items()}
+    for old, new in OLD_ENDINGS.items():
+        tensors = {
+            name.removesuffix(old) + new if name.endswith(old) else name: x
+            for name, x in tensors.items()
+        }
+    # Older files have the numbers 0, 1, 2, … as a tensor, which is no weight.
+    tensors.pop(f"{layout.base}embeddings.position_ids", None)
+    for copy, original in layout.copies.items():
+        if copy not in tensors:
+            continue
+        tensors.setdefault(original, tensors[copy])
+        # A copy that differs is an untied weight. It stays, and the model refuses it.
+        if np.array_equal(tensors[original], tensors[copy]):
+            del tensors[copy]
+    if layout.positions in tensors:
+        positions = tensors[layout.positions]
+        tensors[layout.positions] = positions[layout.num_reserved_positions :]
+    return tensors
+
+
+def _read_safetensors(path: Path) -> Tensors:
+    with safe_open(path, "numpy") as file:
+        return {name: file.get_tensor(name) for name in file.offset_keys()}
+
+
+def _read_pickle(path: Path) -> Tensors:
+    import torch  # type: ignore[import-not-found]
+
+    tensors = {}
+    for name, tensor in torch.load(path, map_location="cpu", weights_only=True).items():
+        has_16_bits = tensor.itemsize <= 2  # torch gives no bfloat16 to numpy
+        tensors[name] = (tensor.float() if has_16_bits else tensor).numpy()
+    return tensors

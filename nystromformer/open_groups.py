@@ -1,0 +1,59 @@
+"""The groups of a config that have a name, and the options that belong to it."""
+
+import dataclasses
+from typing import Any
+
+from nystromformer.attention import ATTENTIONS, check_attention
+from nystromformer.attention.by_layer import parse_by_layer, with_options
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenGroup:
+    """A name and the options that belong to it, which are attributes, too."""
+
+    name: str
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __getattr__(self, key: str) -> Any:
+        options = vars(self).get("options", {})  # There are none yet in a copy.
+        if key not in options:
+            known = ", ".join(options)
+            raise AttributeError(f"no option {key!r}; there are: {known}")
+        return options[key]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig(OpenGroup):
+    """The task, and the folder of its data, which says nothing about a run."""
+
+    data_dir: str | None = dataclasses.field(default=None, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionConfig(OpenGroup):
+    """The attention of all layers, and what single layers have instead.
+
+    by_layer: as `parse_by_layer` reads it: "0=softmax 3.num_landmarks=128".
+    """
+
+    by_layer: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} (layers: {self.by_layer})" if self.by_layer else self.name
+
+    def changes(self) -> dict[int, dict[str, Any]]:
+        """Returns what single layers have instead, as `attentions_by_layer` takes it.
+
+        A layer of another attention starts from its options in configs.
+
+        Raises:
+          ValueError: for a text of another form, or an unknown attention.
+        """
+        by_layer = parse_by_layer(self.by_layer or "")
+        return with_options(self.name, by_layer, _options_in_configs)
+
+
+def _options_in_configs(name: str) -> dict[str, Any]:
+    """The options with which a config of that attention starts."""
+    check_attention(name, {})
+    return ATTENTIONS[name].config_defaults()
