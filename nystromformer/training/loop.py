@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from etils import epath
 
-from nystromformer.config import TrainConfig
 from nystromformer.errors import CheckpointError, NotFiniteError
 from nystromformer.training import checkpoint
 from nystromformer.training.chunk_timer import ChunkTimer
@@ -24,6 +23,7 @@ from nystromformer.training.metrics import Totals
 from nystromformer.training.output import MetricsWriter, Progress, say
 from nystromformer.training.run_state import RunState
 from nystromformer.training.step import State, Weights
+from nystromformer.training_config import TrainConfig
 
 
 class Trainer:

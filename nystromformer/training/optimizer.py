@@ -4,7 +4,7 @@ from typing import Any
 
 import optax
 
-from nystromformer.config import OptimizerConfig
+from nystromformer.training_config import OptimizerConfig
 
 
 def triangle(

@@ -1,0 +1,53 @@
+"""The settings of the optimizer and of the training loop; they need no model."""
+
+import dataclasses
+
+from nystromformer.validation import check_range
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW with linear warm-up to learning_rate, then, unless switched off, decay."""
+
+    # The peak. The rate starts at a 25th of it and ends at a 250,000th.
+    learning_rate: float = 1e-4
+    warmup_steps: int = 0
+    weight_decay: float = 0.0
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-6
+    cycle_b1: bool = False  # b1 from 0.95 down to 0.85 at the peak, and back
+    decay: str = "linear"  # to the end of the run; with "none" the peak stays
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "weight_decay", "eps"):
+            check_range(name, getattr(self, name), 0)
+        for name in ("b1", "b2"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {value}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Length, intervals, batches and starting weights of training."""
+
+    batch_size: int
+    # One of the two is given. Epochs may be fractions.
+    num_steps: int = 0
+    num_epochs: float | None = None
+    # The intervals are counted in steps.
+    eval_every: int
+    checkpoint_every: int
+    log_every: int = 50
+    seed: int = 0  # for all that is drawn: weights, order, dropout, augmentation
+    # A batch is computed in so many parts, one after another, which needs less memory.
+    grad_accum_steps: int = 1
+    # Parts are padded to one of so many lengths; each length compiles a program.
+    length_buckets: int = 1
+    init_from: str | None = None  # the workdir of a run whose best weights to take
+    # Of training examples alone, where the task has it: pictures mirrored with
+    # probability 1/2, arguments of ListOps in a random order.
+    flip_horizontal: bool = False
+    flip_vertical: bool = False
+    shuffle_arguments: bool = False
