@@ -32,6 +32,7 @@ from jax import lax
 
 from nystromformer.blocks import first_valid_positions, ranks
 from nystromformer.dot_product import attend
+from nystromformer.fused import attend_fused_head
 from nystromformer.landmark_choice import choose_landmarks
 from nystromformer.ops import at_least_float32, einsum, tensor_core_precision
 
@@ -199,6 +200,7 @@ def nystrom(
     pinv: Callable[[jax.Array, int], jax.Array] = iterative_pinv,
     precision: Precision = None,
     cross_attention: bool = False,
+    fused: bool = False,
 ) -> jax.Array:
     """Nyström attention of one head of one sequence, eq. (13).
 
@@ -219,13 +221,16 @@ def nystrom(
         `nystromformer.landmarks` has others.
       precision: of the products with T or S rows.
       cross_attention: whether queries are of other tokens than keys, also with T = S.
+      fused: whether cuDNN's kernel computes the two attentions where it can; see
+        `nystromformer.fused`. What it returns is rounded to the dtype of the inputs.
 
     Returns:
       [T, H] in at least float32.
     """
+    attend_head = attend_fused_head if fused else attend
     scale = query.shape[-1] ** -0.5
     if num_landmarks >= min(query.shape[0], key.shape[0]):
-        return attend(query, key, value, mask, scale=scale, precision=precision)
+        return attend_head(query, key, value, mask, scale=scale, precision=precision)
 
     query_landmarks, key_landmarks, exists = choose_landmarks(
         query,
@@ -244,7 +249,7 @@ def nystrom(
     z = pinv(jax.nn.softmax(scores), num_pinv_iters)
 
     # Z · softmax(Q̃ Kᵀ) V, [M, H].
-    context = attend(
+    context = attend_head(
         scaled_query_landmarks.astype(query.dtype),
         key,
         value,
@@ -262,7 +267,7 @@ def nystrom(
 
     # K̃ and `middle` are rounded to the dtype of the inputs. The inputs were rounded to
     # it as well, and that costs more digits.
-    return attend(
+    return attend_head(
         query,
         scaled_key_landmarks.astype(key.dtype),
         middle.astype(value.dtype),
