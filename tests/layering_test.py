@@ -17,7 +17,7 @@ SOURCES = sorted(
 FLOORS = (
     {"errors", "validation", "streams", "run_files"},
     {"ops", "blocks"},
-    {"dot_product", "rotary", "short_conv", "pooling", "landmark_choice"},
+    {"dot_product", "rotary", "rows", "short_conv", "pooling", "landmark_choice"},
     {"fused"},
     {"nystrom"},
     {"landmarks"},

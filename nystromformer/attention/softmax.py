@@ -114,35 +114,31 @@ class SoftmaxAttention(Attention):
                 valid = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
                 query, key, value = self.zero_padding(query, key, value, valid)
         dtype = dtype or jnp.result_type(query, key, value)
-        query = query.astype(dtype)
-        key = key.astype(dtype)
-        value = value.astype(dtype)
+        query, key, value = [x.astype(dtype) for x in (query, key, value)]
 
         if module is not None:
-            # This sows the weights into the module, all of them and without dropout.
-            dot_product_attention_weights(
+            _sow_weights(
+                module,
                 query,
                 key,
-                bias,
-                mask,
-                precision=cast(Any, precision),  # flax's type is narrower than jax's
-                module=module,
+                bias=bias,
+                mask=mask,
+                precision=precision,
                 is_causal=is_causal,
             )
 
-        if dropout_rate is None:
-            dropout_rate = self.dropout_rate
+        rate = self.dropout_rate if dropout_rate is None else dropout_rate
         rngs = None
-        if dropout_rate > 0 and not deterministic:
+        if rate > 0 and not deterministic:
             num_draws = (1, 1) if broadcast_dropout else (batch, num_heads)
-            rngs = _dropout_keys(dropout_rng, num_draws, dropout_rate)
+            rngs = _dropout_keys(dropout_rng, num_draws, rate)
 
         attend_in_blocks = functools.partial(
             attend_in_groups,
             bias=bias,
             mask=mask,
             rngs=rngs,
-            dropout_rate=dropout_rate,
+            dropout_rate=rate,
             is_causal=is_causal,
             precision=precision,
         )
@@ -158,6 +154,28 @@ class SoftmaxAttention(Attention):
             dtype=dtype,
             otherwise=attend_in_blocks,
         )
+
+
+def _sow_weights(
+    module: Any,
+    query: jax.Array,
+    key: jax.Array,
+    *,
+    bias: jax.Array | None,
+    mask: jax.Array | None,
+    precision: jax.lax.PrecisionLike,
+    is_causal: bool,
+) -> None:
+    """Sows the weights into a module, all of them and without dropout."""
+    dot_product_attention_weights(
+        query,
+        key,
+        bias,
+        mask,
+        precision=cast(Any, precision),  # flax's type is narrower than jax's
+        module=module,
+        is_causal=is_causal,
+    )
 
 
 def _dropout_keys(
