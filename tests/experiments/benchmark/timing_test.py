@@ -5,6 +5,7 @@ import time
 import jax
 import pytest
 
+from nystromformer.experiments.benchmark import timing
 from nystromformer.experiments.benchmark.timing import (
     MIN_SECONDS,
     Program,
@@ -83,13 +84,14 @@ def test_measure_raises_other_errors():
         measure([program("broken", RuntimeError("INTERNAL"))], rounds=3)
 
 
-def test_measure_waits_once_for_the_calls_of_a_sample():
-    """A program that is started in no time, and that takes a hundredth of a sample."""
+def test_measure_waits_once_for_the_calls_of_a_sample(monkeypatch):
+    """A program that is started in no time, and that takes a part of a long sample."""
+    monkeypatch.setattr(timing, "MIN_SECONDS", 10.0)
     log = []
 
     def wait(result):
         log.append(("wait", result))
-        time.sleep(MIN_SECONDS / 100)
+        time.sleep(0.01)
 
     def run():
         log.append("run")
