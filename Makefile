@@ -21,7 +21,7 @@ SHORT := tests/nystrom_test.py tests/attention/nystrom_test.py tests/encoder_tes
 	tests/training/step_test.py tests/experiments/train_test.py \
 	tests/experiments/xla_flags_test.py
 
-.PHONY: help train paper paper-report speed test test-short test-all test-parity lint clean
+.PHONY: help train paper paper-report speed gpu-check test test-short test-all test-parity lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -47,6 +47,10 @@ paper-report: $(READY) ## report what `make paper` has trained so far
 speed: $(READY) ## measure Table 1 and the steps of every task, on an accelerator; PEERS=--peers
 	@$(RUN) -c '$(ACCELERATOR)'
 	$(RUN) scripts/speed.py --out=results/speed $(PEERS)
+
+# Runs that were stopped go on by `scripts/train.py` with the workdir runs/gpu-check/runs.
+gpu-check: $(READY) ## check and measure an accelerator in ten minutes; DATA=folder of the data
+	$(RUN) scripts/gpu_check.py --out=runs/gpu-check $(if $(DATA),--data_dir=$(DATA))
 
 test: $(VENV)/ready-dev ## run the tests, without the slow ones
 	$(PYTEST) --dist=worksteal -m "not slow and not parity"

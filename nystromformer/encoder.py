@@ -16,7 +16,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.layers import Block, call_with_remat, make_dense, make_norm
+from nystromformer.layers import (
+    Block,
+    Embedding,
+    call_with_remat,
+    make_dense,
+    make_norm,
+)
 from nystromformer.ops import at_least_float32, dropout, split_rng, zero_masked
 
 embedding_init = nnx.initializers.normal(0.02)
@@ -44,7 +50,7 @@ class Encoder(nnx.Module):
             self.embedding = make_dense(config, config.input_dim, model_dim, rngs)
         else:
             assert config.vocab_size is not None
-            self.embedding = nnx.Embed(
+            self.embedding = Embedding(
                 config.vocab_size,
                 model_dim,
                 embedding_init=embedding_init,

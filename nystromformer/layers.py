@@ -15,6 +15,7 @@ from nystromformer.attention import make_attention
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.ops import dense, dropout, gelu, split_rng, zero_masked
 from nystromformer.rotary import rotate_by_position
+from nystromformer.rows import take_rows
 from nystromformer.short_conv import short_conv
 
 # U(−1/√fan_in, 1/√fan_in), as PyTorch's Linear and so the published runs start.
@@ -29,6 +30,14 @@ class Dense(nnx.Linear):
         """[..., L, D] -> [..., L, E]."""
         assert self.bias is not None
         return dense(x.astype(self.dtype), self.kernel[...], self.bias[...])
+
+
+class Embedding(nnx.Embed):
+    """nnx.Embed, computed by `rows.take_rows`."""
+
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        """[...] -> [..., D]."""
+        return take_rows(self.embedding[...].astype(self.dtype), ids)
 
 
 def make_dense(

@@ -32,8 +32,10 @@ from jax import lax
 
 from nystromformer.blocks import first_valid_positions, ranks
 from nystromformer.dot_product import attend
+from nystromformer.fused import attend_fused_head
 from nystromformer.landmark_choice import choose_landmarks
-from nystromformer.ops import at_least_float32, einsum, tensor_core_precision
+from nystromformer.ops import at_least_float32, tensor_core_precision
+from nystromformer.rows import sum_rows
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
@@ -90,41 +92,11 @@ def segment_means(
     if mask is None:
         mask = jnp.ones(length, bool)
     ids = segment_ids(mask, num_landmarks)
-    sizes = _segment_sums(mask.astype(jnp.int32), ids, num_landmarks)
-    sums = _segment_sums_on_any_device(x, ids, num_landmarks)
+    # Tokens that are not valid make a last segment, which is dropped.
+    sizes = jax.ops.segment_sum(mask.astype(jnp.int32), ids, num_landmarks + 1)[:-1]
+    sums = sum_rows(x, ids, num_landmarks)
     divisors = jnp.maximum(sizes, 1).astype(accumulation_dtype)
     return sums / divisors[:, None], sizes > 0
-
-
-def _segment_sums(x: jax.Array, ids: jax.Array, num_landmarks: int) -> jax.Array:
-    """Sums x [S, ...] over each segment, [M, ...]."""
-    # Tokens that are not valid make a last segment, which is dropped.
-    return jax.ops.segment_sum(x, ids, num_landmarks + 1)[:-1]
-
-
-def _segment_sums_on_any_device(
-    x: jax.Array, ids: jax.Array, num_landmarks: int
-) -> jax.Array:
-    """`_segment_sums` of x [S, H] in at least float32.
-
-    Scattered additions take a CPU a fifth of the time of a product with the members of
-    each segment. Accelerators scatter slowly.
-    """
-
-    def scatter(x: jax.Array, ids: jax.Array) -> jax.Array:
-        return _segment_sums(x.astype(at_least_float32(x.dtype)), ids, num_landmarks)
-
-    def multiply(x: jax.Array, ids: jax.Array, precision: Precision) -> jax.Array:
-        is_member = ids[None, :] == jnp.arange(num_landmarks)[:, None]  # [M, S]
-        return einsum("ms,sh->mh", is_member.astype(x.dtype), x, precision)
-
-    return lax.platform_dependent(
-        x,
-        ids,
-        cpu=scatter,
-        cuda=functools.partial(multiply, precision=tensor_core_precision(x.dtype)),
-        default=functools.partial(multiply, precision="highest"),
-    )
 
 
 def iterative_pinv(
@@ -199,6 +171,7 @@ def nystrom(
     pinv: Callable[[jax.Array, int], jax.Array] = iterative_pinv,
     precision: Precision = None,
     cross_attention: bool = False,
+    fused: bool = False,
 ) -> jax.Array:
     """Nyström attention of one head of one sequence, eq. (13).
 
@@ -219,13 +192,16 @@ def nystrom(
         `nystromformer.landmarks` has others.
       precision: of the products with T or S rows.
       cross_attention: whether queries are of other tokens than keys, also with T = S.
+      fused: whether cuDNN's kernel computes the two attentions where it can; see
+        `nystromformer.fused`. What it returns is rounded to the dtype of the inputs.
 
     Returns:
       [T, H] in at least float32.
     """
+    attend_head = attend_fused_head if fused else attend
     scale = query.shape[-1] ** -0.5
     if num_landmarks >= min(query.shape[0], key.shape[0]):
-        return attend(query, key, value, mask, scale=scale, precision=precision)
+        return attend_head(query, key, value, mask, scale=scale, precision=precision)
 
     query_landmarks, key_landmarks, exists = choose_landmarks(
         query,
@@ -244,7 +220,7 @@ def nystrom(
     z = pinv(jax.nn.softmax(scores), num_pinv_iters)
 
     # Z · softmax(Q̃ Kᵀ) V, [M, H].
-    context = attend(
+    context = attend_head(
         scaled_query_landmarks.astype(query.dtype),
         key,
         value,
@@ -262,7 +238,7 @@ def nystrom(
 
     # K̃ and `middle` are rounded to the dtype of the inputs. The inputs were rounded to
     # it as well, and that costs more digits.
-    return attend(
+    return attend_head(
         query,
         scaled_key_landmarks.astype(key.dtype),
         middle.astype(value.dtype),

@@ -17,7 +17,8 @@ SOURCES = sorted(
 FLOORS = (
     {"errors", "validation", "streams", "run_files", "training_config"},
     {"ops", "blocks"},
-    {"dot_product", "rotary", "short_conv", "pooling", "landmark_choice"},
+    {"dot_product", "rotary", "rows", "short_conv", "pooling", "landmark_choice"},
+    {"fused"},
     {"nystrom"},
     {"landmarks"},
     {"factors"},
@@ -30,7 +31,7 @@ FLOORS = (
     {"huggingface"},
     {"config"},
 )
-CORE = set().union(*FLOORS[1:6])  # the floors that need jax alone
+CORE = set().union(*FLOORS[1:7])  # the floors that need jax alone
 DEVICE = {"jax", "flax", "optax", "orbax"}
 PURE = {"jax", "nystromformer", "collections", "functools", "math", "typing"}
 

@@ -131,7 +131,9 @@ def check_arguments(arguments: list[str], help_text: str) -> None:
 def test_pages_name_targets_and_files_that_are_there(page):
     text = page.read_text()
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"`?make (train|paper|speed|test[a-z-]*|lint)\b", text):
+    for target in re.findall(
+        r"`?make (train|paper|speed|gpu-check|test[a-z-]*|lint)\b", text
+    ):
         assert f"\n{target}:" in makefile, target
     for path in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (page.parent / path).exists(), path

@@ -101,8 +101,9 @@ def make_attention(
 
         nystrom     num_landmarks=64, num_pinv_iters=6, conv_kernel_size=0,
                     landmark_padding="mask", landmarks="segment_means",
-                    landmark_seed=0, pinv="iterative", pinv_init="per_matrix"
-        softmax     dropout_rate=0.0
+                    landmark_seed=0, pinv="iterative", pinv_init="per_matrix",
+                    fused=False
+        softmax     dropout_rate=0.0, fused=True
         bigbird     block_size=64, num_random_blocks=3, seed=0
         efficient   none
         linear      none

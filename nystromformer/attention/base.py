@@ -227,7 +227,9 @@ class Attention(nnx.Module, Configurable):
             return query, key, value
         if query.shape == key.shape and not self.cross_attention:
             is_valid = jnp.expand_dims(mask, range(mask.ndim, query.ndim))
-            is_ordinary = jnp.abs(query) < LARGEST_QUERY
+            # float16 ends before that size.
+            limit = min(LARGEST_QUERY, float(jnp.finfo(query.dtype).max))
+            is_ordinary = jnp.abs(query) < limit
             query = jnp.where(is_valid | is_ordinary, query, 0)
         return query, zero_masked(key, mask), zero_masked(value, mask)
 

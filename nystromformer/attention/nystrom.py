@@ -91,6 +91,7 @@ class NystromAttention(Attention):
         landmark_seed: int = 0,
         pinv: str = "iterative",
         pinv_init: str = "per_matrix",
+        fused: bool = False,
         **common: Unpack[CommonArguments],
     ):
         """Makes the attention, and the kernel if it has a convolution.
@@ -109,6 +110,8 @@ class NystromAttention(Attention):
           pinv_init: "per_matrix" scales Z₀ by the norms of its own matrix. "per_batch"
             scales it by the largest norms of the batch, as published, and an example
             then depends on its neighbours.
+          fused: whether cuDNN's kernel computes the attentions of landmarks and to them
+            where it can, on NVIDIA GPUs in half precision; see `nystromformer.fused`.
           **common: the arguments of every `Attention`.
 
         Raises:
@@ -130,6 +133,7 @@ class NystromAttention(Attention):
         self.landmark_seed = landmark_seed
         self.pinv = pinv
         self.pinv_init = pinv_init
+        self.fused = fused
 
         self.conv_kernel: Any = nnx.data(None)
         if conv_kernel_size > 0:
@@ -171,6 +175,7 @@ class NystromAttention(Attention):
             pinv=pinv,
             precision=precision,
             cross_attention=self.cross_attention,
+            fused=self.fused,
         )
         if kernel is None:
             return out
@@ -205,6 +210,7 @@ def nystrom_attention(
     landmark_seed: int = 0,
     pinv: str = "iterative",
     pinv_init: str = "per_matrix",
+    fused: bool = False,
     cross_attention: bool = False,
     dropout_rng: jax.Array | None = None,
     dropout_rate: float = 0.0,
@@ -223,7 +229,7 @@ def nystrom_attention(
       value: [B, S, N, H].
       mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend.
       num_landmarks, num_pinv_iters, landmark_padding, landmarks, landmark_seed, pinv,
-        pinv_init: the options of `NystromAttention`.
+        pinv_init, fused: the options of `NystromAttention`.
       conv_kernel: [K, N], K odd, the kernel of the convolution of V, which needs T = S;
         None for no convolution.
       cross_attention: pass True in cross attention with a mask, in case T = S.
@@ -245,6 +251,7 @@ def nystrom_attention(
         "landmark_seed": landmark_seed,
         "pinv": pinv,
         "pinv_init": pinv_init,
+        "fused": fused,
     }
     NystromAttention.check_options(options)
     attention = NystromAttention(

@@ -3,6 +3,7 @@
 Letters: B batch, T query length, S key length, N heads, H head dim.
 """
 
+import functools
 from typing import Any, Unpack, cast
 
 import jax
@@ -17,10 +18,15 @@ from nystromformer.attention.inputs import (
     with_four_axes,
 )
 from nystromformer.attention.options import CommonArguments
+from nystromformer.fused import attend_fused
 
 
 class SoftmaxAttention(Attention):
     """softmax(Q Kᵀ / √H + bias) V, in O(T · S) time and a bounded number of scores.
+
+    On an NVIDIA GPU in bfloat16 or float16 cuDNN's fused kernel computes it, unless
+    there is a bias, dropout, or another mask than padding: see `nystromformer.fused`.
+    As its gradient is written by hand, it has none in forward mode.
 
     With `decode=True` Flax's attention layers make a mask of floats, which needs a cast
     on its way here.
@@ -28,13 +34,20 @@ class SoftmaxAttention(Attention):
 
     paper_options = {"dropout_rate": 0.1}
 
-    def __init__(self, *, dropout_rate: float = 0.0, **common: Unpack[CommonArguments]):
+    def __init__(
+        self,
+        *,
+        dropout_rate: float = 0.0,
+        fused: bool = True,
+        **common: Unpack[CommonArguments],
+    ):
         """Makes the attention.
 
         Args:
           dropout_rate: the probability that a weight is dropped, in [0, 1), where a
             call names none. Inside a layer of Flax it has no effect: the layer passes
             its own.
+          fused: whether cuDNN's kernel is taken where it can be.
           **common: the arguments of every `Attention`.
 
         Raises:
@@ -44,6 +57,7 @@ class SoftmaxAttention(Attention):
         if not 0 <= dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}")
         self.dropout_rate = dropout_rate
+        self.fused = fused
 
     def __call__(
         self,
@@ -93,47 +107,87 @@ class SoftmaxAttention(Attention):
         weights_shape = (batch, num_heads, length, key.shape[1])
         if bias is not None:
             bias = with_four_axes("bias", bias, weights_shape)
+        valid = None
         if mask is not None:
             mask = mask_with_four_axes(mask, weights_shape)
             if mask.shape[1:3] == (1, 1):
                 valid = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
                 query, key, value = self.zero_padding(query, key, value, valid)
         dtype = dtype or jnp.result_type(query, key, value)
-        query = query.astype(dtype)
-        key = key.astype(dtype)
-        value = value.astype(dtype)
+        query, key, value = [x.astype(dtype) for x in (query, key, value)]
 
         if module is not None:
-            # This sows the weights into the module, all of them and without dropout.
-            dot_product_attention_weights(
+            _sow_weights(
+                module,
                 query,
                 key,
-                bias,
-                mask,
-                precision=cast(Any, precision),  # flax's type is narrower than jax's
-                module=module,
+                bias=bias,
+                mask=mask,
+                precision=precision,
                 is_causal=is_causal,
             )
 
-        if dropout_rate is None:
-            dropout_rate = self.dropout_rate
+        rate = self.dropout_rate if dropout_rate is None else dropout_rate
         rngs = None
-        if dropout_rate > 0 and not deterministic:
-            if dropout_rng is None:
-                raise ValueError(
-                    f"dropout_rate={dropout_rate} needs a dropout_rng, or "
-                    "deterministic=True"
-                )
+        if rate > 0 and not deterministic:
             num_draws = (1, 1) if broadcast_dropout else (batch, num_heads)
-            rngs = jax.random.split(dropout_rng, num_draws)
-        return attend_in_groups(
-            query,
-            key,
-            value,
-            bias,
-            mask,
-            rngs,
-            dropout_rate=dropout_rate,
+            rngs = _dropout_keys(dropout_rng, num_draws, rate)
+
+        attend_in_blocks = functools.partial(
+            attend_in_groups,
+            bias=bias,
+            mask=mask,
+            rngs=rngs,
+            dropout_rate=rate,
             is_causal=is_causal,
             precision=precision,
         )
+        has_other_mask = is_causal or (mask is not None and valid is None)
+        if not self.fused or bias is not None or rngs is not None or has_other_mask:
+            return attend_in_blocks(query, key, value)
+        return attend_fused(
+            query,
+            key,
+            value,
+            valid,
+            scale=query.shape[-1] ** -0.5,
+            dtype=dtype,
+            otherwise=attend_in_blocks,
+        )
+
+
+def _sow_weights(
+    module: Any,
+    query: jax.Array,
+    key: jax.Array,
+    *,
+    bias: jax.Array | None,
+    mask: jax.Array | None,
+    precision: jax.lax.PrecisionLike,
+    is_causal: bool,
+) -> None:
+    """Sows the weights into a module, all of them and without dropout."""
+    dot_product_attention_weights(
+        query,
+        key,
+        bias,
+        mask,
+        precision=cast(Any, precision),  # flax's type is narrower than jax's
+        module=module,
+        is_causal=is_causal,
+    )
+
+
+def _dropout_keys(
+    rng: jax.Array | None, shape: tuple[int, int], rate: float
+) -> jax.Array:
+    """Splits the key of the dropout of weights.
+
+    Raises:
+      ValueError: there is none.
+    """
+    if rng is None:
+        raise ValueError(
+            f"dropout_rate={rate} needs a dropout_rng, or deterministic=True"
+        )
+    return jax.random.split(rng, shape)

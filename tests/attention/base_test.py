@@ -283,3 +283,12 @@ def test_attention_with_parameters_is_refused_by_linen():
     x = jnp.ones((1, 11, 2, 5))
     out = jax.eval_shape(attention, x, x, x)
     assert out.shape == x.shape  # outside of linen it works
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_queries_of_padding_become_zero_where_they_are_not_ordinary(dtype):
+    """In float16, too, whose largest number is 65,504."""
+    query = jnp.asarray([1.0, jnp.nan, jnp.inf, 3.0], dtype)[None, :, None, None]
+    mask = jnp.array([[True, False, False, False]])
+    zeroed_query, _, _ = make("softmax").zero_padding(query, query, query, mask)
+    np.testing.assert_array_equal(zeroed_query.ravel(), [1, 0, 0, 3])

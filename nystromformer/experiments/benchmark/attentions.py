@@ -11,6 +11,7 @@ from nystromformer.attention.base import Attention
 from nystromformer.attention.options import parse_value
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.timing import Program, compile_program
+from nystromformer.fused import can_fuse
 
 PASSES = ("forward", "forward+backward")
 WHOLE_SOFTMAX = "softmax_all_scores"
@@ -169,10 +170,41 @@ def attention_groups(
         programs: list[Program] = []
         for spec in specs:
             programs.extend(attention_programs(spec, inputs))
+        baselines = [cudnn_baseline(x, inputs) for x in programs]
         if torch is not None:
-            baselines = [torch.attention_baseline(x, inputs) for x in programs]
-            programs.extend(x for x in baselines if x is not None)
+            baselines.extend([torch.attention_baseline(x, inputs) for x in programs])
+        programs.extend(x for x in baselines if x is not None)
         yield programs
+
+
+def cudnn_baseline(ours: Program, inputs: Sequence[jax.Array]) -> Program | None:
+    """Returns cuDNN's attention as JAX calls it beside softmax, and None beside others.
+
+    None as well where there is no cuDNN, or where it does not take these inputs.
+
+    Args:
+      ours: the program beside which it stands.
+      inputs: its query, key, value and cotangent, [B, L, N, H].
+    """
+    *qkv, cotangent = inputs
+    if ours.key["attention"] != "softmax" or not can_fuse(*qkv):
+        return None
+
+    @jax.jit
+    def forward(*qkv: jax.Array) -> jax.Array:
+        return jax.nn.dot_product_attention(*qkv, implementation="cudnn")
+
+    @jax.jit
+    def forward_and_backward(cotangent: jax.Array, *qkv: jax.Array) -> Any:
+        output, pull_back = jax.vjp(forward, *qkv)
+        return output, pull_back(cotangent)
+
+    if ours.key["what"] == "forward":
+        run, peak_bytes = _compile_run(forward, *qkv)
+    else:
+        run, peak_bytes = _compile_run(forward_and_backward, cotangent, *qkv)
+    key = {**ours.key, "attention": "cudnn-softmax", "options": {}}
+    return Program(key=key, run=run, peak_bytes=peak_bytes)
 
 
 def attention_programs(
@@ -230,10 +262,13 @@ def attention_programs(
 
 
 def _compile_run(function: Any, *args: Any) -> tuple[Any, int | None]:
-    """A call of the compiled function that waits for its result, and its bytes."""
+    """A call of the compiled function, as `Program.run` is one, and its bytes."""
     compiled, peak_bytes = compile_program(function, *args)
 
     def run() -> Any:
-        return jax.block_until_ready(compiled(*args))
+        result = compiled(*args)
+        # A CPU would run calls that are not waited for at the same time.
+        is_on_cpu = jax.default_backend() == "cpu"
+        return jax.block_until_ready(result) if is_on_cpu else result
 
     return run, peak_bytes

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from nystromformer.experiments import markdown, provenance
 from nystromformer.experiments.benchmark.attentions import PASSES, WHOLE_SOFTMAX
-from nystromformer.experiments.benchmark.timing import Program, measure
+from nystromformer.experiments.benchmark.timing import MIN_SECONDS, Program, measure
 from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 
 Row = Mapping[str, Any]  # one that `timing.measure` returns
@@ -23,7 +23,8 @@ UNITS = ("ms", "MiB")
 FIT_FROM = 2048  # costs that do not depend on the length show below it
 NOTES = f"""\
 - Time: median (quartiles) of rounds in which all programs of a length or task take
-  turns, PyTorch's among them. Each call is waited for; compiling is not included.
+  turns, PyTorch's among them, each often enough for {MIN_SECONDS * 1e3:.0f} ms. On an
+  accelerator calls are waited for together. Compiling is not included.
 - Memory: arguments, results and temporaries as compiled; {DASH} for PyTorch, which does
   not say.
 - ×: how many times faster than softmax; how many times smaller than {WHOLE_SOFTMAX},

@@ -1,10 +1,12 @@
 """How programs are timed: in turns, so that none has a better machine than others."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from nystromformer.training.compiled import program_bytes
@@ -20,13 +22,15 @@ class Program:
     """A program that is timed.
 
     key: what it is, for the JSON of the benchmark.
-    run: runs it and waits for its end.
+    run: starts it, and returns what `wait` waits for; on a CPU it has ended by then.
+    wait: waits for the end of all runs, given the result of the last one.
     peak_bytes: its memory, arguments and results included; None if unknown.
     steps: the number of steps in one run; their time is reported.
     """
 
     key: dict[str, Any]
     run: Callable[[], Any]
+    wait: Callable[[Any], Any] = jax.block_until_ready
     peak_bytes: int | None = None
     steps: int = 1
 
@@ -61,31 +65,43 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
         if rounds > 0 and _warm_up(program):
             runnable.append((program, row))
 
-    samples = sample_in_turns([program.run for program, _ in runnable], rounds)
+    runs = [functools.partial(_run_together, program) for program, _ in runnable]
+    samples = sample_in_turns(runs, rounds)
     for (program, row), seconds in zip(runnable, samples, strict=True):
         row["seconds"] = [x / program.steps for x in seconds]
     return rows
 
 
+def _run_together(program: Program, num_calls: int) -> None:
+    """Runs a program several times, and waits once.
+
+    On an accelerator a call that is waited for also takes the time to start it, which
+    is longer than many a program.
+    """
+    result = None
+    for _ in range(num_calls):
+        result = program.run()
+    program.wait(result)
+
+
 def sample_in_turns(
-    runs: Sequence[Callable[[], Any]],
+    runs: Sequence[Callable[[int], Any]],
     rounds: int,
     now: Callable[[], float] = time.perf_counter,
 ) -> list[list[float]]:
-    """Returns the seconds of one call of each function, in each round.
+    """Returns the seconds of one call of each, in each round.
 
     Every round begins with another function, so that none always follows the same one.
 
     Args:
-      runs: functions, each of which has been called before.
+      runs: functions of a number of calls, each of which has been called before.
       rounds: how often each is sampled.
       now: the clock.
     """
 
-    def seconds_per_call(run: Callable[[], Any], num_calls: int) -> float:
+    def seconds_per_call(run: Callable[[int], Any], num_calls: int) -> float:
         start = now()
-        for _ in range(num_calls):
-            run()
+        run(num_calls)
         return (now() - start) / num_calls
 
     num_calls = []
@@ -103,7 +119,7 @@ def sample_in_turns(
 def _warm_up(program: Program) -> bool:
     """Runs a program once; returns False if the memory is too small for it."""
     try:
-        program.run()
+        program.wait(program.run())
     except RuntimeError as error:
         if any(text in str(error) for text in OUT_OF_MEMORY):
             return False

@@ -12,6 +12,7 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.linear import LinearAttention
 from nystromformer.attention.softmax import SoftmaxAttention
 from nystromformer.errors import ConfigError
+from nystromformer.experiments.benchmark import attentions
 from nystromformer.experiments.benchmark.attentions import (
     PASSES,
     TABLE_1,
@@ -19,6 +20,7 @@ from nystromformer.experiments.benchmark.attentions import (
     WholeSoftmaxAttention,
     attention_groups,
     attention_programs,
+    cudnn_baseline,
     list_labels,
     name_row,
     parse_attention,
@@ -169,3 +171,32 @@ def test_whole_softmax_attends_to_what_the_mask_allows():
     assert error <= TOLERANCE["float32"]
     unmasked = WholeSoftmaxAttention(**sizes)(query, key, value)
     assert relative_error(unmasked[:, :11], expected[:, :11]) > 0.1
+
+
+def test_cudnn_baseline_stands_beside_softmax_where_there_is_cudnn(monkeypatch):
+    """JAX's plain implementation stands in for the kernel."""
+    inputs = make_inputs(16)
+    programs = list(attention_programs(parse_attention("softmax"), inputs))
+    assert [cudnn_baseline(program, inputs) for program in programs] == [None, None]
+
+    attend = jax.nn.dot_product_attention
+    implementations = []
+
+    def attend_plainly(*qkv, implementation):
+        implementations.append(implementation)
+        return attend(*qkv)
+
+    monkeypatch.setattr(attentions, "can_fuse", lambda *qkv: True)
+    monkeypatch.setattr(jax.nn, "dot_product_attention", attend_plainly)
+    for ours in programs:
+        theirs = cudnn_baseline(ours, inputs)
+        assert theirs.key["attention"] == "cudnn-softmax"
+        expected = jax.tree.leaves(ours.run())
+        for array, expected_array in zip(
+            jax.tree.leaves(theirs.run()), expected, strict=True
+        ):
+            assert relative_error(array, expected_array) <= TOLERANCE["float32"]
+    assert set(implementations) == {"cudnn"}
+
+    [nystrom, _] = attention_programs(parse_attention("nystrom-8"), inputs)
+    assert cudnn_baseline(nystrom, inputs) is None

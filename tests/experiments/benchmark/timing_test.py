@@ -5,6 +5,7 @@ import time
 import jax
 import pytest
 
+from nystromformer.experiments.benchmark import timing
 from nystromformer.experiments.benchmark.timing import (
     MIN_SECONDS,
     Program,
@@ -34,9 +35,9 @@ class Clock:
         return self.seconds
 
     def function(self, name, seconds):
-        def run():
-            self.seconds += seconds
-            self.log.append(name)
+        def run(num_calls):
+            self.seconds += num_calls * seconds
+            self.log.extend([name] * num_calls)
 
         return run
 
@@ -81,3 +82,27 @@ def test_measure_goes_on_where_memory_runs_out(words):
 def test_measure_raises_other_errors():
     with pytest.raises(RuntimeError, match="INTERNAL"):
         measure([program("broken", RuntimeError("INTERNAL"))], rounds=3)
+
+
+def test_measure_waits_once_for_the_calls_of_a_sample(monkeypatch):
+    """A program that is started in no time, and that takes a part of a long sample."""
+    monkeypatch.setattr(timing, "MIN_SECONDS", 10.0)
+    log = []
+
+    def wait(result):
+        log.append(("wait", result))
+        time.sleep(0.01)
+
+    def run():
+        log.append("run")
+        return len(log)
+
+    measure([Program({}, run, wait)], rounds=2)
+    num_waits = sum(1 for entry in log if entry != "run")
+    assert num_waits == 4  # to warm up, to count the calls, and in each round
+    assert log.count("run") > 10 * num_waits
+    # What is waited for is the result of the last call.
+    for i, entry in enumerate(log):
+        if entry != "run":
+            assert log[i - 1] == "run"
+            assert entry == ("wait", i)

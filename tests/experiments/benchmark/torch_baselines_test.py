@@ -63,3 +63,26 @@ def test_train_baseline_changes_the_weights_of_a_classifier_of_our_size(monkeypa
     assert {(128, 64), (2, 1, 35, 1)} <= {tuple(x.shape) for x in weights}
     assert theirs.key == {**ours.key, "attention": "hf-nystrom-8"}
     assert theirs.steps == ours.steps
+
+
+def test_train_baseline_in_bfloat16_keeps_float32_weights():
+    """And its steps run, where transformers' own inverse refuses bfloat16 weights."""
+    changes = {
+        "task.max_length": 60,
+        "train.batch_size": 2,
+        "model.dtype": "bfloat16",
+    }
+    specs = [parse_attention("nystrom-8")]
+    [[_, theirs]] = step_groups(specs, ["text"], [1], torch_baselines, changes)
+    products = []
+    matmul = torch.nn.functional.linear
+
+    def record_dtype(x, weight, bias=None):
+        out = matmul(x, weight, bias)
+        products.append((weight.dtype, out.dtype))
+        return out
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "linear", record_dtype)
+        theirs.run()
+    assert set(products) == {(torch.float32, torch.bfloat16)}

@@ -1,0 +1,212 @@
+"""Every attention on this machine's device, beside the same in float64 on its host."""
+
+import functools
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from nystromformer.attention import ATTENTIONS, make_attention
+
+NUM_HEADS = 2
+HEAD_DIM = 32
+LENGTHS = (501, 217)  # of the two sequences of a batch
+SHORT_LENGTHS = (61, 40)
+
+# Options that make 501 tokens a long sequence; the others have their defaults.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "nystrom": {"num_landmarks": 64, "conv_kernel_size": 35},
+    "linformer": {"projection_dim": 128},
+    "performer": {"num_features": 128},
+    "longformer": {"window": 64},
+    "bigbird": {"block_size": 32},
+    "reformer": {"bucket_size": 32},
+}
+# The largest error that passes. In float32 a GPU multiplies in TF32, of 10 bits, unless
+# it is asked for the highest precision.
+LIMITS = {"float32": 2e-2, "float32, highest": 1e-4, "bfloat16": 1e-1}
+
+
+class Case(NamedTuple):
+    """An attention that is checked.
+
+    name, options: as for `make_attention`.
+    mode: a key of LIMITS.
+    lengths: valid tokens of each sequence.
+    """
+
+    name: str
+    options: dict[str, Any]
+    mode: str
+    lengths: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """As in "nystrom, fused=True, bfloat16, 501 and 217 tokens"."""
+        words = [f"{key}={value}" for key, value in self.options.items()]
+        tokens = " and ".join(map(str, self.lengths))
+        return ", ".join([self.name, *words, self.mode, f"{tokens} tokens"])
+
+
+def list_cases(is_short: bool = False) -> list[Case]:
+    """Returns what is checked, what matters most first.
+
+    Args:
+      is_short: takes a few attentions on short sequences.
+    """
+    if is_short:
+        nystrom = {"num_landmarks": 8, "conv_kernel_size": 5}
+        return [
+            Case("nystrom", nystrom, "bfloat16", SHORT_LENGTHS),
+            Case("softmax", {}, "float32", SHORT_LENGTHS),
+            Case("linear", {}, "float32, highest", SHORT_LENGTHS),
+        ]
+    nystrom = OPTIONS["nystrom"]
+    cases = [
+        Case("nystrom", nystrom, "float32, highest", LENGTHS),
+        Case("softmax", {}, "float32, highest", LENGTHS),
+        Case("softmax", {"fused": True}, "bfloat16", LENGTHS),
+        Case("softmax", {"fused": True}, "bfloat16", (512, 512)),
+        Case("softmax", {"fused": False}, "bfloat16", LENGTHS),
+        Case("nystrom", {**nystrom, "fused": True}, "bfloat16", LENGTHS),
+        Case("nystrom", nystrom, "float32", (512, 512)),
+        Case("nystrom", nystrom, "bfloat16", (48, 48)),  # exact attention
+    ]
+    for mode in ("bfloat16", "float32"):
+        for name in ATTENTIONS:
+            cases.append(Case(name, OPTIONS.get(name, {}), mode, LENGTHS))
+    return cases
+
+
+def check_cases(cases: Sequence[Case], num_threads: int) -> Iterator[dict[str, Any]]:
+    """Checks cases side by side, as compiling takes longest; yields rows as they end.
+
+    Args:
+      cases: what is checked.
+      num_threads: how many at a time.
+
+    Returns:
+      Rows with the keys
+        case: its label.
+        errors: array -> the largest difference over the largest value expected.
+        limit, passed: whether every error is finite and within the limit.
+        same_bits: whether a second call returned the same.
+        seconds: with compiling.
+        failure: the error in place of `errors`, where there was one.
+    """
+    pool = ThreadPoolExecutor(num_threads)
+    futures = [pool.submit(_check_or_fail, case) for case in cases]
+    for future in as_completed(futures):
+        yield future.result()
+
+
+def _check_or_fail(case: Case) -> dict[str, Any]:
+    start = time.monotonic()
+    row: dict[str, Any] = {"case": case.label, "limit": LIMITS[case.mode]}
+    try:
+        row |= check_case(case)
+    except Exception as error:  # the other cases go on
+        row |= {"passed": False, "failure": f"{type(error).__name__}: {error}"[:400]}
+    row["seconds"] = round(time.monotonic() - start, 1)
+    return row
+
+
+def check_case(case: Case) -> dict[str, Any]:
+    """Returns the errors of one attention: of its output and of all gradients."""
+    attention = make_attention(
+        case.name,
+        num_heads=NUM_HEADS,
+        head_dim=HEAD_DIM,
+        max_length=max(case.lengths),
+        rngs=nnx.Rngs(0),
+        **case.options,
+    )
+    graphdef, params, rest = nnx.split(attention, nnx.Param, ...)
+    dtype, _, precision = case.mode.partition(", ")
+    arguments = (params, rest, *make_inputs(case, dtype))
+    function = functools.partial(_attend_with_gradients, graphdef)
+
+    with jax.default_matmul_precision(precision or "default"):
+        run = jax.jit(function).lower(*arguments).compile()
+    first = jax.tree.map(np.asarray, run(*arguments))
+    second = jax.tree.map(np.asarray, run(*arguments))
+
+    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+        wide_arguments = jax.tree.map(_to_float64, arguments)
+        expected = jax.tree.map(np.asarray, jax.jit(function)(*wide_arguments))
+
+    errors = {
+        name: _largest_error(first[name], expected[name])
+        for name in first
+        if jax.tree.leaves(first[name])
+    }
+    is_within = all(error <= LIMITS[case.mode] for error in errors.values())
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return {
+        "errors": errors,
+        "passed": is_within,
+        "same_bits": all(x.tobytes() == y.tobytes() for x, y in pairs),
+    }
+
+
+def make_inputs(case: Case, dtype: str) -> list[jax.Array]:
+    """Returns the mask [B, S], then query, key, value and a cotangent [B, S, N, H].
+
+    Their rows are smooth, plus noise: on noise alone an approximation is poor, and so
+    is its conditioning.
+    """
+    length = max(case.lengths)
+    seed = hashlib.sha256(case.name.encode()).digest()[0]
+    shape = (4, len(case.lengths), length, NUM_HEADS, HEAD_DIM)
+    noise = np.random.default_rng(seed).normal(size=shape)
+    smooth = noise.cumsum(2) / np.sqrt(1 + np.arange(length))[:, None, None]
+    mask = np.arange(length) < np.array(case.lengths)[:, None]
+    return [jnp.asarray(mask), *jnp.asarray(noise + smooth, dtype)]
+
+
+def _attend_with_gradients(
+    graphdef: Any,
+    params: nnx.State,
+    rest: nnx.State,
+    mask: jax.Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    cotangent: jax.Array,
+) -> dict[str, Any]:
+    """The output at valid tokens, and the gradients of parameters and inputs."""
+
+    def attend(params: nnx.State, *qkv: jax.Array) -> jax.Array:
+        attention = nnx.merge(graphdef, params, rest)
+        out = attention(*qkv, mask=mask[:, None, None, :], deterministic=True)
+        return jnp.where(mask[:, :, None, None], out, 0)
+
+    out, pull_back = jax.vjp(attend, params, query, key, value)
+    names = ("parameters", "query", "key", "value")
+    gradients = pull_back(cotangent.astype(out.dtype))
+    return {"output": out, **dict(zip(names, gradients, strict=True))}
+
+
+def _to_float64(x: jax.Array) -> jax.Array:
+    array = np.asarray(x)
+    is_float = jnp.issubdtype(array.dtype, jnp.floating)
+    return jnp.asarray(array.astype(np.float64) if is_float else array)
+
+
+def _largest_error(actual: Any, expected: Any) -> float:
+    """The largest difference of two trees, relative to the largest value of a leaf.
+
+    It is NaN where a number is not finite, and infinite where zeros were expected.
+    """
+    errors = []
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        difference = np.abs(np.asarray(x, float) - np.asarray(y, float)).max()
+        largest = np.abs(np.asarray(y, float)).max()
+        errors.append(difference / largest if difference else 0.0)
+    return float(np.max(errors))

@@ -1,0 +1,46 @@
+"""What differs on a GPU or TPU: programs lowered for them, and the page about it."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.run import make_example
+from nystromformer.nystrom import iterative_pinv
+from nystromformer.training.data import HostSplit
+from tests.commands import ROOT
+from tests.small import make_config
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_the_inverse_is_a_loop_on_a_tpu_alone(platform):
+    matrix = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    lowered = jax.jit(iterative_pinv).trace(matrix)
+    text = lowered.lower(lowering_platforms=(platform,)).as_text()
+    assert ("stablehlo.while" in text) == (platform == "tpu")
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_the_whole_state_of_training_is_donated(platform):
+    experiment = Experiment(make_config("linear", train__batch_size=2))
+    programs = experiment.make_programs()
+    state = programs.init.eval_shape(np.uint32(0))
+    split = HostSplit.from_split(make_example(experiment.task))
+    chunk = split.chunk(np.zeros((1, 2), np.int32), None)
+    lowered = programs.train_chunk.trace(state, chunk)
+    text = lowered.lower(lowering_platforms=(platform,)).as_text()
+    num_donated = text.count("tf.aliasing_output") + text.count("jax.buffer_donor")
+    assert num_donated == len(jax.tree.leaves(state))
+
+
+def test_the_page_names_tests_that_are_there():
+    page = (ROOT / "docs/accelerators.md").read_text()
+    references = re.findall(r"`([\w/]+_test\.py)`:\s+`(test_\w+)`", page)
+    assert len(references) >= 8
+    for path, name in references:
+        assert f"def {name}(" in (ROOT / "tests" / path).read_text(), (path, name)

@@ -1,0 +1,86 @@
+"""The check of attentions on a device: what it compares, and what it catches."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from nystromformer.attention import ATTENTIONS
+from nystromformer.attention.linear import LinearAttention
+from nystromformer.experiments.correctness import (
+    LIMITS,
+    Case,
+    check_cases,
+    list_cases,
+)
+
+SHORT = (13, 9)
+
+
+def check(*cases):
+    return {row["case"]: row for row in check_cases(cases, num_threads=2)}
+
+
+def test_list_cases_has_every_attention_in_both_dtypes():
+    cases = list_cases()
+    for name in ATTENTIONS:
+        modes = {case.mode for case in cases if case.name == name}
+        assert {"float32", "bfloat16"} <= modes
+    assert {case.mode for case in cases} == set(LIMITS)
+    assert len({case.label for case in cases}) == len(cases)
+
+
+def test_check_cases_finds_small_errors_in_right_attentions():
+    linear = Case("linear", {}, "float32, highest", SHORT)
+    nystrom = Case(
+        "nystrom", {"num_landmarks": 4, "conv_kernel_size": 3}, "bfloat16", SHORT
+    )
+    rows = check(linear, nystrom)
+    assert set(rows[linear.label]["errors"]) == {"output", "query", "key", "value"}
+    assert "parameters" in rows[nystrom.label]["errors"]
+    assert all(row["passed"] and row["same_bits"] for row in rows.values())
+    assert 0 < max(rows[linear.label]["errors"].values()) < 1e-5
+    assert max(rows[nystrom.label]["errors"].values()) > 1e-4
+
+
+class WrongAttention(LinearAttention):
+    """A hundredth off in float32, as a device might be, and right in float64."""
+
+    factor = 1.01
+
+    def attend(self, query, *args, **kwargs):
+        out = super().attend(query, *args, **kwargs)
+        return out if query.dtype == jnp.float64 else out * self.factor
+
+
+class NanAttention(WrongAttention):
+    factor = jnp.nan
+
+
+class RaisingAttention(LinearAttention):
+    def attend(self, *args, **kwargs):
+        raise RuntimeError("no such kernel")
+
+
+@pytest.mark.parametrize("cls", [WrongAttention, NanAttention, RaisingAttention])
+def test_check_cases_fails_what_is_wrong_and_goes_on(cls, monkeypatch):
+    monkeypatch.setitem(ATTENTIONS, "wrong", cls)
+    wrong = Case("wrong", {}, "float32, highest", SHORT)
+    right = Case("linear", {}, "float32, highest", SHORT)
+    rows = check(wrong, right)
+    assert not rows[wrong.label]["passed"]
+    assert rows[right.label]["passed"]
+    if cls is RaisingAttention:
+        assert rows[wrong.label]["failure"] == "RuntimeError: no such kernel"
+
+
+def test_the_reference_is_float64(monkeypatch):
+    """The wrong attention passes where it is as wrong in float64."""
+
+    class WrongEverywhere(LinearAttention):
+        def attend(self, query, *args, **kwargs):
+            return super().attend(query, *args, **kwargs) * 1.01
+
+    monkeypatch.setitem(ATTENTIONS, "wrong", WrongEverywhere)
+    assert not jax.config.jax_enable_x64
+    case = Case("wrong", {}, "float32, highest", SHORT)
+    assert check(case)[case.label]["passed"]
