@@ -69,7 +69,7 @@ def test_predict_takes_texts_as_their_token_ids(run, test_split):
 
 
 def test_predict_and_layers_reject_what_is_no_example(run):
-    """As padded_inputs does, whose test has all cases."""
+    """As prepare_inputs does, whose test has all cases."""
     tokens, _ = run.task.encode(["[MAX 2 3 ]"])
     for method in (run.predict, run.layers):
         with pytest.raises(DataError, match="'x' is not a token of ListOps"):
