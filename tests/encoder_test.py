@@ -192,7 +192,7 @@ def test_encoder_shares_a_projection_among_the_layers_that_have_it():
 
 def test_encoder_config_refuses_a_layer_that_it_does_not_have():
     with pytest.raises(ValueError, match=r"no layer 2 to have .*: the 2 layers are 0"):
-        encoder_config(attention_by_layer={2: "softmax"})
+        encoder_config(num_layers=2, attention_by_layer={2: "softmax"})
 
 
 TRANSFORMED = {
