@@ -37,7 +37,8 @@ class Embedding(nnx.Embed):
 
     def __call__(self, ids: jax.Array) -> jax.Array:
         """[...] -> [..., D]."""
-        return take_rows(self.embedding[...].astype(self.dtype), ids)
+        table = self.embedding[...].astype(self.dtype)
+        return take_rows(table, jnp.asarray(ids))
 
 
 def make_dense(
