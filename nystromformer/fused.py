@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.dot_product import attend
-from nystromformer.ops import at_least_float32
+from nystromformer.ops import at_least_float32, is_before_ampere
 
 HALF_PRECISION = (jnp.bfloat16, jnp.float16)
-MAX_HEAD_DIM = 128  # on every GPU that has the kernel
+MAX_HEAD_DIM = 128  # on every GPU that has the kernel, from Ampere on
 HEAD_DIM_MULTIPLE = 8
 
 
@@ -48,6 +48,7 @@ def can_fuse(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
         and head_dim <= MAX_HEAD_DIM
         and head_dim % HEAD_DIM_MULTIPLE == 0
         and jax.device_count() == 1
+        and not is_before_ampere()
         and _has_cudnn()
     )
 

@@ -114,11 +114,15 @@ def tensor_core_precision(dtype: jax.typing.DTypeLike) -> lax.PrecisionLike:
     What they leave out is below float32's own rounding. GPUs before Ampere, and dtypes
     other than float32, get "highest", which uses the plain units.
     """
-    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
-    is_before_ampere = capability.startswith(("5", "6", "7"))
-    if dtype == jnp.float32 and not is_before_ampere:
+    if dtype == jnp.float32 and not is_before_ampere():
         return lax.DotAlgorithmPreset.BF16_BF16_F32_X6
     return "highest"
+
+
+def is_before_ampere() -> bool:
+    """Whether this machine's device is an NVIDIA GPU that knows no bfloat16."""
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    return capability.startswith(("5", "6", "7"))
 
 
 def _hash(position: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:

@@ -116,6 +116,15 @@ def test_softmax_keeps_its_blocks_on_several_devices(has_cudnn, monkeypatch):
     assert num_calls(lowered(SOFTMAX, *half())) == (0, 0)
 
 
+@pytest.mark.parametrize(("capability", "calls"), [("7.5", (0, 0)), ("8.0", (1, 1))])
+def test_softmax_keeps_its_blocks_on_a_gpu_before_ampere(
+    capability, calls, has_cudnn, monkeypatch
+):
+    gpus = [SimpleNamespace(compute_capability=capability)]
+    monkeypatch.setattr(jax, "local_devices", lambda: gpus)
+    assert num_calls(lowered(SOFTMAX, *half())) == calls
+
+
 def test_softmax_on_a_cpu_is_the_same_program_where_cudnn_is_installed(has_cudnn):
     """In float32, what is traced; in half precision, the numbers."""
 
