@@ -30,23 +30,27 @@ softmax   90.0  88.4  90.3  87.3  82.4  93.3
 nystrom   91.4  88.1  88.7  86.3  80.9  93.2
 """
 TASKS = ["listops", "text", "retrieval", "image", "pathfinder", "average"]
-SETS = ["sst2", "mrpc", "qnli", "qqp", "mnli", "imdb"]
+SUBSETS = ["sst2", "mrpc", "qnli", "qqp", "mnli", "imdb"]
+CELLS = SCORES.set_index(["source", "attention"])
 
 
-def rows(table):
+def lines_of(table):
     """The words of each line but the headings."""
     return [line.split() for line in table.strip().splitlines()[1:]]
 
 
 def test_every_published_score_of_the_lra_is_in_its_cell():
-    cells = SCORES.set_index(["source", "attention"])[TASKS]
-    for source, attention, *scores in rows(LRA):
-        assert list(cells.loc[(int(source), attention)]) == [*map(float, scores)]
-    assert len(cells) == len(rows(LRA))
+    lines = lines_of(LRA)
+    for source, attention, *scores in lines:
+        cells = CELLS.loc[(int(source), attention), TASKS]
+        assert cells.tolist() == [float(score) for score in scores]
+    assert len(CELLS) == len(lines)
 
 
 def test_every_published_score_of_fine_tuning_is_in_its_cell():
-    cells = SCORES.set_index(["source", "attention"])[SETS]
-    for attention, *scores in rows(GLUE):
-        assert list(cells.loc[(1, attention)]) == [*map(float, scores)]
-    assert cells.notna().to_numpy().sum() == len(rows(GLUE)) * len(SETS)
+    lines = lines_of(GLUE)
+    for attention, *scores in lines:
+        cells = CELLS.loc[(1, attention), SUBSETS]
+        assert cells.tolist() == [float(score) for score in scores]
+    num_cells = CELLS[SUBSETS].notna().to_numpy().sum()
+    assert num_cells == len(lines) * len(SUBSETS)
