@@ -17,9 +17,9 @@ def plan_points(name, *, tasks=None, preset="", num_seeds=1):
     for task in tasks or plan["tasks"]:
         file, _, presets = task.partition(":")
         files.append(f"{ROOT}/configs/{file}.py:{presets}")
-    presets = [words for words in (preset, plan.get("preset")) if words]
+    plan_presets = filter(None, [preset, plan.get("preset")])
     return make_points(
-        files, plan["variants"], presets=",".join(presets), num_seeds=num_seeds
+        files, plan["variants"], presets=",".join(plan_presets), num_seeds=num_seeds
     )
 
 
