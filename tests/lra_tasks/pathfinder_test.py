@@ -34,7 +34,7 @@ def test_the_number_of_workers_makes_no_other_data(tmp_path):
 def join(splits):
     """All examples of train, validation and test as one split."""
     train, validation, test = splits
-    return train.followed_by(validation).followed_by(test)
+    return train.concatenate(validation).concatenate(test)
 
 
 def write_released(folder, num_images=40, side=32, seed=0):
