@@ -45,7 +45,7 @@ def lines_of(table):
 def test_every_published_score_of_the_lra_is_in_its_cell():
     lines = lines_of(LRA)
     for source, attention, *scores in lines:
-        cells = CELLS.loc[(int(source), attention, ""), TASKS]
+        cells = CELLS[TASKS].loc[(int(source), attention, "")]
         assert cells.tolist() == [float(score) for score in scores]
     num_cells = CELLS[TASKS].notna().to_numpy().sum()
     assert num_cells == len(lines) * len(TASKS)
@@ -55,7 +55,7 @@ def test_every_published_score_of_fine_tuning_is_in_its_cell():
     lines = lines_of(GLUE)
     for name, *scores in lines:
         attention, _, preset = name.partition(",")
-        cells = CELLS.loc[(1, attention, preset), SUBSETS]
+        cells = CELLS[SUBSETS].loc[(1, attention, preset)]
         assert cells.tolist() == [float(score) for score in scores]
     num_cells = CELLS[SUBSETS].notna().to_numpy().sum()
     assert num_cells == len(lines) * len(SUBSETS)
