@@ -13,6 +13,7 @@ from nystromformer.ops import dense, dropout, random_uint16, tensor_core_precisi
 from tests.tolerance import TOLERANCE, relative_error
 
 KEY = jax.random.key(1)
+compiled_dropout = jax.jit(dropout, static_argnums=1)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def normal(seed, *shape):
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_dropout_keeps_the_mean(rate):
     count = 10**5
-    out = np.asarray(dropout(jnp.ones(count), rate, KEY))
+    out = np.asarray(compiled_dropout(jnp.ones(count), rate, KEY))
     is_kept = out != 0
     standard_error = np.sqrt(rate * (1 - rate) / count)
     assert abs(is_kept.mean() - (1 - rate)) < 5 * standard_error
@@ -42,7 +43,8 @@ def test_dropout_keeps_the_mean(rate):
 
 
 def test_dropout_keeps_the_dtype():
-    assert dropout(jnp.ones(3, jnp.bfloat16), 0.1, KEY).dtype == jnp.bfloat16
+    out = compiled_dropout(jnp.ones(3, jnp.bfloat16), 0.1, KEY)
+    assert out.dtype == jnp.bfloat16
 
 
 def test_dropout_of_rate_zero_or_without_a_key_is_the_identity():
@@ -53,7 +55,7 @@ def test_dropout_of_rate_zero_or_without_a_key_is_the_identity():
 
 def test_dropout_of_nearly_all_leaves_finite_numbers():
     rate = 1 - 2.0**-18
-    out = np.asarray(dropout(jnp.ones(2**20), rate, KEY))
+    out = np.asarray(compiled_dropout(jnp.ones(2**20), rate, KEY))
     assert 0 < (out > 0).mean() < 2**-14
     assert out.max() == 2**16
 
@@ -64,8 +66,9 @@ NUM_WORDS = 2**16
 @pytest.fixture(scope="module")
 def random_bytes():
     """The four bytes of each random word, uint8 [4, NUM_WORDS, 4], of four keys."""
+    draw = jax.jit(random_uint16, static_argnums=1)
     keys = jax.random.split(KEY, 4)
-    halves = np.stack([random_uint16(key, (64, NUM_WORDS // 32)) for key in keys])
+    halves = np.stack([draw(key, (64, NUM_WORDS // 32)) for key in keys])
     return halves.reshape(4, -1).view(np.uint8).reshape(4, NUM_WORDS, 4)
 
 
@@ -127,6 +130,17 @@ def test_what_depends_on_the_platform_lowers_with_its_gradient(platform, product
     assert lowered.as_text().count("num_primitive_operations = 6") == products
 
 
+def output_and_gradients(function, x, kernel, bias, cotangent):
+    """The output, and the gradients of x, kernel and bias, compiled."""
+
+    @jax.jit
+    def compute(*inputs):
+        out, backward = jax.vjp(function, *inputs)
+        return out, *backward(cotangent.astype(out.dtype))
+
+    return compute(x, kernel, bias)
+
+
 @pytest.mark.parametrize(
     ("shape", "width"), [((7, 5), 4), ((2, 3, 7, 5), 4), ((2, 7, 257), 257)]
 )
@@ -140,17 +154,13 @@ def test_dense_and_its_gradients_are_those_of_a_product_and_a_sum(shape, width, 
     def plain(x, kernel, bias):
         return x @ kernel + jnp.broadcast_to(bias, cotangent.shape)
 
-    expected, plain_gradients = jax.vjp(plain, x, kernel, bias)
-    out, dense_gradients = jax.vjp(dense, x.astype(dtype), kernel, bias)
-    gradients = dense_gradients(cotangent.astype(dtype))
+    expected = output_and_gradients(plain, x, kernel, bias, cotangent)
+    actual = output_and_gradients(dense, x.astype(dtype), kernel, bias, cotangent)
 
-    assert out.dtype == dtype
-    assert [x.dtype for x in gradients] == [dtype, "float32", "float32"]
+    assert [array.dtype for array in actual] == [dtype, dtype, "float32", "float32"]
     tolerance = TOLERANCE["same" if dtype == "float32" else "bfloat16"]
-    assert relative_error(out, expected) <= tolerance
-    expected_gradients = plain_gradients(cotangent)
-    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
-        assert relative_error(gradient, expected_gradient) <= tolerance
+    for array, expected_array in zip(actual, expected, strict=True):
+        assert relative_error(array, expected_array) <= tolerance
 
 
 def test_gradients_of_bfloat16_are_summed_in_float32():

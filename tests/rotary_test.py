@@ -1,5 +1,6 @@
 """Rotary positions: the rotation, what is rotated, and what it cannot change."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.rotary import rotate_by_position
 from tests import paper
 from tests.attention.cases import OPTIONS
+from tests.encoder_cases import call
 from tests.tolerance import TOLERANCE, relative_error
 
 # Batch, length, vocabulary, heads, and the sizes of a head and of the model.
@@ -53,7 +55,7 @@ def random_vectors(*shape):
 
 def test_rotate_by_position_is_its_formula():
     x = random_vectors(B, L, N, H)
-    out = rotate_by_position(jnp.asarray(x))
+    out = jax.jit(rotate_by_position)(x)
     assert relative_error(out, rotate(x)) <= TOLERANCE["float32"]
     assert relative_error(out, rotate(x, first_position=1)) > 0.1
 
@@ -61,7 +63,7 @@ def test_rotate_by_position_is_its_formula():
 def test_rotate_by_position_computes_in_float32_for_bfloat16():
     """Position 4,001 is not a bfloat16 number: its angle would be another."""
     x = jnp.asarray(random_vectors(1, 4002, 1, H), jnp.bfloat16)
-    out = rotate_by_position(x)
+    out = jax.jit(rotate_by_position)(x)
     assert out.dtype == jnp.bfloat16
     expected = rotate(np.float32(x))
     assert relative_error(out[:, -1], expected[:, -1]) <= TOLERANCE["bfloat16"]
@@ -82,11 +84,12 @@ def test_self_attention_rotates_queries_and_keys():
     x = jnp.asarray(random_vectors(B, L, D))
     projected = np.asarray(layer.project(x)).reshape(B, L, 3, N, H)
     query, key, value = np.moveaxis(projected, 2, 0)
+    out = call(layer, x)
 
     def error(query, key):
-        """The error of the layer's output as attention with these rotated vectors."""
+        """The error of the layer's output, if these are the vectors that it rotated."""
         attended = exact_attention(query, key, value)
-        return relative_error(layer(x), layer.out(jnp.float32(attended)))
+        return relative_error(out, layer.out(jnp.float32(attended)))
 
     assert error(rotate(query), rotate(key)) <= TOLERANCE["float32"]
     assert error(rotate(query), rotate(key, first_position=1)) > 1e-3
@@ -131,8 +134,13 @@ def error_of_a_shift(positions):
     is_token = np.zeros(L, bool)
     is_token[shift : shift + num_tokens] = True
 
-    expected, _ = model(inputs)
-    out, _ = model(padded_inputs, np.tile(is_token, (B, 1)))
+    @nnx.jit
+    def encode(model, *inputs):
+        vectors, _ = model(*inputs)
+        return vectors
+
+    expected = encode(model, inputs)
+    out = encode(model, padded_inputs, np.tile(is_token, (B, 1)))
 
     return relative_error(out[:, is_token], expected)
 
@@ -147,8 +155,8 @@ def test_a_shift_is_seen_by_vectors_that_grow_with_their_position(monkeypatch):
     """The test above fails where more than the angle depends on the position."""
 
     def rotate_and_scale(x):
-        scale = (1 + np.arange(x.shape[1])) / L
-        return jnp.float32(rotate(x) * scale[:, None, None])
+        scale = (1 + jnp.arange(x.shape[1])) / L
+        return rotate_by_position(x) * scale[None, :, None, None]
 
     monkeypatch.setattr(layers, "rotate_by_position", rotate_and_scale)
     assert error_of_a_shift("rotary") > 0.01
@@ -159,8 +167,8 @@ def error_of_another_order(positions):
     model = make_encoder(positions=positions)
     inputs = np.random.default_rng(0).integers(0, V, (B, L))
     order = np.random.default_rng(1).permutation(L)
-    out, _ = model(inputs)
-    reordered_out, _ = model(inputs[:, order])
+    out, _ = call(model, inputs)
+    reordered_out, _ = call(model, inputs[:, order])
     return relative_error(reordered_out, out[:, order])
 
 

@@ -3,6 +3,8 @@
 Each test of the encoder is seen to fail on a convolution that sees padding.
 """
 
+import functools
+
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.short_conv import short_conv
 from tests.attention import cases
+from tests.encoder_cases import call
 from tests.tolerance import TOLERANCE, relative_error
 
 # Batch, length, vocabulary and the size of the model.
@@ -49,21 +52,30 @@ def make_encoder(
     return Encoder(config, rngs=nnx.Rngs(0))
 
 
-def output_and_gradient(model, inputs, mask):
-    """The valid vectors, zeros at padding, and the gradient of a function of them."""
+def valid_vectors(model, inputs, mask):
+    """The vectors of valid tokens, and zeros at padding."""
+    out, _ = model(inputs, mask, KEY)
+    return jnp.where(mask[:, :, None], out, 0)
+
+
+def compile_output_and_gradient(model):
+    """A function of inputs and mask: the vectors, and a gradient of the parameters."""
     graphdef, state = nnx.split(model)
 
     @jax.jit
-    def run(state, inputs, mask):
+    def compute(state, inputs, mask):
         def loss(state):
-            out, _ = nnx.merge(graphdef, state)(inputs, mask, KEY)
-            valid = jnp.where(mask[:, :, None], out, 0)
-            return jnp.sin(3 * valid).sum(), valid
+            vectors = valid_vectors(nnx.merge(graphdef, state), inputs, mask)
+            return jnp.sin(3 * vectors).sum(), vectors
 
-        (_, valid), gradient = jax.value_and_grad(loss, has_aux=True)(state)
-        return valid, jax.flatten_util.ravel_pytree(gradient)[0]
+        (_, vectors), gradient = jax.value_and_grad(loss, has_aux=True)(state)
+        return vectors, jax.flatten_util.ravel_pytree(gradient)[0]
 
-    return run(state, inputs, jnp.asarray(mask))
+    return functools.partial(compute, state)
+
+
+def output_and_gradient(model):
+    return compile_output_and_gradient(model)(INPUTS, MASK)
 
 
 def convolve_by_formula(x, kernel):
@@ -87,7 +99,7 @@ def test_short_conv_is_its_formula(size, length):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(B, length, D)).astype(np.float32)
     kernel = rng.normal(size=(size, D)).astype(np.float32)
-    out = short_conv(jnp.asarray(x), jnp.asarray(kernel))
+    out = jax.jit(short_conv)(x, kernel)
     expected = convolve_by_formula(x, kernel)
     assert relative_error(out, expected) <= TOLERANCE["float32"]
     if min(size, length) > 1:
@@ -104,7 +116,7 @@ def test_short_conv_sums_the_gradient_of_its_kernel_in_float32():
         assert out.dtype == jnp.bfloat16
         return out.sum(dtype=jnp.float32)
 
-    gradient = jax.grad(total)(jnp.ones((3, D)))
+    gradient = jax.jit(jax.grad(total))(jnp.ones((3, D)))
     assert gradient.dtype == jnp.float32
     np.testing.assert_array_equal(gradient[:, 0], [999, 1000, 999])
 
@@ -115,14 +127,16 @@ NORMS = [(name, "pre") for name in ATTENTIONS] + [("softmax", "post")]
 @pytest.mark.parametrize(("attention", "norm"), NORMS)
 def test_encoder_with_short_conv_keeps_padding_out(attention, norm, monkeypatch):
     model = make_encoder(attention, norm=norm, positions="rotary", num_heads=1)
-    expected, expected_gradient = output_and_gradient(model, INPUTS, MASK)
-    out, gradient = output_and_gradient(model, OTHER_PADDING, MASK)
+    compute = compile_output_and_gradient(model)
+    expected, expected_gradient = compute(INPUTS, MASK)
+    out, gradient = compute(OTHER_PADDING, MASK)
     np.testing.assert_array_equal(out, expected)
     np.testing.assert_array_equal(gradient, expected_gradient)
 
     monkeypatch.setattr(layers, "zero_masked", lambda x, mask: x)
-    out_that_sees_padding, _ = output_and_gradient(model, OTHER_PADDING, MASK)
-    assert relative_error(out_that_sees_padding, expected) > 1e-3
+    compute_with_padding = jax.jit(functools.partial(valid_vectors, model))
+    out = compute_with_padding(OTHER_PADDING, MASK)
+    assert relative_error(out, expected) > 1e-3
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -149,7 +163,7 @@ def test_identity_with_short_conv_is_the_convolution_alone():
     valid = np.where(MASK[:, :, None], x, 0)
     convolved = x + convolve_by_formula(valid, layer.short_conv[...])
     expected = layer.out(layer.project(jnp.float32(convolved)))
-    out = layer(jnp.asarray(x), jnp.asarray(MASK))
+    out = call(layer, x, MASK)
     assert relative_error(out[MASK], expected[MASK]) <= TOLERANCE["float32"]
 
 
@@ -159,8 +173,8 @@ def test_identity_with_short_conv_sees_half_a_kernel_a_layer(size, reach):
     changed_inputs = INPUTS.copy()
     changed_inputs[:, 10] = (INPUTS[:, 10] + 1) % V
 
-    before, _ = model(INPUTS)
-    after, _ = model(changed_inputs)
+    before, _ = call(model, INPUTS)
+    after, _ = call(model, changed_inputs)
 
     tokens = np.flatnonzero(np.any(after != before, axis=(0, 2)))
     np.testing.assert_array_equal(tokens, np.arange(10 - reach, 11 + reach))
@@ -171,8 +185,8 @@ def test_short_conv_changes_nothing_by_remat():
     model = make_encoder("nystrom", **options)
     rematerialized_model = make_encoder("nystrom", remat="block", **options)
 
-    expected, expected_gradient = output_and_gradient(model, INPUTS, MASK)
-    out, gradient = output_and_gradient(rematerialized_model, INPUTS, MASK)
+    expected, expected_gradient = output_and_gradient(model)
+    out, gradient = output_and_gradient(rematerialized_model)
 
     assert relative_error(out, expected) <= TOLERANCE["same"]
     assert relative_error(gradient, expected_gradient) <= TOLERANCE["same"]
@@ -183,8 +197,8 @@ def test_encoder_with_short_conv_in_bfloat16_is_near_float32():
     model = make_encoder("nystrom", **options)
     bfloat16_model = make_encoder("nystrom", dtype=jnp.bfloat16, **options)
 
-    expected, _ = output_and_gradient(model, INPUTS, MASK)
-    out, _ = output_and_gradient(bfloat16_model, INPUTS, MASK)
+    expected, _ = output_and_gradient(model)
+    out, _ = output_and_gradient(bfloat16_model)
 
     assert out.dtype == jnp.bfloat16
     assert relative_error(out, expected) <= TOLERANCE["bfloat16"]
