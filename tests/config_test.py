@@ -13,6 +13,7 @@ from nystromformer.errors import ConfigError
 
 
 def mapping(arg: str = "nystrom") -> dict:
+    """The config of ListOps, as the trainer saves it."""
     return {**listops.get_config(arg).to_dict(), "overrides": {}}
 
 
@@ -173,22 +174,25 @@ def test_from_mapping_rejects_parts_where_the_batch_matters(name, option, value,
 
 
 def test_from_mapping_takes_the_numbers_of_numpy_and_saves_those_of_json():
-    given = changed("train.num_steps", np.int64(7_000))
-    given["attention"]["num_landmarks"] = np.int64(8)
-    saved = json.loads(json.dumps(Config.from_mapping(given).to_mapping()))
-    assert (saved["train"]["num_steps"], saved["attention"]["num_landmarks"]) == (
-        7000,
-        8,
-    )
+    values = changed("train.num_steps", np.int64(7_000))
+    values["attention"]["num_landmarks"] = np.int64(8)
+    saved = json.loads(json.dumps(Config.from_mapping(values).to_mapping()))
+    assert saved["train"]["num_steps"] == 7000
+    assert saved["attention"]["num_landmarks"] == 8
 
 
 def test_config_equality_ignores_where_a_run_came_from():
     config = Config.from_mapping(mapping("quick"))
-    there = mapping("quick") | {"preset": "mine", "load": ["mine.py"]}
-    there["task"]["data_dir"] = "/elsewhere"
-    assert Config.from_mapping(there) == config
-    assert Config.from_mapping(there).load == ["mine.py"]
-    del there["preset"]
-    assert Config.from_mapping(there).preset == ""
-    there["train"]["seed"] = 1
-    assert Config.from_mapping(there) != config
+    values = mapping("quick") | {"preset": "mine", "load": ["mine.py"]}
+    values["task"]["data_dir"] = "/elsewhere"
+    assert Config.from_mapping(values) == config
+    assert Config.from_mapping(values).load == ["mine.py"]
+
+    values["train"]["seed"] = 1
+    assert Config.from_mapping(values) != config
+
+
+def test_from_mapping_takes_a_config_without_a_preset():
+    values = mapping("quick")
+    del values["preset"]
+    assert Config.from_mapping(values).preset == ""

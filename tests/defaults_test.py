@@ -1,11 +1,8 @@
 """The paper preset is the authors' table; every preset of every task can run."""
 
 import dataclasses
-import importlib
-from functools import partial
 
 import pytest
-from flax.traverse_util import flatten_dict
 
 from configs.defaults import attention, make_config, model, optimizer
 from lra_tasks import LRA
@@ -13,10 +10,10 @@ from lra_tasks.task import TASKS, get_task
 from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments.experiment import Experiment
 from tests import small
+from tests.presets import MODULES, flat
 
-MODULES = {name: importlib.import_module(f"configs.{name}") for name in TASKS}
-
-PAPER = {  # The authors' settings
+# The authors' settings, in the order of LRA.
+PAPER = {
     "task.max_length": (2000, 4000, 4000, 1024, 1024),
     "train.batch_size": (32, 32, 32, 256, 256),
     "train.num_steps": (5_000, 20_000, 30_000, 35_000, 62_400),
@@ -30,10 +27,6 @@ PAPER_OF_ALL = {
     **optimizer(learning_rate=1e-4, decay="linear", weight_decay=0),
     **optimizer(b1=0.9, b2=0.999, eps=1e-6),
 }
-
-
-def flat(task, arg):
-    return flatten_dict(MODULES[task].get_config(arg).to_dict(), sep=".")
 
 
 def test_paper_preset_is_the_authors_table():
@@ -52,69 +45,105 @@ def test_every_preset_is_a_config(task):
     for preset in ["paper", *presets]:
         for name in ("nystrom", "reformer", "softmax"):
             config = small.make_config(f"{name},{preset}", task)
-            assert (config.preset, config.attention.name) == (preset, name)
+            assert config.preset == preset
+            assert config.attention.name == name
             assert config.task.options.keys() == options
             get_task(task, **config.task.options)
-    used = {key for preset in presets.values() for key in preset}
-    known = {f"attention.{x}" for cls in ATTENTIONS.values() for x in cls.options()}
-    assert {key for key in used if key.startswith("attention.")} <= known
 
 
-OF_TASKS = {
+@pytest.mark.parametrize("task", MODULES)
+def test_every_preset_names_options_of_an_attention(task):
+    options = set()
+    for cls in ATTENTIONS.values():
+        options |= {f"attention.{option}" for option in cls.options()}
+    for settings in MODULES[task].PRESETS.values():
+        for key in settings:
+            assert not key.startswith("attention.") or key in options
+
+
+PUBLISHED_TASK_SETTINGS = {
     "listops": {"task.max_length": 2048},
     "text": {"task.max_length": 1024, "task.num_bytes": 1000},
     "retrieval": {"task.max_length": 4096, "task.num_bytes": 4000},
     "image": {"model.ignore_id": 0},
     "pathfinder": {"model.ignore_id": 0},
 }
-OF_ATTENTIONS = {
-    "nystrom": {"landmark_padding": "count", "pinv_init": "per_batch"},
-    "linformer": {"sharing": "layerwise_per_head"},
-    "performer": {"kernel": "published", "redraw_features": True},
-    "reformer": {"lsh_scope": "chunk"},
+PUBLISHED_ATTENTION_SETTINGS = {
+    "nystrom": attention(landmark_padding="count", pinv_init="per_batch"),
+    "linformer": attention(sharing="layerwise_per_head"),
+    "performer": attention(kernel="published", redraw_features=True),
+    "reformer": attention(lsh_scope="chunk"),
     "softmax": {},
 }
 
 
-@pytest.mark.parametrize("task", OF_TASKS)
-@pytest.mark.parametrize("attention", OF_ATTENTIONS)
-def test_as_published_is_the_paper_preset_with_just_these_changes(task, attention):
-    paper, published = (flat(task, f"{attention},{x}") for x in ("", "as_published"))
-    changes = {key: x for key, x in published.items() if paper[key] != x}
-    everywhere = {"model.pooling": "padded_mean", "optimizer.cycle_b1": True}
-    options = {f"attention.{x}": y for x, y in OF_ATTENTIONS[attention].items()}
-    assert changes == {"preset": "as_published"} | everywhere | OF_TASKS[task] | options
-    quick = (flat(task, f"{attention},quick{x}") for x in ("", ",as_published"))
-    assert len({config["task.max_length"] for config in quick}) == 1
+@pytest.mark.parametrize("task", PUBLISHED_TASK_SETTINGS)
+@pytest.mark.parametrize("name", PUBLISHED_ATTENTION_SETTINGS)
+def test_as_published_is_the_paper_preset_with_just_these_changes(task, name):
+    paper = flat(task, name)
+    published = flat(task, f"{name},as_published")
+    changes = {key: value for key, value in published.items() if paper[key] != value}
+    assert changes == {
+        "preset": "as_published",
+        "model.pooling": "padded_mean",
+        "optimizer.cycle_b1": True,
+        **PUBLISHED_TASK_SETTINGS[task],
+        **PUBLISHED_ATTENTION_SETTINGS[name],
+    }
+
+
+@pytest.mark.parametrize("task", PUBLISHED_TASK_SETTINGS)
+@pytest.mark.parametrize("name", PUBLISHED_ATTENTION_SETTINGS)
+def test_as_published_keeps_the_length_of_quick(task, name):
+    quick = flat(task, f"{name},quick")
+    published = flat(task, f"{name},quick,as_published")
+    assert published["task.max_length"] == quick["task.max_length"]
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_quick_options_fit_into_short_sequences(attention):
+    """A config whose options do not fit is refused."""
     for task in MODULES:
-        Experiment(small.make_config(f"{attention},quick", task))  # or raises
+        Experiment(small.make_config(f"{attention},quick", task))
 
 
-def test_make_config_merges_presets_quick_first():
-    presets = {
-        "quick": {"train.seed": 1, "train.log_every": 1},
-        "long": {"train.seed": 2, "train.log_every": 2},
-        "quick,long": {"train.seed": 3},
-        "wide": {"train.seed": 4, "attention.num_landmarks": 7, "attention.window": 5},
-    }
-    paper = {"train.batch_size": 8}
-    make = partial(make_config, task="listops", settings=paper, presets=presets)
+PRESETS = {
+    "quick": {"train.seed": 1, "train.log_every": 1},
+    "long": {"train.seed": 2, "train.log_every": 2},
+    "quick,long": {"train.seed": 3},
+    "wide": {"train.seed": 4, "attention.num_landmarks": 7, "attention.window": 5},
+}
 
-    def made(arg):
-        config = make(arg)
-        return config.preset, config.train.seed, config.train.log_every
 
-    assert made("long") == ("long", 2, 2)
-    assert made("long,quick") == made("quick,long") == ("quick,long", 3, 1)
-    assert made("long,softmax,quick,wide") == ("quick,long,wide", 4, 1)
-    assert made("") == made("paper,nystrom") == ("paper", 0, 50)
-    assert make("wide").attention.num_landmarks == 7
-    assert "window" not in make("wide").attention
-    assert make("longformer,wide").attention.window == 5
+def merge_presets(arg):
+    """The config of ListOps with PRESETS."""
+    return make_config(
+        arg, task="listops", settings={"train.batch_size": 8}, presets=PRESETS
+    )
+
+
+@pytest.mark.parametrize(
+    ("arg", "preset", "seed", "log_every"),
+    [
+        ("long", "long", 2, 2),
+        ("long,quick", "quick,long", 3, 1),
+        ("quick,long", "quick,long", 3, 1),
+        ("long,softmax,quick,wide", "quick,long,wide", 4, 1),
+        ("", "paper", 0, 50),
+        ("paper,nystrom", "paper", 0, 50),
+    ],
+)
+def test_make_config_merges_presets_quick_first(arg, preset, seed, log_every):
+    config = merge_presets(arg)
+    assert config.preset == preset
+    assert config.train.seed == seed
+    assert config.train.log_every == log_every
+
+
+def test_make_config_gives_an_attention_its_own_options_of_a_preset():
+    assert merge_presets("wide").attention.num_landmarks == 7
+    assert "window" not in merge_presets("wide").attention
+    assert merge_presets("longformer,wide").attention.window == 5
 
 
 def test_make_config_takes_a_preset_given_twice_once():
@@ -127,15 +156,19 @@ def test_make_config_takes_a_preset_given_twice_once():
 @pytest.mark.parametrize("task", MODULES)
 def test_smoke_is_a_run_of_a_few_steps_beside_any_preset(task):
     for preset in ["paper", *MODULES[task].PRESETS]:
-        words = {*preset.split(",")} - {"paper"}
-        config = small.make_config(f"smoke,{preset}", task)  # or raises
-        assert {*config.preset.split(",")} == {*words, "smoke"}
-        assert (config.train.num_steps, config.train.num_epochs) == (20, 0)
+        config = small.make_config(f"smoke,{preset}", task)
+        presets = set(preset.split(",")) - {"paper"} | {"smoke"}
+        assert set(config.preset.split(",")) == presets
+        assert config.train.num_steps == 20
+        assert config.train.num_epochs == 0
         assert config.train.eval_every <= 20
 
 
-def test_make_config_names_an_unknown_word_or_task():
+def test_make_config_names_an_unknown_word():
     with pytest.raises(ValueError, match=r"'nystrm'; known: .*softmax.*paper.*quick"):
         flat("text", "nystrm")
+
+
+def test_make_config_names_an_unknown_task():
     with pytest.raises(ValueError, match="unknown task 'mine': --load the module"):
         make_config(task="mine", settings={}, presets={})

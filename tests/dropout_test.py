@@ -26,7 +26,7 @@ from nystromformer.heads import (
 from tests.encoder_cases import INPUTS, MASK, B, D, L, V, call, encoder_config
 from tests.tolerance import TOLERANCE, relative_error
 
-# Compiled: one operation at a time they would take ten times as long.
+# One operation at a time these would take ten times as long.
 dropout = jax.jit(ops.dropout, static_argnums=1)
 softmax_matrix = jax.jit(factors.softmax_matrix)
 
@@ -34,7 +34,7 @@ KEY = jax.random.key(1)
 RATE = 0.4
 # Exact attention drops weights of its own; without attention a head compiles faster.
 SOFTMAX = {"attention": "softmax", "attention_options": {"dropout_rate": 0.2}}
-IDENTITY = {"attention": "identity"}
+IDENTITY = {"attention": "identity", "num_layers": 1}
 X = jax.random.normal(jax.random.key(2), (B, L, D))
 
 
@@ -52,64 +52,105 @@ def make_model(model, **arguments):
     return model(config, **arguments, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_mlp_drops_after_the_gelu_with_norm_pre_alone(norm):
-    """As the LRA's models and BERT's do."""
-    mlp = make_encoder(norm=norm).blocks[0].mlp
-    hidden = jax.nn.gelu(mlp.expand(X), approximate=False)
-    dropped = dropout(hidden, RATE if norm == "pre" else 0.0, KEY)
-    check(call(mlp, X, KEY), mlp.contract(dropped))
+def exact_gelu(x):
+    return jax.nn.gelu(x, approximate=False)
+
+
+def test_mlp_drops_after_the_gelu_with_norm_pre():
+    """So do the models of the LRA."""
+    mlp = make_encoder(norm="pre").blocks[0].mlp
+    hidden = exact_gelu(mlp.expand(X))
+    check(call(mlp, X, KEY), mlp.contract(dropout(hidden, RATE, KEY)))
+
+
+def test_mlp_drops_nothing_with_norm_post():
+    """Nor does BERT."""
+    mlp = make_encoder(norm="post").blocks[0].mlp
+    hidden = exact_gelu(mlp.expand(X))
+    check(call(mlp, X, KEY), mlp.contract(hidden))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_block_drops_what_it_adds_and_never_the_residual(norm):
-    """x + dropout(f(LN(x))), or LN(x + dropout(f(x))), by the block's four keys."""
+    """The block has four keys, for the weights, the attention, the GELU and the MLP."""
     block = make_encoder(norm=norm).blocks[0]
-    block.mlp_norm.scale[...] *= 2  # no other norm's
-    of_weights, of_attended, of_hidden, of_mlp = jax.random.split(KEY, 4)
-    halves = (
-        (block.attention_norm, lambda x: call(block.attention, x, MASK, of_weights)),
-        (block.mlp_norm, lambda x: call(block.mlp, x, of_hidden)),
-    )
-    expected = X
-    for (ln, function), key in zip(halves, (of_attended, of_mlp), strict=True):
-        if norm == "pre":
-            expected = expected + dropout(function(ln(expected)), RATE, key)
-        else:
-            expected = ln(expected + dropout(function(expected), RATE, key))
-    check(call(block, X, MASK, KEY), expected)
+    # The two norms of the block differ, so that it cannot exchange them.
+    block.mlp_norm.scale[...] *= 2
+    weights_key, attention_key, hidden_key, mlp_key = jax.random.split(KEY, 4)
+
+    x = X
+    if norm == "pre":
+        added = call(block.attention, block.attention_norm(x), MASK, weights_key)
+        x = x + dropout(added, RATE, attention_key)
+        added = call(block.mlp, block.mlp_norm(x), hidden_key)
+        x = x + dropout(added, RATE, mlp_key)
+    else:
+        added = call(block.attention, x, MASK, weights_key)
+        x = block.attention_norm(x + dropout(added, RATE, attention_key))
+        added = call(block.mlp, x, hidden_key)
+        x = block.mlp_norm(x + dropout(added, RATE, mlp_key))
+
+    check(call(block, X, MASK, KEY), x)
 
 
 def test_encoder_drops_its_embeddings_and_each_block_by_a_key_of_its_own():
-    """Embeddings with their LayerNorm and [CLS]; nothing after the last LayerNorm."""
+    """It drops embeddings with their LayerNorm and [CLS], and nothing at the end."""
     encoder = make_encoder(embedding_norm=True, cls_token=True, num_layers=3)
-    encoder.embedding_norm.scale[...] *= 2  # not that of the last norm
-    of_embeddings, *of_blocks = jax.random.split(KEY, 1 + 3)
+    # The first norm differs from the last, so that the encoder cannot exchange them.
+    encoder.embedding_norm.scale[...] *= 2
+    embedding_key, *block_keys = jax.random.split(KEY, 1 + 3)
+
     x = encoder.embedding(INPUTS) + encoder.positions[...][None]
     cls = jnp.broadcast_to(encoder.cls[...], (B, 1, D))
     x = encoder.embedding_norm(jnp.concatenate([cls, x], axis=1))
-    x = dropout(x, RATE, of_embeddings)
+    x = dropout(x, RATE, embedding_key)
     mask = np.pad(MASK, ((0, 0), (1, 0)), constant_values=True)
-    for block, key in zip(encoder.blocks, of_blocks, strict=True):
+    for block, key in zip(encoder.blocks, block_keys, strict=True):
         x = call(block, x, mask, key)
-    found, _ = call(encoder, INPUTS, MASK, KEY)
-    check(found[mask], encoder.norm(x)[mask])
+
+    out, _ = call(encoder, INPUTS, MASK, KEY)
+    check(out[mask], encoder.norm(x)[mask])
 
 
-def test_softmax_attention_drops_its_weights_by_a_key_for_each_head():
-    rate, num_heads, head_dim = 0.3, 2, 5
-    sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_length": L}
-    attention = SoftmaxAttention(**sizes, rngs=nnx.Rngs(0), dropout_rate=rate)
-    query, key, value = jax.random.normal(KEY, (3, B, L, num_heads, head_dim))
-    options = {"dropout_rng": KEY, "deterministic": False}
-    found = attention(query, key, value, **options, broadcast_dropout=False)
-    keys = jax.random.split(KEY, (B, num_heads))
-    for b, n in np.ndindex(B, num_heads):
-        weights = softmax_matrix(query[b, :, n], key[b, :, n])
-        expected = dropout(weights, rate, keys[b, n]) @ value[b, :, n]
-        check(found[b, :, n], expected)
-    exact = attention(query, key, value, deterministic=True)
-    check(exact[0, :, 0], softmax_matrix(query[0, :, 0], key[0, :, 0]) @ value[0, :, 0])
+NUM_HEADS = 2
+
+
+@pytest.fixture
+def softmax_attention():
+    return SoftmaxAttention(
+        num_heads=NUM_HEADS,
+        head_dim=5,
+        max_length=L,
+        dropout_rate=0.3,
+        rngs=nnx.Rngs(0),
+    )
+
+
+@pytest.fixture
+def qkv():
+    """Queries, keys and values."""
+    return jax.random.normal(KEY, (3, B, L, NUM_HEADS, 5))
+
+
+def test_softmax_attention_drops_its_weights_by_a_key_for_each_head(
+    softmax_attention, qkv
+):
+    out = softmax_attention(
+        *qkv, dropout_rng=KEY, deterministic=False, broadcast_dropout=False
+    )
+    dropout_keys = jax.random.split(KEY, (B, NUM_HEADS))
+    for b, n in np.ndindex(B, NUM_HEADS):
+        query, key, value = qkv[:, b, :, n]
+        weights = dropout(softmax_matrix(query, key), 0.3, dropout_keys[b, n])
+        check(out[b, :, n], weights @ value)
+
+
+def test_softmax_attention_drops_nothing_where_it_is_deterministic(
+    softmax_attention, qkv
+):
+    out = softmax_attention(*qkv, deterministic=True)
+    query, key, value = qkv[:, 0, :, 0]
+    check(out[0, :, 0], softmax_matrix(query, key) @ value)
 
 
 @pytest.mark.parametrize(
@@ -126,12 +167,16 @@ def test_classifiers_drop_in_their_encoder_alone(model):
     """The encoder gets the key; both texts of a pair are rows of one batch."""
     options = {} if model is TokenClassifier else {"pooling": "max"}
     classifier = make_model(model, num_classes=7, **options)
-    inputs, mask = INPUTS, MASK
+    inputs = INPUTS
+    mask = MASK
     if classifier.num_inputs == 2:
-        inputs, mask = (np.stack([x, x], axis=1) for x in (inputs, mask))
-    rows = inputs.reshape(-1, L), mask.reshape(-1, L)
-    x, _ = call(classifier.encoder, *rows, KEY)
-    expected = classifier.read(x, rows[1], None)
+        inputs = np.stack([INPUTS, INPUTS], axis=1)
+        mask = np.stack([MASK, MASK], axis=1)
+
+    mask_of_rows = mask.reshape(-1, L)
+    x, _ = call(classifier.encoder, inputs.reshape(-1, L), mask_of_rows, KEY)
+    expected = classifier.read(x, mask_of_rows, None)
+
     check(call(classifier, inputs, mask, KEY), expected)
     assert relative_error(call(classifier, inputs, mask), expected) > 0.01
 
@@ -143,14 +188,16 @@ def test_masked_models_drop_in_their_encoder_alone(model):
     check(call(masked, INPUTS, MASK, KEY), masked.decode(x))
 
 
-@pytest.mark.parametrize("activation", ["gelu", "tanh"])
-def test_first_token_classifier_drops_before_both_of_its_layers(activation):
-    """By two keys that the encoder does not draw from."""
+@pytest.mark.parametrize(
+    ("activation", "function"), [("gelu", exact_gelu), ("tanh", jnp.tanh)]
+)
+def test_first_token_classifier_drops_before_both_of_its_layers(activation, function):
+    """The encoder does not draw from these two keys."""
     model = make_model(FirstTokenClassifier, num_classes=V, activation=activation)
-    before_pooler, before_out = jax.random.split(jax.random.fold_in(KEY, 2**31), 2)
+    pooler_key, out_key = jax.random.split(jax.random.fold_in(KEY, 2**31), 2)
+
     x, _ = call(model.encoder, INPUTS, MASK, KEY)
-    hidden = model.pooler(dropout(x[:, 0], RATE, before_pooler))
-    functions = {"tanh": jnp.tanh, "gelu": lambda x: jax.nn.gelu(x, approximate=False)}
-    hidden = functions[activation](hidden)
-    expected = model.out(dropout(hidden, RATE, before_out))
+    hidden = function(model.pooler(dropout(x[:, 0], RATE, pooler_key)))
+    expected = model.out(dropout(hidden, RATE, out_key))
+
     check(call(model, INPUTS, MASK, KEY), expected)

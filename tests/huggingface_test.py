@@ -1,13 +1,11 @@
 """Published weights: each tensor in its place, or refused."""
 
 import dataclasses
-import json
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from safetensors.numpy import save_file
 
 import nystromformer
 from nystromformer.encoder_config import EncoderConfig
@@ -16,9 +14,26 @@ from nystromformer.huggingface import load_pretrained, variables_by_name
 from nystromformer.huggingface_files import read_config
 from nystromformer.huggingface_layout import LAYOUTS
 from tests.commands import refused
+from tests.published_folder import (
+    BASE,
+    DECODER,
+    DECODER_BIAS,
+    EXPAND,
+    HEAD_SHAPES,
+    POSITIONS,
+    QUERY,
+    WORDS,
+    D,
+    F,
+    K,
+    L,
+    N,
+    V,
+    make_published_folder,
+    write_tensors,
+)
 from tests.tolerance import TOLERANCE, relative_error
 
-V, L, D, F, N, K, C = 23, 13, 6, 17, 3, 5, 7
 CONFIG = EncoderConfig(
     vocab_size=V,
     max_length=L,
@@ -32,100 +47,6 @@ CONFIG = EncoderConfig(
     norm="post",
     gelu="tanh",
 )
-SETTINGS = {
-    "model_type": "nystromformer",
-    "vocab_size": V,
-    "max_position_embeddings": L,
-    "num_hidden_layers": 2,
-    "num_attention_heads": N,
-    "hidden_size": D,
-    "intermediate_size": F,
-    "type_vocab_size": 2,
-    "hidden_act": "gelu_new",
-    "hidden_dropout_prob": 0.1,
-    "layer_norm_eps": 1e-5,
-    "conv_kernel_size": K,
-    "num_landmarks": 4,
-    "segment_means_seq_len": L,
-}
-
-# The names and shapes of transformers' files, where linear layers are [out, in].
-EMBEDDING_SHAPES = {
-    "word_embeddings.weight": (V, D),
-    "position_embeddings.weight": (L + 2, D),
-    "token_type_embeddings.weight": (2, D),
-    "LayerNorm.weight": (D,),
-    "LayerNorm.bias": (D,),
-}
-LAYER_SHAPES = {
-    "attention.self.query.weight": (D, D),
-    "attention.self.query.bias": (D,),
-    "attention.self.key.weight": (D, D),
-    "attention.self.key.bias": (D,),
-    "attention.self.value.weight": (D, D),
-    "attention.self.value.bias": (D,),
-    "attention.self.conv.weight": (N, 1, K, 1),
-    "attention.output.dense.weight": (D, D),
-    "attention.output.dense.bias": (D,),
-    "attention.output.LayerNorm.weight": (D,),
-    "attention.output.LayerNorm.bias": (D,),
-    "intermediate.dense.weight": (F, D),
-    "intermediate.dense.bias": (F,),
-    "output.dense.weight": (D, F),
-    "output.dense.bias": (D,),
-    "output.LayerNorm.weight": (D,),
-    "output.LayerNorm.bias": (D,),
-}
-HEAD_SHAPES = {
-    "masked_lm": {
-        "cls.predictions.bias": (V,),
-        "cls.predictions.transform.dense.weight": (D, D),
-        "cls.predictions.transform.dense.bias": (D,),
-        "cls.predictions.transform.LayerNorm.weight": (D,),
-        "cls.predictions.transform.LayerNorm.bias": (D,),
-    },
-    "classification": {
-        "classifier.dense.weight": (D, D),
-        "classifier.dense.bias": (D,),
-        "classifier.out_proj.weight": (C, D),
-        "classifier.out_proj.bias": (C,),
-    },
-    None: {},
-}
-BASE = "nystromformer."
-WORDS = f"{BASE}embeddings.word_embeddings.weight"
-POSITIONS = f"{BASE}embeddings.position_embeddings.weight"
-QUERY = f"{BASE}encoder.layer.1.attention.self.query.weight"
-EXPAND = f"{BASE}encoder.layer.0.intermediate.dense.weight"
-DECODER = "cls.predictions.decoder.weight"
-DECODER_BIAS = "cls.predictions.decoder.bias"
-
-
-def random_tensors(head):
-    """The tensors of a published file, by the table above, with random numbers."""
-    base = "" if head is None else BASE
-    shapes = dict(HEAD_SHAPES[head])
-    for name, shape in EMBEDDING_SHAPES.items():
-        shapes[f"{base}embeddings.{name}"] = shape
-    for layer in range(2):
-        for name, shape in LAYER_SHAPES.items():
-            shapes[f"{base}encoder.layer.{layer}.{name}"] = shape
-    rng = np.random.default_rng(0)
-    return {name: rng.normal(size=shape).astype("f4") for name, shape in shapes.items()}
-
-
-def write_tensors(folder, tensors):
-    contiguous = {name: tensor.copy("C") for name, tensor in tensors.items()}
-    save_file(contiguous, folder / "model.safetensors")
-
-
-def make_published_folder(folder, head="masked_lm", **changed_settings):
-    """Writes a folder as another program would, and returns its tensors."""
-    folder.mkdir(exist_ok=True)
-    tensors = random_tensors(head)
-    write_tensors(folder, tensors)
-    (folder / "config.json").write_text(json.dumps(SETTINGS | changed_settings))
-    return tensors
 
 
 def test_load_pretrained_puts_tensors_of_one_shape_in_their_places(tmp_path):

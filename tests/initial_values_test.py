@@ -13,14 +13,13 @@ from nystromformer.attention import make_attention
 from nystromformer.encoder import EncoderConfig
 from nystromformer.training.step import leaves_by_name, split_weights
 
-V, L, D, F, N, H = 300, 128, 64, 96, 16, 4
-BESIDE = {  # what only some encoders have
-    "num_token_types": 2,
-    "embedding_norm": True,
-    "attention": "nystrom",
-    "attention_options": {"conv_kernel_size": 35},
-    "short_conv": 5,
-}
+# Vocabulary, length, the sizes of model and MLP, heads and their size.
+V = 300
+L = 128
+D = 64
+F = 96
+N = 16
+H = 4
 
 
 def uniform(bound):
@@ -28,43 +27,44 @@ def uniform(bound):
     return stats.uniform(-bound, 2 * bound)
 
 
-def by_fan_in(shape):
-    """As PyTorch's Linear: U(−1/√inputs, 1/√inputs)."""
+def linear_law(shape):
+    """U(−1/√inputs, 1/√inputs), as PyTorch's Linear has it."""
     return uniform(shape[0] ** -0.5)
 
 
-def embedding(shape):
+def embedding_law(shape):
     return stats.norm(0, 0.02)
 
 
-def by_kernel_size(shape):
-    """U(−1/√K, 1/√K), of the convolution of V as published."""
+def convolution_law(shape):
+    """U(−1/√K, 1/√K), as published for the convolution of the values."""
     return uniform(shape[0] ** -0.5)
 
 
-# The end of a name -> its law by the shape, or the number that it is everywhere.
+# The end of a name, and its law by the shape, or the number that it is everywhere.
 LAWS = {
-    r"(project|attention\.out|expand|contract)\.kernel": by_fan_in,
-    r"(hidden|out|transform|pooler|ordered)\.kernel": by_fan_in,
-    r"embedding\.kernel": by_fan_in,  # of features
-    r"embedding\.embedding": embedding,
-    r"(positions|token_types|cls)": embedding,
-    r"(conv_kernel|short_conv)": by_kernel_size,
+    r"(project|attention\.out|expand|contract)\.kernel": linear_law,
+    r"(hidden|out|transform|pooler|ordered)\.kernel": linear_law,
+    # The inputs are features.
+    r"embedding\.kernel": linear_law,
+    r"embedding\.embedding": embedding_law,
+    r"(positions|token_types|cls)": embedding_law,
+    r"(conv_kernel|short_conv)": convolution_law,
     r"bias": 0,
     r"scale": 1,
 }
 
 
-def law_of(name):
-    return next(law for end, law in LAWS.items() if re.search(rf"(^|\.){end}$", name))
+def find_law(name):
+    for end, law in LAWS.items():
+        if re.search(rf"(^|\.){end}$", name):
+            return law
+    raise AssertionError(f"{name} has no law")
 
 
 def check_law(values, law):
-    """Kolmogorov's test, and both ends of a uniform law are reached."""
+    """Makes Kolmogorov's test, and checks that a uniform law reaches both ends."""
     values = np.float64(values).ravel()
-    if isinstance(law, int):
-        assert (values == law).all()
-        return
     assert stats.kstest(values, law.cdf).pvalue > 1e-5
     low, high = law.support()
     if np.isfinite(high):
@@ -72,20 +72,33 @@ def check_law(values, law):
         assert 0.9 * high < values.max() <= high
 
 
-def config(**options):
-    sizes = {"num_layers": 2, "num_heads": N, "model_dim": D, "mlp_dim": F}
-    tokens = {} if "input_dim" in options else {"vocab_size": V}
-    given = {"vocab_size": None, "max_length": L, **sizes, **BESIDE, **tokens}
-    return EncoderConfig(**given | options)
+def config(*, vocab_size=V, input_dim=None, num_token_types=2, norm="pre"):
+    """An encoder with all that has parameters."""
+    return EncoderConfig(
+        vocab_size=vocab_size,
+        input_dim=input_dim,
+        max_length=L,
+        num_layers=2,
+        num_heads=N,
+        model_dim=D,
+        mlp_dim=F,
+        norm=norm,
+        num_token_types=num_token_types,
+        embedding_norm=True,
+        attention="nystrom",
+        attention_options={"conv_kernel_size": 35},
+        short_conv=5,
+    )
 
 
+FEATURES = config(vocab_size=None, input_dim=24, num_token_types=0)
 MODELS = {
     "classifier": lambda rngs: heads.SequenceClassifier(
         config(), num_classes=10, pooling="cls_token", rngs=rngs
     ),
     "pairs": lambda rngs: heads.PairClassifier(config(), num_classes=10, rngs=rngs),
     "features": lambda rngs: heads.SequenceClassifier(
-        config(input_dim=24, num_token_types=0), num_classes=10, rngs=rngs
+        FEATURES, num_classes=10, rngs=rngs
     ),
     "first token": lambda rngs: heads.FirstTokenClassifier(
         config(norm="post"), num_classes=10, rngs=rngs
@@ -101,46 +114,62 @@ MODELS = {
 }
 
 
-def parameters(make, seed=0):
-    """Name -> array."""
-    make_weights = jax.jit(lambda: split_weights(make(nnx.Rngs(seed)))[1])
-    return {name: np.asarray(x) for name, x in leaves_by_name(make_weights()).items()}
+def make_parameters(make_model):
+    """The parameters of a fresh model, by their names."""
+
+    @jax.jit
+    def make_weights():
+        _, weights = split_weights(make_model(nnx.Rngs(0)))
+        return weights
+
+    leaves = leaves_by_name(make_weights())
+    return {name: np.asarray(leaf) for name, leaf in leaves.items()}
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_parameter_starts_by_its_law(model):
-    drawn = {}
-    for name, values in parameters(MODELS[model]).items():
-        law = law_of(name)
-        if not isinstance(law, int):
-            law = law(values.shape)
-            drawn[name] = values.ravel()[:32].tobytes()
-        check_law(values, law)
-    assert len(set(drawn.values())) == len(drawn)  # no two by one key
+def test_every_parameter_starts_by_its_law_and_a_key_of_its_own(model):
+    beginnings = []
+    for name, values in make_parameters(MODELS[model]).items():
+        law = find_law(name)
+        if isinstance(law, int):
+            assert (values == law).all()
+        else:
+            check_law(values, law(values.shape))
+            beginnings.append(values.ravel()[:32].tobytes())
+    assert len(set(beginnings)) == len(beginnings)
 
 
-@pytest.mark.parametrize(
-    "sharing", ["headwise", "key_value", "layerwise", "layerwise_per_head"]
-)
-@pytest.mark.parametrize("rows", [16, 128])
-def test_linformer_starts_with_bounded_keys_or_as_published(rows, sharing):
-    """U of variance 1/(L + k), also where k is not L; or N(0, 0.02²)."""
-    options = {"projection_dim": rows, "sharing": sharing}
-    sizes = {"num_heads": N, "head_dim": H, "max_length": L}
-    made = make_attention("linformer", **sizes, rngs=nnx.Rngs(0), **options)
-    law = uniform((3 / (L + rows)) ** 0.5)
-    if sharing == "layerwise_per_head":
-        law = embedding(())
-    check_law(made.projection[...], law)
+def fresh_attention(name, **options):
+    return make_attention(
+        name, num_heads=N, head_dim=H, max_length=L, rngs=nnx.Rngs(0), **options
+    )
+
+
+@pytest.mark.parametrize("sharing", ["headwise", "key_value", "layerwise"])
+@pytest.mark.parametrize("num_rows", [16, 128])
+def test_linformer_starts_with_bounded_keys(num_rows, sharing):
+    """Its law is U of variance 1/(L + k), also where k is not L."""
+    attention = fresh_attention("linformer", projection_dim=num_rows, sharing=sharing)
+    law = uniform((3 / (L + num_rows)) ** 0.5)
+    check_law(attention.projection[...], law)
     if sharing == "headwise":
-        check_law(made.value_projection[...], law)
-        assert not np.array_equal(made.value_projection[...], made.projection[...])
+        check_law(attention.value_projection[...], law)
+        assert not np.array_equal(
+            attention.value_projection[...], attention.projection[...]
+        )
+
+
+@pytest.mark.parametrize("num_rows", [16, 128])
+def test_linformer_with_published_sharing_starts_as_published(num_rows):
+    """Its law is N(0, 0.02²)."""
+    attention = fresh_attention(
+        "linformer", projection_dim=num_rows, sharing="layerwise_per_head"
+    )
+    check_law(attention.projection[...], stats.norm(0, 0.02))
 
 
 def test_performer_starts_with_rows_as_long_as_gaussian_ones():
     """|w|² is χ² of H degrees of freedom."""
-    sizes = {"num_heads": N, "head_dim": H, "max_length": L}
-    options = {"num_features": 512}
-    made = make_attention("performer", **sizes, rngs=nnx.Rngs(0), **options)
-    square = np.square(np.float64(made.projection[...])).sum(-1)
-    assert stats.kstest(square, stats.chi2(H).cdf).pvalue > 1e-5
+    attention = fresh_attention("performer", num_features=512)
+    squares = np.square(np.float64(attention.projection[...])).sum(-1)
+    assert stats.kstest(squares, stats.chi2(H).cdf).pvalue > 1e-5

@@ -1,5 +1,7 @@
 """Dropout draws as it should; products are those of jax, with fewer digits lost."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,12 +16,16 @@ KEY = jax.random.key(1)
 compiled_dropout = jax.jit(dropout, static_argnums=1)
 
 
-def test_tensor_core_precision_is_of_ampere_and_later(monkeypatch):
-    for capability, is_before_ampere in (("7.5", True), ("10.0", False)):
-        gpus = [type("Gpu", (), {"compute_capability": capability})]
-        monkeypatch.setattr(jax, "local_devices", lambda gpus=gpus: gpus)
-        has_plain_units = tensor_core_precision(jnp.float32) == "highest"
-        assert has_plain_units == is_before_ampere
+@pytest.mark.parametrize(
+    ("capability", "is_before_ampere"), [("7.5", True), ("10.0", False)]
+)
+def test_tensor_core_precision_is_of_ampere_and_later(
+    monkeypatch, capability, is_before_ampere
+):
+    gpu = SimpleNamespace(compute_capability=capability)
+    monkeypatch.setattr(jax, "local_devices", lambda: [gpu])
+    has_plain_units = tensor_core_precision(jnp.float32) == "highest"
+    assert has_plain_units == is_before_ampere
 
 
 def normal(seed, *shape):
@@ -30,10 +36,15 @@ def normal(seed, *shape):
 def test_dropout_keeps_the_mean(rate):
     count = 10**5
     out = np.asarray(compiled_dropout(jnp.ones(count), rate, KEY))
-    kept = out != 0
-    assert abs(kept.mean() - (1 - rate)) < 5 * np.sqrt(rate * (1 - rate) / count)
-    np.testing.assert_allclose(out[kept], 1 / (1 - rate), rtol=2**-15)
-    assert compiled_dropout(jnp.ones(3, "bfloat16"), rate, KEY).dtype == "bfloat16"
+    is_kept = out != 0
+    standard_error = np.sqrt(rate * (1 - rate) / count)
+    assert abs(is_kept.mean() - (1 - rate)) < 5 * standard_error
+    np.testing.assert_allclose(out[is_kept], 1 / (1 - rate), rtol=2**-15)
+
+
+def test_dropout_keeps_the_dtype():
+    out = compiled_dropout(jnp.ones(3, jnp.bfloat16), 0.1, KEY)
+    assert out.dtype == jnp.bfloat16
 
 
 def test_dropout_of_rate_zero_or_without_a_key_is_the_identity():
@@ -49,25 +60,50 @@ def test_dropout_of_nearly_all_leaves_finite_numbers():
     assert out.max() == 2**16
 
 
-def test_random_uint16_are_uniform_and_without_correlation():
-    """Each bit, each byte, neighbours in position, keys split from one."""
-    count = 2**16
+NUM_WORDS = 2**16
+
+
+@pytest.fixture(scope="module")
+def random_bytes():
+    """The four bytes of each random word, uint8 [4, NUM_WORDS, 4], of four keys."""
     draw = jax.jit(random_uint16, static_argnums=1)
     keys = jax.random.split(KEY, 4)
-    halves = np.stack([draw(key, (64, count // 32)) for key in keys])
-    words = halves.reshape(4, -1).view(np.uint32)
-    bits = np.unpackbits(words.view(np.uint8), axis=1).reshape(4, count, 32)
-    assert abs(bits.mean(1) - 0.5).max() < 5 * 0.5 / np.sqrt(count)
-    for data in words.view(np.uint8).reshape(4, -1, 4).T.reshape(4, -1):
-        expected = data.size / 256
-        chi2 = ((np.bincount(data, minlength=256) - expected) ** 2 / expected).sum()
-        assert abs(chi2 - 255) < 5 * np.sqrt(2 * 255)
-    signs = 2 * bits.astype(np.float32) - 1
-    for lag in (1, 2, 3, 32, 64, 128, 2048):
-        assert abs(signs[0, lag:].T @ signs[0, :-lag] / count).max() < 5 / count**0.5
-    rows = signs.reshape(4, -1)  # one for each key
-    correlation = rows @ rows.T / rows.shape[1] - np.eye(4)
-    assert abs(correlation).max() < 5 / np.sqrt(rows.shape[1])
+    halves = np.stack([draw(key, (64, NUM_WORDS // 32)) for key in keys])
+    return halves.reshape(4, -1).view(np.uint8).reshape(4, NUM_WORDS, 4)
+
+
+@pytest.fixture(scope="module")
+def random_signs(random_bytes):
+    """The bits of each random word as −1 and 1, float32 [4, NUM_WORDS, 32]."""
+    bits = np.unpackbits(random_bytes, axis=2)
+    return 2 * bits.astype(np.float32) - 1
+
+
+def test_bits_of_random_uint16_are_balanced(random_signs):
+    assert abs(random_signs.mean(1)).max() < 5 / np.sqrt(NUM_WORDS)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_bytes_of_random_uint16_are_uniform(random_bytes, place):
+    """χ² has 255 degrees of freedom."""
+    values = random_bytes[:, :, place].ravel()
+    expected = values.size / 256
+    differences = np.bincount(values, minlength=256) - expected
+    chi_squared = np.sum(differences**2) / expected
+    assert abs(chi_squared - 255) < 5 * np.sqrt(2 * 255)
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3, 32, 64, 128, 2048])
+def test_neighbours_of_random_uint16_are_not_correlated(random_signs, lag):
+    signs = random_signs[0]
+    correlation = signs[lag:].T @ signs[:-lag] / NUM_WORDS
+    assert abs(correlation).max() < 5 / np.sqrt(NUM_WORDS)
+
+
+def test_random_uint16_of_keys_split_from_one_are_not_correlated(random_signs):
+    signs = random_signs.reshape(4, -1)
+    correlation = signs @ signs.T / signs.shape[1]
+    assert abs(correlation - np.eye(4)).max() < 5 / np.sqrt(signs.shape[1])
 
 
 def test_random_uint16_are_the_same_on_every_device(monkeypatch):
@@ -80,7 +116,7 @@ def test_random_uint16_are_the_same_on_every_device(monkeypatch):
 
 @pytest.mark.parametrize(("platform", "products"), [("cuda", 2), ("tpu", 0)])
 def test_what_depends_on_the_platform_lowers_with_its_gradient(platform, products):
-    """Under vmap, and no such device is needed."""
+    """The function is under vmap; no such device is needed."""
 
     def total(x, key):
         landmarks = dropout(segment_means(x, 2)[0], 0.5, key)
@@ -99,8 +135,8 @@ def output_and_gradients(function, x, kernel, bias, cotangent):
 
     @jax.jit
     def compute(*inputs):
-        out, pull = jax.vjp(function, *inputs)
-        return out, *pull(cotangent.astype(out.dtype))
+        out, backward = jax.vjp(function, *inputs)
+        return out, *backward(cotangent.astype(out.dtype))
 
     return compute(x, kernel, bias)
 
@@ -120,6 +156,7 @@ def test_dense_and_its_gradients_are_those_of_a_product_and_a_sum(shape, width, 
 
     expected = output_and_gradients(plain, x, kernel, bias, cotangent)
     actual = output_and_gradients(dense, x.astype(dtype), kernel, bias, cotangent)
+
     assert [array.dtype for array in actual] == [dtype, dtype, "float32", "float32"]
     tolerance = TOLERANCE["same" if dtype == "float32" else "bfloat16"]
     for array, expected_array in zip(actual, expected, strict=True):
@@ -127,9 +164,10 @@ def test_dense_and_its_gradients_are_those_of_a_product_and_a_sum(shape, width, 
 
 
 def test_gradients_of_bfloat16_are_summed_in_float32():
-    count = 2**12 + 1  # bfloat16 ends at 256 when it adds ones
+    """bfloat16 ends at 256 when it adds ones."""
+    count = 2**12 + 1
     ones = jnp.ones((count, 1), jnp.bfloat16)
-    _, pull = jax.vjp(dense, ones, jnp.ones((1, 1)), jnp.ones(1))
-    _, kernel_gradient, bias_gradient = pull(ones)
+    _, gradients = jax.vjp(dense, ones, jnp.ones((1, 1)), jnp.ones(1))
+    _, kernel_gradient, bias_gradient = gradients(ones)
     assert float(kernel_gradient[0, 0]) == count
     assert float(bias_gradient[0]) == count

@@ -1,8 +1,11 @@
 """The named sweeps: what they compare, and that every point of them can run."""
 
+import itertools
+
 import pytest
 
 from configs.plans import PLANS
+from lra_tasks import LRA
 from nystromformer.experiments.points import make_points, merge
 from tests.commands import ROOT
 
@@ -14,9 +17,9 @@ def plan_points(name, *, tasks=None, preset="", num_seeds=1):
     for task in tasks or plan["tasks"]:
         file, _, presets = task.partition(":")
         files.append(f"{ROOT}/configs/{file}.py:{presets}")
-    presets = [words for words in (preset, plan.get("preset")) if words]
+    plan_presets = filter(None, [preset, plan.get("preset")])
     return make_points(
-        files, plan["variants"], presets=",".join(presets), num_seeds=num_seeds
+        files, plan["variants"], presets=",".join(plan_presets), num_seeds=num_seeds
     )
 
 
@@ -51,22 +54,83 @@ def test_self_pretraining_trains_from_scratch_for_as_long_as_both_stages(preset)
         assert getattr(train, length) == sum(getattr(x, length) for x in stages)
 
 
-def test_mrpc_search_has_each_batch_and_rate_for_each_row_of_table_2():
-    variants = PLANS["mrpc_search"]["variants"]
-    searched = ("train.batch_size", "optimizer.learning_rate")
-    for number, row in enumerate(PLANS["table2"]["variants"]):
-        of_row = variants[12 * number : 12 * (number + 1)]
-        cells = {tuple(variant[key] for key in searched) for variant in of_row}
-        assert cells == {(b, r) for b in (8, 16, 32) for r in (2e-5, 3e-5, 4e-5, 5e-5)}
-        for variant in of_row:
-            assert {key: variant[key] for key in variant if key not in searched} == row
-    assert len(variants) == 36
+SEARCHED_KEYS = ("train.batch_size", "optimizer.learning_rate")
 
-    file = f"{ROOT}/configs/glue.py:mrpc"
-    [point] = make_points([file], variants[-1:])
+
+@pytest.mark.parametrize("number", range(3))
+def test_mrpc_search_has_each_batch_and_rate_for_each_row_of_table_2(number):
+    variants = PLANS["mrpc_search"]["variants"]
+    assert len(variants) == 36
+    row = PLANS["table2"]["variants"][number]
+    searched_values = set()
+    for variant in variants[12 * number : 12 * (number + 1)]:
+        assert variant.items() >= row.items()
+        assert variant.keys() == row.keys() | set(SEARCHED_KEYS)
+        searched_values.add(tuple(variant[key] for key in SEARCHED_KEYS))
+    batch_sizes = (8, 16, 32)
+    rates = (2e-5, 3e-5, 4e-5, 5e-5)
+    assert searched_values == set(itertools.product(batch_sizes, rates))
+
+
+def test_mrpc_search_ends_with_long_texts_and_the_largest_values():
+    variants = PLANS["mrpc_search"]["variants"]
+    [point] = make_points([f"{ROOT}/configs/glue.py:mrpc"], variants[-1:])
     config = point.config
-    assert (config.task.options["subset"], config.task.options["max_length"]) == (
-        "mrpc",
-        1_024,
+    assert config.task.options["subset"] == "mrpc"
+    assert config.task.options["max_length"] == 1_024
+    assert config.train.batch_size == 32
+    assert config.optimizer.learning_rate == 5e-5
+
+
+def nystrom(**options):
+    """The variant of Nyström attention with these options."""
+    variant = {"attention.name": "nystrom"}
+    for key, value in options.items():
+        variant[f"attention.{key}"] = value
+    return variant
+
+
+def test_table_3_has_the_papers_attentions_and_tasks():
+    names = ("nystrom", "softmax", "linformer", "performer", "reformer")
+    assert PLANS["table3"] == {
+        "tasks": LRA,
+        "seeds": 3,
+        "variants": tuple({"attention.name": name} for name in names),
+    }
+
+
+def test_table_2_has_the_papers_tasks():
+    assert set(PLANS["table2"]["tasks"]) == {
+        "glue",
+        "glue:mrpc",
+        "glue:qnli",
+        "glue:qqp",
+        "glue:mnli",
+        "text:subwords",
+    }
+
+
+def test_landmarks_compares_their_numbers_with_exact_attention():
+    assert PLANS["landmarks"]["variants"] == (
+        nystrom(num_landmarks=64),
+        {"attention.name": "softmax"},
+        nystrom(num_landmarks=16),
+        nystrom(num_landmarks=256),
+        nystrom(num_landmarks=32),
+        nystrom(num_landmarks=128),
     )
-    assert (config.train.batch_size, config.optimizer.learning_rate) == (32, 5e-5)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        nystrom(conv_kernel_size=35),
+        nystrom(conv_kernel_size=0),
+        nystrom(landmarks="random"),
+        nystrom(landmarks="kmeans"),
+        nystrom(pinv="identity"),
+        nystrom(pinv="exact"),
+    ],
+)
+def test_ablations_have_the_parts_of_nystrom_attention(variant):
+    assert variant in PLANS["ablations"]["variants"]

@@ -20,36 +20,40 @@ from tests.attention import cases
 from tests.encoder_cases import call
 from tests.tolerance import TOLERANCE, relative_error
 
-B, L, V, D = 3, 24, 11, 8
+# Batch, length, vocabulary and the size of the model.
+B = 3
+L = 24
+V = 11
+D = 8
 INPUTS = np.random.default_rng(0).integers(0, V, (B, L))
-# Padding at the end, in front and between tokens.
+# There is padding at the end, in front and between tokens.
 MASK = np.arange(L) < np.array([[L], [17], [20]])
 MASK[1:, [0, 7, 8]] = False
 OTHER_PADDING = np.where(MASK, INPUTS, (INPUTS + 1) % V)
 KEY = jax.random.key(1)
-# Few iterations: they are unrolled, and compiling takes most of the time.
+# Iterations are unrolled, and compiling takes most of the time: there are few.
 OPTIONS = cases.OPTIONS | {"nystrom": {"num_landmarks": 7, "num_pinv_iters": 2}}
 
 
-def make(attention="identity", **options):
+def make_encoder(
+    attention="identity", *, num_layers=1, model_dim=D, short_conv=3, **options
+):
     config = EncoderConfig(
-        **{
-            "vocab_size": V,
-            "max_length": L,
-            "num_layers": 1,
-            "model_dim": D,
-            "mlp_dim": 9,
-            "attention": attention,
-            "attention_options": OPTIONS.get(attention, {}),
-            "short_conv": 3,
-        }
-        | options
+        vocab_size=V,
+        max_length=L,
+        num_layers=num_layers,
+        model_dim=model_dim,
+        mlp_dim=9,
+        attention=attention,
+        attention_options=OPTIONS.get(attention, {}),
+        short_conv=short_conv,
+        **options,
     )
     return Encoder(config, rngs=nnx.Rngs(0))
 
 
 def valid_vectors(model, inputs, mask):
-    """What an encoder gives for valid tokens, and zeros at padding."""
+    """The vectors of valid tokens, and zeros at padding."""
     out, _ = model(inputs, mask, KEY)
     return jnp.where(mask[:, :, None], out, 0)
 
@@ -74,15 +78,17 @@ def output_and_gradient(model):
     return compile_output_and_gradient(model)(INPUTS, MASK)
 
 
-def formula(x, kernel):
-    """In float64, token by token."""
-    x, kernel = np.float64(x), np.float64(kernel)
+def convolve_by_formula(x, kernel):
+    """The convolution in float64, token by token."""
+    x = np.float64(x)
+    kernel = np.float64(kernel)
+    length = x.shape[1]
     size = len(kernel)
     out = np.zeros(x.shape)
-    for t in range(x.shape[1]):
+    for t in range(length):
         for k in range(size):
             source = t + k - (size - 1) // 2
-            if 0 <= source < x.shape[1]:
+            if 0 <= source < length:
                 out[:, t] += kernel[k] * x[:, source]
     return out
 
@@ -94,9 +100,11 @@ def test_short_conv_is_its_formula(size, length):
     x = rng.normal(size=(B, length, D)).astype(np.float32)
     kernel = rng.normal(size=(size, D)).astype(np.float32)
     out = jax.jit(short_conv)(x, kernel)
-    assert relative_error(out, formula(x, kernel)) <= TOLERANCE["float32"]
+    expected = convolve_by_formula(x, kernel)
+    assert relative_error(out, expected) <= TOLERANCE["float32"]
     if min(size, length) > 1:
-        assert relative_error(out, formula(x, kernel[::-1])) > 0.1
+        backwards = convolve_by_formula(x, kernel[::-1])
+        assert relative_error(out, backwards) > 0.1
 
 
 def test_short_conv_sums_the_gradient_of_its_kernel_in_float32():
@@ -113,79 +121,92 @@ def test_short_conv_sums_the_gradient_of_its_kernel_in_float32():
     np.testing.assert_array_equal(gradient[:, 0], [999, 1000, 999])
 
 
-@pytest.mark.parametrize(
-    ("attention", "norm"),
-    [*((name, "pre") for name in ATTENTIONS), ("softmax", "post")],
-)
+NORMS = [(name, "pre") for name in ATTENTIONS] + [("softmax", "post")]
+
+
+@pytest.mark.parametrize(("attention", "norm"), NORMS)
 def test_encoder_with_short_conv_keeps_padding_out(attention, norm, monkeypatch):
-    model = make(attention, norm=norm, positions="rotary", num_heads=1)
+    model = make_encoder(attention, norm=norm, positions="rotary", num_heads=1)
     compute = compile_output_and_gradient(model)
-    expected = compute(INPUTS, MASK)
-    found = compute(OTHER_PADDING, MASK)
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    expected, expected_gradient = compute(INPUTS, MASK)
+    out, gradient = compute(OTHER_PADDING, MASK)
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(gradient, expected_gradient)
 
     monkeypatch.setattr(layers, "zero_masked", lambda x, mask: x)
     compute_with_padding = jax.jit(functools.partial(valid_vectors, model))
     out = compute_with_padding(OTHER_PADDING, MASK)
-    assert relative_error(out, expected[0]) > 1e-3
+    assert relative_error(out, expected) > 1e-3
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_encoder_with_short_conv_ignores_added_padding(attention):
-    model = make(attention, positions="rotary", num_heads=1)
+    model = make_encoder(attention, positions="rotary", num_heads=1)
     graphdef, state = nnx.split(model)
 
     @jax.jit
     def run(*inputs):
-        return nnx.merge(graphdef, state)(*inputs)[0]
+        out, _ = nnx.merge(graphdef, state)(*inputs)
+        return out
 
-    short = run(INPUTS[:, :13])
+    expected = run(INPUTS[:, :13])
     padded = run(INPUTS, np.arange(L) < np.full((B, 1), 13))
-    assert relative_error(padded[:, :13], short) <= TOLERANCE["float32"]
+    assert relative_error(padded[:, :13], expected) <= TOLERANCE["float32"]
     unmasked = run(INPUTS, np.ones((B, L), bool))
-    assert relative_error(unmasked[:, :13], short) > 1e-3
+    assert relative_error(unmasked[:, :13], expected) > 1e-3
 
 
 def test_identity_with_short_conv_is_the_convolution_alone():
-    """In front of the projection, with the residual: from the layer's own parts."""
-    layer = make(short_conv=5).blocks[0].attention
+    """The convolution adds to its input, in front of the layer's own projection."""
+    layer = make_encoder(short_conv=5).blocks[0].attention
     x = np.random.default_rng(0).normal(size=(B, L, D)).astype(np.float32)
     valid = np.where(MASK[:, :, None], x, 0)
-    convolved = jnp.float32(x + formula(valid, layer.short_conv[...]))
-    expected = layer.out(layer.project(convolved))
-    found = call(layer, x, MASK)
-    assert relative_error(found[MASK], expected[MASK]) <= TOLERANCE["float32"]
+    convolved = x + convolve_by_formula(valid, layer.short_conv[...])
+    expected = layer.out(layer.project(jnp.float32(convolved)))
+    out = call(layer, x, MASK)
+    assert relative_error(out[MASK], expected[MASK]) <= TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize(("size", "reach"), [(0, 0), (3, 2), (5, 4)])
 def test_identity_with_short_conv_sees_half_a_kernel_a_layer(size, reach):
-    model = make(short_conv=size, num_layers=2)
+    model = make_encoder(short_conv=size, num_layers=2)
+    changed_inputs = INPUTS.copy()
+    changed_inputs[:, 10] = (INPUTS[:, 10] + 1) % V
+
     before, _ = call(model, INPUTS)
-    changed = INPUTS.copy()
-    changed[:, 10] = (changed[:, 10] + 1) % V
-    after, _ = call(model, changed)
+    after, _ = call(model, changed_inputs)
+
     tokens = np.flatnonzero(np.any(after != before, axis=(0, 2)))
     np.testing.assert_array_equal(tokens, np.arange(10 - reach, 11 + reach))
 
 
 def test_short_conv_changes_nothing_by_remat():
-    options = {"attention": "nystrom", "positions": "rotary", "dropout_rate": 0.3}
-    expected = output_and_gradient(make(**options))
-    found = output_and_gradient(make(remat="block", **options))
-    for one, other in zip(found, expected, strict=True):
-        assert relative_error(one, other) <= TOLERANCE["same"]
+    options = {"positions": "rotary", "dropout_rate": 0.3}
+    model = make_encoder("nystrom", **options)
+    rematerialized_model = make_encoder("nystrom", remat="block", **options)
+
+    expected, expected_gradient = output_and_gradient(model)
+    out, gradient = output_and_gradient(rematerialized_model)
+
+    assert relative_error(out, expected) <= TOLERANCE["same"]
+    assert relative_error(gradient, expected_gradient) <= TOLERANCE["same"]
 
 
 def test_encoder_with_short_conv_in_bfloat16_is_near_float32():
-    options = {"attention": "nystrom", "positions": "rotary", "dropout_rate": 0.0}
-    expected, _ = output_and_gradient(make(**options))
-    found, _ = output_and_gradient(make(dtype=jnp.bfloat16, **options))
-    assert found.dtype == jnp.bfloat16
-    assert relative_error(found, expected) <= TOLERANCE["bfloat16"]
+    options = {"positions": "rotary", "dropout_rate": 0.0}
+    model = make_encoder("nystrom", **options)
+    bfloat16_model = make_encoder("nystrom", dtype=jnp.bfloat16, **options)
+
+    expected, _ = output_and_gradient(model)
+    out, _ = output_and_gradient(bfloat16_model)
+
+    assert out.dtype == jnp.bfloat16
+    assert relative_error(out, expected) <= TOLERANCE["bfloat16"]
 
 
 def test_kernels_of_short_conv_begin_small_and_differ():
-    kernel = make(short_conv=7, model_dim=64).blocks[0].attention.short_conv[...]
+    encoder = make_encoder(short_conv=7, model_dim=64)
+    kernel = encoder.blocks[0].attention.short_conv[...]
     assert kernel.shape == (7, 64)
     assert 0.9 * 7**-0.5 < np.abs(kernel).max() <= 7**-0.5
     assert len(np.unique(kernel)) == kernel.size

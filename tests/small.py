@@ -1,6 +1,7 @@
 """Small settings that several tests share: they compile and train in seconds."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ def make_config(arg: str = "nystrom", task: str = "listops", **changes) -> Confi
         group, key = path.split("__")
         groups[group][key] = value
     return Config.from_mapping(groups)
+
+
+def prefixed(group: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Names the options of a group as `make_config` takes them: model__pooling."""
+    return {f"{group}__{key}": value for key, value in options.items()}
 
 
 def untrained(arg: str, task: str = "listops", **changes) -> TrainedRun:

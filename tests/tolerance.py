@@ -8,11 +8,16 @@ import jax.typing
 import numpy as np
 
 TOLERANCE = {
-    "float64": 1e-11,  # against the float64 transcription of the paper
-    "float32": 1e-5,  # the same, and between two ways to the same numbers
-    "same": 1e-6,  # the same float32 computation in other company or another order
-    "bfloat16": 3e-2,  # 8 bits of mantissa: 2⁻⁹ a rounding
-    "derivative": 1e-6,  # float64, against central differences of step 1e-5
+    # Results are compared with the float64 transcription of the paper.
+    "float64": 1e-11,
+    # They are compared with it too, or are two ways to the same numbers.
+    "float32": 1e-5,
+    # The same float32 computation is made in other company or another order.
+    "same": 1e-6,
+    # The mantissa has 8 bits: a rounding is 2⁻⁹.
+    "bfloat16": 3e-2,
+    # Derivatives in float64 are compared with central differences of step 1e-5.
+    "derivative": 1e-6,
 }
 
 
@@ -20,6 +25,8 @@ def relative_error(
     actual: jax.typing.ArrayLike, expected: jax.typing.ArrayLike
 ) -> float:
     """max |actual − expected| / max |expected|; NaN when either has one."""
-    actual, expected = np.asarray(actual, float), np.asarray(expected, float)
+    actual = np.asarray(actual, float)
+    expected = np.asarray(expected, float)
     assert actual.shape == expected.shape, (actual.shape, expected.shape)
-    return float(np.abs(actual - expected).max() / np.abs(expected).max())
+    difference = np.abs(actual - expected).max()
+    return float(difference / np.abs(expected).max())

@@ -88,4 +88,4 @@ def test_commands_of_these_tests_leave_no_file(run_main, tmp_path, monkeypatch):
     num_open = len(os.listdir("/dev/fd"))
     assert run_main("print('ran')").stdout == "ran\n"
     assert len(os.listdir("/dev/fd")) == num_open
-    assert not [*streams.iterdir()]
+    assert not list(streams.iterdir())

@@ -17,7 +17,8 @@ from tests.small import make_config
 
 CONFIG = make_config("quick")
 FINISH = "open(workdir + '/result.json', 'w').write('{}')"
-# Its first start sends a signal to the sweep, and saves when it is asked to stop.
+# The first start of these lines sends a signal to the sweep, and saves when it is asked
+# to stop.
 SIGNAL = f"""
 import os, signal, sys, time
 def save(*_):
@@ -57,44 +58,59 @@ def test_run_locally_records_failures_and_runs_the_others(tmp_path, capfd):
         stub("c", source="b"),
         stub("d", source="a"),
         stub("e", "import os; os.kill(os.getpid(), 9)"),
-        stub("f", "raise SystemExit(142)"),  # has saved: it can go on
+        # This status says that a run has saved and can go on.
+        stub("f", "raise SystemExit(142)"),
     ]
     run_locally(points, tmp_path)
-    ends = ["failed", "done", "done", "waiting", "failed", "waiting"]
-    assert states(points, tmp_path) == ends
-    said = "a: status 1: error: no data\nb: done\nc: done\ne: status -9: \nf: waiting\n"
-    assert capfd.readouterr().out == said
+    assert states(points, tmp_path) == [
+        "failed",
+        "done",
+        "done",
+        "waiting",
+        "failed",
+        "waiting",
+    ]
     assert (tmp_path / "a" / "failed.txt").read_text() == "status 1: error: no data"
+    assert capfd.readouterr().out.splitlines() == [
+        "a: status 1: error: no data",
+        "b: done",
+        "c: done",
+        "e: status -9: ",
+        "f: waiting",
+    ]
 
 
 def test_run_locally_gives_each_run_at_a_time_a_gpu_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7,9")
     # Each waits until the other has begun: they run at the same time.
-    meet = f"""
+    lines = f"""
 import os, pathlib, time
-here = pathlib.Path(workdir)
-(here / "gpu").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
-while len([*here.parent.glob("*/gpu")]) < 2:
+folder = pathlib.Path(workdir)
+(folder / "gpu").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+while len(list(folder.parent.glob("*/gpu"))) < 2:
     time.sleep(0.02)
 {FINISH}"""
-    points = [stub("a", meet), stub("b", meet), stub("c", source="b")]
+    points = [stub("a", lines), stub("b", lines), stub("c", source="b")]
     run_locally(points, tmp_path)
-    assert {(tmp_path / x / "gpu").read_text() for x in "ab"} == {"4", "7"}
-    assert states(points, tmp_path) == ["done"] * 3
+    assert states(points, tmp_path) == ["done", "done", "done"]
+    gpus = {(tmp_path / name / "gpu").read_text() for name in ("a", "b")}
+    assert gpus == {"4", "7"}
 
 
-@pytest.mark.parametrize("num_parallel", [1, 2])
+@pytest.mark.parametrize(("num_parallel", "preallocate"), [(1, ""), (2, "false")])
 def test_run_locally_lets_runs_share_the_memory_of_a_gpu(
-    tmp_path, monkeypatch, num_parallel
+    tmp_path, monkeypatch, num_parallel, preallocate
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
-    name = "XLA_PYTHON_CLIENT_PREALLOCATE"
-    monkeypatch.delenv(name, raising=False)
-    line = f"import os; open(workdir + '/env', 'w').write(os.environ.get({name!r}, ''))"
-    points = [stub("a", f"{line}\n{FINISH}"), stub("b", f"{line}\n{FINISH}")]
-    run_locally(points, tmp_path, num_parallel)
-    shared = "false" if num_parallel > 1 else ""
-    assert [(tmp_path / x / "env").read_text() for x in "ab"] == [shared] * 2
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
+    lines = f"""
+import os
+value = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "")
+open(workdir + "/value", "w").write(value)
+{FINISH}"""
+    run_locally([stub("a", lines), stub("b", lines)], tmp_path, num_parallel)
+    assert (tmp_path / "a" / "value").read_text() == preallocate
+    assert (tmp_path / "b" / "value").read_text() == preallocate
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGALRM])
@@ -111,24 +127,28 @@ def test_run_locally_lets_runs_save_and_goes_on(tmp_path, signum):
 
 
 def test_job_checkpoint_returns_when_the_run_has_saved(tmp_path):
-    point, found = stub("a", SIGNAL.replace("SIGNUM", "SIGUSR2")), []
-    job = Job(point.command(tmp_path), tmp_path / "a")
+    point = stub("a", SIGNAL.replace("SIGNUM", "SIGUSR2"))
+    workdir = tmp_path / "a"
+    job = Job(point.command(tmp_path), workdir)
+    resumptions = []
 
     def requeue(*_):
-        found.append((job.checkpoint(), (tmp_path / "a" / "saved").exists()))
+        resumptions.append(job.checkpoint())
+        assert (workdir / "saved").exists()
 
-    before = signal.signal(signal.SIGUSR2, requeue)
+    handler = signal.signal(signal.SIGUSR2, requeue)
     job()
-    signal.signal(signal.SIGUSR2, before)
-    [(again, has_saved)] = found
-    assert (has_saved, find_state(tmp_path / "a")) == (True, "waiting")
-    again.function()
-    assert find_state(tmp_path / "a") == "done"
+    signal.signal(signal.SIGUSR2, handler)
+
+    assert find_state(workdir) == "waiting"
+    (resumption,) = resumptions
+    resumption.function()
+    assert find_state(workdir) == "done"
 
 
 def test_job_checkpoint_before_its_process_has_started(tmp_path):
-    again = Job(stub("a").command(tmp_path), tmp_path / "a").checkpoint()
-    again.function()
+    job = Job(stub("a").command(tmp_path), tmp_path / "a")
+    job.checkpoint().function()
     assert find_state(tmp_path / "a") == "done"
 
 
@@ -173,7 +193,7 @@ exec "$@"
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """The commands on PATH; gives the folder of their scripts."""
+    """The folder of a cluster's scripts, whose commands are on PATH."""
     folder = tmp_path / "cluster"
     (folder / "bin").mkdir(parents=True)
     for name, program in {"sbatch": SBATCH, "srun": SRUN}.items():
@@ -187,20 +207,41 @@ def cluster(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_run_on_slurm_submits_an_array_and_one_that_waits(tmp_path, cluster, capfd):
-    points = [stub("a"), stub("b", "raise SystemExit(2)")]
-    points += [stub("c", source="a"), stub("d", source="b")]
-    job = {"partition": "gpu", "time": 90, "gpus_per_node": 1, "array_parallelism": 8}
+    points = [
+        stub("a"),
+        stub("b", "raise SystemExit(2)"),
+        stub("c", source="a"),
+        stub("d", source="b"),
+    ]
     with open(cluster / "ended", "rb+", buffering=0) as ended:
-        run_on_slurm(points, tmp_path / "sweep", **job)
-        assert sorted(ended.readline() for _ in range(2)) == [b"100\n", b"101\n"]
+        run_on_slurm(
+            points,
+            tmp_path / "sweep",
+            partition="gpu",
+            time=90,
+            gpus_per_node=1,
+            array_parallelism=8,
+        )
+        jobs = {ended.readline(), ended.readline()}
+    assert jobs == {b"100\n", b"101\n"}
     assert "submitted 2 runs as job 101" in capfd.readouterr().out
-    found = states(points, tmp_path / "sweep")
-    assert found == ["done", "failed", "done", "done"], (cluster / "log").read_text()
-    first, second = ((cluster / f"{n}.sh").read_text() for n in (100, 101))
-    lines = "--array=0-1%2 --partition=gpu --time=90 --gpus-per-node=1 --requeue"
-    for line in (*lines.split(), "--signal=USR2@120", "--job-name=sweep"):
-        assert f"#SBATCH {line}\n" in first
+    log = (cluster / "log").read_text()
+    ends = states(points, tmp_path / "sweep")
+    assert ends == ["done", "failed", "done", "done"], log
+
+    first = (cluster / "100.sh").read_text()
+    for option in (
+        "--array=0-1%2",
+        "--partition=gpu",
+        "--time=90",
+        "--gpus-per-node=1",
+        "--requeue",
+        "--signal=USR2@120",
+        "--job-name=sweep",
+    ):
+        assert f"#SBATCH {option}\n" in first
     assert "--dependency" not in first
+    second = (cluster / "101.sh").read_text()
     assert "#SBATCH --dependency=afterany:100\n" in second
 
 

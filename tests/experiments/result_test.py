@@ -19,7 +19,8 @@ from nystromformer.training.devices import make_mesh
 from nystromformer.training.optimizer import make_optimizer
 from tests.small import make_config
 
-LANDMARKS = 26  # of 24 to 48 tokens, most of them few: some sequences are exact
+# Sequences have 24 to 48 tokens, and most of them few: some are exact.
+LANDMARKS = 26
 SETTINGS = {
     "task__num_train": 64,
     "task__num_validation": 10,
@@ -79,66 +80,112 @@ def test_result_names_the_run(done):
 def test_result_has_the_data_of_each_split(done):
     hashes = {name: split.content_hash for name, split in done.splits.items()}
     assert done.result["data_sha256"] == hashes
-    assert len({*hashes.values()}) == 3
+    assert len(set(hashes.values())) == 3
 
 
 def test_result_has_floors_fitted_on_train_and_scored_on_test(done):
-    train, validation, test = (done.splits[name] for name in SPLITS)
-    floors, result = done.experiment.task.floors, done.result
-    assert result["floors"] == floors(train, test)
-    for others in (train, train), (test, test), (test, train), (train, validation):
-        assert result["floors"] != floors(*others)
-    share = np.mean(test.labels == 1)
-    assert result["other_floors"] == {
+    train = done.splits["train"]
+    validation = done.splits["validation"]
+    test = done.splits["test"]
+    compute_floors = done.experiment.task.floors
+
+    floors = done.result["floors"]
+
+    assert floors == compute_floors(train, test)
+    assert floors != compute_floors(train, train)
+    assert floors != compute_floors(test, test)
+    assert floors != compute_floors(test, train)
+    assert floors != compute_floors(train, validation)
+
+
+def test_result_has_the_f1_of_a_model_that_always_says_class_1(done):
+    share = np.mean(done.splits["test"].labels == 1)
+    assert done.result["other_floors"] == {
         "f1": {"class 1 always": pytest.approx(2 * share / (1 + share))}
     }
 
 
 def test_result_has_the_share_of_exact_sequences_of_test(done):
-    shares = [np.mean(split.lengths <= LANDMARKS) for split in done.splits.values()]
-    assert done.result["fraction_exact"] == shares[2]
-    assert len({*shares}) == 3
+    shares = {}
+    for name, split in done.splits.items():
+        shares[name] = np.mean(split.lengths <= LANDMARKS)
+    assert done.result["fraction_exact"] == shares["test"]
+    assert len(set(shares.values())) == 3
 
 
 def test_result_says_where_its_numbers_come_from(done):
-    names = ("command", "commit", "device", "versions")
-    made_by = {name: done.result[name] for name in names}
-    assert done.result["sessions"] == [{"step": 0, **made_by}]
-    assert all(made_by[name] for name in ("command", "device", "versions"))
+    result = done.result
+    assert result["sessions"] == [
+        {
+            "step": 0,
+            "command": result["command"],
+            "commit": result["commit"],
+            "device": result["device"],
+            "versions": result["versions"],
+        }
+    ]
+    assert result["command"]
+    assert result["device"]
+    assert result["versions"]
 
 
-@pytest.mark.parametrize("num_epochs", [1.0, 2.5])
-def test_an_epoch_of_pairs_has_as_many_steps_as_pairs_fill(monkeypatch, num_epochs):
-    """24 pairs of three documents; the rate decays over these steps."""
+def pairs_of_three_documents(num_pairs):
+    """A split of pairs, each of two of three documents."""
     rng = np.random.default_rng(0)
-    pairs = rng.integers(0, 3, (24, 2)).astype(np.int32)
-    rows, lengths = np.ones((3, 32), np.uint8), np.full(3, 32, np.int32)
-    split = Split(rows, lengths, np.zeros(24, np.int32), pairs)
+    return Split(
+        inputs=np.ones((3, 32), np.uint8),
+        lengths=np.full(3, 32, np.int32),
+        labels=np.zeros(num_pairs, np.int32),
+        pairs=rng.integers(0, 3, (num_pairs, 2)).astype(np.int32),
+    )
+
+
+def last_update(optimizer, num_steps):
+    """The update of the last of some steps with the gradient 1."""
+    state = optimizer.init(np.ones(1))
+    for _ in range(num_steps):
+        update, state = optimizer.update(np.ones(1), state, np.ones(1))
+    return float(update[0])
+
+
+@pytest.mark.parametrize(("num_epochs", "num_steps"), [(1.0, 3), (2.5, 8)])
+def test_an_epoch_of_pairs_has_as_many_steps_as_pairs_fill(
+    monkeypatch, num_epochs, num_steps
+):
+    """The learning rate decays over these steps."""
+    split = pairs_of_three_documents(num_pairs=24)
     monkeypatch.setattr(Experiment, "load", lambda _: dict.fromkeys(SPLITS, split))
-    changes = {"train__num_epochs": num_epochs, "train__num_steps": 0}
-    changes |= {"task__max_length": 32, "train__batch_size": 8}
-    changes["optimizer__warmup_steps"] = 1
-    config = make_config("identity,quick", "retrieval", **changes)
+    config = make_config(
+        "identity,quick",
+        "retrieval",
+        task__max_length=32,
+        optimizer__warmup_steps=1,
+        train__batch_size=8,
+        train__num_epochs=num_epochs,
+        train__num_steps=0,
+    )
     mesh = make_mesh(8, 32, devices=jax.devices()[:1])
+
     experiment, _, programs = load_and_compile(Experiment(config), mesh)
-    num_steps = round(3 * num_epochs)
+
     assert experiment.config.train.num_steps == num_steps
-
-    def last_update(optimizer):
-        state = optimizer.init(np.ones(1))
-        for _ in range(num_steps):
-            update, state = optimizer.update(np.ones(1), state, np.ones(1))
-        return float(update[0])
-
-    by_hand = make_optimizer(config.optimizer, num_steps)
-    assert last_update(programs.definition.optimizer) == last_update(by_hand)
+    optimizer = programs.definition.optimizer
+    expected = make_optimizer(config.optimizer, num_steps)
+    assert last_update(optimizer, num_steps) == last_update(expected, num_steps)
 
 
 def test_summarize_has_the_metrics_of_the_result_beside_their_floors():
     result = {
-        **{"task": "glue", "attention": "nystrom", "seed": 7, "metric": "f1"},
-        **{"best_step": 1_200, "validation_f1": 0.5, "test_f1": 0.25},
-        **{"test_accuracy": 0.75, "test_loss": 0.125, "test_examples": 1_000},
+        "task": "glue",
+        "attention": "nystrom",
+        "seed": 7,
+        "metric": "f1",
+        "best_step": 1_200,
+        "validation_f1": 0.5,
+        "test_f1": 0.25,
+        "test_accuracy": 0.75,
+        "test_loss": 0.125,
+        "test_examples": 1_000,
         "floors": {"class 1 always": 0.375},
         "other_floors": {"accuracy": {"majority class": 0.625}, "loss": {"rule": 2.0}},
     }

@@ -63,7 +63,7 @@ def test_sweep_rejects_bad_input(commands, tmp_path):
     ):
         done = commands.run("sweep.py", f"--workdir={tmp_path}/x", *args)
         assert message in refused(done)
-    assert not [*tmp_path.iterdir()]
+    assert not list(tmp_path.iterdir())
 
 
 def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
@@ -90,7 +90,7 @@ def test_sweep_takes_changes_in_every_form_that_train_does(commands, tmp_path):
         "--config.optimizer.cycle_b1=true",
         "--config.train.seed=0",
     }
-    assert not [*tmp_path.iterdir()]
+    assert not list(tmp_path.iterdir())
 
 
 def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
@@ -103,7 +103,7 @@ def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
     names = [f"{task}-linear-seed{seed}" for seed in (0, 1) for task in tasks]
     assert [x[-1] for x in words] == [f"--workdir={tmp_path}/x y/{n}" for n in names]
     assert all("--config.task.data_dir=/a b" in x for x in words)
-    assert not [*tmp_path.iterdir()]
+    assert not list(tmp_path.iterdir())
 
 
 def test_sweep_dry_run_of_table_2_has_its_three_rows_on_six_tasks(tmp_path, commands):

@@ -19,7 +19,8 @@ from nystromformer.experiments.workdir import (
 from nystromformer.run_files import CONFIG_FILE
 from tests.small import make_config
 
-BERT = {"train__init_from": "/a/bert", "task__sizes": (1, 2)}  # a list in JSON
+# A tuple is saved as a list.
+BERT = {"train__init_from": "/a/bert", "task__sizes": (1, 2)}
 
 
 @pytest.fixture
@@ -39,35 +40,50 @@ def test_read_config_rejects_a_folder_of_something_else(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"train__seed": 7}, r"train\.seed is 0 there, 7 here"),
         ({"task__num_train": 7}, r"task\.num_train is \d+ there, 7 here"),
         ({"train__init_from": "/a/b/"}, r"train\.init_from is 'bert' there, 'b' here"),
     ],
 )
-def test_check_workdir_rejects_another_config(workdir, change, said):
-    with pytest.raises(ConfigError, match=said):
-        check_workdir(workdir, make_config(**{**BERT, **change}))
+def test_check_workdir_rejects_another_config(workdir, change, message):
+    config = make_config(**(BERT | change))
+    with pytest.raises(ConfigError, match=message):
+        check_workdir(workdir, config)
 
 
 # Keys of a run that may change while it is stopped; a change of any other is refused.
-FREE = {"preset", "load", "task.data_dir", "task.source_dir"}
-FREE |= {"train.log_every", "train.checkpoint_every"}
+FREE_KEYS = {
+    "preset",
+    "load",
+    "task.data_dir",
+    "task.source_dir",
+    "train.log_every",
+    "train.checkpoint_every",
+}
+
+
+def config_with(config, key, value):
+    """A stand-in for a config, in which one key has another value."""
+    groups = config.to_mapping()
+    group, _, name = key.rpartition(".")
+    if group:
+        groups[group][name] = value
+    else:
+        groups[name] = value
+    return SimpleNamespace(train=config.train, to_mapping=lambda: groups)
 
 
 def test_check_workdir_rejects_a_change_of_every_key_that_changes_numbers(workdir):
-    """All but those above: of the file as it was saved, key by key."""
+    """Each key of the file as it was saved is changed, one after the other."""
     config = make_config(**BERT)
-    saved = flatten_dict(config.to_mapping(), sep=".")
-    assert saved.keys() > FREE | {"train.eval_every", "train.batch_size"}
-    for key, value in saved.items():
-        group, _, name = key.rpartition(".")
-        groups = config.to_mapping()
-        other = "another" if value is None or isinstance(value, str) else [value]
-        (groups[group] if group else groups)[name] = other
-        changed = SimpleNamespace(train=config.train, to_mapping=lambda to=groups: to)
-        if key in FREE:
+    values = flatten_dict(config.to_mapping(), sep=".")
+    assert values.keys() > FREE_KEYS | {"train.eval_every", "train.batch_size"}
+    for key, value in values.items():
+        is_text = value is None or isinstance(value, str)
+        changed = config_with(config, key, "another" if is_text else [value])
+        if key in FREE_KEYS:
             check_workdir(workdir, changed)
         else:
             with pytest.raises(ConfigError, match=rf"{key} is .* there, .* here"):
@@ -75,16 +91,20 @@ def test_check_workdir_rejects_a_change_of_every_key_that_changes_numbers(workdi
 
 
 def test_check_workdir_takes_what_has_moved_or_changes_no_number(workdir):
-    moved = {"task__data_dir": "/moved", "task__source_dir": "/moved"}
-    moved |= {"train__init_from": "/moved/bert/", "train__checkpoint_every": 1}
-    check_workdir(workdir, make_config(**{**BERT, **moved}))
+    changes = {
+        "task__data_dir": "/moved",
+        "task__source_dir": "/moved",
+        "train__init_from": "/moved/bert/",
+        "train__checkpoint_every": 1,
+    }
+    check_workdir(workdir, make_config(**(BERT | changes)))
 
 
 def test_check_workdir_takes_other_workers(tmp_path):
     config = make_config(task="pathfinder")
     write_json(tmp_path / CONFIG_FILE, config.to_mapping())
-    more = make_config(task="pathfinder", task__num_workers=3)
-    check_workdir(epath.Path(tmp_path), more)
+    three_workers = make_config(task="pathfinder", task__num_workers=3)
+    check_workdir(epath.Path(tmp_path), three_workers)
 
 
 def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):
@@ -102,7 +122,7 @@ def test_lock_workdir_holds_while_a_process_trains_there(workdir):
         with refused, lock_workdir(workdir):
             pass
     assert not is_locked(workdir)
-    with lock_workdir(workdir):  # free again
+    with lock_workdir(workdir):
         pass
 
 
@@ -114,22 +134,31 @@ def test_lock_workdir_waits_for_one_who_only_asks(workdir):
 
 
 def test_lock_workdir_leaves_no_folder_of_a_run_that_wrote_nothing(tmp_path):
-    new, old, begun = (epath.Path(tmp_path / name) for name in ("new", "old", "begun"))
-    old.mkdir()
-    for folder in (new, old):
-        with lock_workdir(folder):
-            assert folder.exists()
-    with lock_workdir(begun):
-        (begun / CONFIG_FILE).touch()
-    assert not new.exists()
-    assert old.exists()
-    assert (begun / CONFIG_FILE).exists()
+    folder = epath.Path(tmp_path / "new")
+    with lock_workdir(folder):
+        assert folder.exists()
+    assert not folder.exists()
+
+
+def test_lock_workdir_leaves_a_folder_that_was_there(tmp_path):
+    folder = epath.Path(tmp_path / "old")
+    folder.mkdir()
+    with lock_workdir(folder):
+        pass
+    assert folder.exists()
+
+
+def test_lock_workdir_leaves_the_folder_of_a_run_that_has_begun(tmp_path):
+    folder = epath.Path(tmp_path / "begun")
+    with lock_workdir(folder):
+        (folder / CONFIG_FILE).touch()
+    assert (folder / CONFIG_FILE).exists()
 
 
 def test_is_locked_leaves_no_file(tmp_path):
     assert not is_locked(tmp_path / "no")
     assert not is_locked(tmp_path)
-    assert not [*tmp_path.iterdir()]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["[x]", "[!x]", "lr=[1,2]", r"a\b", "a*", "a?"])

@@ -34,15 +34,15 @@ LIKE = jax.eval_shape(lambda: make_state(0))
 
 @pytest.fixture
 def workdir(tmp_path):
-    """Of a run that has saved the steps 5, 10 and 20, and keeps two."""
+    """The folder of a run that has saved the steps 5, 10 and 20, and keeps two."""
     for step in (5, 10, 20):
         save_step(tmp_path, step, make_state(step), {"value": step / 7})
     return tmp_path
 
 
-def assert_is_step(step, found):
-    """`found` is what was saved at that step, bit for bit."""
-    state, meta = found
+def assert_is_step(step, restored):
+    """Checks that the state and the metadata are those of a step, bit for bit."""
+    state, meta = restored
     assert meta == {"value": step / 7}
     assert weights_sha256(state) == weights_sha256(make_state(step))
 
@@ -50,8 +50,14 @@ def assert_is_step(step, found):
 def test_restore_gives_the_newest_of_two_bit_for_bit(workdir):
     assert saved_steps(workdir) == [20, 10]
     assert_is_step(20, restore(workdir, LIKE))
-    assert restore(workdir / "new", LIKE) is None
-    folder = workdir / "checkpoints"  # of which 20 is killed while it is written
+
+
+def test_restore_gives_nothing_where_nothing_was_saved(tmp_path):
+    assert restore(tmp_path / "new", LIKE) is None
+
+
+def test_restore_gives_an_older_step_where_one_was_killed_while_it_was_saved(workdir):
+    folder = workdir / "checkpoints"
     (folder / "20").rename(folder / "20.orbax-checkpoint-tmp")
     assert_is_step(10, restore(workdir, LIKE))
     save_step(workdir, 20, make_state(20), {"value": 20 / 7})
@@ -60,28 +66,31 @@ def test_restore_gives_the_newest_of_two_bit_for_bit(workdir):
 
 def test_restore_notices_a_flipped_bit_in_any_file(workdir, tmp_path_factory):
     """Some files orbax does not need; the array data it would read without a word."""
-    older = 0
+    steps = []
     for file in (workdir / "checkpoints" / "20").rglob("*"):
         if not file.is_file():
             continue
         copy = tmp_path_factory.mktemp("copy") / "run"
         shutil.copytree(workdir, copy)
         flip_a_bit(copy / file.relative_to(workdir))
-        found = restore(copy, LIKE)
-        step = int(found[0]["step"])
-        assert_is_step(step, found)
-        older += step == 10
-    assert older >= 4
+        state, meta = restore(copy, LIKE)
+        step = int(state["step"])
+        assert_is_step(step, (state, meta))
+        steps.append(step)
+    assert steps.count(10) >= 4
 
 
-def test_restore_raises_where_no_step_is_whole_or_of_this_model(workdir, capsys):
-    for change in ({"more": LIKE["bias"]}, {"bias": LIKE["kernel"]}):
-        with pytest.raises(CheckpointError, match=r"no checkpoint .* of this model"):
-            restore(workdir, {**LIKE, **change})
+@pytest.mark.parametrize("change", [{"more": LIKE["bias"]}, {"bias": LIKE["kernel"]}])
+def test_restore_raises_where_no_step_is_of_this_model(workdir, change):
+    with pytest.raises(CheckpointError, match=r"no checkpoint .* of this model"):
+        restore(workdir, LIKE | change)
+
+
+def test_restore_raises_where_no_step_is_whole(workdir, capsys):
     flip_a_bit(workdir / "checkpoints" / "20" / "meta" / "metadata")
-    capsys.readouterr()
     assert_is_step(10, restore(workdir, LIKE))
     assert "checkpoints/20 is missing, damaged" in capsys.readouterr().out
+
     flip_a_bit(workdir / "checkpoints" / "10" / "meta" / "metadata")
     with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole .*delete"):
         restore(workdir, LIKE)
@@ -100,7 +109,13 @@ def test_load_weights_gives_what_was_saved_last_or_names_what_is_damaged(tmp_pat
 
 
 def test_weights_sha256_sees_names_shapes_dtypes_and_values():
-    zero = np.zeros((2, 3), np.float32)
-    trees = [{"b": zero}, {"a": zero.T}, {"a": np.int32(zero)}, {"a": zero + 1e-45}]
-    assert weights_sha256({"a": zero}) == weights_sha256({"a": jnp.zeros((2, 3))})
-    assert len({weights_sha256(tree) for tree in [{"a": zero}, *trees]}) == 5
+    zeros = np.zeros((2, 3), np.float32)
+    hashes = {
+        weights_sha256({"a": zeros}),
+        weights_sha256({"b": zeros}),
+        weights_sha256({"a": zeros.T}),
+        weights_sha256({"a": np.int32(zeros)}),
+        weights_sha256({"a": zeros + 1e-45}),
+    }
+    assert len(hashes) == 5
+    assert weights_sha256({"a": jnp.zeros((2, 3))}) == weights_sha256({"a": zeros})

@@ -1,5 +1,6 @@
 """Batches: pure functions of (seed, epoch, k), and the examples that they name."""
 
+import itertools
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -12,27 +13,29 @@ from nystromformer.training.data import MAX_CHUNK, HostSplit, train_indices
 
 def test_train_indices_of_an_epoch_are_a_permutation_less_its_remainder():
     indices = train_indices(7, 0, 2 * 8, num_examples=103, batch_size=12)
-    first, second = (set(epoch.ravel()) for epoch in np.split(indices, 2))
+    first_epoch, second_epoch = np.split(indices, 2)
+    first = set(first_epoch.ravel())
+    second = set(second_epoch.ravel())
     assert len(first) == len(second) == 96
     assert first | second <= set(range(103))
     assert first != second
 
 
 def test_train_indices_do_not_depend_on_where_the_run_was_resumed():
-    whole = train_indices(7, 0, 30, 103, 12)
+    indices = train_indices(7, 0, 30, 103, 12)
     parts = [train_indices(7, start, 5, 103, 12) for start in range(0, 30, 5)]
-    np.testing.assert_array_equal(whole, np.concatenate(parts))
-    assert not np.array_equal(whole, train_indices(8, 0, 30, 103, 12))
+    np.testing.assert_array_equal(indices, np.concatenate(parts))
+    assert not np.array_equal(indices, train_indices(8, 0, 30, 103, 12))
 
 
 def test_train_indices_have_an_order_of_their_own_for_each_seed_and_epoch():
     """Seed 1 does not begin with what seed 0 goes on with, nor the other way round."""
-    steps = 8  # of an epoch
-    orders = {
-        train_indices(seed, steps * epoch, steps, 103, 12).tobytes()
-        for seed in range(5)
-        for epoch in range(5)
-    }
+    steps_per_epoch = 8
+    orders = set()
+    for seed, epoch in itertools.product(range(5), range(5)):
+        start = steps_per_epoch * epoch
+        indices = train_indices(seed, start, steps_per_epoch, 103, 12)
+        orders.add(indices.tobytes())
     assert len(orders) == 5 * 5
 
 
@@ -129,4 +132,5 @@ def test_take_gives_a_mask_where_some_row_has_padding():
     batch = make_split().put().take(indices, jnp.ones(2))
     np.testing.assert_array_equal(batch.mask, [[1, 0, 0], [1, 1, 0]])
     full = make_split(lengths=(3, 3, 3)).put().take(indices, jnp.ones(2))
-    assert full.mask is None  # a mask would cost time
+    # A mask would cost time.
+    assert full.mask is None

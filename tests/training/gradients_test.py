@@ -22,29 +22,40 @@ from tests.tolerance import TOLERANCE, relative_error
 from tests.training.conftest import CLASSES, VOCAB, make_split
 
 LENGTH = 32
-SIZES = {"vocab_size": VOCAB, "max_length": LENGTH, "num_layers": 1}
-SIZES |= {"num_heads": 2, "model_dim": 8, "mlp_dim": 8, "dropout_rate": 0.0}
-# Few iterations: they are unrolled, and compiling takes most of the time.
+# Iterations are unrolled, and compiling takes most of the time: there are few.
 OPTIONS = cases.OPTIONS | {"nystrom": {"num_landmarks": 7, "num_pinv_iters": 2}}
 
 
-def classifier(name, make=SequenceClassifier, **changes):
-    options = {"attention": name, "attention_options": OPTIONS.get(name, {})}
-    config = EncoderConfig(**{**SIZES, **options, **changes})
-    return make(config, num_classes=CLASSES, rngs=nnx.Rngs(0))
+def classifier(name, head=SequenceClassifier, *, dropout_rate=0.0, dtype=jnp.float32):
+    config = EncoderConfig(
+        vocab_size=VOCAB,
+        max_length=LENGTH,
+        num_layers=1,
+        num_heads=2,
+        model_dim=8,
+        mlp_dim=8,
+        attention=name,
+        attention_options=OPTIONS.get(name, {}),
+        dropout_rate=dropout_rate,
+        dtype=dtype,
+    )
+    return head(config, num_classes=CLASSES, rngs=nnx.Rngs(0))
 
 
 @pytest.fixture
 def data():
-    """Eight examples, one of them as long as the first of four lengths, one of all."""
+    """Eight examples of many lengths.
+
+    Of four even lengths two of them fill the first, and one the last.
+    """
     split = make_split(0, 8, LENGTH)
     split.inputs[:] = np.random.default_rng(1).integers(1, VOCAB, split.inputs.shape)
     split.lengths[:] = [31, 8, 1, 9, 32, 3, 17, 8]
     return HostSplit.from_split(split).put()
 
 
-def program(model, **batching):
-    """The gradient of this model's loss, and its first arguments."""
+def compile_gradient(model, **batching):
+    """The gradient of this model's loss, as a function, and its first arguments."""
     graphdef, weights = split_weights(model)
 
     def forward(params, variables, batch, key):
@@ -56,20 +67,33 @@ def program(model, **batching):
 
 
 def gradient_of(model, data, indices=range(8), **batching):
-    run, weights = program(model, **batching)
-    return run(*weights, data, jnp.array(indices), jax.random.key(0))
+    gradient, weights = compile_gradient(model, **batching)
+    return gradient(*weights, data, jnp.array(indices), jax.random.key(0))
 
 
-def check_equal(one, other):
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    found, expected = (ravel_pytree(x._replace(variables=()))[0] for x in (one, other))
-    assert relative_error(found, expected) <= TOLERANCE["float32"]
+def numbers(gradient):
+    """All numbers of a gradient in one vector, without the variables."""
+    return ravel_pytree(gradient._replace(variables=()))[0]
 
 
-def by_hand(forward, data, variables=(), parts=4, buckets=1):
-    """The gradient of a forward pass that has one parameter, 1."""
-    where = forward, jnp.ones(()), variables, data, jnp.arange(8), jax.random.key(0)
-    return batch_gradient(*where, grad_accum_steps=parts, length_buckets=buckets)
+def check_equal(gradient, expected):
+    assert jax.tree.structure(gradient) == jax.tree.structure(expected)
+    error = relative_error(numbers(gradient), numbers(expected))
+    assert error <= TOLERANCE["float32"]
+
+
+def gradient_of_one_parameter(forward, data, variables=(), parts=4, buckets=1):
+    """The gradient of a forward pass whose only parameter is 1."""
+    return batch_gradient(
+        forward,
+        params=jnp.ones(()),
+        variables=variables,
+        rows=data,
+        indices=jnp.arange(8),
+        key=jax.random.key(0),
+        grad_accum_steps=parts,
+        length_buckets=buckets,
+    )
 
 
 def test_bucket_lengths_are_even_steps_that_end_at_the_longest():
@@ -78,25 +102,26 @@ def test_bucket_lengths_are_even_steps_that_end_at_the_longest():
     assert bucket_lengths(2, 8) == (1, 2)
 
 
-SLOW = [(x, 2, 2) for x in ATTENTIONS if x not in ("nystrom", "linear")]
 PARTS = [("linear", 1, 4), ("linear", 4, 1), ("nystrom", 8, 2)]
-PARTS += [pytest.param(*x, marks=pytest.mark.slow) for x in SLOW]
+for attention in ATTENTIONS:
+    if attention not in ("nystrom", "linear"):
+        PARTS.append(pytest.param(attention, 2, 2, marks=pytest.mark.slow))
 
 
 @pytest.mark.parametrize(("name", "parts", "buckets"), PARTS)
 def test_batch_gradient_in_parts_adds_up_to_the_whole(data, name, parts, buckets):
     model = classifier(name)
-    found = gradient_of(model, data, grad_accum_steps=parts, length_buckets=buckets)
-    check_equal(found, gradient_of(model, data))
-    assert float(found.totals.examples) == 8
+    gradient = gradient_of(model, data, grad_accum_steps=parts, length_buckets=buckets)
+    check_equal(gradient, gradient_of(model, data))
+    assert float(gradient.totals.examples) == 8
 
 
 def test_batch_gradient_gives_a_pair_the_length_of_its_longer_text(data):
-    pairs = jnp.arange(8).reshape(4, 2)
-    pairs = data._replace(labels=data.labels[:4], pairs=pairs)
-    model = classifier("linear", make=PairClassifier)
-    found = gradient_of(model, pairs, range(4), grad_accum_steps=4, length_buckets=2)
-    check_equal(found, gradient_of(model, pairs, range(4)))
+    rows = jnp.arange(8).reshape(4, 2)
+    pairs = data._replace(labels=data.labels[:4], pairs=rows)
+    model = classifier("linear", PairClassifier)
+    gradient = gradient_of(model, pairs, range(4), grad_accum_steps=4, length_buckets=4)
+    check_equal(gradient, gradient_of(model, pairs, range(4)))
 
 
 @pytest.mark.parametrize("parts", [1, 4])
@@ -106,45 +131,56 @@ def test_batch_gradient_divides_by_the_weight_and_passes_variables_on(data, part
         sums = {"loss": (3 * params * tokens, tokens)}
         return Totals(sums, batch.weights.sum()), variables + 1
 
-    found = by_hand(forward, data, jnp.zeros(()), parts)
-    assert (found.params, found.variables) == (3, parts)
+    gradient = gradient_of_one_parameter(forward, data, jnp.zeros(()), parts)
+    assert gradient.params == 3
+    assert gradient.variables == parts
 
 
 def test_batch_gradient_draws_dropout_for_each_part(data):
     model = classifier("identity", dropout_rate=0.5)
-    one = gradient_of(model, data, [0], length_buckets=2)
-    same = gradient_of(model, data, [0, 0], grad_accum_steps=2, length_buckets=2)
-    assert same.totals.means()["loss"] != pytest.approx(one.totals.means()["loss"])
+    once = gradient_of(model, data, [0], length_buckets=2)
+    twice = gradient_of(model, data, [0, 0], grad_accum_steps=2, length_buckets=2)
+    loss = once.totals.means()["loss"]
+    assert twice.totals.means()["loss"] != pytest.approx(loss)
 
 
 def test_batch_gradient_sorts_parts_by_length_and_truncates_them(data):
-    seen = []
+    masks = []
 
     def forward(params, variables, batch, key):
-        jax.debug.callback(lambda mask: seen.append(mask), batch.mask)
+        jax.debug.callback(masks.append, batch.mask)
         weight = batch.weights.sum()
         return Totals({"loss": (params * weight, weight)}, weight), ()
 
-    by_hand(forward, data, buckets=4)
+    gradient_of_one_parameter(forward, data, buckets=4)
+
     jax.effects_barrier()
-    found = sorted((mask.shape[1], sorted(mask.sum(1).tolist())) for mask in seen)
-    assert found == [(8, [1, 3]), (8, [8, 8]), (24, [9, 17]), (32, [31, 32])]
+    parts = [(mask.shape[1], sorted(mask.sum(1).tolist())) for mask in masks]
+    assert sorted(parts) == [
+        (8, [1, 3]),
+        (8, [8, 8]),
+        (24, [9, 17]),
+        (32, [31, 32]),
+    ]
+
+
+def bytes_of_temporaries(data, parts):
+    """The memory of a step on 512 examples, whose activations are most of it."""
+    gradient, weights = compile_gradient(classifier("identity"), grad_accum_steps=parts)
+    indices = jnp.zeros(512, jnp.int32)
+    compiled = gradient.lower(*weights, data, indices, jax.random.key(0)).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
 
 
 def test_batch_gradient_in_parts_takes_less_memory(data):
-    """Of a batch whose activations are most of what a step holds."""
-    held = []
-    for parts in (1, 8):
-        run, weights = program(classifier("identity"), grad_accum_steps=parts)
-        where = *weights, data, jnp.zeros(512, jnp.int32), jax.random.key(0)
-        held.append(run.lower(*where).compile().memory_analysis().temp_size_in_bytes)
-    assert held[1] < held[0] / 4
+    assert bytes_of_temporaries(data, 8) < bytes_of_temporaries(data, 1) / 4
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_batch_gradient_can_be_lowered_for_accelerators(data, name):
-    """Which does not say that it runs there."""
-    run, weights = program(classifier(name, dtype=jnp.dtype("bfloat16")))
-    traced = run.trace(*weights, data, jnp.arange(8), jax.random.key(0))
+    """The test does not say that it runs there."""
+    model = classifier(name, dtype=jnp.dtype("bfloat16"))
+    gradient, weights = compile_gradient(model)
+    traced = gradient.trace(*weights, data, jnp.arange(8), jax.random.key(0))
     lowered = traced.lower(lowering_platforms=("cuda", "tpu"))
     assert "stablehlo" in lowered.as_text()

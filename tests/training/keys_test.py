@@ -29,12 +29,11 @@ from nystromformer.training.step import split_weights
 from tests.training.conftest import CLASSES, LENGTH, VOCAB, BagOfTokens, make_split
 
 fold_in = jax.random.fold_in
-ROWS = np.arange(8)
 KEY = jax.random.key(9)
 
 
-def measured(objective, model, batch, key=None):
-    """The sums of the objective, compiled."""
+def compute_sums(objective, model, batch, key=None):
+    """The sums of the objective and their weights, compiled."""
 
     @nnx.jit
     def compute(model, batch, key):
@@ -44,100 +43,140 @@ def measured(objective, model, batch, key=None):
     return {name: (float(x), float(weight)) for name, (x, weight) in sums.items()}
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_step_draws_dropout_by_seed_step_and_part(optimizer, parts):
-    """The loss of the step is that of the model with these keys."""
-    seed, step = 3, 5
-    batching = {"grad_accum_steps": parts}
-    programs = jit_programs(BagOfTokens, Classification(), optimizer, **batching)
-    state = programs.init(np.uint32(seed))._replace(step=jnp.int32(step))
-    split = make_split(0, 8)
+def take(split, examples):
+    """A batch of examples of a split, each with weight 1."""
     data = HostSplit.from_split(split).put()
-    chunk = Chunk(data, jnp.arange(8)[None], 1)
-    after, _ = programs.train_chunk(state, chunk)
+    return data.take(jnp.asarray(examples), jnp.ones(len(examples)))
 
-    key = fold_in(fold_in(jax.random.key(seed), 1), step)
-    rows, keys = [np.arange(8)], [key]
-    if parts == 2:
-        rows = np.split(np.argsort(split.lengths, kind="stable"), 2)
-        keys = [fold_in(key, 0), fold_in(key, 1)]
-    model, loss = BagOfTokens(nnx.Rngs(seed)), 0.0
-    for chosen, of_part in zip(rows, keys, strict=True):
-        batch = data.take(jnp.asarray(chosen), jnp.ones(len(chosen)))
-        loss += measured(Classification(), model, batch, of_part)["loss"][0]
-    assert float(after.totals.sums["loss"][0]) == pytest.approx(loss, rel=1e-5)
+
+def encoder_config(vocab_size):
+    """An encoder that compiles fast and drops half."""
+    return EncoderConfig(
+        vocab_size=vocab_size,
+        max_length=LENGTH,
+        num_layers=1,
+        attention="identity",
+        dropout_rate=0.5,
+    )
+
+
+def loss_of_a_step(optimizer, seed, step, split, parts):
+    """The sum of the losses of one step on all examples of a split."""
+    programs = jit_programs(
+        BagOfTokens, Classification(), optimizer, grad_accum_steps=parts
+    )
+    state = programs.init(np.uint32(seed))._replace(step=jnp.int32(step))
+    data = HostSplit.from_split(split).put()
+    chunk = Chunk(data, jnp.arange(len(split.labels))[None], 1)
+    state, _ = programs.train_chunk(state, chunk)
+    return float(state.totals.sums["loss"][0])
+
+
+def test_a_step_draws_dropout_by_seed_and_step(optimizer):
+    split = make_split(0, 8)
+    key = fold_in(fold_in(jax.random.key(3), 1), 5)
+    model = BagOfTokens(nnx.Rngs(3))
+
+    loss = loss_of_a_step(optimizer, seed=3, step=5, split=split, parts=1)
+
+    sums = compute_sums(Classification(), model, take(split, range(8)), key)
+    assert loss == pytest.approx(sums["loss"][0], rel=1e-5)
+
+
+def test_a_step_in_parts_draws_dropout_by_the_part(optimizer):
+    split = make_split(0, 8)
+    key = fold_in(fold_in(jax.random.key(3), 1), 5)
+    model = BagOfTokens(nnx.Rngs(3))
+
+    loss = loss_of_a_step(optimizer, seed=3, step=5, split=split, parts=2)
+
+    expected = 0.0
+    by_length = np.argsort(split.lengths, kind="stable")
+    for part, examples in enumerate(np.split(by_length, 2)):
+        batch = take(split, examples)
+        sums = compute_sums(Classification(), model, batch, fold_in(key, part))
+        expected += sums["loss"][0]
+    assert loss == pytest.approx(expected, rel=1e-5)
 
 
 def test_positions_drops_by_its_key():
-    sizes = {"vocab_size": VOCAB, "max_length": LENGTH, "num_layers": 1}
-    config = EncoderConfig(**sizes, attention="identity", dropout_rate=0.5)
-    model = TokenClassifier(config, num_classes=CLASSES, rngs=nnx.Rngs(0))
-    batch = (
-        HostSplit.from_split(make_split(0, 8)).put().take(jnp.arange(8), jnp.ones(8))
+    model = TokenClassifier(
+        encoder_config(VOCAB), num_classes=CLASSES, rngs=nnx.Rngs(0)
     )
+    # Every second token has the label 1, and the others have none.
     labels = jnp.where(jnp.arange(LENGTH) % 2 == 0, 1, -1)
     labels = jnp.broadcast_to(labels, (8, LENGTH))
+    batch = take(make_split(0, 8), range(8))._replace(labels=labels)
 
     @nnx.jit
     def by_hand(model):
         losses = -jax.nn.log_softmax(model(batch.inputs, batch.mask, KEY))[:, :, 1]
         return jnp.where(labels == 1, losses, 0).sum()
 
-    found = measured(Positions(LENGTH), model, batch._replace(labels=labels), KEY)
-    assert found["loss"][0] == pytest.approx(float(by_hand(model)), rel=1e-5)
+    loss, _ = compute_sums(Positions(LENGTH), model, batch, KEY)["loss"]
+    assert loss == pytest.approx(float(by_hand(model)), rel=1e-5)
 
 
 def test_classification_denoising_drops_by_another_key_than_it_hides():
     """Its class comes from the corrupted input, with the dropout of this key."""
-    sizes = {"vocab_size": VOCAB + 1, "max_length": LENGTH, "num_layers": 1}
-    config = EncoderConfig(**sizes, attention="identity", dropout_rate=0.5)
-    options = {"num_classes": CLASSES, "rngs": nnx.Rngs(0)}
-    model = DenoisingClassifier(config, **options)
-    objective = ClassificationDenoising(vocab_size=VOCAB, mask_token=VOCAB)
-    batch = (
-        HostSplit.from_split(make_split(0, 8)).put().take(jnp.arange(8), jnp.ones(8))
+    model = DenoisingClassifier(
+        encoder_config(VOCAB + 1), num_classes=CLASSES, rngs=nnx.Rngs(0)
     )
+    objective = ClassificationDenoising(vocab_size=VOCAB, mask_token=VOCAB)
+    batch = take(make_split(0, 8), range(8))
 
     @nnx.jit
     def by_hand(model):
         masked, mask = objective.hide(batch, KEY)
         logits = model(masked.inputs, mask, fold_in(KEY, 2**31))
-        chosen = jax.nn.one_hot(batch.labels, CLASSES)
-        return -(jax.nn.log_softmax(logits) * chosen).sum()
+        is_label = jax.nn.one_hot(batch.labels, CLASSES)
+        return -(jax.nn.log_softmax(logits) * is_label).sum()
 
-    found = measured(objective, model, batch, KEY)["classification_loss"]
-    assert found == pytest.approx((float(by_hand(model)), 8.0), rel=1e-5)
+    loss, weight = compute_sums(objective, model, batch, KEY)["classification_loss"]
+    assert loss == pytest.approx(float(by_hand(model)), rel=1e-5)
+    assert weight == 8
 
 
-def test_augmented_draws_for_each_example_by_a_key_of_its_own():
-    """And hands on the key of the step, by which the model drops."""
+def add_noise(tokens, key):
+    return tokens + jax.random.randint(key, tokens.shape, 0, 1000)
 
-    def move(tokens, key):
-        return tokens + jax.random.randint(key, tokens.shape, 0, 1000)
 
-    def note(model, batch, key):
-        seen.append((batch.inputs, key))
+class RecordingObjective:
+    """An objective that notes its inputs and its key."""
+
+    def __call__(self, model, batch, key):
+        self.inputs = batch.inputs
+        self.key = key
         return {}
 
-    seen, objective = [], Classification()
-    augmented = Augmented(objective, [move, move])
-    augmented.objective = note
-    batch = (
-        HostSplit.from_split(make_split(0, 8))
-        .put()
-        .take(jnp.array([5, 2]), jnp.ones(2))
-    )
+
+@pytest.fixture
+def augmented():
+    augmented = Augmented(Classification(), [add_noise, add_noise])
+    augmented.objective = RecordingObjective()
+    return augmented
+
+
+def test_augmented_draws_for_each_example_by_a_key_of_its_own(augmented):
+    """The model drops by the key of the step, which it is handed unchanged."""
+    batch = take(make_split(0, 8), [5, 2])
+
     augmented(None, batch, KEY)
+
+    assert augmented.objective.key is KEY
+    augmentation_key = fold_in(KEY, 2**31 + 1)
+    for row, example in enumerate((5, 2)):
+        example_key = fold_in(augmentation_key, example)
+        tokens = add_noise(batch.inputs[row], fold_in(example_key, 0))
+        tokens = add_noise(tokens, fold_in(example_key, 1))
+        np.testing.assert_array_equal(augmented.objective.inputs[row], tokens)
+
+
+def test_augmented_changes_nothing_without_a_key(augmented):
+    batch = take(make_split(0, 8), [5, 2])
     augmented(None, batch, None)
-    (inputs, key), (as_they_are, no_key) = seen
-    assert (key, no_key) == (KEY, None)
-    np.testing.assert_array_equal(as_they_are, batch.inputs)
-    of_augmentation = fold_in(KEY, 2**31 + 1)
-    for row, tokens, example in zip(inputs, batch.inputs, (5, 2), strict=True):
-        for number in (0, 1):
-            of_example = fold_in(of_augmentation, example)
-            tokens = move(tokens, fold_in(of_example, number))
-        np.testing.assert_array_equal(row, tokens)
+    assert augmented.objective.key is None
+    np.testing.assert_array_equal(augmented.objective.inputs, batch.inputs)
 
 
 MASKED = MaskedTokens(vocab_size=VOCAB, mask_token=VOCAB, mlm_probability=0.4)
@@ -145,9 +184,7 @@ MASKED = MaskedTokens(vocab_size=VOCAB, mask_token=VOCAB, mlm_probability=0.4)
 
 @pytest.fixture(scope="module")
 def model():
-    sizes = {"vocab_size": VOCAB + 1, "max_length": LENGTH, "num_layers": 1}
-    config = EncoderConfig(**sizes, attention="identity", dropout_rate=0.5)
-    return MaskedLanguageModel(config, rngs=nnx.Rngs(0))
+    return MaskedLanguageModel(encoder_config(VOCAB + 1), rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize("is_training", [True, False])
@@ -155,81 +192,109 @@ def test_masked_tokens_draws_masks_by_example_and_dropout_by_another_key(
     model, is_training
 ):
     """An evaluation draws its masks by key 0, and has no dropout."""
-    data = HostSplit.from_split(make_split(0, 20)).put()
-    batch = data.take(jnp.array([4, 1, 19]), jnp.ones(3))
+    batch = take(make_split(0, 20), [4, 1, 19])
     key = KEY if is_training else jax.random.key(0)
+    dropout_key = fold_in(key, 2**31) if is_training else None
 
     @jax.jit
     def by_hand(batch):
         keys = jax.vmap(fold_in, (None, 0))(key, batch.indices)
         masked = MASKED.mask_tokens(batch.inputs, batch.mask, keys)
-        of_dropout = fold_in(key, 2**31) if is_training else None
-        x, _ = model.encoder(masked.inputs, batch.mask, of_dropout)
+        x, _ = model.encoder(masked.inputs, batch.mask, dropout_key)
         x = jnp.take_along_axis(x, masked.positions[:, :, None], axis=1)
-        chosen = jax.nn.one_hot(masked.targets, VOCAB + 1)
-        losses = -(jax.nn.log_softmax(model.decode(x)) * chosen).sum(-1)
+        is_target = jax.nn.one_hot(masked.targets, VOCAB + 1)
+        losses = -(jax.nn.log_softmax(model.decode(x)) * is_target).sum(-1)
         return (losses * masked.weights).sum(), masked.weights.sum()
 
-    found = measured(MASKED, model, batch, KEY if is_training else None)
-    assert found["loss"] == pytest.approx(tuple(map(float, by_hand(batch))), rel=1e-5)
+    sums = compute_sums(MASKED, model, batch, KEY if is_training else None)
+    expected_loss, expected_weight = by_hand(batch)
+    assert sums["loss"][0] == pytest.approx(float(expected_loss), rel=1e-5)
+    assert sums["loss"][1] == pytest.approx(float(expected_weight), rel=1e-5)
 
 
-def test_masked_tokens_of_a_filler_pair_weigh_nothing(model):
-    """Both of its texts, and none of the real pair's."""
+@pytest.mark.parametrize("pair", [0, 1])
+def test_masked_tokens_of_a_filler_pair_weigh_nothing(model, pair):
+    """The sums are those of the real pair alone; both texts of the filler are left."""
     inputs = jnp.int32(make_split(0, 4).inputs).reshape(2, 2, LENGTH)
-    labels, indices = jnp.zeros(2, int), jnp.arange(2)
-    for real, weights in enumerate(([1.0, 0.0], [0.0, 1.0])):
-        pairs = Batch(inputs, None, labels, jnp.array(weights), indices)
-        one = slice(real, real + 1)
-        alone = Batch(inputs[one], None, labels[one], jnp.ones(1), indices[one])
-        found, expected = (measured(MASKED, model, x) for x in (pairs, alone))
-        assert expected["loss"][1] > 0
-        for name, sums in expected.items():
-            assert found[name] == pytest.approx(sums, rel=1e-5)
+    pairs = Batch(
+        inputs=inputs,
+        mask=None,
+        labels=jnp.zeros(2, int),
+        weights=jnp.zeros(2).at[pair].set(1.0),
+        indices=jnp.arange(2),
+    )
+    real_pair = Batch(
+        inputs=inputs[pair][None],
+        mask=None,
+        labels=jnp.zeros(1, int),
+        weights=jnp.ones(1),
+        indices=jnp.array([pair]),
+    )
+
+    sums = compute_sums(MASKED, model, pairs)
+    expected = compute_sums(MASKED, model, real_pair)
+
+    assert expected["loss"][1] > 0
+    for name, values in expected.items():
+        assert sums[name] == pytest.approx(values, rel=1e-5)
 
 
 def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
     optimizer, splits, tmp_path
 ):
-    """So that evaluation takes no more memory than training."""
+    """Evaluation takes no more memory than training."""
     batching = {"grad_accum_steps": 4, "length_buckets": 7}
-    sizes = {"batch_size": 8, "num_steps": 2, "eval_every": 1, "checkpoint_every": 2}
+    schedule = TrainConfig(
+        batch_size=8, num_steps=2, eval_every=1, checkpoint_every=2, **batching
+    )
     programs = jit_programs(BagOfTokens, Classification(), optimizer, **batching)
-    seen, eval_chunk = set(), programs.eval_chunk
+    batch_sizes = set()
+    lengths = set()
 
-    def watched(weights, chunk, *others, length):
-        seen.add((chunk.indices.shape[1], length))
-        return eval_chunk(weights, chunk, *others, length=length)
+    def eval_chunk(weights, chunk, *arguments, length):
+        batch_sizes.add(chunk.indices.shape[1])
+        lengths.add(length)
+        return programs.eval_chunk(weights, chunk, *arguments, length=length)
 
-    programs = programs._replace(eval_chunk=watched)
-    Trainer(programs, TrainConfig(**sizes, **batching), splits, tmp_path).fit()
-    assert {batch for batch, _ in seen} == {8 // 4}
-    assert {length for _, length in seen} > {2, LENGTH}
+    recording_programs = programs._replace(eval_chunk=eval_chunk)
+    Trainer(recording_programs, schedule, splits, tmp_path).fit()
+    assert batch_sizes == {8 // 4}
+    assert lengths > {2, LENGTH}
 
 
 @pytest.mark.parametrize("seed", [0, 7])
 def test_a_run_has_the_weights_and_the_order_of_its_seed(
     optimizer, splits, tmp_path, seed
 ):
-    sizes = {"batch_size": 8, "num_steps": 20, "eval_every": 20, "log_every": 5}
-    schedule = TrainConfig(seed=seed, checkpoint_every=20, **sizes)
+    """An epoch has twelve steps."""
+    schedule = TrainConfig(
+        seed=seed,
+        batch_size=8,
+        num_steps=20,
+        eval_every=20,
+        log_every=5,
+        checkpoint_every=20,
+    )
     programs = jit_programs(BagOfTokens, Classification(), optimizer)
-    examples, seeds, train_chunk = [], set(), programs.train_chunk
+    seeds = set()
+    examples = []
 
-    def watched(state, chunk):
+    def train_chunk(state, chunk):
         seeds.add(int(state.seed))
-        used = np.asarray(chunk.indices)[: chunk.num_batches]
-        examples.extend(np.asarray(chunk.rows.examples)[used])
-        return train_chunk(state, chunk)
+        rows = np.asarray(chunk.indices)[: chunk.num_batches]
+        examples.extend(np.asarray(chunk.rows.examples)[rows])
+        return programs.train_chunk(state, chunk)
 
+    train_chunk.lower = programs.train_chunk.lower
     run = Trainer(programs, schedule, splits, tmp_path)
-    fresh = split_weights(BagOfTokens(nnx.Rngs(seed)))[1]
-    close = jax.tree.map(np.allclose, run.state.weights.params, fresh.params)
+    run.programs = programs._replace(train_chunk=train_chunk)
+
+    fresh_params = split_weights(BagOfTokens(nnx.Rngs(seed)))[1].params
+    close = jax.tree.map(np.allclose, run.state.weights.params, fresh_params)
     assert all(jax.tree.leaves(close))
-    watched.lower = train_chunk.lower
-    run.programs = programs._replace(train_chunk=watched)
+
     run.fit()
-    num_examples = len(splits["train"].labels)  # 12 steps an epoch
+    assert seeds == {seed}
+    num_examples = len(splits["train"].labels)
     expected = train_indices(seed, 0, 20, num_examples, 8)
     np.testing.assert_array_equal(examples, expected)
-    assert seeds == {seed}

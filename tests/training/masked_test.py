@@ -16,7 +16,12 @@ from nystromformer.training.evaluate import evaluate
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.step import split_weights
 
-B, L, V, MASK, CLS = 64, 40, 11, 11, 2
+# Batch, length and vocabulary, and the ids of two special tokens.
+B = 64
+L = 40
+V = 11
+MASK = 11
+CLS = 2
 LENGTHS = np.arange(B) % (L - 3) + 3
 VALID = np.arange(L) < LENGTHS[:, None]
 INPUTS = np.where(VALID, np.random.default_rng(0).integers(1, V, (B, L)), 0)
@@ -27,21 +32,30 @@ def objective(cls=MaskedTokens, **options):
     return cls(vocab_size=V, mask_token=MASK, special_tokens=(CLS,), **options)
 
 
-def batch(rows, inputs=INPUTS):
-    ones = jnp.ones(len(rows))
-    mask = jnp.asarray(VALID[rows])
-    labels = jnp.zeros(len(rows), int)
-    return Batch(jnp.asarray(inputs[rows]), mask, labels, ones, jnp.asarray(rows))
+def batch(rows):
+    return Batch(
+        inputs=jnp.asarray(INPUTS[rows]),
+        mask=jnp.asarray(VALID[rows]),
+        labels=jnp.zeros(len(rows), int),
+        weights=jnp.ones(len(rows)),
+        indices=jnp.asarray(rows),
+    )
 
 
-def measured(objective, model, batch, key=None):
-    """The sums of the objective, compiled."""
+def compute_sums(objective, model, batch, key=None):
+    """The sums of the objective and their weights, compiled."""
     return jax.jit(lambda batch, key: objective(model, batch, key))(batch, key)
 
 
 def make_model(rngs):
-    sizes = {"vocab_size": V + 1, "max_length": L, "num_layers": 1, "model_dim": 8}
-    config = EncoderConfig(**sizes, attention="softmax", dropout_rate=0.0)
+    config = EncoderConfig(
+        vocab_size=V + 1,
+        max_length=L,
+        num_layers=1,
+        model_dim=8,
+        attention="softmax",
+        dropout_rate=0.0,
+    )
     return MaskedLanguageModel(config, rngs=rngs)
 
 
@@ -67,9 +81,10 @@ def test_mask_tokens_chooses_valid_ordinary_tokens_and_at_least_one():
 
 
 def test_mask_tokens_hides_the_same_with_and_without_padding():
-    """28.5 of 190 tokens, which float32 and float64 round to different numbers."""
-    inputs, keys = jnp.full((1, 256), 7), jax.random.split(jax.random.key(0), 1)
+    """The share is 28.5 tokens, which float32 and float64 round to other numbers."""
+    inputs = jnp.full((1, 256), 7)
     mask = jnp.arange(256)[None] < 190
+    keys = jax.random.split(jax.random.key(0), 1)
     mask_tokens = jax.jit(objective(mlm_probability=0.15).mask_tokens)
     padded = mask_tokens(inputs, mask, keys)
     alone = mask_tokens(inputs[:, :190], None, keys)
@@ -92,23 +107,29 @@ def test_mask_tokens_chooses_all_positions_equally_and_corrupts_as_bert():
 def test_masked_tokens_loss_and_accuracy_equal_a_transcription(model):
     mlm = objective(mlm_probability=0.2)
     rows = np.arange(5, 9)
-    sums = measured(mlm, model, batch(rows))
+    examples = batch(rows)
+
+    sums = compute_sums(mlm, model, examples)
+
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(rows)
-    masked = jax.jit(mlm.mask_tokens)(batch(rows).inputs, batch(rows).mask, keys)
-    logits = np.float64(nnx.jit(model)(masked.inputs, batch(rows).mask))
-    loss = correct = count = 0
+    masked = jax.jit(mlm.mask_tokens)(examples.inputs, examples.mask, keys)
+    logits = np.float64(nnx.jit(model)(masked.inputs, examples.mask))
+    losses = []
+    num_correct = 0
     for b, k in np.argwhere(np.asarray(masked.weights)):
-        row, target = logits[b, masked.positions[b, k]], masked.targets[b, k]
-        loss += np.log(np.exp(row).sum()) - row[target]
-        correct += row.argmax() == target
-        count += 1
-    assert float(sums["loss"][0]) == pytest.approx(loss, rel=1e-5)
-    assert (float(sums["mlm_accuracy"][0]), float(sums["loss"][1])) == (correct, count)
+        token_logits = logits[b, masked.positions[b, k]]
+        target = masked.targets[b, k]
+        losses.append(np.log(np.exp(token_logits).sum()) - token_logits[target])
+        num_correct += token_logits.argmax() == target
+    loss, weight = sums["loss"]
+    assert float(loss) == pytest.approx(sum(losses), rel=1e-5)
+    assert float(weight) == len(losses)
+    assert float(sums["mlm_accuracy"][0]) == num_correct
 
 
 @pytest.fixture(scope="module")
 def single_passes(model):
-    """For some rows alone: the sums of masked tokens, and a logit of the order."""
+    """The sums of masked tokens, and a logit of the order, of some rows alone."""
     mlm = objective(mlm_probability=0.2)
 
     @jax.jit
@@ -124,9 +145,12 @@ def single_passes(model):
     return passes
 
 
-@pytest.mark.parametrize("filler_label", [0, 1])  # one of which the model guesses
+@pytest.mark.parametrize("filler_label", [0, 1])
 def test_masked_order_equals_its_parts(model, single_passes, filler_label):
-    """The loss: the mean of both without the filler row; each metric by itself."""
+    """The loss is the mean of both parts, without the filler row.
+
+    The model guesses one of the two labels of the filler row.
+    """
 
     class ModelWithOrder:
         encoder = model.encoder
@@ -140,14 +164,15 @@ def test_masked_order_equals_its_parts(model, single_passes, filler_label):
         labels=labels, weights=jnp.array([1.0, 1.0, 1.0, 0.0])
     )
     mlm_sop = objective(MaskedOrder, mlm_probability=0.2)
-    sums = measured(mlm_sop, ModelWithOrder(), whole)
+    sums = compute_sums(mlm_sop, ModelWithOrder(), whole)
     assert set(sums) == set(MaskedOrder.metrics)
     metrics = {name: float(total / weight) for name, (total, weight) in sums.items()}
 
-    losses = np.array([x["loss"][0] for x, _ in single_passes.values()], float)
-    num_tokens = np.array([x["loss"][1] for x, _ in single_passes.values()], float)
-    num_correct = [x["mlm_accuracy"][0] for x, _ in single_passes.values()]
-    order_logits = np.array([logit for _, logit in single_passes.values()], float)
+    single_sums = [sums for sums, _ in single_passes.values()]
+    losses = np.array([float(sums["loss"][0]) for sums in single_sums])
+    num_tokens = np.array([float(sums["loss"][1]) for sums in single_sums])
+    num_correct = [sums["mlm_accuracy"][0] for sums in single_sums]
+    order_logits = np.array([float(logit) for _, logit in single_passes.values()])
     signs = np.where(labels[:3] == 1, 1, -1)
     order_losses = np.log1p(np.exp(signs * order_logits))
     is_right = (order_logits < 0) == labels[:3]
@@ -186,16 +211,24 @@ def test_masked_tokens_draws_by_the_key(model):
     """An evaluation and two steps hide three different choices of tokens."""
     rows = batch(np.arange(6))
     keys = (None, jax.random.key(9), jax.random.key(8))
-    losses = {float(measured(objective(), model, rows, key)["loss"][0]) for key in keys}
+    losses = set()
+    for key in keys:
+        loss, _ = compute_sums(objective(), model, rows, key)["loss"]
+        losses.add(float(loss))
     assert len(losses) == 3
 
 
 def test_masked_tokens_takes_pairs_as_two_examples(model):
-    inputs, mask = (jnp.asarray(x[:4].reshape(2, 2, L)) for x in (INPUTS, VALID))
-    pair = Batch(inputs, mask, jnp.zeros(2, int), jnp.ones(2), jnp.arange(2))
-    single = measured(objective(), model, batch(np.arange(4)))
-    found = measured(objective(), model, pair)
-    assert float(found["loss"][0]) == pytest.approx(float(single["loss"][0]), 1e-6)
+    pairs = Batch(
+        inputs=jnp.asarray(INPUTS[:4].reshape(2, 2, L)),
+        mask=jnp.asarray(VALID[:4].reshape(2, 2, L)),
+        labels=jnp.zeros(2, int),
+        weights=jnp.ones(2),
+        indices=jnp.arange(2),
+    )
+    loss, _ = compute_sums(objective(), model, pairs)["loss"]
+    expected, _ = compute_sums(objective(), model, batch(np.arange(4)))["loss"]
+    assert float(loss) == pytest.approx(float(expected), 1e-6)
 
 
 @pytest.mark.parametrize("options", [{"mlm_probability": 0.0}, {"corruption": "hide"}])

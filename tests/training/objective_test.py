@@ -12,9 +12,15 @@ OBJECTIVE = Classification()
 
 
 def totals_of(logits, labels, weights, objective=OBJECTIVE):
-    """Of a model that says these logits."""
-    inputs = jnp.zeros((len(labels), 1), jnp.int32)
-    batch = Batch(inputs, None, jnp.array(labels), jnp.array(weights), inputs[:, 0])
+    """The totals of one batch, for which a model returns these logits."""
+    num_examples = len(labels)
+    batch = Batch(
+        inputs=jnp.zeros((num_examples, 1), jnp.int32),
+        mask=None,
+        labels=jnp.array(labels),
+        weights=jnp.array(weights),
+        indices=jnp.zeros(num_examples, jnp.int32),
+    )
 
     def model(inputs, mask, dropout_rng):
         return jnp.asarray(logits)
@@ -28,13 +34,18 @@ def test_totals_over_uneven_batches_are_those_over_all_examples():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(11, 5))
     labels = rng.integers(0, 5, 11)
+
     totals = Totals.zero(OBJECTIVE.metrics)
-    for rows in np.split(np.arange(11), [3, 4]):
-        totals = totals.plus(totals_of(logits[rows], labels[rows], [1.0] * len(rows)))
-    loss = (np.log(np.exp(logits).sum(1)) - logits[np.arange(11), labels]).mean()
+    for start, stop in ((0, 3), (3, 4), (4, 11)):
+        rows = slice(start, stop)
+        batch_totals = totals_of(logits[rows], labels[rows], np.ones(stop - start))
+        totals = totals.plus(batch_totals)
+
+    label_logits = logits[np.arange(11), labels]
+    losses = np.log(np.exp(logits).sum(1)) - label_logits
     accuracy = (logits.argmax(1) == labels).mean()
     assert 0 < accuracy < 1
-    expected = {"loss": loss, "accuracy": accuracy, "examples": 11}
+    expected = {"loss": losses.mean(), "accuracy": accuracy, "examples": 11}
     assert totals.means() == pytest.approx(expected, rel=1e-5)
 
 
@@ -45,14 +56,23 @@ def test_classification_ignores_a_filler_row_that_is_not_finite():
 
 
 def test_f1_is_the_harmonic_mean_of_precision_and_recall():
-    guesses, labels = [1, 1, 0, 1, 0, 1, 1], [1, 0, 1, 1, 0, 0, 0]
+    guesses = [1, 1, 0, 1, 0, 1, 1]
+    labels = [1, 0, 1, 1, 0, 0, 0]
+    # The last row is a filler.
+    weights = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0]
+    logits = np.eye(2)[guesses]
     objective = Classification(select="f1")
-    totals = Totals.zero(objective.metrics)
-    for rows, weights in ((slice(0, 3), [1.0] * 3), (slice(3, 7), [1.0] * 3 + [0.0])):
-        logits = np.eye(2)[guesses[rows]]
-        totals = totals.plus(totals_of(logits, labels[rows], weights, objective))
-    precision, recall = 2 / 4, 2 / 3
+
+    first = totals_of(logits[:3], labels[:3], weights[:3], objective)
+    second = totals_of(logits[3:], labels[3:], weights[3:], objective)
+
+    totals = Totals.zero(objective.metrics).plus(first).plus(second)
+    precision = 2 / 4
+    recall = 2 / 3
     f1 = 2 * precision * recall / (precision + recall)
     assert totals.means()["f1"] == pytest.approx(f1)
+
+
+def test_classification_refuses_an_unknown_metric():
     with pytest.raises(ValueError, match="select must be accuracy or f1, got 'F1'"):
         Classification(select="F1")

@@ -18,15 +18,23 @@ from nystromformer.training.metrics import Totals
 from nystromformer.training.positions import Positions
 from nystromformer.training.step import split_weights
 
-B, L, K, C, V = 12, 10, 4, 5, 7
+# Batch, length, labels of a row at most, classes and vocabulary.
+B = 12
+L = 10
+K = 4
+C = 5
+V = 7
 RNG = np.random.default_rng(0)
 INPUTS = RNG.integers(1, V, (B, L))
 LENGTHS = np.arange(B) % (L - 3) + 4
+# Row i has labels at i modulo K + 1 tokens.
 LABELS = np.full((B, L), -1)
-for number, (row, length) in enumerate(zip(LABELS, LENGTHS, strict=True)):
-    labelled = RNG.permutation(length)[: number % (K + 1)]  # 0 to K of them
-    row[labelled] = RNG.integers(0, C, len(labelled))
-WEIGHTS = np.float32([1] * (B - 2) + [0, 0])  # two filler rows, with labels
+for i, length in enumerate(LENGTHS):
+    positions = RNG.permutation(length)[: i % (K + 1)]
+    LABELS[i, positions] = RNG.integers(0, C, len(positions))
+# The last two rows are fillers, with labels.
+WEIGHTS = np.ones(B, np.float32)
+WEIGHTS[-2:] = 0
 
 
 def make_model(rngs):
@@ -57,40 +65,46 @@ def batch(rows=slice(None), weights=WEIGHTS, labels=LABELS):
     )
 
 
-def measured(model, batch, num_labels=K, key=None):
-    sums = jax.jit(lambda x: Positions(num_labels)(model, x, key))(batch)
+def compute_sums(model, batch, num_labels=K):
+    """The sums of the objective and their weights, compiled."""
+    sums = jax.jit(lambda batch: Positions(num_labels)(model, batch, None))(batch)
     return jax.tree.map(float, sums)
 
 
 def test_positions_counts_each_label_once_and_no_filler_row(model):
     logits = np.float64(nnx.jit(model)(batch().inputs, batch().mask))
-    loss = correct = count = 0
+    losses = []
+    num_correct = 0
     for b, t in np.argwhere(LABELS[:-2] >= 0):
-        row, label = logits[b, t], LABELS[b, t]
-        loss += np.log(np.exp(row).sum()) - row[label]
-        correct += row.argmax() == label
-        count += 1
+        token_logits = logits[b, t]
+        label = LABELS[b, t]
+        losses.append(np.log(np.exp(token_logits).sum()) - token_logits[label])
+        num_correct += token_logits.argmax() == label
+    count = len(losses)
     assert count > K
-    for num_labels in (K, L, 2 * L):  # more than there are changes nothing
-        sums = measured(model, batch(), num_labels)
-        assert sums["loss"] == (pytest.approx(loss, rel=1e-5), count)
-        assert sums["accuracy"] == (correct, count)
+
+    # A number of labels that is larger than needed changes nothing.
+    for num_labels in (K, L, 2 * L):
+        sums = compute_sums(model, batch(), num_labels)
+        assert sums["loss"] == (pytest.approx(sum(losses), rel=1e-5), count)
+        assert sums["accuracy"] == (num_correct, count)
 
 
 def test_positions_ignores_filler_rows_however_labelled(model):
-    other = LABELS.copy()
-    other[-2:] = RNG.integers(-1, C, (2, L))
-    assert measured(model, batch(labels=other)) == measured(model, batch())
+    other_labels = LABELS.copy()
+    other_labels[-2:] = RNG.integers(-1, C, (2, L))
+    sums = compute_sums(model, batch(labels=other_labels))
+    assert sums == compute_sums(model, batch())
 
 
 def test_positions_has_no_gradient_without_a_label(model):
-    """Rows without labels, a batch of them too: neither NaN nor a share of the loss."""
+    """Also a batch without any label has neither a NaN nor a share of the loss."""
     graphdef, weights = split_weights(model)
+    unlabelled_batch = batch(labels=np.full((B, L), -1))
 
     def loss(params):
-        none = batch(labels=np.full((B, L), -1))
-        of = nnx.merge(graphdef, params, weights.variables)
-        return Positions(K)(of, none, None)["loss"][0]
+        merged = nnx.merge(graphdef, params, weights.variables)
+        return Positions(K)(merged, unlabelled_batch, None)["loss"][0]
 
     gradient = jax.jit(jax.grad(loss))(weights.params)
     assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(gradient))
@@ -109,30 +123,46 @@ def make_data(lengths=LENGTHS):
 def test_positions_evaluation_is_the_same_in_any_batches_and_lengths(model):
     _, weights = split_weights(model)
     programs = jit_programs(make_model, Positions(K))
-    whole = evaluate(programs, weights, make_data(), B)
-    sums = measured(model, batch(weights=np.ones(B, np.float32)))
+    metrics = evaluate(programs, weights, make_data(), B)
+    sums = compute_sums(model, batch(weights=np.ones(B, np.float32)))
     expected = {name: total / count for name, (total, count) in sums.items()}
-    assert whole == pytest.approx({**expected, "examples": B}, rel=1e-5)
-    cut = evaluate(programs, weights, make_data(), 5, length_buckets=2)
-    assert cut == pytest.approx(whole)
+    assert metrics == pytest.approx({**expected, "examples": B}, rel=1e-5)
+
+    cut_metrics = evaluate(programs, weights, make_data(), 5, length_buckets=2)
+    assert cut_metrics == pytest.approx(metrics)
 
 
 @pytest.mark.parametrize("parts", [{"grad_accum_steps": 3}, {"length_buckets": 2}])
 def test_positions_gradient_of_parts_is_that_of_the_batch(model, parts):
-    """Parts with different numbers of labels: their sums are divided once."""
+    """Parts have different numbers of labels: their sums are divided once."""
     graphdef, (params, variables) = split_weights(model)
 
     def forward(params, variables, batch, key):
-        of = nnx.merge(graphdef, params, variables)
-        totals = Totals(Positions(K)(of, batch, key), batch.weights.sum())
-        return totals, variables
+        merged = nnx.merge(graphdef, params, variables)
+        sums = Positions(K)(merged, batch, key)
+        return Totals(sums, batch.weights.sum()), variables
 
-    data, key = make_data().put(), jax.random.key(0)
+    rows = make_data().put()
 
-    def gradient(**parts):
-        arguments = (forward, params, variables, data, jnp.arange(B), key)
-        gradient = jax.jit(lambda: batch_gradient(*arguments, **parts))()
+    def compute_gradient(**parts):
+        """The numbers of the gradient and of the totals."""
+
+        @jax.jit
+        def compute():
+            return batch_gradient(
+                forward,
+                params,
+                variables,
+                rows,
+                indices=jnp.arange(B),
+                key=jax.random.key(0),
+                **parts,
+            )
+
+        gradient = compute()
         return jax.tree.leaves((gradient.params, gradient.totals))
 
-    for leaf, whole_leaf in zip(gradient(**parts), gradient(), strict=True):
-        np.testing.assert_allclose(leaf, whole_leaf, rtol=1e-4, atol=1e-6)
+    for leaf, expected in zip(
+        compute_gradient(**parts), compute_gradient(), strict=True
+    ):
+        np.testing.assert_allclose(leaf, expected, rtol=1e-4, atol=1e-6)

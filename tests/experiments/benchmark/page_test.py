@@ -1,5 +1,9 @@
 """Tables of rows made by hand."""
 
+import itertools
+
+import pytest
+
 from nystromformer.experiments.benchmark.page import (
     draw_curves,
     draw_landmarks,
@@ -10,29 +14,33 @@ from nystromformer.experiments.benchmark.page import (
 PASSES = ("forward", "forward+backward")
 
 
-def row(name="linear", length=4096, what="forward", scale=1, **key):
+def row(name="linear", length=4096, what="forward", *, scale=1, **key):
+    """A measurement whose median is 3 milliseconds and 3 MiB, times the scale."""
     key |= {"what": what, "attention": name, "length": length}
-    seconds = [scale * x / 1000 for x in (1, 2, 3, 4, 5)]
+    seconds = [scale * milliseconds / 1000 for milliseconds in (1, 2, 3, 4, 5)]
     return {"key": key, "peak_bytes": scale * 3 * 2**20, "seconds": seconds}
 
 
 def test_fit_exponent_is_of_the_power_and_of_long_lengths_alone():
-    curve = {n: 3 * n**1.5 for n in (2048, 4096, 16384)}
-    assert fit_exponent({512: 1e9, **curve}) == "1.50"
-    for curve in ({}, {4096: 1.0}, {512: 1, 1024: 2}):
-        assert fit_exponent(curve) == "—"
+    seconds = {length: 3 * length**1.5 for length in (2048, 4096, 16384)}
+    assert fit_exponent({512: 1e9, **seconds}) == "1.50"
+
+
+@pytest.mark.parametrize("seconds", [{}, {4096: 1.0}, {512: 1, 1024: 2}])
+def test_fit_exponent_needs_two_long_lengths(seconds):
+    assert fit_exponent(seconds) == "—"
 
 
 def test_make_tables_has_factors_of_softmax_exponents_and_gaps():
-    full = {**row("full", 2048), "seconds": []}
-    text = "\n".join(
-        make_tables([row("softmax", scale=20), row(), row(length=2048), full])
-    )
+    full_memory = {**row("full", 2048), "seconds": []}
+    rows = [row("softmax", scale=20), row(), row(length=2048), full_memory]
+    text = "\n".join(make_tables(rows))
     assert "## Forward: ms\n\n| attention | 4,096 | 2,048 | exponent |" in text
     assert "| linear | 3 (2–4) · 20× | 3 (2–4) | 0.00 |" in text
-    assert "| linear | 3 · 20× | 3 | 0.00 |" in text  # MiB
     assert "| softmax | 60 (40–80) | — | — |" in text
     assert "| full | — | out of memory | — |" in text
+    # This is a line of the table of memory.
+    assert "| linear | 3 · 20× | 3 | 0.00 |" in text
 
 
 def test_make_tables_of_memory_has_factors_of_all_scores_where_they_were_measured():
@@ -82,34 +90,42 @@ def test_draw_landmarks_has_a_line_a_length_with_and_without_the_convolution():
 def test_make_tables_of_train_steps_are_by_task_with_its_sizes():
     sizes = {"what": "train step", "length": 64, "batch_size": 32}
     text = "\n".join(
-        make_tables([row(task=task, **sizes) for task in ("text", "image")])
+        make_tables([row(task="text", **sizes), row(task="image", **sizes)])
     )
     assert "| attention | text 32 × 64 | image 32 × 64 |" in text
     assert "| linear | 3 (2–4) | 3 (2–4) |" in text
 
 
 def test_draw_curves_has_a_line_an_attention_in_each_panel():
-    labels = ("nystrom-32", "linear", "hf-nystrom-64")
-    rows = [row(x, n, what) for x in labels for n in (64, 128) for what in PASSES]
+    names = ["nystrom-32", "linear", "hf-nystrom-64"]
+    rows = []
+    for name, length, what in itertools.product(names, (64, 128), PASSES):
+        rows.append(row(name, length, what))
     figure = draw_curves(rows)
     assert len(figure.axes) == 4
-    for axes, expected in zip(figure.axes, 2 * [[3, 3], [3, 3]], strict=True):
-        assert [line.get_label() for line in axes.lines] == [*labels]
-        assert [*axes.lines[0].get_xdata()] == [64, 128]
-        assert [*axes.lines[0].get_ydata()] == expected
+    for axes in figure.axes:
+        assert [line.get_label() for line in axes.lines] == names
+        assert list(axes.lines[0].get_xdata()) == [64, 128]
+        assert list(axes.lines[0].get_ydata()) == [3, 3]
 
 
-def test_draw_curves_has_ticks_with_numbers_whatever_the_range():
-    for factor in (1.3, 8, 90, 900, 1e5):
-        rows = [
-            row("linear", length, what, scale)
-            for what in PASSES
-            for length, scale in ((128, 1), (512, factor))
-        ]
-        figure = draw_curves(rows)
-        figure.canvas.draw()
-        for axes in figure.axes:
-            low, high = axes.get_ylim()
-            labels = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
-            shown = [x.get_text() for y, x in labels if low <= y <= high]
-            assert 2 <= len(list(filter(None, shown))) <= 12, (factor, shown)
+def tick_labels(axes):
+    """The labels beside the visible part of the vertical axis."""
+    low, high = axes.get_ylim()
+    labels = []
+    for place, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True):
+        if low <= place <= high and label.get_text():
+            labels.append(label.get_text())
+    return labels
+
+
+@pytest.mark.parametrize("factor", [1.3, 8, 90, 900, 1e5])
+def test_draw_curves_has_ticks_with_numbers_whatever_the_range(factor):
+    rows = []
+    for what in PASSES:
+        rows.append(row("linear", 128, what))
+        rows.append(row("linear", 512, what, scale=factor))
+    figure = draw_curves(rows)
+    figure.canvas.draw()
+    for axes in figure.axes:
+        assert 2 <= len(tick_labels(axes)) <= 12, tick_labels(axes)

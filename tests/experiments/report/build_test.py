@@ -18,29 +18,41 @@ def test_build_writes_pages_tables_and_figures(three, tmp_path):
     out = tmp_path / "out"
     assert build([three.folder], out) == f"3 of 4 runs finished; see {out}/report.html"
     numbers = pd.read_csv(out / "scores.csv").set_index("label")
-    found = list(numbers.loc["nystrom", ["mean", "std", "count"]])
-    assert found == [pytest.approx(51.5), pytest.approx(4.5**0.5), 2]
-    tests = list(pd.read_csv(out / "runs.csv")["test_accuracy"].dropna())
-    assert tests == [0.5, 0.53, 0.47]
+    nystrom = numbers.loc["nystrom"]
+    assert nystrom["mean"] == pytest.approx(51.5)
+    assert nystrom["std"] == pytest.approx(4.5**0.5)
+    assert nystrom["count"] == 2
+    accuracies = pd.read_csv(out / "runs.csv")["test_accuracy"].dropna()
+    assert list(accuracies) == [0.5, 0.53, 0.47]
+
     page = (out / "report.html").read_text()
     assert page.count(">81942<") == 3
     assert "nan<" not in page
+
     text = (out / "report.md").read_text()
     assert "| nystrom | 51.50 ± 2.12 (2) |" in text
     figures = re.findall(r"\]\((figures/.*?)\)", text)
-    assert len(figures) == 4  # speed, memory and two curves
+    # The figures are speed, memory and two curves.
+    assert len(figures) == 4
     for path in figures:
         assert (out / path).read_text().startswith("<?xml")
+
     latex = (out / "table.tex").read_text()
     assert r"nystrom & 51.50 ± 2.12 (2) \\" in latex
     assert r"softmax & 47.00 (1 of 2; 100 of 12,000 steps) \\" in latex
 
 
 def test_build_makes_a_page_that_is_escaped_and_self_contained(runs, tmp_path):
-    shared, device = {"train__eval_every": 25}, {"device": NASTY}
-    runs.add("nystrom,quick", 0.5, result=device, attention__num_landmarks=7, **shared)
-    runs.add("linear,quick", 0.5, result=device, **shared)
-    runs.add("softmax,quick", **shared)
+    result = {"device": NASTY}
+    runs.add(
+        "nystrom,quick",
+        0.5,
+        result=result,
+        attention__num_landmarks=7,
+        train__eval_every=25,
+    )
+    runs.add("linear,quick", 0.5, result=result, train__eval_every=25)
+    runs.add("softmax,quick", train__eval_every=25)
     build([runs.folder], tmp_path / "out")
     text = (tmp_path / "out" / "report.html").read_text()
     common = f"preset=quick, train.eval_every=25, device={markupsafe.escape(NASTY)}"
@@ -55,7 +67,8 @@ def test_build_reports_runs_of_which_none_is_finished(runs, tmp_path):
     build([runs.folder], tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
     assert "| nystrom | — (0 of 1; 0 of 12,000 steps) |" in text
-    assert "|  |" not in text  # no empty table of costs
+    # An empty table of costs would have this line.
+    assert "|  |" not in text
 
 
 def test_build_replaces_its_own_report_and_no_other_folder(three, tmp_path):
@@ -70,8 +83,8 @@ def test_build_replaces_its_own_report_and_no_other_folder(three, tmp_path):
 
 def test_report_command_writes_to_out_or_says_why_not(commands, three, tmp_path):
     done = commands.run("report.py", str(tmp_path / "runs"), f"--out={tmp_path}/out")
-    said = f"3 of 3 runs finished; see {tmp_path}/out/report.html\n"
-    assert (done.returncode, done.stdout) == (0, said), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"3 of 3 runs finished; see {tmp_path}/out/report.html\n"
     done = commands.run("report.py", str(tmp_path / "none"), f"--out={tmp_path}/new")
     assert f"no runs in {tmp_path}/none: " in refused(done)
     assert not (tmp_path / "new").exists()

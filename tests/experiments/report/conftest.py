@@ -40,7 +40,8 @@ class Runs:
         A change that its command makes in the config is named group__key, as in
         train__num_steps=700.
         """
-        workdir = self.folder / f"{len([*self.folder.glob('*')]):02}"
+        number = len(list(self.folder.glob("*")))
+        workdir = self.folder / f"{number:02}"
         workdir.mkdir(parents=True)
         _, _, preset = arg.partition(",")
         config = make_config(arg, task, train__seed=seed, **changes).to_mapping()
@@ -55,8 +56,8 @@ class Runs:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (workdir / "metrics.jsonl").write_text(lines)
         if test is not None:
-            found = RESULT | {"test_accuracy": test} | (result or {})
-            (workdir / "result.json").write_text(json.dumps(found))
+            values = RESULT | {"test_accuracy": test} | (result or {})
+            (workdir / "result.json").write_text(json.dumps(values))
         return workdir
 
     def read(self) -> Any:

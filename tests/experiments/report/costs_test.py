@@ -1,4 +1,4 @@
-"""What the figures of scores over costs draw, and how their points are grouped."""
+"""The figures of scores over costs: their points, and how these are grouped."""
 
 import pytest
 
@@ -14,41 +14,42 @@ def add_costs(runs, arg, test, speed, mebibytes, **changes):
 
 
 def test_draw_by_cost_draws_the_best_score_at_each_cost(runs):
-    landmarks = "attention__num_landmarks"
     add_costs(runs, "softmax,quick", 0.80, 100.0, 40)
-    add_costs(runs, "nystrom,quick", 0.60, 400.0, 20, **{landmarks: 16})
-    add_costs(runs, "nystrom,quick", 0.70, 200.0, 30, **{landmarks: 64})
-    add_costs(runs, "linear,quick", 0.50, 300.0, 10)  # slower than a better one
+    add_costs(runs, "nystrom,quick", 0.60, 400.0, 20, attention__num_landmarks=16)
+    add_costs(runs, "nystrom,quick", 0.70, 200.0, 30, attention__num_landmarks=64)
+    # This one is slower than a better one.
+    add_costs(runs, "linear,quick", 0.50, 300.0, 10)
     frame = read_groups(runs)
 
-    speed, memory = (draw_by_cost(frame, axis).axes[0] for axis in COST_AXES.values())
+    speed = draw_by_cost(frame, COST_AXES["speed"]).axes[0]
     frontier = speed.get_lines()[0]
     assert frontier.get_xydata().round(9).tolist() == [[100, 80], [200, 70], [400, 60]]
     # At 150 examples a second, only what is faster can be had.
     assert frontier.get_drawstyle() == "steps-pre"
+    names = [text.get_text() for text in speed.texts]
+    assert sorted(names) == ["", "", "16 landmarks", "64 landmarks"]
+
+    memory = draw_by_cost(frame, COST_AXES["memory"]).axes[0]
     frontier = memory.get_lines()[0]
     points = [[10, 50], [20, 60], [30, 70], [40, 80]]
     assert frontier.get_xydata().round(9).tolist() == points
     assert frontier.get_drawstyle() == "steps-post"
-    names = [text.get_text() for text in speed.texts]
-    assert sorted(names) == ["", "", "16 landmarks", "64 landmarks"]
+
+
+def speeds(frame):
+    """The examples a second of the points of each line."""
+    axes = draw_by_cost(frame, COST_AXES["speed"]).axes[0]
+    return [container[0].get_xdata().tolist() for container in axes.containers]
 
 
 def test_draw_by_cost_joins_the_points_of_a_group(runs):
-    for num_layers in (1, 2):
-        for arg in ("softmax,quick", "nystrom,quick"):
-            add_costs(
-                runs, arg, 0.5, 100.0 * num_layers, 1, model__num_layers=num_layers
-            )
-    speed = COST_AXES["speed"]
-    lines = [
-        [container[0].get_xdata().tolist() for container in figure.axes[0].containers]
-        for figure in (
-            draw_by_cost(read_groups(runs), speed),
-            draw_by_cost(read_groups(runs, "model.num_layers"), speed),
-        )
-    ]
-    assert lines == [[[100, 200], [100, 200]], [[100, 100], [200, 200]]]
+    add_costs(runs, "softmax,quick", 0.5, 100.0, 1, model__num_layers=1)
+    add_costs(runs, "nystrom,quick", 0.5, 100.0, 1, model__num_layers=1)
+    add_costs(runs, "softmax,quick", 0.5, 200.0, 1, model__num_layers=2)
+    add_costs(runs, "nystrom,quick", 0.5, 200.0, 1, model__num_layers=2)
+    assert speeds(read_groups(runs)) == [[100, 200], [100, 200]]
+    by_layers = read_groups(runs, "model.num_layers")
+    assert speeds(by_layers) == [[100, 100], [200, 200]]
 
 
 def test_draw_by_cost_has_a_panel_for_each_task_option_and_device(runs):

@@ -61,10 +61,12 @@ def test_read_runs_counts_what_a_sweep_has_planned(runs):
     begun = runs.add("nystrom,quick", 0.5)
     later = make_config("nystrom,quick", train__seed=1).to_mapping()
     write_json(runs.folder / "sweep.json", {begun.name: later, "later": later})
-    frame = runs.read()  # what is in a run's own folder counts
+    # The config in a run's own folder is read before that of the sweep.
+    frame = runs.read()
     assert list(frame["run"]) == [str(begun), f"{runs.folder}/later"]
     assert list(frame["seed"]) == [0, 1]
-    assert (list(frame["finished"]), list(frame["step"])) == ([True, False], [100, 0])
+    assert list(frame["finished"]) == [True, False]
+    assert list(frame["step"]) == [100, 0]
 
 
 def test_read_runs_names_a_row_alike_before_and_after_its_epochs_are_counted(runs):
@@ -98,9 +100,9 @@ def test_read_runs_knows_no_binomial_deviation_of_labels_within_an_example(runs)
     config = json.loads((workdir / "config.json").read_text())
     config["objective"]["name"] = "positions"
     (workdir / "config.json").write_text(json.dumps(config))
-    of_examples, of_labels = runs.read()["score_sd"]
-    assert of_examples == pytest.approx(100 * (0.25 / 2000) ** 0.5)
-    assert math.isnan(of_labels)
+    deviation_of_examples, deviation_of_labels = runs.read()["score_sd"]
+    assert deviation_of_examples == pytest.approx(100 * (0.25 / 2000) ** 0.5)
+    assert math.isnan(deviation_of_labels)
 
 
 def test_read_runs_names_an_attentions_options_in_all_tasks_if_in_one(runs):
@@ -140,7 +142,8 @@ def test_read_runs_names_folders_of_other_texts(runs):
 
 
 def test_read_runs_refuses_two_runs_that_differ_in_nothing(runs):
-    first, second = runs.add("nystrom,quick"), runs.add("nystrom,quick", 0.5)
+    first = runs.add("nystrom,quick")
+    second = runs.add("nystrom,quick", 0.5)
     runs.add("nystrom,quick", 0.6, seed=1)
     with pytest.raises(ConfigError, match=f"all but one out: {first}, {second}$"):
         runs.read()

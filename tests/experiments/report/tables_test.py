@@ -18,52 +18,58 @@ COLUMN = "listops accuracy, %"
 
 
 def scores(runs):
-    """Row name -> column name -> text."""
+    """The cells of the table by the names of their row and their column."""
     return score_table(runs.read()).set_index("attention").to_dict("index")
 
 
 def test_score_table_has_means_deviations_seeds_and_floors(three):
     three.add("nystrom,quick", 0.56, seed=2)
     three.add("softmax,quick", 0.12, task="image")
-    found = scores(three)
-    assert found["nystrom"] == {COLUMN: "53.00 ± 3.00 (3)", "image accuracy, %": DASH}
-    assert found["softmax"]["image accuracy, %"] == "12.00 (1)"
-    assert found["floor: root operator"][COLUMN] == "25.00"
-    assert [*found][:2] == ["floor: majority class", "floor: root operator"]
+    rows = scores(three)
+    assert rows["nystrom"] == {COLUMN: "53.00 ± 3.00 (3)", "image accuracy, %": DASH}
+    assert rows["softmax"]["image accuracy, %"] == "12.00 (1)"
+    assert rows["floor: root operator"][COLUMN] == "25.00"
+    assert list(rows)[:2] == ["floor: majority class", "floor: root operator"]
 
 
 def test_score_table_says_how_far_unfinished_runs_are(runs):
-    steps = {"train__num_steps": 5000}
-    runs.add("nystrom,quick", steps=(500,), **steps)
-    runs.add("nystrom,quick", 0.5, seed=1, **steps)
-    runs.add("nystrom,quick", seed=2, steps=(), **steps)
-    runs.add("softmax,quick", steps=(700,), **steps)
-    found = scores(runs)
-    assert found["nystrom"][COLUMN] == "50.00 (1 of 3; 500, 0 of 5,000 steps)"
-    assert found["softmax"][COLUMN] == "— (0 of 1; 700 of 5,000 steps)"
-    assert found["floor: root operator"][COLUMN] == "25.00"
+    runs.add("nystrom,quick", steps=(500,), train__num_steps=5000)
+    runs.add("nystrom,quick", 0.5, seed=1, train__num_steps=5000)
+    runs.add("nystrom,quick", seed=2, steps=(), train__num_steps=5000)
+    runs.add("softmax,quick", steps=(700,), train__num_steps=5000)
+    rows = scores(runs)
+    assert rows["nystrom"][COLUMN] == "50.00 (1 of 3; 500, 0 of 5,000 steps)"
+    assert rows["softmax"][COLUMN] == "— (0 of 1; 700 of 5,000 steps)"
+    assert rows["floor: root operator"][COLUMN] == "25.00"
 
 
 def test_score_table_shows_a_metric_that_is_no_rate_as_it_is(runs):
-    found = {"metric": "nll", "test_nll": 2.006, "floors": {"rule": 0.5}}
-    runs.add("nystrom,quick", 0.1, result=found)
+    result = {"metric": "nll", "test_nll": 2.006, "floors": {"rule": 0.5}}
+    runs.add("nystrom,quick", 0.1, result=result)
     assert [row["listops nll"] for row in scores(runs).values()] == ["0.50", "2.01 (1)"]
 
 
 def test_score_table_shows_other_rates_beside_the_selected_one(runs):
-    floors = {"sop_accuracy": {"majority class": 0.4959}, "sop_loss": {"x": 1.0}}
-    found = {"test_sop_accuracy": 0.7831, "test_sop_loss": 0.4, "other_floors": floors}
-    runs.add("nystrom,quick", 0.12, result=found)
+    result = {
+        "test_sop_accuracy": 0.7831,
+        "test_sop_loss": 0.4,
+        "other_floors": {
+            "sop_accuracy": {"majority class": 0.4959},
+            "sop_loss": {"x": 1.0},
+        },
+    }
+    runs.add("nystrom,quick", 0.12, result=result)
     rows = scores(runs)
     assert rows["nystrom"]["listops sop accuracy, %"] == "78.31 (1)"
     assert rows["floor: majority class"]["listops sop accuracy, %"] == "49.59"
-    assert [*rows["nystrom"]] == [COLUMN, "listops sop accuracy, %"]
+    assert list(rows["nystrom"]) == [COLUMN, "listops sop accuracy, %"]
 
 
 def test_score_table_has_a_column_for_each_option_of_the_task(runs):
-    for length, floor in ((500, 0.3), (900, 0.4)):
-        floors = {"floors": {"rule": floor}}
-        runs.add("nystrom,quick", floor + 0.1, result=floors, task__max_length=length)
+    short_floor = {"floors": {"rule": 0.3}}
+    long_floor = {"floors": {"rule": 0.4}}
+    runs.add("nystrom,quick", 0.4, result=short_floor, task__max_length=500)
+    runs.add("nystrom,quick", 0.5, result=long_floor, task__max_length=900)
     runs.add("softmax,quick", 0.8, result={"floors": {}}, task__max_length=900)
     short = "listops accuracy, % (max_length 500)"
     long = "listops accuracy, % (max_length 900)"
@@ -87,17 +93,22 @@ def test_score_table_has_a_floor_for_each_preset(runs):
 
 
 def test_score_table_averages_rows_that_have_all_tasks(runs):
+    """The accuracies are 20, 30, 40, 50 and 60 %."""
     for arg in ("nystrom", "bigbird,quick"):
         for index, task in enumerate(LRA):
             runs.add(arg, 0.1 * (index + 2), task=task)
     runs.add("softmax", 0.9)
-    found, names = scores(runs), ("average accuracy, %", "average published, %")
-    rows = ("nystrom, paper preset", "bigbird, quick preset", "softmax, paper preset")
-    assert [[found[row][name] for name in names] for row in rows] == [
-        ["40.00", "58.95 [1], 58.93 [2], 57.61 [3]"],  # of 20, 30, 40, 50 and 60
-        ["40.00", DASH],
-        [DASH, DASH],
-    ]
+    rows = scores(runs)
+
+    nystrom = rows["nystrom, paper preset"]
+    assert nystrom["average accuracy, %"] == "40.00"
+    assert nystrom["average published, %"] == "58.95 [1], 58.93 [2], 57.61 [3]"
+    bigbird = rows["bigbird, quick preset"]
+    assert bigbird["average accuracy, %"] == "40.00"
+    assert bigbird["average published, %"] == DASH
+    softmax = rows["softmax, paper preset"]
+    assert softmax["average accuracy, %"] == DASH
+    assert softmax["average published, %"] == DASH
 
 
 @pytest.mark.parametrize(
@@ -121,17 +132,30 @@ def test_score_table_cites_beside_published_settings(runs, arg, changes, cited):
 
 
 def test_score_table_cites_table_2_beside_fine_tuned_runs_only(runs):
-    source = {"train__init_from": "runs/bert"}
-    steps = {"train__num_steps": 2_812}  # counted from the preset's epochs
-    runs.add("nystrom,subwords", 0.9, task="text", **source, **steps)
+    """The number of steps is counted from the preset's epochs."""
+    runs.add(
+        "nystrom,subwords",
+        0.9,
+        task="text",
+        train__init_from="runs/bert",
+        train__num_steps=2_812,
+    )
     runs.add("nystrom,subwords", 0.8, task="text", seed=1)
     mismatched = {
         "test_mismatched_accuracy": 0.7,
         "other_floors": {"mismatched_accuracy": {"majority class": 0.35}},
     }
-    runs.add("softmax,mnli", 0.8, task="glue", result=mismatched, **source)
-    cells = {x: y for row in scores(runs).values() for x, y in row.items() if y != DASH}
-    published = {x: y for x, y in cells.items() if "published" in x}
+    runs.add(
+        "softmax,mnli",
+        0.8,
+        task="glue",
+        result=mismatched,
+        train__init_from="runs/bert",
+    )
+    cells = {}
+    for row in scores(runs).values():
+        cells.update({name: cell for name, cell in row.items() if cell != DASH})
+    published = {name: cell for name, cell in cells.items() if "published" in name}
     assert published == {
         "text published, %": "93.20 [1]",
         "mnli published, %": "82.40 [1]",
@@ -157,9 +181,10 @@ def test_cite_has_each_cell_of_table_2(runs, row, task):
     arg = ",".join(word for word in words if word)
     name = "text" if task == "subwords" else "glue"
     runs.add(arg, 0.8, task=name, train__init_from="runs/bert")
-    [run] = [run for _, run in runs.read().iterrows()]
+    run = runs.read().iloc[0]
     cell = TABLE2[row][TABLE2_TASKS.index(task)]
-    assert cite(run, task if "mis" in task else run["task"]) == f"{float(cell):.2f} [1]"
+    cited_task = task if task == "mnli mismatched" else run["task"]
+    assert cite(run, cited_task) == f"{float(cell):.2f} [1]"
 
 
 def test_score_table_goes_by_the_settings_and_not_by_what_a_config_says(runs):
@@ -170,23 +195,30 @@ def test_score_table_goes_by_the_settings_and_not_by_what_a_config_says(runs):
     config["optimizer"]["learning_rate"] = 3e-4
     (workdir / "config.json").write_text(json.dumps(config))
     assert "listops published, %" not in scores(runs)["linformer"]
-    config["preset"] = "subwords"  # which configs/listops.py does not have
+
+    # configs/listops.py does not have this preset.
+    config["preset"] = "subwords"
     config["train"]["init_from"] = "runs/a"
     (workdir / "config.json").write_text(json.dumps(config))
     assert "listops published, %" not in scores(runs)["linformer"]
 
 
 def test_paired_table_takes_runs_of_equal_test_data(runs):
-    for arg in ("nystrom", "softmax", "linear,quick", "softmax,quick"):
-        runs.add(arg, 0.5, result={"data_sha256": {"test": arg[-5:] == "quick"}})
-    assert [x.count("quick") for x in paired_table(runs.read())["difference"]] == [0, 2]
+    paper_data = {"data_sha256": {"test": "a"}}
+    quick_data = {"data_sha256": {"test": "b"}}
+    runs.add("nystrom", 0.5, result=paper_data)
+    runs.add("softmax", 0.5, result=paper_data)
+    runs.add("linear,quick", 0.5, result=quick_data)
+    runs.add("softmax,quick", 0.5, result=quick_data)
+    differences = paired_table(runs.read())["difference"]
+    assert [difference.count("quick") for difference in differences] == [0, 2]
 
 
 def test_published_averages_are_those_of_the_cells():
-    scores = SCORES[SCORES[AVERAGE].notna()]
-    assert len(scores) == 15
-    means = scores[[*LRA]].mean(axis=1)
-    assert list(means) == pytest.approx(list(scores[AVERAGE]), abs=0.05)
+    rows = SCORES[SCORES[AVERAGE].notna()]
+    assert len(rows) == 15
+    means = rows[list(LRA)].mean(axis=1)
+    assert list(means) == pytest.approx(list(rows[AVERAGE]), abs=0.05)
 
 
 def test_cost_table_averages_seeds_of_one_device(three):
@@ -206,27 +238,36 @@ def test_cost_table_averages_seeds_of_one_device(three):
 
 
 def test_format_difference_has_the_paired_t_interval_of_common_seeds(runs):
-    for seed, (ours, theirs) in enumerate([(0.51, 0.50), (0.54, 0.50), (0.58, 0.54)]):
-        runs.add("nystrom,quick", ours, seed=seed)
-        runs.add("softmax,quick", theirs, seed=seed)
+    """The differences are 1, 4 and 4: their mean is 3, and their deviation √3.
+
+    Student's t of two degrees of freedom is 4.3027.
+    """
+    for seed, test in enumerate((0.51, 0.54, 0.58)):
+        runs.add("nystrom,quick", test, seed=seed)
+    for seed, test in enumerate((0.50, 0.50, 0.54)):
+        runs.add("softmax,quick", test, seed=seed)
     runs.add("nystrom,quick", 0.9, seed=9)
-    of = dict(list(runs.read().groupby("attention")))
-    # Differences 1, 4 and 4: mean 3, deviation √3; t of 2 degrees of freedom is 4.3027.
-    found = format_difference(of["nystrom"], of["softmax"])
-    assert found == "+3.00 ± 4.30 (3), within chance"
-    # Of one seed: 200 √(variance / 2000), the binomial one of 2,000 test examples.
+    frame = runs.read()
+    nystrom = frame[frame["attention"] == "nystrom"]
+    softmax = frame[frame["attention"] == "softmax"]
+    difference = format_difference(nystrom, softmax)
+    assert difference == "+3.00 ± 4.30 (3), within chance"
+
+    # One seed has the binomial interval of 2,000 test examples, 200 √(variance / 2000).
     # The variance is 0.51 · 0.49 + 0.50 · 0.50.
-    found = format_difference(of["nystrom"][:1], of["softmax"])
-    assert found == "+1.00 ± 3.16 (1), within test noise"
+    difference = format_difference(nystrom[:1], softmax)
+    assert difference == "+1.00 ± 3.16 (1), within test noise"
 
 
 def test_paired_table_judges_against_the_rows_of_most_seeds(runs):
-    for test, longer, seed in ((0.50, 1000, 0), (0.52, 2000, 0), (0.52, 2000, 1)):
-        runs.add("nystrom,quick", test, train__num_steps=longer, seed=seed)
+    runs.add("nystrom,quick", 0.50, train__num_steps=1000)
+    runs.add("nystrom,quick", 0.52, train__num_steps=2000)
+    runs.add("nystrom,quick", 0.52, train__num_steps=2000, seed=1)
     runs.add("softmax,quick", 0.56)
-    (_, names), (_, cells) = paired_table(runs.read()).items()
-    short, long = "nystrom, 1000 steps", "nystrom, 2000 steps"
-    assert dict(zip(names, cells, strict=True)) == {
+    table = paired_table(runs.read())
+    short = "nystrom, 1000 steps"
+    long = "nystrom, 2000 steps"
+    assert dict(table.itertuples(index=False, name=None)) == {
         f"{short} − softmax": "-6.00 ± 3.15 (1), exceeds test noise",
         f"{long} − softmax": "-4.00 ± 3.15 (1), exceeds test noise",
         f"{short} − {long}": "-2.00 ± 3.16 (1), within test noise",
@@ -242,5 +283,6 @@ def test_paired_table_has_a_column_for_each_task(three):
     assert row["difference"] == "nystrom − softmax"
     assert row["listops accuracy, points"] == "+6.00 ± 3.16 (1), exceeds test noise"
     assert row["image accuracy, points"] == "-10.00 ± 3.00 (1), exceeds test noise"
-    assert row["text nll"] == "-0.50 (1)"  # no mean over examples, nor is the next
+    # These two are no means over examples.
+    assert row["text nll"] == "-0.50 (1)"
     assert row["sst2 f1, points"] == "-10.00 (1)"

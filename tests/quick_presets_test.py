@@ -1,0 +1,116 @@
+"""The presets `quick`, with which the recorded results were trained.
+
+Each table has every key that its preset changes: a change that is not in it fails.
+"""
+
+import pytest
+
+from configs.defaults import attention, optimizer, train
+from tests.bert_presets_test import BERT_QUICK
+from tests.presets import check_settings, flat
+
+# Nobody has published these; README.md and results/ have the numbers of their runs.
+QUICK = {
+    "listops": {
+        "task.max_length": 48,
+        "task.min_tokens": 24,
+        "task.max_tokens": 48,
+        "task.max_depth": 3,
+        "task.max_args": 6,
+        **attention(num_landmarks=6),
+        **optimizer(learning_rate=1e-3, warmup_steps=300),
+        **train(num_steps=12_000, eval_every=1_000, checkpoint_every=1_000),
+    },
+    "text": {
+        "task.max_length": 512,
+        **attention(num_landmarks=32),
+        **optimizer(learning_rate=1e-3, warmup_steps=100),
+        **train(num_steps=1_000, eval_every=250, checkpoint_every=500),
+    },
+    "retrieval": {
+        "task.max_length": 256,
+        **attention(num_landmarks=32),
+        **optimizer(learning_rate=1e-3, warmup_steps=100),
+        **train(num_steps=1_000, eval_every=250, checkpoint_every=500),
+    },
+    "image": {
+        **attention(num_landmarks=32),
+        **optimizer(learning_rate=1e-3, warmup_steps=100),
+        **train(batch_size=32, num_steps=1_000, eval_every=500, checkpoint_every=500),
+    },
+    "pathfinder": {
+        "task.difficulty": "easy",
+        "task.num_examples": 5_000,
+        **attention(num_landmarks=32),
+        **optimizer(learning_rate=1e-3, warmup_steps=100),
+        **train(batch_size=32, num_steps=1_000, eval_every=250, checkpoint_every=500),
+    },
+    "corpus": {
+        "task.max_length": 64,
+        "task.vocab_size": 8_192,
+        **BERT_QUICK,
+        **attention(num_landmarks=16),
+        **optimizer(learning_rate=1e-3, warmup_steps=200),
+        **train(batch_size=64, num_steps=2_000, eval_every=250, checkpoint_every=250),
+    },
+    "labelled_texts": {
+        "task.max_length": 512,
+        **attention(num_landmarks=32),
+        **optimizer(learning_rate=1e-3, warmup_steps=100),
+        **train(num_steps=1_000, eval_every=250, checkpoint_every=500),
+    },
+}
+# The options of the other attentions, for which short sequences are long with them.
+OTHER_ATTENTIONS = {
+    "listops": {
+        "linformer.projection_dim": 12,
+        "longformer.window": 8,
+        "bigbird.block_size": 4,
+        "reformer.bucket_size": 8,
+    },
+    "text": {
+        "linformer.projection_dim": 64,
+        "longformer.window": 64,
+        "bigbird.block_size": 32,
+        "reformer.bucket_size": 64,
+    },
+    "retrieval": {
+        "linformer.projection_dim": 32,
+        "longformer.window": 32,
+        "bigbird.block_size": 16,
+        "reformer.bucket_size": 32,
+    },
+    "corpus": {
+        "linformer.projection_dim": 16,
+        "longformer.window": 16,
+        "bigbird.block_size": 8,
+        "reformer.bucket_size": 16,
+    },
+    "glue": {
+        "linformer.projection_dim": 64,
+        "longformer.window": 32,
+        "bigbird.block_size": 16,
+        "reformer.bucket_size": 64,
+    },
+}
+
+
+@pytest.mark.parametrize("task", QUICK)
+def test_quick_is_what_the_results_were_trained_with(task):
+    check_settings(task, "quick", QUICK[task])
+
+
+@pytest.mark.parametrize("task", OTHER_ATTENTIONS)
+def test_quick_makes_short_sequences_long_for_every_attention(task):
+    for path, value in OTHER_ATTENTIONS[task].items():
+        name, _, option = path.partition(".")
+        assert flat(task, f"{name},quick")[f"attention.{option}"] == value
+
+
+def test_quick_pretraining_goes_on_at_twice_the_length():
+    longer = {
+        "task.max_length": 128,
+        **optimizer(learning_rate=1e-4, warmup_steps=0),
+        **train(batch_size=32, num_steps=1_000),
+    }
+    check_settings("corpus", "quick,seq1024", longer, base="quick")

@@ -1,0 +1,85 @@
+"""A run that meets a NaN: it stops, or passes over it where only a metric is NaN."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer.errors import NotFiniteError
+from nystromformer.training.metrics import label_sums
+from nystromformer.training.objective import Classification
+from tests.training.conftest import BagOfTokens
+from tests.training.metrics_file import rows_of
+
+
+class NanInTraining(BagOfTokens):
+    """Gives NaN at the 14th step of training."""
+
+    def __call__(self, inputs, mask, dropout_rng=None):
+        logits = super().__call__(inputs, mask, dropout_rng)
+        is_bad = (self.calls[...] == 14) & (dropout_rng is not None)
+        return logits * jnp.where(is_bad, jnp.nan, 1)
+
+
+class NanInEvaluation(BagOfTokens):
+    """Gives NaN wherever it is evaluated after the 14th step of training."""
+
+    def __call__(self, inputs, mask, dropout_rng=None):
+        logits = super().__call__(inputs, mask, dropout_rng)
+        is_bad = (self.calls[...] > 14) & (dropout_rng is None)
+        return logits * jnp.where(is_bad, jnp.nan, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            NanInTraining,
+            r"step 14: not finite: the loss, the gradient of embedding\.embedding, "
+            r".*; last checkpoint: 12",
+        ),
+        (NanInEvaluation, "step 16: the validation loss is not finite"),
+    ],
+)
+def test_fit_stops_at_a_nan_and_leaves_a_whole_checkpoint(
+    trainer_in, tmp_path, model, message
+):
+    with pytest.raises(NotFiniteError, match=message):
+        trainer_in(tmp_path, model).fit()
+    resumed = trainer_in(tmp_path)
+    assert resumed.step == 12
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(resumed.state))
+
+
+class SelectedByLogit(Classification):
+    """Selects by the mean of a logit, which is NaN up to a step where no loss is."""
+
+    select = "logit"
+    metrics = ("loss", "accuracy", "logit")
+
+    def __init__(self, last_nan_step):
+        self.last_nan_step = last_nan_step
+
+    def __call__(self, model, batch, key):
+        logits = model(batch.inputs, batch.mask, dropout_rng=key)
+        sums = label_sums(logits, batch.labels, batch.weights)
+        is_nan = model.calls[...] <= self.last_nan_step
+        values = jnp.where(is_nan, jnp.nan, logits[:, 0])
+        sums["logit"] = (values * batch.weights).sum(), batch.weights.sum()
+        return sums
+
+
+def test_fit_passes_over_a_nan_of_the_selected_metric(trainer_in, tmp_path):
+    """At the first two validations; then the best of the others is kept."""
+    outcome = trainer_in(tmp_path, objective=SelectedByLogit(last_nan_step=16)).fit()
+    values = {row["step"]: row["logit"] for row in rows_of(tmp_path, "validation")}
+    assert np.isnan([values[8], values[16]]).all()
+    best = max((24, 32, 40), key=lambda step: values[step])
+    assert outcome["best_step"] == best
+    assert outcome["validation_logit"] == values[best]
+
+
+def test_fit_stops_where_the_selected_metric_was_never_a_number(trainer_in, tmp_path):
+    run = trainer_in(tmp_path, objective=SelectedByLogit(last_nan_step=40))
+    with pytest.raises(NotFiniteError, match="validation logit was never finite"):
+        run.fit()
