@@ -123,7 +123,8 @@ def test_standard_nystrom_samples_rows_and_columns_of_softmax():
         tokens = random_positions(jnp.asarray(mask), M, 5).tolist()
         arrays = [jnp.where(mask[:, None], x, jnp.nan) for x in (query, key)]
         sample = functools.partial(factors.standard_nystrom, *arrays, jnp.asarray(mask))
-        sampled = jax.jit(sample, static_argnames="num_landmarks")
+        static_names = ("num_landmarks", "pinv", "num_pinv_iters")
+        sampled = jax.jit(sample, static_argnames=static_names)
         few = np.asarray(sampled(num_landmarks=M, seed=5))
         other_seed = np.asarray(sampled(num_landmarks=M, seed=6))
         all_tokens = np.asarray(sampled(num_landmarks=S))

@@ -146,7 +146,8 @@ def test_config_of_a_registered_subclass_starts_from_its_defaults():
     try:
         register_attention("fewer", Fewer)
         config = listops.get_config("fewer").attention.to_dict()
-        assert config == {"name": "fewer"} | Fewer.config_defaults()
+        defaults = Fewer.config_defaults()
+        assert config == {"name": "fewer", "by_layer": None, **defaults}
         assert make("fewer", pinv_init="per_batch").num_landmarks == 32
     finally:
         del ATTENTIONS["fewer"]
