@@ -37,10 +37,7 @@ class Embedding(nnx.Embed):
 
     def __call__(self, ids: jax.Array) -> jax.Array:
         """[...] -> [..., D]."""
-        table = self.embedding[...].astype(self.dtype)
-        # Under vmap a tracer may hold a numpy array, which custom_vjp refuses. An
-        # operation makes an array of jax of it, and XLA drops this one.
-        return take_rows(table, jnp.asarray(ids) + 0)
+        return take_rows(self.embedding[...].astype(self.dtype), ids)
 
 
 def make_dense(

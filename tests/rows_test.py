@@ -48,6 +48,38 @@ def test_take_rows_has_the_gradient_of_an_indexed_array(device, num_ids):
     assert relative_error(actual, expected) <= TOLERANCE["float32"]
 
 
+@pytest.mark.parametrize("num_ids", [FEW, MANY])
+def test_take_rows_of_bfloat16_has_a_gradient_of_bfloat16(device, num_ids):
+    table = jnp.ones((num_ids, FEATURES), "bfloat16")
+    ids = jnp.asarray(make_ids(num_ids))
+    rows, pull_back = jax.vjp(lambda table: take_rows(table, ids), table)
+    (gradient,) = pull_back(jnp.ones_like(rows))
+    assert gradient.dtype == jnp.bfloat16
+    counts = np.bincount(ids.ravel(), minlength=num_ids)
+    np.testing.assert_array_equal(gradient, np.tile(counts[:, None], FEATURES))
+
+
+@pytest.mark.parametrize("num_ids", [FEW, MANY])
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_take_rows_of_bfloat16_compiles_for_every_platform(platform, num_ids):
+    def total(table, ids):
+        return take_rows(table, ids).sum()
+
+    table = jax.ShapeDtypeStruct((num_ids, FEATURES), jnp.bfloat16)
+    ids = jax.ShapeDtypeStruct((3, 11), jnp.int32)
+    jax.jit(jax.grad(total)).trace(table, ids).lower(lowering_platforms=(platform,))
+
+
+def test_take_rows_by_ids_of_a_dtype_that_does_not_reach_the_last_row(device):
+    """Neither as an id nor, for ids that are left out, as the number of rows."""
+    ids = jnp.asarray([0, 0, 3, 255], jnp.uint8)
+    table = jnp.ones((300, FEATURES))
+    rows, pull_back = jax.vjp(lambda table: take_rows(table, ids), table)
+    (gradient,) = pull_back(jnp.ones_like(rows))
+    counts = np.bincount(ids, minlength=300)
+    np.testing.assert_array_equal(gradient, np.tile(counts[:, None], FEATURES))
+
+
 def test_sum_rows_leaves_out_the_last_id(device):
     x = jnp.asarray(normal(0, 11, FEATURES), "float32")
     ids = make_ids(FEW)[0]
