@@ -98,7 +98,7 @@ class Config:
             num_layers=self.model.num_layers,
             name=self.attention.name,
             options=self.attention.options,
-            by_layer=self.attention.changes(),
+            by_layer=self.attention.parse_changes(),
         )
 
     def _check_training(self) -> None:
@@ -124,7 +124,10 @@ class Config:
             train.num_steps or None,
         )
         if train.batch_size % train.grad_accum_steps:
-            raise ValueError("train.grad_accum_steps must divide train.batch_size")
+            raise ValueError(
+                f"train.grad_accum_steps {train.grad_accum_steps} does not divide "
+                f"train.batch_size {train.batch_size}"
+            )
 
     def _check_parts_of_batches(self) -> None:
         """Raises ValueError if a batch in parts has other results than the whole."""
@@ -132,11 +135,7 @@ class Config:
         has_parts = has_buckets or self.train.grad_accum_steps > 1
         for name, options in self.attentions():
             attention = ATTENTIONS[name]
-            values = {
-                option: parameter.default
-                for option, parameter in attention.options().items()
-            }
-            values.update(options)
+            values = attention.complete_options(options)
             for option, value in attention.padding_sensitive.items():
                 if has_buckets and values[option] == value:
                     raise ValueError(

@@ -1,10 +1,11 @@
 """The encoder with a pluggable attention: pre-LN as on the LRA, post-LN as in BERT.
 
-Masks and random keys are passed at call time and no module keeps state, so a model is a
-plain tree of parameters. Dropout is on where a `dropout_rng` is given, and only there:
-flax's `model.train()` has no key to give, so that after it a call without one is an
-error. Gradients are in reverse mode: `jax.jvp`, `jax.jacfwd` and `jax.hessian` raise
-TypeError. The Hessian times a vector is `jax.grad` of the gradient's product with it.
+Masks and random keys are passed at call time. Only parameters, and Performer's drawn
+projection, are kept, so a model is a plain tree of arrays. Dropout is on where a
+`dropout_rng` is given, and only there: flax's `model.train()` has no key to give, so
+that after it a call without one is an error. Gradients are in reverse mode: `jax.jvp`,
+`jax.jacfwd` and `jax.hessian` raise TypeError. The Hessian times a vector is `jax.grad`
+of the gradient's product with it.
 
 Letters: B batch, L length, D model dim, F features of an input.
 """
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from nystromformer.attention import ATTENTIONS
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.layers import (
     Block,
@@ -24,6 +26,7 @@ from nystromformer.layers import (
     make_norm,
 )
 from nystromformer.ops import at_least_float32, dropout, split_rng, zero_masked
+from nystromformer.rows import take_rows
 
 embedding_init = nnx.initializers.normal(0.02)
 
@@ -80,9 +83,12 @@ class Encoder(nnx.Module):
             Block(config.of_layer(layer), rngs=rngs)
             for layer in range(config.num_layers)
         )
-        attentions = config.attentions()
+        # Layers with equal options hold the object of the first of them.
+        attentions = [
+            (name, ATTENTIONS[name].complete_options(options))
+            for name, options in config.attentions()
+        ]
         for block, attention in zip(self.blocks, attentions, strict=True):
-            # One object, the first of its kind, has one set of parameters.
             if block.attention.attention.shared_across_layers:
                 first = self.blocks[attentions.index(attention)]
                 block.attention.attention = first.attention.attention
@@ -103,13 +109,13 @@ class Encoder(nnx.Module):
           inputs: 1 ≤ L ≤ max_length.
           mask: [B, L] bool, True = a token, False = padding; None = all are tokens.
           dropout_rng: a key, or None for no dropout.
-          token_types: [B, L] ids; None = as the separators say.
+          token_types: [B, L] ids; None = as the separators say, and 0 for features.
 
         Returns:
           [B, L, D] in dtype and its mask [B, L] or None (L + 1 with a CLS token).
 
         Raises:
-          ValueError: if inputs or mask have another shape.
+          ValueError: if inputs or mask have another shape, or ids are no integers.
         """
         self._check_shapes(inputs, mask)
         if self.ignore_id is not None:
@@ -168,8 +174,14 @@ class Encoder(nnx.Module):
         if self.token_types is None:
             return x
         if token_types is None:
-            is_separator = (inputs == self.separator).astype(jnp.int32)
-            num_separators_before = is_separator.cumsum(1) - is_separator
-            last_type = min(1, self.token_types.shape[0] - 1)  # RoBERTa has one
-            token_types = jnp.minimum(num_separators_before, last_type)
-        return x + self.token_types[...][token_types]
+            token_types = self._types_by_separators(inputs)
+        return x + take_rows(self.token_types[...], token_types)
+
+    def _types_by_separators(self, inputs: jax.Array) -> jax.Array:
+        """Type 0 up to the first separator and 1 after it, int [B, L]."""
+        if self.takes_features:
+            return jnp.zeros(inputs.shape[:2], jnp.int32)  # No vector is a separator.
+        is_separator = (inputs == self.separator).astype(jnp.int32)
+        num_separators_before = is_separator.cumsum(1) - is_separator
+        last_type = min(1, self.token_types.shape[0] - 1)  # RoBERTa has one
+        return jnp.minimum(num_separators_before, last_type)

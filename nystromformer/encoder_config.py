@@ -109,6 +109,11 @@ class EncoderConfig:
                 f"ignore_id={self.ignore_id} is a token's, and inputs are features: "
                 "give a mask with them"
             )
+        if self.input_dim is not None and self.separator is not None:
+            raise ValueError(
+                f"separator={self.separator} is a token's, and inputs are features: "
+                "pass token_types with them"
+            )
 
     def _check_sizes(self) -> None:
         for name in ("max_length", "num_layers", "num_heads", "model_dim", "mlp_dim"):

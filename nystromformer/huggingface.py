@@ -24,7 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from nystromformer.attention.by_layer import ByLayer, with_options
+from nystromformer.attention import ATTENTIONS
+from nystromformer.attention.by_layer import ByLayer, add_options
 from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
@@ -129,20 +130,27 @@ def _with_attention(
             f"{attention!r}: give its own options as attention_options"
         )
 
-    def own_options(name: str) -> Mapping[str, Any]:
+    def options_of(name: str) -> Mapping[str, Any]:
         return config.attention_options if name == config.attention else {}
 
     name = attention or config.attention
-    landmarks = {}
+    landmark_options = {}
     if num_landmarks is not None:
         name = "nystrom"
-        landmarks = {"num_landmarks": num_landmarks, "pinv_init": "per_matrix"}
-    return dataclasses.replace(
+        landmark_options = {"num_landmarks": num_landmarks, "pinv_init": "per_matrix"}
+    changed_config = dataclasses.replace(
         config,
         attention=name,
-        attention_options={**own_options(name), **landmarks, **options},
-        attention_by_layer=with_options(name, by_layer, own_options),
+        attention_options={**options_of(name), **landmark_options, **options},
+        attention_by_layer=add_options(name, by_layer, options_of),
     )
+    for layer_attention in changed_config.attentions():
+        if ATTENTIONS[layer_attention.name].num_projections != 3:
+            raise ValueError(
+                f"{layer_attention.name} has no projections of its own for query, key "
+                "and value, and the weights have all three: take another attention"
+            )
+    return changed_config
 
 
 def _make_model(
@@ -215,6 +223,11 @@ def _check_tensors(
     arrays = {name: np.empty(x.shape, bool) for name, (_, x) in variables.items()}
     expected_tensors = layout.to_published(arrays)
     for name in sorted(tensors.keys() | expected_tensors.keys()):
+        if name not in tensors and layout.is_of_encoder(name):
+            raise PretrainedError(
+                f"{folder} has no tensor {name}, which the encoder of its config.json "
+                "needs: download the folder again"
+            )
         if name not in tensors:
             raise PretrainedError(
                 f"{folder} has no tensor {name}, which the model needs: name another "
@@ -237,9 +250,14 @@ def _check_unused(folder: Path, layout: Layout, name: str) -> None:
         return
     if ".attention.self.conv." in name:
         raise PretrainedError(
-            f"{folder} has the convolution {name}, which the attention of this layer "
-            "does not have: take nystrom, which with num_landmarks from the length on "
-            "is exact attention with it"
+            f"{folder} has the convolution kernel {name}, but the attention of this "
+            "layer has no convolution: use 'nystrom', which is exact attention once "
+            "num_landmarks reaches the length"
+        )
+    if layout.is_of_encoder(name):
+        raise PretrainedError(
+            f"{folder} has a tensor {name}, which the encoder of its config.json does "
+            "not have: download the folder again"
         )
     raise PretrainedError(
         f"{folder} has a tensor {name}, which the model does not have: name another "

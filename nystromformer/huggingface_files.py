@@ -50,7 +50,7 @@ def read_config(
         max_length = settings["max_position_embeddings"]
         if layout.counts_reserved:
             max_length -= layout.num_reserved_positions
-        name, options = _attention(settings)
+        name, options = _choose_attention(settings)
         return EncoderConfig(
             vocab_size=settings["vocab_size"],
             max_length=max_length,
@@ -94,7 +94,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _attention(settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _choose_attention(settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Name and options of the attention that PyTorch computes."""
     if settings["model_type"] != "nystromformer":
         # RoBERTa's first position is pad_token_id + 1, and 2 rows are reserved here.

@@ -51,15 +51,17 @@ OLD_ENDINGS = {
 class Layout(NamedTuple):
     """What the files of one architecture have of their own.
 
-    base: how the names of a model with a head begin, but for those of the head. In the
-      file of an encoder alone no name does.
-    heads: the modules of our heads, and theirs.
-    decoder: how the names of what predicts tokens begin.
-    activation: of the classification head, as of `FirstTokenClassifier`.
-    default_norm_epsilon: of LayerNorm, where config.json has none.
-    unused: how the names of tensors begin that a file may hold for other heads.
-    num_reserved_positions: first rows of the positions, which no token reads.
-    counts_reserved: whether max_position_embeddings counts them.
+    Attributes:
+      base: the prefix of the encoder's tensors in a file with a head. A file of an
+        encoder alone has no prefix.
+      heads: our module of a head -> the published one.
+      decoder: the prefix of the head that predicts tokens.
+      activation: of the classification head, see `FirstTokenClassifier`.
+      default_norm_epsilon: of LayerNorm, where config.json has none.
+      unused: prefixes of tensors that belong to heads we do not load.
+      num_reserved_positions: the first rows of the table of positions, which no token
+        reads.
+      counts_reserved: whether max_position_embeddings counts these rows.
     """
 
     base: str
@@ -78,14 +80,22 @@ class Layout(NamedTuple):
 
     @property
     def copies(self) -> dict[str, str]:
-        """Second names of tensors, under which some files have them, and the first."""
+        """Second name of a tensor -> its first. Some files hold it under both."""
         return {
             f"{self.decoder}.decoder.weight": self.base + WORDS,
             f"{self.decoder}.decoder.bias": f"{self.decoder}.bias",
         }
 
+    def is_of_encoder(self, published_name: str) -> bool:
+        """Whether a tensor belongs to the encoder, and so to a model with any head."""
+        return published_name.startswith(
+            (f"{self.base}embeddings.", f"{self.base}encoder.")
+        )
+
     def published_names(self, name: str) -> list[str]:
-        """The names of the tensors that make one of our arrays: three of projections.
+        """The published tensors of one of our arrays.
+
+        They are three for the projections of queries, keys and values.
 
         Args:
           name: in a model with a head, as "encoder.blocks.0.mlp.expand.kernel".

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from nystromformer.attention import ATTENTIONS, check_attention
-from nystromformer.attention.by_layer import parse_by_layer, with_options
+from nystromformer.attention.by_layer import add_options, parse_by_layer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +15,8 @@ class OpenGroup:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __getattr__(self, key: str) -> Any:
-        options = vars(self).get("options", {})  # There are none yet in a copy.
+        # copy and pickle look up attributes before there are options.
+        options = vars(self).get("options", {})
         if key not in options:
             known = ", ".join(options)
             raise AttributeError(f"no option {key!r}; there are: {known}")
@@ -41,7 +42,7 @@ class AttentionConfig(OpenGroup):
     def __str__(self) -> str:
         return f"{self.name} (layers: {self.by_layer})" if self.by_layer else self.name
 
-    def changes(self) -> dict[int, dict[str, Any]]:
+    def parse_changes(self) -> dict[int, dict[str, Any]]:
         """Returns what single layers have instead, as `attentions_by_layer` takes it.
 
         A layer of another attention starts from its options in configs.
@@ -50,7 +51,7 @@ class AttentionConfig(OpenGroup):
           ValueError: for a text of another form, or an unknown attention.
         """
         by_layer = parse_by_layer(self.by_layer or "")
-        return with_options(self.name, by_layer, _options_in_configs)
+        return add_options(self.name, by_layer, _options_in_configs)
 
 
 def _options_in_configs(name: str) -> dict[str, Any]:

@@ -60,7 +60,7 @@ BAD = [
     ("train.num_steps", 0, r"give train\.num_steps or train\.num_epochs"),
     ("train.seed", -1, r"train\.seed must be at least 0, got -1"),
     ("train.eval_every", 0, r"train\.eval_every must be at least 1, got 0"),
-    ("train.grad_accum_steps", 5, "grad_accum_steps must divide train.batch_size"),
+    ("train.grad_accum_steps", 5, "steps 5 does not divide train.batch_size 32"),
     ("train.init_from", 3, r"config\.train: init_from must be str \| None, got 3"),
     ("model.dtype", "float16", r"model\.dtype must be one of .*'float16'"),
     ("model.dropout_rate", 1.0, r"config\.model: dropout_rate must be in \[0, 1\)"),

@@ -190,6 +190,18 @@ def test_encoder_shares_a_projection_among_the_layers_that_have_it():
     assert len(shapes) == 2
 
 
+def test_encoder_shares_a_projection_with_a_layer_that_states_a_default():
+    model = make(
+        max_length=256,
+        attention="linformer",
+        attention_options={"sharing": "layerwise"},
+        attention_by_layer={1: {"projection_dim": 256}},
+        num_layers=2,
+    )
+    first, second = [block.attention.attention for block in model.blocks]
+    assert first is second
+
+
 def test_encoder_config_refuses_a_layer_that_it_does_not_have():
     with pytest.raises(ValueError, match=r"no layer 2 to have .*: the 2 layers are 0"):
         encoder_config(num_layers=2, attention_by_layer={2: "softmax"})
@@ -397,6 +409,35 @@ def test_encoder_adds_token_types_by_default_those_after_the_separator():
     assert rows_differ(given, zeros) > 1e-3
 
 
+def test_encoder_gives_features_type_0_unless_types_are_passed():
+    model = make(vocab_size=None, input_dim=V, num_token_types=2, attention="identity")
+    zeros = encode(model, FEATURES, MASK, None, np.zeros((B, L), int))
+    np.testing.assert_array_equal(encode(model, FEATURES, MASK), zeros)
+    ones = encode(model, FEATURES, MASK, None, np.ones((B, L), int))
+    assert rows_differ(ones, zeros) > 1e-3
+
+
+def test_encoder_adds_up_the_gradient_of_a_token_type():
+    """By the product that serves embeddings, and not by a scatter, on a GPU."""
+    graphdef, state = nnx.split(make(num_token_types=2, attention="identity"))
+
+    def total(state, inputs, types):
+        out, _ = nnx.merge(graphdef, state)(inputs, None, None, types)
+        return out.sum()
+
+    ids = jax.ShapeDtypeStruct((B, L), jnp.int32)
+    gradient = jax.jit(jax.grad(total)).trace(state, ids, ids)
+    text = gradient.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count('"stablehlo.scatter"(') == 0
+
+
+def test_encoder_refuses_ids_that_are_no_integers():
+    for ids in (INPUTS.astype("float32"), MASK):
+        message = f"ids must be integers, got an array of {ids.dtype}"
+        with pytest.raises(ValueError, match=message):
+            make()(ids)
+
+
 def test_encoder_embedding_norm_hides_the_scale_of_embeddings():
     for embedding_norm in (True, False):
         model = make(embedding_norm=embedding_norm, attention="identity")
@@ -433,6 +474,7 @@ def test_mlp_takes_the_gelu_of_the_config(kind):
         ({"norm": "middle"}, "norm.*pre.*post.*'middle'"),
         ({"input_dim": V}, "vocab_size, for tokens, or input_dim"),
         ({"vocab_size": None, "input_dim": V, "ignore_id": 0}, "ignore_id=0.*features"),
+        ({"vocab_size": None, "input_dim": V, "separator": 3}, "separator=3.*features"),
         ({"attention": "nistrom"}, "unknown attention 'nistrom'; known: nystrom"),
         ({"attention_options": {"landmark": 3}}, "no option 'landmark'"),
     ],

@@ -315,7 +315,18 @@ def test_load_pretrained_takes_an_attention_for_each_layer(tmp_path):
 
 
 BAD_SETTINGS = {
-    "layers": ("bert", {"num_hidden_layers": 3}, r"no tensor bert\.encoder\.layer\.2"),
+    "more layers": (
+        "bert",
+        {"num_hidden_layers": 3},
+        r"no tensor bert\.encoder\.layer\.2.*, which the encoder of its config\.json "
+        "needs: download the folder again",
+    ),
+    "fewer layers": (
+        "bert",
+        {"num_hidden_layers": 1},
+        r"has a tensor bert\.encoder\.layer\.1.*, which the encoder of its "
+        r"config\.json does not have: download the folder again",
+    ),
     "relative": (
         "bert",
         {"position_embedding_type": "relative_key"},
@@ -354,6 +365,11 @@ BAD_OPTIONS = [
         "num_landmarks=4 is for nystrom, and attention is 'linformer'",
     ),
     ({"head": "classification"}, r"no tensor classifier\.bias, .*name another head"),
+    ({"attention": "identity"}, "identity has no projections of its own for query"),
+    (
+        {"attention_by_layer": {1: "reformer"}},
+        "reformer has no projections of its own for query, .*: take another attention",
+    ),
 ]
 
 

@@ -288,7 +288,10 @@ def test_load_pretrained_takes_an_attention_for_a_layer(tmp_path):
 )
 def test_load_pretrained_refuses_to_drop_the_convolution(options, tmp_path):
     make_published_folder(tmp_path)
-    message = r"has the convolution .*layer\.0\.attention\.self\.conv.*: take nystrom"
+    message = (
+        r"has the convolution kernel .*layer\.0\.attention\.self\.conv.*, but the "
+        "attention of this layer has no convolution: use 'nystrom'"
+    )
     with pytest.raises(PretrainedError, match=message):
         load_pretrained(tmp_path, **options)
 

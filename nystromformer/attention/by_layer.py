@@ -32,8 +32,8 @@ def attentions_by_layer(
       num_layers: of the encoder.
       name, options: of the layers that `by_layer` does not name.
       by_layer: what single layers have instead. A layer of the same name keeps the
-        options that it does not change. One of another name has the options that stand
-        here, and the defaults of its attention.
+        options that it does not change. A layer of another name has the options that
+        its entry names, and defaults for the rest.
 
     Raises:
       ValueError: for a layer that does not exist, an unknown attention or option, or a
@@ -62,26 +62,27 @@ def parse_by_layer(text: str) -> dict[int, dict[str, Any]]:
     """Reads what single layers have instead, as in "0=softmax 3.num_landmarks=128".
 
     Raises:
-      ValueError: for a text of another form.
+      ValueError: for a text of another form, or one that has a key twice.
     """
     by_layer: dict[int, dict[str, Any]] = {}
     for word in text.split():
         key, _, value = word.partition("=")
-        layer, _, option = key.partition(".")
-        if not layer.isdecimal() or not value:
+        layer, dot, option = key.partition(".")
+        is_complete = value and (option or not dot)
+        if not layer.isdecimal() or not is_complete:
             raise ValueError(
                 "by_layer must be LAYER=NAME or LAYER.OPTION=VALUE, separated by "
                 f"blanks, as in '0=softmax 3.num_landmarks=128', got {text!r}"
             )
         changes = by_layer.setdefault(int(layer), {})
-        if option:
-            changes[option] = parse_value(value)
-        else:
-            changes["name"] = value
+        changed_key = option or "name"
+        if changed_key in changes:
+            raise ValueError(f"by_layer has {key} twice: {text!r}")
+        changes[changed_key] = parse_value(value) if option else value
     return by_layer
 
 
-def with_options(
+def add_options(
     name: str, by_layer: ByLayer, options_of: Callable[[str], Mapping[str, Any]]
 ) -> dict[int, dict[str, Any]]:
     """Adds options to the layers of another attention, where they name none.

@@ -43,6 +43,12 @@ class Configurable:
         return options
 
     @classmethod
+    def complete_options(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns these options with the defaults of all others."""
+        defaults = {name: option.default for name, option in cls.options().items()}
+        return {**defaults, **values}
+
+    @classmethod
     def config_defaults(cls) -> dict[str, Any]:
         """The options with which configs and benchmarks start.
 

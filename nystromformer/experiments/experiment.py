@@ -189,6 +189,6 @@ def _encoder_config(config: Config, task: Task) -> ModelConfig:
         separator=task.separator,
         attention=config.attention.name,
         attention_options=config.attention.options,
-        attention_by_layer=config.attention.changes(),
+        attention_by_layer=config.attention.parse_changes(),
         dtype=jnp.dtype(config.model.dtype),
     )

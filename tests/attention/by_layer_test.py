@@ -3,9 +3,9 @@
 import pytest
 
 from nystromformer.attention.by_layer import (
+    add_options,
     attentions_by_layer,
     parse_by_layer,
-    with_options,
 )
 
 COMMON = {"num_landmarks": 64, "conv_kernel_size": 33}
@@ -45,10 +45,27 @@ def test_the_text_says_the_same_as_the_mapping():
 
 
 @pytest.mark.parametrize(
-    "text", ["softmax nystrom", "0", "0=", "=softmax", "-1=softmax", "x.num=3", "0,1=3"]
+    "text",
+    [
+        "softmax nystrom",
+        "0",
+        "0=",
+        "=softmax",
+        "-1=softmax",
+        "x.num=3",
+        "0,1=3",
+        "0.=softmax",
+    ],
 )
 def test_another_text_is_refused_with_an_example(text):
     with pytest.raises(ValueError, match=r"as in '0=softmax 3\.num.*', got '"):
+        parse_by_layer(text)
+
+
+@pytest.mark.parametrize("text", ["0=softmax 0=linear", "1.seed=3 1.seed=4"])
+def test_a_text_that_says_two_things_of_one_layer_is_refused(text):
+    key = text.partition("=")[0]
+    with pytest.raises(ValueError, match=f"by_layer has {key} twice: '{text}'"):
         parse_by_layer(text)
 
 
@@ -72,7 +89,7 @@ def test_a_layer_attention_or_option_that_is_not_there_is_refused(by_layer, mess
         of_layers(by_layer)
 
 
-def test_with_options_adds_those_of_another_attention():
+def test_add_options_adds_those_of_another_attention():
     options = {"softmax": {"dropout_rate": 0.1}}
     by_layer = {
         0: "softmax",
@@ -80,7 +97,7 @@ def test_with_options_adds_those_of_another_attention():
         2: {"name": "nystrom"},
         3: {"name": "softmax", "dropout_rate": 0.0},
     }
-    assert with_options("nystrom", by_layer, options.__getitem__) == {
+    assert add_options("nystrom", by_layer, options.__getitem__) == {
         0: {"name": "softmax", "dropout_rate": 0.1},
         1: {"num_landmarks": 4},
         2: {"name": "nystrom"},

@@ -54,7 +54,7 @@ def test_step_groups_take_all_steps_and_continue(monkeypatch):
 def test_step_groups_check_all_configs_before_the_first_is_compiled():
     specs = [parse_attention("linear")]
     groups = step_groups(specs, ["text", "image"], [3])
-    with pytest.raises(ConfigError, match=r"grad_accum_steps must divide"):
+    with pytest.raises(ConfigError, match=r"grad_accum_steps \d+ does not divide"):
         next(groups)
 
 
