@@ -32,7 +32,6 @@ from jax import lax
 
 from nystromformer.blocks import first_valid_positions, ranks
 from nystromformer.dot_product import attend
-from nystromformer.fused import attend_fused_head
 from nystromformer.landmark_choice import choose_landmarks
 from nystromformer.ops import at_least_float32, tensor_core_precision
 from nystromformer.rows import sum_rows
@@ -108,8 +107,9 @@ def iterative_pinv(
         Zⱼ₊₁ = ¼ Zⱼ (13 I − A Zⱼ (15 I − A Zⱼ (7 I − A Zⱼ)))
 
     With some 16 landmarks and more, six iterations are far from converged on softmax
-    matrices and so a *regularised* inverse; with 4 or 8 they can equal A⁺ to three
-    digits. That is the method as published, and its gradient goes through them.
+    matrices and so a *regularised* inverse; with 4 or 8 the output can be that of A⁺
+    to three digits. That is the method as published, and its gradient goes through the
+    iterations.
 
     Args:
       matrix: A [..., M, M]; each is scaled by its own norms, the largest column sum
@@ -171,7 +171,7 @@ def nystrom(
     pinv: Callable[[jax.Array, int], jax.Array] = iterative_pinv,
     precision: Precision = None,
     cross_attention: bool = False,
-    fused: bool = False,
+    attend_head: Callable[..., jax.Array] = attend,
 ) -> jax.Array:
     """Nyström attention of one head of one sequence, eq. (13).
 
@@ -192,13 +192,11 @@ def nystrom(
         `nystromformer.landmarks` has others.
       precision: of the products with T or S rows.
       cross_attention: whether queries are of other tokens than keys, also with T = S.
-      fused: whether cuDNN's kernel computes the two attentions where it can; see
-        `nystromformer.fused`. What it returns is rounded to the dtype of the inputs.
+      attend_head: a function as `dot_product.attend`, for the two attentions.
 
     Returns:
       [T, H] in at least float32.
     """
-    attend_head = attend_fused_head if fused else attend
     scale = query.shape[-1] ** -0.5
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend_head(query, key, value, mask, scale=scale, precision=precision)

@@ -14,6 +14,8 @@ from flax import nnx
 from nystromformer.attention.base import Attention
 from nystromformer.attention.options import CommonArguments
 from nystromformer.blocks import to_blocks_with_margins
+from nystromformer.dot_product import attend
+from nystromformer.fused import attend_fused_head
 from nystromformer.landmarks import LANDMARKS, PINVS
 from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
 from nystromformer.ops import einsum
@@ -160,6 +162,18 @@ class NystromAttention(Attention):
         precision: jax.lax.PrecisionLike,
         kernel: jax.Array | None = None,
     ) -> jax.Array:
+        if kernel is not None and self.cross_attention:
+            raise ValueError(
+                "the convolution of V needs self-attention: make the attention with "
+                "conv_kernel_size=0 for cross attention"
+            )
+        if kernel is not None and len(query) != len(key):
+            raise ValueError(
+                "the convolution of V needs self-attention, got "
+                f"T = {len(query)} and S = {len(key)}: make the attention with "
+                "conv_kernel_size=0 for cross attention"
+            )
+
         pinv = PINVS[self.pinv]
         if self.pinv == "iterative" and self.pinv_init == "per_batch":
             pinv = partial(iterative_pinv, scale_over=("heads", "batch"))
@@ -175,22 +189,11 @@ class NystromAttention(Attention):
             pinv=pinv,
             precision=precision,
             cross_attention=self.cross_attention,
-            fused=self.fused,
+            # cuDNN's kernel rounds what it returns to the dtype of the inputs.
+            attend_head=attend_fused_head if self.fused else attend,
         )
         if kernel is None:
             return out
-
-        if self.cross_attention:
-            raise ValueError(
-                "the convolution of V needs self-attention: make the attention with "
-                "conv_kernel_size=0 for cross attention"
-            )
-        if len(query) != len(key):
-            raise ValueError(
-                "the convolution of V needs self-attention, got "
-                f"T = {len(query)} and S = {len(key)}: make the attention with "
-                "conv_kernel_size=0 for cross attention"
-            )
         convolved_value = depthwise_conv(value, kernel, precision=precision)
         return out + convolved_value.astype(out.dtype)
 
