@@ -26,7 +26,7 @@ class EncoderConfig:
     """
 
     vocab_size: int | None  # token ids; None where inputs are feature vectors
-    max_length: int  # of an input
+    max_length: int  # longest input
     num_layers: int = 2
     num_heads: int = 2  # N
     model_dim: int = 64  # D
@@ -46,7 +46,7 @@ class EncoderConfig:
 
     # "pre": x + f(LN(x)), and a last LayerNorm; "post": LN(x + f(x)).
     norm: str = "pre"
-    norm_epsilon: float = 1e-5  # of every LayerNorm
+    norm_epsilon: float = 1e-5  # epsilon of every LayerNorm
     gelu: str = "erf"  # the exact one; "tanh" is its approximation
     num_token_types: int = 0  # embeddings of token types
     separator: int | None = None  # tokens after the first of this id are of type 1

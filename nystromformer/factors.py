@@ -53,9 +53,10 @@ def nystrom_kernels(
     """F = softmax(Q K̃ᵀ), A = softmax(Q̃ K̃ᵀ), B = softmax(Q̃ Kᵀ) of eq. (13).
 
     Args:
-      query: as for `nystrom_factors`, and so are all arguments but the next two.
+      query, key, mask, num_landmarks, landmark_padding, cross_attention: as for
+        `nystrom_factors`.
       landmarks: a name in LANDMARKS.
-      landmark_seed: of random landmarks.
+      landmark_seed: the seed of random landmarks.
 
     Returns:
       F [T, M], A [M, M] and B [M, S] in at least float32.
@@ -128,14 +129,17 @@ def nystrom_factors(
     num_queries = query.shape[0]
     length = key.shape[0]
     eye = jnp.eye(num_landmarks, dtype=a.dtype)
-    if num_queries <= num_landmarks < length:
+    has_exact_rows = num_queries <= num_landmarks < length
+    if has_exact_rows:
         # Attention is exact, and its T rows make B.
         pad_widths = ((0, num_landmarks - num_queries), (0, 0))
         rows = jnp.pad(softmax_matrix(query, key, mask), pad_widths)
         return jnp.eye(num_queries, num_landmarks, dtype=f.dtype), eye, rows
 
     z = PINVS[pinv](a, num_pinv_iters)
-    if num_landmarks < length and (mask is None or landmark_padding == "count"):
+    has_padding_left_out = mask is not None and landmark_padding == "mask"
+    can_be_exact = num_landmarks >= length or has_padding_left_out
+    if not can_be_exact:
         return f, z, b
 
     # With n ≤ M attention is exact. Landmark i is the i-th valid token, so column i of

@@ -26,8 +26,8 @@ HEAD_DIM_MULTIPLE = 8
 def can_fuse(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
     """Whether cuDNN is there and takes arrays of these shapes and dtypes.
 
-    It is not asked with several devices: a sequence may be split over them, and the
-    kernel's call cannot be.
+    With several devices the answer is False: a sequence may be sharded over them, and
+    the kernel cannot run on a shard.
 
     Args:
       query: [B, T, N, H].
@@ -39,11 +39,11 @@ def can_fuse(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
     is_half_precision = all(
         x.dtype == query.dtype and x.dtype in HALF_PRECISION for x in arrays
     )
-    # A batch of a program for every size is symbolic, and no int.
-    has_sizes = all(isinstance(n, int) and n > 0 for x in arrays for n in x.shape)
+    # In a program exported for every batch size, B is symbolic and not an int.
+    has_known_sizes = all(isinstance(n, int) and n > 0 for x in arrays for n in x.shape)
     return (
         is_half_precision
-        and has_sizes
+        and has_known_sizes
         and key.shape == value.shape
         and head_dim <= MAX_HEAD_DIM
         and head_dim % HEAD_DIM_MULTIPLE == 0
@@ -56,9 +56,11 @@ def can_fuse(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
 def _has_cudnn() -> bool:
     """Whether JAX finds cuDNN: it says so only when it is asked to trace the call."""
     x = jax.ShapeDtypeStruct((1, 2, 1, HEAD_DIM_MULTIPLE), jnp.bfloat16)
-    attend = functools.partial(jax.nn.dot_product_attention, implementation="cudnn")
+    attend_by_cudnn = functools.partial(
+        jax.nn.dot_product_attention, implementation="cudnn"
+    )
     try:
-        jax.eval_shape(attend, x, x, x)
+        jax.eval_shape(attend_by_cudnn, x, x, x)
     except RuntimeError:
         return False
     return True
@@ -74,7 +76,7 @@ def attend_fused(
     dtype: jax.typing.DTypeLike,
     otherwise: Callable[..., jax.Array],
 ) -> jax.Array:
-    """softmax(scale · Q Kᵀ) V by cuDNN on a GPU that has it, and otherwise as given.
+    """softmax(scale · Q Kᵀ) V by cuDNN where it can, and by `otherwise` elsewhere.
 
     Args:
       query: [B, T, N, H].
@@ -83,8 +85,8 @@ def attend_fused(
       mask: [B, S] bool, True = attend; None = all.
       scale: factor of the scores.
       dtype: of the result. The kernel rounds to the dtype of the query.
-      otherwise: computes the same from query, key and value, where this program runs
-        on something else, or where `can_fuse` is False.
+      otherwise: a function of query, key and value with the same result, in dtype, for
+        other devices and where `can_fuse` is False.
 
     Returns:
       [B, T, N, H] in dtype.
@@ -122,7 +124,15 @@ def attend_with_lengths(
     first. A sequence without any attends to its first key.
 
     Args:
+      query: [B, T, N, H].
+      key: [B, S, N, H].
+      value: [B, S, N, H], finite.
+      mask: [B, S] bool, True = attend; None = all.
+      scale: factor of the scores.
       implementation: of `jax.nn.dot_product_attention`.
+
+    Returns:
+      [B, T, N, H] in the dtype of the query.
     """
     batch_size, num_queries = query.shape[:2]
     num_keys = key.shape[1]
@@ -133,6 +143,7 @@ def attend_with_lengths(
         value = _reorder(value, order)
         lengths = jnp.maximum(mask.sum(1, dtype=jnp.int32), 1)
     elif num_keys % 2:
+        # The row that makes the length even is no key.
         lengths = jnp.full(batch_size, num_keys, jnp.int32)
 
     out: Any = _call(
@@ -235,7 +246,7 @@ def _call_forward(
         query, key, value, query_lengths, lengths
     )
 
-    def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    def attend_by_jax(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         return jax.nn.dot_product_attention(
             query,
             key,
@@ -246,7 +257,7 @@ def _call_forward(
             implementation=implementation,
         )
 
-    out, pull_back = jax.vjp(attend, query, key, value)
+    out, pull_back = jax.vjp(attend_by_jax, query, key, value)
     return out, (pull_back, query)
 
 
@@ -255,16 +266,17 @@ def _call_backward(
 ) -> Any:
     pull_back, query = residuals
     _, cotangent = _batched_alike(query, cotangent)
-    return *pull_back(cotangent), None
+    query_gradient, key_gradient, value_gradient = pull_back(cotangent)
+    return query_gradient, key_gradient, value_gradient, None
 
 
 _call.defvjp(_call_forward, _call_backward)
 
 
 def _batched_alike(*arrays: jax.Array | None) -> list[Any]:
-    """The arrays as they are. Under `jax.vmap` all are batched, along their first axis.
+    """Makes all arrays batched under `jax.vmap`, if one is; their values stay.
 
-    JAX's rule for the call fails without. XLA drops a choice between equal arrays.
+    JAX's batching rule fails on a mixture. XLA drops a choice between equal arrays.
     """
     present = [x for x in arrays if x is not None]
     marker = functools.reduce(jnp.logical_or, [x.ravel()[0] == 0 for x in present])

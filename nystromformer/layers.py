@@ -149,7 +149,10 @@ class Mlp(nnx.Module):
     def __call__(self, x: jax.Array, dropout_rng: jax.Array | None = None) -> jax.Array:
         """[B, L, D] -> [B, L, D]."""
         hidden = self.expand(x)
-        hidden = jax.nn.gelu(hidden) if self.approximate else gelu(hidden)
+        if self.approximate:
+            hidden = jax.nn.gelu(hidden, approximate=True)
+        else:
+            hidden = gelu(hidden)
         return self.contract(dropout(hidden, self.dropout_rate, dropout_rng))
 
 
@@ -177,11 +180,8 @@ class Block(nnx.Module):
           ValueError: after model.train() without a dropout_rng, if something is
             drawn.
         """
-        weight_dropout_rate = getattr(self.attention.attention, "dropout_rate", 0)
-        has_dropout = self.dropout_rate > 0 or weight_dropout_rate > 0
-        is_random = has_dropout or getattr(
-            self.attention.attention, "redraw_features", False
-        )
+        attention = self.attention.attention
+        is_random = self.dropout_rate > 0 or attention.draws_in_training
         if is_random and dropout_rng is None and not self.deterministic:
             raise ValueError(
                 "model.train() asks for dropout, or for features that are redrawn, "

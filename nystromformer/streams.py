@@ -8,7 +8,7 @@ has no more. What is drawn for the batch as a whole takes its number from here.
 # An objective that hides tokens draws the hidden positions from the streams of the
 # examples. Its dropout takes this stream.
 DROPOUT_BESIDE_MASKS = 2**31
-# Augmentation takes this stream, and divides it by the numbers of the examples.
+# Augmentation takes this stream, and folds in the number of each example.
 AUGMENTATION = 2**31 + 1
 
 # The encoder splits the key by which a model drops. A head that also drops takes this

@@ -17,7 +17,7 @@ class OptimizerConfig:
     b2: float = 0.999
     eps: float = 1e-6
     cycle_b1: bool = False  # b1 from 0.95 down to 0.85 at the peak, and back
-    decay: str = "linear"  # to the end of the run; with "none" the peak stays
+    decay: str = "linear"  # "linear", or "none": the peak stays
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "weight_decay", "eps"):

@@ -32,7 +32,8 @@ class Attention(nnx.Module, Configurable):
         none goes unused: 3 for query, key and value; 2 for one that query and key
         share, and value; 1 for value alone.
       self_attention_only: whether it needs T = S.
-      shared_across_layers: whether one instance serves all layers of a model.
+      shared_across_layers: whether an Encoder gives one object to all layers with equal
+        options. It may be set in `__init__`.
       size_option: the option that 64 stands for in "nystrom-64".
       padding_sensitive: option -> the value with which the output of an example depends
         on its padding.
@@ -107,7 +108,7 @@ class Attention(nnx.Module, Configurable):
           mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
             and without `cross_attention` it also says which queries make landmarks, and
             NaN in the others has no influence.
-          dropout_rng: the key of what `in_training` draws, which mostly is nothing.
+          dropout_rng: the key of what `for_training` draws, which mostly is nothing.
           dropout_rate: must be 0, unless deterministic.
           broadcast_dropout: has no effect.
           deterministic: whether dropout_rate and dropout_rng have no effect.
@@ -139,7 +140,7 @@ class Attention(nnx.Module, Configurable):
         if mask is not None:
             mask = key_mask(mask, batch=key.shape[0], length=key.shape[1])
         dtype = dtype or jnp.result_type(query, key, value)
-        attention = self if deterministic else self.in_training(dropout_rng)
+        attention = self if deterministic else self.for_training(dropout_rng)
         return attention.attend_heads(
             query=query.astype(dtype),
             key=key.astype(dtype),
@@ -148,8 +149,15 @@ class Attention(nnx.Module, Configurable):
             precision=precision,
         )
 
-    def in_training(self, dropout_rng: jax.Array | None) -> "Attention":
-        """The attention that a training pass uses; another one if it draws something.
+    @property
+    def draws_in_training(self) -> bool:
+        """Whether a training pass draws something, and so needs a dropout_rng."""
+        return False
+
+    def for_training(self, dropout_rng: jax.Array | None) -> "Attention":
+        """Returns the attention for one training pass: this one, or a changed copy.
+
+        A subclass whose parameters are drawn anew at each pass returns a copy.
 
         Args:
           dropout_rng: the key of what it draws, or None.

@@ -25,9 +25,10 @@ SHARING = ("headwise", "key_value", "layerwise", "layerwise_per_head")
 class LinformerAttention(Attention):
     """Attention to k learned mixtures of the keys, in O((T + S) · k).
 
-    A shorter input uses the first columns of the projections. They start as in the
-    authors' code, with variance 1/(max_length + k), so that a projected key is about as
-    long as a key; the N(0, 1/k) of the paper's theorem would saturate the softmax.
+    A shorter input uses the first columns of the projections. Unless `sharing` is
+    "layerwise_per_head", they start as in the authors' code, with variance
+    1/(max_length + k), so that a projected key is about as long as a key; the N(0, 1/k)
+    of the paper's theorem would saturate the softmax.
     """
 
     size_option = "projection_dim"
@@ -47,7 +48,7 @@ class LinformerAttention(Attention):
             paper, where 12 layers have 24, 12 and 1 matrices.
             "headwise": each layer has E and F, for all its heads.
             "key_value": each layer has one matrix, F = E.
-            "layerwise": a model has one matrix. Its layers then hold one object.
+            "layerwise": all layers of an `Encoder` share one matrix, F = E.
             "layerwise_per_head": each head has one matrix, F = E, for all layers. It
             starts as N(0, 0.02²). This is the form of the Nyströmformer's published
             comparison on the LRA.
@@ -103,6 +104,7 @@ class LinformerAttention(Attention):
         else:
             value_projection = value_projection.astype(value.dtype)
 
+        # The mask has no part here: padded keys and values are zero and add nothing.
         keys = einsum("ks,sh->kh", key_projection, key, precision)
         values = einsum("ks,sh->kh", value_projection, value, precision)
         scaled_keys = (keys * query.shape[-1] ** -0.5).astype(query.dtype)

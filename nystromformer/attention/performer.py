@@ -34,10 +34,11 @@ class RandomProjection(nnx.Variable):
 
 
 def orthogonalize_rows(matrix: jax.Array) -> jax.Array:
-    """Makes rows orthonormal by Gram-Schmidt; of a Gaussian matrix a uniform rotation.
+    """Makes rows orthonormal by Gram-Schmidt.
 
-    It uses products alone: LAPACK's QR inside a compiled program may wait for the
-    threads that run the program.
+    A Gaussian matrix becomes a uniformly distributed orthogonal one. It uses products
+    alone: LAPACK's QR inside a compiled program may wait for the threads that run the
+    program.
 
     Args:
       matrix: [H, H].
@@ -126,6 +127,7 @@ def published_features(
     largest_of_query = query_projection.max(-1, keepdims=True)
     largest_of_keys = key_projection.max(keepdims=True)
     for axis_name in ("heads", "batch"):
+        # lax.pmax has no derivative.
         largest_of_keys = lax.all_gather(largest_of_keys, axis_name).max(0)
 
     def compute_features(
@@ -165,14 +167,11 @@ class PerformerAttention(Attention):
           num_features: R.
           kernel: "softmax", or "published", see `published_features`, with which an
             example depends on its padding and on its batch.
-          redraw_features: whether every forward pass in training draws a projection of
-            its own, from the call's dropout_rng. Evaluation keeps the first one, so
-            that it gives the same result each time. performer-pytorch 0.12.7 (December
-            2020), which the published Nyströmformer's code does not pin, draws at every
-            forward pass, in evaluation too: `FastAttention.forward` draws when its
-            count of passes reaches feature_redraw_interval, whose default is 0, and
-            does not ask for `training`. Flax's attention layers pass no key unless they
-            drop weights, so that inside them nothing is redrawn.
+          redraw_features: whether every forward pass in training draws a new projection
+            from the call's dropout_rng. Evaluation keeps the first one, so that it
+            gives the same result each time (docs/differences.md has what the published
+            code does). Inside Flax's attention layers nothing is redrawn: without
+            dropout of weights they call with deterministic=True.
           **common: the arguments of every `Attention`.
 
         Raises:
@@ -189,7 +188,11 @@ class PerformerAttention(Attention):
         )
         self.projection = RandomProjection(projection)
 
-    def in_training(self, dropout_rng: jax.Array | None) -> Attention:
+    @property
+    def draws_in_training(self) -> bool:
+        return self.redraw_features
+
+    def for_training(self, dropout_rng: jax.Array | None) -> Attention:
         """This attention, or a copy of it with a new projection.
 
         Raises:

@@ -24,9 +24,9 @@ from nystromformer.fused import attend_fused
 class SoftmaxAttention(Attention):
     """softmax(Q Kᵀ / √H + bias) V, in O(T · S) time and a bounded number of scores.
 
-    On an NVIDIA GPU in bfloat16 or float16 cuDNN's fused kernel computes it, unless
-    there is a bias, dropout, or another mask than padding: see `nystromformer.fused`.
-    As its gradient is written by hand, it has none in forward mode.
+    On a single NVIDIA GPU in bfloat16 or float16 cuDNN's fused kernel computes it,
+    unless there is a bias, dropout, or another mask than padding: see
+    `nystromformer.fused`. The kernel has no derivative in forward mode.
 
     With `decode=True` Flax's attention layers make a mask of floats, which needs a cast
     on its way here.
@@ -58,6 +58,10 @@ class SoftmaxAttention(Attention):
             raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}")
         self.dropout_rate = dropout_rate
         self.fused = fused
+
+    @property
+    def draws_in_training(self) -> bool:
+        return self.dropout_rate > 0
 
     def __call__(
         self,
@@ -107,12 +111,12 @@ class SoftmaxAttention(Attention):
         weights_shape = (batch, num_heads, length, key.shape[1])
         if bias is not None:
             bias = with_four_axes("bias", bias, weights_shape)
-        valid = None
+        padding_mask = None
         if mask is not None:
             mask = mask_with_four_axes(mask, weights_shape)
             if mask.shape[1:3] == (1, 1):
-                valid = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
-                query, key, value = self.zero_padding(query, key, value, valid)
+                padding_mask = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
+                query, key, value = self.zero_padding(query, key, value, padding_mask)
         dtype = dtype or jnp.result_type(query, key, value)
         query, key, value = [x.astype(dtype) for x in (query, key, value)]
 
@@ -130,10 +134,10 @@ class SoftmaxAttention(Attention):
         rate = self.dropout_rate if dropout_rate is None else dropout_rate
         rngs = None
         if rate > 0 and not deterministic:
-            num_draws = (1, 1) if broadcast_dropout else (batch, num_heads)
-            rngs = _dropout_keys(dropout_rng, num_draws, rate)
+            rngs_shape = (1, 1) if broadcast_dropout else (batch, num_heads)
+            rngs = _dropout_keys(dropout_rng, rngs_shape, rate)
 
-        attend_in_blocks = functools.partial(
+        attend_without_kernel = functools.partial(
             attend_in_groups,
             bias=bias,
             mask=mask,
@@ -142,17 +146,24 @@ class SoftmaxAttention(Attention):
             is_causal=is_causal,
             precision=precision,
         )
-        has_other_mask = is_causal or (mask is not None and valid is None)
-        if not self.fused or bias is not None or rngs is not None or has_other_mask:
-            return attend_in_blocks(query, key, value)
+        is_padding_alone = mask is None or padding_mask is not None
+        can_use_kernel = (
+            self.fused
+            and bias is None
+            and rngs is None
+            and is_padding_alone
+            and not is_causal
+        )
+        if not can_use_kernel:
+            return attend_without_kernel(query, key, value)
         return attend_fused(
             query,
             key,
             value,
-            valid,
+            padding_mask,
             scale=query.shape[-1] ** -0.5,
             dtype=dtype,
-            otherwise=attend_in_blocks,
+            otherwise=attend_without_kernel,
         )
 
 
