@@ -91,7 +91,7 @@ def make_config(
       load: modules that register what the config names, beside those of --load.
 
     Raises:
-      ValueError: for an unknown task, and a word that is neither an attention nor a
+      ValueError: for an unknown task, or a word that is neither an attention nor a
         preset.
     """
     if task not in TASKS:

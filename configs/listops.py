@@ -1,6 +1,6 @@
 """ListOps: nested MIN, MAX, MED and sum-modulo-10 of digits; ten classes.
 
-python scripts/train.py --config=configs/listops.py:nystrom --workdir=DIR
+    python scripts/train.py --config=configs/listops.py:nystrom --workdir=DIR
 
 `:nystrom,quick` is for two CPU cores: 6 landmarks for 24 to 48 tokens. What it reaches
 stands in results/listops_short/README.md, beside the floors.

@@ -3,7 +3,8 @@
 Sizes, rates and techniques are those of the public configs of Miralles-González et al.,
 "On the locality bias and results in the Long Range Arena", 2025 (arXiv:2501.14850,
 github.com/pablomiralles22/long-transformers), for one GPU. A task's config has them as
-the preset `modern`; with `quick` it is the recipe at the sizes of `quick`.
+the preset `modern`; with `quick` it is the recipe at the sizes of `quick`; Pathfinder
+then has no easier pictures.
 
 - All tasks: rotary positions, and the same short convolution in front of every
   attention. The attention's own convolution of V is off, so that what distinguishes two
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple
 from configs.defaults import attention, model, objective, optimizer, train
 
 
-class TaskSettings(NamedTuple):
+class RecipeSettings(NamedTuple):
     """The settings of one task."""
 
     model: dict[str, Any]
@@ -49,14 +50,14 @@ DENOISING = objective(
 )
 
 SETTINGS = {
-    "listops": TaskSettings(
+    "listops": RecipeSettings(
         model=model(num_layers=6, model_dim=80, num_heads=4, mlp_dim=160),
         rate=1e-3,
         batch_size=64,
         epochs=80,
         steps_per_epoch=1_500,
     ),
-    "text": TaskSettings(
+    "text": RecipeSettings(
         model=model(num_layers=4, model_dim=128, num_heads=8, mlp_dim=256),
         rate=4e-3,
         batch_size=32,
@@ -64,7 +65,7 @@ SETTINGS = {
         steps_per_epoch=703,
         dropout_rate=0.1,
     ),
-    "retrieval": TaskSettings(
+    "retrieval": RecipeSettings(
         model=model(num_layers=6, model_dim=128, num_heads=4, mlp_dim=256),
         rate=1e-3,
         batch_size=64,
@@ -72,7 +73,7 @@ SETTINGS = {
         steps_per_epoch=2_298,
         dropout_rate=0.1,
     ),
-    "image": TaskSettings(
+    "image": RecipeSettings(
         model=model(num_layers=8, model_dim=160, num_heads=4, mlp_dim=320),
         rate=5e-4,
         batch_size=32,
@@ -80,7 +81,7 @@ SETTINGS = {
         steps_per_epoch=1_406,
         weight_decay=0.0,
     ),
-    "pathfinder": TaskSettings(
+    "pathfinder": RecipeSettings(
         model=model(num_layers=6, model_dim=128, num_heads=4, mlp_dim=256),
         rate=1e-3,
         batch_size=128,

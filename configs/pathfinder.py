@@ -1,6 +1,6 @@
 """Pathfinder: do two markers sit on one dashed contour? 1,024 pixels, two classes.
 
-python scripts/train.py --config=configs/pathfinder.py:nystrom --workdir=DIR
+    python scripts/train.py --config=configs/pathfinder.py:nystrom --workdir=DIR
 
 The pictures are drawn first, on all cores. `quick` draws 5,000 with short contours.
 """

@@ -1,6 +1,6 @@
 """Path-X: Pathfinder at 128 × 128, 16,384 pixels, two classes.
 
-python scripts/train.py --config=configs/pathx.py:nystrom,gpu --workdir=DIR
+    python scripts/train.py --config=configs/pathx.py:nystrom,gpu --workdir=DIR
 
 Not in the paper: the settings are those of Pathfinder at a sixteenth of the batch.
 `gpu` fits one GPU; `quick` only shows that all of it runs: 20 steps on 100 pictures.

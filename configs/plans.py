@@ -1,6 +1,7 @@
 """Named sweeps: attentions, changed options and tasks.
 
-python scripts/sweep.py --plan=table3 --workdir=DIR [--preset=quick] [--tasks=listops]
+    python scripts/sweep.py --plan=table3 --workdir=DIR
+        [--preset=quick] [--tasks=listops]
 
 Whatever a variant does not name is the task's preset. The first variant runs on all
 tasks with one seed before the second, and all of them before the second seed, so that

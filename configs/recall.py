@@ -1,6 +1,6 @@
 """Recall: keys and their values, then keys whose values are asked for.
 
-python scripts/train.py --config=configs/recall.py:nystrom,quick --workdir=DIR
+    python scripts/train.py --config=configs/recall.py:nystrom,quick --workdir=DIR
 
 256 tokens without a preset, 1,024 with `medium`, 4,096 with `long`, for an accelerator;
 none of these has been run. `quick` is for two CPU cores, 192 tokens.

@@ -1,6 +1,6 @@
 """Retrieval: does one paper cite the other? 2 × 4,000 bytes, two classes.
 
-python scripts/train.py --config=configs/retrieval.py:nystrom --workdir=DIR
+    python scripts/train.py --config=configs/retrieval.py:nystrom --workdir=DIR
 
 The release is looked for in `task.data_dir` (7.7 GB: it is not downloaded unasked).
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from configs.defaults import attention, model, objective, optimizer, train
 
 
-class TaskSettings(NamedTuple):
+class PretrainingSettings(NamedTuple):
     """The settings of one task."""
 
     mlm_probability: float
@@ -36,7 +36,7 @@ LARGE_MODEL = model(num_layers=6, model_dim=512, num_heads=8, mlp_dim=2048)
 
 
 SETTINGS = {
-    "listops": TaskSettings(
+    "listops": PretrainingSettings(
         mlm_probability=0.1,
         model=LARGE_MODEL,
         pretrain_rate=1e-3,
@@ -45,7 +45,7 @@ SETTINGS = {
         finetune_epochs=100,
         steps_per_epoch=3_000,
     ),
-    "text": TaskSettings(
+    "text": PretrainingSettings(
         mlm_probability=0.15,
         model=LARGE_MODEL,
         pretrain_rate=5e-4,
@@ -54,7 +54,7 @@ SETTINGS = {
         finetune_epochs=65,
         steps_per_epoch=703,
     ),
-    "retrieval": TaskSettings(
+    "retrieval": PretrainingSettings(
         mlm_probability=0.15,
         model=model(num_layers=4, model_dim=128, num_heads=4, mlp_dim=512),
         pretrain_rate=5e-3,
@@ -63,7 +63,7 @@ SETTINGS = {
         finetune_epochs=32,
         steps_per_epoch=4_596,
     ),
-    "image": TaskSettings(
+    "image": PretrainingSettings(
         mlm_probability=0.5,
         model=model(num_layers=3, model_dim=64, num_heads=4, mlp_dim=128),
         pretrain_rate=1e-3,
@@ -74,7 +74,7 @@ SETTINGS = {
         finetune_batch=50,
         pooling="max",
     ),
-    "pathfinder": TaskSettings(
+    "pathfinder": PretrainingSettings(
         mlm_probability=0.5,
         model=model(num_layers=4, model_dim=128, num_heads=8, mlp_dim=128),
         pretrain_rate=1e-3,
@@ -111,12 +111,12 @@ def make_presets(task: str, quick: Mapping[str, Any]) -> dict[str, dict[str, Any
             **train(eval_every=steps_per_epoch, checkpoint_every=steps_per_epoch),
         }
 
+    pretrain = stage(settings.pretrain_rate, settings.pretrain_epochs, batch_size=32)
     rate = settings.finetune_rate
     batch_size = settings.finetune_batch
     all_epochs = settings.pretrain_epochs + settings.finetune_epochs
     return {
-        "pretrain": stage(settings.pretrain_rate, settings.pretrain_epochs, 32)
-        | masked_inputs,
+        "pretrain": pretrain | masked_inputs,
         "finetune": stage(rate, settings.finetune_epochs, batch_size),
         "scratch_matched": stage(rate, all_epochs, batch_size),
         "quick,pretrain": masked_inputs,

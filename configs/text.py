@@ -1,6 +1,6 @@
 """Text: is a film review positive? 4,000 bytes, two classes.
 
-python scripts/train.py --config=configs/text.py:nystrom --workdir=DIR
+    python scripts/train.py --config=configs/text.py:nystrom --workdir=DIR
 
 `:nystrom,quick` is for two CPU cores: the first 512 bytes of each review.
 

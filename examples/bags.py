@@ -1,6 +1,6 @@
 """One label for a bag of 500 to 10,000 feature vectors, of which 3 % carry it.
 
-python examples/bags.py --out=bags.png
+    python examples/bags.py --out=bags.png
 
 The bags are made on the spot. Each stands for the patches of a large image, row by row,
 as feature vectors of another network. One spot of the image differs along a direction

@@ -1,6 +1,6 @@
 """How near does Linformer come to exact attention inside a trained model?
 
-python examples/linformer_in_place.py --workdir=RUN --rows=8 --rows=32
+    python examples/linformer_in_place.py --workdir=RUN --rows=8 --rows=32
 
 RUN is a run of scripts/train.py on short sequences, preferably of softmax. Its queries,
 keys and values stay as they are. In each layer Adam trains Linformer's projection, one

@@ -65,8 +65,8 @@ class Task:
     stays_on_disk: ClassVar[bool] = False
     # A task may have more splits to test on, behind these three.
     splits: ClassVar[tuple[str, ...]] = SPLITS
-    # It draws the examples that are held out, a tenth of each class of train, for a
-    # split that is not published.
+    # For a split that is not published, a tenth of each class of train is held out;
+    # this seed decides which examples.
     seed: ClassVar[int] = 0
 
     # "byte" or the path of a tokenizer.json, in tasks of sub-words.
@@ -245,6 +245,7 @@ class Task:
 
     def source_files(self) -> Iterable[Path]:
         """Finds the files of `source_dir` whose change makes other data."""
+        # With a source_dir the folder of prepared data is not looked at.
         source = self.find_source(Path())
         paths = source.glob(self.files) if self.files else []
         # macOS leaves .DS_Store and ._train.csv beside the files.

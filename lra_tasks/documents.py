@@ -57,8 +57,9 @@ def make_examples(
     """Makes the rows of one document: two parts that follow one another, or swapped.
 
     Sentences are packed into rows, and a row is cut at a random end into two parts.
-    Sentences that overflow a row are longer than average; rows are filled from a random
-    end of the document, so that lengths do not give the order away.
+    A sentence that does not fit any more begins the next row, so the first sentence of
+    a row is longer than average. Rows are filled from a random end of the document;
+    otherwise this would give the order away.
 
     Args:
       sentences: the tokens of each sentence.

@@ -71,8 +71,10 @@ class LabelledTexts(TextTask):
 
     def _find_files(self) -> dict[str, Path]:
         """The file of each split that has one; another table gets a line on stderr."""
-        missing = f"source_dir ({self.source_dir}) must hold train.csv or train.tsv"
-        self.require(self.source_dir is not None, missing)
+        self.require(
+            self.source_dir is not None,
+            "source_dir must name the folder that has train.csv or train.tsv",
+        )
         files: dict[str, Path] = {}
         for path in sorted(self.source_files()):
             name = path.stem.lower()
@@ -87,5 +89,8 @@ class LabelledTexts(TextTask):
                 raise DataError(f"{files[split]} and {path} are one split: remove one")
             else:
                 files[split] = path
-        self.require("train" in files, missing)
+        self.require(
+            "train" in files,
+            f"source_dir ({self.source_dir}) must hold train.csv or train.tsv",
+        )
         return {split: files[split] for split in SPLITS if split in files}

@@ -36,16 +36,18 @@ FOLDERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pathfinder(Task):
-    """The benchmark by default: 200,000 pictures, drawn by `num_workers` processes.
+    """The benchmark by default: 200,000 pictures.
 
-    None is one, but training and scripts/prepare_data.py take all cores. A script of
-    yours with several needs the usual `if __name__ == "__main__":`.
+    They are drawn by `num_workers` processes: by default one, in training and
+    scripts/prepare_data.py as many as there are cores. A script of yours with several
+    needs the usual `if __name__ == "__main__":`.
+
     With `source_dir`, the release's `pathfinder32`, `…64`, `…128` or a folder above or
     below, all its pictures are read; `num_examples`, `seed`, `num_workers` are unused.
 
-    `easier_share` of train are pictures of the next easier difficulty, beside all that
-    would be there without; validation and test stay as they are. With `source_dir` they
-    are of the folder of that difficulty, beside the other.
+    With `easier_share` > 0, pictures of the next easier difficulty are added to train
+    until they are that share of it; validation and test stay as they are. With
+    `source_dir` they come from the easier difficulty's folder, next to this one.
     """
 
     name: ClassVar[str] = "pathfinder"

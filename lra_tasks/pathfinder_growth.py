@@ -52,7 +52,6 @@ class Growth:
         self.streams = streams
         self.rows = np.arange(num_pictures)
 
-        # For each slot: the canvas position of its paddle, and its row in the tables.
         self.num_contour_slots = 2 * settings.contour_length
         num_distractor_slots = settings.num_distractors * settings.distractor_length
         num_slots = self.num_contour_slots + num_distractor_slots

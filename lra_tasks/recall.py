@@ -35,7 +35,8 @@ class Recall(Task):
     ids, fill the rest: they stand at random places in front of pairs and queries, never
     within a pair, and the last token is a query.
 
-    One query is a label of the sequence. Several have a label each, at their tokens.
+    With one query, the sequence has one label. With several, each query's token has a
+    label.
     """
 
     name: ClassVar[str] = "recall"
@@ -195,8 +196,9 @@ def _draw(rng: np.random.Generator, task: Recall) -> tuple[np.ndarray, np.ndarra
     queried = rng.integers(num_pairs, size=(num_rows, num_queries))
     distractors = rng.integers(task.num_distractors, size=(num_rows, length))
 
-    # A pair takes one place of a line of pairs, queries and distractors; the last
-    # place is a query's. In tokens every pair in front moves it by one.
+    # Put pairs, queries and distractors in a line, a pair as one item. The last place
+    # is a query's; the others are drawn. A pair has two tokens, so an item's position
+    # is its place plus the number of pairs in front of it.
     num_places = length - num_pairs
     places = np.full((num_rows, num_pairs + num_queries), num_places - 1)
     places[:, :-1] = _choose(rng, num_places - 1, num_pairs + num_queries - 1)

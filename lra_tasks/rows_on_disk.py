@@ -43,6 +43,8 @@ class Rows:
     def __getitem__(self, rows: Any) -> np.ndarray:
         numbers = self._numbers[rows]
         flat = numbers.reshape(-1)
+        # The next chunk may turn out shorter than the one that was prefetched: then it
+        # is the beginning of it.
         is_prefetched = np.array_equal(self._prefetched[: flat.size], flat)
         if flat.size and is_prefetched:
             tokens = self._future.result()[: flat.size]

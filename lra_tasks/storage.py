@@ -77,9 +77,10 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
         }
 
     def _records(self, split: str, examples: Examples) -> Iterator[tuple[int, Any]]:
-        """Yields the same pair of a key and a record, with new values, each time.
+        """Yields each example as a key and a record; all are one object, filled anew.
 
-        TFDS lists all that it gets to count it; one object keeps the memory constant.
+        TFDS keeps a list of what it gets, to count it. With one object the memory stays
+        constant.
         """
         record: dict[str, np.ndarray] = {}
         keyed_record = (0, record)

@@ -92,7 +92,10 @@ class Vocabulary:
         ids = tokenizer.get_vocab()
         special = [ids.get(name, ids.get(_other_name(name))) for name in SPECIAL]
         if None in special or special[0] != 0:
-            raise DataError(f"{path} lacks {', '.join(SPECIAL)}, the first as id 0")
+            raise DataError(
+                f"{path} must have the tokens {', '.join(SPECIAL)}, with {SPECIAL[0]} "
+                "as id 0: take the tokenizer.json of a pre-training run"
+            )
         vocab_size = 1 + max(ids.values())
         if vocab_size > MAX_VOCAB_SIZE:
             raise DataError(f"{path} has more than {MAX_VOCAB_SIZE:,} tokens")

@@ -38,7 +38,10 @@ def read_table(
     unknown = set(labels) - set(classes)
     if unknown:
         first = ",".join(sorted(set(labels))[:20])
-        raise DataError(f"{path}: its labels are {first}, not {','.join(classes)}")
+        raise DataError(
+            f"{path}: its labels are {first}, not {','.join(classes)}: correct the "
+            "file, or name its classes"
+        )
     return (
         [tuple(row[text] for text in texts) for row in rows],
         [classes.index(name) for name in labels],
@@ -51,7 +54,10 @@ def _read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     header = lines.pop(0) if lines else []
     missing = set(columns) - set(header)
     if missing:
-        raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
+        raise DataError(
+            f"{path} has no column {', '.join(sorted(missing))}: its first line must "
+            f"name the columns, got {','.join(header)[:80]!r}"
+        )
 
     rows = []
     for fields in lines:

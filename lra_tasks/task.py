@@ -54,10 +54,15 @@ def register_task(name: str, task: type[Task]) -> None:
       DataError: if the two names differ, or the name is another class's.
     """
     if getattr(task, "name", None) != name:
-        raise DataError(f"{task}: its `name`, of its data too, must be {name!r}")
+        raise DataError(
+            f"{task} must have the attribute name = {name!r}, which names its data; or "
+            "register it under the name that it has"
+        )
     registered = TASKS.get(name)
     if registered is not None and not _is_same_class(registered, task):
-        raise DataError(f"the name {name!r} is taken by {registered}")
+        raise DataError(
+            f"the name {name!r} is taken by {registered}: give your task another name"
+        )
     TASKS[name] = task
 
 

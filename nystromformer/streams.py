@@ -5,6 +5,9 @@ its batch, an example draws from the stream of its own number, which is below 2Â
 has no more. What is drawn for the batch as a whole takes its number from here.
 """
 
+# Under the key of the seed, all training steps draw from this stream.
+STEPS = 1
+
 # An objective that hides tokens draws the hidden positions from the streams of the
 # examples. Its dropout takes this stream.
 DROPOUT_BESIDE_MASKS = 2**31

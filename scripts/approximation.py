@@ -1,6 +1,6 @@
 """Measures how well attention is approximated inside a trained model.
 
-python scripts/approximation.py --workdir=RUN --out=DIR
+    python scripts/approximation.py --workdir=RUN --out=DIR
 
 writes DIR/README.md with figures, and their numbers as CSV.
 """

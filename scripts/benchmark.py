@@ -1,7 +1,7 @@
 """Measures time and memory of every attention, as Table 1 of the paper.
 
-python scripts/benchmark.py --out=DIR
-python scripts/benchmark.py --out=DIR --train_step
+    python scripts/benchmark.py --out=DIR
+    python scripts/benchmark.py --out=DIR --train_step
 
 writes DIR/README.md, DIR/benchmark.json and, for attentions, a figure. --train_step
 measures whole train steps of the tasks' paper presets on random examples instead.
@@ -66,7 +66,7 @@ def main() -> None:
     """Measures attentions or train steps, and writes the page."""
     if _PEERS.value and not _REPEATS.value:
         raise ConfigError("--peers measures time alone: give --repeats of at least 1")
-    specs = find_attentions()
+    specs = parse_attentions()
     torch = load_torch() if _PEERS.value else None
     use_compilation_cache()
     if _TRAIN_STEP.value:
@@ -74,17 +74,18 @@ def main() -> None:
     else:
         groups = attention_groups(
             specs,
-            _LENGTH.value or LENGTHS,
-            torch,
+            lengths=_LENGTH.value or LENGTHS,
+            torch=torch,
             batch_size=_BATCH_SIZE.value or 1,
             num_heads=_NUM_HEADS.value,
             head_dim=_HEAD_DIM.value,
             dtype=_DTYPE.value,
         )
-    write_benchmark(groups, Path(_OUT.value).expanduser(), _REPEATS.value, torch)
+    out = Path(_OUT.value).expanduser()
+    write_benchmark(groups, out, rounds=_REPEATS.value, torch=torch)
 
 
-def find_attentions() -> list[AttentionSpec]:
+def parse_attentions() -> list[AttentionSpec]:
     """Returns the attentions of --attention, with the changes of --option.
 
     Raises:
@@ -107,12 +108,19 @@ def make_groups(specs: Sequence[AttentionSpec], torch: Any) -> Iterable[list[Pro
     lengths = _LENGTH.value or [None]
     if len(lengths) > 1:
         raise ConfigError("--train_step takes one --length")
+    # None leaves a setting as the task has it.
     changes = {
         "task.max_length": lengths[0],
         "train.batch_size": _BATCH_SIZE.value,
         "model.dtype": _DTYPE.value,
     }
-    return step_groups(specs, _TASK.value, _GRAD_ACCUM_STEPS.value, torch, changes)
+    return step_groups(
+        specs,
+        tasks=_TASK.value,
+        grad_accum_steps=_GRAD_ACCUM_STEPS.value,
+        torch=torch,
+        changes=changes,
+    )
 
 
 def load_torch() -> Any:

@@ -14,40 +14,47 @@ goes through these stages, each with a limit in seconds:
     float32      Table 1 in float32
     train        runs of ListOps, Text and Image, side by side, to the end of the time
 
-DIR/results.jsonl has a line for each result, as soon as it is known; DIR/logs has what
-each command printed, and DIR/runs the runs. These have saved when they are stopped:
-copied to another machine, `python scripts/train.py` with the config and the workdir of
-their log goes on there. Neither network nor git is needed; a task whose data are not
-there is left out.
+DIR is a new folder. DIR/results.jsonl has a line for each result, as soon as it is
+known; DIR/logs has what each command printed, and DIR/runs the runs. These have saved
+when they are stopped: copied to another machine, `python scripts/train.py` with the
+config and the workdir of their log goes on there. Neither network nor git is needed: of
+Text and Image, a task whose data are not prepared is left out.
 
-The exit status is 1 if a check of correctness fails or does not end in time. --smoke
-goes through every stage on small sizes, in two minutes on a CPU.
+The exit status is 1 if a check of correctness fails or does not end in time, and 128
+plus the number of the signal if one has stopped the check. --smoke goes through every
+stage on small sizes, in two minutes on a CPU.
 """
 
 import importlib.util
 import itertools
 import os
-import shlex
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from absl import flags
 
 from lra_tasks import LRA
+from lra_tasks.task import get_task
+from nystromformer.errors import ConfigError
 from nystromformer.experiments import check_results, cli, correctness, provenance
 from nystromformer.experiments.check_results import add_row
-from nystromformer.experiments.cores import num_cores
+from nystromformer.experiments.config_file import load_config
+from nystromformer.experiments.stages import (
+    SECONDS_TO_SAVE,
+    Command,
+    num_workers,
+    run_stage,
+)
+from nystromformer.training.interrupt import StopFlag
 
 SCRIPTS = Path(__file__).parent
 CONFIGS = SCRIPTS.parent / "configs"
-SECONDS_TO_SAVE = 20  # of a training run, from the signal on
-# Of a stage; "train" gets what is left.
+TRAINED_TASKS = ("listops", "text", "image")
+# Each stage is stopped after so many seconds; "train" gets what is left.
 LIMITS = {
     "device": 40,
     "correctness": 180,
@@ -66,26 +73,14 @@ _STAGE = flags.DEFINE_enum(
 )
 
 
-class Command(NamedTuple):
-    """A command of a stage.
-
-    name: of its log and its row.
-    words: what is run.
-    env: changes of the environment variables.
-    """
-
-    name: str
-    words: list[str]
-    env: Mapping[str, str] = {}
-
-
 class Benchmark(NamedTuple):
-    """Calls of scripts/benchmark.py.
+    """What one stage measures by scripts/benchmark.py.
 
-    stage: the stage that measures all of it.
-    attentions: their labels.
-    columns: the flags of lengths or tasks.
-    settings: the other flags.
+    Attributes:
+      stage: the name of the stage.
+      attentions: values of --attention.
+      columns: flags --length=N or --task=NAME, one for each column of the table.
+      settings: all other flags.
     """
 
     stage: str
@@ -104,17 +99,21 @@ def main() -> None:
         check_correctness(out)
         return
 
-    (out / "logs").mkdir(parents=True, exist_ok=True)
-    (out / check_results.FILE).unlink(missing_ok=True)
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"--out={out} is not empty: name a new folder, or delete it")
+    (out / "logs").mkdir(parents=True)
     deadline = time.monotonic() + _SECONDS.value
-    for stage, commands in list_stages(out).items():
-        limit = deadline - time.monotonic() - SECONDS_TO_SAVE
-        if stage in LIMITS and not _SMOKE.value:
-            limit = min(limit, LIMITS[stage])
-        run_stage(stage, commands, limit, out)
+    with StopFlag() as stop:
+        for stage, commands in list_stages(out).items():
+            limit = deadline - time.monotonic() - SECONDS_TO_SAVE
+            if stage in LIMITS and not _SMOKE.value:
+                limit = min(limit, LIMITS[stage])
+            run_stage(stage, commands, limit, out, stop)
 
     rows = check_results.read_rows(out)
     print("\n".join(check_results.format_rows(rows)))
+    if stop.signum is not None:
+        sys.exit(128 + stop.signum)
     failures = check_results.list_failures(rows)
     if failures:
         sys.exit("\n".join(["correctness FAILED:", *failures]))
@@ -128,27 +127,12 @@ def check_correctness(out: Path) -> None:
         add_row(out, {"stage": "correctness", **row})
 
 
-def num_workers() -> int:
-    """How many commands or checks run side by side."""
-    return 1 + num_cores() // 2
-
-
 def list_stages(out: Path) -> dict[str, list[Command]]:
     """Returns the commands of each stage, in their order."""
-    this_script = [sys.executable, __file__, f"--out={out}"]
-    this_script.append(f"--smoke={_SMOKE.value}")
-    this_script.extend(f"--load={module}" for module in cli.loaded_modules())
-    # Without tuning, a program is compiled in a quarter of the time.
-    tuning = "" if _SMOKE.value else "--xla_gpu_autotune_level=0"
-    xla_flags = f"{os.environ.get('XLA_FLAGS', '')} {tuning}".strip()
-    check = [*this_script, "--stage=correctness"]
-    benchmarks = list_benchmarks()
+    benchmarks = _smoke_benchmarks() if _SMOKE.value else _full_benchmarks()
     stages = {
-        "device": [Command("device", [*this_script, "--stage=device"])],
-        "correctness": [
-            Command("correctness", check, {"XLA_FLAGS": xla_flags}),
-            *compile_commands(benchmarks, out),
-        ],
+        "device": [Command("device", stage_words("device", out))],
+        "correctness": [correctness_command(out), *compile_commands(benchmarks, out)],
     }
     repeats = "--repeats=1" if _SMOKE.value else "--repeats=5"
     peers = ["--peers"] if has_peers() else []
@@ -156,37 +140,104 @@ def list_stages(out: Path) -> dict[str, list[Command]]:
         folder = out / "benchmark" / benchmark.stage
         words = [*benchmark_words(benchmark, folder), repeats, *peers]
         stages[benchmark.stage] = [Command(benchmark.stage, words)]
-    tasks = ("listops",) if _SMOKE.value else ("listops", "text", "image")
-    stages["train"] = [train_command(task, out) for task in tasks]
+    stages["train"] = [train_command(task, out) for task in TRAINED_TASKS]
     return stages
 
 
-def list_benchmarks() -> list[Benchmark]:
-    """Returns what the stages measure."""
+def stage_words(stage: str, out: Path) -> list[str]:
+    """The command of a stage that this script does itself."""
+    return [
+        sys.executable,
+        __file__,
+        f"--out={out}",
+        f"--smoke={_SMOKE.value}",
+        f"--stage={stage}",
+    ]
+
+
+def correctness_command(out: Path) -> Command:
+    """The check of every attention, also of those that --load adds.
+
+    All other commands name what they measure, so they load nothing.
+    """
+    words = stage_words("correctness", out)
+    words.extend(f"--load={module}" for module in cli.loaded_modules())
+    xla_flags = os.environ.get("XLA_FLAGS", "")
+    if not _SMOKE.value:
+        # The check needs right numbers, not fast ones: without autotuning XLA compiles
+        # in a quarter of the time.
+        xla_flags = f"{xla_flags} --xla_gpu_autotune_level=0".strip()
+    return Command("correctness", words, env={"XLA_FLAGS": xla_flags})
+
+
+def _full_benchmarks() -> list[Benchmark]:
+    """What an accelerator is measured by."""
     # Table 1 measures the paper's equations, which have no convolution.
     nystrom = "nystrom-64,conv_kernel_size=0"
-    pair = [nystrom, f"{nystrom},fused=true"]
-    exact = ["softmax", "softmax,fused=false"]
-    lengths = ["--length=512", "--length=2048", "--length=8192"]
-    long = ["--length=4096", "--length=131072"]
-    tasks = [f"--task={task}" for task in LRA]
-    alone = ["--batch_size=2", "--num_heads=8", "--head_dim=64"]
-    wide = ["--batch_size=4", "--num_heads=16", "--head_dim=128"]
-    step = ["--train_step"]
-    half = "--dtype=bfloat16"
-    if _SMOKE.value:
-        pair = ["nystrom-8,fused=true"]
-        exact = ["softmax"]
-        lengths = ["--length=32"]
-        long = ["--length=64"]
-        tasks = ["--task=text"]
-        alone = wide = ["--num_heads=2"]
-        step = ["--train_step", "--batch_size=2", "--length=32"]
+    fused_nystrom = f"{nystrom},fused=true"
+    wide_heads = ["--batch_size=4", "--num_heads=16", "--head_dim=128"]
+    table_1 = ["--batch_size=2", "--num_heads=8", "--head_dim=64"]
     return [
-        Benchmark("attention", [*exact, *pair], lengths, [*alone, half]),
-        Benchmark("steps", ["nystrom-64"], tasks, [*step, half]),
-        Benchmark("wide", pair, long, [*wide, half]),
-        Benchmark("float32", [exact[0], pair[0]], lengths[:2], alone),
+        Benchmark(
+            stage="attention",
+            attentions=["softmax", "softmax,fused=false", nystrom, fused_nystrom],
+            columns=["--length=512", "--length=2048", "--length=8192"],
+            settings=[*table_1, "--dtype=bfloat16"],
+        ),
+        Benchmark(
+            stage="steps",
+            attentions=["nystrom-64"],
+            columns=[f"--task={task}" for task in LRA],
+            settings=["--train_step", "--dtype=bfloat16"],
+        ),
+        Benchmark(
+            stage="wide",
+            attentions=[nystrom, fused_nystrom],
+            columns=["--length=4096", "--length=131072"],
+            settings=[*wide_heads, "--dtype=bfloat16"],
+        ),
+        Benchmark(
+            stage="float32",
+            attentions=["softmax", nystrom],
+            columns=["--length=512", "--length=2048"],
+            settings=table_1,
+        ),
+    ]
+
+
+def _smoke_benchmarks() -> list[Benchmark]:
+    """The same stages in small sizes, for a CPU."""
+    nystrom = "nystrom-8,fused=true"
+    return [
+        Benchmark(
+            stage="attention",
+            attentions=["softmax", nystrom],
+            columns=["--length=32"],
+            settings=["--num_heads=2", "--dtype=bfloat16"],
+        ),
+        Benchmark(
+            stage="steps",
+            attentions=["nystrom-64"],
+            columns=["--task=text"],
+            settings=[
+                "--train_step",
+                "--batch_size=2",
+                "--length=32",
+                "--dtype=bfloat16",
+            ],
+        ),
+        Benchmark(
+            stage="wide",
+            attentions=[nystrom],
+            columns=["--length=64"],
+            settings=["--num_heads=2", "--dtype=bfloat16"],
+        ),
+        Benchmark(
+            stage="float32",
+            attentions=["softmax", nystrom],
+            columns=["--length=32"],
+            settings=["--num_heads=2"],
+        ),
     ]
 
 
@@ -223,77 +274,25 @@ def has_peers() -> bool:
 def train_command(task: str, out: Path) -> Command:
     """The run of a task, with the paper's preset in bfloat16."""
     preset = ",quick,smoke" if _SMOKE.value else ""
-    words = [sys.executable, str(SCRIPTS / "train.py")]
-    words.append(f"--config={CONFIGS}/{task}.py:nystrom{preset}")
+    config_file = f"{CONFIGS}/{task}.py:nystrom{preset}"
+    words = [sys.executable, str(SCRIPTS / "train.py"), f"--config={config_file}"]
     words.append("--config.model.dtype=bfloat16")
     words.append(f"--workdir={out / 'runs' / task}")
     if _DATA_DIR.value:
         words.append(f"--config.task.data_dir={_DATA_DIR.value}")
-    if _SMOKE.value:
-        words += ["--config.task.num_train=200", "--config.task.num_validation=50"]
-    return Command(f"train_{task}", words)
+    if _SMOKE.value and task == "listops":
+        words.append("--config.task.num_train=200")
+        words.append("--config.task.num_validation=50")
+    return Command(f"train_{task}", words, missing=missing_data(config_file))
 
 
-def run_stage(stage: str, commands: Sequence[Command], limit: float, out: Path) -> None:
-    """Runs the commands of a stage side by side, and adds a row for each."""
-    deadline = time.monotonic() + limit
-    with ThreadPoolExecutor(num_workers()) as pool:
-        futures = [pool.submit(run_command, x, deadline, out) for x in commands]
-        for future in as_completed(futures):
-            row = future.result()
-            add_row(out, {"stage": stage, **row})
-            print(f"{row['command']}: {row['status']}, {row['seconds']:.0f} s")
-    for row in check_results.read_benchmark(out / "benchmark" / stage):
-        add_row(out, {"stage": stage, **row})
-
-
-def run_command(command: Command, deadline: float, out: Path) -> dict[str, Any]:
-    """Runs a command until its deadline, and says how it ended."""
-    start = time.monotonic()
-    row: dict[str, Any] = {"command": command.name, "status": "ok", "seconds": 0.0}
-    if start >= deadline:
-        return row | {"status": "not begun: no time was left"}
-    log = out / "logs" / f"{command.name}.txt"
-    with open(log, "a") as stream:
-        print(shlex.join(command.words), file=stream, flush=True)
-        process = subprocess.Popen(
-            command.words,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **shared_env(out), **command.env},
-            start_new_session=True,
-        )
-        try:
-            process.wait(deadline - start)
-        except subprocess.TimeoutExpired:
-            row["status"] = "stopped at its limit"
-            stop(process)
-    if process.returncode and row["status"] == "ok":
-        last_line = log.read_text().strip().splitlines()[-1]
-        row["status"] = f"failed, status {process.returncode}: {last_line[:300]}"
-    return row | {"seconds": round(time.monotonic() - start, 1)}
-
-
-def stop(process: subprocess.Popen) -> None:
-    """Ends a process and its children. A training run saves first."""
-    process.terminate()
-    try:
-        process.wait(SECONDS_TO_SAVE)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def shared_env(out: Path) -> dict[str, str]:
-    """What every command starts with: several share one accelerator and one cache."""
-    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(out / "cache"))
-    return {
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        "JAX_COMPILATION_CACHE_DIR": cache,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "PYTHONUNBUFFERED": "1",
-    }
+def missing_data(config_file: str) -> str:
+    """Says which folder of data a run would fetch; "" if it has or draws its data."""
+    config = load_config(config_file).task
+    task = get_task(config.name, **config.options)
+    folder = task.folder(_DATA_DIR.value or config.data_dir)
+    is_fetched = task.archive is not None
+    return f"no prepared data in {folder}" if is_fetched and not folder.exists() else ""
 
 
 if __name__ == "__main__":

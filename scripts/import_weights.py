@@ -1,6 +1,6 @@
 """Turns published Nyströmformer weights into a workdir.
 
-python scripts/import_weights.py --from=FOLDER --workdir=DIR [--source_dir=TEXTS]
+    python scripts/import_weights.py --from=FOLDER --workdir=DIR [--source_dir=TEXTS]
 
 FOLDER is a masked language model as downloaded from the Hugging Face hub. DIR can be
 evaluated, and `train.init_from` takes it. Its task is the corpus of plain text in

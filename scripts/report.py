@@ -21,6 +21,11 @@ _BY = flags.DEFINE_list(
 
 
 def main(folders: list[str]) -> None:
+    """Writes the report, and prints how many runs are finished.
+
+    Args:
+      folders: workdirs, or folders that contain workdirs.
+    """
     paths = [Path(folder).expanduser() for folder in folders]
     out = Path(str(_OUT.value)).expanduser()
     print(build(paths, out, group_by=_BY.value))

@@ -50,6 +50,7 @@ _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the commands and exit")
 
 
 def main() -> None:
+    """Measures the tables that are not complete, or prints their commands."""
     out = Path(_OUT.value).expanduser()
     for table, dtype in itertools.product(("attention", *LRA), DTYPES):
         folder = out / f"{table}_{dtype}"

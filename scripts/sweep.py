@@ -5,8 +5,8 @@
     python scripts/sweep.py --workdir=DIR --config=configs/listops.py:quick --grid=…
     python scripts/sweep.py --workdir=DIR --plan=table3 [--plan=landmarks] [--grid=…]
 
---config.group.key=value changes all runs. In --config.train.init_from=DIR stand
-{attention} and {max_length} for each run's own. --cluster=slurm submits the runs.
+--config.group.key=value changes all runs. DIR in --config.train.init_from=DIR may hold
+{attention} and {max_length}; each run puts in its own. --cluster=slurm submits runs.
 
 Run the same command again to resume. Finished runs are skipped, and so are failed ones
 unless you pass --retry: failed.txt says why. Ctrl-C and --max_minutes let runs save.
@@ -129,18 +129,20 @@ def main(changes: Changes) -> None:
         for point in points:
             (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
     states_to_run = {"waiting", "failed"} if _RETRY.value else {"waiting"}
-    waiting = [x for x in points if find_state(folder / x.name) in states_to_run]
+    points_to_run = [
+        point for point in points if find_state(folder / point.name) in states_to_run
+    ]
     if _DRY_RUN.value:
-        for point in waiting:
+        for point in points_to_run:
             print(shlex.join(point.command(folder)))
         return
 
-    check_sources(waiting, folder)
+    check_sources(points_to_run, folder)
     write_plan(points, folder)
     if _CLUSTER.value:
-        _submit(waiting, folder)
+        _submit(points_to_run, folder)
     else:
-        _train_here(waiting, folder)
+        _train_here(points_to_run, folder)
         states = Counter(find_state(folder / point.name) for point in points)
         print(", ".join(f"{count} {name}" for name, count in states.items()))
         sys.exit(0 if set(states) == {"done"} else 1)

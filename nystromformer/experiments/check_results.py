@@ -55,6 +55,7 @@ def format_rows(rows: Sequence[Row]) -> list[str]:
             _format_error(row),
             f"{row['limit']:.0e}",
             "ok" if row["passed"] else "FAILED",
+            {True: "yes", False: "no", None: ""}[row.get("same_bits")],
         ]
         for row in rows
         if "case" in row
@@ -69,10 +70,11 @@ def format_rows(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if "ms" in row
     ]
+    checks_header = ["case", "largest error", "limit", "verdict", "same bits twice"]
     lines = [
         *make_table(["command", "status", "seconds"], commands),
         "",
-        *make_table(["case", "largest error", "limit", "verdict"], checks),
+        *make_table(checks_header, checks),
         "",
         *make_table(["what", "task and length", "attention", "ms"], times),
     ]
@@ -94,6 +96,8 @@ def list_failures(rows: Sequence[Row]) -> list[str]:
     checks = [row for row in rows if "case" in row]
     failures = [row["case"] for row in checks if not row["passed"]]
     num_cases = sum(row.get("num_cases", 0) for row in rows)
-    if not num_cases or len(checks) < num_cases:
+    if not num_cases:
+        failures.append("the checks did not begin: see logs/correctness.txt")
+    elif len(checks) < num_cases:
         failures.append(f"only {len(checks)} of {num_cases} cases ended in time")
     return failures

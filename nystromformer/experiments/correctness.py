@@ -1,7 +1,6 @@
 """Every attention on this machine's device, beside the same in float64 on its host."""
 
 import functools
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -19,7 +18,8 @@ HEAD_DIM = 32
 LENGTHS = (501, 217)  # of the two sequences of a batch
 SHORT_LENGTHS = (61, 40)
 
-# Options that make 501 tokens a long sequence; the others have their defaults.
+# These options are smaller than 501 tokens, so that each attention approximates.
+# Attentions without an entry have their defaults.
 OPTIONS: dict[str, dict[str, Any]] = {
     "nystrom": {"num_landmarks": 64, "conv_kernel_size": 35},
     "linformer": {"projection_dim": 128},
@@ -71,8 +71,8 @@ def list_cases(is_short: bool = False) -> list[Case]:
     cases = [
         Case("nystrom", nystrom, "float32, highest", LENGTHS),
         Case("softmax", {}, "float32, highest", LENGTHS),
-        Case("softmax", {"fused": True}, "bfloat16", LENGTHS),
-        Case("softmax", {"fused": True}, "bfloat16", (512, 512)),
+        Case("softmax", {}, "bfloat16", LENGTHS),
+        Case("softmax", {}, "bfloat16", (512, 512)),
         Case("softmax", {"fused": False}, "bfloat16", LENGTHS),
         Case("nystrom", {**nystrom, "fused": True}, "bfloat16", LENGTHS),
         Case("nystrom", nystrom, "float32", (512, 512)),
@@ -80,25 +80,27 @@ def list_cases(is_short: bool = False) -> list[Case]:
     ]
     for mode in ("bfloat16", "float32"):
         for name in ATTENTIONS:
-            cases.append(Case(name, OPTIONS.get(name, {}), mode, LENGTHS))
+            case = Case(name, OPTIONS.get(name, {}), mode, LENGTHS)
+            if case not in cases:
+                cases.append(case)
     return cases
 
 
 def check_cases(cases: Sequence[Case], num_threads: int) -> Iterator[dict[str, Any]]:
-    """Checks cases side by side, as compiling takes longest; yields rows as they end.
+    """Checks cases in several threads, because compiling takes most of the time.
 
     Args:
       cases: what is checked.
-      num_threads: how many at a time.
+      num_threads: how many cases are checked at a time.
 
-    Returns:
-      Rows with the keys
+    Yields:
+      A row for each case, in the order in which they end:
         case: its label.
-        errors: array -> the largest difference over the largest value expected.
-        limit, passed: whether every error is finite and within the limit.
-        same_bits: whether a second call returned the same.
-        seconds: with compiling.
-        failure: the error in place of `errors`, where there was one.
+        limit: the largest error that passes.
+        passed: whether every error is finite and within the limit.
+        seconds: how long the check took, with compiling.
+        errors, same_bits: as of `check_case`, unless it raised an error.
+        failure: the text of that error.
     """
     pool = ThreadPoolExecutor(num_threads)
     futures = [pool.submit(_check_or_fail, case) for case in cases]
@@ -118,7 +120,13 @@ def _check_or_fail(case: Case) -> dict[str, Any]:
 
 
 def check_case(case: Case) -> dict[str, Any]:
-    """Returns the errors of one attention: of its output and of all gradients."""
+    """Compares one attention with float64, in its output and in all gradients.
+
+    Returns:
+      errors: array name -> its largest difference over the largest value expected.
+      passed: whether every error is finite and within the limit.
+      same_bits: whether a second call returned the same bits.
+    """
     attention = make_attention(
         case.name,
         num_heads=NUM_HEADS,
@@ -162,9 +170,8 @@ def make_inputs(case: Case, dtype: str) -> list[jax.Array]:
     is its conditioning.
     """
     length = max(case.lengths)
-    seed = hashlib.sha256(case.name.encode()).digest()[0]
     shape = (4, len(case.lengths), length, NUM_HEADS, HEAD_DIM)
-    noise = np.random.default_rng(seed).normal(size=shape)
+    noise = np.random.default_rng(0).normal(size=shape)
     smooth = noise.cumsum(2) / np.sqrt(1 + np.arange(length))[:, None, None]
     mask = np.arange(length) < np.array(case.lengths)[:, None]
     return [jnp.asarray(mask), *jnp.asarray(noise + smooth, dtype)]
@@ -202,11 +209,15 @@ def _to_float64(x: jax.Array) -> jax.Array:
 def _largest_error(actual: Any, expected: Any) -> float:
     """The largest difference of two trees, relative to the largest value of a leaf.
 
-    It is NaN where a number is not finite, and infinite where zeros were expected.
+    It is not finite where a number is not finite, or where zeros were expected and not
+    found.
     """
     errors = []
     for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         difference = np.abs(np.asarray(x, float) - np.asarray(y, float)).max()
         largest = np.abs(np.asarray(y, float)).max()
-        errors.append(difference / largest if difference else 0.0)
+        if largest == 0:
+            errors.append(np.inf if difference else 0.0)
+        else:
+            errors.append(difference / largest)
     return float(np.max(errors))

@@ -95,7 +95,7 @@ def _train(
         experiment.config.train,
         splits,
         workdir,
-        start=_start_from(source, experiment),
+        init_weights=_start_from(source, experiment),
         data_sha256=data_sha256,
         settings=flatten_dict(experiment.config.to_mapping(), sep="."),
     )

@@ -121,8 +121,8 @@ def shuffle_arguments(
     size = _argument_sizes(is_close, nesting.opener)
     offset = _random_offsets(key, is_argument, nesting.parent, size)
 
-    # An argument goes so many places behind its operator as its offset says. Outer
-    # operators have their new places before the arguments inside them.
+    # An argument's place is its operator's new place plus its offset. Outer levels come
+    # first, since inner places count from theirs.
     def place_arguments(level: jax.Array, place: jax.Array) -> jax.Array:
         is_on_level = is_argument & (nesting.level == level)
         return jnp.where(is_on_level, place[nesting.parent] + offset, place)

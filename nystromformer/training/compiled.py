@@ -77,6 +77,7 @@ def jit_programs(
 
     Args:
       make_model: makes a model with fresh weights.
+      objective: computes the sums of a batch.
       optimizer: None = for evaluation only.
       mesh: of the devices; None = one device.
       grad_accum_steps, length_buckets: as of `batch_gradient`.

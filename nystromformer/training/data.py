@@ -42,8 +42,9 @@ class DeviceRows(NamedTuple):
     lengths: jax.Array | None  # int32 [rows]; None = no row has padding
     labels: jax.Array  # int32 [examples], of tokens [examples, L]
     pairs: jax.Array | None = None  # int32 [examples, 2]; None = example i is row i
-    examples: jax.Array | None = None  # int32 [examples], their numbers in the split;
-    # None = the split is here as a whole, and example i has number i
+    # int32 [examples], the numbers of the examples in their split. None = the whole
+    # split is here, and example i has the number i.
+    examples: jax.Array | None = None
 
     def example_lengths(self, indices: jax.Array) -> jax.Array:
         """The lengths int32 [B] of some examples; of a pair the longer one."""

@@ -46,9 +46,9 @@ def evaluate(
       The metrics, and `examples`, their number; None when asked to stop.
     """
     mesh = programs.mesh
-    timer = ChunkTimer()
     totals = device_put_global(mesh, Totals.zero(programs.objective.metrics))
     for batches in _batches_by_length(split, batch_size, length_buckets):
+        timer = ChunkTimer()  # The program of each length is compiled anew.
         start = 0
         while start < len(batches.examples):
             in_chunk = slice(start, start + timer.size)

@@ -1,11 +1,11 @@
 """The gradient of a batch: at once, or in parts with little padding.
 
-A part holds sequences of similar length, cut to the shortest of a few lengths that has
-room for them. Padding changes nothing and the gradients of the parts add up, so their
-sum is the gradient of the whole batch, in less memory and, where lengths differ, in
-less time. Only random numbers differ: dropout, masked tokens, augmentation. Where an
-example's result depends on its batch (`Attention.batch_sensitive`) the parts would not
-add up, and the config refuses them.
+The batch is sorted by length and divided into parts. Each part is cut to the shortest
+of a few lengths that holds its longest sequence. Padding changes nothing, and gradients
+add up, so the sum over the parts is the gradient of the whole batch; it takes less
+memory and, where lengths differ, less time. Only random numbers differ: dropout, masked
+tokens, augmentation. Where an example's result depends on its batch
+(`Attention.batch_sensitive`) the parts would not add up, and the config refuses them.
 
 Letters: B batch.
 """

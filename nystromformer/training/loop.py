@@ -35,7 +35,8 @@ class Trainer:
       splits: "train", "validation", "test" and whatever else begins with "test", as
         `HostSplit.from_split` takes them.
       workdir: an existing folder, or one in a bucket; the same for every process.
-      start: maps the fresh weights, on the host, to those that training begins with.
+      init_weights: maps the fresh weights, on the host, to those that training begins
+        with; None leaves them.
       data_sha256: of each split.
       settings: of the run, for TensorBoard.
 
@@ -50,7 +51,7 @@ class Trainer:
         schedule: TrainConfig,
         splits: dict[str, Any],
         workdir: Any,
-        start: Callable[[Weights], Weights] | None = None,
+        init_weights: Callable[[Weights], Weights] | None = None,
         data_sha256: dict[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
     ):
@@ -76,8 +77,8 @@ class Trainer:
             self.state = programs.init(seed)
             self.best = jax.device_get(self.state.weights)
             self.run_state = RunState(data_sha256=data_sha256)
-            if start is not None:
-                weights = device_put_global(self.mesh, start(self.best))
+            if init_weights is not None:
+                weights = device_put_global(self.mesh, init_weights(self.best))
                 self.state = self.state._replace(weights=weights)
         if self.run_state.data_sha256 != data_sha256:
             raise CheckpointError(
@@ -107,7 +108,7 @@ class Trainer:
             Nothing is saved after the last checkpoint.
         """
         schedule = self.schedule
-        start = time.monotonic() - self.run_state.wall_seconds
+        start_time = time.monotonic() - self.run_state.wall_seconds
         if self.step:
             say(f"resuming from step {self.step}")
 
@@ -116,14 +117,15 @@ class Trainer:
             progress = Progress(self.step, schedule.num_steps)
             with contextlib.closing(progress):
                 while self.step < schedule.num_steps or self._is_validation_due():
-                    # Validation is due first where a signal came while it ran.
+                    # A signal may have ended a validation. The resumed run then
+                    # validates before it trains.
                     if not self._is_validation_due():
                         throughput = self._train_chunk()
                         self._log(progress, throughput)
                     if self._is_validation_due():
                         self._validate()
 
-                    self.run_state.wall_seconds = time.monotonic() - start
+                    self.run_state.wall_seconds = time.monotonic() - start_time
                     signum = self._signum()
                     if signum or self._is_due(schedule.checkpoint_every):
                         self._save()
@@ -131,7 +133,7 @@ class Trainer:
                         raise Interrupted(signum, self.step)
 
                 test_metrics = self._test()
-                self.run_state.wall_seconds = time.monotonic() - start
+                self.run_state.wall_seconds = time.monotonic() - start_time
                 return self._result(test_metrics)
 
     def delete_checkpoints(self) -> None:
@@ -275,8 +277,8 @@ class Trainer:
                 raise Interrupted(self._signum(), self.step)
             self.writer.write(self.step, split, metrics)
             test_metrics |= {f"{split}_{name}": x for name, x in metrics.items()}
-        # A session that was killed after its last checkpoint may have left weights
-        # there that this session did not find.
+        # A session that was killed may have written newer weights there than its last
+        # checkpoint knows. They are replaced by those that were tested.
         checkpoint.save_weights(self.workdir / "best", self.best)
         return test_metrics
 

@@ -21,7 +21,10 @@ MASK_SHARE = 0.67
 
 
 class Masked(NamedTuple):
-    """Inputs with tokens hidden, and the places and ids of these tokens."""
+    """Inputs with tokens hidden, and the places and ids of these tokens.
+
+    B counts texts: a pair is two of them.
+    """
 
     inputs: jax.Array  # int [B, L]
     positions: jax.Array  # int32 [B, K]
@@ -32,6 +35,7 @@ class Masked(NamedTuple):
 class MaskedPass(NamedTuple):
     """One pass of a model over inputs with tokens hidden.
 
+    B counts texts: a pair is two of them.
     Losses, is_correct and weights are 0 where an example has fewer than K.
     """
 
@@ -57,7 +61,7 @@ class MaskedTokens:
         mask_token and 33 % a random token.
 
     Raises:
-      ValueError: mlm_probability or corruption is not among these.
+      ValueError: mlm_probability is not in (0, 1], or corruption is unknown.
     """
 
     corruptions = ("bert", "mask_only", "mask_or_random")

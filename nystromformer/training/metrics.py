@@ -18,7 +18,8 @@ class Totals(NamedTuple):
     """Sums over batches: their means are exact, whatever the sizes of the batches."""
 
     sums: Sums
-    examples: jax.Array  # float32, the sum of the examples' weights
+    # float32, the sum of the examples' weights. It is exact up to 2²⁴ examples.
+    examples: jax.Array
 
     @classmethod
     def zero(cls, names: Iterable[str]) -> "Totals":

@@ -48,6 +48,9 @@ class Classification:
     Args:
       select: "accuracy" or "f1".
       f1: whether the F1 of class 1 is a metric. It always is if it is selected.
+
+    Raises:
+      ValueError: select is neither of them.
     """
 
     metrics: Sequence[str]

@@ -36,8 +36,8 @@ class MetricsWriter:
     A line of metrics.jsonl is a JSON object with `step`, `split` and the metrics. Only
     the first process writes.
 
-    Rows that a resumed run will write again are dropped at once: of training after
-    `step`, of validation after `evaluated`, and those of the test.
+    Rows that a resumed run will measure again are left out of the next write: of
+    training after `step`, of validation after `evaluated`, and those of the test.
 
     Args:
       workdir: the folder of the run, which may be in a bucket.

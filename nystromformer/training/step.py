@@ -18,6 +18,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
+from nystromformer.streams import STEPS
 from nystromformer.training.data import Batch, Chunk, DeviceRows
 from nystromformer.training.gradients import batch_gradient
 from nystromformer.training.metrics import Totals
@@ -82,6 +83,7 @@ class StepDefinition:
     Attributes:
       make_model: makes a model with fresh weights.
       graphdef: the static definition of this model.
+      objective: computes the sums of a batch.
       optimizer: None = for evaluation only.
       mesh: over which a batch, or each part of it, is split.
       grad_accum_steps, length_buckets: as of `batch_gradient`.
@@ -127,7 +129,7 @@ def train_step(
         return Totals(sums, batch.weights.sum()), weights.variables
 
     params, variables = state.weights
-    steps_key = jax.random.fold_in(jax.random.key(state.seed), 1)
+    steps_key = jax.random.fold_in(jax.random.key(state.seed), STEPS)
     gradient = batch_gradient(
         forward,
         params,

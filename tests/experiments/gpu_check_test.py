@@ -1,10 +1,16 @@
 """scripts/gpu_check.py: every part of it on a CPU, and when it fails."""
 
 import json
+import signal
+import time
+from pathlib import Path
 
 import pytest
 
 from nystromformer.experiments.check_results import format_rows, list_failures
+from nystromformer.experiments.stages import Command, run_command
+from nystromformer.training.interrupt import StopFlag
+from tests.commands import refused
 
 # A module for --load: an attention that is a tenth off, but in float64 right.
 WRONG = """
@@ -32,22 +38,23 @@ def test_list_failures_has_what_failed_and_what_did_not_end():
     assert list_failures([begin, check(), check()]) == []
     assert list_failures([begin, check(), check(passed=False)]) == ["mine"]
     assert list_failures([begin, check()]) == ["only 1 of 2 cases ended in time"]
-    assert list_failures([]) == ["only 0 of 0 cases ended in time"]
+    not_begun = ["the checks did not begin: see logs/correctness.txt"]
+    assert list_failures([]) == not_begun
 
 
 def test_format_rows_shows_the_largest_error_and_why_there_is_none():
     rows = [
         {"stage": "device", "command": "python scripts/gpu_check.py"},
         {"stage": "steps", "command": "steps", "status": "ok", "seconds": 1.0},
-        check(),
-        check(error=float("nan")),
+        check(same_bits=False),
+        check(error=float("nan"), same_bits=True),
         {**check(), "failure": "no kernel"},
     ]
     text = "\n".join(format_rows(rows))
     assert "| steps | ok | 1 |" in text
-    assert "1.0e-03 (query)" in text
-    assert "nan (query)" in text
-    assert "no kernel" in text
+    assert "| 1.0e-03 (query) | 1e-02 | ok | no |" in text
+    assert "| nan (query) | 1e-02 | ok | yes |" in text
+    assert "| no kernel | 1e-02 | ok |  |" in text
 
 
 @pytest.mark.slow
@@ -71,6 +78,9 @@ def test_gpu_check_goes_through_all_stages_on_a_cpu(commands, tmp_path):
     assert "train step, bfloat16" in stdout
 
     ended = {row["command"]: row["status"] for row in rows if "status" in row}
+    for task in ("text", "image"):
+        status = ended.pop(f"train_{task}")
+        assert status.startswith("left out: no prepared data in ")
     assert set(ended.values()) == {"ok"}, ended
     measured = {"attention", "steps", "wide", "float32"}
     assert measured | {"device", "correctness", "train_listops"} <= set(ended)
@@ -78,3 +88,74 @@ def test_gpu_check_goes_through_all_stages_on_a_cpu(commands, tmp_path):
     assert {row["stage"] for row in times} == measured
     assert all(row["ms"] > 0 for row in times)
     assert (out / "runs/listops/result.json").exists()
+
+
+def test_gpu_check_refuses_a_folder_with_results(commands, tmp_path):
+    (tmp_path / "results.jsonl").touch()
+    done = commands.run("gpu_check.py", f"--out={tmp_path}", "--smoke")
+    assert "is not empty" in refused(done)
+    assert [path.name for path in tmp_path.iterdir()] == ["results.jsonl"]
+
+
+def test_gpu_check_leaves_no_command_behind_when_a_signal_stops_it(commands, tmp_path):
+    out = tmp_path / "check"
+    process = commands.start("gpu_check.py", f"--out={out}", "--smoke")
+    log = out / "logs/device.txt"
+    while not log.exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    rows = [
+        json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()
+    ]
+    statuses = {row["command"]: row["status"] for row in rows}
+    assert statuses["device"] == "stopped by SIGTERM"
+    assert statuses["correctness"] == "not begun: a signal came"
+    assert not commands_with(str(out))
+
+
+def commands_with(text):
+    """The command lines of all processes that have a text in it."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_text().split("\0")
+        except OSError:  # It has ended.
+            continue
+        if any(text in word for word in words):
+            lines.append(" ".join(words))
+    return lines
+
+
+def run_shell(script, tmp_path, seconds=30.0):
+    """The row of a shell's script that has so many seconds."""
+    (tmp_path / "logs").mkdir()
+    command = Command("mine", ["sh", "-c", script])
+    deadline = time.monotonic() + seconds
+    return run_command(command, deadline, tmp_path, StopFlag())
+
+
+def test_run_command_says_how_it_ended(tmp_path):
+    row = run_shell("echo no such kernel; exit 3", tmp_path)
+    assert row["status"] == "failed, status 3: no such kernel"
+
+
+def test_run_command_kills_what_a_process_that_has_saved_leaves_behind(tmp_path):
+    script = f"sleep 1001 & echo $! > {tmp_path}/child; trap 'exit 0' TERM; wait"
+    row = run_shell(script, tmp_path, seconds=1.0)
+    assert row["status"] == "stopped at its limit"
+    child = Path("/proc", (tmp_path / "child").read_text().strip())
+    deadline = time.monotonic() + 10
+    while is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not is_running(child)
+
+
+def is_running(process):
+    """Whether the process of a folder in /proc runs, and is no zombie."""
+    try:
+        return " Z " not in (process / "stat").read_text()
+    except OSError:
+        return False

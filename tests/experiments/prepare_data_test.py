@@ -61,10 +61,10 @@ BAD = [
     ([TEXT, "--config.task.sed=1"], 'Did you mean "seed" instead of "sed"'),
     ([TEXT, "--config.task.seed=one"], "seed=one: invalid literal for int"),
     ([TEXT, f"--config.task.source_dir={ROOT}"], "has neither aclImdb nor"),
-    (["--task=labelled_texts"], "must hold train.csv"),
+    (["--task=labelled_texts"], "source_dir must name the folder that has train.csv"),
     (
         [LABELLED, "--config.task.source_dir=None"],
-        "source_dir (None) must hold train.csv",
+        "source_dir must name the folder that has train.csv",
     ),
     (
         [f"--load={ROOT}/examples/custom.py", "--task=words"],

@@ -194,7 +194,7 @@ def test_train_takes_none_for_a_folder_as_no_folder(commands, tmp_path):
     config = f"--config={ROOT}/configs/labelled_texts.py:identity,quick"
     options = ("--config.task.source_dir=None", f"--workdir={tmp_path}/run")
     done = commands.run("train.py", config, *options)
-    assert "source_dir (None) must hold train.csv" in refused(done)
+    assert "source_dir must name the folder that has train.csv" in refused(done)
 
 
 @pytest.mark.parametrize("body", ["return nothing", "ConfigDict().trian.seed = 1"])

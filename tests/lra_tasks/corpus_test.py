@@ -187,7 +187,7 @@ def test_the_seed_draws_splits_cuts_and_orders(tmp_path, texts):
         ({}, "byte", r"no files /.*/\*\*/\*\.txt"),
         ({"x.json": b"{}"}, "x.json", "is not a tokenizer.json"),
         ({}, "x.json", "tokenizer is byte or a tokenizer.json, not"),
-        ({"x.json": MODEL}, "x.json", r"lacks \[PAD\]"),
+        ({"x.json": MODEL}, "x.json", r"must have the tokens \[PAD\]"),
     ],
 )
 def test_a_wrong_corpus_is_one_line(tmp_path, monkeypatch, files, tokenizer, message):

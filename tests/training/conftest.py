@@ -90,7 +90,7 @@ def trainer_in(optimizer, splits):
         workdir,
         model=BagOfTokens,
         objective=CLASSIFICATION,
-        start=None,
+        init_weights=None,
         *,
         batch_size=8,
         num_steps=40,
@@ -111,6 +111,6 @@ def trainer_in(optimizer, splits):
             model, objective, config.grad_accum_steps, config.length_buckets
         )
         workdir.mkdir(exist_ok=True)
-        return Trainer(programs, config, splits, workdir, start)
+        return Trainer(programs, config, splits, workdir, init_weights)
 
     return trainer_in

@@ -86,6 +86,23 @@ def test_evaluate_puts_a_pair_where_its_longer_text_fits(programs):
     assert calls == [(2, [2, 1]), (7, [3, 0])]
 
 
+def test_evaluate_begins_each_length_with_a_chunk_of_one_batch(programs):
+    """Its time is the compiler's, which says nothing about the size of a chunk."""
+    split = make_split(0, 32)
+    split.lengths[:] = np.repeat([1, 7], 16)
+
+    def compute_nothing(weights, chunk, example_weights, totals, length):
+        return totals
+
+    watched, calls = watch(programs._replace(eval_chunk=compute_nothing))
+    evaluate(watched, WEIGHTS, HostSplit.from_split(split), 2, length_buckets=7)
+    sizes = {}
+    for length, examples in calls:
+        sizes.setdefault(length, []).append(len(examples))
+    assert sizes[1][0] == 2
+    assert sizes[7][0] == 2
+
+
 def test_evaluate_is_none_when_asked_to_stop(programs, test_split):
     answers = iter([False, True])
     metrics = evaluate(

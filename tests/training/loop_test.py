@@ -239,17 +239,15 @@ def test_fit_can_choose_the_lowest_and_keeps_the_first_of_equals(
     assert outcome["test_loss"] == 9.0
 
 
-def test_trainer_begins_with_the_weights_of_start_once(
-    trainer_in, tmp_path, monkeypatch
-):
+def test_trainer_begins_with_init_weights_once(trainer_in, tmp_path, monkeypatch):
     calls = []
 
     def zeros(fresh):
         calls.append(1)
         return jax.tree.map(lambda x: x * 0, fresh)
 
-    run = trainer_in(tmp_path, start=zeros)
+    run = trainer_in(tmp_path, init_weights=zeros)
     assert not any(leaf.any() for leaf in jax.tree.leaves(run.state.weights.params))
     fit_until(run, 16, monkeypatch)
-    trainer_in(tmp_path, start=zeros).fit()
+    trainer_in(tmp_path, init_weights=zeros).fit()
     assert len(calls) == 1
