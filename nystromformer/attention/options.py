@@ -43,6 +43,15 @@ class Configurable:
         return options
 
     @classmethod
+    def init_defaults(cls) -> dict[str, Any]:
+        """The options that `__init__` does not require, with its defaults."""
+        return {
+            name: parameter.default
+            for name, parameter in cls.options().items()
+            if parameter.default is not parameter.empty
+        }
+
+    @classmethod
     def config_defaults(cls) -> dict[str, Any]:
         """The options with which configs and benchmarks start.
 
