@@ -48,14 +48,15 @@ speed: $(READY) ## measure Table 1 and the steps of every task, on an accelerato
 	@$(RUN) -c '$(ACCELERATOR)'
 	$(RUN) scripts/speed.py --out=results/speed $(PEERS)
 
-# Runs that were stopped go on by `scripts/train.py` with the workdir runs/gpu-check/runs.
+# Runs that were stopped go on by scripts/train.py with the config and the workdir
+# (runs/gpu-check/runs/TASK) that stand first in their log.
 gpu-check: $(READY) ## check and measure an accelerator in ten minutes; DATA=folder of the data
 	$(RUN) scripts/gpu_check.py --out=runs/gpu-check $(if $(DATA),--data_dir=$(DATA))
 
 test: $(VENV)/ready-dev ## run the tests, without the slow ones
 	$(PYTEST) --dist=worksteal -m "not slow and not parity"
 
-test-short: $(VENV)/ready-dev ## run a few test files, as .ci/run does under later Pythons
+test-short: $(VENV)/ready-dev ## run a few test files, as for another Python
 	$(PYTEST) --dist=worksteal -m "not slow and not parity" $(SHORT)
 
 test-all: $(VENV)/ready-dev ## run all tests but parity

@@ -5,6 +5,7 @@ groups: a name and options, which go to `get_task`, the objective and `make_atte
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any, get_type_hints
@@ -159,15 +160,29 @@ def key_types(cls: type) -> dict[str, Any]:
     return {name: types[name] for name in names}
 
 
-def default_settings() -> dict[str, Any]:
-    """The defaults of a model and its training, by keys such as "train.seed"."""
+def default_settings(attention: str) -> dict[str, Any]:
+    """Returns what a run has trained with that is older than a setting.
+
+    Args:
+      attention: the name of its attention. One that is not in ATTENTIONS, as in a
+        report that has not loaded its module, adds no options.
+
+    Returns:
+      The defaults of the model, its attention and its training, by keys such as
+      "train.seed", in the types of JSON.
+    """
     groups = {"model": ModelConfig, "optimizer": OptimizerConfig, "train": TrainConfig}
     settings = {}
     for group, cls in groups.items():
         for key in key_types(cls):
             if hasattr(cls, key):
                 settings[f"{group}.{key}"] = getattr(cls, key)
-    return settings
+
+    settings["attention.by_layer"] = AttentionConfig.by_layer
+    if attention in ATTENTIONS:
+        for option, default in ATTENTIONS[attention].init_defaults().items():
+            settings[f"attention.{option}"] = default
+    return json.loads(json.dumps(settings))
 
 
 def _to_plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Turns published Nyströmformer weights into a workdir.
+"""Turns published weights of Nyströmformer or BERT into a workdir.
 
     python scripts/import_weights.py --from=FOLDER --workdir=DIR [--source_dir=TEXTS]
 

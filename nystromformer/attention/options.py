@@ -43,10 +43,18 @@ class Configurable:
         return options
 
     @classmethod
+    def init_defaults(cls) -> dict[str, Any]:
+        """The options that `__init__` does not require, with its defaults."""
+        return {
+            name: parameter.default
+            for name, parameter in cls.options().items()
+            if parameter.default is not parameter.empty
+        }
+
+    @classmethod
     def complete_options(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns these options with the defaults of all others."""
-        defaults = {name: option.default for name, option in cls.options().items()}
-        return {**defaults, **values}
+        return {**cls.init_defaults(), **values}
 
     @classmethod
     def config_defaults(cls) -> dict[str, Any]:

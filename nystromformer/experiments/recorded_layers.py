@@ -18,7 +18,7 @@ from nystromformer.errors import ConfigError
 class Layer(NamedTuple):
     """The inputs of the attention of one layer.
 
-    query, key, value: float32 [B, L, N, H].
+    query, key, value: [B, L, N, H]; float32 as `record_qkv` gives them.
     mask: bool [B, L], False in the padding.
     """
 

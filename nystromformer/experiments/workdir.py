@@ -11,7 +11,7 @@ from etils import epath
 from filelock import FileLock, Timeout
 from flax.traverse_util import flatten_dict
 
-from nystromformer.config import Config
+from nystromformer.config import Config, default_settings
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.plugins import load_modules
 from nystromformer.run_files import (
@@ -125,7 +125,12 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
         return
 
     check_path(workdir)
-    saved_settings = _compared_settings(read_config(workdir))
+    saved_config = read_config(workdir)
+    saved_settings = _compared_settings(saved_config)
+    # A run that is older than an option of its attention goes on with the default.
+    for key, default in default_settings(saved_config.attention.name).items():
+        if key.startswith("attention."):
+            saved_settings.setdefault(key, default)
     settings = _compared_settings(config)
     if config.train.num_steps == 0:
         # num_epochs say how long it trains, and the saved run knows the steps.

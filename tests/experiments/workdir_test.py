@@ -107,6 +107,38 @@ def test_check_workdir_takes_other_workers(tmp_path):
     check_workdir(epath.Path(tmp_path), three_workers)
 
 
+def save_without(workdir, config, *keys):
+    """Saves a config as a version saved it that did not have these keys yet."""
+    groups = config.to_mapping()
+    for key in keys:
+        group, _, name = key.partition(".")
+        del groups[group][name]
+    write_json(workdir / CONFIG_FILE, groups)
+
+
+def test_check_workdir_gives_a_run_the_defaults_of_younger_settings(tmp_path):
+    younger_keys = ("attention.fused", "attention.by_layer", "model.norm_epsilon")
+    config = make_config("softmax")
+    save_without(tmp_path, config, *younger_keys)
+    check_workdir(epath.Path(tmp_path), config)
+
+    blocks = make_config("softmax", attention__fused=False)
+    with pytest.raises(ConfigError, match=r"fused is True there, False here"):
+        check_workdir(epath.Path(tmp_path), blocks)
+
+
+def test_check_workdir_rejects_a_younger_setting_beside_its_default(tmp_path):
+    """A run that is older than `redraw_features` has drawn its features once."""
+    redrawing = make_config("performer,as_published")
+    save_without(tmp_path, redrawing, "attention.redraw_features")
+    with pytest.raises(ConfigError, match=r"features is False there, True here"):
+        check_workdir(epath.Path(tmp_path), redrawing)
+    drawing_once = make_config(
+        "performer,as_published", attention__redraw_features=False
+    )
+    check_workdir(epath.Path(tmp_path), drawing_once)
+
+
 def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):
     (tmp_path / "log.txt").touch()
     check_workdir(epath.Path(tmp_path), make_config())

@@ -28,7 +28,9 @@ import pandas as pd
 from tqdm import tqdm
 
 from nystromformer.experiments.approximation.measurements import (
+    NUM_PINV_ITERS,
     fresh_output,
+    relative_error,
     relative_norm,
 )
 from nystromformer.experiments.recorded_layers import Layer
@@ -44,11 +46,12 @@ NO_INVERSE = "no inverse"
 STEPS = (BEST_RANK, BEST_MIDDLE, NYSTROM, EXACT_INVERSE, NO_INVERSE)
 # Methods that draw something.
 RANDOM_LANDMARKS = "random landmarks"
-STANDARD = "standard Nyström"  # landmarks after the softmax
+STANDARD = "standard Nyström"  # It samples landmarks after the softmax.
 STANDARD_ITERATED = "standard Nyström, iterated"
 PERFORMER = "performer"
 DRAWN = (RANDOM_LANDMARKS, STANDARD, STANDARD_ITERATED, PERFORMER)
-# Behind the name of such a method: the largest error of its draws over the smallest.
+# This suffix names the column of a method's spread: the largest error of its draws
+# over the smallest.
 SPREAD = ", spread"
 METHODS = (*STEPS, *DRAWN)
 HEAD = ["layer", "head", "num_landmarks"]
@@ -62,13 +65,13 @@ def split_errors(
     mask: jax.Array,
     *,
     counts: tuple[int, ...],
-    num_pinv_iters: int = 6,
+    num_pinv_iters: int = NUM_PINV_ITERS,
 ) -> dict[str, jax.Array]:
     """Splits the error of segment means with some numbers of landmarks.
 
     Args:
       query, key, value: [L, N, H], zero where the mask is False.
-      mask: [L] bool, True = valid, for more tokens than the largest count.
+      mask: [L] bool, True = valid. More tokens must be valid than the largest count.
       counts: C numbers of landmarks M.
       num_pinv_iters: of Z.
 
@@ -85,8 +88,7 @@ def split_errors(
         left, singular_values, right = jnp.linalg.svd(matrix, full_matrices=False)
 
         def error(approximation: jax.Array) -> jax.Array:
-            difference = jnp.where(mask[:, None], approximation, 0) - exact
-            return relative_norm(difference, exact)
+            return relative_error(approximation, exact, mask)
 
         rows = []
         for count in counts:
@@ -121,7 +123,7 @@ def drawn_errors(
     seed: Any,
     *,
     count: int,
-    num_pinv_iters: int = 6,
+    num_pinv_iters: int = NUM_PINV_ITERS,
 ) -> dict[str, jax.Array]:
     """Computes ‖ŜV − SV‖ / ‖SV‖ of the methods that draw something, for one draw.
 
@@ -161,20 +163,18 @@ def drawn_errors(
         query, key, value, mask, attention="performer", size=count, seed=seed
     )
 
-    is_valid = mask[:, None, None]
-    exact = jnp.where(is_valid, outputs.pop("exact"), 0)
-    errors = {}
-    for method in DRAWN:
-        difference = jnp.where(is_valid, outputs[method], 0) - exact
-        errors[method] = relative_norm(difference, exact, axis=(0, 2))
-    return errors
+    exact = outputs.pop("exact")
+    return {
+        method: relative_error(output, exact, mask)
+        for method, output in outputs.items()
+    }
 
 
 def measure_causes(
     layers: Sequence[Layer],
     counts: Sequence[int],
     *,
-    num_pinv_iters: int = 6,
+    num_pinv_iters: int = NUM_PINV_ITERS,
     num_draws: int = 4,
 ) -> pd.DataFrame:
     """Measures the error of every method in every head.
@@ -198,14 +198,14 @@ def measure_causes(
         shorter = tuple(count for count in counts if count < num_valid)
         if not shorter:
             continue
-        place = {"layer": index, "example": example}
+        row_key = {"layer": index, "example": example}
         errors = split_errors(*arrays, counts=shorter, num_pinv_iters=num_pinv_iters)
-        rows += _split_rows(place, shorter, jax.device_get(errors))
+        rows += _split_rows(row_key, shorter, jax.device_get(errors))
         for count, draw in itertools.product(shorter, range(num_draws)):
             errors_of_draw = drawn_errors(
                 *arrays, draw, count=count, num_pinv_iters=num_pinv_iters
             )
-            rows += _drawn_rows(place, count, draw, jax.device_get(errors_of_draw))
+            rows += _drawn_rows(row_key, count, draw, jax.device_get(errors_of_draw))
     return pd.DataFrame(rows)
 
 
@@ -217,13 +217,13 @@ def _examples(layers: Sequence[Layer]) -> Iterator[tuple[int, int, list[np.ndarr
 
 
 def _drawn_rows(
-    place: dict[str, int], count: int, draw: int, errors: dict[str, np.ndarray]
+    row_key: dict[str, int], count: int, draw: int, errors: dict[str, np.ndarray]
 ) -> Iterator[dict[str, Any]]:
     """The rows of `drawn_errors`' arrays [N]."""
     for method in DRAWN:
         for head, error in enumerate(errors[method]):
             yield {
-                **place,
+                **row_key,
                 "head": head,
                 "num_landmarks": count,
                 "method": method,
@@ -233,13 +233,13 @@ def _drawn_rows(
 
 
 def _split_rows(
-    place: dict[str, int], counts: Sequence[int], errors: dict[str, np.ndarray]
+    row_key: dict[str, int], counts: Sequence[int], errors: dict[str, np.ndarray]
 ) -> Iterator[dict[str, Any]]:
     """The rows of `split_errors`' arrays [C, N]."""
     for method in STEPS:
         for (index, head), error in np.ndenumerate(errors[method]):
             row = {
-                **place,
+                **row_key,
                 "head": head,
                 "num_landmarks": counts[index],
                 "method": method,

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from nystromformer.experiments.approximation import causes
 from nystromformer.experiments.approximation.causes import HEAD
+from nystromformer.experiments.approximation.measurements import NUM_PINV_ITERS
 from nystromformer.experiments.plotting import new_figure
 from nystromformer.experiments.recorded_layers import Layer
 
@@ -54,7 +55,7 @@ def diagnose(
     mask: Arrays = None,
     *,
     num_landmarks: Sequence[int] = (8, 16, 32, 64),
-    num_pinv_iters: int = 6,
+    num_pinv_iters: int = NUM_PINV_ITERS,
     num_draws: int = 4,
     tolerance: float = TOLERANCE,
 ) -> Diagnosis:
@@ -92,17 +93,28 @@ def diagnose(
             num_draws=num_draws,
         )
     table = summarize(errors, tolerance)
-    return Diagnosis(table=table, errors=errors, figure=draw(table))
+    return Diagnosis(table=table, errors=errors, figure=draw_limits(table))
 
 
 def _make_layers(
     query: Arrays, key: Arrays, value: Arrays, mask: Arrays
 ) -> list[Layer]:
     """A Layer of arrays [B, L, N, H] for each of the given ones."""
-    if hasattr(query, "shape"):
+    num_arrays = sum(hasattr(array, "shape") for array in (query, key, value))
+    if num_arrays == 3:
         query = [query]
         key = [key]
         value = [value]
+    elif num_arrays > 0:
+        raise ValueError(
+            "query, key and value must be three arrays or three lists of arrays, "
+            f"got {num_arrays} arrays beside lists"
+        )
+    if not len(query) == len(key) == len(value) > 0:
+        raise ValueError(
+            "query, key and value must have one array for each layer, of at least one "
+            f"layer, got {len(query)}, {len(key)} and {len(value)}"
+        )
 
     layers = []
     for index, arrays in enumerate(zip(query, key, value, strict=True)):
@@ -149,7 +161,7 @@ def summarize(errors: pd.DataFrame, tolerance: float = TOLERANCE) -> pd.DataFram
     return table.assign(limited_by=limits)
 
 
-def draw(table: pd.DataFrame) -> Figure:
+def draw_limits(table: pd.DataFrame) -> Figure:
     """Draws the error of Nyström attention by layer and head."""
     panels: Any = list(table.groupby("num_landmarks"))
     num_layers = table.index.unique("layer").size
@@ -168,13 +180,14 @@ def draw(table: pd.DataFrame) -> Figure:
         )
         for (layer, head), row in heads.iterrows():
             error = row[causes.NYSTROM]
+            is_dark = error > 0.1  # the middle of the colours, which are logarithmic
             axes.annotate(
                 f"{error:.2g}\n{MARKS[row['limited_by']]}",
                 (head, layer),
                 ha="center",
                 va="center",
                 fontsize=FONT,
-                color="white" if error > 0.1 else "black",
+                color="white" if is_dark else "black",
             )
         axes.set(title=f"{count} landmarks", xlabel="head", ylabel="layer")
         axes.set_xticks(range(num_heads))

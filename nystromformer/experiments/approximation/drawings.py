@@ -14,6 +14,7 @@ from nystromformer.experiments.plotting import line_style, new_figure
 Frame = Any  # a pandas.DataFrame; its own types say too little
 MAX_PANELS = 12  # in a figure of errors, each for a head
 PANEL_COLUMNS = 4
+LEGEND_COLUMNS = 2  # for each column of panels
 MAX_CURVES_WITH_LEGEND = 12
 QUARTER = 0.25  # of the ranks
 WIDTH_OF_PICTURES = 5.4  # inches, of a row
@@ -22,15 +23,15 @@ FONT_SIZE = 8  # points
 
 def evenly_spaced(items: Sequence[Any], num_items: int) -> list[Any]:
     """Returns the items, or `num_items` of them from the first to the last."""
-    places = np.linspace(0, len(items) - 1, min(num_items, len(items)))
-    return [items[place] for place in places.round().astype(int)]
+    positions = np.linspace(0, len(items) - 1, min(num_items, len(items)))
+    return [items[position] for position in positions.round().astype(int)]
 
 
 def draw_errors(rows: Frame, x: str) -> Figure:
     """Draws the error against a column: a panel for each head, a line for each method.
 
-    Some are drawn of more heads than MAX_PANELS. A dashed line is the error of the
-    method's rows without an x.
+    Of more than MAX_PANELS heads, evenly spaced ones are drawn. A dashed line is the
+    error of the method's rows without an x.
 
     Args:
       rows: of `measure_errors`.
@@ -39,9 +40,11 @@ def draw_errors(rows: Frame, x: str) -> Figure:
     heads = list(rows.groupby(["layer", "head"]))
     if len(heads) > MAX_PANELS:
         heads = evenly_spaced(heads, MAX_PANELS)
-        figure = new_figure(MAX_PANELS // PANEL_COLUMNS, PANEL_COLUMNS)
+        num_columns = PANEL_COLUMNS
+        figure = new_figure(MAX_PANELS // PANEL_COLUMNS, num_columns)
     else:
-        figure = new_figure(rows["layer"].nunique(), rows["head"].nunique())
+        num_columns = rows["head"].nunique()
+        figure = new_figure(rows["layer"].nunique(), num_columns)
 
     ticks = sorted(rows[x].dropna().astype(int).unique())
     for axes, ((layer, head), rows_of_head) in zip(figure.axes, heads, strict=True):
@@ -52,7 +55,16 @@ def draw_errors(rows: Frame, x: str) -> Figure:
         axes.set(xscale="log", yscale="log", xlabel=x)
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
-    figure.axes[0].legend(frameon=False, fontsize=FONT_SIZE)
+
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=LEGEND_COLUMNS * num_columns,
+        frameon=False,
+        fontsize=FONT_SIZE,
+    )
     return figure
 
 
@@ -89,7 +101,8 @@ def draw_spectrum(rows: Frame) -> Figure:
 
     for (layer, head), curve in curves.iterrows():
         label = f"layer {layer}, head {head}"
-        style = line_style(layer + 10 * head)  # a colour a layer, a stroke a head
+        # There are ten colours for the layers and four strokes for the heads.
+        style = line_style(layer % 10 + 10 * head)
         left.plot(curve, label=label, **style)
     left.axvline(QUARTER, color="grey", linewidth=0.8)
     left.set(xlabel="rank / n", ylabel="cumulative normalised singular value")
@@ -131,8 +144,8 @@ def cumulative_spectra(rows: Frame) -> Frame:
         sums = np.cumsum([0.0, *values])
         sum_ranks = np.linspace(0, 1, len(sums))
         curves.append(np.interp(ranks, sum_ranks, sums / sums[-1]))
-    places = rows.groupby(["layer", "head", "example"]).size().index
-    by_example = pd.DataFrame(curves, index=places, columns=ranks)
+    index = rows.groupby(["layer", "head", "example"]).size().index
+    by_example = pd.DataFrame(curves, index=index, columns=ranks)
     return by_example.groupby(["layer", "head"]).median()
 
 

@@ -1,7 +1,8 @@
-"""Errors of approximated attention in a model, in float64, over valid tokens.
+"""Measures heads of a model: errors of approximations, spectra, and matrices.
 
-With no more valid tokens than landmarks Nyström attention is exact by construction:
-such sequences are left out.
+Numbers are float64 where the caller has enabled it, over valid tokens. `measure_errors`
+leaves out sequences of no more valid tokens than landmarks, for which Nyström attention
+is exact.
 
 Letters: L tokens, N heads, H head dim, T queries, S keys.
 """
@@ -21,7 +22,9 @@ from nystromformer.experiments.recorded_layers import Layer
 from nystromformer.factors import nystrom_kernels, softmax_matrix
 from nystromformer.landmarks import PINVS
 
-Pictures = dict[tuple[int, int], dict[str, np.ndarray]]  # (layer, head) -> name -> it
+# (layer, head) -> name -> matrix
+Pictures = dict[tuple[int, int], dict[str, np.ndarray]]
+NUM_PINV_ITERS = 6  # of the iterative inverse, as in the paper
 
 
 @functools.partial(
@@ -33,9 +36,9 @@ def nystrom_errors(
     value: jax.Array,
     mask: jax.Array,
     *,
-    num_pinv_iters: int = 6,
+    num_pinv_iters: int = NUM_PINV_ITERS,
     pinv: str = "iterative",
-    **landmarks: Any,
+    **landmark_options: Any,
 ) -> dict[str, jax.Array]:
     """Returns errors of the approximations Ŝ = F Z B of the attention matrices S.
 
@@ -44,7 +47,7 @@ def nystrom_errors(
     Args:
       query, key, value: [L, N, H], zero where the mask is False.
       mask: bool [L].
-      num_pinv_iters, pinv, landmarks: options as of `nystrom_factors`.
+      num_pinv_iters, pinv, landmark_options: options as of `nystrom_factors`.
 
     Returns:
       For each head, [N]:
@@ -57,15 +60,14 @@ def nystrom_errors(
     def errors_of_head(
         query: jax.Array, key: jax.Array, value: jax.Array
     ) -> dict[str, jax.Array]:
-        f, a, b = nystrom_kernels(query, key, mask, **landmarks)
+        f, a, b = nystrom_kernels(query, key, mask, **landmark_options)
         z = PINVS[pinv](a, num_pinv_iters)
         inverse = jnp.linalg.pinv(a)
         exact = softmax_matrix(query, key, mask) @ value
         approximation = f @ (z @ (b @ value))
-        exact = jnp.where(mask[:, None], exact, 0)
-        difference = jnp.where(mask[:, None], approximation, 0) - exact
+        difference = jnp.where(mask[:, None], approximation - exact, 0)
         return {
-            "error": relative_norm(difference, exact),
+            "error": relative_error(approximation, exact, mask),
             "distance": max_row_sum(difference),
             "bound": (1 + max_row_sum(inverse) + max_row_sum(inverse - z))
             * max_row_sum(value),
@@ -101,11 +103,7 @@ def baseline_errors(
     )
     matrices = jax.vmap(softmax_matrix, (1, 1, None))(query, key, mask)  # [N, T, S]
     exact = jnp.einsum("nts,snh->tnh", matrices, value)
-
-    is_valid = mask[:, None, None]
-    difference = jnp.where(is_valid, output - exact, 0)
-    exact = jnp.where(is_valid, exact, 0)
-    return {"error": relative_norm(difference, exact, axis=(0, 2))}
+    return {"error": relative_error(output, exact, mask)}
 
 
 def fresh_output(
@@ -141,6 +139,22 @@ def fresh_output(
     return outputs[0]
 
 
+def relative_error(output: jax.Array, exact: jax.Array, mask: jax.Array) -> jax.Array:
+    """Returns ‖output − exact‖ / ‖exact‖ of each head, Frobenius, over valid tokens.
+
+    Args:
+      output, exact: [L, H] of one head, or [L, N, H].
+      mask: bool [L].
+
+    Returns:
+      A number, or [N].
+    """
+    is_valid = mask.reshape(-1, *[1] * (exact.ndim - 1))
+    difference = jnp.where(is_valid, output - exact, 0)
+    valid_exact = jnp.where(is_valid, exact, 0)
+    return relative_norm(difference, valid_exact, axis=(0, -1))
+
+
 def relative_norm(
     difference: jax.Array, exact: jax.Array, axis: tuple[int, int] | None = None
 ) -> jax.Array:
@@ -171,16 +185,20 @@ def measure_errors(
             for example in np.flatnonzero(is_longer).tolist():
                 errors = jax.device_get(errors_of(*layer.example(example), **options))
                 for head, row in enumerate(pd.DataFrame(errors).to_dict("records")):
-                    place = {"layer": layer_number, "example": example, "head": head}
-                    rows.append({**setting, **place, **row})
+                    row_key = {"layer": layer_number, "example": example, "head": head}
+                    rows.append({**setting, **row_key, **row})
     return pd.DataFrame(rows)
 
 
 def measure_spectra(layers: Sequence[Layer]) -> pd.DataFrame:
-    """Returns the singular values of S, the largest first, as fractions of it.
+    """Computes the singular values of S of each head and example.
+
+    Args:
+      layers: of a model, as of `record_qkv`.
 
     Returns:
-      A row for each: `layer`, `head`, `example`, `index` from 1, `singular_value`.
+      A row for each singular value: `layer`, `head`, `example`, `index` from 1 for the
+      largest, and `singular_value`, divided by the largest.
     """
     functions = {"exact": vmap_heads(softmax_matrix)}
     frames = []

@@ -28,11 +28,11 @@ PICTURED_HEADS = 6
 def draw_matrices(
     layers: Sequence[Layer], counts: Sequence[int], pictured_count: int
 ) -> dict[str, Figure]:
-    """Draws heads of the longest example, as the supplement does.
+    """Draws heads of the first sequence, as the supplement does.
 
     Args:
       layers: of the model.
-      counts: numbers of landmarks, the largest of which stand side by side.
+      counts: numbers of landmarks; the three largest are drawn side by side.
       pictured_count: the number of landmarks in all other pictures.
 
     Returns:
@@ -43,32 +43,35 @@ def draw_matrices(
         inverses: the inverses themselves.
     """
 
-    def approximation(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
+    def approximate(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
         options = {"num_landmarks": pictured_count, **options}
         return nystrom_rows(query, key, slice(None), mask, **options)
 
-    def inverse(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
+    def scaled_inverse(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
         _, z, _ = nystrom_factors(
             query, key, mask, num_landmarks=pictured_count, **options
         )
         return z / abs(z).max()
 
     standard = functools.partial(standard_nystrom, num_landmarks=pictured_count)
-    after_softmax = {"after softmax": {}, "after, iterated": {"pinv": "iterative"}}
-    choices = {label: {"landmarks": name} for name, label in LABELS.items()}
-    numbers = {f"{n} landmarks": {"num_landmarks": n} for n in counts[-3:]}
-    inverses: dict[str, dict[str, Any]] = {"exact inverse": {"pinv": "exact"}}
+    standard_options = {"after softmax": {}, "after, iterated": {"pinv": "iterative"}}
+    choice_options = {label: {"landmarks": name} for name, label in LABELS.items()}
+    count_options = {f"{n} landmarks": {"num_landmarks": n} for n in counts[-3:]}
+    inverse_options: dict[str, dict[str, Any]] = {"exact inverse": {"pinv": "exact"}}
     for n in (2, 4, 6):
-        inverses[f"{n} iterations"] = {"num_pinv_iters": n}
-    iterates = inverses | {"double softmax": {"pinv": "identity"}}
+        inverse_options[f"{n} iterations"] = {"num_pinv_iters": n}
+    iterate_options = inverse_options | {"double softmax": {"pinv": "identity"}}
 
     exact = {"exact": softmax_matrix}
-    all_choices = _variants(approximation, choices) | _variants(standard, after_softmax)
+    choices = _variants(approximate, choice_options)
+    choices |= _variants(standard, standard_options)
+    numbers = _variants(approximate, count_options)
+    iterates = _variants(approximate, iterate_options)
     return {
-        "choices": _draw(layers, exact | all_choices),
-        "numbers": _draw(layers, exact | _variants(approximation, numbers)),
-        "iterates": _draw(layers, exact | _variants(approximation, iterates)),
-        "inverses": _draw(layers, _variants(inverse, inverses)),
+        "choices": _draw(layers, exact | choices),
+        "numbers": _draw(layers, exact | numbers),
+        "iterates": _draw(layers, exact | iterates),
+        "inverses": _draw(layers, _variants(scaled_inverse, inverse_options)),
     }
 
 
@@ -85,7 +88,7 @@ def _variants(
 def _draw(
     layers: Sequence[Layer], functions: Mapping[str, Callable[..., Any]]
 ) -> Figure:
-    """Draws what functions of a head give for some heads of the longest example."""
+    """Draws what functions of a head give for some heads of the first sequence."""
     compiled = {
         title: measurements.vmap_heads(function)
         for title, function in functions.items()

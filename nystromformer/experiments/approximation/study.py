@@ -26,7 +26,7 @@ from nystromformer.experiments.trained_run import TrainedRun
 BASELINES = ("linformer", "performer")  # with as many rows or features as landmarks
 ITERATIONS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 NUM_DRAWS = 8  # of random landmarks and of features
-PICTURED_LANDMARKS = 64  # at most, where the run has no number of its own
+PICTURED_LANDMARKS = 64  # at most, where the run's own number is not measured
 
 
 def write_study(
@@ -73,7 +73,7 @@ def write_study(
         figures = {
             "landmarks": draw_errors(tables["landmarks"], "num_landmarks"),
             "causes": draw_errors(tables["causes"], "num_landmarks"),
-            "limits": diagnosis.draw(summary),
+            "limits": diagnosis.draw_limits(summary),
             "iterations": draw_errors(tables["iterations"], "num_pinv_iters"),
             "spectrum": draw_spectrum(tables["spectrum"]),
             **draw_matrices(layers, counts, pictured_count),
@@ -117,7 +117,7 @@ def _about(run: TrainedRun, *, num_layers: int, num_sequences: int) -> str:
         f"{run.config.train.seed}, best weights of step {step}\n"
         f"- Inputs: queries, keys and values of {num_layers} layers for the "
         f"{num_sequences} longest sequences of validation, in the pictures the "
-        "longest\n"
+        "first\n"
     )
 
 

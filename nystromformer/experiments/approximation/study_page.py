@@ -13,11 +13,11 @@ from nystromformer.experiments.approximation.drawings import MAX_PANELS, Frame
 from nystromformer.experiments.plotting import save_figure
 
 CAPTIONS = {
-    "landmarks": f"""\
+    "landmarks": """\
 ‖ŜV − SV‖ / ‖SV‖ (Frobenius) by head, without the convolution, over valid tokens:
 medians and quartiles over sequences of more tokens than landmarks, and over the
-{{num_draws}} draws of what is drawn. Double softmax has no inverse; Linformer and
-Performer are untrained, with as many rows or features. At most {MAX_PANELS} heads are
+{num_draws} draws of what is drawn. Double softmax has no inverse; Linformer and
+Performer are untrained, with as many rows or features. At most {max_panels} heads are
 drawn. landmarks.csv has all, and ‖ŜV − SV‖∞ and Proposition 1's bound.""",
     "causes": """\
 The same, split into causes. Best rank is the matrix of rank M nearest to S; best middle
@@ -87,6 +87,7 @@ def write_page(
     """
     numbers = {
         "count": pictured_count,
+        "max_panels": MAX_PANELS,
         "num_draws": num_draws,
         "tolerance": TOLERANCE,
     }

@@ -31,9 +31,10 @@ TABLE_1 = (
 class WholeSoftmaxAttention(Attention):
     """Exact attention whose [T, S] scores all exist at once, as in the paper's Table 1.
 
-    `softmax` computes them in blocks, on an accelerator where they are more than 2²⁷,
-    so that its memory grows with the length and not with its square. No model takes
-    this one: it is a row of the benchmark alone.
+    `softmax` is cuDNN's kernel in half precision on an NVIDIA GPU, and else computes
+    them in blocks, on an accelerator where they are more than 2²⁷. So its memory grows
+    with the length and not with its square. No model takes this one: it is a row of the
+    benchmark alone.
     """
 
     def attend_heads(
@@ -93,11 +94,11 @@ def parse_attention(label: str, changes: Sequence[str] = ()) -> AttentionSpec:
     Raises:
       ConfigError: for an unknown name or option, or a value of another type.
     """
-    words, *own_changes = label.split(",")
-    name = words
+    name_and_size, *own_changes = label.split(",")
+    name = name_and_size
     size = ""
-    if words not in _table():  # a name may have a hyphen
-        name, _, size = words.partition("-")
+    if name not in _table():  # A name may have a hyphen.
+        name, _, size = name_and_size.partition("-")
     values: dict[str, Any] = {}
     try:
         cls = _find_class(name)
@@ -177,17 +178,19 @@ def attention_groups(
         yield programs
 
 
-def cudnn_baseline(ours: Program, inputs: Sequence[jax.Array]) -> Program | None:
-    """Returns cuDNN's attention as JAX calls it beside softmax, and None beside others.
-
-    None as well where there is no cuDNN, or where it does not take these inputs.
+def cudnn_baseline(program: Program, inputs: Sequence[jax.Array]) -> Program | None:
+    """Makes cuDNN's attention, as JAX itself calls it, to stand beside softmax.
 
     Args:
-      ours: the program beside which it stands.
+      program: the program of ours beside which it stands.
       inputs: its query, key, value and cotangent, [B, L, N, H].
+
+    Returns:
+      The program; None beside other attentions, and where cuDNN is missing or does not
+      take these inputs.
     """
     *qkv, cotangent = inputs
-    if ours.key["attention"] != "softmax" or not can_fuse(*qkv):
+    if program.key["attention"] != "softmax" or not can_fuse(*qkv):
         return None
 
     @jax.jit
@@ -199,11 +202,11 @@ def cudnn_baseline(ours: Program, inputs: Sequence[jax.Array]) -> Program | None
         output, pull_back = jax.vjp(forward, *qkv)
         return output, pull_back(cotangent)
 
-    if ours.key["what"] == "forward":
+    if program.key["what"] == "forward":
         run, peak_bytes = _compile_run(forward, *qkv)
     else:
         run, peak_bytes = _compile_run(forward_and_backward, cotangent, *qkv)
-    key = {**ours.key, "attention": "cudnn-softmax", "options": {}}
+    key = {**program.key, "attention": "cudnn-softmax", "options": {}}
     return Program(key=key, run=run, peak_bytes=peak_bytes)
 
 
@@ -262,7 +265,7 @@ def attention_programs(
 
 
 def _compile_run(function: Any, *args: Any) -> tuple[Any, int | None]:
-    """A call of the compiled function, as `Program.run` is one, and its bytes."""
+    """Compiles a function to a call without arguments; also returns its bytes."""
     compiled, peak_bytes = compile_program(function, *args)
 
     def run() -> Any:

@@ -29,9 +29,10 @@ NOTES = f"""\
   not say.
 - ×: how many times faster than softmax; how many times smaller than {WHOLE_SOFTMAX},
   or where that was not measured than softmax.
-- {WHOLE_SOFTMAX}: all scores exist at once, as in the paper's Table 1. softmax computes
-  them in blocks (on an accelerator where they are more than 2²⁷), and then needs hardly
-  more memory than the others.
+- {WHOLE_SOFTMAX}: all scores exist at once, as in the paper's Table 1. softmax is
+  cuDNN's kernel in half precision on an NVIDIA GPU, and else computes them in blocks
+  (on an accelerator where they are more than 2²⁷). So it needs hardly more memory than
+  the others.
 - Exponent: p of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
 - In N: gradient accumulation over N parts of a batch, with N length buckets.
 """
@@ -95,7 +96,7 @@ def make_tables(rows: Sequence[Row], has_time: bool = True) -> list[str]:
         rows_of_pass = [row for row in rows if row["key"]["what"] == name]
         for unit in _units(has_time):
             lines.extend([f"## {name.capitalize()}: {unit}", ""])
-            lines.extend([*_make_table(rows_of_pass, unit), ""])
+            lines.extend([*_value_table(rows_of_pass, unit, has_time), ""])
     return lines
 
 
@@ -104,8 +105,8 @@ def _units(has_time: bool) -> tuple[str, ...]:
     return UNITS if has_time else UNITS[1:]
 
 
-def _make_table(rows: Sequence[Row], unit: str) -> list[str]:
-    """The values with their factors of softmax; exponents where columns are lengths."""
+def _value_table(rows: Sequence[Row], unit: str, has_time: bool) -> list[str]:
+    """The table of one unit: values, factors of the reference, and exponents."""
     row_of_cell = {(row["key"]["attention"], _format_column(row)): row for row in rows}
     columns = list(dict.fromkeys(map(_format_column, rows)))
     header = ["attention", *columns]
@@ -124,7 +125,8 @@ def _make_table(rows: Sequence[Row], unit: str) -> list[str]:
             _format_cell(
                 row_of_cell.get((label, column)),
                 row_of_cell.get((reference, column)),
-                unit,
+                unit=unit,
+                has_time=has_time,
             )
             for column in columns
         ]
@@ -148,13 +150,16 @@ def _format_column(row: Row) -> str:
     return length
 
 
-def _format_cell(row: Row | None, reference: Row | None, unit: str) -> str:
+def _format_cell(
+    row: Row | None, reference: Row | None, *, unit: str, has_time: bool
+) -> str:
     """As in "9.92 (9.8–10.1) · 17×", which is the reference over the row."""
     if row is None:
         return DASH
     number = find_value(row, unit)
     if number is None:
-        return DASH if row["seconds"] else "out of memory"
+        has_failed = has_time and not row["seconds"]
+        return "out of memory" if has_failed else DASH
 
     text = f"{number:.4g}"
     if unit == "ms":
@@ -169,7 +174,7 @@ def _format_cell(row: Row | None, reference: Row | None, unit: str) -> str:
 
 
 def fit_exponent(curve: Mapping[int, float]) -> str:
-    """Fits c · lengthᵖ to costs by length, and returns p.
+    """Formats p of c · lengthᵖ, which is fitted to costs by length.
 
     The fit is by least squares of logarithms, from length FIT_FROM on; it is a dash if
     there are fewer than two such lengths.

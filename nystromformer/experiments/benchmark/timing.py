@@ -25,7 +25,7 @@ class Program:
     run: starts it, and returns what `wait` waits for; on a CPU it has ended by then.
     wait: waits for the end of all runs, given the result of the last one.
     peak_bytes: its memory, arguments and results included; None if unknown.
-    steps: the number of steps in one run; their time is reported.
+    steps: the number of steps in one run; the time of one step is reported.
     """
 
     key: dict[str, Any]
@@ -51,7 +51,8 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
     Returns:
       A row for each program:
         key, peak_bytes: the program's.
-        seconds: of one step, in each round; empty if it runs out of memory.
+        seconds: of one step, in each round; empty without rounds, or if the memory is
+          too small.
     """
     rows = []
     runnable = []

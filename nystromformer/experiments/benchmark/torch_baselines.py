@@ -21,16 +21,16 @@ PUBLISHED = {"landmarks": "segment_means", "pinv": "iterative", "num_pinv_iters"
 torch.set_float32_matmul_precision("high")  # TF32 on a GPU, as JAX takes
 
 
-def attention_baseline(ours: Program, inputs: Sequence[jax.Array]) -> Program | None:
+def attention_baseline(program: Program, inputs: Sequence[jax.Array]) -> Program | None:
     """Returns torch's exact attention beside softmax, and None beside others.
 
     Args:
-      ours: the program beside which it stands.
+      program: the program of ours beside which it stands.
       inputs: its query, key, value and cotangent, [B, L, N, H].
     """
-    if ours.key["attention"] != "softmax":
+    if program.key["attention"] != "softmax":
         return None
-    dtype = getattr(torch, ours.key["dtype"])
+    dtype = getattr(torch, program.key["dtype"])
     tensors = []
     for array in inputs:
         # Through float32, as numpy has no bfloat16; torch wants [B, N, L, H].
@@ -47,18 +47,20 @@ def attention_baseline(ours: Program, inputs: Sequence[jax.Array]) -> Program | 
         leaves = [x.detach().requires_grad_() for x in qkv]
         torch.autograd.grad(attend(*leaves), leaves, cotangent)
 
-    is_forward = ours.key["what"] == "forward"
-    return _program("torch", ours, forward if is_forward else forward_and_backward)
+    is_forward = program.key["what"] == "forward"
+    return _program("torch", program, forward if is_forward else forward_and_backward)
 
 
-def train_baseline(ours: Program, config: Config, data: DeviceRows) -> Program | None:
+def train_baseline(
+    program: Program, config: Config, data: DeviceRows
+) -> Program | None:
     """Returns train steps of transformers' classifier, of the sizes of ours.
 
     Sequences are padded to the next multiple of the landmarks. They are not masked: the
     classifier of transformers 5 raises an error for a mask.
 
     Args:
-      ours: the program beside which it stands.
+      program: the program of ours beside which it stands.
       config: of this program.
       data: its batches.
 
@@ -98,7 +100,7 @@ def train_baseline(ours: Program, config: Config, data: DeviceRows) -> Program |
             loss.backward()
             optimizer.step()
 
-    return _program("hf", ours, run)
+    return _program("hf", program, run)
 
 
 def _autocast(dtype: str) -> Any:
@@ -136,13 +138,13 @@ def _make_classifier(
     return classifier.to(DEVICE).train()
 
 
-def _program(library: str, ours: Program, run: Callable[[], None]) -> Program:
+def _program(library: str, program: Program, run: Callable[[], None]) -> Program:
     """A program named after ours, which waits for a GPU to end."""
 
     def wait(_: None) -> None:
         if DEVICE == "cuda":
             torch.cuda.synchronize()
 
-    label = f"{library}-{ours.key['attention']}"
-    key = {**ours.key, "attention": label}
-    return Program(key=key, run=run, wait=wait, steps=ours.steps)
+    label = f"{library}-{program.key['attention']}"
+    key = {**program.key, "attention": label}
+    return Program(key=key, run=run, wait=wait, steps=program.steps)

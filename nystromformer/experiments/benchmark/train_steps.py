@@ -3,13 +3,12 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 
-from lra_tasks.split import NO_LABEL
+from lra_tasks.split import NO_LABEL, Split
 from lra_tasks.task import Task
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.attentions import AttentionSpec, name_row
@@ -104,7 +103,7 @@ def synthetic_examples(task: Task, batch_size: int) -> DeviceRows:
         )
     else:
         labels = rng.integers(0, task.num_classes, num_examples)
-    split = SimpleNamespace(
+    split = Split(
         inputs=inputs.astype(np.uint16),
         lengths=lengths.astype(np.int32),
         labels=labels.astype(np.int32),

@@ -212,8 +212,8 @@ def _add_younger_settings(frame: Frame) -> None:
     # The import is here, since a report on runs of one version needs no model.
     from nystromformer.config import default_settings
 
-    defaults = default_settings()
     for settings in frame["settings"]:
+        defaults = default_settings(settings["attention.name"])
         for key in all_keys & defaults.keys():
             settings.setdefault(key, defaults[key])
 

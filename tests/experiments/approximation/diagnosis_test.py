@@ -90,3 +90,15 @@ def test_diagnose_refuses_what_does_not_fit(layers):
         nystromformer.diagnose(query, key[:-1], value)
     with pytest.raises(ValueError, match=r"mask must have a value for each token"):
         nystromformer.diagnose(query, key, value, np.ones(L - 1, bool))
+
+
+def test_diagnose_refuses_other_numbers_of_layers(layers):
+    queries, keys, values = layers
+    message = r"one array for each layer, of at least one layer, got 2, 1 and 2"
+    with pytest.raises(ValueError, match=message):
+        nystromformer.diagnose(queries, keys[:1], values)
+    with pytest.raises(ValueError, match="of at least one layer, got 0, 0 and 0"):
+        nystromformer.diagnose([], [], [])
+    for arrays in ((queries[0], keys, values), (queries, keys[0], values)):
+        with pytest.raises(ValueError, match="three arrays or three lists of arrays"):
+            nystromformer.diagnose(*arrays)

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from nystromformer.experiments.approximation.drawings import (
     draw_errors,
@@ -35,6 +36,18 @@ def test_draw_errors_has_a_panel_a_head_and_a_line_of_medians_a_method():
         for line in panel.lines:
             assert list(line.get_xdata()) == [4, 8]
             assert list(line.get_ydata()) == [2, 2]
+
+
+def test_draw_errors_has_a_legend_that_covers_no_panel():
+    methods = [f"a method with a name of its own, {number}" for number in range(9)]
+    data = pd.concat([rows(method=method, num_landmarks=4) for method in methods])
+    figure = draw_errors(data, "num_landmarks")
+    FigureCanvasAgg(figure).draw()
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+    (legend,) = (legend for legend in legends if legend is not None)
+    assert [text.get_text() for text in legend.get_texts()] == methods
+    box = legend.get_window_extent()
+    assert not [x for x in figure.axes if box.overlaps(x.get_tightbbox())]
 
 
 def test_draw_errors_draws_some_of_many_heads():
@@ -72,6 +85,24 @@ def test_draw_spectrum_adds_up_to_one():
         found = np.array(line.get_ydata())[[0, 16, 32, 48, 64]]
         assert found == pytest.approx([0, 0.5, 0.8, 0.9, 1])
     assert set(quarter.get_xdata()) == {0.25}
+
+
+def test_draw_spectrum_has_a_stroke_for_each_head_of_more_than_ten_layers():
+    data = pd.DataFrame(
+        {
+            "layer": layer,
+            "head": head,
+            "example": 0,
+            "index": index,
+            "singular_value": 1 / index,
+        }
+        for layer in range(12)
+        for head in range(2)
+        for index in (1, 2)
+    )
+    left, _, _ = draw_spectrum(data).axes
+    *curves, _ = left.lines
+    assert [curve.get_linestyle() for curve in curves] == 12 * ["-", "--"]
 
 
 def test_draw_spectrum_maps_the_quarter_of_the_ranks_by_layer_and_head():

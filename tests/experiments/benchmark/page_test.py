@@ -59,6 +59,14 @@ def test_make_tables_without_time_is_of_memory_alone():
     assert "| linear | 3 · 2.0× | — |" in lines
 
 
+def test_make_tables_without_time_does_not_say_that_the_memory_was_too_small():
+    """Nothing has run, and of a program of PyTorch the memory is not known."""
+    unknown = {**row("torch-softmax"), "seconds": [], "peak_bytes": None}
+    known = {**row(), "seconds": []}
+    lines = make_tables([known, unknown], has_time=False)
+    assert "| torch-softmax | — | — |" in lines
+
+
 def test_draw_landmarks_has_a_line_a_length_with_and_without_the_convolution():
     rows = []
     for kernel_size, name in ((0, ""), (35, " + convolution of 35")):

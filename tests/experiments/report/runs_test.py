@@ -94,6 +94,33 @@ def test_read_runs_takes_a_setting_that_a_run_lacks_for_its_default(runs):
     assert labels(runs) == ["nystrom, short_conv 0", "nystrom, short_conv 3"]
 
 
+def test_read_runs_takes_an_attentions_option_that_a_run_lacks_for_its_default(runs):
+    old = runs.add("softmax,quick", 0.5)
+    runs.add("softmax,quick", 0.5, seed=1)
+    runs.add("nystrom,quick", 0.5)
+    config = json.loads((old / "config.json").read_text())
+    del config["attention"]["fused"]
+    del config["attention"]["by_layer"]
+    (old / "config.json").write_text(json.dumps(config))
+    assert labels(runs) == ["nystrom", "softmax"]
+
+    runs.add("softmax,quick", 0.5, seed=2, attention__fused=False)
+    assert labels(runs)[1:] == ["softmax, fused False", "softmax, fused True"]
+
+
+def test_read_runs_gives_no_attention_the_options_of_another(runs):
+    """A setting that a run has no use for must not stand among its settings."""
+    old = runs.add("softmax,quick", 0.5)
+    runs.add("softmax,quick", 0.5, seed=1)
+    runs.add("nystrom,quick", 0.5)
+    config = json.loads((old / "config.json").read_text())
+    del config["attention"]["fused"]
+    (old / "config.json").write_text(json.dumps(config))
+    for _, run in runs.read().iterrows():
+        has_landmarks = "attention.num_landmarks" in run["settings"]
+        assert has_landmarks == (run["attention"] == "nystrom")
+
+
 def test_read_runs_knows_no_binomial_deviation_of_labels_within_an_example(runs):
     runs.add("nystrom,quick", 0.5)
     workdir = runs.add("softmax,quick", 0.5)

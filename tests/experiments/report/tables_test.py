@@ -164,6 +164,25 @@ def test_score_table_cites_table_2_beside_fine_tuned_runs_only(runs):
     assert cells["mnli mismatched accuracy, %"] == "70.00 (1)"
 
 
+def test_score_table_cites_no_score_beside_an_older_run_of_another_setting(runs):
+    """A Performer that is older than `redraw_features` has drawn its features once."""
+    workdir = runs.add("performer,as_published", 0.5)
+    assert "18.80 [1]" in scores(runs)["performer"]["listops published, %"]
+    config = json.loads((workdir / "config.json").read_text())
+    del config["attention"]["redraw_features"]
+    (workdir / "config.json").write_text(json.dumps(config))
+    assert "listops published, %" not in scores(runs)["performer"]
+
+
+def test_score_table_cites_beside_an_older_run_of_the_same_settings(runs):
+    workdir = runs.add("softmax", 0.5)
+    config = json.loads((workdir / "config.json").read_text())
+    del config["attention"]["fused"]
+    del config["model"]["short_conv"]
+    (workdir / "config.json").write_text(json.dumps(config))
+    assert "37.10 [1]" in scores(runs)["softmax"]["listops published, %"]
+
+
 # Table 2 of the paper and of its supplement: SST-2, MRPC, QNLI, QQP, MNLI, IMDb.
 TABLE2 = {
     "softmax": ("90.0", "88.4", "90.3", "87.3", "82.4", "82.4", "93.3"),
