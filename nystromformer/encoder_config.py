@@ -13,7 +13,12 @@ from nystromformer.attention.by_layer import (
     LayerAttention,
     attentions_by_layer,
 )
-from nystromformer.validation import check_choice, check_range
+from nystromformer.validation import (
+    check_choice,
+    check_kernel_size,
+    check_range,
+    check_rate,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +76,7 @@ class EncoderConfig:
         check_choice("gelu", self.gelu, ("erf", "tanh"))
         check_choice("positions", self.positions, ("learned", "rotary", "none"))
         check_range("short_conv", self.short_conv, 0)
+        check_kernel_size("short_conv", self.short_conv)
         check_range("norm_epsilon", self.norm_epsilon, 0)
         check_attention(self.attention, self.attention_options)
         self._check_inputs()
@@ -118,15 +124,10 @@ class EncoderConfig:
     def _check_sizes(self) -> None:
         for name in ("max_length", "num_layers", "num_heads", "model_dim", "mlp_dim"):
             check_range(name, getattr(self, name), 1)
-        if not 0 <= self.dropout_rate < 1:
-            raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}")
+        check_rate("dropout_rate", self.dropout_rate)
         if self.model_dim % self.num_heads:
             raise ValueError(
                 f"num_heads {self.num_heads} does not divide model_dim {self.model_dim}"
-            )
-        if self.short_conv and self.short_conv % 2 == 0:
-            raise ValueError(
-                f"short_conv must be odd, or 0 for none, got {self.short_conv}"
             )
         head_dim = self.model_dim // self.num_heads
         if self.positions == "rotary" and head_dim % 2:

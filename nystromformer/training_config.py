@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from nystromformer.validation import check_range
+from nystromformer.validation import check_range, check_rate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,7 @@ class OptimizerConfig:
         for name in ("learning_rate", "weight_decay", "eps"):
             check_range(name, getattr(self, name), 0)
         for name in ("b1", "b2"):
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {value}")
+            check_rate(name, getattr(self, name))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

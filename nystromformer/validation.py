@@ -16,6 +16,18 @@ def check_range(
         raise ValueError(f"{name} must be at most {most}, got {value}")
 
 
+def check_rate(name: str, value: float) -> None:
+    """Raises ValueError unless 0 ≤ value < 1; NaN is outside."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {value}")
+
+
+def check_kernel_size(name: str, size: int) -> None:
+    """Raises ValueError for a kernel size that is negative or even, but for 0."""
+    if size < 0 or (size > 0 and size % 2 == 0):
+        raise ValueError(f"{name} must be odd, or 0 for none, got {size}")
+
+
 def check_choice(name: str, value: object, known: Iterable[object]) -> None:
     """Raises ValueError for a value that is not among the known ones."""
     choices = tuple(known)

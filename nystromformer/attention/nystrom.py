@@ -19,15 +19,9 @@ from nystromformer.fused import attend_fused_head
 from nystromformer.landmarks import LANDMARKS, PINVS
 from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
 from nystromformer.ops import einsum
-from nystromformer.validation import check_choice, check_range
+from nystromformer.validation import check_choice, check_kernel_size, check_range
 
 PINV_INITS = ("per_matrix", "per_batch")
-
-
-def check_kernel_size(size: int) -> None:
-    """Raises ValueError for a kernel size that is negative or even, but for 0."""
-    if size < 0 or (size > 0 and size % 2 == 0):
-        raise ValueError(f"conv_kernel_size must be odd, or 0 for none, got {size}")
 
 
 def depthwise_conv(
@@ -52,7 +46,7 @@ def depthwise_conv(
     """
     length, head_dim = value.shape
     kernel_size = kernel.shape[0]
-    check_kernel_size(kernel_size)
+    check_kernel_size("conv_kernel_size", kernel_size)
     margin = kernel_size // 2
     block_size = max(32, margin)
     # [C, block + 2 margin, H]
@@ -122,7 +116,7 @@ class NystromAttention(Attention):
         super().__init__(**common)
         check_range("num_landmarks", num_landmarks, 1)
         check_range("num_pinv_iters", num_pinv_iters, 0)
-        check_kernel_size(conv_kernel_size)
+        check_kernel_size("conv_kernel_size", conv_kernel_size)
         check_choice("landmark_padding", landmark_padding, LANDMARK_PADDINGS)
         check_choice("landmarks", landmarks, LANDMARKS)
         check_choice("pinv", pinv, PINVS)

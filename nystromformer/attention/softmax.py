@@ -19,6 +19,7 @@ from nystromformer.attention.inputs import (
 )
 from nystromformer.attention.options import CommonArguments
 from nystromformer.fused import attend_fused
+from nystromformer.validation import check_rate
 
 
 class SoftmaxAttention(Attention):
@@ -54,8 +55,7 @@ class SoftmaxAttention(Attention):
           ValueError: a rate outside [0, 1).
         """
         super().__init__(**common)
-        if not 0 <= dropout_rate < 1:
-            raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}")
+        check_rate("dropout_rate", dropout_rate)
         self.dropout_rate = dropout_rate
         self.fused = fused
 
@@ -146,15 +146,8 @@ class SoftmaxAttention(Attention):
             is_causal=is_causal,
             precision=precision,
         )
-        is_padding_alone = mask is None or padding_mask is not None
-        can_use_kernel = (
-            self.fused
-            and bias is None
-            and rngs is None
-            and is_padding_alone
-            and not is_causal
-        )
-        if not can_use_kernel:
+        has_other_mask = is_causal or (mask is not None and padding_mask is None)
+        if not self.fused or bias is not None or rngs is not None or has_other_mask:
             return attend_without_kernel(query, key, value)
         return attend_fused(
             query,
