@@ -180,13 +180,13 @@ class Block(nnx.Module):
           ValueError: after model.train() without a dropout_rng, if something is
             drawn.
         """
-        attention = self.attention.attention
-        is_random = self.dropout_rate > 0 or attention.draws_in_training
-        if is_random and dropout_rng is None and not self.deterministic:
-            raise ValueError(
-                "model.train() asks for dropout, or for features that are redrawn, "
-                "which needs a key here: pass dropout_rng=…, or call model.eval()"
-            )
+        if dropout_rng is None and not self.deterministic:
+            attention = self.attention.attention
+            if self.dropout_rate > 0 or attention.draws_in_training:
+                raise ValueError(
+                    "model.train() asks for dropout, or for features that are redrawn, "
+                    "which needs a key here: pass dropout_rng=…, or call model.eval()"
+                )
         rngs = split_rng(dropout_rng, 4)
         attend = functools.partial(self.attention, mask=mask, dropout_rng=rngs[0])
         x = self._add(x, self.attention_norm, attend, rngs[1])
