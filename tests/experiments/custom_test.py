@@ -64,7 +64,7 @@ def test_commands_know_what_a_config_registers(commands, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "words with average: " in done.stdout
     config = read(run / "config.json")
-    assert config["attention"] == {"name": "average", "scale": 2.0}
+    assert config["attention"] == {"name": "average", "by_layer": None, "scale": 2.0}
     changed = {"attention.scale": 2.0, "optimizer.warmup_steps": 2}
     changed["optimizer.cycle_b1"] = False
     assert config["overrides"].items() >= changed.items()
