@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from nystromformer.attention import ATTENTIONS, check_attention
+from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.by_layer import LayerAttention, attentions_by_layer
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError
@@ -88,7 +88,6 @@ class Config:
     def __post_init__(self) -> None:
         check_choice("model.dtype", self.model.dtype, ("float32", "bfloat16"))
         check_choice("optimizer.decay", self.optimizer.decay, ("linear", "none"))
-        check_attention(self.attention.name, self.attention.options)
         self.attentions()
         self._check_training()
         self._check_parts_of_batches()

@@ -7,7 +7,6 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from nystromformer.attention import check_attention
 from nystromformer.attention.by_layer import (
     ByLayer,
     LayerAttention,
@@ -78,7 +77,6 @@ class EncoderConfig:
         check_range("short_conv", self.short_conv, 0)
         check_kernel_size("short_conv", self.short_conv)
         check_range("norm_epsilon", self.norm_epsilon, 0)
-        check_attention(self.attention, self.attention_options)
         self._check_inputs()
         self._check_sizes()
         self.attentions()

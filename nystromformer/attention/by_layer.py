@@ -39,6 +39,7 @@ def attentions_by_layer(
       ValueError: for a layer that does not exist, an unknown attention or option, or a
         wrong type.
     """
+    check_attention(name, options)
     attentions = [LayerAttention(name, options)] * num_layers
     for layer, changes in by_layer.items():
         if layer not in range(num_layers):
