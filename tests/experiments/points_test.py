@@ -123,7 +123,9 @@ def test_make_points_changes_all_points_without_naming_it():
 
 def test_make_points_starts_each_from_a_run_of_its_attention_and_length():
     files = [f"{ROOT}/configs/glue.py:mrpc", f"{ROOT}/configs/text.py:subwords"]
-    changes = {"train.init_from": "/bert/{attention}-{max_length}"}
+    # Each point is checked by making its model.
+    small = {"model.num_layers": 1}
+    changes = {**small, "train.init_from": "/bert/{attention}-{max_length}"}
     points = make_points(files, PLANS["table2"]["variants"], changes=changes)
     assert {x.name: x.config.train.init_from for x in points} == {
         "glue-nystrom-mrpc-seed0": "/bert/nystrom-512",
@@ -136,7 +138,7 @@ def test_make_points_starts_each_from_a_run_of_its_attention_and_length():
     for point in points:
         source = point.config.train.init_from
         assert f"--config.train.init_from={source}" in point.flags
-    same = make_points(files, [{}], changes={"train.init_from": "/bert"})
+    same = make_points(files, [{}], changes={**small, "train.init_from": "/bert"})
     assert {x.config.train.init_from for x in same} == {"/bert"}
 
 

@@ -80,7 +80,19 @@ def training(
     return chunk.lower(state, chunks[0]).compile(), state, chunks
 
 
-def losses(data_shards: int, sequence_parallelism: int, parts: int = 1) -> list[float]:
+def losses(
+    data_shards: int, sequence_parallelism: int, parts: int = 1
+) -> list[list[float]]:
+    """The mean loss of each of the first steps on one device, and on such a mesh."""
+    return [
+        losses_on_mesh(1, 1, parts),
+        losses_on_mesh(data_shards, sequence_parallelism, parts),
+    ]
+
+
+def losses_on_mesh(
+    data_shards: int, sequence_parallelism: int, parts: int
+) -> list[float]:
     """The mean loss of each of the first steps on such a mesh."""
     chunk, state, steps = training(data_shards, sequence_parallelism, parts)
     found = []
@@ -93,10 +105,24 @@ def losses(data_shards: int, sequence_parallelism: int, parts: int = 1) -> list[
     return found
 
 
-def operations(data_shards: int, parts: int) -> float:
-    """Floating-point operations of one device in a step, by the compiler."""
-    chunk, *_ = training(data_shards, 1, parts, attention="linear")
-    return chunk.cost_analysis()["flops"]
+def operations(parts: int) -> list[float]:
+    """Floating-point operations of a device in a step, by the compiler: of the only
+    device, and of one of four.
+    """
+    found = []
+    for data_shards in (1, 4):
+        chunk, *_ = training(data_shards, 1, parts, attention="identity")
+        found.append(chunk.cost_analysis()["flops"])
+    return found
+
+
+def costs() -> dict[str, dict[str, int]]:
+    """The cost of a sequence, of one four times as long, and of that on two devices."""
+    return {
+        "short": cost(65_536, 8),
+        "long": cost(262_144, 8),
+        "long on fewer": cost(262_144, 2),
+    }
 
 
 def cost(length: int, num_devices: int) -> dict[str, int]:
@@ -133,7 +159,12 @@ def numbers_communicated(compiled: Any) -> int:
     return sum(int(np.prod([int(n) for n in x.split(",") if n])) for x in arrays)
 
 
-def convolved_and_rotated(length: int) -> dict[str, float]:
+def convolved_and_rotated() -> list[dict[str, float]]:
+    """What `compare_with_one_device` finds on a short sequence and on a long one."""
+    return [compare_with_one_device(length) for length in (256, 2048)]
+
+
+def compare_with_one_device(length: int) -> dict[str, float]:
     """Of a layer with a short convolution and rotary positions, spread over two batches
     and four parts of the sequence: how far its output and gradients are from those on
     one device, and the numbers communicated between devices.
@@ -217,7 +248,7 @@ def same(port: str, process: int, text: str) -> str:
 FUNCTIONS = {
     "losses": losses,
     "operations": operations,
-    "cost": cost,
+    "costs": costs,
     "convolved_and_rotated": convolved_and_rotated,
     "resumed": resumed,
     "same": same,

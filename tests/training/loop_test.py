@@ -206,6 +206,7 @@ def test_fit_passes_over_a_damaged_checkpoint(
     assert rows_of(tmp_path) == expected_rows
 
 
+@pytest.mark.slow
 def test_fit_works_without_jit(trainer_in, tmp_path):
     """As people debug. The bits differ, for XLA fuses what it compiles."""
     sizes = {"num_steps": 1, "batch_size": 32}
