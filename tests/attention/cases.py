@@ -1,6 +1,8 @@
 """What the tests of the attentions share: options, inputs, one head of one sequence."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +10,13 @@ import numpy as np
 from flax import nnx
 
 from nystromformer.attention import make_attention
+from nystromformer.attention.base import Attention
 
-B, N, H, MAX_LENGTH = 3, 2, 5, 67
+# Batch, heads, the size of a head, and tokens.
+B = 3
+N = 2
+H = 5
+MAX_LENGTH = 67
 LENGTHS = np.array([67, 41, 23])
 MASK = np.arange(MAX_LENGTH) < LENGTHS[:, None]
 
@@ -24,7 +31,13 @@ OPTIONS = {
 }
 
 
-def make(name, num_heads=N, head_dim=H, max_length=MAX_LENGTH, **options):
+def make(
+    name: str,
+    num_heads: int = N,
+    head_dim: int = H,
+    max_length: int = MAX_LENGTH,
+    **options: Any,
+) -> Attention:
     """The attention with those options; without any, with those of OPTIONS."""
     return make_attention(
         name,
@@ -36,21 +49,21 @@ def make(name, num_heads=N, head_dim=H, max_length=MAX_LENGTH, **options):
     )
 
 
-def random_rows(rng, length, dim):
+def random_rows(rng: np.random.Generator, length: int, dim: int) -> np.ndarray:
     return rng.integers(-3, 4, (length, dim))
 
 
-def constant_rows(rng, length, dim):
+def constant_rows(rng: np.random.Generator, length: int, dim: int) -> np.ndarray:
     return np.tile(np.arange(dim) - 2, (length, 1))
 
 
-def duplicate_rows(rng, length, dim):
+def duplicate_rows(rng: np.random.Generator, length: int, dim: int) -> np.ndarray:
     """Each row is one of two."""
     two_rows = rng.integers(-3, 4, (2, dim))
     return two_rows[rng.integers(0, 2, length)]
 
 
-def one_hot_rows(rng, length, dim):
+def one_hot_rows(rng: np.random.Generator, length: int, dim: int) -> np.ndarray:
     return np.eye(dim)[rng.integers(0, dim, length)]
 
 
@@ -63,12 +76,12 @@ KINDS = {
 }
 
 
-def normal(seed, *shape, scale=1.0):
+def normal(seed: int, *shape: int, scale: float = 1.0) -> np.ndarray:
     """Normal numbers of that shape, times the scale."""
     return scale * np.random.default_rng(seed).normal(size=shape)
 
 
-def inputs(length=MAX_LENGTH, dtype=np.float32):
+def inputs(length: int = MAX_LENGTH, dtype: Any = np.float32) -> list[jax.Array]:
     """Query, key and value [B, length, N, H]; the examples differ in scale by 40."""
     scale = np.array([0.1, 1, 4])[:, None, None, None]
     numbers = normal(0, 3, B, MAX_LENGTH, N, H) * scale
@@ -76,7 +89,7 @@ def inputs(length=MAX_LENGTH, dtype=np.float32):
 
 
 @functools.cache
-def compiled(name, **options):
+def compiled(name: str, **options: Any) -> Callable[..., jax.Array]:
     """An attention of one head, as a function of arrays, compiled once a shape."""
     attention = make_attention(
         name, num_heads=1, head_dim=H, max_length=1024, rngs=nnx.Rngs(0), **options
@@ -85,7 +98,15 @@ def compiled(name, **options):
     return jax.jit(lambda *arrays: nnx.merge(graphdef, state)(*arrays))
 
 
-def one_head(name, query, key, value, mask, dtype="float64", **options):
+def one_head(
+    name: str,
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    mask: np.ndarray,
+    dtype: str = "float64",
+    **options: Any,
+) -> np.ndarray:
     """The attention of one head of one sequence, computed in that dtype.
 
     query [T, H], key and value [S, H], mask [S] -> [T, H].
