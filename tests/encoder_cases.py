@@ -1,6 +1,8 @@
 """A small encoder and a batch, shared by tests of encoders, heads and dropout."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -8,7 +10,11 @@ from flax import nnx
 
 from nystromformer.encoder_config import EncoderConfig
 
-B, L, V, D = 3, 31, 13, 10
+# Batch, length, vocabulary and the size of the model.
+B = 3
+L = 31
+V = 13
+D = 10
 LENGTHS = np.array([31, 19, 11])
 MASK = np.arange(L) < LENGTHS[:, None]
 # Few iterations: they are unrolled, and compiling takes most of the time.
@@ -16,8 +22,8 @@ OPTIONS = {"num_landmarks": 7, "num_pinv_iters": 2, "conv_kernel_size": 5}
 INPUTS = np.random.default_rng(0).integers(0, V, (B, L))
 
 
-def encoder_config(**options):
-    """One layer: what takes two to show asks for them."""
+def encoder_config(**options: Any) -> EncoderConfig:
+    """One layer, and Nyström attention; the options change that."""
     options = {
         "vocab_size": V,
         "max_length": L,
@@ -30,12 +36,12 @@ def encoder_config(**options):
 
 
 @nnx.jit
-def call(module, *inputs):
+def call(module: nnx.Module, *inputs: Any) -> Any:
     """module(*inputs), compiled once a kind of module and a shape of inputs."""
     return module(*inputs)
 
 
-def compiled(model):
+def compiled(model: nnx.Module) -> Callable[..., Any]:
     """The model as a function that is compiled once for each shape."""
     graphdef, state = nnx.split(model)
     call = jax.jit(lambda state, *args: nnx.merge(graphdef, state)(*args))

@@ -21,7 +21,7 @@ LENGTHS = np.array([67, 41, 23])
 MASK = np.arange(MAX_LENGTH) < LENGTHS[:, None]
 
 # Options that make 67 tokens a long sequence; those not listed use their defaults.
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "nystrom": {"num_landmarks": 7, "conv_kernel_size": 5},
     "linformer": {"projection_dim": 11},
     "performer": {"num_features": 13},
