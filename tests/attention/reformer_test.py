@@ -1,5 +1,7 @@
 """Reformer: the union of the buckets, whatever the length, and never padding."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,8 +25,9 @@ def attend(query, key, value, mask, **options):
 
 
 def rotations(num_hashes, num_axes, seed=0, num_heads=1):
-    drawn = random_rotations(seed, (num_heads, num_hashes, num_axes, H))
-    return np.asarray(drawn, float)
+    """The axes of all buckets, [num_heads, num_hashes, num_axes, H]."""
+    axes = random_rotations(seed, (num_heads, num_hashes, num_axes, H))
+    return np.asarray(axes, float)
 
 
 def bucket_of_each(key, valid, axes, bucket_size):
@@ -33,10 +36,16 @@ def bucket_of_each(key, valid, axes, bucket_size):
         return dict.fromkeys(valid, 0)
     buckets = {}
     for i in valid:
-        along = [axis @ key[i] for axis in axes]
-        against = [-component for component in along]
-        buckets[i] = int(np.argmax(along + against))
+        components = [axis @ key[i] for axis in axes]
+        opposites = [-component for component in components]
+        buckets[i] = int(np.argmax(components + opposites))
     return buckets
+
+
+def chunks(bucket, bucket_size):
+    """Token -> chunk: the tokens sorted by bucket, in groups of bucket_size."""
+    ranked = sorted(bucket, key=lambda i: (bucket[i], i))
+    return {i: rank // bucket_size for rank, i in enumerate(ranked)}
 
 
 def neighbours(key, valid, bucket_size, num_hashes, seed=0, lsh_scope="bucket"):
@@ -45,27 +54,26 @@ def neighbours(key, valid, bucket_size, num_hashes, seed=0, lsh_scope="bucket"):
     A list for each, in which "chunk" names a token once for every round.
     """
     num_axes = -(-len(valid) // bucket_size)
-    seen_by = {i: [] for i in valid}
+    neighbours_of = {i: [] for i in valid}
     for axes in rotations(num_hashes, num_axes, seed)[0]:
         bucket = bucket_of_each(key, valid, axes, bucket_size)
-        ranked = sorted(valid, key=lambda i: (bucket[i], i))
-        chunk = {i: rank // bucket_size for rank, i in enumerate(ranked)}
-        for i in valid:
-            for j in valid:
-                is_near = chunk[j] in (chunk[i] - 1, chunk[i])
-                is_new_in_bucket = bucket[i] == bucket[j] and j not in seen_by[i]
-                if is_near and (is_new_in_bucket or lsh_scope == "chunk"):
-                    seen_by[i].append(j)
-    return seen_by
+        chunk = chunks(bucket, bucket_size)
+        for i, j in itertools.product(valid, valid):
+            is_near = chunk[j] in (chunk[i] - 1, chunk[i])
+            is_new_in_bucket = bucket[i] == bucket[j] and j not in neighbours_of[i]
+            if is_near and (is_new_in_bucket or lsh_scope == "chunk"):
+                neighbours_of[i].append(j)
+    return neighbours_of
 
 
-def reference(query, key, value, seen_by):
+def reference(query, key, value, neighbours_of):
     """Eq. (3): one softmax over the union, oneself only where there is nobody else."""
+    unit_key = key / np.linalg.norm(key, axis=1, keepdims=True)
     out = np.zeros_like(value)
-    for i, seen in seen_by.items():
-        others = [j for j in seen if j != i] or [i]
-        weights = [np.exp(query[i] @ key[j] / np.linalg.norm(key[j])) for j in others]
-        out[i] = np.average(value[others], axis=0, weights=weights)
+    for i, union in neighbours_of.items():
+        tokens = [j for j in union if j != i] or [i]
+        weights = [np.exp(query[i] @ unit_key[j]) for j in tokens]
+        out[i] = np.average(value[tokens], axis=0, weights=weights)
     return out
 
 
@@ -81,8 +89,8 @@ def reference(query, key, value, seen_by):
         (31, 31, 2, 3),
         (67, 67, 8, 1),
         (67, 41, 6, 2),
-        (31, 8, 8, 2),  # as many valid tokens as one bucket holds
-        (31, 16, 8, 2),  # as many as two buckets hold, and more padding than that
+        (31, 8, 8, 2),  # The valid tokens fill one bucket.
+        (31, 16, 8, 2),  # They fill two buckets; 15 tokens are padding.
     ],
 )
 def test_reformer_is_the_paper(
@@ -98,8 +106,8 @@ def test_reformer_is_the_paper(
         "lsh_scope": lsh_scope,
     }
     actual = attend(shared, shared, value, mask, **options)
-    seen_by = neighbours(shared, valid, **options)
-    expected = reference(shared, shared, value, seen_by)
+    neighbours_of = neighbours(shared, valid, **options)
+    expected = reference(shared, shared, value, neighbours_of)
     assert np.isfinite(actual).all()
     assert relative_error(actual[mask], expected[mask]) <= TOLERANCE["float64"]
 
@@ -109,15 +117,15 @@ def test_reformer_hashes_keys_where_queries_differ_by_its_seed():
     query = np.random.default_rng(1).normal(size=(67, H))
     options = {"bucket_size": 8, "num_hashes": 2, "seed": 3}
     actual = attend(query, key, value, np.ones(67, bool), **options)
-    seen_by = neighbours(key, list(range(67)), **options)
-    expected = reference(query, key, value, seen_by)
+    neighbours_of = neighbours(key, list(range(67)), **options)
+    expected = reference(query, key, value, neighbours_of)
     assert relative_error(actual, expected) <= TOLERANCE["float32"]
 
 
 def test_random_rotations_are_normal_and_independent():
-    drawn = np.concatenate([rotations(7, 31, seed, num_heads=3) for seed in (0, 1)])
-    assert abs(drawn.var() - 1) < 5 * np.sqrt(2 / drawn.size)
-    assert len(np.unique(drawn)) > 0.99 * drawn.size
+    axes = np.stack([rotations(7, 31, seed, num_heads=3) for seed in (0, 1)])
+    assert abs(axes.var() - 1) < 5 * np.sqrt(2 / axes.size)
+    assert len(np.unique(axes)) > 0.99 * axes.size
 
 
 def test_random_rotations_of_an_axis_are_those_of_every_length():
