@@ -11,16 +11,17 @@ from tests.attention.cases import normal, one_head
 from tests.tolerance import TOLERANCE, relative_error
 
 H = 5
+make_table = jax.jit(choose_blocks, static_argnums=1)
 
 
 def window_and_ends(block, first, last):
-    window = {b for b in (block - 1, block, block + 1) if first <= b <= last}
-    return window | {first, last}
+    """The block, its neighbours if they exist, and the first and the last one."""
+    window = range(max(block - 1, first), min(block + 1, last) + 1)
+    return {first, last, *window}
 
 
 def sets_of_blocks(valid, num_random_blocks, seed=0):
     """Every block's set of blocks, from the table; no block stands in it twice."""
-    make_table = jax.jit(choose_blocks, static_argnums=1)
     table, exists, _ = make_table(jnp.asarray(valid), num_random_blocks, seed)
     sets = []
     for row, row_exists in zip(np.asarray(table), np.asarray(exists), strict=True):
@@ -37,7 +38,8 @@ def sets_of_blocks(valid, num_random_blocks, seed=0):
 )
 def test_choose_blocks(first, last, num_blocks, num_random_blocks):
     index = np.arange(num_blocks)
-    sets = sets_of_blocks((first <= index) & (index <= last), num_random_blocks)
+    is_valid = (first <= index) & (index <= last)
+    sets = sets_of_blocks(is_valid, num_random_blocks)
     for block in range(first, last + 1):
         fixed_blocks = window_and_ends(block, first, last)
         free_blocks = set(range(first, last + 1)) - fixed_blocks
@@ -56,12 +58,14 @@ def test_choose_blocks_draws_uniformly():
         blocks, _, _ = choose_blocks(jnp.ones(11, bool), 2, seed)
         return blocks[5, 5:]
 
-    drawn = np.asarray(jax.vmap(random_blocks_of_5)(jnp.arange(num_draws)))
-    counts = np.bincount(drawn.ravel(), minlength=11)
+    random_blocks = np.asarray(jax.vmap(random_blocks_of_5)(jnp.arange(num_draws)))
+    counts = np.bincount(random_blocks.ravel(), minlength=11)
+    free_counts = counts[free_blocks]
+    assert counts.sum() == free_counts.sum()
+
     probability = 2 / len(free_blocks)
     deviation = np.sqrt(num_draws * probability * (1 - probability))
-    assert counts.sum() == counts[free_blocks].sum()
-    assert abs(counts[free_blocks] - num_draws * probability).max() < 5 * deviation
+    assert abs(free_counts - num_draws * probability).max() < 5 * deviation
 
 
 def test_choose_blocks_has_the_fixed_blocks_of_its_docstring():
@@ -86,20 +90,21 @@ def test_bigbird_is_the_paper(
     length, valid_length, block_size, num_random_blocks, seed, scale
 ):
     """Token by token, given the sets of blocks; holes in the mask too."""
-    query, key, value = (normal(seed, length, H, scale=scale) for seed in range(3))
+    query, key, value = normal(0, 3, length, H, scale=scale)
     mask = np.random.default_rng(1).random(length) < 0.8
     mask[[0, valid_length - 1]] = True
     mask[valid_length:] = False
 
-    last = (valid_length - 1) // block_size
-    sets = sets_of_blocks(np.ones(last + 1, bool), num_random_blocks, seed)
+    last_block = (valid_length - 1) // block_size
+    sets = sets_of_blocks(np.ones(last_block + 1, bool), num_random_blocks, seed)
+    # The first and the last block see everything.
+    sets[0] = set(range(last_block + 1))
+    sets[last_block] = sets[0]
     valid = np.flatnonzero(mask)
     expected = np.zeros((length, H))
     for t in valid:
-        block = t // block_size
-        sees_everything = block in (0, last)
-        seen = [s for s in valid if sees_everything or s // block_size in sets[block]]
-        expected[t] = paper.attention(query[t : t + 1], key, value, seen)[0]
+        keys = [s for s in valid if s // block_size in sets[t // block_size]]
+        expected[t] = paper.attention(query[t : t + 1], key, value, keys)[0]
 
     actual = one_head(
         "bigbird",
