@@ -12,8 +12,11 @@ H = 5
 
 def linear(query, key, value, mask):
     """Eq. (4) of Katharopoulos et al.: a weight φ(q)·φ(k) for every valid pair."""
-    query, key = (np.where(x > 0, x + 1, np.exp(x)) for x in (query, key))
-    weights = query @ key.T * mask
+
+    def feature(x):
+        return np.where(x > 0, x + 1, np.exp(x))
+
+    weights = feature(query) @ feature(key).T * mask
     return weights @ value / weights.sum(1, keepdims=True)
 
 
