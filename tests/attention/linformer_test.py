@@ -11,17 +11,29 @@ from tests.attention import cases
 from tests.attention.cases import normal
 from tests.tolerance import TOLERANCE, relative_error
 
-B, N, H, MAX_LENGTH, K = 2, 3, 5, 17, 7
+# Batch, heads, the size of a head, tokens, and rows of a projection.
+B = 2
+N = 3
+H = 5
+MAX_LENGTH = 17
+K = 7
 
 
-def reference(query, key, value, mask, key_projections, value_projections):
-    """Eq. (7) of Wang et al., one head at a time, over the valid columns."""
-    out = np.zeros((*query.shape[:3], value.shape[-1]))
-    for b, n in np.ndindex(query.shape[0], query.shape[2]):
+def reference(query, key, value, mask, projections):
+    """Eq. (7) of Wang et al., one head at a time, over the valid columns.
+
+    Projections are E, and F where it is another matrix, of all heads or of each.
+    """
+    by_head = [np.broadcast_to(matrix, (N, K, MAX_LENGTH)) for matrix in projections]
+    key_projections = by_head[0]
+    value_projections = by_head[-1]
+    out = np.zeros(query.shape)
+    for b, n in np.ndindex(B, N):
         valid = np.flatnonzero(mask[b])
         keys = key_projections[n][:, valid] @ key[b, valid, n]
         values = value_projections[n][:, valid] @ value[b, valid, n]
-        out[b, :, n] = paper.softmax(query[b, :, n] @ keys.T / np.sqrt(H)) @ values
+        scores = query[b, :, n] @ keys.T / np.sqrt(H)
+        out[b, :, n] = paper.softmax(scores) @ values
     return out
 
 
@@ -35,7 +47,14 @@ SHAPES = {
 
 
 def make(sharing="key_value"):
-    return cases.make("linformer", N, H, MAX_LENGTH, projection_dim=K, sharing=sharing)
+    return cases.make(
+        "linformer",
+        num_heads=N,
+        head_dim=H,
+        max_length=MAX_LENGTH,
+        projection_dim=K,
+        sharing=sharing,
+    )
 
 
 def random_projections(sharing):
@@ -62,7 +81,6 @@ def test_linformer_is_the_paper_with_padding_and_shorter_inputs(sharing, num_que
     mask = np.array([position < 11, position % 3 != 1])
     valid_queries = mask if num_queries == 13 else np.ones((B, num_queries), bool)
     projections = random_projections(sharing)
-    of_heads = [np.broadcast_to(matrix, (N, K, MAX_LENGTH)) for matrix in projections]
     with jax.enable_x64(True):
         attention = with_projections(sharing, projections)
         attend = jax.jit(lambda *arrays: attention(*arrays))
@@ -72,7 +90,7 @@ def test_linformer_is_the_paper_with_padding_and_shorter_inputs(sharing, num_que
             value = normal(2, B, 13, N, H)
             inputs = [jnp.asarray(x) for x in (query, key, value)]
             out = np.asarray(attend(*inputs, None, mask[:, None, None]))
-            expected = reference(query, key, value, mask, of_heads[0], of_heads[-1])
+            expected = reference(query, key, value, mask, projections)
             for b in range(B):
                 rows = valid_queries[b]
                 error = relative_error(out[b, rows], expected[b, rows])
@@ -93,22 +111,21 @@ def test_linformer_trains_all_its_projections_with_the_papers_gradient(sharing):
     """In float64 against central differences of every projection, with padding."""
     projections = random_projections(sharing)
     mask = np.arange(13) < np.array([[13], [9]])
-    query, key, value = (normal(seed, B, 13, N, H) for seed in range(3))
+    query, key, value = normal(0, 3, B, 13, N, H)
     weights = normal(9, B, 13, N, H) * mask[:, :, None, None]
 
-    def expected_loss(*matrices):
-        of_heads = [np.broadcast_to(x, (N, K, MAX_LENGTH)) for x in matrices]
-        out = reference(query, key, value, mask, of_heads[0], of_heads[-1])
+    def expected_loss(projections):
+        out = reference(query, key, value, mask, projections)
         return (out * weights).sum()
 
     with jax.enable_x64(True):
         graphdef, state = nnx.split(with_projections(sharing, projections))
+        key_mask = jnp.asarray(mask[:, None, None])
 
         def loss(state):
-            out = nnx.merge(graphdef, state)(query, key, value, None, jnp.array(valid))
+            out = nnx.merge(graphdef, state)(query, key, value, mask=key_mask)
             return (out * weights).sum()
 
-        valid = mask[:, None, None]
         gradients = nnx.to_pure_dict(jax.grad(loss)(state))
     gradient = {name: np.asarray(array) for name, array in gradients.items()}
 
@@ -116,15 +133,16 @@ def test_linformer_trains_all_its_projections_with_the_papers_gradient(sharing):
     assert list(gradient) == names
     for index, name in enumerate(names):
         direction = normal(20 + index, *projections[index].shape)
-        shifted = []
+        losses = []
         for step in (1e-5, -1e-5):
             matrices = list(projections)
             matrices[index] = matrices[index] + step * direction
-            shifted.append(expected_loss(*matrices))
-        slope = (shifted[0] - shifted[1]) / 2e-5
+            losses.append(expected_loss(matrices))
+        slope = (losses[0] - losses[1]) / 2e-5
         product = np.sum(gradient[name] * direction)
         assert relative_error(product, slope) <= TOLERANCE["derivative"]
-        assert not gradient[name][..., 13:].any()  # columns of longer inputs
+        # The last columns are for longer inputs.
+        assert not gradient[name][..., 13:].any()
 
 
 def test_linformer_rejects_an_unknown_sharing_in_one_line():
