@@ -22,7 +22,11 @@ from tests.attention.cases import make, normal
 from tests.tolerance import TOLERANCE, relative_error
 from tests.training.conftest import make_split
 
-B, N, H, R = 2, 3, 5, 13
+# Batch, heads, the size of a head, features and tokens.
+B = 2
+N = 3
+H = 5
+R = 13
 LENGTH = 13
 
 
@@ -53,12 +57,13 @@ def feature(x, projection):
 
 def reference(query, key, value, mask, projection):
     """Eq. (4) of Choromanski et al., a weight φ(q)·φ(k) for every valid pair."""
-    out = np.zeros((*query.shape[:3], value.shape[-1]))
-    for b, t, n in np.ndindex(out.shape[:3]):
-        query_feature = feature(query[b, t, n], projection)
+    out = np.zeros(query.shape)
+    for b, n in np.ndindex(B, N):
+        valid_value = value[b, mask[b], n]
         key_features = [feature(k, projection) for k in key[b, mask[b], n]]
-        weights = np.array(key_features) @ query_feature
-        out[b, t, n] = weights @ value[b, mask[b], n] / weights.sum()
+        for t, q in enumerate(query[b, :, n]):
+            weights = np.array(key_features) @ feature(q, projection)
+            out[b, t, n] = weights @ valid_value / weights.sum()
     return out
 
 
@@ -94,7 +99,7 @@ def test_performer_published_kernel_scales_twice_and_counts_padding():
     """Examples and heads of different scale, whose keys have one largest feature."""
     mask = np.arange(LENGTH) < np.array([[9], [LENGTH]])
     scale = np.array([0.1, 1.0, 2.0])[:, None]
-    query, key, value = (normal(seed, B, LENGTH, N, H) * scale for seed in range(3))
+    query, key, value = normal(0, 3, B, LENGTH, N, H) * scale
     projection = normal(3, R, H)
     out = performer(
         query, key, value, projection=projection, kernel="published", mask=mask
@@ -104,13 +109,14 @@ def test_performer_published_kernel_scales_twice_and_counts_padding():
     query_features = published_feature(query, projection, largest_over=-1)
     key_features = published_feature(key * is_valid, projection, largest_over=None)
     weights = np.einsum("btnr,bsnr->bnts", query_features, key_features)
+    # The sum has the weights of padding, too.
+    weights /= weights.sum(-1, keepdims=True)
     expected = np.einsum("bnts,bsnh->btnh", weights, value * is_valid)
-    expected /= weights.sum(-1).swapaxes(1, 2)[..., None]  # of padded keys too
     assert relative_error(out[mask], expected[mask]) <= TOLERANCE["float64"]
 
 
 def test_performer_projection_has_no_gradient():
-    query, key, value = np.float32([normal(seed, B, LENGTH, N, H) for seed in range(3)])
+    query, key, value = np.float32(normal(0, 3, B, LENGTH, N, H))
 
     def total(projection):
         return performer(query, key, value, projection=projection).sum()
@@ -122,15 +128,16 @@ def test_performer_projection_has_no_gradient():
 def projections():
     """4,001 draws [R, H]."""
     keys = jax.random.split(jax.random.key(0), 4001)
-    return np.asarray(jax.vmap(lambda key: draw_projection(key, R, H))(keys), float)
+    draw = jax.vmap(lambda key: draw_projection(key, num_features=R, head_dim=H))
+    return np.asarray(draw(keys), float)
 
 
 def test_draw_projection_has_orthogonal_rows_in_each_block(projections):
     gram = projections @ projections.mT
-    for block in (slice(0, 5), slice(5, 10), slice(10, 13)):
-        size = block.stop - block.start
-        between_rows = gram[:, block, block] * (1 - np.eye(size))
-        assert np.abs(between_rows).max() < 1e-4
+    for first, last in ((0, 5), (5, 10), (10, 13)):
+        products = gram[:, first:last, first:last]
+        products_of_two_rows = products * (1 - np.eye(last - first))
+        assert np.abs(products_of_two_rows).max() < 1e-4
 
 
 def test_draw_projection_has_independent_blocks(projections):
@@ -151,9 +158,11 @@ def test_draw_projection_has_uniform_directions(projections):
     """Each entry of a unit row has mean 0 and mean square 1/H."""
     first_block = projections[:, :H]
     unit = first_block / np.linalg.norm(first_block, axis=-1, keepdims=True)
+    means = unit.mean(0)
+    mean_squares = np.square(unit).mean(0)
     deviation = 5 / np.sqrt(len(unit))
-    assert np.abs(unit.mean(0)).max() < deviation / np.sqrt(H)
-    assert np.abs(np.square(unit).mean(0) - 1 / H).max() < deviation * 2 / H
+    assert np.abs(means).max() < deviation / np.sqrt(H)
+    assert np.abs(mean_squares - 1 / H).max() < deviation * 2 / H
 
 
 def test_draw_projection_calls_no_lapack():
@@ -168,8 +177,12 @@ def make_performer(seed, **options):
         head_dim=H,
         max_length=17,
         rngs=nnx.Rngs(seed),
-        **({"num_features": R} | options),
+        num_features=R,
+        **options,
     )
+
+
+SHORT_INPUTS = list(jnp.float32(normal(0, 3, B, 7, N, H)))
 
 
 def test_performer_does_not_train_its_projection():
@@ -182,11 +195,8 @@ def test_performer_keeps_its_projection_in_its_state():
     assert not np.isclose(attention.projection[...], other.projection[...]).any()
 
     nnx.update(other, nnx.state(attention))
-    inputs = [jnp.float32(normal(seed, B, 7, N, H)) for seed in range(3)]
-    np.testing.assert_array_equal(attention(*inputs), other(*inputs))
-
-
-SHORT_INPUTS = [jnp.float32(normal(seed, B, 7, N, H)) for seed in range(3)]
+    out = attention(*SHORT_INPUTS)
+    np.testing.assert_array_equal(out, other(*SHORT_INPUTS))
 
 
 def test_performer_redraws_its_features_by_the_key_of_a_training_pass():
@@ -248,7 +258,7 @@ def test_a_training_step_redraws_features_by_seed_and_step(redraw_features):
         model_dim=8,
         mlp_dim=8,
         num_heads=2,
-        num_layers=2,
+        num_layers=1,
         dropout_rate=0.0,
         attention="performer",
         attention_options={"num_features": 5, "redraw_features": redraw_features},
@@ -257,9 +267,11 @@ def test_a_training_step_redraws_features_by_seed_and_step(redraw_features):
     programs = jit_programs(
         lambda rngs: make_model(rngs=rngs), Classification(), optax.sgd(0.1)
     )
-    split = make_split(0, 103)
-    batches = jnp.asarray(train_indices(0, 0, 4, 103, 8))
-    rows = HostSplit.from_split(split).put()
+    rows = HostSplit.from_split(make_split(seed=0, num_examples=103)).put()
+    indices = train_indices(
+        seed=0, first_step=0, num_steps=4, num_examples=103, batch_size=8
+    )
+    batches = jnp.asarray(indices)
     weights = programs.init(np.uint32(0)).weights
 
     def trained(state, first_step, num_steps):
@@ -270,11 +282,15 @@ def test_a_training_step_redraws_features_by_seed_and_step(redraw_features):
         state = programs.init(np.uint32(0))._replace(**device_put_global(None, changes))
         return state._replace(weights=jax.tree.map(jnp.copy, weights))
 
-    hashes = set()
-    for changes in ({}, {}, {"seed": np.uint32(1)}, {"step": np.int32(1)}):
-        state = trained(start(**changes), 0, 1)
-        hashes.add(weights_sha256(state.weights.params))
-    assert len(hashes) == (3 if redraw_features else 1)
+    def hash_after_a_step(**changes):
+        return weights_sha256(trained(start(**changes), 0, 1).weights.params)
+
+    first_hash = hash_after_a_step()
+    assert hash_after_a_step() == first_hash
+    hash_of_seed_1 = hash_after_a_step(seed=np.uint32(1))
+    hash_of_step_1 = hash_after_a_step(step=np.int32(1))
+    num_hashes = len({first_hash, hash_of_seed_1, hash_of_step_1})
+    assert num_hashes == (3 if redraw_features else 1)
 
     at_once = trained(start(), 0, 4)
     resumed = trained(trained(start(), 0, 2), 2, 2)
