@@ -9,15 +9,28 @@ import pytest
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
-from tests.attention.cases import KINDS, MASK, MAX_LENGTH, B, H, N, inputs, make
+from tests.attention.cases import (
+    KINDS,
+    MASK,
+    MAX_LENGTH,
+    B,
+    H,
+    N,
+    inputs,
+    make,
+    normal,
+)
 from tests.tolerance import TOLERANCE, relative_error
 
 IS_VALID = MASK[:, :, None, None]
 # The attentions without a property, and the reason.
 WITHOUT = {
-    "linear memory": {"softmax"},  # the [T, S] matrix, whole or in blocks
-    "equivariance": {"reformer"},  # each head draws its own rotations
-    "every value seen": {"reformer"},  # its buckets leave out distant tokens
+    # It forms the [T, S] matrix, whole or in blocks.
+    "linear memory": {"softmax"},
+    # Each of its heads draws rotations of its own.
+    "equivariance": {"reformer"},
+    # Its buckets leave out distant tokens.
+    "every value seen": {"reformer"},
 }
 every_attention = pytest.mark.parametrize("name", ATTENTIONS)
 
@@ -27,6 +40,13 @@ def having(property_name):
     return pytest.mark.parametrize("name", names)
 
 
+def make_default(name, max_length):
+    """The attention of one head with its default options."""
+    return ATTENTIONS[name](
+        num_heads=1, head_dim=H, max_length=max_length, rngs=nnx.Rngs(0)
+    )
+
+
 @functools.cache
 def program(name):
     """The one program of [B, 67, N, H]: outputs, and gradients at valid ones.
@@ -34,10 +54,11 @@ def program(name):
     A function of (query, key, value), of the mask [B, 67], and of a change of the
     parameters. It returns the output and the gradients of parameters and of inputs.
     """
-    graphdef, params, rest = nnx.split(make(name), nnx.Param, ...)
+    graphdef, params, constants = nnx.split(make(name), nnx.Param, ...)
 
-    def loss(params, qkv, rest, mask):
-        out = nnx.merge(graphdef, params, rest)(*qkv, mask=mask[:, None, None])
+    def loss(params, qkv, constants, mask):
+        attention = nnx.merge(graphdef, params, constants)
+        out = attention(*qkv, mask=mask[:, None, None])
         valid_out = jnp.where(mask[:, :, None, None], out, 0)
         weights = jnp.cos(jnp.arange(valid_out.size)).reshape(valid_out.shape)
         return (valid_out * weights).sum(), out
@@ -45,9 +66,8 @@ def program(name):
     gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
 
     def run(qkv, mask=MASK, change=lambda state: state):
-        (_, out), gradients = gradient(
-            change(params), qkv, change(rest), jnp.asarray(mask)
-        )
+        mask = jnp.asarray(mask)
+        (_, out), gradients = gradient(change(params), qkv, change(constants), mask)
         return np.asarray(out), jax.tree.map(np.asarray, gradients)
 
     return run
@@ -77,7 +97,7 @@ def test_attention_ignores_added_padding_at_any_length(name):
     unpadded = compiled_call(name)(*inputs(13))
     assert unpadded.shape == (B, 13, N, H)
     assert unpadded.dtype == jnp.float32
-    mask = np.arange(MAX_LENGTH) < np.full((B, 1), 13)
+    mask = np.tile(np.arange(MAX_LENGTH) < 13, (B, 1))
     padded, _ = program(name)(inputs(), mask)
     check_valid_rows(padded[:, :13], unpadded, mask[:, :13], "float32")
 
@@ -106,7 +126,8 @@ def test_attention_sees_garbage_without_the_mask(name):
 
 @every_attention
 def test_attention_sees_the_values_of_valid_tokens(name):
-    _, (_, (_, _, value_gradient)) = program(name)(inputs())
+    _, (_, input_gradients) = program(name)(inputs())
+    value_gradient = input_gradients[2]
     is_seen = value_gradient[MASK].any(-1)  # [valid tokens, N]
     assert is_seen.any()
     assert is_seen.all() or name in WITHOUT["every value seen"]
@@ -172,13 +193,10 @@ def test_attention_in_bfloat16_is_near_float32(name, has_mask):
 
 @every_attention
 def test_attention_in_float16_has_room_for_sums_over_many_keys(name):
-    numbers = np.random.default_rng(0).normal(size=(3, 1, 4096, 1, H))
-    numbers[:2] *= 0.1  # so that all keys have a share in every sum
-    numbers[2] += 30  # values, whose sum is over the largest float16
-    rounded = jnp.asarray(numbers, jnp.float16)
-    attend = jax.jit(
-        ATTENTIONS[name](num_heads=1, head_dim=H, max_length=4096, rngs=nnx.Rngs(0))
-    )
+    query, key, value = normal(0, 3, 1, 4096, 1, H)
+    # All keys have a share in every sum, and the sum of values overflows.
+    rounded = jnp.float16([0.1 * query, 0.1 * key, value + 30])
+    attend = jax.jit(make_default(name, max_length=4096))
     out = attend(*rounded)
     assert out.dtype == jnp.float16
     expected = attend(*rounded.astype(jnp.float32))
@@ -194,15 +212,16 @@ DTYPES = [jnp.bfloat16, pytest.param(jnp.float32, marks=pytest.mark.slow)]
 @pytest.mark.parametrize("mask", [None, MASK[:, None, None]], ids=["all", "mask"])
 def test_attention_promotes_no_dtype_unasked(name, dtype, mask):
     """As in a program that sets `jax_numpy_dtype_promotion="strict"`."""
-    graphdef, params, rest = nnx.split(make(name), nnx.Param, ...)
+    graphdef, params, constants = nnx.split(make(name), nnx.Param, ...)
 
     def loss(params, qkv):
-        out = nnx.merge(graphdef, params, rest)(*qkv, mask=mask)
+        out = nnx.merge(graphdef, params, constants)(*qkv, mask=mask)
         return out.astype(jnp.float32).sum()
 
     with jax.numpy_dtype_promotion("strict"):
         gradient = jax.grad(loss, argnums=(0, 1))
-        jax.eval_shape(gradient, params, inputs(dtype=dtype))  # or raises
+        # This raises where a dtype is promoted.
+        jax.eval_shape(gradient, params, inputs(dtype=dtype))
 
 
 @every_attention
@@ -226,8 +245,8 @@ def test_attention_at_extremes_is_finite_forward_and_backward(name, kind):
         rows = np.stack(heads, axis=1).astype(np.float32)
         return jnp.broadcast_to(rows, (B, MAX_LENGTH, N, H))
 
-    scales = np.float32([2.0**-10, 1, 2.0**10])[:, None, None, None]
-    query = rows_of_all_heads() * scales
+    scale = np.float32([2.0**-10, 1, 2.0**10])
+    query = rows_of_all_heads() * scale[:, None, None, None]
     key = rows_of_all_heads()
     value = rows_of_all_heads()
     assert all_finite(program(name)([query, key, value]))
@@ -238,10 +257,7 @@ def test_attention_memory_is_linear_in_length(name):
     """Of the gradient, with the default options, at 4,096 and 8,192 tokens."""
 
     def temporary_bytes(length):
-        attention = ATTENTIONS[name](
-            num_heads=1, head_dim=H, max_length=length, rngs=nnx.Rngs(0)
-        )
-        graphdef, state = nnx.split(attention)
+        graphdef, state = nnx.split(make_default(name, max_length=length))
 
         def total(state, query, key, value):
             return nnx.merge(graphdef, state)(query, key, value).sum()
