@@ -72,30 +72,30 @@ def write_attention(path):
 
 
 def test_register_attention_goes_by_the_file_of_a_class(tmp_path):
-    first = write_attention(tmp_path / "first.py")
-    moved = write_attention(tmp_path / "folder" / "first.py")
-    other = write_attention(tmp_path / "other.py")
+    first_class = write_attention(tmp_path / "first.py")
+    class_elsewhere = write_attention(tmp_path / "folder" / "first.py")
+    other_class = write_attention(tmp_path / "other.py")
     try:
-        register_attention("mine", first)
-        register_attention("mine", moved)
+        register_attention("mine", first_class)
+        register_attention("mine", class_elsewhere)
         with pytest.raises(ValueError, match="'mine' is taken"):
-            register_attention("mine", other)
-        assert ATTENTIONS["mine"] is moved
+            register_attention("mine", other_class)
+        assert ATTENTIONS["mine"] is class_elsewhere
     finally:
         del ATTENTIONS["mine"]
 
 
 def test_register_attention_rejects_unknown_paper_options(registered_shifted):
-    wrong = type("Shifted", (Shifted,), {"paper_options": {"of": 2}})
+    wrong_class = type("Shifted", (Shifted,), {"paper_options": {"of": 2}})
     with pytest.raises(ValueError, match=r"Shifted has no option 'of'.*by"):
-        register_attention("shifted", wrong)
+        register_attention("shifted", wrong_class)
     assert ATTENTIONS["shifted"] is Shifted
 
 
 class Fewer(NystromAttention):
     """The paper's, with other defaults."""
 
-    self_attention_only: bool = True  # which is no option
+    self_attention_only: bool = True  # This is no option.
 
     def __init__(self, *, num_landmarks: int = 32, pinv: str = "exact", **common):
         super().__init__(num_landmarks=num_landmarks, pinv=pinv, **common)
@@ -133,12 +133,17 @@ def test_paper_options_are_those_of_configs():
 
 def test_defaults_of_a_subclass_are_those_of_its_configs():
     paper = NystromAttention.config_defaults()
-    changed = {"num_landmarks": 32, "pinv": "exact"}
-    assert Fewer.config_defaults() == paper | changed
+    fewer_changes = {"num_landmarks": 32, "pinv": "exact"}
+    assert Fewer.config_defaults() == paper | fewer_changes
     assert list(Fewer.options()) == list(NystromAttention.options())
 
-    changed |= {"num_landmarks": 16, "landmark_seed": 3, "conv_kernel_size": 0}
-    assert FewerStill.config_defaults() == paper | changed
+    fewer_still_changes = {
+        "num_landmarks": 16,
+        "pinv": "exact",
+        "landmark_seed": 3,
+        "conv_kernel_size": 0,
+    }
+    assert FewerStill.config_defaults() == paper | fewer_still_changes
     assert Fixed.config_defaults() == {"pinv": "exact"}
 
 
@@ -175,7 +180,8 @@ def test_help_of_make_attention_has_the_options_of_the_paper():
 
 def test_nystrom_attention_has_the_options_of_the_class():
     options = NystromAttention.options()
-    del options["conv_kernel_size"]  # conv_kernel, the parameter itself
+    # The function takes conv_kernel, the parameter itself.
+    del options["conv_kernel_size"]
     arguments = inspect.signature(nystrom_attention, eval_str=True).parameters
     for name, option in options.items():
         assert arguments[name].default == option.default
