@@ -11,15 +11,15 @@ from nystromformer.attention.by_layer import (
 COMMON = {"num_landmarks": 64, "conv_kernel_size": 33}
 
 
-def of_layers(by_layer, num_layers=3):
+def layers(by_layer, num_layers=3):
     """Plain tuples of the names and options of the layers."""
     attentions = attentions_by_layer(num_layers, "nystrom", COMMON, by_layer)
     return [(name, dict(options)) for name, options in attentions]
 
 
 def test_layers_that_are_not_named_have_the_common_attention():
-    assert of_layers({}) == 3 * [("nystrom", COMMON)]
-    assert of_layers({1: "softmax"}) == [
+    assert layers({}) == 3 * [("nystrom", COMMON)]
+    assert layers({1: "softmax"}) == [
         ("nystrom", COMMON),
         ("softmax", {}),
         ("nystrom", COMMON),
@@ -27,11 +27,11 @@ def test_layers_that_are_not_named_have_the_common_attention():
 
 
 def test_a_layer_of_the_same_name_keeps_the_options_that_it_does_not_change():
-    more = {"num_landmarks": 128, "conv_kernel_size": 33}
+    options = {"num_landmarks": 128, "conv_kernel_size": 33}
     for changes in ({"num_landmarks": 128}, {"name": "nystrom", "num_landmarks": 128}):
-        assert of_layers({2: changes})[2] == ("nystrom", more)
-    of_another = {"name": "linformer", "projection_dim": 8}
-    assert of_layers({2: of_another})[2] == ("linformer", {"projection_dim": 8})
+        assert layers({2: changes})[2] == ("nystrom", options)
+    linformer = {"name": "linformer", "projection_dim": 8}
+    assert layers({2: linformer})[2] == ("linformer", {"projection_dim": 8})
 
 
 def test_the_text_says_the_same_as_the_mapping():
@@ -86,7 +86,7 @@ def test_a_text_that_says_two_things_of_one_layer_is_refused(text):
 )
 def test_a_layer_attention_or_option_that_is_not_there_is_refused(by_layer, message):
     with pytest.raises(ValueError, match=message):
-        of_layers(by_layer)
+        layers(by_layer)
 
 
 def test_add_options_adds_those_of_another_attention():
