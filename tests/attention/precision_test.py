@@ -18,7 +18,10 @@ from tests.jaxpr import equations
 
 HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
 FULL = {HIGHEST, tensor_core_precision(jnp.float32)}
-S, H, M = 67, 5, 7
+# Tokens, the size of a head, and landmarks.
+S = 67
+H = 5
+M = 7
 VALID = jnp.arange(S) < 41
 KEY = jax.random.key(0)
 ROTATIONS = random_rotations(0, (1, 2, 9, H))[0]
@@ -37,7 +40,8 @@ def precisions(function, *args):
     ]
 
 
-CORE = {  # of query and key [S, H]
+# Functions of query and key [S, H].
+CORE = {
     "segment means": lambda q, k: nystrom.segment_means(q, M, VALID),
     "inverse": lambda q, k: nystrom.iterative_pinv(q[:H]),
     "k-means": lambda q, k: landmarks.kmeans(q, M, VALID),
@@ -61,7 +65,7 @@ def test_products_of_the_core_are_full(name, dtype):
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_products_of_an_attention_have_the_precision_that_is_asked_for(name):
-    """And so have those of its gradient."""
+    """The products of its gradient have it too."""
 
     def precisions_asked_for(precision):
         attend = partial(make(name), mask=MASK[:, None, None], precision=precision)
