@@ -11,45 +11,52 @@ Array = np.ndarray
 
 
 def softmax(scores: Array) -> Array:
+    """Softmax over the last axis."""
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 
 
 def attention(query: Array, key: Array, value: Array, valid: list[int]) -> Array:
     """Eq. (1): softmax(Q Kᵀ / √H) V over the valid keys."""
-    rows = []
-    for q in query:
-        scores = np.array([q @ key[s] for s in valid]) / np.sqrt(query.shape[-1])
-        weights = softmax(scores)
-        rows.append(sum(w * value[s] for w, s in zip(weights, valid, strict=True)))
-    return np.array(rows)
+    scale = 1 / np.sqrt(query.shape[-1])
+    out = np.zeros((len(query), value.shape[-1]))
+    for t, q in enumerate(query):
+        scores = key[valid] @ q * scale
+        out[t] = softmax(scores) @ value[valid]
+    return out
 
 
 def segments(valid: list[int], num_landmarks: int) -> list[list[int]]:
     """The valid tokens in order, dealt into contiguous groups of nearly equal size."""
-    groups = min(num_landmarks, len(valid))
-    members = [[] for _ in range(groups)]
+    num_groups = min(num_landmarks, len(valid))
+    groups = [[] for _ in range(num_groups)]
     for rank, token in enumerate(valid):
-        members[rank * groups // len(valid)].append(token)
-    return members
+        groups[rank * num_groups // len(valid)].append(token)
+    return groups
 
 
 def segment_means(x: Array, valid: list[int], num_landmarks: int) -> Array:
     """Section "Nyström method": landmarks as means of segments."""
-    return np.array([x[group].mean(0) for group in segments(valid, num_landmarks)])
+    means = [x[group].mean(0) for group in segments(valid, num_landmarks)]
+    return np.array(means)
 
 
 def initial_scale(a: Array) -> float:
     """‖A‖₁ ‖A‖∞ of eq. (14)."""
-    return np.abs(a).sum(0).max() * np.abs(a).sum(1).max()
+    norm_1 = np.abs(a).sum(0).max()
+    norm_inf = np.abs(a).sum(1).max()
+    return norm_1 * norm_inf
 
 
 def pinv(a: Array, num_iters: int, scale: float | None = None) -> Array:
     """Eq. (14), from Z₀ = Aᵀ / scale."""
+    if scale is None:
+        scale = initial_scale(a)
     eye = np.eye(len(a))
-    z = a.T / (initial_scale(a) if scale is None else scale)
+    z = a.T / scale
     for _ in range(num_iters):
-        z = z @ (13 * eye - a @ z @ (15 * eye - a @ z @ (7 * eye - a @ z))) / 4
+        az = a @ z
+        z = z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az))) / 4
     return z
 
 
@@ -62,18 +69,20 @@ def kernels(
     num_landmarks: int,
 ) -> tuple[Array, Array, Array]:
     """F̃ [T, M], A [M, M], B̃ [M, n valid], the three softmax matrices of eq. (13)."""
-    q = segment_means(query, counted_queries, num_landmarks)
-    k = segment_means(key, counted_keys, num_landmarks)
-    return kernels_of(q, k, query, key[valid])
+    query_landmarks = segment_means(query, counted_queries, num_landmarks)
+    key_landmarks = segment_means(key, counted_keys, num_landmarks)
+    return kernels_of(query_landmarks, key_landmarks, query, key[valid])
 
 
 def kernels_of(
-    q: Array, k: Array, query: Array, key: Array
+    query_landmarks: Array, key_landmarks: Array, query: Array, key: Array
 ) -> tuple[Array, Array, Array]:
     """The same for given landmarks of the queries and of the keys."""
     scale = 1 / np.sqrt(query.shape[-1])
-    f, a = softmax(query @ k.T * scale), softmax(q @ k.T * scale)
-    return f, a, softmax(q @ key.T * scale)
+    f = softmax(query @ key_landmarks.T * scale)
+    a = softmax(query_landmarks @ key_landmarks.T * scale)
+    b = softmax(query_landmarks @ key.T * scale)
+    return f, a, b
 
 
 def nystrom(
@@ -87,10 +96,19 @@ def nystrom(
 ) -> Array:
     """Eq. (13) over valid tokens; softmax attention where landmarks are all tokens."""
     valid = [s for s in range(len(key)) if mask[s]]
-    queries = valid if len(query) == len(key) else list(range(len(query)))
     if num_landmarks >= min(len(query), len(valid)):
         return attention(query, key, value, valid)
-    f, a, b = kernels(query, key, queries, valid, valid, num_landmarks)
+    valid_queries = valid
+    if len(query) != len(key):
+        valid_queries = list(range(len(query)))
+    f, a, b = kernels(
+        query,
+        key,
+        counted_queries=valid_queries,
+        valid=valid,
+        counted_keys=valid,
+        num_landmarks=num_landmarks,
+    )
     return f @ (pinv(a, num_iters, pinv_scale) @ (b @ value[valid]))
 
 
@@ -105,7 +123,8 @@ def standard_nystrom(
 
     The inverse is the exact one, or eq. (14)'s.
     """
-    s = softmax(query[valid] @ key[valid].T / np.sqrt(query.shape[-1]))
+    scores = query[valid] @ key[valid].T / np.sqrt(query.shape[-1])
+    s = softmax(scores)
     places = [valid.index(token) for token in tokens]
     sample = s[np.ix_(places, places)]
     inverse = np.linalg.pinv(sample) if num_iters is None else pinv(sample, num_iters)
@@ -122,8 +141,14 @@ def published(
     """
     valid = [s for s in range(len(key)) if mask[s]]
     everyone = list(range(len(key)))
-    query, key = query * mask[:, None], key * mask[:, None]
-    f, a, b = kernels(query, key, everyone, valid, everyone, num_landmarks)
+    f, a, b = kernels(
+        query * mask[:, None],
+        key * mask[:, None],
+        counted_queries=everyone,
+        valid=valid,
+        counted_keys=everyone,
+        num_landmarks=num_landmarks,
+    )
     return f @ (pinv(a, 6) @ (b @ value[valid]))
 
 
@@ -141,15 +166,25 @@ def convolution(value: Array, kernel: Array, mask: Array) -> Array:
 def lloyd(x: Array, means: Array, num_steps: int) -> Array:
     """The textbook's k-means, a token and a cluster at a time."""
     for _ in range(num_steps):
-        nearest = [np.argmin([((row - c) ** 2).sum() for c in means]) for row in x]
-        clusters = [x[np.equal(nearest, m)] for m in range(len(means))]
-        pairs = zip(clusters, means, strict=True)
-        means = np.array([c.mean(0) if len(c) else old for c, old in pairs])
+        nearest = []
+        for token in x:
+            squared_distances = [((token - mean) ** 2).sum() for mean in means]
+            nearest.append(np.argmin(squared_distances))
+
+        means = means.copy()
+        for m in range(len(means)):
+            cluster = x[np.equal(nearest, m)]
+            # A cluster without tokens keeps its mean.
+            if len(cluster) > 0:
+                means[m] = cluster.mean(0)
     return means
 
 
 def gelu(x: Array, kind: str) -> Array:
-    """The GELU by "erf", x Φ(x), or its approximation by "tanh"."""
+    """The GELU x Φ(x), with Φ by "erf" or approximated by "tanh"."""
     if kind == "erf":
-        return x * (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2
-    return x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2
+        probability = (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2
+    else:
+        argument = (2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)
+        probability = (1 + np.tanh(argument)) / 2
+    return x * probability
