@@ -11,25 +11,25 @@ import pytest
 from nystromformer.attention.nystrom import depthwise_conv, nystrom_attention
 from nystromformer.ops import tensor_core_precision
 from tests import paper
-from tests.attention.cases import KINDS, MASK, B, H, N, make
+from tests.attention.cases import KINDS, MASK, B, H, N, make, normal
 from tests.attention.cases import MAX_LENGTH as L
 from tests.jaxpr import equations
 from tests.tolerance import TOLERANCE, relative_error
 
 M = 7
-KERNEL = np.random.default_rng(1).normal(size=(5, N)).astype(np.float32)
+KERNEL = np.float32(normal(3, 5, N))
 
 
 def scaled_inputs(length=L, num_keys=None):
     """Query, key, value; examples and heads differ in scale by up to 57."""
-    rng = np.random.default_rng(0)
-    example_scale = np.array([0.1, 1, 4])[:, None, None, None]
-    head_scale = np.array([1, 0.7])[:, None]
+    scale_by_example = np.array([0.1, 1, 4])[:, None, None, None]
+    scale_by_head = np.array([1, 0.7])[:, None]
+    scale = scale_by_example * scale_by_head
     num_keys = num_keys or length
-    return [
-        np.float32(example_scale * head_scale * rng.normal(size=(B, rows, N, H)))
-        for rows in (length, num_keys, num_keys)
-    ]
+    query = normal(0, B, length, N, H) * scale
+    key = normal(1, B, num_keys, N, H) * scale
+    value = normal(2, B, num_keys, N, H) * scale
+    return [np.float32(query), np.float32(key), np.float32(value)]
 
 
 def one_head(inputs, b, n):
@@ -53,18 +53,20 @@ def test_nystrom_attention_is_the_paper_over_batch_and_heads():
         query, key, value = one_head(inputs, b, n)
         expected = paper.nystrom(query, key, value, MASK[b], M)
         expected += paper.convolution(value, KERNEL[:, n], MASK[b])
-        error = relative_error(out[b, :, n][MASK[b]], expected[MASK[b]])
+        error = relative_error(out[b, MASK[b], n], expected[MASK[b]])
         assert error <= TOLERANCE["float32"]
 
 
 def test_nystrom_attention_counts_padding_as_published():
-    fill = ((0, 0), (0, 28), (0, 0), (0, 0))
-    inputs = [np.pad(x, fill) for x in scaled_inputs(42)]
-    mask = np.arange(70) < np.full((B, 1), 42)
-    out = compiled(landmark_padding="count")(*inputs, None, key_mask(mask))[:, :42]
+    pad_widths = ((0, 0), (0, 28), (0, 0), (0, 0))
+    inputs = [np.pad(x, pad_widths) for x in scaled_inputs(42)]
+    mask = np.tile(np.arange(70) < 42, (B, 1))
+    out = compiled(landmark_padding="count")(*inputs, None, key_mask(mask))
     for b, n in np.ndindex(B, N):
-        expected = paper.published(*one_head(inputs, b, n), mask[b], M)[:42]
-        assert relative_error(out[b, :, n], expected) <= TOLERANCE["float32"]
+        query, key, value = one_head(inputs, b, n)
+        expected = paper.published(query, key, value, mask[b], M)
+        error = relative_error(out[b, :42, n], expected[:42])
+        assert error <= TOLERANCE["float32"]
 
 
 def test_nystrom_attention_gradients_are_derivatives_of_the_paper():
@@ -72,8 +74,11 @@ def test_nystrom_attention_gradients_are_derivatives_of_the_paper():
     rng = np.random.default_rng(3)
     length = 13
     mask = np.arange(length) < 11
-    head = [rng.normal(size=(length, H)) for _ in range(3)]
-    arguments = [*head, rng.normal(size=5)]
+    query = rng.normal(size=(length, H))
+    key = rng.normal(size=(length, H))
+    value = rng.normal(size=(length, H))
+    kernel = rng.normal(size=5)
+    arguments = [query, key, value, kernel]
     cotangent = rng.normal(size=(length, H)) * mask[:, None]
 
     def reference(query, key, value, kernel):
@@ -134,19 +139,20 @@ def test_nystrom_attention_of_bfloat16_keeps_its_inverse_in_float32(
     equations_in_bfloat16,
 ):
     """Each product in which an [M, M] matrix takes part."""
+
+    def has_square_matrix(equation):
+        return any(x.aval.shape.count(M) >= 2 for x in variables(equation))
+
     products = [
         equation
         for equation in equations_in_bfloat16
-        if equation.primitive.name == "dot_general"
-        and any(x.aval.shape.count(M) >= 2 for x in variables(equation))
+        if equation.primitive.name == "dot_general" and has_square_matrix(equation)
     ]
     assert len(products) >= 6 * 4
     highest = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
+    precisions = {highest, tensor_core_precision(jnp.float32)}
     for product in products:
-        assert product.params["precision"] in {
-            highest,
-            tensor_core_precision(jnp.float32),
-        }
+        assert product.params["precision"] in precisions
         dtypes = {x.aval.dtype for x in variables(product)}
         assert dtypes == {jnp.dtype("float32")}
 
@@ -186,17 +192,32 @@ def test_nystrom_attention_rejects_a_kernel_that_does_not_fit(num_keys, kernel, 
 def test_nystrom_attention_scales_per_batch_as_published():
     """The largest norms of all heads of all examples scale Z₀."""
     inputs = scaled_inputs()
-    everyone = range(L)
+    everyone = list(range(L))
     norms = []
     for b, n in np.ndindex(B, N):
         query, key, _ = one_head(inputs, b, n)
-        _, a, *_ = paper.kernels(query, key, everyone, everyone, everyone, M)
+        _, a, _ = paper.kernels(
+            query,
+            key,
+            counted_queries=everyone,
+            valid=everyone,
+            counted_keys=everyone,
+            num_landmarks=M,
+        )
         norms.append([np.abs(a).sum(0).max(), np.abs(a).sum(1).max()])
     scale = np.prod(np.max(norms, axis=0))
 
     per_batch = compiled(pinv_init="per_batch")(*inputs)
     for b, n in np.ndindex(B, N):
-        expected = paper.nystrom(*one_head(inputs, b, n), np.ones(L), M, 6, scale)
+        query, key, value = one_head(inputs, b, n)
+        expected = paper.nystrom(
+            query,
+            key,
+            value,
+            mask=np.ones(L),
+            num_landmarks=M,
+            pinv_scale=scale,
+        )
         assert relative_error(per_batch[b, :, n], expected) <= TOLERANCE["float32"]
     per_matrix = compiled(pinv_init="per_matrix")(*inputs)
     assert relative_error(per_matrix, per_batch) > 0.01
@@ -233,7 +254,7 @@ def test_nystrom_attention_at_extremes(length, num_landmarks, dtype):
             np.asarray(query, float),
             np.asarray(key, float),
             np.asarray(value, float),
-            np.ones(length),
-            num_landmarks,
+            mask=np.ones(length),
+            num_landmarks=num_landmarks,
         )
         assert relative_error(out[0, :, 0], expected) <= TOLERANCE[dtype], scale
