@@ -8,7 +8,9 @@ import jax
 import numpy as np
 from flax import nnx
 
+from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
+from tests.tolerance import relative_error
 
 # Batch, length, vocabulary and the size of the model.
 B = 3
@@ -41,8 +43,32 @@ def call(module: nnx.Module, *inputs: Any) -> Any:
     return module(*inputs)
 
 
+def encode(model: nnx.Module, *inputs: Any) -> jax.Array:
+    """The vectors of an encoder, whose train() and eval() are programs of their own."""
+    vectors, _ = call(model, *inputs)
+    return vectors
+
+
 def compiled(model: nnx.Module) -> Callable[..., Any]:
     """The model as a function that is compiled once for each shape."""
     graphdef, state = nnx.split(model)
     call = jax.jit(lambda state, *args: nnx.merge(graphdef, state)(*args))
     return functools.partial(call, state)
+
+
+def make_encoder(**options: Any) -> Encoder:
+    return Encoder(encoder_config(**options), rngs=nnx.Rngs(0))
+
+
+@functools.cache
+def forward(**options: Any) -> Callable[..., Any]:
+    """The encoder of these options as a compiled function."""
+    return compiled(make_encoder(**options))
+
+
+def error_of_valid_rows(actual: jax.Array, expected: jax.Array) -> float:
+    """The largest relative error of an example, at its valid tokens."""
+    errors = []
+    for row, expected_row, is_valid in zip(actual, expected, MASK, strict=True):
+        errors.append(relative_error(row[is_valid], expected_row[is_valid]))
+    return max(errors)

@@ -1,0 +1,106 @@
+"""Rematerialisation: it changes memory, and neither outputs nor gradients."""
+
+import functools
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.encoder_cases import INPUTS, MASK, OPTIONS, B, D, L, compiled, make_encoder
+from tests.jaxpr import equations
+from tests.tolerance import TOLERANCE, relative_error
+
+KEY = jax.random.key(1)
+
+
+def test_encoder_remat_recomputes_and_changes_nothing():
+    def loss(state, graphdef):
+        x, _ = nnx.merge(graphdef, state)(INPUTS, jnp.asarray(MASK), KEY)
+        return jnp.where(MASK[:, :, None], jnp.sin(x), 0).sum()
+
+    gradients = {}
+    num_products = {}
+    for remat in ("none", "block"):
+        graphdef, state = nnx.split(make_encoder(dropout_rate=0.3, remat=remat))
+        gradient = functools.partial(jax.grad(loss), graphdef=graphdef)
+        gradients[remat], _ = jax.flatten_util.ravel_pytree(jax.jit(gradient)(state))
+        names = [equation.primitive.name for equation in equations(gradient, state)]
+        num_products[remat] = names.count("dot_general")
+
+    error = relative_error(gradients["block"], gradients["none"])
+    assert error <= TOLERANCE["float32"]
+    assert num_products["block"] > num_products["none"]
+
+
+def scanned(function):
+    """The function of INPUTS as the only step of a scan."""
+    _, outputs = jax.lax.scan(lambda carry, x: (carry, function(x)), 0, INPUTS[None])
+    return outputs[0]
+
+
+def in_a_gradient(function):
+    """The function of INPUTS as the gradient of its sum by factors of one."""
+
+    def weighted_sum(factors):
+        return (function(INPUTS) * factors).sum()
+
+    return jax.grad(weighted_sum)(jnp.ones((B, L, D)))
+
+
+# Each of them gives function(INPUTS).
+TRANSFORMATIONS = {
+    "jit": lambda function: function(INPUTS),
+    "vmap": lambda function: jax.vmap(function)(INPUTS[None])[0],
+    "scan": scanned,
+    "lax.map": lambda function: jax.lax.map(function, INPUTS[None])[0],
+    "grad": in_a_gradient,
+}
+
+
+def make_model(attention, options, remat):
+    return make_encoder(
+        attention=attention,
+        attention_options=options,
+        remat=remat,
+        num_layers=2,
+    )
+
+
+@functools.cache
+def output_of_identity_without_remat():
+    model = make_model("identity", {}, remat="none")
+    out, _ = compiled(model)(INPUTS)
+    return np.asarray(out)
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_encoder_remat_can_be_transformed_from_outside(name):
+    model = make_model("identity", {}, remat="block")
+
+    @jax.jit
+    def transformed():
+        return TRANSFORMATIONS[name](lambda x: model(x)[0])
+
+    expected = output_of_identity_without_remat()
+    assert relative_error(transformed(), expected) <= TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize(
+    ("attention", "options"),
+    [
+        ("nystrom", OPTIONS),
+        ("linformer", {"projection_dim": 5, "sharing": "layerwise"}),
+        ("linformer", {"projection_dim": 5, "sharing": "layerwise_per_head"}),
+        ("performer", {"num_features": 3}),
+    ],
+    ids=["nystrom", "layerwise", "layerwise_per_head", "performer"],
+)
+def test_encoder_remat_keeps_parameters_of_all_kinds(attention, options):
+    """All blocks share some of them, and some are never trained."""
+    model = make_model(attention, options, remat="block")
+    out = jax.jit(lambda x: model(x)[0])(INPUTS)
+    expected, _ = compiled(make_model(attention, options, remat="none"))(INPUTS)
+    assert relative_error(out, expected) <= TOLERANCE["float32"]
