@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-import nystromformer
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
 from nystromformer.huggingface import load_pretrained, variables_by_name
 from nystromformer.huggingface_files import read_config
 from nystromformer.huggingface_layout import LAYOUTS
-from tests.commands import refused
 from tests.published_folder import (
     BASE,
     DECODER,
@@ -79,9 +77,8 @@ def test_load_pretrained_reads_every_tensor(head, tmp_path):
     """And no other: the names are those of the table above."""
     published = make_published_folder(tmp_path, head)
     variables = variables_by_name(nnx.state(load_pretrained(tmp_path, head=head)))
-    loaded = LAYOUTS["nystromformer"].to_published(
-        {name: np.asarray(x[...]) for name, (_, x) in variables.items()}
-    )
+    arrays = {name: np.asarray(x[...]) for name, (_, x) in variables.items()}
+    loaded = LAYOUTS["nystromformer"].to_published(arrays)
     prefix = BASE if head is None else ""
     assert {name.removeprefix(prefix) for name in loaded} == published.keys()
     for name, array in loaded.items():
@@ -94,7 +91,7 @@ def test_load_pretrained_reads_every_tensor(head, tmp_path):
 def test_load_pretrained_reads_the_copies_of_older_files_and_bfloat16(tmp_path):
     tensors = make_published_folder(tmp_path)
     bias = tensors.pop("cls.predictions.bias").astype("bfloat16")
-    tensors[DECODER_BIAS] = bias  # either name alone will do
+    tensors[DECODER_BIAS] = bias  # Either name alone will do.
     tensors[DECODER] = tensors[WORDS]
     tensors[f"{BASE}embeddings.position_ids"] = np.arange(L)
     write_tensors(tmp_path, {name: x.astype("bfloat16") for name, x in tensors.items()})
@@ -104,8 +101,8 @@ def test_load_pretrained_reads_the_copies_of_older_files_and_bfloat16(tmp_path):
 @pytest.fixture
 def question_answering(tmp_path):
     """A folder of a model with a head that is not ours, and its tensors."""
-    tensors = make_published_folder(tmp_path)
-    tensors = {name: x for name, x in tensors.items() if name.startswith(BASE)}
+    published = make_published_folder(tmp_path)
+    tensors = {name: x for name, x in published.items() if name.startswith(BASE)}
     tensors["qa_outputs.weight"] = np.ones((2, D), "f4")
     tensors["qa_outputs.bias"] = np.ones(2, "f4")
     write_tensors(tmp_path, tensors)
@@ -193,6 +190,7 @@ def test_load_pretrained_exact_attention_and_landmarks(tmp_path):
     make_published_folder(tmp_path)
     inputs = np.random.default_rng(1).integers(0, V, (2, L))
     mask = np.arange(L) < np.array([[L], [8]])
+
     exact = nnx.jit(load_pretrained(tmp_path, num_landmarks=L))
     logits = exact(inputs, mask)
     assert logits.shape == (2, L, V)
@@ -252,9 +250,8 @@ def test_read_config_has_each_setting_of_the_file(tmp_path):
 def test_load_pretrained_takes_landmarks_and_dtype(tmp_path):
     """And keeps the convolution of the folder."""
     make_published_folder(tmp_path, num_landmarks=5, **OTHER_SETTINGS)
-    expected = dataclasses.replace(
-        other_config(num_landmarks=5, pinv_init="per_batch"), dtype=jnp.bfloat16
-    )
+    config = other_config(num_landmarks=5, pinv_init="per_batch")
+    expected = dataclasses.replace(config, dtype=jnp.bfloat16)
     assert read_config(tmp_path, jnp.bfloat16) == expected
     model = load_pretrained(tmp_path, num_landmarks=7, dtype=jnp.bfloat16)
     assert model.encoder.dropout_rate == 0.3
@@ -294,38 +291,3 @@ def test_load_pretrained_refuses_to_drop_the_convolution(options, tmp_path):
     )
     with pytest.raises(PretrainedError, match=message):
         load_pretrained(tmp_path, **options)
-
-
-def make_tokenizer(tokenizers):
-    """A tokenizer of V words, special tokens first, as published."""
-    names = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    names += [f"w{i}" for i in range(V - len(names))]
-    ids = {name: i for i, name in enumerate(names)}
-    return tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "<unk>"))
-
-
-def test_import_weights_makes_a_workdir(commands, tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
-    source = tmp_path / "published"
-    workdir = tmp_path / "run"
-    make_published_folder(source, **OTHER_SETTINGS)
-    flags = (f"--from={source}", f"--workdir={workdir}")
-
-    tokenizer = make_tokenizer(tokenizers)
-    tokenizer.add_tokens(["one more"])
-    tokenizer.save(str(source / "tokenizer.json"))
-    message = refused(commands.run("import_weights.py", *flags))
-    assert f"tokenizer.json has {V + 1} tokens, the model {V}" in message
-
-    make_tokenizer(tokenizers).save(str(source / "tokenizer.json"))
-    done = commands.run("import_weights.py", *flags)
-    assert done.returncode == 0, done.stderr
-    run = nystromformer.load_run(workdir)
-    inputs = np.array([[2, 5, 4, 7, 3]])
-    expected = nnx.jit(load_pretrained(source))(inputs)
-    assert relative_error(nnx.jit(run.model)(inputs), expected) < TOLERANCE["float32"]
-    assert run.config.model.dropout_rate == 0.3
-    assert run.config.model.gelu == "erf"
-
-    again = commands.run("import_weights.py", *flags)
-    assert "choose a new or empty folder as workdir" in refused(again)
