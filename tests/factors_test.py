@@ -14,13 +14,16 @@ from tests.attention.cases import normal, one_head
 from tests.jaxpr import quadratic_shapes
 from tests.tolerance import TOLERANCE, relative_error
 
-S, H, M = 67, 5, 7
+# Tokens, the size of a head, and landmarks.
+S = 67
+H = 5
+M = 7
 TOKEN = np.arange(S)
 MASKS = {
     "all": TOKEN >= 0,
     "padding": TOKEN < 41,
     "holes": TOKEN % 3 != 1,
-    "few": TOKEN % 17 == 3,  # fewer than M
+    "few": TOKEN % 17 == 3,  # They are fewer than M.
 }
 
 
@@ -29,20 +32,25 @@ def attend(query, key, value, mask, **options):
     return one_head("nystrom", query, key, value, mask, **options)
 
 
+@functools.cache
+def compiled_matrix_and_rows(**options):
+    @jax.jit
+    def compute(query, key, rows, mask):
+        f, z, b = factors.nystrom_factors(query, key, mask, **options)
+        return f @ z @ b, factors.nystrom_rows(query, key, rows, mask, **options)
+
+    return compute
+
+
 def matrix_and_rows(query, key, mask, *, rows, **options):
     """F Z B, and rows of it, in float64; excluded keys are NaN."""
+    key = np.where(mask[:, None], key, np.nan)
+    if mask.all():
+        mask = None
     with jax.enable_x64(True):
-        key = jnp.where(mask[:, None], key, jnp.nan)
-        mask = None if mask.all() else jnp.asarray(mask)
-
-        @jax.jit
-        def compute(query, key, mask):
-            f, z, b = factors.nystrom_factors(query, key, mask, **options)
-            chosen = factors.nystrom_rows(query, key, rows, mask, **options)
-            return f, z, b, chosen
-
-        f, z, b, chosen = map(np.asarray, compute(jnp.asarray(query), key, mask))
-    return f @ z @ b, chosen
+        compute = compiled_matrix_and_rows(**options)
+        matrix, matrix_rows = compute(query, key, np.array(rows), mask)
+        return np.asarray(matrix), np.asarray(matrix_rows)
 
 
 RANDOM = {"landmarks": "random", "landmark_seed": 3, "num_pinv_iters": 2}
@@ -90,7 +98,7 @@ def test_factors_and_rows_are_of_the_matrix_that_nystrom_applies(
 @pytest.mark.parametrize("num_landmarks", [M, 71])
 def test_factors_and_rows_are_those_of_cross_attention_with_t_equal_to_s(num_landmarks):
     mask = MASKS["padding"]
-    query, key, value = (normal(i, S, H) for i in range(3))
+    query, key, value = normal(0, 3, S, H)
     options = {"num_landmarks": num_landmarks, "cross_attention": True}
     expected = attend(query, key, value, mask, **options)
     matrix, rows = matrix_and_rows(query, key, mask, rows=[S - 1, 0], **options)
@@ -100,7 +108,7 @@ def test_factors_and_rows_are_those_of_cross_attention_with_t_equal_to_s(num_lan
 
 def test_nystrom_rows_form_no_matrix():
     length = 101
-    query, key = (jnp.asarray(normal(i, length, H), "float32") for i in range(2))
+    query, key = jnp.float32(normal(0, 2, length, H))
 
     def two_rows(query, key):
         return factors.nystrom_rows(query, key, [0, 3], num_landmarks=M)
@@ -110,40 +118,71 @@ def test_nystrom_rows_form_no_matrix():
 
 
 def test_nystrom_rows_of_a_position_that_does_not_exist_are_nan():
-    query, key = (jnp.asarray(normal(i, 11, H), "float32") for i in range(2))
+    query, key = jnp.float32(normal(0, 2, 11, H))
     row_11 = functools.partial(factors.nystrom_rows, rows=[11], num_landmarks=M)
     assert np.isnan(jax.jit(row_11)(query, key)).all()
 
 
+compiled_standard_nystrom = jax.jit(
+    factors.standard_nystrom,
+    static_argnames=("num_landmarks", "pinv", "num_pinv_iters"),
+)
+
+
+def random_tokens(mask, seed):
+    """The tokens that standard_nystrom draws in float64."""
+    with jax.enable_x64(True):
+        return random_positions(jnp.asarray(mask), M, seed).tolist()
+
+
+def standard_nystrom(query, key, mask, **options):
+    """The square [n, n] of the valid tokens, in float64; excluded ones are NaN."""
+    valid = np.flatnonzero(mask)
+    query = np.where(mask[:, None], query, np.nan)
+    key = np.where(mask[:, None], key, np.nan)
+    with jax.enable_x64(True):
+        matrix = compiled_standard_nystrom(query, key, mask, **options)
+    assert not np.asarray(matrix)[valid][:, ~mask].any()
+    return np.asarray(matrix)[np.ix_(valid, valid)]
+
+
 def test_standard_nystrom_samples_rows_and_columns_of_softmax():
-    query, key = (normal(i, S, H) for i in range(2))
+    query, key = normal(0, 2, S, H)
     mask = MASKS["holes"]
     valid = np.flatnonzero(mask).tolist()
-    with jax.enable_x64(True):
-        tokens = random_positions(jnp.asarray(mask), M, 5).tolist()
-        arrays = [jnp.where(mask[:, None], x, jnp.nan) for x in (query, key)]
-        sample = functools.partial(factors.standard_nystrom, *arrays, jnp.asarray(mask))
-        static_names = ("num_landmarks", "pinv", "num_pinv_iters")
-        sampled = jax.jit(sample, static_argnames=static_names)
-        few = np.asarray(sampled(num_landmarks=M, seed=5))
-        other_seed = np.asarray(sampled(num_landmarks=M, seed=6))
-        all_tokens = np.asarray(sampled(num_landmarks=S))
-        iterated = np.asarray(
-            sampled(num_landmarks=M, seed=5, pinv="iterative", num_pinv_iters=4)
-        )
-
-    valid_square = np.ix_(valid, valid)
+    tokens = random_tokens(mask, seed=5)
     expected = paper.standard_nystrom(query, key, valid, tokens)
-    assert relative_error(few[valid_square], expected) <= 1e-9  # cond of S[J, J]
-    exact = paper.softmax(query[valid] @ key[valid].T / np.sqrt(H))
-    assert relative_error(all_tokens[valid_square], exact) <= 1e-6
-    assert not few[valid][:, ~mask].any()
-    regularised = paper.standard_nystrom(query, key, valid, tokens, num_iters=4)
-    error = relative_error(iterated[valid_square], regularised)
-    assert error <= TOLERANCE["float64"]
-    assert relative_error(regularised, expected) > 0.1
-    # It is neither exact, nor the same tokens for each seed, nor the paper's method.
-    assert relative_error(few[valid_square], exact) > 0.1
-    assert relative_error(other_seed[valid_square], expected) > 0.1
+    actual = standard_nystrom(query, key, mask, num_landmarks=M, seed=5)
+    # The condition number of S[J, J] costs two digits.
+    assert relative_error(actual, expected) <= 1e-9
+
+    # These are other tokens for another seed.
+    other = standard_nystrom(query, key, mask, num_landmarks=M, seed=6)
+    assert relative_error(other, expected) > 0.1
+    # This is not the paper's method with the same tokens.
     f, a, b = paper.kernels_of(query[tokens], key[tokens], query[valid], key[valid])
     assert relative_error(f @ np.linalg.pinv(a) @ b, expected) > 0.1
+
+
+def test_standard_nystrom_of_all_tokens_is_exact():
+    query, key = normal(0, 2, S, H)
+    mask = MASKS["holes"]
+    exact = paper.softmax(query[mask] @ key[mask].T / np.sqrt(H))
+    actual = standard_nystrom(query, key, mask, num_landmarks=S)
+    assert relative_error(actual, exact) <= 1e-6
+    few = standard_nystrom(query, key, mask, num_landmarks=M, seed=5)
+    assert relative_error(few, exact) > 0.1
+
+
+def test_standard_nystrom_may_have_the_iterated_inverse():
+    query, key = normal(0, 2, S, H)
+    mask = MASKS["holes"]
+    valid = np.flatnonzero(mask).tolist()
+    tokens = random_tokens(mask, seed=5)
+    expected = paper.standard_nystrom(query, key, valid, tokens, num_iters=4)
+    actual = standard_nystrom(
+        query, key, mask, num_landmarks=M, seed=5, pinv="iterative", num_pinv_iters=4
+    )
+    assert relative_error(actual, expected) <= TOLERANCE["float64"]
+    exact_inverse = paper.standard_nystrom(query, key, valid, tokens)
+    assert relative_error(expected, exact_inverse) > 0.1
