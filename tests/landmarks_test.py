@@ -7,34 +7,48 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer import landmarks
-from nystromformer.landmarks import KMEANS_STEPS, LANDMARKS, kmeans
+from nystromformer.landmarks import (
+    KMEANS_STEPS,
+    LANDMARKS,
+    kmeans,
+    random_positions,
+)
 from tests import paper
 from tests.attention.cases import normal, one_head
 from tests.tolerance import TOLERANCE, relative_error
 
-S, H, M = 67, 5, 7
+# Tokens, the size of a head, and landmarks.
+S = 67
+H = 5
+M = 7
 TOKEN = np.arange(S)
-MASKS = {"all": TOKEN >= 0, "padding": TOKEN < 41, "holes": (TOKEN % 3 != 1)}
+MASKS = {"all": TOKEN >= 0, "padding": TOKEN < 41, "holes": TOKEN % 3 != 1}
 random_tokens = jax.jit(LANDMARKS["random"], static_argnums=(1, 3))
 
 
 def attend(query, key, value, mask=MASKS["all"], num_landmarks=M, **options):
     """The attention of one head in float64, landmarks and inverse by name."""
-    options |= {"num_landmarks": num_landmarks}
-    return one_head("nystrom", query, key, value, mask, **options)
+    return one_head(
+        "nystrom", query, key, value, mask, num_landmarks=num_landmarks, **options
+    )
 
 
 def find_positions(x, tokens):
     """The position in x of each of the tokens."""
-    return [np.flatnonzero((x == token).all(1)).item() for token in np.asarray(tokens)]
+    positions = []
+    for token in np.asarray(tokens):
+        is_token = (x == token).all(1)
+        positions.append(np.flatnonzero(is_token).item())
+    return positions
 
 
 @functools.cache
 def random_token_positions(length):
     """Positions of the random tokens of a sequence without padding."""
-    tokens, exists = random_tokens(jnp.arange(1.0, length + 1)[:, None], M, None, 0)
-    return np.asarray(tokens[:, 0])[np.asarray(exists)].astype(int) - 1
+    numbered_tokens = jnp.arange(1.0, length + 1)[:, None]
+    tokens, exists = random_tokens(numbered_tokens, M, None, 0)
+    numbers = np.asarray(tokens[:, 0])[np.asarray(exists)]
+    return numbers.astype(int) - 1
 
 
 @pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
@@ -54,13 +68,15 @@ def test_random_tokens_are_distinct_valid_tokens_in_order(generator):
 
 def test_random_positions_are_uniform_and_follow_the_seed():
     mask = jnp.ones(11, bool)
-    draw = jax.jit(jax.vmap(lambda seed: landmarks.random_positions(mask, M, seed)))
+    draw = jax.jit(jax.vmap(lambda seed: random_positions(mask, M, seed)))
     draws = np.asarray(draw(jnp.arange(300)))
     counts = np.bincount(draws.ravel(), minlength=11)
-    expected = 300 * M / 11  # hypergeometric: each token is in or out of a draw
-    deviation = np.sqrt(300 * M / 11 * (1 - M / 11))
-    assert (np.abs(counts - expected) < 4.5 * deviation).all()
-    assert len({tuple(d) for d in draws}) > 150  # of the 330 sets
+    # Each token is in a draw or not.
+    probability = M / 11
+    deviation = np.sqrt(300 * probability * (1 - probability))
+    assert (np.abs(counts - 300 * probability) < 4.5 * deviation).all()
+    # There are 330 sets.
+    assert len(np.unique(draws, axis=0)) > 150
 
 
 def test_kmeans_is_lloyds_algorithm_from_the_segment_means():
@@ -79,10 +95,13 @@ def numpy_landmarks(choice, *arrays):
     """Landmarks of float64 arrays by the paper's transcription."""
     if choice == "random":
         return [x[random_token_positions(S)] for x in arrays]
-    means = [paper.segment_means(x, range(S), M) for x in arrays]
-    if choice == "segment_means":
-        return means
-    return [paper.lloyd(x, m, KMEANS_STEPS) for x, m in zip(arrays, means, strict=True)]
+    landmarks = []
+    for x in arrays:
+        means = paper.segment_means(x, list(range(S)), M)
+        if choice == "kmeans":
+            means = paper.lloyd(x, means, KMEANS_STEPS)
+        landmarks.append(means)
+    return landmarks
 
 
 @pytest.mark.parametrize(
@@ -94,8 +113,9 @@ def numpy_landmarks(choice, *arrays):
     ],
 )
 def test_nystrom_uses_these_landmarks_and_this_inverse(choice, pinv, inverse):
-    query, key, value = (normal(seed, S, H, scale=2.0) for seed in range(3))
-    f, a, b = paper.kernels_of(*numpy_landmarks(choice, query, key), query, key)
+    query, key, value = normal(0, 3, S, H, scale=2.0)
+    query_landmarks, key_landmarks = numpy_landmarks(choice, query, key)
+    f, a, b = paper.kernels_of(query_landmarks, key_landmarks, query, key)
     expected = f @ (inverse(a) @ (b @ value))
     out = attend(query, key, value, landmarks=choice, pinv=pinv)
     assert relative_error(out, expected) <= TOLERANCE["float64"]
@@ -106,9 +126,15 @@ def test_nystrom_uses_these_landmarks_and_this_inverse(choice, pinv, inverse):
     [("random", "iterative", 4), ("random", "exact", M), ("kmeans", "identity", 71)],
 )
 def test_nystrom_with_a_landmark_for_each_valid_token_is_exact(choice, inverse, count):
-    mask = TOKEN % 17 == 3  # 4 valid tokens
-    x = [normal(seed, S, H) for seed in range(3)]
-    expected = paper.attention(*x, list(np.flatnonzero(mask)))[mask]
-    out = attend(*x, mask, count, landmarks=choice, pinv=inverse)
-    assert relative_error(out[mask], expected) <= TOLERANCE["float64"]
-    assert relative_error(attend(*x, mask, 3, landmarks=choice)[mask], expected) > 1e-2
+    mask = TOKEN % 17 == 3
+    query, key, value = normal(0, 3, S, H)
+    valid = np.flatnonzero(mask).tolist()
+    assert len(valid) == 4
+    expected = paper.attention(query, key, value, valid)[mask]
+
+    def error_of_landmarks(count, pinv):
+        out = attend(query, key, value, mask, count, landmarks=choice, pinv=pinv)
+        return relative_error(out[mask], expected)
+
+    assert error_of_landmarks(count, inverse) <= TOLERANCE["float64"]
+    assert error_of_landmarks(3, "iterative") > 1e-2
