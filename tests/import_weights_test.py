@@ -51,14 +51,14 @@ def test_import_weights_makes_a_workdir(commands, tmp_path):
 
 def test_import_weights_refuses_the_tokenizer_of_another_model(commands, tmp_path):
     source = tmp_path / "published"
+    workdir = tmp_path / "run"
     make_published_folder(source)
     tokenizer = make_tokenizer()
     tokenizer.add_tokens(["one more"])
     tokenizer.save(str(source / "tokenizer.json"))
-    done = commands.run(
-        "import_weights.py", f"--from={source}", f"--workdir={tmp_path / 'run'}"
-    )
+    done = commands.run("import_weights.py", f"--from={source}", f"--workdir={workdir}")
     assert f"tokenizer.json has {V + 1} tokens, the model {V}" in refused(done)
+    assert not workdir.exists()
 
 
 @pytest.fixture(scope="module")
