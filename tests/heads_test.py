@@ -49,6 +49,12 @@ def apply_linear(layer, x):
     return x @ np.float64(layer.kernel[...]) + np.float64(layer.bias[...])
 
 
+def encode(model):
+    """The vectors of the model's encoder in float64, [B, L, D]."""
+    x, _ = compiled(model.encoder)(INPUTS, MASK)
+    return np.float64(x)
+
+
 def count(model):
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
 
@@ -65,16 +71,19 @@ POOLS = {
 @pytest.mark.parametrize("pooling", POOLS)
 def test_sequence_classifier_pools_valid_tokens(pooling):
     x = np.random.default_rng(1).normal(size=(B, L, D)).astype(np.float32) - 9
-    model = make(pooling=pooling, attention="identity")
-    pool = POOLS[pooling]
+    pool = jax.jit(make(pooling=pooling, attention="identity").pool)
+
+    def expected(lengths):
+        """The vectors of rows without padding."""
+        pool_row = POOLS[pooling]
+        rows = zip(np.float64(x), lengths, strict=True)
+        return [pool_row(row[:length]) for row, length in rows]
+
     dirty = np.where(MASK[:, :, None], x, np.nan)
-    expected = [pool(np.float64(row[:n])) for row, n in zip(x, LENGTHS, strict=True)]
-    compiled_pool = jax.jit(model.pool)
-    assert relative_error(compiled_pool(dirty, MASK), expected) <= TOLERANCE["same"]
+    assert relative_error(pool(dirty, MASK), expected(LENGTHS)) <= TOLERANCE["same"]
+    assert relative_error(pool(x, None), expected([L] * B)) <= TOLERANCE["same"]
     if pooling != "cls_token":
-        assert not compiled_pool(x, np.zeros((B, L), bool)).any()
-    without_mask = [pool(np.float64(row)) for row in x]
-    assert relative_error(compiled_pool(x, None), without_mask) <= TOLERANCE["same"]
+        assert not pool(x, np.zeros((B, L), bool)).any()
 
 
 @pytest.mark.parametrize("pooling", POOLS)
@@ -85,11 +94,13 @@ def test_sequence_classifier_promotes_no_dtype_unasked(pooling):
         return nnx.merge(graphdef, state)(jnp.asarray(INPUTS), MASK)
 
     with jax.numpy_dtype_promotion("strict"):
-        jax.eval_shape(logits, state)  # or raises
+        # This raises where a dtype is promoted.
+        jax.eval_shape(logits, state)
 
 
 def test_pair_classifier_rejects_inputs_and_masks_that_are_no_pairs():
-    pairs, masks = (np.stack([x, x], axis=1) for x in (INPUTS, MASK))
+    pairs = np.stack([INPUTS, INPUTS], axis=1)
+    masks = np.stack([MASK, MASK], axis=1)
     model = make(PairClassifier, attention="identity")
     assert jax.eval_shape(model, pairs, masks).shape == (B, C)
     assert jax.eval_shape(model, pairs[:0], masks[:0]).shape == (0, C)
@@ -105,13 +116,16 @@ def test_sequence_classifier_ignores_padding_and_batch(pooling):
     function = forward(pooling=pooling, cls_token=pooling == "cls_token")
     logits = function(INPUTS, MASK)
     assert logits.shape == (B, C)
-    with pytest.raises(ValueError, match="cls_token=True needs pooling"):
-        make(cls_token=True)
     other_tokens = np.where(MASK, INPUTS, (INPUTS + 5) % V)
     np.testing.assert_array_equal(function(other_tokens, MASK), logits)
     assert relative_error(function(other_tokens), function(INPUTS)) > 1e-3
-    alone = function(INPUTS[1:2, :19])
-    assert relative_error(logits[1:2], alone) <= TOLERANCE["float32"]
+    logits_of_one_row = function(INPUTS[1:2, :19])
+    assert relative_error(logits[1:2], logits_of_one_row) <= TOLERANCE["float32"]
+
+
+def test_sequence_classifier_rejects_a_cls_token_that_is_not_pooled():
+    with pytest.raises(ValueError, match="cls_token=True needs pooling"):
+        make(cls_token=True)
 
 
 def test_pair_classifier_is_one_encoder_and_four_features():
@@ -120,12 +134,14 @@ def test_pair_classifier_is_one_encoder_and_four_features():
     inputs = np.stack([INPUTS, (INPUTS * 3 + 1) % V], axis=1)
     mask = np.stack([MASK, MASK[::-1]], axis=1)
     encode_text = compiled(model.encoder)
-    pooled = []
-    for i in (0, 1):
+
+    def pooled_text(i):
         x, _ = encode_text(inputs[:, i], mask[:, i])
         rows = zip(np.asarray(x, np.float64), mask[:, i], strict=True)
-        pooled.append(np.array([row[valid].mean(0) for row, valid in rows]))
-    x0, x1 = pooled
+        return np.array([row[is_valid].mean(0) for row, is_valid in rows])
+
+    x0 = pooled_text(0)
+    x1 = pooled_text(1)
     features = np.concatenate([x0, x1, x0 * x1, x0 - x1], axis=1)
     hidden = np.maximum(apply_linear(model.head.hidden, features), 0)
     expected = apply_linear(model.head.out, hidden)
@@ -141,7 +157,8 @@ def test_sequence_classifier_in_bfloat16_has_float32_logits_and_gradients():
     def loss(state):
         logits = nnx.merge(graphdef, state)(INPUTS, jnp.asarray(MASK))
         assert logits.dtype == jnp.float32
-        return (logits * jnp.cos(jnp.arange(C))[None, :]).sum()
+        weights = jnp.cos(jnp.arange(C))[None, :]
+        return (logits * weights).sum()
 
     for grad in jax.tree.leaves(jax.jit(jax.grad(loss))(state)):
         assert grad.dtype == jnp.float32
@@ -152,8 +169,7 @@ def test_sequence_classifier_in_bfloat16_has_float32_logits_and_gradients():
 def test_token_classifier_is_linear_on_each_vector():
     config = encoder_config(dtype=jnp.bfloat16, attention="identity")
     model = TokenClassifier(config, num_classes=C, rngs=nnx.Rngs(0))
-    x = np.float64(compiled(model.encoder)(INPUTS, MASK)[0])
-    expected = x @ np.float64(model.out.kernel) + np.float64(model.out.bias)
+    expected = apply_linear(model.out, encode(model))
     logits = compiled(model)(INPUTS, MASK)
     assert logits.dtype == jnp.float32
     assert logits.shape == (B, L, C)
@@ -169,13 +185,18 @@ def test_classifiers_have_the_papers_parameters(model):
 
     norm = 2 * 64
     attention = 4 * linear(64, 64) + 35 * 2
-    block = 2 * norm + attention + linear(64, 128) + linear(128, 64)
-    head = linear(64 if model is SequenceClassifier else 4 * 64, 128) + linear(128, 10)
-    expected = (16 + 2048) * 64 + 2 * block + norm + head
-    options = {"conv_kernel_size": 35}
-    config = EncoderConfig(vocab_size=16, max_length=2048, attention_options=options)
-    made = nnx.eval_shape(lambda: model(config, num_classes=10, rngs=nnx.Rngs(0)))
-    assert count(made) == expected
+    mlp = linear(64, 128) + linear(128, 64)
+    block = 2 * norm + attention + mlp
+    num_features = 64 if model is SequenceClassifier else 4 * 64
+    head = linear(num_features, 128) + linear(128, 10)
+    embeddings = (16 + 2048) * 64
+    expected = embeddings + 2 * block + norm + head
+
+    config = EncoderConfig(
+        vocab_size=16, max_length=2048, attention_options={"conv_kernel_size": 35}
+    )
+    classifier = nnx.eval_shape(lambda: model(config, num_classes=10, rngs=nnx.Rngs(0)))
+    assert count(classifier) == expected
 
 
 def published_config(gelu="erf"):
@@ -183,19 +204,16 @@ def published_config(gelu="erf"):
     return encoder_config(attention="identity", gelu=gelu, dropout_rate=0.5)
 
 
-def encode(model):
-    """The vectors of the model's encoder in float64, [B, L, D]."""
-    x, _ = compiled(model.encoder)(INPUTS, MASK)
-    return np.float64(x)
-
-
 @pytest.mark.parametrize("kind", ["erf", "tanh"])
 def test_masked_language_model_is_its_formula(kind):
     model = MaskedLanguageModel(published_config(kind), rngs=nnx.Rngs(0))
     model.bias[...] = np.arange(V, dtype=np.float32)
-    model.transform.kernel[...] *= 5  # where both GELUs differ
-    model.norm.scale[...] *= 2  # not that of the encoder
-    hidden = gelu(encode(model) @ np.float64(model.transform.kernel[...]), kind)
+    # Both GELUs differ there, and the norm is not the one of the encoder.
+    model.transform.kernel[...] *= 5
+    model.norm.scale[...] *= 2
+
+    transformed = encode(model) @ np.float64(model.transform.kernel[...])
+    hidden = gelu(transformed, kind)
     centred = hidden - hidden.mean(-1, keepdims=True)
     normalised = 2 * centred / np.sqrt(hidden.var(-1, keepdims=True) + 1e-5)
     embedding = np.float64(model.encoder.embedding.embedding[...])
@@ -219,7 +237,8 @@ def test_first_token_classifier_is_its_formula(activation, kind, function):
         activation=activation,
         rngs=nnx.Rngs(0),
     )
-    model.pooler.kernel[...] *= 5  # where both GELUs differ
+    # Both GELUs differ there.
+    model.pooler.kernel[...] *= 5
     pooled = apply_linear(model.pooler, encode(model)[:, 0])
     expected = apply_linear(model.out, function(pooled))
     logits = nnx.jit(model)(INPUTS, MASK)
@@ -246,7 +265,8 @@ def test_sequence_classifier_is_trained_in_linen_by_to_linen():
     model = make()
     layer = nnx.bridge.to_linen(SequenceClassifier, encoder_config(), num_classes=C)
     variables = jax.jit(layer.init)(jax.random.key(0), INPUTS)
-    assert count(model) == sum(x.size for x in jax.tree.leaves(variables["params"]))
+    params = variables["params"]
+    assert count(model) == sum(x.size for x in jax.tree.leaves(params))
 
     @jax.jit
     @jax.grad
@@ -254,13 +274,16 @@ def test_sequence_classifier_is_trained_in_linen_by_to_linen():
         logits = layer.apply({**variables, "params": params}, INPUTS, MASK)
         return jnp.square(logits).sum()
 
-    for leaf in jax.tree.leaves(gradient(variables["params"])):
+    for leaf in jax.tree.leaves(gradient(params)):
         assert np.asarray(leaf).any()
 
 
 def test_pair_classifier_takes_features():
     features = np.random.default_rng(2).normal(size=(B, 2, L, V)).astype(np.float32)
-    sizes = {"vocab_size": None, "input_dim": V}
-    pair = compiled(make(PairClassifier, attention="identity", **sizes))
-    assert pair(features, np.stack([MASK, MASK], axis=1)).shape == (B, C)
-    assert relative_error(pair(features[:, ::-1]), pair(features)) > 1e-3
+    mask = np.stack([MASK, MASK], axis=1)
+    model = make(PairClassifier, attention="identity", vocab_size=None, input_dim=V)
+    classify = compiled(model)
+    logits = classify(features, mask)
+    assert logits.shape == (B, C)
+    swapped_logits = classify(features[:, ::-1], mask)
+    assert relative_error(swapped_logits, logits) > 1e-3
