@@ -19,7 +19,10 @@ from tests.attention.cases import make, normal
 from tests.jaxpr import equations
 from tests.tolerance import TOLERANCE, relative_error
 
-B, N, H = 3, 2, 16
+# Batch, heads, the size of a head, and tokens.
+B = 3
+N = 2
+H = 16
 LENGTH = 134
 FORWARD = "__cudnn$fmhaSoftmax"
 BACKWARD = "__cudnn$fmhaSoftmaxBackward"
@@ -40,9 +43,14 @@ def has_cudnn(monkeypatch):
     monkeypatch.setattr(fused_attention_stablehlo, "cuda_versions", versions)
 
 
-def half(dtype=jnp.bfloat16, length=LENGTH, num_heads=N, head_dim=H):
+def shapes(dtype=jnp.bfloat16, length=LENGTH, head_dim=H):
     """Query, key and value [B, L, N, H] as shapes."""
-    return [jax.ShapeDtypeStruct((B, length, num_heads, head_dim), dtype)] * 3
+    return [jax.ShapeDtypeStruct((B, length, N, head_dim), dtype)] * 3
+
+
+def qkv(dtype, length=LENGTH):
+    """Query, key and value [B, L, N, H]."""
+    return [jnp.asarray(x, dtype) for x in normal(0, 3, B, length, N, H)]
 
 
 def lowered(function, *args, platform="cuda"):
@@ -64,38 +72,40 @@ def four_axes(mask):
     return None if mask is None else mask[:, None, None]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("length", [LENGTH, 67])
+@pytest.mark.parametrize(
+    ("dtype", "length"), [("bfloat16", LENGTH), ("bfloat16", 67), ("float16", 67)]
+)
 @pytest.mark.parametrize("has_mask", [False, True])
 def test_softmax_is_cudnns_kernel_on_a_gpu(dtype, length, has_mask, has_cudnn):
     """With odd lengths, too, and no scores are stored."""
     mask = np.arange(length) < np.array([[length], [5], [0]])
     attend = functools.partial(SOFTMAX, mask=four_axes(mask) if has_mask else None)
-    arguments = half(dtype, length)
-    text = lowered(attend, *arguments)
-    assert num_calls(text) == (1, 1)
-    assert f"{length}x{length}" not in text
+    arguments = shapes(dtype, length)
+    gpu_text = lowered(attend, *arguments)
+    assert num_calls(gpu_text) == (1, 1)
+    assert f"{length}x{length}" not in gpu_text
 
-    text = lowered(attend, *arguments, platform="cpu")
-    assert num_calls(text) == (0, 0)
-    assert "dot_general" in text
+    cpu_text = lowered(attend, *arguments, platform="cpu")
+    assert num_calls(cpu_text) == (0, 0)
+    assert "dot_general" in cpu_text
 
 
+# Attentions and arguments that the kernel cannot take.
 BLOCKS = {
-    "float32": (SOFTMAX, half(jnp.float32)),
-    "turned off": (make("softmax", num_heads=N, head_dim=H, fused=False), half()),
-    "bias": (functools.partial(SOFTMAX, bias=np.zeros((1, LENGTH))), half()),
-    "causal": (functools.partial(SOFTMAX, is_causal=True), half()),
+    "float32": (SOFTMAX, shapes(jnp.float32)),
+    "turned off": (make("softmax", num_heads=N, head_dim=H, fused=False), shapes()),
+    "bias": (functools.partial(SOFTMAX, bias=np.zeros((1, LENGTH))), shapes()),
+    "causal": (functools.partial(SOFTMAX, is_causal=True), shapes()),
     "mask of queries": (
         functools.partial(SOFTMAX, mask=np.ones((LENGTH, LENGTH), bool)),
-        half(),
+        shapes(),
     ),
     "dropout": (
         functools.partial(SOFTMAX, dropout_rate=0.5, dropout_rng=jax.random.key(0)),
-        half(),
+        shapes(),
     ),
-    "heads of 12": (make("softmax", head_dim=12), half(head_dim=12)),
-    "heads of 136": (make("softmax", head_dim=136), half(head_dim=136)),
+    "heads of 12": (make("softmax", head_dim=12), shapes(head_dim=12)),
+    "heads of 136": (make("softmax", head_dim=136), shapes(head_dim=136)),
 }
 
 
@@ -108,12 +118,12 @@ def test_softmax_keeps_its_blocks_where_the_kernel_cannot(name, has_cudnn):
 
 
 def test_softmax_keeps_its_blocks_without_cudnn():
-    assert num_calls(lowered(SOFTMAX, *half())) == (0, 0)
+    assert num_calls(lowered(SOFTMAX, *shapes())) == (0, 0)
 
 
 def test_softmax_keeps_its_blocks_on_several_devices(has_cudnn, monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 8)
-    assert num_calls(lowered(SOFTMAX, *half())) == (0, 0)
+    assert num_calls(lowered(SOFTMAX, *shapes())) == (0, 0)
 
 
 @pytest.mark.parametrize(("capability", "calls"), [("7.5", (0, 0)), ("8.0", (1, 1))])
@@ -122,23 +132,29 @@ def test_softmax_keeps_its_blocks_on_a_gpu_before_ampere(
 ):
     gpus = [SimpleNamespace(compute_capability=capability)]
     monkeypatch.setattr(jax, "local_devices", lambda: gpus)
-    assert num_calls(lowered(SOFTMAX, *half())) == calls
+    assert num_calls(lowered(SOFTMAX, *shapes())) == calls
 
 
 def test_softmax_on_a_cpu_is_the_same_program_where_cudnn_is_installed(has_cudnn):
     """In float32, what is traced; in half precision, the numbers."""
 
-    def primitives(attention, dtype):
-        found = equations(attention, *[jnp.ones(x.shape, dtype) for x in half()])
-        return [equation.primitive.name for equation in found]
+    def primitives(attention):
+        return [
+            equation.primitive.name
+            for equation in equations(attention, *qkv("float32"))
+        ]
 
     blocks = make("softmax", num_heads=N, head_dim=H, fused=False)
-    assert primitives(SOFTMAX, "float32") == primitives(blocks, "float32")
+    assert primitives(SOFTMAX) == primitives(blocks)
 
-    inputs = [
-        jnp.asarray(normal(seed, B, LENGTH, N, H), "bfloat16") for seed in (0, 1, 2)
-    ]
+    inputs = qkv("bfloat16")
     np.testing.assert_array_equal(SOFTMAX(*inputs), blocks(*inputs))
+
+
+# JAX's plain implementation of what the kernel computes.
+attend_with_stand_in = functools.partial(
+    attend_with_lengths, scale=H**-0.5, implementation="xla"
+)
 
 
 def with_gradients(attend, is_valid, *inputs):
@@ -153,25 +169,23 @@ def with_gradients(attend, is_valid, *inputs):
 @pytest.mark.parametrize("name", MASKS)
 def test_lengths_in_place_of_a_mask_are_the_same_attention(name, length):
     """Whatever the mask: keys may stand in any order. Beside our blocks."""
-    mask = MASKS[name] if MASKS[name] is None else jnp.asarray(MASKS[name][:, :length])
-    inputs = [
-        jnp.asarray(normal(seed, B, length, N, H), "float32") for seed in range(3)
-    ]
-    if mask is not None:
-        inputs = SOFTMAX.zero_padding(*inputs, mask)
+    inputs = qkv("float32", length)
+    mask = None
     is_valid = np.ones((B, length), bool)
-    if mask is not None:  # Without keys there is nothing to compare.
+    if MASKS[name] is not None:
+        mask = jnp.asarray(MASKS[name][:, :length])
+        inputs = SOFTMAX.zero_padding(*inputs, mask)
+        # Without keys there is nothing to compare.
         is_valid &= np.asarray(mask).any(1)[:, None]
 
     def attend(query, key, value):
-        return attend_with_lengths(
-            query, key, value, mask, scale=H**-0.5, implementation="xla"
-        )
+        return attend_with_stand_in(query, key, value, mask)
 
     actual = with_gradients(attend, is_valid, *inputs)
     blocks = functools.partial(SOFTMAX, mask=four_axes(mask))
     expected = with_gradients(blocks, is_valid, *inputs)
-    if mask is not None:  # Gradients of padding are zeroed before.
+    if mask is not None:
+        # The attention zeroes gradients of padding before.
         rows = mask[:, :, None, None]
         actual[2:] = [jnp.where(rows, x, 0) for x in actual[2:]]
         expected[2:] = [jnp.where(rows, x, 0) for x in expected[2:]]
@@ -181,18 +195,15 @@ def test_lengths_in_place_of_a_mask_are_the_same_attention(name, length):
 
 
 def test_a_number_of_keys_that_is_wrong_would_show():
-    query, key, value = (
-        jnp.asarray(normal(seed, B, LENGTH, N, H)) for seed in range(3)
-    )
-    attend = functools.partial(attend_with_lengths, scale=H**-0.5, implementation="xla")
+    query, key, value = qkv("float32")
     mask = jnp.asarray(MASKS["holes"])
-    fewer = mask.at[:, jnp.argmax(mask, 1)].set(False)
-    error = relative_error(
-        attend(query, key, value, fewer), attend(query, key, value, mask)
-    )
-    assert error > 100 * TOLERANCE["float32"]
+    mask_of_fewer_keys = mask.at[:, jnp.argmax(mask, 1)].set(False)
+    out = attend_with_stand_in(query, key, value, mask_of_fewer_keys)
+    expected = attend_with_stand_in(query, key, value, mask)
+    assert relative_error(out, expected) > 100 * TOLERANCE["float32"]
 
 
+# The axes of query, key and value.
 VMAPS = {
     "queries alone": (0, None, None),
     "keys alone": (None, 0, 0),
@@ -207,25 +218,22 @@ def test_the_kernel_is_vmapped(name, has_mask, has_cudnn):
     """JAX's own rule needs all arrays batched along the first axis."""
     axes = VMAPS[name]
     mask = jnp.asarray(MASKS["holes"]) if has_mask else None
-    shapes = [(B, LENGTH, N, H) for _ in range(3)]
-    shapes = [
-        shape if axis is None else (*shape[:axis], 2, *shape[axis:])
-        for shape, axis in zip(shapes, axes, strict=True)
-    ]
+    inputs = []
+    for seed, axis in enumerate(axes):
+        shape = [B, LENGTH, N, H]
+        if axis is not None:
+            shape.insert(axis, 2)
+        inputs.append(jnp.asarray(normal(seed, *shape), "float32"))
+
     attend = functools.partial(SOFTMAX, mask=four_axes(mask))
-    arguments = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    arguments = [jax.ShapeDtypeStruct(x.shape, jnp.bfloat16) for x in inputs]
     assert num_calls(lowered(jax.vmap(attend, axes), *arguments)) == (1, 1)
 
-    def with_stand_in(query, key, value):
-        return attend_with_lengths(
-            query, key, value, mask, scale=H**-0.5, implementation="xla"
-        )
+    def attend_in_place_of_it(query, key, value):
+        return attend_with_stand_in(query, key, value, mask)
 
-    inputs = [
-        jnp.asarray(normal(i, *shape), "float32") for i, shape in enumerate(shapes)
-    ]
     is_valid = np.ones((2, B, LENGTH), bool)
-    actual = with_gradients(jax.vmap(with_stand_in, axes), is_valid, *inputs)
+    actual = with_gradients(jax.vmap(attend_in_place_of_it, axes), is_valid, *inputs)
     expected = with_gradients(jax.vmap(attend, axes), is_valid, *inputs)
     for array, expected_array in zip(actual, expected, strict=True):
         assert relative_error(array, expected_array) <= TOLERANCE["float32"]
@@ -237,22 +245,19 @@ def test_nystroms_two_attentions_are_cudnns_where_asked_for(has_mask, has_cudnn)
     for fused, calls in ((True, (2, 2)), (False, (0, 0))):
         nystrom = make("nystrom", num_heads=N, head_dim=H, num_landmarks=8, fused=fused)
         attend = functools.partial(nystrom, mask=mask)
-        text = lowered(attend, *half())
+        text = lowered(attend, *shapes())
         assert num_calls(text) == calls
-        # The products of the inverse: six of bfloat16 parts, of float32 matrices.
+        # The inverse multiplies float32 matrices by six products of bfloat16 parts.
         assert "num_primitive_operations = 6" in text
-        assert num_calls(lowered(attend, *half(), platform="cpu")) == (0, 0)
+        assert num_calls(lowered(attend, *shapes(), platform="cpu")) == (0, 0)
 
 
 def test_nystrom_with_fused_attentions_is_the_same_on_a_cpu():
-    inputs = [
-        jnp.asarray(normal(seed, B, LENGTH, N, H), "bfloat16") for seed in (0, 1, 2)
-    ]
-    mask = four_axes(MASKS["holes"])
-    sizes = {"num_heads": N, "head_dim": H, "num_landmarks": 8}
-    plain = make("nystrom", **sizes)(*inputs, mask=mask)
-    fused = make("nystrom", **sizes, fused=True)(*inputs, mask=mask)
-    np.testing.assert_array_equal(fused, plain)
+    def attend(fused):
+        nystrom = make("nystrom", num_heads=N, head_dim=H, num_landmarks=8, fused=fused)
+        return nystrom(*qkv("bfloat16"), mask=four_axes(MASKS["holes"]))
+
+    np.testing.assert_array_equal(attend(fused=True), attend(fused=False))
 
 
 def test_attend_fused_head_returns_float32_on_every_platform(has_cudnn):
