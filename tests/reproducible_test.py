@@ -15,7 +15,9 @@ ELSEWHERE = {"PYTHONHASHSEED": "4242", "LC_ALL": "C", "TZ": "Asia/Tokyo"}
 def test_train_is_the_same_in_any_locale_and_folder(commands, finished, tmp_path):
     folder = tmp_path / "folder ö"
     folder.mkdir()
-    ours = Commands(folder, commands.programs, ELSEWHERE)
-    command = [sys.executable, ROOT / "scripts" / "train.py", *ours.train_args("run")]
-    assert subprocess.run(command, cwd=folder, env=ours.env).returncode == 0
-    assert numbers(folder / "run") == numbers(finished[0])
+    elsewhere = Commands(folder, commands.programs, ELSEWHERE)
+    script = ROOT / "scripts" / "train.py"
+    command = [sys.executable, script, *elsewhere.train_args("run")]
+    assert subprocess.run(command, cwd=folder, env=elsewhere.env).returncode == 0
+    workdir, _ = finished
+    assert numbers(folder / "run") == numbers(workdir)
