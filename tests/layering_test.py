@@ -55,8 +55,13 @@ def num_lines(path):
 
 
 def reaches(names, packages):
-    """Those of the names that lie in one of the packages."""
-    return {n for n in names for p in packages if n == p or n.startswith(f"{p}.")}
+    """The names that lie in one of the packages."""
+    return {
+        name
+        for name in names
+        for package in packages
+        if name == package or name.startswith(f"{package}.")
+    }
 
 
 def forbidden(path):
@@ -77,8 +82,8 @@ def forbidden(path):
 
 
 def test_imports_point_downwards():
-    wrong = {str(p): reaches(imports(p), forbidden(p)) for p in SOURCES}
-    assert not {path: names for path, names in wrong.items() if names}
+    upward = {str(path): reaches(imports(path), forbidden(path)) for path in SOURCES}
+    assert not {path: names for path, names in upward.items() if names}
 
 
 def test_the_core_needs_only_jax_and_configs_are_plain_data():
@@ -98,21 +103,23 @@ def test_names_say_what_a_file_is_for():
     for package in PACKAGES:
         paths = [path for path in SOURCES if path.parts[0] == package]
         names = [path.stem for path in paths if path.stem != "__init__"]
-        # One attention is there as a function and as a module of the table. Errors are
-        # exceptions at the bottom, and those of an approximation in a study.
-        known = {"nystrom", "errors"}
-        assert {name for name in names if names.count(name) > 1} <= known
+        # Nyström attention is a function and a class of the table. Errors are
+        # exceptions at the bottom, and errors of an approximation in a study.
+        names_of_two_files = {"nystrom", "errors"}
+        assert {name for name in names if names.count(name) > 1} <= names_of_two_files
 
 
 def test_files_and_functions_fit_on_a_few_screens():
-    assert not {str(p): n for p in SOURCES if (n := num_lines(p)) > 300}
-    long = {}
+    lines_of_files = {str(path): num_lines(path) for path in SOURCES}
+    assert not {path: n for path, n in lines_of_files.items() if n > 300}
+    lines_of_functions = {}
     for path in SOURCES:
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
             if isinstance(node, ast.FunctionDef):
-                docstring = len((ast.get_docstring(node) or "").splitlines())
-                long[path, node.name] = node.end_lineno - node.lineno - docstring
-    assert not {name: n for name, n in long.items() if n > 70}
+                docstring_lines = (ast.get_docstring(node) or "").splitlines()
+                num_code_lines = node.end_lineno - node.lineno - len(docstring_lines)
+                lines_of_functions[path, node.name] = num_code_lines
+    assert not {name: n for name, n in lines_of_functions.items() if n > 70}
 
 
 def test_errors_are_known_without_the_model():
