@@ -156,9 +156,9 @@ def test_standard_nystrom_samples_rows_and_columns_of_softmax():
     # The condition number of S[J, J] costs two digits.
     assert relative_error(actual, expected) <= 1e-9
 
-    # These are other tokens for another seed.
-    other = standard_nystrom(query, key, mask, num_landmarks=M, seed=6)
-    assert relative_error(other, expected) > 0.1
+    # Another seed draws other tokens.
+    by_another_seed = standard_nystrom(query, key, mask, num_landmarks=M, seed=6)
+    assert relative_error(by_another_seed, expected) > 0.1
     # This is not the paper's method with the same tokens.
     f, a, b = paper.kernels_of(query[tokens], key[tokens], query[valid], key[valid])
     assert relative_error(f @ np.linalg.pinv(a) @ b, expected) > 0.1

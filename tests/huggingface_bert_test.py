@@ -73,8 +73,8 @@ def test_load_pretrained_reads_the_names_of_the_first_bert_files(tmp_path):
         first_name = first_name.replace("LayerNorm.bias", "LayerNorm.beta")
         first_tensors[first_name] = x
     first_tensors["bert.embeddings.position_ids"] = np.arange(L)[None]
-    words = tensors["bert.embeddings.word_embeddings.weight"]
-    first_tensors["cls.predictions.decoder.weight"] = words.copy()
+    embedding = tensors["bert.embeddings.word_embeddings.weight"]
+    first_tensors["cls.predictions.decoder.weight"] = embedding.copy()
     write_folder(tmp_path, "bert", first_tensors)
     loaded = nnx.state(load_pretrained(tmp_path))
     jax.tree.map(np.testing.assert_array_equal, loaded, expected)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-# Vocabulary, length, the sizes of model and MLP, heads, the kernel of the convolution
-# of the values, and classes.
+# Vocabulary, length, the sizes of model and MLP, heads, the size of the kernel that
+# convolves the values, and classes.
 V = 23
 L = 13
 D = 6
