@@ -34,10 +34,13 @@ def compiled(function, dtype, **options):
     """The function in that dtype on numpy arrays, compiled once a shape."""
     jitted = jax.jit(functools.partial(function, **options))
 
+    def as_jax(x):
+        return jnp.asarray(x, bool if x.dtype == bool else dtype)
+
     def call(*args):
         with jax.enable_x64(dtype == "float64"):
-            arrays = [jnp.asarray(x, bool if x.dtype == bool else dtype) for x in args]
-            return jax.tree.map(np.asarray, jitted(*arrays))
+            outputs = jitted(*[as_jax(x) for x in args])
+            return jax.tree.map(np.asarray, outputs)
 
     return call
 
@@ -56,7 +59,8 @@ def test_segment_means(length, num_landmarks, dtype):
     function = compiled(segment_means, dtype, num_landmarks=num_landmarks)
     for scale, mask in itertools.product(SCALES, masks(length)):
         x = normal(1, length, 3, scale=scale)
-        expected = paper.segment_means(x, np.flatnonzero(mask), num_landmarks)
+        valid = np.flatnonzero(mask).tolist()
+        expected = paper.segment_means(x, valid, num_landmarks)
         expected_exists = np.arange(num_landmarks) < len(expected)
         calls = [(x, mask)]
         if mask.all():
@@ -79,9 +83,10 @@ def test_iterative_pinv_iterates_as_the_paper_each_matrix_by_its_own_norms(dtype
         assert inverses.dtype == dtype
         for inverse, matrix in zip(inverses, matrices, strict=True):
             check(inverse, paper.pinv(matrix, num_iters))
+    # The norms of another matrix would show.
     largest_scale = max(paper.initial_scale(matrix) for matrix in matrices)
-    by_largest = paper.pinv(matrices[0], 6, largest_scale)
-    assert relative_error(by_largest, inverses[0]) > 0.01
+    inverse_by_largest_scale = paper.pinv(matrices[0], 6, largest_scale)
+    assert relative_error(inverse_by_largest_scale, inverses[0]) > 0.01
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -96,17 +101,19 @@ def test_nystrom(queries, keys, num_landmarks, dtype):
         v = normal(8, keys, 5, scale=scale)
         actual = function(q, k, v, mask)
         assert actual.dtype == dtype
+        expected = paper.nystrom(q, k, v, mask, num_landmarks)
         rows = mask if queries == keys else slice(None)
-        check(actual[rows], paper.nystrom(q, k, v, mask, num_landmarks)[rows])
+        check(actual[rows], expected[rows])
     assert np.isfinite(function(q, k, v, np.zeros(keys, bool))).all()
 
 
 @pytest.mark.parametrize(("length", "num_landmarks"), [(35, 5), (67, 7)])
 def test_nystrom_without_a_mask(length, num_landmarks):
+    function = compiled(core.nystrom, "float32", num_landmarks=num_landmarks)
     for scale in SCALES:
         q, k, v = normal(9, 3, length, 5, scale=scale)
-        actual = compiled(core.nystrom, "float32", num_landmarks=num_landmarks)(q, k, v)
-        check(actual, paper.nystrom(q, k, v, np.ones(length, bool), num_landmarks))
+        expected = paper.nystrom(q, k, v, np.ones(length, bool), num_landmarks)
+        check(function(q, k, v), expected)
 
 
 @pytest.mark.parametrize(
@@ -115,34 +122,40 @@ def test_nystrom_without_a_mask(length, num_landmarks):
     ids=["M = n", "n < M < L", "M > L", "T ≠ S"],
 )
 def test_enough_landmarks_are_exact_attention(queries, keys, valid, num_landmarks):
-    mask = np.isin(np.arange(keys), np.random.default_rng(0).permutation(keys)[:valid])
     function = compiled(core.nystrom, "float32", num_landmarks=num_landmarks)
-    for scale in SCALES:
+
+    def rows_and_exact_rows(scale, mask):
+        """The rows of valid queries, and those of exact attention."""
         q = normal(10, queries, 5, scale=scale)
         k = normal(11, keys, 5, scale=scale)
         v = normal(12, keys, 5, scale=scale)
+        exact = paper.attention(q, k, v, np.flatnonzero(mask).tolist())
         rows = mask if queries == keys else slice(None)
-        expected = paper.attention(q, k, v, np.flatnonzero(mask))
-        check(function(q, k, v, mask)[rows], expected[rows])
-    if num_landmarks < keys:  # one landmark too few is not exact
+        return function(q, k, v, mask)[rows], exact[rows]
+
+    valid_keys = np.random.default_rng(0).permutation(keys)[:valid]
+    mask = np.isin(np.arange(keys), valid_keys)
+    for scale in SCALES:
+        actual, exact = rows_and_exact_rows(scale, mask)
+        check(actual, exact)
+    if num_landmarks < keys:
+        # One landmark too few is not exact.
         mask = np.arange(keys) < num_landmarks + 1
-        rows = mask if queries == keys else slice(None)
-        expected = paper.attention(q, k, v, np.flatnonzero(mask))
-        assert relative_error(function(q, k, v, mask)[rows], expected[rows]) > 1e-3
+        actual, exact = rows_and_exact_rows(4.0, mask)
+        assert relative_error(actual, exact) > 1e-3
 
 
 def test_segment_means_of_an_accelerator_are_those_of_a_cpu(monkeypatch):
     def take_default(*args, default, **branches):
         return default(*args)
 
-    x = normal(0, 67, 5)
-    mask = masks(67)[2]
-    means, exists = compiled(segment_means, "float32", num_landmarks=7)(x, mask)
+    x = jnp.asarray(normal(0, 67, 5), "float32")
+    mask = jnp.asarray(masks(67)[2])
+    expected, expected_exists = core.segment_means(x, 7, mask)
     monkeypatch.setattr(jax.lax, "platform_dependent", take_default)
-    x = jnp.asarray(x, "float32")
-    other_means, other_exists = core.segment_means(x, 7, jnp.asarray(mask))
-    check(np.asarray(other_means), means)
-    np.testing.assert_array_equal(other_exists, exists)
+    means, exists = core.segment_means(x, 7, mask)
+    check(np.asarray(means), expected)
+    np.testing.assert_array_equal(exists, expected_exists)
 
 
 def test_segment_ids_of_a_long_sequence_fit_into_32_bits_or_raise():
