@@ -38,8 +38,9 @@ def test_dropout_keeps_the_mean(rate):
     out = np.asarray(compiled_dropout(jnp.ones(count), rate, KEY))
     is_kept = out != 0
     standard_error = np.sqrt(rate * (1 - rate) / count)
-    assert abs(is_kept.mean() - (1 - rate)) < 5 * standard_error
-    np.testing.assert_allclose(out[is_kept], 1 / (1 - rate), rtol=2**-15)
+    kept_share = 1 - rate
+    assert abs(is_kept.mean() - kept_share) < 5 * standard_error
+    np.testing.assert_allclose(out[is_kept], 1 / kept_share, rtol=2**-15)
 
 
 def test_dropout_keeps_the_dtype():
@@ -68,8 +69,10 @@ def random_bytes():
     """The four bytes of each random word, uint8 [4, NUM_WORDS, 4], of four keys."""
     draw = jax.jit(random_uint16, static_argnums=1)
     keys = jax.random.split(KEY, 4)
-    halves = np.stack([draw(key, (64, NUM_WORDS // 32)) for key in keys])
-    return halves.reshape(4, -1).view(np.uint8).reshape(4, NUM_WORDS, 4)
+    shape = (64, NUM_WORDS // 32)
+    halves = np.stack([draw(key, shape) for key in keys])
+    bytes_of_keys = halves.reshape(4, -1).view(np.uint8)
+    return bytes_of_keys.reshape(4, NUM_WORDS, 4)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +139,8 @@ def output_and_gradients(function, x, kernel, bias, cotangent):
     @jax.jit
     def compute(*inputs):
         out, backward = jax.vjp(function, *inputs)
-        return out, *backward(cotangent.astype(out.dtype))
+        gradients = backward(cotangent.astype(out.dtype))
+        return [out, *gradients]
 
     return compute(x, kernel, bias)
 
