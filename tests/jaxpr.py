@@ -17,11 +17,10 @@ def equations(function: Callable[..., Any], *args: Any) -> Iterator[core.JaxprEq
     def walk(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
         for equation in jaxpr.eqns:
             yield equation
-            for inner in jax.tree.leaves(
-                list(equation.params.values()), is_leaf=is_jaxpr
-            ):
-                if is_jaxpr(inner):
-                    yield from walk(getattr(inner, "jaxpr", inner))
+            params = list(equation.params.values())
+            for param in jax.tree.leaves(params, is_leaf=is_jaxpr):
+                if is_jaxpr(param):
+                    yield from walk(getattr(param, "jaxpr", param))
 
     return walk(jax.make_jaxpr(function)(*args).jaxpr)
 
@@ -33,6 +32,11 @@ def quadratic_shapes(
 
     With primes that occur nowhere else this finds [T, S], however it is flattened.
     """
-    avals = (v.aval for eqn in equations(function, *args) for v in eqn.outvars)
-    shapes = (getattr(aval, "shape", ()) for aval in avals)
-    return {s for s in shapes if math.prod(s) and math.prod(s) % (length * other) == 0}
+    quadratic = set()
+    for equation in equations(function, *args):
+        for variable in equation.outvars:
+            shape = getattr(variable.aval, "shape", ())
+            size = math.prod(shape)
+            if size > 0 and size % (length * other) == 0:
+                quadratic.add(shape)
+    return quadratic
