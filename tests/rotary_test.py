@@ -41,12 +41,13 @@ def make_encoder(attention="softmax", positions="rotary"):
 def rotate(x, first_position=0):
     """Rotates in float64, as a product of complex numbers."""
     half = x.shape[-1] // 2
-    pairs = np.float64(x[..., :half]) + 1j * np.float64(x[..., half:])
-    frequencies = 10_000 ** (-2 * np.arange(half) / (2 * half))
+    x = np.asarray(x, np.float64)
+    pairs = x[..., :half] + 1j * x[..., half:]
+    frequencies = 10_000 ** (-np.arange(half) / half)
     positions = first_position + np.arange(x.shape[1])
     angles = positions[:, None] * frequencies
-    pairs = pairs * np.exp(1j * angles)[None, :, None]
-    return np.concatenate([pairs.real, pairs.imag], axis=-1)
+    rotated = pairs * np.exp(1j * angles)[None, :, None]
+    return np.concatenate([rotated.real, rotated.imag], axis=-1)
 
 
 def random_vectors(*shape):
@@ -72,9 +73,11 @@ def test_rotate_by_position_computes_in_float32_for_bfloat16():
 def exact_attention(query, key, value):
     """Exact attention of all heads `[B, L, N, H]` in float64 numpy, as `[B, L, D]`."""
     out = np.zeros(query.shape)
+    everyone = list(range(L))
     for b, n in np.ndindex(B, N):
-        head = query[b, :, n], key[b, :, n], value[b, :, n]
-        out[b, :, n] = paper.attention(*head, range(L))
+        out[b, :, n] = paper.attention(
+            query[b, :, n], key[b, :, n], value[b, :, n], everyone
+        )
     return out.reshape(B, L, D)
 
 

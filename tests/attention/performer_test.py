@@ -148,10 +148,11 @@ def test_draw_projection_has_independent_blocks(projections):
 
 def test_draw_projection_has_norms_of_gaussian_rows(projections):
     """|w|² is χ² with H degrees of freedom: mean H, variance 2H, row by row."""
-    square = np.square(projections).sum(-1).reshape(-1)
-    count = len(square)
-    assert abs(square.mean() - H) < 5 * np.sqrt(2 * H / count)
-    assert abs(square.var() - 2 * H) < 5 * np.sqrt((48 * H + 8 * H * H) / count)
+    squares = np.square(projections).sum(-1).reshape(-1)
+    error_of_mean = np.sqrt(2 * H / len(squares))
+    error_of_variance = np.sqrt((48 * H + 8 * H * H) / len(squares))
+    assert abs(squares.mean() - H) < 5 * error_of_mean
+    assert abs(squares.var() - 2 * H) < 5 * error_of_variance
 
 
 def test_draw_projection_has_uniform_directions(projections):
