@@ -104,24 +104,23 @@ def make_linformer(sharing, num_layers=2, remat="none"):
     )
 
 
-def num_parameters(make_model):
-    model = nnx.eval_shape(make_model)
-    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
-
-
 @pytest.mark.parametrize(
     ("sharing", "num_matrices"),
-    [("headwise", 24), ("key_value", 12), ("layerwise", 1), ("layerwise_per_head", 2)],
+    [("headwise", 6), ("key_value", 3), ("layerwise", 1), ("layerwise_per_head", 2)],
 )
-def test_encoder_of_12_layers_has_as_many_projections_as_linformer_says(
+def test_encoder_of_3_layers_has_as_many_projections_as_linformer_says(
     sharing, num_matrices
 ):
-    """Section 4 of Linformer: 24, 12 and 1; as on the LRA one for each of two heads."""
-    num_with_projections = num_parameters(lambda: make_linformer(sharing, 12))
-    num_others = num_parameters(
-        lambda: make_encoder(attention="softmax", num_layers=12)
-    )
-    assert num_with_projections - num_others == num_matrices * 5 * L
+    """Section 4 of Linformer counts 24, 12 and 1 for 12 layers.
+
+    As on the LRA, the last kind has one for each of two heads.
+    """
+    model = nnx.eval_shape(lambda: make_linformer(sharing, num_layers=3))
+    sizes = []
+    for path, leaf in nnx.to_flat_state(nnx.state(model)):
+        if "projection" in path or "value_projection" in path:
+            sizes.append(leaf.size)
+    assert sum(sizes) == num_matrices * 5 * L
 
 
 def output_and_projection_gradients(model):
