@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
+from nystromformer.attention.nystrom import NystromAttention
 from nystromformer.attention.softmax import SoftmaxAttention
 from nystromformer.fused import attend_fused_head, attend_with_lengths
 from tests.attention.cases import make, normal
@@ -165,8 +166,10 @@ def with_gradients(attend, is_valid, *inputs):
     return [jnp.where(rows, out, 0), *gradients]
 
 
-@pytest.mark.parametrize("length", [LENGTH, 67])
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [*((name, LENGTH) for name in MASKS), ("none", 67), ("holes", 67)],
+)
 def test_lengths_in_place_of_a_mask_are_the_same_attention(name, length):
     """Whatever the mask: keys may stand in any order. Beside our blocks."""
     inputs = qkv("float32", length)
@@ -212,8 +215,10 @@ VMAPS = {
 }
 
 
-@pytest.mark.parametrize("name", VMAPS)
-@pytest.mark.parametrize("has_mask", [False, True])
+@pytest.mark.parametrize(
+    ("name", "has_mask"),
+    [*((name, True) for name in VMAPS), ("queries alone", False)],
+)
 def test_the_kernel_is_vmapped(name, has_mask, has_cudnn):
     """JAX's own rule needs all arrays batched along the first axis."""
     axes = VMAPS[name]
@@ -239,11 +244,23 @@ def test_the_kernel_is_vmapped(name, has_mask, has_cudnn):
         assert relative_error(array, expected_array) <= TOLERANCE["float32"]
 
 
+def make_nystrom(fused):
+    """With few iterations, which are unrolled."""
+    return make(
+        "nystrom",
+        num_heads=N,
+        head_dim=H,
+        num_landmarks=8,
+        num_pinv_iters=2,
+        fused=fused,
+    )
+
+
 @pytest.mark.parametrize("has_mask", [False, True])
 def test_nystroms_two_attentions_are_cudnns_where_asked_for(has_mask, has_cudnn):
     mask = four_axes(MASKS["holes"]) if has_mask else None
     for fused, calls in ((True, (2, 2)), (False, (0, 0))):
-        nystrom = make("nystrom", num_heads=N, head_dim=H, num_landmarks=8, fused=fused)
+        nystrom = make_nystrom(fused)
         attend = functools.partial(nystrom, mask=mask)
         text = lowered(attend, *shapes())
         assert num_calls(text) == calls
@@ -254,7 +271,7 @@ def test_nystroms_two_attentions_are_cudnns_where_asked_for(has_mask, has_cudnn)
 
 def test_nystrom_with_fused_attentions_is_the_same_on_a_cpu():
     def attend(fused):
-        nystrom = make("nystrom", num_heads=N, head_dim=H, num_landmarks=8, fused=fused)
+        nystrom = make_nystrom(fused)
         return nystrom(*qkv("bfloat16"), mask=four_axes(MASKS["holes"]))
 
     np.testing.assert_array_equal(attend(fused=True), attend(fused=False))
@@ -268,4 +285,4 @@ def test_attend_fused_head_returns_float32_on_every_platform(has_cudnn):
 
 def test_fused_is_the_default_of_softmax_alone():
     assert SoftmaxAttention.config_defaults()["fused"] is True
-    assert make("nystrom").fused is False
+    assert NystromAttention.config_defaults()["fused"] is False
