@@ -95,10 +95,10 @@ def test_block_drops_what_it_adds_and_never_the_residual(norm):
 
 def test_encoder_drops_its_embeddings_and_each_block_by_a_key_of_its_own():
     """It drops embeddings with their LayerNorm and [CLS], and nothing at the end."""
-    encoder = make_encoder(embedding_norm=True, cls_token=True, num_layers=3)
+    encoder = make_encoder(embedding_norm=True, cls_token=True, num_layers=2)
     # The first norm differs from the last, so that the encoder cannot exchange them.
     encoder.embedding_norm.scale[...] *= 2
-    embedding_key, *block_keys = jax.random.split(KEY, 1 + 3)
+    embedding_key, *block_keys = jax.random.split(KEY, 1 + 2)
 
     x = encoder.embedding(INPUTS) + encoder.positions[...][None]
     cls = jnp.broadcast_to(encoder.cls[...], (B, 1, D))

@@ -147,7 +147,7 @@ def test_rows_that_linformer_needs_do_not_grow_with_the_length_by_theorem_2():
     """k = 9 d ln(d) / ε² has no n. With a 30th of it every length fails alike."""
     rng = np.random.default_rng(3)
     num_rows = int(9 * VALUE_DIM * np.log(VALUE_DIM) / EPSILON**2)
-    for num_keys in (256, 1024, 4096, 16384):
+    for num_keys in (256, 1024, 4096):
         rows, value = softmax_rows(rng, num_keys)
         assert share_of_large_errors(rng, rows, value, num_rows) == 0
         assert 0.1 < share_of_large_errors(rng, rows, value, num_rows // 30) < 0.3
