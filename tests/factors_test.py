@@ -135,11 +135,15 @@ def random_tokens(mask, seed):
         return random_positions(jnp.asarray(mask), M, seed).tolist()
 
 
-def standard_nystrom(query, key, mask, **options):
+QUERY = normal(0, S, H)
+KEY = normal(1, S, H)
+
+
+def standard_nystrom(mask, **options):
     """The square [n, n] of the valid tokens, in float64; excluded ones are NaN."""
     valid = np.flatnonzero(mask)
-    query = np.where(mask[:, None], query, np.nan)
-    key = np.where(mask[:, None], key, np.nan)
+    query = np.where(mask[:, None], QUERY, np.nan)
+    key = np.where(mask[:, None], KEY, np.nan)
     with jax.enable_x64(True):
         matrix = compiled_standard_nystrom(query, key, mask, **options)
     assert not np.asarray(matrix)[valid][:, ~mask].any()
@@ -147,42 +151,39 @@ def standard_nystrom(query, key, mask, **options):
 
 
 def test_standard_nystrom_samples_rows_and_columns_of_softmax():
-    query, key = normal(0, 2, S, H)
     mask = MASKS["holes"]
     valid = np.flatnonzero(mask).tolist()
     tokens = random_tokens(mask, seed=5)
-    expected = paper.standard_nystrom(query, key, valid, tokens)
-    actual = standard_nystrom(query, key, mask, num_landmarks=M, seed=5)
+    expected = paper.standard_nystrom(QUERY, KEY, valid, tokens)
+    actual = standard_nystrom(mask, num_landmarks=M, seed=5)
     # The condition number of S[J, J] costs two digits.
     assert relative_error(actual, expected) <= 1e-9
 
     # Another seed draws other tokens.
-    by_another_seed = standard_nystrom(query, key, mask, num_landmarks=M, seed=6)
+    by_another_seed = standard_nystrom(mask, num_landmarks=M, seed=6)
     assert relative_error(by_another_seed, expected) > 0.1
     # This is not the paper's method with the same tokens.
-    f, a, b = paper.kernels_of(query[tokens], key[tokens], query[valid], key[valid])
+    f, a, b = paper.kernels_of(QUERY[tokens], KEY[tokens], QUERY[valid], KEY[valid])
     assert relative_error(f @ np.linalg.pinv(a) @ b, expected) > 0.1
 
 
 def test_standard_nystrom_of_all_tokens_is_exact():
-    query, key = normal(0, 2, S, H)
     mask = MASKS["holes"]
-    exact = paper.softmax(query[mask] @ key[mask].T / np.sqrt(H))
-    actual = standard_nystrom(query, key, mask, num_landmarks=S)
+    exact = paper.softmax(QUERY[mask] @ KEY[mask].T / np.sqrt(H))
+    actual = standard_nystrom(mask, num_landmarks=S)
     assert relative_error(actual, exact) <= 1e-6
-    few = standard_nystrom(query, key, mask, num_landmarks=M, seed=5)
+    few = standard_nystrom(mask, num_landmarks=M, seed=5)
     assert relative_error(few, exact) > 0.1
 
 
 def test_standard_nystrom_may_have_the_iterated_inverse():
-    query, key = normal(0, 2, S, H)
     mask = MASKS["holes"]
     valid = np.flatnonzero(mask).tolist()
     tokens = random_tokens(mask, seed=5)
-    expected = paper.standard_nystrom(query, key, valid, tokens, num_iters=4)
+    expected = paper.standard_nystrom(QUERY, KEY, valid, tokens, num_iters=4)
     actual = standard_nystrom(
-        query, key, mask, num_landmarks=M, seed=5, pinv="iterative", num_pinv_iters=4
+        mask, num_landmarks=M, seed=5, pinv="iterative", num_pinv_iters=4
     )
     assert relative_error(actual, expected) <= TOLERANCE["float64"]
-    exact_inverse = paper.standard_nystrom(query, key, valid, tokens)
+    exact_inverse = paper.standard_nystrom(QUERY, KEY, valid, tokens)
     assert relative_error(expected, exact_inverse) > 0.1

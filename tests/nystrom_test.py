@@ -149,11 +149,12 @@ def test_segment_means_of_an_accelerator_are_those_of_a_cpu(monkeypatch):
     def take_default(*args, default, **branches):
         return default(*args)
 
-    x = jnp.asarray(normal(0, 67, 5), "float32")
-    mask = jnp.asarray(masks(67)[2])
-    expected, expected_exists = core.segment_means(x, 7, mask)
+    x = normal(0, 67, 5)
+    mask = masks(67)[2]
+    function_of_cpu = compiled(segment_means, "float32", num_landmarks=7)
+    expected, expected_exists = function_of_cpu(x, mask)
     monkeypatch.setattr(jax.lax, "platform_dependent", take_default)
-    means, exists = core.segment_means(x, 7, mask)
+    means, exists = core.segment_means(jnp.float32(x), 7, jnp.asarray(mask))
     check(np.asarray(means), expected)
     np.testing.assert_array_equal(exists, expected_exists)
 
