@@ -38,7 +38,8 @@ def run_snippets(page: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     # A page may change it. Kept programs are found by its text.
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
     names: dict = {}
-    with jax.numpy_rank_promotion("allow"):  # as in a reader's own program
+    # In a reader's own program JAX promotes ranks.
+    with jax.numpy_rank_promotion("allow"):
         for snippet in SNIPPET.findall(page.read_text()):
             exec(snippet, names)
     return names
@@ -94,20 +95,22 @@ def test_extending_page_registers_what_it_says(monkeypatch):
     np.testing.assert_array_equal(doubled(values, values, values), 2 * values)
 
     gated = make_attention("gated", **sizes, rngs=nnx.Rngs(0))
-    gated.gate[...] = jnp.array([2.0, 3.0])
-    expected = np.ones((1, 5, 2, 3)) * np.array([2.0, 3.0])[:, None]
+    gate = np.array([2.0, 3.0])
+    gated.gate[...] = jnp.asarray(gate)
+    expected = np.ones((1, 5, 2, 3)) * gate[:, None]
     np.testing.assert_array_equal(gated(values, values, values), expected)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_commands_of_all_pages_know_their_flags_files_and_keys(commands, script):
-    shown = commands.run(script, "--help")
-    assert shown.returncode == 1, shown.stderr  # absl's, of --help
+    help_run = commands.run(script, "--help")
+    # absl ends --help with this status.
+    assert help_run.returncode == 1, help_run.stderr
     for page in PAGES:
         for command in commands_of(page):
-            words = shlex.split(command, comments=True)
-            if words[:2] == ["python", f"scripts/{script}"]:
-                check_arguments(words[2:], shown.stdout)
+            program, *arguments = shlex.split(command, comments=True)
+            if program == "python" and arguments[0] == f"scripts/{script}":
+                check_arguments(arguments[1:], help_run.stdout)
 
 
 def check_arguments(arguments: list[str], help_text: str) -> None:
