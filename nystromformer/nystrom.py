@@ -227,7 +227,7 @@ def nystrom(
     )
     middle = jnp.matmul(z, context, precision="highest")
     if mask is not None and landmark_padding == "mask":
-        middle = _exact_with_few_tokens(middle, value, mask)
+        middle = _values_of_landmarks(middle, value, mask)
 
     # K̃ and `middle` are rounded to the dtype of the inputs. The inputs were rounded to
     # it as well, and that costs more digits.
@@ -240,14 +240,14 @@ def nystrom(
     )
 
 
-def _exact_with_few_tokens(
+def _values_of_landmarks(
     middle: jax.Array, value: jax.Array, mask: jax.Array
 ) -> jax.Array:
-    """Z · softmax(Q̃ Kᵀ) V [M, H], changed where it makes attention exact.
+    """The `middle` [M, H], or with n ≤ M valid tokens the values of these.
 
-    With n ≤ M every landmark is a valid token, and the values of these tokens make
-    attention exact. Only with n < M are there landmarks without tokens, so the products
-    that `middle` comes from need no mask of them.
+    With n ≤ M every landmark is a valid token, and the values of these tokens in the
+    place of `middle` make attention exact. Only with n < M are there landmarks without
+    tokens, so the products before need no mask of them.
     """
     num_landmarks = len(middle)
     token_values = value[first_valid_positions(mask, num_landmarks)]
