@@ -142,9 +142,9 @@ def _parse_words(arg: str) -> tuple[str, list[str]]:
 def _preset(name: str, presets: Mapping[str, Settings], is_quick: bool) -> Settings:
     """The settings of a preset, beside `quick` or not."""
     if name not in presets:
-        words = [*ATTENTIONS, "paper", *presets]
-        known = ", ".join(word for word in words if "," not in word)
-        raise ValueError(f"unknown attention or preset {name!r}; known: {known}")
+        names = [*ATTENTIONS, "paper", *presets]
+        single_names = ", ".join(name for name in names if "," not in name)
+        raise ValueError(f"unknown attention or preset {name!r}; known: {single_names}")
     if is_quick and f"quick,{name}" in presets:
         return presets[f"quick,{name}"]
     return presets[name]

@@ -41,7 +41,8 @@ class RecipeSettings(NamedTuple):
     weight_decay: float = 0.01
 
 
-HIDDEN_SHARE = 0.3  # of the tokens
+# Denoising hides this share of the tokens.
+HIDDEN_SHARE = 0.3
 DENOISING = objective(
     name="classification_denoising",
     mlm_probability=HIDDEN_SHARE,
@@ -89,7 +90,8 @@ SETTINGS = {
         steps_per_epoch=2_500,
     ),
 }
-TECHNIQUES = {  # of one task, at all sizes
+# A task has the same techniques at all sizes.
+TECHNIQUES = {
     "listops": train(shuffle_arguments=True),
     "text": DENOISING,
     "retrieval": DENOISING,

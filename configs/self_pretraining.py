@@ -27,7 +27,7 @@ class PretrainingSettings(NamedTuple):
     finetune_rate: float
     pretrain_epochs: int
     finetune_epochs: int
-    steps_per_epoch: int  # of 32 examples
+    steps_per_epoch: int  # in batches of 32 examples
     finetune_batch: int = 32
     pooling: str = "mean"
 

@@ -181,7 +181,7 @@ def weights_of_cls(model: SequenceClassifier, bag: np.ndarray) -> np.ndarray:
 
     first_row = functools.partial(nystrom_rows, rows=[0], num_landmarks=LANDMARKS)
     rows_of_heads = jax.vmap(first_row, in_axes=1)(recorder.query[0], recorder.key[0])
-    row = rows_of_heads.mean(0)[0]  # of [N, 1, 1 + size]
+    row = rows_of_heads.mean(0)[0]  # [N, 1, 1 + size] -> [1 + size]
     return np.asarray(row[1:])
 
 

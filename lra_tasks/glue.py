@@ -135,8 +135,8 @@ class Glue(Task):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        more = [split for split in self._subset.sources if split not in SPLITS]
-        return (*SPLITS, *more)
+        other_splits = [split for split in self._subset.sources if split not in SPLITS]
+        return (*SPLITS, *other_splits)
 
     def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """As `Task.encode`; white space around a text is left out."""

@@ -81,11 +81,11 @@ def generate(
 
     rng = np.random.Generator(np.random.Philox(seed))
     longest = min(max_tokens, max_length)
-    seen: set[bytes] = set()
+    seen_digests: set[bytes] = set()
     idle_rounds = 0
     with tqdm(total=num_examples, desc="listops", disable=None, leave=False) as bar:
-        while len(seen) < num_examples and idle_rounds < ROUNDS_WITHOUT_NEWS:
-            num_before = len(seen)
+        while len(seen_digests) < num_examples and idle_rounds < ROUNDS_WITHOUT_NEWS:
+            num_before = len(seen_digests)
             levels, sizes = _grow(rng, longest, max_depth, max_args)
             is_kept = (min_tokens <= sizes) & (sizes <= longest)
             levels = _keep(levels, is_kept)
@@ -95,22 +95,22 @@ def generate(
 
             values = contents[0].value  # those of the roots
             for row, size, value in zip(rows, sizes[is_kept], values, strict=True):
-                key = hashlib.blake2b(row[:size].tobytes(), digest_size=16).digest()
-                if key not in seen and len(seen) < num_examples:
-                    place = len(seen)
+                digest = hashlib.blake2b(row[:size].tobytes(), digest_size=16).digest()
+                if digest not in seen_digests and len(seen_digests) < num_examples:
+                    place = len(seen_digests)
                     inputs[place] = row
                     lengths[place] = size
                     labels[place] = value
-                    seen.add(key)
+                    seen_digests.add(digest)
 
-            num_new = len(seen) - num_before
+            num_new = len(seen_digests) - num_before
             bar.update(num_new)
             idle_rounds = 0 if num_new else idle_rounds + 1
 
-    if len(seen) < num_examples:
+    if len(seen_digests) < num_examples:
         raise DataError(
-            f"found only {len(seen)} of {num_examples} different expressions of "
-            f"{min_tokens} to {longest} tokens: ask for fewer, or widen the lengths"
+            f"found only {len(seen_digests)} of {num_examples} different expressions "
+            f"of {min_tokens} to {longest} tokens: ask for fewer, or widen the lengths"
         )
     return Split(inputs, lengths, labels)
 
@@ -132,9 +132,9 @@ def _grow(
     for depth in range(1, max_depth):
         arity = rng.integers(2, max_args, len(tree), np.uint8, endpoint=True)
         length += np.bincount(tree, 1 + arity, TREES_PER_ROUND).astype(np.int64)
-        fits = length[tree] <= longest
-        tree = tree[fits]
-        arity = arity[fits]
+        is_short_enough = length[tree] <= longest
+        tree = tree[is_short_enough]
+        arity = arity[is_short_enough]
 
         is_deepest = depth + 1 == max_depth
         share = 0 if is_deepest else OPERATOR_SHARE
@@ -147,14 +147,14 @@ def _grow(
 def _keep(levels: list[_Level], is_kept: np.ndarray) -> list[_Level]:
     """The levels of the trees in `is_kept` (bool `[trees]`), renumbered from 0."""
     new_number = np.cumsum(is_kept) - 1
-    kept = []
+    kept_levels = []
     for tree, arity, is_nested in levels:
         stays = is_kept[tree]
         argument_stays = np.repeat(stays, arity)
-        kept.append(
+        kept_levels.append(
             _Level(new_number[tree[stays]], arity[stays], is_nested[argument_stays])
         )
-    return kept
+    return kept_levels
 
 
 def _draw_contents(rng: np.random.Generator, levels: list[_Level]) -> list[_Contents]:

@@ -182,10 +182,11 @@ class Pathfinder(Task):
         images = []
         labels = []
         with pool:
-            drawn = pool.imap(draw_part, parts)
-            for part in tqdm(drawn, self.name, len(parts), disable=None):
-                images.append(part[0])
-                labels.append(part[1])
+            results = pool.imap(draw_part, parts)
+            bar = tqdm(results, self.name, len(parts), disable=None)
+            for part_images, part_labels in bar:
+                images.append(part_images)
+                labels.append(part_labels)
         return Split.from_pictures(np.concatenate(images), np.concatenate(labels))
 
 

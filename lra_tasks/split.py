@@ -193,13 +193,13 @@ def remove_overlap(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
     Raises:
       DataError: if no example of a split is left.
     """
-    seen: set[bytes] = set()
+    seen_hashes: set[bytes] = set()
     parts = dict(splits)
     test_names = [split_name for split_name in splits if split_name.startswith("test")]
     for split_name in (*test_names, "validation", "train"):
         hashes = splits[split_name].example_hashes()
-        is_new = np.array([example not in seen for example in hashes], bool)
-        seen.update(hashes)
+        is_new = np.array([example not in seen_hashes for example in hashes], bool)
+        seen_hashes.update(hashes)
         if split_name not in test_names and not is_new.all():
             report_left_out(name, split_name, int(np.sum(~is_new)))
             parts[split_name] = splits[split_name].take(is_new)

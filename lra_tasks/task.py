@@ -67,7 +67,10 @@ def register_task(name: str, task: type[Task]) -> None:
 
 
 def _is_same_class(first: type, second: type) -> bool:
-    """Whether two classes are one that was imported twice, or written anew."""
+    """Whether two classes are one that was imported twice, or written anew.
+
+    `nystromformer.attention` has the same function: tasks must not need a model.
+    """
     if first.__qualname__ != second.__qualname__:
         return False
     first_file = _file_name(first)
@@ -102,11 +105,11 @@ def get_task(name: str, /, **options: Any) -> Task:
     """
     if name not in TASKS:
         raise DataError(f"unknown task {name!r}: one of {', '.join(TASKS)}")
-    known = [field.name for field in fields(TASKS[name])]
-    unknown = [option for option in options if option not in known]
-    if unknown:
+    known_options = [field.name for field in fields(TASKS[name])]
+    unknown_options = [option for option in options if option not in known_options]
+    if unknown_options:
         raise DataError(
-            f"{name} has no option {', '.join(unknown)}: its options are "
-            f"{', '.join(known)}"
+            f"{name} has no option {', '.join(unknown_options)}: its options are "
+            f"{', '.join(known_options)}"
         )
     return TASKS[name](**options)

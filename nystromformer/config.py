@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from nystromformer.attention import ATTENTIONS
-from nystromformer.attention.by_layer import LayerAttention, attentions_by_layer
+from nystromformer.attention.by_layer import LayerAttention
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError
 from nystromformer.open_groups import AttentionConfig, OpenGroup, TaskConfig
@@ -94,11 +94,15 @@ class Config:
 
     def attentions(self) -> list[LayerAttention]:
         """Lists the name and the options of the attention of each layer."""
-        return attentions_by_layer(
-            num_layers=self.model.num_layers,
-            name=self.attention.name,
-            options=self.attention.options,
-            by_layer=self.attention.parse_changes(),
+        return self.model_with_attention().attentions()
+
+    def model_with_attention(self) -> ModelConfig:
+        """Returns the group `model` with the attention, which is a group of its own."""
+        return dataclasses.replace(
+            self.model,
+            attention=self.attention.name,
+            attention_options=self.attention.options,
+            attention_by_layer=self.attention.parse_changes(),
         )
 
     def _check_training(self) -> None:

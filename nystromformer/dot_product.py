@@ -53,19 +53,15 @@ def attend(
     # Keys and values are transposed only where several blocks share the cost.
     score_dot = long_dot if is_block else einsum
 
-    def to_layout(x: jax.Array) -> jax.Array:
-        """[S] or [T, S] -> an array that broadcasts to the scores."""
-        x = jnp.atleast_2d(x)
-        return x.T if has_keys_first else x
-
     if has_keys_first:
         scores = scale * score_dot("lh,mh->lm", key, query, precision)  # [S, T]
     else:
         scores = scale * score_dot("lh,mh->lm", query, key, precision)  # [T, S]
     if bias is not None:
-        scores += to_layout(bias)
+        scores += _to_layout(bias, has_keys_first)
     if mask is not None:
-        scores = jnp.where(to_layout(mask), scores, jnp.finfo(accumulation_dtype).min)
+        mask = _to_layout(mask, has_keys_first)
+        scores = jnp.where(mask, scores, jnp.finfo(accumulation_dtype).min)
 
     largest = lax.stop_gradient(scores.max(key_axis, keepdims=True))
     weights = exp_in_dtype(scores - largest, value.dtype)
@@ -77,3 +73,9 @@ def attend(
     value_dot = long_dot if is_block or is_long_sum else einsum
     letters = "lm,lh->mh" if has_keys_first else "lm,mh->lh"
     return value_dot(letters, drop(weights), value, precision) / total[:, None]
+
+
+def _to_layout(x: jax.Array, has_keys_first: bool) -> jax.Array:
+    """A mask or a bias, [S] or [T, S], as an array that broadcasts to the scores."""
+    x = jnp.atleast_2d(x)
+    return x.T if has_keys_first else x

@@ -128,29 +128,38 @@ def nystrom_factors(
     )
     num_queries = query.shape[0]
     length = key.shape[0]
-    eye = jnp.eye(num_landmarks, dtype=a.dtype)
     has_exact_rows = num_queries <= num_landmarks < length
     if has_exact_rows:
         # Attention is exact, and its T rows make B.
         pad_widths = ((0, num_landmarks - num_queries), (0, 0))
-        rows = jnp.pad(softmax_matrix(query, key, mask), pad_widths)
-        return jnp.eye(num_queries, num_landmarks, dtype=f.dtype), eye, rows
+        b = jnp.pad(softmax_matrix(query, key, mask), pad_widths)
+        f = jnp.eye(num_queries, num_landmarks, dtype=f.dtype)
+        return f, jnp.eye(num_landmarks, dtype=a.dtype), b
 
     z = PINVS[pinv](a, num_pinv_iters)
     has_padding_left_out = mask is not None and landmark_padding == "mask"
-    can_be_exact = num_landmarks >= length or has_padding_left_out
-    if not can_be_exact:
-        return f, z, b
+    if num_landmarks >= length or has_padding_left_out:
+        z, b = _exact_with_few_tokens(z, b, mask)
+    return f, z, b
 
-    # With n ≤ M attention is exact. Landmark i is the i-th valid token, so column i of
-    # F holds the weights of that token, Z is the identity, and row i of B is 1 at its
-    # position.
+
+def _exact_with_few_tokens(
+    z: jax.Array, b: jax.Array, mask: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """Z [M, M] and B [M, S], changed where there are no more tokens than landmarks.
+
+    With n ≤ M attention is exact. Landmark i is the i-th valid token, so column i of F
+    holds the weights of that token, Z is the identity, and row i of B is 1 at its
+    position.
+    """
+    num_landmarks, length = b.shape
     if mask is None:
         mask = jnp.ones(length, bool)
     is_exact = mask.sum() <= num_landmarks
+    eye = jnp.eye(num_landmarks, dtype=z.dtype)
     positions = first_valid_positions(mask, num_landmarks)
     tokens = positions[:, None] == jnp.arange(length)[None]  # [M, S]
-    return f, jnp.where(is_exact, eye, z), jnp.where(is_exact, tokens, b)
+    return jnp.where(is_exact, eye, z), jnp.where(is_exact, tokens, b)
 
 
 def nystrom_rows(

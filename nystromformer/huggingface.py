@@ -94,25 +94,15 @@ def load_pretrained(
             name: x for name, x in tensors.items() if name.startswith(layout.base)
         }
 
-    make_model = functools.partial(_make_model, head, config, layout, tensors)
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
-    variables = variables_by_name(state)
-    has_convolution = bool(own_config.attention_options.get("conv_kernel_size"))
-    new_names = [name for name in variables if _is_new(name, has_convolution)]
-    published = {
-        name: variable for name, variable in variables.items() if name not in new_names
-    }
-    _check_tensors(folder, layout, tensors, published)
-
-    arrays = _new_arrays(make_model, new_names, seed)
-    for name in published:
-        arrays[name] = layout.from_published(name, tensors)
-    parameter_dtype = at_least_float32(dtype)
-    flat_state = [
-        (path, variable.replace(jnp.asarray(arrays[name], parameter_dtype)))
-        for name, (path, variable) in variables.items()
-    ]
-    return nnx.merge(graphdef, nnx.from_flat_state(flat_state))
+    return _make_model_of_tensors(
+        functools.partial(_make_model, head, config, layout, tensors),
+        folder,
+        layout,
+        tensors,
+        has_convolution=bool(own_config.attention_options.get("conv_kernel_size")),
+        seed=seed,
+        dtype=at_least_float32(dtype),
+    )
 
 
 def _with_attention(
@@ -175,6 +165,38 @@ def _make_model(
     return Encoder(config, rngs=rngs)
 
 
+def _make_model_of_tensors(
+    make_model: Callable[[nnx.Rngs], nnx.Module],
+    folder: Path,
+    layout: Layout,
+    tensors: Tensors,
+    *,
+    has_convolution: bool,
+    seed: int,
+    dtype: jax.typing.DTypeLike,
+) -> nnx.Module:
+    """The model with a folder's tensors, and new parameters where it has none.
+
+    has_convolution: whether the folder's own attention has the convolution of V.
+    """
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
+    variables = variables_by_name(state)
+    new_names = [name for name in variables if _is_new(name, has_convolution)]
+    published = {
+        name: variable for name, variable in variables.items() if name not in new_names
+    }
+    _check_tensors(folder, layout, tensors, published)
+
+    arrays = _new_arrays(make_model, new_names, seed)
+    for name in published:
+        arrays[name] = layout.from_published(name, tensors)
+    flat_state = [
+        (path, variable.replace(jnp.asarray(arrays[name], dtype)))
+        for name, (path, variable) in variables.items()
+    ]
+    return nnx.merge(graphdef, nnx.from_flat_state(flat_state))
+
+
 def variables_by_name(state: nnx.State) -> dict[str, tuple[Any, Any]]:
     """Path and variable of each parameter, by its name in a model with a head.
 
@@ -191,10 +213,7 @@ def variables_by_name(state: nnx.State) -> dict[str, tuple[Any, Any]]:
 
 
 def _is_new(name: str, has_convolution: bool) -> bool:
-    """Whether a parameter belongs to an attention that the folder does not have.
-
-    has_convolution: whether its own attention has the convolution of V.
-    """
+    """Whether a parameter belongs to an attention that the folder does not have."""
     if ".attention.attention." not in name:
         return False
     return not (has_convolution and name.endswith(".conv_kernel"))

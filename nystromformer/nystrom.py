@@ -227,12 +227,7 @@ def nystrom(
     )
     middle = jnp.matmul(z, context, precision="highest")
     if mask is not None and landmark_padding == "mask":
-        # With n ≤ M every landmark is a valid token, and the values of these tokens in
-        # the place of `middle` make attention exact. Only with n < M are there
-        # landmarks without tokens, so the products above need no mask of them.
-        token_values = value[first_valid_positions(mask, num_landmarks)]
-        is_exact = mask.sum() <= num_landmarks
-        middle = jnp.where(is_exact, token_values.astype(middle.dtype), middle)
+        middle = _values_of_landmarks(middle, value, mask)
 
     # K̃ and `middle` are rounded to the dtype of the inputs. The inputs were rounded to
     # it as well, and that costs more digits.
@@ -243,3 +238,18 @@ def nystrom(
         exists,
         precision=precision,
     )
+
+
+def _values_of_landmarks(
+    middle: jax.Array, value: jax.Array, mask: jax.Array
+) -> jax.Array:
+    """The `middle` [M, H], or with n ≤ M valid tokens the values of these.
+
+    With n ≤ M every landmark is a valid token, and the values of these tokens in the
+    place of `middle` make attention exact. Only with n < M are there landmarks without
+    tokens, so the products before need no mask of them.
+    """
+    num_landmarks = len(middle)
+    token_values = value[first_valid_positions(mask, num_landmarks)]
+    is_exact = mask.sum() <= num_landmarks
+    return jnp.where(is_exact, token_values.astype(middle.dtype), middle)

@@ -18,8 +18,8 @@ class OpenGroup:
         # copy and pickle look up attributes before there are options.
         options = vars(self).get("options", {})
         if key not in options:
-            known = ", ".join(options)
-            raise AttributeError(f"no option {key!r}; there are: {known}")
+            names = ", ".join(options)
+            raise AttributeError(f"no option {key!r}; there are: {names}")
         return options[key]
 
 

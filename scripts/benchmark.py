@@ -93,7 +93,7 @@ def parse_attentions() -> list[AttentionSpec]:
     """
     labels = _ATTENTION.value or list_labels()
     if _TRAIN_STEP.value and not _ATTENTION.value:
-        labels.remove(WHOLE_SOFTMAX)  # which no model takes
+        labels.remove(WHOLE_SOFTMAX)  # No model takes it.
     specs = [parse_attention(label, _OPTION.value) for label in labels]
     names = {spec.name for spec in specs}
     for option in _OPTION.value:

@@ -98,7 +98,7 @@ def find_points(changes: Changes) -> list[Point]:
         points += make_points(
             files,
             variants,
-            presets=",".join(words for words in presets if words),
+            presets=",".join(names for names in presets if names),
             changes=changes,
             num_seeds=_SEEDS.value or plan.get("seeds", 1),
             load=cli.loaded_modules(),
@@ -189,14 +189,14 @@ def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     Returns:
       The other words, and group.key -> value.
     """
-    others = []
+    other_words = []
     changes = {}
     remaining = list(words)
     while remaining:
         word = remaining.pop(0)
         flag = re.fullmatch(r"--?(no)?config\.([^=]+)(=.*)?", word, re.DOTALL)
         if flag is None:
-            others.append(word)
+            other_words.append(word)
             continue
         negation, key, value = flag.groups()
         if negation:
@@ -207,7 +207,7 @@ def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             changes[key] = remaining.pop(0)
         else:
             changes[key] = "true"
-    return others, changes
+    return other_words, changes
 
 
 if __name__ == "__main__":

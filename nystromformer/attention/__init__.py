@@ -55,7 +55,10 @@ def register_attention(name: str, cls: type[Attention]) -> None:
 
 
 def _is_same_class(first: type[Attention], second: type[Attention]) -> bool:
-    """Whether two classes are one that was imported twice, or written anew."""
+    """Whether two classes are one that was imported twice, or written anew.
+
+    `lra_tasks.task` has the same function: an attention must not need the tasks.
+    """
     if first.__qualname__ != second.__qualname__:
         return False
     first_file = _file_name(first)

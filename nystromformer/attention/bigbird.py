@@ -52,37 +52,21 @@ def choose_blocks(
       ends [2] int32: the first and the last valid block.
     """
     num_blocks = valid.shape[0]
-    block_ids = jnp.arange(num_blocks)
     first = jnp.argmax(valid)
     last = num_blocks - 1 - jnp.argmax(valid[::-1])
-    blocks = jnp.stack(
-        [
-            block_ids - 1,
-            block_ids,
-            block_ids + 1,
-            jnp.full_like(block_ids, first),
-            jnp.full_like(block_ids, last),
-        ],
-        axis=1,
-    )  # [C, 5]
-    repeated = [
-        (blocks[:, :column] == blocks[:, column : column + 1]).any(1)
-        for column in range(5)
-    ]
-    is_inside = (first <= blocks) & (blocks <= last)
-    exists = is_inside & ~jnp.stack(repeated, axis=1)
+    blocks, exists = _window_and_ends(num_blocks, first, last)
 
     def draw(block: jax.Array) -> jax.Array:
         # The generator is named, so that a change of jax's default changes no model.
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), block)
         return jax.random.uniform(key, (num_random_blocks,), jnp.float32)
 
-    uniform = jax.vmap(draw)(block_ids)  # [C, r]
+    uniform = jax.vmap(draw)(jnp.arange(num_blocks))  # [C, r]
     for column in range(num_random_blocks):
         # Draw a number among the free blocks, those that the row has not yet.
         num_free = last - first + 1 - exists.sum(1)
         position = uniform[:, column] * num_free.astype(uniform.dtype)
-        free_index = jnp.minimum(position.astype(block_ids.dtype), num_free - 1)
+        free_index = jnp.minimum(position.astype(blocks.dtype), num_free - 1)
 
         # Count from the first block on, and skip each block that the row has: sorted,
         # they are met in their order.
@@ -95,6 +79,29 @@ def choose_blocks(
         exists = jnp.concatenate([exists, (num_free > 0)[:, None]], axis=1)
     ends = jnp.stack([first, last])
     return jnp.clip(blocks, 0, num_blocks - 1), exists, ends
+
+
+def _window_and_ends(
+    num_blocks: int, first: jax.Array, last: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The blocks [C, 5] that are not random, and which of them exist, [C, 5] bool."""
+    block_ids = jnp.arange(num_blocks)
+    blocks = jnp.stack(
+        [
+            block_ids - 1,
+            block_ids,
+            block_ids + 1,
+            jnp.full_like(block_ids, first),
+            jnp.full_like(block_ids, last),
+        ],
+        axis=1,
+    )
+    repeated = [
+        (blocks[:, :column] == blocks[:, column : column + 1]).any(1)
+        for column in range(5)
+    ]
+    is_inside = (first <= blocks) & (blocks <= last)
+    return blocks, is_inside & ~jnp.stack(repeated, axis=1)
 
 
 class BigBirdAttention(Attention):

@@ -3,9 +3,10 @@
 A head of 8,192 tokens has 67 million scores. So that not all of them need to exist at
 once, the work is cut into groups:
 
-    attend_in_groups       some sequences at a time, and of those some heads
-      └─ _attend_head      one head of one sequence, a block of queries at a time
-           └─ _attend_block     softmax(Q Kᵀ / √H + bias) V
+    attend_in_groups             some sequences at a time
+      └─ _attend_sequence        of one sequence some heads at a time
+           └─ _attend_head       of one head a block of queries at a time
+                └─ _attend_block      softmax(Q Kᵀ / √H + bias) V
 
 Letters: B batch, T query length, S key length, N heads, H head dim.
 """
@@ -146,7 +147,6 @@ def attend_in_groups(
     Returns:
       [B, T, N, H] in the dtype of the query.
     """
-    batch, _, num_heads, _ = query.shape
     group_sizes = choose_group_sizes(query.shape, num_keys=key.shape[1])
     attend_head = functools.partial(
         _attend_head,
@@ -155,29 +155,9 @@ def attend_in_groups(
         is_causal=is_causal,
         precision=precision,
     )
-
-    def attend_sequence(
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        bias: jax.Array | None,
-        mask: jax.Array | None,
-        rngs: jax.Array | None,
-    ) -> jax.Array:
-        """The heads of one sequence, [T, N, H]."""
-        out = map_rows(
-            attend_head,
-            query.swapaxes(0, 1),
-            key.swapaxes(0, 1),
-            value.swapaxes(0, 1),
-            bias,
-            mask,
-            rngs,
-            num_rows=num_heads,
-            group_size=group_sizes.heads,
-        )
-        return out.swapaxes(0, 1)
-
+    attend_sequence = functools.partial(
+        _attend_sequence, attend_head=attend_head, group_size=group_sizes.heads
+    )
     out = map_rows(
         attend_sequence,
         query,
@@ -186,10 +166,40 @@ def attend_in_groups(
         bias,
         mask,
         rngs,
-        num_rows=batch,
+        num_rows=query.shape[0],
         group_size=group_sizes.sequences,
     )
     return out.astype(query.dtype)
+
+
+def _attend_sequence(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None,
+    mask: jax.Array | None,
+    rngs: jax.Array | None,
+    *,
+    attend_head: Callable[..., jax.Array],
+    group_size: int | None,
+) -> jax.Array:
+    """Attends with the heads of one sequence, `group_size` at a time.
+
+    query [T, N, H], key and value [S, N, H], bias and mask [N, T, S], each axis of
+    which may be 1, and rngs [N] or [1] -> [T, N, H].
+    """
+    out = map_rows(
+        attend_head,
+        query.swapaxes(0, 1),
+        key.swapaxes(0, 1),
+        value.swapaxes(0, 1),
+        bias,
+        mask,
+        rngs,
+        num_rows=query.shape[1],
+        group_size=group_size,
+    )
+    return out.swapaxes(0, 1)
 
 
 def _attend_head(

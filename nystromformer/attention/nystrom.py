@@ -133,14 +133,9 @@ class NystromAttention(Attention):
 
         self.conv_kernel: Any = nnx.data(None)
         if conv_kernel_size > 0:
-            bound = conv_kernel_size**-0.5
-            kernel = jax.random.uniform(
-                common["rngs"].params(),
-                shape=(conv_kernel_size, self.num_heads),
-                minval=-bound,
-                maxval=bound,
+            self.conv_kernel = _new_conv_kernel(
+                conv_kernel_size, self.num_heads, common["rngs"]
             )
-            self.conv_kernel = nnx.Param(kernel)
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:
         if self.conv_kernel is None:
@@ -190,6 +185,15 @@ class NystromAttention(Attention):
             return out
         convolved_value = depthwise_conv(value, kernel, precision=precision)
         return out + convolved_value.astype(out.dtype)
+
+
+def _new_conv_kernel(size: int, num_heads: int, rngs: nnx.Rngs) -> nnx.Param:
+    """A kernel [K, N] for the convolution of V, uniform within ±1/√K."""
+    bound = size**-0.5
+    kernel = jax.random.uniform(
+        rngs.params(), shape=(size, num_heads), minval=-bound, maxval=bound
+    )
+    return nnx.Param(kernel)
 
 
 def nystrom_attention(

@@ -116,8 +116,8 @@ def _find_seen_tokens(
       dtype: the dtype of the bias.
 
     Returns:
-      seen [C, 2 size] int32: the tokens of the previous chunk, then those of the chunk
-      itself.
+      seen_tokens [C, 2 size] int32: the tokens of the previous chunk, then those of the
+      chunk itself.
       bias [C, size, 2 size]: −log N_ij, where N_ij is the number of rounds in which i
       sees j (0 with lsh_scope="chunk"); the lowest finite number where i does not see
       j in this round; half of that for i itself, which then has a weight only if
@@ -125,15 +125,17 @@ def _find_seen_tokens(
     """
     num_chunks, size = tokens.shape
     lowest = jnp.finfo(dtype).min
-    seen = jnp.concatenate([jnp.roll(tokens, 1, axis=0), tokens], axis=1)
+    seen_tokens = jnp.concatenate([jnp.roll(tokens, 1, axis=0), tokens], axis=1)
 
     if lsh_scope == "chunk":
-        is_seen = mask[seen][:, None]  # [C, 1, 2 size]
+        is_seen = mask[seen_tokens][:, None]  # [C, 1, 2 size]
         bias = jnp.zeros((), dtype)
     else:
-        is_seen = round_bucket[tokens][:, :, None] == round_bucket[seen][:, None]
-        is_same_bucket = bucket[:, tokens][..., None] == bucket[:, seen][:, :, None]
-        lag = chunk[:, tokens][..., None] - chunk[:, seen][:, :, None]
+        is_seen = round_bucket[tokens][:, :, None] == round_bucket[seen_tokens][:, None]
+        is_same_bucket = (
+            bucket[:, tokens][..., None] == bucket[:, seen_tokens][:, :, None]
+        )
+        lag = chunk[:, tokens][..., None] - chunk[:, seen_tokens][:, :, None]
         is_near = (lag >= 0) & (lag <= 1)
         num_rounds = (is_same_bucket & is_near).sum(0)  # N_ij
         bias = -jnp.log(jnp.maximum(num_rounds, 1).astype(dtype))
@@ -143,9 +145,9 @@ def _find_seen_tokens(
     has_previous_chunk = jnp.arange(num_chunks)[:, None] > 0
     is_seen &= (is_own_chunk | has_previous_chunk)[:, None]
 
-    is_itself = tokens[:, :, None] == seen[:, None]
+    is_itself = tokens[:, :, None] == seen_tokens[:, None]
     bias = jnp.where(is_itself, lowest / 2, bias)
-    return seen, jnp.where(is_seen, bias, lowest)
+    return seen_tokens, jnp.where(is_seen, bias, lowest)
 
 
 def _attend_chunks(
@@ -265,7 +267,7 @@ class ReformerAttention(Attention):
         def attend_one_round(
             tokens: jax.Array, round_bucket: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
-            seen, bias = _find_seen_tokens(
+            seen_tokens, bias = _find_seen_tokens(
                 tokens=tokens,
                 round_bucket=round_bucket,
                 bucket=bucket,
@@ -276,8 +278,8 @@ class ReformerAttention(Attention):
             )
             return _attend_chunks(
                 query=query[tokens],
-                key=unit_key[seen],
-                value=value[seen],
+                key=unit_key[seen_tokens],
+                value=value[seen_tokens],
                 bias=bias,
                 precision=precision,
             )

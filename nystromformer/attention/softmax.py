@@ -83,9 +83,7 @@ class SoftmaxAttention(Attention):
         """Attends, and honours what other attentions refuse.
 
         Args:
-          query: [B, T, N, H].
-          key: [B, S, N, H].
-          value: [B, S, N, H].
+          query, key, value, dtype, precision: as for `Attention.__call__`.
           bias: None, or an array that broadcasts to [B, N, T, S].
           mask: None, or bool that broadcasts to [B, N, T, S], True = attend. One that
             broadcasts to [B, 1, 1, S] is padding, as for every `Attention`.
@@ -93,9 +91,6 @@ class SoftmaxAttention(Attention):
           dropout_rate: the probability that a weight is dropped; None takes the option.
           broadcast_dropout: whether all heads of the batch drop the same weights.
           deterministic: whether nothing is dropped.
-          dtype: the dtype of the large products and of the output; None takes that of
-            the inputs.
-          precision: the precision of the large products.
           module: sows the weights into this module, in O(T · S) memory.
           is_causal: whether query t attends to no key after t.
 
@@ -107,16 +102,13 @@ class SoftmaxAttention(Attention):
         """
         check_shapes(query, key, value)
         self._check_sizes(query, key)
-        batch, length, num_heads, _ = query.shape
-        weights_shape = (batch, num_heads, length, key.shape[1])
+        weights_shape = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
         if bias is not None:
             bias = with_four_axes("bias", bias, weights_shape)
-        padding_mask = None
         if mask is not None:
             mask = mask_with_four_axes(mask, weights_shape)
-            if mask.shape[1:3] == (1, 1):
-                padding_mask = jnp.broadcast_to(mask[:, 0, 0, :], key.shape[:2])
-                query, key, value = self.zero_padding(query, key, value, padding_mask)
+        padding_mask = _padding_mask(mask, key.shape[:2])
+        query, key, value = self.zero_padding(query, key, value, padding_mask)
         dtype = dtype or jnp.result_type(query, key, value)
         query, key, value = [x.astype(dtype) for x in (query, key, value)]
 
@@ -130,19 +122,49 @@ class SoftmaxAttention(Attention):
                 precision=precision,
                 is_causal=is_causal,
             )
-
         rate = self.dropout_rate if dropout_rate is None else dropout_rate
         rngs = None
         if rate > 0 and not deterministic:
-            rngs_shape = (1, 1) if broadcast_dropout else (batch, num_heads)
+            rngs_shape = (1, 1) if broadcast_dropout else weights_shape[:2]
             rngs = _dropout_keys(dropout_rng, rngs_shape, rate)
+        return self._attend_batch(
+            query,
+            key,
+            value,
+            bias=bias,
+            mask=mask,
+            padding_mask=padding_mask,
+            rngs=rngs,
+            dropout_rate=rate,
+            is_causal=is_causal,
+            precision=precision,
+        )
 
+    def _attend_batch(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        *,
+        bias: jax.Array | None,
+        mask: jax.Array | None,
+        padding_mask: jax.Array | None,
+        rngs: jax.Array | None,
+        dropout_rate: float,
+        is_causal: bool,
+        precision: jax.lax.PrecisionLike,
+    ) -> jax.Array:
+        """Attends by cuDNN's kernel where it can, and in groups elsewhere.
+
+        The arguments are those of `attend_in_groups`. `padding_mask` is the mask as
+        [B, S], or None where it is another one than padding.
+        """
         attend_without_kernel = functools.partial(
             attend_in_groups,
             bias=bias,
             mask=mask,
             rngs=rngs,
-            dropout_rate=rate,
+            dropout_rate=dropout_rate,
             is_causal=is_causal,
             precision=precision,
         )
@@ -155,9 +177,16 @@ class SoftmaxAttention(Attention):
             value,
             padding_mask,
             scale=query.shape[-1] ** -0.5,
-            dtype=dtype,
+            dtype=query.dtype,
             otherwise=attend_without_kernel,
         )
+
+
+def _padding_mask(mask: jax.Array | None, shape: tuple[int, ...]) -> jax.Array | None:
+    """The mask of four axes as [B, S], that shape; None where it is not padding."""
+    if mask is None or mask.shape[1:3] != (1, 1):
+        return None
+    return jnp.broadcast_to(mask[:, 0, 0, :], shape)
 
 
 def _sow_weights(
@@ -183,7 +212,7 @@ def _sow_weights(
 
 
 def _dropout_keys(
-    rng: jax.Array | None, shape: tuple[int, int], rate: float
+    rng: jax.Array | None, shape: tuple[int, ...], rate: float
 ) -> jax.Array:
     """Splits the key of the dropout of weights.
 

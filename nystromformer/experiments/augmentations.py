@@ -30,9 +30,9 @@ def make_augmentations(task: Task, train: TrainConfig) -> list[Augmentation]:
         if not getattr(train, name):
             continue
         if name not in task.augmentations:
-            known = ", ".join(task.augmentations) or "no augmentation"
+            names = ", ".join(task.augmentations) or "no augmentation"
             raise ConfigError(
-                f"config.train.{name} is not for {task.name}, which has {known}"
+                f"config.train.{name} is not for {task.name}, which has {names}"
             )
         augmentations.append(augmentation)
     return augmentations

@@ -49,9 +49,9 @@ class Case(NamedTuple):
     @property
     def label(self) -> str:
         """As in "nystrom, fused=True, bfloat16, 501 and 217 tokens"."""
-        words = [f"{key}={value}" for key, value in self.options.items()]
+        options = [f"{key}={value}" for key, value in self.options.items()]
         tokens = " and ".join(map(str, self.lengths))
-        return ", ".join([self.name, *words, self.mode, f"{tokens} tokens"])
+        return ", ".join([self.name, *options, self.mode, f"{tokens} tokens"])
 
 
 def list_cases(is_short: bool = False) -> list[Case]:
@@ -135,9 +135,9 @@ def check_case(case: Case) -> dict[str, Any]:
         rngs=nnx.Rngs(0),
         **case.options,
     )
-    graphdef, params, rest = nnx.split(attention, nnx.Param, ...)
+    graphdef, params, other_state = nnx.split(attention, nnx.Param, ...)
     dtype, _, precision = case.mode.partition(", ")
-    arguments = (params, rest, *make_inputs(case, dtype))
+    arguments = (params, other_state, *make_inputs(case, dtype))
     function = functools.partial(_attend_with_gradients, graphdef)
 
     with jax.default_matmul_precision(precision or "default"):

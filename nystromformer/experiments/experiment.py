@@ -183,12 +183,9 @@ def _make_objective(group: OpenGroup, task: Task) -> tuple[ObjectiveSpec, Object
 def _encoder_config(config: Config, task: Task) -> ModelConfig:
     """The config of the encoder, with what follows from the task and the attention."""
     return dataclasses.replace(
-        config.model,
+        config.model_with_attention(),
         vocab_size=task.vocab_size,
         max_length=task.max_length,
         separator=task.separator,
-        attention=config.attention.name,
-        attention_options=config.attention.options,
-        attention_by_layer=config.attention.parse_changes(),
         dtype=jnp.dtype(config.model.dtype),
     )

@@ -43,10 +43,10 @@ class Point:
 
     def command(self, folder: Path) -> list[str]:
         """Returns the command that trains it in the sweep's folder."""
-        words = [sys.executable, str(TRAIN), *self.flags]
+        command = [sys.executable, str(TRAIN), *self.flags]
         if self.source:
-            words.append(f"--config.train.init_from={folder / self.source}")
-        return [*words, f"--workdir={folder / self.name}"]
+            command.append(f"--config.train.init_from={folder / self.source}")
+        return [*command, f"--workdir={folder / self.name}"]
 
     def planned_config(self, folder: Path) -> dict[str, Any]:
         """Returns the groups that the run will write to its config.json."""

@@ -261,8 +261,8 @@ def spread_of_draws(errors: pd.DataFrame) -> pd.DataFrame:
       A row for each layer, head and number of landmarks, and a column for each method:
       the largest error of the draws over the smallest, the median over examples.
     """
-    drawn = errors[errors["method"].isin(DRAWN)]
-    errors_of_draws: Any = drawn.groupby([*HEAD, "method", "example"])["error"]
+    draws = errors[errors["method"].isin(DRAWN)]
+    errors_of_draws: Any = draws.groupby([*HEAD, "method", "example"])["error"]
     ratios = errors_of_draws.max() / errors_of_draws.min()
     medians = ratios.groupby([*HEAD, "method"]).median().unstack()
     return medians.add_suffix(SPREAD)

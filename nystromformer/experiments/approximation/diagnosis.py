@@ -21,7 +21,7 @@ from nystromformer.experiments.plotting import new_figure
 from nystromformer.experiments.recorded_layers import Layer
 
 Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each layer
-TOLERANCE = 0.1  # of the error, by default
+TOLERANCE = 0.1  # a share of the error
 # A letter in the figure for what limits a head.
 MARKS = {"": "", "rank": "R", "landmarks": "L", "inverse": "I"}
 CELL = 0.55  # inches

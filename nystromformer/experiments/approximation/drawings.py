@@ -16,8 +16,8 @@ MAX_PANELS = 12  # in a figure of errors, each for a head
 PANEL_COLUMNS = 4
 LEGEND_COLUMNS = 2  # for each column of panels
 MAX_CURVES_WITH_LEGEND = 12
-QUARTER = 0.25  # of the ranks
-WIDTH_OF_PICTURES = 5.4  # inches, of a row
+QUARTER = 0.25  # a share of the ranks
+WIDTH_OF_PICTURES = 5.4  # inches for a row
 FONT_SIZE = 8  # points
 
 

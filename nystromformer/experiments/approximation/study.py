@@ -59,10 +59,7 @@ def write_study(
         raise ConfigError(
             f"--landmarks must be below the longest sequence, {max_length}"
         )
-    pictured_count = run_landmarks
-    if run_landmarks not in counts:
-        limit = max(PICTURED_LANDMARKS, counts[0])
-        pictured_count = max(count for count in counts if count <= limit)
+    pictured_count = _choose_pictured_count(run_landmarks, counts)
 
     source = provenance.source()
     markdown.open_folder(out, "landmarks.csv")
@@ -134,6 +131,14 @@ def default_landmarks(run_landmarks: int, max_length: int) -> set[int]:
     counts = {2**k for k in range(2, 10)}
     counts.add(run_landmarks)
     return {count for count in counts if 0 < count < max_length}
+
+
+def _choose_pictured_count(run_landmarks: int, counts: Sequence[int]) -> int:
+    """The number of landmarks in the pictures: the run's own, if it is measured."""
+    if run_landmarks in counts:
+        return run_landmarks
+    limit = max(PICTURED_LANDMARKS, min(counts))
+    return max(count for count in counts if count <= limit)
 
 
 def measure_all(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Frame]:

@@ -140,8 +140,8 @@ def name_row(label: str, options: Mapping[str, Any]) -> str:
       label: of an AttentionSpec.
       options: all options with which it is measured.
     """
-    words = [x for x in label.split(",") if not x.startswith("conv_kernel_size=")]
-    row_name = ", ".join(words)
+    parts = [x for x in label.split(",") if not x.startswith("conv_kernel_size=")]
+    row_name = ", ".join(parts)
     if options.get("conv_kernel_size"):
         row_name += f" + convolution of {options['conv_kernel_size']}"
     return row_name
@@ -233,11 +233,11 @@ def attention_programs(
         )
     except ValueError as error:
         raise ConfigError(f"{spec.label} at {length:,}: {error}") from error
-    graphdef, params, rest = nnx.split(attention, nnx.Param, ...)
+    graphdef, params, other_state = nnx.split(attention, nnx.Param, ...)
 
     @jax.jit
     def forward(params: nnx.State, *qkv: jax.Array) -> jax.Array:
-        return nnx.merge(graphdef, params, rest)(*qkv, deterministic=True)
+        return nnx.merge(graphdef, params, other_state)(*qkv, deterministic=True)
 
     @jax.jit
     def forward_and_backward(cotangent: jax.Array, *primals: Any) -> Any:

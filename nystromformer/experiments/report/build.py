@@ -15,7 +15,7 @@ from nystromformer.experiments.report.figures import draw_figures
 from nystromformer.experiments.report.names import UNNAMED, group_names
 from nystromformer.experiments.report.runs import Frame, read_runs
 
-RUNS_FILE = "runs.csv"  # by which a folder is known as a report
+RUNS_FILE = "runs.csv"  # A folder that has it is a report.
 # Columns of a run that runs.csv does not have: parts of config.json and metrics.jsonl,
 # and what only the tables need.
 NOT_WRITTEN = (
@@ -77,7 +77,8 @@ def build(
 def _write_runs(runs: Frame, out: Path) -> Frame:
     """Writes runs.csv and returns its table."""
     table = runs.drop(columns=list(NOT_WRITTEN), errors="ignore")
-    table = table.convert_dtypes()  # else whole numbers, some unknown, are floats
+    # Otherwise a column of whole numbers is of floats if one is unknown.
+    table = table.convert_dtypes()
     table.to_csv(out / RUNS_FILE, index=False)
     return table
 

@@ -43,16 +43,17 @@ def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
     Returns:
       The figure; None if no panel has two settings whose cost is known.
     """
-    known = runs[runs[cost.key] > 0]
+    measured_runs = runs[runs[cost.key] > 0]
     panels = {}
-    for names, panel in known.groupby(["data", "device"], sort=False):
+    for names, panel in measured_runs.groupby(["data", "device"], sort=False):
         if panel["label"].nunique() > 1:
             panels[names] = panel
     if not panels:
         return None
 
     figure = new_figure(columns=len(panels))
-    styles = {name: line_style(i) for i, name in enumerate(known["group"].unique())}
+    groups = measured_runs["group"].unique()
+    styles = {name: line_style(i) for i, name in enumerate(groups)}
     for axes, ((data, device), panel) in zip(figure.axes, panels.items(), strict=True):
         _draw_panel(axes, panel, cost, styles)
         names = [panel["task"].iloc[0], data, device]

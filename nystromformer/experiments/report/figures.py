@@ -95,8 +95,8 @@ def draw_curves(points: Frame, split: str, metric: str) -> Figure:
     """
     figure = new_figure()
     axes = figure.axes[0]
-    known = points[(points["split"] == split) & points[metric].notna()]
-    for index, (name, group) in enumerate(known.groupby("label", sort=False)):
+    drawn_points = points[(points["split"] == split) & points[metric].notna()]
+    for index, (name, group) in enumerate(drawn_points.groupby("label", sort=False)):
         by_seed = group.pivot(index="step", columns="seed", values=metric)
         by_seed = scale(metric) * by_seed
         style = line_style(index)

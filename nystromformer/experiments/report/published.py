@@ -65,8 +65,8 @@ def has_published_settings(run: Any) -> bool:
 
     # A run that is older than a setting has trained with its default.
     settings = default_settings(run["attention"]) | settings
-    words = f"{run['attention']},{run['presets']}"
-    published = read_preset(settings["task.name"], words)
+    names = f"{run['attention']},{run['presets']}"
+    published = read_preset(settings["task.name"], names)
     compared = published.keys() & settings.keys()
     compared -= FREE_KEYS
     return bool(compared) and all(settings[x] == published[x] for x in compared)
@@ -86,8 +86,8 @@ def cite(run: Any, task: str) -> str:
       any.
     """
     settings = run["settings"]
-    words = (settings["preset"] or "").split(",")
-    if "subwords" in words:
+    presets = (settings["preset"] or "").split(",")
+    if "subwords" in presets:
         task = "imdb"
     is_run_from_scratch = not settings["train.init_from"]
     is_score_from_scratch = task in (*LRA, AVERAGE)
@@ -96,6 +96,6 @@ def cite(run: Any, task: str) -> str:
     if not has_published_settings(run):
         return ""
     rows = SCORES[SCORES["attention"] == run["attention"]]
-    rows = rows[rows["preset"] == (LONGER if LONGER in words else "")]
+    rows = rows[rows["preset"] == (LONGER if LONGER in presets else "")]
     scores = rows.set_index("source")[task].dropna()
     return ", ".join(f"{score:.2f} [{source}]" for source, score in scores.items())

@@ -131,7 +131,7 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise ConfigError(f"{workdir}/config.json was not written by scripts/train.py")
     result = _read_result(workdir)
     curves = _read_curves(workdir)
-    subset = config["task"].get("subset")  # of GLUE
+    subset = config["task"].get("subset")  # a set of GLUE
     test_hashes = result.get("data_sha256") or {}
     run = {
         "run": str(workdir),
@@ -143,7 +143,7 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
         "seed": config["train"]["seed"],
         "settings": _flatten_settings(config),
         "presets": config["preset"],
-        "overrides": config.get("overrides", {}),  # which older runs do not have
+        "overrides": config.get("overrides", {}),  # Older runs do not record them.
         "num_steps": config["train"]["num_steps"],
         "test_data": test_hashes.get("test"),
         "curves": curves,
@@ -190,8 +190,8 @@ def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     groups = {key: value for key, value in config.items() if key != "overrides"}
     presets = config["preset"]
     subset = config["task"].get("subset")
-    words = [word for word in presets.split(",") if word != subset]
-    groups["preset"] = ",".join(words) or ("paper" if presets else None)
+    other_names = [name for name in presets.split(",") if name != subset]
+    groups["preset"] = ",".join(other_names) or ("paper" if presets else None)
 
     source_dir = Path(config["task"].get("source_dir") or "").name
     groups["task"] = {**config["task"], "source_dir": source_dir or None}
