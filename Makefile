@@ -17,7 +17,7 @@ ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
 	"error: no accelerator: .venv/bin/pip install \"jax[cuda13]\", or \"jax[tpu]\"")
 
 # The attentions, training, and the commands, whose flags for XLA depend on jaxlib.
-SHORT := tests/nystrom_test.py tests/attention/nystrom_test.py tests/encoder_test.py \
+SHORT := tests/nystrom_test.py tests/attention/nystrom_test.py tests/encoder*_test.py \
 	tests/training/step_test.py tests/experiments/train_test.py \
 	tests/experiments/xla_flags_test.py
 
@@ -49,9 +49,9 @@ speed: $(READY) ## measure Table 1 and the steps of every task, on an accelerato
 	$(RUN) scripts/speed.py --out=results/speed $(PEERS)
 
 # Runs that were stopped go on by scripts/train.py with the config and the workdir
-# (runs/gpu-check/runs/TASK) that stand first in their log.
+# (runs/gpu-check/runs/TASK) that stand first in their log. CHECK=--seconds=300 limits it.
 gpu-check: $(READY) ## check and measure an accelerator in ten minutes; DATA=folder of the data
-	$(RUN) scripts/gpu_check.py --out=runs/gpu-check $(if $(DATA),--data_dir=$(DATA))
+	$(RUN) scripts/gpu_check.py --out=runs/gpu-check $(if $(DATA),--data_dir=$(DATA)) $(CHECK)
 
 test: $(VENV)/ready-dev ## run the tests, without the slow ones
 	$(PYTEST) --dist=worksteal -m "not slow and not parity"

@@ -17,6 +17,7 @@ NUM_HEADS = 2
 HEAD_DIM = 32
 LENGTHS = (501, 217)  # of the two sequences of a batch
 SHORT_LENGTHS = (61, 40)
+HOLE_DISTANCE = 7  # where a mask has holes, one token of seven is masked
 
 # These options are smaller than 501 tokens, so that each attention approximates.
 # Attentions without an entry have their defaults.
@@ -38,20 +39,25 @@ class Case(NamedTuple):
 
     name, options: as for `make_attention`.
     mode: a key of LIMITS.
-    lengths: valid tokens of each sequence.
+    lengths: tokens of each sequence, before its padding.
+    has_holes: whether some of these tokens are masked too, so that the mask is more
+      than a length.
     """
 
     name: str
     options: dict[str, Any]
     mode: str
     lengths: tuple[int, ...]
+    has_holes: bool = False
 
     @property
     def label(self) -> str:
         """As in "nystrom, fused=True, bfloat16, 501 and 217 tokens"."""
         options = [f"{key}={value}" for key, value in self.options.items()]
-        tokens = " and ".join(map(str, self.lengths))
-        return ", ".join([self.name, *options, self.mode, f"{tokens} tokens"])
+        tokens = " and ".join(map(str, self.lengths)) + " tokens"
+        if self.has_holes:
+            tokens = f"{tokens} with holes"
+        return ", ".join([self.name, *options, self.mode, tokens])
 
 
 def list_cases(is_short: bool = False) -> list[Case]:
@@ -77,6 +83,10 @@ def list_cases(is_short: bool = False) -> list[Case]:
         Case("nystrom", {**nystrom, "fused": True}, "bfloat16", LENGTHS),
         Case("nystrom", nystrom, "float32", (512, 512)),
         Case("nystrom", nystrom, "bfloat16", (48, 48)),  # exact attention
+        Case("softmax", {}, "bfloat16", LENGTHS, has_holes=True),
+        Case("nystrom", {**nystrom, "fused": True}, "bfloat16", LENGTHS, True),
+        Case("softmax", {}, "bfloat16", (501, 0)),  # a sequence of padding alone
+        Case("nystrom", {**nystrom, "fused": True}, "bfloat16", (501, 0)),
     ]
     for mode in ("bfloat16", "float32"):
         for name in ATTENTIONS:
@@ -173,7 +183,10 @@ def make_inputs(case: Case, dtype: str) -> list[jax.Array]:
     shape = (4, len(case.lengths), length, NUM_HEADS, HEAD_DIM)
     noise = np.random.default_rng(0).normal(size=shape)
     smooth = noise.cumsum(2) / np.sqrt(1 + np.arange(length))[:, None, None]
-    mask = np.arange(length) < np.array(case.lengths)[:, None]
+    positions = np.arange(length)
+    mask = positions < np.array(case.lengths)[:, None]
+    if case.has_holes:
+        mask &= positions % HOLE_DISTANCE != 1
     return [jnp.asarray(mask), *jnp.asarray(noise + smooth, dtype)]
 
 

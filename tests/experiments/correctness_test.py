@@ -73,6 +73,27 @@ def test_check_cases_fails_what_is_wrong_and_goes_on(cls, monkeypatch):
         assert rows[wrong.label]["failure"] == "RuntimeError: no such kernel"
 
 
+class PrefixAttention(LinearAttention):
+    """Takes in float32 as many keys as are valid, from the front, as a kernel might."""
+
+    def attend(self, query, key, value, mask, **kwargs):
+        if query.dtype != jnp.float64:
+            mask = jnp.arange(len(mask)) < mask.sum()
+        return super().attend(query, key, value, mask, **kwargs)
+
+
+def test_only_a_mask_with_holes_finds_that_keys_are_taken_from_the_front(monkeypatch):
+    monkeypatch.setitem(ATTENTIONS, "prefix", PrefixAttention)
+    whole = Case("prefix", {}, "float32, highest", SHORT)
+    rows = check(whole, whole._replace(has_holes=True))
+    assert [row["passed"] for _, row in sorted(rows.items())] == [True, False]
+
+
+def test_check_cases_passes_a_sequence_of_padding_alone():
+    padding = Case("softmax", {}, "bfloat16", (13, 0))
+    assert check(padding)[padding.label]["passed"]
+
+
 def test_the_reference_is_float64(monkeypatch):
     """The wrong attention passes where it is as wrong in float64."""
 
