@@ -78,7 +78,7 @@ class PrefixAttention(LinearAttention):
 
     def attend(self, query, key, value, mask, **kwargs):
         if query.dtype != jnp.float64:
-            mask = jnp.arange(len(mask)) < mask.sum()
+            mask = jnp.arange(mask.shape[-1]) < mask.sum(-1, keepdims=True)
         return super().attend(query, key, value, mask, **kwargs)
 
 
