@@ -6,9 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from nystromformer.encoder_config import EncoderConfig
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import make_example
+from nystromformer.layers import SelfAttention
 from nystromformer.nystrom import iterative_pinv
 from nystromformer.training.data import HostSplit
 from tests.commands import ROOT
@@ -37,6 +40,29 @@ def test_the_whole_state_of_training_is_donated():
         text = traced.lower(lowering_platforms=(platform,)).as_text()
         num_donated = text.count("tf.aliasing_output") + text.count("jax.buffer_donor")
         assert num_donated == len(jax.tree.leaves(state))
+
+
+@pytest.mark.parametrize("precision", ["default", "highest"])
+def test_float32_products_have_the_precision_that_jax_is_asked_for(precision):
+    """Of a linear attention, as a Nyström attention has products of its own precision."""
+    config = EncoderConfig(
+        vocab_size=11,
+        max_length=16,
+        model_dim=8,
+        num_heads=2,
+        attention="linear",
+    )
+    graphdef, weights = nnx.split(SelfAttention(config, rngs=nnx.Rngs(0)))
+
+    def attend(weights, x):
+        return nnx.merge(graphdef, weights)(x, None)
+
+    x = jax.ShapeDtypeStruct((2, 16, 8), jnp.float32)
+    with jax.default_matmul_precision(precision):
+        traced = jax.jit(attend).trace(weights, x)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    precisions = re.findall(r"precision = \[(\w+), (\w+)\]", text)
+    assert precisions == text.count("dot_general") * [(precision.upper(),) * 2]
 
 
 def test_the_page_names_tests_that_are_there():
