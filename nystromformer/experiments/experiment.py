@@ -58,6 +58,8 @@ class Experiment:
                 self.spec.make_model, _encoder_config(config, self.task), self.task
             )
             model = nnx.eval_shape(lambda: self.make_model(nnx.Rngs(0)))
+        except ConfigError:
+            raise  # it says which group is wrong
         except (ValueError, OverflowError) as error:
             raise ConfigError(f"config.model, config.attention: {error}") from error
         self.graphdef, self.weight_shapes = split_weights(model)

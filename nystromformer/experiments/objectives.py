@@ -9,6 +9,7 @@ from flax import nnx
 from lra_tasks.task import Task
 from nystromformer import heads
 from nystromformer.config import ModelConfig
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.floors import (
     Floors,
     denoising_floors,
@@ -43,8 +44,8 @@ def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Modu
     """Makes a classifier of one sequence or of a pair, whichever the task has.
 
     Raises:
-      ValueError: if the task labels tokens, or the pooling needs a [CLS] that the
-        task's inputs do not have.
+      ConfigError: if the task labels tokens.
+      ValueError: if the pooling needs a [CLS] that the task's inputs do not have.
     """
     _check_one_label(task)
     if config.pooling == "bert_pooler" and task.vocabulary is None:
@@ -83,7 +84,8 @@ def make_denoising_classifier(
     """Makes a classifier of a sequence or a pair that also predicts hidden tokens.
 
     Raises:
-      ValueError: if the task labels tokens, or the pooling is "bert_pooler".
+      ConfigError: if the task labels tokens.
+      ValueError: if the pooling is "bert_pooler".
     """
     _check_one_label(task)
     if config.pooling == "bert_pooler":
@@ -104,17 +106,19 @@ def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.M
     """Makes a model of masked tokens and of the order of two segments.
 
     Raises:
-      ValueError: if the task's inputs do not have two segments of text.
+      ConfigError: if the task's inputs do not have two segments of text.
     """
     if task.separator is None:
-        raise ValueError(f"mlm_sop needs pairs of text; {task.name} has none")
+        raise ConfigError(
+            f'objective.name="mlm_sop" needs pairs of text; {task.name} has none'
+        )
     return heads.MaskedOrderModel(config, rngs=rngs)
 
 
 def _check_one_label(task: Task) -> None:
-    """Raises ValueError for a task that labels tokens, not sequences."""
+    """Raises ConfigError for a task that labels tokens, not sequences."""
     if task.num_labels:
-        raise ValueError(
+        raise ConfigError(
             f"{task.name} labels several tokens of a sequence, and a classifier has "
             'one label for each sequence: take objective.name="positions"'
         )
