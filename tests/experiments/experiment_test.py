@@ -60,7 +60,7 @@ def test_experiment_rejects_what_cannot_be_built(change, message):
     [
         (
             {"objective__name": "classification"},
-            '^recall labels several .*name="positions"',
+            '^recall labels .*name="positions"',
         ),
         ({"objective__name": "classification_denoising"}, "labels several tokens"),
         ({"task__num_queries": 1}, 'recall has one of .* take name="classification"'),
