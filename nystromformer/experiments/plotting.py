@@ -1,5 +1,6 @@
 """The common style of all figures, written as PNG and SVG."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,23 @@ def line_style(index: int) -> dict[str, Any]:
 
 
 def add_legend(figure: Figure) -> None:
-    """Adds one legend of all panels below them; the panels keep their height."""
+    """Adds one legend of all panels below them; the panels keep their height.
+
+    It has as many columns as there are panels side by side.
+    """
     handles = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    figure.set_figheight(HEIGHT + LEGEND_LINE * len(handles))
+    num_columns = figure.axes[0].get_gridspec().ncols
+    num_rows = math.ceil(len(handles) / num_columns)
+    figure.set_figheight(HEIGHT + LEGEND_LINE * num_rows)
     figure.legend(
-        list(handles.values()), list(handles), loc="outside lower left", frameon=False
+        list(handles.values()),
+        list(handles),
+        loc="outside lower left",
+        ncols=num_columns,
+        frameon=False,
     )
 
 

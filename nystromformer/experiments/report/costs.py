@@ -73,6 +73,7 @@ def _draw_panel(axes: Axes, runs: Frame, cost: CostAxis, styles: dict[str, dict]
 
     for group, group_points in points.groupby("group", sort=False):
         line = group_points.sort_values("cost")
+        setting, names = _split_names(list(line["name"]))
         axes.errorbar(
             line["cost"],
             line["score"],
@@ -80,17 +81,13 @@ def _draw_panel(axes: Axes, runs: Frame, cost: CostAxis, styles: dict[str, dict]
             marker="o",
             capsize=2,
             linewidth=0.7,
-            label=group,
+            label=f"{group}, by {setting}" if setting else group,
             **styles[group],
         )
-    for point in points.itertuples():
-        axes.annotate(
-            point.name,
-            (point.cost, point.score),
-            xytext=(3, 3),
-            textcoords="offset points",
-            fontsize=6,
-        )
+        for name, place in zip(names, zip(line["cost"], line["score"]), strict=True):
+            axes.annotate(
+                name, place, xytext=(3, 3), textcoords="offset points", fontsize=6
+            )
 
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -120,6 +117,22 @@ def _summarize_points(runs: Frame, cost: CostAxis) -> Frame:
             }
         )
     return pd.DataFrame(points)
+
+
+def _split_names(names: list[str]) -> tuple[str, list[str]]:
+    """Splits the names of a line's points, such as "4 landmarks" and "16 landmarks".
+
+    Returns:
+      The word that all have, "landmarks", and what is left of each, "4" and "16"; ""
+      and the names, unless each is two words and one of these is the same in all.
+    """
+    words = [name.split(" ") for name in names]
+    if len(words) > 1 and all(len(pair) == 2 for pair in words):
+        for first, second in ((0, 1), (1, 0)):
+            shared = {pair[first] for pair in words}
+            if len(shared) == 1:
+                return shared.pop(), [pair[second] for pair in words]
+    return "", names
 
 
 def _find_frontier(points: Frame, cost: CostAxis) -> Frame:

@@ -27,7 +27,10 @@ def test_draw_by_cost_draws_the_best_score_at_each_cost(runs):
     # At 150 examples a second, only what is faster can be had.
     assert frontier.get_drawstyle() == "steps-pre"
     names = [text.get_text() for text in speed.texts]
-    assert sorted(names) == ["", "", "16 landmarks", "64 landmarks"]
+    assert sorted(names) == ["", "", "16", "64"]
+    [legend] = speed.figure.legends
+    lines = [text.get_text() for text in legend.get_texts()]
+    assert sorted(lines) == ["linear", "nystrom, by landmarks", "softmax"]
 
     memory = draw_by_cost(frame, COST_AXES["memory"]).axes[0]
     frontier = memory.get_lines()[0]
@@ -40,6 +43,15 @@ def speeds(frame):
     """The examples a second of the points of each line."""
     axes = draw_by_cost(frame, COST_AXES["speed"]).axes[0]
     return [container[0].get_xdata().tolist() for container in axes.containers]
+
+
+def test_draw_by_cost_names_points_whole_that_share_no_setting(runs):
+    add_costs(runs, "nystrom,quick", 0.6, 400.0, 1, attention__num_landmarks=16)
+    add_costs(runs, "nystrom,quick", 0.7, 200.0, 1, attention__conv_kernel_size=0)
+    axes = draw_by_cost(read_groups(runs), COST_AXES["speed"]).axes[0]
+    names = [text.get_text() for text in axes.texts]
+    assert all(" " in name for name in names), names
+    assert len(set(names)) == 2
 
 
 def test_draw_by_cost_joins_the_points_of_a_group(runs):
