@@ -84,7 +84,8 @@ def _draw_panel(axes: Axes, runs: Frame, cost: CostAxis, styles: dict[str, dict]
             label=f"{group}, by {setting}" if setting else group,
             **styles[group],
         )
-        for name, place in zip(names, zip(line["cost"], line["score"]), strict=True):
+        places = zip(line["cost"], line["score"], strict=True)
+        for name, place in zip(names, places, strict=True):
             axes.annotate(
                 name, place, xytext=(3, 3), textcoords="offset points", fontsize=6
             )
