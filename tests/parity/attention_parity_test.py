@@ -1,20 +1,22 @@
 """Attentions against transformers and the packages linformer and performer-pytorch.
 
-Each is the same where the settings below say so. On purpose not the same:
+With the settings of these tests both compute the same. In four things they differ on
+purpose:
 
-* Their BigBird draws blocks for each head from numpy's global generator and takes the
-  last block of the padded length for the last, ours draws by (seed, block) and takes
-  the last valid block.
+* Their BigBird draws blocks for each head from numpy's global generator, and its last
+  block is that of the padded length. Ours draws by (seed, block), and its last block is
+  the last valid one.
 * Their Linformer with shared projections takes the keys for the values too.
 * Their Reformer attends in several chunks to tokens of other buckets too, and counts a
-  token once for every round that finds it (`lsh_scope="chunk"` does both); it wraps the
-  first chunk around to the last, which here is padding; and it adds 1e-6 to the mean
-  square of a key, which shortens small keys: hence no inputs of scale 0.1.
+  token once for every round that finds it (`lsh_scope="chunk"` does both). It wraps the
+  first chunk around to the last, which is padding in these tests. It adds 1e-6 to the
+  mean square of a key, which shortens small keys: hence no inputs of scale 0.1.
 * Their Performer adds ε = 1e-4 to every feature after scaling by the largest of the
-  batch; ours scales each feature by its own largest key and needs no ε: with ε = 0 both
-  are the same. Masks it has none: the published Nyströmformer's code gives it queries
-  and keys that are scaled already, and padded keys and values as zeros. The version is
-  one of that time: later ones take the largest key of each head, without its gradient.
+  batch. Ours scales each feature by its own largest key and needs no ε: with ε = 0 both
+  are the same. Their Performer has no mask: the published Nyströmformer's code gives it
+  queries and keys that are scaled already, and padded keys and values as zeros. The
+  package is of that time: later ones take the largest key of each head, without its
+  gradient.
 """
 
 import jax
@@ -38,24 +40,28 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.qr is deprecated:UserWarning"),
 ]
 
-B, N, H = 3, 2, 5
+# The examples of a batch, the heads and the dimension of a head.
+B = 3
+N = 2
+H = 5
 SIZES = {"hidden_size": N * H, "num_attention_heads": N}
 every_scale = pytest.mark.parametrize("scale", [0.1, 1, 4])
 
 
-def sequences(length, scale):
+def make_sequences(length, scale):
+    """Hidden states [B, length, N·H] in float64, as a tensor of torch."""
     rng = np.random.default_rng(0)
     return torch.from_numpy(scale * rng.normal(size=(B, length, N * H)))
 
 
-def compare(attention, x, projections, expected, mask):
-    """The error at valid tokens, ours on their projected query, key and value."""
-    qkv = (layer(x).detach().numpy().reshape(B, -1, N, H) for layer in projections)
-    actual = attention(
-        *(jnp.asarray(y, jnp.float32) for y in qkv),
-        mask=jnp.asarray(mask)[:, None, None],
-    )
-    actual = np.asarray(actual).reshape(expected.shape)
+def compare(attention, hidden_states, projections, expected, mask):
+    """The error of our attention at valid tokens, on their query, key and value."""
+    qkv = []
+    for project in projections:
+        heads = project(hidden_states).detach().numpy().reshape(B, -1, N, H)
+        qkv.append(jnp.asarray(heads, jnp.float32))
+    output = attention(*qkv, mask=jnp.asarray(mask)[:, None, None])
+    actual = np.asarray(output).reshape(expected.shape)
     return relative_error(actual[mask], expected.detach().numpy()[mask])
 
 
@@ -68,19 +74,34 @@ def test_bigbird_is_theirs(scale, padding):
     num_blocks = 11
     length = 4 * num_blocks
     mask = np.arange(length) < length - padding * np.array([0, 1, 3])[:, None]
+
     torch.manual_seed(0)
     config = theirs.BigBirdConfig(**SIZES, **options, max_position_embeddings=length)
     module = theirs.BigBirdBlockSparseAttention(config, seed=0).double().eval()
-    blocks, *_ = choose_blocks(jnp.ones(num_blocks, bool), 2, 0)
-    drawn = np.asarray(blocks)[1:-1, 5:]  # the rows of the ends are full
-    module._bigbird_block_rand_mask_with_head = lambda **_: [drawn] * N
-    x, valid = sequences(length, scale), torch.from_numpy(mask).double()
-    make_masks = theirs.BigBirdModel.create_masks_for_block_sparse_attn
-    blocked, band, rows, columns = make_masks(valid, 4)
-    expected = module(x, band, rows, columns, blocked, blocked)[0]
+    valid_blocks = jnp.ones(num_blocks, bool)
+    our_blocks, *_ = choose_blocks(valid_blocks, num_random_blocks=2, seed=0)
+    # The first and the last block of queries attend to all keys and draw none.
+    random_blocks = np.asarray(our_blocks)[1:-1, 5:]
+    module._bigbird_block_rand_mask_with_head = lambda **_: [random_blocks] * N
+
+    hidden_states = make_sequences(length, scale)
+    masks = theirs.BigBirdModel.create_masks_for_block_sparse_attn(
+        torch.from_numpy(mask).double(), block_size=4
+    )
+    blocked_mask, band_mask, from_mask, to_mask = masks
+    expected, *_ = module(
+        hidden_states,
+        band_mask=band_mask,
+        from_mask=from_mask,
+        to_mask=to_mask,
+        from_blocked_mask=blocked_mask,
+        to_blocked_mask=blocked_mask,
+    )
+
     attention = make("bigbird", N, H, length, **options)
-    projections = module.query, module.key, module.value
-    assert compare(attention, x, projections, expected, mask) < TOLERANCE["float32"]
+    projections = (module.query, module.key, module.value)
+    error = compare(attention, hidden_states, projections, expected, mask)
+    assert error < TOLERANCE["float32"]
 
 
 @every_scale
@@ -88,18 +109,28 @@ def test_bigbird_is_theirs(scale, padding):
 def test_longformer_is_theirs(scale, lengths):
     from transformers.models.longformer import modeling_longformer as theirs
 
-    window, length = 6, 66
-    mask = np.arange(length) < np.array(lengths)[:, None]
+    window = 6
+    max_length = 66
+    mask = np.arange(max_length) < np.array(lengths)[:, None]
+
     torch.manual_seed(0)
-    options = {"attention_window": [window], "attention_probs_dropout_prob": 0.0}
-    config = theirs.LongformerConfig(**SIZES, **options)
+    config = theirs.LongformerConfig(
+        **SIZES, attention_window=[window], attention_probs_dropout_prob=0.0
+    )
     module = theirs.LongformerSelfAttention(config, layer_id=0).double().eval()
-    x, code = sequences(length, scale), torch.from_numpy(np.where(mask, 0.0, -1e4))
-    given = {"is_index_masked": code < 0, "is_index_global_attn": code > 0}
-    expected = module(x, attention_mask=code, **given, is_global_attn=False)[0]
-    attention = make("longformer", N, H, length, window=window)
-    projections = module.query, module.key, module.value
-    assert compare(attention, x, projections, expected, mask) < TOLERANCE["float32"]
+    hidden_states = make_sequences(max_length, scale)
+    expected, *_ = module(
+        hidden_states,
+        attention_mask=torch.from_numpy(np.where(mask, 0.0, -1e4)),
+        is_index_masked=torch.from_numpy(~mask),
+        is_index_global_attn=torch.from_numpy(np.zeros_like(mask)),
+        is_global_attn=False,
+    )
+
+    attention = make("longformer", N, H, max_length, window=window)
+    projections = (module.query, module.key, module.value)
+    error = compare(attention, hidden_states, projections, expected, mask)
+    assert error < TOLERANCE["float32"]
 
 
 @every_scale
@@ -110,116 +141,158 @@ def test_linformer_is_theirs(length, scale):
     module = package.LinformerSelfAttention(N * H, 41, k=11, heads=N).double().eval()
     module.to_out = torch.nn.Identity()
     module.proj_v = module.proj_k
+    hidden_states = make_sequences(length, scale)
+    expected = module(hidden_states)
+
     attention = make("linformer", N, H, 41, projection_dim=11)
-    copied = jnp.asarray(module.proj_k.detach().numpy().T, jnp.float32)
-    attention.projection = nnx.Param(copied)
-    x, mask = sequences(length, scale), np.ones((B, length), bool)
-    projections = module.to_q, module.to_k, module.to_v
-    assert compare(attention, x, projections, module(x), mask) < TOLERANCE["float32"]
+    their_projection = module.proj_k.detach().numpy().T
+    attention.projection = nnx.Param(jnp.asarray(their_projection, jnp.float32))
+    projections = (module.to_q, module.to_k, module.to_v)
+    mask = np.ones((B, length), bool)
+    error = compare(attention, hidden_states, projections, expected, mask)
+    assert error < TOLERANCE["float32"]
 
 
-CHUNK, R = 16, 2
+CHUNK = 16
+NUM_HASHES = 2
 
 
-def their_reformer(num_buckets):
+def make_their_reformer(num_buckets):
     from transformers.models.reformer import modeling_reformer as theirs
 
     torch.manual_seed(0)
-    options = {"attention_head_size": H, "lsh_attn_chunk_length": CHUNK, "hash_seed": 0}
-    options |= {"num_hashes": R, "num_buckets": num_buckets, "is_decoder": False}
-    options["lsh_attention_probs_dropout_prob"] = 0.0
-    config = theirs.ReformerConfig(**SIZES, **options)
+    config = theirs.ReformerConfig(
+        **SIZES,
+        attention_head_size=H,
+        lsh_attn_chunk_length=CHUNK,
+        lsh_attention_probs_dropout_prob=0.0,
+        hash_seed=0,
+        num_hashes=NUM_HASHES,
+        num_buckets=num_buckets,
+        is_decoder=False,
+    )
     return theirs.LSHSelfAttention(config).double().eval()
 
 
 def reformer_error(scale, mask, module, lsh_scope="bucket"):
+    """The error of our Reformer at valid tokens, beside their module."""
     length = mask.shape[1]
-    x = sequences(length, scale)
-    expected = module(x, attention_mask=torch.from_numpy(mask))[0]
-    options = {"num_hashes": R, "bucket_size": CHUNK, "lsh_scope": lsh_scope}
-    attention = make("reformer", N, H, length + CHUNK, **options)
-    projections = module.query_key, module.query_key, module.value
-    return compare(attention, x, projections, expected, mask)
+    hidden_states = make_sequences(length, scale)
+    expected, *_ = module(hidden_states, attention_mask=torch.from_numpy(mask))
+    attention = make(
+        "reformer",
+        N,
+        H,
+        max_length=length + CHUNK,
+        num_hashes=NUM_HASHES,
+        bucket_size=CHUNK,
+        lsh_scope=lsh_scope,
+    )
+    projections = (module.query_key, module.query_key, module.value)
+    return compare(attention, hidden_states, projections, expected, mask)
 
 
 @pytest.mark.parametrize("lengths", [(13, 13, 13), (13, 7, 1)], ids=["full", "padded"])
 @pytest.mark.parametrize("scale", [1, 4])
 def test_reformer_of_one_chunk_is_theirs(scale, lengths):
     mask = np.arange(13) < np.array(lengths)[:, None]
-    assert reformer_error(scale, mask, their_reformer(2)) < TOLERANCE["float32"]
+    error = reformer_error(scale, mask, make_their_reformer(num_buckets=2))
+    assert error < TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize("lsh_scope", ["chunk", "bucket"])
 def test_reformer_of_several_chunks_is_theirs_where_all_is_seen(lsh_scope, monkeypatch):
     """Padding fills the last chunk, so that the first sees nothing around the end."""
-    module = their_reformer(8)
+    module = make_their_reformer(num_buckets=8)
     torch.manual_seed(module.hash_seed)
-    drawn = torch.randn((N, H, R, 4), dtype=torch.float64).numpy()
-    more = np.zeros((N, R, 1, H))  # of the axis that so many valid tokens do not use
-    rotations = jnp.asarray(np.concatenate([drawn.transpose(0, 2, 3, 1), more], axis=2))
-    monkeypatch.setattr(ReformerAttention, "per_head", lambda *_: (rotations,))
+    their_rotations = torch.randn((N, H, NUM_HASHES, 4), dtype=torch.float64)
+    rotations = their_rotations.permute(0, 2, 3, 1).numpy()  # [N, NUM_HASHES, 4, H]
+    # Ours draws a fifth axis, for the chunk of padding. Valid tokens do not use it.
+    unused_axis = np.zeros((N, NUM_HASHES, 1, H))
+    our_rotations = jnp.asarray(np.concatenate([rotations, unused_axis], axis=2))
+    monkeypatch.setattr(ReformerAttention, "per_head", lambda *_: (our_rotations,))
+
     mask = np.tile(np.arange(5 * CHUNK) < 4 * CHUNK, (B, 1))
     error = reformer_error(1, mask, module, lsh_scope)
     assert (error < TOLERANCE["float32"]) == (lsh_scope == "chunk"), error
 
 
-L, F = 41, 17  # tokens, and Performer's features
+# The tokens of a sequence, and the features of a Performer.
+L = 41
+NUM_FEATURES = 17
 
 
 @pytest.fixture(scope="module")
 def performer():
-    reason = "parity needs performer-pytorch"
-    return pytest.importorskip("performer_pytorch.performer_pytorch", reason=reason)
+    """The module of the package performer-pytorch."""
+    return pytest.importorskip(
+        "performer_pytorch.performer_pytorch", reason="parity needs performer-pytorch"
+    )
 
 
 def make_performer(projection, kernel="softmax"):
-    attention = make("performer", N, H, L, num_features=F, kernel=kernel)
+    """Our Performer with their random projection, a tensor of torch."""
+    attention = make("performer", N, H, L, num_features=NUM_FEATURES, kernel=kernel)
     attention.projection = RandomProjection(jnp.asarray(projection.numpy()))
     return attention
 
 
-def heads(scale):
-    """Query, key and value [B, N, L, H], as theirs takes them."""
+def make_heads(scale):
+    """Query, key and value [B, N, L, H] in float64, as tensors of torch."""
     rng = np.random.default_rng(0)
     return [torch.from_numpy(scale * rng.normal(size=(B, N, L, H))) for _ in range(3)]
+
+
+def to_our_axes(tensor):
+    """[B, N, L, H] of torch, as [B, L, N, H] of numpy."""
+    return tensor.detach().transpose(1, 2).numpy()
 
 
 @every_scale
 def test_performer_is_theirs_without_epsilon(performer, scale):
     torch.manual_seed(0)
-    projection = performer.gaussian_orthogonal_random_matrix(F, H)
-    tensors = heads(scale)
-    query, key = (
-        performer.softmax_kernel(x, projection_matrix=projection, is_query=first, eps=0)
-        for x, first in zip(tensors, (True, False), strict=False)
+    projection = performer.gaussian_orthogonal_random_matrix(NUM_FEATURES, H)
+    query, key, value = make_heads(scale)
+    query_features = performer.softmax_kernel(
+        query, projection_matrix=projection, is_query=True, eps=0
     )
-    expected = performer.linear_attention(query, key, tensors[2]).numpy()
-    qkv = (jnp.float32(x.transpose(1, 2).numpy()) for x in tensors)
-    actual = np.asarray(make_performer(projection.float())(*qkv)).swapaxes(1, 2)
-    assert relative_error(actual, expected) < TOLERANCE["float32"]
+    key_features = performer.softmax_kernel(
+        key, projection_matrix=projection, is_query=False, eps=0
+    )
+    expected = performer.linear_attention(query_features, key_features, value)
+
+    attention = make_performer(projection.float())
+    actual = attention(*(jnp.float32(to_our_axes(x)) for x in (query, key, value)))
+    assert relative_error(actual, to_our_axes(expected)) < TOLERANCE["float32"]
 
 
 def test_performer_published_kernel_and_its_gradient_are_theirs(performer):
-    """Examples and heads of different scale: theirs has one largest key for all."""
+    """The scale differs by example and head, but their largest key is one for all."""
     torch.manual_seed(0)
-    module = performer.FastAttention(H, nb_features=F).double()
+    module = performer.FastAttention(H, nb_features=NUM_FEATURES).double()
     mask = np.arange(L) < np.array([[L - 9], [L], [2]])
-    scale = torch.tensor([0.2, 1.0, 3.0])[:, None, None, None]
-    scale = scale * torch.tensor([1.0, 0.5])[:, None, None]
-    valid = torch.from_numpy(mask)[:, None, :, None]
-    tensors = [(x * scale).requires_grad_() for x in heads(1)]
+    scale_of_examples = torch.tensor([0.2, 1.0, 3.0])[:, None, None, None]
+    scale_of_heads = torch.tensor([1.0, 0.5])[:, None, None]
+    scale = scale_of_examples * scale_of_heads
+    tensors = [(x * scale).requires_grad_() for x in make_heads(1)]
     query, key, value = tensors
-    out = module(query / H**0.25, key / H**0.25 * valid, value * valid) * valid
-    expected = [out, *torch.autograd.grad(out.square().sum(), tensors)]
 
-    def attend(*qkv):
+    valid = torch.from_numpy(mask)[:, None, :, None]
+    scaled_query = query / H**0.25
+    scaled_key = key / H**0.25 * valid
+    output = module(scaled_query, scaled_key, value * valid) * valid
+    gradients = torch.autograd.grad(output.square().sum(), tensors)
+
+    def attend(query, key, value):
         attention = make_performer(module.projection_matrix, "published")
-        return attention(*qkv, mask=mask[:, None, None]) * mask[:, :, None, None]
+        output = attention(query, key, value, mask=mask[:, None, None])
+        return output * mask[:, :, None, None]
 
     with jax.enable_x64(True):
-        qkv = [jnp.asarray(x.detach().transpose(1, 2).numpy()) for x in tensors]
-        attended, backward = jax.vjp(attend, *qkv)
-        actual = [attended, *backward(2 * attended)]
-    for a, e in zip(actual, expected, strict=True):
-        theirs = e.detach().transpose(1, 2).numpy()
-        assert relative_error(a, theirs) < TOLERANCE["float64"]
+        our_tensors = [jnp.asarray(to_our_axes(x)) for x in tensors]
+        our_output, backward = jax.vjp(attend, *our_tensors)
+        # The loss is the sum of squares of the output.
+        our_gradients = backward(2 * our_output)
+    assert relative_error(our_output, to_our_axes(output)) < TOLERANCE["float64"]
+    for actual, expected in zip(our_gradients, gradients, strict=True):
+        assert relative_error(actual, to_our_axes(expected)) < TOLERANCE["float64"]
