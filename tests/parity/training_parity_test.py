@@ -25,28 +25,49 @@ transformers = pytest.importorskip("transformers", reason="parity needs transfor
 
 pytestmark = pytest.mark.parity
 
-STEPS, WARMUP, RATE, BATCH = 200, 20, 3e-3, 8
-L, M, V, C = 24, 4, 11, 3
-ADAMW = {"weight_decay": 0.01, "eps": 1e-6}
-SPLIT = make_split(0, 64, L)
-# Noise in a third of the tokens, so that the loss takes its time.
-NOISE = np.random.default_rng(1)
-SPLIT.inputs[:] = np.where(
-    NOISE.random(SPLIT.inputs.shape) < 1 / 3,
-    NOISE.integers(1, V, SPLIT.inputs.shape),
-    SPLIT.inputs,
-)
-INDICES = train_indices(0, 0, STEPS, len(SPLIT.labels), BATCH)
+STEPS = 200
+WARMUP_STEPS = 20
+LEARNING_RATE = 3e-3
+WEIGHT_DECAY = 0.01
+EPSILON = 1e-6
+# The length of a sequence, the landmarks, the vocabulary and the classes.
+L = 24
+M = 4
+V = 11
+C = 3
+
+
+def make_noisy_split():
+    """Examples with noise in a third of the tokens, so that learning takes its time."""
+    split = make_split(0, 64, L)
+    rng = np.random.default_rng(1)
+    is_noise = rng.random(split.inputs.shape) < 1 / 3
+    noise = rng.integers(1, V, split.inputs.shape)
+    split.inputs[:] = np.where(is_noise, noise, split.inputs)
+    return split
+
+
+SPLIT = make_noisy_split()
+INDICES = train_indices(0, 0, STEPS, len(SPLIT.labels), 8)
 
 
 def our_losses(model, lengths, cycle_b1):
-    """The loss of each step."""
-    settings = {"warmup_steps": WARMUP, "cycle_b1": cycle_b1, "b1": 0.9, "b2": 0.999}
-    config = OptimizerConfig(learning_rate=RATE, **settings, **ADAMW)
-    optimizer, losses = make_optimizer(config, STEPS), []
+    """The loss of each step, of batches of eight."""
+    config = OptimizerConfig(
+        learning_rate=LEARNING_RATE,
+        warmup_steps=WARMUP_STEPS,
+        weight_decay=WEIGHT_DECAY,
+        b1=0.9,
+        b2=0.999,
+        eps=EPSILON,
+        cycle_b1=cycle_b1,
+    )
+    optimizer = make_optimizer(config, STEPS)
     programs = jit_programs(lambda _: nnx.clone(model), Classification(), optimizer)
     state = programs.init(np.uint32(0))
     rows = DeviceRows(jnp.asarray(SPLIT.inputs), lengths, jnp.asarray(SPLIT.labels))
+
+    losses = []
     for indices in INDICES:
         state, _ = programs.train_chunk(state, Chunk(rows, indices[None], 1))
         losses.append(state.totals.means()["loss"])
@@ -55,19 +76,27 @@ def our_losses(model, lengths, cycle_b1):
 
 
 def their_losses(model, logits_of, cycle_b1):
-    """The same, where model.train() would change nothing but dropout of 0."""
+    """The loss of each step of their model.
+
+    model.train() is not called: it would change dropout alone, whose rate is 0.
+    """
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=RATE, betas=(0.9, 0.999), **ADAMW
+        model.parameters(),
+        lr=LEARNING_RATE,
+        betas=(0.9, 0.999),
+        eps=EPSILON,
+        weight_decay=WEIGHT_DECAY,
     )
     # Theirs peaks at step pct_start · total_steps − 1 and ends at total_steps − 1.
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
-        RATE,
+        max_lr=LEARNING_RATE,
         total_steps=STEPS + 1,
-        pct_start=(WARMUP + 1) / (STEPS + 1),
+        pct_start=(WARMUP_STEPS + 1) / (STEPS + 1),
         anneal_strategy="linear",
         cycle_momentum=cycle_b1,
     )
+
     losses = []
     for indices in INDICES:
         labels = torch.from_numpy(SPLIT.labels[indices]).long()
@@ -80,95 +109,126 @@ def their_losses(model, logits_of, cycle_b1):
     return losses
 
 
-def check(ours, theirs):
-    """They agree, and something was learnt on the way."""
-    assert np.mean(theirs[-20:]) < 0.5 * theirs[0]
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
+def check_losses(actual, expected):
+    """The losses are the same, and half of the first is gone at the end."""
+    assert np.mean(expected[-20:]) < 0.5 * expected[0]
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-3)
 
 
-class Softmax(torch.nn.Module):
+class TorchClassifier(torch.nn.Module):
     """A pre-LN encoder of torch's own layers, and our head."""
 
-    def __init__(self, width, hidden):
+    def __init__(self, model_dim, mlp_dim):
         super().__init__()
-        self.embedding = torch.nn.Embedding(V, width)
-        self.positions = torch.nn.Parameter(torch.zeros(L, width))
+        self.embedding = torch.nn.Embedding(V, model_dim)
+        self.positions = torch.nn.Parameter(torch.zeros(L, model_dim))
         layer = torch.nn.TransformerEncoderLayer(
-            width, 2, hidden, 0.0, "gelu", batch_first=True, norm_first=True
+            d_model=model_dim,
+            nhead=2,
+            dim_feedforward=mlp_dim,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
         )
-        norm = torch.nn.LayerNorm(width)
         self.encoder = torch.nn.TransformerEncoder(
-            layer, 2, norm, enable_nested_tensor=False
+            layer,
+            num_layers=2,
+            norm=torch.nn.LayerNorm(model_dim),
+            enable_nested_tensor=False,
         )
-        self.hidden = torch.nn.Linear(width, hidden)
-        self.out = torch.nn.Linear(hidden, C)
+        self.hidden = torch.nn.Linear(model_dim, mlp_dim)
+        self.out = torch.nn.Linear(mlp_dim, C)
 
     def forward(self, inputs, mask):
         x = self.embedding(inputs) + self.positions
         x = self.encoder(x, src_key_padding_mask=~mask) * mask[:, :, None]
-        return self.out(torch.relu(self.hidden(x.sum(1) / mask.sum(1, keepdim=True))))
+        mean = x.sum(1) / mask.sum(1, keepdim=True)
+        return self.out(torch.relu(self.hidden(mean)))
 
-    def take(self, model):
-        """The weights of our model."""
-
-        def linear(theirs, ours):
-            return [(theirs.weight, ours.kernel[...].T), (theirs.bias, ours.bias[...])]
-
-        def norm(theirs, ours):
-            return [(theirs.weight, ours.scale[...]), (theirs.bias, ours.bias[...])]
-
+    def copy_weights(self, model):
+        """Copies the weights of our model into this one."""
         encoder = model.encoder
-        pairs = [
-            (self.embedding.weight, encoder.embedding.embedding[...]),
-            (self.positions, encoder.positions[...]),
-            *norm(self.encoder.norm, encoder.norm),
-            *linear(self.hidden, model.head.hidden),
-            *linear(self.out, model.head.out),
-        ]
-        for theirs, ours in zip(self.encoder.layers, encoder.blocks, strict=True):
-            project = ours.attention.project
-            pairs += [
-                (theirs.self_attn.in_proj_weight, project.kernel[...].T),
-                (theirs.self_attn.in_proj_bias, project.bias[...]),
-                *linear(theirs.self_attn.out_proj, ours.attention.out),
-                *norm(theirs.norm1, ours.attention_norm),
-                *norm(theirs.norm2, ours.mlp_norm),
-                *linear(theirs.linear1, ours.mlp.expand),
-                *linear(theirs.linear2, ours.mlp.contract),
-            ]
-        for theirs, ours in pairs:
-            theirs.data.copy_(torch.from_numpy(np.array(ours)))
-        return self
+        copy(self.embedding.weight, encoder.embedding.embedding)
+        copy(self.positions, encoder.positions)
+        for layer, block in zip(self.encoder.layers, encoder.blocks, strict=True):
+            attention = layer.self_attn
+            project = block.attention.project
+            copy(attention.in_proj_weight, project.kernel[...].T)
+            copy(attention.in_proj_bias, project.bias)
+            copy_linear(attention.out_proj, block.attention.out)
+            copy_norm(layer.norm1, block.attention_norm)
+            copy_norm(layer.norm2, block.mlp_norm)
+            copy_linear(layer.linear1, block.mlp.expand)
+            copy_linear(layer.linear2, block.mlp.contract)
+        copy_norm(self.encoder.norm, encoder.norm)
+        copy_linear(self.hidden, model.head.hidden)
+        copy_linear(self.out, model.head.out)
+
+
+def copy(parameter, variable):
+    """Copies a variable of ours into a parameter of torch."""
+    parameter.data.copy_(torch.from_numpy(np.array(variable[...])))
+
+
+def copy_linear(their_linear, our_linear):
+    copy(their_linear.weight, our_linear.kernel[...].T)
+    copy(their_linear.bias, our_linear.bias)
+
+
+def copy_norm(their_norm, our_norm):
+    copy(their_norm.weight, our_norm.scale)
+    copy(their_norm.bias, our_norm.bias)
 
 
 @pytest.mark.parametrize("cycle_b1", [False, True])
 def test_train_step_with_softmax_on_padded_batches_is_theirs(cycle_b1):
-    sizes = {"vocab_size": V, "max_length": L, "model_dim": 12, "mlp_dim": 17}
-    config = EncoderConfig(**sizes, attention="softmax", dropout_rate=0.0)
+    config = EncoderConfig(
+        vocab_size=V,
+        max_length=L,
+        model_dim=12,
+        mlp_dim=17,
+        attention="softmax",
+        dropout_rate=0.0,
+    )
     model = SequenceClassifier(config, num_classes=C, rngs=nnx.Rngs(0))
-    theirs = Softmax(12, 17).take(model)
+    their_model = TorchClassifier(model_dim=12, mlp_dim=17)
+    their_model.copy_weights(model)
+
     inputs = torch.from_numpy(SPLIT.inputs).long()
     mask = torch.arange(L) < torch.from_numpy(SPLIT.lengths)[:, None]
-    check(
-        our_losses(model, jnp.asarray(SPLIT.lengths), cycle_b1),
-        their_losses(theirs, lambda at: theirs(inputs[at], mask[at]), cycle_b1),
+    expected = their_losses(
+        their_model, lambda rows: their_model(inputs[rows], mask[rows]), cycle_b1
     )
+    actual = our_losses(model, jnp.asarray(SPLIT.lengths), cycle_b1)
+    check_losses(actual, expected)
 
 
 def test_train_step_of_transformers_model_is_theirs(tmp_path):
     torch.manual_seed(0)
-    options = {"vocab_size": V, "hidden_size": 12, "num_attention_heads": 2}
-    options |= {"num_hidden_layers": 2, "intermediate_size": 17, "num_labels": C}
-    options |= {"max_position_embeddings": L, "conv_kernel_size": 5, "num_landmarks": M}
-    options["segment_means_seq_len"] = L  # M would mean exact attention
-    options |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    options |= {"layer_norm_eps": 1e-5, "pad_token_id": 0}  # 0 is not in the inputs
-    config = transformers.NystromformerConfig(**options)
-    theirs = transformers.NystromformerForSequenceClassification(config)
-    theirs.save_pretrained(tmp_path)
-    ours = load_pretrained(tmp_path, head="classification")
-    inputs = torch.from_numpy(SPLIT.inputs).long()
-    check(
-        our_losses(ours, None, False),
-        their_losses(theirs, lambda at: theirs(inputs[at]).logits, False),
+    config = transformers.NystromformerConfig(
+        vocab_size=V,
+        hidden_size=12,
+        num_attention_heads=2,
+        num_hidden_layers=2,
+        intermediate_size=17,
+        num_labels=C,
+        max_position_embeddings=L,
+        conv_kernel_size=5,
+        num_landmarks=M,
+        segment_means_seq_len=L,  # With M here, their attention would be exact.
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        layer_norm_eps=1e-5,
+        pad_token_id=0,  # The inputs do not have this id.
     )
+    their_model = transformers.NystromformerForSequenceClassification(config)
+    their_model.save_pretrained(tmp_path)
+    model = load_pretrained(tmp_path, head="classification")
+
+    inputs = torch.from_numpy(SPLIT.inputs).long()
+    expected = their_losses(
+        their_model, lambda rows: their_model(inputs[rows]).logits, cycle_b1=False
+    )
+    actual = our_losses(model, lengths=None, cycle_b1=False)
+    check_losses(actual, expected)
