@@ -14,9 +14,13 @@ pytestmark = pytest.mark.parity
 def test_measuring_page_diagnoses_a_bert(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names = run_snippets(ROOT / "docs/measuring.md", monkeypatch)
-    assert [array.shape for array in names["heads"]] == [(2, 128, 4, 16)] * 9
+    num_layers = 3
+    num_heads = 4
+    shapes = [array.shape for array in names["heads"]]
+    assert shapes == [(2, 128, num_heads, 16)] * 3 * num_layers
     table = names["diagnosis"].table
-    assert len(table) == 3 * 4 * 2  # layers, heads, numbers of landmarks
+    # The page diagnoses each head with two numbers of landmarks.
+    assert len(table) == 2 * num_layers * num_heads
     assert set(table["limited_by"]) == {""}
     assert table["nystrom"].max() < 0.1
     assert (tmp_path / "bert.png").is_file()
