@@ -17,6 +17,11 @@ from tests.tolerance import TOLERANCE, relative_error  # noqa: E402
 pytestmark = pytest.mark.parity
 
 
+def make_inputs():
+    """Query, key, value and a cotangent."""
+    return list(jax.random.normal(jax.random.key(0), (4, 1, 64, 2, 8)))
+
+
 def test_attention_baseline_computes_what_ours_does(monkeypatch):
     arrays = []
     grad = torch.autograd.grad
@@ -27,21 +32,41 @@ def test_attention_baseline_computes_what_ours_does(monkeypatch):
         return gradients
 
     monkeypatch.setattr(torch.autograd, "grad", record_grad)
-    inputs = list(jax.random.normal(jax.random.key(0), (4, 1, 64, 2, 8)))
-    for ours in attention_programs(parse_attention("softmax"), inputs):
-        baseline = torch_baselines.attention_baseline(ours, inputs)
-        assert baseline.key == {**ours.key, "attention": "torch-softmax"}
+    inputs = make_inputs()
+    forward, forward_and_backward = attention_programs(
+        parse_attention("softmax"), inputs
+    )
+    for program in (forward, forward_and_backward):
+        baseline = torch_baselines.attention_baseline(program, inputs)
+        assert baseline.key == program.key | {"attention": "torch-softmax"}
         baseline.run()
-    output, (_, *gradients) = ours.run()
+
+    output, (_, *gradients) = forward_and_backward.run()
     for tensor, expected in zip(arrays, [output, *gradients], strict=True):
         array = tensor.detach().numpy().swapaxes(1, 2)
         assert relative_error(array, expected) <= TOLERANCE["float32"]
 
 
 def test_attention_baseline_stands_beside_softmax_alone():
-    inputs = list(jax.random.normal(jax.random.key(0), (4, 1, 64, 2, 8)))
-    [nystrom, _] = attention_programs(parse_attention("nystrom-8"), inputs)
+    inputs = make_inputs()
+    nystrom, _ = attention_programs(parse_attention("nystrom-8"), inputs)
     assert torch_baselines.attention_baseline(nystrom, inputs) is None
+
+
+def make_step_programs(dtype):
+    """Our train steps on texts, and theirs, which are padded from 60 tokens to 64."""
+    (group,) = step_groups(
+        [parse_attention("nystrom-8")],
+        tasks=["text"],
+        grad_accum_steps=[1],
+        torch=torch_baselines,
+        changes={
+            "task.max_length": 60,
+            "train.batch_size": 2,
+            "model.dtype": dtype,
+        },
+    )
+    return group
 
 
 def test_train_baseline_changes_the_weights_of_a_classifier_of_our_size(monkeypatch):
@@ -53,36 +78,34 @@ def test_train_baseline_changes_the_weights_of_a_classifier_of_our_size(monkeypa
         return adamw(weights, learning_rate)
 
     monkeypatch.setattr(torch.optim, "AdamW", record_weights)
-    sizes = {"task.max_length": 60, "train.batch_size": 2}  # theirs is padded to 64
-    specs = [parse_attention("nystrom-8")]
-    [[ours, theirs]] = step_groups(specs, ["text"], [1], torch_baselines, sizes)
-    before = [x.detach().clone() for x in weights]
-    theirs.run()
-    moved = [bool((x != y).any()) for x, y in zip(weights, before, strict=True)]
-    assert sum(moved) >= len(moved) - 4  # without gradient: the pooling of BERT
-    assert {(128, 64), (2, 1, 35, 1)} <= {tuple(x.shape) for x in weights}
-    assert theirs.key == {**ours.key, "attention": "hf-nystrom-8 + convolution of 35"}
-    assert theirs.steps == ours.steps
-
-
-def test_train_baseline_in_bfloat16_keeps_float32_weights():
-    """And its steps run, where transformers' own inverse refuses bfloat16 weights."""
-    changes = {
-        "task.max_length": 60,
-        "train.batch_size": 2,
-        "model.dtype": "bfloat16",
+    program, baseline = make_step_programs("float32")
+    assert baseline.key == program.key | {
+        "attention": "hf-nystrom-8 + convolution of 35"
     }
-    specs = [parse_attention("nystrom-8")]
-    [[_, theirs]] = step_groups(specs, ["text"], [1], torch_baselines, changes)
-    products = []
-    matmul = torch.nn.functional.linear
+    assert baseline.steps == program.steps
 
-    def record_dtype(x, weight, bias=None):
-        out = matmul(x, weight, bias)
-        products.append((weight.dtype, out.dtype))
-        return out
+    initial_weights = [weight.detach().clone() for weight in weights]
+    baseline.run()
+    num_changed = 0
+    for weight, initial_weight in zip(weights, initial_weights, strict=True):
+        num_changed += bool((weight != initial_weight).any())
+    # The pooling of BERT has no gradient.
+    assert num_changed >= len(weights) - 4
+    shapes = {tuple(weight.shape) for weight in weights}
+    assert {(128, 64), (2, 1, 35, 1)} <= shapes
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.nn.functional, "linear", record_dtype)
-        theirs.run()
-    assert set(products) == {(torch.float32, torch.bfloat16)}
+
+def test_train_baseline_in_bfloat16_keeps_float32_weights(monkeypatch):
+    """Its steps run, where transformers' own inverse refuses bfloat16 weights."""
+    _, baseline = make_step_programs("bfloat16")
+    dtypes = set()
+    linear = torch.nn.functional.linear
+
+    def record_dtypes(x, weight, bias=None):
+        output = linear(x, weight, bias)
+        dtypes.add((weight.dtype, output.dtype))
+        return output
+
+    monkeypatch.setattr(torch.nn.functional, "linear", record_dtypes)
+    baseline.run()
+    assert dtypes == {(torch.float32, torch.bfloat16)}
