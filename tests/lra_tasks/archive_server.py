@@ -1,4 +1,4 @@
-"""An http server, archives and TFDS folders to read, and disks that are full."""
+"""A server of HTTP, archives, files and TFDS folders to read, and a full disk."""
 
 import contextlib
 import functools
@@ -7,7 +7,10 @@ import resource
 import signal
 import tarfile
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Literal
 
 import tensorflow_datasets as tfds
 
@@ -15,9 +18,9 @@ from lra_tasks.storage import OFFLINE
 
 
 @contextlib.contextmanager
-def serve(content):
-    """Serves `content` under any path; yields the url and the requested paths."""
-    requests = []
+def serve(content: bytes) -> Iterator[tuple[str, list[str]]]:
+    """Serves the content under any path, and yields its URL and the requested paths."""
+    requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -40,7 +43,7 @@ def serve(content):
             thread.join()
 
 
-def tar_of(files, mode="w:gz"):
+def tar_of(files: dict[str, bytes], mode: Literal["w", "w:gz"] = "w:gz") -> bytes:
     """A tar archive of name -> bytes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode=mode) as tar:
@@ -51,8 +54,8 @@ def tar_of(files, mode="w:gz"):
     return buffer.getvalue()
 
 
-def write(folder, files):
-    """Writes name -> bytes below a folder; those of None are left out."""
+def write(folder: Path, files: dict[str, bytes | None]) -> None:
+    """Writes name -> bytes below a folder. A file of None is left out."""
     for name, content in files.items():
         if content is not None:
             path = folder / name
@@ -60,8 +63,23 @@ def write(folder, files):
             path.write_bytes(content)
 
 
-def write_tfds(folder, name, features, splits):
-    """Prepares a TFDS dataset, "glue/sst2", of split -> examples in a folder."""
+def write_tfds(
+    folder: Path,
+    name: str,
+    features: dict[str, Any],
+    splits: dict[str, list[dict[str, Any]]],
+) -> Path:
+    """Prepares a small TFDS dataset.
+
+    Args:
+      folder: the TFDS folder.
+      name: of the dataset and its config, as "glue/sst2".
+      features: the TFDS features of an example.
+      splits: the examples of each split.
+
+    Returns:
+      The folder of the prepared files.
+    """
     dataset, _, config = name.partition("/")
 
     class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
@@ -84,35 +102,21 @@ def write_tfds(folder, name, features, splits):
     builder = Builder(
         config=builder_config, data_dir=folder, file_format="array_record"
     )
-    # TFDS would ask a bucket for what is known of a published data set.
+    # TFDS would ask a bucket what it knows of the published dataset of this name.
     builder.info.initialize_from_bucket = lambda: None
     builder.download_and_prepare(download_config=OFFLINE)
-    return builder.data_path
+    return Path(builder.data_path)
 
 
 @contextlib.contextmanager
-def full_disk(num_bytes):
-    """No file of this process may grow beyond a limit."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+def full_disk(num_bytes: int) -> Iterator[None]:
+    """Lets no file of this process grow beyond that many bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    _, hard_limit = limits
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard_limit))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
-
-
-def load_all(task, data_dir):
-    """The train, validation and test splits, and further ones."""
-    return [task.load(split, data_dir) for split in task.splits]
-
-
-def hashes(task, data_dir):
-    return [split.content_hash for split in load_all(task, data_dir)]
-
-
-def texts_of(task, split):
-    """The decoded text of each row, and its label."""
-    rows = zip(split.inputs[:], split.lengths, split.labels, strict=True)
-    return [(task.decode(row[:n]), int(label)) for row, n, label in rows]

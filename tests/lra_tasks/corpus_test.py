@@ -10,8 +10,9 @@ from lra_tasks import subwords
 from lra_tasks.documents import SENTENCE, make_examples, read_documents, split_of
 from lra_tasks.errors import DataError
 from lra_tasks.rows_on_disk import Rows
-from tests.lra_tasks.archive_server import load_all, write
+from tests.lra_tasks.archive_server import write
 from tests.lra_tasks.small_corpus import DOCUMENTS, FILES, corpus, parts_in_order
+from tests.lra_tasks.splits import load_all
 
 SEP = 3
 MODEL = b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}'

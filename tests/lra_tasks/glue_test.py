@@ -14,7 +14,8 @@ from lra_tasks.errors import DataError
 from lra_tasks.glue import SUBSETS
 from lra_tasks.task import get_task
 from tests.commands import ROOT
-from tests.lra_tasks.archive_server import hashes, load_all, texts_of, write, write_tfds
+from tests.lra_tasks.archive_server import write, write_tfds
+from tests.lra_tasks.splits import hashes, load_all, texts_of
 
 DATA = (ROOT / "DATA.md").read_text()
 

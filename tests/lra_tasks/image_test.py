@@ -9,7 +9,8 @@ import tensorflow_datasets as tfds
 
 from lra_tasks.errors import DataError
 from lra_tasks.image import Image, to_grey
-from tests.lra_tasks.archive_server import hashes, load_all, tar_of, write, write_tfds
+from tests.lra_tasks.archive_server import tar_of, write, write_tfds
+from tests.lra_tasks.splits import hashes, load_all
 
 BATCH_SIZE = 20
 NAMES = (
@@ -49,9 +50,11 @@ FILES = {
 
 
 def test_to_grey_is_the_weighted_sum():
-    colours = [[255, 255, 255], [255, 0, 0], [0, 255, 0], [0, 0, 255], [0, 0, 0]]
-    expected = np.array(colours) @ [0.2989, 0.5870, 0.1140]
-    grey = to_grey(np.array(colours, np.uint8))
+    white = [255, 255, 255]
+    black = [0, 0, 0]
+    colours = np.array([white, [255, 0, 0], [0, 255, 0], [0, 0, 255], black])
+    expected = colours @ [0.2989, 0.5870, 0.1140]
+    grey = to_grey(colours.astype(np.uint8))
     np.testing.assert_array_equal(grey, expected.round())
 
 

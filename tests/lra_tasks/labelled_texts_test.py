@@ -5,7 +5,8 @@ import pytest
 
 from lra_tasks.errors import DataError
 from lra_tasks.task import get_task
-from tests.lra_tasks.archive_server import load_all, texts_of, write
+from tests.lra_tasks.archive_server import write
+from tests.lra_tasks.splits import load_all, texts_of
 
 
 def labelled_csv(num_lines):

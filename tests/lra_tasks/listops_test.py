@@ -5,7 +5,8 @@ import pytest
 from lra_tasks.errors import DataError
 from lra_tasks.listops import ListOps
 from lra_tasks.listops_generator import VOCABULARY
-from tests.lra_tasks.archive_server import load_all, write
+from tests.lra_tasks.archive_server import write
+from tests.lra_tasks.splits import load_all
 
 SIZES = {"num_train": 997, "num_validation": 101, "num_test": 211}
 RELEASED = {

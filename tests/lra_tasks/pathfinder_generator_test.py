@@ -9,9 +9,9 @@ import pytest
 from lra_tasks import pathfinder_generator
 from lra_tasks.pathfinder_generator import generate
 
-# Measured on 1,000 pictures of the public generator at 32 hard, with the relative
-# tolerance. The sampling error of a standard deviation is 1.6 % with 2,000 pictures,
-# and the reference's is 2.2 %.
+# The values were measured on 1,000 pictures of the public generator at 32 hard. Behind
+# each is its relative tolerance. The sampling error of a standard deviation is 1.6 %
+# with 2,000 pictures, and the reference's is 2.2 %.
 REFERENCE = {
     "mean intensity": (19.6, 0.05),
     "standard deviation of an image's mean": (1.95, 0.08),

@@ -8,7 +8,7 @@ from lra_tasks import pathfinder
 from lra_tasks.errors import DataError
 from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.pathfinder_generator import generate
-from tests.lra_tasks.archive_server import load_all
+from tests.lra_tasks.splits import load_all
 
 FOLDER = "pathfinder32/curv_contour_length_14"
 
@@ -46,7 +46,8 @@ def write_released(folder, num_images=40, side=32, seed=0):
     images = rng.integers(0, 256, (num_images, side, side)).astype(np.uint8)
     labels = rng.integers(0, 2, num_images)
     (folder / "metadata").mkdir(parents=True)
-    for batch, rows in enumerate(np.array_split(np.arange(num_images), 11)):
+    rows_of_batches = np.array_split(np.arange(num_images), 11)
+    for batch, rows in enumerate(rows_of_batches):
         batch_folder = folder / "imgs" / str(batch)
         batch_folder.mkdir(parents=True)
         lines = []

@@ -1,5 +1,6 @@
 """Small recall tasks, and a slow writer and a reader of their sequences."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -20,13 +21,13 @@ SMALL = Recall(
 ONE = replace(SMALL, num_queries=1)
 
 
-def smallest(draws, count):
-    """The indices of the smallest of the draws, in their order."""
+def smallest(draws: list[float], count: int) -> list[int]:
+    """The indices of the smallest draws, the smallest first."""
     by_draw = sorted(range(len(draws)), key=draws.__getitem__)
     return by_draw[:count]
 
 
-def draw_words(task, num_rows):
+def draw_words(task: Recall, num_rows: int) -> Iterator[list[str]]:
     """Yields the sequences that generate draws, built word by word."""
     # A pair is one place of two words; a query or a distractor is a place of one.
     num_places = task.max_length - task.num_pairs
@@ -44,7 +45,8 @@ def draw_words(task, num_rows):
         row_keys = smallest(keys[row], task.num_pairs)
         # The last place is a query's.
         num_drawn_places = task.num_pairs + task.num_queries - 1
-        row_places = {*smallest(places[row], num_drawn_places), num_places - 1}
+        row_places = set(smallest(places[row], num_drawn_places))
+        row_places.add(num_places - 1)
 
         pairs_and_queries = []
         for key, value in zip(row_keys, values[row], strict=True):
@@ -52,7 +54,7 @@ def draw_words(task, num_rows):
         for pair in queried_pairs[row]:
             pairs_and_queries.append([f"k{row_keys[pair]}"])
 
-        words = []
+        words: list[str] = []
         for place in range(num_places):
             if place in row_places:
                 words += pairs_and_queries.pop(0)
@@ -61,13 +63,13 @@ def draw_words(task, num_rows):
         yield words
 
 
-def read_labels(words):
+def read_labels(words: list[str]) -> list[int]:
     """The label of each word.
 
-    A key that is there again has the value behind its first occurrence; other words
-    have NO_LABEL.
+    A key that has occurred before has the value behind its first occurrence. Other
+    words have NO_LABEL.
     """
-    value_by_key = {}
+    value_by_key: dict[str, int] = {}
     labels = []
     for i, word in enumerate(words):
         labels.append(value_by_key.get(word, NO_LABEL))

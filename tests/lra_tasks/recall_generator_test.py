@@ -12,9 +12,7 @@ from tests.lra_tasks.recall_cases import ONE, SMALL, draw_words, read_labels
 @pytest.mark.parametrize(
     "task", [SMALL, ONE, Recall(max_length=4096), replace(SMALL, max_length=14)]
 )
-def test_generate_draws_the_sequences_of_a_slow_writer_with_the_labels_of_a_reader(
-    task,
-):
+def test_generate_draws_the_sequences_and_labels_of_slow_code(task):
     split = generate(task, 300)
 
     assert split.inputs.shape == (300, task.max_length)

@@ -10,8 +10,8 @@ from lra_tasks.errors import DataError
 from lra_tasks.recall import NO_LABEL, Recall, generate
 from lra_tasks.split import Split
 from lra_tasks.task import get_task
-from tests.lra_tasks.archive_server import load_all
 from tests.lra_tasks.recall_cases import ONE, SMALL, read_labels
+from tests.lra_tasks.splits import load_all
 
 
 @pytest.mark.parametrize("task", [SMALL, ONE])

@@ -1,12 +1,17 @@
 """Sixty short documents, and the task that reads them."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
+from lra_tasks.base import Task
+from lra_tasks.split import Split
 from lra_tasks.task import get_task
-from tests.lra_tasks.archive_server import texts_of
+from tests.lra_tasks.splits import texts_of
 
 
-def make_document(number, rng):
+def make_document(number: int, rng: np.random.Generator) -> str:
     """Twelve sentences of one to eight short words, which no other document has."""
     sentences = []
     for i in range(12):
@@ -15,14 +20,21 @@ def make_document(number, rng):
     return " ".join(sentences)
 
 
-RNG = np.random.default_rng(0)
-DOCUMENTS = [make_document(number, RNG) for number in range(60)]
+def make_documents() -> list[str]:
+    rng = np.random.default_rng(0)
+    return [make_document(number, rng) for number in range(60)]
+
+
+DOCUMENTS = make_documents()
 FILES = {
     f"{number % 7}/{number}.txt": text.encode() for number, text in enumerate(DOCUMENTS)
 }
 
 
-def corpus(folder, *, max_length=96, tokenizer="byte", **options):
+def corpus(
+    folder: Path, *, max_length: int = 96, tokenizer: str = "byte", **options: Any
+) -> Task:
+    """The task of the documents of a folder."""
     return get_task(
         "corpus",
         source_dir=str(folder),
@@ -32,8 +44,8 @@ def corpus(folder, *, max_length=96, tokenizer="byte", **options):
     )
 
 
-def parts_in_order(task, split):
-    """Both parts of each row of a split, in the order of the document."""
+def parts_in_order(task: Task, split: Split) -> list[str]:
+    """The text of each row of a split, with both parts in the document's order."""
     joined_parts = []
     for text, label in texts_of(task, split):
         start, first, second, end = text.replace("[CLS]", "[SEP]").split("[SEP]")

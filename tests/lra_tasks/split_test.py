@@ -1,4 +1,4 @@
-"""Hashes see every bit; splits are drawn alike in every run, and share nothing."""
+"""Hashes see every bit. Splits are the same in every run and share no example."""
 
 import dataclasses
 
@@ -39,7 +39,7 @@ def test_hash_changes_with_any_bit_and_with_the_form_but_not_with_the_memory():
 
 
 def test_hash_sees_every_row_of_a_large_split():
-    """More than are read at a time."""
+    """It has more rows than are read at a time."""
     num_rows = 2**15 + 3
     inputs = np.zeros((num_rows, 1), np.uint8)
     labels = np.zeros(num_rows, np.int32)
@@ -58,7 +58,8 @@ def test_hash_sees_every_row_of_a_large_split():
 
 
 def test_split_off_draws_its_fraction_of_each_class_by_the_seed():
-    labels = np.random.default_rng(0).permutation([0] * 130 + [1] * 70 + [5] * 10)
+    labels = np.repeat([0, 1, 5], (130, 70, 10))
+    labels = np.random.default_rng(0).permutation(labels)
     train = Split.from_pictures(np.arange(210, dtype=np.uint8)[:, None], labels)
 
     larger, smaller = split_off(train, seed=3)
@@ -100,13 +101,12 @@ def test_remove_overlap_leaves_evaluation_alone(capsys):
     parts = remove_overlap("toy", splits)
 
     assert list(parts) == ["train", "validation", "test"]
-    # [1, 2] is in test, [3] in validation; [1, 2, 0] only looks like [1, 2] when padded
+    # [1, 2] is in test and [3] in validation. [1, 2, 0] is neither: padding makes it
+    # look like [1, 2].
     assert parts["train"].labels.tolist() == [2, 3, 4, 5]
     assert parts["train"].lengths.tolist() == [2, 3, 2, 2]
     assert parts["validation"].labels.tolist() == [0, 2]
     assert parts["test"] is splits["test"]
-    messages = [line.split(":")[1] for line in capsys.readouterr().err.splitlines()]
-    assert messages == [
-        " 1 examples left out of validation",
-        " 2 examples left out of train",
-    ]
+    first_line, second_line = capsys.readouterr().err.splitlines()
+    assert "toy: 1 examples left out of validation" in first_line
+    assert "toy: 2 examples left out of train" in second_line

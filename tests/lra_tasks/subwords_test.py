@@ -12,20 +12,25 @@ SEP = 3
 
 
 @pytest.mark.parametrize(
-    ("sizes", "cut_sizes"), [((9, 2), (3, 2)), ((2, 9), (2, 3)), ((9, 9), (3, 2))]
+    ("first_length", "second_length", "first_cut", "second_cut"),
+    [
+        (9, 2, 3, 2),
+        (2, 9, 2, 3),
+        (9, 9, 3, 2),
+    ],
 )
-def test_row_cuts_a_pair_at_its_longer_text(sizes, cut_sizes):
-    first = [8] * sizes[0]
-    second = [8] * sizes[1]
+def test_row_cuts_a_pair_at_its_longer_text(
+    first_length, second_length, first_cut, second_cut
+):
+    first = [8] * first_length
+    second = [9] * second_length
     row = Vocabulary("byte").row(first, second, max_length=8)
-    cut_first = first[: cut_sizes[0]]
-    cut_second = second[: cut_sizes[1]]
-    assert row == [CLS, *cut_first, SEP, *cut_second, SEP]
+    assert row == [CLS, *first[:first_cut], SEP, *second[:second_cut], SEP]
     assert len(row) == 8
 
 
 def test_rows_of_many_texts_are_each_of_its_own():
-    """More than are encoded at a time."""
+    """There are more texts than are encoded at a time."""
     vocabulary = Vocabulary("byte")
     rows, lengths = vocabulary.rows([(f"{number}",) for number in range(2_100)], 16)
     assert rows.shape == (2_100, 16)

@@ -9,15 +9,8 @@ import tensorflow_datasets as tfds
 from lra_tasks.archives import Archive
 from lra_tasks.errors import DataError
 from lra_tasks.text import Retrieval, Text, decode_bytes, encode_bytes
-from tests.lra_tasks.archive_server import (
-    hashes,
-    load_all,
-    serve,
-    tar_of,
-    texts_of,
-    write,
-    write_tfds,
-)
+from tests.lra_tasks.archive_server import serve, tar_of, write, write_tfds
+from tests.lra_tasks.splits import hashes, load_all, texts_of
 
 PER_CLASS = 20
 
@@ -204,7 +197,9 @@ def release():
 
 
 def document(split, row):
-    return bytes((split.inputs[row, : split.lengths[row]] - 1).astype(np.uint8))
+    """The bytes of a row."""
+    tokens = split.inputs[row, : split.lengths[row]]
+    return bytes((tokens - 1).astype(np.uint8))
 
 
 def test_retrieval_keeps_each_document_once(tmp_path, capsys):
@@ -220,9 +215,9 @@ def test_retrieval_keeps_each_document_once(tmp_path, capsys):
     assert [len(split.inputs) for split in splits] == [4, 3, 3]
     for split, lines in zip(splits, PAIRS.values(), strict=True):
         for rows, line in zip(split.pairs, lines, strict=False):
-            texts = line.split(b"\t")[3:]
-            assert document(split, rows[0]) == texts[0][:17]
-            assert document(split, rows[1]) == texts[1][:17]
+            *_, first_text, second_text = line.split(b"\t")
+            assert document(split, rows[0]) == first_text[:17]
+            assert document(split, rows[1]) == second_text[:17]
 
 
 def test_retrieval_reads_folder_archive_and_windows_line_ends(tmp_path):
