@@ -1,0 +1,74 @@
+"""A denoising model does not see the tokens that it is to predict."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from nystromformer.training.denoising import ClassificationDenoising
+from tests.training.denoising_cases import (
+    INPUTS,
+    KEY,
+    B,
+    L,
+    V,
+    make_batch,
+    make_model,
+    make_objective,
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model(nnx.Rngs(0))
+
+
+def check_no_leak(objective, model):
+    """Predictions of hidden tokens, and of the class, do not depend on these tokens."""
+    masked, _ = jax.jit(objective.hide)(make_batch(), KEY)
+    is_hidden = np.zeros((B, L), bool)
+    rows = np.arange(B)[:, None]
+    is_hidden[rows, masked.positions] = np.asarray(masked.weights).astype(bool)
+    # The next tokens are ordinary ones too: the last has the first for its next.
+    next_tokens = np.where(INPUTS == V - 1, 3, INPUTS + 1)
+    other_inputs = np.where(is_hidden, next_tokens, INPUTS)
+    assert (other_inputs != INPUTS).any(1).all()
+
+    @jax.jit
+    def predict(inputs):
+        batch = make_batch()._replace(inputs=inputs)
+        masked, mask = objective.hide(batch, KEY)
+        vectors, mask = model.encoder(masked.inputs, mask)
+        return model.decode(vectors), model.read(vectors, mask, None)
+
+    predictions = predict(INPUTS)
+    other_predictions = predict(other_inputs)
+    jax.tree.map(np.testing.assert_array_equal, predictions, other_predictions)
+
+
+@pytest.mark.parametrize("corruption", ["mask_or_random", "mask_only"])
+def test_hidden_tokens_do_not_leak_into_the_input(model, corruption):
+    check_no_leak(make_objective(corruption=corruption), model)
+
+
+class HidesNothing(ClassificationDenoising):
+    """Gives the model the input as it is."""
+
+    def hide(self, batch, key):
+        masked, mask = super().hide(batch, key)
+        return masked._replace(inputs=batch.inputs), mask
+
+
+class HidesAsBert(ClassificationDenoising):
+    """Leaves one in ten of the hidden tokens as it is."""
+
+    corruptions = ("bert",)
+
+
+@pytest.mark.parametrize(
+    ("cls", "corruption"), [(HidesNothing, "mask_only"), (HidesAsBert, "bert")]
+)
+def test_a_leak_is_seen(model, cls, corruption):
+    objective = make_objective(cls, corruption=corruption)
+    with pytest.raises(AssertionError):
+        check_no_leak(objective, model)
