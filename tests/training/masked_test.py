@@ -1,7 +1,5 @@
 """Masked tokens against counts and a transcription in numpy."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +22,8 @@ MASK = 11
 CLS = 2
 LENGTHS = np.arange(B) % (L - 3) + 3
 VALID = np.arange(L) < LENGTHS[:, None]
-INPUTS = np.where(VALID, np.random.default_rng(0).integers(1, V, (B, L)), 0)
+TOKENS = np.random.default_rng(0).integers(1, V, (B, L))
+INPUTS = np.where(VALID, TOKENS, 0)
 INPUTS[:, 0] = CLS
 
 
@@ -111,14 +110,15 @@ def test_masked_tokens_loss_and_accuracy_equal_a_transcription(model):
 
     sums = compute_sums(mlm, model, examples)
 
-    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(rows)
+    # An evaluation hides by the key of seed 0 and the row.
+    keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(0), row))(rows)
     masked = jax.jit(mlm.mask_tokens)(examples.inputs, examples.mask, keys)
     logits = np.float64(nnx.jit(model)(masked.inputs, examples.mask))
     losses = []
     num_correct = 0
-    for b, k in np.argwhere(np.asarray(masked.weights)):
-        token_logits = logits[b, masked.positions[b, k]]
-        target = masked.targets[b, k]
+    for row, index in np.argwhere(np.asarray(masked.weights)):
+        token_logits = logits[row, masked.positions[row, index]]
+        target = masked.targets[row, index]
         losses.append(np.log(np.exp(token_logits).sum()) - token_logits[target])
         num_correct += token_logits.argmax() == target
     loss, weight = sums["loss"]
@@ -160,11 +160,11 @@ def test_masked_order_equals_its_parts(model, single_passes, filler_label):
             return jnp.stack([vectors[:, 0, 0], jnp.zeros(len(vectors))], axis=1)
 
     labels = np.array([1, 0, 1, filler_label])
-    whole = batch(np.array([*single_passes, 31]))._replace(
+    examples = batch(np.array([*single_passes, 31]))._replace(
         labels=labels, weights=jnp.array([1.0, 1.0, 1.0, 0.0])
     )
     mlm_sop = objective(MaskedOrder, mlm_probability=0.2)
-    sums = compute_sums(mlm_sop, ModelWithOrder(), whole)
+    sums = compute_sums(mlm_sop, ModelWithOrder(), examples)
     assert set(sums) == set(MaskedOrder.metrics)
     metrics = {name: float(total / weight) for name, (total, weight) in sums.items()}
 
@@ -190,21 +190,18 @@ def test_masked_order_equals_its_parts(model, single_passes, filler_label):
 
 
 def test_masked_tokens_evaluation_is_the_same_in_any_batches_and_lengths(model):
-    split = HostSplit.from_split(
-        SimpleNamespace(
-            inputs=INPUTS.astype(np.uint8),
-            lengths=LENGTHS.astype(np.int32),
-            labels=np.zeros(B, np.int32),
-            pairs=None,
-        )
+    split = HostSplit(
+        inputs=INPUTS.astype(np.uint8),
+        lengths=LENGTHS.astype(np.int32),
+        labels=np.zeros(B, np.int32),
+        pairs=None,
     )
     _, weights = split_weights(model)
     programs = jit_programs(make_model, objective(mlm_probability=0.2))
-    whole = evaluate(programs, weights, split, 64)
-    assert whole is not None
-    assert whole["examples"] == B
-    cut = evaluate(programs, weights, split, 7, length_buckets=2)
-    assert cut == pytest.approx(whole)
+    expected = evaluate(programs, weights, split, batch_size=B)
+    assert expected["examples"] == B
+    actual = evaluate(programs, weights, split, batch_size=7, length_buckets=2)
+    assert actual == pytest.approx(expected)
 
 
 def test_masked_tokens_draws_by_the_key(model):
