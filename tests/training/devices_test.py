@@ -1,4 +1,4 @@
-"""A run spread over devices is the same run, and they tell each other little."""
+"""A run spread over devices is the same run, and the devices communicate little."""
 
 import json
 import socket
@@ -21,9 +21,10 @@ def start(name, *arguments):
 
 
 def finish(process):
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    return json.loads(out.splitlines()[-1])
+    """Waits for such a process, and returns the result that it prints."""
+    stdout, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    return json.loads(stdout.splitlines()[-1])
 
 
 def on_eight_devices(name, *arguments):
@@ -45,14 +46,14 @@ def test_train_chunk_on_a_mesh_has_the_losses_of_one_device(mesh_and_parts):
 
 
 def test_trainer_resumes_on_another_number_of_devices(tmp_path):
-    alone, moved = on_eight_devices("resumed", tmp_path)
-    assert moved == pytest.approx(alone, rel=1e-5)
+    expected, loss = on_eight_devices("resumed", tmp_path)
+    assert loss == pytest.approx(expected, rel=1e-5)
 
 
 def test_check_same_on_all_hosts_names_what_differs():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as free_socket:
+        free_socket.bind(("127.0.0.1", 0))
+        _, port = free_socket.getsockname()
     processes = [start("same", f"{port}", i, f"text {i}") for i in range(2)]
     message = "the processes of this run do not have the same config: start all"
     for process in processes:
@@ -67,26 +68,27 @@ def test_train_chunk_spreads_a_batch_and_its_parts_over_the_devices(parts):
 
 def test_nystrom_communication_does_not_grow_with_length_and_memory_falls():
     costs = on_eight_devices("costs")
-    long = costs["long"]
-    assert 0 < long["communicated"] <= costs["short"]["communicated"]
-    assert long["temporaries"] < 0.3 * costs["long on fewer"]["temporaries"]
+    cost = costs["long"]
+    assert 0 < cost["communicated"] <= costs["short"]["communicated"]
+    assert cost["temporaries"] < 0.3 * costs["long on fewer"]["temporaries"]
 
 
 def test_short_conv_and_rotary_positions_are_the_same_on_a_sharded_sequence():
-    short, long = on_eight_devices("convolved_and_rotated")
-    assert max(short["error"], long["error"]) <= TOLERANCE["float32"]
-    assert 0 < long["communicated"] <= short["communicated"]
+    shorter, longer = on_eight_devices("convolved_and_rotated")
+    assert shorter["error"] <= TOLERANCE["float32"]
+    assert longer["error"] <= TOLERANCE["float32"]
+    assert 0 < longer["communicated"] <= shorter["communicated"]
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "length", "parts", "text"),
+    ("batch_size", "length", "parts", "message"),
     [
         (8, 7, 2, "max_length=7, sequence_parallelism=2 cannot"),
         (3, 8, 1, "batches of 3, .* over 2 devices"),
         (4, 9, 3, "sequence_parallelism=3 .* over 2 devices"),
     ],
 )
-def test_make_mesh_refuses_what_cannot_be_split(batch_size, length, parts, text):
-    mesh = {"sequence_parallelism": parts, "devices": jax.devices()[:1] * 2}
-    with pytest.raises(ValueError, match=text):
-        make_mesh(batch_size, length, **mesh)
+def test_make_mesh_refuses_what_cannot_be_split(batch_size, length, parts, message):
+    devices = [jax.devices()[0]] * 2
+    with pytest.raises(ValueError, match=message):
+        make_mesh(batch_size, length, sequence_parallelism=parts, devices=devices)
