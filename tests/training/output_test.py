@@ -10,40 +10,60 @@ from nystromformer.training import output
 from nystromformer.training.output import MetricsWriter, Progress
 
 
-def written_rows(workdir):
+def read_rows(workdir):
+    """Step, split and loss of each row of metrics.jsonl."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     return [(row["step"], row["split"], row["loss"]) for row in rows]
 
 
-@pytest.mark.parametrize(("evaluated", "kept"), [(2, 2), (4, 3)])
-def test_metrics_writer_drops_rows_after_the_checkpoint(tmp_path, evaluated, kept):
+def read_events(workdir):
+    """The bytes of the event files of TensorBoard."""
+    return b"".join(path.read_bytes() for path in (workdir / "events").iterdir())
+
+
+@pytest.mark.parametrize(("evaluated_step", "num_rows"), [(2, 2), (4, 3)])
+def test_metrics_writer_drops_rows_after_the_checkpoint(
+    tmp_path, evaluated_step, num_rows
+):
+    """The checkpoint is of step 4, and may be from before the validation there."""
+    rows = [
+        (2, "validation", 0.7),
+        (4, "train", 0.1),
+        (4, "validation", 1 / 3),
+        (5, "train", 0.6),
+        (5, "test", 0.7),
+    ]
     writer = MetricsWriter(tmp_path)
-    rows = [(2, "validation", 0.7), (4, "train", 0.1), (4, "validation", 1 / 3)]
-    for step, split, loss in [*rows, (5, "train", 0.6), (5, "test", 0.7)]:
+    for step, split, loss in rows:
         writer.write(step, split, {"loss": loss})
-        assert written_rows(tmp_path)[-1] == (step, split, loss)
+        assert read_rows(tmp_path)[-1] == (step, split, loss)
     writer.close()
-    writer = MetricsWriter(tmp_path, 4, evaluated)
+
+    writer = MetricsWriter(tmp_path, 4, evaluated_step)
     writer.write(5, "train", {"loss": 0.5})
     writer.close()
-    assert written_rows(tmp_path) == [*rows[:kept], (5, "train", 0.5)]
-    content = b"".join(path.read_bytes() for path in (tmp_path / "events").iterdir())
-    purged = Event(step=5, session_log={"status": 1}).SerializeToString()
+    assert read_rows(tmp_path) == [*rows[:num_rows], (5, "train", 0.5)]
+    content = read_events(tmp_path)
+    purge = Event(step=5, session_log={"status": 1}).SerializeToString()
     assert b"train/loss" in content
-    assert purged[-4:] in content
+    assert purge[-4:] in content
 
 
 def events(folder):
-    """Tag and step -> value, of the records (length, its CRC, event, its CRC)."""
+    """(tag, step) -> value.
+
+    A record has 8 bytes of its event's length, 4 of a CRC, the event and 4 of a CRC.
+    """
     values = {}
     for path in folder.iterdir():
         content = path.read_bytes()
         start = 0
         while start < len(content):
             (length,) = struct.unpack_from("<Q", content, start)
-            event = Event.FromString(content[start + 12 : start + 12 + length])
-            start += 12 + length + 4
+            start += 12
+            event = Event.FromString(content[start : start + length])
+            start += length + 4
             for value in event.summary.value:
                 values[value.tag, event.step] = value.simple_value
     return values
@@ -70,20 +90,27 @@ def test_tensorboard_knows_the_settings_of_the_run(tmp_path):
     writer = MetricsWriter(tmp_path, settings=settings, score="accuracy")
     writer.write(5, "validation", {"accuracy": 0.5})
     writer.close()
-    content = b"".join(path.read_bytes() for path in (tmp_path / "events").iterdir())
+    content = read_events(tmp_path)
     for text in (b"train.seed", b"attention.name", b"nystrom", b"validation/accuracy"):
         assert text in content
 
 
+def lines_of_progress(capsys):
+    """What is printed after a step that took two seconds, with nineteen to go."""
+    progress = Progress(step=10, num_steps=30)
+    progress.bar.start_t -= 2.0
+    progress.update(11, {"loss": 0.25}, 1234.5)
+    lines = capsys.readouterr().out.splitlines()
+    progress.bar.close()
+    return lines
+
+
 def test_progress_without_a_terminal_is_a_line_every_few_seconds(capsys, monkeypatch):
-    for seconds, lines in ((3600.0, 0), (0.0, 1)):
-        monkeypatch.setattr(output, "SECONDS_PER_LINE", seconds)
-        progress = Progress(step=10, num_steps=30)
-        progress.bar.start_t -= 2.0  # two seconds for one step, eighteen to go
-        progress.update(11, {"loss": 0.25}, 1234.5)
-        out = capsys.readouterr().out.splitlines()
-        progress.bar.close()
-        assert len(out) == lines
-    assert "11/30" in out[0]
-    assert "loss 0.25  1,234 examples/s" in out[0]
-    assert "00:38" in out[0]
+    monkeypatch.setattr(output, "SECONDS_PER_LINE", 3600.0)
+    assert lines_of_progress(capsys) == []
+
+    monkeypatch.setattr(output, "SECONDS_PER_LINE", 0.0)
+    (line,) = lines_of_progress(capsys)
+    assert "11/30" in line
+    assert "loss 0.25  1,234 examples/s" in line
+    assert "00:38" in line

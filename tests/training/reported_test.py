@@ -1,4 +1,4 @@
-"""What a run reports is what it did: losses a line, throughput, hours, best weights."""
+"""A run reports what it did: losses by line, throughput, hours and best weights."""
 
 import itertools
 import json
@@ -39,7 +39,7 @@ def rows_of(run, split):
 
 
 def test_a_line_of_training_is_the_mean_of_the_steps_since_the_last_line(start):
-    """Of batches of one size: the mean of the lines of each step."""
+    """All batches have one size, so that it is the mean of the lines of each step."""
     every_ten_steps = start("every_ten_steps", log_every=10)
     every_step = start("every_step", log_every=1)
     every_ten_steps.fit()
@@ -51,8 +51,9 @@ def test_a_line_of_training_is_the_mean_of_the_steps_since_the_last_line(start):
         for name in ("loss", "accuracy"):
             mean = statistics.fmean(step[name] for step in ten_steps)
             assert row[name] == pytest.approx(mean, rel=1e-5)
+    # Losses that differ by little would have any mean.
     losses = [row["loss"] for row in rows_of(every_ten_steps, "train")]
-    assert losses[-1] < 0.7 * losses[0]  # else any mean would do
+    assert losses[-1] < 0.7 * losses[0]
 
 
 class Clock:
@@ -95,21 +96,23 @@ def clock(monkeypatch):
 @pytest.fixture
 def bar(monkeypatch):
     """Step -> the metrics and the throughput that the progress bar has shown."""
-    shown = {}
+    updates = {}
     update = loop.Progress.update
 
     def update_and_note(self, step, values, throughput):
-        shown[step] = (dict(values), throughput)
+        updates[step] = (dict(values), throughput)
         update(self, step, values, throughput)
 
     monkeypatch.setattr(loop.Progress, "update", update_and_note)
-    return shown
+    return updates
 
 
 def test_throughput_is_of_the_examples_and_seconds_of_a_chunk(
     start, clock, bar, monkeypatch
 ):
-    """The bar shows that of each, a line that of its last, the result their median."""
+    """The bar shows each chunk's, a line that of its last chunk, the result the median
+    of the lines.
+    """
     monkeypatch.setattr(chunk_timer, "SECONDS_PER_CHUNK", 5.0)
     run = start()
     chunk_steps = clock.slow_down(run, training=2.0, evaluation=100.0)
@@ -148,49 +151,55 @@ def test_wall_seconds_are_those_of_all_sessions_without_the_pauses(
 ):
     run = start()
     clock.slow_down(run, training=3.0, evaluation=0.25)
-    monkeypatch.setattr(run, "_signum", lambda: signal.SIGTERM * (run.step >= 12))
+    monkeypatch.setattr(run, "_signum", lambda: signal.SIGTERM if run.step >= 12 else 0)
     with pytest.raises(Interrupted):
         run.fit()
-    first = clock.now
+    first_session = clock.now
+    assert first_session > 3 * 3
+
     clock.now += 1e6
     run = start()
     clock.slow_down(run, training=5.0, evaluation=0.5)
-    resumed = clock.now
+    resumed_at = clock.now
     outcome = run.fit()
-    assert first > 3 * 3
-    assert outcome["wall_seconds"] == first + clock.now - resumed
+    second_session = clock.now - resumed_at
+    assert outcome["wall_seconds"] == first_session + second_session
 
 
 def test_the_weights_that_were_best_are_tested_not_the_last(start, splits):
-    """With the lowest accuracy as the best that is an early step."""
+    """Here the lowest accuracy is the best, which an early step has."""
     objective = Classification()
     objective.higher_is_better = False
     run = start(objective=objective)
     outcome = run.fit()
-    validation = {row["step"]: row["accuracy"] for row in rows_of(run, "validation")}
-    assert outcome["best_step"] == min(validation, key=lambda step: validation[step])
-    assert outcome["best_step"] < outcome["steps"] == 40
-    assert outcome["validation_accuracy"] == validation[outcome["best_step"]]
-    best, _ = load_weights(run.workdir / "best", run.state.weights)
+    accuracies = {row["step"]: row["accuracy"] for row in rows_of(run, "validation")}
+    best_step = min(accuracies, key=lambda step: accuracies[step])
+    assert outcome["best_step"] == best_step
+    assert outcome["validation_accuracy"] == accuracies[best_step]
+    assert best_step < outcome["steps"] == 40
+
     names = ("loss", "accuracy", "examples")
     metrics = {name: outcome[f"test_{name}"] for name in names}
-    test = HostSplit.from_split(splits["test"])
-    assert metrics == evaluate(run.programs, jax.device_put(best), test, BATCH)
-    [row] = rows_of(run, "test")
+    (row,) = rows_of(run, "test")
     assert row == {"step": 40, "split": "test", **metrics}
-    last = evaluate(run.programs, run.state.weights, test, BATCH)
-    assert last["accuracy"] > metrics["accuracy"]
+
+    best_weights, _ = load_weights(run.workdir / "best", run.state.weights)
+    best_weights = jax.device_put(best_weights)
+    test = HostSplit.from_split(splits["test"])
+    assert metrics == evaluate(run.programs, best_weights, test, BATCH)
+    metrics_of_last = evaluate(run.programs, run.state.weights, test, BATCH)
+    assert metrics_of_last["accuracy"] > metrics["accuracy"]
 
 
 def test_a_validation_is_of_its_split_by_the_weights_of_its_step(start, splits, capsys):
-    """In metrics.jsonl as on the screen."""
+    """metrics.jsonl and the screen show the same."""
     run = start(num_steps=16)
     run.fit()
     row = rows_of(run, "validation")[-1]
     data = HostSplit.from_split(splits["validation"])
     expected = evaluate(run.programs, run.state.weights, data, BATCH)
     assert row == {"step": 16, "split": "validation", **expected}
-    printed = re.findall(r"step (\d+): validation (.*)", capsys.readouterr().out)
     numbers = f"accuracy {row['accuracy']:.4f}, loss {row['loss']:.4f}"
-    assert printed[-1] == ("16", numbers)
-    assert [step for step, _ in printed] == ["8", "16"]
+    lines = re.findall(r"step (\d+): validation (.*)", capsys.readouterr().out)
+    assert [step for step, _ in lines] == ["8", "16"]
+    assert lines[-1] == ("16", numbers)
