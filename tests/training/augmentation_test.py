@@ -30,18 +30,21 @@ KEY = jax.random.key(3)
 def test_the_table_the_config_and_the_tasks_name_the_same_augmentations():
     fields = dataclasses.fields(TrainConfig)
     switches = {field.name for field in fields if field.type is bool}
-    task_augmentations = {x for task in TASKS.values() for x in task.augmentations}
+    task_augmentations = set()
+    for task in TASKS.values():
+        task_augmentations.update(task.augmentations)
     assert set(AUGMENTATIONS) == switches == task_augmentations
 
 
-def encode(text, length=32):
-    (ids,), (num,) = ListOps(max_length=length, min_tokens=4).encode([text])
-    return jnp.asarray(ids, jnp.int32), int(num)
+def encode(text):
+    """The 32 tokens of an expression and its padding, and the length without it."""
+    inputs, lengths = ListOps(max_length=32, min_tokens=4).encode([text])
+    return jnp.asarray(inputs[0], jnp.int32), int(lengths[0])
 
 
-def draw(augmentation, tokens, number):
+def draw(augmentation, tokens, num_keys):
     """The augmented tokens of so many keys."""
-    keys = jax.random.split(KEY, number)
+    keys = jax.random.split(KEY, num_keys)
     return np.asarray(jax.jit(jax.vmap(partial(augmentation, tokens)))(keys))
 
 
@@ -56,8 +59,8 @@ def test_flip_mirrors_half_of_the_pictures(name, axis):
     assert is_mirrored.mean() == pytest.approx(0.5, abs=0.05)
 
 
-def expressions():
-    """Inputs, lengths and labels of nested expressions."""
+def make_expressions():
+    """A split of nested expressions."""
     task = ListOps(
         max_length=120,
         min_tokens=20,
@@ -70,7 +73,7 @@ def expressions():
 
 
 def canonical(ids, length):
-    """The expression as nested lists, the arguments of each operator sorted."""
+    """The expression as nested tuples, with the arguments of each operator sorted."""
     stack = [[]]
     for token in ids[:length]:
         if token <= 4:
@@ -86,7 +89,7 @@ def canonical(ids, length):
 
 def check_labels(augmentation):
     """The expressions have other orders, and the same arguments and values."""
-    split = expressions()
+    split = make_expressions()
     inputs = jnp.asarray(split.inputs, jnp.int32)
     keys = jax.random.split(KEY, len(inputs))
     shuffled = np.asarray(jax.jit(jax.vmap(augmentation))(inputs, keys))
@@ -119,9 +122,9 @@ def test_digits_that_change_their_operator_are_seen():
 
 
 def test_shuffle_arguments_draws_every_order_equally():
-    tokens, num = encode("[SM 1 [MAX 2 3 ] 4 ]")
+    tokens, length = encode("[SM 1 [MAX 2 3 ] 4 ]")
     shuffled = draw(SHUFFLE, tokens, 3000)
-    texts = Counter(ListOps().decode(row[:num]) for row in shuffled)
+    texts = Counter(ListOps().decode(row[:length]) for row in shuffled)
     expected = set()
     for inner in ("[MAX 2 3 ]", "[MAX 3 2 ]"):
         for order in ("1 {} 4", "1 4 {}", "4 1 {}", "4 {} 1", "{} 1 4", "{} 4 1"):
@@ -129,7 +132,7 @@ def test_shuffle_arguments_draws_every_order_equally():
     assert set(texts) == expected
     # Each of the 12 is expected 250 times; three standard deviations are 45.
     assert min(texts.values()) > 180
-    assert not shuffled[:, num:].any()
+    assert not shuffled[:, length:].any()
 
 
 @pytest.mark.parametrize("text", ["7", "[MIN 1 1 ]", "[MED [SM 2 2 ] [SM 2 2 ] ]"])
@@ -138,8 +141,10 @@ def test_shuffle_arguments_of_equal_arguments_changes_nothing(text):
     assert (draw(SHUFFLE, tokens, 8) == np.asarray(tokens)).all()
 
 
+# Pictures of R × R pixels.
 R = 4
-PICTURES = np.random.default_rng(0).integers(1, 11, (24, R * R)).astype(np.uint8)
+RNG = np.random.default_rng(0)
+PICTURES = RNG.integers(1, 11, (24, R * R)).astype(np.uint8)
 
 
 class FirstPixel(nnx.Module):
@@ -176,7 +181,7 @@ def test_augmented_draws_by_key_and_example_alone():
     assert (pictures_of_another_key != pictures).any()
 
     # The two flips are independent: some pictures are turned by both.
-    turned = PICTURES.reshape(-1, R, R)[:, ::-1, ::-1].reshape(24, -1)
+    turned = np.flip(PICTURES.reshape(24, R, R), axis=(1, 2)).reshape(24, -1)
     assert (pictures == turned).all(1).any()
 
 

@@ -15,7 +15,9 @@ from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
 
-VOCAB, LENGTH, CLASSES = 11, 7, 3
+VOCAB = 11
+LENGTH = 7
+CLASSES = 3
 CLASSIFICATION = Classification()
 
 

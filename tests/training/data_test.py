@@ -29,7 +29,7 @@ def test_train_indices_do_not_depend_on_where_the_run_was_resumed():
 
 
 def test_train_indices_have_an_order_of_their_own_for_each_seed_and_epoch():
-    """Seed 1 does not begin with what seed 0 goes on with, nor the other way round."""
+    """No two of the 25 epochs have the same order."""
     steps_per_epoch = 8
     orders = set()
     for seed, epoch in itertools.product(range(5), range(5)):
@@ -128,9 +128,9 @@ def test_take_gives_tokens_labels_weights_and_numbers():
 
 
 def test_take_gives_a_mask_where_some_row_has_padding():
+    """Elsewhere a mask would only cost time."""
     indices = jnp.array([2, 1])
     batch = make_split().put().take(indices, jnp.ones(2))
     np.testing.assert_array_equal(batch.mask, [[1, 0, 0], [1, 1, 0]])
-    full = make_split(lengths=(3, 3, 3)).put().take(indices, jnp.ones(2))
-    # A mask would cost time.
-    assert full.mask is None
+    full_rows = make_split(lengths=(3, 3, 3)).put()
+    assert full_rows.take(indices, jnp.ones(2)).mask is None

@@ -70,7 +70,7 @@ class SelectedByLogit(Classification):
 
 
 def test_fit_passes_over_a_nan_of_the_selected_metric(trainer_in, tmp_path):
-    """At the first two validations; then the best of the others is kept."""
+    """It is NaN at the first two validations. The best of the others is kept."""
     outcome = trainer_in(tmp_path, objective=SelectedByLogit(last_nan_step=16)).fit()
     values = {row["step"]: row["logit"] for row in rows_of(tmp_path, "validation")}
     assert np.isnan([values[8], values[16]]).all()

@@ -75,9 +75,9 @@ def test_positions_counts_each_label_once_and_no_filler_row(model):
     logits = np.float64(nnx.jit(model)(batch().inputs, batch().mask))
     losses = []
     num_correct = 0
-    for b, t in np.argwhere(LABELS[:-2] >= 0):
-        token_logits = logits[b, t]
-        label = LABELS[b, t]
+    for row, position in np.argwhere(LABELS[:-2] >= 0):
+        token_logits = logits[row, position]
+        label = LABELS[row, position]
         losses.append(np.log(np.exp(token_logits).sum()) - token_logits[label])
         num_correct += token_logits.argmax() == label
     count = len(losses)
@@ -98,7 +98,7 @@ def test_positions_ignores_filler_rows_however_labelled(model):
 
 
 def test_positions_has_no_gradient_without_a_label(model):
-    """Also a batch without any label has neither a NaN nor a share of the loss."""
+    """A batch without any label has neither a NaN nor a share of the loss."""
     graphdef, weights = split_weights(model)
     unlabelled_batch = batch(labels=np.full((B, L), -1))
 
@@ -145,7 +145,7 @@ def test_positions_gradient_of_parts_is_that_of_the_batch(model, parts):
     rows = make_data().put()
 
     def compute_gradient(**parts):
-        """The numbers of the gradient and of the totals."""
+        """The arrays of the gradient and of the totals."""
 
         @jax.jit
         def compute():
@@ -162,7 +162,7 @@ def test_positions_gradient_of_parts_is_that_of_the_batch(model, parts):
         gradient = compute()
         return jax.tree.leaves((gradient.params, gradient.totals))
 
-    for leaf, expected in zip(
-        compute_gradient(**parts), compute_gradient(), strict=True
-    ):
-        np.testing.assert_allclose(leaf, expected, rtol=1e-4, atol=1e-6)
+    gradient = compute_gradient(**parts)
+    expected = compute_gradient()
+    for leaf, expected_leaf in zip(gradient, expected, strict=True):
+        np.testing.assert_allclose(leaf, expected_leaf, rtol=1e-4, atol=1e-6)
