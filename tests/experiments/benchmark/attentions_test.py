@@ -1,4 +1,4 @@
-"""Labels and their options; the compiled passes."""
+"""The attentions of a benchmark: their labels, their options and compiled passes."""
 
 import json
 
@@ -14,7 +14,6 @@ from nystromformer.attention.softmax import SoftmaxAttention
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark import attentions
 from nystromformer.experiments.benchmark.attentions import (
-    PASSES,
     TABLE_1,
     WHOLE_SOFTMAX,
     WholeSoftmaxAttention,
@@ -28,27 +27,37 @@ from nystromformer.experiments.benchmark.attentions import (
 from tests.tolerance import TOLERANCE, relative_error
 
 
-def test_list_labels_begins_with_table_1_and_name_every_attention(monkeypatch):
+def test_list_labels_begins_with_table_1_and_names_every_attention(monkeypatch):
     monkeypatch.setitem(ATTENTIONS, "mine", LinearAttention)
     labels = list_labels()
     assert labels[:8] == list(TABLE_1)
-    names = {parse_attention(label).name for label in labels}
-    assert names == {*ATTENTIONS, WHOLE_SOFTMAX}
-    assert len(labels) == len(names) + 3  # nystrom has four
+    names = [parse_attention(label).name for label in labels]
+    assert set(names) == {*ATTENTIONS, WHOLE_SOFTMAX}
+    assert names.count("nystrom") == 4
+    assert len(names) == len(set(names)) + 3
     assert {"mine", "performer-256"} < set(labels)
 
 
 def test_parse_attention_reads_a_size_and_changes():
-    changes = ("nystrom.conv_kernel_size=0", 'nystrom.pinv="exact"', "linear.x=1")
-    spec = parse_attention("nystrom-48", changes)
-    changed = {"num_landmarks": 48, "conv_kernel_size": 0, "pinv": "exact"}
-    assert (spec.label, spec.name) == ("nystrom-48", "nystrom")
-    assert spec.changes == changed
-    assert spec.options == {**ATTENTIONS["nystrom"].config_defaults(), **changed}
-    assert parse_attention("nystrom").options == ATTENTIONS["nystrom"].config_defaults()
+    assignments = ("nystrom.conv_kernel_size=0", 'nystrom.pinv="exact"', "linear.x=1")
+    spec = parse_attention("nystrom-48", assignments)
+    changes = {"num_landmarks": 48, "conv_kernel_size": 0, "pinv": "exact"}
+    assert spec.label == "nystrom-48"
+    assert spec.name == "nystrom"
+    assert spec.changes == changes
+    defaults = ATTENTIONS["nystrom"].config_defaults()
+    assert spec.options == defaults | changes
+    assert parse_attention("nystrom").options == defaults
 
 
-def test_name_row_says_what_is_changed_in_it_and_the_convolution():
+def test_parse_attention_keeps_the_changes_of_the_label_beside_others():
+    label = "nystrom-64,conv_kernel_size=0"
+    options = parse_attention(label, ["nystrom.pinv=exact"]).options
+    assert options["conv_kernel_size"] == 0
+    assert options["pinv"] == "exact"
+
+
+def test_name_row_has_the_changes_of_the_label_and_the_convolution():
     rows = {
         "nystrom-64": "nystrom-64 + convolution of 35",
         "nystrom-64,conv_kernel_size=0": "nystrom-64",
@@ -59,9 +68,6 @@ def test_name_row_says_what_is_changed_in_it_and_the_convolution():
     }
     for label, row in rows.items():
         assert name_row(label, parse_attention(label).options) == row
-    own = parse_attention("nystrom-64,conv_kernel_size=0", ["nystrom.pinv=exact"])
-    assert own.options["conv_kernel_size"] == 0
-    assert own.options["pinv"] == "exact"
 
 
 @pytest.mark.parametrize(
@@ -76,14 +82,20 @@ def test_name_row_says_what_is_changed_in_it_and_the_convolution():
     ],
 )
 def test_parse_attention_rejects_in_one_line(label, change, message):
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(ConfigError, match=message) as raised:
         parse_attention(label, [change])
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(raised.value)
 
 
 def make_inputs(length, head_dim=3):
-    """Query, key, value and a cotangent."""
+    """Query, key, value and a cotangent, of two heads of one sequence."""
     return list(jax.random.normal(jax.random.key(0), (4, 1, length, 2, head_dim)))
+
+
+def forward_program(label, length, head_dim=3):
+    """The first pass alone, since the second takes longer to compile."""
+    inputs = make_inputs(length, head_dim)
+    return next(iter(attention_programs(parse_attention(label), inputs)))
 
 
 @pytest.fixture(scope="module")
@@ -109,76 +121,90 @@ def test_attention_programs_give_the_output_and_the_gradients_of_all(
 
 
 def test_attention_programs_have_their_keys_and_memory(linformer_programs):
-    forward, both = linformer_programs
-    assert [forward.key["what"], both.key["what"]] == list(PASSES)
-    assert both.peak_bytes > forward.peak_bytes > 4 * make_inputs(16)[0].nbytes
-    assert json.loads(json.dumps(both.key))["length"] == 16
+    forward, forward_and_backward = linformer_programs
+    assert forward.key["what"] == "forward"
+    assert forward_and_backward.key["what"] == "forward+backward"
+    assert json.loads(json.dumps(forward.key))["length"] == 16
+    query, *_ = make_inputs(16)
+    assert forward.peak_bytes > 4 * query.nbytes
+    assert forward_and_backward.peak_bytes > forward.peak_bytes
 
 
 def test_attention_groups_time_what_their_keys_say():
     sizes = {"batch_size": 3, "num_heads": 2, "head_dim": 5}
     specs = [parse_attention("linear")]
-    forward_bytes = {}
+    num_bytes = {}
     for dtype in ("float32", "bfloat16"):
-        [[forward, both]] = attention_groups(specs, [16], **sizes, dtype=dtype)
-        output, (_, *gradients) = both.run()
-        for array in (forward.run(), output, *gradients):
-            assert (array.shape, array.dtype) == ((3, 16, 2, 5), dtype)
-        for program in (forward, both):
+        (group,) = attention_groups(specs, [16], **sizes, dtype=dtype)
+        for program in group:
             key = {**sizes, "length": 16, "dtype": dtype}
             assert program.key.items() >= key.items()
-        forward_bytes[dtype] = forward.peak_bytes
-    assert forward_bytes["bfloat16"] < forward_bytes["float32"]
+        forward, forward_and_backward = group
+        output, (_, *gradients) = forward_and_backward.run()
+        for array in (forward.run(), output, *gradients):
+            assert array.shape == (3, 16, 2, 5)
+            assert array.dtype == dtype
+        num_bytes[dtype] = forward.peak_bytes
+    assert num_bytes["bfloat16"] < num_bytes["float32"]
+
+
+def memory_growth(label, length, longer_length, head_dim):
+    """How many times the memory the forward pass needs at the longer length."""
+    num_bytes = forward_program(label, length, head_dim).peak_bytes
+    num_bytes_of_longer = forward_program(label, longer_length, head_dim).peak_bytes
+    return num_bytes_of_longer / num_bytes
 
 
 def test_attention_programs_need_memory_in_proportion_to_the_length():
-    spec = parse_attention("nystrom-64")
-    programs = [attention_programs(spec, make_inputs(n)) for n in (8_192, 65_536)]
-    short, long = (next(x).peak_bytes for x in programs)
-    assert 7 <= long / short <= 8.5
+    assert 7 <= memory_growth("nystrom-64", 8_192, 65_536, head_dim=3) <= 8.5
 
 
-def test_whole_softmax_is_exact_attention_in_memory_of_all_scores():
-    """At four times the length it needs 16 times the memory, and the others 4 times."""
-    outputs = {}
-    for name in (WHOLE_SOFTMAX, "softmax"):
-        [forward, _] = attention_programs(parse_attention(name), make_inputs(64))
-        outputs[name] = forward.run()
-    error = relative_error(outputs[WHOLE_SOFTMAX], outputs["softmax"])
-    assert error <= TOLERANCE["float32"]
+def test_whole_softmax_is_exact_attention():
+    output = forward_program(WHOLE_SOFTMAX, 64).run()
+    expected = forward_program("softmax", 64).run()
+    assert relative_error(output, expected) <= TOLERANCE["float32"]
 
-    factors = {}
-    for label in (WHOLE_SOFTMAX, "softmax", "nystrom-64"):
-        spec = parse_attention(label)
-        short, long = (
-            next(attention_programs(spec, make_inputs(length, head_dim=32))).peak_bytes
-            for length in (2_048, 8_192)
-        )
-        factors[label] = long / short
-    assert factors.pop(WHOLE_SOFTMAX) == pytest.approx(16, rel=0.05)
-    assert max(factors.values()) < 4.5
-    num_bytes_of_scores = 4 * 2 * 8_192**2  # float32, of two heads
-    assert long < num_bytes_of_scores / 20
+
+def test_whole_softmax_needs_the_memory_of_all_scores():
+    growth = memory_growth(WHOLE_SOFTMAX, 2_048, 8_192, head_dim=32)
+    assert growth == pytest.approx(4**2, rel=0.05)
+
+
+@pytest.mark.parametrize("label", ["softmax", "nystrom-64"])
+def test_softmax_and_nystrom_need_no_memory_of_all_scores(label):
+    assert memory_growth(label, 2_048, 8_192, head_dim=32) < 4.5
+
+
+def test_nystrom_needs_a_small_part_of_the_memory_of_all_scores():
+    num_bytes = forward_program("nystrom-64", 8_192, head_dim=32).peak_bytes
+    num_bytes_of_scores = 4 * 2 * 8_192**2  # Two heads have scores in float32.
+    assert num_bytes < num_bytes_of_scores / 20
 
 
 def test_whole_softmax_attends_to_what_the_mask_allows():
     query, key, value, _ = make_inputs(16)
     mask = jnp.arange(16)[None, None, None] < 11
     sizes = {"num_heads": 2, "head_dim": 3, "max_length": 16, "rngs": nnx.Rngs(0)}
-    out = WholeSoftmaxAttention(**sizes)(query, key, value, mask=mask)
+    attention = WholeSoftmaxAttention(**sizes)
+    output = attention(query, key, value, mask=mask)
     expected = SoftmaxAttention(**sizes)(query, key, value, mask=mask)
-    error = relative_error(out[:, :11], expected[:, :11])
+    error = relative_error(output[:, :11], expected[:, :11])
     assert error <= TOLERANCE["float32"]
-    unmasked = WholeSoftmaxAttention(**sizes)(query, key, value)
-    assert relative_error(unmasked[:, :11], expected[:, :11]) > 0.1
+    unmasked_output = attention(query, key, value)
+    assert relative_error(unmasked_output[:, :11], expected[:, :11]) > 0.1
+
+
+def test_cudnn_baseline_is_none_without_cudnn_and_beside_other_attentions(monkeypatch):
+    inputs = make_inputs(16)
+    softmax = forward_program("softmax", 16)
+    assert cudnn_baseline(softmax, inputs) is None
+    monkeypatch.setattr(attentions, "can_fuse", lambda *qkv: True)
+    nystrom = forward_program("nystrom-8", 16)
+    assert cudnn_baseline(nystrom, inputs) is None
 
 
 def test_cudnn_baseline_stands_beside_softmax_where_there_is_cudnn(monkeypatch):
     """JAX's plain implementation stands in for the kernel."""
-    inputs = make_inputs(16)
-    programs = list(attention_programs(parse_attention("softmax"), inputs))
-    assert [cudnn_baseline(program, inputs) for program in programs] == [None, None]
-
     attend = jax.nn.dot_product_attention
     implementations = []
 
@@ -188,15 +214,13 @@ def test_cudnn_baseline_stands_beside_softmax_where_there_is_cudnn(monkeypatch):
 
     monkeypatch.setattr(attentions, "can_fuse", lambda *qkv: True)
     monkeypatch.setattr(jax.nn, "dot_product_attention", attend_plainly)
-    for ours in programs:
-        theirs = cudnn_baseline(ours, inputs)
-        assert theirs.key["attention"] == "cudnn-softmax"
-        expected = jax.tree.leaves(ours.run())
-        for array, expected_array in zip(
-            jax.tree.leaves(theirs.run()), expected, strict=True
-        ):
-            assert relative_error(array, expected_array) <= TOLERANCE["float32"]
+    inputs = make_inputs(16)
+    for program in attention_programs(parse_attention("softmax"), inputs):
+        baseline = cudnn_baseline(program, inputs)
+        assert baseline.key["attention"] == "cudnn-softmax"
+        # Softmax has an empty gradient of its parameters beside these arrays.
+        arrays = jax.tree.leaves(baseline.run())
+        expected_arrays = jax.tree.leaves(program.run())
+        for array, expected in zip(arrays, expected_arrays, strict=True):
+            assert relative_error(array, expected) <= TOLERANCE["float32"]
     assert set(implementations) == {"cudnn"}
-
-    [nystrom, _] = attention_programs(parse_attention("nystrom-8"), inputs)
-    assert cudnn_baseline(nystrom, inputs) is None

@@ -32,8 +32,8 @@ def test_fit_exponent_needs_two_long_lengths(seconds):
 
 
 def test_make_tables_has_factors_of_softmax_exponents_and_gaps():
-    full_memory = {**row("full", 2048), "seconds": []}
-    rows = [row("softmax", scale=20), row(), row(length=2048), full_memory]
+    row_without_time = {**row("full", 2048), "seconds": []}
+    rows = [row("softmax", scale=20), row(), row(length=2048), row_without_time]
     text = "\n".join(make_tables(rows))
     assert "## Forward: ms\n\n| attention | 4,096 | 2,048 | exponent |" in text
     assert "| linear | 3 (2–4) · 20× | 3 (2–4) | 0.00 |" in text
@@ -60,22 +60,33 @@ def test_make_tables_without_time_is_of_memory_alone():
 
 
 def test_make_tables_without_time_does_not_say_that_the_memory_was_too_small():
-    """Nothing has run, and of a program of PyTorch the memory is not known."""
-    unknown = {**row("torch-softmax"), "seconds": [], "peak_bytes": None}
-    known = {**row(), "seconds": []}
-    lines = make_tables([known, unknown], has_time=False)
+    """Nothing has run, and the memory of a program of PyTorch is unknown."""
+    our_row = {**row(), "seconds": []}
+    torch_row = {**row("torch-softmax"), "seconds": [], "peak_bytes": None}
+    lines = make_tables([our_row, torch_row], has_time=False)
     assert "| torch-softmax | — | — |" in lines
 
 
-def test_draw_landmarks_has_a_line_a_length_with_and_without_the_convolution():
+def landmark_rows(num_landmarks):
+    """Nyström attention at two lengths, with and without the convolution."""
     rows = []
     for kernel_size, name in ((0, ""), (35, " + convolution of 35")):
-        for count in (16, 64, 32):
-            for length in (512, 2_048):
-                options = {"num_landmarks": count, "conv_kernel_size": kernel_size}
-                label = f"nystrom-{count}{name}"
-                for what in PASSES:
-                    rows.append(row(label, length, what, scale=count, options=options))
+        options = {"num_landmarks": num_landmarks, "conv_kernel_size": kernel_size}
+        for length, what in itertools.product((512, 2_048), PASSES):
+            rows.append(
+                row(
+                    f"nystrom-{num_landmarks}{name}",
+                    length,
+                    what,
+                    scale=num_landmarks,
+                    options=options,
+                )
+            )
+    return rows
+
+
+def test_draw_landmarks_has_a_line_a_length_with_and_without_the_convolution():
+    rows = [*landmark_rows(16), *landmark_rows(64), *landmark_rows(32)]
     rows.append(row("linear", 512, options={}))
     figure = draw_landmarks(rows)
     assert len(figure.axes) == 4
@@ -91,17 +102,17 @@ def test_draw_landmarks_has_a_line_a_length_with_and_without_the_convolution():
             assert list(line.get_xdata()) == [16, 32, 64]
             assert list(line.get_ydata()) == [48, 96, 192]
     assert len(draw_landmarks(rows, has_time=False).axes) == 2
-    one_count = [x for x in rows if x["key"]["options"].get("num_landmarks") == 16]
-    assert draw_landmarks(one_count) is None
+
+
+def test_draw_landmarks_draws_nothing_of_one_number_of_landmarks():
+    assert draw_landmarks(landmark_rows(16)) is None
 
 
 def test_make_tables_of_train_steps_are_by_task_with_its_sizes():
     sizes = {"what": "train step", "length": 64, "batch_size": 32}
-    text = "\n".join(
-        make_tables([row(task="text", **sizes), row(task="image", **sizes)])
-    )
-    assert "| attention | text 32 × 64 | image 32 × 64 |" in text
-    assert "| linear | 3 (2–4) | 3 (2–4) |" in text
+    lines = make_tables([row(task="text", **sizes), row(task="image", **sizes)])
+    assert "| attention | text 32 × 64 | image 32 × 64 |" in "\n".join(lines)
+    assert "| linear | 3 (2–4) | 3 (2–4) |" in lines
 
 
 def test_draw_curves_has_a_line_an_attention_in_each_panel():

@@ -1,4 +1,4 @@
-"""Programs take turns; rows are of one step; memory that runs out is a row."""
+"""Programs take turns, and a row has seconds of one step, or none without memory."""
 
 import time
 
@@ -63,18 +63,19 @@ def test_measure_gives_seconds_of_one_step():
     def run():
         time.sleep(0.01)
 
-    one = Program({"attention": "one"}, run, peak_bytes=5)
-    many = Program({"attention": "many"}, run, steps=1000)
-    row_of_one, row_of_many = measure([one, many], rounds=3)
-    assert len(row_of_one["seconds"]) == 3
-    assert min(row_of_one["seconds"]) >= 0.01 > max(row_of_many["seconds"]) > 0
-    assert row_of_one["key"] == {"attention": "one"}
-    assert row_of_one["peak_bytes"] == 5
+    one_step = Program({"attention": "one step"}, run, peak_bytes=5)
+    many_steps = Program({"attention": "many steps"}, run, steps=1000)
+    row, row_of_many_steps = measure([one_step, many_steps], rounds=3)
+    assert row["key"] == {"attention": "one step"}
+    assert row["peak_bytes"] == 5
+    assert len(row["seconds"]) == 3
+    assert min(row["seconds"]) >= 0.01
+    assert 0 < max(row_of_many_steps["seconds"]) < 0.01
 
 
-@pytest.mark.parametrize("words", ["RESOURCE_EXHAUSTED: no more", "out of memory"])
-def test_measure_goes_on_where_memory_runs_out(words):
-    full = program("full", jax.errors.JaxRuntimeError(words))
+@pytest.mark.parametrize("text", ["RESOURCE_EXHAUSTED: no more", "out of memory"])
+def test_measure_goes_on_where_memory_runs_out(text):
+    full = program("full", jax.errors.JaxRuntimeError(text))
     rows = measure([full, program("fits")], rounds=3)
     assert [len(row["seconds"]) for row in rows] == [0, 3]
 
@@ -85,7 +86,7 @@ def test_measure_raises_other_errors():
 
 
 def test_measure_waits_once_for_the_calls_of_a_sample(monkeypatch):
-    """A program that is started in no time, and that takes a part of a long sample."""
+    """The program starts in no time, and takes a small part of a long sample."""
     monkeypatch.setattr(timing, "MIN_SECONDS", 10.0)
     log = []
 
@@ -99,10 +100,11 @@ def test_measure_waits_once_for_the_calls_of_a_sample(monkeypatch):
 
     measure([Program({}, run, wait)], rounds=2)
     num_waits = sum(1 for entry in log if entry != "run")
-    assert num_waits == 4  # to warm up, to count the calls, and in each round
+    # It waits to warm up, to count the calls, and in each round.
+    assert num_waits == 4
     assert log.count("run") > 10 * num_waits
-    # What is waited for is the result of the last call.
-    for i, entry in enumerate(log):
+    # It waits for the result of the last call.
+    for index, entry in enumerate(log):
         if entry != "run":
-            assert log[i - 1] == "run"
-            assert entry == ("wait", i)
+            assert log[index - 1] == "run"
+            assert entry == ("wait", index)

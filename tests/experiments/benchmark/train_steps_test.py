@@ -21,7 +21,8 @@ CHANGES = {
     "train.batch_size": 2,
     "model.dtype": "bfloat16",
     "model.num_layers": 1,
-    "model.mlp_dim": None,  # as in the preset
+    # None is the value of the preset.
+    "model.mlp_dim": None,
 }
 
 
@@ -46,9 +47,12 @@ def test_step_groups_take_all_steps_and_continue(monkeypatch):
     assert programs[1].steps == STEPS
 
     key = programs[2].key
-    assert (key["what"], key["task"], key["length"]) == ("train step", "text", 16)
+    assert key["what"] == "train step"
+    assert key["task"] == "text"
+    assert key["length"] == 16
+    assert key["batch_size"] == 2
+    assert key["dtype"] == "bfloat16"
     assert key["options"]["projection_dim"] == 4
-    assert (key["batch_size"], key["dtype"]) == (2, "bfloat16")
 
 
 def test_step_groups_check_all_configs_before_the_first_is_compiled():
@@ -77,8 +81,14 @@ def test_make_experiment_keeps_the_options_of_the_preset_unless_named():
 
 
 def test_synthetic_examples_have_labels_of_tokens_where_the_task_has():
-    sizes = {"task__max_length": 16, "task__num_pairs": 4, "task__num_queries": 4}
-    config = make_config("linear", "recall", model__num_layers=1, **sizes)
+    config = make_config(
+        "linear",
+        "recall",
+        model__num_layers=1,
+        task__max_length=16,
+        task__num_pairs=4,
+        task__num_queries=4,
+    )
     experiment = Experiment(config)
     data = synthetic_examples(experiment.task, 3)
     assert data.labels.shape == (STEPS * 3, 16)
