@@ -1,5 +1,6 @@
 """Workdirs as scripts/train.py leaves them, with numbers that a test chooses."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,21 @@ import pytest
 
 from nystromformer.experiments.report.names import group_names
 from nystromformer.experiments.report.runs import read_runs
+from nystromformer.experiments.report.tables import score_table
 from tests.small import make_config
 
 RESULT = {
     "command": "python scripts/train.py --config=configs/listops.py --workdir=runs/a",
-    **{"metric": "accuracy", "test_examples": 2000, "num_params": 81942},
-    **{"floors": {"majority class": 0.12, "root operator": 0.25}, "other_floors": {}},
-    **{"fraction_exact": 0.0, "examples_per_second": 500.0},
-    **{"compiled_bytes": 3 * 2**20, "device": "CPU, 2 cores", "commit": "c0ffee"},
+    "metric": "accuracy",
+    "test_examples": 2000,
+    "num_params": 81942,
+    "floors": {"majority class": 0.12, "root operator": 0.25},
+    "other_floors": {},
+    "fraction_exact": 0.0,
+    "examples_per_second": 500.0,
+    "compiled_bytes": 3 * 2**20,
+    "device": "CPU, 2 cores",
+    "commit": "c0ffee",
 }
 
 
@@ -48,13 +56,11 @@ class Runs:
         overrides = {key.replace("__", "."): value for key, value in changes.items()}
         config |= {"preset": preset or "paper", "load": (), "overrides": overrides}
         (workdir / "config.json").write_text(json.dumps(config))
-        rows = [
-            {"step": step, "split": split, "loss": 2 / step, "accuracy": step / 1000}
-            for step in steps
-            for split in ("train", "validation")
-        ]
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (workdir / "metrics.jsonl").write_text(lines)
+        with open(workdir / "metrics.jsonl", "w") as file:
+            for step, split in itertools.product(steps, ("train", "validation")):
+                row = {"step": step, "split": split}
+                row |= {"loss": 2 / step, "accuracy": step / 1000}
+                file.write(json.dumps(row) + "\n")
         if test is not None:
             values = RESULT | {"test_accuracy": test} | (result or {})
             (workdir / "result.json").write_text(json.dumps(values))
@@ -69,6 +75,11 @@ def read_groups(runs, *keys):
     """The frame of some runs, with the groups that these settings make."""
     frame = runs.read()
     return frame.assign(group=group_names(frame, keys or ("attention",)))
+
+
+def scores(runs):
+    """The cells of the table of scores, by the names of their row and their column."""
+    return score_table(runs.read()).set_index("attention").to_dict("index")
 
 
 @pytest.fixture

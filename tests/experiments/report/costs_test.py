@@ -23,7 +23,8 @@ def test_draw_by_cost_draws_the_best_score_at_each_cost(runs):
 
     speed = draw_by_cost(frame, COST_AXES["speed"]).axes[0]
     frontier = speed.get_lines()[0]
-    assert frontier.get_xydata().round(9).tolist() == [[100, 80], [200, 70], [400, 60]]
+    points = [[100, 80], [200, 70], [400, 60]]
+    assert frontier.get_xydata().round(9).tolist() == points
     # At 150 examples a second, only what is faster can be had.
     assert frontier.get_drawstyle() == "steps-pre"
     names = [text.get_text() for text in speed.texts]

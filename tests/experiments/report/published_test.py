@@ -4,7 +4,9 @@
 xformers, BENCHMARKS.md. A mean over a row cannot see two of its cells swapped.
 """
 
-from nystromformer.experiments.report.published import SCORES
+import pytest
+
+from nystromformer.experiments.report.published import AVERAGE, SCORES
 
 LRA = """
              ListOps  Text  Retrieval  Image  Pathfinder  Avg
@@ -59,3 +61,10 @@ def test_every_published_score_of_fine_tuning_is_in_its_cell():
         assert cells.tolist() == [float(score) for score in scores]
     num_cells = CELLS[SUBSETS].notna().to_numpy().sum()
     assert num_cells == len(lines) * len(SUBSETS)
+
+
+def test_published_averages_are_those_of_the_cells():
+    rows = SCORES[SCORES[AVERAGE].notna()]
+    assert len(rows) == 15
+    means = rows[TASKS[:-1]].mean(axis=1)
+    assert list(means) == pytest.approx(list(rows[AVERAGE]), abs=0.05)

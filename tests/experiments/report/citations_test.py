@@ -1,0 +1,128 @@
+"""A published score stands beside a run of the same settings, and beside no other."""
+
+import json
+
+import pytest
+
+from nystromformer.experiments.report.published import cite
+from nystromformer.experiments.report.tables import DASH
+from tests.experiments.report.conftest import scores
+
+
+def read_config(workdir):
+    return json.loads((workdir / "config.json").read_text())
+
+
+def write_config(workdir, config):
+    (workdir / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("arg", "changes", "cited"),
+    [
+        ("linformer", {}, "37.25 [1], 37.45 [2], 36.69 [3]"),
+        ("reformer,as_published", {}, "19.05 [1], 37.68 [2]"),
+        ("bigbird", {"task__source_dir": "x", "train__length_buckets": 8}, "39.25 [2]"),
+        ("bigbird", {"train__num_steps": 2000}, None),
+        ("bigbird", {"optimizer__cycle_b1": True}, None),
+        ("nystrom", {"attention__num_landmarks": 16}, None),
+        ("linformer", {"attention__projection_dim": 64}, None),
+        ("softmax,quick", {}, None),
+        ("softmax", {"train__init_from": "runs/a"}, None),
+    ],
+)
+def test_score_table_cites_beside_published_settings(runs, arg, changes, cited):
+    runs.add(arg, 0.5, **changes)
+    *_, row = scores(runs).values()
+    assert row.get("listops published, %") == cited
+
+
+def test_score_table_cites_table_2_beside_fine_tuned_runs_only(runs):
+    """The number of steps is counted from the preset's epochs."""
+    runs.add(
+        "nystrom,subwords",
+        0.9,
+        task="text",
+        train__init_from="runs/bert",
+        train__num_steps=2_812,
+    )
+    runs.add("nystrom,subwords", 0.8, task="text", seed=1)
+    mismatched = {
+        "test_mismatched_accuracy": 0.7,
+        "other_floors": {"mismatched_accuracy": {"majority class": 0.35}},
+    }
+    runs.add(
+        "softmax,mnli",
+        0.8,
+        task="glue",
+        result=mismatched,
+        train__init_from="runs/bert",
+    )
+    cells = {}
+    for row in scores(runs).values():
+        cells.update({name: cell for name, cell in row.items() if cell != DASH})
+    published = {name: cell for name, cell in cells.items() if "published" in name}
+    assert published == {
+        "text published, %": "93.20 [1]",
+        "mnli published, %": "82.40 [1]",
+        "mnli mismatched published, %": "82.40 [1]",
+    }
+    assert cells["mnli mismatched accuracy, %"] == "70.00 (1)"
+
+
+def test_score_table_cites_no_score_beside_an_older_run_of_another_setting(runs):
+    """A Performer that is older than `redraw_features` has drawn its features once."""
+    workdir = runs.add("performer,as_published", 0.5)
+    assert "18.80 [1]" in scores(runs)["performer"]["listops published, %"]
+    config = read_config(workdir)
+    del config["attention"]["redraw_features"]
+    write_config(workdir, config)
+    assert "listops published, %" not in scores(runs)["performer"]
+
+
+def test_score_table_cites_beside_an_older_run_of_the_same_settings(runs):
+    workdir = runs.add("softmax", 0.5)
+    config = read_config(workdir)
+    del config["attention"]["fused"]
+    del config["model"]["short_conv"]
+    write_config(workdir, config)
+    assert "37.10 [1]" in scores(runs)["softmax"]["listops published, %"]
+
+
+# Table 2 of the paper and of its supplement: SST-2, MRPC, QNLI, QQP, MNLI, IMDb.
+TABLE2 = {
+    "softmax": ("90.0", "88.4", "90.3", "87.3", "82.4", "82.4", "93.3"),
+    "nystrom": ("91.4", "88.1", "88.7", "86.3", "80.9", "82.2", "93.2"),
+    "nystrom,seq1024": ("91.4", "87.5", "88.7", "86.3", "80.9", "81.4", "93.0"),
+}
+TABLE2_TASKS = ("", "mrpc", "qnli", "qqp", "mnli", "mnli mismatched", "subwords")
+
+
+@pytest.mark.parametrize("row", TABLE2)
+@pytest.mark.parametrize("task", TABLE2_TASKS)
+def test_cite_has_each_cell_of_table_2(runs, row, task):
+    attention, _, preset = row.partition(",")
+    arg_parts = [attention, task.removesuffix(" mismatched"), preset]
+    arg = ",".join(part for part in arg_parts if part)
+    config = "text" if task == "subwords" else "glue"
+    runs.add(arg, 0.8, task=config, train__init_from="runs/bert")
+    run = runs.read().iloc[0]
+    cited_task = task if task == "mnli mismatched" else run["task"]
+    percentage = float(TABLE2[row][TABLE2_TASKS.index(task)])
+    assert cite(run, cited_task) == f"{percentage:.2f} [1]"
+
+
+def test_score_table_goes_by_the_settings_and_not_by_what_a_config_says(runs):
+    """A file of one's own may be called configs/listops.py, and its preset "paper"."""
+    workdir = runs.add("linformer", 0.5, result={"command": "--config=mine.py"})
+    assert "37.25 [1]" in scores(runs)["linformer"]["listops published, %"]
+    config = read_config(workdir)
+    config["optimizer"]["learning_rate"] = 3e-4
+    write_config(workdir, config)
+    assert "listops published, %" not in scores(runs)["linformer"]
+
+    # configs/listops.py does not have this preset.
+    config["preset"] = "subwords"
+    config["train"]["init_from"] = "runs/a"
+    write_config(workdir, config)
+    assert "listops published, %" not in scores(runs)["linformer"]
