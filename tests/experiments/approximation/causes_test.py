@@ -1,4 +1,4 @@
-"""The error by its causes against float64 numpy."""
+"""The errors by their causes, against float64 numpy."""
 
 import jax
 import numpy as np
@@ -11,16 +11,21 @@ from nystromformer.experiments.recorded_layers import Layer
 from nystromformer.landmarks import random_positions
 from tests import paper
 
-L, N, H = 13, 2, 5
+# The length of a sequence, the heads and the dimension of a head.
+L = 13
+N = 2
+H = 5
 LENGTHS = (13, 9, 4)
-COUNTS = (3, 6, 10)
 
 
 def make_layer(seed):
-    arrays = 2 * np.random.default_rng(seed).normal(size=(3, len(LENGTHS), L, N, H))
+    """Random queries, keys and values. Padding is NaN, since nothing may look at it."""
+    rng = np.random.default_rng(seed)
+    query, key, value = 2 * rng.normal(size=(3, len(LENGTHS), L, N, H))
     mask = np.arange(L) < np.array(LENGTHS)[:, None]
-    arrays[:, ~mask] = np.nan  # padding must not be looked at
-    return Layer(*arrays, mask=mask)
+    for array in (query, key, value):
+        array[~mask] = np.nan
+    return Layer(query, key, value, mask=mask)
 
 
 @pytest.fixture(scope="module")
@@ -31,77 +36,109 @@ def layers():
 @pytest.fixture(scope="module")
 def errors(layers):
     with jax.enable_x64(True):
-        return causes.measure_causes(layers, COUNTS, num_pinv_iters=2, num_draws=2)
+        return causes.measure_causes(
+            layers, counts=(3, 10), num_pinv_iters=2, num_draws=2
+        )
 
 
 def head_of(layers, row):
     """Query, key and value [n, H] of the valid tokens of a row's head."""
-    n = LENGTHS[row.example]
-    return [x[row.example, :n, row.head] for x in layers[row.layer][:3]]
+    layer = layers[row.layer]
+    place = (row.example, slice(LENGTHS[row.example]), row.head)
+    return layer.query[place], layer.key[place], layer.value[place]
 
 
-def relative(difference, exact):
-    return np.linalg.norm(difference) / np.linalg.norm(exact)
+def softmax_matrix(query, key):
+    return paper.softmax(query @ key.T / np.sqrt(H))
+
+
+def relative_error(actual, expected):
+    return np.linalg.norm(actual - expected) / np.linalg.norm(expected)
 
 
 def test_every_sequence_longer_than_the_landmarks_has_its_rows(errors):
     places = errors.groupby(["num_landmarks", "example"]).size().index.tolist()
-    assert places == [(3, 0), (3, 1), (3, 2), (6, 0), (6, 1), (10, 0)]
-    assert set(
-        errors.groupby(["layer", "head", "num_landmarks", "example"]).size()
-    ) == {
-        5 + 2 * 4  # methods without chance, and two draws of the others
-    }
+    assert places == [(3, 0), (3, 1), (3, 2), (10, 0)]
+
+    num_fixed_methods = 5
+    num_drawn_methods = 4
+    num_draws = 2
+    num_rows = errors.groupby(["layer", "head", "num_landmarks", "example"]).size()
+    assert set(num_rows) == {num_fixed_methods + num_draws * num_drawn_methods}
 
 
 def test_methods_stand_in_the_order_of_the_steps(errors):
     assert tuple(errors["method"].unique()) == causes.METHODS
 
 
+def kernels(query, key, num_landmarks):
+    """F, A and B of valid tokens."""
+    valid = list(range(len(key)))
+    return paper.kernels(query, key, valid, valid, valid, num_landmarks)
+
+
+def exact_inverse(a):
+    return np.linalg.pinv(a, rcond=10 * len(a) * np.finfo(float).eps)
+
+
+def fixed_approximations(query, key, num_landmarks):
+    """The matrices of the methods without chance."""
+    matrix = softmax_matrix(query, key)
+    u, s, vt = np.linalg.svd(matrix)
+    s[num_landmarks:] = 0
+    f, a, b = kernels(query, key, num_landmarks)
+    return {
+        causes.BEST_RANK: u @ np.diag(s) @ vt,
+        causes.BEST_MIDDLE: f @ np.linalg.pinv(f) @ matrix @ np.linalg.pinv(b) @ b,
+        causes.NYSTROM: f @ paper.pinv(a, 2) @ b,
+        causes.EXACT_INVERSE: f @ exact_inverse(a) @ b,
+        causes.NO_INVERSE: f @ b,
+    }
+
+
 def test_methods_without_chance_have_numpys_errors(layers, errors):
     rows = errors[~errors["method"].isin(causes.DRAWN)]
     for row in rows.itertuples():
         query, key, value = head_of(layers, row)
-        valid = list(range(len(key)))
-        matrix = paper.softmax(query @ key.T / np.sqrt(H))
-        f, a, b = paper.kernels(query, key, valid, valid, valid, row.num_landmarks)
-        u, s, vt = np.linalg.svd(matrix)
-        s[row.num_landmarks :] = 0
-        inverse = np.linalg.pinv(a, 10 * len(a) * np.finfo(float).eps)
-        approximations = {
-            causes.BEST_RANK: u @ np.diag(s) @ vt,
-            causes.BEST_MIDDLE: f @ np.linalg.pinv(f) @ matrix @ np.linalg.pinv(b) @ b,
-            causes.NYSTROM: f @ paper.pinv(a, 2) @ b,
-            causes.EXACT_INVERSE: f @ inverse @ b,
-            causes.NO_INVERSE: f @ b,
-        }
-        error = relative((approximations[row.method] - matrix) @ value, matrix @ value)
-        assert row.error == pytest.approx(error, rel=1e-6), row
-
-        if row.method == causes.NYSTROM:
-            z = paper.pinv(a, 2)
-            assert row.inverse_error == pytest.approx(relative(z - inverse, inverse))
-            assert row.inverse_residual == pytest.approx(relative(a @ z @ a - a, a))
+        matrix = softmax_matrix(query, key)
+        approximations = fixed_approximations(query, key, row.num_landmarks)
+        expected = relative_error(approximations[row.method] @ value, matrix @ value)
+        assert row.error == pytest.approx(expected, rel=1e-6), row
 
 
-def test_methods_that_draw_follow_the_seed(layers, errors):
-    rows = errors[errors["method"].isin(causes.DRAWN)]
+def test_nystrom_has_numpys_errors_of_its_inverse(layers, errors):
+    rows = errors[errors["method"] == causes.NYSTROM]
+    for row in rows.itertuples():
+        query, key, _ = head_of(layers, row)
+        _, a, _ = kernels(query, key, row.num_landmarks)
+        z = paper.pinv(a, 2)
+        error = relative_error(z, exact_inverse(a))
+        residual = relative_error(a @ z @ a, a)
+        assert row.inverse_error == pytest.approx(error), row
+        assert row.inverse_residual == pytest.approx(residual), row
+
+
+def drawn_approximation(method, query, key, tokens):
+    """The matrix of a method that takes these tokens."""
+    if method == causes.RANDOM_LANDMARKS:
+        f, a, b = paper.kernels_of(query[tokens], key[tokens], query, key)
+        return f @ paper.pinv(a, 2) @ b
+    num_iters = {causes.STANDARD: None, causes.STANDARD_ITERATED: 2}[method]
+    valid = list(range(len(key)))
+    return paper.standard_nystrom(query, key, valid, tokens, num_iters)
+
+
+def test_methods_that_draw_tokens_follow_the_seed(layers, errors):
+    methods = set(causes.DRAWN) - {causes.PERFORMER}
+    rows = errors[errors["method"].isin(methods)]
     for row in rows.itertuples():
         query, key, value = head_of(layers, row)
-        exact = paper.softmax(query @ key.T / np.sqrt(H)) @ value
-        seed = int(row.draw)
         mask = jax.numpy.arange(L) < len(key)
+        seed = int(row.draw)
         tokens = random_positions(mask, row.num_landmarks, seed).tolist()
-        if row.method == causes.RANDOM_LANDMARKS:
-            f, a, b = paper.kernels_of(query[tokens], key[tokens], query, key)
-            found = f @ paper.pinv(a, 2) @ b @ value
-        elif row.method in (causes.STANDARD, causes.STANDARD_ITERATED):
-            valid = list(range(len(key)))
-            num_iters = 2 if row.method == causes.STANDARD_ITERATED else None
-            found = paper.standard_nystrom(query, key, valid, tokens, num_iters) @ value
-        else:
-            continue
-        assert row.error == pytest.approx(relative(found - exact, exact), rel=1e-6), row
+        output = drawn_approximation(row.method, query, key, tokens) @ value
+        expected = relative_error(output, softmax_matrix(query, key) @ value)
+        assert row.error == pytest.approx(expected, rel=1e-6), row
 
 
 def test_performer_has_the_features_of_the_seed(layers, errors):
@@ -118,23 +155,22 @@ def test_performer_has_the_features_of_the_seed(layers, errors):
             max_length=L,
             num_features=int(row.num_landmarks),
         )
-        arrays = [x[:1] for x in layers[row.layer][:3]]
-        found = np.asarray(attention(*arrays))[0, :, row.head]
+        layer = layers[row.layer]
+        output = attention(layer.query[:1], layer.key[:1], layer.value[:1])
     query, key, value = head_of(layers, row)
-    exact = paper.softmax(query @ key.T / np.sqrt(H)) @ value
-    assert row.error == pytest.approx(relative(found - exact, exact))
+    expected = softmax_matrix(query, key) @ value
+    head_output = np.asarray(output)[0, :, row.head]
+    assert row.error == pytest.approx(relative_error(head_output, expected))
 
 
 def test_spread_is_the_largest_error_of_the_draws_over_the_smallest(errors):
     spreads = causes.spread_of_draws(errors)
-    head = {"layer": 1, "head": 0, "num_landmarks": 3}
-    of_head = errors.query("layer == 1 and head == 0 and num_landmarks == 3")
+    head_errors = errors.query("layer == 1 and head == 0 and num_landmarks == 3")
     for method in causes.DRAWN:
-        draws = of_head[of_head["method"] == method].pivot(
-            index="example", columns="draw", values="error"
-        )
+        method_errors = head_errors[head_errors["method"] == method]
+        draws = method_errors.pivot(index="example", columns="draw", values="error")
         assert draws.shape == (3, 2)
         expected = np.median(draws.max(axis=1) / draws.min(axis=1))
-        spread = spreads.at[tuple(head.values()), method + causes.SPREAD]
+        spread = spreads.at[(1, 0, 3), method + causes.SPREAD]
         assert spread == pytest.approx(expected)
         assert spread > 1

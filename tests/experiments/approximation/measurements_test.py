@@ -29,8 +29,9 @@ LENGTHS = (13, 9, 4)
 
 
 def make_layer(scale=1.0, seed=0):
-    """Random queries, keys and values; padding is NaN, since nothing may look at it."""
-    query, key, value = scale * np.random.default_rng(seed).normal(size=(3, B, L, N, H))
+    """Random queries, keys and values. Padding is NaN, since nothing may look at it."""
+    rng = np.random.default_rng(seed)
+    query, key, value = scale * rng.normal(size=(3, B, L, N, H))
     mask = np.arange(L) < np.array(LENGTHS)[:, None]
     for array in (query, key, value):
         array[~mask] = np.nan
@@ -188,9 +189,11 @@ def make_encoder(attention, remat="none", **options):
 
 def first_projections(encoder, tokens):
     """Queries, keys and values of the first layer in numpy, [2, L, 3, N, 3]."""
-    x = np.asarray(encoder.embedding.embedding[...])[tokens]
-    x = x + np.asarray(encoder.positions[...])
-    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    embeddings = np.asarray(encoder.embedding.embedding[...])
+    x = embeddings[tokens] + np.asarray(encoder.positions[...])
+    mean = x.mean(-1, keepdims=True)
+    variance = x.var(-1, keepdims=True)
+    x = (x - mean) / np.sqrt(variance + 1e-5)
     kernel = np.asarray(encoder.blocks[0].attention.project.kernel[...])
     return (x @ kernel).reshape(2, L, 3, N, 3)
 
@@ -203,8 +206,9 @@ def test_record_qkv_gives_the_projections_of_the_embedded_tokens():
     first, second = record_qkv(*nnx.split(encoder), tokens, mask)
 
     expected = first_projections(encoder, tokens)
-    for i, projection in enumerate((first.query, first.key, first.value)):
-        assert relative_error(projection, expected[:, :, i]) <= TOLERANCE["float32"]
+    for index, projection in enumerate((first.query, first.key, first.value)):
+        error = relative_error(projection, expected[:, :, index])
+        assert error <= TOLERANCE["float32"]
     for layer in (first, second):
         np.testing.assert_array_equal(layer.mask, mask)
         assert {x.dtype.name for x in layer.example(0)} == {"float64", "bool"}

@@ -1,4 +1,6 @@
-"""Which numbers of landmarks a study measures."""
+"""The numbers of landmarks that a study measures."""
+
+import pytest
 
 from nystromformer.experiments.approximation.study import (
     default_landmarks,
@@ -13,12 +15,15 @@ def test_default_landmarks_have_the_runs_own_number():
     assert sorted(default_landmarks(0, 9)) == [4, 8]
 
 
-def test_own_landmarks_are_the_largest_of_all_layers():
-    of_layers = {"attention__by_layer": "1=nystrom 1.num_landmarks=24"}
-    for arg, changes, expected in (
-        ("softmax,quick", {}, 0),
-        ("softmax,quick", of_layers, 24),
-        ("nystrom,quick", of_layers, 24),
-        ("nystrom,quick", {"attention__by_layer": "0=softmax"}, 6),
-    ):
-        assert own_landmarks(make_config(arg, **changes)) == expected
+@pytest.mark.parametrize(
+    ("arg", "by_layer", "num_landmarks"),
+    [
+        ("softmax,quick", None, 0),
+        ("softmax,quick", "1=nystrom 1.num_landmarks=24", 24),
+        ("nystrom,quick", "1=nystrom 1.num_landmarks=24", 24),
+        ("nystrom,quick", "0=softmax", 6),
+    ],
+)
+def test_own_landmarks_are_the_largest_of_all_layers(arg, by_layer, num_landmarks):
+    config = make_config(arg, attention__by_layer=by_layer)
+    assert own_landmarks(config) == num_landmarks
