@@ -1,4 +1,4 @@
-"""The best weights of a run, what they predict, and what is no run."""
+"""The best weights of a run, their predictions, and folders that are no run."""
 
 import re
 import shutil
@@ -17,32 +17,41 @@ from nystromformer.factors import nystrom_factors, softmax_matrix
 from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.step import split_weights
 from tests.commands import ROOT
-from tests.small import result_of, untrained
+from tests.small import prefixed, result_of, untrained
 
 
 @pytest.fixture(scope="module")
-def run(finished):
-    return nystromformer.load_run(str(finished[0]))
+def workdir(finished):
+    workdir, _ = finished
+    return workdir
 
 
 @pytest.fixture(scope="module")
-def test_split(finished, run):
-    return run.task.load("test", finished[0].parent / "data")
+def run(workdir):
+    return nystromformer.load_run(str(workdir))
 
 
-def test_load_run_has_the_weights_that_were_tested(finished, run):
-    assert run.result == result_of(finished[0])
-    run.predict(["[MAX 2 3 ]"])  # after which the model still serves
+@pytest.fixture(scope="module")
+def test_split(workdir, run):
+    return run.task.load("test", workdir.parent / "data")
+
+
+def test_load_run_has_the_weights_that_were_tested(workdir, run):
+    assert run.result == result_of(workdir)
+    # A prediction changes no weight.
+    run.predict(["[MAX 2 3 ]"])
     _, weights = split_weights(run.model)
     assert weights_sha256(jax.device_get(weights)) == run.result["params_sha256"]
 
 
-def test_evaluate_says_where_a_split_is_not_the_runs(finished, capsys):
-    run = nystromformer.load_run(finished[0])
-    data = finished[0].parent / "data"
-    for sha in (run.result["data_sha256"]["test"], "another"):
-        run.result["data_sha256"]["test"] = sha
-        run.evaluate("test", data)
+def test_evaluate_says_where_a_split_is_not_the_runs(workdir, capsys):
+    run = nystromformer.load_run(workdir)
+    data_dir = workdir.parent / "data"
+    run.evaluate("test", data_dir)
+    assert capsys.readouterr().err == ""
+
+    run.result["data_sha256"]["test"] = "another"
+    run.evaluate("test", data_dir)
     assert capsys.readouterr().err == "note: this test split is not the run's\n"
 
 
@@ -52,24 +61,33 @@ def test_predict_is_as_good_as_its_result_says(run, test_split):
     np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-5)
     accuracy = np.mean(prediction.classes == test_split.labels)
     assert accuracy == pytest.approx(run.result["test_accuracy"])
-    of_labels = probabilities[np.arange(len(test_split.labels)), test_split.labels]
-    assert -np.log(of_labels).mean() == pytest.approx(run.result["test_loss"], rel=1e-4)
+    label_columns = test_split.labels[:, None]
+    label_probabilities = np.take_along_axis(probabilities, label_columns, axis=1)
+    loss = -np.log(label_probabilities).mean()
+    assert loss == pytest.approx(run.result["test_loss"], rel=1e-4)
 
 
 def test_predict_takes_texts_as_their_token_ids(run, test_split):
-    rows = [slice(0, n) for n in test_split.lengths]
-    ids = [x[row] for x, row in zip(test_split.inputs, rows, strict=True)]
-    by_text = run.predict([run.task.decode(tokens) for tokens in ids])
-    by_ids = run.predict(test_split.inputs, test_split.lengths)
-    np.testing.assert_array_equal(by_text.probabilities, by_ids.probabilities)
-    [alone] = run.predict(ids[0][None]).probabilities  # neither padded nor with others
-    np.testing.assert_allclose(alone, by_ids.probabilities[0], rtol=1e-5)
-    [one] = run.predict(np.array(run.task.decode(ids[0]))).probabilities  # no list
-    np.testing.assert_array_equal(one, by_ids.probabilities[0])
+    texts = []
+    for row, length in zip(test_split.inputs, test_split.lengths, strict=True):
+        texts.append(run.task.decode(row[:length]))
+    by_text = run.predict(texts).probabilities
+    by_ids = run.predict(test_split.inputs, test_split.lengths).probabilities
+    np.testing.assert_array_equal(by_text, by_ids)
+    # An array without axes is one text.
+    (by_one_text,) = run.predict(np.array(texts[0])).probabilities
+    np.testing.assert_array_equal(by_one_text, by_ids[0])
+
+
+def test_predict_of_one_example_without_padding_is_that_among_others(run, test_split):
+    among_others = run.predict(test_split.inputs, test_split.lengths).probabilities
+    tokens = test_split.inputs[:1, : test_split.lengths[0]]
+    alone = run.predict(tokens).probabilities
+    np.testing.assert_allclose(alone, among_others[:1], rtol=1e-5)
 
 
 def test_predict_and_layers_reject_what_is_no_example(run):
-    """As prepare_inputs does, whose test has all cases."""
+    """The tests of prepare_inputs have all cases."""
     tokens, _ = run.task.encode(["[MAX 2 3 ]"])
     for method in (run.predict, run.layers):
         with pytest.raises(DataError, match="'x' is not a token of ListOps"):
@@ -97,31 +115,38 @@ def test_predict_names_the_classes(task, options, names):
 
 def test_predict_takes_pairs_of_texts_as_their_token_ids():
     run = untrained("identity,quick", "retrieval", **TINY)
-    texts = [["one", "another"], ["a third", "ö" * 40]]
-    tokens, lengths = run.task.encode([text for pair in texts for text in pair])
+    texts = ["one", "another", "a third", "ö" * 40]
+    tokens, lengths = run.task.encode(texts)
     by_ids = run.predict(tokens.reshape(2, 2, 16), lengths.reshape(2, 2))
-    by_text = run.predict(texts)
+    by_text = run.predict([texts[:2], texts[2:]])
     assert by_ids.probabilities.shape == (2, 2)
     np.testing.assert_array_equal(by_text.probabilities, by_ids.probabilities)
     expected = [str(number) for number in by_text.classes]
     assert by_text.labels.tolist() == expected
 
 
-def test_predict_reads_the_lines_of_a_file_as_training_reads_texts():
+@pytest.mark.parametrize(
+    ("tokenizer", "lengths"),
+    [
+        (None, [7, 10]),
+        # [CLS], a leading space and [SEP] are three tokens more.
+        ("byte", [10, 13]),
+    ],
+)
+def test_predict_reads_the_lines_of_a_file_as_training_reads_texts(tokenizer, lengths):
+    run = untrained("nystrom,quick", "text", **TINY, task__tokenizer=tokenizer)
     lines = ["A film.\n", "\ta fine one \r\n"]
-    for tokenizer in (None, "byte"):
-        run = untrained("nystrom,quick", "text", **TINY, task__tokenizer=tokenizer)
-        probabilities = run.predict(lines).probabilities
-        stripped = run.predict([line.strip() for line in lines]).probabilities
-        np.testing.assert_array_equal(probabilities, stripped)
-        lengths = run.layers(lines)[0].mask.sum(axis=1)
-        assert lengths.tolist() == ([7, 10] if tokenizer is None else [10, 13])
+    texts = ["A film.", "a fine one"]
+    probabilities = run.predict(lines).probabilities
+    np.testing.assert_array_equal(probabilities, run.predict(texts).probabilities)
+    first_layer, *_ = run.layers(lines)
+    assert first_layer.mask.sum(axis=1).tolist() == lengths
 
 
-def test_the_page_on_training_reads_a_run_as_it_says(finished, monkeypatch, tmp_path):
-    """Ids with their lengths, and rows of the matrix with their mask."""
+def test_the_page_on_training_reads_a_run_as_it_says(workdir, monkeypatch, tmp_path):
+    """It reads ids with their lengths, and rows of the matrix with their mask."""
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/listops-quick").symlink_to(finished[0])
+    (tmp_path / "runs/listops-quick").symlink_to(workdir)
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs/training.md").read_text()
     (code,) = re.findall(r"```text\n(from nystromformer .*?)```", page, re.DOTALL)
@@ -133,13 +158,17 @@ def test_the_page_on_training_reads_a_run_as_it_says(finished, monkeypatch, tmp_
     assert names["same"].shape == (1, 48)
 
 
-def test_load_run_rejects_what_is_no_trained_run(finished, tmp_path):
+def test_load_run_rejects_what_is_no_trained_run(workdir, tmp_path):
     with pytest.raises(ConfigError, match="is not a run"):
         nystromformer.load_run(tmp_path)
-    for file, said in (("config.json", "not validated"), ("result.json", "is missing")):
-        shutil.copy(finished[0] / file, tmp_path)
-        with pytest.raises(CheckpointError, match=said):
-            nystromformer.load_run(tmp_path)
+
+    shutil.copy(workdir / "config.json", tmp_path)
+    with pytest.raises(CheckpointError, match="not validated"):
+        nystromformer.load_run(tmp_path)
+
+    shutil.copy(workdir / "result.json", tmp_path)
+    with pytest.raises(CheckpointError, match="is missing"):
+        nystromformer.load_run(tmp_path)
 
 
 def test_predict_takes_classifiers_of_any_objective_alone(monkeypatch):
@@ -157,15 +186,16 @@ TOKENS = np.array([[1, 5, 7, 2, 9, 3, 4, 6], [2, 7, 8, 5, 5, 5, 5, 5]])
 @pytest.fixture(scope="module", params=["softmax", "nystrom"])
 def matrix_run(request):
     """A run on eight tokens whose attention has a matrix."""
-    few = {"attention__num_landmarks": 3} if request.param == "nystrom" else {}
-    return untrained(request.param, **SHORT, **few)
+    if request.param == "softmax":
+        return untrained("softmax", **SHORT)
+    return untrained("nystrom", **SHORT, attention__num_landmarks=3)
 
 
 def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(matrix_run):
-    """That factors_test finds to be what the attention applies."""
+    """The attention applies this matrix, as factors_test tests."""
     tokens = TOKENS[:1]
-    rows = matrix_run.attention(tokens, 0, 1, [0, 5], [7])
-    layer = matrix_run.layers(tokens, [7])[0]
+    rows = matrix_run.attention(tokens, layer=0, head=1, rows=[0, 5], lengths=[7])
+    layer, *_ = matrix_run.layers(tokens, [7])
     mask = jnp.arange(8) < 7
     np.testing.assert_array_equal(layer.mask[0], mask)
 
@@ -180,14 +210,18 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(matrix_run):
     np.testing.assert_allclose(rows[0], matrix[[0, 5]], atol=1e-5)
     assert not rows[0, :, 7].any()
 
-    one_row = matrix_run.attention(tokens, 0, 1, 5, [7])
+    one_row = matrix_run.attention(tokens, layer=0, head=1, rows=5, lengths=[7])
     np.testing.assert_array_equal(one_row[:, 0], rows[:, 1])
 
 
 @pytest.mark.parametrize(
     ("layer", "head", "rows", "message"),
     [
-        *[(0, 1, x, "rows must be from 0 to 7") for x in ([8], [-1], [0, 9], 8, [0.5])],
+        (0, 1, [8], "rows must be from 0 to 7"),
+        (0, 1, [-1], "rows must be from 0 to 7"),
+        (0, 1, [0, 9], "rows must be from 0 to 7"),
+        (0, 1, 8, "rows must be from 0 to 7"),
+        (0, 1, [0.5], "rows must be from 0 to 7"),
         (9, 0, [0], "layer must be at most 1, got 9"),
         (0, 2, [0], "head must be at most 1, got 2"),
     ],
@@ -196,7 +230,7 @@ def test_attention_rejects_a_row_layer_or_head_that_is_not_there(
     matrix_run, layer, head, rows, message
 ):
     with pytest.raises(ValueError, match=message):
-        matrix_run.attention(TOKENS[:1], layer, head, rows)
+        matrix_run.attention(TOKENS[:1], layer=layer, head=head, rows=rows)
 
 
 @pytest.mark.parametrize(
@@ -208,49 +242,55 @@ def test_attention_rejects_a_row_layer_or_head_that_is_not_there(
     ids=str,
 )
 def test_attention_gives_rows_of_what_the_model_applies(options):
-    """Times the values they are its output, with each of its options."""
-    options = {"num_landmarks": 3, "conv_kernel_size": 0, **options}
-    changes = {f"attention__{key}": value for key, value in options.items()}
-    run = untrained("nystrom", model__num_layers=1, **SHORT, **changes)
+    """The rows times the values are the output of the attention."""
+    run = untrained(
+        "nystrom",
+        model__num_layers=1,
+        attention__num_landmarks=3,
+        attention__conv_kernel_size=0,
+        **SHORT,
+        **prefixed("attention", options),
+    )
     lengths = [8, 6]
-    [layer] = run.layers(TOKENS, lengths)
+    (layer,) = run.layers(TOKENS, lengths)
     attention = run.model.encoder.blocks[0].attention.attention
-    attend = jax.jit(lambda mask, *qkv: attention(*qkv, mask=mask[:, None, None]))
-    qkv = [jnp.asarray(array) for array in (layer.query, layer.key, layer.value)]
-    expected = attend(layer.mask, *qkv)
+
+    @jax.jit
+    def attend(query, key, value, mask):
+        return attention(query, key, value, mask=mask[:, None, None])
+
+    expected = attend(layer.query, layer.key, layer.value, layer.mask)
     for head in (0, 1):
-        rows = run.attention(TOKENS, 0, head, [4, 1], lengths)
+        rows = run.attention(TOKENS, layer=0, head=head, rows=[4, 1], lengths=lengths)
         output = np.einsum("brs,bsh->brh", rows, layer.value[:, :, head])
         np.testing.assert_allclose(output, expected[:, [4, 1], head], atol=1e-5)
 
 
 def test_attention_gives_rows_of_the_attention_of_the_layer():
-    options = {
-        "model__num_layers": 3,
-        "attention__num_landmarks": 3,
-        "attention__by_layer": "0=softmax 1=linear",
-    }
-    run = untrained("nystrom", **SHORT, **options)
+    run = untrained(
+        "nystrom",
+        **SHORT,
+        model__num_layers=3,
+        attention__num_landmarks=3,
+        attention__by_layer="0=softmax 1=linear",
+    )
     layers = run.layers(TOKENS)
 
     def nystrom_matrix(query, key):
         f, z, b = nystrom_factors(query, key, num_landmarks=3)
         return f @ z @ b
 
-    for number, matrix_of in (
-        (0, softmax_matrix),
-        (2, nystrom_matrix),
-    ):
-        rows = run.attention(TOKENS, number, 1, [0, 5])
+    for number, make_matrix in ((0, softmax_matrix), (2, nystrom_matrix)):
+        rows = run.attention(TOKENS, layer=number, head=1, rows=[0, 5])
         query = jnp.float32(layers[number].query[0, :, 1])
         key = jnp.float32(layers[number].key[0, :, 1])
-        expected = matrix_of(query, key)
+        expected = jax.jit(make_matrix)(query, key)
         np.testing.assert_allclose(rows[0], expected[jnp.array([0, 5])], atol=1e-5)
     with pytest.raises(ValueError, match="rows need softmax"):
-        run.attention(TOKENS, 1, 1, [0])
+        run.attention(TOKENS, layer=1, head=1, rows=[0])
 
 
 @pytest.mark.parametrize("arg", ["linear", "nystrom,as_published"])
 def test_attention_rejects_one_without_a_matrix(arg):
     with pytest.raises(ValueError, match="rows need softmax"):
-        untrained(arg).attention(np.ones((1, 4), int), 0, 0, [0])
+        untrained(arg).attention(np.ones((1, 4), int), layer=0, head=0, rows=[0])
