@@ -1,5 +1,6 @@
-"""One run: its data, and when it loads and compiles."""
+"""A run has its own data and its workdir, and loads while it compiles."""
 
+import signal
 import threading
 
 import jax
@@ -18,58 +19,71 @@ from nystromformer.training.interrupt import Interrupted
 from tests.small import make_config
 
 
-def test_run_training_goes_on_with_its_own_data_alone(monkeypatch, tmp_path):
-    changes = {
-        "task__num_train": 64,
-        "task__num_validation": 10,
-        "task__num_test": 10,
-        "task__data_dir": str(tmp_path / "data"),
-        "model__num_layers": 1,
-        "optimizer__warmup_steps": 1,
-        "train__num_steps": 4,
-        "train__batch_size": 8,
-    }
-    experiment = Experiment(make_config("identity,quick", **changes))
+@pytest.fixture
+def experiment(tmp_path):
+    """A small experiment of four steps."""
+    config = make_config(
+        "identity,quick",
+        task__num_train=64,
+        task__num_validation=10,
+        task__num_test=10,
+        task__data_dir=str(tmp_path / "data"),
+        model__num_layers=1,
+        optimizer__warmup_steps=1,
+        train__num_steps=4,
+        train__batch_size=8,
+    )
+    return Experiment(config)
+
+
+def test_run_training_goes_on_with_its_own_data_alone(
+    experiment, monkeypatch, tmp_path
+):
     workdir = epath.Path(tmp_path / "run")
-    with monkeypatch.context() as patched:
-        patched.setattr(loop.Trainer, "_signum", lambda _: 15)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "_signum", lambda _: signal.SIGTERM)
         with pytest.raises(Interrupted):
             run_training(experiment, workdir)
-    splits, before = experiment.load(), (workdir / "config.json").stat()
-    other = {**splits, "train": splits["train"].take(slice(None, None, -1))}
-    with monkeypatch.context() as patched:
-        patched.setattr(Experiment, "load", lambda _: other)
+
+    splits = experiment.load()
+    reversed_train = splits["train"].take(slice(None, None, -1))
+    config_stat = (workdir / "config.json").stat()
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment, "load", lambda _: splits | {"train": reversed_train})
         with pytest.raises(CheckpointError, match="was trained on other data"):
             run_training(experiment, workdir)
-    assert (workdir / "config.json").stat() == before
+    assert (workdir / "config.json").stat() == config_stat
+
     result = run_training(experiment, workdir)
     hashes = {name: split.content_hash for name, split in splits.items()}
     assert result["data_sha256"] == hashes
-    assert [x["step"] for x in result["sessions"]] == [0, 1]
+    assert [session["step"] for session in result["sessions"]] == [0, 1]
 
 
 def test_run_training_has_the_workdir_before_it_loads_and_compiles(
     monkeypatch, tmp_path
 ):
-    workdir, held = epath.Path(tmp_path / "run"), []
+    workdir = epath.Path(tmp_path / "run")
+    was_locked = []
 
     def load(_):
-        held.append(is_locked(workdir))
+        was_locked.append(is_locked(workdir))
         raise DataError("no data")
 
     monkeypatch.setattr(Experiment, "load", load)
     with pytest.raises(DataError, match="no data"):
         run_training(Experiment(make_config("identity,quick")), workdir)
-    assert held == [True]
+    assert was_locked == [True]
     assert not workdir.exists()
 
 
 def test_load_and_compile_does_not_wait_for_the_data_where_compiling_fails(monkeypatch):
-    stop, loaded = threading.Event(), threading.Event()
+    may_load = threading.Event()
+    is_loaded = threading.Event()
 
     def load(_):
-        stop.wait(60)
-        loaded.set()
+        may_load.wait(60)
+        is_loaded.set()
 
     def make_programs(*_):
         raise RuntimeError("no such operation")
@@ -78,14 +92,16 @@ def test_load_and_compile_does_not_wait_for_the_data_where_compiling_fails(monke
     monkeypatch.setattr(Experiment, "make_programs", make_programs)
     with pytest.raises(RuntimeError, match="no such operation"):
         load_and_compile(Experiment(make_config("identity,quick")), None)
-    assert not loaded.is_set()
-    stop.set()
+    assert not is_loaded.is_set()
+    may_load.set()
 
 
 def test_make_example_has_the_form_of_its_data(tmp_path):
-    """So that what is compiled for it is what the data need."""
-    sizes = {"task__num_train": 9, "task__num_validation": 5, "task__num_test": 5}
-    task = Experiment(make_config("identity,quick", **sizes)).task
+    """The programs are compiled for it, and the data need the same programs."""
+    config = make_config(
+        "identity,quick", task__num_train=9, task__num_validation=5, task__num_test=5
+    )
+    task = Experiment(config).task
 
     def form(split):
         chunk = HostSplit.from_split(split).chunk(np.zeros((1, 8), np.int32))
