@@ -1,4 +1,4 @@
-"""Text as in the paper, small: pre-trained, made longer, fine-tuned, and refused."""
+"""Small runs on text as in the paper: pre-trained, made longer and fine-tuned."""
 
 import json
 import shutil
@@ -17,6 +17,7 @@ from nystromformer.experiments.transfer import carry_over, replace_weights
 from nystromformer.training.step import leaves_by_name, split_weights
 from tests.commands import ROOT, refused
 from tests.small import result_of
+from tests.training.metrics_file import rows_of
 
 pytest.importorskip("tokenizers")
 
@@ -31,25 +32,37 @@ TINY = (
     "--config.train.log_every=5",
 )
 SCHEDULE = ("--config.train.num_steps=30", "--config.train.eval_every=15")
-LOSSES = {"loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy"}
+METRICS = {"loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy"}
+
+
+def write_texts(folder):
+    """Writes eighty texts of nine sentences."""
+    rng = np.random.default_rng(0)
+    stems = ("red", "old", "big", "wet")
+    words = [stem + ending for stem in stems for ending in "abcdefgh"]
+    folder.mkdir()
+    for number in range(80):
+        sentences = []
+        for _ in range(9):
+            num_words = rng.integers(2, 9)
+            sentences.append(" ".join(rng.choice(words, num_words)))
+        (folder / f"{number}.txt").write_text(f"{'. '.join(sentences)}.")
 
 
 @pytest.fixture(scope="module")
 def pretrained(commands):
     """A run of configs/corpus.py on texts of a few words."""
-    rng = np.random.default_rng(0)
-    words = [f"{a}{b}" for a in ("red", "old", "big", "wet") for b in "abcdefgh"]
     folder = commands.folder / "text"
     workdir = commands.folder / "bert"
-    folder.mkdir()
-    for number in range(80):
-        sentences = (rng.choice(words, rng.integers(2, 9)) for _ in range(9))
-        text = ". ".join(map(" ".join, sentences))
-        (folder / f"{number}.txt").write_text(f"{text}.")
-    task = f"--config.task.source_dir={folder}", "--config.task.vocab_size=300"
-    config = f"--config={ROOT}/configs/corpus.py:nystrom,quick"
+    write_texts(folder)
     done = commands.run(
-        "train.py", config, *task, *TINY, *SCHEDULE, f"--workdir={workdir}"
+        "train.py",
+        f"--config={ROOT}/configs/corpus.py:nystrom,quick",
+        f"--config.task.source_dir={folder}",
+        "--config.task.vocab_size=300",
+        *TINY,
+        *SCHEDULE,
+        f"--workdir={workdir}",
     )
     assert done.returncode == 0, done.stderr
     assert "test sop_accuracy " in done.stdout
@@ -61,9 +74,8 @@ def test_train_measures_both_objectives_beside_their_floors(pretrained):
     assert result["metric"] == "mlm_accuracy"
     assert list(result["floors"]) == ["frequency of each token"]
     assert list(result["other_floors"]) == ["mlm_loss", "sop_accuracy"]
-    lines = (pretrained / "metrics.jsonl").read_text().splitlines()
-    for row in map(json.loads, lines):
-        assert row.keys() >= LOSSES
+    for row in rows_of(pretrained):
+        assert row.keys() >= METRICS
     assert 0 < result["test_mlm_loss"] < np.log(300)
 
 
@@ -73,35 +85,35 @@ def test_carry_over_keeps_what_the_shorter_model_computes(commands, pretrained):
     groups["task"] |= {"max_length": 128, "data_dir": str(commands.folder / "data")}
     groups["train"]["init_from"] = str(pretrained)
     longer = Experiment(Config.from_mapping(groups))
-    longer.load()  # learns its tokens
-    _, fresh = split_weights(longer.make_model(nnx.Rngs(1)))
-    weights = replace_weights(fresh, carry_over(source, longer))
-    extended = nnx.merge(longer.graphdef, *jax.device_put(weights))
+    # The longer model learns its tokens when it loads.
+    longer.load()
+    _, initial_weights = split_weights(longer.make_model(nnx.Rngs(1)))
+    weights = replace_weights(initial_weights, carry_over(source, longer))
+    longer_model = nnx.merge(longer.graphdef, *jax.device_put(weights))
+
     inputs = np.random.default_rng(0).integers(5, 300, (3, 64))
     for mask in (None, np.arange(64) < np.array([[64], [50], [7]])):
-        old, new = (nnx.jit(model)(inputs, mask) for model in (source.model, extended))
-        np.testing.assert_array_equal(old, new)
+        logits = nnx.jit(longer_model)(inputs, mask)
+        expected = nnx.jit(source.model)(inputs, mask)
+        np.testing.assert_array_equal(logits, expected)
 
 
 def test_own_labelled_texts_are_fine_tuned_with_two_settings(tmp_path, pretrained):
-    """Beside the sizes of TINY, which this pre-training run has."""
+    """The settings of TINY are sizes, which this pre-training run has too."""
     (tmp_path / "train.csv").write_text("text,label\nredc oldb,ham\nbigh wetd,spam\n")
     config = get_labelled_texts_config("nystrom,quick,subwords")
     with config.unlocked():
-        for word in TINY:
-            path, value = word.removeprefix("--config.").split("=")
+        for flag in TINY:
+            path, value = flag.removeprefix("--config.").split("=")
             config.update_from_flattened_dict({path: json.loads(value)})
     config.task.update(source_dir=str(tmp_path), labels="ham,spam")
     config.train.init_from = str(pretrained)
     config.task.tokenizer = str(pretrained / "tokenizer.json")
     experiment = Experiment(Config.from_mapping(config.to_dict()))
     weights = carry_over(load_run(pretrained), experiment)
-    encoder = {
-        name
-        for name in leaves_by_name(experiment.weight_shapes)
-        if name.startswith("params.encoder.")
-    }
-    assert encoder <= weights.keys()
+    for name in leaves_by_name(experiment.weight_shapes):
+        if name.startswith("params.encoder."):
+            assert name in weights
 
 
 def test_a_run_reads_texts_by_the_sub_words_it_has_learnt(pretrained):
@@ -113,53 +125,66 @@ def test_a_run_reads_texts_by_the_sub_words_it_has_learnt(pretrained):
     np.testing.assert_array_equal(by_text, by_ids)
 
 
-def glue(commands, tmp_path, pretrained, *changes):
-    """MRPC as published: 72 pairs, of which the first words tell the class."""
-    (tmp_path / "MRPC").mkdir(exist_ok=True)
-    for name, count in (("train", 72), ("dev", 12)):
+def write_mrpc(folder):
+    """Writes MRPC as published: pairs whose class is told by the first word."""
+    folder.mkdir(parents=True)
+    for name, num_pairs in (("train", 72), ("dev", 12)):
         lines = ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"]
-        for i in range(count):
-            lines.append(f"{i % 2}\t1\t2\t{'redc'[: 3 + i % 2]} {i} {name}\toldb {i}")
-        (tmp_path / "MRPC" / f"{name}.tsv").write_text("\n".join([*lines, ""]))
-    settings = {
-        "task.source_dir": tmp_path,
-        "task.max_length": 48,
-        "task.tokenizer": pretrained / "tokenizer.json",
-        "train.init_from": pretrained,
-        "optimizer.learning_rate": 0.01,
-        "train.eval_every": 40,
-    }
-    words = [f"--config.{key}={value}" for key, value in settings.items()]
-    config = f"--config={ROOT}/configs/glue.py:nystrom,quick,mrpc"
-    workdir = f"--workdir={tmp_path}/run"
-    return commands.run("train.py", config, *words, *TINY, *changes, workdir)
+        for number in range(num_pairs):
+            label = number % 2
+            word = ("red", "redc")[label]
+            lines.append(f"{label}\t1\t2\t{word} {number} {name}\toldb {number}")
+        (folder / f"{name}.tsv").write_text("\n".join([*lines, ""]))
+
+
+def fine_tune(commands, workdir, data, source):
+    """Trains a model of pairs for twenty epochs from the weights of a run."""
+    return commands.run(
+        "train.py",
+        f"--config={ROOT}/configs/glue.py:nystrom,quick,mrpc",
+        f"--config.task.source_dir={data}",
+        "--config.task.max_length=48",
+        f"--config.task.tokenizer={source}/tokenizer.json",
+        f"--config.train.init_from={source}",
+        "--config.optimizer.learning_rate=0.01",
+        "--config.train.eval_every=40",
+        "--config.train.num_epochs=20.0",
+        *TINY,
+        f"--workdir={workdir}",
+    )
 
 
 @pytest.mark.slow
 def test_train_learns_64_pairs_by_heart_in_epochs(commands, tmp_path, pretrained):
-    done = glue(commands, tmp_path, pretrained, "--config.train.num_epochs=20.0")
+    workdir = tmp_path / "run"
+    write_mrpc(tmp_path / "MRPC")
+    done = fine_tune(commands, workdir, tmp_path, pretrained)
     assert done.returncode == 0, done.stderr
-    assert " 160 steps of 8 on" in done.stdout  # 20 epochs of 64 examples
+    # Twenty epochs of 64 examples are 160 batches of 8.
+    assert " 160 steps of 8 on" in done.stdout
     assert "params.encoder.positions: 64 rows repeated or cut to 48" in done.stdout
     assert "new: params.out.bias, params.out.kernel; dropped: " in done.stdout
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    train = [row for row in map(json.loads, lines) if row["split"] == "train"]
-    assert (train[-1]["step"], train[-1]["accuracy"]) == (160, 1.0)
-    result = result_of(tmp_path / "run")
+
+    *_, last_row = rows_of(workdir, "train")
+    assert last_row["step"] == 160
+    assert last_row["accuracy"] == 1.0
+    result = result_of(workdir)
     assert result["other_floors"]["f1"] == {"class 1 always": pytest.approx(2 / 3)}
     assert result["init_from_sha256"] == result_of(pretrained)["params_sha256"]
-    again = glue(commands, tmp_path, pretrained, "--config.train.num_epochs=20.0")
-    assert "is finished" in again.stdout, again.stderr
-    moved = shutil.copytree(tmp_path / "run", tmp_path / "moved")
-    shutil.rmtree(tmp_path / "run")
-    run = load_run(moved)
-    assert str(run.task.vocabulary_file()) == str(moved / "tokenizer.json")
-    found = run.predict([("red 7 new", "oldb 7"), ("redc 8 new", "oldb 8")]).classes
-    assert found.tolist() == [0, 1]
+
+    done = fine_tune(commands, workdir, tmp_path, pretrained)
+    assert "is finished" in done.stdout, done.stderr
+
+    moved_workdir = workdir.rename(tmp_path / "moved")
+    run = load_run(moved_workdir)
+    assert str(run.task.vocabulary_file()) == str(moved_workdir / "tokenizer.json")
+    pairs = [("red 7 new", "oldb 7"), ("redc 8 new", "oldb 8")]
+    assert run.predict(pairs).classes.tolist() == [0, 1]
 
 
 def test_train_rejects_an_unfinished_source(commands, tmp_path, pretrained):
-    unfinished = shutil.copytree(pretrained, tmp_path / "unfinished")
-    (unfinished / "result.json").unlink()
-    done = glue(commands, tmp_path, unfinished)
+    write_mrpc(tmp_path / "MRPC")
+    unfinished_run = shutil.copytree(pretrained, tmp_path / "unfinished")
+    (unfinished_run / "result.json").unlink()
+    done = fine_tune(commands, tmp_path / "run", tmp_path, unfinished_run)
     assert "is not finished: train it to its end" in refused(done)
