@@ -11,7 +11,7 @@ from nystromformer.experiments.augmentations import AUGMENTATIONS
 from nystromformer.experiments.cores import num_cores
 from nystromformer.experiments.experiment import Experiment, check_config
 from nystromformer.training.objective import Classification
-from tests.small import make_config
+from tests.small import make_config, prefixed
 
 
 def test_num_params_of_every_attention_is_about_that_of_softmax():
@@ -127,22 +127,22 @@ def test_fraction_exact_is_that_of_the_layer_with_the_fewest_landmarks():
 
 
 def test_augmentations_are_those_that_keep_a_tasks_labels():
-    """Each option with each task of the paper: refused, or part of the objective."""
-    allowed = {
+    """Each option with each task of the paper is part of the objective, or refused."""
+    augmentations = {
         "listops": {"shuffle_arguments"},
         "text": set(),
         "retrieval": set(),
         "image": {"flip_horizontal"},
         "pathfinder": {"flip_horizontal", "flip_vertical"},
     }
-    for task, options in allowed.items():
-        for option in AUGMENTATIONS:
-            config = make_config("identity", task, **{f"train__{option}": True})
-            if option in options:
+    for task, names in augmentations.items():
+        for name in AUGMENTATIONS:
+            config = make_config("identity", task, **prefixed("train", {name: True}))
+            if name in names:
                 objective = Experiment(config).objective
-                assert objective.augmentations == [AUGMENTATIONS[option]]
+                assert objective.augmentations == [AUGMENTATIONS[name]]
             else:
-                with pytest.raises(ConfigError, match=f"{option} is not for {task}"):
+                with pytest.raises(ConfigError, match=f"{name} is not for {task}"):
                     Experiment(config)
         assert isinstance(Experiment(make_config(task=task)).objective, Classification)
 

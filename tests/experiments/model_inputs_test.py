@@ -76,7 +76,7 @@ LENGTHS = r"lengths must be integers of shape \(2,\), one for each row of token 
         ([3, 10], "lengths must be from 0 to 9, .* got 3 to 10"),
         ([-1, 9], "lengths must be from 0 to 9, .* got -1 to 9"),
         ([9, 9, 9], LENGTHS),
-        ([9], LENGTHS),  # else the first row's would be taken for all
+        ([9], LENGTHS),  # One length is not that of all rows.
         (9, LENGTHS),
         ([[9], [9]], LENGTHS),
         ([9.0, 4.0], LENGTHS),
@@ -97,10 +97,12 @@ def test_prepare_inputs_rejects_lengths_of_texts():
 
 def test_prepare_inputs_takes_no_padding_for_a_token():
     tokens, _ = LISTOPS.encode(TEXTS)
-    for columns in (tokens, tokens[:, :7]):  # the second row fills the seven
+    # The second row alone fills seven columns.
+    for rows in (tokens, tokens[:, :7]):
         with pytest.raises(ValueError, match="end in 0, the padding: give lengths"):
-            prepare_inputs(LISTOPS, columns)
-    assert prepare_inputs(LISTOPS, tokens[1:, :7])[1].sum() == 7
+            prepare_inputs(LISTOPS, rows)
+    _, mask = prepare_inputs(LISTOPS, tokens[1:, :7])
+    assert mask.sum() == 7
 
 
 def test_prepare_inputs_knows_padding_of_a_task_whose_own_sequences_are_full():

@@ -28,26 +28,39 @@ def write_pairs(folder):
 def test_prepare_data_prints_how_to_load_and_again_the_same(prepare, tmp_path):
     write_pairs(tmp_path / "tsv_data")
     arguments = ("--task=retrieval", f"--data_dir={tmp_path}")
-    first = prepare(*arguments)
-    again = prepare(*arguments)
-    assert first.returncode == 0, first.stderr
-    assert (again.stdout, again.stderr) == (first.stdout, "")
-
-    call = re.search(r"tfds.builder_from_directory\(.*\)$", first.stdout, re.M)
+    done = prepare(*arguments)
+    assert done.returncode == 0, done.stderr
+    call = re.search(r"tfds.builder_from_directory\(.*\)$", done.stdout, re.M)
     assert len(eval(call[0])) == 2
     line = r" train +2 examples of 3 documents; sha256 [0-9a-f]{64}$"
-    assert re.search(line, first.stdout, re.M)
+    assert re.search(line, done.stdout, re.M)
+
+    second = prepare(*arguments)
+    assert second.stdout == done.stdout
+    assert second.stderr == ""
 
 
 def test_prepare_data_makes_what_a_config_reads(prepare, tmp_path):
-    options = {"num_train": 30, "num_validation": 5, "num_test": 5}
-    changes = [f"--config.task.{key}={value}" for key, value in options.items()]
-    config = f"--config={ROOT}/configs/listops.py:quick"
-    done = prepare(config, f"--config.task.data_dir={tmp_path}", *changes)
+    done = prepare(
+        f"--config={ROOT}/configs/listops.py:quick",
+        f"--config.task.data_dir={tmp_path}",
+        "--config.task.num_train=30",
+        "--config.task.num_validation=5",
+        "--config.task.num_test=5",
+    )
     assert done.returncode == 0, done.stderr
 
-    quick = {"min_tokens": 24, "max_tokens": 48, "max_depth": 3, "max_args": 6}
-    task = get_task("listops", max_length=48, **quick, **options)
+    task = get_task(
+        "listops",
+        max_length=48,
+        min_tokens=24,
+        max_tokens=48,
+        max_depth=3,
+        max_args=6,
+        num_train=30,
+        num_validation=5,
+        num_test=5,
+    )
     assert f'builder_from_directory("{task.folder(tmp_path)}")' in done.stdout
     assert task.load("train", tmp_path).content_hash in done.stdout
 
@@ -66,10 +79,8 @@ BAD = [
         [LABELLED, "--config.task.source_dir=None"],
         "source_dir must name the folder that has train.csv",
     ),
-    (
-        [f"--load={ROOT}/examples/custom.py", "--task=words"],
-        "words: ",  # the task is known; its archive is not there
-    ),
+    # The task of the file is known. Its archive is missing.
+    ([f"--load={ROOT}/examples/custom.py", "--task=words"], "words: "),
 ]
 
 
@@ -81,11 +92,12 @@ def test_prepare_data_rejects_bad_input(prepare, tmp_path, arguments, message):
 
 
 def test_prepare_data_tries_all_and_prints_a_line_for_every_failure(prepare, tmp_path):
-    """No network, no archive: what cannot be had does not keep the rest waiting."""
+    """A task without its archive does not keep the others from their data."""
     write_pairs(tmp_path / "tsv_data")
     (tmp_path / "aclImdb").mkdir()
     (tmp_path / "cifar-10-batches-bin").mkdir()
-    for name in ("listops", "pathfinder", "pathx"):  # drawing all takes minutes
+    # Drawing all of these takes minutes. With a file for their folder they fail.
+    for name in ("listops", "pathfinder", "pathx"):
         (tmp_path / f"lra_{name}").touch()
     done = prepare("--task=all", f"--data_dir={tmp_path}")
     assert done.returncode == 2

@@ -19,7 +19,6 @@ from tests.small import make_config, result_of, untrained
 
 PRETRAIN = "nystrom,quick,pretrain"
 
-
 SIZES: Any = {
     "model__num_layers": 1,
     "model__model_dim": 8,
@@ -30,7 +29,7 @@ SIZES: Any = {
 
 def small(arg="nystrom,quick", task="listops", **changes):
     """A small experiment that starts from another run."""
-    return Experiment(make_config(arg, task, **{**SIZES, **changes}))
+    return Experiment(make_config(arg, task, **SIZES | changes))
 
 
 def test_carry_over_takes_the_encoder_and_prints_the_rest(capsys):
@@ -43,7 +42,8 @@ def test_carry_over_takes_the_encoder_and_prints_the_rest(capsys):
     expected = leaves_by_name(source.weights)
     encoder_names = {name for name in expected if name.startswith("params.encoder.")}
     assert encoder_names == carried.keys()
-    expected[EMBEDDING] = expected[EMBEDDING][:-1]  # the last is the mask token's
+    # The last row is the mask token's.
+    expected[EMBEDDING] = expected[EMBEDDING][:-1]
     for name, leaf in carried.items():
         np.testing.assert_array_equal(leaf, expected[name])
 
@@ -51,8 +51,7 @@ def test_carry_over_takes_the_encoder_and_prints_the_rest(capsys):
 @pytest.mark.parametrize("length", [90, 30])
 def test_carry_over_repeats_or_cuts_positions(length):
     source = untrained("nystrom,quick", **SIZES)
-    changes = {"task__min_tokens": 4, "task__max_tokens": 30}
-    target = small(task__max_length=length, **changes)
+    target = small(task__max_length=length, task__min_tokens=4, task__max_tokens=30)
     positions = carry_over(source, target)[POSITIONS]
     source_positions = leaves_by_name(source.weights)[POSITIONS]
     expected = np.tile(source_positions, (2, 1))[:length]
