@@ -107,9 +107,8 @@ def test_gpu_check_leaves_no_command_behind_when_a_signal_stops_it(commands, tmp
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    rows = [
-        json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()
-    ]
+    lines = (out / "results.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
     statuses = {row["command"]: row["status"] for row in rows}
     assert statuses["device"] == "stopped by SIGTERM"
     assert statuses["correctness"] == "not begun: a signal came"
@@ -117,15 +116,15 @@ def test_gpu_check_leaves_no_command_behind_when_a_signal_stops_it(commands, tmp
 
 
 def commands_with(text):
-    """The command lines of all processes that have a text in it."""
+    """The command lines that have a text, of all processes."""
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = path.read_text().split("\0")
-        except OSError:  # It has ended.
+            line = path.read_text().replace("\0", " ")
+        except OSError:  # The process has ended.
             continue
-        if any(text in word for word in words):
-            lines.append(" ".join(words))
+        if text in line:
+            lines.append(line)
     return lines
 
 
