@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.lra_tasks.archive_server import write
 from tests.lra_tasks.text_test import PER_CLASS, REVIEWS
 from tests.small import SMALL, numbers
 
-# The example on as many reviews as there are here.
+# The example, with the number of reviews that this test has.
 CONFIG = f"""
 from examples import custom
 
@@ -29,7 +30,6 @@ SHORT = (
     "--config.train.eval_every=20",
 )
 LOADED = f"{ROOT}/examples/custom.py"
-
 
 # A task that its config file registers, without `load`.
 REGISTERS = """
@@ -50,53 +50,79 @@ def read(path):
     return json.loads(path.read_text())
 
 
-@pytest.mark.slow
-def test_commands_know_what_a_config_registers(commands, tmp_path):
-    write(tmp_path / "texts", REVIEWS)
-    (tmp_path / "mine.py").write_text(CONFIG)
-    run, workdir = tmp_path / "run", f"--workdir={tmp_path}/run"
-    words = os.path.relpath(tmp_path / "texts", commands.folder)
-    words = f"--config.task.source_dir={words}"
-    mine = os.path.relpath(tmp_path / "mine.py", commands.folder)
-    args = (f"--config={mine}", workdir, words, *SHORT)
-    args += ("--config.task.data_dir=of_words",)
-    done = commands.run("train.py", *args)
+@pytest.fixture(scope="module")
+def words_run(commands, tmp_path_factory):
+    """A folder of a config and its run, whose paths were relative, and moved texts."""
+    folder = Path(os.path.realpath(tmp_path_factory.mktemp("words")))
+    write(folder / "texts", REVIEWS)
+    (folder / "mine.py").write_text(CONFIG)
+    relative_folder = os.path.relpath(folder, commands.folder)
+    done = commands.run(
+        "train.py",
+        f"--config={relative_folder}/mine.py",
+        f"--workdir={folder}/run",
+        f"--config.task.source_dir={relative_folder}/texts",
+        "--config.task.data_dir=data_of_words",
+        *SHORT,
+    )
     assert done.returncode == 0, done.stderr
     assert "words with average: " in done.stdout
-    config = read(run / "config.json")
+    (folder / "texts").rename(folder / "moved")
+    return folder
+
+
+@pytest.mark.slow
+def test_train_records_what_a_config_registers(commands, words_run):
+    config = read(words_run / "run" / "config.json")
     assert config["attention"] == {"name": "average", "by_layer": None, "scale": 2.0}
-    changed = {"attention.scale": 2.0, "optimizer.warmup_steps": 2}
-    changed["optimizer.cycle_b1"] = False
-    assert config["overrides"].items() >= changed.items()
-    assert len(config["overrides"]) == len(SHORT) + 2  # the folders
-    assert [*map(os.path.realpath, config["load"])] == [f"{tmp_path}/mine.py"]
-    assert config["task"]["data_dir"] == f"{commands.folder}/of_words"
-    assert os.path.realpath(config["task"]["source_dir"]) == f"{tmp_path}/texts"
+    changes = {
+        "attention.scale": 2.0,
+        "optimizer.warmup_steps": 2,
+        "optimizer.cycle_b1": False,
+    }
+    assert config["overrides"].items() >= changes.items()
+    num_folders = 2
+    assert len(config["overrides"]) == len(SHORT) + num_folders
+    (loaded_file,) = config["load"]
+    assert os.path.realpath(loaded_file) == f"{words_run}/mine.py"
+    assert os.path.realpath(config["task"]["source_dir"]) == f"{words_run}/texts"
+    assert config["task"]["data_dir"] == f"{commands.folder}/data_of_words"
 
-    result, *rows = numbers(run)
-    scores = [row["loss"] for row in rows if row["split"] == "validation"]
-    assert (result["task"], result["metric"]) == ("words", "loss")
-    assert result["validation_loss"] == min(scores) < scores[0]
+    result, *rows = numbers(words_run / "run")
+    losses = [row["loss"] for row in rows if row["split"] == "validation"]
+    assert result["task"] == "words"
+    assert result["metric"] == "loss"
+    assert result["validation_loss"] == min(losses) < losses[0]
 
-    moved = (tmp_path / "texts").rename(tmp_path / "moved")
-    # It imports what config.json names.
-    again = commands.run("evaluate.py", workdir, f"--source_dir={moved}")
-    assert f"loss {result['test_loss']:.4f}" in again.stdout, again.stderr
-    report = commands.run("report.py", str(run), f"--out={tmp_path}/out")
-    assert report.returncode == 0, report.stderr
+
+@pytest.mark.slow
+def test_commands_know_what_a_config_registers(commands, words_run, tmp_path):
+    """They import the file that config.json names."""
+    workdir = words_run / "run"
+    result = read(workdir / "result.json")
+    source_dir = f"--source_dir={words_run}/moved"
+    done = commands.run("evaluate.py", f"--workdir={workdir}", source_dir)
+    assert f"loss {result['test_loss']:.4f}" in done.stdout, done.stderr
+
+    done = commands.run("report.py", str(workdir), f"--out={tmp_path}/out")
+    assert done.returncode == 0, done.stderr
     assert f"{result['test_loss']:.2f}" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_evaluate_knows_what_a_config_has_registered_unasked(commands, tmp_path):
     (tmp_path / "mine.py").write_text(REGISTERS)
-    workdir = f"--workdir={tmp_path}/run"
-    tiny = [*SMALL, "--config.train.num_steps=10"]
-    args = f"--config={tmp_path}/mine.py:identity,quick", workdir, *tiny
-    args = [x for x in args if "num_landmarks" not in x]
-    done = commands.run("train.py", *args)
+    workdir = tmp_path / "run"
+    settings = [flag for flag in SMALL if "num_landmarks" not in flag]
+    done = commands.run(
+        "train.py",
+        f"--config={tmp_path}/mine.py:identity,quick",
+        f"--workdir={workdir}",
+        *settings,
+        "--config.train.num_steps=10",
+    )
     assert done.returncode == 0, done.stderr
-    assert read(tmp_path / "run" / "config.json")["load"] == [f"{tmp_path}/mine.py"]
-    done = commands.run("evaluate.py", workdir)
+    assert read(workdir / "config.json")["load"] == [f"{tmp_path}/mine.py"]
+    done = commands.run("evaluate.py", f"--workdir={workdir}")
     assert "short with identity (finished run" in done.stdout, done.stderr
 
 
