@@ -1,4 +1,6 @@
-"""Every option that the docs or a preset name: a run begins, goes on and is used."""
+"""A run with each option of the docs or a preset begins, goes on and is used."""
+
+import signal
 
 import jax
 import numpy as np
@@ -94,8 +96,8 @@ def test_option_trains_validates_resumes_and_evaluates(
 ):
     config = make_config(arg, **SMALL | changes, task__data_dir=data_dir)
     workdir = epath.Path(tmp_path / "run")
-    with monkeypatch.context() as patched:  # SIGTERM after the first step
-        patched.setattr(loop.Trainer, "_signum", lambda _: 15)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "_signum", lambda _: signal.SIGTERM)
         with pytest.raises(Interrupted, match="at step 1"):
             run_training(Experiment(config), workdir)
 
@@ -111,5 +113,6 @@ def test_option_trains_validates_resumes_and_evaluates(
         tokens, lengths = run.task.encode(["[MAX 2 3 ]", "[MIN 2 [SM 8 9 ] ]"])
         probabilities = run.predict(tokens, lengths).probabilities
         np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-5)
-    outputs = jax.vmap(lambda x: run.model(x))(np.ones((3, 1, 48), np.int32))
+    tokens = np.ones((3, 1, 48), np.int32)
+    outputs = jax.vmap(lambda example: run.model(example))(tokens)
     assert np.isfinite(np.asarray(outputs, np.float32)).all()
