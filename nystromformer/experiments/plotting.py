@@ -44,7 +44,9 @@ def add_legend(figure: Figure) -> None:
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    num_columns = figure.axes[0].get_gridspec().ncols
+    gridspec = figure.axes[0].get_gridspec()
+    assert gridspec is not None  # `new_figure` has placed the panels by one
+    num_columns = gridspec.ncols
     num_rows = math.ceil(len(handles) / num_columns)
     figure.set_figheight(HEIGHT + LEGEND_LINE * num_rows)
     figure.legend(
