@@ -15,6 +15,7 @@ from nystromformer.training.checkpoint import load_weights, saved_steps, weights
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
+from tests.training import denoising_cases
 from tests.training.conftest import (
     CLASSES,
     CLASSIFICATION,
@@ -121,6 +122,16 @@ def test_fit_with_augmentation_resumes_bit_equal(
     )
     plain, _ = whole
     assert outcome["params_sha256"] != plain["params_sha256"]
+
+
+def test_fit_that_hides_tokens_resumes_bit_equal(trainer_in, tmp_path, monkeypatch):
+    check_resumes_bit_equal(
+        trainer_in,
+        tmp_path,
+        monkeypatch,
+        model=denoising_cases.make_model,
+        objective=denoising_cases.make_objective(),
+    )
 
 
 def with_remat(rngs):
