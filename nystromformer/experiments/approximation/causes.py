@@ -1,15 +1,17 @@
 """The error of Nyström attention, split into its causes.
 
-Nyström attention replaces S = softmax(Q Kᵀ / √H) by F Z B, where F and B are made of
-landmarks and Z stands for the inverse of A. Each step takes a matrix farther from S:
+Nyström attention replaces S = softmax(Q Kᵀ / √H) by F Z B: F is the attention of the
+queries to M landmarks, B that of the landmarks to the keys, A that of landmarks to
+landmarks, and Z an approximation of A⁺. Three steps lead from S to F Z B, and each is
+more restricted than the one before:
 
-    rank M        the matrix of rank M that is nearest to S, by singular values
-    landmarks     F X B with the X that brings it nearest to S, F⁺ S B⁺
-    inverse       Z after some iterations, or the exact A⁺, or none at all
+    rank          the matrix of rank M that is nearest to S, by singular values
+    landmarks     F X B with the X that brings it nearest to S, X = F⁺ S B⁺
+    inverse       F Z B; beside it F A⁺ B with the exact inverse, and F B without one
 
 The first step whose error is too large says what a head needs: another method, other
-landmarks, or another inverse. Errors are measured where they count, in the output S V,
-for which the first two are near the best and need not be the best.
+landmarks, or another inverse. Errors are those of the output S V. The first two steps
+are the best for S itself, and so only nearly the best for the output.
 
 Beside these steps stand methods that draw something, with several draws: landmarks at
 random tokens; the standard Nyström method, which samples S after the softmax; and
@@ -37,7 +39,7 @@ from nystromformer.experiments.recorded_layers import Layer
 from nystromformer.factors import nystrom_kernels, softmax_matrix, standard_nystrom
 from nystromformer.nystrom import iterative_pinv
 
-# Methods without chance, in the order of the steps.
+# Methods without chance, in the order of the steps. The last three are the inverses.
 BEST_RANK = "best rank"
 BEST_MIDDLE = "best middle matrix"
 NYSTROM = "nystrom"
@@ -189,19 +191,23 @@ def measure_causes(
       num_draws: seeds of the methods that draw something.
 
     Returns:
-      A row for each layer, example, head, num_landmarks, method and draw, with its
-      `error`; the rows of the method "nystrom" have inverse_error and inverse_residual.
+      A row for each layer, example, head, num_landmarks and method, and for the methods
+      of DRAWN for each draw, with its `error`. Rows of other methods have no `draw`;
+      those of "nystrom" alone have `inverse_error` and `inverse_residual`.
     """
     rows = []
     for index, example, arrays in tqdm(list(_examples(layers)), disable=None):
-        num_valid = arrays[-1].sum()
-        shorter = tuple(count for count in counts if count < num_valid)
-        if not shorter:
+        mask = arrays[-1]
+        smaller_counts = tuple(count for count in counts if count < mask.sum())
+        if not smaller_counts:
             continue
+
         row_key = {"layer": index, "example": example}
-        errors = split_errors(*arrays, counts=shorter, num_pinv_iters=num_pinv_iters)
-        rows += _split_rows(row_key, shorter, jax.device_get(errors))
-        for count, draw in itertools.product(shorter, range(num_draws)):
+        errors = split_errors(
+            *arrays, counts=smaller_counts, num_pinv_iters=num_pinv_iters
+        )
+        rows += _split_rows(row_key, smaller_counts, jax.device_get(errors))
+        for count, draw in itertools.product(smaller_counts, range(num_draws)):
             errors_of_draw = drawn_errors(
                 *arrays, draw, count=count, num_pinv_iters=num_pinv_iters
             )

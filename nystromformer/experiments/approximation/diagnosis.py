@@ -21,7 +21,8 @@ from nystromformer.experiments.plotting import new_figure
 from nystromformer.experiments.recorded_layers import Layer
 
 Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each layer
-TOLERANCE = 0.1  # a share of the error
+# A relative error up to this counts as small enough.
+TOLERANCE = 0.1
 # A letter in the figure for what limits a head.
 MARKS = {"": "", "rank": "R", "landmarks": "L", "inverse": "I"}
 CELL = 0.55  # inches
@@ -67,12 +68,16 @@ def diagnose(
     Args:
       query, key, value: [L, N, H] or [B, L, N, H] of any model's self-attention, not
         scaled by 1/√H; or sequences of such arrays, one for each layer.
-      mask: [L] or [B, L] bool, True = a token, False = padding; None = all tokens.
+      mask: bool, True = a token, False = padding; the same in all layers. [L] beside
+        arrays [L, N, H], [B, L] beside arrays [B, L, N, H]; None = all tokens.
       num_landmarks: numbers M to try. Examples of no more than M tokens are exact with
         M landmarks and left out.
       num_pinv_iters: iterations of the inverse.
       num_draws: draws of random landmarks, sampled tokens and Performer's features.
       tolerance: the error that is small enough for `limited_by`.
+
+    Returns:
+      A `Diagnosis`: a table of errors and causes, the errors behind it, and a figure.
 
     Raises:
       ValueError: if the shapes do not fit, or no example is longer than M.
@@ -135,7 +140,7 @@ def _make_layers(
             valid = np.atleast_2d(np.asarray(mask, bool))
         if valid.shape != tokens:
             raise ValueError(
-                f"mask must have a value for each token {tokens}, got {valid.shape}"
+                f"mask must have a value for each token {tokens}, got {np.shape(mask)}"
             )
         layers.append(Layer(*arrays, mask=valid))
     return layers

@@ -16,7 +16,10 @@ MAX_PANELS = 12  # in a figure of errors, each for a head
 PANEL_COLUMNS = 4
 LEGEND_COLUMNS = 2  # for each column of panels
 MAX_CURVES_WITH_LEGEND = 12
-QUARTER = 0.25  # a share of the ranks
+# The shares of the ranks at which spectra are compared, in steps of 1/64, so that
+# QUARTER is one of them.
+RANKS = np.linspace(0, 1, 65)
+QUARTER = 0.25
 WIDTH_OF_PICTURES = 5.4  # inches for a row
 FONT_SIZE = 8  # points
 
@@ -30,12 +33,13 @@ def evenly_spaced(items: Sequence[Any], num_items: int) -> list[Any]:
 def draw_errors(rows: Frame, x: str) -> Figure:
     """Draws the error against a column: a panel for each head, a line for each method.
 
-    Of more than MAX_PANELS heads, evenly spaced ones are drawn. A dashed line is the
-    error of the method's rows without an x.
+    Of more than MAX_PANELS heads, evenly spaced ones are drawn. Rows in which the
+    column is empty, such as those of the exact inverse, which has no number of
+    iterations, are drawn as a dashed line at their median.
 
     Args:
-      rows: of `measure_errors`.
-      x: the name of the column.
+      rows: of `measure_errors` or `measure_causes`.
+      x: the column of the horizontal axis.
     """
     heads = list(rows.groupby(["layer", "head"]))
     if len(heads) > MAX_PANELS:
@@ -138,14 +142,13 @@ def cumulative_spectra(rows: Frame) -> Frame:
       A row for each layer and head, the median over sequences, and a column for each
       rank / n.
     """
-    ranks = np.linspace(0, 1, 65)
     curves = []
     for _, values in rows.groupby(["layer", "head", "example"])["singular_value"]:
         sums = np.cumsum([0.0, *values])
         sum_ranks = np.linspace(0, 1, len(sums))
-        curves.append(np.interp(ranks, sum_ranks, sums / sums[-1]))
+        curves.append(np.interp(RANKS, sum_ranks, sums / sums[-1]))
     index = rows.groupby(["layer", "head", "example"]).size().index
-    by_example = pd.DataFrame(curves, index=index, columns=ranks)
+    by_example = pd.DataFrame(curves, index=index, columns=RANKS)
     return by_example.groupby(["layer", "head"]).median()
 
 

@@ -169,8 +169,9 @@ def measure_errors(
 
     Args:
       layers: of a model, as of `record_qkv`.
-      grid: settings. `method` is the name of one, `num_landmarks` its size; other keys
-        go to `nystrom_errors`, or `attention` to `baseline_errors`.
+      grid: settings. `method` names one in the result. All other keys are arguments of
+        `baseline_errors` if `attention` is among them, else of `nystrom_errors`;
+        `num_landmarks` is always one.
 
     Returns:
       A row for each setting, layer, example and head: the setting, `layer`, `example`,

@@ -32,12 +32,13 @@ def draw_matrices(
 
     Args:
       layers: of the model.
-      counts: numbers of landmarks; the three largest are drawn side by side.
-      pictured_count: the number of landmarks in all other pictures.
+      counts: numbers of landmarks in ascending order; "numbers" shows the last three.
+      pictured_count: the number of landmarks in the other three figures.
 
     Returns:
       Figures by name:
-        choices: S and Ŝ by the choice of landmarks, the last two after the softmax.
+        choices: S and Ŝ by the choice of landmarks; the last two are of the standard
+          Nyström method, which samples S after the softmax.
         numbers: S and Ŝ by the number of landmarks.
         iterates: S and Ŝ by the inverse.
         inverses: the inverses themselves.
@@ -48,6 +49,7 @@ def draw_matrices(
         return nystrom_rows(query, key, slice(None), mask, **options)
 
     def scaled_inverse(query: Any, key: Any, mask: Any, **options: Any) -> jax.Array:
+        # Inverses differ by orders of magnitude and share one scale of colours.
         _, z, _ = nystrom_factors(
             query, key, mask, num_landmarks=pictured_count, **options
         )

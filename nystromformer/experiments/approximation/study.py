@@ -43,22 +43,19 @@ def write_study(
       run: the model, whose attention has queries and keys.
       out: the folder.
       examples: how many examples are measured: the longest of validation.
-      landmarks: numbers of landmarks; None is the powers of two below the longest
-        sequence, and the run's own number: of several the largest.
+      landmarks: the numbers of landmarks to measure; None takes 4, 8, …, 512 and the
+        run's own number (the largest, if its layers differ), as far as they are below
+        the longest sequence.
       data_dir: the folder of the data; None is that of the run.
 
     Raises:
-      ConfigError: for as many landmarks as tokens, and a folder with other files.
+      ConfigError: as of `choose_landmarks`, and if the folder has other files.
     """
     inputs, lengths = _longest_sequences(run, examples, data_dir)
     layers = run.layers(inputs, lengths)
     max_length = int(max(layer.mask.sum(1).max() for layer in layers))
     run_landmarks = own_landmarks(run.config)
-    counts = sorted(landmarks or default_landmarks(run_landmarks, max_length))
-    if not counts or counts[-1] >= max_length:
-        raise ConfigError(
-            f"--landmarks must be below the longest sequence, {max_length}"
-        )
+    counts = choose_landmarks(landmarks, run_landmarks, max_length)
     pictured_count = _choose_pictured_count(run_landmarks, counts)
 
     source = provenance.source()
@@ -123,10 +120,40 @@ def own_landmarks(config: Config) -> int:
     return max(options.get("num_landmarks", 0) for _, options in config.attentions())
 
 
-def default_landmarks(run_landmarks: int, max_length: int) -> set[int]:
-    """Returns powers of two from 4 on and the run's own number.
+def choose_landmarks(
+    landmarks: Sequence[int] | None, run_landmarks: int, max_length: int
+) -> list[int]:
+    """Returns the numbers of landmarks to measure, in ascending order.
 
-    All are below `max_length` tokens.
+    Args:
+      landmarks: those that the user has named; None takes `default_landmarks`.
+      run_landmarks: the run's number of landmarks; 0 if it has none.
+      max_length: the number of tokens of the longest sequence.
+
+    Raises:
+      ConfigError: if there are as many landmarks as tokens, or the sequences are too
+        short for the default numbers.
+    """
+    counts = sorted(landmarks or default_landmarks(run_landmarks, max_length))
+    if not counts:
+        raise ConfigError(
+            f"the longest sequence has {max_length} tokens, too few for 4 landmarks; "
+            "take a run with longer sequences, or give smaller --landmarks"
+        )
+    if counts[-1] >= max_length:
+        raise ConfigError(
+            f"--landmarks={counts[-1]} is exact attention here: the longest sequence "
+            f"has {max_length} tokens; give smaller numbers"
+        )
+    return counts
+
+
+def default_landmarks(run_landmarks: int, max_length: int) -> set[int]:
+    """Returns 4, 8, …, 512 and the run's number, as far as they are below `max_length`.
+
+    Args:
+      run_landmarks: the run's number of landmarks; 0 if it has none.
+      max_length: the number of tokens of the longest sequence.
     """
     counts = {2**k for k in range(2, 10)}
     counts.add(run_landmarks)

@@ -29,7 +29,9 @@ their medians.""",
     "limits": """\
 The error of Nyström attention by layer and head, and what limits it where it is over
 {tolerance}: R the rank, L the landmarks, I the inverse.""",
-    "iterations": "The same with segment means; dashed: LAPACK's pseudo-inverse.",
+    "iterations": """\
+‖ŜV − SV‖ / ‖SV‖ with segment means, by the number of iterations. The dashed line is
+LAPACK's pseudo-inverse.""",
     "spectrum": """\
 Singular values of S as in Linformer's Fig. 1, medians of sequences: their cumulative
 sum over that of all, and on the right its value at a quarter of the ranks, which is 1
@@ -40,8 +42,9 @@ two are of the standard Nyström method.""",
     "numbers": "S and Ŝ by the number of landmarks (supplement, Fig. 2).",
     "iterates": "S and Ŝ of {count} landmarks by the inverse of A.",
     "inverses": """\
-A⁺ of {count} landmarks and its iterates (supplement, Figs. 3 and 4), each over its
-largest entry, and so are the errors. The table has ‖Z − A⁺‖ / ‖A⁺‖.""",
+A⁺ of {count} landmarks and its iterates (supplement, Figs. 3 and 4), each divided by
+its largest entry. The errors compare these divided matrices; the table has those of the
+matrices themselves, ‖Z − A⁺‖ / ‖A⁺‖.""",
 }
 TABLE = """\
 Medians over sequences and draws. × is the largest error of {num_draws} draws over the

@@ -104,6 +104,9 @@ def test_diagnose_refuses_what_does_not_fit(layers):
         nystromformer.diagnose(query, key[:-1], value)
     with pytest.raises(ValueError, match=r"mask must have a value for each token"):
         nystromformer.diagnose(query, key, value, np.ones(L - 1, bool))
+    batches = [np.stack([array, array]) for array in (query, key, value)]
+    with pytest.raises(ValueError, match=rf"each token \(2, {L}\), got \({L},\)"):
+        nystromformer.diagnose(*batches, np.ones(L, bool))
 
 
 def test_diagnose_refuses_other_numbers_of_layers(layers):

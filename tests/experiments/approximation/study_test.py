@@ -2,7 +2,9 @@
 
 import pytest
 
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.approximation.study import (
+    choose_landmarks,
     default_landmarks,
     own_landmarks,
 )
@@ -13,6 +15,16 @@ def test_default_landmarks_have_the_runs_own_number():
     assert sorted(default_landmarks(6, 40)) == [4, 6, 8, 16, 32]
     assert sorted(default_landmarks(64, 40)) == [4, 8, 16, 32]
     assert sorted(default_landmarks(0, 9)) == [4, 8]
+
+
+def test_sequences_too_short_for_the_defaults_blame_no_flag_that_was_not_given():
+    with pytest.raises(ConfigError) as error:
+        choose_landmarks(None, run_landmarks=0, max_length=4)
+    assert str(error.value) == (
+        "the longest sequence has 4 tokens, too few for 4 landmarks; take a run with "
+        "longer sequences, or give smaller --landmarks"
+    )
+    assert choose_landmarks([3, 2], run_landmarks=0, max_length=4) == [2, 3]
 
 
 @pytest.mark.parametrize(
