@@ -50,8 +50,8 @@ def build(
     Args:
       folders: workdirs, or folders of workdirs.
       out: the folder to write.
-      group_by: the settings that make a colour in the figures of scores by cost, as in
-        `names.group_names`.
+      group_by: `attention`, or keys of the config. Runs that are equal in all of them
+        have one colour in the figures of scores by cost.
 
     Returns:
       A sentence: how many runs are finished, and where the page is.
@@ -60,12 +60,15 @@ def build(
       ConfigError: if there is no run, no run has a setting of `group_by`, or `out`
         holds something else than a report.
     """
+    # `frame` has a row for each run and metric, `runs` a row for each run.
     frame = read_runs(folders)
     frame["group"] = group_names(frame, group_by)
     runs = frame.drop_duplicates("run")
     out = markdown.open_folder(out, RUNS_FILE)
 
-    table_of_runs = _write_runs(runs, out)  # the first file, so that `out` is ours
+    # runs.csv comes first, since a folder that has it may be written again: a report
+    # that fails after this line does not block the next one.
+    table_of_runs = _write_runs(runs, out)
     scores = tables.score_table(frame)
     _write_scores(frame, scores, out)
     sections = _make_sections(frame, scores, out)

@@ -12,18 +12,32 @@ from nystromformer.experiments.report.runs import Frame, heading
 
 
 class CostAxis(NamedTuple):
-    """A cost of a run, as an axis on which runs are compared."""
+    """A cost of a run, as an axis on which runs are compared.
 
-    key: str  # in result.json
+    key: its name in result.json.
+    title: the label of the axis.
+    unit: what a value of result.json is divided by.
+    is_higher_better: True for a speed, False for a memory.
+    """
+
+    key: str
     title: str
     unit: float
-    is_better_high: bool
+    is_higher_better: bool
 
 
 COST_AXES = {
-    "speed": CostAxis("examples_per_second", "training, examples/s", 1, True),
+    "speed": CostAxis(
+        key="examples_per_second",
+        title="training, examples/s",
+        unit=1,
+        is_higher_better=True,
+    ),
     "memory": CostAxis(
-        "compiled_bytes", "memory of a training step, MiB", 2**20, False
+        key="compiled_bytes",
+        title="memory of a training step, MiB",
+        unit=2**20,
+        is_higher_better=False,
     ),
 }
 
@@ -32,9 +46,9 @@ def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
     """Draws the score of each setting over what it costs.
 
     Each setting is a point in the colour of its `group`, and the points of one group
-    are joined. The grey line is the frontier: the best score at each cost. Tasks of
-    other options, and other devices, have a panel of their own. Bars are the standard
-    deviation over several seeds; of one seed, for accuracies, the binomial one.
+    are joined. The grey line is the frontier: the best score at each cost. There is a
+    panel for each set of task options and each device. A bar is the standard deviation
+    over seeds, or, for the accuracy of a single seed, the binomial one.
 
     Args:
       runs: finished runs of one task and metric.
@@ -45,9 +59,10 @@ def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
     """
     measured_runs = runs[runs[cost.key] > 0]
     panels = {}
-    for names, panel in measured_runs.groupby(["data", "device"], sort=False):
+    by_panel = measured_runs.groupby(["data", "device"], sort=False)
+    for data_and_device, panel in by_panel:
         if panel["label"].nunique() > 1:
-            panels[names] = panel
+            panels[data_and_device] = panel
     if not panels:
         return None
 
@@ -56,8 +71,8 @@ def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
     styles = {name: line_style(i) for i, name in enumerate(groups)}
     for axes, ((data, device), panel) in zip(figure.axes, panels.items(), strict=True):
         _draw_panel(axes, panel, cost, styles)
-        names = [panel["task"].iloc[0], data, device]
-        axes.set_title(", ".join(name for name in names if name))
+        title_parts = [panel["task"].iloc[0], data, device]
+        axes.set_title(", ".join(part for part in title_parts if part))
     add_legend(figure)
     return figure
 
@@ -66,7 +81,9 @@ def _draw_panel(axes: Axes, runs: Frame, cost: CostAxis, styles: dict[str, dict]
     """Draws the frontier, the points of each group and their names."""
     points = _summarize_points(runs, cost)
     frontier = _find_frontier(points, cost)
-    step = "steps-pre" if cost.is_better_high else "steps-post"
+    # A point's score can be had at worse costs too, up to the next point: at lower
+    # speeds, which lie to its left, and at larger memories, to its right.
+    step = "steps-pre" if cost.is_higher_better else "steps-post"
     axes.plot(
         frontier["cost"], frontier["score"], color="0.7", drawstyle=step, zorder=0
     )
@@ -121,11 +138,12 @@ def _summarize_points(runs: Frame, cost: CostAxis) -> Frame:
 
 
 def _split_names(names: list[str]) -> tuple[str, list[str]]:
-    """Splits the names of a line's points, such as "4 landmarks" and "16 landmarks".
+    """Takes the common word out of the names of a line's points.
 
     Returns:
-      The word that all have, "landmarks", and what is left of each, "4" and "16"; ""
-      and the names, unless each is two words and one of these is the same in all.
+      The word and the rest of each name: "landmarks" and ["4", "16"] of "4 landmarks"
+      and "16 landmarks". If the names are not of two words with one in common, it is ""
+      and the names as they are.
     """
     words = [name.split(" ") for name in names]
     if len(words) > 1 and all(len(pair) == 2 for pair in words):
@@ -137,9 +155,9 @@ def _split_names(names: list[str]) -> tuple[str, list[str]]:
 
 
 def _find_frontier(points: Frame, cost: CostAxis) -> Frame:
-    """The points that no other beats in the score at the same cost or a better one."""
+    """The points whose score no other point of an equal or better cost reaches."""
     best_cost_first = points.sort_values(
-        ["cost", "score"], ascending=[not cost.is_better_high, False]
+        ["cost", "score"], ascending=[not cost.is_higher_better, False]
     )
     best_so_far = best_cost_first["score"].cummax()
     is_best = best_cost_first["score"] > best_so_far.shift(fill_value=float("-inf"))

@@ -10,8 +10,8 @@ from lra_tasks import LRA
 from nystromformer.errors import ConfigError
 from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT
 
-# The order of the rows and columns; what has no place here comes after them.
-ATTENTIONS = (
+# The order of the rows and columns. Other names come after these.
+ATTENTION_ORDER = (
     "nystrom",
     "softmax",
     "bigbird",
@@ -23,7 +23,7 @@ ATTENTIONS = (
     "reformer",
     "identity",
 )
-TASKS = (*LRA, "pathx", "corpus", "glue", "labelled_texts", "recall")
+TASK_ORDER = (*LRA, "pathx", "corpus", "glue", "labelled_texts", "recall")
 # Settings that no name needs: they change no number, or stand beside it anyway.
 UNNAMED = SETTINGS_WITHOUT_EFFECT | {"task.name", "attention.name", "train.seed"}
 PHRASES = {
@@ -38,18 +38,19 @@ PHRASES = {
 
 
 def hide_seeds(frame: Any) -> None:
-    """Writes seed* for a run's own seed in the folders that its settings name.
+    """Replaces a run's seed by "*" in the folders that its settings name, in place.
 
-    So runs that start from a run of their own seed share a row. The seed stays where
-    runs of several seeds start from the same folder.
+    "runs/pretrained-seed1" becomes "runs/pretrained-seed*" in a run of seed 1. Runs
+    that each start from the run of their seed then have equal settings, and share a
+    row. A folder that runs of several seeds have in common keeps its name.
     """
     for key in ("train.init_from", "task.tokenizer"):
         folders = pd.Series([settings.get(key) for settings in frame["settings"]])
         groups = frame["seed"].groupby([folders, frame["task"], frame["attention"]])
         has_one_seed = groups.transform("nunique") == 1
         for seed, settings in frame.loc[has_one_seed, ["seed", "settings"]].to_numpy():
-            own_seed = rf"seed{seed}(?!\d)"
-            settings[key] = re.sub(own_seed, "seed*", settings[key])
+            seed_pattern = rf"seed{seed}(?!\d)"
+            settings[key] = re.sub(seed_pattern, "seed*", settings[key])
 
 
 def name_runs(frame: Any) -> pd.DataFrame:
@@ -104,11 +105,16 @@ def _is_of_task(key: str) -> bool:
 def _choose_settings(frame: Any, texts: Any) -> Any:
     """Which settings the name of each run has: bool [runs, settings].
 
-    - A setting that differs among the runs of one task, attention and preset.
-    - A setting that the command line changed in some runs of a task, and not in others.
-    - An option of an attention is named in every task as soon as it is in one.
-    - An option of a task is named for every attention as soon as it is for one.
-    - The preset, if the report has several.
+    A name has these settings:
+    - those that differ among the runs of one task, attention and preset;
+    - those that the command line changed in some runs of a task and not in others;
+    - the options of its attention that are named in another task;
+    - the options of its task that are named for another attention;
+    - the preset, if the report has several.
+
+    Args:
+      frame: the runs, as of `name_runs`.
+      texts: their settings, a column each, as texts, so that lists can be compared.
     """
     kinds = [frame["task"], frame["attention"], texts["preset"]]
     is_different = texts.groupby(kinds).transform("nunique") > 1
@@ -119,15 +125,15 @@ def _choose_settings(frame: Any, texts: Any) -> Any:
     is_uneven = (by_task.transform("nunique") > 1) & overrides.notna()
     is_named = is_different | is_uneven.groupby(kinds).transform("any")
 
-    # What is named in one task is named in all.
-    options = [key for key in texts if key.startswith("attention.")]
-    by_attention = is_named[options].groupby(frame["attention"])
-    is_named[options] = by_attention.transform("any")
+    # An option of an attention that is named in one task is named in all tasks.
+    attention_options = [key for key in texts if key.startswith("attention.")]
+    by_attention = is_named[attention_options].groupby(frame["attention"])
+    is_named[attention_options] = by_attention.transform("any")
 
-    # What is named for one attention is named for all.
-    options = [key for key in texts if _is_of_task(key)]
-    by_data = is_named[options].groupby([frame["task"], texts["preset"]])
-    is_named[options] = by_data.transform("any")
+    # An option of a task that is named for one attention is named for all of a preset.
+    task_options = [key for key in texts if _is_of_task(key)]
+    by_data = is_named[task_options].groupby([frame["task"], texts["preset"]])
+    is_named[task_options] = by_data.transform("any")
 
     is_named["preset"] = texts["preset"].nunique() > 1
     return is_named
@@ -164,10 +170,12 @@ def group_names(frame: Any, keys: Sequence[str]) -> pd.Series:
 
 
 def sort_key(name: Any) -> str:
-    """The place of a name: as in the tables of attentions and tasks, then by numbers.
+    """Returns a text by which names are sorted.
 
-    Numbers are compared by their values: "8 landmarks" comes before "64 landmarks".
+    Attentions and tasks have the order of ATTENTION_ORDER and TASK_ORDER; other names
+    come after them. Numbers are filled with zeros, so that "8 landmarks" comes before
+    "64 landmarks".
     """
-    tables = [*ATTENTIONS, *TASKS]
-    rank = tables.index(name) if name in tables else len(tables)
+    order = [*ATTENTION_ORDER, *TASK_ORDER]
+    rank = order.index(name) if name in order else len(order)
     return re.sub(r"\d+", lambda number: number[0].zfill(9), f"{rank} {name}")

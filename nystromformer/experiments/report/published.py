@@ -16,7 +16,7 @@ AVERAGE = "average"
 # In per cent; the numbered sources are in page.notes.
 SCORES: Any = pd.read_csv(Path(__file__).with_name("published.csv"))
 SCORES["preset"] = SCORES["preset"].fillna("")  # that of the paper's other rows
-TASKS = (*LRA, "glue")  # Their files in configs/ have the published settings.
+PUBLISHED_TASKS = (*LRA, "glue")  # configs/TASK.py has the published settings.
 PRESETS = ("paper", "as_published", "subwords", "seq1024", "subwords,seq1024")
 LONGER = "seq1024"  # the preset that has rows of its own
 # What a run of the published settings may choose: how a batch is cut, when it is
@@ -52,12 +52,15 @@ def read_preset(task: str, words: str) -> dict[str, Any]:
 
 
 def has_published_settings(run: Any) -> bool:
-    """Returns whether a run has the settings of one of PRESETS.
+    """Returns whether a run has the settings of one of PRESETS, but for FREE_KEYS.
 
-    Its file and its flags do not matter.
+    The values are compared. It makes no difference whether a config file or a flag of
+    the command line set them.
     """
     settings = run["settings"]
-    if settings["task.name"] not in TASKS or settings["preset"] not in PRESETS:
+    if settings["task.name"] not in PUBLISHED_TASKS:
+        return False
+    if settings["preset"] not in PRESETS:
         return False
 
     # The import is here, since a report on runs of other tasks needs no model.
@@ -65,8 +68,8 @@ def has_published_settings(run: Any) -> bool:
 
     # A run that is older than a setting has trained with its default.
     settings = default_settings(run["attention"]) | settings
-    names = f"{run['attention']},{run['presets']}"
-    published = read_preset(settings["task.name"], names)
+    words = f"{run['attention']},{run['presets']}"
+    published = read_preset(settings["task.name"], words)
     compared = published.keys() & settings.keys()
     compared -= FREE_KEYS
     return bool(compared) and all(settings[x] == published[x] for x in compared)
@@ -82,8 +85,8 @@ def cite(run: Any, task: str) -> str:
         "average", the mean that Table 3 prints.
 
     Returns:
-      The scores; "" if the run has not the published settings, or nobody has published
-      any.
+      The scores; "" if the run's settings are not the published ones, or if no scores
+      are published.
     """
     settings = run["settings"]
     presets = (settings["preset"] or "").split(",")

@@ -62,7 +62,7 @@ def read_runs(folders: Iterable[Path]) -> Frame:
     _add_scores(frame)
     frame["column"] = list(map(heading, frame["task"], frame["metric"]))
 
-    _add_younger_settings(frame)
+    _fill_missing_settings(frame)
     hide_seeds(frame)
     frame = frame.join(name_runs(frame))
     _check_test_data(frame)
@@ -182,16 +182,20 @@ def _read_curves(workdir: Path) -> list[dict[str, Any]]:
 def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config by flat keys, in which runs of one setting are equal.
 
-    `preset` becomes the words without the set of GLUE, which is a task of its own, and
-    `task.source_dir` the last part of the path, since a folder may lie anywhere. Where
-    epochs are counted, the steps are left out: a run that has begun knows them, and one
-    that is planned does not.
+    `preset` loses the set of GLUE, which is a task of its own. It is "paper" if nothing
+    else is left, and None if the config names no preset. `task.source_dir` becomes the
+    last part of the path, since the same folder may have another place. Where epochs
+    are counted, the steps are left out: a run that has begun knows them, and one that
+    is planned does not.
     """
     groups = {key: value for key, value in config.items() if key != "overrides"}
     presets = config["preset"]
     subset = config["task"].get("subset")
-    other_names = [name for name in presets.split(",") if name != subset]
-    groups["preset"] = ",".join(other_names) or ("paper" if presets else None)
+    if presets:
+        words = [word for word in presets.split(",") if word != subset]
+        groups["preset"] = ",".join(words) or "paper"
+    else:
+        groups["preset"] = None
 
     source_dir = Path(config["task"].get("source_dir") or "").name
     groups["task"] = {**config["task"], "source_dir": source_dir or None}
@@ -200,10 +204,11 @@ def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return flatten_dict(groups, sep=".")
 
 
-def _add_younger_settings(frame: Frame) -> None:
-    """Gives each run the defaults of settings that only other runs know.
+def _fill_missing_settings(frame: Frame) -> None:
+    """Adds settings that a run's config lacks and another run's has, with defaults.
 
-    A run that is older than a setting has trained with its default.
+    A setting is missing if it was introduced after the run, which has therefore trained
+    with what is the default now.
     """
     all_keys = set().union(*frame["settings"])
     if all(settings.keys() >= all_keys for settings in frame["settings"]):

@@ -34,7 +34,8 @@ COSTS = {
 def format_spread(values: Frame, number_format: str = ".2f") -> str:
     """Writes mean and standard deviation, as in "56.95 ± 0.31".
 
-    Equal values stand alone, and none is a dash.
+    A single value, or several equal ones, are written without "±"; if there is no
+    value, the text is a dash.
     """
     mean = values.mean()
     deviation = values.std()
@@ -117,7 +118,8 @@ def _add_averages(frame: Frame, cells: dict[str, dict[str, str]]) -> None:
 def cost_table(runs: Frame) -> Frame:
     """Makes the table of what finished runs of one task cost.
 
-    It has a row for each label and device. A column without a number is left out.
+    It has a row for each label and device. A column is left out if it is empty or zero
+    in all rows, as the share of exact examples is where no attention has landmarks.
     """
     rows = []
     for (label, device), group in runs.groupby(["label", "device"], sort=False):
@@ -129,8 +131,9 @@ def cost_table(runs: Frame) -> Frame:
         rows.append(row)
 
     table = pd.DataFrame(rows)
-    has_number = [name for name in table if set(table[name]) - {DASH, "0.0"}]
-    return table[has_number]
+    empty_cells = {DASH, "0.0"}
+    columns = [name for name in table if set(table[name]) - empty_cells]
+    return table[columns]
 
 
 def format_difference(runs: Frame, reference: Frame) -> str:

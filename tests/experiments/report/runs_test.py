@@ -19,9 +19,9 @@ def labels(runs, task="listops"):
 
 
 def test_rows_and_columns_have_the_order_of_the_tables():
-    assert tuple(BUILT_IN_ATTENTIONS) == names.ATTENTIONS
+    assert tuple(BUILT_IN_ATTENTIONS) == names.ATTENTION_ORDER
     built_in_tasks = [x for x in TASKS if TASKS[x].__module__.startswith("lra_tasks.")]
-    assert tuple(built_in_tasks) == names.TASKS
+    assert tuple(built_in_tasks) == names.TASK_ORDER
 
 
 def test_read_runs_names_by_the_settings_that_differ_and_orders_by_size(runs):
