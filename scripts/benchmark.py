@@ -22,14 +22,14 @@ from lra_tasks import LRA
 from lra_tasks.task import TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.experiments.benchmark.attentions import (
+from nystromformer.experiments.benchmark.attentions import attention_groups
+from nystromformer.experiments.benchmark.page import write_benchmark
+from nystromformer.experiments.benchmark.specs import (
     WHOLE_SOFTMAX,
     AttentionSpec,
-    attention_groups,
     list_labels,
     parse_attention,
 )
-from nystromformer.experiments.benchmark.page import write_benchmark
 from nystromformer.experiments.benchmark.timing import Program
 from nystromformer.experiments.benchmark.train_steps import step_groups
 from nystromformer.experiments.compilation_cache import use_compilation_cache
@@ -67,22 +67,22 @@ def main() -> None:
     if _PEERS.value and not _REPEATS.value:
         raise ConfigError("--peers measures time alone: give --repeats of at least 1")
     specs = parse_attentions()
-    torch = load_torch() if _PEERS.value else None
+    torch_baselines = load_torch_baselines() if _PEERS.value else None
     use_compilation_cache()
     if _TRAIN_STEP.value:
-        groups = make_groups(specs, torch)
+        groups = make_groups(specs, torch_baselines)
     else:
         groups = attention_groups(
             specs,
             lengths=_LENGTH.value or LENGTHS,
-            torch=torch,
+            torch_baselines=torch_baselines,
             batch_size=_BATCH_SIZE.value or 1,
             num_heads=_NUM_HEADS.value,
             head_dim=_HEAD_DIM.value,
             dtype=_DTYPE.value,
         )
     out = Path(_OUT.value).expanduser()
-    write_benchmark(groups, out, rounds=_REPEATS.value, torch=torch)
+    write_benchmark(groups, out, rounds=_REPEATS.value, torch_baselines=torch_baselines)
 
 
 def parse_attentions() -> list[AttentionSpec]:
@@ -103,7 +103,9 @@ def parse_attentions() -> list[AttentionSpec]:
     return specs
 
 
-def make_groups(specs: Sequence[AttentionSpec], torch: Any) -> Iterable[list[Program]]:
+def make_groups(
+    specs: Sequence[AttentionSpec], torch_baselines: Any
+) -> Iterable[list[Program]]:
     """Returns the programs of train steps with the sizes that the flags give."""
     lengths = _LENGTH.value or [None]
     if len(lengths) > 1:
@@ -117,13 +119,13 @@ def make_groups(specs: Sequence[AttentionSpec], torch: Any) -> Iterable[list[Pro
     return step_groups(
         specs,
         tasks=_TASK.value,
-        grad_accum_steps=_GRAD_ACCUM_STEPS.value,
-        torch=torch,
+        part_counts=_GRAD_ACCUM_STEPS.value,
+        torch_baselines=torch_baselines,
         changes=changes,
     )
 
 
-def load_torch() -> Any:
+def load_torch_baselines() -> Any:
     """Returns the module `torch_baselines`.
 
     Raises:

@@ -99,6 +99,7 @@ def test_benchmark_measures_train_steps(commands, tmp_path):
     [
         (["--attention=nystrm-64"], "unknown attention 'nystrm'"),
         (["--option=nystrom-64.pinv=0"], "no nystrom-64 is measured"),
+        (["--option=nystrom.x=0"], "--option=nystrom.x=0: "),
         (["--option=c.pinv=0", "--option=a.pinv=0"], "c.pinv=0: no c is measured"),
         (["--train_step", "--task=text", "--grad_accum_steps=3"], "grad_accum_steps"),
         (["--train_step", "--length=8", "--length=16"], "takes one --length"),

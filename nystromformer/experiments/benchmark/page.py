@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from nystromformer.experiments import markdown, provenance
-from nystromformer.experiments.benchmark.attentions import PASSES, WHOLE_SOFTMAX
+from nystromformer.experiments.benchmark.attentions import PASSES
+from nystromformer.experiments.benchmark.specs import WHOLE_SOFTMAX
 from nystromformer.experiments.benchmark.timing import MIN_SECONDS, Program, measure
 from nystromformer.experiments.plotting import line_style, new_figure, save_figure
 
@@ -25,21 +26,21 @@ NOTES = f"""\
 - Time: median (quartiles) of rounds in which all programs of a length or task take
   turns, PyTorch's among them, each often enough for {MIN_SECONDS * 1e3:.0f} ms. On an
   accelerator calls are waited for together. Compiling is not included.
-- Memory: arguments, results and temporaries as compiled; {DASH} for PyTorch, which does
-  not say.
-- ×: how many times faster than softmax; how many times smaller than {WHOLE_SOFTMAX},
-  or where that was not measured than softmax.
-- {WHOLE_SOFTMAX}: all scores exist at once, as in the paper's Table 1. softmax is
-  cuDNN's kernel in half precision on an NVIDIA GPU, and else computes them in blocks
-  (on an accelerator where they are more than 2²⁷). So it needs hardly more memory than
-  the others.
+- Memory: what the compiled program allocates for arguments, results and temporaries.
+  PyTorch reports no such number.
+- × in tables of time: how many times as fast as softmax. × in tables of memory: the
+  memory of {WHOLE_SOFTMAX}, or of softmax if that was not measured, over the program's.
+- {WHOLE_SOFTMAX}: exact attention that holds all scores at once, as in the paper's
+  Table 1. softmax is exact, too, but does not hold them: it is cuDNN's kernel in half
+  precision on an NVIDIA GPU, and else computes the scores in blocks (on an accelerator,
+  if there are more than 2²⁷). Its memory grows with the length, not with its square.
 - Exponent: p of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
 - In N: gradient accumulation over N parts of a batch, with N length buckets.
 """
 
 
 def write_benchmark(
-    groups: Iterable[list[Program]], out: Path, rounds: int, torch: Any = None
+    groups: Iterable[list[Program]], out: Path, rounds: int, torch_baselines: Any = None
 ) -> None:
     """Measures groups of programs, and writes JSON, page and figure after each.
 
@@ -47,18 +48,19 @@ def write_benchmark(
       groups: programs that are measured in turns.
       out: the folder.
       rounds: how often each program is measured; 0 measures memory alone.
-      torch: the module `torch_baselines`, or None.
+      torch_baselines: the module of that name, if its programs are among them; or None.
 
     Raises:
       ConfigError: if the folder has other files.
     """
     source = provenance.source()
-    if torch is not None:
-        source["versions"] |= torch.VERSIONS
+    if torch_baselines is not None:
+        source["versions"] |= torch_baselines.VERSIONS
     rows: list[dict[str, Any]] = []
     has_time = rounds > 0
     for programs in groups:
-        # Only here: the first group checks all settings, and an error leaves no folder.
+        # The folder is made when the first group has come. Wrong settings are an error
+        # before that, and leave no empty folder behind.
         markdown.open_folder(out, FILE)
         new_rows = measure(programs, rounds)
         print("\n".join(make_tables(new_rows, has_time)), flush=True)
@@ -119,7 +121,7 @@ def _value_table(rows: Sequence[Row], unit: str, has_time: bool) -> list[str]:
     if unit == "MiB" and WHOLE_SOFTMAX in labels:
         reference = WHOLE_SOFTMAX
 
-    lines = []
+    table_rows = []
     for label in labels:
         cells = [
             _format_cell(
@@ -132,8 +134,8 @@ def _value_table(rows: Sequence[Row], unit: str, has_time: bool) -> list[str]:
         ]
         if has_exponents:
             cells.append(fit_exponent(curve_of_attention.get(label, {})))
-        lines.append([label, *cells])
-    return markdown.make_table(header, lines)
+        table_rows.append([label, *cells])
+    return markdown.make_table(header, table_rows)
 
 
 def _is_of_tasks(rows: Sequence[Row]) -> bool:

@@ -92,7 +92,8 @@ def sample_in_turns(
 ) -> list[list[float]]:
     """Returns the seconds of one call of each, in each round.
 
-    Every round begins with another function, so that none always follows the same one.
+    The functions are called in a cycle, and every round begins one place later, so that
+    over several rounds none is always the first.
 
     Args:
       runs: functions of a number of calls, each of which has been called before.

@@ -54,10 +54,11 @@ def attention_baseline(program: Program, inputs: Sequence[jax.Array]) -> Program
 def train_baseline(
     program: Program, config: Config, data: DeviceRows
 ) -> Program | None:
-    """Returns train steps of transformers' classifier, of the sizes of ours.
+    """Returns train steps of transformers' classifier, with layers of the size of ours.
 
-    Sequences are padded to the next multiple of the landmarks. They are not masked: the
-    classifier of transformers 5 raises an error for a mask.
+    Its vocabulary and classes are those that occur in the data. Sequences are padded to
+    the next multiple of the landmarks. They are not masked: the classifier of
+    transformers 5 raises an error for a mask.
 
     Args:
       program: the program of ours beside which it stands.
@@ -65,8 +66,8 @@ def train_baseline(
       data: its batches.
 
     Returns:
-      None where transformers has no such model: it has a convolution, one input, the
-      options of PUBLISHED, and no gradient accumulation.
+      The program. None if our model differs from transformers' in kind: that one always
+      has a convolution of V, one input, the options of PUBLISHED and undivided batches.
     """
     options = config.attention.options
     has_published_options = options.items() >= PUBLISHED.items()

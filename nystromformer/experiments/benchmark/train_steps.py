@@ -11,7 +11,7 @@ import numpy as np
 from lra_tasks.split import NO_LABEL, Split
 from lra_tasks.task import Task
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.benchmark.attentions import AttentionSpec, name_row
+from nystromformer.experiments.benchmark.specs import AttentionSpec, name_row
 from nystromformer.experiments.benchmark.timing import Program, compile_program
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import Experiment, check_config
@@ -24,8 +24,8 @@ STEPS = 4  # in one run
 def step_groups(
     specs: Sequence[AttentionSpec],
     tasks: Sequence[str],
-    grad_accum_steps: Sequence[int],
-    torch: Any = None,
+    part_counts: Sequence[int],
+    torch_baselines: Any = None,
     changes: Mapping[str, Any] | None = None,
 ) -> Iterator[list[Program]]:
     """Yields the programs of each task; all configs are checked before the first.
@@ -33,13 +33,14 @@ def step_groups(
     Args:
       specs: the attentions.
       tasks: names of config files, of which the paper preset is taken.
-      grad_accum_steps: the numbers of parts of a batch, each of which is measured; it
-        is the number of length buckets, too.
-      torch: the module `torch_baselines`, to measure PyTorch's steps, too; or None.
+      part_counts: into how many parts a batch is divided. Each number is measured, with
+        as many length buckets as parts.
+      torch_baselines: the module of that name, to measure PyTorch's steps, too; or
+        None.
       changes: values by flat keys, as in "train.batch_size"; None changes nothing.
     """
     groups: dict[str, dict[str, Experiment]] = {task: {} for task in tasks}
-    for task, spec, num_parts in itertools.product(groups, specs, grad_accum_steps):
+    for task, spec, num_parts in itertools.product(groups, specs, part_counts):
         experiment = make_experiment(task, spec, num_parts, changes or {})
         label = name_row(spec.label, experiment.config.attention.options)
         if num_parts > 1:
@@ -53,8 +54,10 @@ def step_groups(
         for label, experiment in experiments.items():
             program = train_program(label, experiment, data)
             programs.append(program)
-            if torch is not None:
-                baseline = torch.train_baseline(program, experiment.config, data)
+            if torch_baselines is not None:
+                baseline = torch_baselines.train_baseline(
+                    program, experiment.config, data
+                )
                 if baseline is not None:
                     programs.append(baseline)
         yield programs
@@ -121,19 +124,20 @@ def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Progr
       data: STEPS batches.
     """
     config = experiment.config
-    programs = experiment.make_programs()
+    training = experiment.make_programs()
     seed = np.uint32(0)
     batches = np.arange(len(data.labels), dtype=np.int32).reshape(STEPS, -1)
     chunk = Chunk(data, jax.device_put(batches), STEPS)
-    state_shapes = programs.init.eval_shape(seed)
-    compiled, peak_bytes = compile_program(programs.train_chunk, state_shapes, chunk)
-    # The newest state. A run donates its buffers, and leaves those of the next one.
-    states: list[Any] = []
+    state_shapes = training.init.eval_shape(seed)
+    compiled, peak_bytes = compile_program(training.train_chunk, state_shapes, chunk)
+    # The state after the last run; empty before the first. A run takes it out, since
+    # the compiled steps reuse its memory, and puts the new one in.
+    last_state: list[Any] = []
 
     def run() -> None:
-        old_state = states.pop() if states else programs.init(seed)
-        state, finite = compiled(old_state, chunk)
-        states.append(jax.block_until_ready(state))
+        old_state = last_state.pop() if last_state else training.init(seed)
+        new_state, finite = compiled(old_state, chunk)
+        last_state.append(jax.block_until_ready(new_state))
         culprits = finite.culprits()
         if culprits:
             raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")

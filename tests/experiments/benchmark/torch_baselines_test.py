@@ -9,8 +9,8 @@ pytest.importorskip("transformers", reason="the baselines need transformers")
 from nystromformer.experiments.benchmark import torch_baselines  # noqa: E402
 from nystromformer.experiments.benchmark.attentions import (  # noqa: E402
     attention_programs,
-    parse_attention,
 )
+from nystromformer.experiments.benchmark.specs import parse_attention  # noqa: E402
 from nystromformer.experiments.benchmark.train_steps import step_groups  # noqa: E402
 from tests.tolerance import TOLERANCE, relative_error  # noqa: E402
 

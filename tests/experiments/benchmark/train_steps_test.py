@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.benchmark.attentions import parse_attention
+from nystromformer.experiments.benchmark.specs import parse_attention
 from nystromformer.experiments.benchmark.train_steps import (
     STEPS,
     make_experiment,

@@ -1,0 +1,162 @@
+"""The attentions that are measured: their labels, options and names of rows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from nystromformer.attention import ATTENTIONS
+from nystromformer.attention.base import Attention
+from nystromformer.attention.options import parse_value
+from nystromformer.errors import ConfigError
+
+WHOLE_SOFTMAX = "softmax_all_scores"
+# Exact attention twice, and Nyström attention with its convolution of V and without it.
+TABLE_1 = (
+    WHOLE_SOFTMAX,
+    "softmax",
+    "nystrom-32,conv_kernel_size=0",
+    "nystrom-64,conv_kernel_size=0",
+    "nystrom-32",
+    "nystrom-64",
+    "linformer-256",
+    "longformer-256",
+)
+
+
+class WholeSoftmaxAttention(Attention):
+    """Exact attention whose [T, S] scores all exist at once, as in the paper's Table 1.
+
+    Its memory grows with the square of the length. That of `softmax` grows with the
+    length: it calls cuDNN's kernel in half precision on an NVIDIA GPU, and else
+    computes the scores in blocks (on an accelerator, if there are more than 2²⁷). This
+    class is a row of the benchmark; no model can have it.
+    """
+
+    def attend_heads(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        precision: jax.lax.PrecisionLike,
+    ) -> jax.Array:
+        return jax.nn.dot_product_attention(
+            query,
+            key,
+            value,
+            mask=None if mask is None else mask[:, None, None, :],
+            implementation="xla",
+        )
+
+
+class AttentionSpec(NamedTuple):
+    """An attention that is measured.
+
+    label: NAME or NAME-SIZE, and then any number of ",OPTION=VALUE".
+    name: a name in ATTENTIONS, or WHOLE_SOFTMAX.
+    changes: the options that the command line names, by the label or by --option.
+    """
+
+    label: str
+    name: str
+    changes: dict[str, Any]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All options: the changes, and of the others those that configs start with."""
+        return {**find_class(self.name).config_defaults(), **self.changes}
+
+
+def list_labels() -> list[str]:
+    """Returns the rows of Table 1, then each other attention at its default size."""
+    labels: list[str] = list(TABLE_1)
+    names_in_table = {parse_attention(label).name for label in TABLE_1}
+    for name, cls in ATTENTIONS.items():
+        if name not in names_in_table:
+            size = cls.config_defaults().get(cls.size_option or "")
+            labels.append(f"{name}-{size}" if size else name)
+    return labels
+
+
+def parse_attention(label: str, changes: Sequence[str] = ()) -> AttentionSpec:
+    """Finds the attention and the options that a label and changes name.
+
+    Args:
+      label: NAME or NAME-SIZE: an attention with its defaults and perhaps that size;
+        then, for this row alone, any number of ",OPTION=VALUE".
+      changes: ATTENTION.OPTION=VALUE, each for that attention alone.
+
+    Raises:
+      ConfigError: for an unknown name or option, or a value of another type.
+    """
+    name_and_size, *label_changes = label.split(",")
+    name = name_and_size
+    size = ""
+    if name not in _table():  # A name may have a hyphen.
+        name, _, size = name_and_size.partition("-")
+
+    size_value: dict[str, Any] = {}
+    label_values: dict[str, Any] = {}
+    try:
+        cls = find_class(name)
+        if size and not cls.size_option:
+            raise ValueError(f"{name} has no size: take --attention={name}")
+        if size:
+            size_value[str(cls.size_option)] = parse_value(size)
+        for change in label_changes:
+            option, _, value = change.partition("=")
+            label_values[option] = parse_value(value)
+        cls.check_options({**size_value, **label_values})
+    except ValueError as error:
+        raise ConfigError(f"--attention={label}: {error}") from error
+
+    values = {**size_value, **_parse_changes(name, changes), **label_values}
+    return AttentionSpec(label, name, values)
+
+
+def _parse_changes(name: str, changes: Sequence[str]) -> dict[str, Any]:
+    """The options of an attention that changes ATTENTION.OPTION=VALUE name."""
+    values = {}
+    for change in changes:
+        key, _, value = change.partition("=")
+        attention, _, option = key.partition(".")
+        if attention != name:
+            continue
+        values[option] = parse_value(value)
+        try:
+            find_class(name).check_options({option: values[option]})
+        except ValueError as error:
+            raise ConfigError(f"--option={change}: {error}") from error
+    return values
+
+
+def _table() -> dict[str, type[Attention]]:
+    """The attentions that can be measured."""
+    return {WHOLE_SOFTMAX: WholeSoftmaxAttention, **ATTENTIONS}
+
+
+def find_class(name: str) -> type[Attention]:
+    """Returns the class of an attention that can be measured.
+
+    Raises:
+      ValueError: for an unknown name.
+    """
+    table = _table()
+    if name not in table:
+        raise ValueError(f"unknown attention {name!r}; known: {', '.join(table)}")
+    return table[name]
+
+
+def name_row(label: str, options: Mapping[str, Any]) -> str:
+    """Names a row, as in "nystrom-64, pinv=exact + convolution of 35".
+
+    Args:
+      label: of an AttentionSpec.
+      options: all options with which it is measured.
+    """
+    parts = [x for x in label.split(",") if not x.startswith("conv_kernel_size=")]
+    row_name = ", ".join(parts)
+    if options.get("conv_kernel_size"):
+        row_name += f" + convolution of {options['conv_kernel_size']}"
+    return row_name
