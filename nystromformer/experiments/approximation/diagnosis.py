@@ -134,14 +134,14 @@ def _make_layers(
             arrays = [array[None] for array in arrays]
 
         tokens = arrays[0].shape[:2]
-        if mask is None:
-            valid = np.ones(tokens, bool)
-        else:
+        valid = np.ones(tokens, bool)
+        if mask is not None:
             valid = np.atleast_2d(np.asarray(mask, bool))
-        if valid.shape != tokens:
-            raise ValueError(
-                f"mask must have a value for each token {tokens}, got {np.shape(mask)}"
-            )
+            if valid.shape != tokens:
+                raise ValueError(
+                    f"mask must have a value for each token {tokens}, "
+                    f"got {np.shape(mask)}"
+                )
         layers.append(Layer(*arrays, mask=valid))
     return layers
 
