@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 WIDTH = 6.4  # inches, of one panel
 HEIGHT = 4.0
 LEGEND_LINE = 0.22  # inches
+LONGEST_LABEL_IN_A_COLUMN = 60  # letters, as wide as a panel
 STYLE: Any = {
     "axes.grid": True,
     "grid.alpha": 0.3,
@@ -35,18 +36,19 @@ def line_style(index: int) -> dict[str, Any]:
     return {"color": f"C{index % 10}", "linestyle": stroke}
 
 
-def add_legend(figure: Figure) -> None:
+def add_legend(figure: Figure, num_columns: int = 1) -> None:
     """Adds one legend of all panels below them; the panels keep their height.
 
-    It has as many columns as there are panels side by side.
+    Args:
+      figure: of `new_figure`.
+      num_columns: of the legend, unless a label is too long for the width of one.
     """
     handles = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    gridspec = figure.axes[0].get_gridspec()
-    assert gridspec is not None  # `new_figure` has placed the panels by one
-    num_columns = gridspec.ncols
+    if max(map(len, handles), default=0) > LONGEST_LABEL_IN_A_COLUMN:
+        num_columns = 1
     num_rows = math.ceil(len(handles) / num_columns)
     figure.set_figheight(HEIGHT + LEGEND_LINE * num_rows)
     figure.legend(

@@ -1,6 +1,6 @@
 """Figures of scores over what they cost, with the best trade-offs."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -66,20 +66,63 @@ def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
     if not panels:
         return None
 
+    points_of_panel = {
+        data_and_device: _summarize_points(panel, cost)
+        for data_and_device, panel in panels.items()
+    }
+    lines = _name_lines(pd.concat(list(points_of_panel.values())))
     figure = new_figure(columns=len(panels))
-    groups = measured_runs["group"].unique()
-    styles = {name: line_style(i) for i, name in enumerate(groups)}
-    for axes, ((data, device), panel) in zip(figure.axes, panels.items(), strict=True):
-        _draw_panel(axes, panel, cost, styles)
-        title_parts = [panel["task"].iloc[0], data, device]
+    for axes, (data_and_device, points) in zip(
+        figure.axes, points_of_panel.items(), strict=True
+    ):
+        _draw_panel(axes, points, cost, lines)
+        title_parts = [runs["task"].iloc[0], *data_and_device]
         axes.set_title(", ".join(part for part in title_parts if part))
-    add_legend(figure)
+        axes.set_ylabel(heading("test", runs["metric"].iloc[0]))
+    add_legend(figure, num_columns=len(panels))
     return figure
 
 
-def _draw_panel(axes: Axes, runs: Frame, cost: CostAxis, styles: dict[str, dict]):
+class Line(NamedTuple):
+    """How the points of a group are drawn.
+
+    Attributes:
+      label: the group in the legend, such as "nystrom, by landmarks".
+      setting: the word that is left out beside its points, such as "landmarks".
+      style: the colour and stroke.
+    """
+
+    label: str
+    setting: str
+    style: dict[str, Any]
+
+
+def _name_lines(points: Frame) -> dict[str, Line]:
+    """The line of each group, the same in all panels."""
+    lines = {}
+    by_group = points.groupby("group", sort=False)
+    for index, (group, group_points) in enumerate(by_group):
+        setting = _find_setting(list(group_points["name"]))
+        label = f"{group}, by {setting}" if setting else group
+        lines[group] = Line(label, setting, line_style(index))
+    return lines
+
+
+def _find_setting(names: list[str]) -> str:
+    """The word beside which all names have a number: "landmarks" of "4 landmarks".
+
+    It is "" if they do not share one, and for a single name.
+    """
+    settings = set()
+    for name in names:
+        words = [word for word in name.split(" ") if not word.isdigit()]
+        has_number = len(words) == len(name.split(" ")) - 1
+        settings.add(words[0] if has_number and len(words) == 1 else "")
+    return settings.pop() if len(settings) == 1 and len(set(names)) > 1 else ""
+
+
+def _draw_panel(axes: Axes, points: Frame, cost: CostAxis, lines: dict[str, Line]):
     """Draws the frontier, the points of each group and their names."""
-    points = _summarize_points(runs, cost)
     frontier = _find_frontier(points, cost)
     # A point's score can be had at worse costs too, up to the next point: at lower
     # speeds, which lie to its left, and at larger memories, to its right.
@@ -89,29 +132,32 @@ def _draw_panel(axes: Axes, runs: Frame, cost: CostAxis, styles: dict[str, dict]
     )
 
     for group, group_points in points.groupby("group", sort=False):
-        line = group_points.sort_values("cost")
-        setting, names = _split_names(list(line["name"]))
+        label, setting, style = lines[group]
+        sorted_points = group_points.sort_values("cost")
         axes.errorbar(
-            line["cost"],
-            line["score"],
-            line["bar"],
+            sorted_points["cost"],
+            sorted_points["score"],
+            sorted_points["bar"],
             marker="o",
             capsize=2,
             linewidth=0.7,
-            label=f"{group}, by {setting}" if setting else group,
-            **styles[group],
+            label=label,
+            **style,
         )
-        places = zip(line["cost"], line["score"], strict=True)
-        for name, place in zip(names, places, strict=True):
+        for point in sorted_points.itertuples():
             axes.annotate(
-                name, place, xytext=(3, 3), textcoords="offset points", fontsize=6
+                point.name.replace(setting, "").strip(),
+                (point.cost, point.score),
+                xytext=(3, 3),
+                textcoords="offset points",
+                fontsize=6,
             )
 
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set(xlabel=cost.title, ylabel=heading("test", runs["metric"].iloc[0]))
+    axes.set_xlabel(cost.title)
 
 
 def _summarize_points(runs: Frame, cost: CostAxis) -> Frame:
@@ -135,23 +181,6 @@ def _summarize_points(runs: Frame, cost: CostAxis) -> Frame:
             }
         )
     return pd.DataFrame(points)
-
-
-def _split_names(names: list[str]) -> tuple[str, list[str]]:
-    """Takes the common word out of the names of a line's points.
-
-    Returns:
-      The word and the rest of each name: "landmarks" and ["4", "16"] of "4 landmarks"
-      and "16 landmarks". If the names are not of two words with one in common, it is ""
-      and the names as they are.
-    """
-    words = [name.split(" ") for name in names]
-    if len(words) > 1 and all(len(pair) == 2 for pair in words):
-        for first, second in ((0, 1), (1, 0)):
-            shared = {pair[first] for pair in words}
-            if len(shared) == 1:
-                return shared.pop(), [pair[second] for pair in words]
-    return "", names
 
 
 def _find_frontier(points: Frame, cost: CostAxis) -> Frame:

@@ -3,7 +3,11 @@
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.report.costs import COST_AXES, draw_by_cost
+from nystromformer.experiments.report.costs import (
+    COST_AXES,
+    _find_setting,
+    draw_by_cost,
+)
 from nystromformer.experiments.report.names import group_names
 from tests.experiments.report.conftest import read_groups
 
@@ -53,6 +57,41 @@ def test_draw_by_cost_names_points_whole_that_share_no_setting(runs):
     names = [text.get_text() for text in axes.texts]
     assert all(" " in name for name in names), names
     assert len(set(names)) == 2
+
+
+def test_draw_by_cost_names_a_group_alike_in_all_panels(runs):
+    places = [(500, 16), (500, 64), (900, 16)]
+    for length, landmarks in places:
+        add_costs(
+            runs,
+            "nystrom,quick",
+            0.6,
+            100.0,
+            1,
+            task__max_length=length,
+            attention__num_landmarks=landmarks,
+        )
+    for length in (500, 900):
+        add_costs(runs, "softmax,quick", 0.6, 50.0, 1, task__max_length=length)
+    figure = draw_by_cost(read_groups(runs), COST_AXES["speed"])
+    names = [sorted(text.get_text() for text in axes.texts) for axes in figure.axes]
+    assert names == [["", "16", "64"], ["", "16"]]
+    lines = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert lines == ["nystrom, by landmarks", "softmax"]
+
+
+@pytest.mark.parametrize(
+    ("names", "setting"),
+    [
+        (["4 landmarks", "16 landmarks"], "landmarks"),
+        (["window 4", "window 16"], "window"),
+        (["4 landmarks", "4 iterations"], ""),
+        (["4 landmarks", "no convolution"], ""),
+        (["4 landmarks"], ""),
+    ],
+)
+def test_find_setting_is_the_word_beside_all_numbers(names, setting):
+    assert _find_setting(names) == setting
 
 
 def test_draw_by_cost_joins_the_points_of_a_group(runs):
