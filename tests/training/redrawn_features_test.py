@@ -14,7 +14,7 @@ from nystromformer.training.devices import device_put_global
 from nystromformer.training.objective import Classification
 from tests.training.conftest import make_split
 
-# performer_test holds by which key features are drawn, and keys_test the keys of a step.
+# performer_test holds by which key features are drawn, keys_test the keys of a step.
 pytestmark = pytest.mark.slow
 
 
