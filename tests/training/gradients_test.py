@@ -136,14 +136,6 @@ def test_batch_gradient_divides_by_the_weight_and_passes_variables_on(data, part
     assert gradient.variables == parts
 
 
-def test_batch_gradient_draws_dropout_for_each_part(data):
-    model = classifier("identity", dropout_rate=0.5)
-    once = gradient_of(model, data, [0], length_buckets=2)
-    twice = gradient_of(model, data, [0, 0], grad_accum_steps=2, length_buckets=2)
-    loss = once.totals.means()["loss"]
-    assert twice.totals.means()["loss"] != pytest.approx(loss)
-
-
 def test_batch_gradient_sorts_parts_by_length_and_truncates_them(data):
     masks = []
 
