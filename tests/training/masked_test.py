@@ -204,17 +204,6 @@ def test_masked_tokens_evaluation_is_the_same_in_any_batches_and_lengths(model):
     assert actual == pytest.approx(expected)
 
 
-def test_masked_tokens_draws_by_the_key(model):
-    """An evaluation and two steps hide three different choices of tokens."""
-    rows = batch(np.arange(6))
-    keys = (None, jax.random.key(9), jax.random.key(8))
-    losses = set()
-    for key in keys:
-        loss, _ = compute_sums(objective(), model, rows, key)["loss"]
-        losses.add(float(loss))
-    assert len(losses) == 3
-
-
 def test_masked_tokens_takes_pairs_as_two_examples(model):
     pairs = Batch(
         inputs=jnp.asarray(INPUTS[:4].reshape(2, 2, L)),
