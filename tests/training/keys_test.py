@@ -172,13 +172,6 @@ def test_augmented_draws_for_each_example_by_a_key_of_its_own(augmented):
         np.testing.assert_array_equal(augmented.objective.inputs[row], tokens)
 
 
-def test_augmented_changes_nothing_without_a_key(augmented):
-    batch = take(make_split(0, 8), [5, 2])
-    augmented(None, batch, None)
-    assert augmented.objective.key is None
-    np.testing.assert_array_equal(augmented.objective.inputs, batch.inputs)
-
-
 MASKED = MaskedTokens(vocab_size=VOCAB, mask_token=VOCAB, mlm_probability=0.4)
 
 
