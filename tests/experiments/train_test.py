@@ -190,13 +190,6 @@ def test_train_rejects_bad_input_in_one_line_and_leaves_nothing(commands, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_train_takes_none_for_a_folder_as_no_folder(commands, tmp_path):
-    config = f"--config={ROOT}/configs/labelled_texts.py:identity,quick"
-    options = ("--config.task.source_dir=None", f"--workdir={tmp_path}/run")
-    done = commands.run("train.py", config, *options)
-    assert "source_dir must name the folder that has train.csv" in refused(done)
-
-
 @pytest.mark.parametrize("body", ["return nothing", "ConfigDict().trian.seed = 1"])
 def test_train_shows_where_a_config_file_fails(commands, tmp_path, body):
     path = tmp_path / "mine.py"
