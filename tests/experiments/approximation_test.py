@@ -115,6 +115,8 @@ def check_errors(rows_of_landmarks, rows_of_iterations, layers):
     assert not measured
 
 
+# measurements_test holds the errors by the paper without a run.
+@pytest.mark.slow
 def test_measured_errors_of_a_run_are_those_of_the_paper(finished):
     layers = layers_of_longest(finished[0])
     with jax.enable_x64(True):
