@@ -21,7 +21,7 @@ from nystromformer.training.data import Batch, HostSplit
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Classification
 from nystromformer.training.step import split_weights
-from tests.lra_tasks.listops_generator_test import evaluate as value_of
+from tests.lra_tasks.listops_cases import value_of
 
 SHUFFLE = AUGMENTATIONS["shuffle_arguments"]
 KEY = jax.random.key(3)
