@@ -119,7 +119,7 @@ def test_batch_gradient_in_parts_adds_up_to_the_whole(data, name, parts, buckets
 def test_batch_gradient_gives_a_pair_the_length_of_its_longer_text(data):
     rows = jnp.arange(8).reshape(4, 2)
     pairs = data._replace(labels=data.labels[:4], pairs=rows)
-    model = classifier("linear", PairClassifier)
+    model = classifier("identity", PairClassifier)
     gradient = gradient_of(model, pairs, range(4), grad_accum_steps=4, length_buckets=4)
     check_equal(gradient, gradient_of(model, pairs, range(4)))
 
