@@ -155,6 +155,8 @@ epy.lazy_imports = slow_lazy_imports
 """
 
 
+# All other runs load data and compile at once, with imports that take their usual time.
+@pytest.mark.slow
 def test_train_compiles_while_data_load_however_slowly_libraries_are_imported(
     commands, tmp_path
 ):
