@@ -217,6 +217,35 @@ def test_masked_tokens_takes_pairs_as_two_examples(model):
     assert float(loss) == pytest.approx(float(expected), 1e-6)
 
 
+@pytest.mark.parametrize("pair", [0, 1])
+def test_masked_tokens_of_a_filler_pair_weigh_nothing(model, pair):
+    """The sums are those of the real pair alone; both texts of the filler are left."""
+    inputs = jnp.asarray(INPUTS[-4:].reshape(2, 2, L))
+    mask = jnp.asarray(VALID[-4:].reshape(2, 2, L))
+    pairs = Batch(
+        inputs=inputs,
+        mask=mask,
+        labels=jnp.zeros(2, int),
+        weights=jnp.zeros(2).at[pair].set(1.0),
+        indices=jnp.arange(2),
+    )
+    real_pair = Batch(
+        inputs=inputs[pair][None],
+        mask=mask[pair][None],
+        labels=jnp.zeros(1, int),
+        weights=jnp.ones(1),
+        indices=jnp.array([pair]),
+    )
+
+    sums = compute_sums(objective(mlm_probability=0.4), model, pairs)
+    expected = compute_sums(objective(mlm_probability=0.4), model, real_pair)
+
+    assert expected["loss"][1] > 0
+    for name, (total, weight) in expected.items():
+        assert float(sums[name][0]) == pytest.approx(float(total), rel=1e-5)
+        assert float(sums[name][1]) == pytest.approx(float(weight), rel=1e-5)
+
+
 @pytest.mark.parametrize("options", [{"mlm_probability": 0.0}, {"corruption": "hide"}])
 def test_masked_tokens_refuses_bad_options(options):
     with pytest.raises(ValueError, match=next(iter(options))):
