@@ -126,8 +126,8 @@ def test_commands_of_all_pages_know_their_flags_files_and_keys(commands, script)
 def check_arguments(arguments: list[str], help_text: str) -> None:
     """Every flag stands in the help; every config key is one of its config file.
 
-    A sweep without --config has files of its own: its keys are those of any task. Only
-    the options of a task differ from one to another.
+    A sweep without --config has files of its own. Their keys are those of ListOps, but
+    for the options of a task and of an attention.
     """
     config = None
     for argument in arguments:
@@ -141,8 +141,8 @@ def check_arguments(arguments: list[str], help_text: str) -> None:
             if config is not None:
                 assert key in config[group], argument
             else:
-                is_of_a_task = group == "task"
-                assert is_of_a_task or key in LISTOPS[group], argument
+                is_option = group in ("task", "attention")
+                assert is_option or key in LISTOPS[group], argument
         elif argument.startswith("--"):
             flag = rf"^  --(\[no\])?{re.escape(name)}[:=]"
             assert re.search(flag, help_text, re.MULTILINE), argument
