@@ -62,7 +62,10 @@ def test_float32_products_have_the_precision_that_jax_is_asked_for(precision):
         traced = jax.jit(attend).trace(weights, x)
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     precisions = re.findall(r"precision = \[(\w+), (\w+)\]", text)
-    assert precisions == text.count("dot_general") * [(precision.upper(),) * 2]
+    num_products = text.count("dot_general")
+    assert num_products > 0
+    assert len(precisions) == num_products
+    assert set(precisions) == {(precision.upper(), precision.upper())}
 
 
 def test_the_page_names_tests_that_are_there():

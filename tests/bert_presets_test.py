@@ -12,9 +12,18 @@ from tests.presets import check_settings, flat
 def bert_encoder(num_layers, num_heads, model_dim):
     """BERT's encoder in a size: the MLP is four times as wide as the model."""
     return {
-        **model(num_layers=num_layers, num_heads=num_heads, model_dim=model_dim),
-        **model(mlp_dim=4 * model_dim, norm="post", gelu="tanh", dropout_rate=0.1),
-        **model(embedding_norm=True, num_token_types=2, pooling="bert_pooler"),
+        **model(
+            num_layers=num_layers,
+            num_heads=num_heads,
+            model_dim=model_dim,
+            mlp_dim=4 * model_dim,
+            norm="post",
+            gelu="tanh",
+            dropout_rate=0.1,
+            embedding_norm=True,
+            num_token_types=2,
+            pooling="bert_pooler",
+        ),
         **attention(conv_kernel_size=33, num_landmarks=64),
     }
 
@@ -66,8 +75,11 @@ GLUE = {
 }
 
 
-def half_an_epoch(config, num_train):
-    """The intervals of a config: half an epoch of nine tenths of the examples."""
+def check_intervals_are_half_an_epoch(config, num_train):
+    """Checks them for nine tenths of the examples, and returns them as settings.
+
+    Rounded to a number of steps, they are the config's own, which check_settings takes.
+    """
     every = config["train.eval_every"]
     assert every == pytest.approx(0.9 * num_train / 32 / 2, abs=1)
     return train(eval_every=every, checkpoint_every=every)
@@ -76,7 +88,7 @@ def half_an_epoch(config, num_train):
 @pytest.mark.parametrize("preset", GLUE)
 def test_fine_tuning_on_glue_is_the_papers(preset):
     settings, num_train = GLUE[preset]
-    intervals = half_an_epoch(flat("glue", preset), num_train)
+    intervals = check_intervals_are_half_an_epoch(flat("glue", preset), num_train)
     check_settings("glue", preset, FINE_TUNING | settings | intervals)
     assert flat("glue", preset)["objective.name"] == "classification"
 
@@ -122,7 +134,7 @@ def test_seq1024_doubles_the_length_of_quick(task, preset, length):
 
 def test_fine_tuning_on_imdb_is_that_on_glue():
     """Its sub-words are bytes, unless the command line names another run's."""
-    intervals = half_an_epoch(flat("text", "subwords"), 25_000)
+    intervals = check_intervals_are_half_an_epoch(flat("text", "subwords"), 25_000)
     expected = FINE_TUNING | intervals | {"task.tokenizer": "byte"}
     check_settings("text", "subwords", expected)
     quick = quick_fine_tuning(max_length=256)

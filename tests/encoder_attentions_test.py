@@ -15,10 +15,10 @@ from tests.encoder_cases import (
     INPUTS,
     MASK,
     L,
-    compiled,
+    compile_model,
+    compiled_encoder,
     encoder_config,
     error_of_valid_rows,
-    forward,
     make_encoder,
 )
 from tests.tolerance import TOLERANCE, relative_error
@@ -56,10 +56,10 @@ def test_encoder_with_an_attention_for_each_layer(attention, options, by_layer, 
         num_layers=3,
         remat=remat,
     )
-    out, _ = compiled(model)(INPUTS, MASK)
-    expected, _ = compiled(swap_by_hand(remat))(INPUTS, MASK)
+    out, _ = compile_model(model)(INPUTS, MASK)
+    expected, _ = compile_model(swap_by_hand(remat))(INPUTS, MASK)
     np.testing.assert_array_equal(out, expected)
-    only_softmax, _ = forward(attention="softmax", num_layers=3)(INPUTS, MASK)
+    only_softmax, _ = compiled_encoder(attention="softmax", num_layers=3)(INPUTS, MASK)
     assert error_of_valid_rows(out, only_softmax) > 1e-4
 
 

@@ -49,7 +49,7 @@ def encode(model: nnx.Module, *inputs: Any) -> jax.Array:
     return vectors
 
 
-def compiled(model: nnx.Module) -> Callable[..., Any]:
+def compile_model(model: nnx.Module) -> Callable[..., Any]:
     """The model as a function that is compiled once for each shape."""
     graphdef, state = nnx.split(model)
     call = jax.jit(lambda state, *args: nnx.merge(graphdef, state)(*args))
@@ -61,9 +61,9 @@ def make_encoder(**options: Any) -> Encoder:
 
 
 @functools.cache
-def forward(**options: Any) -> Callable[..., Any]:
+def compiled_encoder(**options: Any) -> Callable[..., Any]:
     """The encoder of these options as a compiled function."""
-    return compiled(make_encoder(**options))
+    return compile_model(make_encoder(**options))
 
 
 def error_of_valid_rows(actual: jax.Array, expected: jax.Array) -> float:

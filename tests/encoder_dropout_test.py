@@ -48,14 +48,6 @@ def test_encoder_after_train_needs_a_key_for_features_that_are_redrawn():
     assert error_of_valid_rows(encode(model, INPUTS, MASK, KEY), expected) > 0.01
 
 
-def test_encoder_dropout_is_a_function_of_its_key():
-    model = make_encoder(dropout_rate=0.3, attention="identity")
-    out = encode(model, INPUTS, MASK, KEY)
-    np.testing.assert_array_equal(encode(model, INPUTS, MASK, KEY), out)
-    out_by_another_key = encode(model, INPUTS, MASK, jax.random.key(2))
-    assert error_of_valid_rows(out_by_another_key, out) > 0.01
-
-
 def test_encoder_drops_nothing_without_a_key():
     model = make_encoder(dropout_rate=0.3, attention="identity")
     model_without_dropout = make_encoder(dropout_rate=0.0, attention="identity")

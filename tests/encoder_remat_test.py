@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.encoder_cases import INPUTS, MASK, OPTIONS, B, D, L, compiled, make_encoder
+from tests.encoder_cases import (
+    INPUTS,
+    MASK,
+    OPTIONS,
+    B,
+    D,
+    L,
+    compile_model,
+    make_encoder,
+)
 from tests.jaxpr import equations
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -73,7 +82,7 @@ def make_model(attention, options, remat):
 @functools.cache
 def output_of_identity_without_remat():
     model = make_model("identity", {}, remat="none")
-    out, _ = compiled(model)(INPUTS)
+    out, _ = compile_model(model)(INPUTS)
     return np.asarray(out)
 
 
@@ -103,5 +112,5 @@ def test_encoder_remat_keeps_parameters_of_all_kinds(attention, options):
     """All blocks share some of them, and some are never trained."""
     model = make_model(attention, options, remat="block")
     out = jax.jit(lambda x: model(x)[0])(INPUTS)
-    expected, _ = compiled(make_model(attention, options, remat="none"))(INPUTS)
+    expected, _ = compile_model(make_model(attention, options, remat="none"))(INPUTS)
     assert relative_error(out, expected) <= TOLERANCE["float32"]

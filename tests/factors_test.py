@@ -129,7 +129,7 @@ compiled_standard_nystrom = jax.jit(
 )
 
 
-def random_tokens(mask, seed):
+def random_token_positions(mask, seed):
     """The tokens that standard_nystrom draws in float64."""
     with jax.enable_x64(True):
         return random_positions(jnp.asarray(mask), M, seed).tolist()
@@ -153,7 +153,7 @@ def standard_nystrom(mask, **options):
 def test_standard_nystrom_samples_rows_and_columns_of_softmax():
     mask = MASKS["holes"]
     valid = np.flatnonzero(mask).tolist()
-    tokens = random_tokens(mask, seed=5)
+    tokens = random_token_positions(mask, seed=5)
     expected = paper.standard_nystrom(QUERY, KEY, valid, tokens)
     actual = standard_nystrom(mask, num_landmarks=M, seed=5)
     # The condition number of S[J, J] costs two digits.
@@ -179,7 +179,7 @@ def test_standard_nystrom_of_all_tokens_is_exact():
 def test_standard_nystrom_may_have_the_iterated_inverse():
     mask = MASKS["holes"]
     valid = np.flatnonzero(mask).tolist()
-    tokens = random_tokens(mask, seed=5)
+    tokens = random_token_positions(mask, seed=5)
     expected = paper.standard_nystrom(QUERY, KEY, valid, tokens, num_iters=4)
     actual = standard_nystrom(
         mask, num_landmarks=M, seed=5, pinv="iterative", num_pinv_iters=4

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
-from nystromformer.attention.nystrom import NystromAttention
-from nystromformer.attention.softmax import SoftmaxAttention
 from nystromformer.fused import attend_fused_head, attend_with_lengths
 from tests.attention.cases import make, normal
 from tests.jaxpr import equations
@@ -92,7 +90,7 @@ def test_softmax_is_cudnns_kernel_on_a_gpu(dtype, length, has_mask, has_cudnn):
 
 
 # Attentions and arguments that the kernel cannot take.
-BLOCKS = {
+REFUSED_BY_THE_KERNEL = {
     "float32": (SOFTMAX, shapes(jnp.float32)),
     "turned off": (make("softmax", num_heads=N, head_dim=H, fused=False), shapes()),
     "bias": (functools.partial(SOFTMAX, bias=np.zeros((1, LENGTH))), shapes()),
@@ -110,9 +108,9 @@ BLOCKS = {
 }
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", REFUSED_BY_THE_KERNEL)
 def test_softmax_keeps_its_blocks_where_the_kernel_cannot(name, has_cudnn):
-    attend, arguments = BLOCKS[name]
+    attend, arguments = REFUSED_BY_THE_KERNEL[name]
     text = lowered(attend, *arguments)
     assert num_calls(text) == (0, 0)
     assert "dot_general" in text
@@ -127,13 +125,14 @@ def test_softmax_keeps_its_blocks_on_several_devices(has_cudnn, monkeypatch):
     assert num_calls(lowered(SOFTMAX, *shapes())) == (0, 0)
 
 
-@pytest.mark.parametrize(("capability", "calls"), [("7.5", (0, 0)), ("8.0", (1, 1))])
-def test_softmax_keeps_its_blocks_on_a_gpu_before_ampere(
-    capability, calls, has_cudnn, monkeypatch
+@pytest.mark.parametrize(("capability", "num_kernels"), [("7.5", 0), ("8.0", 1)])
+def test_softmax_takes_the_kernel_from_ampere_on(
+    capability, num_kernels, has_cudnn, monkeypatch
 ):
     gpus = [SimpleNamespace(compute_capability=capability)]
     monkeypatch.setattr(jax, "local_devices", lambda: gpus)
-    assert num_calls(lowered(SOFTMAX, *shapes())) == calls
+    expected = (num_kernels, num_kernels)  # The kernel and its gradient.
+    assert num_calls(lowered(SOFTMAX, *shapes())) == expected
 
 
 def test_softmax_on_a_cpu_is_the_same_program_where_cudnn_is_installed(has_cudnn):
@@ -217,7 +216,13 @@ VMAPS = {
 
 @pytest.mark.parametrize(
     ("name", "has_mask"),
-    [*((name, True) for name in VMAPS), ("queries alone", False)],
+    [
+        ("queries alone", True),
+        ("another axis", True),
+        pytest.param("keys alone", True, marks=pytest.mark.slow),
+        pytest.param("all", True, marks=pytest.mark.slow),
+        pytest.param("queries alone", False, marks=pytest.mark.slow),
+    ],
 )
 def test_the_kernel_is_vmapped(name, has_mask, has_cudnn):
     """JAX's own rule needs all arrays batched along the first axis."""
@@ -281,8 +286,3 @@ def test_attend_fused_head_returns_float32_on_every_platform(has_cudnn):
     x = jnp.asarray(normal(0, LENGTH, H), "bfloat16")
     out = attend_fused_head(x, x, x, jnp.asarray(MASKS["holes"][0]))
     assert out.dtype == jnp.float32
-
-
-def test_fused_is_the_default_of_softmax_alone():
-    assert SoftmaxAttention.config_defaults()["fused"] is True
-    assert NystromAttention.config_defaults()["fused"] is False

@@ -25,7 +25,7 @@ from tests.encoder_cases import (
     D,
     L,
     V,
-    compiled,
+    compile_model,
     encoder_config,
 )
 from tests.paper import gelu
@@ -40,8 +40,8 @@ def make(model=SequenceClassifier, pooling="mean", **options):
 
 
 @functools.cache
-def forward(**options):
-    return compiled(make(**options))
+def compiled_classifier(**options):
+    return compile_model(make(**options))
 
 
 def apply_linear(layer, x):
@@ -51,7 +51,7 @@ def apply_linear(layer, x):
 
 def encode(model):
     """The vectors of the model's encoder in float64, [B, L, D]."""
-    x, _ = compiled(model.encoder)(INPUTS, MASK)
+    x, _ = compile_model(model.encoder)(INPUTS, MASK)
     return np.float64(x)
 
 
@@ -114,7 +114,9 @@ def test_pair_classifier_rejects_inputs_and_masks_that_are_no_pairs():
 @pytest.mark.parametrize("pooling", ["mean", "cls_token"])
 def test_sequence_classifier_ignores_padding_and_batch(pooling):
     has_cls_token = pooling == "cls_token"
-    function = forward(pooling=pooling, cls_token=has_cls_token, attention="softmax")
+    function = compiled_classifier(
+        pooling=pooling, cls_token=has_cls_token, attention="softmax"
+    )
     logits = function(INPUTS, MASK)
     assert logits.shape == (B, C)
     other_tokens = np.where(MASK, INPUTS, (INPUTS + 5) % V)
@@ -134,7 +136,7 @@ def test_pair_classifier_is_one_encoder_and_four_features():
     model = make(PairClassifier, attention="softmax")
     inputs = np.stack([INPUTS, (INPUTS * 3 + 1) % V], axis=1)
     mask = np.stack([MASK, MASK[::-1]], axis=1)
-    encode_text = compiled(model.encoder)
+    encode_text = compile_model(model.encoder)
 
     def pooled_text(i):
         x, _ = encode_text(inputs[:, i], mask[:, i])
@@ -146,7 +148,7 @@ def test_pair_classifier_is_one_encoder_and_four_features():
     features = np.concatenate([x0, x1, x0 * x1, x0 - x1], axis=1)
     hidden = np.maximum(apply_linear(model.head.hidden, features), 0)
     expected = apply_linear(model.head.out, hidden)
-    classify = compiled(model)
+    classify = compile_model(model)
     assert relative_error(classify(inputs, mask), expected) <= TOLERANCE["float32"]
     logits_of_swapped_texts = classify(inputs[:, ::-1], mask[:, ::-1])
     assert relative_error(logits_of_swapped_texts, expected) > 1e-3
@@ -171,7 +173,7 @@ def test_token_classifier_is_linear_on_each_vector():
     config = encoder_config(dtype=jnp.bfloat16, attention="identity")
     model = TokenClassifier(config, num_classes=C, rngs=nnx.Rngs(0))
     expected = apply_linear(model.out, encode(model))
-    logits = compiled(model)(INPUTS, MASK)
+    logits = compile_model(model)(INPUTS, MASK)
     assert logits.dtype == jnp.float32
     assert logits.shape == (B, L, C)
     assert relative_error(logits, expected) <= TOLERANCE["float32"]
@@ -246,13 +248,6 @@ def test_first_token_classifier_is_its_formula(activation, kind, function):
     assert relative_error(logits, expected) <= TOLERANCE["float32"]
 
 
-def test_first_token_classifier_drops_with_a_key():
-    model = FirstTokenClassifier(published_config(), num_classes=C, rngs=nnx.Rngs(0))
-    logits = nnx.jit(model)(INPUTS, MASK)
-    dropped = nnx.jit(model)(INPUTS, MASK, jax.random.key(0))
-    assert relative_error(dropped, logits) > 0.1
-
-
 def test_masked_order_model_reads_the_first_vector():
     model = MaskedOrderModel(published_config(), rngs=nnx.Rngs(0))
     model.ordered.bias[...] = 1
@@ -283,7 +278,7 @@ def test_pair_classifier_takes_features():
     features = np.random.default_rng(2).normal(size=(B, 2, L, V)).astype(np.float32)
     mask = np.stack([MASK, MASK], axis=1)
     model = make(PairClassifier, attention="identity", vocab_size=None, input_dim=V)
-    classify = compiled(model)
+    classify = compile_model(model)
     logits = classify(features, mask)
     assert logits.shape == (B, C)
     swapped_logits = classify(features[:, ::-1], mask)

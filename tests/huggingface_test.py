@@ -48,7 +48,7 @@ CONFIG = EncoderConfig(
 
 
 def test_load_pretrained_puts_tensors_of_one_shape_in_their_places(tmp_path):
-    """Written out, while other tests use the table of the loader."""
+    """The places are written out; other tests find them by the loader's own table."""
     published = make_published_folder(tmp_path)
     block = load_pretrained(tmp_path).encoder.blocks[1]
     attention = block.attention
@@ -74,7 +74,7 @@ def test_load_pretrained_puts_tensors_of_one_shape_in_their_places(tmp_path):
 
 @pytest.mark.parametrize("head", HEAD_SHAPES)
 def test_load_pretrained_reads_every_tensor(head, tmp_path):
-    """And no other: the names are those of the table above."""
+    """The file has these tensors and no other; published_folder.py writes them out."""
     published = make_published_folder(tmp_path, head)
     variables = variables_by_name(nnx.state(load_pretrained(tmp_path, head=head)))
     arrays = {name: np.asarray(x[...]) for name, (_, x) in variables.items()}

@@ -124,10 +124,10 @@ def test_nystrom_uses_these_landmarks_and_this_inverse(choice, pinv, inverse):
 
 
 @pytest.mark.parametrize(
-    ("choice", "inverse", "count"),
+    ("choice", "pinv", "count"),
     [("random", "iterative", 4), ("random", "exact", M), ("kmeans", "identity", 71)],
 )
-def test_nystrom_with_a_landmark_for_each_valid_token_is_exact(choice, inverse, count):
+def test_nystrom_with_a_landmark_for_each_valid_token_is_exact(choice, pinv, count):
     mask = TOKEN % 17 == 3
     query, key, value = normal(0, 3, S, H)
     valid = np.flatnonzero(mask).tolist()
@@ -138,5 +138,5 @@ def test_nystrom_with_a_landmark_for_each_valid_token_is_exact(choice, inverse, 
         out = attend(query, key, value, mask, count, landmarks=choice, pinv=pinv)
         return relative_error(out[mask], expected)
 
-    assert error_of_landmarks(count, inverse) <= TOLERANCE["float64"]
+    assert error_of_landmarks(count, pinv) <= TOLERANCE["float64"]
     assert error_of_landmarks(3, "iterative") > 1e-2

@@ -30,7 +30,7 @@ def masks(length):
 
 
 @functools.cache
-def compiled(function, dtype, **options):
+def compile_on_numpy(function, dtype, **options):
     """The function in that dtype on numpy arrays, compiled once a shape."""
     jitted = jax.jit(functools.partial(function, **options))
 
@@ -55,22 +55,34 @@ def segment_means(x, mask=None, *, num_landmarks):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("length", "num_landmarks"), [(13, 5), (67, 7), (7, 11)])
-def test_segment_means(length, num_landmarks, dtype):
-    function = compiled(segment_means, dtype, num_landmarks=num_landmarks)
+def test_segment_means_are_the_papers_over_valid_tokens(length, num_landmarks, dtype):
+    function = compile_on_numpy(segment_means, dtype, num_landmarks=num_landmarks)
     for scale, mask in itertools.product(SCALES, masks(length)):
         x = normal(1, length, 3, scale=scale)
         valid = np.flatnonzero(mask).tolist()
         expected = paper.segment_means(x, valid, num_landmarks)
         expected_exists = np.arange(num_landmarks) < len(expected)
-        calls = [(x, mask)]
-        if mask.all():
-            calls.append((x,))
-        for args in calls:
-            means, exists = function(*args)
-            assert means.dtype == dtype
-            check(means[: len(expected)], expected)
-            assert not means[len(expected) :].any()
-            np.testing.assert_array_equal(exists, expected_exists)
+        means, exists = function(x, mask)
+        assert means.dtype == dtype
+        check(means[: len(expected)], expected)
+        assert not means[len(expected) :].any()
+        np.testing.assert_array_equal(exists, expected_exists)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("length", "num_landmarks"), [(13, 5), (67, 7), (7, 11)])
+def test_segment_means_without_a_mask_are_those_of_all_tokens(
+    length, num_landmarks, dtype
+):
+    function = compile_on_numpy(segment_means, dtype, num_landmarks=num_landmarks)
+    for scale in SCALES:
+        x = normal(1, length, 3, scale=scale)
+        expected = paper.segment_means(x, list(range(length)), num_landmarks)
+        means, exists = function(x)
+        assert means.dtype == dtype
+        check(means[: len(expected)], expected)
+        assert not means[len(expected) :].any()
+        np.testing.assert_array_equal(exists, np.arange(num_landmarks) < length)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -78,7 +90,7 @@ def test_iterative_pinv_iterates_as_the_paper_each_matrix_by_its_own_norms(dtype
     scores = [normal(i, 7, 7, scale=scale) for i, scale in enumerate(SCALES)]
     matrices = np.stack([paper.softmax(x) for x in scores])
     for num_iters in (0, 1, 6):
-        function = compiled(core.iterative_pinv, dtype, num_iters=num_iters)
+        function = compile_on_numpy(core.iterative_pinv, dtype, num_iters=num_iters)
         inverses = function(matrices)
         assert inverses.dtype == dtype
         for inverse, matrix in zip(inverses, matrices, strict=True):
@@ -93,8 +105,8 @@ def test_iterative_pinv_iterates_as_the_paper_each_matrix_by_its_own_norms(dtype
 @pytest.mark.parametrize(
     ("queries", "keys", "num_landmarks"), [(13, 13, 5), (67, 67, 11), (31, 67, 7)]
 )
-def test_nystrom(queries, keys, num_landmarks, dtype):
-    function = compiled(core.nystrom, dtype, num_landmarks=num_landmarks)
+def test_nystrom_is_the_paper_for_any_mask(queries, keys, num_landmarks, dtype):
+    function = compile_on_numpy(core.nystrom, dtype, num_landmarks=num_landmarks)
     for scale, mask in itertools.product(SCALES, masks(keys)):
         q = normal(6, queries, 5, scale=scale)
         k = normal(7, keys, 5, scale=scale)
@@ -108,8 +120,8 @@ def test_nystrom(queries, keys, num_landmarks, dtype):
 
 
 @pytest.mark.parametrize(("length", "num_landmarks"), [(35, 5), (67, 7)])
-def test_nystrom_without_a_mask(length, num_landmarks):
-    function = compiled(core.nystrom, "float32", num_landmarks=num_landmarks)
+def test_nystrom_without_a_mask_is_the_paper(length, num_landmarks):
+    function = compile_on_numpy(core.nystrom, "float32", num_landmarks=num_landmarks)
     for scale in SCALES:
         q, k, v = normal(9, 3, length, 5, scale=scale)
         expected = paper.nystrom(q, k, v, np.ones(length, bool), num_landmarks)
@@ -122,7 +134,7 @@ def test_nystrom_without_a_mask(length, num_landmarks):
     ids=["M = n", "n < M < L", "M > L", "T ≠ S"],
 )
 def test_enough_landmarks_are_exact_attention(queries, keys, valid, num_landmarks):
-    function = compiled(core.nystrom, "float32", num_landmarks=num_landmarks)
+    function = compile_on_numpy(core.nystrom, "float32", num_landmarks=num_landmarks)
 
     def rows_and_exact_rows(scale, mask):
         """The rows of valid queries, and those of exact attention."""
@@ -151,7 +163,7 @@ def test_segment_means_of_an_accelerator_are_those_of_a_cpu(monkeypatch):
 
     x = normal(0, 67, 5)
     mask = masks(67)[2]
-    function_of_cpu = compiled(segment_means, "float32", num_landmarks=7)
+    function_of_cpu = compile_on_numpy(segment_means, "float32", num_landmarks=7)
     expected, expected_exists = function_of_cpu(x, mask)
     monkeypatch.setattr(jax.lax, "platform_dependent", take_default)
     means, exists = core.segment_means(jnp.float32(x), 7, jnp.asarray(mask))

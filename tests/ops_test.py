@@ -24,11 +24,10 @@ def test_tensor_core_precision_is_of_ampere_and_later(
 ):
     gpu = SimpleNamespace(compute_capability=capability)
     monkeypatch.setattr(jax, "local_devices", lambda: [gpu])
-    has_plain_units = tensor_core_precision(jnp.float32) == "highest"
-    assert has_plain_units == is_before_ampere
+    assert (tensor_core_precision(jnp.float32) == "highest") == is_before_ampere
 
 
-def normal(seed, *shape):
+def random_array(seed, *shape):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), "float32")
 
 
@@ -150,10 +149,10 @@ def output_and_gradients(function, x, kernel, bias, cotangent):
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_dense_and_its_gradients_are_those_of_a_product_and_a_sum(shape, width, dtype):
-    x = normal(0, *shape)
-    kernel = normal(1, shape[-1], width)
-    bias = normal(2, width)
-    cotangent = normal(3, *shape[:-1], width)
+    x = random_array(0, *shape)
+    kernel = random_array(1, shape[-1], width)
+    bias = random_array(2, width)
+    cotangent = random_array(3, *shape[:-1], width)
 
     def plain(x, kernel, bias):
         return x @ kernel + jnp.broadcast_to(bias, cotangent.shape)

@@ -34,7 +34,11 @@ def test_plan_has_a_point_for_each_setting_on_all_tasks_in_turn(name):
     assert [point.config.task.name for point in points] == tasks * num_settings
 
 
-@pytest.mark.parametrize("preset", ["", "quick"])
+# The paper's sizes take longest: recipe_presets_test holds them.
+PRESETS = [pytest.param("", marks=pytest.mark.slow), "quick"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
 def test_self_pretraining_trains_from_scratch_for_as_long_as_both_stages(preset):
     tasks = ["listops", "image"]
     points = plan_points("self_pretraining", preset=preset, tasks=tasks)

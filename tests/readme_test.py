@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from configs import listops
 from nystromformer import attention, make_attention
 from nystromformer.attention import ATTENTIONS
 from tests.commands import ROOT
@@ -26,6 +27,7 @@ PAGES = [
 SNIPPET = re.compile(r"```python\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"^    (python scripts/.*|make .*)$", re.MULTILINE)
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
+LISTOPS = listops.get_config()
 
 
 def commands_of(page: Path) -> list[str]:
@@ -101,6 +103,14 @@ def test_extending_page_registers_what_it_says(monkeypatch):
     np.testing.assert_array_equal(gated(values, values, values), expected)
 
 
+def test_pages_have_commands_of_nearly_all_scripts():
+    """Of speed.py they have what make calls."""
+    commands = [command for page in PAGES for command in commands_of(page)]
+    assert len(commands) >= 60
+    words = {word for command in commands for word in command.split()}
+    assert words >= {f"scripts/{name}" for name in SCRIPTS if name != "speed.py"}
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_commands_of_all_pages_know_their_flags_files_and_keys(commands, script):
     help_run = commands.run(script, "--help")
@@ -114,7 +124,11 @@ def test_commands_of_all_pages_know_their_flags_files_and_keys(commands, script)
 
 
 def check_arguments(arguments: list[str], help_text: str) -> None:
-    """Every flag stands in the help; every config key is one of its config file."""
+    """Every flag stands in the help; every config key is one of its config file.
+
+    A sweep without --config has files of its own. Their keys are those of ListOps, but
+    for the options of a task and of an attention.
+    """
     config = None
     for argument in arguments:
         name, _, value = argument.removeprefix("--").partition("=")
@@ -122,10 +136,14 @@ def check_arguments(arguments: list[str], help_text: str) -> None:
             path, _, presets = value.partition(":")
             module = path.removesuffix(".py").replace("/", ".")
             config = importlib.import_module(module).get_config(presets or None)
-        elif name.startswith("config.") and config is not None:
+        elif name.startswith("config."):
             group, key = name.split(".")[1:]
-            assert key in config[group], argument
-        elif argument.startswith("--") and not name.startswith("config."):
+            if config is not None:
+                assert key in config[group], argument
+            else:
+                is_option = group in ("task", "attention")
+                assert is_option or key in LISTOPS[group], argument
+        elif argument.startswith("--"):
             flag = rf"^  --(\[no\])?{re.escape(name)}[:=]"
             assert re.search(flag, help_text, re.MULTILINE), argument
 

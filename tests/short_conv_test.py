@@ -188,6 +188,8 @@ def test_identity_with_short_conv_sees_half_a_kernel_a_layer(size, reach):
     np.testing.assert_array_equal(tokens, np.arange(10 - reach, 11 + reach))
 
 
+# Of all other encoders encoder_remat_test says so.
+@pytest.mark.slow
 def test_short_conv_changes_nothing_by_remat():
     options = {"positions": "rotary", "dropout_rate": 0.3}
     model = make_encoder("nystrom", **options)
@@ -200,6 +202,8 @@ def test_short_conv_changes_nothing_by_remat():
     assert relative_error(gradient, expected_gradient) <= TOLERANCE["same"]
 
 
+# Of the encoder without the convolution encoder_test says so.
+@pytest.mark.slow
 def test_encoder_with_short_conv_in_bfloat16_is_near_float32():
     options = {"positions": "rotary", "dropout_rate": 0.0}
     model = make_encoder("nystrom", **options)
@@ -210,11 +214,3 @@ def test_encoder_with_short_conv_in_bfloat16_is_near_float32():
 
     assert out.dtype == jnp.bfloat16
     assert relative_error(out, expected) <= TOLERANCE["bfloat16"]
-
-
-def test_kernels_of_short_conv_begin_small_and_differ():
-    encoder = make_encoder(short_conv=7, model_dim=64)
-    kernel = encoder.blocks[0].attention.short_conv[...]
-    assert kernel.shape == (7, 64)
-    assert 0.9 * 7**-0.5 < np.abs(kernel).max() <= 7**-0.5
-    assert len(np.unique(kernel)) == kernel.size

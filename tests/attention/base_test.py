@@ -13,7 +13,7 @@ from nystromformer.attention.base import Attention
 from nystromformer.attention.inputs import key_mask
 from nystromformer.attention.nystrom import nystrom_attention
 from tests.attention.cases import MASK as PADDING
-from tests.attention.cases import OPTIONS, inputs, make, normal
+from tests.attention.cases import OPTIONS, make, normal, random_qkv
 from tests.tolerance import TOLERANCE, relative_error
 
 # Batch, queries, keys, heads and the size of a head.
@@ -28,25 +28,33 @@ ONE_HEAD = QUERY[:, :, :1]
 MASK = np.array([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]], bool)
 
 
-class Weighted(Attention):
+def call_code(head, array_of_head, example, num_keys, is_high_precision):
+    """A number that differs where any of these differs."""
+    place = example + 2 * head
+    return array_of_head + 100 * num_keys + place + 7 * is_high_precision
+
+
+class CallRecorder(Attention):
     """Its output shows what each head of each sequence was called with."""
 
     def per_head(self, length):
         return (jnp.arange(N) + length,)
 
-    def attend(self, query, key, value, mask, precision, number):
+    def attend(self, query, key, value, mask, precision, array_of_head):
         assert query.dtype == key.dtype == value.dtype
-        num_keys = len(key) if mask is None else mask.sum()
-        position = jax.lax.axis_index("batch") + 2 * jax.lax.axis_index("heads")
-        mark = number + 100 * num_keys + position
-        if precision == "high":
-            mark = mark + 7
+        code = call_code(
+            head=jax.lax.axis_index("heads"),
+            array_of_head=array_of_head,
+            example=jax.lax.axis_index("batch"),
+            num_keys=len(key) if mask is None else mask.sum(),
+            is_high_precision=precision == "high",
+        )
         sums = (2 * key + 3 * value).sum(0)
-        return query + sums[None] + mark.astype(query.dtype)
+        return query + sums[None] + code.astype(query.dtype)
 
 
-def attend_weighted(query=QUERY, key=KEY, value=KEY, **options):
-    attention = Weighted(num_heads=N, head_dim=H, max_length=S, rngs=nnx.Rngs(0))
+def attend_and_record(query=QUERY, key=KEY, value=KEY, **options):
+    attention = CallRecorder(num_heads=N, head_dim=H, max_length=S, rngs=nnx.Rngs(0))
     return attention(
         jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), **options
     )
@@ -56,21 +64,25 @@ def test_attention_maps_one_head_with_its_own_arrays():
     query = normal(0, B, T, N, H)
     key = normal(1, B, S, N, H)
     value = normal(2, B, S, N, H)
-    out = attend_weighted(query, key, value, mask=MASK[:, None, None], precision="high")
+    out = attend_and_record(
+        query, key, value, mask=MASK[:, None, None], precision="high"
+    )
 
     is_valid = MASK[:, :, None, None]
     valid_sums = ((2 * key + 3 * value) * is_valid).sum(1, keepdims=True)
-    head = np.arange(N)
-    number = head + S
-    num_keys = MASK.sum(1)[:, None]
-    position = np.arange(B)[:, None] + 2 * head
-    mark = number + 100 * num_keys + position + 7  # [B, N]
-    expected = query + valid_sums + mark[:, None, :, None]
+    code = call_code(
+        head=np.arange(N),
+        array_of_head=np.arange(N) + S,
+        example=np.arange(B)[:, None],
+        num_keys=MASK.sum(1)[:, None],
+        is_high_precision=True,
+    )  # [B, N]
+    expected = query + valid_sums + code[:, None, :, None]
     assert relative_error(out, expected) <= TOLERANCE["same"]
 
 
 def test_attention_has_the_dtype_asked_for_and_no_dropout_if_deterministic():
-    out = attend_weighted(dtype="bfloat16", dropout_rate=0.3, deterministic=True)
+    out = attend_and_record(dtype="bfloat16", dropout_rate=0.3, deterministic=True)
     assert out.dtype == "bfloat16"
 
 
@@ -106,7 +118,7 @@ REFUSED = {
         {"mask": np.ones((B, 1, 1, S), np.float32)},
         "float32.*=bool",
     ),
-    "bias": ({"bias": np.ones((1, 1, T, S))}, r"bias.*\(1, 1, 3, 5\).*Weighted"),
+    "bias": ({"bias": np.ones((1, 1, T, S))}, r"bias.*\(1, 1, 3, 5\).*CallRecorder"),
     "causal": ({"is_causal": True}, r"is_causal.*\(2, 3, 7, 11\)"),
     "dropout": ({"dropout_rate": 0.3}, "dropout_rate=0.3"),
     "sowing": ({"module": nnx.Dict()}, "sow_weights"),
@@ -126,7 +138,7 @@ REFUSED = {
 def test_attention_rejects_arguments_it_cannot_honour(case):
     arguments, text = REFUSED[case]
     with pytest.raises(ValueError, match=text):
-        attend_weighted(**arguments)
+        attend_and_record(**arguments)
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
@@ -160,7 +172,7 @@ def make_cross(name):
 @pytest.mark.parametrize("name", ["nystrom_attention", "nystrom of all keys", *CROSS])
 def test_cross_attention_applies_the_mask_to_keys_alone(name):
     """With T = S, and without a word where no landmarks of queries are taken."""
-    query, key, value = inputs()
+    query, key, value = random_qkv()
     keys_seen = PADDING & (np.arange(PADDING.shape[1]) < 60)
     attend = jax.jit(make_cross(name))
     out = attend(query, key, value, mask=keys_seen[:, None, None])
@@ -181,7 +193,7 @@ def test_make_attention_rejects_cross_attention():
 def test_convolution_of_v_rejects_cross_attention():
     attention = make("nystrom", cross_attention=True, conv_kernel_size=5)
     with pytest.raises(ValueError, match=r"convolution of V needs self-attention"):
-        jax.eval_shape(attention, *inputs())
+        jax.eval_shape(attention, *random_qkv())
 
 
 @pytest.mark.parametrize(
@@ -189,7 +201,7 @@ def test_convolution_of_v_rejects_cross_attention():
 )
 def test_nystrom_attention_rejects_an_unknown_keyword(name):
     with pytest.raises(TypeError, match=name):
-        nystrom_attention(*inputs(), **{name: 35})
+        nystrom_attention(*random_qkv(), **{name: 35})
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

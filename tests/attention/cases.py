@@ -81,7 +81,7 @@ def normal(seed: int, *shape: int, scale: float = 1.0) -> np.ndarray:
     return scale * np.random.default_rng(seed).normal(size=shape)
 
 
-def inputs(length: int = MAX_LENGTH, dtype: Any = np.float32) -> list[jax.Array]:
+def random_qkv(length: int = MAX_LENGTH, dtype: Any = np.float32) -> list[jax.Array]:
     """Query, key and value [B, length, N, H]; the examples differ in scale by 40."""
     scale = np.array([0.1, 1, 4])[:, None, None, None]
     numbers = normal(0, 3, B, MAX_LENGTH, N, H) * scale
@@ -89,7 +89,7 @@ def inputs(length: int = MAX_LENGTH, dtype: Any = np.float32) -> list[jax.Array]
 
 
 @functools.cache
-def compiled(name: str, **options: Any) -> Callable[..., jax.Array]:
+def compile_one_head(name: str, **options: Any) -> Callable[..., jax.Array]:
     """An attention of one head, as a function of arrays, compiled once a shape."""
     attention = make_attention(
         name, num_heads=1, head_dim=H, max_length=1024, rngs=nnx.Rngs(0), **options
@@ -112,7 +112,7 @@ def one_head(
     query [T, H], key and value [S, H], mask [S] -> [T, H].
     """
     with jax.enable_x64(dtype == "float64"):
-        attend = compiled(name, **options)
+        attend = compile_one_head(name, **options)
         out = attend(
             jnp.asarray(query, dtype)[None, :, None],
             jnp.asarray(key, dtype)[None, :, None],

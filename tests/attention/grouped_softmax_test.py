@@ -27,7 +27,7 @@ def qkv(dtype=jnp.float32):
 
 
 @pytest.fixture(params=["one head at a time", "heads together", "accelerator"])
-def three_blocks(monkeypatch, request):
+def cut_into_three_blocks(monkeypatch, request):
     """Blocks of 21 queries, as a CPU and an accelerator take them."""
     scores_of_block = L * BLOCK
     if request.param == "accelerator":
@@ -93,7 +93,7 @@ def exact_with_derivatives(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_softmax_attention_in_blocks_is_that_at_once(case, three_blocks):
+def test_softmax_attention_in_blocks_is_that_at_once(case, cut_into_three_blocks):
     """So are its derivatives, beside float64."""
     options, is_valid = CASES[case]
     actual = with_derivatives(functools.partial(SOFTMAX, **options), qkv(), is_valid)
@@ -101,7 +101,9 @@ def test_softmax_attention_in_blocks_is_that_at_once(case, three_blocks):
         assert relative_error(array, expected) <= TOLERANCE["float32"]
 
 
-def test_softmax_attention_in_blocks_draws_dropout_for_each(three_blocks):
+def test_softmax_attention_in_blocks_drops_other_weights_in_each_block(
+    cut_into_three_blocks,
+):
     query, key, value = qkv()
     attend = functools.partial(SOFTMAX, dropout_rate=0.5, deterministic=False)
     out = jax.jit(attend)(
@@ -114,7 +116,7 @@ def test_softmax_attention_in_blocks_draws_dropout_for_each(three_blocks):
     assert (first_block != second_block).mean() > 0.8
 
 
-def test_softmax_attention_in_blocks_sums_gradients_of_bfloat16_wide(monkeypatch):
+def test_softmax_attention_in_blocks_sums_gradients_of_bfloat16_in_float32(monkeypatch):
     """The gradients of keys and values are sums over 32 blocks."""
 
     def gradients(inputs):

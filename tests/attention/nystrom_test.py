@@ -33,25 +33,25 @@ def scaled_inputs(length=L, num_keys=None):
     return [np.float32(query), np.float32(key), np.float32(value)]
 
 
-def one_head(inputs, b, n):
+def head_in_float64(inputs, b, n):
     """Query, key and value [L, H] of one head of one sequence, in float64."""
     return [np.float64(x[b, :, n]) for x in inputs]
 
 
 @functools.cache
-def compiled(**options):
+def compile_nystrom(**options):
     return jax.jit(functools.partial(nystrom_attention, num_landmarks=M, **options))
 
 
-def key_mask(mask):
+def four_axes(mask):
     return mask[:, None, None, :]
 
 
 def test_nystrom_attention_is_the_paper_over_batch_and_heads():
     inputs = scaled_inputs()
-    out = compiled()(*inputs, None, key_mask(MASK), conv_kernel=KERNEL)
+    out = compile_nystrom()(*inputs, None, four_axes(MASK), conv_kernel=KERNEL)
     for b, n in np.ndindex(B, N):
-        query, key, value = one_head(inputs, b, n)
+        query, key, value = head_in_float64(inputs, b, n)
         expected = paper.nystrom(query, key, value, MASK[b], M)
         expected += paper.convolution(value, KERNEL[:, n], MASK[b])
         error = relative_error(out[b, MASK[b], n], expected[MASK[b]])
@@ -62,9 +62,9 @@ def test_nystrom_attention_counts_padding_as_published():
     pad_widths = ((0, 0), (0, 28), (0, 0), (0, 0))
     inputs = [np.pad(x, pad_widths) for x in scaled_inputs(42)]
     mask = np.tile(np.arange(70) < 42, (B, 1))
-    out = compiled(landmark_padding="count")(*inputs, None, key_mask(mask))
+    out = compile_nystrom(landmark_padding="count")(*inputs, None, four_axes(mask))
     for b, n in np.ndindex(B, N):
-        query, key, value = one_head(inputs, b, n)
+        query, key, value = head_in_float64(inputs, b, n)
         expected = paper.published(query, key, value, mask[b], M)
         error = relative_error(out[b, :42, n], expected[:42])
         assert error <= TOLERANCE["float32"]
@@ -126,7 +126,9 @@ def equations_in_bfloat16():
     inputs = [jnp.asarray(x, jnp.bfloat16) for x in scaled_inputs()]
 
     def total(query, key, value):
-        out = compiled()(query, key, value, mask=key_mask(MASK), conv_kernel=KERNEL)
+        out = compile_nystrom()(
+            query, key, value, mask=four_axes(MASK), conv_kernel=KERNEL
+        )
         return out.sum()
 
     return list(equations(jax.grad(total, argnums=(0, 1, 2)), *inputs))
@@ -149,6 +151,7 @@ def test_nystrom_attention_of_bfloat16_keeps_its_inverse_in_float32(
         for equation in equations_in_bfloat16
         if equation.primitive.name == "dot_general" and has_square_matrix(equation)
     ]
+    # Six iterations have four products each.
     assert len(products) >= 6 * 4
     highest = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
     precisions = {highest, tensor_core_precision(jnp.float32)}
@@ -197,7 +200,7 @@ def test_nystrom_attention_scales_per_batch_as_published():
     everyone = list(range(L))
     norms = []
     for b, n in np.ndindex(B, N):
-        query, key, _ = one_head(inputs, b, n)
+        query, key, _ = head_in_float64(inputs, b, n)
         _, a, _ = paper.kernels(
             query,
             key,
@@ -209,9 +212,9 @@ def test_nystrom_attention_scales_per_batch_as_published():
         norms.append([np.abs(a).sum(0).max(), np.abs(a).sum(1).max()])
     scale = np.prod(np.max(norms, axis=0))
 
-    per_batch = compiled(pinv_init="per_batch")(*inputs)
+    per_batch = compile_nystrom(pinv_init="per_batch")(*inputs)
     for b, n in np.ndindex(B, N):
-        query, key, value = one_head(inputs, b, n)
+        query, key, value = head_in_float64(inputs, b, n)
         expected = paper.nystrom(
             query,
             key,
@@ -221,7 +224,7 @@ def test_nystrom_attention_scales_per_batch_as_published():
             pinv_scale=scale,
         )
         assert relative_error(per_batch[b, :, n], expected) <= TOLERANCE["float32"]
-    per_matrix = compiled(pinv_init="per_matrix")(*inputs)
+    per_matrix = compile_nystrom(pinv_init="per_matrix")(*inputs)
     assert relative_error(per_matrix, per_batch) > 0.01
 
 
@@ -243,7 +246,7 @@ def test_depthwise_conv_is_the_sum_over_valid_neighbours(length, size):
     ("length", "num_landmarks"),
     [(64, 1), (64, 8), (64, 64), pytest.param(65_536, 64, marks=pytest.mark.slow)],
 )
-def test_nystrom_attention_at_extremes(length, num_landmarks, dtype):
+def test_nystrom_attention_at_extremes_is_the_paper(length, num_landmarks, dtype):
     """Logits and lengths far from any trained model's."""
     attend = jax.jit(functools.partial(nystrom_attention, num_landmarks=num_landmarks))
     rng = np.random.default_rng(length)

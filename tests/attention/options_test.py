@@ -14,7 +14,7 @@ from configs import listops
 from nystromformer.attention import ATTENTIONS, make_attention, register_attention
 from nystromformer.attention.base import Attention
 from nystromformer.attention.nystrom import NystromAttention, nystrom_attention
-from tests.attention.cases import inputs, make
+from tests.attention.cases import make, random_qkv
 
 
 class Shifted(Attention):
@@ -38,7 +38,7 @@ def registered_shifted():
 
 
 def test_register_attention_adds_one_of_another_package(registered_shifted):
-    query, key, value = inputs(13)
+    query, key, value = random_qkv(13)
     shifted = make("shifted", by=2)
     np.testing.assert_array_equal(shifted(query, key, value), jnp.roll(value, 2, 1))
 
@@ -163,7 +163,7 @@ def test_help_of_make_attention_has_every_option(name):
     """In its line of the table, which the next attention's line ends."""
     table = make_attention.__doc__.split("explain them:")[1].split("Configs")[0]
     entries = re.split(r"\n +(?=[a-z]+  )", table)
-    entry = next(entry for entry in entries if entry.startswith(name))
+    [entry] = [entry for entry in entries if entry.startswith(f"{name} ")]
     options = {
         option: ast.literal_eval(default)
         for option, default in re.findall(r"(\w+)=([^,\s]+)", entry)
@@ -173,9 +173,11 @@ def test_help_of_make_attention_has_every_option(name):
 
 
 def test_help_of_make_attention_has_the_options_of_the_paper():
-    for cls in ATTENTIONS.values():
+    """Each behind the name of its attention."""
+    paragraph = make_attention.__doc__.split("Configs start")[1].split("Args:")[0]
+    for name, cls in ATTENTIONS.items():
         for option, value in cls.paper_options.items():
-            assert f"{option}={value}" in make_attention.__doc__
+            assert re.search(rf'"{name}"[^"]* {option}={value}\b', paragraph)
 
 
 def test_nystrom_attention_has_the_options_of_the_class():

@@ -13,7 +13,7 @@ from nystromformer.attention.performer import draw_projection
 from nystromformer.attention.reformer import hash_buckets, random_rotations
 from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.ops import tensor_core_precision
-from tests.attention.cases import MASK, inputs, make, normal
+from tests.attention.cases import MASK, make, normal, random_qkv
 from tests.jaxpr import equations
 
 HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
@@ -70,7 +70,7 @@ def test_products_of_an_attention_have_the_precision_that_is_asked_for(name):
     def precisions_asked_for(precision):
         attend = partial(make(name), mask=MASK[:, None, None], precision=precision)
         gradient = jax.grad(lambda *qkv: attend(*qkv).sum(), argnums=(0, 1, 2))
-        return precisions(gradient, *inputs())
+        return precisions(gradient, *random_qkv())
 
     highest = precisions_asked_for("highest")
     by_default = precisions_asked_for(None)

@@ -87,13 +87,13 @@ def test_softmax_attention_drops_what_the_call_asks_for():
 
 
 @pytest.mark.parametrize(
-    "attend",
+    "dropping_attention",
     [make_softmax(dropout_rate=0.5), functools.partial(SOFTMAX, dropout_rate=0.5)],
     ids=["option", "call"],
 )
-def test_softmax_attention_rejects_dropout_without_a_key(attend):
+def test_softmax_attention_rejects_dropout_without_a_key(dropping_attention):
     with pytest.raises(ValueError, match=r"0\.5 needs a dropout_rng, or determin"):
-        attend(*qkv())
+        dropping_attention(*qkv())
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5])
@@ -185,8 +185,10 @@ def test_softmax_attention_sows_the_weights_of_the_output():
         rngs=nnx.Rngs(0),
     )
     x = qkv()[0].reshape(B, L, N * H)
-    attend = nnx.capture(lambda layer, x: layer(x, sow_weights=True), nnx.Intermediate)
-    _, sown = attend(layer, x)
+    layer_with_sown_weights = nnx.capture(
+        lambda layer, x: layer(x, sow_weights=True), nnx.Intermediate
+    )
+    _, sown = layer_with_sown_weights(layer, x)
     [weights] = jax.tree.leaves(sown)
 
     scores = jnp.einsum("btnh,bsnh->bnts", layer.query(x), layer.key(x))

@@ -62,7 +62,11 @@ ITERATIONS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 
 
 def expected_errors(query, key, value):
-    """Method or number of iterations -> ‖ŜV − SV‖ / ‖SV‖ of one head, 4 landmarks."""
+    """‖ŜV − SV‖ / ‖SV‖ of one head with 4 landmarks, by the paper in numpy.
+
+    Returns:
+      The errors by the method, and by the number of iterations or "exact".
+    """
     everyone = list(range(len(query)))
     means = [paper.segment_means(x, everyone, 4) for x in (query, key)]
     pairs = zip((query, key), means, strict=True)
@@ -74,12 +78,17 @@ def expected_errors(query, key, value):
         difference = f @ inverse(a) @ b @ value - exact
         return np.linalg.norm(difference) / np.linalg.norm(exact)
 
-    errors = {n: error(lambda a, n=n: paper.pinv(a, n)) for n in ITERATIONS}
-    errors["exact"] = error(np.linalg.pinv)
-    errors["segment means"] = errors[6]
-    errors["k-means"] = error(lambda a: paper.pinv(a, 6), clusters)
-    errors["double softmax"] = error(lambda a: np.eye(len(a)))
-    return errors
+    def iterate(num_iters):
+        return lambda a: paper.pinv(a, num_iters)
+
+    errors_by_iterations = {count: error(iterate(count)) for count in ITERATIONS}
+    errors_by_iterations["exact"] = error(np.linalg.pinv)
+    errors_by_method = {
+        "segment means": errors_by_iterations[6],
+        "k-means": error(iterate(6), clusters),
+        "double softmax": error(lambda a: np.eye(len(a))),
+    }
+    return errors_by_method, errors_by_iterations
 
 
 def layers_of_longest(workdir):
@@ -90,31 +99,48 @@ def layers_of_longest(workdir):
     return run.layers(validation.inputs[longest], validation.lengths[longest])
 
 
+def errors_by_method(rows, head):
+    """The errors of one head, of which methods that draw have one for each seed."""
+    errors = {}
+    for row in rows:
+        if int(row["head"]) == head:
+            errors.setdefault(row["method"], []).append(float(row["error"]))
+    return errors
+
+
+def errors_by_iterations(rows, head):
+    """The errors of one head by the number of iterations, or "exact"."""
+    errors = {}
+    for row in rows:
+        if int(row["head"]) == head:
+            is_exact = row["pinv"] == "exact"
+            count = "exact" if is_exact else int(float(row["num_pinv_iters"]))
+            errors[count] = float(row["error"])
+    return errors
+
+
 def check_errors(rows_of_landmarks, rows_of_iterations, layers):
     """Every error by the paper in numpy, from queries and keys of the run."""
-    measured = {}
-    for row in rows_of_landmarks:
-        place = (int(row["head"]), row["method"])
-        measured.setdefault(place, []).append(float(row["error"]))
-    for row in rows_of_iterations:
-        is_exact = row["pinv"] == "exact"
-        count = "exact" if is_exact else int(float(row["num_pinv_iters"]))
-        measured[(int(row["head"]), count)] = [float(row["error"])]
-
     *qkv, mask = layers[0].example(0)
     for head in (0, 1):
-        expected = expected_errors(*(x[mask, head] for x in qkv))
-        for method, error in expected.items():
-            [measured_error] = measured.pop((head, method))
-            assert measured_error == pytest.approx(error, rel=1e-4), method
-        errors_by_seed = measured.pop((head, "random"))
+        query, key, value = [x[mask, head] for x in qkv]
+        expected_by_method, expected_by_iterations = expected_errors(query, key, value)
+
+        by_iterations = errors_by_iterations(rows_of_iterations, head)
+        assert by_iterations == pytest.approx(expected_by_iterations, rel=1e-4)
+
+        by_method = errors_by_method(rows_of_landmarks, head)
+        errors_by_seed = by_method.pop("random")
         assert len(errors_by_seed) == 8
         assert len(set(errors_by_seed)) > 4
         for baseline in ("linformer", "performer"):
-            assert len(set(measured.pop((head, baseline)))) == 8
-    assert not measured
+            assert len(set(by_method.pop(baseline))) == 8
+        by_method = {method: error for method, [error] in by_method.items()}
+        assert by_method == pytest.approx(expected_by_method, rel=1e-4)
 
 
+# measurements_test holds the errors by the paper without a run.
+@pytest.mark.slow
 def test_measured_errors_of_a_run_are_those_of_the_paper(finished):
     layers = layers_of_longest(finished[0])
     with jax.enable_x64(True):

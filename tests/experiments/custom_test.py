@@ -126,12 +126,31 @@ def test_evaluate_knows_what_a_config_has_registered_unasked(commands, tmp_path)
     assert "short with identity (finished run" in done.stdout, done.stderr
 
 
-def test_load_puts_an_attention_into_a_sweep(commands, tmp_path):
+def sweep_of_average(workdir):
+    """The arguments of a sweep whose attention --load registers."""
     tiny = [x for x in SMALL if "num_landmarks" not in x and "num_steps" not in x]
-    config, grid = f"{ROOT}/configs/listops.py:quick", "--grid=attention.name=average"
-    args = (f"--config={config}", grid, f"--workdir={tmp_path}", *tiny)
-    args += ("--config.train.num_steps=20",)
+    return [
+        f"--config={ROOT}/configs/listops.py:quick",
+        "--grid=attention.name=average",
+        f"--workdir={workdir}",
+        *tiny,
+        "--config.train.num_steps=20",
+    ]
+
+
+def test_sweep_knows_an_attention_by_load_alone(commands, tmp_path):
+    args = sweep_of_average(tmp_path / "runs")
     assert "average" in refused(commands.run("sweep.py", *args))
+    done = commands.run("sweep.py", f"--load={LOADED}", *args, "--dry_run")
+    assert done.returncode == 0, done.stderr
+    assert f"--load={LOADED}" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+# The sweep's commands, and a run that evaluates what it has loaded, are fast tests.
+@pytest.mark.slow
+def test_load_puts_an_attention_into_a_sweep(commands, tmp_path):
+    args = sweep_of_average(tmp_path)
     mine = shutil.copy(LOADED, tmp_path)
     done = commands.run("sweep.py", f"--load={mine}", *args)
     assert done.stdout == "listops-average-seed0: done\n1 done\n", done.stderr

@@ -26,7 +26,7 @@ ATTENTIONS["linear"].attend = attend
 """
 
 
-def check(error=1e-3, **changes):
+def check_row(error=1e-3, **changes):
     """A row of a check of correctness."""
     errors = {"output": 1e-6, "query": error}
     row = {"case": "mine", "errors": errors, "limit": 1e-2, "passed": True}
@@ -35,9 +35,9 @@ def check(error=1e-3, **changes):
 
 def test_list_failures_has_what_failed_and_what_did_not_end():
     begin = {"stage": "correctness", "num_cases": 2}
-    assert list_failures([begin, check(), check()]) == []
-    assert list_failures([begin, check(), check(passed=False)]) == ["mine"]
-    assert list_failures([begin, check()]) == ["only 1 of 2 cases ended in time"]
+    assert list_failures([begin, check_row(), check_row()]) == []
+    assert list_failures([begin, check_row(), check_row(passed=False)]) == ["mine"]
+    assert list_failures([begin, check_row()]) == ["only 1 of 2 cases ended in time"]
     not_begun = ["the checks did not begin: see logs/correctness.txt"]
     assert list_failures([]) == not_begun
 
@@ -46,9 +46,9 @@ def test_format_rows_shows_the_largest_error_and_why_there_is_none():
     rows = [
         {"stage": "device", "command": "python scripts/gpu_check.py"},
         {"stage": "steps", "command": "steps", "status": "ok", "seconds": 1.0},
-        check(same_bits=False),
-        check(error=float("nan"), same_bits=True),
-        {**check(), "failure": "no kernel"},
+        check_row(same_bits=False),
+        check_row(error=float("nan"), same_bits=True),
+        {**check_row(), "failure": "no kernel"},
     ]
     text = "\n".join(format_rows(rows))
     assert "| steps | ok | 1 |" in text
@@ -70,9 +70,9 @@ def test_gpu_check_goes_through_all_stages_on_a_cpu(commands, tmp_path):
     rows = [
         json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()
     ]
-    failed = {row["case"]: row["passed"] for row in rows if "case" in row}
-    assert sum(failed.values()) == 2
-    assert not failed["linear, float32, highest, 61 and 40 tokens"]
+    passed = {row["case"]: row["passed"] for row in rows if "case" in row}
+    assert sum(passed.values()) == 2
+    assert not passed["linear, float32, highest, 61 and 40 tokens"]
     assert process.returncode == 1, stderr
     assert "correctness FAILED:\nlinear" in stderr
     assert "train step, bfloat16" in stdout

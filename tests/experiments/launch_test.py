@@ -17,16 +17,18 @@ from tests.small import make_config
 
 CONFIG = make_config("quick")
 FINISH = "open(workdir + '/result.json', 'w').write('{}')"
-# The first start of these lines sends a signal to the sweep, and saves when it is asked
-# to stop.
-SIGNAL = f"""
+
+
+def lines_that_signal(signum: signal.Signals) -> str:
+    """Their first start sends a signal to the sweep, and saves when asked to stop."""
+    return f"""
 import os, signal, sys, time
 def save(*_):
     open(workdir + "/saved", "w").close()
     sys.exit(143)
 signal.signal(signal.SIGTERM, save)
 if not os.path.exists(workdir + "/saved"):
-    os.kill(os.getppid(), signal.SIGNUM)
+    os.kill(os.getppid(), {signum.value})
     time.sleep(60)
 {FINISH}
 """
@@ -115,7 +117,7 @@ open(workdir + "/value", "w").write(value)
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGALRM])
 def test_run_locally_lets_runs_save_and_goes_on(tmp_path, signum):
-    points = [stub("a", SIGNAL.replace("SIGNUM", signum.name)), stub("b")]
+    points = [stub("a", lines_that_signal(signum)), stub("b")]
     with pytest.raises(Interrupted) as raised:
         run_locally(points, tmp_path)
     assert raised.value.signum == signum
@@ -127,7 +129,7 @@ def test_run_locally_lets_runs_save_and_goes_on(tmp_path, signum):
 
 
 def test_job_checkpoint_returns_when_the_run_has_saved(tmp_path):
-    point = stub("a", SIGNAL.replace("SIGNUM", "SIGUSR2"))
+    point = stub("a", lines_that_signal(signal.SIGUSR2))
     workdir = tmp_path / "a"
     job = Job(point.command(tmp_path), workdir)
     resumptions = []

@@ -12,48 +12,48 @@ from tests.experiments.model_form import form_by_hand, form_of_experiment
 from tests.small import make_config, prefixed
 
 
-def pair_classifier(config, rngs):
+def make_pair_classifier(config, rngs):
     return heads.PairClassifier(config, num_classes=2, pooling="max", rngs=rngs)
 
 
-def bert_classifier(config, rngs):
+def make_bert_classifier(config, rngs):
     """Makes BERT's pooler and MNLI's three classes."""
     return heads.FirstTokenClassifier(
         config, num_classes=3, activation="tanh", rngs=rngs
     )
 
 
-def two_classes(config, rngs):
+def make_two_classes(config, rngs):
     return heads.SequenceClassifier(config, num_classes=2, rngs=rngs)
 
 
-def ten_classes(config, rngs):
+def make_ten_classes(config, rngs):
     return heads.SequenceClassifier(config, num_classes=10, rngs=rngs)
 
 
-def each_token(config, rngs):
+def make_each_token(config, rngs):
     return heads.TokenClassifier(config, num_classes=30, rngs=rngs)
 
 
-def last_of_thirty(config, rngs):
+def make_last_of_thirty(config, rngs):
     return heads.SequenceClassifier(config, num_classes=30, pooling="last", rngs=rngs)
 
 
-def denoising(config, rngs):
+def make_denoising(config, rngs):
     return heads.DenoisingClassifier(config, num_classes=10, rngs=rngs)
 
 
-def denoising_pair(config, rngs):
+def make_denoising_pair(config, rngs):
     return heads.DenoisingPairClassifier(
         config, num_classes=2, pooling="max", rngs=rngs
     )
 
 
-def masked(config, rngs):
+def make_masked(config, rngs):
     return heads.MaskedLanguageModel(config, rngs=rngs)
 
 
-def masked_order(config, rngs):
+def make_masked_order(config, rngs):
     return heads.MaskedOrderModel(config, rngs=rngs)
 
 
@@ -81,7 +81,7 @@ class Case:
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.task}-{self.make.__name__}"
+        return f"{self.task}-{self.make.__name__.removeprefix('make_')}"
 
 
 BERT = {
@@ -103,20 +103,20 @@ RECALL = {
     "model__short_conv": 0,
 }
 CASES = [
-    Case("listops", ten_classes, vocab_size=16, max_length=2000),
-    Case("image", ten_classes, vocab_size=256, max_length=1024),
-    Case("pathfinder", two_classes, vocab_size=256, max_length=1024),
-    Case("text", two_classes, vocab_size=257, max_length=4000),
+    Case("listops", make_ten_classes, vocab_size=16, max_length=2000),
+    Case("image", make_ten_classes, vocab_size=256, max_length=1024),
+    Case("pathfinder", make_two_classes, vocab_size=256, max_length=1024),
+    Case("text", make_two_classes, vocab_size=257, max_length=4000),
     Case(
         "retrieval",
-        pair_classifier,
+        make_pair_classifier,
         vocab_size=257,
         max_length=4000,
         changes={"model__pooling": "max"},
     ),
     Case(
         "glue",
-        bert_classifier,
+        make_bert_classifier,
         vocab_size=261,
         max_length=128,
         encoder=BERT,
@@ -124,7 +124,7 @@ CASES = [
     ),
     Case(
         "corpus",
-        masked_order,
+        make_masked_order,
         vocab_size=300,
         max_length=64,
         encoder=BERT,
@@ -133,17 +133,17 @@ CASES = [
     ),
     Case(
         "corpus",
-        masked,
+        make_masked,
         vocab_size=8192,
         max_length=64,
         encoder=BERT,
         presets="quick",
         changes={"objective__name": "mlm"},
     ),
-    Case("recall", each_token, vocab_size=56, max_length=64, changes=RECALL),
+    Case("recall", make_each_token, vocab_size=56, max_length=64, changes=RECALL),
     Case(
         "recall",
-        last_of_thirty,
+        make_last_of_thirty,
         vocab_size=56,
         max_length=64,
         presets="one_query",
@@ -151,14 +151,14 @@ CASES = [
     ),
     Case(
         "listops",
-        denoising,
+        make_denoising,
         vocab_size=17,
         max_length=2000,
         changes={"objective__name": "classification_denoising"},
     ),
     Case(
         "retrieval",
-        denoising_pair,
+        make_denoising_pair,
         vocab_size=258,
         max_length=4000,
         changes={
@@ -166,8 +166,12 @@ CASES = [
             "model__pooling": "max",
         },
     ),
-    Case("listops", masked, vocab_size=17, max_length=48, presets="quick,pretrain"),
-    Case("image", masked, vocab_size=257, max_length=1024, presets="quick,pretrain"),
+    Case(
+        "listops", make_masked, vocab_size=17, max_length=48, presets="quick,pretrain"
+    ),
+    Case(
+        "image", make_masked, vocab_size=257, max_length=1024, presets="quick,pretrain"
+    ),
 ]
 SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "mlp_dim": 16}
 

@@ -95,6 +95,9 @@ def test_train_killed_goes_on_to_the_same_bits(commands, finished, tmp_path):
     assert numbers(tmp_path) == numbers(finished[0])
 
 
+# loop_test stops a run by a signal and resumes it, workdir_test locks a folder and
+# compares configs, and a run that is killed is resumed above.
+@pytest.mark.slow
 def test_train_saves_on_a_signal_and_lets_no_other_run_in(commands, finished, tmp_path):
     process = start(commands, tmp_path)
     process.send_signal(signal.SIGSTOP)  # so that it does not end meanwhile
@@ -152,6 +155,8 @@ epy.lazy_imports = slow_lazy_imports
 """
 
 
+# All other runs load data and compile at once, with imports that take their usual time.
+@pytest.mark.slow
 def test_train_compiles_while_data_load_however_slowly_libraries_are_imported(
     commands, tmp_path
 ):
@@ -183,18 +188,29 @@ BAD = {
 }
 
 
-def test_train_rejects_bad_input_in_one_line_and_leaves_nothing(commands, tmp_path):
-    for change, message in BAD.items():
-        done = commands.train(tmp_path / "run", *change.split())
-        assert message in refused(done), change
+# What config_file_test, points_test and experiment_test hold too is slow here.
+FAST = (
+    "--config.train.num_step=1",
+    "--config.train.batch_size=301",
+    "--wrkdir=x",
+    "--distributed --num_processes=2",
+    "stray",
+)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        change if change in FAST else pytest.param(change, marks=pytest.mark.slow)
+        for change in BAD
+    ],
+)
+def test_train_rejects_bad_input_in_one_line_and_leaves_nothing(
+    commands, tmp_path, change
+):
+    done = commands.train(tmp_path / "run", *change.split())
+    assert BAD[change] in refused(done)
     assert not (tmp_path / "run").exists()
-
-
-def test_train_takes_none_for_a_folder_as_no_folder(commands, tmp_path):
-    config = f"--config={ROOT}/configs/labelled_texts.py:identity,quick"
-    options = ("--config.task.source_dir=None", f"--workdir={tmp_path}/run")
-    done = commands.run("train.py", config, *options)
-    assert "source_dir must name the folder that has train.csv" in refused(done)
 
 
 @pytest.mark.parametrize("body", ["return nothing", "ConfigDict().trian.seed = 1"])

@@ -56,16 +56,25 @@ def test_passages_that_documents_share_are_in_one_split(tmp_path, capsys):
     assert "examples left out of train: repeated" in capsys.readouterr().err
 
 
-def test_rows_stay_on_disk_and_are_the_same_on_every_machine(tmp_path, texts):
+def test_a_corpus_makes_the_same_rows_on_every_machine(tmp_path, texts):
     train = corpus(texts).load("train", tmp_path)
-    assert isinstance(train.inputs, Rows)
     # The expected value is copied from a run.
     assert train.content_hash[:16] == "62965875defaf8ac"
+
+
+def test_rows_of_a_corpus_stay_on_disk_and_are_indexed_as_an_array(tmp_path, texts):
+    train = corpus(texts).load("train", tmp_path)
+    assert isinstance(train.inputs, Rows)
     rows = train.inputs[:]
     assert rows.shape[1] == 96
     assert rows.dtype == np.uint16
     np.testing.assert_array_equal(train.inputs[[3, 0, 3]], rows[[3, 0, 3]])
     np.testing.assert_array_equal(train.inputs[5], rows[5])
+
+
+def test_rows_of_a_corpus_have_two_separators_and_their_length(tmp_path, texts):
+    train = corpus(texts).load("train", tmp_path)
+    rows = train.inputs[:]
     assert ((rows == SEP).sum(1) == 2).all()
     assert ((rows > 0).sum(1) == train.lengths).all()
     assert train.lengths.mean() > 60

@@ -3,7 +3,9 @@
 import re
 import sys
 import types
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas
@@ -20,30 +22,40 @@ from tests.lra_tasks.splits import hashes, load_all, texts_of
 DATA = (ROOT / "DATA.md").read_text()
 
 MNLI = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence1\tsentence2"
-FORMS = {  # header, a line's form with its number i and its label, labels
-    "SST-2": ("sentence\tlabel", "it 's \" {i} \t{label}", "01"),
-    "MRPC": (
+
+
+class Form(NamedTuple):
+    """The header of a file, a line with its number i and its label, and the labels."""
+
+    header: str
+    line: str
+    labels: Sequence[str]
+
+
+FORMS = {
+    "SST-2": Form("sentence\tlabel", "it 's \" {i} \t{label}", "01"),
+    "MRPC": Form(
         "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String",
         '{label}\t7\t{i}\tHe said "{i}\tShe said {i}"\r',
         "01",
     ),
-    "QNLI": (
+    "QNLI": Form(
         "index\tquestion\tsentence\tlabel",
         "{i}\tWhen {i}?\tIn {i}.\t{label}",
         ("entailment", "not_entailment"),
     ),
-    "QQP": (
+    "QQP": Form(
         "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
         "{i}\t1\t2\tHow {i}?\tWhy {i}?\t{label}",
         "01",
     ),
-    "MNLI": (
+    "MNLI": Form(
         f"{MNLI}\tlabel1\tgold_label",
         "{i}\t1\t2\tfiction\t( a )\tA {i}\tB {i}\tneutral\t{label}",
         ("entailment", "neutral", "contradiction"),
     ),
 }
-SHOWN = {
+DECODED_EXAMPLE_7 = {
     "sst2": "[CLS] it 's \" 7 [SEP]",
     "mrpc": '[CLS] He said "7 [SEP] She said 7" [SEP]',
     "qnli": "[CLS] When 7? [SEP] In 7. [SEP]",
@@ -53,13 +65,12 @@ SHOWN = {
 
 
 def tsv(folder, start, count):
-    """A file in a subset's official format, whose examples have the numbers from
-    `start`."""
-    header, form, labels = FORMS[folder]
-    lines = [header]
+    """A file in a subset's official format; its examples are numbered from `start`."""
+    form = FORMS[folder]
+    lines = [form.header]
     for number in range(start, start + count):
-        label = labels[number % len(labels)]
-        lines.append(form.format(i=number, label=label))
+        label = form.labels[number % len(form.labels)]
+        lines.append(form.line.format(i=number, label=label))
     return "".join(f"{line}\n" for line in lines).encode()
 
 
@@ -82,7 +93,7 @@ def official_files():
 
 
 @pytest.mark.parametrize("name", SUBSETS)
-def test_make_splits_of_every_subset(tmp_path, capsys, name):
+def test_make_splits_of_every_subset(tmp_path, name):
     write(tmp_path, official_files())
     task = get_task("glue", subset=name, source_dir=str(tmp_path), max_length=64)
 
@@ -94,19 +105,32 @@ def test_make_splits_of_every_subset(tmp_path, capsys, name):
     label_of_text = {}
     for split in splits:
         label_of_text.update(texts_of(task, split))
-    assert label_of_text[SHOWN[name]] == 7 % task.num_classes
+    assert label_of_text[DECODED_EXAMPLE_7[name]] == 7 % task.num_classes
     assert "100" in task.decode(splits[2].inputs[0])
 
-    # One training of MNLI is evaluated on two test splits.
-    assert len(splits) == (4 if name == "mnli" else 3)
-    if name == "mnli":
-        assert task.splits[3] == "test_mismatched"
-        assert "200" in task.decode(splits[3].inputs[0])
 
+def test_mnli_alone_has_two_test_splits(tmp_path):
+    write(tmp_path, official_files())
+    task = get_task("glue", subset="mnli", source_dir=str(tmp_path), max_length=64)
+    *_, mismatched = load_all(task, tmp_path / "data")
+    assert "200" in task.decode(mismatched.inputs[0])
+    split_names = {name: get_task("glue", subset=name).splits for name in SUBSETS}
+    *_, name_of_fourth = split_names.pop("mnli")
+    assert name_of_fourth == "test_mismatched"
+    assert {len(names) for names in split_names.values()} == {3}
+
+
+@pytest.mark.parametrize(("name", "is_left_out"), [("qqp", True), ("mrpc", False)])
+def test_lines_that_are_broken_or_repeated_are_left_out(
+    tmp_path, capsys, name, is_left_out
+):
+    write(tmp_path, official_files())
+    task = get_task("glue", subset=name, source_dir=str(tmp_path), max_length=64)
+    load_all(task, tmp_path / "data")
     stderr = capsys.readouterr().err
     broken = "QQP/train.tsv: 1 of 62 lines lack a column or have too many: left out"
-    assert (broken in stderr) == (name == "qqp")
-    assert ("1 examples left out of" in stderr) == (name == "qqp")
+    assert (broken in stderr) == is_left_out
+    assert ("1 examples left out of" in stderr) == is_left_out
 
 
 def mnli_rows(start, count):

@@ -1,9 +1,9 @@
 """Drawn expressions against the recursion that they stand for, tree by tree."""
 
-import collections
 import random
-import statistics
+from collections import Counter
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,33 +11,19 @@ import pytest
 from lra_tasks.errors import DataError
 from lra_tasks.listops import ListOps
 from lra_tasks.listops_generator import OPERATORS, VOCABULARY
+from tests.lra_tasks.listops_cases import APPLY, value_of
 
-APPLY = {
-    "[MIN": min,
-    "[MAX": max,
-    "[MED": lambda values: int(statistics.median(values)),
-    "[SM": lambda values: sum(values) % 10,
-}
 SHORT = ListOps(min_tokens=10, max_tokens=64, max_length=64)
 
 
-def evaluate(ids):
-    """The value of an expression, by a stack of open operators."""
-    stack = [[]]
-    for token in ids:
-        word = VOCABULARY[token]
-        if word in APPLY:
-            stack.append([word])
-        elif word == "]":
-            operator, *values = stack.pop()
-            stack[-1].append(APPLY[operator](values))
-        else:
-            stack[-1].append(int(word))
-    [[value]] = stack
-    return value
+class Tree(NamedTuple):
+    """An expression; the root of a digit is None."""
 
-
-Tree = collections.namedtuple("Tree", "length root value num_operators depth")
+    length: int
+    root: str | None
+    value: int
+    num_operators: int
+    depth: int
 
 
 def draw_reference_trees(count, shortest, longest, max_depth):
@@ -46,7 +32,13 @@ def draw_reference_trees(count, shortest, longest, max_depth):
 
     def grow(depth):
         if depth >= max_depth or rng.random() >= 0.25:
-            return Tree(1, None, rng.randrange(10), 0, 1)
+            return Tree(
+                length=1,
+                root=None,
+                value=rng.randrange(10),
+                num_operators=0,
+                depth=1,
+            )
         operator = rng.choice(OPERATORS)
         children = [grow(depth + 1) for _ in range(rng.randint(2, 10))]
         return Tree(
@@ -81,8 +73,8 @@ def assert_same_distribution(values, reference, bins=None):
     if bins is not None:
         values = np.digitize(values, bins).tolist()
         reference = np.digitize(reference, bins).tolist()
-    counts = collections.Counter(values)
-    reference_counts = collections.Counter(reference)
+    counts = Counter(values)
+    reference_counts = Counter(reference)
     keys = counts | reference_counts
     a = np.array([counts[key] for key in keys])
     b = np.array([reference_counts[key] for key in keys])
@@ -111,7 +103,7 @@ def test_generate_draws_from_the_distribution_of_the_recursion(
     np.testing.assert_array_equal((split.inputs > 0).sum(axis=1), split.lengths)
     for row in range(300):
         expression = split.inputs[row, : split.lengths[row]]
-        assert evaluate(expression) == split.labels[row]
+        assert value_of(expression) == split.labels[row]
 
     trees = measure(split)
     reference = draw_reference_trees(count, shortest, longest, max_depth)

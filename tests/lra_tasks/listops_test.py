@@ -130,12 +130,13 @@ def test_floors_by_hand():
         ("[MIN 4 [MAX 2 5 ] 8 ]", 4),  # literals
         ("[MIN [MAX 2 5 ] [MIN 3 5 ] ]", 3),  # root, and so literals, of which are none
         ("[MED 6 [SM 0 0 ] 9 ]", 7),  # majority, root; and literals, (6 + 9) // 2
+        ("[MIN 2 [MAX 4 4 ] ]", 2),  # literals alone
         ("5", 5),  # a digit is its own answer
     )
     assert ListOps().floors(train, test) == {
-        "majority class": 2 / 5,
-        "root operator": 4 / 5,
-        "root operator and its literal arguments": 4 / 5,
+        "majority class": 2 / 6,
+        "root operator": 4 / 6,
+        "root operator and its literal arguments": 5 / 6,
     }
 
 

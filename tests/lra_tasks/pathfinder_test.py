@@ -85,23 +85,23 @@ def test_released_folders_are_read(tmp_path, source, capsys):
     assert Pathfinder().folder() != task.folder()
 
 
-def add_a_file_of_macos(lists):
-    (lists / "._0.npy").write_bytes(b"\0\5\x16\7Mac OS X")
+def add_a_file_of_macos(metadata_folder):
+    (metadata_folder / "._0.npy").write_bytes(b"\0\5\x16\7Mac OS X")
 
 
-def add_blank_lines(lists):
-    text = (lists / "0.npy").read_text()
-    (lists / "0.npy").write_text(f"\ufeff\n{text}\n \n")
+def add_blank_lines(metadata_folder):
+    text = (metadata_folder / "0.npy").read_text()
+    (metadata_folder / "0.npy").write_text(f"\ufeff\n{text}\n \n")
 
 
-def use_windows_line_ends(lists):
-    text = (lists / "0.npy").read_text()
-    (lists / "0.npy").write_text(text.replace("\n", "\r\n"))
+def use_windows_line_ends(metadata_folder):
+    text = (metadata_folder / "0.npy").read_text()
+    (metadata_folder / "0.npy").write_text(text.replace("\n", "\r\n"))
 
 
-def write_labels_as_floats(lists):
-    text = (lists / "0.npy").read_text()
-    (lists / "0.npy").write_text(text.replace(" 1.8", ".0 1.8"))
+def write_labels_as_floats(metadata_folder):
+    text = (metadata_folder / "0.npy").read_text()
+    (metadata_folder / "0.npy").write_text(text.replace(" 1.8", ".0 1.8"))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_wrong_released_pictures_are_named(tmp_path, options, message):
         Pathfinder(source_dir=str(tmp_path), **options).load("train", tmp_path)
 
 
-def test_an_int_is_a_share_too():
+def test_easier_share_may_be_the_int_0():
     assert Pathfinder(easier_share=0).easier_share == 0
 
 

@@ -1,4 +1,4 @@
-"""Prepared data through what happens to disks and processes; no mocks."""
+"""Prepared data through what happens to disks and processes."""
 
 import dataclasses
 import json
@@ -187,6 +187,7 @@ def test_load_refuses_the_data_of_another_task(tmp_path):
 
 @pytest.mark.parametrize("error", [ImportError, PermissionError, AttributeError])
 def test_load_blames_the_data_for_nothing_else(tmp_path, monkeypatch, error):
+    """An error of a library is none of the data's; a stand-in raises it."""
     toy().load("train", tmp_path)
 
     def fail(_):

@@ -21,7 +21,7 @@ from nystromformer.training.data import Batch, HostSplit
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Classification
 from nystromformer.training.step import split_weights
-from tests.lra_tasks.listops_generator_test import evaluate as value_of
+from tests.lra_tasks.listops_cases import value_of
 
 SHUFFLE = AUGMENTATIONS["shuffle_arguments"]
 KEY = jax.random.key(3)
@@ -171,16 +171,9 @@ def make_batch(rows):
 FLIPS = partial(flip, axis=0), partial(flip, axis=1)
 
 
-def test_augmented_draws_by_key_and_example_alone():
+def test_augmented_flips_some_pictures_by_both_of_two_flips():
     augmented = Augmented(Classification(), FLIPS)
-    augment = jax.jit(augmented.augment)
-    pictures = np.asarray(augment(make_batch(range(24)), KEY))
-    rows = [5, 17, 0, 23]
-    np.testing.assert_array_equal(augment(make_batch(rows), KEY), pictures[rows])
-    pictures_of_another_key = augment(make_batch(range(24)), jax.random.key(4))
-    assert (pictures_of_another_key != pictures).any()
-
-    # The two flips are independent: some pictures are turned by both.
+    pictures = np.asarray(jax.jit(augmented.augment)(make_batch(range(24)), KEY))
     turned = np.flip(PICTURES.reshape(24, R, R), axis=(1, 2)).reshape(24, -1)
     assert (pictures == turned).all(1).any()
 
@@ -205,14 +198,6 @@ def check_evaluation(kind):
 
 def test_augmented_leaves_an_evaluation_alone():
     check_evaluation(Augmented)
-
-
-def test_augmented_changes_training():
-    model = FirstPixel(nnx.Rngs(0))
-    batch = make_batch(range(24))
-    loss, _ = Classification()(model, batch, KEY)["loss"]
-    augmented_loss, _ = Augmented(Classification(), FLIPS)(model, batch, KEY)["loss"]
-    assert augmented_loss != loss
 
 
 def test_an_augmentation_on_validation_is_seen():

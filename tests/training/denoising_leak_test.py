@@ -68,7 +68,7 @@ class HidesAsBert(ClassificationDenoising):
 @pytest.mark.parametrize(
     ("cls", "corruption"), [(HidesNothing, "mask_only"), (HidesAsBert, "bert")]
 )
-def test_a_leak_is_seen(model, cls, corruption):
+def test_a_leak_of_hidden_tokens_is_seen(model, cls, corruption):
     objective = make_objective(cls, corruption=corruption)
     with pytest.raises(AssertionError):
         check_no_leak(objective, model)

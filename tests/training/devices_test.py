@@ -60,12 +60,16 @@ def test_check_same_on_all_hosts_names_what_differs():
         assert finish(process).startswith(message)
 
 
-@pytest.mark.parametrize("parts", [2, pytest.param(1, marks=pytest.mark.slow)])
+# In parts the program takes three times as long to compile.
+@pytest.mark.parametrize("parts", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_train_chunk_spreads_a_batch_and_its_parts_over_the_devices(parts):
     alone, four = on_eight_devices("operations", parts)
     assert four < alone / 3
 
 
+# The losses of Nyström attention on a mesh, and what the layer below communicates, are
+# fast tests.
+@pytest.mark.slow
 def test_nystrom_communication_does_not_grow_with_length_and_memory_falls():
     costs = on_eight_devices("costs")
     cost = costs["long"]

@@ -153,8 +153,9 @@ def resumed(workdir: str) -> list[float]:
 
     trainer.writer.write = write_and_stop
     with contextlib.suppress(Interrupted):
-        raise AssertionError(f"no interruption: {trainer.fit()}")
+        trainer.fit()
 
+    # A run that was not stopped would be at its last step.
     moved_trainer = make_trainer("moved", num_devices=2)
     assert 0 < moved_trainer.step < 12
     lone_trainer = make_trainer("alone", num_devices=1)

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from nystromformer.config import TrainConfig
 from nystromformer.training.compiled import jit_programs
 from nystromformer.training.data import HostSplit
 from nystromformer.training.evaluate import evaluate
+from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
 from nystromformer.training.step import split_weights
-from tests.training.conftest import BagOfTokens, make_split
+from tests.training.conftest import LENGTH, BagOfTokens, make_split
 
 MODEL = BagOfTokens(nnx.Rngs(3))
 _, WEIGHTS = split_weights(MODEL)
@@ -110,3 +112,26 @@ def test_evaluate_is_none_when_asked_to_stop(programs, test_split):
         programs, WEIGHTS, test_split, 8, should_stop=lambda: next(answers)
     )
     assert metrics is None
+
+
+def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
+    optimizer, splits, tmp_path
+):
+    """Evaluation takes no more memory than training."""
+    batching = {"grad_accum_steps": 4, "length_buckets": 7}
+    schedule = TrainConfig(
+        batch_size=8, num_steps=2, eval_every=1, checkpoint_every=2, **batching
+    )
+    programs = jit_programs(BagOfTokens, Classification(), optimizer, **batching)
+    batch_sizes = set()
+    lengths = set()
+
+    def eval_chunk(weights, chunk, *arguments, length):
+        batch_sizes.add(chunk.indices.shape[1])
+        lengths.add(length)
+        return programs.eval_chunk(weights, chunk, *arguments, length=length)
+
+    recording_programs = programs._replace(eval_chunk=eval_chunk)
+    Trainer(recording_programs, schedule, splits, tmp_path).fit()
+    assert batch_sizes == {8 // 4}
+    assert lengths > {2, LENGTH}

@@ -19,7 +19,7 @@ from nystromformer.heads import (
 )
 from nystromformer.training.augmentation import Augmented
 from nystromformer.training.compiled import jit_programs
-from nystromformer.training.data import Batch, Chunk, HostSplit, train_indices
+from nystromformer.training.data import Chunk, HostSplit, train_indices
 from nystromformer.training.denoising import ClassificationDenoising
 from nystromformer.training.loop import Trainer
 from nystromformer.training.masked import MaskedTokens
@@ -172,13 +172,6 @@ def test_augmented_draws_for_each_example_by_a_key_of_its_own(augmented):
         np.testing.assert_array_equal(augmented.objective.inputs[row], tokens)
 
 
-def test_augmented_changes_nothing_without_a_key(augmented):
-    batch = take(make_split(0, 8), [5, 2])
-    augmented(None, batch, None)
-    assert augmented.objective.key is None
-    np.testing.assert_array_equal(augmented.objective.inputs, batch.inputs)
-
-
 MASKED = MaskedTokens(vocab_size=VOCAB, mask_token=VOCAB, mlm_probability=0.4)
 
 
@@ -210,56 +203,6 @@ def test_masked_tokens_draws_masks_by_example_and_dropout_by_another_key(
     expected_loss, expected_weight = by_hand(batch)
     assert sums["loss"][0] == pytest.approx(float(expected_loss), rel=1e-5)
     assert sums["loss"][1] == pytest.approx(float(expected_weight), rel=1e-5)
-
-
-@pytest.mark.parametrize("pair", [0, 1])
-def test_masked_tokens_of_a_filler_pair_weigh_nothing(model, pair):
-    """The sums are those of the real pair alone; both texts of the filler are left."""
-    inputs = jnp.int32(make_split(0, 4).inputs).reshape(2, 2, LENGTH)
-    pairs = Batch(
-        inputs=inputs,
-        mask=None,
-        labels=jnp.zeros(2, int),
-        weights=jnp.zeros(2).at[pair].set(1.0),
-        indices=jnp.arange(2),
-    )
-    real_pair = Batch(
-        inputs=inputs[pair][None],
-        mask=None,
-        labels=jnp.zeros(1, int),
-        weights=jnp.ones(1),
-        indices=jnp.array([pair]),
-    )
-
-    sums = compute_sums(MASKED, model, pairs)
-    expected = compute_sums(MASKED, model, real_pair)
-
-    assert expected["loss"][1] > 0
-    for name, values in expected.items():
-        assert sums[name] == pytest.approx(values, rel=1e-5)
-
-
-def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
-    optimizer, splits, tmp_path
-):
-    """Evaluation takes no more memory than training."""
-    batching = {"grad_accum_steps": 4, "length_buckets": 7}
-    schedule = TrainConfig(
-        batch_size=8, num_steps=2, eval_every=1, checkpoint_every=2, **batching
-    )
-    programs = jit_programs(BagOfTokens, Classification(), optimizer, **batching)
-    batch_sizes = set()
-    lengths = set()
-
-    def eval_chunk(weights, chunk, *arguments, length):
-        batch_sizes.add(chunk.indices.shape[1])
-        lengths.add(length)
-        return programs.eval_chunk(weights, chunk, *arguments, length=length)
-
-    recording_programs = programs._replace(eval_chunk=eval_chunk)
-    Trainer(recording_programs, schedule, splits, tmp_path).fit()
-    assert batch_sizes == {8 // 4}
-    assert lengths > {2, LENGTH}
 
 
 @pytest.mark.parametrize("seed", [0, 7])

@@ -204,17 +204,6 @@ def test_masked_tokens_evaluation_is_the_same_in_any_batches_and_lengths(model):
     assert actual == pytest.approx(expected)
 
 
-def test_masked_tokens_draws_by_the_key(model):
-    """An evaluation and two steps hide three different choices of tokens."""
-    rows = batch(np.arange(6))
-    keys = (None, jax.random.key(9), jax.random.key(8))
-    losses = set()
-    for key in keys:
-        loss, _ = compute_sums(objective(), model, rows, key)["loss"]
-        losses.add(float(loss))
-    assert len(losses) == 3
-
-
 def test_masked_tokens_takes_pairs_as_two_examples(model):
     pairs = Batch(
         inputs=jnp.asarray(INPUTS[:4].reshape(2, 2, L)),
@@ -226,6 +215,35 @@ def test_masked_tokens_takes_pairs_as_two_examples(model):
     loss, _ = compute_sums(objective(), model, pairs)["loss"]
     expected, _ = compute_sums(objective(), model, batch(np.arange(4)))["loss"]
     assert float(loss) == pytest.approx(float(expected), 1e-6)
+
+
+@pytest.mark.parametrize("pair", [0, 1])
+def test_masked_tokens_of_a_filler_pair_weigh_nothing(model, pair):
+    """The sums are those of the real pair alone; both texts of the filler are left."""
+    inputs = jnp.asarray(INPUTS[-4:].reshape(2, 2, L))
+    mask = jnp.asarray(VALID[-4:].reshape(2, 2, L))
+    pairs = Batch(
+        inputs=inputs,
+        mask=mask,
+        labels=jnp.zeros(2, int),
+        weights=jnp.zeros(2).at[pair].set(1.0),
+        indices=jnp.arange(2),
+    )
+    real_pair = Batch(
+        inputs=inputs[pair][None],
+        mask=mask[pair][None],
+        labels=jnp.zeros(1, int),
+        weights=jnp.ones(1),
+        indices=jnp.array([pair]),
+    )
+
+    sums = compute_sums(objective(mlm_probability=0.4), model, pairs)
+    expected = compute_sums(objective(mlm_probability=0.4), model, real_pair)
+
+    assert expected["loss"][1] > 0
+    for name, (total, weight) in expected.items():
+        assert float(sums[name][0]) == pytest.approx(float(total), rel=1e-5)
+        assert float(sums[name][1]) == pytest.approx(float(weight), rel=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"mlm_probability": 0.0}, {"corruption": "hide"}])

@@ -31,7 +31,7 @@ def start(trainer_in, tmp_path):
     return start
 
 
-def rows_of(run, split):
+def rows_of_run(run, split):
     """The rows of metrics.jsonl that are of this split."""
     lines = (run.workdir / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
@@ -44,15 +44,15 @@ def test_a_line_of_training_is_the_mean_of_the_steps_since_the_last_line(start):
     every_step = start("every_step", log_every=1)
     every_ten_steps.fit()
     every_step.fit()
-    steps = rows_of(every_step, "train")
+    steps = rows_of_run(every_step, "train")
     assert [row["step"] for row in steps] == list(range(1, 41))
-    for row in rows_of(every_ten_steps, "train"):
+    for row in rows_of_run(every_ten_steps, "train"):
         ten_steps = steps[row["step"] - 10 : row["step"]]
         for name in ("loss", "accuracy"):
             mean = statistics.fmean(step[name] for step in ten_steps)
             assert row[name] == pytest.approx(mean, rel=1e-5)
     # Losses that differ by little would have any mean.
-    losses = [row["loss"] for row in rows_of(every_ten_steps, "train")]
+    losses = [row["loss"] for row in rows_of_run(every_ten_steps, "train")]
     assert losses[-1] < 0.7 * losses[0]
 
 
@@ -125,7 +125,7 @@ def test_throughput_is_of_the_examples_and_seconds_of_a_chunk(
     }
     assert {step: throughput for step, (_, throughput) in bar.items()} == expected
     throughputs = {
-        row["step"]: row["examples_per_second"] for row in rows_of(run, "train")
+        row["step"]: row["examples_per_second"] for row in rows_of_run(run, "train")
     }
     assert throughputs == {step: expected[step] for step in range(5, 41, 5)}
     assert outcome["examples_per_second"] == statistics.median(throughputs.values())
@@ -135,7 +135,7 @@ def test_the_bar_shows_what_the_line_of_its_step_says(start, bar):
     run = start()
     run.fit()
     assert max(bar) == 40
-    for row in rows_of(run, "train"):
+    for row in rows_of_run(run, "train"):
         values, throughput = bar[row["step"]]
         assert row == {
             "step": row["step"],
@@ -155,6 +155,7 @@ def test_wall_seconds_are_those_of_all_sessions_without_the_pauses(
     with pytest.raises(Interrupted):
         run.fit()
     first_session = clock.now
+    # It has at least three chunks of 3 seconds.
     assert first_session > 3 * 3
 
     clock.now += 1e6
@@ -172,7 +173,9 @@ def test_the_weights_that_were_best_are_tested_not_the_last(start, splits):
     objective.higher_is_better = False
     run = start(objective=objective)
     outcome = run.fit()
-    accuracies = {row["step"]: row["accuracy"] for row in rows_of(run, "validation")}
+    accuracies = {
+        row["step"]: row["accuracy"] for row in rows_of_run(run, "validation")
+    }
     best_step = min(accuracies, key=lambda step: accuracies[step])
     assert outcome["best_step"] == best_step
     assert outcome["validation_accuracy"] == accuracies[best_step]
@@ -180,7 +183,7 @@ def test_the_weights_that_were_best_are_tested_not_the_last(start, splits):
 
     names = ("loss", "accuracy", "examples")
     metrics = {name: outcome[f"test_{name}"] for name in names}
-    (row,) = rows_of(run, "test")
+    (row,) = rows_of_run(run, "test")
     assert row == {"step": 40, "split": "test", **metrics}
 
     best_weights, _ = load_weights(run.workdir / "best", run.state.weights)
@@ -195,7 +198,7 @@ def test_a_validation_is_of_its_split_by_the_weights_of_its_step(start, splits, 
     """metrics.jsonl and the screen show the same."""
     run = start(num_steps=16)
     run.fit()
-    row = rows_of(run, "validation")[-1]
+    row = rows_of_run(run, "validation")[-1]
     data = HostSplit.from_split(splits["validation"])
     expected = evaluate(run.programs, run.state.weights, data, BATCH)
     assert row == {"step": 16, "split": "validation", **expected}

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.compiled import Programs, jit_programs, program_bytes
@@ -14,7 +13,7 @@ from nystromformer.training.data import Chunk, HostSplit, train_indices
 from nystromformer.training.devices import device_put_global
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Classification
-from nystromformer.training.step import State, split_weights
+from nystromformer.training.step import State
 from tests.training.conftest import BagOfTokens
 
 BATCH = 8
@@ -55,16 +54,6 @@ def test_train_chunk_equals_single_steps_bit_for_bit(programs, rows):
     assert weights_sha256(at_once) != weights_sha256(make_state(programs))
 
 
-def test_train_chunk_draws_dropout_by_seed_and_step(programs, rows):
-    """From the same weights these three draw differently."""
-    hashes = set()
-    for changes in ({}, {"seed": np.uint32(1)}, {"step": np.int32(1)}):
-        state = make_state(programs, **changes)
-        state, _ = programs.train_chunk(state, make_chunk(rows, 1))
-        hashes.add(weights_sha256(state.weights.params))
-    assert len(hashes) == 3
-
-
 def test_train_chunk_compiles_once_for_all_steps_seeds_and_lengths(optimizer, rows):
     programs = jit_programs(BagOfTokens, Classification(), optimizer)
     for num_steps, seed in ((1, 0), (6, 0), (6, 1)):
@@ -72,13 +61,6 @@ def test_train_chunk_compiles_once_for_all_steps_seeds_and_lengths(optimizer, ro
         state, _ = programs.train_chunk(state, make_chunk(rows, num_steps))
         programs.train_chunk(state, make_chunk(rows, 1, first_step=num_steps))
     assert programs.train_chunk._cache_size() == 1
-
-
-def test_init_makes_the_weights_of_rngs_of_the_seed(programs):
-    _, expected = split_weights(BagOfTokens(nnx.Rngs(3)))
-    for seed, is_same in ((3, True), (0, False)):
-        kernel = make_state(programs, seed).weights.params["out"]["kernel"][...]
-        assert np.allclose(kernel, expected.params["out"]["kernel"][...]) == is_same
 
 
 def test_train_chunk_keeps_what_a_model_changes_without_training_it(programs, rows):

@@ -91,6 +91,8 @@ def memory_growth(label, length, longer_length, head_dim):
     return num_bytes_of_longer / num_bytes
 
 
+# contract_test and grouped_softmax_test hold the memory of the attentions themselves.
+@pytest.mark.slow
 def test_attention_programs_need_memory_in_proportion_to_the_length():
     assert 7 <= memory_growth("nystrom-64", 8_192, 65_536, head_dim=3) <= 8.5
 
@@ -106,6 +108,7 @@ def test_whole_softmax_needs_the_memory_of_all_scores():
     assert growth == pytest.approx(4**2, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["softmax", "nystrom-64"])
 def test_softmax_and_nystrom_need_no_memory_of_all_scores(label):
     assert memory_growth(label, 2_048, 8_192, head_dim=32) < 4.5

@@ -1,20 +1,10 @@
 """A published score stands beside a run of the same settings, and beside no other."""
 
-import json
-
 import pytest
 
 from nystromformer.experiments.report.published import cite
 from nystromformer.experiments.report.tables import DASH
-from tests.experiments.report.conftest import scores
-
-
-def read_config(workdir):
-    return json.loads((workdir / "config.json").read_text())
-
-
-def write_config(workdir, config):
-    (workdir / "config.json").write_text(json.dumps(config))
+from tests.experiments.report.conftest import delete_settings, scores, set_settings
 
 
 @pytest.mark.parametrize(
@@ -74,18 +64,13 @@ def test_score_table_cites_no_score_beside_an_older_run_of_another_setting(runs)
     """A Performer that is older than `redraw_features` has drawn its features once."""
     workdir = runs.add("performer,as_published", 0.5)
     assert "18.80 [1]" in scores(runs)["performer"]["listops published, %"]
-    config = read_config(workdir)
-    del config["attention"]["redraw_features"]
-    write_config(workdir, config)
+    delete_settings(workdir, "attention.redraw_features")
     assert "listops published, %" not in scores(runs)["performer"]
 
 
 def test_score_table_cites_beside_an_older_run_of_the_same_settings(runs):
     workdir = runs.add("softmax", 0.5)
-    config = read_config(workdir)
-    del config["attention"]["fused"]
-    del config["model"]["short_conv"]
-    write_config(workdir, config)
+    delete_settings(workdir, "attention.fused", "model.short_conv")
     assert "37.10 [1]" in scores(runs)["softmax"]["listops published, %"]
 
 
@@ -116,13 +101,9 @@ def test_score_table_goes_by_the_settings_and_not_by_what_a_config_says(runs):
     """A file of one's own may be called configs/listops.py, and its preset "paper"."""
     workdir = runs.add("linformer", 0.5, result={"command": "--config=mine.py"})
     assert "37.25 [1]" in scores(runs)["linformer"]["listops published, %"]
-    config = read_config(workdir)
-    config["optimizer"]["learning_rate"] = 3e-4
-    write_config(workdir, config)
+    set_settings(workdir, {"optimizer.learning_rate": 3e-4})
     assert "listops published, %" not in scores(runs)["linformer"]
 
     # configs/listops.py does not have this preset.
-    config["preset"] = "subwords"
-    config["train"]["init_from"] = "runs/a"
-    write_config(workdir, config)
+    set_settings(workdir, {"preset": "subwords", "train.init_from": "runs/a"})
     assert "listops published, %" not in scores(runs)["linformer"]

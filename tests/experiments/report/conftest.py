@@ -71,6 +71,27 @@ class Runs:
         return read_runs([self.folder])
 
 
+def delete_settings(workdir: Path, *names: str) -> None:
+    """Rewrites a run's config as a version without these settings has saved it."""
+    path = workdir / "config.json"
+    config = json.loads(path.read_text())
+    for name in names:
+        group, key = name.split(".", maxsplit=1)
+        del config[group][key]
+    path.write_text(json.dumps(config))
+
+
+def set_settings(workdir: Path, settings: dict[str, Any]) -> None:
+    """Changes a run's config behind its back, as in {"train.seed": 3}."""
+    path = workdir / "config.json"
+    config = json.loads(path.read_text())
+    for name, value in settings.items():
+        *groups, key = name.split(".")
+        settings_of_group = config[groups[0]] if groups else config
+        settings_of_group[key] = value
+    path.write_text(json.dumps(config))
+
+
 def read_groups(runs, *keys):
     """The frame of some runs, with the groups that these settings make."""
     frame = runs.read()

@@ -1,6 +1,5 @@
 """How runs are found, named and ordered."""
 
-import json
 import math
 
 import pytest
@@ -10,6 +9,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.report import names
 from nystromformer.experiments.report.runs import read_runs
 from nystromformer.experiments.workdir import write_json
+from tests.experiments.report.conftest import delete_settings, set_settings
 from tests.small import BUILT_IN_ATTENTIONS, make_config
 
 
@@ -74,9 +74,7 @@ def test_read_runs_names_a_row_alike_before_and_after_its_epochs_are_counted(run
     for seed, num_steps in ((0, 42_180), (1, 0)):
         changes = {"train__num_epochs": 4.0, "train__num_steps": num_steps}
         workdir = runs.add("nystrom,quick", seed=seed, **changes)
-        config = json.loads((workdir / "config.json").read_text())
-        del config["overrides"]["train.num_steps"]
-        (workdir / "config.json").write_text(json.dumps(config))
+        delete_settings(workdir, "overrides.train.num_steps")
     assert labels(runs) == ["nystrom"]
     assert list(runs.read()["num_steps"]) == [42_180, 0]
 
@@ -84,10 +82,7 @@ def test_read_runs_names_a_row_alike_before_and_after_its_epochs_are_counted(run
 def test_read_runs_takes_a_setting_that_a_run_lacks_for_its_default(runs):
     old = runs.add("nystrom,quick", 0.5)
     runs.add("nystrom,quick", 0.5, seed=1)
-    config = json.loads((old / "config.json").read_text())
-    del config["model"]["short_conv"]
-    del config["train"]["flip_horizontal"]
-    (old / "config.json").write_text(json.dumps(config))
+    delete_settings(old, "model.short_conv", "train.flip_horizontal")
     assert labels(runs) == ["nystrom"]
 
     runs.add("nystrom,quick", 0.5, seed=2, model__short_conv=3)
@@ -98,10 +93,7 @@ def test_read_runs_takes_an_attentions_option_that_a_run_lacks_for_its_default(r
     old = runs.add("softmax,quick", 0.5)
     runs.add("softmax,quick", 0.5, seed=1)
     runs.add("nystrom,quick", 0.5)
-    config = json.loads((old / "config.json").read_text())
-    del config["attention"]["fused"]
-    del config["attention"]["by_layer"]
-    (old / "config.json").write_text(json.dumps(config))
+    delete_settings(old, "attention.fused", "attention.by_layer")
     assert labels(runs) == ["nystrom", "softmax"]
 
     runs.add("softmax,quick", 0.5, seed=2, attention__fused=False)
@@ -113,9 +105,7 @@ def test_read_runs_gives_no_attention_the_options_of_another(runs):
     old = runs.add("softmax,quick", 0.5)
     runs.add("softmax,quick", 0.5, seed=1)
     runs.add("nystrom,quick", 0.5)
-    config = json.loads((old / "config.json").read_text())
-    del config["attention"]["fused"]
-    (old / "config.json").write_text(json.dumps(config))
+    delete_settings(old, "attention.fused")
     for _, run in runs.read().iterrows():
         has_landmarks = "attention.num_landmarks" in run["settings"]
         assert has_landmarks == (run["attention"] == "nystrom")
@@ -124,9 +114,7 @@ def test_read_runs_gives_no_attention_the_options_of_another(runs):
 def test_read_runs_knows_no_binomial_deviation_of_labels_within_an_example(runs):
     runs.add("nystrom,quick", 0.5)
     workdir = runs.add("softmax,quick", 0.5)
-    config = json.loads((workdir / "config.json").read_text())
-    config["objective"]["name"] = "positions"
-    (workdir / "config.json").write_text(json.dumps(config))
+    set_settings(workdir, {"objective.name": "positions"})
     deviation_of_examples, deviation_of_labels = runs.read()["score_sd"]
     assert deviation_of_examples == pytest.approx(100 * (0.25 / 2000) ** 0.5)
     assert math.isnan(deviation_of_labels)
@@ -164,8 +152,8 @@ def test_read_runs_names_folders_of_other_texts(runs):
         changes = {"task__source_dir": folder, "task__labels": ("no", "yes")}
         seed = int(folder == "/there/spam")
         runs.add("softmax", task="labelled_texts", seed=seed, **changes)
-    names = [f"softmax, source_dir {name}" for name in ("reviews", "spam")]
-    assert labels(runs, "labelled_texts") == names
+    expected_labels = ["softmax, source_dir reviews", "softmax, source_dir spam"]
+    assert labels(runs, "labelled_texts") == expected_labels
 
 
 def test_read_runs_refuses_two_runs_that_differ_in_nothing(runs):

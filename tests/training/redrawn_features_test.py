@@ -1,0 +1,81 @@
+"""A model whose attention draws new features in each training step."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nystromformer.encoder_config import EncoderConfig
+from nystromformer.heads import SequenceClassifier
+from nystromformer.training.checkpoint import weights_sha256
+from nystromformer.training.compiled import jit_programs
+from nystromformer.training.data import Chunk, HostSplit, train_indices
+from nystromformer.training.devices import device_put_global
+from nystromformer.training.objective import Classification
+from tests.training.conftest import make_split
+
+# performer_test holds by which key features are drawn, keys_test the keys of a step.
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["redrawn", "kept"])
+def redraw_features(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def programs(redraw_features):
+    """The programs of a model that draws nothing but features."""
+    config = EncoderConfig(
+        vocab_size=11,
+        max_length=7,
+        model_dim=8,
+        mlp_dim=8,
+        num_heads=2,
+        num_layers=1,
+        dropout_rate=0.0,
+        attention="performer",
+        attention_options={"num_features": 5, "redraw_features": redraw_features},
+    )
+
+    def make_model(rngs):
+        return SequenceClassifier(config, num_classes=3, rngs=rngs)
+
+    return jit_programs(make_model, Classification(), optax.sgd(0.1))
+
+
+ROWS = HostSplit.from_split(make_split(seed=0, num_examples=103))
+BATCHES = train_indices(
+    seed=0, first_step=0, num_steps=4, num_examples=103, batch_size=8
+)
+
+
+def train(programs, state, first_step, num_steps):
+    """The state after some of the four batches."""
+    batches = jnp.roll(jnp.asarray(BATCHES), -first_step, axis=0)
+    return programs.train_chunk(state, Chunk(ROWS.put(), batches, num_steps))[0]
+
+
+def start(programs, **changes):
+    """A state with the weights of seed 0."""
+    changes = device_put_global(None, changes)
+    return programs.init(np.uint32(0))._replace(**changes)
+
+
+def test_a_step_redraws_features_by_seed_and_step(programs, redraw_features):
+    def hash_after_a_step(**changes):
+        state = start(programs, **changes)
+        return weights_sha256(train(programs, state, 0, 1).weights.params)
+
+    first_hash = hash_after_a_step()
+    assert hash_after_a_step() == first_hash
+    hash_of_seed_1 = hash_after_a_step(seed=np.uint32(1))
+    hash_of_step_1 = hash_after_a_step(step=np.int32(1))
+    num_hashes = len({first_hash, hash_of_seed_1, hash_of_step_1})
+    assert num_hashes == (3 if redraw_features else 1)
+
+
+def test_a_run_that_redraws_features_is_resumed_bit_equal(programs):
+    at_once = train(programs, start(programs), 0, 4)
+    resumed = train(programs, train(programs, start(programs), 0, 2), 2, 2)
+    assert weights_sha256(at_once) == weights_sha256(resumed)
