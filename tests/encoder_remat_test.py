@@ -13,9 +13,6 @@ from tests.encoder_cases import (
     INPUTS,
     MASK,
     OPTIONS,
-    B,
-    D,
-    L,
     compile_model,
     make_encoder,
 )
@@ -51,22 +48,12 @@ def scanned(function):
     return outputs[0]
 
 
-def in_a_gradient(function):
-    """The function of INPUTS as the gradient of its sum by factors of one."""
-
-    def weighted_sum(factors):
-        return (function(INPUTS) * factors).sum()
-
-    return jax.grad(weighted_sum)(jnp.ones((B, L, D)))
-
-
 # Each of them gives function(INPUTS).
 TRANSFORMATIONS = {
     "jit": lambda function: function(INPUTS),
     "vmap": lambda function: jax.vmap(function)(INPUTS[None])[0],
     "scan": scanned,
     "lax.map": lambda function: jax.lax.map(function, INPUTS[None])[0],
-    "grad": in_a_gradient,
 }
 
 

@@ -74,19 +74,20 @@ def list_cases(is_short: bool = False) -> list[Case]:
             Case("linear", {}, "float32, highest", SHORT_LENGTHS),
         ]
     nystrom = OPTIONS["nystrom"]
+    fused_nystrom = {**nystrom, "fused": True}
     cases = [
         Case("nystrom", nystrom, "float32, highest", LENGTHS),
         Case("softmax", {}, "float32, highest", LENGTHS),
         Case("softmax", {}, "bfloat16", LENGTHS),
         Case("softmax", {}, "bfloat16", (512, 512)),
         Case("softmax", {"fused": False}, "bfloat16", LENGTHS),
-        Case("nystrom", {**nystrom, "fused": True}, "bfloat16", LENGTHS),
+        Case("nystrom", fused_nystrom, "bfloat16", LENGTHS),
         Case("nystrom", nystrom, "float32", (512, 512)),
         Case("nystrom", nystrom, "bfloat16", (48, 48)),  # exact attention
         Case("softmax", {}, "bfloat16", LENGTHS, has_holes=True),
-        Case("nystrom", {**nystrom, "fused": True}, "bfloat16", LENGTHS, True),
+        Case("nystrom", fused_nystrom, "bfloat16", LENGTHS, has_holes=True),
         Case("softmax", {}, "bfloat16", (501, 0)),  # a sequence of padding alone
-        Case("nystrom", {**nystrom, "fused": True}, "bfloat16", (501, 0)),
+        Case("nystrom", fused_nystrom, "bfloat16", (501, 0)),
     ]
     for mode in ("bfloat16", "float32"):
         for name in ATTENTIONS:

@@ -39,9 +39,8 @@ class Command(NamedTuple):
 def num_workers() -> int:
     """Returns how many commands or checks run side by side.
 
-    At least three, as many as train. On more cores it is a third of them, because each
-    compilation has threads of its own: twelve at a time on 16 cores took over a minute
-    each.
+    At least three, so that all runs of the stage `train` begin at once. It is else a
+    third of the cores, because each compilation has threads of its own.
     """
     return max(3, 1 + num_cores() // 3)
 

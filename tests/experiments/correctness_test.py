@@ -26,6 +26,9 @@ def test_list_cases_has_every_attention_in_both_dtypes():
         modes = {case.mode for case in cases if case.name == name}
         assert {"float32", "bfloat16"} <= modes
     assert {case.mode for case in cases} == set(LIMITS)
+    with_holes = {case.name for case in cases if case.has_holes}
+    with_an_empty_sequence = {case.name for case in cases if 0 in case.lengths}
+    assert with_holes == with_an_empty_sequence == {"softmax", "nystrom"}
     assert len({case.label for case in cases}) == len(cases)
 
 

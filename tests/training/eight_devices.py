@@ -114,7 +114,7 @@ def operations(parts: int) -> list[float]:
     """Floating-point operations of a step, on the only device and on one of four."""
     num_operations = []
     for data_shards in (1, 4):
-        chunk, *_ = training(data_shards, 1, parts, attention="identity")
+        chunk, *_ = training(data_shards, 1, parts, attention="linear")
         num_operations.append(chunk.cost_analysis()["flops"])
     return num_operations
 
