@@ -96,9 +96,9 @@ def load_pretrained(
 
     return _make_model_of_tensors(
         functools.partial(_make_model, head, config, layout, tensors),
-        folder,
-        layout,
-        tensors,
+        folder=folder,
+        layout=layout,
+        tensors=tensors,
         has_convolution=bool(own_config.attention_options.get("conv_kernel_size")),
         seed=seed,
         dtype=at_least_float32(dtype),
@@ -167,10 +167,10 @@ def _make_model(
 
 def _make_model_of_tensors(
     make_model: Callable[[nnx.Rngs], nnx.Module],
+    *,
     folder: Path,
     layout: Layout,
     tensors: Tensors,
-    *,
     has_convolution: bool,
     seed: int,
     dtype: jax.typing.DTypeLike,

@@ -50,7 +50,7 @@ def become(script: str, args: tuple, cwd: Path, env: dict, streams: list) -> Non
       streams: the files that take its stdout and its stderr.
     """
     multiprocessing.current_process().daemon = False  # a daemon may have no children
-    gc.freeze()  # what the server has imported
+    gc.freeze()  # No collection goes through what the server has imported.
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

@@ -83,7 +83,9 @@ class SoftmaxAttention(Attention):
         """Attends, and honours what other attentions refuse.
 
         Args:
-          query, key, value, dtype, precision: as for `Attention.__call__`.
+          query: [B, T, N, H].
+          key: [B, S, N, H].
+          value: [B, S, N, H].
           bias: None, or an array that broadcasts to [B, N, T, S].
           mask: None, or bool that broadcasts to [B, N, T, S], True = attend. One that
             broadcasts to [B, 1, 1, S] is padding, as for every `Attention`.
@@ -91,6 +93,8 @@ class SoftmaxAttention(Attention):
           dropout_rate: the probability that a weight is dropped; None takes the option.
           broadcast_dropout: whether all heads of the batch drop the same weights.
           deterministic: whether nothing is dropped.
+          dtype: of the large products and of the output; None takes the inputs'.
+          precision: of the large products.
           module: sows the weights into this module, in O(T · S) memory.
           is_causal: whether query t attends to no key after t.
 

@@ -59,7 +59,7 @@ class Experiment:
             )
             model = nnx.eval_shape(lambda: self.make_model(nnx.Rngs(0)))
         except ConfigError:
-            raise  # it says which group is wrong
+            raise  # Its message says already what is wrong.
         except (ValueError, OverflowError) as error:
             raise ConfigError(f"config.model, config.attention: {error}") from error
         self.graphdef, self.weight_shapes = split_weights(model)

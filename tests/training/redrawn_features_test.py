@@ -32,7 +32,7 @@ def programs(redraw_features):
         model_dim=8,
         mlp_dim=8,
         num_heads=2,
-        num_layers=1,
+        num_layers=2,
         dropout_rate=0.0,
         attention="performer",
         attention_options={"num_features": 5, "redraw_features": redraw_features},
