@@ -1,4 +1,4 @@
-"""Strictness for every test: what numpy would broadcast in silence is an error."""
+"""What every test gets: strict broadcasting, kept programs and shared fixtures."""
 
 import gc
 import os
@@ -13,8 +13,8 @@ from filelock import FileLock
 
 from tests.commands import ROOT, Commands
 
-# Under nohup, or in a shell's background, signals are ignored that the tests send. So
-# they would be in all processes that the tests start.
+# A process under nohup, or in a shell's background, ignores these signals, and so do
+# its children. The tests send them, so that the defaults are restored.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_platforms", os.environ.setdefault("JAX_PLATFORMS", "cpu"))
@@ -30,11 +30,12 @@ if num_bytes > MAX_BYTES_OF_PROGRAMS and not is_worker:
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(PROGRAMS))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-# Here XLA's fusions on CPUs stay on, as in programs of a user; commands turn them off.
 FLAGS = os.environ.get("XLA_FLAGS", "")
+# Without these emitters XLA compiles faster. The fusions that the scripts turn off are
+# another flag: here they stay on, as in a user's own program.
 NO_EMITTERS = "--xla_cpu_use_fusion_emitters=false"
-# XLA ends a process for an unknown flag, and other releases may not know this one. A
-# worker finds it in its environment already.
+# XLA ends a process for an unknown flag, so that only the releases known to have it
+# get it. A worker has inherited it.
 if jaxlib.__version__ in ("0.10.2", "0.11.0") and NO_EMITTERS not in FLAGS:
     FLAGS = f"{FLAGS} {NO_EMITTERS}".strip()
 with pytest.MonkeyPatch.context() as patch:

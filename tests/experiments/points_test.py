@@ -35,8 +35,10 @@ def test_make_points_takes_each_combination_for_each_seed_in_turn():
         for attention in ("nystrom", "linear")
         for size in (8, 16)
     ]
-    trained = [(x.config.train.batch_size, x.config.train.seed) for x in points]
-    assert trained == [(8, 0), (16, 0)] * 2 + [(8, 1), (16, 1)] * 2
+    sizes = [point.config.train.batch_size for point in points]
+    assert sizes == [8, 16, 8, 16] * 2
+    seeds = [point.config.train.seed for point in points]
+    assert seeds == [0] * 4 + [1] * 4
 
 
 def test_make_points_names_the_presets_of_a_file():
@@ -67,6 +69,7 @@ def test_merge_keeps_one_point_of_equal_configs():
 
 
 def test_merge_rejects_two_settings_of_one_name():
+    # The preset has other settings, which the name does not show.
     points = grid_points() + grid_points(presets="")
     with pytest.raises(ConfigError, match="two runs would be named listops-nystrom-se"):
         merge(points)
@@ -81,7 +84,8 @@ def test_merge_keeps_fine_tuning_apart_from_that_of_a_pretrained_run():
         "listops-nystrom-finetune-init_from_pretrain-seed0",
     ]
     for source, scratch, tuned in (points[:3], points[3:]):
-        assert (scratch.source, tuned.source) == (None, source.name)
+        assert scratch.source is None
+        assert tuned.source == source.name
         assert f"--config.train.init_from=/s/{source.name}" in tuned.command(Path("/s"))
 
 
@@ -108,7 +112,7 @@ def test_write_plan_keeps_what_an_earlier_sweep_has_planned(tmp_path):
     assert attentions == ["nystrom", "softmax", "linear"]
 
 
-def test_make_points_changes_all_points_without_naming_it():
+def test_make_points_applies_changes_to_all_and_names_only_keys_of_the_grid():
     changes = {"train.num_steps": "700", "train.seed": "5", "attention.window": "4"}
     grid = "attention.name=nystrom,longformer", "train.num_steps=600"
     points = grid_points(*grid, changes=changes, num_seeds=2)
