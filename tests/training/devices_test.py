@@ -32,15 +32,17 @@ def on_eight_devices(name, *arguments):
 
 
 @pytest.mark.parametrize(
-    "mesh_and_parts",
+    ("data_shards", "sequence_parallelism", "parts"),
     [
-        (2, 4),
-        pytest.param((8, 1), marks=pytest.mark.slow),
-        pytest.param((4, 1, 2), marks=pytest.mark.slow),
+        (2, 4, 1),
+        pytest.param(8, 1, 1, marks=pytest.mark.slow),
+        pytest.param(4, 1, 2, marks=pytest.mark.slow),
     ],
 )
-def test_train_chunk_on_a_mesh_has_the_losses_of_one_device(mesh_and_parts):
-    alone, spread = on_eight_devices("losses", *mesh_and_parts)
+def test_train_chunk_on_a_mesh_has_the_losses_of_one_device(
+    data_shards, sequence_parallelism, parts
+):
+    alone, spread = on_eight_devices("losses", data_shards, sequence_parallelism, parts)
     assert alone[-1] < alone[0] - 0.1
     assert spread == pytest.approx(alone, abs=1e-6)
 
@@ -63,8 +65,8 @@ def test_check_same_on_all_hosts_names_what_differs():
 # In parts the program takes three times as long to compile.
 @pytest.mark.parametrize("parts", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_train_chunk_spreads_a_batch_and_its_parts_over_the_devices(parts):
-    alone, four = on_eight_devices("operations", parts)
-    assert four < alone / 3
+    of_one_device, of_one_of_four = on_eight_devices("operations", parts)
+    assert of_one_of_four < of_one_device / 3
 
 
 # The losses of Nyström attention on a mesh, and what the layer below communicates, are
@@ -72,9 +74,9 @@ def test_train_chunk_spreads_a_batch_and_its_parts_over_the_devices(parts):
 @pytest.mark.slow
 def test_nystrom_communication_does_not_grow_with_length_and_memory_falls():
     costs = on_eight_devices("costs")
-    cost = costs["long"]
-    assert 0 < cost["communicated"] <= costs["short"]["communicated"]
-    assert cost["temporaries"] < 0.3 * costs["long on fewer"]["temporaries"]
+    long_cost = costs["long"]
+    assert 0 < long_cost["communicated"] <= costs["short"]["communicated"]
+    assert long_cost["temporaries"] < 0.3 * costs["long on fewer"]["temporaries"]
 
 
 def test_short_conv_and_rotary_positions_are_the_same_on_a_sharded_sequence():

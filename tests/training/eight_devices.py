@@ -33,7 +33,7 @@ BATCH = 8
 STEPS = 12
 
 
-def training(
+def compile_training(
     data_shards: int,
     sequence_parallelism: int,
     parts: int,
@@ -86,7 +86,7 @@ def training(
 
 
 def losses(
-    data_shards: int, sequence_parallelism: int, parts: int = 1
+    data_shards: int, sequence_parallelism: int, parts: int
 ) -> list[list[float]]:
     """The mean loss of each of the first steps on one device, and on such a mesh."""
     return [
@@ -99,11 +99,13 @@ def losses_on_mesh(
     data_shards: int, sequence_parallelism: int, parts: int
 ) -> list[float]:
     """The mean loss of each of the first steps on such a mesh."""
-    chunk, state, steps = training(data_shards, sequence_parallelism, parts)
+    train_chunk, state, chunks = compile_training(
+        data_shards, sequence_parallelism, parts
+    )
     losses = []
-    for step in steps:
+    for chunk in chunks:
         state = state._replace(totals=jax.tree.map(jnp.zeros_like, state.totals))
-        state, finite = chunk(state, step)
+        state, finite = train_chunk(state, chunk)
         assert not finite.culprits()
         losses.append(state.totals.means()["loss"])
         assert state.totals.examples.sharding.is_fully_replicated
@@ -114,8 +116,8 @@ def operations(parts: int) -> list[float]:
     """Floating-point operations of a step, on the only device and on one of four."""
     num_operations = []
     for data_shards in (1, 4):
-        chunk, *_ = training(data_shards, 1, parts, attention="linear")
-        num_operations.append(chunk.cost_analysis()["flops"])
+        train_chunk, *_ = compile_training(data_shards, 1, parts, attention="linear")
+        num_operations.append(train_chunk.cost_analysis()["flops"])
     return num_operations
 
 
