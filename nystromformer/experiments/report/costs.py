@@ -115,10 +115,15 @@ def _find_setting(names: list[str]) -> str:
     """
     settings = set()
     for name in names:
-        words = [word for word in name.split(" ") if not word.isdigit()]
-        has_number = len(words) == len(name.split(" ")) - 1
-        settings.add(words[0] if has_number and len(words) == 1 else "")
-    return settings.pop() if len(settings) == 1 and len(set(names)) > 1 else ""
+        words = name.split(" ")
+        other_words = [word for word in words if not word.isdigit()]
+        is_word_and_number = len(words) == 2 and len(other_words) == 1
+        settings.add(other_words[0] if is_word_and_number else "")
+
+    has_several_names = len(set(names)) > 1
+    if len(settings) == 1 and has_several_names:
+        return settings.pop()
+    return ""
 
 
 def _draw_panel(axes: Axes, points: Frame, cost: CostAxis, lines: dict[str, Line]):
