@@ -39,8 +39,8 @@ class Command(NamedTuple):
 def num_workers() -> int:
     """Returns how many commands or checks run side by side.
 
-    At least three, so that all runs of the stage `train` begin at once. It is else a
-    third of the cores, because each compilation has threads of its own.
+    They are at least three, so that all runs of the stage `train` begin at once, and
+    on many cores a third of these, because each compilation has threads of its own.
     """
     return max(3, 1 + num_cores() // 3)
 

@@ -111,11 +111,14 @@ def parse_attention(label: str, changes: Sequence[str] = ()) -> AttentionSpec:
     except ValueError as error:
         raise ConfigError(f"--attention={label}: {error}") from error
 
-    values = {**size_value, **_parse_changes(name, changes), **label_values}
+    # The label's own option counts before --option, and this before the size.
+    values = {**size_value, **_parse_changes(name, cls, changes), **label_values}
     return AttentionSpec(label, name, values)
 
 
-def _parse_changes(name: str, changes: Sequence[str]) -> dict[str, Any]:
+def _parse_changes(
+    name: str, cls: type[Attention], changes: Sequence[str]
+) -> dict[str, Any]:
     """The options of an attention that changes ATTENTION.OPTION=VALUE name."""
     values = {}
     for change in changes:
@@ -125,7 +128,7 @@ def _parse_changes(name: str, changes: Sequence[str]) -> dict[str, Any]:
             continue
         values[option] = parse_value(value)
         try:
-            find_class(name).check_options({option: values[option]})
+            cls.check_options({option: values[option]})
         except ValueError as error:
             raise ConfigError(f"--option={change}: {error}") from error
     return values
