@@ -30,7 +30,7 @@ def test_encoder_remat_recomputes_and_changes_nothing():
     gradients = {}
     num_products = {}
     for remat in ("none", "block"):
-        model = make_encoder(attention="softmax", dropout_rate=0.3, remat=remat)
+        model = make_encoder(dropout_rate=0.3, remat=remat)
         graphdef, state = nnx.split(model)
         gradient = functools.partial(jax.grad(loss), graphdef=graphdef)
         gradients[remat], _ = jax.flatten_util.ravel_pytree(jax.jit(gradient)(state))

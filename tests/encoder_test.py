@@ -32,9 +32,9 @@ def test_encoder_masks_the_ignored_id_wherever_it_stands():
     is_token = INPUTS != 4
     assert not is_token.all()
     for mask, expected_mask in ((MASK, MASK & is_token), (None, is_token)):
-        out, out_mask = compiled_encoder(ignore_id=4, attention="softmax")(INPUTS, mask)
+        out, out_mask = compiled_encoder(ignore_id=4)(INPUTS, mask)
         np.testing.assert_array_equal(out_mask, expected_mask)
-        expected, _ = compiled_encoder(attention="softmax")(INPUTS, expected_mask)
+        expected, _ = compiled_encoder()(INPUTS, expected_mask)
         np.testing.assert_array_equal(out, expected)
 
 
