@@ -44,7 +44,7 @@ def test_the_whole_state_of_training_is_donated():
 
 @pytest.mark.parametrize("precision", ["default", "highest"])
 def test_float32_products_have_the_precision_that_jax_is_asked_for(precision):
-    """Of a linear attention: Nyström's has some products of their own precision."""
+    """The attention is linear: Nyström's sets the precision of some products."""
     config = EncoderConfig(
         vocab_size=11,
         max_length=16,

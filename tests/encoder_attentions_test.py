@@ -31,7 +31,7 @@ def attentions_of(model):
 
 
 def swap_by_hand(remat):
-    """An encoder of softmax whose layer 1 has the attention of another encoder.
+    """Makes three layers of softmax, and puts a Nyström attention into layer 1.
 
     Both begin with the same numbers, as these attentions have no parameters.
     """

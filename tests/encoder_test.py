@@ -150,7 +150,7 @@ def test_encoder_gives_features_type_0_unless_types_are_passed():
 
 
 def test_encoder_adds_up_the_gradient_of_a_token_type():
-    """By the product that serves embeddings, and not by a scatter, on a GPU."""
+    """On a GPU the product that serves embeddings computes it, and no scatter."""
     graphdef, state = nnx.split(make_encoder(num_token_types=2, attention="identity"))
 
     def total(state, inputs, types):

@@ -96,7 +96,7 @@ def test_factors_and_rows_are_of_the_matrix_that_nystrom_applies(
 
 
 @pytest.mark.parametrize("num_landmarks", [M, 71])
-def test_factors_and_rows_are_those_of_cross_attention_with_t_equal_to_s(num_landmarks):
+def test_factors_and_rows_are_of_cross_attention_where_lengths_are_equal(num_landmarks):
     mask = MASKS["padding"]
     query, key, value = normal(0, 3, S, H)
     options = {"num_landmarks": num_landmarks, "cross_attention": True}

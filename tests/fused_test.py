@@ -1,4 +1,4 @@
-"""cuDNN's attention: where a GPU takes it, and the numbers of what it is called with.
+"""cuDNN's attention: which programs call it, and that lengths replace a mask.
 
 No GPU is needed: programs are lowered for one, and JAX's plain implementation stands in
 for the kernel where numbers are compared.
@@ -76,7 +76,7 @@ def four_axes(mask):
 )
 @pytest.mark.parametrize("has_mask", [False, True])
 def test_softmax_is_cudnns_kernel_on_a_gpu(dtype, length, has_mask, has_cudnn):
-    """With odd lengths, too, and no scores are stored."""
+    """Odd lengths reach the kernel too, and no scores are stored."""
     mask = np.arange(length) < np.array([[length], [5], [0]])
     attend = functools.partial(SOFTMAX, mask=four_axes(mask) if has_mask else None)
     arguments = shapes(dtype, length)
@@ -170,7 +170,11 @@ def with_gradients(attend, is_valid, *inputs):
     [*((name, LENGTH) for name in MASKS), ("none", 67), ("holes", 67)],
 )
 def test_lengths_in_place_of_a_mask_are_the_same_attention(name, length):
-    """Whatever the mask: keys may stand in any order. Beside our blocks."""
+    """Our blocks are the reference.
+
+    The kernel takes a number of keys and no mask: valid keys move to the front, since
+    their order does not matter.
+    """
     inputs = qkv("float32", length)
     mask = None
     is_valid = np.ones((B, length), bool)
@@ -196,7 +200,7 @@ def test_lengths_in_place_of_a_mask_are_the_same_attention(name, length):
     assert np.isfinite(attend(*inputs)).all()
 
 
-def test_a_number_of_keys_that_is_wrong_would_show():
+def test_attention_with_a_wrong_number_of_keys_differs():
     query, key, value = qkv("float32")
     mask = jnp.asarray(MASKS["holes"])
     mask_of_fewer_keys = mask.at[:, jnp.argmax(mask, 1)].set(False)
@@ -239,18 +243,18 @@ def test_the_kernel_is_vmapped(name, has_mask, has_cudnn):
     arguments = [jax.ShapeDtypeStruct(x.shape, jnp.bfloat16) for x in inputs]
     assert num_calls(lowered(jax.vmap(attend, axes), *arguments)) == (1, 1)
 
-    def attend_in_place_of_it(query, key, value):
+    def attend_by_stand_in(query, key, value):
         return attend_with_stand_in(query, key, value, mask)
 
     is_valid = np.ones((2, B, LENGTH), bool)
-    actual = with_gradients(jax.vmap(attend_in_place_of_it, axes), is_valid, *inputs)
+    actual = with_gradients(jax.vmap(attend_by_stand_in, axes), is_valid, *inputs)
     expected = with_gradients(jax.vmap(attend, axes), is_valid, *inputs)
     for array, expected_array in zip(actual, expected, strict=True):
         assert relative_error(array, expected_array) <= TOLERANCE["float32"]
 
 
 def make_nystrom(fused):
-    """With few iterations, which are unrolled."""
+    """It has few iterations, so that they are unrolled."""
     return make(
         "nystrom",
         num_heads=N,

@@ -114,15 +114,15 @@ def test_pair_classifier_rejects_inputs_and_masks_that_are_no_pairs():
 @pytest.mark.parametrize("pooling", ["mean", "cls_token"])
 def test_sequence_classifier_ignores_padding_and_batch(pooling):
     has_cls_token = pooling == "cls_token"
-    function = compiled_classifier(
+    classify = compiled_classifier(
         pooling=pooling, cls_token=has_cls_token, attention="softmax"
     )
-    logits = function(INPUTS, MASK)
+    logits = classify(INPUTS, MASK)
     assert logits.shape == (B, C)
     other_tokens = np.where(MASK, INPUTS, (INPUTS + 5) % V)
-    np.testing.assert_array_equal(function(other_tokens, MASK), logits)
-    assert relative_error(function(other_tokens), function(INPUTS)) > 1e-3
-    logits_of_one_row = function(INPUTS[1:2, :19])
+    np.testing.assert_array_equal(classify(other_tokens, MASK), logits)
+    assert relative_error(classify(other_tokens), classify(INPUTS)) > 1e-3
+    logits_of_one_row = classify(INPUTS[1:2, :19])
     assert relative_error(logits[1:2], logits_of_one_row) <= TOLERANCE["float32"]
 
 
@@ -203,7 +203,7 @@ def test_classifiers_have_the_papers_parameters(model):
 
 
 def published_config(gelu="erf"):
-    """With dropout, so that tests see when it is on."""
+    """It has dropout, so that tests see when it is on."""
     return encoder_config(attention="identity", gelu=gelu, dropout_rate=0.5)
 
 

@@ -54,7 +54,7 @@ def test_load_pretrained_computes_the_published_classifier(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_load_pretrained_reads_an_encoder_without_the_prefix(kind, tmp_path):
-    """With the pooler that transformers saves beside it."""
+    """The folder also has the pooler that transformers saves."""
     tensors = random_tensors(kind, {f"{kind}.pooler.dense": (D, D)})
     unprefixed = {name.removeprefix(f"{kind}."): x for name, x in tensors.items()}
     write_folder(tmp_path, kind, unprefixed)
@@ -109,7 +109,7 @@ def load_with_convolution(folder, seed=0):
 
 
 def test_load_pretrained_starts_a_convolution_anew(tmp_path):
-    """By the seed, and each layer with another kernel."""
+    """The seed decides the kernels, and each layer has another."""
     make_folder(tmp_path)
 
     def kernels(seed):

@@ -43,7 +43,7 @@ def rows_of_theorem_1(num_keys):
 
 @pytest.mark.parametrize("num_keys", [256, 1024, 4096])
 def test_random_projection_keeps_p_v_within_epsilon_by_linformers_theorem_1(num_keys):
-    """With a fortieth of the rows every draw fails."""
+    """A fortieth of the rows is too few: every draw fails."""
     rng = np.random.default_rng(2)
     num_rows = rows_of_theorem_1(num_keys)
     assert num_rows < num_keys

@@ -104,7 +104,7 @@ def test_extending_page_registers_what_it_says(monkeypatch):
 
 
 def test_pages_have_commands_of_nearly_all_scripts():
-    """Of speed.py they have what make calls."""
+    """The pages start speed.py by `make speed` alone."""
     commands = [command for page in PAGES for command in commands_of(page)]
     assert len(commands) >= 60
     words = {word for command in commands for word in command.split()}

@@ -29,9 +29,8 @@ MASK = np.array([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]], bool)
 
 
 def call_code(head, array_of_head, example, num_keys, is_high_precision):
-    """A number that differs where any of these differs."""
-    place = example + 2 * head
-    return array_of_head + 100 * num_keys + place + 7 * is_high_precision
+    """A number that changes when any one of these changes."""
+    return array_of_head + 2 * head + example + 100 * num_keys + 7 * is_high_precision
 
 
 class CallRecorder(Attention):
@@ -171,7 +170,7 @@ def make_cross(name):
 
 @pytest.mark.parametrize("name", ["nystrom_attention", "nystrom of all keys", *CROSS])
 def test_cross_attention_applies_the_mask_to_keys_alone(name):
-    """With T = S, and without a word where no landmarks of queries are taken."""
+    """Here T = S. Only landmarks of queries need `cross_attention=True`."""
     query, key, value = random_qkv()
     keys_seen = PADDING & (np.arange(PADDING.shape[1]) < 60)
     attend = jax.jit(make_cross(name))

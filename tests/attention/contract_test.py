@@ -279,7 +279,7 @@ def test_attention_at_extremes_is_finite_forward_and_backward(name, kind):
 
 @having("linear memory")
 def test_attention_memory_is_linear_in_length(name):
-    """Of the gradient, with the default options, at 4,096 and 8,192 tokens."""
+    """The gradient with the default options, at 4,096 and 8,192 tokens."""
 
     def temporary_bytes(length):
         graphdef, state = nnx.split(make_default(name, max_length=length))

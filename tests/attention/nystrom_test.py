@@ -71,7 +71,7 @@ def test_nystrom_attention_counts_padding_as_published():
 
 
 def test_nystrom_attention_gradients_are_derivatives_of_the_paper():
-    """Of query, key, value and the kernel, each in three directions."""
+    """They are those of query, key, value and the kernel, each in three directions."""
     rng = np.random.default_rng(3)
     length = 13
     mask = np.arange(length) < 11

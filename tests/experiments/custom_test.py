@@ -29,7 +29,7 @@ SHORT = (
     "--config.train.num_steps=80",
     "--config.train.eval_every=20",
 )
-LOADED = f"{ROOT}/examples/custom.py"
+EXAMPLE = f"{ROOT}/examples/custom.py"
 
 # A task that its config file registers, without `load`.
 REGISTERS = """
@@ -52,7 +52,10 @@ def read(path):
 
 @pytest.fixture(scope="module")
 def words_run(commands, tmp_path_factory):
-    """A folder of a config and its run, whose paths were relative, and moved texts."""
+    """A folder with mine.py, its finished run, and its texts.
+
+    The run was started with relative paths. Afterwards texts/ became moved/.
+    """
     folder = Path(os.path.realpath(tmp_path_factory.mktemp("words")))
     write(folder / "texts", REVIEWS)
     (folder / "mine.py").write_text(CONFIG)
@@ -81,8 +84,8 @@ def test_train_records_what_a_config_registers(commands, words_run):
         "optimizer.cycle_b1": False,
     }
     assert config["overrides"].items() >= changes.items()
-    num_folders = 2
-    assert len(config["overrides"]) == len(SHORT) + num_folders
+    # The flags of task.source_dir and task.data_dir come on top.
+    assert len(config["overrides"]) == len(SHORT) + 2
     (loaded_file,) = config["load"]
     assert os.path.realpath(loaded_file) == f"{words_run}/mine.py"
     assert os.path.realpath(config["task"]["source_dir"]) == f"{words_run}/texts"
@@ -109,7 +112,7 @@ def test_commands_know_what_a_config_registers(commands, words_run, tmp_path):
     assert f"{result['test_loss']:.2f}" in (tmp_path / "out" / "report.md").read_text()
 
 
-def test_evaluate_knows_what_a_config_has_registered_unasked(commands, tmp_path):
+def test_evaluate_imports_the_config_file_that_registers_a_task(commands, tmp_path):
     (tmp_path / "mine.py").write_text(REGISTERS)
     workdir = tmp_path / "run"
     settings = [flag for flag in SMALL if "num_landmarks" not in flag]
@@ -141,9 +144,9 @@ def sweep_of_average(workdir):
 def test_sweep_knows_an_attention_by_load_alone(commands, tmp_path):
     args = sweep_of_average(tmp_path / "runs")
     assert "average" in refused(commands.run("sweep.py", *args))
-    done = commands.run("sweep.py", f"--load={LOADED}", *args, "--dry_run")
+    done = commands.run("sweep.py", f"--load={EXAMPLE}", *args, "--dry_run")
     assert done.returncode == 0, done.stderr
-    assert f"--load={LOADED}" in done.stdout
+    assert f"--load={EXAMPLE}" in done.stdout
     assert not list(tmp_path.iterdir())
 
 
@@ -151,7 +154,7 @@ def test_sweep_knows_an_attention_by_load_alone(commands, tmp_path):
 @pytest.mark.slow
 def test_load_puts_an_attention_into_a_sweep(commands, tmp_path):
     args = sweep_of_average(tmp_path)
-    mine = shutil.copy(LOADED, tmp_path)
+    mine = shutil.copy(EXAMPLE, tmp_path)
     done = commands.run("sweep.py", f"--load={mine}", *args)
     assert done.stdout == "listops-average-seed0: done\n1 done\n", done.stderr
     workdir = tmp_path / "listops-average-seed0"
@@ -159,5 +162,5 @@ def test_load_puts_an_attention_into_a_sweep(commands, tmp_path):
     os.remove(mine)
     gone = commands.run("evaluate.py", f"--workdir={workdir}")
     assert "place now, under the same name" in refused(gone)
-    again = commands.run("evaluate.py", f"--workdir={workdir}", f"--load={LOADED}")
+    again = commands.run("evaluate.py", f"--workdir={workdir}", f"--load={EXAMPLE}")
     assert "listops with average (finished run" in again.stdout, again.stderr

@@ -99,7 +99,10 @@ def test_carry_over_keeps_what_the_shorter_model_computes(commands, pretrained):
 
 
 def test_own_labelled_texts_are_fine_tuned_with_two_settings(tmp_path, pretrained):
-    """The settings of TINY are sizes, which this pre-training run has too."""
+    """The two are `init_from` and the tokenizer.
+
+    The sizes of TINY are set too, since the pre-training run has them.
+    """
     (tmp_path / "train.csv").write_text("text,label\nredc oldb,ham\nbigh wetd,spam\n")
     config = get_labelled_texts_config("nystrom,quick,subwords")
     with config.unlocked():

@@ -20,39 +20,39 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
     folder = commands.folder / "sweep"
     grid = "--grid=attention.name=nystrom,identity"
     args = [f"--workdir={folder}", "--tasks=listops", "--preset=quick", grid, *TINY]
-    one = folder / "listops-nystrom-seed0"
-    other = folder / "listops-identity-seed0"
+    interrupted = folder / "listops-nystrom-seed0"
+    failed = folder / "listops-identity-seed0"
 
     process = commands.start("sweep.py", *args)
-    while not (one / "metrics.jsonl").exists():
+    while not (interrupted / "metrics.jsonl").exists():
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (130, "")
     assert "stopped by SIGINT; saved. Run the same command again" in out
-    assert "stopped by SIGTERM at step" in (one / "log.txt").read_text()
-    assert not other.exists()
+    assert "stopped by SIGTERM at step" in (interrupted / "log.txt").read_text()
+    assert not failed.exists()
     done = commands.run("report.py", str(folder), f"--out={tmp_path}/report")
     assert done.stdout.startswith("0 of 2 runs finished"), done.stderr
 
-    other.mkdir()
-    (other / "failed.txt").write_text("status 2: error: no data")
+    failed.mkdir()
+    (failed / "failed.txt").write_text("status 2: error: no data")
     done = commands.run("sweep.py", *args)
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout == f"{one.name}: done\n1 done, 1 failed\n"
-    assert "resuming from step" in (one / "log.txt").read_text()
+    assert done.stdout == f"{interrupted.name}: done\n1 done, 1 failed\n"
+    assert "resuming from step" in (interrupted / "log.txt").read_text()
 
     dry_run = commands.run("sweep.py", *args, "--retry", "--dry_run")
     assert dry_run.stdout.count("\n") == 1
-    assert other.name in dry_run.stdout
-    before = (one / "log.txt").stat().st_mtime_ns
+    assert failed.name in dry_run.stdout
+    before = (interrupted / "log.txt").stat().st_mtime_ns
     done = commands.run("sweep.py", *args, "--retry")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{other.name}: done\n2 done\n"
-    assert (one / "log.txt").stat().st_mtime_ns == before
+    assert done.stdout == f"{failed.name}: done\n2 done\n"
+    assert (interrupted / "log.txt").stat().st_mtime_ns == before
     plan = json.loads((folder / "sweep.json").read_text())
-    for run in (one, other):
+    for run in (interrupted, failed):
         assert plan[run.name] == json.loads((run / "config.json").read_text())
 
 
@@ -121,6 +121,7 @@ def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
     words = [shlex.split(line) for line in done.stdout.splitlines()]
     tasks = ("listops", "image")
     names = [f"{task}-linear-seed{seed}" for seed in (0, 1) for task in tasks]
-    assert [x[-1] for x in words] == [f"--workdir={tmp_path}/x y/{n}" for n in names]
-    assert all("--config.task.data_dir=/a b" in x for x in words)
+    workdirs = [f"--workdir={tmp_path}/x y/{name}" for name in names]
+    assert [line_words[-1] for line_words in words] == workdirs
+    assert all("--config.task.data_dir=/a b" in line_words for line_words in words)
     assert not list(tmp_path.iterdir())

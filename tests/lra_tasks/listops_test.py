@@ -57,7 +57,7 @@ def test_released_files_are_read(tmp_path, capsys):
     assert task.decode(splits[0].inputs[0, :4]) == "[MAX 3 4 ]"
 
 
-def test_options_that_do_not_count_beside_released_files_make_no_other_data(tmp_path):
+def test_options_of_the_generator_do_not_change_the_folder_of_released_files(tmp_path):
     write(tmp_path, RELEASED)
     task = released_task(tmp_path)
     assert released_task(tmp_path, seed=1, **SIZES).folder() == task.folder()
@@ -128,7 +128,7 @@ def test_floors_by_hand():
     test = split_of(
         ("[MAX 1 [MIN 9 9 ] ]", 7),  # majority, root; literals say 1
         ("[MIN 4 [MAX 2 5 ] 8 ]", 4),  # literals
-        ("[MIN [MAX 2 5 ] [MIN 3 5 ] ]", 3),  # root, and so literals, of which are none
+        ("[MIN [MAX 2 5 ] [MIN 3 5 ] ]", 3),  # root; it has no literals
         ("[MED 6 [SM 0 0 ] 9 ]", 7),  # majority, root; and literals, (6 + 9) // 2
         ("[MIN 2 [MAX 4 4 ] ]", 2),  # literals alone
         ("5", 5),  # a digit is its own answer

@@ -151,6 +151,6 @@ def test_encode_refuses_what_is_no_text(text, message):
         ({"source_dir": "folder"}, "drawn from a seed: leave out source_dir"),
     ],
 )
-def test_what_is_turned_away(change, message):
+def test_recall_refuses_bad_options(change, message):
     with pytest.raises(DataError, match=f"recall: .*{message}"):
         get_task("recall", **asdict(SMALL) | change)

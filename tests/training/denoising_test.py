@@ -56,7 +56,7 @@ def cross_entropy(logits, target):
 
 @pytest.mark.parametrize("pooling", ["mean", "cls_token"])
 def test_denoising_losses_and_accuracies_are_those_of_numpy(pooling):
-    """One model on the corrupted input; the loss has the mean of each example."""
+    """One model on the corrupted input; an example's loss is the mean of its tokens."""
     model = make_model(nnx.Rngs(1), pooling=pooling)
     objective = make_objective(denoising_weight=0.7)
     batch = make_batch()

@@ -56,7 +56,7 @@ def test_check_same_on_all_hosts_names_what_differs():
     with socket.socket() as free_socket:
         free_socket.bind(("127.0.0.1", 0))
         _, port = free_socket.getsockname()
-    processes = [start("same", f"{port}", i, f"text {i}") for i in range(2)]
+    processes = [start("same", port, i, f"text {i}") for i in range(2)]
     message = "the processes of this run do not have the same config: start all"
     for process in processes:
         assert finish(process).startswith(message)
@@ -65,8 +65,8 @@ def test_check_same_on_all_hosts_names_what_differs():
 # In parts the program takes three times as long to compile.
 @pytest.mark.parametrize("parts", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_train_chunk_spreads_a_batch_and_its_parts_over_the_devices(parts):
-    of_one_device, of_one_of_four = on_eight_devices("operations", parts)
-    assert of_one_of_four < of_one_device / 3
+    operations_alone, operations_of_one_of_four = on_eight_devices("operations", parts)
+    assert operations_of_one_of_four < operations_alone / 3
 
 
 # The losses of Nyström attention on a mesh, and what the layer below communicates, are

@@ -164,7 +164,7 @@ def resumed(workdir: str) -> list[float]:
     return [lone_trainer.fit()["test_loss"], moved_trainer.fit()["test_loss"]]
 
 
-def same(port: str, process: int, text: str) -> str:
+def same(port: int, process: int, text: str) -> str:
     """The answer to one of two processes that asks whether both have its text."""
     jax.distributed.initialize(f"localhost:{port}", 2, process)
     try:

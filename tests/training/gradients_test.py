@@ -46,7 +46,8 @@ def classifier(name, head=SequenceClassifier, *, dropout_rate=0.0, dtype=jnp.flo
 def data():
     """Eight examples of many lengths.
 
-    Of four even lengths two of them fill the first, and one the last.
+    With four buckets, two examples have exactly the first bucket's length and one the
+    last's.
     """
     split = make_split(0, 8, LENGTH)
     split.inputs[:] = np.random.default_rng(1).integers(1, VOCAB, split.inputs.shape)

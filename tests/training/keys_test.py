@@ -1,6 +1,6 @@
 """The seed of a run reaches its weights, its order, its dropout and its masks.
 
-The keys are written out: fold_in(key(seed), 1) for dropout, in it the step, in it the
+The keys are written out: fold_in(key(seed), 1) for dropout, then the step, then the
 part of the batch or the example.
 """
 

@@ -182,7 +182,7 @@ def fit_without_saving(run: Trainer, monkeypatch) -> None:
 def test_fit_repeats_what_was_lost_since_the_checkpoint(
     trainer_in, whole, tmp_path, monkeypatch, step, resumed_steps
 ):
-    """The best weights on disk may be newer than the checkpoint, or than none."""
+    """The best weights on disk may be newer than the checkpoint, or alone."""
     expected, expected_rows = whole
     if step:
         fit_until(trainer_in(tmp_path), step, monkeypatch)
@@ -226,7 +226,7 @@ def test_fit_passes_over_a_damaged_checkpoint(
 
 @pytest.mark.slow
 def test_fit_works_without_jit(trainer_in, tmp_path):
-    """As people debug. The bits differ, for XLA fuses what it compiles."""
+    """People debug so. The bits differ, since XLA fuses what it compiles."""
     sizes = {"num_steps": 1, "batch_size": 32}
     compiled = trainer_in(tmp_path / "compiled", **sizes).fit()
     with jax.disable_jit():
@@ -237,7 +237,7 @@ def test_fit_works_without_jit(trainer_in, tmp_path):
 def test_fit_can_choose_the_lowest_and_keeps_the_first_of_equals(
     trainer_in, tmp_path, monkeypatch
 ):
-    """By the values that validation had, not by those that it was expected to have."""
+    """What counts is what validation measured, whatever the objective promised."""
     objective = Classification()
     objective.select = "loss"
     objective.higher_is_better = False

@@ -27,11 +27,11 @@ INPUTS = np.where(VALID, TOKENS, 0)
 INPUTS[:, 0] = CLS
 
 
-def objective(cls=MaskedTokens, **options):
+def make_objective(cls=MaskedTokens, **options):
     return cls(vocab_size=V, mask_token=MASK, special_tokens=(CLS,), **options)
 
 
-def batch(rows):
+def make_batch(rows):
     return Batch(
         inputs=jnp.asarray(INPUTS[rows]),
         mask=jnp.asarray(VALID[rows]),
@@ -64,7 +64,7 @@ def model():
 
 
 def test_mask_tokens_chooses_valid_ordinary_tokens_and_at_least_one():
-    mlm = objective(mlm_probability=0.2, corruption="mask_only")
+    mlm = make_objective(mlm_probability=0.2, corruption="mask_only")
     keys = jax.random.split(jax.random.key(3), B)
     masked = jax.jit(mlm.mask_tokens)(INPUTS, VALID, keys)
     assert masked.positions.shape == (B, 8)
@@ -84,7 +84,7 @@ def test_mask_tokens_hides_the_same_with_and_without_padding():
     inputs = jnp.full((1, 256), 7)
     mask = jnp.arange(256)[None] < 190
     keys = jax.random.split(jax.random.key(0), 1)
-    mask_tokens = jax.jit(objective(mlm_probability=0.15).mask_tokens)
+    mask_tokens = jax.jit(make_objective(mlm_probability=0.15).mask_tokens)
     padded = mask_tokens(inputs, mask, keys)
     alone = mask_tokens(inputs[:, :190], None, keys)
     np.testing.assert_array_equal(padded.inputs[:, :190], alone.inputs)
@@ -93,7 +93,9 @@ def test_mask_tokens_hides_the_same_with_and_without_padding():
 def test_mask_tokens_chooses_all_positions_equally_and_corrupts_as_bert():
     keys = jax.random.split(jax.random.key(0), 4000)
     inputs = jnp.full((4000, 20), 7)
-    masked = jax.jit(objective(mlm_probability=0.25).mask_tokens)(inputs, None, keys)
+    masked = jax.jit(make_objective(mlm_probability=0.25).mask_tokens)(
+        inputs, None, keys
+    )
     positions = np.asarray(masked.positions)
     tokens = np.take_along_axis(np.asarray(masked.inputs), positions, 1)
     assert np.mean(tokens == MASK) == pytest.approx(0.8, abs=0.01)
@@ -104,9 +106,9 @@ def test_mask_tokens_chooses_all_positions_equally_and_corrupts_as_bert():
 
 
 def test_masked_tokens_loss_and_accuracy_equal_a_transcription(model):
-    mlm = objective(mlm_probability=0.2)
+    mlm = make_objective(mlm_probability=0.2)
     rows = np.arange(5, 9)
-    examples = batch(rows)
+    examples = make_batch(rows)
 
     sums = compute_sums(mlm, model, examples)
 
@@ -129,8 +131,8 @@ def test_masked_tokens_loss_and_accuracy_equal_a_transcription(model):
 
 @pytest.fixture(scope="module")
 def single_passes(model):
-    """The sums of masked tokens, and a logit of the order, of some rows alone."""
-    mlm = objective(mlm_probability=0.2)
+    """By row: the sums of MaskedTokens of it alone, and its logit of the order."""
+    mlm = make_objective(mlm_probability=0.2)
 
     @jax.jit
     def single_pass(batch, keys):
@@ -141,15 +143,15 @@ def single_passes(model):
     passes = {}
     for row in (9, 3, 20):
         keys = jax.random.fold_in(jax.random.key(0), row)[None]
-        passes[row] = jax.device_get(single_pass(batch([row]), keys))
+        passes[row] = jax.device_get(single_pass(make_batch([row]), keys))
     return passes
 
 
 @pytest.mark.parametrize("filler_label", [0, 1])
 def test_masked_order_equals_its_parts(model, single_passes, filler_label):
-    """The loss is the mean of both parts, without the filler row.
+    """The loss is the mean of each real row's two losses.
 
-    The model guesses one of the two labels of the filler row.
+    The last row is filler. Whether its label is guessed or not changes nothing.
     """
 
     class ModelWithOrder:
@@ -160,10 +162,10 @@ def test_masked_order_equals_its_parts(model, single_passes, filler_label):
             return jnp.stack([vectors[:, 0, 0], jnp.zeros(len(vectors))], axis=1)
 
     labels = np.array([1, 0, 1, filler_label])
-    examples = batch(np.array([*single_passes, 31]))._replace(
+    examples = make_batch(np.array([*single_passes, 31]))._replace(
         labels=labels, weights=jnp.array([1.0, 1.0, 1.0, 0.0])
     )
-    mlm_sop = objective(MaskedOrder, mlm_probability=0.2)
+    mlm_sop = make_objective(MaskedOrder, mlm_probability=0.2)
     sums = compute_sums(mlm_sop, ModelWithOrder(), examples)
     assert set(sums) == set(MaskedOrder.metrics)
     metrics = {name: float(total / weight) for name, (total, weight) in sums.items()}
@@ -173,6 +175,7 @@ def test_masked_order_equals_its_parts(model, single_passes, filler_label):
     num_tokens = np.array([float(sums["loss"][1]) for sums in single_sums])
     num_correct = [sums["mlm_accuracy"][0] for sums in single_sums]
     order_logits = np.array([float(logit) for _, logit in single_passes.values()])
+    # The two classes have this logit and 0; a negative one guesses class 1.
     signs = np.where(labels[:3] == 1, 1, -1)
     order_losses = np.log1p(np.exp(signs * order_logits))
     is_right = (order_logits < 0) == labels[:3]
@@ -197,7 +200,7 @@ def test_masked_tokens_evaluation_is_the_same_in_any_batches_and_lengths(model):
         pairs=None,
     )
     _, weights = split_weights(model)
-    programs = jit_programs(make_model, objective(mlm_probability=0.2))
+    programs = jit_programs(make_model, make_objective(mlm_probability=0.2))
     expected = evaluate(programs, weights, split, batch_size=B)
     assert expected["examples"] == B
     actual = evaluate(programs, weights, split, batch_size=7, length_buckets=2)
@@ -212,8 +215,9 @@ def test_masked_tokens_takes_pairs_as_two_examples(model):
         weights=jnp.ones(2),
         indices=jnp.arange(2),
     )
-    loss, _ = compute_sums(objective(), model, pairs)["loss"]
-    expected, _ = compute_sums(objective(), model, batch(np.arange(4)))["loss"]
+    loss, _ = compute_sums(make_objective(), model, pairs)["loss"]
+    four_rows = make_batch(np.arange(4))
+    expected, _ = compute_sums(make_objective(), model, four_rows)["loss"]
     assert float(loss) == pytest.approx(float(expected), 1e-6)
 
 
@@ -237,8 +241,8 @@ def test_masked_tokens_of_a_filler_pair_weigh_nothing(model, pair):
         indices=jnp.array([pair]),
     )
 
-    sums = compute_sums(objective(mlm_probability=0.4), model, pairs)
-    expected = compute_sums(objective(mlm_probability=0.4), model, real_pair)
+    sums = compute_sums(make_objective(mlm_probability=0.4), model, pairs)
+    expected = compute_sums(make_objective(mlm_probability=0.4), model, real_pair)
 
     assert expected["loss"][1] > 0
     for name, (total, weight) in expected.items():
@@ -249,4 +253,4 @@ def test_masked_tokens_of_a_filler_pair_weigh_nothing(model, pair):
 @pytest.mark.parametrize("options", [{"mlm_probability": 0.0}, {"corruption": "hide"}])
 def test_masked_tokens_refuses_bad_options(options):
     with pytest.raises(ValueError, match=next(iter(options))):
-        objective(**options)
+        make_objective(**options)
