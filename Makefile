@@ -30,9 +30,10 @@ train: $(READY) ## train on ListOps with the quick preset, on two CPU cores
 	$(RUN) scripts/train.py --config=configs/listops.py:nystrom,quick \
 		--workdir=runs/listops-quick
 
-# What failed or was stopped is reported as far as it got; the same command goes on.
+# Runs that failed or were stopped are reported as far as they got; the same command
+# goes on with those that were stopped.
 # SWEEP=--max_minutes=8 limits the sweep, SWEEP=--retry tries again what failed.
-paper: $(READY) ## train and report the paper's tables, on an accelerator; DATA=folder of the data
+paper: $(READY) ## train and report Table 3, landmarks and ablations, on an accelerator; DATA=folder of the data
 	@$(RUN) -c '$(ACCELERATOR)'
 	-$(RUN) scripts/prepare_data.py --task=listops --task=text --task=retrieval \
 		--task=image --task=pathfinder $(if $(DATA),--data_dir=$(DATA))
@@ -43,7 +44,7 @@ paper: $(READY) ## train and report the paper's tables, on an accelerator; DATA=
 paper-report: $(READY) ## report what `make paper` has trained so far
 	$(RUN) scripts/report.py runs/paper --out=results/paper
 
-# What is measured is left out, and a stopped measurement goes on.
+# Tables that are complete are left out; one that was stopped begins anew.
 speed: $(READY) ## measure Table 1 and the steps of every task, on an accelerator; PEERS=--peers
 	@$(RUN) -c '$(ACCELERATOR)'
 	$(RUN) scripts/speed.py --out=results/speed $(PEERS)

@@ -15,8 +15,8 @@ from nystromformer.experiments.trained_run import load_run
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
 _OUT = flags.DEFINE_string("out", None, "folder to write", required=True)
-_EXAMPLES = flags.DEFINE_integer("examples", 8, "number of examples", 1)
-_LANDMARKS = flags.DEFINE_multi_integer("landmarks", None, "numbers of landmarks", 1)
+_EXAMPLES = flags.DEFINE_integer("examples", 8, "number of longest examples", 1)
+_LANDMARKS = flags.DEFINE_multi_integer("landmarks", None, "default: 4, 8, …, 512", 1)
 _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of sources, if moved")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of the data, if it has moved")
 

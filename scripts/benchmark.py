@@ -47,7 +47,9 @@ _LENGTH = flags.DEFINE_multi_integer(
 )
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", None, "default: 1, or the task's", 1)
 _NUM_HEADS = flags.DEFINE_integer("num_heads", 2, "without --train_step: heads", 1)
-_HEAD_DIM = flags.DEFINE_integer("head_dim", 32, "without --train_step: dims", 1)
+_HEAD_DIM = flags.DEFINE_integer(
+    "head_dim", 32, "without --train_step: size of a head", 1
+)
 _DTYPE = flags.DEFINE_enum(
     "dtype", "float32", ["float32", "bfloat16"], "of inputs or model"
 )
@@ -58,7 +60,7 @@ _TASK = flags.DEFINE_multi_enum(
     "task", list(LRA), list(TASKS), "with --train_step: task"
 )
 _GRAD_ACCUM_STEPS = flags.DEFINE_multi_integer(
-    "grad_accum_steps", [1], "with --train_step: parts", 1
+    "grad_accum_steps", [1], "with --train_step: parts of a batch", 1
 )
 
 

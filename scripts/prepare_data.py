@@ -25,7 +25,7 @@ from nystromformer.experiments.cores import use_all_cores
 from nystromformer.experiments.objectives import OBJECTIVES
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:PRESET]")
-_TASK = flags.DEFINE_multi_string("task", [], "NAME or all")
+_TASK = flags.DEFINE_multi_string("task", [], "NAME; all: LRA and Path-X")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of archives and data")
 
 

@@ -42,7 +42,7 @@ _MAX_MINUTES = flags.DEFINE_float("max_minutes", 0, "time limit; 0: none", 0)
 _SHARDS = flags.DEFINE_integer("sequence_parallelism", 1, "devices for a sequence", 1)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes")
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")
-_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "how many", 1)
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "number of processes", 1)
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "number, from 0", 0)
 flags.mark_flag_as_required("config")
 
