@@ -15,10 +15,11 @@ goes through these stages, each with a limit in seconds:
     train        runs of ListOps, Text and Image, side by side, to the end of the time
 
 DIR is a new folder. DIR/results.jsonl has a line for each result, as soon as it is
-known; DIR/logs has what each command printed, and DIR/runs the runs. These have saved
-when they are stopped: copied to another machine, `python scripts/train.py` with the
-config and the workdir of their log goes on there. Neither network nor git is needed: of
-Text and Image, a task whose data are not prepared is left out.
+known; DIR/logs has what each command printed, and DIR/runs the runs, which save when
+they are stopped. To go on with one on another machine, copy its folder there and run
+`python scripts/train.py` with the config that stands first in its log, and its workdir.
+Neither network nor git is needed: Text and Image are left out if their data are not
+prepared.
 
 The exit status is 1 if a check of correctness fails or does not end in time, and 128
 plus the number of the signal if one has stopped the check. --smoke goes through every

@@ -4,7 +4,7 @@
 
 RUNS are workdirs of scripts/train.py, or folders that contain workdirs. DIR is a new
 folder or an earlier report; it gets report.html, report.md, LaTeX, CSV and figures.
---by says which settings make a colour in the figures of scores by speed and memory.
+--by names the settings that colours tell apart in the figures of scores by cost.
 """
 
 from pathlib import Path
