@@ -13,7 +13,7 @@ Settings are named as on the command line: "train.seed" is --config.train.seed, 
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from typing import Any, get_args
 
@@ -79,7 +79,6 @@ def make_config(
     task: str,
     settings: Settings,
     presets: Mapping[str, Settings],
-    load: Sequence[str] = (),
 ) -> ConfigDict:
     """Makes the config of one task.
 
@@ -88,7 +87,6 @@ def make_config(
       task: a name in TASKS.
       settings: of the paper, where they differ from the dataclasses' defaults.
       presets: name -> settings. Settings of an attention apply if it has the option.
-      load: modules that register what the config names, beside those of --load.
 
     Raises:
       ValueError: for an unknown task, or a word that is neither an attention nor a
@@ -100,7 +98,8 @@ def make_config(
     attention_options = ATTENTIONS[attention_name].config_defaults()
     groups = {
         "preset": ",".join(names) or "paper",
-        "load": tuple(load),
+        # Commands add the modules of --load, and a file that registers something.
+        "load": (),
         "task": {"name": task, "data_dir": placeholder(str), **_defaults(TASKS[task])},
         # The objective has a metric of its own, unless `select` names another one.
         "objective": {"name": "classification", "select": placeholder(str)},

@@ -173,6 +173,4 @@ def get_config(arg: str | None = None) -> ConfigDict:
         task="words",
         settings=settings,
         presets={},
-        # The workdir names this file, so that evaluate.py imports it, too.
-        load=[__file__],
     )
