@@ -112,7 +112,7 @@ def make_points(
       ConfigError: if one of the runs could not start, or no run has a changed key.
     """
     changes = changes or {}
-    known_keys = set(VARIANT_KEYS)
+    config_keys: set[str] = set()
     points = []
     for seed, variant, file in itertools.product(range(num_seeds), variants, files):
         try:
@@ -129,13 +129,14 @@ def make_points(
         except ValueError as error:
             raise ConfigError(f"{file.strip(':')}: {error}") from error
         points.append(point)
-        known_keys.update(_flat_keys(point.config))
+        config_keys |= _flat_keys(point.config)
 
-    changed_keys = set(changes).union(*variants)
-    unknown_keys = sorted(changed_keys - known_keys)
+    variant_keys = set().union(*variants) - VARIANT_KEYS
+    unknown_keys = sorted(variant_keys.union(changes) - config_keys)
     if unknown_keys:
         key = unknown_keys[0]
-        similar_keys = difflib.get_close_matches(key, known_keys) or sorted(known_keys)
+        similar_keys = difflib.get_close_matches(key, config_keys)
+        similar_keys = similar_keys or sorted(config_keys)
         raise ConfigError(f"no run has the key {key}; known: {', '.join(similar_keys)}")
     return points
 

@@ -146,6 +146,13 @@ def test_make_points_starts_each_from_a_run_of_its_attention_and_length():
     assert {x.config.train.init_from for x in same} == {"/bert"}
 
 
+@pytest.mark.parametrize("key", ["init_from", "presets"])
+def test_make_points_takes_no_key_of_variants_for_one_of_configs(key):
+    """--config.init_from=DIR would else train from scratch."""
+    with pytest.raises(ConfigError, match=f"no run has the key {key}; known: "):
+        grid_points(changes={key: "pretrain"})
+
+
 BAD = {
     ("attention.name=",): "attention.name=: give KEY=VALUE,VALUE$",
     ("train.batch_size=8", "train.batch_size=16"): "train.batch_size is given twice",
