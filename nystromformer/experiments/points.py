@@ -152,32 +152,40 @@ def _make_point(
 ) -> Point:
     """The point of a variant on a config file; `seed` is added to the config's."""
     path, _, file_presets = file.partition(":")
-    values = {**variant, **changes}
+    given_values = {**variant, **changes}
     # The attention and the presets are words behind the name of the file.
-    attention = values.pop("attention.name", None)
+    attention = given_values.pop("attention.name", None)
     stage = _join(file_presets, variant.get("presets"))
     config_file = f"{path}:{_join(presets, stage, attention)}"
 
-    # Other values are flags, where the config has the key.
-    defaults = read_settings(config_file)
-    values = {key: value for key, value in values.items() if key in defaults}
-    if "train.init_from" in values:
-        values["train.init_from"] = _own_source(
-            values["train.init_from"], {**defaults, **values}
-        )
-    first_seed = int(values.get("train.seed", defaults["train.seed"]))
-    values["train.seed"] = first_seed + seed
+    values = _flag_values(given_values, read_settings(config_file), seed)
     config = load_config(config_file, values, load)
 
-    settings = {key: values[key] for key in variant if key in values}
     stages = [stage]
+    named_keys = set(values)
     source = None
     source_presets = variant.get("init_from")
     if source_presets:
-        source = _make_name(config, [source_presets], settings)
+        source_point = _make_point(
+            file=file,
+            presets=presets,
+            variant={**variant, "presets": source_presets, "init_from": None},
+            changes=changes,
+            seed=seed,
+            load=load,
+        )
+        source = source_point.name
+        # What only the source's config has tells two runs from two sources apart.
+        named_keys |= _flat_keys(source_point.config)
         stages.append(f"init_from_{source_presets}")
         train = dataclasses.replace(config.train, init_from=source)
         config = dataclasses.replace(config, train=train)
+
+    settings = {
+        key: value
+        for key, value in {**given_values, **values}.items()
+        if key in variant and key in named_keys
+    }
     return Point(
         name=_make_name(config, stages, settings),
         flags=(
@@ -188,6 +196,18 @@ def _make_point(
         config=config,
         source=source,
     )
+
+
+def _flag_values(values: Changes, defaults: Changes, seed: int) -> dict[str, Any]:
+    """The values of a point's flags: those whose key its config has, and its seed."""
+    flag_values = {key: value for key, value in values.items() if key in defaults}
+    if "train.init_from" in flag_values:
+        flag_values["train.init_from"] = _own_source(
+            flag_values["train.init_from"], {**defaults, **flag_values}
+        )
+    first_seed = int(flag_values.get("train.seed", defaults["train.seed"]))
+    flag_values["train.seed"] = first_seed + seed
+    return flag_values
 
 
 def _own_source(folder: str, settings: Changes) -> str:

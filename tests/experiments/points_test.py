@@ -89,6 +89,24 @@ def test_merge_keeps_fine_tuning_apart_from_that_of_a_pretrained_run():
         assert f"--config.train.init_from=/s/{source.name}" in tuned.command(Path("/s"))
 
 
+def test_make_points_starts_each_from_its_source_where_only_that_has_the_key():
+    """Pre-training masks tokens; fine-tuning has no such option."""
+    changes = [{"objective.mlm_probability": share} for share in (0.1, 0.3)]
+    variants = [
+        {**variant, **change}
+        for variant in PLANS["self_pretraining"]["variants"][:3]
+        for change in changes
+    ]
+    points = merge(make_points([f"{FILE}:quick"], variants))
+    points_by_name = {point.name: point for point in points}
+    tuned_points = [point for point in points if point.source]
+    assert len(points) == 5
+    for point, share in zip(tuned_points, (0.1, 0.3), strict=True):
+        assert f"mlm_probability={share}" in point.name
+        source = points_by_name[point.source]
+        assert source.config.objective.mlm_probability == share
+
+
 def test_write_plan_has_the_config_that_each_run_will_write(tmp_path):
     variants = PLANS["self_pretraining"]["variants"][:3]
     changes = {"train.batch_size": "16"}
