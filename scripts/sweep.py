@@ -137,7 +137,7 @@ def main(changes: Changes) -> None:
             print(shlex.join(point.command(folder)))
         return
 
-    check_sources(points_to_run, folder)
+    check_sources(points_to_run, points, folder)
     write_plan(points, folder)
     if _CLUSTER.value:
         _submit(points_to_run, folder)
@@ -148,15 +148,33 @@ def main(changes: Changes) -> None:
         sys.exit(0 if set(states) == {"done"} else 1)
 
 
-def check_sources(points: Sequence[Point], folder: Path) -> None:
-    """Raises ConfigError if a new run could not start from what train.init_from names.
+def check_sources(
+    points_to_run: Sequence[Point], points: Sequence[Point], folder: Path
+) -> None:
+    """Checks that the new runs of a sweep could start from what they name.
 
     A run that has begun no longer needs it, and one from a run of this sweep waits.
+
+    Args:
+      points_to_run: the points that wait.
+      points: all points of the sweep.
+      folder: the folder of the sweep.
+
+    Raises:
+      ConfigError: if `train.init_from` names no finished run, or a source is neither a
+        point nor a finished run in the folder.
     """
-    for point in points:
-        has_begun = bool(saved_steps(folder / point.name))
-        if not has_begun and point.source is None:
+    names = {point.name for point in points}
+    for point in points_to_run:
+        if saved_steps(folder / point.name):
+            continue
+        if point.source is None:
             check_source(point.config)
+        elif point.source not in names and find_state(folder / point.source) != "done":
+            raise ConfigError(
+                f"{point.name} starts from {point.source}, which this sweep does not "
+                f"train and {folder} does not have: add a variant that trains it"
+            )
 
 
 def _submit(points: Sequence[Point], folder: Path) -> None:

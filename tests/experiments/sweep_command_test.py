@@ -63,6 +63,10 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
         (["--tasks=chess"], "No such file or directory: "),
         ([LISTOPS, "--config.train.num_step=5"], "known: train.num_steps"),
         ([LISTOPS, "--config.train.init_from=/no/run"], "/no/run is not a run"),
+        (
+            [LISTOPS, "--grid=init_from=pretrain"],
+            "starts from listops-nystrom-pretrain-seed0, which this sweep does not tra",
+        ),
     ],
 )
 def test_sweep_rejects_bad_input(commands, tmp_path, flags, message):
