@@ -1,5 +1,6 @@
 """Names of the rows of a report: the settings that tell its runs apart."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,7 @@ ATTENTION_ORDER = (
 TASK_ORDER = (*LRA, "pathx", "corpus", "glue", "labelled_texts", "recall")
 # Settings that no name needs: they change no number, or stand beside it anyway.
 UNNAMED = SETTINGS_WITHOUT_EFFECT | {"task.name", "attention.name", "train.seed"}
+MISSING = repr(math.nan)  # the text of a setting that a run's config does not have
 PHRASES = {
     "preset": "{} preset",
     "task.num_pairs": "{} pairs",
@@ -108,6 +110,8 @@ def _choose_settings(frame: Any, texts: Any) -> Any:
     A name has these settings:
     - those that differ among the runs of one task, attention and preset;
     - those that the command line changed in some runs of a task and not in others;
+    - those outside the attention that differ in the config files of one task and
+      preset, as where a file was edited before the other attention was trained;
     - the options of its attention that are named in another task;
     - the options of its task that are named for another attention;
     - the preset, if the report has several.
@@ -124,6 +128,13 @@ def _choose_settings(frame: Any, texts: Any) -> Any:
     by_task = overrides.map(str).groupby(frame["task"])
     is_uneven = (by_task.transform("nunique") > 1) & overrides.notna()
     is_named = is_different | is_uneven.groupby(kinds).transform("any")
+
+    # Between attentions, what the command line set is compared above.
+    other_settings = [key for key in texts if not key.startswith("attention.")]
+    is_from_file = overrides.isna() & (texts != MISSING)
+    from_file = texts.where(is_from_file)[other_settings]
+    by_preset = from_file.groupby([frame["task"], texts["preset"]])
+    is_named[other_settings] |= by_preset.transform("nunique") > 1
 
     # An option of an attention that is named in one task is named in all tasks.
     attention_options = [key for key in texts if key.startswith("attention.")]

@@ -48,6 +48,23 @@ def test_read_runs_names_what_one_attentions_commands_change(runs):
     assert labels(runs, "image") == ["nystrom"]
 
 
+def test_read_runs_names_what_a_config_file_changed_between_two_attentions(runs):
+    """No command line shows it, and no attention has two values of it."""
+    runs.add("nystrom,quick", 0.5)
+    edited = runs.add("softmax,quick", 0.6)
+    set_settings(edited, {"train.num_steps": 700, "task.max_length": 40})
+    frame = runs.read()
+    assert list(frame["row"]) == ["nystrom, 12000 steps", "softmax, 700 steps"]
+    assert list(frame["data"]) == ["max_length 48", "max_length 40"]
+
+
+def test_read_runs_names_no_option_that_is_newer_than_a_run(runs):
+    old = runs.add("nystrom,quick", 0.5)
+    runs.add("softmax,quick", 0.6)
+    delete_settings(old, "task.max_args")
+    assert labels(runs) == ["nystrom", "softmax"]
+
+
 def test_read_runs_names_a_row_alike_before_and_after_its_runs_end(runs):
     changes = {"train__num_steps": 400, "optimizer__warmup_steps": 5}
     for arg in ("nystrom,quick", "linear,quick"):
