@@ -123,6 +123,7 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
         score: the test value of the metric; NaN where the run is not finished.
         curves: the lines of metrics.jsonl; `step` is the last one's.
         finished: whether there is a result.
+        device, commit: of a run that went on on another one both, as "A, then B".
 
     Raises:
       ConfigError: if the config was not written by scripts/train.py.
@@ -154,6 +155,8 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not result:
         return [run]
 
+    for key in ("device", "commit"):
+        run[key] = _of_all_sessions(result, key)
     floors = {run["metric"]: run["floors"]}
     for metric, rules in other_floors.items():
         if is_rate(metric):
@@ -169,6 +172,13 @@ def _read_result(workdir: Path) -> dict[str, Any]:
     """The content of result.json; empty while there is none."""
     file = workdir / RESULT_FILE
     return json.loads(file.read_text()) if file.exists() else {}
+
+
+def _of_all_sessions(result: Mapping[str, Any], key: str) -> Any:
+    """The value of a run; where its sessions have several, a text as "A, then B"."""
+    sessions = result.get("sessions") or [result]
+    values = list(dict.fromkeys(session[key] for session in sessions))
+    return values[0] if len(values) == 1 else ", then ".join(map(str, values))
 
 
 def _read_curves(workdir: Path) -> list[dict[str, Any]]:

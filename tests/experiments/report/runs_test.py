@@ -7,6 +7,7 @@ import pytest
 from lra_tasks.task import TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.report import names
+from nystromformer.experiments.report.build import shared_facts
 from nystromformer.experiments.report.runs import read_runs
 from nystromformer.experiments.workdir import write_json
 from tests.experiments.report.conftest import delete_settings, set_settings
@@ -171,6 +172,18 @@ def test_read_runs_names_folders_of_other_texts(runs):
         runs.add("softmax", task="labelled_texts", seed=seed, **changes)
     expected_labels = ["softmax, source_dir reviews", "softmax, source_dir spam"]
     assert labels(runs, "labelled_texts") == expected_labels
+
+
+def test_read_runs_has_the_devices_and_commits_of_all_sessions(runs):
+    """The last one may have trained few of the steps whose speed a row has."""
+    last = {"device": "CPU", "commit": "b1"}
+    sessions = [{"device": "H200", "commit": "a0"}, last, last]
+    runs.add("nystrom,quick", 0.5, result={**last, "sessions": sessions})
+    runs.add("softmax,quick", 0.5, result={**last, "sessions": [last]})
+    frame = runs.read()
+    assert list(frame["device"]) == ["H200, then CPU", "CPU"]
+    assert list(frame["commit"]) == ["a0, then b1", "b1"]
+    assert not {"device", "commit"} & shared_facts(frame).keys()
 
 
 def test_read_runs_refuses_two_runs_that_differ_in_nothing(runs):
