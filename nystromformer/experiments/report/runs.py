@@ -54,8 +54,9 @@ def read_runs(folders: Iterable[Path]) -> Frame:
         score_sd: its binomial standard deviation, for shares of test examples.
 
     Raises:
-      ConfigError: for a folder without runs, for seeds of one row that were tested on
-        different data, and for two runs of equal settings and seed.
+      ConfigError: for a folder without runs, for runs of one task, preset and options
+        of the task that were tested on different data, and for two runs of equal
+        settings and seed.
     """
     frame: Frame = pd.DataFrame(_read_rows(folders))
     _fill_metrics(frame)
@@ -252,14 +253,14 @@ def _add_scores(frame: Frame) -> None:
 
 
 def _check_test_data(frame: Frame) -> None:
-    """Raises ConfigError if runs of one row were tested on different data."""
-    for _, hashes in frame.groupby(["column", "label"])["test_data"]:
+    """Raises ConfigError if runs whose scores are compared saw different data."""
+    for _, hashes in frame.groupby(["column", "data", "preset"])["test_data"]:
         different = hashes.dropna().drop_duplicates()
         if len(different) > 1:
             workdirs = ", ".join(frame["run"][different.index])
             raise ConfigError(
-                "these runs of one row were tested on different data; report on them "
-                f"apart: {workdirs}"
+                "these runs have equal options of the task and were tested on "
+                f"different data; report on them apart: {workdirs}"
             )
 
 

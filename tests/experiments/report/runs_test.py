@@ -194,9 +194,10 @@ def test_read_runs_refuses_two_runs_that_differ_in_nothing(runs):
         runs.read()
 
 
-def test_read_runs_refuses_seeds_of_different_data(runs):
-    for seed, data in enumerate("ab"):
-        runs.add("softmax", 0.5, seed=seed, result={"data_sha256": {"test": data}})
+@pytest.mark.parametrize("arg", ["softmax", "linear"])
+def test_read_runs_refuses_seeds_and_attentions_of_different_data(runs, arg):
+    runs.add("softmax", 0.5, result={"data_sha256": {"test": "a"}})
+    runs.add(arg, 0.5, seed=1, result={"data_sha256": {"test": "b"}})
     with pytest.raises(ConfigError, match=r"different data; .*/00, .*/01$"):
         runs.read()
 
