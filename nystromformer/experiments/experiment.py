@@ -125,13 +125,16 @@ class Experiment:
             length_buckets=train.length_buckets,
         )
 
-    def fraction_exact(self, lengths: np.ndarray) -> float:
+    def fraction_exact(self, lengths: np.ndarray) -> float | None:
         """Returns the share of sequences for which Nyström attention is exact.
 
         They have no more tokens than there are landmarks, in each layer that has any.
 
         Args:
           lengths: the numbers of tokens of the sequences, int [n].
+
+        Returns:
+          The share; None if no layer has landmarks, as with softmax attention.
         """
         shares = []
         for _, options in self.config.attentions():
@@ -142,7 +145,7 @@ class Experiment:
                 shares.append(float(has_landmark_for_each))
             else:
                 shares.append(float((lengths <= options["num_landmarks"]).mean()))
-        return min(shares, default=0.0)
+        return min(shares, default=None)
 
 
 def check_config(config: Config) -> Experiment:

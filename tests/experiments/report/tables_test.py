@@ -128,6 +128,13 @@ def test_cost_table_averages_seeds_of_one_device(three):
     }
 
 
+def test_cost_table_has_no_share_of_exact_examples_without_landmarks(runs):
+    runs.add("nystrom,quick", 0.5, result={"fraction_exact": 0.25})
+    runs.add("softmax,quick", 0.5, result={"fraction_exact": None})
+    shares = cost_table(runs.read())["exact by length, %"]
+    assert list(shares) == ["25.0", DASH]
+
+
 def test_format_difference_has_the_paired_t_interval_of_common_seeds(runs):
     """The differences are 1, 4 and 4: their mean is 3, and their deviation √3.
 
