@@ -88,7 +88,8 @@ def parse_attention(label: str, changes: Sequence[str] = ()) -> AttentionSpec:
       changes: ATTENTION.OPTION=VALUE, each for that attention alone.
 
     Raises:
-      ConfigError: for an unknown name or option, or a value of another type.
+      ConfigError: for an unknown name or option, a value of another type, and a change
+        of the size that the label names: its row would have the name of another.
     """
     name_and_size, *label_changes = label.split(",")
     name = name_and_size
@@ -111,8 +112,14 @@ def parse_attention(label: str, changes: Sequence[str] = ()) -> AttentionSpec:
     except ValueError as error:
         raise ConfigError(f"--attention={label}: {error}") from error
 
-    # The label's own option counts before --option, and this before the size.
-    values = {**size_value, **_parse_changes(name, cls, changes), **label_values}
+    common_values = _parse_changes(name, cls, changes)
+    for option in size_value.keys() & common_values.keys():
+        raise ConfigError(
+            f"--option={name}.{option}={common_values[option]}: --attention={label} "
+            f"has a size; take --attention={name}-{common_values[option]}"
+        )
+    # The label's own option counts before --option.
+    values = {**size_value, **common_values, **label_values}
     return AttentionSpec(label, name, values)
 
 

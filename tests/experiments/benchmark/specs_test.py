@@ -44,10 +44,9 @@ def test_parse_attention_keeps_the_changes_of_the_label_beside_others():
     assert options["pinv"] == "exact"
 
 
-def test_parse_attention_takes_options_over_a_size_and_those_of_the_label_over_both():
-    assignments = ["nystrom.num_landmarks=8", "nystrom.pinv=exact"]
-    spec = parse_attention("nystrom-4,pinv=identity", assignments)
-    assert spec.changes == {"num_landmarks": 8, "pinv": "identity"}
+def test_parse_attention_takes_the_options_of_the_label_over_others():
+    spec = parse_attention("nystrom-4,pinv=identity", ["nystrom.pinv=exact"])
+    assert spec.changes == {"num_landmarks": 4, "pinv": "identity"}
 
 
 def test_name_row_has_the_changes_of_the_label_and_the_convolution():
@@ -71,6 +70,11 @@ def test_name_row_has_the_changes_of_the_label_and_the_convolution():
         ("nystrom-many", "", "--attention=nystrom-many"),
         ("nystrom-4", "nystrom.pinv=3", "must be str"),
         ("nystrom-4", "nystrom.x=3", "^--option=nystrom.x=3: .* no option 'x'"),
+        (
+            "nystrom-4",
+            "nystrom.num_landmarks=8",
+            "num_landmarks=8: --attention=nystrom-4 has a size; .*=nystrom-8$",
+        ),
         ("nystrom-4,x=3", "", "^--attention=nystrom-4,x=3: .* no option 'x'"),
     ],
 )
