@@ -170,27 +170,54 @@ def format_difference(runs: Frame, reference: Frame) -> str:
 def paired_table(frame: Frame) -> Frame:
     """Makes the table of differences to exact attention and to the first attention.
 
-    Of an attention with several rows, that with the most seeds is the reference. Runs
-    are compared where their test data are the same.
+    A row is compared with the reference of its preset. It is compared with the main
+    reference if its preset has none, or if it is that one itself. Runs are compared
+    where their test data are the same.
     """
     cells: dict[str, dict[str, str]] = defaultdict(dict)  # row -> column -> text
     finished = frame[frame["finished"]]
     by_row = finished.groupby(["column", "label"])
     test_data = by_row["test_data"].transform("first").fillna("")
     for (column, _), runs in finished.groupby(["column", test_data], sort=False):
+        points = column.replace("%", "points")
         rows = dict(list(runs.groupby("label", sort=False)))
         for attention in dict.fromkeys((EXACT, runs["attention"].iloc[0])):
-            labels = list(runs["label"][runs["attention"] == attention])
-            if not labels:
+            runs_of_attention = runs[runs["attention"] == attention]
+            if runs_of_attention.empty:
                 continue
-            reference_label = max(labels, key=labels.count)
-            # It is taken out, so that no pair is compared twice.
-            reference = rows.pop(reference_label)
+
+            main, reference_of_preset = _choose_references(runs_of_attention)
+            references = set(reference_of_preset.values())
             for label, group in rows.items():
-                text = format_difference(group, reference)
+                reference = reference_of_preset.get(group["preset"].iloc[0], main)
+                if label in references:
+                    reference = main
+                if label == main:
+                    continue
+                text = format_difference(group, rows[reference])
                 if text:
-                    points = column.replace("%", "points")
-                    cells[f"{label} − {reference_label}"][points] = text
+                    cells[f"{label} − {reference}"][points] = text
+            # They are taken out, so that no pair is compared twice.
+            for label in references:
+                del rows[label]
 
     table: Frame = pd.DataFrame.from_dict(cells, orient="index").fillna(DASH)
     return table.reset_index(names="difference")
+
+
+def _choose_references(runs: Frame) -> tuple[str, dict[str, str]]:
+    """The labels of an attention with which other rows are compared.
+
+    Returns:
+      The main reference, which has the most seeds; and by preset that with the most
+      seeds of this preset.
+    """
+
+    def most_frequent(labels: Frame) -> str:
+        return max(labels, key=list(labels).count)
+
+    by_preset = runs.groupby("preset", sort=False)["label"]
+    reference_of_preset = {
+        preset: most_frequent(labels) for preset, labels in by_preset
+    }
+    return most_frequent(runs["label"]), reference_of_preset

@@ -172,6 +172,22 @@ def test_paired_table_judges_against_the_rows_of_most_seeds(runs):
     }
 
 
+def test_paired_table_compares_attentions_of_one_preset(runs):
+    """Both presets of a task may have the same test data."""
+    for arg in ("nystrom", "softmax"):
+        runs.add(arg, 0.5)
+        runs.add(f"{arg},quick", 0.4)
+        runs.add(f"{arg},quick", 0.4, seed=1)
+    quick = ("nystrom, quick preset", "softmax, quick preset")
+    paper = ("nystrom, paper preset", "softmax, paper preset")
+    assert set(paired_table(runs.read())["difference"]) == {
+        " − ".join(quick),
+        " − ".join(paper),
+        f"{paper[1]} − {quick[1]}",
+        f"{paper[0]} − {quick[0]}",
+    }
+
+
 def test_paired_table_has_a_column_for_each_task(three):
     for arg, test, nll in (("nystrom,quick", 0.3, 2.0), ("softmax,quick", 0.4, 2.5)):
         three.add(arg, test, task="image")
