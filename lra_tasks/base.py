@@ -56,6 +56,8 @@ class Task:
     num_texts: ClassVar[int] = 1
     # So many tokens of an example have a label of their own; 0: the example has one.
     num_labels: ClassVar[int] = 0
+    # Whether the label says that the two texts of an example are in their order.
+    label_is_order: ClassVar[bool] = False
 
     # Without padding every sequence has max_length tokens.
     padded: ClassVar[bool] = True

@@ -56,6 +56,7 @@ class Corpus(Task):
     num_classes: ClassVar[int] = 2
     label_names: ClassVar[Sequence[str]] = ("swapped", "in_order")
     num_texts: ClassVar[int] = 2
+    label_is_order: ClassVar[bool] = True
     stays_on_disk: ClassVar[bool] = True
     pattern: str = "**/*.txt"
     documents: str = "files"

@@ -106,11 +106,12 @@ def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.M
     """Makes a model of masked tokens and of the order of two segments.
 
     Raises:
-      ConfigError: if the task's inputs do not have two segments of text.
+      ConfigError: if the task's labels say something else than this order.
     """
-    if task.separator is None:
+    if not task.label_is_order:
         raise ConfigError(
-            f'objective.name="mlm_sop" needs pairs of text; {task.name} has none'
+            'objective.name="mlm_sop" needs pairs of text whose label is their order; '
+            f'{task.name} has none: take the task corpus, or objective.name="mlm"'
         )
     return heads.MaskedOrderModel(config, rngs=rngs)
 

@@ -31,10 +31,6 @@ def test_num_params_of_every_attention_is_about_that_of_softmax():
             r"reads \[CLS\], which listops does",
         ),
         ({"objective__name": "clasify"}, r"objective: name must be .*, got 'clasify'"),
-        (
-            {"objective__name": "mlm_sop"},
-            '^objective.name="mlm_sop" needs pairs of text; l',
-        ),
         ({"objective__select": "F1"}, "select must be accuracy or f1, got 'F1'"),
         ({"objective__power": 2}, r"classification does not take .* options: power$"),
         (
@@ -65,6 +61,22 @@ def test_experiment_rejects_what_cannot_be_built(change, message):
 def test_experiment_rejects_labels_that_the_objective_cannot_read(change, message):
     with pytest.raises(ConfigError, match=message):
         Experiment(make_config("nystrom,quick", "recall", **change))
+
+
+@pytest.mark.parametrize(
+    ("arg", "task"),
+    [
+        ("nystrom,quick", "listops"),
+        # These have pairs, or [SEP], and labels that say something else.
+        ("nystrom,quick,mnli", "glue"),
+        ("nystrom,quick,subwords", "text"),
+    ],
+)
+def test_experiment_takes_no_other_label_for_the_order_of_two_texts(arg, task):
+    config = make_config(arg, task, objective__name="mlm_sop")
+    message = f'"mlm_sop" needs pairs of text whose .*; {task} has none: take'
+    with pytest.raises(ConfigError, match=message):
+        Experiment(config)
 
 
 def test_check_config_wants_steps_or_epochs_and_not_both():
