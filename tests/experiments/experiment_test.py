@@ -10,6 +10,11 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import AUGMENTATIONS
 from nystromformer.experiments.cores import num_cores
 from nystromformer.experiments.experiment import Experiment, check_config
+from nystromformer.experiments.objectives import (
+    OBJECTIVES,
+    ObjectiveSpec,
+    make_classifier,
+)
 from nystromformer.training.objective import Classification
 from tests.small import make_config, prefixed
 
@@ -77,6 +82,18 @@ def test_experiment_takes_no_other_label_for_the_order_of_two_texts(arg, task):
     message = f'"mlm_sop" needs pairs of text whose .*; {task} has none: take'
     with pytest.raises(ConfigError, match=message):
         Experiment(config)
+
+
+def test_experiment_shows_a_bug_in_an_objective_of_ones_own(monkeypatch):
+    """As Python shows it, with the place where it is."""
+
+    def make_objective(task, select):
+        return Classification(1 + select)
+
+    spec = ObjectiveSpec(make_objective, make_classifier)
+    monkeypatch.setitem(OBJECTIVES, "mine", spec)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        Experiment(make_config(objective__name="mine", objective__select="f1"))
 
 
 def test_check_config_wants_steps_or_epochs_and_not_both():
