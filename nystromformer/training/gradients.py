@@ -69,9 +69,12 @@ def batch_gradient(
       key: of all that the forward pass draws.
       mesh: over which the batch, or each part of it, is split.
       grad_accum_steps: parts of the batch, one after another; a divisor of B.
-      length_buckets: how many lengths a part may have. Each is compiled by itself.
+      length_buckets: how many lengths a part may have, where examples have padding.
+        Each is compiled by itself.
     """
-    lengths = bucket_lengths(rows.inputs.shape[-1], length_buckets)
+    # Without padding all examples have the full length. A picture has no other.
+    num_lengths = 1 if rows.lengths is None else length_buckets
+    lengths = bucket_lengths(rows.inputs.shape[-1], num_lengths)
     part_gradients = [
         functools.partial(_part_gradient, forward, params, rows, length)
         for length in lengths

@@ -157,6 +157,19 @@ def test_batch_gradient_sorts_parts_by_length_and_truncates_them(data):
     ]
 
 
+def test_batch_gradient_does_not_cut_examples_that_have_no_padding(data):
+    """A flip needs the whole picture, also where it is only compiled."""
+    lengths = set()
+
+    def forward(params, variables, batch, key):
+        lengths.add(batch.inputs.shape[1])
+        weight = batch.weights.sum()
+        return Totals({"loss": (params * weight, weight)}, weight), ()
+
+    gradient_of_one_parameter(forward, data._replace(lengths=None), buckets=4)
+    assert lengths == {LENGTH}
+
+
 def bytes_of_temporaries(data, parts):
     """The memory of a step on 512 examples, whose activations are most of it."""
     gradient, weights = compile_gradient(classifier("identity"), grad_accum_steps=parts)
