@@ -83,7 +83,15 @@ def _train(
     is_resumed = bool(saved_steps(workdir))
     source = None if is_resumed else load_source(experiment.config)
     mesh = make_run_mesh(experiment, sequence_parallelism)
+    # Other weights are refused before the data are prepared, which may take long. A
+    # vocabulary that is learnt from the data can be compared only after them.
+    learns_vocabulary = experiment.task.tokenizer == "bpe"
+    init_weights = None
+    if not learns_vocabulary:
+        init_weights = _start_from(source, experiment)
     experiment, splits, programs = load_and_compile(experiment, mesh)
+    if learns_vocabulary:
+        init_weights = _start_from(source, experiment)
     data_sha256 = {name: split.content_hash for name, split in splits.items()}
     check_same_on_all_hosts(
         config=f"{workdir} {experiment.config}", data=str(data_sha256)
@@ -95,7 +103,7 @@ def _train(
         experiment.config.train,
         splits,
         workdir,
-        init_weights=_start_from(source, experiment),
+        init_weights=init_weights,
         data_sha256=data_sha256,
         settings=flatten_dict(experiment.config.to_mapping(), sep="."),
     )

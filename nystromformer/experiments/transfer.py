@@ -88,7 +88,7 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
             raise ConfigError(
                 f"config.train.init_from: {name} is {target_shape or 'missing'} "
                 f"here and {source_shape or 'missing'} there: take the source's width, "
-                "depth, vocabulary, attention, short_conv"
+                "depth, vocabulary, attention, short_conv, pooling"
             )
 
     new = ", ".join(sorted(target_arrays.keys() - carried.keys())) or "none"

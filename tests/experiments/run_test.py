@@ -9,14 +9,15 @@ import pytest
 from etils import epath
 
 from lra_tasks.errors import DataError
-from nystromformer.errors import CheckpointError
+from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import load_and_compile, make_example, run_training
-from nystromformer.experiments.workdir import is_locked
+from nystromformer.experiments.workdir import is_locked, write_json
 from nystromformer.training import loop
+from nystromformer.training.checkpoint import save_weights
 from nystromformer.training.data import HostSplit
 from nystromformer.training.interrupt import Interrupted
-from tests.small import make_config
+from tests.small import make_config, untrained
 
 
 @pytest.fixture
@@ -75,6 +76,21 @@ def test_run_training_has_the_workdir_before_it_loads_and_compiles(
         run_training(Experiment(make_config("identity,quick")), workdir)
     assert was_locked == [True]
     assert not workdir.exists()
+
+
+def test_run_training_refuses_other_weights_before_it_loads(monkeypatch, tmp_path):
+    source = untrained("identity,quick", model__num_layers=1)
+    source_dir = tmp_path / "source"
+    save_weights(source_dir / "best", source.weights)
+    write_json(source_dir / "config.json", source.config.to_mapping())
+    config = make_config("identity,quick", train__init_from=str(source_dir))
+
+    def load(_):
+        raise DataError("the data were loaded")
+
+    monkeypatch.setattr(Experiment, "load", load)
+    with pytest.raises(ConfigError, match=r"init_from: .* take the source's width"):
+        run_training(Experiment(config), epath.Path(tmp_path / "run"))
 
 
 def test_load_and_compile_does_not_wait_for_the_data_where_compiling_fails(monkeypatch):

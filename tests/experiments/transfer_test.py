@@ -102,6 +102,7 @@ def test_carry_over_compares_the_attentions_layer_by_layer(capsys):
         ("nystrom,quick", {"model__num_heads": 4}, "num_heads 2, and this run 4: take"),
         ("nystrom,quick", {"model__positions": "none"}, "learned, and this run none"),
         ("nystrom,quick", {"model__short_conv": 3}, "short_conv.* missing there"),
+        ("nystrom,quick", {"model__pooling": "cls_token"}, "cls is .*, pooling$"),
     ],
 )
 def test_carry_over_rejects_another_encoder(arg, changes, message):
