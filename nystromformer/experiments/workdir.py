@@ -114,7 +114,7 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
     """Checks that a run of this config may begin or go on in a folder.
 
     Nothing is changed there. Folders of data are not compared, and of other runs only
-    the last part, since they may have moved.
+    the last part, since they may have moved; where both are there, their weights, too.
 
     Raises:
       ConfigError: if the folder holds something else, or a run of another config; the
@@ -143,6 +143,29 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
                 f"{workdir} holds a run with another config: {key} is {saved_value!r} "
                 f"there, {value!r} here; name another workdir"
             )
+    _check_same_source(workdir, saved_config, config)
+
+
+def _check_same_source(
+    workdir: epath.Path, saved_config: Config, config: Config
+) -> None:
+    """Raises ConfigError if `init_from` is another run of the same name."""
+    saved_weights = _source_sha256(saved_config)
+    weights = _source_sha256(config)
+    if saved_weights and weights and saved_weights != weights:
+        raise ConfigError(
+            f"{workdir} holds a run that began with other weights: train.init_from is "
+            f"{saved_config.train.init_from} there, {config.train.init_from} here; "
+            "name another workdir"
+        )
+
+
+def _source_sha256(config: Config) -> str | None:
+    """sha256 of the weights of the run that `init_from` names; None if unknown."""
+    if not config.train.init_from:
+        return None
+    result = read_result(epath.Path(config.train.init_from).expanduser())
+    return result["params_sha256"] if result else None
 
 
 def _compared_settings(config: Config) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from nystromformer.experiments.workdir import (
     read_config,
     write_json,
 )
-from nystromformer.run_files import CONFIG_FILE
+from nystromformer.run_files import CONFIG_FILE, RESULT_FILE
 from tests.small import make_config
 
 # A tuple is saved as a list.
@@ -98,6 +98,22 @@ def test_check_workdir_takes_what_has_moved_or_changes_no_number(workdir):
         "train__checkpoint_every": 1,
     }
     check_workdir(workdir, make_config(**(BERT | changes)))
+
+
+def test_check_workdir_rejects_another_source_of_the_same_name(tmp_path):
+    """A copy of the source has its weights; a run of another seed has not."""
+    sources = {}
+    for folder, sha256 in (("seed0", "123"), ("copy", "123"), ("seed1", "456")):
+        sources[folder] = str(tmp_path / folder / "bert")
+        (tmp_path / folder / "bert").mkdir(parents=True)
+        write_json(tmp_path / folder / "bert" / RESULT_FILE, {"params_sha256": sha256})
+    workdir = epath.Path(tmp_path)
+    config = make_config(train__init_from=sources["seed0"])
+    write_json(workdir / CONFIG_FILE, config.to_mapping())
+
+    check_workdir(workdir, make_config(train__init_from=sources["copy"]))
+    with pytest.raises(ConfigError, match=r"began with other weights: .*/seed1/bert"):
+        check_workdir(workdir, make_config(train__init_from=sources["seed1"]))
 
 
 def test_check_workdir_takes_other_workers(tmp_path):
