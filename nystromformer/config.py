@@ -164,7 +164,7 @@ def key_types(cls: type) -> dict[str, Any]:
 
 
 def default_settings(attention: str) -> dict[str, Any]:
-    """Returns what a run has trained with that is older than a setting.
+    """Returns the settings that a run has trained with if it is older than they are.
 
     Args:
       attention: the name of its attention. One that is not in ATTENTIONS, as in a
