@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -120,6 +121,12 @@ def sample_in_turns(
 
 def _warm_up(program: Program) -> bool:
     """Runs a program once; returns False if the memory is too small for it."""
+    # Where a GPU raises an error, a CPU's operating system ends this whole process.
+    if jax.default_backend() == "cpu" and program.peak_bytes is not None:
+        bytes_of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if program.peak_bytes > bytes_of_machine:
+            return False
+
     try:
         program.wait(program.run())
     except RuntimeError as error:

@@ -80,6 +80,13 @@ def test_measure_goes_on_where_memory_runs_out(text):
     assert [len(row["seconds"]) for row in rows] == [0, 3]
 
 
+def test_measure_runs_nothing_that_needs_more_memory_than_a_machine_has():
+    large = program("large", AssertionError("it was run"))
+    large.peak_bytes = 2**60
+    rows = measure([large, program("small")], 2)
+    assert [len(row["seconds"]) for row in rows] == [0, 2]
+
+
 def test_measure_raises_other_errors():
     with pytest.raises(RuntimeError, match="INTERNAL"):
         measure([program("broken", RuntimeError("INTERNAL"))], rounds=3)
