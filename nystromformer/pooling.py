@@ -40,14 +40,11 @@ def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
 
 
 def pool_last(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """The vector of the last valid token, where padding stands at the end.
-
-    With n valid tokens it is token n − 1. Arguments and result are those of
-    `pool_mean`.
-    """
+    """The vector of the last valid token; arguments and result as of `pool_mean`."""
     x = x.astype(jnp.float32)
     if mask is None:
         return x[:, -1]
-    last = jnp.maximum(mask.sum(1) - 1, 0)
+    num_behind = jnp.argmax(mask[:, ::-1], axis=1)  # tokens behind the last valid one
+    last = x.shape[1] - 1 - num_behind
     tokens = zero_masked(x, mask)
     return jnp.take_along_axis(tokens, last[:, None, None], axis=1)[:, 0]
