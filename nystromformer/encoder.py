@@ -44,8 +44,8 @@ class Encoder(nnx.Module):
         self.ignore_id = config.ignore_id
         self.remat = config.remat
         self.dtype = config.dtype
-        self.separator = -1 if config.separator is None else config.separator
-        self.takes_features = config.input_dim is not None
+        self.separator = config.separator
+        self.input_dim = config.input_dim
         model_dim = config.model_dim
 
         self.embedding: Any
@@ -109,19 +109,22 @@ class Encoder(nnx.Module):
           inputs: 1 ≤ L ≤ max_length.
           mask: [B, L] bool, True = a token, False = padding; None = all are tokens.
           dropout_rng: a key, or None for no dropout.
-          token_types: [B, L] ids; None = as the separators say, and 0 for features.
+          token_types: [B, L] ids; None = as the separators say, and 0 for features or
+            without a separator.
 
         Returns:
           [B, L, D] in dtype and its mask [B, L] or None (L + 1 with a CLS token).
 
         Raises:
-          ValueError: if inputs or mask have another shape, or ids are no integers.
+          ValueError: if inputs, mask or token_types have another shape, ids are no
+            integers, or the encoder has no token types to add.
         """
         self._check_shapes(inputs, mask)
+        self._check_token_types(token_types, inputs)
         if self.ignore_id is not None:
             is_token = inputs != self.ignore_id
             mask = is_token if mask is None else mask & is_token
-        if self.takes_features:
+        if self.input_dim is not None:
             inputs = zero_masked(inputs, mask)  # A NaN there would reach the gradient.
         rngs = split_rng(dropout_rng, 1 + len(self.blocks))
 
@@ -143,12 +146,13 @@ class Encoder(nnx.Module):
         return x, mask
 
     def _check_shapes(self, inputs: jax.Array, mask: jax.Array | None) -> None:
-        if self.takes_features and inputs.ndim != 3:
+        has_features = inputs.ndim == 3 and inputs.shape[2] == self.input_dim
+        if self.input_dim is not None and not has_features:
             raise ValueError(
-                f"inputs must be feature vectors [B, L, F], got {inputs.shape}: the "
-                "config has an input_dim"
+                f"inputs must be [B, L, F] with F = {self.input_dim}, the input_dim of "
+                f"the config, got {inputs.shape}"
             )
-        if not self.takes_features and inputs.ndim != 2:
+        if self.input_dim is None and inputs.ndim != 2:
             raise ValueError(
                 f"inputs must be token ids [B, L], got {inputs.shape}: for feature "
                 "vectors give the config an input_dim"
@@ -161,6 +165,22 @@ class Encoder(nnx.Module):
         if mask is not None and mask.shape != inputs.shape[:2]:
             raise ValueError(
                 f"mask must be [B, L], here {inputs.shape[:2]}, got {mask.shape}"
+            )
+
+    def _check_token_types(
+        self, token_types: jax.Array | None, inputs: jax.Array
+    ) -> None:
+        if token_types is None:
+            return
+        if self.token_types is None:
+            raise ValueError(
+                "token_types are given, and the config has num_token_types=0: give it "
+                "as many as there are types"
+            )
+        if token_types.shape != inputs.shape[:2]:
+            raise ValueError(
+                f"token_types must be [B, L], here {inputs.shape[:2]}, got "
+                f"{token_types.shape}"
             )
 
     def _embed(self, inputs: jax.Array, token_types: jax.Array | None) -> jax.Array:
@@ -179,8 +199,8 @@ class Encoder(nnx.Module):
 
     def _types_by_separators(self, inputs: jax.Array) -> jax.Array:
         """Type 0 up to the first separator and 1 after it, int [B, L]."""
-        if self.takes_features:
-            return jnp.zeros(inputs.shape[:2], jnp.int32)  # No vector is a separator.
+        if self.separator is None:
+            return jnp.zeros(inputs.shape[:2], jnp.int32)
         is_separator = (inputs == self.separator).astype(jnp.int32)
         num_separators_before = is_separator.cumsum(1) - is_separator
         last_type = min(1, self.token_types.shape[0] - 1)  # RoBERTa has one

@@ -1,6 +1,7 @@
 """The encoder: its mask, positions, norms, token types, features, dtypes and limits."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -139,6 +140,29 @@ def test_encoder_adds_token_types_by_default_those_after_the_separator():
     assert error_of_valid_rows(out_of_types, out_of_zeros) > 1e-3
 
 
+def test_encoder_without_a_separator_gives_every_id_type_0():
+    """Also the bytes 255, which −1 would be among them."""
+    ids = np.where(INPUTS == 3, 255, INPUTS)
+    model = make_encoder(vocab_size=256, num_token_types=2, attention="identity")
+    out_of_bytes = encode(model, jnp.asarray(ids, jnp.uint8))
+    np.testing.assert_array_equal(out_of_bytes, encode(model, ids))
+
+
+@pytest.mark.parametrize(
+    ("num_token_types", "shape", "message"),
+    [
+        (0, (B, L), "num_token_types=0: give it as many as there are types"),
+        (2, (B, 1), r"token_types must be \[B, L\], here \(3, 31\), got \(3, 1\)"),
+    ],
+)
+def test_encoder_rejects_token_types_that_it_would_not_add(
+    num_token_types, shape, message
+):
+    model = make_encoder(num_token_types=num_token_types, attention="identity")
+    with pytest.raises(ValueError, match=message):
+        model(INPUTS, MASK, None, np.ones(shape, int))
+
+
 def test_encoder_gives_features_type_0_unless_types_are_passed():
     model = make_encoder(
         vocab_size=None, input_dim=V, num_token_types=2, attention="identity"
@@ -235,10 +259,11 @@ def test_encoder_rejects_ids_of_another_shape(inputs, message):
         make_encoder()(inputs)
 
 
-def test_encoder_of_features_rejects_ids():
-    message = r"must be feature vectors \[B, L, F\], got \(3, 31\)"
+@pytest.mark.parametrize("shape", [(B, L), (B, L, V + 1)])
+def test_encoder_of_features_rejects_inputs_of_another_shape(shape):
+    message = rf"must be \[B, L, F\] with F = {V}, .*, got {re.escape(str(shape))}"
     with pytest.raises(ValueError, match=message):
-        make_encoder(vocab_size=None, input_dim=V)(INPUTS)
+        make_encoder(vocab_size=None, input_dim=V)(np.zeros(shape))
 
 
 @pytest.mark.parametrize("mask", [MASK[:, None, None], MASK[:2], MASK[:, :-1], MASK[0]])
