@@ -57,13 +57,14 @@ class Model(nnx.Module):
             or [B, 2, L, F], and so the next ones have an axis of 2.
           mask: [B, L] bool, True = a token, False = padding; None = all are tokens.
           dropout_rng: a key, or None for no dropout.
-          token_types: [B, L] ids; None = as the separators say.
+          token_types: [B, L] ids; None = as the separators say, or 0 without one.
 
         Returns:
           [B, C], or [B, L, C] of each token, in at least float32.
 
         Raises:
-          ValueError: if inputs or mask have another shape.
+          ValueError: if inputs, mask or token_types have another shape, ids are no
+            integers, or the encoder has no token types to add.
         """
         if self.num_inputs == 2:
             self._check_pairs(inputs, mask)
@@ -156,6 +157,15 @@ class PairClassifier(SequenceClassifier):
         return self.head(jnp.concatenate([x0, x1, x0 * x1, x0 - x1], axis=-1))
 
 
+def _check_vectors_are_of_tokens(config: EncoderConfig) -> None:
+    """Raises ValueError if the encoder has a vector that is of no token."""
+    if config.cls_token:
+        raise ValueError(
+            "cls_token=True puts a vector in front of those of the tokens, and this "
+            "model has logits for each token: take cls_token=False"
+        )
+
+
 class TokenClassifier(Model):
     """A class for each token, by a linear layer in float32, as in BERT.
 
@@ -164,6 +174,7 @@ class TokenClassifier(Model):
     """
 
     def __init__(self, config: EncoderConfig, *, num_classes: int, rngs: nnx.Rngs):
+        _check_vectors_are_of_tokens(config)
         self.encoder = Encoder(config, rngs=rngs)
         self.out = make_linear(config.model_dim, num_classes, rngs=rngs)
 
@@ -218,6 +229,7 @@ class MaskedLanguageModel(TokenDecoder):
     """A token for each position."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        _check_vectors_are_of_tokens(config)
         self.encoder = Encoder(config, rngs=rngs)
         self.add_decoder(config, rngs)
 

@@ -192,6 +192,15 @@ def test_token_classifier_is_linear_on_each_vector():
     assert relative_error(logits, expected) <= TOLERANCE["float32"]
 
 
+@pytest.mark.parametrize("model", [TokenClassifier, MaskedLanguageModel])
+def test_models_of_tokens_reject_a_cls_token(model):
+    """It would have logits in front of those of the first token."""
+    options = {"num_classes": C} if model is TokenClassifier else {}
+    config = encoder_config(cls_token=True, attention="identity")
+    with pytest.raises(ValueError, match="cls_token=True .* take cls_token=False"):
+        model(config, **options, rngs=nnx.Rngs(0))
+
+
 @pytest.mark.parametrize("model", [SequenceClassifier, PairClassifier])
 def test_classifiers_have_the_papers_parameters(model):
     """2 layers of width 64 and FFN 128, counted layer by layer."""
