@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention.base import Attention
+from nystromformer.attention.inputs import check_shapes
 from nystromformer.attention.options import CommonArguments
 from nystromformer.blocks import to_blocks_with_margins
 from nystromformer.dot_product import attend
@@ -255,6 +256,7 @@ def nystrom_attention(
         "fused": fused,
     }
     NystromAttention.check_options(options)
+    check_shapes(query, key, value)
     attention = NystromAttention(
         num_heads=query.shape[2],
         head_dim=query.shape[-1],

@@ -194,6 +194,16 @@ def test_nystrom_attention_rejects_a_kernel_that_does_not_fit(num_keys, kernel, 
         jax.eval_shape(attend, *scaled_inputs(num_keys=num_keys))
 
 
+def test_nystrom_attention_rejects_arrays_without_four_axes():
+    for shape, text in [
+        ((L, H), r"must be \[B, T, N, H\].*got \(67, 5\)"),
+        ((L, N, H), r"got \(67, 2, 5\): add a batch axis"),
+    ]:
+        x = jnp.ones(shape)
+        with pytest.raises(ValueError, match=text):
+            nystrom_attention(x, x, x, conv_kernel=KERNEL)
+
+
 def test_nystrom_attention_scales_per_batch_as_published():
     """The largest norms of all heads of all examples scale Z₀."""
     inputs = scaled_inputs()
