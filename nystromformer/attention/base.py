@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.inputs import check_shapes, key_mask
+from nystromformer.attention.inputs import check_shapes, floating_dtype, key_mask
 from nystromformer.attention.linen_guard import refuse_linen
 from nystromformer.attention.options import Configurable
 from nystromformer.ops import zero_masked
@@ -122,8 +122,8 @@ class Attention(nnx.Module, Configurable):
           [B, T, N, H] in dtype.
 
         Raises:
-          ValueError: shapes that do not fit, or an argument that needs the [T, S]
-            weights, which do not exist here.
+          ValueError: shapes that do not fit, integers without a dtype, or an argument
+            that needs the [T, S] weights, which do not exist here.
         """
         refuse_linen(self)
         check_shapes(query, key, value)
@@ -139,7 +139,7 @@ class Attention(nnx.Module, Configurable):
 
         if mask is not None:
             mask = key_mask(mask, batch=key.shape[0], length=key.shape[1])
-        dtype = dtype or jnp.result_type(query, key, value)
+        dtype = floating_dtype(dtype, query, key, value)
         attention = self if deterministic else self.for_training(dropout_rng)
         return attention.attend_heads(
             query=query.astype(dtype),

@@ -33,6 +33,23 @@ def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
         raise ValueError(f"there must be at least one key, got key {key.shape}")
 
 
+def floating_dtype(
+    dtype: jax.typing.DTypeLike | None, *arrays: jax.Array
+) -> jax.typing.DTypeLike:
+    """The dtype of an attention's result: the one asked for, or that of its arrays.
+
+    Raises:
+      ValueError: it is of integers, to which the result would be rounded.
+    """
+    dtype = dtype or jnp.result_type(*arrays)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(
+            "query, key and value must be floating-point numbers, got "
+            f"{jnp.dtype(dtype)}: pass dtype=jnp.float32, or convert them"
+        )
+    return dtype
+
+
 def with_four_axes(name: str, array: jax.Array, shape: Sequence[int]) -> jax.Array:
     """Puts axes of size 1 in front of a mask or a bias, so that it has four.
 

@@ -14,6 +14,7 @@ from nystromformer.attention.base import Attention
 from nystromformer.attention.grouped_softmax import attend_in_groups
 from nystromformer.attention.inputs import (
     check_shapes,
+    floating_dtype,
     mask_with_four_axes,
     with_four_axes,
 )
@@ -102,7 +103,8 @@ class SoftmaxAttention(Attention):
           [B, T, N, H] in dtype.
 
         Raises:
-          ValueError: shapes that do not fit, or dropout without dropout_rng.
+          ValueError: shapes that do not fit, integers without a dtype, or dropout
+            without dropout_rng.
         """
         check_shapes(query, key, value)
         self._check_sizes(query, key)
@@ -113,7 +115,7 @@ class SoftmaxAttention(Attention):
             mask = mask_with_four_axes(mask, weights_shape)
         padding_mask = _padding_mask(mask, key.shape[:2])
         query, key, value = self.zero_padding(query, key, value, padding_mask)
-        dtype = dtype or jnp.result_type(query, key, value)
+        dtype = floating_dtype(dtype, query, key, value)
         query, key, value = [x.astype(dtype) for x in (query, key, value)]
 
         if module is not None:

@@ -140,6 +140,18 @@ def test_attention_rejects_arguments_it_cannot_honour(case):
         attend_and_record(**arguments)
 
 
+@pytest.mark.parametrize("name", ["softmax", "nystrom"])
+def test_attention_of_integers_needs_a_dtype(name):
+    """Without one the output would be rounded to integers."""
+    integers = [jnp.asarray(x, jnp.int32) for x in random_qkv()]
+    attend = jax.jit(make(name))
+    with pytest.raises(ValueError, match="must be floating-point numbers, got int32"):
+        attend(*integers)
+    attend = jax.jit(partial(make(name), dtype=jnp.float32, mask=PADDING[:, None, None]))
+    expected = attend(*[x.astype(jnp.float32) for x in integers])
+    np.testing.assert_array_equal(attend(*integers), expected)
+
+
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_attention_rejects_sizes_that_it_was_not_made_for(name):
     three_heads = jnp.ones((2, 64, 3, 5))
