@@ -114,9 +114,10 @@ class SoftmaxAttention(Attention):
         if mask is not None:
             mask = mask_with_four_axes(mask, weights_shape)
         padding_mask = _padding_mask(mask, key.shape[:2])
-        query, key, value = self.zero_padding(query, key, value, padding_mask)
+        # Queries of padding may overflow in the dtype, and are then zeroed.
         dtype = floating_dtype(dtype, query, key, value)
         query, key, value = [x.astype(dtype) for x in (query, key, value)]
+        query, key, value = self.zero_padding(query, key, value, padding_mask)
 
         if module is not None:
             _sow_weights(

@@ -152,6 +152,23 @@ def test_attention_of_integers_needs_a_dtype(name):
     np.testing.assert_array_equal(attend(*integers), expected)
 
 
+@pytest.mark.parametrize("name", ["softmax", "nystrom"])
+def test_queries_of_padding_that_overflow_in_the_dtype_change_no_gradient(name):
+    query, key, value = random_qkv()
+    is_valid = PADDING[:, :, None, None]
+    attention = make(name)
+
+    def total(query):
+        mask = PADDING[:, None, None]
+        out = attention(query, key, value, mask=mask, dtype=jnp.float16)
+        return jnp.where(is_valid, out, 0).astype(jnp.float32).sum()
+
+    gradient = jax.jit(jax.grad(total))
+    expected = gradient(jnp.where(is_valid, query, 0))
+    overflowing = gradient(jnp.where(is_valid, query, 1e5))
+    np.testing.assert_array_equal(overflowing, expected)
+
+
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_attention_rejects_sizes_that_it_was_not_made_for(name):
     three_heads = jnp.ones((2, 64, 3, 5))
