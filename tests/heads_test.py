@@ -197,7 +197,7 @@ def test_models_of_tokens_reject_a_cls_token(model):
     """It would have logits in front of those of the first token."""
     options = {"num_classes": C} if model is TokenClassifier else {}
     config = encoder_config(cls_token=True, attention="identity")
-    with pytest.raises(ValueError, match="cls_token=True .* take cls_token=False"):
+    with pytest.raises(ValueError, match=r"cls_token=True .* take cls_token=False"):
         model(config, **options, rngs=nnx.Rngs(0))
 
 

@@ -147,7 +147,9 @@ def test_attention_of_integers_needs_a_dtype(name):
     attend = jax.jit(make(name))
     with pytest.raises(ValueError, match="must be floating-point numbers, got int32"):
         attend(*integers)
-    attend = jax.jit(partial(make(name), dtype=jnp.float32, mask=PADDING[:, None, None]))
+    attend = jax.jit(
+        partial(make(name), dtype=jnp.float32, mask=PADDING[:, None, None])
+    )
     expected = attend(*[x.astype(jnp.float32) for x in integers])
     np.testing.assert_array_equal(attend(*integers), expected)
 
