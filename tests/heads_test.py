@@ -86,19 +86,6 @@ def test_sequence_classifier_pools_valid_tokens(pooling):
         assert not pool(x, np.zeros((B, L), bool)).any()
 
 
-@pytest.mark.parametrize("pooling", sorted(POOLS.keys() - {"cls_token"}))
-def test_sequence_classifier_pools_valid_tokens_wherever_padding_stands(pooling):
-    """In front, as of prompts, or between, as of an `ignore_id`."""
-    x = np.random.default_rng(1).normal(size=(B, L, D)).astype(np.float32)
-    mask = np.random.default_rng(2).random((B, L)) < 0.5
-    mask[0, : L // 2] = False
-    mask[1, -3:] = False
-    rows = zip(np.float64(x), mask, strict=True)
-    expected = [POOLS[pooling](row[is_valid]) for row, is_valid in rows]
-    pool = make(pooling=pooling, attention="identity").pool
-    assert relative_error(pool(x, mask), expected) <= TOLERANCE["same"]
-
-
 @pytest.mark.parametrize("pooling", POOLS)
 def test_sequence_classifier_promotes_no_dtype_unasked(pooling):
     graphdef, state = nnx.split(make(pooling=pooling, attention="identity"))
