@@ -55,7 +55,7 @@ def diagnose(
     value: Arrays,
     mask: Arrays = None,
     *,
-    num_landmarks: Sequence[int] = (8, 16, 32, 64),
+    num_landmarks: int | Sequence[int] = (8, 16, 32, 64),
     num_pinv_iters: int = NUM_PINV_ITERS,
     num_draws: int = 4,
     tolerance: float = TOLERANCE,
@@ -70,8 +70,8 @@ def diagnose(
         scaled by 1/√H; or sequences of such arrays, one for each layer.
       mask: bool, True = a token, False = padding; the same in all layers. [L] beside
         arrays [L, N, H], [B, L] beside arrays [B, L, N, H]; None = all tokens.
-      num_landmarks: numbers M to try. Examples of no more than M tokens are exact with
-        M landmarks and left out.
+      num_landmarks: the number M to try, or several. Examples of no more than M tokens
+        are exact with M landmarks and left out.
       num_pinv_iters: iterations of the inverse.
       num_draws: draws of random landmarks, sampled tokens and Performer's features.
       tolerance: the error that is small enough for `limited_by`.
@@ -84,16 +84,17 @@ def diagnose(
     """
     layers = _make_layers(query, key, value, mask)
     longest = max(int(layer.mask.sum(1).max()) for layer in layers)
-    if max(num_landmarks) >= longest:
+    numbers = sorted(np.atleast_1d(num_landmarks).tolist())
+    if numbers[-1] >= longest:
         raise ValueError(
-            f"num_landmarks={max(num_landmarks)} is exact attention here, where the "
+            f"num_landmarks={numbers[-1]} is exact attention here, where the "
             f"longest example has {longest} tokens: give smaller numbers"
         )
 
     with jax.enable_x64(True):
         errors = causes.measure_causes(
             layers,
-            sorted(num_landmarks),
+            numbers,
             num_pinv_iters=num_pinv_iters,
             num_draws=num_draws,
         )

@@ -57,7 +57,7 @@ def test_diagnosis_has_the_methods_in_the_order_of_the_steps(diagnosis):
 
 
 def test_diagnose_blames_the_inverse_where_more_iterations_would_do(layers):
-    table = nystromformer.diagnose(*layers, num_landmarks=(4,), num_pinv_iters=1).table
+    table = nystromformer.diagnose(*layers, num_landmarks=4, num_pinv_iters=1).table
     assert table.at[(1, 0, 4), "limited_by"] == "inverse"
     assert table.at[(1, 0, 4), "exact inverse"] < 1e-6
     assert table.at[(1, 0, 4), "inverse_residual"] > 0.1
