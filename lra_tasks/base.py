@@ -138,7 +138,15 @@ class Task:
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:
-        """The type of the inputs."""
+        """The type of the inputs.
+
+        Raises:
+          DataError: if the largest of them has no room for all ids.
+        """
+        self.require(
+            self.vocab_size <= 2**16,
+            f"vocab_size is {self.vocab_size:,}: at most 65,536, as tokens are uint16",
+        )
         return np.uint8 if self.vocab_size <= 256 else np.uint16
 
     @property

@@ -82,13 +82,15 @@ class Split:
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Yields the tokens of each example, or of its two inputs, and its label.
 
-        Of labelled tokens it yields the list of all labels in place of the label.
+        Of labelled tokens it yields the labels of the valid ones in place of the label.
         """
-        for i, label in enumerate(self.labels.tolist()):
-            if self.pairs is None:
-                yield self._tokens(i), label
-            else:
+        for i, label in enumerate(self.labels):
+            if self.pairs is not None:
                 yield [self._tokens(row) for row in self.pairs[i]], label
+            elif label.ndim:
+                yield self._tokens(i), label[: self.lengths[i]]
+            else:
+                yield self._tokens(i), label
 
     def _tokens(self, row: int) -> np.ndarray:
         return self.inputs[row][: self.lengths[row]]

@@ -85,12 +85,11 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
         record: dict[str, np.ndarray] = {}
         keyed_record = (0, record)
         names = INPUT_NAMES[self.task.num_inputs]
-        for rows, label in tqdm(examples, split, disable=None, leave=False):
-            if len(names) == 1:
-                record[names[0]] = np.array(rows, self.task.dtype)
-            else:
-                record.update(zip(names, rows, strict=True))
-            record[label_name(self.task)] = np.array(label, np.int32)
+        for tokens, label in tqdm(examples, split, disable=None, leave=False):
+            sequences = [tokens] if len(names) == 1 else tokens
+            for name, sequence in zip(names, sequences, strict=True):
+                record[name] = _check_tokens(self.task, split, sequence)
+            record[label_name(self.task)] = _check_labels(self.task, split, label)
             yield keyed_record
 
     def _create_builder_config(self, builder_config: Any, version: Any) -> Any:
@@ -101,6 +100,48 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
 
     def _log_download_bytes(self) -> None: ...
     def _log_download_done(self) -> None: ...
+
+
+def _check_tokens(task: Task, split: str, tokens: Any) -> np.ndarray:
+    """Returns the tokens of a sequence in the task's type.
+
+    Raises:
+      DataError: if they do not fit: in that type they would be other tokens.
+    """
+    ids = np.asarray(tokens)
+    if len(ids) > task.max_length:
+        raise DataError(
+            f"{task.name}: {split} has {len(ids):,} tokens in a sequence, over "
+            f"max_length={task.max_length}: cut it, or raise max_length"
+        )
+    if len(ids) and ids.dtype.kind not in "iu":
+        raise DataError(
+            f"{task.name}: {split} has tokens of {ids.dtype}: they must be integers"
+        )
+    for extreme in (ids.min(initial=0), ids.max(initial=0)):
+        if not 0 <= extreme < task.vocab_size:
+            raise DataError(
+                f"{task.name}: {split} has the token id {extreme}: "
+                f"vocab_size={task.vocab_size} has 0 to {task.vocab_size - 1}"
+            )
+    return ids.astype(task.dtype)
+
+
+def _check_labels(task: Task, split: str, label: Any) -> np.ndarray:
+    """Returns the label of an example, or those of its tokens, as int32.
+
+    Raises:
+      DataError: for a label that is no class. TFDS itself takes -1 for any class.
+    """
+    labels = np.asarray(label)
+    known = labels[labels != NO_LABEL] if task.num_labels else labels
+    for extreme in (known.min(initial=0), known.max(initial=0)):
+        if not 0 <= extreme < task.num_classes:
+            raise DataError(
+                f"{task.name}: {split} has the label {extreme}: "
+                f"num_classes={task.num_classes} has 0 to {task.num_classes - 1}"
+            )
+    return labels.astype(np.int32)
 
 
 def _features(task: Task) -> dict[str, Any]:

@@ -1,0 +1,114 @@
+"""The data of a task of a user's own: stored as they are, or refused before that."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from lra_tasks.base import Task
+from lra_tasks.errors import DataError
+from lra_tasks.split import NO_LABEL, Split, pad
+
+ROWS = {
+    "train": [[1, 2], [3, 4, 5], [6]],
+    "validation": [[7]],
+    "test": [[8, 1, 9, 2], [2, 9]],
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tags(Task):
+    """Every token has a label, its id modulo 3; but 9 has none."""
+
+    name: ClassVar[str] = "tags"
+    data_version: ClassVar[str] = "1.0.0"
+    vocab_size: ClassVar[int] = 10
+    num_classes: ClassVar[int] = 3
+    num_labels: ClassVar[int] = 4
+    max_length: int = 4
+
+    def make_splits(self, source):
+        splits = {}
+        for name, rows in ROWS.items():
+            inputs, lengths = pad(rows, 4, np.uint8)
+            has_label = (inputs > 0) & (inputs < 9)
+            classes = (inputs % 3).astype(np.int32)
+            labels = np.where(has_label, classes, NO_LABEL)
+            splits[name] = Split(inputs, lengths, labels)
+        return splits
+
+
+def test_labels_of_tokens_come_back_where_rows_have_padding(tmp_path):
+    for name, expected in Tags().make_splits(None).items():
+        split = Tags().load(name, tmp_path)
+        np.testing.assert_array_equal(split.inputs, expected.inputs)
+        np.testing.assert_array_equal(split.lengths, expected.lengths)
+        np.testing.assert_array_equal(split.labels, expected.labels)
+
+
+class Own(Task):
+    """Three rows, of which train has one that a test chooses."""
+
+    name = "own"
+    data_version = "1.0.0"
+    vocab_size = 256
+    num_classes = 2
+    row: ClassVar[Any] = [1, 255]
+    label: ClassVar[Any] = 1
+
+    def make_splits(self, source):
+        splits = {}
+        for name, row in (("train", self.row), ("validation", [7]), ("test", [8])):
+            splits[name] = Split(
+                inputs=np.array([row]),
+                lengths=np.array([len(row)], np.int32),
+                labels=np.array([self.label]),
+            )
+        return splits
+
+
+def own_task(**attributes):
+    """The task with other class attributes, and rows of up to four tokens."""
+    return type("Own", (Own,), attributes)(max_length=4)
+
+
+def test_the_largest_token_and_label_are_kept(tmp_path):
+    train = own_task().load("train", tmp_path)
+    assert train.inputs.tolist() == [[1, 255, 0, 0]]
+    assert train.labels.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        # As uint8 the ids 256 and -1 would be 0 and 255.
+        ({"row": [1, 256]}, "train has the token id 256: vocab_size=256 has 0 to 255"),
+        ({"row": [1, -1]}, "train has the token id -1: vocab_size=256 has 0 to 255"),
+        ({"row": [0.5, 1.0]}, "train has tokens of float64: they must be integers"),
+        ({"row": [1] * 5}, "train has 5 tokens in a sequence, over max_length=4"),
+        # TFDS takes a label of -1 for one that is not known.
+        ({"label": -1}, "has the label -1: num_classes=2 has 0 to 1"),
+        ({"label": 2}, "has the label 2: num_classes=2 has 0 to 1"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path, attributes, message):
+    task = own_task(**attributes)
+    with pytest.raises(DataError, match=message) as caught:
+        task.load("train", tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not task.folder(tmp_path).exists()
+
+
+def test_a_label_of_a_token_is_refused_too(tmp_path):
+    class TwoTags(Tags):
+        num_classes = 2
+
+    with pytest.raises(DataError, match="has the label 2: num_classes=2 has 0 to 1"):
+        TwoTags().load("train", tmp_path)
+
+
+def test_a_vocabulary_that_uint16_cannot_number_is_refused():
+    assert own_task(vocab_size=2**16).dtype == np.uint16
+    with pytest.raises(DataError, match="vocab_size is 65,537: at most 65,536"):
+        _ = own_task(vocab_size=2**16 + 1).dtype
