@@ -83,8 +83,9 @@ class TextTask(Task):
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:
-        # The token 256 would be the byte 255, which UTF-8 does not have.
-        return np.uint8 if self.vocab_size <= NUM_BYTE_TOKENS else np.uint16
+        if self.vocabulary is None and self.vocab_size == NUM_BYTE_TOKENS:
+            return np.uint8  # The token 256 is the byte 255, which UTF-8 does not have.
+        return super().dtype
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         if self.vocabulary is not None:

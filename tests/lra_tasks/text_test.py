@@ -5,9 +5,11 @@ import hashlib
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from tokenizers import Tokenizer, models
 
 from lra_tasks.archives import Archive
 from lra_tasks.errors import DataError
+from lra_tasks.subwords import SPECIAL
 from lra_tasks.text import Retrieval, Text, decode_bytes, encode_bytes
 from tests.lra_tasks.archive_server import serve, tar_of, write, write_tfds
 from tests.lra_tasks.splits import hashes, load_all, texts_of
@@ -146,6 +148,17 @@ def test_encode_reads_a_text_as_training_does(tokenizer):
     padded = task.encode([f"{WHITE_SPACE}A film.{WHITE_SPACE}", "\xa0A film.\n"])
     np.testing.assert_array_equal(padded[0], inputs)
     np.testing.assert_array_equal(padded[1], lengths)
+
+
+def test_subwords_of_as_many_ids_as_bytes_have_room_for_the_last(tmp_path):
+    names = [*SPECIAL, *(f"w{i}" for i in range(252))]
+    ids = {name: i for i, name in enumerate(names)}
+    model = models.WordLevel(ids, unk_token="[UNK]")
+    path = tmp_path / "tokenizer.json"
+    Tokenizer(model).save(str(path))
+    task = Text(tokenizer=str(path))
+    assert task.vocab_size == 257
+    assert task.dtype(256) == 256
 
 
 def test_encode_keeps_the_white_space_of_papers():
