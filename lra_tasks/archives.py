@@ -206,8 +206,9 @@ def find_tfds(dataset: str, source_dir: str | None) -> Path | None:
         if any(folder.glob("*.array_record*")):
             return folder
         raise DataError(
-            f"{folder} is not in array_record files: run `tfds convert_format "
-            f"--dataset_version_dir={folder} --out_file_format=array_record`"
+            f"{folder} is not in array_record files: where TensorFlow is installed, "
+            f"run `tfds convert_format --dataset_version_dir={folder} "
+            "--out_file_format=array_record`"
         )
     return None
 
@@ -228,11 +229,24 @@ def read_tfds(folder: Path, split: str) -> list[dict[str, Any]] | None:
 
     Returns:
       The examples; None if the folder is no such dataset.
+
+    Raises:
+      DataError: if it is damaged, or has no such split.
     """
     if not (folder / TFDS_INFO).exists():
         return None
     import tensorflow_datasets as tfds  # The import takes 0.3 s.
 
-    builder: Any = tfds.builder_from_directory(folder, file_format="array_record")
-    source = builder.as_data_source(split)
-    return source.__getitems__(list(range(len(source))))
+    from lra_tasks.damage import DAMAGE
+
+    try:
+        builder: Any = tfds.builder_from_directory(folder, file_format="array_record")
+        source = builder.as_data_source(split)
+        examples = source.__getitems__(list(range(len(source))))
+        if any(value is None for example in examples for value in example.values()):
+            # The library takes a file without its last blocks for whole.
+            raise ValueError(f"{split} has empty examples")
+    except DAMAGE as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{folder} is damaged ({reason}): get it again") from error
+    return examples

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 from filelock import FileLock
-from google.protobuf import json_format
-from tensorflow_datasets.core.dataset_info import DatasetInfoFileError
 from tqdm import tqdm
 
 from lra_tasks.base import Examples, Task
+from lra_tasks.damage import DAMAGE
 from lra_tasks.errors import DataError
 from lra_tasks.rows_on_disk import Rows
 from lra_tasks.split import NO_LABEL, Split, pad
@@ -31,17 +30,6 @@ OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
 # The names of a record's tokens, by the number of the task's inputs.
 INPUT_NAMES = {1: ["tokens"], 2: ["tokens1", "tokens2"]}
 ROWS_AT_A_TIME = 4096
-# What the libraries raise for files that are damaged, missing or another's; that of
-# array_record is RuntimeError. Other errors, such as a missing library or permission,
-# are no reason to delete prepared data.
-DAMAGE = (
-    RuntimeError,
-    ValueError,
-    KeyError,
-    FileNotFoundError,
-    json_format.ParseError,
-    DatasetInfoFileError,
-)
 
 
 class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):

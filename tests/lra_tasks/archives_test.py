@@ -153,6 +153,49 @@ def test_find_tfds_takes_the_newest_version_and_refuses_tfrecord(tmp_path, monke
         find_tfds("toy/plain", None)
 
 
+def test_find_tfds_says_where_a_conversion_runs(tmp_path):
+    folder = tmp_path / "toy/1.0.0"
+    write(folder, {"dataset_info.json": b"{}", "x.tfrecord-0": b""})
+    with pytest.raises(DataError, match="where TensorFlow is installed, run `tfds "):
+        find_tfds("toy", str(tmp_path))
+
+
+def damage(path, kind):
+    """Damages an array_record file as a broken copy or a disk does."""
+    content = path.read_bytes()
+    middle = len(content) // 2
+    if kind == "a flipped bit":
+        path.write_bytes(
+            content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :]
+        )
+    elif kind == "no last blocks":
+        # The library takes such a file for whole, with empty examples.
+        path.write_bytes(content[: 2**16])
+    else:
+        path.unlink()
+
+
+@pytest.mark.parametrize("kind", ["a flipped bit", "no last blocks", "no file"])
+def test_read_tfds_names_a_damaged_dataset(tmp_path, kind):
+    examples = [{"x": number} for number in range(40)]
+    folder = write_tfds(tmp_path, "toy/plain", {"x": np.int32}, {"train": examples})
+    (file,) = folder.glob("*.array_record*")
+    assert read_tfds(folder, "train") == examples
+    damage(file, kind)
+    with pytest.raises(DataError, match=f"{folder} is damaged .*: get it") as caught:
+        read_tfds(folder, "train")
+    assert "\n" not in str(caught.value)
+
+
+def test_read_tfds_names_a_damaged_description_or_a_missing_split(tmp_path):
+    folder = write_tfds(tmp_path, "toy/plain", {"x": np.int32}, {"train": [{"x": 1}]})
+    with pytest.raises(DataError, match=f"{folder} is damaged .*test.*: get it"):
+        read_tfds(folder, "test")
+    write(folder, {"dataset_info.json": b"{"})
+    with pytest.raises(DataError, match=f"{folder} is damaged .*: get it again"):
+        read_tfds(folder, "train")
+
+
 def test_find_tfds_compares_versions_as_numbers(tmp_path):
     names = ["9.0.0", "10.0.0", "10.0.0.incompleteA", "incomplete.B_11.0.0", "2.10.0"]
     for name in names:

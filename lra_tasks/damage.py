@@ -1,0 +1,16 @@
+"""What the libraries raise for prepared files that are damaged, missing or another's.
+
+Other errors, such as a missing library or permission, are no reason to delete data.
+"""
+
+from google.protobuf import json_format
+from tensorflow_datasets.core.dataset_info import DatasetInfoFileError
+
+DAMAGE = (
+    RuntimeError,  # that of array_record
+    ValueError,
+    KeyError,
+    FileNotFoundError,
+    json_format.ParseError,
+    DatasetInfoFileError,
+)
