@@ -26,11 +26,12 @@ from lra_tasks.listops_generator import (
     apply,
     generate,
 )
-from lra_tasks.split import Split, check_length, pad
+from lra_tasks.split import Split, check_length, pad, report_other_size
 from lra_tasks.tables import read_table
 
 # The released files are basic_NAME.tsv.
 RELEASED_NAMES = {"train": "train", "validation": "val", "test": "test"}
+NUM_RELEASED = {"train": 96_000, "val": 2_000, "test": 2_000}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class ListOps(Task):
     def make_splits(self, source: Path) -> dict[str, Split]:
         if self.source_dir:
             return {
-                split: self._read_released(source / f"basic_{name}.tsv")
+                split: self._read_released(source, name)
                 for split, name in RELEASED_NAMES.items()
             }
         # All splits are one draw, so that no expression is drawn twice.
@@ -123,7 +124,8 @@ class ListOps(Task):
         file = find(names, folder)
         return file.parent if file else folder
 
-    def _read_released(self, path: Path) -> Split:
+    def _read_released(self, folder: Path, name: str) -> Split:
+        path = folder / f"basic_{name}.tsv"
         if not path.exists():
             raise DataError(
                 f"{path} is missing: source_dir must be the folder of basic_train.tsv, "
@@ -132,6 +134,7 @@ class ListOps(Task):
         rows, labels = read_table(
             path, texts=["Source"], label="Target", classes=DIGITS
         )
+        report_other_size(path, len(labels), NUM_RELEASED[name], noun="expressions")
         try:
             return self.encode_split([text for (text,) in rows], labels)
         except DataError as error:

@@ -8,10 +8,12 @@ import PIL.Image
 from tqdm import tqdm
 
 from lra_tasks.errors import DataError
-from lra_tasks.split import Split
+from lra_tasks.split import Split, report_other_size
 
 # The seed of the permutation that cuts the released pictures into splits.
 RELEASED_SEED = 42
+# The pictures of each resolution and difficulty.
+NUM_RELEASED = 200_000
 # The labels of pictures, as the release writes them.
 LABEL_OF_WORD = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
 
@@ -92,7 +94,8 @@ def read_picture(path: Path, resolution: int) -> np.ndarray | None:
 def read_released(folder: Path, resolution: int) -> Split:
     """Reads imgs/K/sample_I.png as metadata/K.npy lists them.
 
-    They are permuted with RELEASED_SEED. Empty files (one in the release) are skipped.
+    They are permuted with RELEASED_SEED. Empty files (one in the release) are skipped,
+    and stderr says so; also where there are more or fewer pictures than in the release.
 
     Args:
       folder: the release's folder of one difficulty.
@@ -104,6 +107,7 @@ def read_released(folder: Path, resolution: int) -> Split:
     pictures = []
     for file in find_lists(folder):
         pictures += read_list(file)
+    report_other_size(folder, len(pictures), NUM_RELEASED, noun="pictures")
 
     images = []
     labels = []

@@ -217,3 +217,20 @@ def report_left_out(name: str, split_name: str, count: int) -> None:
         "kept for evaluation",
         file=sys.stderr,
     )
+
+
+def report_other_size(source: object, count: int, num_released: int, noun: str) -> None:
+    """Prints that a source has more or fewer examples than the published one.
+
+    Args:
+      source: what was read, for the message.
+      count: the number of its examples.
+      num_released: the number of those that are published.
+      noun: what an example is, in the plural.
+    """
+    if count != num_released:
+        print(
+            f"{source}: {count:,} {noun}, the release has {num_released:,}: results "
+            "are not comparable",
+            file=sys.stderr,
+        )

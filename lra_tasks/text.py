@@ -7,7 +7,6 @@ token is its value plus one; 0 is padding.
 """
 
 import string
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from lra_tasks import archives
 from lra_tasks.archives import LRA_RELEASE, UNPACKED, Archive
 from lra_tasks.base import Task
 from lra_tasks.errors import DataError
-from lra_tasks.split import Split, pad
+from lra_tasks.split import Split, pad, report_other_size
 
 NUM_BYTE_TOKENS = 257  # 256 bytes behind the padding
 # The reviews of a split.
@@ -208,12 +207,7 @@ class Retrieval(TextTask):
             labels.append(LABEL_OF_FIELD[fields[0]])
             pairs.append([row_of.setdefault(text, len(row_of)) for text in fields[3:]])
 
-        if len(labels) != num_released:
-            print(
-                f"{path}: {len(labels):,} pairs, the release has {num_released:,}: "
-                "results are not comparable",
-                file=sys.stderr,
-            )
+        report_other_size(path, len(labels), num_released, noun="pairs")
         documents = [text.decode(errors="replace") for text in row_of]
         inputs, lengths = self.encode(documents)
         return Split(

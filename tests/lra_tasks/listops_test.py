@@ -51,7 +51,17 @@ def test_released_files_are_read(tmp_path, capsys):
     write(tmp_path, RELEASED | {"basic_train.tsv": repeated})
     task = released_task(tmp_path)
     splits = load_all(task, tmp_path / "data")
-    assert "listops: 1 examples left out of train" in capsys.readouterr().err
+    stderr = capsys.readouterr().err
+    assert "listops: 1 examples left out of train" in stderr
+    for name, size, released_size in (
+        ("train", "3", "96,000"),
+        ("val", "1", "2,000"),
+        ("test", "1", "2,000"),
+    ):
+        assert (
+            f"{tmp_path}/basic_{name}.tsv: {size} expressions, the release has "
+            f"{released_size}: results are not comparable\n"
+        ) in stderr
     assert [split.labels.tolist() for split in splits] == [[4, 1], [8], [2]]
     assert splits[0].lengths.tolist() == [4, 4]
     assert task.decode(splits[0].inputs[0, :4]) == "[MAX 3 4 ]"
