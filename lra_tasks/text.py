@@ -40,12 +40,12 @@ def encode_bytes(
     Args:
       texts: n texts.
       width: the number of columns.
-      num_bytes: how many bytes of a text are kept; None = what fits.
+      num_bytes: how many bytes of a text are kept, at most `width`; None = what fits.
 
     Returns:
       Tokens uint8 `[n, width]`, in UTF-8, which has no byte 255; and lengths `[n]`.
     """
-    num_kept = min(width, num_bytes or width)
+    num_kept = width if num_bytes is None else num_bytes
     contents = [text.encode(errors="replace")[:num_kept] for text in texts]
     rows = [np.frombuffer(content, np.uint8) for content in contents]
     tokens, lengths = pad(rows, width, np.uint8)
@@ -79,6 +79,11 @@ class TextTask(Task):
                 self.num_bytes is None,
                 "num_bytes is for bytes; with a tokenizer leave it out",
             )
+        self.require(
+            self.num_bytes is None or 1 <= self.num_bytes <= self.max_length,
+            f"num_bytes must be 1 to max_length={self.max_length}, not "
+            f"{self.num_bytes}: leave it out for as many as fit",
+        )
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:
