@@ -1,8 +1,8 @@
 """Recall: keys with a value each, then some of the keys; which were their values?
 
 `k3 v7 d1 k0 v2 d0 k3` is 7: the token after the first k3. The tokens d are distractors.
-Multi-query associative recall, Arora et al. 2023 (arXiv:2312.04927), with all pairs in
-front of all queries and keys, values and distractors of different ids.
+Multi-query associative recall, Arora et al. 2023 (arXiv:2312.04927). All pairs stand in
+front of all queries, and keys, values and distractors have different ids.
 
 Letters: R sequences drawn at once, L tokens, P pairs, Q queries.
 """
