@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, get_args, get_type_hints
 
 import numpy as np
+from etils import epath
 
 from lra_tasks.archives import Archive, obtain
 from lra_tasks.errors import DataError
@@ -130,11 +131,14 @@ class Task:
         self._derive("vocabulary", vocabulary)
         self._derive("vocab_size", vocabulary.vocab_size)
 
-    def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
-        """Returns the path of the task's tokenizer.json; None where it has none."""
+    def vocabulary_file(self, data_dir: PathLike | None = None) -> epath.Path | None:
+        """Returns the path of the task's tokenizer.json; None where it has none.
+
+        It may be in a bucket, as the workdir of a pre-training run may.
+        """
         if self.tokenizer in (None, "byte"):
             return None
-        return Path(self.tokenizer).expanduser()
+        return epath.Path(self.tokenizer).expanduser()
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:

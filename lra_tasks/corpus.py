@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from etils import epath
 
 from lra_tasks import subwords
 from lra_tasks.base import Examples, Task
@@ -106,10 +107,10 @@ class Corpus(Task):
             )
         return loaded
 
-    def vocabulary_file(self, data_dir: PathLike | None = None) -> Path | None:
+    def vocabulary_file(self, data_dir: PathLike | None = None) -> epath.Path | None:
         """As `Task.vocabulary_file`; what is learnt here lies beside the data."""
         if self.tokenizer == "bpe":
-            return self.folder(data_dir) / TOKENIZER_FILE
+            return epath.Path(self.folder(data_dir) / TOKENIZER_FILE)
         return super().vocabulary_file(data_dir)
 
     def cache_key(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import runpy
 import pytest
 
 from lra_tasks.errors import DataError
+from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import TASKS, get_task, register_task
 from lra_tasks.text import Text
 
@@ -78,6 +79,16 @@ def test_encode_refuses_a_task_without_texts():
 def test_a_bucket_is_turned_away():
     with pytest.raises(DataError, match="gs://b/data is not a local or mounted folder"):
         get_task("listops").load("test", "gs://b/data")
+
+
+def test_the_vocabulary_of_a_run_in_a_bucket_is_read_there(monkeypatch):
+    """Its file is opened in the bucket, which is out of reach here, and copied."""
+    vocabulary = Vocabulary("byte")
+    monkeypatch.setattr("lra_tasks.base.open_vocabulary", lambda name: vocabulary)
+    file = "gs://bucket/run/tokenizer.json"
+    for name in ("text", "glue", "corpus"):
+        task = get_task(name, tokenizer=file)
+        assert str(task.vocabulary_file()) == file
 
 
 def test_an_unknown_split_is_turned_away_before_any_work(tmp_path):
