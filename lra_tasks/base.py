@@ -16,7 +16,7 @@ from etils import epath
 from lra_tasks.archives import Archive, obtain
 from lra_tasks.errors import DataError
 from lra_tasks.paths import PathLike, get_root, local_path
-from lra_tasks.split import SPLITS, Split, remove_overlap, split_off
+from lra_tasks.split import NO_LABEL, SPLITS, Split, remove_overlap, split_off
 from lra_tasks.subwords import Vocabulary, open_vocabulary, to_tuples
 
 # A split; or, for data made one by one, pairs of an example's tokens and its label.
@@ -304,6 +304,9 @@ class Task:
 
         Returns:
           The name of each rule and its accuracy on `test`, 0 to 1, fitted on `train`.
+          Of labelled tokens the labels count that are there.
         """
-        counts = np.bincount(train.labels, minlength=self.num_classes)
-        return {"majority class": float(np.mean(test.labels == counts.argmax()))}
+        train_labels = train.labels[train.labels != NO_LABEL]
+        test_labels = test.labels[test.labels != NO_LABEL]
+        majority = np.bincount(train_labels, minlength=self.num_classes).argmax()
+        return {"majority class": float(np.mean(test_labels == majority))}

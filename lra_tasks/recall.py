@@ -141,12 +141,8 @@ class Recall(Task):
     def floors(self, train: Split, test: Split) -> dict[str, float]:
         """Adds the rule that answers the most frequent value of the sequence.
 
-        Of several the one with the smallest id. Both rules count the labels that are
-        there; the majority is that of `train`.
+        Of several the one with the smallest id.
         """
-        train_labels = train.labels[train.labels != NO_LABEL]
-        majority = np.bincount(train_labels, minlength=self.num_classes).argmax()
-
         values = test.inputs.astype(np.int64) - self.first_value
         row, column = np.nonzero((values >= 0) & (values < self.num_values))
         counts = np.zeros((test.num_examples, self.num_values), np.int64)
@@ -156,7 +152,7 @@ class Recall(Task):
         labels = test.labels.reshape(test.num_examples, -1)
         is_label = labels != NO_LABEL
         return {
-            "majority class": float(np.mean(labels[is_label] == majority)),
+            **super().floors(train, test),
             "most frequent value present": float(
                 np.mean((labels == most_frequent[:, None])[is_label])
             ),

@@ -170,10 +170,14 @@ def split_off(train: Split, seed: int, fraction: float = 0.1) -> tuple[Split, Sp
     Returns:
       The rest of train, and what was drawn.
     """
+    classes = train.labels
+    if classes.ndim == 2:  # An example whose tokens have labels has no class.
+        classes = np.zeros(train.num_examples, int)
+
     rng = np.random.default_rng(seed)
     is_drawn = np.zeros(train.num_examples, bool)
-    for label in np.unique(train.labels):
-        members = np.flatnonzero(train.labels == label)
+    for label in np.unique(classes):
+        members = np.flatnonzero(classes == label)
         num_drawn = round(fraction * len(members))
         is_drawn[rng.permutation(members)[:num_drawn]] = True
     return train.take(~is_drawn), train.take(is_drawn)

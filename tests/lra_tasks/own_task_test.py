@@ -47,6 +47,30 @@ def test_labels_of_tokens_come_back_where_rows_have_padding(tmp_path):
         np.testing.assert_array_equal(split.labels, expected.labels)
 
 
+def test_a_tenth_of_examples_with_labels_of_tokens_is_held_out(tmp_path):
+    class TrainTags(Tags):
+        name = "train_tags"
+
+        def make_splits(self, source):
+            # 40 different rows of the tokens 1 to 4.
+            digits = np.unravel_index(np.arange(40), (4, 4, 4, 4))
+            inputs = (1 + np.stack(digits, axis=1)).astype(np.uint8)
+            lengths = np.full(40, 4, np.int32)
+            return {"train": Split(inputs, lengths, (inputs % 3).astype(np.int32))}
+
+    splits = [TrainTags().load(name, tmp_path) for name in TrainTags.splits]
+    assert [split.num_examples for split in splits] == [32, 4, 4]
+    for split in splits:
+        np.testing.assert_array_equal(split.labels, split.inputs % 3)
+
+
+def test_the_majority_of_labels_of_tokens_is_a_floor():
+    splits = Tags().make_splits(None)
+    # Train has the labels 1, 2, 0, 1, 2 and 0, test has 2, 1, 2 and 2.
+    assert Tags().floors(splits["train"], splits["test"]) == {"majority class": 0.0}
+    assert Tags().floors(splits["test"], splits["test"]) == {"majority class": 0.75}
+
+
 class Own(Task):
     """Three rows, of which train has one that a test chooses."""
 
