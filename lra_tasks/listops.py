@@ -134,7 +134,12 @@ class ListOps(Task):
         rows, labels = read_table(
             path, texts=["Source"], label="Target", classes=DIGITS
         )
-        report_other_size(path, len(labels), NUM_RELEASED[name], noun="expressions")
+        report_other_size(
+            path,
+            count=len(labels),
+            num_released=NUM_RELEASED[name],
+            noun="expressions",
+        )
         try:
             return self.encode_split([text for (text,) in rows], labels)
         except DataError as error:

@@ -107,7 +107,9 @@ def read_released(folder: Path, resolution: int) -> Split:
     pictures = []
     for file in find_lists(folder):
         pictures += read_list(file)
-    report_other_size(folder, len(pictures), NUM_RELEASED, noun="pictures")
+    report_other_size(
+        folder, count=len(pictures), num_released=NUM_RELEASED, noun="pictures"
+    )
 
     images = []
     labels = []

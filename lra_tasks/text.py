@@ -212,7 +212,9 @@ class Retrieval(TextTask):
             labels.append(LABEL_OF_FIELD[fields[0]])
             pairs.append([row_of.setdefault(text, len(row_of)) for text in fields[3:]])
 
-        report_other_size(path, len(labels), num_released, noun="pairs")
+        report_other_size(
+            path, count=len(labels), num_released=num_released, noun="pairs"
+        )
         documents = [text.decode(errors="replace") for text in row_of]
         inputs, lengths = self.encode(documents)
         return Split(
