@@ -8,13 +8,14 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar
 
 import numpy as np
 from etils import epath
 
 from lra_tasks.archives import Archive, obtain
 from lra_tasks.errors import DataError
+from lra_tasks.options import check_option_types
 from lra_tasks.paths import PathLike, get_root, local_path
 from lra_tasks.split import NO_LABEL, SPLITS, Split, remove_overlap, split_off
 from lra_tasks.subwords import Vocabulary, open_vocabulary, to_tuples
@@ -87,7 +88,7 @@ class Task:
 
     def __post_init__(self) -> None:
         """Checks the options' types; a subclass goes on to check their values."""
-        self._check_types()
+        check_option_types(self, self.name)
         self.require(self.max_length >= 1, "max_length must be at least 1")
         self.require(self.seed >= 0, f"seed must be at least 0, not {self.seed}")
         self.require(
@@ -96,20 +97,6 @@ class Task:
         if self.source_dir:
             # The task reads the same folder when the working directory changes.
             self._derive("source_dir", str(local_path(self.source_dir)))
-
-    def _check_types(self) -> None:
-        hints = get_type_hints(type(self))
-        for option, value in asdict(self).items():
-            hint = hints[option]
-            types = (hint, *get_args(hint))
-            if type(value) is bool:
-                is_of_type = bool in types  # Python takes a bool for an int, too.
-            elif type(value) is int:
-                is_of_type = int in types or float in types
-            else:
-                is_of_type = isinstance(value, hint)
-            type_name = getattr(hint, "__name__", str(hint))
-            self.require(is_of_type, f"{option} must be {type_name}, not {value!r}")
 
     def require(self, condition: bool, message: str) -> None:
         """Raises DataError with the task's name and `message` unless `condition`."""
