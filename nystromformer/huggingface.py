@@ -152,7 +152,9 @@ def _make_model(
 ) -> nnx.Module:
     """The model that a head belongs to, with fresh parameters."""
     if head == "masked_lm":
-        return MaskedLanguageModel(config, rngs=rngs)
+        model = MaskedLanguageModel(config, rngs=rngs)
+        model.approximate = (layout.decoder_gelu or config.gelu) == "tanh"
+        return model
     if head == "classification":
         # Where the file has no such tensor, `_check_tensors` says so.
         weight = tensors.get(f"{layout.heads['out']}.weight", np.zeros(1))

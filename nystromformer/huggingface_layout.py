@@ -58,6 +58,8 @@ class Layout(NamedTuple):
       decoder: the prefix of the head that predicts tokens.
       activation: of the classification head, see `FirstTokenClassifier`.
       default_norm_epsilon: of LayerNorm, where config.json has none.
+      decoder_gelu: "erf" or "tanh", as `EncoderConfig.gelu`, of the head that predicts
+        tokens; None takes the encoder's.
       unused: prefixes of tensors that belong to heads we do not load.
       num_reserved_positions: the first rows of the table of positions, which no token
         reads.
@@ -69,6 +71,7 @@ class Layout(NamedTuple):
     decoder: str
     activation: str
     default_norm_epsilon: float
+    decoder_gelu: str | None = None
     unused: tuple[str, ...] = ()
     num_reserved_positions: int = 0
     counts_reserved: bool = False
@@ -186,6 +189,7 @@ LAYOUTS = {
         decoder="lm_head",
         activation="tanh",
         default_norm_epsilon=1e-12,
+        decoder_gelu="erf",  # transformers does not read hidden_act there.
         unused=("roberta.pooler.",),
         num_reserved_positions=2,
         counts_reserved=True,

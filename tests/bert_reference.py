@@ -19,11 +19,15 @@ CLASSIFIER = {"bert": "classifier", "roberta": "classifier.out_proj"}
 
 
 class Reference:
-    """The encoder of one sequence without padding, and its heads."""
+    """The encoder of one sequence without padding, and its heads.
 
-    def __init__(self, tensors: dict[str, Array], kind: str):
+    gelu: that of the encoder, "erf" or "tanh".
+    """
+
+    def __init__(self, tensors: dict[str, Array], kind: str, gelu: str = "erf"):
         self.tensors = {name: np.asarray(x, float) for name, x in tensors.items()}
         self.kind = kind
+        self.gelu = gelu
 
     def table(self, name: str) -> Array:
         return self.tensors[f"{self.kind}.embeddings.{name}_embeddings.weight"]
@@ -61,7 +65,7 @@ class Reference:
         attended = self.attend(f"{name}.attention.self", x)
         x = x + self.dense(f"{name}.attention.output.dense", attended)
         x = self.norm(f"{name}.attention.output.LayerNorm", x)
-        hidden = paper.gelu(self.dense(f"{name}.intermediate.dense", x), "erf")
+        hidden = paper.gelu(self.dense(f"{name}.intermediate.dense", x), self.gelu)
         x = x + self.dense(f"{name}.output.dense", hidden)
         return self.norm(f"{name}.output.LayerNorm", x)
 
@@ -74,7 +78,9 @@ class Reference:
 
     def tokens(self, x: Array) -> Array:
         """The logits of tokens [L, V]."""
-        hidden = paper.gelu(self.dense(TOKEN_DENSE[self.kind], x), "erf")
+        # RoBERTa's head has the exact GELU, whatever hidden_act is.
+        gelu = "erf" if self.kind == "roberta" else self.gelu
+        hidden = paper.gelu(self.dense(TOKEN_DENSE[self.kind], x), gelu)
         hidden = self.norm(TOKEN_NORM[self.kind], hidden)
         bias = self.tensors[f"{DECODERS[self.kind]}.bias"]
         return hidden @ self.table("word").T + bias

@@ -40,6 +40,19 @@ def test_load_pretrained_computes_the_published_model(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_load_pretrained_takes_the_gelu_of_the_encoder_and_of_the_head(kind, tmp_path):
+    """RoBERTa's head does not have that of the config. Float64 tells them apart."""
+    tensors = make_folder(tmp_path, kind, hidden_act="gelu_new")
+    with jax.enable_x64(True):
+        model = load_pretrained(tmp_path, dtype=np.float64)
+        logits = nnx.jit(model)(INPUTS[:1])
+    reference = Reference(tensors, kind, gelu="tanh")
+    vectors = reference.encode(INPUTS[0], np.zeros(L, int))
+    error = relative_error(logits[0], reference.tokens(vectors))
+    assert error < TOLERANCE["float64"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_load_pretrained_computes_the_published_classifier(kind, tmp_path):
     tensors = random_tensors(kind, CLASSIFIER_SHAPES[kind])
     write_folder(tmp_path, kind, tensors)

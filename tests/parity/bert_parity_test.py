@@ -63,11 +63,13 @@ def _double():
         yield
 
 
-def make_theirs(kind, head, folder):
+def make_theirs(kind, head, folder, hidden_act="gelu"):
     """Their model in float64, whose folder is written."""
     torch.manual_seed(0)
     name, options = CONFIGS[kind]
-    config = getattr(transformers, f"{name}Config")(**SIZES, **options)
+    config = getattr(transformers, f"{name}Config")(
+        **SIZES, **options, hidden_act=hidden_act
+    )
     model = getattr(transformers, f"{name}{CLASSES[head]}")(config)
     # With this noise attention is uneven, and no bias is zero.
     for parameter in model.parameters():
@@ -109,6 +111,19 @@ def test_hidden_states_of_valid_tokens_are_theirs(kind, tmp_path):
     expected = run_theirs(model, inputs, token_types).detach().numpy()
     error = hidden_states_error(tmp_path, inputs, token_types, expected)
     assert error < TOLERANCE["float64"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("head", ["masked_lm", "classification"])
+def test_logits_with_the_approximate_gelu_are_theirs(head, kind, tmp_path):
+    """RoBERTa's head that predicts tokens has the exact one."""
+    their_model = make_theirs(kind, head, tmp_path, hidden_act="gelu_new")
+    inputs, token_types = make_inputs(kind)
+    their_logits = run_theirs(their_model, inputs, token_types).detach().numpy()
+    model = load_pretrained(tmp_path, head=head, dtype=jnp.float64)
+    logits = np.asarray(model(inputs, MASK, token_types=token_types))
+    expected = valid_logits(their_logits, head)
+    assert relative_error(valid_logits(logits, head), expected) < TOLERANCE["float64"]
 
 
 def valid_logits(logits, head):
