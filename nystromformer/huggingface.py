@@ -30,7 +30,12 @@ from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
-from nystromformer.huggingface_files import read_config, read_layout, read_tensors
+from nystromformer.huggingface_files import (
+    check_is_of_sequences,
+    read_config,
+    read_layout,
+    read_tensors,
+)
 from nystromformer.huggingface_layout import Layout, Tensors
 from nystromformer.ops import at_least_float32
 from nystromformer.validation import check_choice
@@ -80,6 +85,8 @@ def load_pretrained(
     folder = Path(folder).expanduser()
     check_choice("head", head, HEADS)
     layout = read_layout(folder)
+    if head == "classification":
+        check_is_of_sequences(folder)
     own_config = read_config(folder, dtype)
     config = _with_attention(
         own_config,

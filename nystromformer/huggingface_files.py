@@ -74,6 +74,21 @@ def read_config(
         ) from error
 
 
+def check_is_of_sequences(folder: Path) -> None:
+    """Raises PretrainedError if config.json is of a classifier of tokens.
+
+    Older files of these have a pooler that they do not use, and so all the tensors of a
+    classifier of sequences.
+    """
+    for architecture in _read_settings(folder).get("architectures") or ():
+        if architecture.endswith("ForTokenClassification"):
+            raise PretrainedError(
+                f"{folder} is a {architecture}, which has classes of tokens, and "
+                "head='classification' has those of sequences: load the encoder alone, "
+                "head=None"
+            )
+
+
 def _read_settings(folder: Path) -> dict[str, Any]:
     """The content of a config.json, of an architecture that can be read."""
     path = folder / CONFIG_FILE

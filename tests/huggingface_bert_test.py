@@ -65,6 +65,23 @@ def test_load_pretrained_computes_the_published_classifier(kind, tmp_path):
         assert relative_error(logits[row], expected) < TOLERANCE["float32"]
 
 
+def test_load_pretrained_refuses_a_classifier_of_tokens_as_one_of_sequences(tmp_path):
+    """Older files have a pooler, and so all the tensors of the other."""
+    tensors = random_tensors("bert", CLASSIFIER_SHAPES["bert"])
+    architectures = ["BertForTokenClassification"]
+    write_folder(tmp_path, "bert", tensors, architectures=architectures)
+    message = (
+        "is a BertForTokenClassification, which has classes of tokens, and "
+        r"head='classification' has those of sequences: .* the encoder alone, head=None"
+    )
+    with pytest.raises(PretrainedError, match=message):
+        load_pretrained(tmp_path, head="classification")
+
+    architectures = ["BertForSequenceClassification"]
+    write_folder(tmp_path, "bert", tensors, architectures=architectures)
+    load_pretrained(tmp_path, head="classification")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_load_pretrained_reads_an_encoder_without_the_prefix(kind, tmp_path):
     """The folder also has the pooler that transformers saves."""
