@@ -268,7 +268,8 @@ def _check_tensors(
         expected = expected_tensors[name].shape
         if shape != expected:
             raise PretrainedError(
-                f"{folder}: {name} is {shape}, but by config.json it must be {expected}"
+                f"{folder}: {name} is {shape}, but by config.json and the options it "
+                f"must be {expected}"
             )
 
 
@@ -276,6 +277,11 @@ def _check_unused(folder: Path, layout: Layout, name: str) -> None:
     """Raises PretrainedError unless a tensor may be left out of the model."""
     if name.startswith(layout.unused):
         return
+    if name in layout.copies:
+        raise PretrainedError(
+            f"{folder} has {name} beside {layout.copies[name]}, and here both are one: "
+            "load the encoder alone, head=None"
+        )
     if ".attention.self.conv." in name:
         raise PretrainedError(
             f"{folder} has the convolution kernel {name}, but the attention of this "

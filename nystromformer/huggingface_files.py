@@ -136,11 +136,17 @@ def read_tensors(folder: Path, layout: Layout) -> Tensors:
     A tensor that the file holds under two names is there once.
 
     Raises:
-      PretrainedError: if the file is missing or damaged.
+      PretrainedError: if the file is missing or damaged, or there are several.
     """
     path = folder / WEIGHTS_FILE
     if not path.exists():
         path = folder / PICKLED_WEIGHTS_FILE
+    if not path.exists() and any(folder.glob("*-of-*")):
+        raise PretrainedError(
+            f"{folder} has its weights in several files, and they must be in one: load "
+            "them with transformers, and write them by "
+            "model.save_pretrained(FOLDER, max_shard_size='100GB')"
+        )
     if not path.exists():
         raise PretrainedError(
             f"{folder} has no {WEIGHTS_FILE}: download the whole folder, or let "

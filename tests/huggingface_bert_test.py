@@ -110,6 +110,18 @@ def test_load_pretrained_reads_the_names_of_the_first_bert_files(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, loaded, expected)
 
 
+def test_load_pretrained_rejects_weights_in_several_files(tmp_path):
+    make_folder(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.rename(tmp_path / "model-00001-of-00002.safetensors")
+    message = (
+        r"has its weights in several files, .* by model\.save_pretrained\(FOLDER, "
+        r"max_shard_size='100GB'\)$"
+    )
+    with pytest.raises(PretrainedError, match=message):
+        load_pretrained(tmp_path)
+
+
 def attentions_of(model):
     return [block.attention.attention for block in model.encoder.blocks]
 

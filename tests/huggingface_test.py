@@ -128,10 +128,13 @@ def without_query(tensors):
 REJECTED = {
     "missing": (without_query, f"has no tensor {QUERY}"),
     "extra": (lambda x: x | {"cls.seq": x[QUERY]}, r"has a tensor cls\.seq"),
-    "untied": (lambda x: x | {DECODER: x[WORDS] + 1}, f"has a tensor {DECODER}"),
+    "untied": (
+        lambda x: x | {DECODER: x[WORDS] + 1},
+        rf"has {DECODER} beside {WORDS}, and here .* the encoder alone, head=None$",
+    ),
     "transposed": (
         lambda x: x | {EXPAND: x[EXPAND].T},
-        rf"{EXPAND} is \(6, 17\), but .* must be \(17, 6\)",
+        rf"{EXPAND} is \(6, 17\), but by config.json and the options .* \(17, 6\)",
     ),
 }
 
