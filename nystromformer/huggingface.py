@@ -6,10 +6,11 @@ weights run in O(L · M). BERT's and RoBERTa's have no convolution of V: one tha
 asked for starts with a new kernel, to be trained.
 
 Nyströmformer's published configs set num_landmarks = segment_means_seq_len, for which
-transformers computes exact attention: softmax and the convolution of V. Two differences
-are on purpose: with `num_landmarks` Z₀ is scaled by the norms of each matrix
-(`nystromformer.nystrom`), and padding changes nothing, where theirs lets the values of
-padded tokens into the convolution.
+transformers computes exact attention: softmax and the convolution of V. Differences are
+on purpose: with `num_landmarks` Z₀ is scaled by the norms of each matrix
+(`nystromformer.nystrom`); padding changes nothing, where theirs lets the values of
+padded tokens into the convolution; and positions count from the first column, where
+RoBERTa's count from the first token, so that its padding must come last.
 """
 
 import dataclasses

@@ -45,6 +45,11 @@ def main() -> None:
         raise ConfigError(str(error)) from error
 
     tokenizer = published / TOKENIZER_FILE
+    if not tokenizer.is_file():
+        raise ConfigError(
+            f"{published} has no {TOKENIZER_FILE}: download it, or let transformers "
+            "write it, by AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
     config = make_config(
         encoder.attention,
         task="corpus",

@@ -61,6 +61,17 @@ def test_import_weights_refuses_the_tokenizer_of_another_model(commands, tmp_pat
     assert not workdir.exists()
 
 
+def test_import_weights_refuses_a_folder_without_tokenizer_json(commands, tmp_path):
+    """Older folders have a vocab.txt alone."""
+    source = tmp_path / "published"
+    workdir = tmp_path / "run"
+    make_published_folder(source)
+    done = commands.run("import_weights.py", f"--from={source}", f"--workdir={workdir}")
+    message = refused(done)
+    assert f"{source} has no tokenizer.json: download it, or let transformers" in message
+    assert not workdir.exists()
+
+
 @pytest.fixture(scope="module")
 def bert(commands, tmp_path_factory):
     """The published folder of a BERT, and the workdir made of it."""
