@@ -68,7 +68,9 @@ def test_import_weights_refuses_a_folder_without_tokenizer_json(commands, tmp_pa
     make_published_folder(source)
     done = commands.run("import_weights.py", f"--from={source}", f"--workdir={workdir}")
     message = refused(done)
-    assert f"{source} has no tokenizer.json: download it, or let transformers" in message
+    assert (
+        f"{source} has no tokenizer.json: download it, or let transformers" in message
+    )
     assert not workdir.exists()
 
 
