@@ -14,7 +14,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.inputs import check_shapes, floating_dtype, key_mask
+from nystromformer.attention.inputs import (
+    check_bias,
+    check_shapes,
+    floating_dtype,
+    key_mask,
+)
 from nystromformer.attention.linen_guard import refuse_linen
 from nystromformer.attention.options import Configurable
 from nystromformer.ops import zero_masked
@@ -129,6 +134,7 @@ class Attention(nnx.Module, Configurable):
         check_shapes(query, key, value)
         self._check_sizes(query, key)
         if bias is not None:
+            check_bias(bias)
             self._refuse(f"a bias of shape {jnp.shape(bias)}", query, key)
         if is_causal:
             self._refuse("is_causal=True", query, key)

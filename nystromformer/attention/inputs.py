@@ -13,7 +13,8 @@ def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
     """Raises ValueError unless shapes are [B, T, N, H], [B, S, N, H], [B, S, N, H].
 
     S is at least 1, as there is no mean over no values. Values may have another number
-    of features than queries and keys.
+    of features than queries and keys. Heads of queries do not share those of keys
+    (grouped-query attention).
     """
     if query.ndim == 3:
         raise ValueError(
@@ -21,6 +22,11 @@ def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
             "inputs, as in x[None]"
         )
     has_four_axes = query.ndim == key.ndim == value.ndim == 4
+    if has_four_axes and query.shape[2] > key.shape[2]:
+        raise ValueError(
+            f"query has {query.shape[2]} heads and key {key.shape[2]}: repeat those of "
+            "key and value, as in jnp.repeat(key, num_repeats, axis=2)"
+        )
     fits_key = has_four_axes and (
         query.shape[0] == key.shape[0] and query.shape[2:] == key.shape[2:]
     )
@@ -101,11 +107,31 @@ def mask_with_four_axes(mask: jax.Array, shape: Sequence[int]) -> jax.Array:
     return mask
 
 
+def check_bias(bias: jax.Array) -> None:
+    """Raises ValueError for a boolean bias, which is a mask in the place of a bias.
+
+    Behind the values PyTorch's function takes a mask, and JAX's and Flax's a bias.
+    Added to the scores, True would be a 1 and mask nothing.
+    """
+    if jnp.result_type(bias) == jnp.bool_:
+        raise ValueError(
+            "a bias is numbers to add to the scores, got a boolean array of shape "
+            f"{jnp.shape(bias)}: pass a mask by its name, as in mask=mask"
+        )
+
+
 def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
     """The mask of the keys, [B, S], from a mask that broadcasts to [B, 1, 1, S].
 
     Raises:
       ValueError: the mask varies over queries or heads, or is not boolean.
     """
+    if jnp.ndim(mask) == 4 and jnp.shape(mask)[1:3] != (1, 1):
+        raise ValueError(
+            "this attention takes one mask of keys for all heads and queries, "
+            f"[B, 1, 1, S], got {jnp.shape(mask)}: if it only says which tokens are "
+            "padding, pass valid[:, None, None, :], where valid is [B, S]; for a "
+            "causal or another mask take softmax attention"
+        )
     mask = mask_with_four_axes(mask, (batch, 1, 1, length))
     return jnp.broadcast_to(mask[:, 0, 0, :], (batch, length))

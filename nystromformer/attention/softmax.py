@@ -13,6 +13,7 @@ from flax.nnx.nn.attention import dot_product_attention_weights
 from nystromformer.attention.base import Attention
 from nystromformer.attention.grouped_softmax import attend_in_groups
 from nystromformer.attention.inputs import (
+    check_bias,
     check_shapes,
     floating_dtype,
     mask_with_four_axes,
@@ -103,14 +104,15 @@ class SoftmaxAttention(Attention):
           [B, T, N, H] in dtype.
 
         Raises:
-          ValueError: shapes that do not fit, integers without a dtype, or dropout
-            without dropout_rng.
+          ValueError: shapes that do not fit, integers without a dtype, a boolean bias,
+            or dropout without dropout_rng.
         """
         check_shapes(query, key, value)
         self._check_sizes(query, key)
         weights_shape = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
         if bias is not None:
             bias = with_four_axes("bias", bias, weights_shape)
+            check_bias(bias)
         if mask is not None:
             mask = mask_with_four_axes(mask, weights_shape)
         padding_mask = _padding_mask(mask, key.shape[:2])

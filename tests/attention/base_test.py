@@ -110,19 +110,27 @@ def ones(*shape):
 # Arguments, and what the message says of them.
 REFUSED = {
     "mask [B, S]": ({"mask": ones(B, S)}, r"\(2, 5\)"),
-    "mask over queries": ({"mask": ones(B, 1, T, S)}, r"\(2, 1, 3, 5\)"),
-    "mask over heads": ({"mask": ones(B, N, 1, S)}, r"\(2, 7, 1, 5\)"),
+    "mask over queries": (
+        {"mask": ones(B, 1, T, S)},
+        r"\[B, 1, 1, S\], got \(2, 1, 3, 5\): .*valid\[:, None.*causal.*softmax",
+    ),
+    "mask over heads": ({"mask": ones(B, N, 1, S)}, r"one mask .*\(2, 7, 1, 5\)"),
     "mask of 5 axes": ({"mask": ones(1, B, 1, 1, S)}, r"1, 2, 1, 1, 5\)"),
     "mask of numbers": (
         {"mask": np.ones((B, 1, 1, S), np.float32)},
         "float32.*=bool",
     ),
     "bias": ({"bias": np.ones((1, 1, T, S))}, r"bias.*\(1, 1, 3, 5\).*CallRecorder"),
+    "boolean bias": ({"bias": ones(B, 1, 1, S)}, r"bool.*\(2, 1, 1, 5\).*mask=mask"),
     "causal": ({"is_causal": True}, r"is_causal.*\(2, 3, 7, 11\)"),
     "dropout": ({"dropout_rate": 0.3}, "dropout_rate=0.3"),
     "sowing": ({"module": nnx.Dict()}, "sow_weights"),
     "batch": ({"query": np.ones((B + 1, T, N, H))}, r"\(3, 3, 7, 11\)"),
     "heads": ({"query": ONE_HEAD}, r"\(2, 3, 1, 11\)"),
+    "heads of keys": (
+        {"key": KEY[:, :, :1], "value": KEY[:, :, :1]},
+        r"query has 7 heads and key 1: .*jnp\.repeat\(key",
+    ),
     "all heads": (
         {"query": ONE_HEAD, "key": ONE_HEAD, "value": ONE_HEAD},
         r"\(7, 11\), got \(2, 3",

@@ -127,6 +127,14 @@ def test_softmax_attention_refuses_what_does_not_broadcast(argument, shape):
         SOFTMAX(query, key, value, **options)
 
 
+def test_softmax_attention_refuses_a_mask_in_the_place_of_a_bias():
+    """As a bias True is a 1, so that every key would be attended to."""
+    query, key, value = qkv()
+    mask = jnp.ones((1, 1, 1, L), bool)
+    with pytest.raises(ValueError, match=r"boolean array.*pass a mask by its name"):
+        SOFTMAX(query, key, value, mask)
+
+
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_softmax_attention_of_an_empty_batch_is_empty(backend, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
