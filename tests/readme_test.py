@@ -71,6 +71,8 @@ def test_attention_page_gives_the_shapes_and_layers_it_says(names_of_attention_p
     assert names["y"].shape == (2, 1000, 512)
     assert names["z"].shape == (2, 1000, 512)
     assert names["logits"].shape == (2, 2)
+    assert names["split_logits"].shape == (jax.device_count(), 2)
+    assert names["split_logits"].sharding.is_equivalent_to(names["by_example"], ndim=2)
     assert names["row"].shape == (1, 1000)
     assert names["kinds"] == ["SoftmaxAttention", *["NystromAttention"] * 3]
     attentions = [block.attention.attention for block in names["mixed"].encoder.blocks]
