@@ -43,8 +43,7 @@ def device() -> str:
     """Returns what computes, as in "CPU x86_64, 2 cores" or "8 × NVIDIA H200"."""
     kind = jax.devices()[0].device_kind
     if kind == "cpu":
-        noun = "core" if num_cores() == 1 else "cores"
-        return f"CPU {platform.machine()}, {num_cores()} {noun}"
+        return f"CPU {platform.machine()}, {num_cores()} cores"
     return f"{jax.device_count()} × {kind}"
 
 
