@@ -1,4 +1,4 @@
-"""What the libraries raise for prepared files that are damaged, missing or another's.
+"""What libraries raise for a dataset's files: damaged, missing, or of another dataset.
 
 Other errors, such as a missing library or permission, are no reason to delete data.
 """

@@ -40,12 +40,12 @@ def encode_bytes(
     Args:
       texts: n texts.
       width: the number of columns.
-      num_bytes: how many bytes of a text are kept, at most `width`; None = what fits.
+      num_bytes: how many bytes of a text are kept, if they fit; None = what fits.
 
     Returns:
       Tokens uint8 `[n, width]`, in UTF-8, which has no byte 255; and lengths `[n]`.
     """
-    num_kept = width if num_bytes is None else num_bytes
+    num_kept = width if num_bytes is None else min(width, num_bytes)
     contents = [text.encode(errors="replace")[:num_kept] for text in texts]
     rows = [np.frombuffer(content, np.uint8) for content in contents]
     tokens, lengths = pad(rows, width, np.uint8)
@@ -80,9 +80,9 @@ class TextTask(Task):
                 "num_bytes is for bytes; with a tokenizer leave it out",
             )
         self.require(
-            self.num_bytes is None or 1 <= self.num_bytes <= self.max_length,
-            f"num_bytes must be 1 to max_length={self.max_length}, not "
-            f"{self.num_bytes}: leave it out for as many as fit",
+            self.num_bytes is None or self.num_bytes >= 1,
+            f"num_bytes must be at least 1, not {self.num_bytes}: leave it out for as "
+            "many as fit",
         )
 
     @property

@@ -164,7 +164,7 @@ def key_types(cls: type) -> dict[str, Any]:
 
 
 def default_settings(attention: str) -> dict[str, Any]:
-    """Returns the settings that a run has trained with if it is older than they are.
+    """Returns the defaults of all settings: older runs, which lack some, had these.
 
     Args:
       attention: the name of its attention. One that is not in ATTENTIONS, as in a

@@ -174,8 +174,8 @@ class Encoder(nnx.Module):
             return
         if self.token_types is None:
             raise ValueError(
-                "token_types are given, and the config has num_token_types=0: give it "
-                "as many as there are types"
+                "token_types are given, but the config has num_token_types=0: set it "
+                "to the number of types"
             )
         if token_types.shape != inputs.shape[:2]:
             raise ValueError(

@@ -157,8 +157,8 @@ class PairClassifier(SequenceClassifier):
         return self.head(jnp.concatenate([x0, x1, x0 * x1, x0 - x1], axis=-1))
 
 
-def _check_vectors_are_of_tokens(config: EncoderConfig) -> None:
-    """Raises ValueError if the encoder has a vector that is of no token."""
+def _check_no_cls_token(config: EncoderConfig) -> None:
+    """Raises ValueError if the encoder puts a [CLS] vector in front of the tokens."""
     if config.cls_token:
         raise ValueError(
             "cls_token=True puts a vector in front of those of the tokens, and this "
@@ -174,7 +174,7 @@ class TokenClassifier(Model):
     """
 
     def __init__(self, config: EncoderConfig, *, num_classes: int, rngs: nnx.Rngs):
-        _check_vectors_are_of_tokens(config)
+        _check_no_cls_token(config)
         self.encoder = Encoder(config, rngs=rngs)
         self.out = make_linear(config.model_dim, num_classes, rngs=rngs)
 
@@ -229,7 +229,7 @@ class MaskedLanguageModel(TokenDecoder):
     """A token for each position."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        _check_vectors_are_of_tokens(config)
+        _check_no_cls_token(config)
         self.encoder = Encoder(config, rngs=rngs)
         self.add_decoder(config, rngs)
 

@@ -151,7 +151,7 @@ def test_encoder_without_a_separator_gives_every_id_type_0():
 @pytest.mark.parametrize(
     ("num_token_types", "shape", "message"),
     [
-        (0, (B, L), "num_token_types=0: give it as many as there are types"),
+        (0, (B, L), "num_token_types=0: set it to the number of types"),
         (2, (B, 1), r"token_types must be \[B, L\], here \(3, 31\), got \(3, 1\)"),
     ],
 )

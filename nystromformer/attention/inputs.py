@@ -13,8 +13,8 @@ def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
     """Raises ValueError unless shapes are [B, T, N, H], [B, S, N, H], [B, S, N, H].
 
     S is at least 1, as there is no mean over no values. Values may have another number
-    of features than queries and keys. Heads of queries do not share those of keys
-    (grouped-query attention).
+    of features than queries and keys. Queries and keys have the same number of heads:
+    grouped-query attention is an error.
     """
     if query.ndim == 3:
         raise ValueError(
@@ -45,7 +45,7 @@ def floating_dtype(
     """The dtype of an attention's result: the one asked for, or that of its arrays.
 
     Raises:
-      ValueError: it is of integers, to which the result would be rounded.
+      ValueError: for a dtype of integers, since the result would be rounded.
     """
     dtype = dtype or jnp.result_type(*arrays)
     if not jnp.issubdtype(dtype, jnp.floating):

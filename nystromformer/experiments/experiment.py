@@ -176,12 +176,9 @@ def _make_objective(group: OpenGroup, task: Task) -> tuple[ObjectiveSpec, Object
         objective = spec.make_objective(task, **options)
         check_choice("select", objective.select, tuple(objective.metrics))
     except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
+        if "argument" not in str(error):
             raise  # a bug in the objective
-        raise ConfigError(
-            f"config.objective: {group.name} does not take all of these options: "
-            f"{', '.join(options)}"
-        ) from error
+        raise ConfigError(f"config.objective: {group.name}: {error}") from error
     except ValueError as error:
         raise ConfigError(f"config.objective: {error}") from error
     return spec, objective

@@ -175,7 +175,7 @@ def _make_point(
             load=load,
         )
         source = source_point.name
-        # What only the source's config has tells two runs from two sources apart.
+        # Two runs may differ only in a setting that their sources alone have.
         named_keys |= _flat_keys(source_point.config)
         stages.append(f"init_from_{source_presets}")
         train = dataclasses.replace(config.train, init_from=source)

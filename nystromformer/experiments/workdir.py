@@ -113,8 +113,9 @@ def check_new(workdir: epath.Path) -> None:
 def check_workdir(workdir: epath.Path, config: Config) -> None:
     """Checks that a run of this config may begin or go on in a folder.
 
-    Nothing is changed there. Folders of data are not compared, and of other runs only
-    the last part, since they may have moved; where both are there, their weights, too.
+    Nothing is changed there. Folders of data are not compared. Of another run that the
+    config names only the last part of the path is compared, since it may have moved. If
+    both sources of `init_from` can be read, their weights must be equal.
 
     Raises:
       ConfigError: if the folder holds something else, or a run of another config; the

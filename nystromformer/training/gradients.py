@@ -72,7 +72,7 @@ def batch_gradient(
       length_buckets: how many lengths a part may have, where examples have padding.
         Each is compiled by itself.
     """
-    # Without padding all examples have the full length. A picture has no other.
+    # Without padding all examples have the full length; pictures cannot be cut.
     num_lengths = 1 if rows.lengths is None else length_buckets
     lengths = bucket_lengths(rows.inputs.shape[-1], num_lengths)
     part_gradients = [

@@ -126,6 +126,11 @@ def test_every_source_gives_the_same_data(tmp_path, monkeypatch):
     assert hashes(TinyText(source_dir=str(renamed)), empty) == expected
 
 
+def test_encode_bytes_keeps_what_fits_of_a_larger_number_of_bytes():
+    _, lengths = encode_bytes(["abcdefgh", "abc"], 4, 6)
+    assert lengths.tolist() == [4, 3]
+
+
 def test_encode_bytes_shifts_by_one_and_comes_back():
     tokens, lengths = encode_bytes(["abc", "日本x", "", "naïve\udcff"], 6, 5)
     assert tokens.dtype == np.uint8

@@ -22,6 +22,7 @@ NOT_WRITTEN = (
     "settings",
     "presets",
     "overrides",
+    "has_overrides",
     "num_steps",
     "column",
     "row",

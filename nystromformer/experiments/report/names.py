@@ -59,7 +59,7 @@ def name_runs(frame: Any) -> pd.DataFrame:
     """Names each run by its attention and the settings that tell it apart.
 
     Args:
-      frame: rows with `task`, `attention`, `settings` and `overrides`.
+      frame: rows with `task`, `attention`, `settings`, `overrides` and `has_overrides`.
 
     Returns:
       The parts of a name, for each row of the frame:
@@ -132,6 +132,7 @@ def _choose_settings(frame: Any, texts: Any) -> Any:
     # Between attentions, what the command line set is compared above.
     other_settings = [key for key in texts if not key.startswith("attention.")]
     is_from_file = overrides.isna() & (texts != MISSING)
+    is_from_file = is_from_file.mul(frame["has_overrides"], axis=0)
     from_file = texts.where(is_from_file)[other_settings]
     by_preset = from_file.groupby([frame["task"], texts["preset"]])
     is_named[other_settings] |= by_preset.transform("nunique") > 1

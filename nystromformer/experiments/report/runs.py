@@ -119,12 +119,13 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
         settings: the config, flat, as in "train.seed"; of `source_dir` the last part.
         presets: the words of the config, as in "quick,mrpc".
         overrides: what the command line changed in them.
+        has_overrides: whether config.json records this.
         num_steps: how long it trains; 0 of a planned run that counts epochs.
         test_data: the sha256 of the test split, if it is known.
         score: the test value of the metric; NaN where the run is not finished.
         curves: the lines of metrics.jsonl; `step` is the last one's.
         finished: whether there is a result.
-        device, commit: of a run that went on on another one both, as "A, then B".
+        device, commit: of a run that was resumed elsewhere all of them, as "A, then B".
 
     Raises:
       ConfigError: if the config was not written by scripts/train.py.
@@ -145,7 +146,8 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
         "seed": config["train"]["seed"],
         "settings": _flatten_settings(config),
         "presets": config["preset"],
-        "overrides": config.get("overrides", {}),  # Older runs do not record them.
+        "overrides": config.get("overrides", {}),
+        "has_overrides": "overrides" in config,  # Older runs do not record them.
         "num_steps": config["train"]["num_steps"],
         "test_data": test_hashes.get("test"),
         "curves": curves,

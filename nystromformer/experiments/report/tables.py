@@ -170,9 +170,10 @@ def format_difference(runs: Frame, reference: Frame) -> str:
 def paired_table(frame: Frame) -> Frame:
     """Makes the table of differences to exact attention and to the first attention.
 
-    A row is compared with the reference of its preset. It is compared with the main
-    reference if its preset has none, or if it is that one itself. Runs are compared
-    where their test data are the same.
+    A row is compared with the reference of its preset: of the reference attention's
+    rows, the one with the most seeds. Rows of presets without one, and these references
+    themselves, are compared with the main reference, which has the most seeds of all.
+    Runs are compared where their test data are the same.
     """
     cells: dict[str, dict[str, str]] = defaultdict(dict)  # row -> column -> text
     finished = frame[frame["finished"]]

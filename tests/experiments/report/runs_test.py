@@ -1,5 +1,6 @@
 """How runs are found, named and ordered."""
 
+import json
 import math
 
 import pytest
@@ -63,6 +64,16 @@ def test_read_runs_names_no_option_that_is_newer_than_a_run(runs):
     old = runs.add("nystrom,quick", 0.5)
     runs.add("softmax,quick", 0.6)
     delete_settings(old, "task.max_args")
+    assert labels(runs) == ["nystrom", "softmax"]
+
+
+def test_read_runs_names_no_change_by_a_command_that_is_not_recorded(runs):
+    """Older runs do not say which settings their command line changed."""
+    for attention, num_parts in (("nystrom", 8), ("softmax", 16)):
+        workdir = runs.add(f"{attention},quick", 0.5, train__grad_accum_steps=num_parts)
+        config = json.loads((workdir / "config.json").read_text())
+        del config["overrides"]
+        write_json(workdir / "config.json", config)
     assert labels(runs) == ["nystrom", "softmax"]
 
 
