@@ -37,7 +37,10 @@ def test_num_params_of_every_attention_is_about_that_of_softmax():
         ),
         ({"objective__name": "clasify"}, r"objective: name must be .*, got 'clasify'"),
         ({"objective__select": "F1"}, "select must be accuracy or f1, got 'F1'"),
-        ({"objective__power": 2}, r"classification: .* unexpected keyword argument 'power'"),
+        (
+            {"objective__power": 2},
+            r"classification: .* unexpected keyword argument 'power'",
+        ),
         (
             {
                 "objective__name": "classification_denoising",
