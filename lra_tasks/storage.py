@@ -106,12 +106,12 @@ def _check_tokens(task: Task, split: str, tokens: Any) -> np.ndarray:
         raise DataError(
             f"{task.name}: {split} has tokens of {ids.dtype}: they must be integers"
         )
-    for extreme in (ids.min(initial=0), ids.max(initial=0)):
-        if not 0 <= extreme < task.vocab_size:
-            raise DataError(
-                f"{task.name}: {split} has the token id {extreme}: "
-                f"vocab_size={task.vocab_size} has 0 to {task.vocab_size - 1}"
-            )
+    misfit = _find_misfit(ids, task.vocab_size)
+    if misfit is not None:
+        raise DataError(
+            f"{task.name}: {split} has the token id {misfit}: "
+            f"vocab_size={task.vocab_size} has 0 to {task.vocab_size - 1}"
+        )
     return ids.astype(task.dtype)
 
 
@@ -123,13 +123,21 @@ def _check_labels(task: Task, split: str, label: Any) -> np.ndarray:
     """
     labels = np.asarray(label)
     known = labels[labels != NO_LABEL] if task.num_labels else labels
-    for extreme in (known.min(initial=0), known.max(initial=0)):
-        if not 0 <= extreme < task.num_classes:
-            raise DataError(
-                f"{task.name}: {split} has the label {extreme}: "
-                f"num_classes={task.num_classes} has 0 to {task.num_classes - 1}"
-            )
+    misfit = _find_misfit(known, task.num_classes)
+    if misfit is not None:
+        raise DataError(
+            f"{task.name}: {split} has the label {misfit}: "
+            f"num_classes={task.num_classes} has 0 to {task.num_classes - 1}"
+        )
     return labels.astype(np.int32)
+
+
+def _find_misfit(numbers: np.ndarray, end: int) -> int | None:
+    """The first of some numbers that is not 0 to end − 1; None if there is none."""
+    is_misfit = (numbers < 0) | (numbers >= end)
+    if not is_misfit.any():
+        return None
+    return numbers[is_misfit].flat[0]
 
 
 def _features(task: Task) -> dict[str, Any]:
