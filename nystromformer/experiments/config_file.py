@@ -86,7 +86,8 @@ def config_from_flags(
     """Returns the config that parsed flags describe.
 
     The folders of its data become absolute, since a later command may read the run
-    from elsewhere; so do the paths of modules.
+    from elsewhere; so do the paths of modules. If the command line names another
+    objective than the file, the file's options of its own objective are left out.
 
     Args:
       flag_values: flags with one of the name "config", made by `DEFINE_config_file`.
@@ -98,13 +99,28 @@ def config_from_flags(
     """
     flag: Any = flag_values["config"]
     groups = flag.value.to_dict()
-    groups["overrides"] = config_flags.get_override_values(flag)
+    overrides = config_flags.get_override_values(flag)
+    groups["overrides"] = overrides
+    if "objective.name" in overrides:
+        file = config_flags.get_config_filename(flag)
+        if overrides["objective.name"] != read_settings(file)["objective.name"]:
+            groups["objective"] = _changed_options("objective", overrides)
     groups["load"] = list(absolute_names([*groups.get("load", ()), *load]))
     task = groups.get("task", {})
     for key in FOLDERS_OF_DATA:
         if task.get(key) not in NO_FOLDER:
             task[key] = str(local_path(task[key]))
     return Config.from_mapping(groups)
+
+
+def _changed_options(group: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the command line changed in one group, by keys of the group."""
+    prefix = f"{group}."
+    return {
+        key.removeprefix(prefix): value
+        for key, value in overrides.items()
+        if key.startswith(prefix)
+    }
 
 
 def format_config(config: Config) -> str:

@@ -31,6 +31,22 @@ def test_load_config_makes_paths_absolute(tmp_path, monkeypatch):
     assert config.load == [f"{folder}/mine.py", "package.module"]
 
 
+def test_another_objective_leaves_the_options_of_the_files_own_behind():
+    file = f"{ROOT}/configs/text.py:identity,modern"
+    changes = {"objective.name": "classification"}
+    objective = load_config(file, changes).objective
+    assert (objective.name, objective.options) == ("classification", {})
+
+    changes = {"objective.name": "mlm", "objective.mlm_probability": 0.2}
+    objective = load_config(file, changes).objective
+    assert (objective.name, objective.options) == ("mlm", {"mlm_probability": 0.2})
+
+    own = load_config(file).objective
+    changes = {"objective.name": own.name}
+    assert load_config(file, changes).objective == own
+    assert own.options["denoising_weight"] == 0.3
+
+
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
