@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import config_flags
 
 from lra_tasks.paths import local_path
@@ -87,7 +87,7 @@ def config_from_flags(
 
     The folders of its data become absolute, since a later command may read the run
     from elsewhere; so do the paths of modules. If the command line names another
-    objective than the file, the file's options of its own objective are left out.
+    objective than the file, it alone sets the options: those of the file are left out.
 
     Args:
       flag_values: flags with one of the name "config", made by `DEFINE_config_file`.
@@ -104,23 +104,13 @@ def config_from_flags(
     if "objective.name" in overrides:
         file = config_flags.get_config_filename(flag)
         if overrides["objective.name"] != read_settings(file)["objective.name"]:
-            groups["objective"] = _changed_options("objective", overrides)
+            groups["objective"] = unflatten_dict(overrides, sep=".")["objective"]
     groups["load"] = list(absolute_names([*groups.get("load", ()), *load]))
     task = groups.get("task", {})
     for key in FOLDERS_OF_DATA:
         if task.get(key) not in NO_FOLDER:
             task[key] = str(local_path(task[key]))
     return Config.from_mapping(groups)
-
-
-def _changed_options(group: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the command line changed in one group, by keys of the group."""
-    prefix = f"{group}."
-    return {
-        key.removeprefix(prefix): value
-        for key, value in overrides.items()
-        if key.startswith(prefix)
-    }
 
 
 def format_config(config: Config) -> str:

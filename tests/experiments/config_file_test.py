@@ -31,7 +31,7 @@ def test_load_config_makes_paths_absolute(tmp_path, monkeypatch):
     assert config.load == [f"{folder}/mine.py", "package.module"]
 
 
-def test_another_objective_leaves_the_options_of_the_files_own_behind():
+def test_another_objective_drops_the_options_of_the_file():
     file = f"{ROOT}/configs/text.py:identity,modern"
     changes = {"objective.name": "classification"}
     objective = load_config(file, changes).objective
