@@ -1,14 +1,14 @@
-"""Corpus: masked tokens of plain text and the order of two parts, as in the paper.
+r"""Corpus: masked tokens of plain text and the order of two parts, as in the paper.
 
-    python scripts/train.py --config=configs/corpus.py:nystrom --workdir=DIR
+    python scripts/train.py --config=configs/corpus.py:nystrom --workdir=DIR \
         --config.task.source_dir=TEXTS [--config.task.documents=blank_lines]
 
 The preset is BERT-small. `:nystrom,bert_base` is BERT-base; the paper begins its
 Nyström run of 0.25 M steps with an exact model's weights (train.init_from).
 `:nystrom,bert_base,seq1024` goes on from 512 tokens to 1,024 (supplement C):
 
-    python scripts/train.py --config=configs/corpus.py:nystrom,bert_base,seq1024
-        --config.task.source_dir=TEXTS --config.task.tokenizer=DIR/tokenizer.json
+    python scripts/train.py --config=configs/corpus.py:nystrom,bert_base,seq1024 \
+        --config.task.source_dir=TEXTS --config.task.tokenizer=DIR/tokenizer.json \
         --config.train.init_from=DIR --workdir=LONGER
 
 A small corpus has fewer sub-words than a preset asks for: an error says how many to

@@ -1,8 +1,8 @@
-"""GLUE: SST-2, MRPC, QNLI, QQP and MNLI, fine-tuned from a run on a corpus.
+r"""GLUE: SST-2, MRPC, QNLI, QQP and MNLI, fine-tuned from a run on a corpus.
 
-    python scripts/train.py --config=configs/glue.py:nystrom,mrpc --workdir=DIR
-        --config.task.source_dir=GLUE --config.task.tokenizer=PRETRAINED/tokenizer.json
-        --config.train.init_from=PRETRAINED
+    python scripts/train.py --config=configs/glue.py:nystrom,mrpc --workdir=DIR \
+        --config.task.source_dir=GLUE --config.train.init_from=PRETRAINED \
+        --config.task.tokenizer=PRETRAINED/tokenizer.json
 
 GLUE is the folder of SST-2/, MRPC/, …; PRETRAINED a run of `configs/corpus.py` of the
 same size: BERT-base, or with `quick` its quick one. The rate is constant, as in the

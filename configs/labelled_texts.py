@@ -1,6 +1,6 @@
-"""Labelled texts of your own: train.csv with the columns text and label.
+r"""Labelled texts of your own: train.csv with the columns text and label.
 
-    python scripts/train.py --config=configs/labelled_texts.py:nystrom --workdir=DIR
+    python scripts/train.py --config=configs/labelled_texts.py:nystrom --workdir=DIR \
         --config.task.source_dir=FOLDER --config.task.labels=ham,spam
 
 FOLDER holds train.csv or train.tsv and, if there are, validation and test; a tenth of
@@ -9,9 +9,9 @@ examples take more steps. `:nystrom,quick` is for two CPU cores. Tokens are byte
 
 `:nystrom,subwords` is fine-tuned from a run of `configs/corpus.py`, on its sub-words:
 
-    python scripts/train.py --config=configs/labelled_texts.py:nystrom,subwords
-        --config.task.source_dir=FOLDER --config.task.labels=ham,spam --workdir=DIR
-        --config.train.init_from=PRETRAINED
+    python scripts/train.py --config=configs/labelled_texts.py:nystrom,subwords \
+        --config.task.source_dir=FOLDER --config.task.labels=ham,spam --workdir=DIR \
+        --config.train.init_from=PRETRAINED \
         --config.task.tokenizer=PRETRAINED/tokenizer.json
 
 PRETRAINED has the size of BERT-base; `:nystrom,quick,subwords` goes on from a quick

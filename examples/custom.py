@@ -1,4 +1,4 @@
-"""An attention, a task and an objective of your own, in one file that is their config.
+r"""An attention, a task and an objective of your own, in one file that is their config.
 
     python scripts/train.py --config=examples/custom.py --workdir=runs/custom
 
@@ -8,8 +8,8 @@ objective is the Brier score. --config.attention.scale=2.0 changes an option.
 
 With --load=examples/custom.py every command knows them, beside any config:
 
-    python scripts/sweep.py --load=examples/custom.py --config=configs/listops.py:quick
-        --grid=attention.name=average,nystrom,softmax --workdir=runs/comparison
+    python scripts/sweep.py --load=examples/custom.py --workdir=runs/comparison \
+        --config=configs/listops.py:quick --grid=attention.name=average,nystrom,softmax
 
 Letters: B batch, T query length, S key length, H head dim, C classes.
 """

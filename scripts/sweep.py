@@ -1,6 +1,6 @@
-"""Trains every run of a grid or a plan, each in its own folder in --workdir.
+r"""Trains every run of a grid or a plan, each in its own folder in --workdir.
 
-    python scripts/sweep.py --workdir=DIR --tasks=listops,text --preset=quick
+    python scripts/sweep.py --workdir=DIR --tasks=listops,text --preset=quick \
         --grid=attention.name=nystrom,softmax --grid=train.batch_size=16,32 --seeds=3
     python scripts/sweep.py --workdir=DIR --config=configs/listops.py:quick --grid=…
     python scripts/sweep.py --workdir=DIR --plan=table3 [--plan=landmarks] [--grid=…]

@@ -45,6 +45,15 @@ QUICK = {
         **optimizer(learning_rate=1e-3, warmup_steps=100),
         **train(batch_size=32, num_steps=1_000, eval_every=250, checkpoint_every=500),
     },
+    "recall": {
+        "task.max_length": 192,
+        "task.num_pairs": 16,
+        "task.num_train": 16_000,
+        "task.num_validation": 500,
+        "task.num_test": 500,
+        **attention(num_landmarks=16),
+        **train(batch_size=32, num_steps=500, eval_every=250, checkpoint_every=250),
+    },
     "corpus": {
         "task.max_length": 64,
         "task.vocab_size": 8_192,

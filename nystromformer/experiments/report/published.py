@@ -20,13 +20,15 @@ PUBLISHED_TASKS = (*LRA, "glue")  # configs/TASK.py has the published settings.
 PRESETS = ("paper", "as_published", "subwords", "seq1024", "subwords,seq1024")
 LONGER = "seq1024"  # the preset that has rows of its own
 # What a run of the published settings may choose: how a batch is cut, when it is
-# validated, and where the data and the pre-trained weights lie.
+# validated, where the data and the pre-trained weights lie, and whether it computes in
+# half precision, as the published runs did.
 FREE_KEYS = UNNAMED | {
     "preset",
     "train.grad_accum_steps",
     "train.length_buckets",
     "train.eval_every",
     "train.init_from",
+    "model.dtype",
     "model.remat",
     "task.tokenizer",
     "task.source_dir",

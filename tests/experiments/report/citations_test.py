@@ -13,6 +13,7 @@ from tests.experiments.report.conftest import delete_settings, scores, set_setti
         ("linformer", {}, "37.25 [1], 37.45 [2], 36.69 [3]"),
         ("reformer,as_published", {}, "19.05 [1], 37.68 [2]"),
         ("bigbird", {"task__source_dir": "x", "train__length_buckets": 8}, "39.25 [2]"),
+        ("bigbird", {"model__dtype": "bfloat16"}, "39.25 [2]"),
         ("bigbird", {"train__num_steps": 2000}, None),
         ("bigbird", {"optimizer__cycle_b1": True}, None),
         ("nystrom", {"attention__num_landmarks": 16}, None),
