@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
+from nystromformer.blocks import ranks
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.layers import (
     Block,
@@ -201,7 +202,8 @@ class Encoder(nnx.Module):
         """Type 0 up to the first separator and 1 after it, int [B, L]."""
         if self.separator is None:
             return jnp.zeros(inputs.shape[:2], jnp.int32)
-        is_separator = (inputs == self.separator).astype(jnp.int32)
-        num_separators_before = is_separator.cumsum(1) - is_separator
+        is_separator = inputs == self.separator
+        num_separators = jax.vmap(ranks)(is_separator)
+        num_separators_before = num_separators - is_separator.astype(jnp.int32)
         last_type = min(1, self.token_types.shape[0] - 1)  # RoBERTa has one
         return jnp.minimum(num_separators_before, last_type)

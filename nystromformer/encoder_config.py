@@ -74,7 +74,6 @@ class EncoderConfig:
         check_choice("norm", self.norm, ("pre", "post"))
         check_choice("gelu", self.gelu, ("erf", "tanh"))
         check_choice("positions", self.positions, ("learned", "rotary", "none"))
-        check_range("short_conv", self.short_conv, 0)
         check_kernel_size("short_conv", self.short_conv)
         check_range("norm_epsilon", self.norm_epsilon, 0)
         self._check_inputs()

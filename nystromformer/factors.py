@@ -27,7 +27,7 @@ def softmax_matrix(
       mask: [S] bool, True = attend; None = all.
 
     Returns:
-      [T, S] in at least float32; columns of excluded keys are 0.
+      [T, S] in at least float32; columns of excluded keys are 0, unless all are.
     """
     accumulation_dtype = at_least_float32(key.dtype)
     query = query.astype(accumulation_dtype)
@@ -114,7 +114,8 @@ def nystrom_factors(
 
     Returns:
       F [T, M], Z [M, M] and B [M, S] in at least float32. The product's rows need not
-      sum to 1, nor its entries be positive; columns of excluded keys are 0.
+      sum to 1, nor its entries be positive; columns of excluded keys are 0, unless
+      all keys are excluded.
     """
     f, a, b = nystrom_kernels(
         query,
@@ -159,7 +160,7 @@ def _exact_with_few_tokens(
     eye = jnp.eye(num_landmarks, dtype=z.dtype)
     positions = first_valid_positions(mask, num_landmarks)
     tokens = positions[:, None] == jnp.arange(length)[None]  # [M, S]
-    return jnp.where(is_exact, eye, z), jnp.where(is_exact, tokens, b)
+    return jnp.where(is_exact, eye, z), jnp.where(is_exact, tokens.astype(b.dtype), b)
 
 
 def nystrom_rows(

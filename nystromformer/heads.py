@@ -11,7 +11,7 @@ from flax import nnx
 
 from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.layers import kernel_init, make_dense, make_norm
+from nystromformer.layers import jax_gelu, kernel_init, make_dense, make_norm
 from nystromformer.ops import at_least_float32, dropout, einsum, split_rng, zero_masked
 from nystromformer.pooling import POOLINGS, pool_last, pool_max, pool_mean
 from nystromformer.streams import HEAD_DROPOUT
@@ -67,7 +67,7 @@ class Model(nnx.Module):
             integers, or the encoder has no token types to add.
         """
         if self.num_inputs == 2:
-            self._check_pairs(inputs, mask)
+            self._check_pairs(inputs, mask=mask, token_types=token_types)
             # The encoder sees the sequences of a pair as two examples, [2 B, L].
             inputs, mask, token_types = jax.tree.map(
                 lambda x: x.reshape(-1, *x.shape[2:]), (inputs, mask, token_types)
@@ -75,15 +75,17 @@ class Model(nnx.Module):
         x, mask = self.encoder(inputs, mask, dropout_rng, token_types)
         return self.read(x, mask, dropout_rng)
 
-    def _check_pairs(self, inputs: jax.Array, mask: jax.Array | None) -> None:
+    def _check_pairs(self, inputs: jax.Array, **arrays: jax.Array | None) -> None:
         if inputs.ndim < 3 or inputs.shape[1] != 2:
             raise ValueError(
                 f"inputs must be [B, 2, L] or [B, 2, L, F], got {inputs.shape}"
             )
-        if mask is not None and mask.shape != inputs.shape[:3]:
-            raise ValueError(
-                f"mask must be [B, 2, L], here {inputs.shape[:3]}, got {mask.shape}"
-            )
+        for name, array in arrays.items():
+            if array is not None and array.shape != inputs.shape[:3]:
+                raise ValueError(
+                    f"{name} must be [B, 2, L], here {inputs.shape[:3]}, got "
+                    f"{array.shape}"
+                )
 
     def read(
         self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
@@ -200,7 +202,7 @@ class TokenDecoder(Model):
 
     def decode(self, x: jax.Array) -> jax.Array:
         """The encoder's vectors [..., D] -> logits [..., V] in at least float32."""
-        hidden = jax.nn.gelu(self.transform(x), approximate=self.approximate)
+        hidden = jax_gelu(self.transform(x), approximate=self.approximate)
         embedding = self.encoder.embedding.embedding[...].astype(x.dtype)
         logits = einsum("...d,vd->...v", self.norm(hidden), embedding)
         return logits + jnp.broadcast_to(self.bias[...], logits.shape)

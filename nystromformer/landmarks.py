@@ -14,6 +14,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from nystromformer.blocks import ranks
 from nystromformer.nystrom import iterative_pinv, segment_means
 from nystromformer.ops import at_least_float32
 
@@ -42,7 +43,7 @@ def random_positions(mask: jax.Array, count: int, seed: int) -> jax.Array:
         # 32 bits in every precision, so that x64 samples the same tokens.
         return jax.random.bits(jax.random.fold_in(key, rank), dtype=jnp.uint32)
 
-    draws = jax.vmap(draw)(jnp.cumsum(mask))
+    draws = jax.vmap(draw)(ranks(mask))
     winners = jnp.lexsort((draws, ~mask))[:count]  # Valid tokens are sorted first.
     positions = jnp.sort(jnp.where(mask[winners], winners, length))
     num_missing = count - winners.shape[0]

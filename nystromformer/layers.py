@@ -13,7 +13,14 @@ from flax import nnx
 
 from nystromformer.attention import make_attention
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.ops import dense, dropout, gelu, split_rng, zero_masked
+from nystromformer.ops import (
+    at_least_float32,
+    dense,
+    dropout,
+    gelu,
+    split_rng,
+    zero_masked,
+)
 from nystromformer.rotary import rotate_by_position
 from nystromformer.rows import take_rows
 from nystromformer.short_conv import short_conv
@@ -137,6 +144,15 @@ class SelfAttention(nnx.Module):
         return query, key, value
 
 
+def jax_gelu(x: jax.Array, approximate: bool) -> jax.Array:
+    """jax's GELU, computed in at least float32; the result is in x's dtype.
+
+    In bfloat16 the values far below zero would be lost: at −3.5, all of them.
+    """
+    z = x.astype(at_least_float32(x.dtype))
+    return jax.nn.gelu(z, approximate=approximate).astype(x.dtype)
+
+
 class Mlp(nnx.Module):
     """Linear, GELU, Linear."""
 
@@ -150,7 +166,7 @@ class Mlp(nnx.Module):
         """[B, L, D] -> [B, L, D]."""
         hidden = self.expand(x)
         if self.approximate:
-            hidden = jax.nn.gelu(hidden, approximate=True)
+            hidden = jax_gelu(hidden, approximate=True)
         else:
             hidden = gelu(hidden)
         return self.contract(dropout(hidden, self.dropout_rate, dropout_rng))

@@ -182,7 +182,8 @@ def nystrom(
       mask: [S] bool, True = attend; None = all. Keys and values that it excludes must
         be zero. With T = S, unless in cross attention, it also says which queries make
         Q̃; the others must be finite.
-      num_landmarks: M ≥ 1; M ≥ T or M ≥ the number n of valid keys is exact attention.
+      num_landmarks: M ≥ 1. Attention is exact if M ≥ T or M ≥ S, and with
+        landmark_padding="mask" also if M ≥ the number n of valid keys.
       num_pinv_iters: iterations of `pinv`.
       landmark_padding: "mask", or "count" for the published treatment of padding:
         segments of the padded length, in which excluded tokens count as zeros.

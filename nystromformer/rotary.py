@@ -17,8 +17,8 @@ import jax.numpy as jnp
 
 from nystromformer.ops import at_least_float32
 
-# Pairs of numbers turn by 1 radian a token, the next ones by less, the last pair by a
-# little over 1/BASE.
+# The first pair of numbers turns by 1 radian a token, each next one by less, and the
+# last by BASE^(2/H) / BASE.
 BASE = 10_000
 
 

@@ -9,7 +9,8 @@ from nystromformer.validation import check_range, check_rate
 class OptimizerConfig:
     """AdamW with linear warm-up to learning_rate, then, unless switched off, decay."""
 
-    # The peak. The rate starts at a 25th of it and ends at a 250,000th.
+    # The peak. With a warm-up the rate starts at a 25th of it; with decay="linear" it
+    # ends at a 250,000th.
     learning_rate: float = 1e-4
     warmup_steps: int = 0
     weight_decay: float = 0.0

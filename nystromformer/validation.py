@@ -24,7 +24,7 @@ def check_rate(name: str, value: float) -> None:
 
 def check_kernel_size(name: str, size: int) -> None:
     """Raises ValueError for a kernel size that is negative or even, but for 0."""
-    if size < 0 or (size > 0 and size % 2 == 0):
+    if size < 0 or (size != 0 and size % 2 == 0):
         raise ValueError(f"{name} must be odd, or 0 for none, got {size}")
 
 

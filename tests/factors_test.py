@@ -95,6 +95,14 @@ def test_factors_and_rows_are_of_the_matrix_that_nystrom_applies(
     assert relative_error(rows, matrix[[4, 0]]) <= TOLERANCE["float64"]
 
 
+def test_factors_and_rows_promote_no_dtype_unasked():
+    heads = np.ones((S, H), np.float32)
+    with jax.numpy_dtype_promotion("strict"):
+        # These raise where a dtype is promoted.
+        factors.nystrom_factors(heads, heads, MASKS["few"], num_landmarks=M)
+        factors.nystrom_rows(heads, heads, [4, 0], MASKS["few"], num_landmarks=M)
+
+
 @pytest.mark.parametrize("num_landmarks", [M, 71])
 def test_factors_and_rows_are_of_cross_attention_where_lengths_are_equal(num_landmarks):
     mask = MASKS["padding"]

@@ -94,7 +94,8 @@ class NystromAttention(Attention):
         """Makes the attention, and the kernel if it has a convolution.
 
         Args:
-          num_landmarks: M ≥ 1. M ≥ the number of valid tokens is exact attention.
+          num_landmarks: M ≥ 1. Attention is exact if M ≥ the length, and with
+            landmark_padding="mask" also if M ≥ the number of valid tokens.
           num_pinv_iters: iterations towards the pseudo-inverse.
           conv_kernel_size: K odd, or 0 for no convolution. The kernel [K, N] of the
             skip connection starts as U(−1/√K, 1/√K), as in the published code.

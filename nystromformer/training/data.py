@@ -128,12 +128,14 @@ class HostSplit:
                 f"inputs of a split must be token ids, integers [rows, L], got {dtype} "
                 f"{shape}; for feature vectors write the steps, as in examples/bags.py"
             )
-        lengths = np.array(split.lengths)
+        lengths = None if split.lengths is None else np.array(split.lengths)
+        if lengths is not None and (lengths == shape[-1]).all():
+            lengths = None
         return cls(
             inputs=split.inputs,
-            lengths=None if (lengths == shape[-1]).all() else lengths,
+            lengths=lengths,
             labels=np.array(split.labels),
-            pairs=split.pairs,
+            pairs=None if split.pairs is None else np.array(split.pairs),
         )
 
     @property
@@ -176,7 +178,8 @@ class HostSplit:
         row_indices = examples if self.pairs is None else self.pairs[examples].ravel()
 
         # Only the tokens that will be used are read, as they may lie on a disk.
-        num_used = len(row_indices) * num_batches // MAX_CHUNK
+        rows_per_batch = len(row_indices) // MAX_CHUNK
+        num_used = num_batches * rows_per_batch
         inputs = np.zeros((len(row_indices), self.inputs.shape[-1]), self.inputs.dtype)
         inputs[:num_used] = self.inputs[row_indices[:num_used]]
 

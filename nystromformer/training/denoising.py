@@ -12,10 +12,13 @@ Letters: B batch, L length, C classes, K corrupted positions of a text at most.
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from nystromformer.training.data import Batch
-from nystromformer.training.masked import MaskedTokens, dropout_key
+from nystromformer.training.masked import (
+    MaskedTokens,
+    dropout_key,
+    mean_of_examples,
+)
 from nystromformer.training.metrics import Sums, label_sums
 
 
@@ -95,20 +98,3 @@ class ClassificationDenoising(MaskedTokens):
             "denoising_loss": (losses.sum(), num_tokens),
             "denoising_accuracy": (is_correct.sum(), num_tokens),
         }
-
-
-def mean_of_examples(
-    losses: jax.Array, weights: jax.Array, num_examples: int
-) -> jax.Array:
-    """The mean loss of the hidden tokens of each example.
-
-    Args:
-      losses, weights: [B, K], or of the two texts of a pair one after the other.
-      num_examples: B.
-
-    Returns:
-      [B]; 0 where all weights of an example are 0.
-    """
-    totals = losses.reshape(num_examples, -1).sum(1)
-    counts = weights.reshape(num_examples, -1).sum(1)
-    return totals / jnp.maximum(counts, 1)

@@ -2,8 +2,9 @@
 
 A mesh has two axes: "data" splits the batch, "seq" splits the length of the sequences.
 Every device holds all parameters, and all examples of a chunk in its part of the
-length. XLA follows the arrays and adds the communication, which for an attention of
-linear cost does not grow with the length. Where a mesh is None it is one device.
+length. XLA follows the arrays and adds the communication. It does not grow with the
+length, except for exact attention, BigBird and Reformer, whose tokens may attend to
+any place of the sequence. Where a mesh is None it is one device.
 
 All processes of a run execute the same program. They agree on everything that decides
 its course, such as a signal that only one of them has received.

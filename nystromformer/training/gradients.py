@@ -88,7 +88,9 @@ def batch_gradient(
         )
         gradient = _sum_over_parts(part_gradients, lengths, variables, rows, parts, key)
     _, weight = gradient.totals.sums["loss"]
-    mean = jax.tree.map(lambda x: x / weight, gradient.params)
+    # Where nothing has weight, as in a batch without labels, the gradient is zero.
+    divisor = jnp.where(weight > 0, weight, 1)
+    mean = jax.tree.map(lambda x: x / divisor, gradient.params)
     return gradient._replace(params=mean)
 
 

@@ -227,8 +227,9 @@ class MaskedOrder(MaskedTokens):
         """
         predicted = self.masked_pass(model, batch, key)
         num_tokens = predicted.weights.sum()
-        tokens_per_example = jnp.maximum(predicted.weights.sum(1), 1)
-        mean_losses = predicted.losses.sum(1) / tokens_per_example
+        mean_losses = mean_of_examples(
+            predicted.losses, predicted.weights, len(batch.labels)
+        )
 
         logits = model.order(predicted.vectors)
         order = label_sums(logits, batch.labels, batch.weights)
@@ -240,6 +241,23 @@ class MaskedOrder(MaskedTokens):
             "sop_loss": order["loss"],
             "sop_accuracy": order["accuracy"],
         }
+
+
+def mean_of_examples(
+    losses: jax.Array, weights: jax.Array, num_examples: int
+) -> jax.Array:
+    """The mean loss of the hidden tokens of each example.
+
+    Args:
+      losses, weights: [B, K], or of the two texts of a pair one after the other.
+      num_examples: B.
+
+    Returns:
+      [B]; 0 where all weights of an example are 0.
+    """
+    totals = losses.reshape(num_examples, -1).sum(1)
+    counts = weights.reshape(num_examples, -1).sum(1)
+    return totals / jnp.maximum(counts, 1)
 
 
 def dropout_key(key: jax.Array | None) -> jax.Array | None:

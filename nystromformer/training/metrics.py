@@ -46,7 +46,7 @@ def label_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums
     Args:
       logits: [..., C].
       labels: int [...], in [0, C).
-      weights: [...]. What has weight 0 need not be finite.
+      weights: [...]. What has weight 0 need not be finite, except for a gradient.
 
     Returns:
       `loss` in nats and `accuracy` from 0 to 1.

@@ -19,7 +19,7 @@ def triangle(
 def learning_rate(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
     """Linear from peak/25 to the peak, then linear to peak/(25·10⁴) at num_steps.
 
-    With decay="none" it stays at the peak.
+    Without a warm-up it starts at the peak; with decay="none" it stays there.
     """
     peak = config.learning_rate
     end = peak / 25 / 1e4 if config.decay == "linear" else peak

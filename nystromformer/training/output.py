@@ -104,13 +104,12 @@ class MetricsWriter:
             flush_secs=10,
         )
         if self.settings:
-            texts = {key: str(value) for key, value in self.settings.items()}
-            numbers = {
-                key: value
+            hyperparameters = {
+                key: value if isinstance(value, bool | int | float) else str(value)
                 for key, value in self.settings.items()
-                if isinstance(value, bool | int | float)
             }
-            for summary in hparams(texts | numbers, {f"validation/{self.score}": 0.0}):
+            score = {f"validation/{self.score}": 0.0}
+            for summary in hparams(hyperparameters, score):
                 events.file_writer.add_summary(summary)
         return events
 

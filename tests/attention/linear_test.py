@@ -1,8 +1,10 @@
 """Linear and efficient attention against their formulas, in float64."""
 
+import jax
 import numpy as np
 import pytest
 
+from nystromformer.attention.linear import elu_plus_one
 from tests import paper
 from tests.attention.cases import normal, one_head
 from tests.tolerance import TOLERANCE, relative_error
@@ -47,3 +49,10 @@ def test_elu_plus_one_keeps_its_digits_far_below_zero():
     out = one_head("linear", query, key, value, np.ones(7, bool), "float32")
     expected = linear(query, key, value, np.ones(7))
     assert relative_error(out, expected) <= TOLERANCE["float32"]
+
+
+def test_elu_plus_one_has_a_slope_of_1_at_0():
+    """Queries and keys are 0 at the start where the input of a layer is."""
+    slope = jax.grad(elu_plus_one)
+    assert [float(slope(x)) for x in (0.0, 2.0, 200.0)] == [1, 1, 1]
+    np.testing.assert_allclose(slope(-2.0), np.exp(-2.0), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""A run with options of the docs and presets begins, goes on to the same bits, is used."""
+"""A run with an option of the docs or a preset begins, resumes to the bit, is used."""
 
 import signal
 

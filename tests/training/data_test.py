@@ -53,7 +53,7 @@ def make_split(pairs=None, lengths=(3, 2, 1)) -> HostSplit:
     """Three rows of up to three tokens."""
     split = SimpleNamespace(
         inputs=np.array([[1, 2, 3], [4, 5, 0], [6, 0, 0]], np.uint8),
-        lengths=np.array(lengths, np.int32),
+        lengths=lengths,
         labels=np.array([0, 1, 2], np.int32),
         pairs=pairs,
     )
@@ -86,6 +86,14 @@ def test_chunk_has_both_rows_of_each_pair():
     np.testing.assert_array_equal(batch.inputs[1], [[6, 0, 0], [4, 5, 0]])
     np.testing.assert_array_equal(batch.mask[1], [[1, 0, 0], [1, 1, 0]])
     np.testing.assert_array_equal(batch.labels, [2, 1])
+
+
+def test_chunk_of_lists_and_of_rows_without_lengths_is_that_of_arrays():
+    split = make_split(pairs=[[0, 2], [2, 1], [1, 1]], lengths=None)
+    chunk = split.chunk(np.array([[2, 1]]))
+    batch = chunk.rows.take(chunk.indices[0], jnp.ones(2))
+    np.testing.assert_array_equal(batch.inputs[1], [[6, 0, 0], [4, 5, 0]])
+    assert batch.mask is None
 
 
 class RecordedRows(np.ndarray):

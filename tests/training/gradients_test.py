@@ -137,6 +137,17 @@ def test_batch_gradient_divides_by_the_weight_and_passes_variables_on(data, part
     assert gradient.variables == parts
 
 
+@pytest.mark.parametrize("parts", [1, 4])
+def test_batch_gradient_of_a_batch_in_which_nothing_has_weight_is_zero(data, parts):
+    """As of texts in which no token is hidden; 0/0 would stop the run."""
+
+    def forward(params, variables, batch, key):
+        sums = {"loss": (3 * params * jnp.zeros(()), jnp.zeros(()))}
+        return Totals(sums, batch.weights.sum()), variables
+
+    assert gradient_of_one_parameter(forward, data, parts=parts).params == 0
+
+
 def test_batch_gradient_sorts_parts_by_length_and_truncates_them(data):
     masks = []
 

@@ -89,6 +89,8 @@ def test_report_command_writes_to_out_or_says_why_not(commands, three, tmp_path)
     assert f"no runs in {tmp_path}/none: " in refused(done)
     assert not (tmp_path / "new").exists()
     by_unknown = "--by=landmarks"
-    done = commands.run("report.py", f"{tmp_path}/runs", f"--out={tmp_path}/new", by_unknown)
+    done = commands.run(
+        "report.py", f"{tmp_path}/runs", f"--out={tmp_path}/new", by_unknown
+    )
     assert "--by=landmarks: no run has this setting" in refused(done)
     assert not (tmp_path / "new").exists()
