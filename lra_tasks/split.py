@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import math
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -40,8 +41,9 @@ class Split:
     @classmethod
     def from_pictures(cls, pictures: np.ndarray, labels: Any) -> "Split":
         """Takes every pixel of pictures, uint8 `[n, ...]`, as a token."""
-        inputs = pictures.reshape(len(pictures), -1)
-        lengths = np.full(len(inputs), inputs.shape[1], np.int32)
+        num_pixels = math.prod(pictures.shape[1:])
+        inputs = pictures.reshape(len(pictures), num_pixels)
+        lengths = np.full(len(inputs), num_pixels, np.int32)
         return cls(inputs, lengths, np.array(labels, np.int32))
 
     @property

@@ -1,7 +1,7 @@
 """The table of tasks, and how to get one by name."""
 
 import os
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from lra_tasks.base import Task
@@ -64,6 +64,17 @@ def register_task(name: str, task: type[Task]) -> None:
             f"the name {name!r} is taken by {registered}: give your task another name"
         )
     TASKS[name] = task
+
+
+def default_options(name: str) -> dict[str, Any]:
+    """Returns the defaults of a task's options; none of a task that is not loaded."""
+    if name not in TASKS:
+        return {}
+    return {
+        field.name: field.default
+        for field in fields(TASKS[name])
+        if field.default is not MISSING
+    }
 
 
 def _is_same_class(first: type, second: type) -> bool:

@@ -28,8 +28,13 @@ def load_modules(names: Iterable[str]) -> None:
         try:
             if name.endswith(".py"):
                 _load_file(name)
-            else:
+            elif all(part.isidentifier() for part in name.split(".")):
                 importlib.import_module(name)
+            else:
+                raise ConfigError(
+                    f"--load={name}: give the path of a file that ends in .py, or the "
+                    "dotted name of a module"
+                )
         except ModuleNotFoundError as error:
             raise ConfigError(f"--load={name}: {error}") from error
 
@@ -61,4 +66,9 @@ def _load_file(path: str) -> None:
     spec: Any = importlib.util.spec_from_file_location(path, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path] = module  # pickle and dataclasses look their module up here
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        # In a notebook the file may be mended, and loaded again.
+        del sys.modules[path]
+        raise

@@ -11,6 +11,7 @@ from etils import epath
 from filelock import FileLock, Timeout
 from flax.traverse_util import flatten_dict
 
+from lra_tasks.task import default_options
 from nystromformer.config import Config, default_settings
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.plugins import load_modules
@@ -128,11 +129,15 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
     check_path(workdir)
     saved_config = read_config(workdir)
     saved_settings = _compared_settings(saved_config)
-    # A run that is older than an option of its attention goes on with the default.
-    for key, default in default_settings(saved_config.attention.name).items():
-        if key.startswith("attention."):
-            saved_settings.setdefault(key, default)
     settings = _compared_settings(config)
+    # A run that is older than an option of its attention or task goes on with the
+    # default.
+    defaults = default_settings(saved_config.attention.name)
+    for option, default in default_options(saved_settings["task.name"]).items():
+        defaults[f"task.{option}"] = default
+    for key in settings:
+        if key.startswith(("attention.", "task.")) and key in defaults:
+            saved_settings.setdefault(key, defaults[key])
     if config.train.num_steps == 0:
         # num_epochs say how long it trains, and the saved run knows the steps.
         settings["train.num_steps"] = saved_settings["train.num_steps"]

@@ -1,9 +1,12 @@
 """One line and a status for what a person can mend; a traceback for a bug."""
 
 import os
+import sys
 import tempfile
 
 import pytest
+
+from nystromformer.experiments.plugins import load_modules
 
 PROGRAM = """
 import os, signal, sys
@@ -78,10 +81,20 @@ def test_run_serves_users_without_a_name_and_terminals_without_unicode(run_main)
 
 
 def test_run_rejects_a_module_that_is_not_there(run_main, tmp_path):
-    for name in ("no_such_module", f"{tmp_path}/no.py"):
+    for name in ("no_such_module", f"{tmp_path}/no.py", "./mine", "a..b", ""):
         done = run_main("print('ran')", f"--load={name}")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(f"error: --load={name}: ")
+
+
+def test_load_modules_runs_a_file_again_that_has_failed(tmp_path):
+    file = tmp_path / "mended.py"
+    file.write_text("1 / 0")
+    with pytest.raises(ZeroDivisionError):
+        load_modules([str(file)])
+    file.write_text("value = 3")
+    load_modules([str(file)])
+    assert sys.modules[str(file)].value == 3
 
 
 def test_commands_of_these_tests_leave_no_file(run_main, tmp_path, monkeypatch):

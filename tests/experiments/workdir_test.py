@@ -138,6 +138,14 @@ def test_check_workdir_gives_a_run_the_defaults_of_younger_settings(tmp_path):
     save_without(tmp_path, config, *younger_keys)
     check_workdir(epath.Path(tmp_path), config)
 
+    pictures = make_config("softmax", task="pathfinder")
+    save_without(tmp_path, pictures, "task.easier_share")
+    check_workdir(epath.Path(tmp_path), pictures)
+    easier = make_config("softmax", task="pathfinder", task__easier_share=0.5)
+    with pytest.raises(ConfigError, match=r"share is 0.0 there, 0.5 here"):
+        check_workdir(epath.Path(tmp_path), easier)
+
+    save_without(tmp_path, config, "attention.fused")
     blocks = make_config("softmax", attention__fused=False)
     with pytest.raises(ConfigError, match=r"fused is True there, False here"):
         check_workdir(epath.Path(tmp_path), blocks)

@@ -1,7 +1,7 @@
 """The data of a task of a user's own: stored as they are, or refused before that."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -136,3 +136,29 @@ def test_a_vocabulary_that_uint16_cannot_number_is_refused():
     assert own_task(vocab_size=2**16).dtype == np.uint16
     with pytest.raises(DataError, match="vocab_size is 65,537: at most 65,536"):
         _ = own_task(vocab_size=2**16 + 1).dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyOptions(Own):
+    """Options of all types that a configuration can hold."""
+
+    order: Literal["as_is", "reversed"] = "as_is"
+    sizes: tuple[int, ...] = (3, 4)
+    rate: float | None = None
+    anything: Any = None
+
+
+def test_options_of_any_type_are_checked():
+    ManyOptions(max_length=4, sizes=[5], rate=1, anything={})
+    for option in ({"order": "sorted"}, {"sizes": 3}, {"rate": "1"}, {"rate": True}):
+        [name] = option
+        with pytest.raises(DataError, match=f"{name} must be .*, not "):
+            ManyOptions(max_length=4, **option)
+
+
+def test_a_bug_in_a_task_is_no_full_disk(tmp_path):
+    def make_splits(self, source):
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        own_task(make_splits=make_splits).load("train", tmp_path)

@@ -19,6 +19,14 @@ def hash_with(**columns):
     return dataclasses.replace(SPLIT, **columns).content_hash
 
 
+def test_from_pictures_takes_every_pixel_also_of_no_picture():
+    for num_pictures in (0, 2):
+        pictures = np.ones((num_pictures, 3, 5), np.uint8)
+        split = Split.from_pictures(pictures, np.zeros(num_pictures))
+        assert split.inputs.shape == (num_pictures, 15)
+        assert split.lengths.tolist() == [15] * num_pictures
+
+
 def test_hash_changes_with_any_bit_and_with_the_form_but_not_with_the_memory():
     hashes = {
         SPLIT.content_hash,

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from nystromformer.experiments.metric_names import is_higher_better
 from nystromformer.experiments.plotting import add_legend, line_style, new_figure
 from nystromformer.experiments.report.runs import Frame, heading
 
@@ -71,14 +72,16 @@ def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
         for data_and_device, panel in panels.items()
     }
     lines = _name_lines(pd.concat(list(points_of_panel.values())))
+    metric = runs["metric"].iloc[0]
     figure = new_figure(columns=len(panels))
     for axes, (data_and_device, points) in zip(
         figure.axes, points_of_panel.items(), strict=True
     ):
-        _draw_panel(axes, points, cost, lines)
+        _draw_frontier(axes, _find_frontier(points, cost, metric), cost)
+        _draw_points(axes, points, cost, lines)
         title_parts = [runs["task"].iloc[0], *data_and_device]
         axes.set_title(", ".join(part for part in title_parts if part))
-        axes.set_ylabel(heading("test", runs["metric"].iloc[0]))
+        axes.set_ylabel(heading("test", metric))
     add_legend(figure, num_columns=len(panels))
     return figure
 
@@ -126,9 +129,8 @@ def _find_setting(names: list[str]) -> str:
     return ""
 
 
-def _draw_panel(axes: Axes, points: Frame, cost: CostAxis, lines: dict[str, Line]):
-    """Draws the frontier, the points of each group and their names."""
-    frontier = _find_frontier(points, cost)
+def _draw_frontier(axes: Axes, frontier: Frame, cost: CostAxis) -> None:
+    """Draws a grey line in steps through the points of the frontier."""
     # A point's score can be had at worse costs too, up to the next point: at lower
     # speeds, which lie to its left, and at larger memories, to its right.
     step = "steps-pre" if cost.is_higher_better else "steps-post"
@@ -136,6 +138,11 @@ def _draw_panel(axes: Axes, points: Frame, cost: CostAxis, lines: dict[str, Line
         frontier["cost"], frontier["score"], color="0.7", drawstyle=step, zorder=0
     )
 
+
+def _draw_points(
+    axes: Axes, points: Frame, cost: CostAxis, lines: dict[str, Line]
+) -> None:
+    """Draws the points of each group and their names, and the axis of the cost."""
     for group, group_points in points.groupby("group", sort=False):
         label, setting, style = lines[group]
         sorted_points = group_points.sort_values("cost")
@@ -188,11 +195,12 @@ def _summarize_points(runs: Frame, cost: CostAxis) -> Frame:
     return pd.DataFrame(points)
 
 
-def _find_frontier(points: Frame, cost: CostAxis) -> Frame:
+def _find_frontier(points: Frame, cost: CostAxis, metric: str) -> Frame:
     """The points whose score no other point of an equal or better cost reaches."""
-    best_cost_first = points.sort_values(
-        ["cost", "score"], ascending=[not cost.is_higher_better, False]
+    sign = 1 if is_higher_better(metric) else -1
+    best_cost_first = points.assign(gain=sign * points["score"]).sort_values(
+        ["cost", "gain"], ascending=[not cost.is_higher_better, False]
     )
-    best_so_far = best_cost_first["score"].cummax()
-    is_best = best_cost_first["score"] > best_so_far.shift(fill_value=float("-inf"))
+    best_so_far = best_cost_first["gain"].cummax()
+    is_best = best_cost_first["gain"] > best_so_far.shift(fill_value=float("-inf"))
     return best_cost_first[is_best].sort_values("cost")

@@ -227,11 +227,14 @@ def _fill_missing_settings(frame: Frame) -> None:
     if all(settings.keys() >= all_keys for settings in frame["settings"]):
         return
 
-    # The import is here, since a report on runs of one version needs no model.
+    # The imports are here, since a report on runs of one version needs no model.
+    from lra_tasks.task import default_options
     from nystromformer.config import default_settings
 
     for settings in frame["settings"]:
         defaults = default_settings(settings["attention.name"])
+        for option, default in default_options(settings["task.name"]).items():
+            defaults[f"task.{option}"] = default
         for key in all_keys & defaults.keys():
             settings.setdefault(key, defaults[key])
 

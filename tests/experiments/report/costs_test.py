@@ -1,10 +1,12 @@
 """The figures of scores over costs: their points, and how these are grouped."""
 
+import pandas as pd
 import pytest
 
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.report.costs import (
     COST_AXES,
+    _find_frontier,
     _find_setting,
     draw_by_cost,
 )
@@ -42,6 +44,14 @@ def test_draw_by_cost_draws_the_best_score_at_each_cost(runs):
     points = [[10, 50], [20, 60], [30, 70], [40, 80]]
     assert frontier.get_xydata().round(9).tolist() == points
     assert frontier.get_drawstyle() == "steps-post"
+
+
+def test_find_frontier_of_a_loss_is_the_smallest_at_each_cost():
+    points = pd.DataFrame({"cost": [100, 200, 400], "score": [2.0, 1.5, 3.0]})
+    frontier = _find_frontier(points, COST_AXES["speed"], "loss")
+    assert frontier["cost"].tolist() == [200, 400]
+    frontier = _find_frontier(points, COST_AXES["memory"], "mlm_loss")
+    assert frontier["cost"].tolist() == [100, 200]
 
 
 def speeds(frame):

@@ -63,7 +63,7 @@ def test_read_runs_names_what_a_config_file_changed_between_two_attentions(runs)
 def test_read_runs_names_no_option_that_is_newer_than_a_run(runs):
     old = runs.add("nystrom,quick", 0.5)
     runs.add("softmax,quick", 0.6)
-    delete_settings(old, "task.max_args")
+    delete_settings(old, "task.seed")
     assert labels(runs) == ["nystrom", "softmax"]
 
 
@@ -174,6 +174,13 @@ def test_read_runs_takes_sources_of_ones_own_seed_for_one(runs):
     for seed in (1, 2):
         runs.add("softmax,quick", seed=seed, train__init_from="/x/pretrain-seed1")
     assert labels(runs)[2:] == ["softmax, from /x/pretrain-seed1"]
+
+
+def test_read_runs_gives_an_older_run_the_defaults_of_its_task(runs):
+    older = runs.add("softmax,quick", 0.5, task="pathfinder")
+    delete_settings(older, "task.easier_share")
+    runs.add("softmax,quick", 0.6, task="pathfinder", seed=1)
+    assert set(runs.read()["data"]) == {""}
 
 
 def test_read_runs_names_folders_of_other_texts(runs):
