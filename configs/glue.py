@@ -19,7 +19,10 @@ from configs.defaults import attention, make_get_config, objective, optimizer, t
 
 
 def four_epochs(num_train: int) -> dict[str, Any]:
-    """The length of fine-tuning on `num_train` examples, validated twice an epoch."""
+    """Four epochs of `num_train` examples, with two validations in each.
+
+    A run with other batches than 32 is validated after as many steps as one with 32.
+    """
     steps_per_epoch = int(0.9 * num_train) // 32  # a tenth is held out for validation
     return {
         **train(batch_size=32, num_steps=0, num_epochs=4.0),

@@ -3,9 +3,10 @@ r"""Labelled texts of your own: train.csv with the columns text and label.
     python scripts/train.py --config=configs/labelled_texts.py:nystrom --workdir=DIR \
         --config.task.source_dir=FOLDER --config.task.labels=ham,spam
 
-FOLDER holds train.csv or train.tsv and, if there are, validation and test; a tenth of
-train is drawn for each of these that is not there. The model is Text's; with many
-examples take more steps. `:nystrom,quick` is for two CPU cores. Tokens are bytes.
+FOLDER holds train.csv or train.tsv and, if there are, validation and test. A tenth of
+train is drawn for test if it is not there, then a tenth of the rest for validation.
+The model is Text's; with many examples take more steps. `:nystrom,quick` is for two CPU
+cores. Tokens are bytes.
 
 `:nystrom,subwords` is fine-tuned from a run of `configs/corpus.py`, on its sub-words:
 

@@ -69,8 +69,9 @@ class Task:
     stays_on_disk: ClassVar[bool] = False
     # A task may have more splits to test on, behind these three.
     splits: ClassVar[tuple[str, ...]] = SPLITS
-    # For a split that is not published, a tenth of each class of train is held out;
-    # this seed decides which examples.
+    # For a split that is not published, a tenth of each class of train is held out, or
+    # of what is left of it: first for test, then for validation. This seed decides
+    # which examples.
     seed: ClassVar[int] = 0
 
     # "byte" or the path of a tokenizer.json, in tasks of sub-words.
@@ -203,7 +204,7 @@ class Task:
     def make_splits(self, source: Path) -> dict[str, Split]:
         """Reads the published splits from `source`, or draws all splits.
 
-        A tenth of train is held out for each other split that it does not return.
+        A split that it does not return is held out from train.
         """
         raise NotImplementedError
 

@@ -188,7 +188,7 @@ class Glue(Task):
         if folder is None:
             return None
         rows = archives.read_tfds(folder, self._subset.sources[split].tfds_split)
-        if not rows:
+        if rows is None:
             return None
         rows.sort(key=lambda row: row["idx"])  # the order of the lines
         columns = self._subset.tfds_texts or self._subset.texts

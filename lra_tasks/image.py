@@ -92,7 +92,7 @@ class Image(Task):
     def _read_tfds(self, source: Path, split: str) -> Split | None:
         """The pictures of TFDS; None if the source is another."""
         rows = archives.read_tfds(source, split)
-        if not rows:
+        if rows is None:
             return None
         rows.sort(key=lambda row: row["id"])  # the archive's order
         rgb = np.stack([row["image"] for row in rows]).transpose(0, 3, 1, 2)

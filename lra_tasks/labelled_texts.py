@@ -22,9 +22,9 @@ class LabelledTexts(TextTask):
     """The files train, validation and test (.csv or .tsv) in `source_dir`.
 
     The first line names the columns, among them `text_column` and `label_column`. Only
-    a CSV file may quote its fields. A tenth of train is drawn with `seed` for each of
-    validation and test that has no file. `labels` are the classes as the files have
-    them, divided by commas: "ham,spam".
+    a CSV file may quote its fields. If test has no file, a tenth of train is drawn for
+    it with `seed`; then, if validation has none, a tenth of the rest. `labels` are the
+    classes as the files have them, divided by commas: "ham,spam".
     """
 
     name: ClassVar[str] = "labelled_texts"
@@ -65,6 +65,11 @@ class LabelledTexts(TextTask):
                 texts=[self.text_column],
                 label=self.label_column,
                 classes=self.label_names,
+            )
+            num_empty = sum(not text.strip() for (text,) in rows)
+            self.require(
+                num_empty == 0,
+                f"{file} has {num_empty:,} empty texts: remove these lines",
             )
             splits[name] = self.encode_split([text for (text,) in rows], labels)
         return splits

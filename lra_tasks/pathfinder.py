@@ -139,7 +139,7 @@ class Pathfinder(Task):
         if self.source_dir:
             pictures = read_released(source, self.resolution)
         else:
-            # Pictures are independent of one another, so their order is a random one.
+            # Their order is a random one, but for one of label 1 among 2j and 2j + 1.
             pictures = self._draw(0, self.num_examples, self.difficulty)
         num_train = round(0.8 * pictures.num_examples)
         num_validation = round(0.1 * pictures.num_examples)

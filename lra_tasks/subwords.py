@@ -133,7 +133,8 @@ class Vocabulary:
     ) -> list[int]:
         """Makes the row [CLS] first [SEP], or [CLS] first [SEP] second [SEP].
 
-        Of two texts that are too long together the longer one is cut.
+        Of two texts that are too long together the longer one is cut, and both are if
+        both are longer than half of the room.
 
         Args:
           first: the ids of a text.

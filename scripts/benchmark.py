@@ -68,6 +68,7 @@ def main() -> None:
     """Measures attentions or train steps, and writes the page."""
     if _PEERS.value and not _REPEATS.value:
         raise ConfigError("--peers measures time alone: give --repeats of at least 1")
+    check_flags_have_an_effect()
     specs = parse_attentions()
     torch_baselines = load_torch_baselines() if _PEERS.value else None
     use_compilation_cache()
@@ -85,6 +86,19 @@ def main() -> None:
         )
     out = Path(_OUT.value).expanduser()
     write_benchmark(groups, out, rounds=_REPEATS.value, torch_baselines=torch_baselines)
+
+
+def check_flags_have_an_effect() -> None:
+    """Raises ConfigError for a flag of train steps without them, and the reverse."""
+    for name in ("task", "grad_accum_steps"):
+        if flags.FLAGS[name].present and not _TRAIN_STEP.value:
+            raise ConfigError(f"--{name} is for whole train steps: add --train_step")
+    for name in ("num_heads", "head_dim"):
+        if flags.FLAGS[name].present and _TRAIN_STEP.value:
+            raise ConfigError(
+                f"--{name} is for an attention alone, and --train_step takes the model "
+                "of the task: leave one of them out"
+            )
 
 
 def parse_attentions() -> list[AttentionSpec]:

@@ -45,10 +45,11 @@ def prepare_by_name(names: list[str]) -> None:
     """Prepares tasks one after the other; one that fails does not stop the rest.
 
     Args:
-      names: of tasks; "all" is each task of the LRA.
+      names: of tasks; "all" is each task of the LRA and Path-X.
     """
     if "all" in names:
-        names = [*LRA, "pathx"]
+        others = [name for name in names if name != "all"]
+        names = list(dict.fromkeys([*LRA, "pathx", *others]))
     has_failed = False
     for name in names:
         try:

@@ -9,7 +9,6 @@ one was stopped. --peers measures PyTorch's attentions and train steps, too.
 
 import itertools
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +57,11 @@ def main() -> None:
             print(f"{folder} is complete; delete it to measure it again")
             continue
 
+        if folder.exists() and any(folder.iterdir()):
+            raise ConfigError(
+                f"{folder} has no benchmark.json, and so holds something else: move "
+                "it, or name another --out"
+            )
         unfinished = out / f"{table}_{dtype}.unfinished"
         command = make_command(table, dtype, unfinished)
         if _DRY_RUN.value:
@@ -65,7 +69,6 @@ def main() -> None:
             continue
         if subprocess.run(command).returncode:
             raise ConfigError(f"the table {folder.name} failed; its error stands above")
-        shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)
 
 

@@ -11,8 +11,8 @@ r"""Trains every run of a grid or a plan, each in its own folder in --workdir.
 Run the same command again to resume. Finished runs are skipped, and so are failed ones
 unless you pass --retry: failed.txt says why. Ctrl-C and --max_minutes let runs save.
 
-Exit status: 0 all done, or submitted; 1 some are not; 2 bad input; 130, 143 and 142
-stopped by Ctrl-C, SIGTERM and --max_minutes.
+Exit status: 0 all done, or submitted; 1 some are not; 2 bad input; 130, 143, 140 and
+142 stopped by Ctrl-C, SIGTERM, SIGUSR2 and --max_minutes.
 """
 
 import functools
@@ -61,7 +61,7 @@ _GRID = flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE: a key and its va
 _SEEDS = flags.DEFINE_integer("seeds", None, "seeds of each setting", lower_bound=1)
 _RETRY = flags.DEFINE_bool("retry", False, "run failed runs again")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the commands and exit")
-_PARALLEL = flags.DEFINE_integer("max_parallel", None, "default: one for each GPU", 1)
+_PARALLEL = flags.DEFINE_integer("max_parallel", None, "default: here one a GPU", 1)
 _MAX_MINUTES = flags.DEFINE_float("max_minutes", 0, "time limit; 0: none", 0)
 _CLUSTER = flags.DEFINE_enum("cluster", None, ["slurm"], "submit the runs there")
 _PARTITION = flags.DEFINE_string("partition", None, "slurm: partition")
@@ -119,15 +119,18 @@ def main(changes: Changes) -> None:
       changes: config key -> value, of all runs.
     """
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
+    if _CLUSTER.value and _MAX_MINUTES.value:
+        raise ConfigError("--max_minutes is for runs on this machine: SLURM has --time")
+    if not _CLUSTER.value and (_PARTITION.value or _TIME.value or _GPUS.value):
+        raise ConfigError(
+            "--partition, --time and --gpus are for SLURM: add --cluster=slurm"
+        )
     folder = Path(_WORKDIR.value).expanduser()
     points = find_points(changes)
     for point in points:
         # The run of another config must not be taken for it.
         check_workdir(epath.Path(folder / point.name), point.config)
 
-    if _RETRY.value and not _DRY_RUN.value:
-        for point in points:
-            (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
     states_to_run = {"waiting", "failed"} if _RETRY.value else {"waiting"}
     points_to_run = [
         point for point in points if find_state(folder / point.name) in states_to_run
@@ -138,6 +141,8 @@ def main(changes: Changes) -> None:
         return
 
     check_sources(points_to_run, points, folder)
+    for point in points_to_run:
+        (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
     write_plan(points, folder)
     if _CLUSTER.value:
         _submit(points_to_run, folder)

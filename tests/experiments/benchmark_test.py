@@ -104,6 +104,8 @@ def test_benchmark_measures_train_steps(commands, tmp_path):
         (["--train_step", "--task=text", "--grad_accum_steps=3"], "grad_accum_steps"),
         (["--train_step", "--length=8", "--length=16"], "takes one --length"),
         (["--peers", "--repeats=0"], "--peers measures time alone"),
+        (["--task=text"], "--task is for whole train steps: add --train_step"),
+        (["--train_step", "--num_heads=4"], "--num_heads is for an attention alone"),
     ],
 )
 def test_benchmark_rejects_in_one_line_and_writes_nothing(

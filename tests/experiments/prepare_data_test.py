@@ -99,11 +99,11 @@ def test_prepare_data_tries_all_and_prints_a_line_for_every_failure(prepare, tmp
     # Drawing all of these takes minutes. With a file for their folder they fail.
     for name in ("listops", "pathfinder", "pathx"):
         (tmp_path / f"lra_{name}").touch()
-    done = prepare("--task=all", f"--data_dir={tmp_path}")
+    done = prepare("--task=all", "--task=corpus", f"--data_dir={tmp_path}")
     assert done.returncode == 2
     assert done.stdout.startswith("retrieval: tfds.")
 
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     names = [line.split(": ")[1] for line in lines]
-    assert names == ["listops", "text", "image", "pathfinder", "pathx"]
+    assert names == ["listops", "text", "image", "pathfinder", "pathx", "corpus"]
     assert not any(f"{name}: {name}" in done.stderr for name in names)

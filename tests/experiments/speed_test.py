@@ -36,8 +36,14 @@ def test_speed_leaves_out_what_is_complete(commands, tmp_path):
     complete_table = tmp_path / "text_float32"
     complete_table.mkdir()
     (complete_table / "benchmark.json").touch()
-    # This folder has no result.
-    (tmp_path / "image_float32").mkdir()
+    # This folder is empty.
+    other_folder = tmp_path / "image_float32"
+    other_folder.mkdir()
     tables = plan_tables(commands, tmp_path)
     assert "text_float32.unfinished" not in tables
     assert "image_float32.unfinished" in tables
+
+    (other_folder / "notes.txt").touch()
+    done = commands.run("speed.py", f"--out={tmp_path}", "--dry_run")
+    assert f"{other_folder} has no benchmark.json" in done.stderr
+    assert done.returncode == 2

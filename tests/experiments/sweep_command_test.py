@@ -67,6 +67,8 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
             [LISTOPS, "--grid=init_from=pretrain"],
             "starts from listops-nystrom-pretrain-seed0, which this sweep does not tra",
         ),
+        ([LISTOPS, "--cluster=slurm", "--max_minutes=5"], "SLURM has --time"),
+        ([LISTOPS, "--time=30"], "add --cluster=slurm"),
     ],
 )
 def test_sweep_rejects_bad_input(commands, tmp_path, flags, message):
@@ -84,6 +86,17 @@ def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
     assert "max_args is 6 there, 10 here" in refused(commands.run("sweep.py", *args))
     done = commands.run("sweep.py", *args, "--preset=quick")
     assert (done.returncode, done.stdout) == (0, "1 done\n"), done.stderr
+
+
+def test_sweep_that_cannot_retry_keeps_the_record_of_the_failure(commands, tmp_path):
+    record = tmp_path / "listops-nystrom-seed0" / "failed.txt"
+    record.parent.mkdir()
+    record.write_text("status 2: error: no data")
+    sources = "--config.train.init_from=/no/run"
+    workdir = f"--workdir={tmp_path}"
+    done = commands.run("sweep.py", workdir, LISTOPS, sources, "--retry")
+    assert "/no/run is not a run" in refused(done)
+    assert record.exists()
 
 
 def test_sweep_takes_changes_in_every_form_that_train_does(commands, tmp_path):

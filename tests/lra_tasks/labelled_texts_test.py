@@ -49,6 +49,12 @@ def test_labelled_texts_refuses_a_line_with_too_many_columns(tmp_path):
         labelled(tmp_path).load("train", tmp_path / "data")
 
 
+def test_labelled_texts_refuses_empty_texts(tmp_path):
+    write(tmp_path, {"train.csv": TRAIN + b"\n91,,ham\n92,  ,ham"})
+    with pytest.raises(DataError, match=r"train\.csv has 2 empty texts: remove"):
+        labelled(tmp_path).load("train", tmp_path / "data")
+
+
 def test_labelled_texts_refuses_a_folder_without_train(tmp_path):
     with pytest.raises(DataError, match=r"source_dir .* must hold train.csv"):
         labelled(tmp_path / "other").load("train", tmp_path)

@@ -19,6 +19,7 @@ from nystromformer.experiments.approximation.causes import HEAD
 from nystromformer.experiments.approximation.measurements import NUM_PINV_ITERS
 from nystromformer.experiments.plotting import new_figure
 from nystromformer.experiments.recorded_layers import Layer
+from nystromformer.validation import check_range
 
 Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each layer
 # A relative error up to this counts as small enough.
@@ -80,11 +81,18 @@ def diagnose(
       A `Diagnosis`: a table of errors and causes, the errors behind it, and a figure.
 
     Raises:
-      ValueError: if the shapes do not fit, or no example is longer than M.
+      ValueError: if the shapes do not fit, a number is below 1, or no example is longer
+        than M.
     """
     layers = _make_layers(query, key, value, mask)
     longest = max(int(layer.mask.sum(1).max()) for layer in layers)
     numbers = sorted(np.atleast_1d(num_landmarks).tolist())
+    if not numbers or numbers[0] < 1:
+        raise ValueError(
+            f"num_landmarks must be a number of at least 1, or several, got "
+            f"{num_landmarks}"
+        )
+    check_range("num_draws", num_draws, 1)
     if numbers[-1] >= longest:
         raise ValueError(
             f"num_landmarks={numbers[-1]} is exact attention here, where the "

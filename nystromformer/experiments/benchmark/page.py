@@ -65,11 +65,11 @@ def write_benchmark(
         new_rows = measure(programs, rounds)
         print("\n".join(make_tables(new_rows, has_time)), flush=True)
         rows.extend(new_rows)
-
+        # Before the figures: a folder that has this file may be written again.
+        (out / FILE).write_text(json.dumps({**source, "rows": rows}, indent=1))
         lines = [*make_tables(rows, has_time), NOTES]
         if not _is_of_tasks(rows):
             lines = [*_save_figures(rows, out, has_time), *lines]
-        (out / FILE).write_text(json.dumps({**source, "rows": rows}, indent=1))
         (out / PAGE).write_text(markdown.make_page("Benchmark", source, lines))
 
 

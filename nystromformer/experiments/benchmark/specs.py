@@ -27,10 +27,8 @@ TABLE_1 = (
 class WholeSoftmaxAttention(Attention):
     """Exact attention whose [T, S] scores all exist at once, as in the paper's Table 1.
 
-    Its memory grows with the square of the length. That of `softmax` grows with the
-    length: it calls cuDNN's kernel in half precision on an NVIDIA GPU, and else
-    computes the scores in blocks (on an accelerator, if there are more than 2²⁷). This
-    class is a row of the benchmark; no model can have it.
+    It is a row of the benchmark; no model can have it. The notes of the benchmark's
+    page say how `softmax` differs.
     """
 
     def attend_heads(

@@ -186,8 +186,9 @@ def sort_key(name: Any) -> str:
 
     Attentions and tasks have the order of ATTENTION_ORDER and TASK_ORDER; other names
     come after them. Numbers are filled with zeros, so that "8 landmarks" comes before
-    "64 landmarks".
+    "64 landmarks", and 1e-05 before 0.001.
     """
     order = [*ATTENTION_ORDER, *TASK_ORDER]
     rank = order.index(name) if name in order else len(order)
-    return re.sub(r"\d+", lambda number: number[0].zfill(9), f"{rank} {name}")
+    number = r"\d+(?:\.\d+)?(?:e-?\d+)?"
+    return re.sub(number, lambda match: f"{float(match[0]):020.9f}", f"{rank} {name}")

@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -181,29 +182,34 @@ def paired_table(frame: Frame) -> Frame:
     test_data = by_row["test_data"].transform("first").fillna("")
     for (column, _), runs in finished.groupby(["column", test_data], sort=False):
         points = column.replace("%", "points")
-        rows = dict(list(runs.groupby("label", sort=False)))
-        for attention in dict.fromkeys((EXACT, runs["attention"].iloc[0])):
-            runs_of_attention = runs[runs["attention"] == attention]
-            if runs_of_attention.empty:
-                continue
-
-            main, reference_of_preset = _choose_references(runs_of_attention)
-            references = set(reference_of_preset.values())
-            for label, group in rows.items():
-                reference = reference_of_preset.get(group["preset"].iloc[0], main)
-                if label in references:
-                    reference = main
-                if label == main:
-                    continue
-                text = format_difference(group, rows[reference])
-                if text:
-                    cells[f"{label} − {reference}"][points] = text
-            # They are taken out, so that no pair is compared twice.
-            for label in references:
-                del rows[label]
+        group_of_label = dict(list(runs.groupby("label", sort=False)))
+        for label, reference in _list_pairs(runs):
+            text = format_difference(group_of_label[label], group_of_label[reference])
+            if text:
+                cells[f"{label} − {reference}"][points] = text
 
     table: Frame = pd.DataFrame.from_dict(cells, orient="index").fillna(DASH)
     return table.reset_index(names="difference")
+
+
+def _list_pairs(runs: Frame) -> Iterator[tuple[str, str]]:
+    """Yields each label and the reference of its row, no pair twice."""
+    preset_of_label = dict(zip(runs["label"], runs["preset"], strict=True))
+    labels = list(preset_of_label)
+    for attention in dict.fromkeys((EXACT, runs["attention"].iloc[0])):
+        runs_of_attention = runs[runs["attention"] == attention]
+        if runs_of_attention.empty:
+            continue
+
+        main, reference_of_preset = _choose_references(runs_of_attention)
+        references = set(reference_of_preset.values())
+        for label in labels:
+            if label == main:
+                continue
+            reference = reference_of_preset.get(preset_of_label[label], main)
+            yield label, main if label in references else reference
+        # References have been compared with the main one.
+        labels = [label for label in labels if label not in references]
 
 
 def _choose_references(runs: Frame) -> tuple[str, dict[str, str]]:

@@ -100,6 +100,11 @@ def test_diagnose_refuses_what_does_not_fit(layers):
     value = values[0]
     with pytest.raises(ValueError, match="num_landmarks=64 is exact attention here"):
         nystromformer.diagnose(query, key, value)
+    for numbers in ([], [0, 4]):
+        with pytest.raises(ValueError, match="num_landmarks must be a number of at le"):
+            nystromformer.diagnose(query, key, value, num_landmarks=numbers)
+    with pytest.raises(ValueError, match="num_draws must be at least 1, got 0"):
+        nystromformer.diagnose(query, key, value, num_landmarks=4, num_draws=0)
     with pytest.raises(ValueError, match=r"must have one shape \[L, N, H\]"):
         nystromformer.diagnose(query, key[:-1], value)
     with pytest.raises(ValueError, match=r"mask must have a value for each token"):
