@@ -214,8 +214,10 @@ class Growth:
         """
         settings = self.paddles.settings
         length = settings.distractor_length
+        # The state of each picture: the number of the distractor that grows in it, how
+        # many tries of this distractor have failed, and how many paddles it has.
         distractor = np.zeros(len(self.rows), np.int64)
-        num_tries = np.zeros(len(self.rows), np.int64)
+        num_failed = np.zeros(len(self.rows), np.int64)
         num_placed = np.zeros(len(self.rows), np.int64)
         # When a distractor gets stuck, the mask goes back to what it was before.
         occupied_before = self.occupied.copy()
@@ -223,28 +225,30 @@ class Growth:
         while active.size:
             first_slot = self.num_contour_slots + distractor[active] * length
             slot = first_slot + num_placed[active]
-            is_empty = num_placed[active] == 0
-            empty = active[is_empty]
-            growing = active[~is_empty]
+            is_first = num_placed[active] == 0
+            seeded = active[is_first]
+            growing = active[~is_first]
             is_placed = np.empty(len(active), bool)
-            is_placed[is_empty] = self._seed_distractors(empty, slot[is_empty])
-            is_placed[~is_empty] = self._extend(growing, slot[~is_empty])
+            is_placed[is_first] = self._seed_distractors(seeded, slot[is_first])
+            is_placed[~is_first] = self._extend(growing, slot[~is_first])
             num_placed[active[is_placed]] += 1
 
             stuck = active[~is_placed]
             self.occupied[stuck] = occupied_before[stuck]
             num_placed[stuck] = 0
-            num_tries[stuck] += 1
+            num_failed[stuck] += 1
 
+            # The last paddle has no next one that would enter it.
             is_full = num_placed[active] == length
             full = active[is_full]
             self._enter(full, slot[is_full])
             occupied_before[full] = self.occupied[full]
             self.has_distractor[full, distractor[full]] = True
 
-            given_up = stuck[num_tries[stuck] == settings.distractor_tries]
+            # The next distractor begins where one is full or given up.
+            given_up = stuck[num_failed[stuck] == settings.distractor_tries]
             finished = np.concatenate([full, given_up])
             distractor[finished] += 1
-            num_tries[finished] = 0
+            num_failed[finished] = 0
             num_placed[finished] = 0
             active = active[distractor[active] < settings.num_distractors]

@@ -80,13 +80,17 @@ def _rank_followers(
       The followers int64 [S, C] and their weights int64 [S, C]. A paddle with fewer
       followers than another has some of weight 0.
     """
-    difference = np.abs(angle[:, None] - angle[NUM_DIRECTIONS:])
+    # A first paddle follows none, so the followers are the paddles behind the first.
+    follower_angle = angle[NUM_DIRECTIONS:]
+    difference = np.abs(angle[:, None] - follower_angle)  # [S, S - NUM_DIRECTIONS]
+    # Two directions differ by half a turn at most.
     bend = np.minimum(difference, 2 * np.pi - difference) * continuity
     weight = np.cos(np.minimum(bend, np.pi / 2)).clip(0) ** 2
     weight = np.rint(weight * TURN_SCALE).astype(np.int64)
 
-    most_followers = (weight > 0).sum(axis=1).max()
-    order = np.argsort(-weight, axis=1, kind="stable")[:, :most_followers]
+    most_followers = (weight > 0).sum(axis=1).max()  # C
+    largest_first = np.argsort(-weight, axis=1, kind="stable")
+    order = largest_first[:, :most_followers]
     return NUM_DIRECTIONS + order, np.take_along_axis(weight, order, axis=1)
 
 
@@ -184,14 +188,19 @@ class Paddles:
         self._list_pixels(mask.reshape(len(ends), -1), radius)
 
     def _list_pixels(self, mask: np.ndarray, radius: int) -> None:
-        """Lists the pixels of masks [S, W²], and the masks' values there."""
-        most_pixels = (mask > 0).sum(axis=1).max()
-        order = np.argsort(mask == 0, axis=1, kind="stable")[:, :most_pixels]
+        """Lists the occupied pixels of masks [S, W²], and the masks' values there."""
+        most_pixels = (mask > 0).sum(axis=1).max()  # Q
+        # False is sorted before True: the occupied pixels come first, in their order.
+        occupied_first = np.argsort(mask == 0, axis=1, kind="stable")
+        order = occupied_first[:, :most_pixels]
+        # A row with fewer occupied pixels repeats its first one.
         is_occupied = np.take_along_axis(mask, order, axis=1) > 0
         order = np.where(is_occupied, order, order[:, :1])
 
+        # From the middle of a picture, which is the anchor, to each of its pixels.
         y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
-        self.pixels = (y * self.width + x).ravel()[order]
+        displacement = (y * self.width + x).ravel()
+        self.pixels = displacement[order]
         self.mask = np.take_along_axis(mask, order, axis=1)
 
     def _draw_marker(self) -> None:

@@ -133,8 +133,8 @@ class Vocabulary:
     ) -> list[int]:
         """Makes the row [CLS] first [SEP], or [CLS] first [SEP] second [SEP].
 
-        Of two texts that are too long together the longer one is cut, and both are if
-        both are longer than half of the room.
+        If two texts are too long together, the longer one is cut; if each is longer
+        than half of the free places, both are cut.
 
         Args:
           first: the ids of a text.
@@ -144,7 +144,10 @@ class Vocabulary:
         if second is None:
             return [self.cls, *first[: max_length - 2], self.sep]
         num_free = max_length - 3  # beside [CLS] and both [SEP]
-        first = first[: max(num_free - len(second), (num_free + 1) // 2)]
+        half = (num_free + 1) // 2
+        left_by_second = num_free - len(second)
+        # The first text has what the second leaves it, and half in any case.
+        first = first[: max(half, left_by_second)]
         second = second[: num_free - len(first)]
         return [self.cls, *first, self.sep, *second, self.sep]
 

@@ -10,6 +10,7 @@ of the gradient's product with it.
 Letters: B batch, L length, D model dim, F features of an input.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -34,6 +35,21 @@ embedding_init = nnx.initializers.normal(0.02)
 
 def _make_embedding_table(*shape: int, rngs: nnx.Rngs) -> nnx.Param:
     return nnx.Param(embedding_init(rngs.params(), shape))
+
+
+def _share_attentions(blocks: Sequence[Block], config: EncoderConfig) -> None:
+    """Gives layers with equal options the attention of the first of them.
+
+    It does so only for attentions that are `shared_across_layers`.
+    """
+    settings = [
+        (name, ATTENTIONS[name].complete_options(options))
+        for name, options in config.attentions()
+    ]
+    for layer, block in enumerate(blocks):
+        if block.attention.attention.shared_across_layers:
+            first_layer = settings.index(settings[layer])
+            block.attention.attention = blocks[first_layer].attention.attention
 
 
 class Encoder(nnx.Module):
@@ -84,15 +100,7 @@ class Encoder(nnx.Module):
             Block(config.of_layer(layer), rngs=rngs)
             for layer in range(config.num_layers)
         )
-        # Layers with equal options hold the object of the first of them.
-        attentions = [
-            (name, ATTENTIONS[name].complete_options(options))
-            for name, options in config.attentions()
-        ]
-        for block, attention in zip(self.blocks, attentions, strict=True):
-            if block.attention.attention.shared_across_layers:
-                first = self.blocks[attentions.index(attention)]
-                block.attention.attention = first.attention.attention
+        _share_attentions(list(self.blocks), config)
         self.norm: Any = nnx.data(None)
         if config.norm == "pre":
             self.norm = make_norm(config, rngs)

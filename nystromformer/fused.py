@@ -242,7 +242,7 @@ def _call_forward(
     query_lengths = None
     if lengths is not None:
         query_lengths = jnp.full_like(lengths, query.shape[1])
-    query, key, value, query_lengths, lengths = _batched_alike(
+    query, key, value, query_lengths, lengths = _batch_all(
         query, key, value, query_lengths, lengths
     )
 
@@ -265,7 +265,7 @@ def _call_backward(
     scale: float, implementation: Any, residuals: Any, cotangent: jax.Array
 ) -> Any:
     pull_back, query = residuals
-    _, cotangent = _batched_alike(query, cotangent)
+    _, cotangent = _batch_all(query, cotangent)
     query_gradient, key_gradient, value_gradient = pull_back(cotangent)
     return query_gradient, key_gradient, value_gradient, None
 
@@ -273,11 +273,13 @@ def _call_backward(
 _call.defvjp(_call_forward, _call_backward)
 
 
-def _batched_alike(*arrays: jax.Array | None) -> list[Any]:
-    """Makes all arrays batched under `jax.vmap`, if one is; their values stay.
+def _batch_all(*arrays: jax.Array | None) -> list[Any]:
+    """Makes all arrays batched under `jax.vmap` if one of them is; their values stay.
 
-    JAX's batching rule fails on a mixture. XLA drops a choice between equal arrays.
+    The batching rule of JAX's function fails on a mixture.
     """
-    present = [x for x in arrays if x is not None]
-    marker = functools.reduce(jnp.logical_or, [x.ravel()[0] == 0 for x in present])
-    return [None if x is None else jnp.where(marker, x, x) for x in arrays]
+    # This bool is made of all arrays. So it is batched if one of them is, and so is
+    # what `where` returns. Both of its choices are the same array, and XLA drops it.
+    is_first_zero = [x.ravel()[0] == 0 for x in arrays if x is not None]
+    is_any_zero = functools.reduce(jnp.logical_or, is_first_zero)
+    return [None if x is None else jnp.where(is_any_zero, x, x) for x in arrays]

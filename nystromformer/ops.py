@@ -146,16 +146,20 @@ def random_uint16(rng: jax.Array, shape: Sequence[int]) -> jax.Array:
     def hash_pairs() -> jax.Array:
         size = math.prod(shape)
         pairs = _hash(lax.iota(jnp.uint32, (size + 1) // 2), first, second)
-        halves = lax.bitcast_convert_type(pairs, jnp.uint16)
+        halves = lax.bitcast_convert_type(pairs, jnp.uint16)  # the lower one first
         return halves.reshape(-1)[:size].reshape(shape)
 
     def hash_each() -> jax.Array:
+        # The place of each number in the flat array, row by row, modulo 2³².
         position = jnp.zeros(shape, jnp.uint32)
         for axis, size in enumerate(shape):
             index = lax.broadcasted_iota(jnp.uint32, shape, axis)
             position = position * jnp.uint32(size % 2**32) + index
+
+        # Hash i makes the numbers 2 i and 2 i + 1, of its lower and its upper half.
         pair = _hash(position // 2, first, second)
-        return (pair >> (position % 2 * 16)).astype(jnp.uint16)
+        shift = position % 2 * 16
+        return (pair >> shift).astype(jnp.uint16)
 
     return lax.platform_dependent(cpu=hash_pairs, default=hash_each)
 

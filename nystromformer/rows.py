@@ -93,16 +93,21 @@ def _take_rows_backward(residuals: Any, cotangent: jax.Array) -> Any:
     ids = ids.astype(jnp.int32)  # A narrower dtype may not hold num_ids.
     num_ids = len(table)
 
-    def scatter(cotangent: jax.Array, ids: jax.Array) -> jax.Array:
+    def add_rows(cotangent: jax.Array, ids: jax.Array) -> jax.Array:
+        """The gradient as jax has it: each row is added to the row of its id."""
         take = functools.partial(jnp.take, indices=ids, axis=0)
         (gradient,) = jax.linear_transpose(take, table)(cotangent)
         return gradient
 
-    def scatter_without_zeros(cotangent: jax.Array, ids: jax.Array) -> jax.Array:
-        # Most rows may be those of padding or of black pixels, which have id 0. They
-        # are summed apart. An id beyond the table is left out.
+    def add_rows_and_sum_zeros(cotangent: jax.Array, ids: jax.Array) -> jax.Array:
+        """`add_rows`, in which the rows of id 0 are summed apart.
+
+        Most rows may be those of padding or of black pixels, which have id 0.
+        """
         is_zero = ids == 0
-        gradient = scatter(cotangent, jnp.where(is_zero, num_ids, ids))
+        # The table has no row num_ids, and what would be added to it is dropped.
+        other_ids = jnp.where(is_zero, num_ids, ids)
+        gradient = add_rows(cotangent, other_ids)
         cotangents_of_zero = jnp.where(jnp.expand_dims(is_zero, -1), cotangent, 0)
         return gradient.at[0].set(cotangents_of_zero.sum(range(ids.ndim)))
 
@@ -111,14 +116,15 @@ def _take_rows_backward(residuals: Any, cotangent: jax.Array) -> Any:
     ) -> jax.Array:
         return _multiply(cotangent, ids, num_ids, precision).astype(table.dtype)
 
-    on_gpu = scatter_without_zeros
-    elsewhere = scatter
     if num_ids <= MAX_IDS_BY_PRODUCT:
         precision = tensor_core_precision(cotangent.dtype)
-        on_gpu = functools.partial(multiply, precision=precision)
-        elsewhere = functools.partial(multiply, precision="highest")
+        cuda_gradient = functools.partial(multiply, precision=precision)
+        default_gradient = functools.partial(multiply, precision="highest")
+    else:
+        cuda_gradient = add_rows_and_sum_zeros
+        default_gradient = add_rows
     gradient = lax.platform_dependent(
-        cotangent, ids, cpu=scatter, cuda=on_gpu, default=elsewhere
+        cotangent, ids, cpu=add_rows, cuda=cuda_gradient, default=default_gradient
     )
     return gradient, None
 

@@ -15,7 +15,8 @@ def short_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
     Output t of channel d is Σₖ kernel[k, d] · x[t + k − (K − 1)/2, d], where x is zero
     outside the sequence. It is a sum of K shifted arrays, which for a short kernel is
     faster than banded matmuls. Those suit the convolution of V, where one long kernel
-    serves a whole head. Where a sequence is sharded, neighbouring shards exchange (K − 1)/2 tokens.
+    serves a whole head. Where a sequence is sharded, neighbouring shards exchange
+    (K − 1)/2 tokens.
 
     Args:
       x: [B, L, D], zero where a token does not count.

@@ -90,32 +90,34 @@ def map_rows(
     Returns:
       The results along a new first axis.
     """
-    # Each array is in one of two lists, and None in the other.
-    many_rows: list[jax.Array | None] = []
-    single_rows: list[jax.Array | None] = []
-    for array in arrays:
+
+    def take_single_row(array: jax.Array | None) -> jax.Array | None:
         if array is not None and array.shape[0] == 1:
-            many_rows.append(None)
-            single_rows.append(array[0])
-        else:
-            many_rows.append(array)
-            single_rows.append(None)
+            return array[0]
+        return None
+
+    single_rows = [take_single_row(array) for array in arrays]
+    # `vmap` and `lax.map` go over the rows of all others, and leave None as it is.
+    mapped_arrays = [
+        array if single_row is None else None
+        for array, single_row in zip(arrays, single_rows, strict=True)
+    ]
 
     def call(rows: list[jax.Array | None]) -> jax.Array:
-        """Calls the function on a row of each array that has many."""
+        """Calls the function on a row of each mapped array, and the single rows."""
         inputs = [
-            single_row if row is None else row
+            row if single_row is None else single_row
             for row, single_row in zip(rows, single_rows, strict=True)
         ]
         return function(*inputs)
 
     if num_rows == 1:
-        # Every array is in the list of single rows.
-        return call(many_rows)[None]
+        # No array is mapped: each has a single row.
+        return call(mapped_arrays)[None]
     if group_size is None or group_size >= num_rows:
-        return jax.vmap(call)(many_rows)
+        return jax.vmap(call)(mapped_arrays)
     batch_size = group_size if group_size > 1 else None
-    return jax.lax.map(call, many_rows, batch_size=batch_size)
+    return jax.lax.map(call, mapped_arrays, batch_size=batch_size)
 
 
 def attend_in_groups(

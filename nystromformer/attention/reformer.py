@@ -126,16 +126,18 @@ def _find_seen_tokens(
     num_chunks, size = tokens.shape
     lowest = jnp.finfo(dtype).min
     seen_tokens = jnp.concatenate([jnp.roll(tokens, 1, axis=0), tokens], axis=1)
+    i = tokens[:, :, None]  # [C, size, 1]
+    j = seen_tokens[:, None]  # [C, 1, 2 size]
 
     if lsh_scope == "chunk":
-        is_seen = mask[seen_tokens][:, None]  # [C, 1, 2 size]
+        is_seen = mask[j]
         bias = jnp.zeros((), dtype)
     else:
-        is_seen = round_bucket[tokens][:, :, None] == round_bucket[seen_tokens][:, None]
-        is_same_bucket = (
-            bucket[:, tokens][..., None] == bucket[:, seen_tokens][:, :, None]
-        )
-        lag = chunk[:, tokens][..., None] - chunk[:, seen_tokens][:, :, None]
+        is_seen = round_bucket[i] == round_bucket[j]
+        # In a round i sees j if they share a bucket, and j is in the same chunk as i or
+        # in the one before.
+        is_same_bucket = bucket[:, i] == bucket[:, j]  # [R, C, size, 2 size]
+        lag = chunk[:, i] - chunk[:, j]
         is_near = (lag >= 0) & (lag <= 1)
         num_rounds = (is_same_bucket & is_near).sum(0)  # N_ij
         bias = -jnp.log(jnp.maximum(num_rounds, 1).astype(dtype))
@@ -145,8 +147,7 @@ def _find_seen_tokens(
     has_previous_chunk = jnp.arange(num_chunks)[:, None] > 0
     is_seen &= (is_own_chunk | has_previous_chunk)[:, None]
 
-    is_itself = tokens[:, :, None] == seen_tokens[:, None]
-    bias = jnp.where(is_itself, lowest / 2, bias)
+    bias = jnp.where(i == j, lowest / 2, bias)
     return seen_tokens, jnp.where(is_seen, bias, lowest)
 
 

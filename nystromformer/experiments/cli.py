@@ -96,26 +96,48 @@ def _parse_flags(argv: list[str], registries: Sequence[Mapping[str, Any]]) -> li
     """
     try:
         load_modules(_read_load_flag(argv))
-        entries_before = [dict(registry) for registry in registries]
-        words = flags.FLAGS(argv)
-        if entries_before != [dict(registry) for registry in registries]:
-            config_file = config_flags.get_config_filename(flags.FLAGS["config"])
-            config_module = config_file.partition(":")[0]
-            flags.FLAGS.load = [*flags.FLAGS.load, config_module]
-        return words
+        return _parse_all_flags(argv, registries)
     except (flags.Error, *USER_ERRORS) as error:
         # Above the last line stands the traceback of a config file.
         fail(str(error).strip().splitlines()[-1])
     except (AttributeError, KeyError) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        if not USER_FUNCTIONS.isdisjoint(frame.name for frame in frames):
+        if _is_of_user_function(error):
             raise  # a bug in a module or a config file
-        # Otherwise ml_collections says that the config has no such key. It may do so
-        # by an error that holds another one.
-        reason = error.args[0]
-        if isinstance(reason, KeyError):
-            fail(f"no such key in the config: {reason.args[0]}")
-        fail(str(reason).strip().splitlines()[-1])
+        fail(_format_missing_key(error))
+
+
+def _parse_all_flags(
+    argv: list[str], registries: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Parses all flags, for which the config file is run; returns the other words.
+
+    If the file adds to a registry, it becomes one of the modules of --load.
+    """
+    entries_before = [dict(registry) for registry in registries]
+    words = flags.FLAGS(argv)
+    entries = [dict(registry) for registry in registries]
+    if entries != entries_before:
+        config = config_flags.get_config_filename(flags.FLAGS["config"])
+        config_file = config.partition(":")[0]  # Presets stand behind the colon.
+        flags.FLAGS.load = [*flags.FLAGS.load, config_file]
+    return words
+
+
+def _is_of_user_function(error: Exception) -> bool:
+    """Whether an error was raised inside one of USER_FUNCTIONS."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return not USER_FUNCTIONS.isdisjoint(frame.name for frame in frames)
+
+
+def _format_missing_key(error: AttributeError | KeyError) -> str:
+    """What ml_collections says about a key that the config does not have.
+
+    It may say so by an error that holds another one.
+    """
+    reason = error.args[0]
+    if isinstance(reason, KeyError):
+        return f"no such key in the config: {reason.args[0]}"
+    return str(reason).strip().splitlines()[-1]
 
 
 def _read_load_flag(argv: Sequence[str]) -> list[str]:

@@ -157,16 +157,15 @@ def _make_point(
     attention = given_values.pop("attention.name", None)
     stage = _join(file_presets, variant.get("presets"))
     config_file = f"{path}:{_join(presets, stage, attention)}"
-
     values = _flag_values(given_values, read_settings(config_file), seed)
     config = load_config(config_file, values, load)
 
+    source_name = None
     stages = [stage]
     named_keys = set(values)
-    source = None
     source_presets = variant.get("init_from")
     if source_presets:
-        source_point = _make_point(
+        source = _make_point(
             file=file,
             presets=presets,
             variant={**variant, "presets": source_presets, "init_from": None},
@@ -174,27 +173,25 @@ def _make_point(
             seed=seed,
             load=load,
         )
-        source = source_point.name
-        # Two runs may differ only in a setting that their sources alone have.
-        named_keys |= _flat_keys(source_point.config)
+        source_name = source.name
         stages.append(f"init_from_{source_presets}")
-        train = dataclasses.replace(config.train, init_from=source)
+        # Two runs may differ only in a setting that their sources alone have.
+        named_keys |= _flat_keys(source.config)
+        train = dataclasses.replace(config.train, init_from=source_name)
         config = dataclasses.replace(config, train=train)
 
-    settings = {
-        key: value
-        for key, value in {**given_values, **values}.items()
-        if key in variant and key in named_keys
-    }
+    # A key that only `changes` sets is part of no name.
+    named_keys &= variant.keys()
+    settings = {**given_values, **values}
+    named_settings = {key: settings[key] for key in settings if key in named_keys}
+    words = [f"--load={module}" for module in load]
+    words.append(f"--config={config_file}")
+    words.extend(f"--config.{key}={value}" for key, value in values.items())
     return Point(
-        name=_make_name(config, stages, settings),
-        flags=(
-            *(f"--load={module}" for module in load),
-            f"--config={config_file}",
-            *(f"--config.{key}={value}" for key, value in values.items()),
-        ),
+        name=_make_name(config, stages, named_settings),
+        flags=tuple(words),
         config=config,
-        source=source,
+        source=source_name,
     )
 
 

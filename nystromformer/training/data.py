@@ -175,27 +175,31 @@ class HostSplit:
         num_batches, batch_size = batches.shape
         # The room behind the N batches is filled by repeating them.
         examples = np.resize(batches, (MAX_CHUNK, batch_size)).ravel()
-        row_indices = examples if self.pairs is None else self.pairs[examples].ravel()
+        places = np.arange(len(examples), dtype=np.int32)
 
-        # Only the tokens that will be used are read, as they may lie on a disk.
-        rows_per_batch = len(row_indices) // MAX_CHUNK
+        if self.pairs is None:
+            split_rows = examples
+            chunk_pairs = None
+        else:
+            split_rows = self.pairs[examples].ravel()
+            # The rows of a pair come one after the other: 2 i and 2 i + 1.
+            chunk_pairs = np.stack([2 * places, 2 * places + 1], axis=1)
+        lengths = None if self.lengths is None else self.lengths[split_rows]
+
+        # Only the tokens of the N batches are read, as they may lie on a disk.
+        rows_per_batch = len(split_rows) // MAX_CHUNK
         num_used = num_batches * rows_per_batch
-        inputs = np.zeros((len(row_indices), self.inputs.shape[-1]), self.inputs.dtype)
-        inputs[:num_used] = self.inputs[row_indices[:num_used]]
+        inputs = np.zeros((len(split_rows), self.inputs.shape[-1]), self.inputs.dtype)
+        inputs[:num_used] = self.inputs[split_rows[:num_used]]
 
-        row_numbers = np.arange(len(row_indices), dtype=np.int32)
         rows = DeviceRows(
             inputs=device_put_global(mesh, inputs, axes=(None, SEQ)),
-            lengths=device_put_global(
-                mesh, None if self.lengths is None else self.lengths[row_indices]
-            ),
+            lengths=device_put_global(mesh, lengths),
             labels=device_put_global(mesh, self.labels[examples]),
-            pairs=device_put_global(
-                mesh, None if self.pairs is None else row_numbers.reshape(-1, 2)
-            ),
+            pairs=device_put_global(mesh, chunk_pairs),
             examples=device_put_global(mesh, examples),
         )
-        places = row_numbers[: len(examples)].reshape(MAX_CHUNK, batch_size)
+        places = places.reshape(MAX_CHUNK, batch_size)
         return Chunk(
             rows=rows,
             indices=device_put_global(mesh, places, axes=(None, DATA)),

@@ -103,14 +103,8 @@ class MaskedTokens:
         is_candidate = jnp.ones(inputs.shape, bool) if mask is None else mask
         for token in self.special_tokens:
             is_candidate &= inputs != token
-        num_candidates = is_candidate.sum(1)
-
-        # Both numbers are rounded in float32. In two precisions the same full row could
-        # lose another number of tokens with padding behind it than without.
-        fraction = np.float32(self.mlm_probability)
-        max_masked = max(1, int(np.round(fraction * np.float32(inputs.shape[1]))))
-        num_masked = jnp.clip(jnp.round(fraction * num_candidates), 1, max_masked)
-        num_masked = jnp.minimum(num_masked, num_candidates)
+        max_masked = self._max_masked(inputs.shape[1])
+        num_masked = self._num_masked(is_candidate.sum(1), max_masked)
 
         def draw(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             scores_key, kinds_key, tokens_key = jax.random.split(key, 3)
@@ -119,18 +113,35 @@ class MaskedTokens:
             tokens = jax.random.choice(tokens_key, self.random_tokens, (max_masked,))
             return scores, kinds, tokens
 
-        scores, kinds, tokens = jax.vmap(draw)(keys)
+        # The candidates with the highest scores are chosen. In a row with fewer than K
+        # the last positions are not masked, and their tokens stay.
+        scores, kinds, random_tokens = jax.vmap(draw)(keys)
         scores = jnp.where(is_candidate, scores, -1.0)
-        _, positions = jax.lax.top_k(scores, max_masked)
+        _, positions = jax.lax.top_k(scores, max_masked)  # [B, K]
         is_masked = jnp.arange(max_masked)[None] < num_masked[:, None]
         targets = jnp.take_along_axis(inputs, positions, axis=1)
 
-        corrupted = self._corrupt(targets, kinds, tokens.astype(targets.dtype))
+        corrupted = self._corrupt(targets, kinds, random_tokens.astype(targets.dtype))
+        new_tokens = jnp.where(is_masked, corrupted, targets)
         rows = jnp.arange(len(inputs))[:, None]
-        inputs = inputs.at[rows, positions].set(
-            jnp.where(is_masked, corrupted, targets)
-        )
-        return Masked(inputs, positions, targets, is_masked.astype(jnp.float32))
+        masked_inputs = inputs.at[rows, positions].set(new_tokens)
+        weights = is_masked.astype(jnp.float32)
+        return Masked(masked_inputs, positions, targets, weights)
+
+    def _max_masked(self, length: int) -> int:
+        """K, the number of masked tokens of a row without padding."""
+        fraction = np.float32(self.mlm_probability)
+        return max(1, int(np.round(fraction * np.float32(length))))
+
+    def _num_masked(self, num_candidates: jax.Array, max_masked: int) -> jax.Array:
+        """The number of masked tokens of each row, float32 [B]; 0 without candidates.
+
+        It is rounded in float32, as K is, so that a row has as many masked tokens with
+        padding behind it as without.
+        """
+        fraction = np.float32(self.mlm_probability)
+        num_masked = jnp.clip(jnp.round(fraction * num_candidates), 1, max_masked)
+        return jnp.minimum(num_masked, num_candidates)
 
     def _corrupt(
         self, targets: jax.Array, kinds: jax.Array, tokens: jax.Array

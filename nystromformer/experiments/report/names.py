@@ -120,35 +120,47 @@ def _choose_settings(frame: Any, texts: Any) -> Any:
       frame: the runs, as of `name_runs`.
       texts: their settings, a column each, as texts, so that lists can be compared.
     """
-    kinds = [frame["task"], frame["attention"], texts["preset"]]
-    is_different = texts.groupby(kinds).transform("nunique") > 1
+    task_and_preset = [frame["task"], texts["preset"]]
+    kind = [frame["task"], frame["attention"], texts["preset"]]
+    attention_options = [key for key in texts if key.startswith("attention.")]
+    other_settings = [key for key in texts if not key.startswith("attention.")]
+    task_options = [key for key in texts if _is_of_task(key)]
+    is_named = _has_several_values(texts, kind)
 
+    # A setting that the command line left alone is NaN, which counts as a value here,
+    # as `str` makes a text of it.
     overrides: Any = pd.DataFrame(list(frame["overrides"]))
     overrides = overrides.reindex(columns=texts.columns)
-    by_task = overrides.map(str).groupby(frame["task"])
-    is_uneven = (by_task.transform("nunique") > 1) & overrides.notna()
-    is_named = is_different | is_uneven.groupby(kinds).transform("any")
+    is_uneven = _has_several_values(overrides.map(str), frame["task"])
+    is_uneven &= overrides.notna()
+    # `groupby` has left the column preset out of is_named; `|` adds it, `|=` would not.
+    is_named = is_named | is_uneven.groupby(kind).transform("any")
 
-    # Between attentions, what the command line set is compared above.
-    other_settings = [key for key in texts if not key.startswith("attention.")]
+    # What the command line set has been compared above. Here it is NaN, which does not
+    # count as a value.
     is_from_file = overrides.isna() & (texts != MISSING)
     is_from_file = is_from_file.mul(frame["has_overrides"], axis=0)
-    from_file = texts.where(is_from_file)[other_settings]
-    by_preset = from_file.groupby([frame["task"], texts["preset"]])
-    is_named[other_settings] |= by_preset.transform("nunique") > 1
+    file_texts = texts.where(is_from_file)[other_settings]
+    is_named[other_settings] |= _has_several_values(file_texts, task_and_preset)
 
-    # An option of an attention that is named in one task is named in all tasks.
-    attention_options = [key for key in texts if key.startswith("attention.")]
-    by_attention = is_named[attention_options].groupby(frame["attention"])
-    is_named[attention_options] = by_attention.transform("any")
-
-    # An option of a task that is named for one attention is named for all of a preset.
-    task_options = [key for key in texts if _is_of_task(key)]
-    by_data = is_named[task_options].groupby([frame["task"], texts["preset"]])
-    is_named[task_options] = by_data.transform("any")
-
+    is_named[attention_options] = (
+        is_named[attention_options].groupby(frame["attention"]).transform("any")
+    )
+    is_named[task_options] = (
+        is_named[task_options].groupby(task_and_preset).transform("any")
+    )
     is_named["preset"] = texts["preset"].nunique() > 1
     return is_named
+
+
+def _has_several_values(values: Any, groups: Any) -> Any:
+    """Whether each setting differs within the group of each run: bool [runs, settings].
+
+    Args:
+      values: a column for each setting; NaN is no value.
+      groups: the columns that name a run's group, as `groupby` takes them.
+    """
+    return values.groupby(groups).transform("nunique") > 1
 
 
 def group_names(frame: Any, keys: Sequence[str]) -> pd.Series:

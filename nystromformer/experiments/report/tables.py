@@ -195,7 +195,7 @@ def paired_table(frame: Frame) -> Frame:
 def _list_pairs(runs: Frame) -> Iterator[tuple[str, str]]:
     """Yields each label and the reference of its row, no pair twice."""
     preset_of_label = dict(zip(runs["label"], runs["preset"], strict=True))
-    labels = list(preset_of_label)
+    past_references: set[str] = set()  # those of the attentions before
     for attention in dict.fromkeys((EXACT, runs["attention"].iloc[0])):
         runs_of_attention = runs[runs["attention"] == attention]
         if runs_of_attention.empty:
@@ -203,13 +203,16 @@ def _list_pairs(runs: Frame) -> Iterator[tuple[str, str]]:
 
         main, reference_of_preset = _choose_references(runs_of_attention)
         references = set(reference_of_preset.values())
-        for label in labels:
-            if label == main:
+        for label, preset in preset_of_label.items():
+            # The rows of this attention have been compared with past references, and
+            # the same pair must not come again the other way round.
+            if label == main or label in past_references:
                 continue
-            reference = reference_of_preset.get(preset_of_label[label], main)
-            yield label, main if label in references else reference
-        # References have been compared with the main one.
-        labels = [label for label in labels if label not in references]
+            reference = main
+            if label not in references:
+                reference = reference_of_preset.get(preset, main)
+            yield label, reference
+        past_references |= references
 
 
 def _choose_references(runs: Frame) -> tuple[str, dict[str, str]]:
