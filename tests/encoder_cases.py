@@ -71,4 +71,4 @@ def error_of_valid_rows(actual: jax.Array, expected: jax.Array) -> float:
     errors = []
     for row, expected_row, is_valid in zip(actual, expected, MASK, strict=True):
         errors.append(relative_error(row[is_valid], expected_row[is_valid]))
-    return max(errors)
+    return float(np.max(errors))  # NaN if one of them is

@@ -173,20 +173,6 @@ def test_encoder_gives_features_type_0_unless_types_are_passed():
     assert error_of_valid_rows(out_of_ones, out_of_zeros) > 1e-3
 
 
-def test_encoder_adds_up_the_gradient_of_a_token_type():
-    """On a GPU the product that serves embeddings computes it, and no scatter."""
-    graphdef, state = nnx.split(make_encoder(num_token_types=2, attention="identity"))
-
-    def total(state, inputs, types):
-        out, _ = nnx.merge(graphdef, state)(inputs, None, None, types)
-        return out.sum()
-
-    ids = jax.ShapeDtypeStruct((B, L), jnp.int32)
-    gradient = jax.jit(jax.grad(total)).trace(state, ids, ids)
-    text = gradient.lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count('"stablehlo.scatter"(') == 0
-
-
 def test_encoder_refuses_ids_that_are_no_integers():
     for ids in (INPUTS.astype("float32"), MASK):
         message = f"ids must be integers, got an array of {ids.dtype}"

@@ -112,6 +112,42 @@ def test_every_setting_of_a_task_of_the_lra_is_the_authors_or_in_their_table(tas
     assert settings.items() >= SETTINGS_OF_ALL_TASKS.items()
 
 
+# Of the data; nothing else decides what a task draws or reads.
+TASK_SETTINGS = {
+    "listops": {
+        "max_length": 2_000,
+        "num_train": 96_000,
+        "num_validation": 2_000,
+        "num_test": 2_000,
+        "min_tokens": 501,
+        "max_tokens": 1_999,
+        "max_depth": 10,
+        "max_args": 10,
+        "seed": 0,
+    },
+    "text": {"max_length": 4_000, "num_bytes": None, "tokenizer": None, "seed": 0},
+    "retrieval": {"max_length": 4_000, "num_bytes": None, "tokenizer": None},
+    "image": {"max_length": 1_024, "seed": 0},
+    "pathfinder": {
+        "max_length": 1_024,
+        "resolution": 32,
+        "difficulty": "hard",
+        "num_examples": 200_000,
+        "num_workers": None,
+        "easier_share": 0.0,
+        "seed": 0,
+    },
+}
+
+
+@pytest.mark.parametrize("task", LRA)
+def test_every_task_of_the_lra_has_the_data_of_the_benchmark(task):
+    common = {"name": task, "data_dir": None, "source_dir": None}
+    expected = {**common, **TASK_SETTINGS[task]}
+    settings = settings_of(flat(task, ""), "task")
+    assert settings == {f"task.{key}": value for key, value in expected.items()}
+
+
 def test_pathx_is_pathfinder_at_a_sixteenth_of_the_batch():
     assert flat("pathx", "") == {
         **flat("pathfinder", ""),

@@ -25,13 +25,14 @@ PAGES = [
     *sorted((ROOT / "results").glob("*/README.md")),
 ]
 SNIPPET = re.compile(r"```python\n(.*?)```", re.DOTALL)
-COMMAND = re.compile(r"^    (python scripts/.*|make .*)$", re.MULTILINE)
+COMMAND = re.compile(r"^(?:    )?(python scripts/.*|make .*)$", re.MULTILINE)
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
 LISTOPS = listops.get_config()
 
 
 def commands_of(page: Path) -> list[str]:
-    return COMMAND.findall(page.read_text())
+    # A backslash joins the lines of a command.
+    return COMMAND.findall(re.sub(r" *\\\n *", " ", page.read_text()))
 
 
 def run_snippets(page: Path, monkeypatch: pytest.MonkeyPatch) -> dict:

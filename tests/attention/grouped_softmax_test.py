@@ -186,3 +186,12 @@ def test_softmax_attention_holds_the_scores_of_a_block(monkeypatch):
     monkeypatch.setattr(grouped_softmax, "CPU_BLOCK", 1024)
     at_once = temporary_bytes()
     assert in_blocks < at_once / 4
+
+
+def test_choose_group_sizes_limits_the_scores_of_an_accelerator(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    # 64 heads of 256 × 8,192 scores are 2²⁷.
+    sizes = choose_group_sizes((32, 8192, 2, 64), num_keys=8192)
+    assert sizes == (None, None, 256)
+    sizes = choose_group_sizes((32, 2**24, 2, 64), num_keys=2**24)
+    assert sizes.queries == 1

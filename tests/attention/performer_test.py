@@ -58,7 +58,7 @@ def reference(query, key, value, mask, projection):
 
 @pytest.mark.parametrize("num_queries", [LENGTH, 7])
 def test_performer_is_the_paper(num_queries):
-    """Heads of very different scale: each needs its own stabiliser."""
+    """Of heads of very different scale, with a mask; also with T ≠ S."""
     position = np.arange(LENGTH)
     mask = np.array([position < 11, position % 3 != 1])
     scale = np.array([0.1, 1.0, 4.0])[:, None]
@@ -73,6 +73,24 @@ def test_performer_is_the_paper(num_queries):
         rows = valid_queries[b]
         error = relative_error(out[b, rows, n], expected[b, rows, n])
         assert error <= TOLERANCE["float64"]
+
+
+def test_performer_has_stabilisers_of_its_own_for_each_head_and_query():
+    """In float32 features of long keys, or short queries, vanish beside the others."""
+    query, key, value = np.float32(normal(0, 3, B, LENGTH, N, H))
+    projection = np.float32(normal(3, R, H))
+    long_key = key + 12
+    mixed_key = key.copy()
+    mixed_key[0, :, 0] = long_key[0, :, 0]
+    out = performer(query, mixed_key, value, projection=projection)
+    expected = performer(query, long_key, value, projection=projection)
+    assert relative_error(out[0, :, 0], expected[0, :, 0]) <= TOLERANCE["same"]
+
+    mixed_query = query.copy()
+    mixed_query[:, 0] *= 100
+    out = performer(mixed_query, key, value, projection=projection)
+    expected = performer(query, key, value, projection=projection)
+    assert relative_error(out[:, 1:], expected[:, 1:]) <= TOLERANCE["same"]
 
 
 def published_feature(x, projection, largest_over):

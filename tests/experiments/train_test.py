@@ -88,6 +88,7 @@ def test_evaluate_gives_the_numbers_of_a_moved_run(commands, finished, tmp_path)
 def test_train_killed_goes_on_to_the_same_bits(commands, finished, tmp_path):
     process = start(commands, tmp_path)
     while not saved_steps(tmp_path):
+        assert process.poll() is None, process.communicate()
         time.sleep(0.005)
     stop(process, signal.SIGKILL)
     resumed = commands.train(tmp_path)

@@ -70,3 +70,6 @@ def test_lengths_do_not_give_the_order_away(longest):
     assert sum(row_lengths) > 0.85 * num_tokens
     assert abs(np.mean(first_is_longer[0]) - 0.5) < 0.03
     assert abs(np.mean(first_is_longer[1]) - 0.5) < 0.03
+    num_in_order = len(first_is_longer[1])
+    num_examples = len(first_is_longer[0]) + num_in_order
+    assert abs(num_in_order / num_examples - 0.5) < 0.03

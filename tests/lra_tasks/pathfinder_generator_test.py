@@ -8,6 +8,7 @@ import pytest
 
 from lra_tasks import pathfinder_generator
 from lra_tasks.pathfinder_generator import generate
+from lra_tasks.pathfinder_settings import get_settings
 
 # The values were measured on 1,000 pictures of the public generator at 32 hard. Behind
 # each is its relative tolerance. The sampling error of a standard deviation is 1.6 %
@@ -139,3 +140,31 @@ def test_generate_is_the_same_on_every_machine():
         assert images.dtype == np.uint8
         digest.update(images.tobytes() + bytes(labels.tolist()))
     assert digest.hexdigest()[:16] == "afc3723bb45cbc97"
+
+
+# Linsley et al. in the sizes of Long Range Arena: paddle length, thickness, margins,
+# distance of the seeds, radius of a marker, continuity, ink of contours, and of all
+# distractors the paddles.
+PUBLISHED = {
+    32: (2, 0.5, (1,), 7, 1.5, 1.0, 1.5, 20),
+    64: (5, 1.0, (1,), 12, 2.5, 1.8, 0.8, 22),
+    128: (5, 1.5, (2, 3), 20, 3.0, 1.8, 0.9, 35),
+}
+
+
+@pytest.mark.parametrize("resolution", PUBLISHED)
+def test_settings_are_the_published_ones(resolution):
+    for difficulty, length in (("easy", 6), ("intermediate", 9), ("hard", 14)):
+        settings = get_settings(resolution, difficulty)
+        assert (
+            settings.paddle_length,
+            settings.thickness,
+            settings.margins,
+            settings.seed_distance,
+            settings.marker_radius,
+            settings.continuity,
+            settings.contour_contrast,
+            settings.distractor_paddles,
+        ) == PUBLISHED[resolution]
+        assert settings.contour_length == length
+        assert settings.distractor_length == length // 3

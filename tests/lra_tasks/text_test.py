@@ -220,13 +220,25 @@ def document(split, row):
     return bytes((tokens - 1).astype(np.uint8))
 
 
+@pytest.mark.parametrize("task", [Text(), Retrieval()])
+def test_encode_keeps_4000_bytes(task):
+    _, lengths = task.encode(["x" * 5_000, "x" * 10])
+    assert lengths.tolist() == [4_000, 10]
+
+
 def test_retrieval_keeps_each_document_once(tmp_path, capsys):
     write(tmp_path / TSV_DATA, release())
 
     splits = load_all(Retrieval(max_length=17), tmp_path)
 
     stderr = capsys.readouterr().err
-    assert "new_aan_pairs.train.tsv: 5 pairs, the release has 147,086" in stderr
+    for name, size, released in (
+        ("train", 5, "147,086"),
+        ("eval", 2, "18,090"),
+        ("test", 2, "17,437"),
+    ):
+        line = f"new_aan_pairs.{name}.tsv: {size} pairs, the release has {released}"
+        assert line in stderr
     assert "1 examples left out of train" in stderr
     assert [split.labels.tolist() for split in splits] == [[1, 0, 1, 0], [0, 1], [1, 1]]
     # The first 17 bytes of P2 and P6 are equal: they are one document.

@@ -47,7 +47,7 @@ def test_metrics_writer_drops_rows_after_the_checkpoint(
     content = read_events(tmp_path)
     purge = Event(step=5, session_log={"status": 1}).SerializeToString()
     assert b"train/loss" in content
-    assert purge[-4:] in content
+    assert purge in content
 
 
 def events(folder):

@@ -58,8 +58,8 @@ def make_step_programs(dtype):
     (group,) = step_groups(
         [parse_attention("nystrom-8")],
         tasks=["text"],
-        grad_accum_steps=[1],
-        torch=torch_baselines,
+        part_counts=[1],
+        torch_baselines=torch_baselines,
         changes={
             "task.max_length": 60,
             "train.batch_size": 2,
