@@ -101,7 +101,8 @@ def make_config(
         # Commands add the modules of --load, and a file that registers something.
         "load": (),
         "task": {"name": task, "data_dir": placeholder(str), **_defaults(TASKS[task])},
-        # The objective has a metric of its own, unless `select` names another one.
+        # The best weights are those by the objective's own metric, unless `select`
+        # names another one.
         "objective": {"name": "classification", "select": placeholder(str)},
         "model": _defaults(ModelConfig),
         "attention": {

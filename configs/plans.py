@@ -73,7 +73,8 @@ def _search(row: dict[str, Any]) -> Variants:
 
 # The paper's Table 3. The presets have its 256 dimensions of Linformer and features of
 # Performer, and its 2 hashes of Reformer. It states no number of landmarks for this
-# table: 64 is that of its supplement, and its code offers 32, 64, 128 and 256.
+# table: 64 is that of its supplement and of its code's instructions; the code's config
+# has 32, 64, 128 and 256.
 TABLE3 = {
     "tasks": ("listops", "text", "retrieval", "image", "pathfinder"),
     "seeds": 3,

@@ -292,7 +292,7 @@ class Task:
 
         Returns:
           The name of each rule and its accuracy on `test`, 0 to 1, fitted on `train`.
-          Of labelled tokens the labels count that are there.
+          Where tokens are labelled, only tokens with a label count.
         """
         train_labels = train.labels[train.labels != NO_LABEL]
         test_labels = test.labels[test.labels != NO_LABEL]

@@ -40,7 +40,7 @@ def to_grey(rgb: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Image(Task):
-    """The benchmark by default: the binary archive, its folder, or TFDS's `cifar10`."""
+    """By default the benchmark's data: the binary archive, its folder, or TFDS's."""
 
     name: ClassVar[str] = "image"
     data_version: ClassVar[str] = "1.0.0"

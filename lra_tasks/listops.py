@@ -36,7 +36,7 @@ NUM_RELEASED = {"train": 96_000, "val": 2_000, "test": 2_000}
 
 @dataclass(frozen=True, kw_only=True)
 class ListOps(Task):
-    """The benchmark by default.
+    """By default the data of the benchmark, drawn anew.
 
     From the root at depth 1: below `max_depth` a node is an operator with probability
     0.25, at `max_depth` never, else a digit. Operators, digits and 2 to `max_args`
@@ -84,7 +84,7 @@ class ListOps(Task):
         )
 
     def cache_key(self) -> dict[str, Any]:
-        """As `Task.cache_key`; of the options for drawing none with a `source_dir`."""
+        """As `Task.cache_key`; a `source_dir` leaves out the options for drawing."""
         key = super().cache_key()
         if not self.source_dir:
             return key

@@ -36,7 +36,7 @@ FOLDERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pathfinder(Task):
-    """The benchmark by default: 200,000 pictures.
+    """By default the data of the benchmark: 200,000 pictures.
 
     They are drawn by `num_workers` processes: by default one, in training and
     scripts/prepare_data.py as many as there are cores. A script of yours with several
@@ -139,7 +139,7 @@ class Pathfinder(Task):
         if self.source_dir:
             pictures = read_released(source, self.resolution)
         else:
-            # Their order is a random one, but for one of label 1 among 2j and 2j + 1.
+            # Their order is random, but exactly one of 2j and 2j + 1 has label 1.
             pictures = self._draw(0, self.num_examples, self.difficulty)
         num_train = round(0.8 * pictures.num_examples)
         num_validation = round(0.1 * pictures.num_examples)

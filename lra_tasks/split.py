@@ -53,7 +53,7 @@ class Split:
     def take(self, examples: np.ndarray | slice) -> "Split":
         """Returns the examples with these indices, or of a mask.
 
-        Of pairs all documents stay.
+        In a task of pairs all documents stay.
         """
         labels = self.labels[examples]
         if self.pairs is not None:
@@ -84,7 +84,7 @@ class Split:
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Yields the tokens of each example, or of its two inputs, and its label.
 
-        Of labelled tokens it yields the labels of the valid ones in place of the label.
+        Where tokens are labelled, it yields the labels of the valid ones instead.
         """
         for i, label in enumerate(self.labels):
             if self.pairs is not None:
@@ -145,7 +145,7 @@ def pad(rows: Collection[Any], width: int, dtype: Any) -> tuple[np.ndarray, np.n
 
 
 def check_length(name: str, num_tokens: int, max_length: int) -> None:
-    """Checks that tokens are some, and no more than a row has columns.
+    """Checks that a row has at least one token, and no more than columns.
 
     Args:
       name: the task's name, for messages.

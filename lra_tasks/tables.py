@@ -30,8 +30,8 @@ def read_table(
       The texts of each line, and its label as an index of `classes`.
 
     Raises:
-      DataError: for no column, too many or wrong quotes in a CSV's line, other labels,
-        or no UTF-8.
+      DataError: if a column is missing, a line of a CSV has too many columns or wrong
+        quotes, a label is none of the classes, or the file is not UTF-8.
     """
     rows = _read_rows(path, columns=[*texts, label])
     labels = [row[label].strip() for row in rows]

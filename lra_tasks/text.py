@@ -104,7 +104,7 @@ class TextTask(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(TextTask):
-    """The benchmark by default: `aclImdb/`, its archive, or TFDS's `imdb_reviews`."""
+    """By default the benchmark's: `aclImdb/`, its archive, or TFDS's `imdb_reviews`."""
 
     name: ClassVar[str] = "text"
     data_version: ClassVar[str] = "1.1.0"
@@ -161,7 +161,7 @@ class Text(TextTask):
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieval(TextTask):
-    """The benchmark by default: `lra_release.gz`, `lra_release/` or its `tsv_data/`.
+    """By default the benchmark's: `lra_release.gz`, `lra_release/` or its `tsv_data/`.
 
     It is too large to be downloaded unasked.
     """

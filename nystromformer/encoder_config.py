@@ -24,7 +24,8 @@ from nystromformer.validation import (
 class EncoderConfig:
     """The config of an encoder.
 
-    Its defaults are the paper's on the LRA, but that the attention has no convolution.
+    Its defaults are the paper's on the LRA, except that the attention has no
+    convolution.
 
     Letters: N heads, H = D / N head dim, D model dim, F features of an input.
     """

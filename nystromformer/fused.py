@@ -214,7 +214,7 @@ def _reorder(x: jax.Array, order: jax.Array) -> jax.Array:
 
 
 def _with_even_length(x: jax.Array) -> jax.Array:
-    """x [B, L, N, H], behind an odd L a row of zeros: the gradient needs even ones."""
+    """x [B, L, N, H] with a row of zeros behind an odd L: the gradient needs even L."""
     return jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0)))
 
 
@@ -227,7 +227,7 @@ def _call(
     value: jax.Array,
     lengths: jax.Array | None,
 ) -> jax.Array:
-    """JAX's function, with its gradient, of arrays that are all batched or none."""
+    """Calls JAX's function, and its gradient, with all arrays batched or none."""
     return _call_forward(scale, implementation, query, key, value, lengths)[0]
 
 

@@ -45,7 +45,7 @@ class AttentionConfig(OpenGroup):
     def parse_changes(self) -> dict[int, dict[str, Any]]:
         """Returns what single layers have instead, as `attentions_by_layer` takes it.
 
-        A layer of another attention starts from its options in configs.
+        A layer with another attention starts from that attention's options in configs.
 
         Raises:
           ValueError: for a text of another form, or an unknown attention.

@@ -18,5 +18,5 @@ DROPOUT_BESIDE_MASKS = 2**31
 AUGMENTATION = 2**31 + 1
 
 # The encoder splits the key by which a model drops. A head that also drops takes this
-# stream of that key. It may have a number from above, since the key is another one.
+# stream of that key. Its number may equal one from above, since the key is another one.
 HEAD_DROPOUT = 2**31

@@ -23,7 +23,7 @@ def check_rate(name: str, value: float) -> None:
 
 
 def check_kernel_size(name: str, size: int) -> None:
-    """Raises ValueError for a kernel size that is negative or even, but for 0."""
+    """Raises ValueError unless a kernel size is odd and positive, or 0."""
     if size < 0 or (size != 0 and size % 2 == 0):
         raise ValueError(f"{name} must be odd, or 0 for none, got {size}")
 

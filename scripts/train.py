@@ -11,8 +11,8 @@ Run the same command again to resume. SIGTERM (exit status 143), Ctrl-C (130), S
 keeps compiled programs for the next start, up to a gigabyte in ~/.cache/nystromformer
 or the folder JAX_COMPILATION_CACHE_DIR, unless JAX_ENABLE_COMPILATION_CACHE=false.
 
-In several processes a run has the same command for each, with --distributed; outside
-SLURM and TPU pods also with --coordinator=HOST:PORT --num_processes=4 --process_id=0.
+To train in several processes, start each by the same command with --distributed.
+Outside SLURM and TPU pods add --coordinator=HOST:PORT --num_processes=4 --process_id=0.
 All see the workdir; each reads the data from its own disk or a shared one.
 """
 

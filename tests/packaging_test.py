@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 
+import nystromformer
 from tests.commands import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -23,6 +24,20 @@ def test_requirements_are_those_of_the_extras():
     groups = (PROJECT["dependencies"], extras["train"], extras["report"], extras["hf"])
     assert requirements("requirements") == set(itertools.chain(*groups))
     assert requirements("requirements-dev") == set(extras["dev"])
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [
+        ("load_run", "trained_run", "train"),
+        ("diagnose", "approximation.diagnosis", "train,report"),
+    ],
+)
+def test_a_name_that_needs_an_extra_says_which(monkeypatch, name, module, extra):
+    monkeypatch.setitem(sys.modules, f"nystromformer.experiments.{module}", None)
+    message = rf"{name} needs pip install 'nystromformer-jax\[{extra}\]': "
+    with pytest.raises(ModuleNotFoundError, match=message):
+        getattr(nystromformer, name)
 
 
 # With what pip would not have installed hidden from it.

@@ -57,7 +57,7 @@ class Prediction(NamedTuple):
 class TrainedRun:
     """The model of a run, with its config, task and result.
 
-    experiment: the objects that its config describes; `config` and `task` are its.
+    experiment: the objects that its config describes, `config` and `task` among them.
     weights: the best on validation so far, on the host.
     result: the content of result.json; None if the run is not finished.
     """

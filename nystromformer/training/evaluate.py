@@ -84,7 +84,7 @@ def _batches_by_length(
 
     num_batches = -(-len(order) // batch_size)
     position = np.arange(num_batches * batch_size).reshape(num_batches, batch_size)
-    # The last example again fills the last batch, without weight.
+    # The last batch is filled by repeating the last example, with weight 0.
     examples = order[np.minimum(position, len(order) - 1)]
     weights = (position < len(order)).astype(np.float32)
 

@@ -104,6 +104,10 @@ def test_benchmark_measures_train_steps(commands, tmp_path):
         (["--train_step", "--task=text", "--grad_accum_steps=3"], "grad_accum_steps"),
         (["--train_step", "--length=8", "--length=16"], "takes one --length"),
         (["--peers", "--repeats=0"], "--peers measures time alone"),
+        (
+            ["--attention=linformer-256", "--length=64"],
+            "linformer-256 at 64: projection",
+        ),
         (["--task=text"], "--task is for whole train steps: add --train_step"),
         (["--train_step", "--num_heads=4"], "--num_heads is for an attention alone"),
     ],
@@ -114,6 +118,14 @@ def test_benchmark_rejects_in_one_line_and_writes_nothing(
     done = commands.run("benchmark.py", f"--out={tmp_path}/out", *flags)
     assert message in refused(done)
     assert not (tmp_path / "out").exists()
+
+
+def test_benchmark_names_the_library_that_peers_needs(commands, tmp_path):
+    module = tmp_path / "hidden.py"
+    module.write_text('import sys\nsys.modules["torch"] = None\n')
+    load = f"--load={module}"
+    done = commands.run("benchmark.py", f"--out={tmp_path}/out", "--peers", load)
+    assert "--peers needs torch: pip install -r requirements-parity" in refused(done)
 
 
 def test_benchmark_writes_into_no_folder_with_other_files(commands, tmp_path):

@@ -171,6 +171,24 @@ def test_train_compiles_while_data_load_however_slowly_libraries_are_imported(
     assert done.returncode == 0, done.stderr
 
 
+TIMER = """
+import signal
+signal.setitimer = lambda which, seconds: print("timer", which, seconds)
+"""
+
+
+def test_train_sets_a_timer_to_its_time_limit(commands, tmp_path):
+    (tmp_path / "timer.py").write_text(TIMER)
+    done = commands.run(
+        "train.py",
+        f"--config={ROOT}/configs/listops.py:identity,quick",
+        "--print_config",
+        "--max_minutes=0.5",
+        f"--load={tmp_path}/timer.py",
+    )
+    assert "timer 0 30.0" in done.stdout.splitlines(), done.stderr
+
+
 BAD = {
     "--config.task.name=listopps": "unknown task 'listopps'",
     "--config.train.num_step=1": 'Did you mean "num_steps" instead of "num_step"',
@@ -182,6 +200,9 @@ BAD = {
     "--workdir=": "give --workdir=DIR, the folder of the run",
     "--wrkdir=x": "Unknown command line flag 'wrkdir'. Did you mean: workdir",
     "--sequence_parallelism=3": "sequence_parallelism=3",
+    "--sequence_parallelism=2 --config.train.length_buckets=2": (
+        "--sequence_parallelism needs config.train.length_buckets=1"
+    ),
     "--distributed --num_processes=2": "the processes did not find each other: ",
     "stray": "expected no arguments, got 'stray'",
     "--config=/no/such.py": "No such file or directory",

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
 import tensorflow_datasets as tfds
 
 from lra_tasks.storage import OFFLINE
@@ -37,7 +38,9 @@ def serve(content: bytes) -> Iterator[tuple[str, list[str]]]:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", requests
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("no_proxy", "127.0.0.1")
+                yield f"http://127.0.0.1:{server.server_port}", requests
         finally:
             server.shutdown()
             thread.join()

@@ -194,6 +194,12 @@ def test_wrong_released_pictures_are_named(tmp_path, options, message):
         Pathfinder(source_dir=str(tmp_path), **options).load("train", tmp_path)
 
 
+def test_a_released_folder_without_lists_is_named(tmp_path):
+    (tmp_path / FOLDER / "imgs/0").mkdir(parents=True)
+    with pytest.raises(DataError, match="is not unpacked, or has no pictures in meta"):
+        Pathfinder(source_dir=str(tmp_path)).load("train", tmp_path / "data")
+
+
 def test_easier_share_may_be_the_int_0():
     assert Pathfinder(easier_share=0).easier_share == 0
 

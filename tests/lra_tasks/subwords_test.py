@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models
 
 from lra_tasks import subwords
-from lra_tasks.subwords import Vocabulary
+from lra_tasks.errors import DataError
+from lra_tasks.subwords import SPECIAL, Vocabulary
 
 # The ids of the tokens that begin a row and that end each of its texts.
 CLS = 2
@@ -45,3 +47,12 @@ def test_encode_takes_the_name_of_a_special_token_as_text(tmp_path):
         (ids,) = vocabulary.encode(["a [SEP] b"])
         assert not set(ids) & set(vocabulary.special)
         assert vocabulary.decode(np.array(ids)) == "a [SEP] b"
+
+
+def test_a_vocabulary_that_uint16_cannot_number_is_refused(tmp_path):
+    names = [*SPECIAL, *(f"w{i}" for i in range(2**16))]
+    ids = {name: i for i, name in enumerate(names)}
+    path = tmp_path / "tokenizer.json"
+    Tokenizer(models.WordLevel(ids, unk_token="[UNK]")).save(str(path))
+    with pytest.raises(DataError, match="json has more than 65,536 tokens"):
+        Vocabulary(str(path))

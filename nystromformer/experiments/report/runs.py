@@ -125,7 +125,7 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
         score: the test value of the metric; NaN where the run is not finished.
         curves: the lines of metrics.jsonl; `step` is the last one's.
         finished: whether there is a result.
-        device, commit: of a run that was resumed elsewhere all of them, as "A, then B".
+        device, commit: if the run was resumed elsewhere all of them, as "A, then B".
 
     Raises:
       ConfigError: if the config was not written by scripts/train.py.

@@ -219,8 +219,8 @@ def _choose_references(runs: Frame) -> tuple[str, dict[str, str]]:
     """The labels of an attention with which other rows are compared.
 
     Returns:
-      The main reference, which has the most seeds; and by preset that with the most
-      seeds of this preset.
+      The main reference, which has the most seeds; and for each preset the label that
+      has the most seeds in it.
     """
 
     def most_frequent(labels: Frame) -> str:
