@@ -66,7 +66,7 @@ BAD = [
     ("model.dropout_rate", 1.0, r"config\.model: dropout_rate must be in \[0, 1\)"),
     ("model.model_dim", 65, "config.model: num_heads 2 does not divide model_dim 65"),
     ("model.short_conv", 4, "short_conv must be odd, or 0 for none, got 4"),
-    ("model.short_conv", -1, "config.model: short_conv must be at least 0, got -1"),
+    ("model.short_conv", -1, "config.model: short_conv must be odd, or 0 for none"),
     ("model.positions", "absolute", "positions must be one of .*'absolute'"),
     ("optimizer.decay", "cosine", r"optimizer\.decay must be one of .*'cosine'"),
     ("optimizer.cycle_b1", 1, r"config\.optimizer: cycle_b1 must be bool, got 1"),
