@@ -29,7 +29,7 @@ def check_option_types(options: Any, name: str) -> None:
 def _is_of_type(value: object, hint: Any) -> bool:
     """Whether a value is of a type; the elements of a list or tuple are not checked.
 
-    `nystromformer.validation` has the same function: tasks must not need a model.
+    `nystromformer.validation` has such a function, too: tasks must not need a model.
     """
     if hint is Any:
         return True

@@ -139,7 +139,8 @@ class Pathfinder(Task):
         if self.source_dir:
             pictures = read_released(source, self.resolution)
         else:
-            # Their order is random, but exactly one of 2j and 2j + 1 has label 1.
+            # Pictures are drawn independently, so the splits are cut in order. Only
+            # labels come in pairs: one of 2j and 2j + 1 has 1.
             pictures = self._draw(0, self.num_examples, self.difficulty)
         num_train = round(0.8 * pictures.num_examples)
         num_validation = round(0.1 * pictures.num_examples)

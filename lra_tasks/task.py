@@ -1,5 +1,6 @@
 """The table of tasks, and how to get one by name."""
 
+import json
 import os
 from dataclasses import MISSING, fields
 from typing import Any
@@ -67,14 +68,18 @@ def register_task(name: str, task: type[Task]) -> None:
 
 
 def default_options(name: str) -> dict[str, Any]:
-    """Returns the defaults of a task's options; none of a task that is not loaded."""
+    """Returns the defaults of a task's options, by keys such as "task.seed".
+
+    They are in the types of JSON. A task that is not loaded has none.
+    """
     if name not in TASKS:
         return {}
-    return {
-        field.name: field.default
+    defaults = {
+        f"task.{field.name}": field.default
         for field in fields(TASKS[name])
         if field.default is not MISSING
     }
+    return json.loads(json.dumps(defaults))
 
 
 def _is_same_class(first: type, second: type) -> bool:

@@ -147,7 +147,7 @@ class SelfAttention(nnx.Module):
 def jax_gelu(x: jax.Array, approximate: bool) -> jax.Array:
     """jax's GELU, computed in at least float32; the result is in x's dtype.
 
-    In bfloat16 the values far below zero would be lost: at −3.5, all of them.
+    In bfloat16 the tanh form would be 0 at −3.5 and below, and the erf form inexact.
     """
     z = x.astype(at_least_float32(x.dtype))
     return jax.nn.gelu(z, approximate=approximate).astype(x.dtype)

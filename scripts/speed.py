@@ -51,17 +51,15 @@ _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the commands and exit")
 def main() -> None:
     """Measures the tables that are not complete, or prints their commands."""
     out = Path(_OUT.value).expanduser()
-    for table, dtype in itertools.product(("attention", *LRA), DTYPES):
+    tables = list(itertools.product(("attention", *LRA), DTYPES))
+    for table, dtype in tables:
+        check_folder(out / f"{table}_{dtype}")
+    for table, dtype in tables:
         folder = out / f"{table}_{dtype}"
         if (folder / "benchmark.json").exists():
             print(f"{folder} is complete; delete it to measure it again")
             continue
 
-        if folder.exists() and any(folder.iterdir()):
-            raise ConfigError(
-                f"{folder} has no benchmark.json, and so holds something else: move "
-                "it, or name another --out"
-            )
         unfinished = out / f"{table}_{dtype}.unfinished"
         command = make_command(table, dtype, unfinished)
         if _DRY_RUN.value:
@@ -70,6 +68,16 @@ def main() -> None:
         if subprocess.run(command).returncode:
             raise ConfigError(f"the table {folder.name} failed; its error stands above")
         unfinished.rename(folder)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises ConfigError if a folder holds anything but a complete table."""
+    is_complete = (folder / "benchmark.json").exists()
+    if folder.exists() and not is_complete and any(folder.iterdir()):
+        raise ConfigError(
+            f"{folder} has no benchmark.json, and so holds something else: move it, or "
+            "name another --out"
+        )
 
 
 def make_command(table: str, dtype: str, out: Path) -> list[str]:

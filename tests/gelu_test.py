@@ -1,4 +1,4 @@
-"""GELU in bfloat16, whose own arithmetic loses what lies far below zero."""
+"""GELU in bfloat16, where jax's own is inexact far below zero."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -28,7 +28,7 @@ def load_modules(names: Iterable[str]) -> None:
         try:
             if name.endswith(".py"):
                 _load_file(name)
-            elif all(part.isidentifier() for part in name.split(".")):
+            elif all(name.split(".")) and "/" not in name:
                 importlib.import_module(name)
             else:
                 raise ConfigError(

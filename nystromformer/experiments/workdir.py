@@ -133,8 +133,7 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
     # A run that is older than an option of its attention or task goes on with the
     # default.
     defaults = default_settings(saved_config.attention.name)
-    for option, default in default_options(saved_settings["task.name"]).items():
-        defaults[f"task.{option}"] = default
+    defaults |= default_options(saved_settings["task.name"])
     for key in settings:
         if key.startswith(("attention.", "task.")) and key in defaults:
             saved_settings.setdefault(key, defaults[key])

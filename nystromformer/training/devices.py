@@ -4,7 +4,8 @@ A mesh has two axes: "data" splits the batch, "seq" splits the length of the seq
 Every device holds all parameters, and all examples of a chunk in its part of the
 length. XLA follows the arrays and adds the communication. It does not grow with the
 length, except for exact attention, BigBird and Reformer, whose tokens may attend to
-any place of the sequence. Where a mesh is None it is one device.
+any place of the sequence, and for random landmarks, which a sort over it finds. Where
+a mesh is None it is one device.
 
 All processes of a run execute the same program. They agree on everything that decides
 its course, such as a signal that only one of them has received.

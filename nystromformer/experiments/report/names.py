@@ -202,5 +202,5 @@ def sort_key(name: Any) -> str:
     """
     order = [*ATTENTION_ORDER, *TASK_ORDER]
     rank = order.index(name) if name in order else len(order)
-    number = r"\d+(?:\.\d+)?(?:e-?\d+)?"
-    return re.sub(number, lambda match: f"{float(match[0]):020.9f}", f"{rank} {name}")
+    number = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+    return re.sub(number, lambda match: f"{float(match[0]):032.20f}", f"{rank} {name}")

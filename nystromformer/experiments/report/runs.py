@@ -233,8 +233,7 @@ def _fill_missing_settings(frame: Frame) -> None:
 
     for settings in frame["settings"]:
         defaults = default_settings(settings["attention.name"])
-        for option, default in default_options(settings["task.name"]).items():
-            defaults[f"task.{option}"] = default
+        defaults |= default_options(settings["task.name"])
         for key in all_keys & defaults.keys():
             settings.setdefault(key, defaults[key])
 

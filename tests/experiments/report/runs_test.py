@@ -35,7 +35,7 @@ def test_read_runs_names_by_the_settings_that_differ_and_orders_by_size(runs):
 
 
 def test_sort_key_orders_numbers_with_points_by_their_values():
-    rates = ["rate 1e-05", "rate 0.0005", "rate 0.001", "rate 0.01", "rate 8"]
+    rates = ["rate 1e-12", "rate 1e-05", "rate 0.0005", "rate 0.01", "rate 8"]
     shuffled_rates = rates[2:] + rates[:2]
     assert sorted(shuffled_rates, key=names.sort_key) == rates
 
