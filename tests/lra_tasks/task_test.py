@@ -1,12 +1,13 @@
 """The table of tasks, what its door turns away, and a task of a user's own."""
 
 import runpy
+from dataclasses import dataclass
 
 import pytest
 
 from lra_tasks.errors import DataError
 from lra_tasks.subwords import Vocabulary
-from lra_tasks.task import TASKS, get_task, register_task
+from lra_tasks.task import TASKS, default_options, get_task, register_task
 from lra_tasks.text import Text
 
 
@@ -96,6 +97,19 @@ class Twin(Text):
     """A task of a user's own; examples/custom.py has a whole one."""
 
     name = "twin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sized(Text):
+    sizes: tuple[int, ...] = (3, 4)
+
+
+def test_default_options_are_as_a_config_of_json_has_them(monkeypatch):
+    monkeypatch.setitem(TASKS, "sized", Sized)
+    defaults = default_options("sized")
+    assert defaults["task.sizes"] == [3, 4]
+    assert defaults["task.max_length"] == 4_000
+    assert default_options("no such task") == {}
 
 
 def test_register_task_takes_its_own_task_again(monkeypatch):
