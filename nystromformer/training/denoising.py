@@ -14,11 +14,7 @@ from typing import Any
 import jax
 
 from nystromformer.training.data import Batch
-from nystromformer.training.masked import (
-    MaskedTokens,
-    dropout_key,
-    mean_of_examples,
-)
+from nystromformer.training.masked import MaskedTokens, dropout_key, mean_of_examples
 from nystromformer.training.metrics import Sums, label_sums
 
 

@@ -89,8 +89,7 @@ def diagnose(
     numbers = sorted(np.atleast_1d(num_landmarks).tolist())
     if not numbers or numbers[0] < 1:
         raise ValueError(
-            f"num_landmarks must be a number of at least 1, or several, got "
-            f"{num_landmarks}"
+            f"num_landmarks must be one or more numbers ≥ 1, got {num_landmarks}"
         )
     check_range("num_draws", num_draws, 1)
     if numbers[-1] >= longest:

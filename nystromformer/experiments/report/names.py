@@ -143,9 +143,11 @@ def _choose_settings(frame: Any, texts: Any) -> Any:
     file_texts = texts.where(is_from_file)[other_settings]
     is_named[other_settings] |= _has_several_values(file_texts, task_and_preset)
 
+    # An option of an attention that is named in one task is named in all tasks.
     is_named[attention_options] = (
         is_named[attention_options].groupby(frame["attention"]).transform("any")
     )
+    # An option of a task that is named for one attention is named for all of a preset.
     is_named[task_options] = (
         is_named[task_options].groupby(task_and_preset).transform("any")
     )

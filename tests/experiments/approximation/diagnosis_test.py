@@ -101,7 +101,7 @@ def test_diagnose_refuses_what_does_not_fit(layers):
     with pytest.raises(ValueError, match="num_landmarks=64 is exact attention here"):
         nystromformer.diagnose(query, key, value)
     for numbers in ([], [0, 4]):
-        with pytest.raises(ValueError, match="num_landmarks must be a number of at le"):
+        with pytest.raises(ValueError, match="num_landmarks must be one or more numb"):
             nystromformer.diagnose(query, key, value, num_landmarks=numbers)
     with pytest.raises(ValueError, match="num_draws must be at least 1, got 0"):
         nystromformer.diagnose(query, key, value, num_landmarks=4, num_draws=0)
