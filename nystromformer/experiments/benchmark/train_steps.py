@@ -135,12 +135,14 @@ def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Progr
     last_state: list[Any] = []
 
     def run() -> None:
-        old_state = last_state.pop() if last_state else training.init(seed)
+        is_first = not last_state
+        old_state = training.init(seed) if is_first else last_state.pop()
         new_state, finite = compiled(old_state, chunk)
         last_state.append(jax.block_until_ready(new_state))
-        culprits = finite.culprits()
-        if culprits:
-            raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")
+        if is_first:  # Not timed: to fetch this from a GPU takes longer than a step.
+            culprits = jax.device_get(finite).culprits()
+            if culprits:
+                raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")
 
     key = {
         "what": "train step",
