@@ -104,7 +104,7 @@ class ListOps(Task):
         """Draws distinct expressions as the options say.
 
         Raises:
-          DataError: if there are not so many.
+          DataError: if there are not as many.
         """
         return generate(
             num_examples,

@@ -33,7 +33,7 @@ FIRST_DIGIT = TOKEN_ID["0"]
 TREES_PER_ROUND = 2048
 # The probability that an argument above the deepest level is an operator.
 OPERATOR_SHARE = 0.25
-# After so many rounds without a new tree there are probably no other trees.
+# After this many rounds without a new tree there are probably no other trees.
 ROUNDS_WITHOUT_NEWS = 100
 
 
@@ -73,7 +73,7 @@ def generate(
       Inputs uint8 `[num_examples, max_length]`, lengths and labels `[num_examples]`.
 
     Raises:
-      DataError: if there are not so many different expressions of these lengths.
+      DataError: if there are not as many different expressions of these lengths.
     """
     inputs = np.zeros((num_examples, max_length), np.uint8)
     lengths = np.zeros(num_examples, np.int32)

@@ -25,7 +25,7 @@ NUM_DIRECTIONS = 360
 TURN_SCALE = 4096
 # It scales the ink of all paddles and markers, which is stored in integers.
 INK_SCALE = 4096
-# Paddles are drawn so many times larger and shrunk.
+# Paddles are drawn this many times larger, then shrunk.
 ANTIALIAS = 2
 # The two tables of `Paddles.ink`.
 CONTOUR_INK = 0

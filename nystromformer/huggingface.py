@@ -121,7 +121,7 @@ def _with_attention(
     options: Mapping[str, Any],
     by_layer: ByLayer,
 ) -> EncoderConfig:
-    """The config of a folder with another attention, as of `load_pretrained`."""
+    """The config of a folder with another attention, as in `load_pretrained`."""
     if num_landmarks is not None and attention not in (None, "nystrom"):
         raise ValueError(
             f"num_landmarks={num_landmarks} is for nystrom, and attention is "

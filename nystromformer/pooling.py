@@ -40,7 +40,7 @@ def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
 
 
 def pool_last(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """The vector of the last valid token; arguments and result as of `pool_mean`."""
+    """The vector of the last valid token; arguments and result as in `pool_mean`."""
     x = x.astype(jnp.float32)
     if mask is None:
         return x[:, -1]

@@ -40,9 +40,9 @@ class TrainConfig:
     checkpoint_every: int
     log_every: int = 50
     seed: int = 0  # for all that is drawn: weights, order, dropout, augmentation
-    # A batch is computed in so many parts, one after another, which needs less memory.
+    # A batch is computed in this many parts, one by one, which needs less memory.
     grad_accum_steps: int = 1
-    # Parts are padded to one of so many lengths; each length compiles a program.
+    # Parts are padded to one of this many lengths; each length compiles a program.
     length_buckets: int = 1
     init_from: str | None = None  # the workdir of a run whose best weights to take
     # Of training examples alone, where the task has it: pictures mirrored with

@@ -55,7 +55,7 @@ from nystromformer.training.interrupt import StopFlag
 SCRIPTS = Path(__file__).parent
 CONFIGS = SCRIPTS.parent / "configs"
 TRAINED_TASKS = ("listops", "text", "image")
-# Each stage is stopped after so many seconds; "train" gets what is left.
+# Each stage is stopped after this many seconds; "train" gets what is left.
 LIMITS = {
     "device": 40,
     "correctness": 180,

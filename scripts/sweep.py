@@ -34,6 +34,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.launch import (
     FAILURE_FILE,
+    check_slurm,
     find_state,
     run_locally,
     run_on_slurm,
@@ -121,10 +122,9 @@ def main(changes: Changes) -> None:
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
     if _CLUSTER.value and _MAX_MINUTES.value:
         raise ConfigError("--max_minutes is for runs on this machine: SLURM has --time")
-    if not _CLUSTER.value and (_PARTITION.value or _TIME.value or _GPUS.value):
-        raise ConfigError(
-            "--partition, --time and --gpus are for SLURM: add --cluster=slurm"
-        )
+    for name in ("partition", "time", "gpus"):
+        if flags.FLAGS[name].present and not _CLUSTER.value:
+            raise ConfigError(f"--{name} is for SLURM: add --cluster=slurm")
     folder = Path(_WORKDIR.value).expanduser()
     points = find_points(changes)
     for point in points:
@@ -141,6 +141,8 @@ def main(changes: Changes) -> None:
         return
 
     check_sources(points_to_run, points, folder)
+    if _CLUSTER.value:
+        check_slurm()
     for point in points_to_run:
         (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
     write_plan(points, folder)

@@ -212,7 +212,7 @@ class ReformerAttention(Attention):
         Args:
           num_hashes: R ≥ 1, the rounds of hashing.
           bucket_size: the tokens in a chunk of the sorted sequence, which is two
-            average buckets, so it is even. Up to so many valid tokens are one bucket.
+            average buckets, so it is even. Up to this many valid tokens are one bucket.
           seed: the seed of the rotations, drawn for each head and round.
           lsh_scope: "bucket": a token sees those of its bucket, each once. "chunk", as
             published: it sees all tokens of its chunk and the one before, as often as

@@ -110,7 +110,7 @@ def check_cases(cases: Sequence[Case], num_threads: int) -> Iterator[dict[str, A
         limit: the largest error that passes.
         passed: whether every error is finite and within the limit.
         seconds: how long the check took, with compiling.
-        errors, same_bits: as of `check_case`, unless it raised an error.
+        errors, same_bits: as in `check_case`, unless it raised an error.
         failure: the text of that error.
     """
     pool = ThreadPoolExecutor(num_threads)

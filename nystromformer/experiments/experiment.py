@@ -157,7 +157,7 @@ def check_config(config: Config) -> Experiment:
       The experiment that the config describes.
 
     Raises:
-      ConfigError, DataError: as of `Experiment`.
+      ConfigError, DataError: as in `Experiment`.
       ConfigError: if both steps and epochs say how long it trains.
     """
     train = config.train

@@ -182,6 +182,13 @@ def _can_start(point: Point, folder: Path) -> bool:
     return find_state(folder / point.name) == "waiting"
 
 
+def check_slurm() -> None:
+    """Raises ConfigError unless this machine can submit jobs to SLURM."""
+    for program in ("sbatch", "srun"):
+        if shutil.which(program) is None:
+            raise ConfigError(f"--cluster=slurm, but this machine has no {program}")
+
+
 def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> None:
     """Submits the points as job arrays; those that start from others wait for all.
 
@@ -193,12 +200,8 @@ def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> No
       parameters: of submitit: partition, time, gpus_per_node, array_parallelism.
 
     Raises:
-      ConfigError: if this machine has no SLURM, or SLURM refuses the jobs.
+      ConfigError: if SLURM refuses the jobs.
     """
-    for program in ("sbatch", "srun"):
-        if shutil.which(program) is None:
-            raise ConfigError(f"--cluster=slurm, but this machine has no {program}")
-
     executor = submitit.SlurmExecutor(folder / "slurm", max_num_timeout=100)
     first_stage = [point for point in points if not point.source]
     second_stage = [point for point in points if point.source]

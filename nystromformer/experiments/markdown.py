@@ -33,7 +33,7 @@ def make_page(title: str, source: Mapping[str, Any], lines: Iterable[str]) -> st
 
     Args:
       title: of the page.
-      source: command, commit, device and versions, as of `provenance.source`.
+      source: command, commit, device and versions, as in `provenance.source`.
       lines: the rest of the page, in Markdown.
     """
     facts = dict(source)

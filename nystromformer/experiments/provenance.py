@@ -22,8 +22,8 @@ def source() -> dict[str, Any]:
 
     Returns:
       command: the command line, as a shell takes it.
-      commit: of this checkout, as of `commit`.
-      device: what computes, as of `device`.
+      commit: of this checkout, as `commit` returns it.
+      device: what computes, as `device` returns it.
       versions: of Python and the libraries, and the flags of XLA, which change numbers
         as another release does.
     """

@@ -15,7 +15,7 @@ from nystromformer.experiments import check_results
 from nystromformer.experiments.cores import num_cores
 from nystromformer.training.interrupt import StopFlag
 
-# A training run has so many seconds to save after SIGTERM.
+# A training run has this many seconds to save after SIGTERM.
 SECONDS_TO_SAVE = 20
 SECONDS_BETWEEN_LOOKS = 0.1
 
@@ -75,7 +75,7 @@ def run_command(
 
     Args:
       command: what is run. Its output goes to a file in `out`/logs.
-      deadline: as of `time.monotonic`.
+      deadline: in seconds of `time.monotonic`.
       out: the folder of the results.
       stop: tells whether a signal has come.
 

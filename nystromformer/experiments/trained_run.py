@@ -143,7 +143,7 @@ class TrainedRun:
         """Returns the queries, keys and values of each layer, and its mask.
 
         Args:
-          inputs, lengths: as of `predict`; where an example has two inputs, one of
+          inputs, lengths: as in `predict`; where an example has two inputs, one of
             them.
         """
         graphdef, weights = nnx.split(self.model.encoder)
@@ -160,7 +160,7 @@ class TrainedRun:
         and need not sum to 1.
 
         Args:
-          inputs, lengths: as of `layers`.
+          inputs, lengths: as in `layers`.
           layer: its number, from 0.
           head: its number, from 0.
           rows: the numbers of R queries; 0 is [CLS] where the model has one.

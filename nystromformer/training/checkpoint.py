@@ -52,10 +52,10 @@ def restore(workdir: epath.PathLike, like: Tree) -> tuple[Tree, Any] | None:
     """Loads the newest checkpoint that is whole.
 
     Args:
-      like: as of `load_weights`.
+      like: as in `load_weights`.
 
     Returns:
-      Arrays and JSON object, as of `load_weights`; None if there is no checkpoint.
+      Arrays and JSON object, as in `load_weights`; None if there is no checkpoint.
 
     Raises:
       CheckpointError: there are checkpoints, and none is whole.

@@ -80,7 +80,7 @@ def jit_programs(
       objective: computes the sums of a batch.
       optimizer: None = for evaluation only.
       mesh: of the devices; None = one device.
-      grad_accum_steps, length_buckets: as of `batch_gradient`.
+      grad_accum_steps, length_buckets: as in `batch_gradient`.
     """
     definition = StepDefinition(
         make_model=make_model,

@@ -32,7 +32,7 @@ class ClassificationDenoising(MaskedTokens):
 
     Args:
       denoising_weight: at least 0.
-      options: as of `MaskedTokens`, with another default of mlm_probability.
+      options: as in `MaskedTokens`, with another default of mlm_probability.
 
     Raises:
       ValueError: denoising_weight or another option is out of its range.

@@ -83,7 +83,7 @@ def device_put_global(
     """Copies a pytree of host arrays, the same in every process, to a mesh.
 
     Args:
-      axes: as of `placement`.
+      axes: as in `placement`.
     """
     sharding = placement(mesh, *axes)
 

@@ -86,7 +86,7 @@ class StepDefinition:
       objective: computes the sums of a batch.
       optimizer: None = for evaluation only.
       mesh: over which a batch, or each part of it, is split.
-      grad_accum_steps, length_buckets: as of `batch_gradient`.
+      grad_accum_steps, length_buckets: as in `batch_gradient`.
     """
 
     make_model: MakeModel

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.launch import Job, find_state, run_locally, run_on_slurm
+from nystromformer.experiments.launch import (
+    Job,
+    check_slurm,
+    find_state,
+    run_locally,
+    run_on_slurm,
+)
 from nystromformer.experiments.points import Point
 from nystromformer.experiments.workdir import lock_workdir
 from nystromformer.training.interrupt import Interrupted
@@ -248,11 +254,12 @@ def test_run_on_slurm_submits_an_array_and_one_that_waits(tmp_path, cluster, cap
 
 
 @pytest.mark.parametrize("program", ["sbatch", "srun"])
-def test_run_on_slurm_needs_both_programs(tmp_path, cluster, monkeypatch, program):
+def test_check_slurm_needs_both_programs(cluster, monkeypatch, program):
     monkeypatch.setenv("PATH", str(cluster / "bin"))
+    check_slurm()
     (cluster / "bin" / program).unlink()
     with pytest.raises(ConfigError, match=f"this machine has no {program}$"):
-        run_on_slurm([stub("a")], tmp_path)
+        check_slurm()
 
 
 def test_run_on_slurm_rejects_what_sbatch_does(tmp_path, cluster):

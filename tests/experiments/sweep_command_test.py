@@ -68,7 +68,8 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
             "starts from listops-nystrom-pretrain-seed0, which this sweep does not tra",
         ),
         ([LISTOPS, "--cluster=slurm", "--max_minutes=5"], "SLURM has --time"),
-        ([LISTOPS, "--time=30"], "add --cluster=slurm"),
+        ([LISTOPS, "--time=30"], "--time is for SLURM: add --cluster=slurm"),
+        ([LISTOPS, "--gpus=0"], "--gpus is for SLURM: add --cluster=slurm"),
     ],
 )
 def test_sweep_rejects_bad_input(commands, tmp_path, flags, message):
@@ -88,14 +89,22 @@ def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
     assert (done.returncode, done.stdout) == (0, "1 done\n"), done.stderr
 
 
-def test_sweep_that_cannot_retry_keeps_the_record_of_the_failure(commands, tmp_path):
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--config.train.init_from=/no/run", "/no/run is not a run"),
+        ("--cluster=slurm", "this machine has no sbatch"),
+    ],
+)
+def test_sweep_that_cannot_retry_keeps_the_record_of_the_failure(
+    commands, tmp_path, flag, message
+):
     record = tmp_path / "listops-nystrom-seed0" / "failed.txt"
     record.parent.mkdir()
     record.write_text("status 2: error: no data")
-    sources = "--config.train.init_from=/no/run"
     workdir = f"--workdir={tmp_path}"
-    done = commands.run("sweep.py", workdir, LISTOPS, sources, "--retry")
-    assert "/no/run is not a run" in refused(done)
+    done = commands.run("sweep.py", workdir, LISTOPS, flag, "--retry")
+    assert message in refused(done)
     assert record.exists()
 
 

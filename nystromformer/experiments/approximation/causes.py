@@ -261,7 +261,7 @@ def spread_of_draws(errors: pd.DataFrame) -> pd.DataFrame:
     """Compares the draws of each method that draws something.
 
     Args:
-      errors: as of `measure_causes`.
+      errors: as in `measure_causes`.
 
     Returns:
       A row for each layer, head and number of landmarks, and a column for each method:

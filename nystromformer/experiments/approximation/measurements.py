@@ -47,7 +47,7 @@ def nystrom_errors(
     Args:
       query, key, value: [L, N, H], zero where the mask is False.
       mask: bool [L].
-      num_pinv_iters, pinv, landmark_options: options as of `nystrom_factors`.
+      num_pinv_iters, pinv, landmark_options: options as in `nystrom_factors`.
 
     Returns:
       For each head, [N]:
@@ -90,13 +90,13 @@ def baseline_errors(
     """Returns the error of another attention with fresh parameters.
 
     Args:
-      query, key, value, mask: as of `nystrom_errors`.
+      query, key, value, mask: as in `nystrom_errors`.
       attention: its name in ATTENTIONS.
       num_landmarks: its size, such as the number of rows or features.
       seed: of its parameters.
 
     Returns:
-      error: as of `nystrom_errors`, [N].
+      error: as in `nystrom_errors`, [N].
     """
     output = fresh_output(
         query, key, value, mask, attention=attention, size=num_landmarks, seed=seed
@@ -119,7 +119,7 @@ def fresh_output(
     """Returns what an attention with fresh parameters gives, [L, N, H].
 
     Args:
-      query, key, value, mask: as of `nystrom_errors`.
+      query, key, value, mask: as in `nystrom_errors`.
       attention: its name in ATTENTIONS.
       size: of its `size_option`, if it has one.
       seed: of its parameters.
@@ -168,7 +168,7 @@ def measure_errors(
     """Measures every head and every sequence of more tokens than landmarks.
 
     Args:
-      layers: of a model, as of `record_qkv`.
+      layers: of a model, as in `record_qkv`.
       grid: settings. `method` names one in the result. All other keys are arguments of
         `baseline_errors` if `attention` is among them, else of `nystrom_errors`;
         `num_landmarks` is always one.
@@ -195,7 +195,7 @@ def measure_spectra(layers: Sequence[Layer]) -> pd.DataFrame:
     """Computes the singular values of S of each head and example.
 
     Args:
-      layers: of a model, as of `record_qkv`.
+      layers: of a model, as in `record_qkv`.
 
     Returns:
       A row for each singular value: `layer`, `head`, `example`, `index` from 1 for the
@@ -238,7 +238,7 @@ def compute_matrices(
     """Applies functions to every head of one example.
 
     Args:
-      layers: of a model, as of `record_qkv`.
+      layers: of a model, as in `record_qkv`.
       example: the number of the example.
       functions: name -> function, as `vmap_heads` gives it. Of a result [L, L] the rows
         and columns of valid tokens are kept.

@@ -49,7 +49,7 @@ def write_study(
       data_dir: the folder of the data; None is that of the run.
 
     Raises:
-      ConfigError: as of `choose_landmarks`, and if the folder has other files.
+      ConfigError: as in `choose_landmarks`, and if the folder has other files.
     """
     inputs, lengths = _longest_sequences(run, examples, data_dir)
     layers = run.layers(inputs, lengths)

@@ -117,7 +117,7 @@ def _choose_settings(frame: Any, texts: Any) -> Any:
     - the preset, if the report has several.
 
     Args:
-      frame: the runs, as of `name_runs`.
+      frame: the runs, as in `name_runs`.
       texts: their settings, a column each, as texts, so that lists can be compared.
     """
     task_and_preset = [frame["task"], texts["preset"]]
