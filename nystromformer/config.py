@@ -65,7 +65,7 @@ class Config:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "Config":
-        """Makes a config of plain values, as of ConfigDict.to_dict() or JSON.
+        """Makes a config of plain values, as from ConfigDict.to_dict() or JSON.
 
         Args:
           mapping: group -> key -> value.

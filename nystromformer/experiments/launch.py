@@ -192,7 +192,8 @@ def check_slurm() -> None:
 def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> None:
     """Submits the points as job arrays; those that start from others wait for all.
 
-    A job that runs out of its time saves, and goes back into the queue.
+    A job that runs out of its time saves, and goes back into the queue. `check_slurm`
+    has been called.
 
     Args:
       points: those that wait.

@@ -39,7 +39,7 @@ def evaluate(
     Args:
       weights: on the mesh of the programs.
       length_buckets: with several of them examples of similar length share a batch,
-        which is cut to the next of this many lengths.
+        which is cut to the next longer one of this many lengths.
       should_stop: is asked after every chunk.
 
     Returns:

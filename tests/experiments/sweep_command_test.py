@@ -103,6 +103,7 @@ def test_sweep_that_cannot_retry_keeps_the_record_of_the_failure(
     record.parent.mkdir()
     record.write_text("status 2: error: no data")
     workdir = f"--workdir={tmp_path}"
+    commands = commands.with_env(PATH="")  # a machine without SLURM
     done = commands.run("sweep.py", workdir, LISTOPS, flag, "--retry")
     assert message in refused(done)
     assert record.exists()

@@ -139,7 +139,9 @@ def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Progr
         old_state = training.init(seed) if is_first else last_state.pop()
         new_state, finite = compiled(old_state, chunk)
         last_state.append(jax.block_until_ready(new_state))
-        if is_first:  # Not timed: to fetch this from a GPU takes longer than a step.
+        # The first run is not timed. Fetching from a GPU takes its time, and training
+        # does it once in many steps.
+        if is_first:
             culprits = jax.device_get(finite).culprits()
             if culprits:
                 raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")

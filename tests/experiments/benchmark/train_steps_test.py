@@ -52,7 +52,7 @@ def test_step_groups_take_all_steps_and_continue(monkeypatch):
     programs[1].run()
     programs[1].run()
     assert steps == [STEPS, 2 * STEPS]
-    # On a GPU fetching takes longer than a step, and the first run alone is not timed.
+    # Fetching from a GPU takes its time, and the first run alone is not timed.
     assert len(fetched) == 1
     assert programs[1].steps == STEPS
 
