@@ -65,6 +65,15 @@ def test_step_groups_take_all_steps_and_continue(monkeypatch):
     assert key["options"]["projection_dim"] == 4
 
 
+@pytest.mark.slow
+def test_a_step_that_is_not_finite_is_no_benchmark():
+    changes = {**CHANGES, "optimizer.learning_rate": 1e30, "optimizer.warmup_steps": 0}
+    specs = [parse_attention("linear")]
+    [[program]] = step_groups(specs, ["text"], [1], changes=changes)
+    with pytest.raises(ConfigError, match=r"^linear: not finite: the loss, "):
+        program.run()
+
+
 def test_step_groups_check_all_configs_before_the_first_is_compiled():
     specs = [parse_attention("linear")]
     groups = step_groups(specs, ["text", "image"], [3])
