@@ -228,7 +228,8 @@ def _call(
     lengths: jax.Array | None,
 ) -> jax.Array:
     """Calls JAX's function, and its gradient, with all arrays batched or none."""
-    return _call_forward(scale, implementation, query, key, value, lengths)[0]
+    attend_by_jax, qkv = _bind(scale, implementation, query, key, value, lengths)
+    return attend_by_jax(*qkv)
 
 
 def _call_forward(
@@ -239,26 +240,33 @@ def _call_forward(
     value: jax.Array,
     lengths: jax.Array | None,
 ) -> Any:
+    attend_by_jax, qkv = _bind(scale, implementation, query, key, value, lengths)
+    # This kernel also writes what its gradient needs.
+    out, pull_back = jax.vjp(attend_by_jax, *qkv)
+    return out, (pull_back, qkv[0])
+
+
+def _bind(
+    scale: float,
+    implementation: Any,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    lengths: jax.Array | None,
+) -> tuple[Callable[..., Any], list[jax.Array]]:
+    """JAX's function of query, key and value, and these three; see `_batch_all`."""
     query_lengths = None
     if lengths is not None:
         query_lengths = jnp.full_like(lengths, query.shape[1])
-    query, key, value, query_lengths, lengths = _batch_all(
-        query, key, value, query_lengths, lengths
+    *qkv, query_lengths, lengths = _batch_all(query, key, value, query_lengths, lengths)
+    attend_by_jax = functools.partial(
+        jax.nn.dot_product_attention,
+        scale=scale,
+        query_seq_lengths=query_lengths,
+        key_value_seq_lengths=lengths,
+        implementation=implementation,
     )
-
-    def attend_by_jax(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        return jax.nn.dot_product_attention(
-            query,
-            key,
-            value,
-            scale=scale,
-            query_seq_lengths=query_lengths,
-            key_value_seq_lengths=lengths,
-            implementation=implementation,
-        )
-
-    out, pull_back = jax.vjp(attend_by_jax, query, key, value)
-    return out, (pull_back, query)
+    return attend_by_jax, qkv
 
 
 def _call_backward(

@@ -5,6 +5,7 @@ for the kernel where numbers are compared.
 """
 
 import functools
+import re
 from types import SimpleNamespace
 
 import jax
@@ -87,6 +88,20 @@ def test_softmax_is_cudnns_kernel_on_a_gpu(dtype, length, has_mask, has_cudnn):
     cpu_text = lowered(attend, *arguments, platform="cpu")
     assert num_calls(cpu_text) == (0, 0)
     assert "dot_general" in cpu_text
+
+
+def test_without_a_gradient_the_kernel_writes_nothing_for_it(has_cudnn):
+    """Its results are those of JAX's own call."""
+    attend_by_jax = functools.partial(
+        jax.nn.dot_product_attention, implementation="cudnn"
+    )
+    kernels = []
+    for function in (SOFTMAX, attend_by_jax):
+        traced = jax.jit(function).trace(*shapes())
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+        kernels.append(re.findall(rf"(:\d+) = .*@{re.escape(FORWARD)}\(", text))
+    ours, of_jax = kernels
+    assert ours == of_jax == [":2"]
 
 
 # Attentions and arguments that the kernel cannot take.
