@@ -232,15 +232,8 @@ def _call(
     return attend_by_jax(*qkv)
 
 
-def _call_forward(
-    scale: float,
-    implementation: Any,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    lengths: jax.Array | None,
-) -> Any:
-    attend_by_jax, qkv = _bind(scale, implementation, query, key, value, lengths)
+def _call_forward(scale: float, implementation: Any, *arrays: Any) -> Any:
+    attend_by_jax, qkv = _bind(scale, implementation, *arrays)
     # This kernel also writes what its gradient needs.
     out, pull_back = jax.vjp(attend_by_jax, *qkv)
     return out, (pull_back, qkv[0])
@@ -254,7 +247,7 @@ def _bind(
     value: jax.Array,
     lengths: jax.Array | None,
 ) -> tuple[Callable[..., Any], list[jax.Array]]:
-    """JAX's function of query, key and value, and these three; see `_batch_all`."""
+    """Returns JAX's function of query, key and value, and these three, batched."""
     query_lengths = None
     if lengths is not None:
         query_lengths = jnp.full_like(lengths, query.shape[1])
