@@ -6,6 +6,7 @@ imports nothing.
 
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
+BEST_FOLDER = "best"  # the weights of the best validation, or imported ones
 RESULT_FILE = "result.json"  # a run that is finished has it
 LOCK_FILE = "lock"  # the process that trains there holds it
 PLAN_FILE = "sweep.json"  # in the folder of a sweep: the config of each run, by name

@@ -24,7 +24,7 @@ from nystromformer.experiments.experiment import check_config
 from nystromformer.experiments.workdir import check_new, write_json
 from nystromformer.huggingface import load_pretrained
 from nystromformer.huggingface_files import read_config
-from nystromformer.run_files import CONFIG_FILE
+from nystromformer.run_files import BEST_FOLDER, CONFIG_FILE
 from nystromformer.training.checkpoint import save_weights
 from nystromformer.training.step import split_weights
 
@@ -65,7 +65,7 @@ def main() -> None:
         )
 
     _, weights = split_weights(model)
-    save_weights(workdir / "best", weights)
+    save_weights(workdir / BEST_FOLDER, weights)
     (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
     write_json(workdir / CONFIG_FILE, experiment.config.to_mapping())
 

@@ -66,7 +66,10 @@ def main() -> None:
             print(shlex.join(command))
             continue
         if subprocess.run(command).returncode:
-            raise ConfigError(f"the table {folder.name} failed; its error stands above")
+            raise ConfigError(
+                f"the table {folder.name} failed; its error stands above. The same "
+                "command goes on with this table"
+            )
         unfinished.rename(folder)
 
 

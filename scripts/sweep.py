@@ -10,6 +10,7 @@ r"""Trains every run of a grid or a plan, each in its own folder in --workdir.
 
 Run the same command again to resume. Finished runs are skipped, and so are failed ones
 unless you pass --retry: failed.txt says why. Ctrl-C and --max_minutes let runs save.
+SLURM gets a run that is still in its queue a second time: look at squeue before.
 
 Exit status: 0 all done, or submitted; 1 some are not; 2 bad input; 130, 143, 140 and
 142 stopped by Ctrl-C, SIGTERM, SIGUSR2 and --max_minutes.
@@ -45,8 +46,8 @@ from nystromformer.experiments.points import (
     make_points,
     merge,
     parse_grid,
-    write_plan,
 )
+from nystromformer.experiments.sweep_plan import keep_planned_names, write_plan
 from nystromformer.experiments.transfer import check_source
 from nystromformer.experiments.workdir import check_workdir
 from nystromformer.training.checkpoint import saved_steps
@@ -126,7 +127,7 @@ def main(changes: Changes) -> None:
         if flags.FLAGS[name].present and not _CLUSTER.value:
             raise ConfigError(f"--{name} is for SLURM: add --cluster=slurm")
     folder = Path(_WORKDIR.value).expanduser()
-    points = find_points(changes)
+    points = keep_planned_names(find_points(changes), folder)
     for point in points:
         # The run of another config must not be taken for it.
         check_workdir(epath.Path(folder / point.name), point.config)
@@ -150,8 +151,11 @@ def main(changes: Changes) -> None:
         _submit(points_to_run, folder)
     else:
         _train_here(points_to_run, folder)
-        states = Counter(find_state(folder / point.name) for point in points)
-        print(", ".join(f"{count} {name}" for name, count in states.items()))
+    states = Counter(find_state(folder / point.name) for point in points)
+    print(", ".join(f"{count} {name}" for name, count in states.items()))
+    if "failed" in states:
+        print(f"{FAILURE_FILE} in a run's folder says why; --retry runs it again")
+    if not _CLUSTER.value:
         sys.exit(0 if set(states) == {"done"} else 1)
 
 

@@ -7,6 +7,7 @@ is killed, the current runs train on, and a new sweep leaves them alone.
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -88,7 +89,7 @@ class Job:
         if status not in RESUMABLE_STATUSES and ending == "waiting":
             log = (self.workdir / LOG_FILE).read_text(errors="replace")
             last_line = log.strip().rpartition("\n")[2]
-            ending = f"status {status}: {last_line}"
+            ending = f"{_describe_status(status)}: {last_line}"
             (self.workdir / FAILURE_FILE).write_text(ending)
         print(f"{self.workdir.name}: {ending}", flush=True)
 
@@ -110,6 +111,19 @@ class Job:
             # holds the lock of `Popen.wait`.
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         return submitit.helpers.DelayedSubmission(Job(self.command, self.workdir))
+
+
+def _describe_status(status: int) -> str:
+    """Says how a process has ended, as in "status 2"."""
+    if status >= 0:
+        return f"status {status}"
+    name = signal.Signals(-status).name
+    if name == "SIGKILL":
+        return (
+            "killed by SIGKILL, as systems do where memory runs out (--max_parallel=1 "
+            "trains one run at a time); its last line"
+        )
+    return f"killed by {name}; its last line"
 
 
 def run_locally(
@@ -186,7 +200,10 @@ def check_slurm() -> None:
     """Raises ConfigError unless this machine can submit jobs to SLURM."""
     for program in ("sbatch", "srun"):
         if shutil.which(program) is None:
-            raise ConfigError(f"--cluster=slurm, but this machine has no {program}")
+            raise ConfigError(
+                f"--cluster=slurm, but this machine has no {program}: start the sweep "
+                "where SLURM is, or leave --cluster out"
+            )
 
 
 def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import difflib
 import itertools
-import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +15,6 @@ from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.config_file import load_config, read_settings
 from nystromformer.experiments.experiment import check_config
-from nystromformer.experiments.workdir import write_json
-from nystromformer.run_files import PLAN_FILE
 
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 # A variant may have these keys, which are not keys of a config.
@@ -253,19 +250,9 @@ def merge(points: Iterable[Point]) -> list[Point]:
         if any(point.config == other.config for other in merged.values()):
             continue
         if point.name in merged:
-            raise ConfigError(f"two runs would be named {point.name}")
+            raise ConfigError(
+                f"two runs of different settings would be named {point.name}: sweep "
+                "them apart, each in its own --workdir, or name the setting in --grid"
+            )
         merged[point.name] = point
     return list(merged.values())
-
-
-def write_plan(points: Iterable[Point], folder: Path) -> None:
-    """Adds the configs of all runs to the plan, for a report to count those to come.
-
-    What an earlier sweep has planned in this folder stays.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    plan_file = folder / PLAN_FILE
-    configs = json.loads(plan_file.read_text()) if plan_file.exists() else {}
-    for point in points:
-        configs[point.name] = point.planned_config(folder)
-    write_json(plan_file, configs)

@@ -19,6 +19,7 @@ from nystromformer.experiments.recorded_layers import Layer, record_qkv
 from nystromformer.experiments.workdir import read_config, read_result
 from nystromformer.factors import nystrom_rows, softmax_matrix
 from nystromformer.heads import MaskedLanguageModel
+from nystromformer.run_files import BEST_FOLDER
 from nystromformer.training.checkpoint import load_weights
 from nystromformer.training.data import HostSplit
 from nystromformer.training.evaluate import evaluate
@@ -235,7 +236,7 @@ def load_run(
         experiment.task.use_tokenizer(tokenizer_file)
 
     result = read_result(folder)
-    best_weights = folder / "best"
+    best_weights = folder / BEST_FOLDER
     if result is None and not best_weights.exists():
         raise CheckpointError(f"{folder} has not validated yet: resume its training")
     weights, _ = load_weights(best_weights, experiment.weight_shapes)

@@ -1,8 +1,25 @@
 """scripts/speed.py measures the tables that are not yet complete."""
 
+import itertools
 import shlex
+import shutil
 
 from lra_tasks import LRA
+from tests.commands import ROOT
+
+# Stands for benchmark.py, which takes minutes: it writes a table, but none of Text.
+TABLE = """
+import sys
+from pathlib import Path
+
+flags = dict(word.partition("=")[::2] for word in sys.argv[1:])
+folder = Path(flags["--out"])
+folder.mkdir(parents=True)
+(folder / "benchmark.md").touch()
+if flags.get("--task") == "text":
+    sys.exit("error: no memory")
+(folder / "benchmark.json").touch()
+"""
 
 
 def plan_tables(commands, out, *flags):
@@ -47,3 +64,26 @@ def test_speed_leaves_out_what_is_complete(commands, tmp_path):
     done = commands.run("speed.py", f"--out={tmp_path}", "--dry_run")
     assert f"{other_folder} has no benchmark.json" in done.stderr
     assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_speed_stops_at_a_table_that_fails_and_keeps_the_complete_ones(
+    commands, tmp_path
+):
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    shutil.copy(ROOT / "scripts" / "speed.py", scripts)
+    (scripts / "benchmark.py").write_text(TABLE)
+    out = tmp_path / "out"
+    done = commands.run(str(scripts / "speed.py"), f"--out={out}")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: no memory",
+        "error: the table text_float32 failed; its error stands above. The same "
+        "command goes on with this table",
+    ]
+
+    complete = itertools.product(("attention", "listops"), ("float32", "bfloat16"))
+    names = {f"{subject}_{dtype}" for subject, dtype in complete}
+    folders = {path.name for path in out.iterdir()}
+    assert folders == {*names, "text_float32.unfinished"}
+    assert all((out / name / "benchmark.json").exists() for name in names)

@@ -40,7 +40,10 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
     (failed / "failed.txt").write_text("status 2: error: no data")
     done = commands.run("sweep.py", *args)
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout == f"{interrupted.name}: done\n1 done, 1 failed\n"
+    assert done.stdout == (
+        f"{interrupted.name}: done\n1 done, 1 failed\n"
+        "failed.txt in a run's folder says why; --retry runs it again\n"
+    )
     assert "resuming from step" in (interrupted / "log.txt").read_text()
 
     dry_run = commands.run("sweep.py", *args, "--retry", "--dry_run")
@@ -107,6 +110,40 @@ def test_sweep_that_cannot_retry_keeps_the_record_of_the_failure(
     done = commands.run("sweep.py", workdir, LISTOPS, flag, "--retry")
     assert message in refused(done)
     assert record.exists()
+
+
+# Keeps the script of the job, as SLURM would.
+SBATCH = """#!/bin/sh
+/bin/cat "$1" >> "$SUBMITTED"
+echo Submitted batch job 7
+"""
+
+
+def test_sweep_submits_to_slurm_what_its_flags_say(commands, tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sbatch", "srun"):
+        (programs / name).write_text(SBATCH)
+        (programs / name).chmod(0o755)
+    job = tmp_path / "job.sh"
+    commands = commands.with_env(PATH=str(programs), SUBMITTED=str(job))
+    slurm = ["--cluster=slurm", "--partition=gpu", "--time=30", "--gpus=2"]
+    arguments = [LISTOPS, "--seeds=5", "--max_parallel=3", *slurm]
+    done = commands.run("sweep.py", f"--workdir={tmp_path}/sweep", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    submitted = "submitted 5 runs as job 7; squeue shows them\n5 waiting\n"
+    assert done.stdout == submitted
+    lines = job.read_text().splitlines()
+    options = {line.removeprefix("#SBATCH ") for line in lines if "SBATCH" in line}
+    assert options >= {
+        "--array=0-4%3",
+        "--partition=gpu",
+        "--time=30",
+        "--gpus-per-node=2",
+        "--job-name=sweep",
+    }
+    plan = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert list(plan) == [f"listops-nystrom-seed{seed}" for seed in range(5)]
 
 
 def test_sweep_takes_changes_in_every_form_that_train_does(commands, tmp_path):

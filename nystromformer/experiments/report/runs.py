@@ -17,6 +17,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.metric_names import is_rate
 from nystromformer.experiments.report.names import hide_seeds, name_runs, sort_key
 from nystromformer.run_files import (
+    BEST_FOLDER,
     CONFIG_FILE,
     METRICS_FILE,
     PLAN_FILE,
@@ -81,7 +82,9 @@ def _read_rows(folders: Iterable[Path]) -> list[dict[str, Any]]:
     for folder in folders:
         configs_below = find_configs(folder)
         if not configs_below:
-            raise ConfigError(f"no runs in {folder}: no config.json there or below")
+            raise ConfigError(
+                f"no runs in {folder}: no trained or planned one there or below"
+            )
         configs.update(configs_below)
 
     rows = []
@@ -93,14 +96,19 @@ def _read_rows(folders: Iterable[Path]) -> list[dict[str, Any]]:
 def find_configs(folder: Path) -> dict[Path, Any]:
     """Finds the workdir and the config of each run in or below a folder.
 
-    Runs that a sweep has planned and not begun are among them.
+    Runs that a sweep has planned and not begun are among them. Imported weights are
+    not: they have a config and were not trained here.
     """
     configs = {}
     for plan in folder.rglob(PLAN_FILE):
         for name, config in json.loads(plan.read_text()).items():
             configs[plan.parent / name] = config
     for file in folder.rglob(CONFIG_FILE):
-        configs[file.parent] = json.loads(file.read_text())
+        workdir = file.parent
+        has_weights = (workdir / BEST_FOLDER).exists()
+        is_imported = has_weights and not (workdir / METRICS_FILE).exists()
+        if not is_imported:
+            configs[workdir] = json.loads(file.read_text())
     return configs
 
 
@@ -274,8 +282,8 @@ def _check_no_duplicates(frame: Frame) -> None:
     if is_equal.any():
         workdirs = ", ".join(frame["run"][is_equal])
         raise ConfigError(
-            "these runs have equal settings and seed; leave all but one out: "
-            f"{workdirs}"
+            "these runs have equal settings and seed; keep one, and delete the folders of "
+            f"the others and their entries in sweep.json: {workdirs}"
         )
 
 

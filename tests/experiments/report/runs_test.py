@@ -104,6 +104,16 @@ def test_read_runs_counts_what_a_sweep_has_planned(runs):
     assert list(frame["step"]) == [100, 0]
 
 
+def test_read_runs_leaves_out_imported_weights(runs):
+    trained = runs.add("softmax,quick", 0.5)
+    (trained / "best").mkdir()
+    imported = runs.add("nystrom,quick")
+    (imported / "metrics.jsonl").unlink()
+    assert list(runs.read()["attention"]) == ["nystrom", "softmax"]
+    (imported / "best").mkdir()
+    assert list(runs.read()["attention"]) == ["softmax"]
+
+
 def test_read_runs_names_a_row_alike_before_and_after_its_epochs_are_counted(runs):
     """A run that counts epochs knows its steps once its data are there."""
     for seed, num_steps in ((0, 42_180), (1, 0)):
@@ -214,7 +224,7 @@ def test_read_runs_refuses_two_runs_that_differ_in_nothing(runs):
     first = runs.add("nystrom,quick")
     second = runs.add("nystrom,quick", 0.5)
     runs.add("nystrom,quick", 0.6, seed=1)
-    with pytest.raises(ConfigError, match=f"all but one out: {first}, {second}$"):
+    with pytest.raises(ConfigError, match=f"entries in sweep.json: {first}, {second}$"):
         runs.read()
 
 
