@@ -282,8 +282,8 @@ def _check_no_duplicates(frame: Frame) -> None:
     if is_equal.any():
         workdirs = ", ".join(frame["run"][is_equal])
         raise ConfigError(
-            "these runs have equal settings and seed; keep one, and delete the folders of "
-            f"the others and their entries in sweep.json: {workdirs}"
+            "these runs have equal settings and seed; keep one, and delete the folders "
+            f"of the others and their entries in sweep.json: {workdirs}"
         )
 
 
