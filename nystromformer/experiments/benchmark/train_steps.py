@@ -142,9 +142,9 @@ def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Progr
         # The first run is not timed. Fetching from a GPU takes its time, and training
         # does it once in many steps.
         if is_first:
-            culprits = jax.device_get(finite).culprits()
+            culprits = jax.device_get(finite).name_culprits()
             if culprits:
-                raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")
+                raise ConfigError(f"{label}: not finite: {culprits}")
 
     key = {
         "what": "train step",
