@@ -10,7 +10,9 @@ from nystromformer.experiments.metric_names import format_metric
 from nystromformer.experiments.trained_run import load_run
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
-_SPLIT = flags.DEFINE_string("split", "test", "train, validation or test")
+_SPLIT = flags.DEFINE_string(
+    "split", "test", "train, validation, test, test_mismatched (MNLI)"
+)
 _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of sources, if moved")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of the data, if it has moved")
 

@@ -7,7 +7,6 @@ import pwd
 import signal
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -16,14 +15,16 @@ from ml_collections import config_flags
 
 from lra_tasks.errors import DataError
 from nystromformer.errors import CheckpointError, ConfigError, NotFiniteError
+from nystromformer.experiments.config_errors import (
+    format_missing_key,
+    is_of_user_function,
+)
 from nystromformer.experiments.plugins import absolute_names, load_modules
 from nystromformer.experiments.xla_flags import turn_off_cpu_fusions
 from nystromformer.training.interrupt import Interrupted
 
 # A user can correct these errors; any other is a bug and shows its traceback.
 USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
-# These functions of a config file or a module run while flags are parsed.
-USER_FUNCTIONS = {"<module>", "get_config"}
 flags.disclaim_key_flags()  # --help lists the flags below with the script's own
 
 
@@ -101,9 +102,9 @@ def _parse_flags(argv: list[str], registries: Sequence[Mapping[str, Any]]) -> li
         # Above the last line stands the traceback of a config file.
         fail(str(error).strip().splitlines()[-1])
     except (AttributeError, KeyError) as error:
-        if _is_of_user_function(error):
+        if is_of_user_function(error):
             raise  # a bug in a module or a config file
-        fail(_format_missing_key(error))
+        fail(format_missing_key(error))
 
 
 def _parse_all_flags(
@@ -121,23 +122,6 @@ def _parse_all_flags(
         config_file = config.partition(":")[0]  # Presets stand behind the colon.
         flags.FLAGS.load = [*flags.FLAGS.load, config_file]
     return words
-
-
-def _is_of_user_function(error: Exception) -> bool:
-    """Whether an error was raised inside one of USER_FUNCTIONS."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return not USER_FUNCTIONS.isdisjoint(frame.name for frame in frames)
-
-
-def _format_missing_key(error: AttributeError | KeyError) -> str:
-    """What ml_collections says about a key that the config does not have.
-
-    It may say so by an error that holds another one.
-    """
-    reason = error.args[0]
-    if isinstance(reason, KeyError):
-        return f"no such key in the config: {reason.args[0]}"
-    return str(reason).strip().splitlines()[-1]
 
 
 def _read_load_flag(argv: Sequence[str]) -> list[str]:

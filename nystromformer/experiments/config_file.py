@@ -14,6 +14,10 @@ from ml_collections import config_flags
 from lra_tasks.paths import local_path
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
+from nystromformer.experiments.config_errors import (
+    format_missing_key,
+    is_of_user_function,
+)
 from nystromformer.experiments.plugins import absolute_names
 
 FOLDERS_OF_DATA = ("data_dir", "source_dir")
@@ -64,7 +68,8 @@ def parse_config_flags(
       Flags of their own, of which `config` is the ConfigDict.
 
     Raises:
-      ConfigError: for a file that cannot be read, and a value of another type.
+      ConfigError: for a file that cannot be read, a key that its config does not have,
+        and a value of another type.
     """
     words = [f"--config.{key}={value}" for key, value in (changes or {}).items()]
     argv = ["load_config", f"--config={file}", *words]
@@ -77,6 +82,10 @@ def parse_config_flags(
     except (flags.Error, OSError, TypeError, ValueError) as error:
         # Above the last line stands the traceback of the config file.
         raise ConfigError(str(error).splitlines()[-1]) from error
+    except (AttributeError, KeyError) as error:
+        if is_of_user_function(error):
+            raise  # a bug in the config file
+        raise ConfigError(format_missing_key(error)) from error
     return flag_values
 
 

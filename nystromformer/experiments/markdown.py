@@ -45,15 +45,12 @@ def make_page(title: str, source: Mapping[str, Any], lines: Iterable[str]) -> st
     return "\n".join([f"# {title}\n", *head, "", *lines]).rstrip() + "\n"
 
 
-def open_folder(out: Path, own_file: str) -> Path:
-    """Makes the folder of a page.
+def check_folder(out: Path, own_file: str) -> None:
+    """Checks that a page may be written to a folder, which need not exist.
 
     Args:
       out: the folder.
       own_file: a file that every such page has, by which an earlier one is known.
-
-    Returns:
-      The folder.
 
     Raises:
       ConfigError: if the folder has other files.
@@ -62,5 +59,3 @@ def open_folder(out: Path, own_file: str) -> Path:
         raise ConfigError(
             f"--out={out} contains files of something else; name a new or empty folder"
         )
-    out.mkdir(parents=True, exist_ok=True)
-    return out

@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 WIDTH = 6.4  # inches, of one panel
 HEIGHT = 4.0
@@ -68,3 +69,14 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
         figure.savefig(png, dpi=150, metadata={"Software": None})
         figure.savefig(svg, metadata={"Date": None})
     return [png, svg]
+
+
+def set_value_ticks(axes: Any) -> None:
+    """Adds ticks between the powers of ten to a y axis that has few of them."""
+    low, high = axes.get_ylim()
+    if high > 1000 * low:
+        return
+    is_narrow = high < 10 * low
+    locator = MaxNLocator(5) if is_narrow else LogLocator(subs=(1, 2, 5))
+    axes.yaxis.set_major_locator(locator)
+    axes.yaxis.set_major_formatter("{x:g}")

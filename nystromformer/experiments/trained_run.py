@@ -239,5 +239,10 @@ def load_run(
     best_weights = folder / BEST_FOLDER
     if result is None and not best_weights.exists():
         raise CheckpointError(f"{folder} has not validated yet: resume its training")
-    weights, _ = load_weights(best_weights, experiment.weight_shapes)
+    try:
+        weights, _ = load_weights(best_weights, experiment.weight_shapes)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{error}; copy this folder again, or train the run anew"
+        ) from error
     return TrainedRun(experiment, weights, result)

@@ -57,7 +57,10 @@ def lock_workdir(workdir: epath.Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=SECONDS_TO_LOCK)
     except Timeout as error:
-        raise ConfigError(f"another process is training in {workdir}") from error
+        raise ConfigError(
+            f"another process is training in {workdir}; wait for its end, or give "
+            "another --workdir"
+        ) from error
 
     try:
         yield

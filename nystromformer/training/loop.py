@@ -170,11 +170,8 @@ class Trainer:
         schedule = self.schedule
         train = self.splits["train"]
         num_steps = min(self.timer.size, schedule.num_steps - self.step)
-        for interval in (
-            schedule.log_every,
-            schedule.eval_every,
-            schedule.checkpoint_every,
-        ):
+        intervals = (schedule.log_every, schedule.eval_every, schedule.checkpoint_every)
+        for interval in intervals:
             num_steps = min(num_steps, interval - self.step % interval)
 
         with self.timer.measure(num_steps):
@@ -183,12 +180,11 @@ class Trainer:
             train.prefetch(self._indices(self.step + num_steps, num_steps))
             self.step = int(self.state.step)  # waits for the devices
 
-        culprits = jax.device_get(finite).culprits()
+        culprits = jax.device_get(finite).name_culprits()
         if culprits:
             raise NotFiniteError(
-                f"step {self.step}: not finite: {', '.join(culprits)}; a lower "
-                "learning rate may help; last checkpoint: "
-                f"{self.saved_step or 'none'}"
+                f"step {self.step}: not finite: {culprits}; a lower "
+                "config.optimizer.learning_rate may help, in a new workdir"
             )
         return num_steps * schedule.batch_size / self.timer.seconds
 
@@ -224,7 +220,10 @@ class Trainer:
             should_stop=lambda: self._signum() > 0,
         )
         if metrics and not math.isfinite(metrics["loss"]):
-            raise NotFiniteError(f"step {self.step}: the {split} loss is not finite")
+            raise NotFiniteError(
+                f"step {self.step}: the {split} loss is not finite; a lower "
+                "config.optimizer.learning_rate may help, in a new workdir"
+            )
         return metrics
 
     def _validate(self) -> None:
@@ -264,8 +263,8 @@ class Trainer:
         """
         if self.run_state.best_step is None:
             raise NotFiniteError(
-                f"the validation {self.objective.select} was never finite: "
-                "no weights are the best"
+                f"the validation {self.objective.select} was never finite; a lower "
+                "config.optimizer.learning_rate may help, in a new workdir"
             )
         weights = device_put_global(self.mesh, self.best)
         test_metrics = {}

@@ -117,7 +117,8 @@ class MetricsWriter:
 class Progress:
     """A bar with metrics, examples per second and time left.
 
-    Where the output is no terminal it is a line every few seconds instead.
+    Where the output is no terminal it is a line every few seconds instead. Only the
+    first process shows it.
     """
 
     def __init__(self, step: int, num_steps: int):
@@ -125,6 +126,7 @@ class Progress:
         self.bar = tqdm(
             total=num_steps,
             initial=step,
+            disable=not is_host_0(),
             unit="step",
             file=None if self.is_terminal else io.StringIO(),
             dynamic_ncols=self.is_terminal,

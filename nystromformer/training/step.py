@@ -25,6 +25,7 @@ from nystromformer.training.metrics import Totals
 from nystromformer.training.objective import Objective
 
 MakeModel = Callable[[nnx.Rngs], nnx.Module]
+NUM_NAMED = 3  # at most, of what was not finite
 
 
 class Weights(NamedTuple):
@@ -52,13 +53,21 @@ class Finite(NamedTuple):
     loss: jax.Array
     gradients: nnx.State
 
-    def culprits(self) -> list[str]:
-        """Names what was not finite."""
+    def name_culprits(self) -> str:
+        """Names what was not finite; "" if nothing was.
+
+        If the loss is NaN so are all gradients. The first few are named, the others
+        counted.
+        """
         names = [] if self.loss else ["the loss"]
         for name, is_finite in leaves_by_name(self.gradients).items():
             if not is_finite:
                 names.append(f"the gradient of {name}")
-        return names
+
+        text = ", ".join(names[:NUM_NAMED])
+        if len(names) > NUM_NAMED:
+            text += f" and {len(names) - NUM_NAMED} more"
+        return text
 
 
 def leaves_by_name(tree: Any) -> dict[str, Any]:

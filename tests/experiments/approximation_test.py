@@ -174,6 +174,7 @@ SAME_METHODS = {
 def test_approximation_splits_the_error_of_each_head_into_causes(out):
     landmarks = pd.read_csv(out / "landmarks.csv").groupby(["head", "method"])["error"]
     all_causes = pd.read_csv(out / "causes.csv")
+    assert set(all_causes["method"]) > SAME_METHODS.keys()
     for place, rows in all_causes.groupby(["head", "method"]):
         head, cause = place
         if cause in SAME_METHODS:

@@ -53,6 +53,8 @@ def test_another_objective_drops_the_options_of_the_file():
         ("/no/such.py", {}, "No such file or directory"),
         (f"{LISTOPS}:nystrm", {}, "unknown attention or preset 'nystrm'; known: "),
         (LISTOPS, {"train.num_steps": "many"}, "invalid literal for int"),
+        (LISTOPS, {"train.num_step": 1}, 'Did you mean "num_steps" instead of'),
+        (LISTOPS, {"train.colour": 1}, "no such key in the config: 'colour'"),
         (LISTOPS, {"train.eval_every": 0}, "eval_every must be at least 1, got 0"),
     ],
 )
@@ -60,6 +62,17 @@ def test_load_config_rejects_in_one_line(file, changes, message):
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(file, changes)
     assert "\n" not in str(caught.value)
+
+
+def test_load_config_shows_where_a_config_file_fails(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from ml_collections import ConfigDict\n"
+        "def get_config():\n"
+        "    ConfigDict().trian.seed = 1\n"
+    )
+    with pytest.raises(AttributeError, match="trian"):
+        load_config(str(path))
 
 
 def test_format_config_has_a_line_for_each_key():

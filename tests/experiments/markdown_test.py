@@ -3,7 +3,7 @@
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.markdown import make_page, make_table, open_folder
+from nystromformer.experiments.markdown import check_folder, make_page, make_table
 
 
 def test_make_table_shows_markup_as_text():
@@ -20,16 +20,18 @@ def test_make_page_says_where_its_numbers_come_from():
     assert make_page("Title", source, ["line", ""]) == f"# Title\n\n{head}\n\nline\n"
 
 
-def test_open_folder_rejects_files_of_others(tmp_path):
+def test_check_folder_rejects_files_of_others(tmp_path):
     (tmp_path / "thesis.md").write_text("# Thesis\n")
     with pytest.raises(ConfigError, match="contains files of something else"):
-        open_folder(tmp_path, "own.json")
+        check_folder(tmp_path, "own.json")
 
 
-def test_open_folder_takes_a_new_an_empty_and_an_earlier_folder(tmp_path):
+def test_check_folder_takes_a_new_an_empty_and_an_earlier_folder(tmp_path):
     folder = tmp_path / "new" / "folder"
-    assert open_folder(folder, "own.json") == folder
-    assert open_folder(folder, "own.json") == folder
+    check_folder(folder, "own.json")
+    assert not folder.exists()
+    folder.mkdir(parents=True)
+    check_folder(folder, "own.json")
     (folder / "own.json").touch()
     (folder / "more.md").touch()
-    assert open_folder(folder, "own.json") == folder
+    check_folder(folder, "own.json")

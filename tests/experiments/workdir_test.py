@@ -172,7 +172,8 @@ def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):
 
 
 def test_lock_workdir_holds_while_a_process_trains_there(workdir):
-    refused = pytest.raises(ConfigError, match="another process is training in")
+    message = f"another process is training in {workdir}; wait .* another --workdir$"
+    refused = pytest.raises(ConfigError, match=message)
     with lock_workdir(workdir):
         assert is_locked(workdir)
         with refused, lock_workdir(workdir):

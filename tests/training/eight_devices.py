@@ -106,7 +106,7 @@ def losses_on_mesh(
     for chunk in chunks:
         state = state._replace(totals=jax.tree.map(jnp.zeros_like, state.totals))
         state, finite = train_chunk(state, chunk)
-        assert not finite.culprits()
+        assert not finite.name_culprits()
         losses.append(state.totals.means()["loss"])
         assert state.totals.examples.sharding.is_fully_replicated
     return losses

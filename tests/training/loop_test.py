@@ -94,6 +94,28 @@ def test_fit_resumes_bit_equal(trainer_in, whole, tmp_path, monkeypatch, step):
     assert rows_of(tmp_path) == expected_rows
 
 
+def test_fit_stopped_in_its_test_resumes_bit_equal(
+    trainer_in, whole, tmp_path, monkeypatch
+):
+    expected, expected_rows = whole
+    run = trainer_in(tmp_path)
+    evaluate = run._evaluate
+
+    def stop_and_evaluate(weights, split):
+        if split == "test":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(weights, split)
+
+    monkeypatch.setattr(run, "_evaluate", stop_and_evaluate)
+    with pytest.raises(Interrupted, match="stopped by SIGTERM at step 40"):
+        run.fit()
+
+    resumed = trainer_in(tmp_path)
+    assert resumed.step == 40
+    assert_same_outcome(resumed.fit(), expected)
+    assert rows_of(tmp_path) == expected_rows
+
+
 def check_resumes_bit_equal(trainer_in, tmp_path, monkeypatch, **changes) -> dict:
     """Compares a run with one that is stopped at step 16; returns its outcome."""
     expected = trainer_in(tmp_path / "whole", **changes).fit()

@@ -11,6 +11,8 @@ from nystromformer.training.objective import Classification
 from tests.training.conftest import BagOfTokens
 from tests.training.metrics_file import rows_of
 
+ADVICE = r"; a lower config\.optimizer\.learning_rate may help, in a new workdir$"
+
 
 class NanInTraining(BagOfTokens):
     """Gives NaN at the 14th step of training."""
@@ -36,7 +38,7 @@ class NanInEvaluation(BagOfTokens):
         (
             NanInTraining,
             r"step 14: not finite: the loss, the gradient of embedding\.embedding, "
-            r".*; last checkpoint: 12",
+            r"the gradient of out\.bias and 1 more",
         ),
         (NanInEvaluation, "step 16: the validation loss is not finite"),
     ],
@@ -44,7 +46,7 @@ class NanInEvaluation(BagOfTokens):
 def test_fit_stops_at_a_nan_and_leaves_a_whole_checkpoint(
     trainer_in, tmp_path, model, message
 ):
-    with pytest.raises(NotFiniteError, match=message):
+    with pytest.raises(NotFiniteError, match=message + ADVICE):
         trainer_in(tmp_path, model).fit()
     resumed = trainer_in(tmp_path)
     assert resumed.step == 12
@@ -81,5 +83,6 @@ def test_fit_passes_over_a_nan_of_the_selected_metric(trainer_in, tmp_path):
 
 def test_fit_stops_where_the_selected_metric_was_never_a_number(trainer_in, tmp_path):
     run = trainer_in(tmp_path, objective=SelectedByLogit(last_nan_step=40))
-    with pytest.raises(NotFiniteError, match="validation logit was never finite"):
+    message = f"validation logit was never finite{ADVICE}"
+    with pytest.raises(NotFiniteError, match=message):
         run.fit()

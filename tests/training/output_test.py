@@ -1,7 +1,9 @@
 """metrics.jsonl, TensorBoard events, and the progress in a log file."""
 
+import io
 import json
 import struct
+import sys
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
@@ -114,3 +116,24 @@ def test_progress_without_a_terminal_is_a_line_every_few_seconds(capsys, monkeyp
     assert "11/30" in line
     assert "loss 0.25  1,234 examples/s" in line
     assert "00:38" in line
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what is shown."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_progress_is_shown_by_the_first_process_alone(monkeypatch, is_first):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(output, "is_host_0", lambda: is_first)
+    progress = Progress(step=10, num_steps=30)
+    progress.update(11, {"loss": 0.25}, 1234.5)
+    progress.close()
+    if is_first:
+        assert "10/30" in terminal.getvalue()
+    else:
+        assert terminal.getvalue() == ""

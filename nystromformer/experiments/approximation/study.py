@@ -23,6 +23,7 @@ from nystromformer.experiments.approximation.study_page import write_page
 from nystromformer.experiments.recorded_layers import Layer
 from nystromformer.experiments.trained_run import TrainedRun
 
+OWN_FILE = "landmarks.csv"  # every study has it
 BASELINES = ("linformer", "performer")  # with as many rows or features as landmarks
 ITERATIONS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 NUM_DRAWS = 8  # of random landmarks and of features
@@ -51,6 +52,7 @@ def write_study(
     Raises:
       ConfigError: as in `choose_landmarks`, and if the folder has other files.
     """
+    markdown.check_folder(out, OWN_FILE)
     inputs, lengths = _longest_sequences(run, examples, data_dir)
     layers = run.layers(inputs, lengths)
     max_length = int(max(layer.mask.sum(1).max() for layer in layers))
@@ -59,7 +61,7 @@ def write_study(
     pictured_count = _choose_pictured_count(run_landmarks, counts)
 
     source = provenance.source()
-    markdown.open_folder(out, "landmarks.csv")
+    out.mkdir(parents=True, exist_ok=True)
     with jax.enable_x64(True):
         tables = measure_all(layers, counts)
         print("drawing the figures…", flush=True)

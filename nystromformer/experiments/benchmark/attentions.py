@@ -12,7 +12,11 @@ from nystromformer.experiments.benchmark.specs import (
     find_class,
     name_row,
 )
-from nystromformer.experiments.benchmark.timing import Program, compile_program
+from nystromformer.experiments.benchmark.timing import (
+    Program,
+    compile_program,
+    wait_on_cpu,
+)
 from nystromformer.fused import can_fuse
 
 PASSES = ("forward", "forward+backward")
@@ -147,9 +151,7 @@ def _compile_run(function: Any, *args: Any) -> tuple[Any, int | None]:
 
     def run() -> Any:
         result = compiled(*args)
-        # A CPU runs several calls side by side unless each is waited for.
-        if jax.default_backend() == "cpu":
-            jax.block_until_ready(result)
+        wait_on_cpu(result)
         return result
 
     return run, peak_bytes

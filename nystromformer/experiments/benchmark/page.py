@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator
 
 from nystromformer.experiments import markdown, provenance
 from nystromformer.experiments.benchmark.attentions import PASSES
 from nystromformer.experiments.benchmark.specs import WHOLE_SOFTMAX
 from nystromformer.experiments.benchmark.timing import MIN_SECONDS, Program, measure
-from nystromformer.experiments.plotting import line_style, new_figure, save_figure
+from nystromformer.experiments.plotting import (
+    line_style,
+    new_figure,
+    save_figure,
+    set_value_ticks,
+)
+from nystromformer.training.output import write_text
 
 Row = Mapping[str, Any]  # one that `timing.measure` returns
 PAGE = "README.md"
@@ -53,6 +58,7 @@ def write_benchmark(
     Raises:
       ConfigError: if the folder has other files.
     """
+    markdown.check_folder(out, FILE)
     source = provenance.source()
     if torch_baselines is not None:
         source["versions"] |= torch_baselines.VERSIONS
@@ -61,16 +67,16 @@ def write_benchmark(
     for programs in groups:
         # The folder is made when the first group has come. Wrong settings are an error
         # before that, and leave no empty folder behind.
-        markdown.open_folder(out, FILE)
+        out.mkdir(parents=True, exist_ok=True)
         new_rows = measure(programs, rounds)
         print("\n".join(make_tables(new_rows, has_time)), flush=True)
         rows.extend(new_rows)
         # Before the figures: a folder that has this file may be written again.
-        (out / FILE).write_text(json.dumps({**source, "rows": rows}, indent=1))
+        write_text(out / FILE, json.dumps({**source, "rows": rows}, indent=1))
         lines = [*make_tables(rows, has_time), NOTES]
         if not _is_of_tasks(rows):
             lines = [*_save_figures(rows, out, has_time), *lines]
-        (out / PAGE).write_text(markdown.make_page("Benchmark", source, lines))
+        write_text(out / PAGE, markdown.make_page("Benchmark", source, lines))
 
 
 def _save_figures(rows: Sequence[Row], out: Path, has_time: bool) -> list[str]:
@@ -287,14 +293,3 @@ def _add_legend(figure: Figure, num_columns: int) -> None:
         loc="center left",
         bbox_to_anchor=(1, 0.5),
     )
-
-
-def set_value_ticks(axes: Any) -> None:
-    """Adds ticks between the powers of ten to a y axis that has few of them."""
-    low, high = axes.get_ylim()
-    if high > 1000 * low:
-        return
-    is_narrow = high < 10 * low
-    locator = MaxNLocator(5) if is_narrow else LogLocator(subs=(1, 2, 5))
-    axes.yaxis.set_major_locator(locator)
-    axes.yaxis.set_major_formatter("{x:g}")

@@ -5,6 +5,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +17,8 @@ from nystromformer.training.compiled import program_bytes
 MIN_SECONDS = 0.02
 # What the RuntimeErrors of JAX and PyTorch say if the memory is too small.
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "out of memory")
+# A container's limit in bytes, or "max"; without a container there is no such file.
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclasses.dataclass
@@ -25,6 +28,8 @@ class Program:
     key: what it is, for the JSON of the benchmark.
     run: starts it, and returns what `wait` waits for; on a CPU it has ended by then.
     wait: waits for the end of all runs, given the result of the last one.
+    check: raises a ConfigError if the last run did not do its work; called after all
+      runs, since it may fetch numbers from the device, which takes time.
     peak_bytes: its memory, arguments and results included; None if unknown.
     steps: the number of steps in one run; the time of one step is reported.
     """
@@ -32,6 +37,7 @@ class Program:
     key: dict[str, Any]
     run: Callable[[], Any]
     wait: Callable[[Any], Any] = jax.block_until_ready
+    check: Callable[[], None] = lambda: None
     peak_bytes: int | None = None
     steps: int = 1
 
@@ -42,8 +48,14 @@ def compile_program(function: Any, *args: Any) -> tuple[Any, int | None]:
     return compiled, program_bytes(compiled)
 
 
+def wait_on_cpu(result: Any) -> None:
+    """Waits for the end of a call on a CPU, which else runs several side by side."""
+    if jax.default_backend() == "cpu":
+        jax.block_until_ready(result)
+
+
 def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
-    """Times programs in turns.
+    """Times programs in turns, and checks them at the end.
 
     Args:
       programs: what is timed.
@@ -54,6 +66,9 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
         key, peak_bytes: the program's.
         seconds: of one step, in each round; empty without rounds, or if the memory is
           too small.
+
+    Raises:
+      ConfigError: if the check of a program fails.
     """
     rows = []
     runnable = []
@@ -70,6 +85,7 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
     runs = [functools.partial(_run_together, program) for program, _ in runnable]
     samples = sample_in_turns(runs, rounds)
     for (program, row), seconds in zip(runnable, samples, strict=True):
+        program.check()
         row["seconds"] = [x / program.steps for x in seconds]
     return rows
 
@@ -122,10 +138,12 @@ def sample_in_turns(
 def _warm_up(program: Program) -> bool:
     """Runs a program once; returns False if the memory is too small for it."""
     # Where a GPU raises an error, a CPU's operating system ends this whole process.
-    if jax.default_backend() == "cpu" and program.peak_bytes is not None:
-        bytes_of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if program.peak_bytes > bytes_of_machine:
-            return False
+    if (
+        jax.default_backend() == "cpu"
+        and program.peak_bytes is not None
+        and program.peak_bytes > _available_bytes()
+    ):
+        return False
 
     try:
         program.wait(program.run())
@@ -134,3 +152,13 @@ def _warm_up(program: Program) -> bool:
             return False
         raise
     return True
+
+
+def _available_bytes() -> int:
+    """The memory of this machine, or the limit of this container if that is lower."""
+    num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if CONTAINER_LIMIT.exists():
+        limit = CONTAINER_LIMIT.read_text().strip()
+        if limit != "max":
+            num_bytes = min(num_bytes, int(limit))
+    return num_bytes

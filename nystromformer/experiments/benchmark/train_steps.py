@@ -12,10 +12,15 @@ from lra_tasks.split import NO_LABEL, Split
 from lra_tasks.task import Task
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.specs import AttentionSpec, name_row
-from nystromformer.experiments.benchmark.timing import Program, compile_program
+from nystromformer.experiments.benchmark.timing import (
+    Program,
+    compile_program,
+    wait_on_cpu,
+)
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import Experiment, check_config
 from nystromformer.training.data import Chunk, DeviceRows, HostSplit
+from nystromformer.training.step import Finite, State
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 STEPS = 4  # in one run
@@ -130,21 +135,27 @@ def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Progr
     chunk = Chunk(data, jax.device_put(batches), STEPS)
     state_shapes = training.init.eval_shape(seed)
     compiled, peak_bytes = compile_program(training.train_chunk, state_shapes, chunk)
-    # The state after the last run; empty before the first. A run takes it out, since
-    # the compiled steps reuse its memory, and puts the new one in.
-    last_state: list[Any] = []
+    # The result of the last run; empty before the first. A run takes it out, since the
+    # compiled steps reuse the memory of the state, and puts the new one in.
+    last_result: list[tuple[State, Finite]] = []
 
-    def run() -> None:
-        is_first = not last_state
-        old_state = training.init(seed) if is_first else last_state.pop()
-        new_state, finite = compiled(old_state, chunk)
-        last_state.append(jax.block_until_ready(new_state))
-        # The first run is not timed. Fetching from a GPU takes its time, and training
-        # does it once in many steps.
-        if is_first:
-            culprits = jax.device_get(finite).culprits()
-            if culprits:
-                raise ConfigError(f"{label}: not finite: {', '.join(culprits)}")
+    def run() -> tuple[State, Finite]:
+        state = last_result.pop()[0] if last_result else training.init(seed)
+        result = compiled(state, chunk)
+        last_result.append(result)
+        wait_on_cpu(result)
+        return result
+
+    def check() -> None:
+        # A NaN stays in the weights and ends every later run after its first step, so
+        # that it would seem fast.
+        [(_, finite)] = last_result
+        culprits = jax.device_get(finite).name_culprits()
+        if culprits:
+            raise ConfigError(
+                f"{label}: not finite: {culprits}; leave it out, or take another "
+                "--dtype"
+            )
 
     key = {
         "what": "train step",
@@ -155,4 +166,4 @@ def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Progr
         "batch_size": config.train.batch_size,
         "dtype": config.model.dtype,
     }
-    return Program(key=key, run=run, peak_bytes=peak_bytes, steps=STEPS)
+    return Program(key=key, run=run, check=check, peak_bytes=peak_bytes, steps=STEPS)

@@ -65,7 +65,8 @@ def build(
     frame = read_runs(folders)
     frame["group"] = group_names(frame, group_by)
     runs = frame.drop_duplicates("run")
-    out = markdown.open_folder(out, RUNS_FILE)
+    markdown.check_folder(out, RUNS_FILE)
+    out.mkdir(parents=True, exist_ok=True)
 
     # runs.csv comes first, since a folder that has it may be written again: a report
     # that fails after this line does not block the next one.

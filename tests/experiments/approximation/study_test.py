@@ -7,8 +7,9 @@ from nystromformer.experiments.approximation.study import (
     choose_landmarks,
     default_landmarks,
     own_landmarks,
+    write_study,
 )
-from tests.small import make_config
+from tests.small import make_config, untrained
 
 
 def test_default_landmarks_have_the_runs_own_number():
@@ -39,3 +40,11 @@ def test_sequences_too_short_for_the_defaults_blame_no_flag_that_was_not_given()
 def test_own_landmarks_are_the_largest_of_all_layers(arg, by_layer, num_landmarks):
     config = make_config(arg, attention__by_layer=by_layer)
     assert own_landmarks(config) == num_landmarks
+
+
+def test_write_study_refuses_a_folder_before_the_data_are_loaded(tmp_path, monkeypatch):
+    (tmp_path / "thesis.md").touch()
+    run = untrained("softmax")
+    monkeypatch.setattr(run, "task", None)
+    with pytest.raises(ConfigError, match="contains files of something else"):
+        write_study(run, tmp_path, examples=1)

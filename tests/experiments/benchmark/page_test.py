@@ -1,15 +1,20 @@
 """Tables of rows made by hand."""
 
 import itertools
+import json
+import os
 
 import pytest
 
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.page import (
     draw_curves,
     draw_landmarks,
     fit_exponent,
     make_tables,
+    write_benchmark,
 )
+from nystromformer.experiments.benchmark.timing import Program
 
 PASSES = ("forward", "forward+backward")
 
@@ -148,3 +153,34 @@ def test_draw_curves_has_ticks_with_numbers_whatever_the_range(factor):
     figure.canvas.draw()
     for axes in figure.axes:
         assert 2 <= len(tick_labels(axes)) <= 12, tick_labels(axes)
+
+
+def test_write_benchmark_refuses_a_folder_before_the_first_program_is_made(tmp_path):
+    (tmp_path / "thesis.md").touch()
+
+    def groups():
+        raise AssertionError("a program was made")
+        yield []
+
+    with pytest.raises(ConfigError, match="contains files of something else"):
+        write_benchmark(groups(), tmp_path, rounds=1)
+
+
+def test_write_benchmark_replaces_its_files_as_a_whole(tmp_path):
+    """Whoever stops it finds the files of the groups that were measured before."""
+    out = tmp_path / "out"
+    key = {"what": "train step", "attention": "linear", "task": "text"}
+    program = Program({**key, "length": 8, "batch_size": 2}, run=lambda: None)
+
+    def groups():
+        yield [program]
+        for name in ("benchmark.json", "README.md"):
+            os.link(out / name, tmp_path / name)
+        yield [program]
+
+    write_benchmark(groups(), out, rounds=1)
+    # The files of the first group have not been written to.
+    assert len(json.loads((tmp_path / "benchmark.json").read_text())["rows"]) == 1
+    assert len(json.loads((out / "benchmark.json").read_text())["rows"]) == 2
+    assert not os.path.samefile(out / "README.md", tmp_path / "README.md")
+    assert sorted(os.listdir(out)) == ["README.md", "benchmark.json"]

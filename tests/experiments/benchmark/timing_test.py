@@ -5,6 +5,7 @@ import time
 import jax
 import pytest
 
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark import timing
 from nystromformer.experiments.benchmark.timing import (
     MIN_SECONDS,
@@ -85,6 +86,37 @@ def test_measure_runs_nothing_that_needs_more_memory_than_a_machine_has():
     large.peak_bytes = 2**60
     rows = measure([large, program("small")], 2)
     assert [len(row["seconds"]) for row in rows] == [0, 2]
+
+
+@pytest.mark.parametrize(("limit", "num_rows"), [("1000", 0), ("max", 2)])
+def test_measure_runs_nothing_that_needs_more_memory_than_its_container_has(
+    tmp_path, monkeypatch, limit, num_rows
+):
+    path = tmp_path / "memory.max"
+    path.write_text(f"{limit}\n")
+    monkeypatch.setattr(timing, "CONTAINER_LIMIT", path)
+    small = program("small")
+    small.peak_bytes = 999
+    large = program("large")
+    large.peak_bytes = 1001
+    rows = measure([small, large], 2)
+    assert [len(row["seconds"]) for row in rows] == [2, num_rows]
+
+
+def test_measure_checks_once_after_all_runs():
+    """This program works in its first two runs, and not from the third on."""
+    log = []
+
+    def check():
+        log.append("check")
+        if log.index("check") > 2:
+            raise ConfigError("the third run failed")
+
+    broken = Program({}, lambda: log.append("run"), check=check)
+    with pytest.raises(ConfigError, match="the third run failed"):
+        measure([broken, program("works")], rounds=3)
+    assert log.count("check") == 1
+    assert log[-1] == "check"
 
 
 def test_measure_raises_other_errors():

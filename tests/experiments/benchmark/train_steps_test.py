@@ -6,6 +6,7 @@ import pytest
 
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.specs import parse_attention
+from nystromformer.experiments.benchmark.timing import measure
 from nystromformer.experiments.benchmark.train_steps import (
     STEPS,
     make_experiment,
@@ -33,13 +34,6 @@ def test_step_groups_take_all_steps_and_continue(monkeypatch):
     labels = [program.key["attention"] for program in programs]
     assert labels == ["linear", "linear in 2", "linformer-4", "linformer-4 in 2"]
 
-    steps = []
-    block_until_ready = jax.block_until_ready
-
-    def record_step(state):
-        steps.append(int(state.step))
-        return block_until_ready(state)
-
     fetched = []
     device_get = jax.device_get
 
@@ -47,14 +41,17 @@ def test_step_groups_take_all_steps_and_continue(monkeypatch):
         fetched.append(tree)
         return device_get(tree)
 
-    monkeypatch.setattr(jax, "block_until_ready", record_step)
     monkeypatch.setattr(jax, "device_get", record_fetch)
-    programs[1].run()
-    programs[1].run()
-    assert steps == [STEPS, 2 * STEPS]
-    # Fetching from a GPU takes its time, and the first run alone is not timed.
-    assert len(fetched) == 1
+    state, _ = programs[1].run()
+    assert int(state.step) == STEPS
+    state, finite = programs[1].run()
+    assert int(state.step) == 2 * STEPS
     assert programs[1].steps == STEPS
+    # Fetching from a GPU takes its time. Only the check does it, of the last run.
+    assert fetched == []
+    programs[1].check()
+    [fetched_tree] = fetched
+    assert fetched_tree is finite
 
     key = programs[2].key
     assert key["what"] == "train step"
@@ -71,7 +68,23 @@ def test_a_step_that_is_not_finite_is_no_benchmark():
     specs = [parse_attention("linear")]
     [[program]] = step_groups(specs, ["text"], [1], changes=changes)
     with pytest.raises(ConfigError, match=r"^linear: not finite: the loss, "):
-        program.run()
+        measure([program], rounds=1)
+
+
+@pytest.mark.parametrize(("backend", "num_waits"), [("cpu", 2), ("gpu", 0)])
+def test_train_program_waits_for_each_run_on_a_cpu_alone(
+    monkeypatch, backend, num_waits
+):
+    """On a GPU the runs of a sample are waited for together, as those of others are."""
+    experiment = Experiment(make_config("linear", "image", model__num_layers=1))
+    data = synthetic_examples(experiment.task, 2)
+    program = train_program("linear", experiment, data)
+    waits = []
+    monkeypatch.setattr(jax, "block_until_ready", waits.append)
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    program.run()
+    program.run()
+    assert len(waits) == num_waits
 
 
 def test_step_groups_check_all_configs_before_the_first_is_compiled():

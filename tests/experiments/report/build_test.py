@@ -31,6 +31,8 @@ def test_build_writes_pages_tables_and_figures(three, tmp_path):
 
     text = (out / "report.md").read_text()
     assert "| nystrom | 51.50 ± 2.12 (2) |" in text
+    for content in (page, text):
+        assert "one comparison in twenty exceeds chance" in content
     figures = re.findall(r"\]\((figures/.*?)\)", text)
     # The figures are speed, memory and two curves.
     assert len(figures) == 4
