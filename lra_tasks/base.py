@@ -69,9 +69,8 @@ class Task:
     stays_on_disk: ClassVar[bool] = False
     # A task may have more splits to test on, behind these three: test_NAME.
     splits: ClassVar[tuple[str, ...]] = SPLITS
-    # For a split that is not published, a tenth of each class of train is held out, or
-    # of what is left of it: first for test, then for validation. This seed decides
-    # which examples.
+    # For a split that is not published, a tenth of each class of train is drawn with
+    # this seed, or of what is left of it: first for test, then for validation.
     seed: ClassVar[int] = 0
 
     # "byte" or the path of a tokenizer.json, in tasks of sub-words.
@@ -246,13 +245,15 @@ class Task:
 
     def source_files(self) -> Iterable[Path]:
         """Finds the files of `source_dir` whose change makes other data."""
-        # With a source_dir the folder of prepared data is not looked at.
-        source = self.find_source(Path())
+        if not self.source_dir:
+            return []
+        source = self.find_source(Path())  # It looks into source_dir alone.
         paths = source.glob(self.files) if self.files else []
         # macOS leaves .DS_Store and ._train.csv beside the files.
         files = [path for path in paths if not path.name.startswith(".")]
-        if self.archive:
-            files.append(source)
+        # A packed archive, or the folder of TFDS's dataset, stands for its files.
+        if self.archive and not files:
+            files = [source]
         return files
 
     def cache_key(self) -> dict[str, Any]:
